@@ -1,0 +1,43 @@
+// The WASI preview 1 functions that the machine imports; it imports nothing else.
+// Source: WASI preview 1, witx "wasi_snapshot_preview1".
+#ifndef AGENTVM_WASI_H
+#define AGENTVM_WASI_H
+
+#include <stdint.h>
+
+enum {
+    WASI_ESUCCESS = 0,
+    WASI_EAGAIN = 6,
+    WASI_EBADF = 8,
+    WASI_EIO = 29,
+    WASI_ENOSPC = 51,
+    WASI_EROFS = 69,
+};
+
+enum { WASI_CLOCK_REALTIME = 0, WASI_CLOCK_MONOTONIC = 1 };
+
+struct wasi_iovec {
+    uint32_t buf; // linear memory address
+    uint32_t len;
+};
+
+struct wasi_filestat {
+    uint64_t dev, ino;
+    uint8_t filetype;
+    uint64_t nlink, size, atim, mtim, ctim;
+};
+
+#define WASI_IMPORT(name) __attribute__((import_module("wasi_snapshot_preview1"), import_name(#name)))
+
+WASI_IMPORT(fd_read) uint16_t wasi_fd_read(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint32_t *done);
+WASI_IMPORT(fd_write) uint16_t wasi_fd_write(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint32_t *done);
+WASI_IMPORT(fd_pread)
+uint16_t wasi_fd_pread(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint64_t offset, uint32_t *done);
+WASI_IMPORT(fd_pwrite)
+uint16_t wasi_fd_pwrite(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint64_t offset, uint32_t *done);
+WASI_IMPORT(fd_sync) uint16_t wasi_fd_sync(int32_t fd);
+WASI_IMPORT(fd_filestat_get) uint16_t wasi_fd_filestat_get(int32_t fd, struct wasi_filestat *stat);
+WASI_IMPORT(clock_time_get) uint16_t wasi_clock_time_get(uint32_t clock, uint64_t precision, uint64_t *nanoseconds);
+WASI_IMPORT(random_get) uint16_t wasi_random_get(void *buf, uint32_t len);
+
+#endif
