@@ -1,0 +1,147 @@
+// Isagen turns emulator/riscv/instructions.tbl into the C decoder's tables and the Go instruction table.
+//
+// Usage: go run ./scripts/isagen (from the repository's root; `go generate ./emulator/riscv` does it)
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+const (
+	tablePath = "emulator/riscv/instructions.tbl"
+	cPath     = "emulator/src/instructions.h"
+	goPath    = "emulator/riscv/table.go"
+)
+
+// row is one line of the table.
+type row struct {
+	name, extension, format, handler string
+	mask, match                      uint32
+	length                           int // bytes
+	expands                          string
+}
+
+func main() {
+	root := "."
+	if len(os.Args) > 1 {
+		root = os.Args[1]
+	}
+	if err := generate(root); err != nil {
+		fmt.Fprintln(os.Stderr, "isagen:", err)
+		os.Exit(1)
+	}
+}
+
+func generate(root string) error {
+	text, err := os.ReadFile(root + "/" + tablePath)
+	if err != nil {
+		return err
+	}
+	rows, err := parse(string(text))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(root+"/"+cPath, cHeader(rows), 0o644); err != nil {
+		return err
+	}
+	source, err := goTable(rows)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(root+"/"+goPath, source, 0o644)
+}
+
+// parse reads the whole table; an error names the line.
+func parse(text string) ([]row, error) {
+	var rows []row
+	extension := ""
+	seen := map[string]bool{}
+	for i, line := range strings.Split(text, "\n") {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || words[0][0] == '#':
+			continue
+		case words[0][0] == '[':
+			extension = strings.Trim(words[0], "[]")
+			continue
+		}
+		r, err := parseRow(words)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
+		}
+		if seen[r.name] {
+			return nil, fmt.Errorf("line %d: %s is there twice", i+1, r.name)
+		}
+		seen[r.name] = true
+		r.extension = extension
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+func parseRow(words []string) (row, error) {
+	if len(words) < 4 {
+		return row{}, fmt.Errorf("%q needs a name, a format, a handler and fields", strings.Join(words, " "))
+	}
+	r := row{name: words[0], format: words[1], handler: words[2], length: 4}
+	if !strings.Contains(words[3], "=") {
+		return parseCompressed(r, words[3:])
+	}
+	for _, field := range words[3:] {
+		if err := r.constrain(field); err != nil {
+			return row{}, err
+		}
+	}
+	return r, nil
+}
+
+func parseCompressed(r row, words []string) (row, error) {
+	if len(words) != 2 || len(words[0]) != 16 {
+		return row{}, fmt.Errorf("%s needs a 16-bit pattern and an expansion", r.name)
+	}
+	r.length, r.expands = 2, words[1]
+	for i, c := range words[0] {
+		bit := uint32(1) << (15 - i)
+		switch c {
+		case '1':
+			r.match |= bit
+			r.mask |= bit
+		case '0':
+			r.mask |= bit
+		case '.':
+		default:
+			return row{}, fmt.Errorf("%s: pattern has %q", r.name, c)
+		}
+	}
+	return r, nil
+}
+
+// fields are the names that a 32-bit row may constrain: the highest and lowest bit of each.
+var fields = map[string][2]int{
+	"op": {6, 0}, "rd": {11, 7}, "f3": {14, 12}, "rs1": {19, 15}, "rs2": {24, 20}, "f2": {26, 25},
+	"f7": {31, 25}, "f6": {31, 26}, "f5": {31, 27}, "f12": {31, 20},
+}
+
+func (r *row) constrain(field string) error {
+	name, text, _ := strings.Cut(field, "=")
+	bits, ok := fields[name]
+	if !ok {
+		return fmt.Errorf("%s: no field %q", r.name, name)
+	}
+	value, err := strconv.ParseUint(text, 0, 32)
+	width := bits[0] - bits[1] + 1
+	if err != nil || value >= 1<<width {
+		return fmt.Errorf("%s: %q does not fit %d bits", r.name, field, width)
+	}
+	r.mask |= (1<<width - 1) << bits[1]
+	r.match |= uint32(value) << bits[1]
+	return nil
+}
+
+// symbol is the row's name as part of a C identifier.
+func symbol(name string) string {
+	return strings.ToUpper(strings.NewReplacer(".", "_", "@", "GROUP_").Replace(name))
+}
