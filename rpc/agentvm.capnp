@@ -1,0 +1,164 @@
+@0xe3308bb570b8dc01;
+# What host and guest say to each other over the control stream. The guest's bootstrap capability is a Supervisor;
+# every other object is reached through it, so that each side can call only what the other handed over.
+#
+# Rules for growth: methods, fields and enumerants are only ever added, at the end. A change that an older peer would
+# misunderstand raises the protocol number of the hello (hello.go) instead.
+#
+# Errors are values: a method that can fail returns a Failure. Cap'n Proto exceptions are left to broken connections
+# and unknown methods.
+
+using Go = import "/go.capnp";
+$Go.package("wire");
+$Go.import("agentvm/rpc/wire");
+
+interface Supervisor {
+  start @0 (params :StartParams) -> (info :GuestInfo, failure :Failure);
+  # Once after the hello, before anything else: sets the clock, the host name and the environment, mounts the shares.
+
+  exec @1 (params :ExecParams) -> (process :Process, output :Output, failure :Failure);
+  # Runs a program. Returns when it has ended, or after params.holdMillis with what it has written by then, so that a
+  # short program costs one message each way. `process` is null when `output` carries the exit.
+
+  openShell @2 (params :ExecParams) -> (shell :Shell, failure :Failure);
+  # Starts a shell that runs one command after another. Uses dir, env, user, and args[0] as the shell (/bin/sh when
+  # empty); the other fields are ignored.
+
+  pollStats @3 () -> (stats :Stats, failure :Failure);
+
+  syncClock @4 (time :Time) -> (failure :Failure);
+
+  shutdown @5 () -> (failure :Failure);
+  # Ends every process, writes back and unmounts the disks, and powers off. The machine may be gone before the answer.
+}
+
+interface Process {
+  # A running program. Dropping the capability while it runs kills it.
+
+  poll @0 () -> (output :Output);
+  # Returns when there is output or the program has ended; one call at a time. Output that nobody polls fills a bounded
+  # buffer, then the program's pipe, and then the program waits.
+
+  signal @1 (number :Int32) -> (failure :Failure);
+  # Sends a signal (Linux number) to the process group.
+
+  kill @2 () -> (failure :Failure);
+  # Ends the program and all it started, whatever group or session they moved to.
+
+  resize @3 (size :Size) -> (failure :Failure);
+  # Changes the terminal's size; only with a terminal.
+}
+
+interface Shell {
+  # A shell that lives on between commands. Dropping the capability kills it.
+
+  run @0 (params :CommandParams) -> (process :Process, output :Output, failure :Failure);
+  # Runs a command in the shell, one at a time, and answers like Supervisor.exec. The working directory, variables and
+  # functions stay. Output.shellEnded says that the shell itself is gone (exit, exec, or a signal).
+}
+
+interface Stdin {
+  # A program's standard input, served by the host. The guest pulls, so a program that does not read holds nothing.
+
+  read @0 (max :UInt32) -> (data :Data, end :Bool);
+  # Waits for at least one byte, returns at most `max`. `end` means that nothing follows `data`.
+}
+
+interface LogSink {
+  log @0 (level :LogLevel, text :Text) -> ();
+}
+
+enum LogLevel { debug @0; info @1; warn @2; error @3; }
+
+struct Time {
+  seconds @0 :Int64;      # since 1970-01-01 UTC
+  nanoseconds @1 :UInt32;
+}
+
+struct Size {
+  columns @0 :UInt16;
+  rows @1 :UInt16;
+}
+
+struct Mount {
+  tag @0 :Text;           # virtio-9p mount tag
+  target @1 :Text;        # absolute path, created when it is missing
+  readOnly @2 :Bool;
+  messageSize @3 :UInt32; # 9p msize in bytes; 0: 131072
+}
+
+struct StartParams {
+  time @0 :Time;          # null: leave the clock alone
+  hostname @1 :Text;
+  env @2 :List(Text);     # KEY=VALUE, below every program's own environment
+  mounts @3 :List(Mount);
+  noNewPrivileges @4 :Bool;
+  log @5 :LogSink;        # may be null
+}
+
+struct GuestInfo {
+  release @0 :Text;       # kernel release
+  bootNanoseconds @1 :UInt64; # kernel entry to this answer, monotonic clock
+}
+
+struct ExecParams {
+  args @0 :List(Text);
+  env @1 :List(Text);     # KEY=VALUE, wins over StartParams.env
+  dir @2 :Text;           # empty: the user's home
+  user @3 :Text;          # "name", "uid", "name:group" or "uid:gid"; empty: root
+  terminal @4 :Size;      # null: three pipes
+  input @5 :Data;         # first bytes of standard input
+  stdin @6 :Stdin;        # what follows `input`; null: nothing does
+  holdMillis @7 :UInt16;  # how long the answer may wait for the exit
+}
+
+struct CommandParams {
+  command @0 :Text;
+  input @1 :Data;
+  stdin @2 :Stdin;
+  holdMillis @3 :UInt16;
+}
+
+struct Output {
+  stdout @0 :Data;
+  stderr @1 :Data;
+  exit @2 :Exit;          # null while the program runs or has output left
+  shellEnded @3 :Bool;
+}
+
+struct Exit {
+  code @0 :UInt8;
+  signal @1 :UInt8;       # Linux number; 0: ended by itself
+  failure @2 :Failure;    # why the program could not be started (code 126 or 127)
+}
+
+struct Stats {
+  uptimeNanoseconds @0 :UInt64;
+  userNanoseconds @1 :UInt64;
+  systemNanoseconds @2 :UInt64;
+  idleNanoseconds @3 :UInt64;
+  load1 @4 :Float32;
+  load5 @5 :Float32;
+  load15 @6 :Float32;
+  memoryTotal @7 :UInt64; # bytes
+  memoryFree @8 :UInt64;
+  memoryAvailable @9 :UInt64;
+  processes @10 :UInt32;
+  receivedBytes @11 :UInt64;
+  sentBytes @12 :UInt64;
+  receivedPackets @13 :UInt64;
+  sentPackets @14 :UInt64;
+}
+
+enum FailureKind {
+  system @0;              # a system call failed: see errno
+  invalid @1;             # the request makes no sense
+  state @2;               # right request at the wrong time
+  limit @3;               # a limit of the guest's is reached
+}
+
+struct Failure {
+  kind @0 :FailureKind;
+  errno @1 :Int32;        # Linux number (asm-generic); 0: none
+  reason @2 :Text;
+}

@@ -1,0 +1,248 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	capnprpc "capnproto.org/go/capnp/v3/rpc"
+
+	"agentvm/rpc/wire"
+)
+
+// Client is the host's end. Close it to free what it holds; it does not shut the guest down.
+type Client struct {
+	cfg        ClientConfig
+	conn       *capnprpc.Conn
+	supervisor wire.Supervisor
+	// running counts the goroutines of processes, which end when the connection does.
+	running sync.WaitGroup
+}
+
+// Dial says hello over conn and waits for the guest's answer. The guest may still be booting: the hello is repeated
+// until ctx ends. From now on the client owns conn; Close, or an error here, closes it. A guest of another protocol
+// version gives a *VersionError.
+func Dial(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (*Client, error) {
+	cfg = cfg.withDefaults()
+	rest, err := greet(ctx, conn, cfg.HelloInterval)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("hello to the guest: %w", err), conn.Close())
+	}
+	t := newMessages(rest, conn, conn)
+	c := &Client{cfg: cfg}
+	c.conn = capnprpc.NewConn(t, &capnprpc.Options{Logger: quiet{cfg.Logger}})
+	c.supervisor = wire.Supervisor(c.conn.Bootstrap(ctx))
+	return c, nil
+}
+
+func (cfg ClientConfig) withDefaults() ClientConfig {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Hold == 0 {
+		cfg.Hold = 20 * time.Millisecond
+	}
+	cfg.Hold = min(max(cfg.Hold, 0), time.Second)
+	if cfg.HelloInterval <= 0 {
+		cfg.HelloInterval = 100 * time.Millisecond
+	}
+	return cfg
+}
+
+// greet exchanges hellos and returns the reader to go on with. Everything before the guest's hello is left over from an
+// earlier connection and skipped. When ctx ends it closes conn, the only way to end a blocked Read.
+func greet(ctx context.Context, conn io.ReadWriteCloser, interval time.Duration) (io.Reader, error) {
+	var nonce [8]byte
+	if _, err := rand.Read(nonce[:]); err != nil {
+		return nil, err
+	}
+	own := hello{version: Version, nonce: binary.LittleEndian.Uint64(nonce[:]) | 1}
+	stop := repeatHello(ctx, conn, own, interval)
+	r := bufio.NewReaderSize(conn, 64<<10)
+	peer, err := awaitHello(r, own.nonce)
+	if err2 := stop(); err == nil {
+		err = err2
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, err
+	case peer.version != Version:
+		return nil, &VersionError{Host: Version, Guest: peer.version}
+	}
+	return r, nil
+}
+
+// repeatHello writes h now and then every interval, until stop is called. stop waits and returns the first error.
+func repeatHello(ctx context.Context, conn io.WriteCloser, h hello, interval time.Duration) (stop func() error) {
+	quit, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			if _, err := conn.Write(h.encode()); err != nil {
+				done <- errors.Join(err, conn.Close())
+				return
+			}
+			select {
+			case <-ticker.C:
+			case <-quit:
+				done <- nil
+				return
+			case <-ctx.Done():
+				done <- conn.Close()
+				return
+			}
+		}
+	}()
+	return func() error { close(quit); return <-done }
+}
+
+// awaitHello skips to the hello that answers nonce.
+func awaitHello(r *bufio.Reader, nonce uint64) (hello, error) {
+	for {
+		b, err := r.Peek(helloSize)
+		if err != nil {
+			return hello{}, err
+		}
+		h, ok := parseHello(b)
+		if !ok {
+			_, _ = r.ReadByte() // 1 byte on: a hello may begin anywhere in what is left over
+			continue
+		}
+		if _, err := r.Discard(helloSize); err != nil {
+			return hello{}, err
+		}
+		if h.nonce == nonce || h.version != Version {
+			return h, nil
+		}
+	}
+}
+
+// Done is closed when the connection has ended, for whatever reason.
+func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
+
+// Close ends the connection, and with it every running program and shell, and waits for the client's goroutines. A
+// program's writer that blocks delays it.
+func (c *Client) Close() error {
+	c.supervisor.Release()
+	err := c.conn.Close()
+	c.running.Wait()
+	return err
+}
+
+// Start hands the guest its parameters. Call it once, first.
+func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
+	future, release := c.supervisor.Start(ctx, func(call wire.Supervisor_start_Params) error {
+		w, err := call.NewParams()
+		if err != nil {
+			return err
+		}
+		sink := wire.LogSink_ServerToClient(logSink{c.cfg.Logger})
+		return errors.Join(p.write(w), w.SetLog(sink))
+	})
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return GuestInfo{}, c.fault("start", err)
+	}
+	if err := failureOf(r.Failure()); err != nil {
+		return GuestInfo{}, err
+	}
+	info, err := r.Info()
+	if err != nil {
+		return GuestInfo{}, err
+	}
+	kernel, err := info.Release()
+	return GuestInfo{Release: kernel, Boot: time.Duration(info.BootNanoseconds())}, err
+}
+
+// Stats reads the guest's counters.
+func (c *Client) Stats(ctx context.Context) (Stats, error) {
+	future, release := c.supervisor.PollStats(ctx, nil)
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return Stats{}, c.fault("stats", err)
+	}
+	if err := failureOf(r.Failure()); err != nil {
+		return Stats{}, err
+	}
+	w, err := r.Stats()
+	return readStats(w), err
+}
+
+// SyncClock sets the guest's clock, as after a pause.
+func (c *Client) SyncClock(ctx context.Context, now time.Time) error {
+	future, release := c.supervisor.SyncClock(ctx, func(call wire.Supervisor_syncClock_Params) error {
+		w, err := call.NewTime()
+		if err != nil {
+			return err
+		}
+		writeTime(w, now)
+		return nil
+	})
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return c.fault("set the clock", err)
+	}
+	return failureOf(r.Failure())
+}
+
+// Shutdown asks the guest to end its processes, write back its disks and power off. A connection that is lost while it
+// waits is success: the machine is off.
+func (c *Client) Shutdown(ctx context.Context) error {
+	future, release := c.supervisor.Shutdown(ctx, nil)
+	defer release()
+	r, err := future.Struct()
+	if err == nil {
+		return failureOf(r.Failure())
+	}
+	select {
+	case <-c.Done():
+		return nil
+	default:
+		return c.fault("shut down", err)
+	}
+}
+
+// fault explains an error of the connection itself.
+func (c *Client) fault(what string, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	select {
+	case <-c.Done():
+		return fmt.Errorf("%s: %w", what, ErrClosed)
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// logSink passes the guest's messages to the client's logger.
+type logSink struct{ logger *slog.Logger }
+
+func (s logSink) Log(ctx context.Context, call wire.LogSink_log) error {
+	text, err := call.Args().Text()
+	if err != nil {
+		return err
+	}
+	s.logger.Log(ctx, slog.Level(4*(int(call.Args().Level())-1)), text, "from", "guest")
+	return nil
+}
+
+// quiet is the library's logger: what it calls an error is often just a closed connection.
+type quiet struct{ *slog.Logger }
+
+func (q quiet) Error(message string, args ...any) { q.Debug(message, args...) }
+
+var _ capnprpc.Logger = quiet{}

@@ -1,0 +1,152 @@
+package rpc
+
+import (
+	"time"
+
+	"capnproto.org/go/capnp/v3"
+
+	"agentvm/rpc/wire"
+)
+
+func writeTime(w wire.Time, t time.Time) {
+	w.SetSeconds(t.Unix())
+	w.SetNanoseconds(uint32(t.Nanosecond()))
+}
+
+func readTime(w wire.Time) time.Time {
+	if !w.IsValid() {
+		return time.Time{}
+	}
+	return time.Unix(w.Seconds(), int64(w.Nanoseconds()))
+}
+
+// writeTexts fills a list made by create; an empty list stays null.
+func writeTexts(create func(int32) (capnp.TextList, error), texts []string) error {
+	if len(texts) == 0 {
+		return nil
+	}
+	list, err := create(int32(len(texts)))
+	if err != nil {
+		return err
+	}
+	for i, s := range texts {
+		if err := list.Set(i, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readTexts(list capnp.TextList, err error) ([]string, error) {
+	if err != nil || list.Len() == 0 {
+		return nil, err
+	}
+	texts := make([]string, list.Len())
+	for i := range texts {
+		if texts[i], err = list.At(i); err != nil {
+			return nil, err
+		}
+	}
+	return texts, nil
+}
+
+func (p StartParams) write(w wire.StartParams) error {
+	if !p.Time.IsZero() {
+		t, err := w.NewTime()
+		if err != nil {
+			return err
+		}
+		writeTime(t, p.Time)
+	}
+	w.SetNoNewPrivileges(p.NoNewPrivileges)
+	if err := w.SetHostname(p.Hostname); err != nil {
+		return err
+	}
+	if err := writeTexts(w.NewEnv, p.Env); err != nil {
+		return err
+	}
+	mounts, err := w.NewMounts(int32(len(p.Mounts)))
+	if err != nil {
+		return err
+	}
+	for i, m := range p.Mounts {
+		if err := m.write(mounts.At(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m Mount) write(w wire.Mount) error {
+	w.SetReadOnly(m.ReadOnly)
+	w.SetMessageSize(m.MessageSize)
+	if err := w.SetTag(m.Tag); err != nil {
+		return err
+	}
+	return w.SetTarget(m.Target)
+}
+
+func readStartParams(w wire.StartParams) (p StartParams, err error) {
+	t, err := w.Time()
+	if err != nil {
+		return p, err
+	}
+	p.Time, p.NoNewPrivileges = readTime(t), w.NoNewPrivileges()
+	if p.Hostname, err = w.Hostname(); err != nil {
+		return p, err
+	}
+	if p.Env, err = readTexts(w.Env()); err != nil {
+		return p, err
+	}
+	mounts, err := w.Mounts()
+	if err != nil {
+		return p, err
+	}
+	for i := range mounts.Len() {
+		m, err := readMount(mounts.At(i))
+		if err != nil {
+			return p, err
+		}
+		p.Mounts = append(p.Mounts, m)
+	}
+	return p, nil
+}
+
+func readMount(w wire.Mount) (m Mount, err error) {
+	m.ReadOnly, m.MessageSize = w.ReadOnly(), w.MessageSize()
+	if m.Tag, err = w.Tag(); err != nil {
+		return m, err
+	}
+	m.Target, err = w.Target()
+	return m, err
+}
+
+func writeStats(w wire.Stats, s Stats) {
+	w.SetUptimeNanoseconds(uint64(s.Uptime))
+	w.SetUserNanoseconds(uint64(s.User))
+	w.SetSystemNanoseconds(uint64(s.System))
+	w.SetIdleNanoseconds(uint64(s.Idle))
+	w.SetLoad1(float32(s.Load1))
+	w.SetLoad5(float32(s.Load5))
+	w.SetLoad15(float32(s.Load15))
+	w.SetMemoryTotal(s.MemoryTotal)
+	w.SetMemoryFree(s.MemoryFree)
+	w.SetMemoryAvailable(s.MemoryAvailable)
+	w.SetProcesses(uint32(s.Processes))
+	w.SetReceivedBytes(s.ReceivedBytes)
+	w.SetSentBytes(s.SentBytes)
+	w.SetReceivedPackets(s.ReceivedPackets)
+	w.SetSentPackets(s.SentPackets)
+}
+
+func readStats(w wire.Stats) Stats {
+	return Stats{
+		Uptime: time.Duration(w.UptimeNanoseconds()), User: time.Duration(w.UserNanoseconds()),
+		System: time.Duration(w.SystemNanoseconds()), Idle: time.Duration(w.IdleNanoseconds()),
+		Load1: float64(w.Load1()), Load5: float64(w.Load5()), Load15: float64(w.Load15()),
+		MemoryTotal: w.MemoryTotal(), MemoryFree: w.MemoryFree(), MemoryAvailable: w.MemoryAvailable(),
+		Processes:     int(w.Processes()),
+		ReceivedBytes: w.ReceivedBytes(), SentBytes: w.SentBytes(),
+		ReceivedPackets: w.ReceivedPackets(), SentPackets: w.SentPackets(),
+	}
+}

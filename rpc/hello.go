@@ -1,0 +1,75 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+)
+
+// Version is the protocol number. It changes when an older peer would misunderstand a newer one; added methods and
+// fields do not change it.
+const Version = 1
+
+// The hello: 8 bytes of magic, then little-endian version (4 bytes), zero (4 bytes), nonce (8 bytes). Its form is fixed
+// for all versions.
+//
+//	host                         guest
+//	 |                             | port opened
+//	 | <------ hello, nonce 0 ---- | "I am listening"
+//	 | ------- hello, nonce N ---> | a new session; an older one ends
+//	 | <------ hello, nonce N ---- |
+//	 | ======= Cap'n Proto ======= |
+//
+// A virtio console port drops what arrives before the guest has opened it and has no notion of a connection. So the
+// host repeats its hello until it is answered, the guest skips repetitions, and a hello with a new nonce starts over
+// wherever the stream was. Both ends skip anything while they wait for a hello: it can only be left over from before.
+const helloSize = 24
+
+// helloMagic cannot begin a Cap'n Proto message: as a segment count it is far above the limit of 512.
+var helloMagic = [8]byte{0xfe, 'a', 'g', 'e', 'n', 't', 'v', 'm'}
+
+type hello struct {
+	version uint32
+	nonce   uint64
+}
+
+func (h hello) encode() []byte {
+	b := make([]byte, 0, helloSize)
+	b = append(b, helloMagic[:]...)
+	b = binary.LittleEndian.AppendUint32(b, h.version)
+	b = binary.LittleEndian.AppendUint32(b, 0)
+	return binary.LittleEndian.AppendUint64(b, h.nonce)
+}
+
+// parseHello reads a hello at the start of b.
+func parseHello(b []byte) (hello, bool) {
+	if len(b) < helloSize || !bytes.HasPrefix(b, helloMagic[:]) {
+		return hello{}, false
+	}
+	return hello{
+		version: binary.LittleEndian.Uint32(b[8:]),
+		nonce:   binary.LittleEndian.Uint64(b[16:]),
+	}, true
+}
+
+// findHello returns the first hello in b and what follows it. Without one it returns the end of b that may be the
+// beginning of a hello.
+func findHello(b []byte) (h hello, rest []byte, ok bool) {
+	i := bytes.Index(b, helloMagic[:])
+	if i >= 0 {
+		if h, ok = parseHello(b[i:]); ok {
+			return h, b[i+helloSize:], true
+		}
+		return hello{}, b[i:], false
+	}
+	return hello{}, b[max(0, len(b)-len(helloMagic)+1):], false
+}
+
+// VersionError says that host and guest speak different protocols.
+type VersionError struct {
+	Host, Guest uint32
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("the host speaks protocol version %d, the guest's supervisor version %d: use a supervisor and a snapshot made by this agentvm", e.Host, e.Guest)
+}

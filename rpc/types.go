@@ -1,0 +1,94 @@
+package rpc
+
+import (
+	"io"
+	"log/slog"
+	"time"
+)
+
+// Mount is a 9p share that the guest mounts when it starts.
+type Mount struct {
+	Tag         string // virtio-9p mount tag
+	Target      string // absolute path in the guest; created when it is missing
+	ReadOnly    bool
+	MessageSize uint32 // 9p msize in bytes; 0: 131072
+}
+
+// StartParams is what the guest is told once, before anything runs in it.
+type StartParams struct {
+	Time            time.Time // the guest's clock is set to it; zero: left alone
+	Hostname        string    // empty: left alone
+	Env             []string  // KEY=VALUE, below each program's own Env
+	Mounts          []Mount
+	NoNewPrivileges bool // set-user-ID bits have no effect in the guest
+}
+
+// GuestInfo is the guest's answer to Start.
+type GuestInfo struct {
+	Release string        // kernel release, as uname -r prints it
+	Boot    time.Duration // kernel entry to this answer, by the guest's clock
+}
+
+// Size is a terminal's size in character cells.
+type Size struct {
+	Columns, Rows uint16
+}
+
+// ExecParams describes a program to run. Nothing is added to Args: a shell is the caller's choice.
+type ExecParams struct {
+	// Args is the program and its arguments. A name without a slash is searched in the PATH of the environment.
+	Args []string
+	// Env holds KEY=VALUE and wins over StartParams.Env, which wins over PATH, HOME, USER, LOGNAME, SHELL, LANG and TERM
+	// as a login would set them.
+	Env []string
+	// Dir is the working directory; empty: the user's home.
+	Dir string
+	// User is "name", "uid", "name:group" or "uid:gid", looked up in the guest's files; empty: root.
+	User string
+	// Terminal, when not nil, gives the program a terminal of this size instead of three pipes; all output is Stdout.
+	Terminal *Size
+	// Stdin is read by one goroutine until it ends or the program has exited; nil: /dev/null. A Read that blocks when
+	// the program exits cannot be interrupted: what it returns later is thrown away.
+	Stdin io.Reader
+	// Stdout and Stderr receive output in order, from one goroutine; nil discards. An error of theirs does not end the
+	// program: its further output is thrown away and Wait returns the error. A Write that blocks makes the program wait.
+	Stdout, Stderr io.Writer
+}
+
+// Command is a command line for Shell.Run. Stdin, Stdout and Stderr are as in ExecParams.
+type Command struct {
+	Line           string // shell source, of any length and number of lines
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// ExitStatus is how a program ended.
+type ExitStatus struct {
+	Code   int // 0-255; 127: not found, 126: found but not executable; 128+Signal after a signal
+	Signal int // Linux number of the signal that ended it; 0: none
+	// Cause says why the program could not be started, with Code 126 or 127; else nil. Stderr has the same in a line.
+	Cause error
+	// ShellEnded says that the shell which ran the command is gone: exit, exec, or a signal.
+	ShellEnded bool
+}
+
+// Stats is a reading of the guest's counters. Times are totals since boot.
+type Stats struct {
+	Uptime, User, System, Idle               time.Duration
+	Load1, Load5, Load15                     float64
+	MemoryTotal, MemoryFree, MemoryAvailable uint64 // bytes
+	Processes                                int
+	ReceivedBytes, SentBytes                 uint64 // all interfaces but loopback
+	ReceivedPackets, SentPackets             uint64
+}
+
+// ClientConfig configures Dial. The zero value works.
+type ClientConfig struct {
+	// Logger receives the guest's and the connection's messages; nil discards.
+	Logger *slog.Logger
+	// Hold is how long the guest may keep back its first answer to Exec in the hope that the program ends, so that a
+	// short program costs one message each way. Default 20 ms; negative: not at all. Output is never later than this.
+	Hold time.Duration
+	// HelloInterval is how often the hello is repeated until the guest answers. Default 100 ms.
+	HelloInterval time.Duration
+}
