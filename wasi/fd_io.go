@@ -1,0 +1,201 @@
+package wasi
+
+import (
+	"context"
+
+	"github.com/tetratelabs/wazero/api"
+)
+
+func fdRead(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	d, errno := s.lookup(uint32(stack[0]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	n, errno := s.read(ctx, mod, d, v)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	return putUint32(mod, uint32(stack[3]), n)
+}
+
+func fdWrite(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	d, errno := s.lookup(uint32(stack[0]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	n, errno := s.write(ctx, mod, d, v)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	return putUint32(mod, uint32(stack[3]), n)
+}
+
+// read fills the buffers from d's position. It blocks when the guest has not asked for NONBLOCK.
+func (s *System) read(ctx context.Context, mod api.Module, d *descriptor, v iovecs) (uint32, Errno) {
+	if d.reader == nil || d.base&RightFdRead == 0 {
+		return 0, ErrnoBadf
+	}
+	if errno := v.check(mod); errno != ErrnoSuccess {
+		return 0, errno
+	}
+	for {
+		n, errno := readVec(mod, d.reader, v)
+		if errno != ErrnoAgain || d.flags&FdNonblock != 0 {
+			return n, errno
+		}
+		s.blockForChange(ctx, mod)
+	}
+}
+
+// write takes the buffers to d's position. It blocks until at least a byte went out when the guest has not asked for
+// NONBLOCK.
+func (s *System) write(ctx context.Context, mod api.Module, d *descriptor, v iovecs) (uint32, Errno) {
+	if d.writer == nil || d.base&RightFdWrite == 0 {
+		return 0, ErrnoBadf
+	}
+	if errno := v.check(mod); errno != ErrnoSuccess {
+		return 0, errno
+	}
+	for {
+		n, errno := writeVec(mod, d.writer, v)
+		if errno != ErrnoAgain || d.flags&FdNonblock != 0 {
+			return n, errno
+		}
+		s.blockForChange(ctx, mod)
+	}
+}
+
+// readVec reads into one buffer after the other until one is not filled. An error after some bytes is left for the next
+// call. It repeats writeVec because a function value for the method would be allocated at each call.
+func readVec(mod api.Module, r Reader, v iovecs) (uint32, Errno) {
+	var total uint32
+	for len(v) > 0 {
+		p, rest, errno := v.next(mod)
+		if errno != ErrnoSuccess {
+			return 0, errno
+		}
+		v = rest
+		if len(p) == 0 {
+			continue
+		}
+		n, errno := r.Read(p)
+		total += uint32(n)
+		if errno != ErrnoSuccess && total == 0 {
+			return 0, errno
+		}
+		if n < len(p) || errno != ErrnoSuccess {
+			break
+		}
+	}
+	return total, ErrnoSuccess
+}
+
+// writeVec writes one buffer after the other until one is not taken whole.
+func writeVec(mod api.Module, w Writer, v iovecs) (uint32, Errno) {
+	var total uint32
+	for len(v) > 0 {
+		p, rest, errno := v.next(mod)
+		if errno != ErrnoSuccess {
+			return 0, errno
+		}
+		v = rest
+		if len(p) == 0 {
+			continue
+		}
+		n, errno := w.Write(p)
+		total += uint32(n)
+		if errno != ErrnoSuccess && total == 0 {
+			return 0, errno
+		}
+		if n < len(p) || errno != ErrnoSuccess {
+			break
+		}
+	}
+	return total, ErrnoSuccess
+}
+
+func fdPread(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	d, v, offset, errno := s.positional(mod, stack, RightFdRead)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	if d.readerAt == nil {
+		return ErrnoSpipe
+	}
+	var total uint32
+	for len(v) > 0 {
+		var p []byte
+		if p, v, errno = v.next(mod); errno != ErrnoSuccess {
+			return errno
+		}
+		n, errno := d.readerAt.Pread(p, offset+int64(total))
+		total += uint32(n)
+		if errno != ErrnoSuccess && total == 0 {
+			return errno
+		}
+		if n < len(p) {
+			break
+		}
+	}
+	return putUint32(mod, uint32(stack[4]), total)
+}
+
+func fdPwrite(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	d, v, offset, errno := s.positional(mod, stack, RightFdWrite)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	if d.writerAt == nil {
+		return ErrnoSpipe
+	}
+	var total uint32
+	for len(v) > 0 {
+		var p []byte
+		if p, v, errno = v.next(mod); errno != ErrnoSuccess {
+			return errno
+		}
+		n, errno := d.writerAt.Pwrite(p, offset+int64(total))
+		total += uint32(n)
+		if errno != ErrnoSuccess && total == 0 {
+			return errno
+		}
+		if n < len(p) {
+			break
+		}
+	}
+	return putUint32(mod, uint32(stack[4]), total)
+}
+
+// positional decodes and checks the parameters that fd_pread and fd_pwrite share.
+func (s *System) positional(mod api.Module, stack []uint64, right Rights) (*descriptor, iovecs, int64, Errno) {
+	d, errno := s.lookup(uint32(stack[0]))
+	if errno != ErrnoSuccess {
+		return nil, nil, 0, errno
+	}
+	if _, ok := d.file.(*dir); ok || d.base&right == 0 {
+		return nil, nil, 0, ErrnoBadf
+	}
+	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	if errno != ErrnoSuccess {
+		return nil, nil, 0, errno
+	}
+	if errno := v.check(mod); errno != ErrnoSuccess {
+		return nil, nil, 0, errno
+	}
+	offset := int64(stack[3])
+	if offset < 0 || offset > maxOffset {
+		return nil, nil, 0, ErrnoInval
+	}
+	return d, v, offset, ErrnoSuccess
+}
+
+// maxOffset leaves room so that an offset plus the length of a call's buffers cannot overflow.
+const maxOffset = 1<<63 - 1 - 1<<42

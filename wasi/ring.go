@@ -1,0 +1,42 @@
+package wasi
+
+// ring is a bounded queue of bytes. Positions only grow; their difference is the fill.
+type ring struct {
+	buf        []byte
+	head, tail uint64 // read and write positions
+}
+
+// newRing returns a ring for capacity bytes, at least one.
+func newRing(capacity int) ring {
+	return ring{buf: make([]byte, max(capacity, 1))}
+}
+
+func (r *ring) size() int { return int(r.tail - r.head) }
+func (r *ring) room() int { return len(r.buf) - r.size() }
+func (r *ring) clear()    { r.head = r.tail }
+
+// write appends as much of p as there is room for.
+func (r *ring) write(p []byte) int {
+	p = p[:min(len(p), r.room())]
+	at := int(r.tail % uint64(len(r.buf)))
+	n := copy(r.buf[at:], p)
+	copy(r.buf, p[n:])
+	r.tail += uint64(len(p))
+	return len(p)
+}
+
+// peek copies up to len(p) bytes from the front without removing them.
+func (r *ring) peek(p []byte) int {
+	p = p[:min(len(p), r.size())]
+	at := int(r.head % uint64(len(r.buf)))
+	n := copy(p, r.buf[at:])
+	copy(p[n:], r.buf)
+	return len(p)
+}
+
+// read removes up to len(p) bytes from the front.
+func (r *ring) read(p []byte) int {
+	n := r.peek(p)
+	r.head += uint64(n)
+	return n
+}

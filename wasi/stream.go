@@ -1,0 +1,221 @@
+package wasi
+
+import (
+	"io"
+	"sync"
+)
+
+// Stream is a bounded two-way pipe of bytes between the guest and a host goroutine.
+//
+//	host  Write ──► input  ──► Read  guest
+//	host  Read  ◄── output ◄── Write guest
+//
+// The guest's side is a [File] that never blocks: an empty input or a full output is ErrnoAgain, and a write may be
+// partial. The host's side ([Stream.Host]) blocks. Ready bits are edges: the guest's bit is set when bytes or the end
+// arrive, and when there is room again after a write that found too little; a guest therefore reads or writes until
+// ErrnoAgain or a short count before it waits.
+//
+// After the host's Close or CloseWrite the guest reads what is left and then the end of the file. After the host's Close
+// the guest's writes fail with ErrnoPipe. After the guest's side is closed (fd_close, System.Close) the host reads what
+// is left and then io.EOF, and its writes fail with io.ErrClosedPipe.
+type Stream struct {
+	mu      sync.Mutex
+	changed sync.Cond // host goroutines wait here
+	notify  func()    // nil while detached
+	input   ring      // host to guest
+	output  ring      // guest to host
+
+	inputEnded  bool // the host will write no more
+	hostClosed  bool // the host will not read either
+	guestClosed bool
+	wantRoom    bool // the guest found too little room in output
+}
+
+// NewStream returns a Stream that holds up to capacity bytes in each direction. At least one byte is held.
+func NewStream(capacity int) *Stream {
+	s := &Stream{input: newRing(capacity), output: newRing(capacity)}
+	s.changed.L = &s.mu
+	return s
+}
+
+// Stat describes the stream as a socket.
+func (s *Stream) Stat() (Filestat, Errno) {
+	return Filestat{Type: FiletypeSocketStream, Nlink: 1}, ErrnoSuccess
+}
+
+// Fdflags returns that the guest's side does not block.
+func (s *Stream) Fdflags() Fdflags { return FdNonblock }
+
+// SetFdflags accepts any flags; the System implements the only one that matters, NONBLOCK.
+func (s *Stream) SetFdflags(Fdflags) Errno { return ErrnoSuccess }
+
+// Attach sets the function to call when the guest's side becomes ready. It is called at once if it is ready now.
+func (s *Stream) Attach(notify func()) {
+	s.mu.Lock()
+	s.notify = notify
+	pending := s.input.size() > 0 || s.inputEnded
+	s.mu.Unlock()
+	if pending && notify != nil {
+		notify()
+	}
+}
+
+// Read takes bytes that the host wrote.
+func (s *Stream) Read(p []byte) (int, Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.input.read(p)
+	switch {
+	case n > 0:
+		s.changed.Broadcast()
+		return n, ErrnoSuccess
+	case s.inputEnded || len(p) == 0:
+		return 0, ErrnoSuccess
+	}
+	return 0, ErrnoAgain
+}
+
+// Write gives bytes to the host.
+func (s *Stream) Write(p []byte) (int, Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hostClosed {
+		return 0, ErrnoPipe
+	}
+	n := s.output.write(p)
+	if n < len(p) {
+		s.wantRoom = true
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, ErrnoAgain
+	}
+	s.changed.Broadcast()
+	return n, ErrnoSuccess
+}
+
+// Poll says whether the guest could read or write now.
+func (s *Stream) Poll(e Event) Readiness {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e == EventRead {
+		n := s.input.size()
+		return Readiness{Ready: n > 0 || s.inputEnded, Hangup: s.inputEnded, Bytes: uint64(n)}
+	}
+	room := s.output.room()
+	s.wantRoom = s.wantRoom || room == 0
+	return Readiness{Ready: room > 0 || s.hostClosed, Hangup: s.hostClosed, Bytes: uint64(room)}
+}
+
+// shutdown ends one or both directions for the guest.
+func (s *Stream) shutdown(read, write bool) Errno {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if write {
+		s.guestClosed = true
+	}
+	if read {
+		s.inputEnded = true
+		s.input.clear()
+	}
+	s.changed.Broadcast()
+	return ErrnoSuccess
+}
+
+// Close ends the guest's side.
+func (s *Stream) Close() error {
+	s.shutdown(true, true)
+	return nil
+}
+
+// Host returns the host's side. Its methods may be called from any goroutine; Read and Write block.
+func (s *Stream) Host() *StreamHost { return &StreamHost{s} }
+
+// StreamHost is the host's side of a [Stream].
+type StreamHost struct{ s *Stream }
+
+var _ io.ReadWriteCloser = (*StreamHost)(nil)
+
+// Read blocks until the guest wrote something; io.EOF follows the last byte after the guest closed its side, and
+// io.ErrClosedPipe the host's own Close.
+func (h *StreamHost) Read(p []byte) (int, error) {
+	s := h.s
+	s.mu.Lock()
+	for len(p) > 0 && s.output.size() == 0 && !s.guestClosed && !s.hostClosed {
+		s.changed.Wait()
+	}
+	if s.hostClosed {
+		s.mu.Unlock()
+		return 0, io.ErrClosedPipe
+	}
+	n := s.output.read(p)
+	var notify func()
+	if s.wantRoom && n > 0 {
+		s.wantRoom, notify = false, s.notify
+	}
+	s.mu.Unlock()
+	if notify != nil {
+		notify()
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Write blocks until the guest's input has taken all of p, or either side is closed.
+func (h *StreamHost) Write(p []byte) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := h.writeSome(p[done:])
+		done += n
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// writeSome waits for room and writes what fits.
+func (h *StreamHost) writeSome(p []byte) (int, error) {
+	s := h.s
+	s.mu.Lock()
+	for s.input.room() == 0 && !s.inputEnded {
+		s.changed.Wait()
+	}
+	if s.inputEnded {
+		s.mu.Unlock()
+		return 0, io.ErrClosedPipe
+	}
+	n, notify := s.input.write(p), s.notify
+	s.mu.Unlock()
+	if notify != nil {
+		notify()
+	}
+	return n, nil
+}
+
+// CloseWrite tells the guest that no more bytes follow; reading goes on.
+func (h *StreamHost) CloseWrite() error {
+	h.end(false)
+	return nil
+}
+
+// Close ends both directions. Blocked calls return, and bytes that the guest has not read yet stay readable.
+func (h *StreamHost) Close() error {
+	h.end(true)
+	return nil
+}
+
+// end marks the host's side as ended and tells everybody.
+func (h *StreamHost) end(both bool) {
+	s := h.s
+	s.mu.Lock()
+	s.inputEnded = true
+	s.hostClosed = s.hostClosed || both
+	notify := s.notify
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if notify != nil {
+		notify()
+	}
+}

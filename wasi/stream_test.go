@@ -1,0 +1,75 @@
+package wasi
+
+import (
+	"io"
+	"testing"
+	"time"
+)
+
+func TestStreamGuestNeverBlocks(t *testing.T) {
+	g := newGuest(t, Config{})
+	st := NewStream(4)
+	g.sys.SetFile(5, st)
+	vec, buf := g.iovec(3, 3)
+	n := g.alloc(4)
+
+	g.want(ErrnoAgain, "fd_read", 5, vec, 2, n)
+	if _, err := st.Host().Write([]byte("abcd")); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.sys.TakeReady(); got != 1<<5 {
+		t.Errorf("ready = %#x, want bit 5", got)
+	}
+	g.want(ErrnoSuccess, "fd_read", 5, vec, 2, n)
+	if got := string(g.bytes(buf, 4)); g.u32(n) != 4 || got != "abcd" {
+		t.Errorf("read %d bytes %q", g.u32(n), got)
+	}
+	g.want(ErrnoSuccess, "fd_write", 5, vec, 2, n)
+	if g.u32(n) != 4 {
+		t.Errorf("wrote %d bytes into a stream of 4", g.u32(n))
+	}
+	g.want(ErrnoAgain, "fd_write", 5, vec, 2, n)
+	if got := g.sys.TakeReady(); got != 0 {
+		t.Errorf("ready = %#x before there is room", got)
+	}
+	got := make([]byte, 3)
+	if _, err := io.ReadFull(st.Host(), got); err != nil || string(got) != "abc" {
+		t.Errorf("host read %q, %v", got, err)
+	}
+	if got := g.sys.TakeReady(); got != 1<<5 {
+		t.Errorf("ready = %#x after the host made room, want bit 5", got)
+	}
+}
+
+func TestStreamEnds(t *testing.T) {
+	g := newGuest(t, Config{})
+	st := NewStream(16)
+	g.sys.SetFile(5, st)
+	vec, _ := g.iovec(8)
+	n := g.alloc(4)
+
+	h := st.Host()
+	if _, err := h.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	g.want(ErrnoSuccess, "fd_read", 5, vec, 1, n)
+	if g.u32(n) != 1 {
+		t.Errorf("read %d bytes, want the one before the end", g.u32(n))
+	}
+	g.want(ErrnoSuccess, "fd_read", 5, vec, 1, n)
+	if g.u32(n) != 0 {
+		t.Errorf("read %d bytes, want the end", g.u32(n))
+	}
+	g.want(ErrnoSuccess, "fd_write", 5, vec, 1, n)
+	time.AfterFunc(10*time.Millisecond, func() { _ = g.sys.Close() })
+	got, err := io.ReadAll(h)
+	if err != nil || len(got) != 8 {
+		t.Errorf("host read %d bytes, %v; want 8 and the end", len(got), err)
+	}
+	if _, err := h.Write([]byte("x")); err != io.ErrClosedPipe {
+		t.Errorf("host write after close: %v", err)
+	}
+}
