@@ -3,12 +3,11 @@ package rpc
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -59,11 +58,7 @@ func (cfg ClientConfig) withDefaults() ClientConfig {
 // greet exchanges hellos and returns the reader to go on with. Everything before the guest's hello is left over from an
 // earlier connection and skipped. When ctx ends it closes conn, the only way to end a blocked Read.
 func greet(ctx context.Context, conn io.ReadWriteCloser, interval time.Duration) (io.Reader, error) {
-	var nonce [8]byte
-	if _, err := rand.Read(nonce[:]); err != nil {
-		return nil, err
-	}
-	own := hello{version: Version, nonce: binary.LittleEndian.Uint64(nonce[:]) | 1}
+	own := hello{version: Version, nonce: rand.Uint64() | 1}
 	stop := repeatHello(ctx, conn, own, interval)
 	r := bufio.NewReaderSize(conn, 64<<10)
 	peer, err := awaitHello(r, own.nonce)

@@ -7,8 +7,6 @@ import (
 	"io"
 	"time"
 
-	"capnproto.org/go/capnp/v3"
-
 	"agentvm/rpc/wire"
 )
 

@@ -1,0 +1,58 @@
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Handler is what the guest offers: the supervisor behind Serve. Its errors reach the host as *Error with the errno that
+// errors.As finds in them.
+type Handler interface {
+	// Start is called once a session, before anything else. log lives as long as the session; it may be nil.
+	Start(p StartParams, log func(slog.Level, string)) (GuestInfo, error)
+	// Exec starts a program and waits up to r.Hold for its end. The Program is nil when the Delivery has the exit.
+	// When ctx ends first, the program is killed.
+	Exec(ctx context.Context, r Request) (Program, Delivery, error)
+	OpenShell(r Request) (Commands, error)
+	Stats() (Stats, error)
+	SetClock(time.Time) error
+	// Shutdown powers off; it returns only when it cannot.
+	Shutdown() error
+}
+
+// Request is a program to run, as the guest sees it.
+type Request struct {
+	Args, Env []string
+	Dir, User string
+	Terminal  *Size
+	Line      string // of a Shell's command; Args, Env, Dir, User and Terminal are then empty
+	Input     []byte // first bytes of standard input
+	Stdin     *Input // what follows; nil: nothing does
+	Hold      time.Duration
+}
+
+// Program is a running program.
+type Program interface {
+	// Poll waits for output or the exit. The bytes of its Delivery are valid until the next Poll.
+	Poll(ctx context.Context) (Delivery, error)
+	Signal(number int) error
+	Kill() error
+	Resize(Size) error
+	// Release says that the host has dropped the program: it is killed if it runs.
+	Release()
+}
+
+// Commands is a shell that runs commands.
+type Commands interface {
+	// Run is like Handler.Exec for one command.
+	Run(ctx context.Context, r Request) (Program, Delivery, error)
+	// Release kills the shell.
+	Release()
+}
+
+// Delivery is output and, at the end, the exit.
+type Delivery struct {
+	Stdout, Stderr []byte
+	Exit           *ExitStatus
+}

@@ -1,0 +1,113 @@
+package rpc
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync/atomic"
+)
+
+// link is the guest's side of the control stream. It looks for hellos, which may come at any moment: a host that went
+// away in the middle of a message leaves a gap that no framing survives. A host that says hello waits for the answer, so
+// a hello is always the last thing that has arrived; only repetitions of it may stand before the first message.
+type link struct {
+	port  io.ReadWriteCloser
+	buf   [64 << 10]byte
+	ready []byte // of buf: arrived, not yet read
+	last  []byte // up to helloSize bytes that arrived last
+	nonce uint64 // of the session
+	fresh bool   // no message has begun in this session
+}
+
+// errRestart ends a session because a new hello has arrived.
+var errRestart = errors.New("the host said hello again")
+
+func (l *link) write(b []byte) error {
+	_, err := l.port.Write(b)
+	return err
+}
+
+// fill reads once from the port.
+func (l *link) fill() error {
+	n, err := l.port.Read(l.buf[:])
+	if n == 0 {
+		if err == nil {
+			err = io.ErrNoProgress
+		}
+		return err
+	}
+	l.ready = l.buf[:n]
+	l.last = append(l.last, l.buf[max(0, n-helloSize):n]...)
+	l.last = append(l.last[:0], l.last[max(0, len(l.last)-helloSize):]...)
+	return nil
+}
+
+// awaitHello skips to the newest hello.
+func (l *link) awaitHello() (hello, error) {
+	for {
+		if h, ok := parseHello(l.last); ok && h.nonce != l.nonce {
+			l.nonce, l.fresh, l.ready = h.nonce, true, nil
+			return h, nil
+		}
+		if err := l.fill(); err != nil && !errors.Is(err, ErrHangup) {
+			return hello{}, err
+		}
+	}
+}
+
+// next returns bytes of the session: at least one, at most limit.
+func (l *link) next(limit int) ([]byte, error) {
+	for len(l.ready) == 0 {
+		if err := l.fill(); err != nil {
+			return nil, err
+		}
+		if h, ok := parseHello(l.last); ok {
+			if h.nonce != l.nonce {
+				return nil, errRestart
+			}
+			l.ready = l.ready[:max(0, len(l.ready)-helloSize)]
+		}
+		l.skipRepetitions()
+	}
+	b := l.ready[:min(limit, len(l.ready))]
+	l.ready = l.ready[len(b):]
+	return b, nil
+}
+
+// skipRepetitions drops hellos that stand before the session's first message.
+func (l *link) skipRepetitions() {
+	for l.fresh && len(l.ready) > 0 {
+		if !bytes.HasPrefix(l.ready, helloMagic[:]) || len(l.ready) < helloSize {
+			l.fresh = false
+			return
+		}
+		l.ready = l.ready[helloSize:]
+	}
+}
+
+// session is one connection's use of the link. Closing it leaves the port open for the next one.
+type session struct {
+	link   *link
+	closed atomic.Bool
+}
+
+func (s *session) Read(b []byte) (int, error) {
+	if s.closed.Load() {
+		return 0, io.EOF
+	}
+	p, err := s.link.next(len(b))
+	return copy(b, p), err
+}
+
+// Write fails after the session, so that its last words do not get into the next one's stream.
+func (s *session) Write(b []byte) (int, error) {
+	if s.closed.Load() {
+		return 0, io.ErrClosedPipe
+	}
+	return s.link.port.Write(b)
+}
+
+func (s *session) Close() error {
+	s.closed.Store(true)
+	return nil
+}

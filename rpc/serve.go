@@ -1,0 +1,62 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+
+	"capnproto.org/go/capnp/v3"
+	capnprpc "capnproto.org/go/capnp/v3/rpc"
+
+	"agentvm/rpc/wire"
+)
+
+// ErrHangup is what a port's Read returns when the other side is not there. Serve ends the session and reads on: the
+// port's Read is to wait for the other side's return.
+var ErrHangup = errors.New("nobody at the other end of the port")
+
+// Serve answers hosts on port, one session after another, until ctx ends or the port fails. It closes port when it
+// returns. Whatever bytes arrive, it ends at most the session. logger may be nil.
+func Serve(ctx context.Context, port io.ReadWriteCloser, h Handler, logger *slog.Logger) error {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = port.Close() })
+	defer func() {
+		if stop() {
+			_ = port.Close()
+		}
+	}()
+	l := &link{port: port}
+	err := l.write(hello{version: Version}.encode())
+	for err == nil {
+		var peer hello
+		if peer, err = l.awaitHello(); err != nil {
+			break
+		}
+		if err = l.write(hello{version: Version, nonce: peer.nonce}.encode()); err != nil {
+			break
+		}
+		if peer.version != Version {
+			logger.Warn("host speaks another protocol", "host", peer.version, "guest", Version)
+			continue
+		}
+		serveSession(l, h, logger)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// serveSession runs one connection. Its end releases every capability the host held.
+func serveSession(l *link, h Handler, logger *slog.Logger) {
+	s := &session{link: l}
+	boot := wire.Supervisor_ServerToClient(&supervisor{h: h})
+	conn := capnprpc.NewConn(newMessages(s, s, s), &capnprpc.Options{
+		BootstrapClient: capnp.Client(boot),
+		Logger:          quiet{logger},
+	})
+	<-conn.Done()
+}
