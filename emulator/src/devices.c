@@ -1,0 +1,24 @@
+// All the devices together: made at init, polled between slices.
+#include "virtio.h"
+
+void devices_init(void) {
+    __builtin_memset(virtio_devices, 0, sizeof virtio_devices);
+    for (unsigned source = 1; source <= RTC_IRQ; source++)
+        plic_set_level(source, false);
+    rtc_init();
+    console_init();
+    rng_init();
+    net_init();
+    blk_init();
+    share_init();
+}
+
+void devices_poll(uint64_t ready) {
+    if (!ready)
+        return;
+    for (unsigned slot = 0; slot < VIRTIO_SLOTS; slot++) {
+        struct virtio_device *device = &virtio_devices[slot];
+        if (device->class && device->class->poll && virtio_live(device))
+            device->class->poll(device, ready);
+    }
+}
