@@ -36,13 +36,23 @@ static struct fp_number add(struct fp_number a, struct fp_number b, unsigned rm,
     return a.exponent >= b.exponent ? add_aligned(a, b, rm) : add_aligned(b, a, rm);
 }
 
+static FP_SOFTWARE uint32_t soft_add32(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
+{
+    return fp_round32(add(fp_unpack32(a), fp_unpack32(b), rm, flags), rm, flags);
+}
+
+static FP_SOFTWARE uint64_t soft_add64(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
+{
+    return fp_round64(add(fp_unpack64(a), fp_unpack64(b), rm, flags), rm, flags);
+}
+
 // A finite sum raises at most NX: one below the normal range is always exact.
 uint32_t f32_add(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
 {
     float x = f32_value(a), y = f32_value(b), sum = x + y;
     if (rm == FP_RNE && f32_is_finite(f32_bits(sum)) && (*flags & FP_NX || f32_sum_error(x, y, sum) == 0))
         return f32_bits(sum);
-    return fp_round32(add(fp_unpack32(a), fp_unpack32(b), rm, flags), rm, flags);
+    return soft_add32(a, b, rm, flags);
 }
 
 uint64_t f64_add(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
@@ -50,7 +60,7 @@ uint64_t f64_add(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
     double x = f64_value(a), y = f64_value(b), sum = x + y;
     if (rm == FP_RNE && f64_is_finite(f64_bits(sum)) && (*flags & FP_NX || f64_sum_error(x, y, sum) == 0))
         return f64_bits(sum);
-    return fp_round64(add(fp_unpack64(a), fp_unpack64(b), rm, flags), rm, flags);
+    return soft_add64(a, b, rm, flags);
 }
 
 uint32_t f32_sub(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)

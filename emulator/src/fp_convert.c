@@ -1,12 +1,24 @@
 // FCVT: between the formats, to integers and from integers.
 #include "fp_internal.h"
 
+static FP_SOFTWARE uint64_t soft_widen_nan(uint32_t a, uint32_t *flags)
+{
+    struct fp_number n = fp_unpack32(a);
+    return fp_round64(fp_nan_of(n, n, flags), FP_RNE, flags);
+}
+
+static FP_SOFTWARE uint32_t soft_narrow(uint64_t a, unsigned rm, uint32_t *flags)
+{
+    struct fp_number n = fp_unpack64(a);
+    return fp_round32(fp_is_nan(n) ? fp_nan_of(n, n, flags) : n, rm, flags);
+}
+
 uint64_t f32_to_f64(uint32_t a, uint32_t *flags)
 {
     float x = f32_value(a);
     if (x == x)
         return f64_bits((double)x); // always exact
-    return fp_round64(fp_nan_of(fp_unpack32(a), fp_unpack32(a), flags), FP_RNE, flags);
+    return soft_widen_nan(a, flags);
 }
 
 uint32_t f64_to_f32(uint64_t a, unsigned rm, uint32_t *flags)
@@ -16,8 +28,7 @@ uint32_t f64_to_f32(uint64_t a, unsigned rm, uint32_t *flags)
     bool exact = (double)f32_value(rounded) == x;
     if (exact || (rm == FP_RNE && *flags & FP_NX && f32_is_safely_normal(rounded)))
         return rounded;
-    struct fp_number n = fp_unpack64(a);
-    return fp_round32(fp_is_nan(n) ? fp_nan_of(n, n, flags) : n, rm, flags);
+    return soft_narrow(a, rm, flags);
 }
 
 // To integers ----------------------------------------------------------------------------------------------------
@@ -63,8 +74,9 @@ static uint64_t round_to_integer(struct fp_number n, unsigned rm, bool *discarde
 }
 
 // The value modulo 2^64.
-static uint64_t to_integer(struct fp_number n, struct limits limits, unsigned rm, uint32_t *flags)
+static FP_SOFTWARE uint64_t soft_to_integer(uint64_t bits, struct limits limits, unsigned rm, uint32_t *flags)
 {
+    struct fp_number n = fp_unpack64(bits);
     if (n.class == FP_CLASS_ZERO)
         return 0;
     if (n.class != FP_CLASS_FINITE || n.exponent > 63)
@@ -89,7 +101,7 @@ int64_t f64_to_i32(uint64_t a, unsigned rm, uint32_t *flags)
     double x = f64_value(a);
     if (x > -0x1p31 && x < 0x1p31 && truncation_serves(x, (int32_t)x, rm, *flags))
         return (int32_t)x;
-    return (int64_t)to_integer(fp_unpack64(a), limits_i32, rm, flags);
+    return (int64_t)soft_to_integer(a, limits_i32, rm, flags);
 }
 
 int64_t f64_to_u32(uint64_t a, unsigned rm, uint32_t *flags)
@@ -97,7 +109,7 @@ int64_t f64_to_u32(uint64_t a, unsigned rm, uint32_t *flags)
     double x = f64_value(a);
     if (x >= 0 && x < 0x1p32 && truncation_serves(x, (uint32_t)x, rm, *flags))
         return (int32_t)(uint32_t)x;
-    return (int32_t)to_integer(fp_unpack64(a), limits_u32, rm, flags);
+    return (int32_t)soft_to_integer(a, limits_u32, rm, flags);
 }
 
 int64_t f64_to_i64(uint64_t a, unsigned rm, uint32_t *flags)
@@ -105,7 +117,7 @@ int64_t f64_to_i64(uint64_t a, unsigned rm, uint32_t *flags)
     double x = f64_value(a);
     if (x >= -0x1p63 && x < 0x1p63 && truncation_serves(x, (double)(int64_t)x, rm, *flags))
         return (int64_t)x;
-    return (int64_t)to_integer(fp_unpack64(a), limits_i64, rm, flags);
+    return (int64_t)soft_to_integer(a, limits_i64, rm, flags);
 }
 
 uint64_t f64_to_u64(uint64_t a, unsigned rm, uint32_t *flags)
@@ -113,7 +125,7 @@ uint64_t f64_to_u64(uint64_t a, unsigned rm, uint32_t *flags)
     double x = f64_value(a);
     if (x >= 0 && x < 0x1p64 && truncation_serves(x, (double)(uint64_t)x, rm, *flags))
         return (uint64_t)x;
-    return to_integer(fp_unpack64(a), limits_u64, rm, flags);
+    return soft_to_integer(a, limits_u64, rm, flags);
 }
 
 // Widening is exact and keeps a NaN one, and all NaNs convert to the same integer.
@@ -153,9 +165,14 @@ static struct fp_number from_magnitude(bool sign, uint64_t magnitude)
     return fp_finite(sign, 63 - leading_zeros, magnitude << leading_zeros);
 }
 
-static struct fp_number from_signed(int64_t a)
+static FP_SOFTWARE uint32_t soft_to_f32(bool sign, uint64_t magnitude, unsigned rm, uint32_t *flags)
 {
-    return from_magnitude(a < 0, with_sign(a < 0, (uint64_t)a));
+    return fp_round32(from_magnitude(sign, magnitude), rm, flags);
+}
+
+static FP_SOFTWARE uint64_t soft_to_f64(bool sign, uint64_t magnitude, unsigned rm, uint32_t *flags)
+{
+    return fp_round64(from_magnitude(sign, magnitude), rm, flags);
 }
 
 static bool fits_bits(int64_t a, int bits)
@@ -167,14 +184,14 @@ uint32_t i64_to_f32(int64_t a, unsigned rm, uint32_t *flags)
 {
     if (fits_bits(a, 24) || (rm == FP_RNE && *flags & FP_NX))
         return f32_bits((float)a);
-    return fp_round32(from_signed(a), rm, flags);
+    return soft_to_f32(a < 0, with_sign(a < 0, (uint64_t)a), rm, flags);
 }
 
 uint32_t u64_to_f32(uint64_t a, unsigned rm, uint32_t *flags)
 {
     if (a <= 1ull << 24 || (rm == FP_RNE && *flags & FP_NX))
         return f32_bits((float)a);
-    return fp_round32(from_magnitude(false, a), rm, flags);
+    return soft_to_f32(false, a, rm, flags);
 }
 
 uint32_t i32_to_f32(int32_t a, unsigned rm, uint32_t *flags)
@@ -201,12 +218,12 @@ uint64_t i64_to_f64(int64_t a, unsigned rm, uint32_t *flags)
 {
     if (fits_bits(a, 53) || (rm == FP_RNE && *flags & FP_NX))
         return f64_bits((double)a);
-    return fp_round64(from_signed(a), rm, flags);
+    return soft_to_f64(a < 0, with_sign(a < 0, (uint64_t)a), rm, flags);
 }
 
 uint64_t u64_to_f64(uint64_t a, unsigned rm, uint32_t *flags)
 {
     if (a <= 1ull << 53 || (rm == FP_RNE && *flags & FP_NX))
         return f64_bits((double)a);
-    return fp_round64(from_magnitude(false, a), rm, flags);
+    return soft_to_f64(false, a, rm, flags);
 }

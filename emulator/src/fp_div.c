@@ -36,6 +36,16 @@ static struct fp_number divide(struct fp_number a, struct fp_number b, uint32_t 
     return divide_finite(a, b);
 }
 
+static FP_SOFTWARE uint32_t soft_divide32(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
+{
+    return fp_round32(divide(fp_unpack32(a), fp_unpack32(b), flags), rm, flags);
+}
+
+static FP_SOFTWARE uint64_t soft_divide64(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
+{
+    return fp_round64(divide(fp_unpack64(a), fp_unpack64(b), flags), rm, flags);
+}
+
 // quotient * divisor is exact in binary64 and equals the dividend only if the quotient is exact; the comparison
 // fails for every operand that raises NV or DZ, because inf * 0 is not a number.
 uint32_t f32_div(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
@@ -44,7 +54,7 @@ uint32_t f32_div(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
     bool exact = (double)quotient * (double)y == (double)x;
     if (rm == FP_RNE && (exact || (*flags & FP_NX && f32_is_safely_normal(f32_bits(quotient)))))
         return f32_bits(quotient);
-    return fp_round32(divide(fp_unpack32(a), fp_unpack32(b), flags), rm, flags);
+    return soft_divide32(a, b, rm, flags);
 }
 
 uint64_t f64_div(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
@@ -52,7 +62,7 @@ uint64_t f64_div(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
     uint64_t quotient = f64_bits(f64_value(a) / f64_value(b));
     if (rm == FP_RNE && *flags & FP_NX && f64_is_safely_normal(quotient))
         return quotient;
-    return fp_round64(divide(fp_unpack64(a), fp_unpack64(b), flags), rm, flags);
+    return soft_divide64(a, b, rm, flags);
 }
 
 // Digit by digit, a bit of the root for two of the radicand. The radicand is the 53-bit significand, doubled when
@@ -85,13 +95,23 @@ static struct fp_number square_root(struct fp_number a, uint32_t *flags)
     return a.class == FP_CLASS_INFINITY ? a : root_of_finite(a);
 }
 
+static FP_SOFTWARE uint32_t soft_root32(uint32_t a, unsigned rm, uint32_t *flags)
+{
+    return fp_round32(square_root(fp_unpack32(a), flags), rm, flags);
+}
+
+static FP_SOFTWARE uint64_t soft_root64(uint64_t a, unsigned rm, uint32_t *flags)
+{
+    return fp_round64(square_root(fp_unpack64(a), flags), rm, flags);
+}
+
 uint32_t f32_sqrt(uint32_t a, unsigned rm, uint32_t *flags)
 {
     float x = f32_value(a), root = __builtin_sqrtf(x);
     bool exact = (double)root * (double)root == (double)x;
     if (rm == FP_RNE && (exact || (*flags & FP_NX && f32_is_finite(f32_bits(root)))))
         return f32_bits(root);
-    return fp_round32(square_root(fp_unpack32(a), flags), rm, flags);
+    return soft_root32(a, rm, flags);
 }
 
 // A root is never subnormal and never overflows: when it is finite it raises at most NX.
@@ -100,5 +120,5 @@ uint64_t f64_sqrt(uint64_t a, unsigned rm, uint32_t *flags)
     uint64_t root = f64_bits(__builtin_sqrt(f64_value(a)));
     if (rm == FP_RNE && *flags & FP_NX && f64_is_finite(root))
         return root;
-    return fp_round64(square_root(fp_unpack64(a), flags), rm, flags);
+    return soft_root64(a, rm, flags);
 }

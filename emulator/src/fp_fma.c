@@ -111,6 +111,16 @@ static struct fp_number multiply_add(struct fp_number a, struct fp_number b, str
     return multiply_add_finite(a, b, c, rm);
 }
 
+static FP_SOFTWARE uint32_t soft_fma32(uint32_t a, uint32_t b, uint32_t c, unsigned rm, uint32_t *flags)
+{
+    return fp_round32(multiply_add(fp_unpack32(a), fp_unpack32(b), fp_unpack32(c), rm, flags), rm, flags);
+}
+
+static FP_SOFTWARE uint64_t soft_fma64(uint64_t a, uint64_t b, uint64_t c, unsigned rm, uint32_t *flags)
+{
+    return fp_round64(multiply_add(fp_unpack64(a), fp_unpack64(b), fp_unpack64(c), rm, flags), rm, flags);
+}
+
 // sum + error rounded to odd: an inexact result gets an odd last bit, so rounding it again to fewer bits gives what
 // rounding the exact value would. error is less than half a unit in the last place of sum.
 static double round_to_odd(double sum, double error)
@@ -130,7 +140,7 @@ uint32_t f32_fma(uint32_t a, uint32_t b, uint32_t c, unsigned rm, uint32_t *flag
     bool exact = error == 0 && (double)rounded == sum;
     if (rm == FP_RNE && (exact || (*flags & FP_NX && f32_is_safely_normal(f32_bits(rounded)))))
         return f32_bits(rounded);
-    return fp_round32(multiply_add(fp_unpack32(a), fp_unpack32(b), fp_unpack32(c), rm, flags), rm, flags);
+    return soft_fma32(a, b, c, rm, flags);
 }
 
 // Whether the magnitude is in [2^-400, 2^401).
@@ -167,5 +177,5 @@ uint64_t f64_fma(uint64_t a, uint64_t b, uint64_t c, unsigned rm, uint32_t *flag
         if (result != 0) // an exact zero's sign needs care
             return f64_bits(result);
     }
-    return fp_round64(multiply_add(fp_unpack64(a), fp_unpack64(b), fp_unpack64(c), rm, flags), rm, flags);
+    return soft_fma64(a, b, c, rm, flags);
 }

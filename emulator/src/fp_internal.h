@@ -20,6 +20,9 @@ struct fp_number {
     bool sign;
 };
 
+// Put on the software half of an operation: inlined, it would make the fast half set up a stack frame.
+#define FP_SOFTWARE __attribute__((noinline))
+
 static inline struct fp_number fp_zero(bool sign)
 {
     return (struct fp_number){.class = FP_CLASS_ZERO, .sign = sign};

@@ -23,6 +23,16 @@ static struct fp_number multiply(struct fp_number a, struct fp_number b, uint32_
     return zero ? fp_zero(sign) : multiply_finite(a, b);
 }
 
+static FP_SOFTWARE uint32_t soft_multiply32(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
+{
+    return fp_round32(multiply(fp_unpack32(a), fp_unpack32(b), flags), rm, flags);
+}
+
+static FP_SOFTWARE uint64_t soft_multiply64(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
+{
+    return fp_round64(multiply(fp_unpack64(a), fp_unpack64(b), flags), rm, flags);
+}
+
 // The product of two binary32 numbers is exact in binary64, so the conversion is the only rounding.
 uint32_t f32_mul(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
 {
@@ -31,7 +41,7 @@ uint32_t f32_mul(uint32_t a, uint32_t b, unsigned rm, uint32_t *flags)
     bool exact = (double)rounded == product;
     if (rm == FP_RNE && (exact || (*flags & FP_NX && f32_is_safely_normal(f32_bits(rounded)))))
         return f32_bits(rounded);
-    return fp_round32(multiply(fp_unpack32(a), fp_unpack32(b), flags), rm, flags);
+    return soft_multiply32(a, b, rm, flags);
 }
 
 // Bits of a binary64 significand down to its last one; for a subnormal number an upper bound.
@@ -46,5 +56,5 @@ uint64_t f64_mul(uint64_t a, uint64_t b, unsigned rm, uint32_t *flags)
     if (rm == FP_RNE && f64_is_safely_normal(product) &&
         (*flags & FP_NX || significant_bits(a) + significant_bits(b) <= 53))
         return product;
-    return fp_round64(multiply(fp_unpack64(a), fp_unpack64(b), flags), rm, flags);
+    return soft_multiply64(a, b, rm, flags);
 }
