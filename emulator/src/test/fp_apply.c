@@ -1,8 +1,5 @@
 #include "fp_apply.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
 #include "../fp.h"
 
 #define NAME(function, ...) #function,
@@ -30,22 +27,4 @@ struct fp_outcome fp_apply(const struct fp_vector *v, uint32_t accrued)
         FP_OPERATIONS(APPLY)
     }
     return (struct fp_outcome){value, flags};
-}
-
-static bool differs(const struct fp_vector *v, struct fp_outcome want, uint32_t accrued, const char *reference)
-{
-    struct fp_outcome got = fp_apply(v, accrued);
-    want.flags |= accrued;
-    if (got.value == want.value && got.flags == want.flags)
-        return false;
-    printf("%s rm=%" PRIu32 " a=%#" PRIx64 " b=%#" PRIx64 " c=%#" PRIx64 " fflags before=%#" PRIx32
-           ": got %#" PRIx64 " fflags %#" PRIx64 ", %s says %#" PRIx64 " fflags %#" PRIx64 "\n",
-           fp_operation_names[v->operation], v->rounding, v->a, v->b, v->c, accrued, got.value, got.flags, reference,
-           want.value, want.flags);
-    return true;
-}
-
-bool fp_matches(const struct fp_vector *v, struct fp_outcome want, const char *reference)
-{
-    return !differs(v, want, 0, reference) && !differs(v, want, FP_NX, reference);
 }

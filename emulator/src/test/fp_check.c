@@ -16,7 +16,26 @@
 #include "fp_hardware.h"
 #include "fp_operands.h"
 
-// Calls visit with COUNT random vectors for each operation and rounding mode until it returns false.
+static bool differs(const struct fp_vector *v, struct fp_outcome want, uint32_t accrued, const char *reference)
+{
+    struct fp_outcome got = fp_apply(v, accrued);
+    want.flags |= accrued;
+    if (got.value == want.value && got.flags == want.flags)
+        return false;
+    printf("%s rm=%" PRIu32 " a=%#" PRIx64 " b=%#" PRIx64 " c=%#" PRIx64 " fflags before=%#" PRIx32
+           ": got %#" PRIx64 " fflags %#" PRIx64 ", %s says %#" PRIx64 " fflags %#" PRIx64 "\n",
+           fp_operation_names[v->operation], v->rounding, v->a, v->b, v->c, accrued, got.value, got.flags, reference,
+           want.value, want.flags);
+    return true;
+}
+
+// Compares with a reference, with NX clear and with NX set before. Prints the first difference.
+static bool matches(const struct fp_vector *v, struct fp_outcome want, const char *reference)
+{
+    return !differs(v, want, 0, reference) && !differs(v, want, FP_NX, reference);
+}
+
+// Calls visit with `count` random vectors for each operation and rounding mode until it returns false.
 static bool each_random_vector(uint64_t seed, unsigned long count, bool (*visit)(const struct fp_vector *))
 {
     for (unsigned long i = 0; i < count; i++)
@@ -56,7 +75,7 @@ static int compare(const char *vectors_path, const char *outcomes_path)
             printf("%s ends after %lu outcomes\n", outcomes_path, count);
             return 1;
         }
-        if (!fp_matches(&v, want, "RISC-V"))
+        if (!matches(&v, want, "RISC-V"))
             return 1;
     }
     fclose(vectors);
@@ -73,7 +92,7 @@ static bool agrees_with_hardware(const struct fp_vector *v)
     if (!fp_execute_on_hardware(v, &want))
         return true;
     hardware_vectors++;
-    return fp_matches(v, want, "x86");
+    return matches(v, want, "x86");
 }
 
 // Every pair of edge values of the operation's format; one of them again as the addend.
@@ -107,7 +126,7 @@ static int check_hardware(uint64_t seed, unsigned long count)
     if (!all_edge_pairs_agree() || !each_random_vector(seed, count, agrees_with_hardware))
         return 1;
     printf("%lu vectors agree with x86\n", hardware_vectors);
-    return 0;
+    return hardware_vectors > 0 ? 0 : 1;
 }
 
 enum { BENCH_VECTORS = 1024, BENCH_ROUNDS = 100 };

@@ -1,5 +1,16 @@
 #include "fp_hardware.h"
 
+#if !defined(__x86_64__)
+
+bool fp_execute_on_hardware(const struct fp_vector *v, struct fp_outcome *out)
+{
+    (void)v;
+    (void)out;
+    return false;
+}
+
+#else
+
 #include "../fp.h"
 
 enum { MXCSR_INVALID = 1, MXCSR_DIVIDE = 4, MXCSR_OVERFLOW = 8, MXCSR_UNDERFLOW = 16, MXCSR_PRECISION = 32 };
@@ -174,3 +185,5 @@ bool fp_execute_on_hardware(const struct fp_vector *v, struct fp_outcome *out)
     out->flags = fflags_of(status);
     return !is_defined_otherwise(v, fflags_of(status));
 }
+
+#endif

@@ -50,8 +50,9 @@ enum { EDGE_FRACTIONS = 9, EDGE_FIELDS = 24 };
 static uint64_t edge_fraction(struct fp_format f, unsigned index)
 {
     uint64_t half = 1ull << (f.precision - 2), ones = 2 * half - 1;
+    uint64_t tie = f.precision > 24 ? 3ull << (f.precision - 25) : 3; // for the conversion to binary32
     const uint64_t fractions[EDGE_FRACTIONS] = {
-        0, 1, 2, half - 1, half, half + 1, ones - 1, ones, 3 << (f.precision - 25),
+        0, 1, 2, half - 1, half, half + 1, ones - 1, ones, tie,
     };
     return fractions[index];
 }

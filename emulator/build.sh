@@ -1,0 +1,24 @@
+#!/bin/sh
+# Builds machine.wasm from src/ with Debian's clang-19 and lld-19, byte-reproducibly.
+# usage: emulator/build.sh [OUTPUT]   (default emulator/machine.wasm; CFLAGS adds compiler flags)
+set -eu
+cd "$(dirname "$0")"
+out=${1:-machine.wasm}
+for tool in clang-19 wasm-ld-19; do
+    command -v "$tool" >/dev/null || { echo "build.sh: $tool is missing: apt-get install clang-19 lld-19" >&2; exit 1; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
+    -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off"
+objects=
+for source in src/*.c; do
+    object=$work/$(basename "$source" .c).o
+    # shellcheck disable=SC2086 # flags are words
+    clang-19 $flags ${CFLAGS:-} -c -o "$object" "$source"
+    objects="$objects $object"
+done
+# shellcheck disable=SC2086
+wasm-ld-19 --no-entry --export-table --growable-table --strip-all --max-memory=4294901760 -z stack-size=65536 \
+    --stack-first -o "$work/machine.wasm" $objects
+mv "$work/machine.wasm" "$out"

@@ -1,0 +1,56 @@
+// The pool of decoded code pages. A RAM page is either plain memory, or code with a decoded page; code is
+// write-protected in the write TLB, so that a store to it takes the slow path and drops the decoded form first.
+#include "hart.h"
+
+static struct code_page *pool;     // CODE_PAGES entries, in linear memory behind the RAM
+static uint16_t *page_of_frame;    // for each RAM page: index in the pool + 1, or 0
+static uint32_t next_victim;
+
+bool code_init(void) {
+    pool = grow_memory(sizeof(struct code_page) * (uint64_t)CODE_PAGES);
+    page_of_frame = grow_memory(ram_frames() * sizeof *page_of_frame);
+    return pool != NULL && page_of_frame != NULL;
+}
+
+bool code_present(uint32_t frame) { return page_of_frame[frame] != 0; }
+
+// forget_slots empties the decoded page in place: the interpreter may be executing in it.
+static void forget_slots(struct code_page *page) {
+    for (unsigned i = 0; i < PAGE_SLOTS; i++) page->slot[i] = (struct insn){.op = OP_UNDECODED};
+    for (unsigned i = PAGE_SLOTS; i < PAGE_SLOTS + PAGE_TAIL; i++) page->slot[i] = (struct insn){.op = OP_PAGE_END};
+}
+
+static void release(struct code_page *page) {
+    page_of_frame[page->frame] = 0;
+    page->in_use = 0;
+    tlb_forget_code(page);
+}
+
+struct code_page *code_page_for(uint32_t frame) {
+    if (page_of_frame[frame] != 0) return &pool[page_of_frame[frame] - 1];
+    struct code_page *page = &pool[next_victim];
+    if (page->in_use) release(page);
+    page->frame = frame;
+    page->in_use = 1;
+    page_of_frame[frame] = (uint16_t)(next_victim + 1);
+    next_victim = (next_victim + 1) % CODE_PAGES;
+    forget_slots(page);
+    tlb_forget_writes(frame);
+    return page;
+}
+
+// code_drop makes a page plain memory again because it was written. Its slots are emptied too, so that an
+// interpreter inside the page cannot run old ones before it leaves.
+void code_drop(uint32_t frame) {
+    if (page_of_frame[frame] == 0) return;
+    struct code_page *page = &pool[page_of_frame[frame] - 1];
+    release(page);
+    forget_slots(page);
+    hart.recheck = 1;
+}
+
+void code_decode(const struct insn *slot) {
+    uint32_t offset = (uint32_t)((uintptr_t)slot - (uintptr_t)pool);
+    struct code_page *page = &pool[offset / sizeof *page];
+    decode_slot(page, offset % sizeof *page / sizeof *slot);
+}

@@ -1,0 +1,62 @@
+// Cases of the interpreter: branches, jumps, and what happens between slots.
+        BRANCH(OP_BEQ, 2, RS1 == RS2)
+        BRANCH(OP_BNE, 2, RS1 != RS2)
+        BRANCH(OP_BLT, 2, (int64_t)RS1 < (int64_t)RS2)
+        BRANCH(OP_BGE, 2, (int64_t)RS1 >= (int64_t)RS2)
+        BRANCH(OP_BLTU, 2, RS1 < RS2)
+        BRANCH(OP_BGEU, 2, RS1 >= RS2)
+        BRANCH(OP_C_BEQZ, 1, RS1 == 0)
+        BRANCH(OP_C_BNEZ, 1, RS1 != 0)
+        case OP_J:
+            d = (const struct insn *)((const uint8_t *)d + d->imm);
+            if (n <= 0) goto spent;
+            break;
+        case OP_JAL:
+            RD = PC() + 4;
+            d = (const struct insn *)((const uint8_t *)d + d->imm);
+            if (n <= 0) goto spent;
+            break;
+        case OP_JUMP_FAR:
+            pc = PC();
+            RD = pc + 4;
+            hart.x[0] = 0;
+            pc += (uint64_t)IMM;
+            goto jump;
+        case OP_BRANCH_FAR:
+            if (branch_taken(d->imm & 7, RS1, RS2)) {
+                pc = PC() + (uint64_t)(int64_t)(d->imm >> 4);
+                goto jump;
+            }
+            d += (d->imm & 8) != 0 ? 2 : 1;
+            break;
+        case OP_JR:
+        case OP_C_JR:
+            pc = (RS1 + (uint64_t)IMM) & ~1ull;
+            goto jump;
+        case OP_JALR:
+            pc = (RS1 + (uint64_t)IMM) & ~1ull;
+            RD = PC() + 4;
+            goto jump;
+        case OP_C_JALR:
+            pc = RS1 & ~1ull;
+            RD = PC() + 2;
+            goto jump;
+        case OP_PAGE_END:
+            n++; // not an instruction
+            pc = PC();
+            goto jump;
+        case OP_UNDECODED:
+            n++;
+            code_decode(d);
+            break;
+        case OP_CROSSING: {
+            uint64_t here = PC();
+            n++;
+            if (!prepare_crossing(here)) {
+                pc = here;
+                goto exception_at_pc;
+            }
+            d = crossing;
+            pc_base = here - ((uint32_t)(uintptr_t)d >> 2);
+            break;
+        }

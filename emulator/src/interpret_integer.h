@@ -1,0 +1,54 @@
+// Cases of the interpreter: register-register and register-immediate operations of I and M.
+        ALU(OP_LUI, (uint64_t)IMM)
+        ALU(OP_AUIPC, PC() + (uint64_t)IMM)
+        ALU(OP_LI, (uint64_t)IMM)
+        ALU(OP_SLTI, (int64_t)RS1 < IMM)
+        ALU(OP_SLTIU, RS1 < (uint64_t)IMM)
+        ALU(OP_XORI, RS1 ^ (uint64_t)IMM)
+        ALU(OP_ORI, RS1 | (uint64_t)IMM)
+        ALU(OP_SLL, RS1 << (RS2 & 63))
+        ALU(OP_SLT, (int64_t)RS1 < (int64_t)RS2)
+        ALU(OP_SLTU, RS1 < RS2)
+        ALU(OP_SRL, RS1 >> (RS2 & 63))
+        ALU(OP_SRA, (uint64_t)((int64_t)RS1 >> (RS2 & 63)))
+        ALU(OP_SLLIW, SEXT32((uint32_t)RS1 << d->imm))
+        ALU(OP_SRLIW, SEXT32((uint32_t)RS1 >> d->imm))
+        ALU(OP_SRAIW, SEXT32((int32_t)RS1 >> d->imm))
+        ALU(OP_SLLW, SEXT32((uint32_t)RS1 << (RS2 & 31)))
+        ALU(OP_SRLW, SEXT32((uint32_t)RS1 >> (RS2 & 31)))
+        ALU(OP_SRAW, SEXT32((int32_t)RS1 >> (RS2 & 31)))
+        BOTH(OP_ADDI, OP_C_ADDI, RD = RS1 + (uint64_t)IMM)
+        BOTH(OP_ANDI, OP_C_ANDI, RD = RS1 & (uint64_t)IMM)
+        BOTH(OP_SLLI, OP_C_SLLI, RD = RS1 << d->imm)
+        BOTH(OP_SRLI, OP_C_SRLI, RD = RS1 >> d->imm)
+        BOTH(OP_SRAI, OP_C_SRAI, RD = (uint64_t)((int64_t)RS1 >> d->imm))
+        BOTH(OP_ADDIW, OP_C_ADDIW, RD = SEXT32(RS1 + (uint64_t)IMM))
+        BOTH(OP_ADD, OP_C_ADD, RD = RS1 + RS2)
+        BOTH(OP_SUB, OP_C_SUB, RD = RS1 - RS2)
+        BOTH(OP_XOR, OP_C_XOR, RD = RS1 ^ RS2)
+        BOTH(OP_OR, OP_C_OR, RD = RS1 | RS2)
+        BOTH(OP_AND, OP_C_AND, RD = RS1 & RS2)
+        BOTH(OP_ADDW, OP_C_ADDW, RD = SEXT32(RS1 + RS2))
+        BOTH(OP_SUBW, OP_C_SUBW, RD = SEXT32(RS1 - RS2))
+        case OP_C_ADDI4SPN:
+        case OP_C_ADDI16SP: RD = RS1 + (uint64_t)IMM; d += 1; break;
+        case OP_C_LI:
+        case OP_C_LUI: RD = (uint64_t)IMM; d += 1; break;
+        case OP_C_MV: RD = RS2; d += 1; break;
+        case OP_FENCE:
+        case OP_NOP: d += 2; break;
+        case OP_C_NOP:
+        case OP_C_NOP2: d += 1; break;
+        ALU(OP_MUL, RS1 * RS2)
+        ALU(OP_MULH, mulh(RS1, RS2))
+        ALU(OP_MULHSU, mulhsu(RS1, RS2))
+        ALU(OP_MULHU, mulhu(RS1, RS2))
+        ALU(OP_DIV, divide((int64_t)RS1, (int64_t)RS2))
+        ALU(OP_DIVU, RS2 == 0 ? ~0ull : RS1 / RS2)
+        ALU(OP_REM, remainder((int64_t)RS1, (int64_t)RS2))
+        ALU(OP_REMU, RS2 == 0 ? RS1 : RS1 % RS2)
+        ALU(OP_MULW, SEXT32(RS1 * RS2))
+        ALU(OP_DIVW, divide32((int32_t)RS1, (int32_t)RS2))
+        ALU(OP_DIVUW, (uint32_t)RS2 == 0 ? ~0ull : SEXT32((uint32_t)RS1 / (uint32_t)RS2))
+        ALU(OP_REMW, remainder32((int32_t)RS1, (int32_t)RS2))
+        ALU(OP_REMUW, (uint32_t)RS2 == 0 ? SEXT32(RS1) : SEXT32((uint32_t)RS1 % (uint32_t)RS2))

@@ -1,0 +1,40 @@
+// Linear memory: the module's own data, then the guest's RAM, then tables whose size depends on the RAM's.
+#include "hart.h"
+
+struct machine_config config;
+
+static uint8_t *ram;
+static uint64_t ram_size;
+
+enum { WASM_PAGE = 65536 };
+
+// grow_memory adds `size` bytes, zeroed, at the end of linear memory. NULL when the host refuses.
+void *grow_memory(uint64_t size) {
+    uint64_t pages = (size + WASM_PAGE - 1) / WASM_PAGE;
+    if (pages > 65535) return NULL;
+    size_t old = __builtin_wasm_memory_grow(0, (size_t)pages);
+    return old == (size_t)-1 ? NULL : (void *)(old * WASM_PAGE);
+}
+
+bool memory_init(void) {
+    ram_size = config.ram_size;
+    if (ram_size == 0 || ram_size % PAGE_SIZE != 0) return false;
+    ram = grow_memory(ram_size);
+    return ram != NULL;
+}
+
+uint8_t *ram_start(void) { return ram; }
+
+uint64_t ram_frames(void) { return ram_size / PAGE_SIZE; }
+
+void *ram_at(uint64_t gpa, uint64_t len) {
+    uint64_t offset = gpa - RAM_BASE;
+    if (offset >= ram_size || len > ram_size - offset) return NULL;
+    return ram + offset;
+}
+
+void ram_written(uint64_t gpa, uint64_t len) {
+    if (len == 0) return;
+    uint64_t first = (gpa - RAM_BASE) / PAGE_SIZE, last = (gpa + len - 1 - RAM_BASE) / PAGE_SIZE;
+    for (uint64_t frame = first; frame <= last; frame++) code_drop((uint32_t)frame);
+}

@@ -1,0 +1,259 @@
+// Address translation: Sv39 (Privileged Architecture, chapter "Sv39"), the translation caches, and the slow paths
+// of loads, stores and fetches. Accessed and dirty bits are set by the hart, as Svadu allows.
+#include "hart.h"
+
+enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_FETCH };
+
+enum { PTE_V = 1, PTE_R = 2, PTE_W = 4, PTE_X = 8, PTE_U = 16, PTE_A = 64, PTE_D = 128 };
+#define PTE_RESERVED (0x3ffull << 54) // N, PBMT and the reserved bits: none of these extensions is there
+#define SATP_MODE_SV39 8
+
+static const uint32_t page_fault_cause[] = {CAUSE_LOAD_PAGE, CAUSE_STORE_PAGE, CAUSE_FETCH_PAGE};
+static const uint32_t access_fault_cause[] = {CAUSE_LOAD_ACCESS, CAUSE_STORE_ACCESS, CAUSE_FETCH_ACCESS};
+
+// effective_privilege honours mstatus.MPRV, which redirects M-mode's loads and stores.
+static unsigned effective_privilege(enum access access) {
+    if (hart.privilege == PRIV_M && access != ACCESS_FETCH && (hart.mstatus & MSTATUS_MPRV) != 0)
+        return (unsigned)(hart.mstatus >> 11 & 3);
+    return hart.privilege;
+}
+
+static bool permitted(uint64_t pte, enum access access, unsigned privilege) {
+    if ((pte & PTE_U) == 0 && privilege == PRIV_U) return false;
+    if ((pte & PTE_U) != 0 && privilege == PRIV_S && (access == ACCESS_FETCH || (hart.mstatus & MSTATUS_SUM) == 0))
+        return false;
+    switch (access) {
+    case ACCESS_READ: return (pte & PTE_R) != 0 || ((hart.mstatus & MSTATUS_MXR) != 0 && (pte & PTE_X) != 0);
+    case ACCESS_WRITE: return (pte & PTE_W) != 0;
+    default: return (pte & PTE_X) != 0;
+    }
+}
+
+// translate finds the guest physical address of va and tells through *user_page whether supervisor access to it
+// depends on SUM. It raises an exception and returns false when there is none.
+static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user_page, bool *may_write) {
+    unsigned privilege = effective_privilege(access);
+    *user_page = false;
+    *may_write = true;
+    if (privilege == PRIV_M || hart.satp >> 60 != SATP_MODE_SV39) {
+        *gpa = va;
+        return true;
+    }
+    if ((uint64_t)((int64_t)(va << 25) >> 25) != va) goto page_fault;
+    uint64_t table = (hart.satp & ((1ull << 44) - 1)) * PAGE_SIZE;
+    for (int level = 2; level >= 0; level--) {
+        unsigned shift = 12 + 9 * (unsigned)level;
+        uint64_t *entry = ram_at(table + (va >> shift & 511) * 8, 8);
+        if (entry == NULL) {
+            raise(access_fault_cause[access], va);
+            return false;
+        }
+        uint64_t pte = *entry;
+        if ((pte & PTE_V) == 0 || (pte & (PTE_R | PTE_W)) == PTE_W || (pte & PTE_RESERVED) != 0) goto page_fault;
+        if ((pte & (PTE_R | PTE_X)) == 0) {
+            if ((pte & (PTE_U | PTE_A | PTE_D)) != 0) goto page_fault;
+            table = (pte >> 10) * PAGE_SIZE;
+            continue;
+        }
+        uint64_t base = (pte >> 10 & ((1ull << 44) - 1)) << 12, inside = (1ull << shift) - 1;
+        if (!permitted(pte, access, privilege) || (base & inside) != 0) goto page_fault;
+        uint64_t wanted = access == ACCESS_WRITE ? PTE_A | PTE_D : PTE_A;
+        if ((pte & wanted) != wanted) {
+            *entry = pte |= wanted;
+            ram_written((uint64_t)((uint8_t *)entry - (uint8_t *)ram_at(RAM_BASE, 1)) + RAM_BASE, 8);
+        }
+        *gpa = base | (va & inside);
+        *user_page = (pte & PTE_U) != 0;
+        *may_write = (pte & (PTE_W | PTE_D)) == (PTE_W | PTE_D);
+        return true;
+    }
+page_fault:
+    raise(page_fault_cause[access], va);
+    return false;
+}
+
+// Filling -------------------------------------------------------------------------------------------------------
+
+static void note_user_entry(uint64_t va) {
+    enum { CAPACITY = sizeof hart.user_entry / sizeof hart.user_entry[0] };
+    if (hart.user_entries < CAPACITY) hart.user_entry[hart.user_entries] = (uint16_t)(va >> 12 & (TLB_SIZE - 1));
+    if (hart.user_entries <= CAPACITY) hart.user_entries++;
+}
+
+static inline uint32_t frame_of(uint64_t gpa) { return (uint32_t)((gpa - RAM_BASE) / PAGE_SIZE); }
+
+static void fill(struct tlb_entry *entries, uint64_t va, uint64_t gpa, const uint8_t *host) {
+    struct tlb_entry *e = &entries[va >> 12 & (TLB_SIZE - 1)];
+    e->tag = va & ~(uint64_t)(PAGE_SIZE - 1);
+    e->addend = (uint32_t)(uintptr_t)host - (uint32_t)va;
+    e->frame = frame_of(gpa);
+}
+
+// data_pointer translates one access that stays within a page, fills the TLB, and returns where the bytes are in
+// RAM. NULL with hart.cause unset means a device register at *gpa.
+static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
+    bool user_page, may_write;
+    if (!translate(va, access, gpa, &user_page, &may_write)) return NULL;
+    uint8_t *host = ram_at(*gpa, 1);
+    if (host == NULL) return NULL;
+    struct tlb *tlb = current_tlb();
+    if (user_page && hart.privilege == PRIV_S) note_user_entry(va);
+    fill(tlb->read, va, *gpa, host);
+    if (access == ACCESS_WRITE) {
+        code_drop(frame_of(*gpa));
+        fill(tlb->write, va, *gpa, host);
+    } else if (may_write && !code_present(frame_of(*gpa))) {
+        fill(tlb->write, va, *gpa, host); // a page that is read is often written next
+    }
+    return host;
+}
+
+static bool same_page(uint64_t va, uint32_t size) { return ((va ^ (va + size - 1)) & ~(uint64_t)(PAGE_SIZE - 1)) == 0; }
+
+static uint64_t load_bytes(const uint8_t *from, uint32_t size) {
+    uint64_t value = 0;
+    __builtin_memcpy(&value, from, size);
+    return value;
+}
+
+static uint64_t slow_load_within_page(uint64_t va, uint32_t size) {
+    uint64_t gpa = 0, value = 0;
+    uint8_t *host = data_pointer(va, ACCESS_READ, &gpa);
+    if (host != NULL) return load_bytes(host, size);
+    if (hart.cause != CAUSE_NONE) return 0;
+    if ((gpa & (size - 1)) != 0 || !bus_read(gpa, size, &value)) return raise(CAUSE_LOAD_ACCESS, va);
+    return value;
+}
+
+uint64_t slow_load(uint64_t va, uint32_t size) {
+    if (same_page(va, size)) return slow_load_within_page(va, size);
+    uint64_t value = 0;
+    for (uint32_t i = 0; i < size && hart.cause == CAUSE_NONE; i++)
+        value |= slow_load_within_page(va + i, 1) << (8 * i);
+    return value;
+}
+
+static void slow_store_within_page(uint64_t va, uint64_t value, uint32_t size) {
+    uint64_t gpa = 0;
+    uint8_t *host = data_pointer(va, ACCESS_WRITE, &gpa);
+    if (host != NULL) {
+        __builtin_memcpy(host, &value, size);
+        return;
+    }
+    if (hart.cause != CAUSE_NONE) return;
+    if ((gpa & (size - 1)) != 0 || !bus_write(gpa, value, size)) raise(CAUSE_STORE_ACCESS, va);
+}
+
+// A store that crosses pages writes nothing unless both pages can be written.
+void slow_store(uint64_t va, uint64_t value, uint32_t size) {
+    if (same_page(va, size)) {
+        slow_store_within_page(va, value, size);
+        return;
+    }
+    uint64_t gpa = 0, second = (va + size - 1) & ~(uint64_t)(PAGE_SIZE - 1);
+    bool user_page, may_write;
+    if (!translate(va, ACCESS_WRITE, &gpa, &user_page, &may_write)) return;
+    if (!translate(second, ACCESS_WRITE, &gpa, &user_page, &may_write)) return;
+    for (uint32_t i = 0; i < size && hart.cause == CAUSE_NONE; i++) slow_store_within_page(va + i, value >> (8 * i), 1);
+}
+
+// atomic_pointer serves SC and the AMOs, which fault as stores.
+uint8_t *atomic_pointer(uint64_t va, uint32_t size) {
+    uint64_t gpa = 0;
+    if ((va & (size - 1)) != 0) {
+        raise(CAUSE_STORE_MISALIGNED, va);
+        return NULL;
+    }
+    uint8_t *host = data_pointer(va, ACCESS_WRITE, &gpa);
+    if (host == NULL && hart.cause == CAUSE_NONE) raise(CAUSE_STORE_ACCESS, va);
+    return host;
+}
+
+void cbo_zero(uint64_t va) {
+    uint64_t gpa = 0;
+    va &= ~(uint64_t)(PAGE_SIZE - 1);
+    uint8_t *host = data_pointer(va, ACCESS_WRITE, &gpa);
+    if (host != NULL) __builtin_memset(host, 0, PAGE_SIZE);
+    else if (hart.cause == CAUSE_NONE) raise(CAUSE_STORE_ACCESS, va);
+}
+
+// Code ----------------------------------------------------------------------------------------------------------
+
+static uint8_t *code_pointer(uint64_t va, uint64_t *gpa) {
+    bool user_page, may_write;
+    if (!translate(va, ACCESS_FETCH, gpa, &user_page, &may_write)) return NULL;
+    uint8_t *host = ram_at(*gpa, 1);
+    if (host == NULL) raise(CAUSE_FETCH_ACCESS, va);
+    return host;
+}
+
+struct code_page *fetch_page(uint64_t va) {
+    uint64_t gpa;
+    if (code_pointer(va, &gpa) == NULL) return NULL;
+    struct code_page *page = code_page_for(frame_of(gpa));
+    struct tlb_entry *e = &current_tlb()->code[va >> 12 & (TLB_SIZE - 1)];
+    e->tag = va & ~(uint64_t)(PAGE_SIZE - 1);
+    e->addend = (uint32_t)(uintptr_t)page;
+    e->frame = page->frame;
+    return page;
+}
+
+// fetch_crossing reads the 32-bit instruction at va whose halves are in two pages. A fault in the second half is
+// reported at that half's address.
+bool fetch_crossing(uint64_t va, uint32_t *word) {
+    uint64_t gpa;
+    uint8_t *low = code_pointer(va, &gpa);
+    if (low == NULL) return false;
+    uint8_t *high = code_pointer(va + 2, &gpa);
+    if (high == NULL) return false;
+    *word = (uint32_t)load_bytes(low, 2) | (uint32_t)load_bytes(high, 2) << 16;
+    return true;
+}
+
+// Forgetting ----------------------------------------------------------------------------------------------------
+
+static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
+
+void tlb_flush_all(void) {
+    __builtin_memset(hart.tlb, 0xff, sizeof hart.tlb);
+    hart.user_entries = 0;
+}
+
+void tlb_flush_machine(void) { __builtin_memset(&hart.tlb[2], 0xff, sizeof hart.tlb[2]); }
+
+void tlb_flush_page(uint64_t va) {
+    unsigned index = va >> 12 & (TLB_SIZE - 1);
+    for (unsigned set = 0; set < 3; set++) {
+        invalidate(&hart.tlb[set].read[index]);
+        invalidate(&hart.tlb[set].write[index]);
+        invalidate(&hart.tlb[set].code[index]);
+    }
+}
+
+void tlb_forget_writes(uint32_t frame) {
+    for (unsigned set = 0; set < 3; set++)
+        for (unsigned i = 0; i < TLB_SIZE; i++)
+            if (hart.tlb[set].write[i].frame == frame) invalidate(&hart.tlb[set].write[i]);
+}
+
+void tlb_forget_code(const struct code_page *page) {
+    for (unsigned set = 0; set < 3; set++)
+        for (unsigned i = 0; i < TLB_SIZE; i++)
+            if (hart.tlb[set].code[i].addend == (uint32_t)(uintptr_t)page) invalidate(&hart.tlb[set].code[i]);
+}
+
+// tlb_sum_cleared drops the supervisor's entries for user pages. Linux sets SUM for a copy of a few pages at most,
+// so their places are remembered; beyond that everything goes.
+void tlb_sum_cleared(void) {
+    struct tlb *tlb = &hart.tlb[PRIV_S];
+    if (hart.user_entries > sizeof hart.user_entry / sizeof hart.user_entry[0]) {
+        __builtin_memset(tlb->read, 0xff, sizeof tlb->read);
+        __builtin_memset(tlb->write, 0xff, sizeof tlb->write);
+    } else {
+        for (unsigned i = 0; i < hart.user_entries; i++) {
+            invalidate(&tlb->read[hart.user_entry[i]]);
+            invalidate(&tlb->write[hart.user_entry[i]]);
+        }
+    }
+    hart.user_entries = 0;
+}

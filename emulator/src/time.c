@@ -1,0 +1,65 @@
+// Time: the guest's clock ticks at TIMEBASE and starts at zero. Its source is WASI's monotonic clock, or the count of
+// retired instructions when the machine runs deterministically.
+#include "hart.h"
+#include "wasi.h"
+
+enum { NS_PER_TICK = 1000000000 / TIMEBASE, NS_PER_INSTRUCTION = 10 };
+
+static uint64_t start_ns;   // of the monotonic clock
+static uint64_t skipped_ns; // idle time that passed at once
+
+static uint64_t clock_ns(uint32_t clock) {
+    uint64_t ns = 0;
+    wasi_clock_time_get(clock, 1, &ns);
+    return ns;
+}
+
+static uint64_t elapsed_ns(void) {
+    if (config.clock_mode == CLOCK_INSTRUCTIONS) return retired() * NS_PER_INSTRUCTION + skipped_ns;
+    return clock_ns(WASI_CLOCK_MONOTONIC) - start_ns;
+}
+
+void time_init(void) {
+    if (config.clock_mode == CLOCK_HOST) start_ns = clock_ns(WASI_CLOCK_MONOTONIC);
+}
+
+uint64_t guest_time(void) { return elapsed_ns() / NS_PER_TICK; }
+
+uint64_t realtime_nanoseconds(void) {
+    if (config.clock_mode == CLOCK_INSTRUCTIONS) return config.realtime_ns + elapsed_ns();
+    return clock_ns(WASI_CLOCK_REALTIME);
+}
+
+static void set_pending(unsigned irq, bool level) {
+    if (level) hart.mip |= 1ull << irq;
+    else hart.mip &= ~(1ull << irq);
+}
+
+void timer_update(void) {
+    if (hart.stimecmp == ~0ull && hart.mtimecmp == ~0ull) {
+        hart.mip &= ~(1ull << IRQ_STI | 1ull << IRQ_MTI);
+        return;
+    }
+    uint64_t now = guest_time();
+    set_pending(IRQ_STI, now >= hart.stimecmp);
+    set_pending(IRQ_MTI, now >= hart.mtimecmp);
+}
+
+// next_tick is the tick of the earliest enabled timer, ~0 when there is none.
+static uint64_t next_tick(void) {
+    uint64_t tick = ~0ull;
+    if ((hart.mie >> IRQ_STI & 1) != 0) tick = hart.stimecmp;
+    if ((hart.mie >> IRQ_MTI & 1) != 0 && hart.mtimecmp < tick) tick = hart.mtimecmp;
+    return tick;
+}
+
+uint64_t timer_deadline_ns(void) {
+    uint64_t tick = next_tick();
+    if (tick > (~0ull - start_ns) / NS_PER_TICK) return ~0ull;
+    return start_ns + tick * NS_PER_TICK;
+}
+
+void time_skip(void) {
+    uint64_t tick = next_tick(), now = guest_time();
+    if (config.clock_mode == CLOCK_INSTRUCTIONS && tick != ~0ull && tick > now) skipped_ns += (tick - now) * NS_PER_TICK;
+}

@@ -1,0 +1,94 @@
+// Traps: exceptions and interrupts into S and M mode, and the returns from them.
+// Source: Privileged Architecture, chapters "Machine-Level ISA" and "Supervisor-Level ISA".
+#include "hart.h"
+
+static uint64_t vector(uint64_t tvec, uint64_t cause) {
+    uint64_t base = tvec & ~3ull;
+    if ((tvec & 1) != 0 && (cause & CAUSE_INTERRUPT) != 0) return base + 4 * (cause & ~CAUSE_INTERRUPT);
+    return base;
+}
+
+static void trap_to_s(uint64_t cause, uint64_t tval) {
+    hart.sepc = hart.pc;
+    hart.scause = cause;
+    hart.stval = tval;
+    uint64_t status = hart.mstatus & ~(MSTATUS_SPP | MSTATUS_SPIE | MSTATUS_SIE);
+    if (hart.privilege == PRIV_S) status |= MSTATUS_SPP;
+    if ((hart.mstatus & MSTATUS_SIE) != 0) status |= MSTATUS_SPIE;
+    hart.mstatus = status;
+    hart.privilege = PRIV_S;
+    hart.pc = vector(hart.stvec, cause);
+}
+
+static void trap_to_m(uint64_t cause, uint64_t tval) {
+    hart.mepc = hart.pc;
+    hart.mcause = cause;
+    hart.mtval = tval;
+    uint64_t status = hart.mstatus & ~(MSTATUS_MPP | MSTATUS_MPIE | MSTATUS_MIE);
+    status |= (uint64_t)hart.privilege << 11;
+    if ((hart.mstatus & MSTATUS_MIE) != 0) status |= MSTATUS_MPIE;
+    hart.mstatus = status;
+    hart.privilege = PRIV_M;
+    hart.pc = vector(hart.mtvec, cause);
+}
+
+void take_exception(void) {
+    uint32_t cause = hart.cause;
+    hart.cause = CAUSE_NONE;
+    hart.reservation = ~0ull;
+    if (hart.privilege != PRIV_M && (hart.medeleg >> cause & 1) != 0) trap_to_s(cause, hart.tval);
+    else trap_to_m(cause, hart.tval);
+}
+
+bool interrupt_waiting(void) { return (hart.mip & hart.mie) != 0; }
+
+// highest picks the interrupt with the highest priority: MEI, MSI, MTI, SEI, SSI, STI.
+static unsigned highest(uint64_t pending) {
+    static const uint8_t order[] = {IRQ_MEI, IRQ_MSI, IRQ_MTI, IRQ_SEI, IRQ_SSI, IRQ_STI};
+    for (unsigned i = 0; i < sizeof order; i++)
+        if ((pending >> order[i] & 1) != 0) return order[i];
+    return 0;
+}
+
+bool take_interrupt(void) {
+    uint64_t pending = hart.mip & hart.mie;
+    if (pending == 0) return false;
+    uint64_t for_m = pending & ~hart.mideleg, for_s = pending & hart.mideleg;
+    if (for_m != 0 && (hart.privilege < PRIV_M || (hart.mstatus & MSTATUS_MIE) != 0)) {
+        trap_to_m(CAUSE_INTERRUPT | highest(for_m), 0);
+        return true;
+    }
+    if (for_s != 0 && (hart.privilege < PRIV_S || (hart.privilege == PRIV_S && (hart.mstatus & MSTATUS_SIE) != 0))) {
+        trap_to_s(CAUSE_INTERRUPT | highest(for_s), 0);
+        return true;
+    }
+    return false;
+}
+
+static void return_from_s(void) {
+    uint64_t status = hart.mstatus & ~(MSTATUS_SIE | MSTATUS_SPP);
+    if ((hart.mstatus & MSTATUS_SPIE) != 0) status |= MSTATUS_SIE;
+    unsigned to = (hart.mstatus & MSTATUS_SPP) != 0 ? PRIV_S : PRIV_U;
+    hart.mstatus = (status | MSTATUS_SPIE) & ~MSTATUS_MPRV;
+    hart.pc = hart.sepc;
+    hart.privilege = to;
+}
+
+static void return_from_m(void) {
+    uint64_t status = hart.mstatus & ~(MSTATUS_MIE | MSTATUS_MPP);
+    if ((hart.mstatus & MSTATUS_MPIE) != 0) status |= MSTATUS_MIE;
+    unsigned to = (unsigned)(hart.mstatus >> 11 & 3);
+    if (to != PRIV_M) {
+        if ((status & MSTATUS_MPRV) != 0) tlb_flush_machine();
+        status &= ~MSTATUS_MPRV;
+    }
+    hart.mstatus = status | MSTATUS_MPIE;
+    hart.pc = hart.mepc;
+    hart.privilege = to;
+}
+
+void return_from_trap(uint32_t from) {
+    hart.reservation = ~0ull;
+    if (from == PRIV_S) return_from_s();
+    else return_from_m();
+}
