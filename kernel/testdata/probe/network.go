@@ -1,0 +1,134 @@
+//go:build linux && riscv64
+
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+func sockets() (string, error) {
+	for _, s := range []struct {
+		name                   string
+		domain, kind, protocol int
+	}{
+		{"unix", unix.AF_UNIX, unix.SOCK_SEQPACKET, 0},
+		{"ipv4", unix.AF_INET, unix.SOCK_STREAM, 0},
+		{"ipv6", unix.AF_INET6, unix.SOCK_DGRAM, 0},
+		{"raw", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP},
+		{"packet", unix.AF_PACKET, unix.SOCK_RAW, 0},
+		{"vsock", unix.AF_VSOCK, unix.SOCK_STREAM, 0},
+		{"sock_diag", unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG},
+	} {
+		fd, err := unix.Socket(s.domain, s.kind, s.protocol)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", s.name, err)
+		}
+		unix.Close(fd)
+	}
+	return "", nil
+}
+
+func tun() (string, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	request, err := unix.NewIfreq("probe0")
+	if err != nil {
+		return "", err
+	}
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+		return "", err
+	}
+	_, err = net.InterfaceByName("probe0")
+	return "", err
+}
+
+// links makes one network device of each kind that containers use.
+func links() (string, error) {
+	for _, kind := range []string{"bridge", "veth"} {
+		if err := addLink(kind); err != nil {
+			return "", fmt.Errorf("%s: %w", kind, err)
+		}
+	}
+	_, err := net.InterfaceByName("probe-bridge")
+	return "", err
+}
+
+func addLink(kind string) error {
+	info := attribute(unix.IFLA_LINKINFO, attribute(unix.IFLA_INFO_KIND, []byte(kind)))
+	body := append(make([]byte, unix.SizeofIfInfomsg), attribute(unix.IFLA_IFNAME, []byte("probe-"+kind+"\x00"))...)
+	answer, err := ask(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, append(body, info...))
+	if err != nil {
+		return err
+	}
+	return answer.errno()
+}
+
+// nfTables asks for the generation of the rule set, which any nf_tables answers.
+func nfTables() (string, error) {
+	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
+	answer, err := ask(unix.NETLINK_NETFILTER, subsystem|unix.NFT_MSG_GETGEN, 0, make([]byte, 4))
+	if err != nil {
+		return "", err
+	}
+	if answer.kind != subsystem|unix.NFT_MSG_NEWGEN {
+		return "", fmt.Errorf("answer of type %#x: %w", answer.kind, answer.errno())
+	}
+	return "", nil
+}
+
+// message is one netlink answer.
+type message struct {
+	kind uint16
+	body []byte
+}
+
+// errno is the result a message of type NLMSG_ERROR carries; zero is success.
+func (m message) errno() error {
+	if m.kind != unix.NLMSG_ERROR {
+		return fmt.Errorf("message of type %#x", m.kind)
+	}
+	if code := int32(binary.LittleEndian.Uint32(m.body)); code != 0 {
+		return unix.Errno(-code)
+	}
+	return nil
+}
+
+func ask(protocol int, kind, flags uint16, body []byte) (message, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, protocol)
+	if err != nil {
+		return message{}, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	request := binary.LittleEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
+	request = binary.LittleEndian.AppendUint16(request, kind)
+	request = binary.LittleEndian.AppendUint16(request, flags|unix.NLM_F_REQUEST)
+	request = append(request, make([]byte, 8)...)
+	if err := unix.Sendto(fd, append(request, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return message{}, os.NewSyscallError("sendto", err)
+	}
+	answer := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, answer, 0)
+	if err != nil {
+		return message{}, os.NewSyscallError("recvfrom", err)
+	}
+	if n < unix.SizeofNlMsghdr+4 {
+		return message{}, fmt.Errorf("netlink answer of %d bytes", n)
+	}
+	return message{binary.LittleEndian.Uint16(answer[4:]), answer[unix.SizeofNlMsghdr:n]}, nil
+}
+
+// attribute is length, type and value, padded to four bytes.
+func attribute(kind uint16, value []byte) []byte {
+	a := binary.LittleEndian.AppendUint16(nil, uint16(4+len(value)))
+	a = binary.LittleEndian.AppendUint16(a, kind)
+	a = append(a, value...)
+	return append(a, make([]byte, (4-len(a)%4)%4)...)
+}
