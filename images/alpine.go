@@ -1,0 +1,125 @@
+package images
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+)
+
+const (
+	alpineServer  = "https://dl-cdn.alpinelinux.org/alpine"
+	alpineMaxSize = 256 << 20
+	listMaxSize   = 1 << 20
+)
+
+// pinnedAlpine is what "alpine" means. Its checksum stands here, so it may come from any mirror, over any transport.
+var pinnedAlpine = release{
+	version: "3.20.3",
+	sha512:  "138ff1e6adb971024d6ef896c9d3f896644df02c972f5d09926e1b6b2a2d5ad2f50593c8644512282d76823bb353cbcd8dc32d30b0993d0e56228ce76d69c7f2",
+}
+
+// alpineSource finds releases on Alpine's server or a mirror of it.
+type alpineSource struct {
+	base  *url.URL
+	fetch *fetcher
+}
+
+func newAlpineSource(mirror string, fetch *fetcher) (alpineSource, error) {
+	mirror = cmp.Or(mirror, os.Getenv("AGENTVM_ALPINE_MIRROR"), alpineServer)
+	base, err := url.Parse(mirror)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return alpineSource{}, fmt.Errorf("Alpine mirror %q is not an http or https URL (AGENTVM_ALPINE_MIRROR)", mirror)
+	}
+	return alpineSource{base, fetch}, nil
+}
+
+func (a alpineSource) path(branch, file string) *url.URL {
+	return a.base.JoinPath(branch, "releases", Architecture, file)
+}
+
+// alpineVersion is what may follow "alpine:".
+var alpineVersion = regexp.MustCompile(`^(latest|[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?)$`)
+
+// alpineName returns the name under which the store keeps an Alpine reference, and false for other references.
+func alpineName(ref string) (string, bool, error) {
+	name, version, tagged := strings.Cut(ref, ":")
+	switch {
+	case name != "alpine":
+		return "", false, nil
+	case !tagged:
+		return "alpine:" + pinnedAlpine.version, true, nil
+	case !alpineVersion.MatchString(version):
+		return "", true, fmt.Errorf("image %.80q: the version of Alpine is latest, or as 3.20 or 3.20.3", ref)
+	}
+	return ref, true, nil
+}
+
+// find returns the release that version means: a pinned one without asking anybody.
+func (a alpineSource) find(ctx context.Context, version string) (release, error) {
+	if version == pinnedAlpine.version {
+		return pinnedAlpine, nil
+	}
+	if !a.trusted() {
+		return release{}, fmt.Errorf("alpine:%s takes its checksum from the mirror, which therefore has to be https: %s", version, a.base.Redacted())
+	}
+	if exactVersion.MatchString(version) {
+		return a.exact(ctx, release{version: version})
+	}
+	branch := "latest-stable"
+	if version != "latest" {
+		branch = "v" + version
+	}
+	found, err := a.list(ctx, branch)
+	if err == nil && version != "latest" && found.branch() != branch {
+		err = fmt.Errorf("%s names release %s", a.path(branch, "latest-releases.yaml").Redacted(), found.version)
+	}
+	return found, err
+}
+
+// trusted says whether what the mirror claims about checksums can be believed: nobody in between can change it.
+func (a alpineSource) trusted() bool {
+	ip := net.ParseIP(a.base.Hostname())
+	return a.base.Scheme == "https" || a.base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// exact finds the checksum of one release: in the file beside it, else in its branch's list.
+func (a alpineSource) exact(ctx context.Context, want release) (release, error) {
+	checksum := a.path(want.branch(), want.fileName()+".sha512")
+	text, err := a.fetch.text(ctx, checksum.String(), listMaxSize)
+	if err == nil {
+		if want.sha512, err = parseChecksum(text, want.fileName()); err != nil {
+			err = fmt.Errorf("%s: %w", checksum.Redacted(), err)
+		}
+		return want, err
+	}
+	var status *statusError
+	if !errors.As(err, &status) || status.status != http.StatusNotFound {
+		return release{}, err
+	}
+	found, listErr := a.list(ctx, want.branch())
+	if listErr == nil && found.version == want.version {
+		return found, nil
+	}
+	return release{}, fmt.Errorf("no Alpine release %s for %s: %w", want.version, Architecture, err)
+}
+
+// list reads a branch's newest release.
+func (a alpineSource) list(ctx context.Context, branch string) (release, error) {
+	at := a.path(branch, "latest-releases.yaml")
+	text, err := a.fetch.text(ctx, at.String(), listMaxSize)
+	if err != nil {
+		return release{}, err
+	}
+	found, err := parseReleases(text)
+	if err != nil {
+		return release{}, fmt.Errorf("%s: %w", at.Redacted(), err)
+	}
+	return found, nil
+}

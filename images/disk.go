@@ -1,0 +1,116 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// diskRecord stands beside a disk and makes it valid: it is written last.
+type diskRecord struct {
+	Digest       string `json:"digest"`
+	Size         int64  `json:"size"`
+	Architecture string `json:"architecture,omitempty"`
+}
+
+// errDamagedBlob means that a stored source no longer has the digest it is named by. It has been removed.
+var errDamagedBlob = errors.New("stored archive is damaged")
+
+func (s *Store) blobPath(digest string) string { return filepath.Join(s.blobDir(), digest) }
+
+// diskPath is where the disk of a source is: its name covers the source and the form of disk that this program builds.
+func (s *Store) diskPath(source string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "root disk %d of sha256:%s", builderVersion, source))
+	return filepath.Join(s.diskDir(), hex.EncodeToString(sum[:])+".erofs")
+}
+
+// loadDisk returns the record of a source's disk when the disk is complete.
+func (s *Store) loadDisk(source string) (diskRecord, bool) {
+	var record diskRecord
+	path := s.diskPath(source)
+	text, err := os.ReadFile(path + recordSuffix)
+	if err != nil || json.Unmarshal(text, &record) != nil {
+		return diskRecord{}, false
+	}
+	info, err := os.Stat(path)
+	return record, err == nil && info.Size() == record.Size
+}
+
+// add completes image, of which name, reference and digests are set, and puts it into the store. Its source is there
+// already; its disk is built when there is none yet. The caller holds the store's shared lock and the source's key.
+func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*Image, error) {
+	source, _ := parseDigest(image.SourceDigest)
+	disk, ok := s.loadDisk(source)
+	if !ok {
+		var err error
+		if disk, err = s.build(ctx, image.Name, source, progress); err != nil {
+			return nil, fmt.Errorf("build root disk of %s: %w", image.Name, err)
+		}
+	}
+	image.RootDisk = s.diskPath(source)
+	image.RootDiskDigest, image.Size, image.Architecture = disk.Digest, disk.Size, disk.Architecture
+	image.Created = time.Now().UTC().Truncate(time.Second)
+	return &image, s.save(&image)
+}
+
+// build makes the disk of a stored source, checking the source on the way.
+func (s *Store) build(ctx context.Context, name, source string, progress ProgressFunc) (diskRecord, error) {
+	blob, err := os.Open(s.blobPath(source))
+	if err != nil {
+		return diskRecord{}, err
+	}
+	defer blob.Close()
+	info, err := blob.Stat()
+	if err != nil {
+		return diskRecord{}, err
+	}
+	hash := sha256.New()
+	at := Progress{Stage: StageBuild, Name: name, Total: info.Size()}
+	archive := io.TeeReader(&progressReader{Reader: blob, at: at, report: progress}, hash)
+	disk, err := createTemp(s.diskDir())
+	if err != nil {
+		return diskRecord{}, err
+	}
+	facts, buildErr := buildRootDisk(ctx, disk, archive, s.limits)
+	if err := ctx.Err(); err != nil {
+		discard(disk)
+		return diskRecord{}, err
+	}
+	// A damaged archive explains whatever went wrong, so its digest is looked at first.
+	if _, err := io.Copy(hash, blob); err == nil && hex.EncodeToString(hash.Sum(nil)) != source {
+		discard(disk)
+		blob.Close() // Windows removes no open file
+		os.Remove(blob.Name())
+		return diskRecord{}, fmt.Errorf("%w: sha256:%s", errDamagedBlob, source)
+	}
+	if buildErr != nil {
+		discard(disk)
+		return diskRecord{}, buildErr
+	}
+	return s.publishDisk(disk, source, facts)
+}
+
+// publishDisk gives a finished disk its name and then its record.
+func (s *Store) publishDisk(disk *os.File, source string, facts diskFacts) (diskRecord, error) {
+	digest, err := hashFile(disk, facts.Size)
+	if err != nil {
+		discard(disk)
+		return diskRecord{}, err
+	}
+	if err := publish(disk, s.diskPath(source)); err != nil {
+		return diskRecord{}, err
+	}
+	record := diskRecord{Digest: "sha256:" + digest, Size: facts.Size, Architecture: facts.Architecture}
+	text, err := json.Marshal(record)
+	if err != nil {
+		return diskRecord{}, err
+	}
+	return record, writeFile(s.diskPath(source)+recordSuffix, append(text, '\n'))
+}

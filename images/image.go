@@ -1,0 +1,128 @@
+package images
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Image is one image of a store.
+type Image struct {
+	// Name is what the image is resolved by. "alpine" stands for the pinned release and is stored with its version.
+	Name string `json:"name"`
+	// Ref is where the image came from: a URL, "import", or "builtin".
+	Ref string `json:"ref"`
+	// SourceDigest names the source archive in the store: "sha256:" and hex digits.
+	SourceDigest string `json:"sourceDigest"`
+	// Checksum is what the publisher states for the source archive, as "sha512:" and hex digits; empty for others.
+	Checksum string `json:"checksum,omitempty"`
+	// RootDisk is the path of the read-only EROFS disk.
+	RootDisk string `json:"-"`
+	// RootDiskDigest is the disk's own digest: "sha256:" and hex digits.
+	RootDiskDigest string `json:"rootDiskDigest"`
+	// Size is the disk's size in bytes.
+	Size int64 `json:"size"`
+	// Created is when the image was put into the store.
+	Created time.Time `json:"created"`
+	// Architecture is "riscv64", or empty when the image holds no known program.
+	Architecture string `json:"architecture,omitempty"`
+	// Env are the image's own environment variables, as NAME=value.
+	Env []string `json:"env,omitempty"`
+	// Cmd is what the image runs by default.
+	Cmd []string `json:"cmd,omitempty"`
+}
+
+// namePattern is what images may be called: lower-case words with an optional tag.
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._/-]{0,127}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$`)
+
+func checkName(name string) error {
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("image name %.80q: use lower-case letters, digits and . _ - /, then perhaps : and a tag", name)
+	}
+	return nil
+}
+
+const recordSuffix = ".json"
+
+// recordFile is the file name of an image's record: its name with all but plain characters escaped, so that it is
+// one file on every system.
+func recordFile(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' && i > 0 {
+			b.WriteByte(c)
+			continue
+		}
+		fmt.Fprintf(&b, "%%%02x", c)
+	}
+	return b.String() + recordSuffix
+}
+
+// recordName is the opposite of recordFile. It gives false for files that are not records.
+func recordName(file string) (string, bool) {
+	escaped, ok := strings.CutSuffix(file, recordSuffix)
+	if !ok {
+		return "", false
+	}
+	first, rest, _ := strings.Cut(escaped, "%")
+	name := first
+	for _, part := range strings.Split(rest, "%") {
+		if part == "" {
+			continue
+		}
+		code, err := strconv.ParseUint(part[:min(2, len(part))], 16, 8)
+		if err != nil {
+			return "", false
+		}
+		name += string([]byte{byte(code)}) + part[min(2, len(part)):]
+	}
+	return name, checkName(name) == nil && recordFile(name) == file
+}
+
+// load reads the record of the image called name.
+func (s *Store) load(name string) (*Image, error) {
+	path := filepath.Join(s.recordDir(), recordFile(name))
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w in %s: %q", ErrNotFound, s.dir, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image %q: %w", name, err)
+	}
+	image := &Image{}
+	if err := json.Unmarshal(text, image); err != nil {
+		return nil, fmt.Errorf("image %q: damaged record %s: %w", name, path, err)
+	}
+	digest, ok := parseDigest(image.SourceDigest)
+	if !ok || image.Name != name {
+		return nil, fmt.Errorf("image %q: damaged record %s", name, path)
+	}
+	image.RootDisk = s.diskPath(digest)
+	return image, nil
+}
+
+// save writes image's record. From then on the image exists.
+func (s *Store) save(image *Image) error {
+	text, err := json.MarshalIndent(image, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(s.recordDir(), recordFile(image.Name)), append(text, '\n'))
+}
+
+// parseDigest returns the hex digits of a "sha256:" digest.
+func parseDigest(digest string) (string, bool) {
+	hex, ok := strings.CutPrefix(digest, "sha256:")
+	return hex, ok && isHex(hex, 64)
+}
+
+func isHex(s string, length int) bool {
+	return len(s) == length && strings.Trim(s, "0123456789abcdef") == ""
+}

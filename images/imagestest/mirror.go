@@ -1,0 +1,75 @@
+// Package imagestest serves genuine Alpine releases over loopback HTTP, so that tests get them through the same code as
+// a download. It is for tests only.
+package imagestest
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// FolderEnv names the folder with the release files. Without it the folder shared/images beside the repository is used.
+const FolderEnv = "AGENTVM_TEST_IMAGES"
+
+// Mirror serves the folder of release files as an Alpine mirror until the test ends, and returns its base URL. It gives false when there is
+// no such folder; with the environment variable CI set to "true" that fails the test instead.
+func Mirror(tb testing.TB) (url string, ok bool) {
+	tb.Helper()
+	folder, ok := Folder(tb)
+	if !ok {
+		return "", false
+	}
+	server := httptest.NewServer(Handler(folder))
+	tb.Cleanup(server.Close)
+	return server.URL, true
+}
+
+// Handler maps /v3.20/releases/ARCH/FILE to FILE in folder.
+func Handler(folder string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		dir, file := path.Split(r.URL.Path)
+		if ok, _ := path.Match("/v*/releases/*/", dir); !ok || !strings.HasPrefix(file, "alpine-") {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeFile(w, r, filepath.Join(folder, file))
+	})
+}
+
+// Folder finds the folder of release files.
+func Folder(tb testing.TB) (string, bool) {
+	tb.Helper()
+	folder := os.Getenv(FolderEnv)
+	if folder == "" {
+		folder = beside()
+	}
+	if info, err := os.Stat(folder); folder != "" && err == nil && info.IsDir() {
+		return folder, true
+	}
+	if os.Getenv("CI") == "true" {
+		tb.Fatalf("no folder of Alpine releases: set %s", FolderEnv)
+	}
+	return "", false
+}
+
+// beside looks for shared/images next to the repository that the working directory is in.
+func beside() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "..", "shared", "images")
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return ""
+		}
+		dir = parent
+	}
+}

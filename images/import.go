@@ -1,0 +1,121 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Import makes an image called name of a root file system: a tar archive, plain or compressed with gzip or zstd. An
+// image of that name is replaced. The names of the sources (alpine, busybox) are taken. Errors are as those of
+// [Store.Pull].
+func (s *Store) Import(ctx context.Context, name string, archive io.Reader) (*Image, error) {
+	if err := checkImportName(name); err != nil {
+		return nil, err
+	}
+	unlock, err := s.lockShared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	image, err := s.addArchive(ctx, Image{Name: name, Ref: "import"}, archive, s.progress)
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", name, s.explain(err))
+	}
+	return image, nil
+}
+
+func checkImportName(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if _, alpine, _ := alpineName(name); alpine || name == BuiltinName {
+		return fmt.Errorf("image name %q belongs to an image of agentvm's own: choose another", name)
+	}
+	return nil
+}
+
+// addArchive stores an archive under its digest and makes an image of it. An archive that no image can be made of
+// is not kept.
+func (s *Store) addArchive(ctx context.Context, image Image, archive io.Reader, progress ProgressFunc) (*Image, error) {
+	f, digest, err := s.spool(ctx, archive)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := s.lockKey(ctx, digest)
+	if err != nil {
+		discard(f)
+		return nil, err
+	}
+	defer unlock()
+	path := s.blobPath(digest)
+	_, statErr := os.Stat(path)
+	if err := publish(f, path); err != nil { // also over one that is there: this one is known to be whole
+		return nil, err
+	}
+	image.SourceDigest = "sha256:" + digest
+	added, err := s.add(ctx, image, progress)
+	if err != nil && statErr != nil {
+		os.Remove(path)
+	}
+	return added, err
+}
+
+// spool copies an archive into the store, without a name yet, and returns its SHA-256.
+func (s *Store) spool(ctx context.Context, archive io.Reader) (*os.File, string, error) {
+	f, err := createTemp(s.blobDir())
+	if err != nil {
+		return nil, "", err
+	}
+	hash := sha256.New()
+	in := io.LimitReader(&contextReader{ctx, archive}, s.limits.Bytes+1)
+	size, err := io.Copy(io.MultiWriter(f, hash), in)
+	if err == nil && size > s.limits.Bytes {
+		err = fmt.Errorf("%w: the archive is larger than %d bytes", ErrLimit, s.limits.Bytes)
+	}
+	if err != nil {
+		discard(f)
+		return nil, "", err
+	}
+	return f, hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// contextReader stops a copy between two reads.
+type contextReader struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r *contextReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// rebuild makes the disk of an image anew from its stored archive: it is missing, cut short, or of an older form.
+func (s *Store) rebuild(ctx context.Context, image *Image) (*Image, error) {
+	unlock, err := s.lockShared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	digest, _ := parseDigest(image.SourceDigest)
+	unlockKey, err := s.lockKey(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	defer unlockKey()
+	rebuilt, err := s.add(ctx, *image, s.progress)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errDamagedBlob) {
+		return nil, fmt.Errorf("image %s is damaged: pull or import it again: %w", image.Name, err)
+	}
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return rebuilt, nil
+}

@@ -1,0 +1,47 @@
+package images
+
+import "io"
+
+// Stage is what a pull is doing.
+type Stage string
+
+const (
+	// StageDownload counts bytes of the source archive.
+	StageDownload Stage = "download"
+	// StageBuild counts bytes of the source archive that are in the root disk.
+	StageBuild Stage = "build"
+)
+
+// Progress is how far a stage has come.
+type Progress struct {
+	Stage Stage
+	// Name is the image's.
+	Name string
+	// Done and Total are in bytes. Total is 0 while it is not known. A stage ends with Done equal to Total; a
+	// download that has to start again goes back to a smaller Done.
+	Done, Total int64
+}
+
+// ProgressFunc is told about progress, by the goroutine that pulls and often: it must return quickly.
+type ProgressFunc func(Progress)
+
+// report calls f unless it is nil.
+func (f ProgressFunc) report(p Progress) {
+	if f != nil {
+		f(p)
+	}
+}
+
+// progressReader reports what was read through it.
+type progressReader struct {
+	io.Reader
+	at     Progress
+	report ProgressFunc
+}
+
+func (r *progressReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.at.Done += int64(n)
+	r.report.report(r.at)
+	return n, err
+}

@@ -1,0 +1,86 @@
+package images
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// release is one file of an Alpine release that can be downloaded and verified.
+type release struct {
+	version string // as 3.20.3
+	sha512  string // hex
+}
+
+const alpineFlavor = "alpine-minirootfs"
+
+var exactVersion = regexp.MustCompile(`^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$`)
+
+// fileName is the release's name on the server.
+func (r release) fileName() string {
+	return alpineFlavor + "-" + r.version + "-" + Architecture + ".tar.gz"
+}
+
+// branch is the release's directory on the server.
+func (r release) branch() string {
+	return "v" + r.version[:strings.LastIndexByte(r.version, '.')]
+}
+
+// parseReleases finds the mini root file system in a latest-releases.yaml: a list of flat mappings, of which only
+// plain and quoted one-line values matter. Block scalars (descriptions) are passed over. It is no YAML parser.
+func parseReleases(text []byte) (release, error) {
+	item := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n\t ")
+		rest, first := strings.CutPrefix(line, "-")
+		if first && !strings.HasPrefix(rest, "-") {
+			if found, err := releaseOf(item); found.version != "" || err != nil {
+				return found, err
+			}
+			item, line = map[string]string{}, " "+rest
+		}
+		indent := len(line) - len(strings.TrimLeft(line, " "))
+		key, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+		if !ok || indent > 3 {
+			continue
+		}
+		if _, twice := item[key]; !twice {
+			item[key] = strings.Trim(strings.TrimSpace(value), `"'`)
+		}
+	}
+	found, err := releaseOf(item)
+	if err == nil && found.version == "" {
+		err = fmt.Errorf("the list of releases has no %s for %s", alpineFlavor, Architecture)
+	}
+	return found, err
+}
+
+// releaseOf returns the release that item describes, or none when it is about another file.
+func releaseOf(item map[string]string) (release, error) {
+	if item["flavor"] != alpineFlavor || item["arch"] != Architecture {
+		return release{}, nil
+	}
+	found := release{version: item["version"], sha512: strings.ToLower(item["sha512"])}
+	switch {
+	case !exactVersion.MatchString(found.version):
+		return release{}, fmt.Errorf("the list of releases names an odd version %.40q", found.version)
+	case !isHex(found.sha512, 128):
+		return release{}, errors.New("the list of releases has no SHA-512 for the release")
+	case item["file"] != found.fileName():
+		return release{}, fmt.Errorf("the list of releases names an odd file %.80q", item["file"])
+	}
+	return found, nil
+}
+
+// parseChecksum reads a .sha512 file: hex digits, blanks, the file's name.
+func parseChecksum(text []byte, file string) (string, error) {
+	fields := strings.Fields(string(text))
+	if len(fields) == 0 || !isHex(strings.ToLower(fields[0]), 128) {
+		return "", errors.New("checksum file holds no SHA-512")
+	}
+	if len(fields) > 1 && strings.TrimLeft(fields[1], "*./") != file {
+		return "", fmt.Errorf("checksum file is about %.80q", fields[1])
+	}
+	return strings.ToLower(fields[0]), nil
+}

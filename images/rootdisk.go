@@ -1,0 +1,301 @@
+package images
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sort"
+	"strings"
+)
+
+// builderVersion names the form of the disks that this code builds. It is part of a disk's name in the store, so
+// raising it makes every store build its disks anew. Raise it with every change of output.
+const builderVersion = 1
+
+// Limits bound what an archive may hold, so that a small hostile file cannot fill the disk or the memory. Zero
+// fields take their defaults.
+type Limits struct {
+	// Bytes is the unpacked size, counting replaced entries and holes (default 16 GiB).
+	Bytes int64
+	// Entries is the number of entries, each taking about 300 bytes of memory (default 4,000,000).
+	Entries int
+	// PathLength is the length of one name in bytes (default 4096).
+	PathLength int
+	// Ratio is how many bytes one byte of a compressed archive may unpack to, beyond the first GiB (default 1000).
+	Ratio int64
+}
+
+func (l Limits) withDefaults() Limits {
+	set := func(p *int64, def int64) {
+		if *p <= 0 {
+			*p = def
+		}
+	}
+	entries, path := int64(l.Entries), int64(l.PathLength)
+	set(&l.Bytes, 16<<30)
+	set(&entries, 4_000_000)
+	set(&path, 4096)
+	set(&l.Ratio, 1000)
+	l.Entries, l.PathLength = int(entries), int(path)
+	return l
+}
+
+// ErrLimit is wrapped by errors about archives that exceed their Limits.
+var ErrLimit = errors.New("archive exceeds a limit")
+
+// diskFacts is what building a root disk finds out about it.
+type diskFacts struct {
+	Size         int64
+	Architecture string
+}
+
+// buildRootDisk turns one compressed or plain tar archive into an EROFS disk. The archive is read once, from front
+// to back; disk is written without gaps except for its first block, which is written last.
+func buildRootDisk(ctx context.Context, disk io.WriterAt, archive io.Reader, limits Limits) (diskFacts, error) {
+	b := newDiskBuilder(disk)
+	if err := b.addLayer(ctx, archive, limits.withDefaults()); err != nil {
+		return diskFacts{}, err
+	}
+	arch, err := b.architecture()
+	if err != nil {
+		return diskFacts{}, err
+	}
+	size, err := b.finish()
+	return diskFacts{Size: size, Architecture: arch}, err
+}
+
+// addLayer adds an archive on top of what the tree holds. Of several entries with one name the last wins.
+func (b *diskBuilder) addLayer(ctx context.Context, archive io.Reader, limits Limits) error {
+	stream, err := openArchive(archive, limits)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	layer := layer{diskBuilder: b, limits: limits, tar: tar.NewReader(stream)}
+	last := "its start"
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		header, err := layer.tar.Next()
+		if err == io.EOF {
+			return layer.end(stream)
+		}
+		if errors.Is(err, tar.ErrHeader) && layer.entries == 0 {
+			return errors.New("not a tar archive (plain, or compressed with gzip or zstd)")
+		}
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are checked by splitPath
+			return fmt.Errorf("damaged archive after %s: %w", last, noEOF(err))
+		}
+		if err := layer.add(header); err != nil {
+			return fmt.Errorf("entry %q: %w", header.Name, err)
+		}
+		last = fmt.Sprintf("entry %q", header.Name)
+	}
+}
+
+// layer is one archive being added.
+type layer struct {
+	*diskBuilder
+	limits  Limits
+	tar     *tar.Reader
+	entries int
+	bytes   int64
+}
+
+// end checks that the archive was whole: it held something, had its end marker, and its checksum is right.
+func (l *layer) end(stream *archiveStream) error {
+	if l.entries == 0 {
+		return errors.New("archive holds no entries")
+	}
+	if stream.ended {
+		return fmt.Errorf("truncated archive: no end marker: %w", io.ErrUnexpectedEOF)
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		return fmt.Errorf("damaged archive after its last entry: %w", noEOF(err))
+	}
+	return nil
+}
+
+func (l *layer) add(h *tar.Header) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	if err := l.count(h); err != nil {
+		return err
+	}
+	parts, err := splitPath(h.Name, l.limits.PathLength)
+	if err != nil {
+		return err
+	}
+	if len(parts) == 0 {
+		return l.addRoot(h)
+	}
+	dir, err := l.root.directory(parts[:len(parts)-1], func(n *node) { n.mtime = h.ModTime.Unix() })
+	if err != nil {
+		return err
+	}
+	name := parts[len(parts)-1]
+	switch h.Typeflag {
+	case tar.TypeLink:
+		return l.addLink(dir, name, h)
+	case tar.TypeDir:
+		return l.addDir(dir, name, h)
+	}
+	return l.addNode(dir, name, h)
+}
+
+// count adds h to the totals and compares them with the limits.
+func (l *layer) count(h *tar.Header) error {
+	l.entries++
+	if l.entries > l.limits.Entries {
+		return fmt.Errorf("%w: more than %d entries", ErrLimit, l.limits.Entries)
+	}
+	if h.Size > l.limits.Bytes-l.bytes {
+		return fmt.Errorf("%w: more than %d bytes unpacked", ErrLimit, l.limits.Bytes)
+	}
+	l.bytes += h.Size
+	return nil
+}
+
+func (l *layer) addRoot(h *tar.Header) error {
+	if h.Typeflag != tar.TypeDir {
+		return errors.New("the root of an archive must be a directory")
+	}
+	return setAttributes(l.root, h)
+}
+
+// addDir makes a directory, or gives an existing one new attributes: its entries stay.
+func (l *layer) addDir(dir *node, name string, h *tar.Header) error {
+	if old := dir.children[name]; old != nil && old.isDir() {
+		return setAttributes(old, h)
+	}
+	n := newDir(dir)
+	if err := setAttributes(n, h); err != nil {
+		return err
+	}
+	dir.put(name, n)
+	return nil
+}
+
+// addLink makes another name for a file that the archive has already brought.
+func (l *layer) addLink(dir *node, name string, h *tar.Header) error {
+	parts, err := splitPath(h.Linkname, l.limits.PathLength)
+	if err != nil {
+		return fmt.Errorf("hard link target: %w", err)
+	}
+	target := l.root.find(parts)
+	switch {
+	case target == nil:
+		return fmt.Errorf("hard link to %q, which the archive has not brought before", h.Linkname)
+	case target.isDir():
+		return fmt.Errorf("hard link to the directory %q", h.Linkname)
+	case dir.children[name] == target:
+		return nil
+	}
+	dir.put(name, target)
+	return nil
+}
+
+// addNode makes anything but directories and hard links.
+func (l *layer) addNode(dir *node, name string, h *tar.Header) error {
+	n := &node{}
+	if err := setAttributes(n, h); err != nil {
+		return err
+	}
+	if err := l.addContent(n, h); err != nil {
+		return err
+	}
+	dir.put(name, n)
+	return nil
+}
+
+// addContent sets n's type and what only that type has. Devices are kept: on the disk they are inert numbers, and
+// what they reach in the guest is the guest's own.
+func (l *layer) addContent(n *node, h *tar.Header) error {
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse, '\x00':
+		n.mode |= typeRegular
+		n.size = uint64(h.Size)
+		return l.data.file(n, l.tar)
+	case tar.TypeSymlink:
+		n.mode |= typeSymlink
+		return l.addSymlink(n, h.Linkname)
+	case tar.TypeChar, tar.TypeBlock:
+		n.mode |= typeChar
+		if h.Typeflag == tar.TypeBlock {
+			n.mode = n.mode&^typeMask | typeBlock
+		}
+		return setDevice(n, h)
+	case tar.TypeFifo:
+		n.mode |= typeFIFO
+		return nil
+	}
+	return fmt.Errorf("unsupported entry type %q", h.Typeflag)
+}
+
+// addSymlink keeps any target: it means something only inside the guest.
+func (l *layer) addSymlink(n *node, target string) error {
+	if target == "" {
+		return errors.New("symbolic link without a target")
+	}
+	if len(target) >= 4096 || strings.IndexByte(target, 0) >= 0 {
+		return errors.New("symbolic link target is longer than 4095 bytes or contains a NUL byte")
+	}
+	return l.data.symlink(n, target)
+}
+
+func setDevice(n *node, h *tar.Header) error {
+	if h.Devmajor < 0 || h.Devmajor > 0xFFF || h.Devminor < 0 || h.Devminor > 0xFFFFF {
+		return fmt.Errorf("device number %d:%d is out of range", h.Devmajor, h.Devminor)
+	}
+	n.device = deviceNumber(uint32(h.Devmajor), uint32(h.Devminor))
+	return nil
+}
+
+// setAttributes sets what all types have: permission bits, owner, modification time, extended attributes.
+func setAttributes(n *node, h *tar.Header) error {
+	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) >= math.MaxUint32 || int64(h.Gid) >= math.MaxUint32 {
+		return fmt.Errorf("owner %d:%d is out of range", h.Uid, h.Gid)
+	}
+	n.mode = n.mode&typeMask | uint16(h.Mode&0o7777)
+	n.uid, n.gid = uint32(h.Uid), uint32(h.Gid)
+	n.mtime, n.mtimeNsec = h.ModTime.Unix(), uint32(h.ModTime.Nanosecond())
+	var err error
+	n.xattrs, err = encodeXattrs(h.PAXRecords)
+	return err
+}
+
+const paxXattr = "SCHILY.xattr."
+
+// encodeXattrs collects the extended attributes of an entry's PAX records in a fixed order.
+func encodeXattrs(records map[string]string) ([]byte, error) {
+	var keys []string
+	for key := range records {
+		if strings.HasPrefix(key, paxXattr) {
+			keys = append(keys, key)
+		}
+	}
+	sort.Strings(keys)
+	body := make([]byte, xattrHeaderSize)
+	for _, key := range keys {
+		index, rest, ok := splitXattr(key[len(paxXattr):])
+		if !ok {
+			continue
+		}
+		if len(rest) > 255 || len(records[key]) > math.MaxUint16 {
+			return nil, fmt.Errorf("extended attribute %.40q is too long", key[len(paxXattr):])
+		}
+		body = appendXattr(body, index, rest, records[key])
+	}
+	if len(body) == xattrHeaderSize {
+		return nil, nil
+	}
+	if len(body) > maxXattrBody {
+		return nil, fmt.Errorf("extended attributes take %d bytes, more than %d", len(body), maxXattrBody)
+	}
+	return body, nil
+}

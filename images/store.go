@@ -1,0 +1,123 @@
+package images
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Config is what a Store works with. The zero value is the user's own store and Alpine's own server.
+type Config struct {
+	// Dir is the store's directory (default: AGENTVM_STORE, else agentvm in the user's cache directory).
+	Dir string
+	// AlpineMirror is the base URL of an Alpine mirror, http or https (default: AGENTVM_ALPINE_MIRROR, else
+	// https://dl-cdn.alpinelinux.org/alpine).
+	AlpineMirror string
+	// Transport carries the downloads (default: one with proxies from the environment and time-outs).
+	Transport http.RoundTripper
+	// Limits bound archives.
+	Limits Limits
+	// Progress is told how a pull goes that Resolve starts (default: nobody).
+	Progress ProgressFunc
+	// Logger gets one line a pull (default: discarded).
+	Logger *slog.Logger
+}
+
+// Store is a directory of images. All methods may be called at the same time.
+type Store struct {
+	dir      string
+	alpine   alpineSource
+	limits   Limits
+	progress ProgressFunc
+	log      *slog.Logger
+}
+
+// DefaultDir is where images are kept unless a Config says otherwise: AGENTVM_STORE, else "agentvm" in the
+// directory that the system has for caches (on Linux ~/.cache).
+func DefaultDir() (string, error) {
+	if dir := os.Getenv("AGENTVM_STORE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for images: %w (set AGENTVM_STORE)", err)
+	}
+	return filepath.Join(cache, "agentvm"), nil
+}
+
+// Open opens the store in dir, making it when it is not there. An empty dir means [DefaultDir].
+func Open(dir string) (*Store, error) { return Config{Dir: dir}.Open() }
+
+// Open opens the store that c describes, making its directories, readable by their owner only, when they are not there.
+func (c Config) Open() (*Store, error) {
+	if c.Dir == "" {
+		var err error
+		if c.Dir, err = DefaultDir(); err != nil {
+			return nil, err
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	alpine, err := newAlpineSource(c.AlpineMirror, newFetcher(c.Transport, c.Logger))
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: c.Dir, alpine: alpine, limits: c.Limits.withDefaults(), progress: c.Progress, log: c.Logger}
+	for _, dir := range []string{s.blobDir(), s.diskDir(), s.recordDir(), s.lockDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("image store: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Dir is the store's directory.
+func (s *Store) Dir() string { return s.dir }
+
+func (s *Store) blobDir() string   { return filepath.Join(s.dir, "blobs", "sha256") }
+func (s *Store) diskDir() string   { return filepath.Join(s.dir, "disks") }
+func (s *Store) recordDir() string { return filepath.Join(s.dir, "images") }
+func (s *Store) lockDir() string   { return filepath.Join(s.dir, "locks") }
+
+// List returns the images in the store by name. Images whose disk is missing or incomplete are left out.
+func (s *Store) List() ([]Image, error) {
+	list, err := s.records()
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	list = slices.DeleteFunc(list, func(image Image) bool { return !s.usable(&image) })
+	slices.SortFunc(list, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// records returns every image whose record can be read.
+func (s *Store) records() ([]Image, error) {
+	entries, err := os.ReadDir(s.recordDir())
+	if err != nil {
+		return nil, err
+	}
+	var list []Image
+	for _, entry := range entries {
+		if name, ok := recordName(entry.Name()); ok {
+			if image, err := s.load(name); err == nil {
+				list = append(list, *image)
+			}
+		}
+	}
+	return list, nil
+}
+
+// usable says whether the root disk of an image is there and complete.
+func (s *Store) usable(image *Image) bool {
+	info, err := os.Stat(image.RootDisk)
+	return err == nil && info.Mode().IsRegular() && info.Size() == image.Size
+}
+
+// ErrNotFound is wrapped by errors about images that are neither in the store nor known to a source.
+var ErrNotFound = errors.New("no such image")
