@@ -1,0 +1,174 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+)
+
+const (
+	// DefaultMaxFids is the number of fids a session may hold; a v9fs client keeps about one per cached name.
+	DefaultMaxFids = 65536
+	// DefaultMaxOpen is the number of files and directories a session may hold open on the host.
+	DefaultMaxOpen = 4096
+	// MaxMessage is the largest message in bytes, header included, that a session agrees to (v9fs' msize option).
+	MaxMessage = 512 << 10
+)
+
+// Config describes one share.
+type Config struct {
+	// Dir is the host directory. It must exist when NewServer is called.
+	Dir string
+	// ReadOnly refuses every request that would change something, with EROFS.
+	ReadOnly bool
+	// UID and GID own, in the guest, what the host process's user owns on the host. Default: root.
+	UID, GID uint32
+	// MaxFids limits the fids of a session (ENFILE beyond it). Default: DefaultMaxFids.
+	MaxFids int
+	// MaxOpen limits the files a session holds open on the host (ENFILE beyond it). Default: DefaultMaxOpen.
+	MaxOpen int
+	// Logger gets refused sessions and internal errors, nothing per request. Nil discards.
+	Logger *slog.Logger
+}
+
+// Server exports one directory. It owns no goroutines outside Serve.
+type Server struct {
+	config  Config
+	log     *slog.Logger
+	root    *os.Root
+	dir     *os.File // the root again, for calls that want a descriptor
+	rootDev uint64
+	escapes error // what os.Root says of a path that would leave it
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[io.Closer]struct{}
+	active sync.WaitGroup
+}
+
+// ErrClosed is returned by Serve after Close.
+var ErrClosed = errors.New("mount: server closed")
+
+// NewServer opens the directory. The Server must be closed.
+func NewServer(config Config) (*Server, error) {
+	if err := checkDir(config.Dir); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(config.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
+	}
+	s := &Server{config: withDefaults(config), root: root, conns: make(map[io.Closer]struct{})}
+	s.log = s.config.Logger
+	if s.dir, err = root.Open("."); err != nil {
+		root.Close()
+		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
+	}
+	if info, err := s.dir.Stat(); err == nil {
+		s.rootDev = hostStat(info, ".").dev
+	}
+	_, err = root.Lstat("..")
+	s.escapes = errors.Unwrap(err)
+	return s, nil
+}
+
+// checkDir looks before opening, because opening a FIFO would block.
+func checkDir(dir string) error {
+	if dir == "" {
+		return errors.New("mount: no host directory given")
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("mount %s: the host directory does not exist: %w", dir, os.ErrNotExist)
+	case err != nil:
+		return fmt.Errorf("mount %s: %w", dir, err)
+	case !info.IsDir():
+		return fmt.Errorf("mount %s: not a directory: %w", dir, syscall.ENOTDIR)
+	}
+	return nil
+}
+
+func withDefaults(c Config) Config {
+	if c.MaxFids <= 0 {
+		c.MaxFids = DefaultMaxFids
+	}
+	if c.MaxOpen <= 0 {
+		c.MaxOpen = DefaultMaxOpen
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Serve answers the messages of one connection until it ends, and then closes it. It returns nil when the guest's
+// side ended, ctx's error when ctx ended, ErrClosed after Close, and otherwise why the session was given up: the connection
+// failed or the guest broke the framing. Several connections may be served at once.
+func (s *Server) Serve(ctx context.Context, conn io.ReadWriteCloser) error {
+	if !s.register(conn) {
+		conn.Close()
+		return ErrClosed
+	}
+	defer s.unregister(conn)
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+
+	err := newSession(s, conn).run()
+	conn.Close()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case s.isClosed():
+		return ErrClosed
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe):
+		return nil
+	}
+	s.log.Warn("mount: session given up", "dir", s.config.Dir, "error", err)
+	return fmt.Errorf("mount %s: %w", s.config.Dir, err)
+}
+
+// Close ends all sessions, waits for their Serve calls and closes the directory.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	for conn := range s.conns {
+		conn.Close()
+	}
+	s.mu.Unlock()
+	s.active.Wait()
+	if again {
+		return nil
+	}
+	return errors.Join(s.dir.Close(), s.root.Close())
+}
+
+func (s *Server) register(conn io.Closer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.conns[conn] = struct{}{}
+	s.active.Add(1)
+	return true
+}
+
+func (s *Server) unregister(conn io.Closer) {
+	s.mu.Lock()
+	delete(s.conns, conn)
+	s.mu.Unlock()
+	s.active.Done()
+}
+
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}

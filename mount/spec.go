@@ -1,0 +1,125 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// DefaultGuestPath is where a mount appears in the guest when its specification names no place.
+const DefaultGuestPath = "/mnt/host"
+
+// maxGuestPath is Linux' PATH_MAX without the terminating NUL, in bytes.
+const maxGuestPath = 4095
+
+// reservedGuestPaths are the guest's own file systems; a mount over them would break the guest.
+var reservedGuestPaths = []string{"/proc", "/sys", "/dev"}
+
+// Spec is one parsed value of --mount.
+type Spec struct {
+	// HostPath is the directory on the host, cleaned, relative paths being relative to the current directory.
+	HostPath string
+	// GuestPath is the absolute, cleaned place in the guest; never "/".
+	GuestPath string
+	// ReadOnly is true when the specification ended in ":ro".
+	ReadOnly bool
+}
+
+// String returns the specification in the form that Parse reads.
+func (s Spec) String() string {
+	text := s.HostPath + ":" + s.GuestPath
+	if s.ReadOnly {
+		text += ":ro"
+	}
+	return text
+}
+
+// Parse reads host[:guest][:ro]. The guest path is DefaultGuestPath when it is left out. A Windows drive letter
+// belongs to the host path (`C:\x:/y:ro`); with a forward slash (`C:/x`) only when running on Windows. Parse does not
+// look at the file system: NewServer says whether the directory exists.
+func Parse(spec string) (Spec, error) {
+	s, err := parse(spec, runtime.GOOS == "windows")
+	if err != nil {
+		return Spec{}, fmt.Errorf("mount %q: %w (want host[:guest][:ro])", spec, err)
+	}
+	return s, nil
+}
+
+func parse(spec string, windows bool) (Spec, error) {
+	host, rest := cutHost(spec, windows)
+	if host == "" {
+		return Spec{}, errors.New("the host path is empty")
+	}
+	if strings.ContainsRune(spec, 0) {
+		return Spec{}, errors.New("a path contains a NUL byte")
+	}
+	s := Spec{HostPath: filepath.Clean(host), GuestPath: DefaultGuestPath}
+	guest, readOnly, err := cutOption(rest)
+	if err != nil {
+		return Spec{}, err
+	}
+	s.ReadOnly = readOnly
+	if guest != nil {
+		s.GuestPath, err = cleanGuest(*guest)
+	}
+	return s, err
+}
+
+// cutHost splits the host path from the parts after it, which keep no leading colon; rest is nil without a colon.
+func cutHost(spec string, windows bool) (host string, rest []string) {
+	drive := ""
+	if hasDrive(spec, windows) {
+		drive, spec = spec[:2], spec[2:]
+	}
+	parts := strings.Split(spec, ":")
+	return drive + parts[0], parts[1:]
+}
+
+func hasDrive(spec string, windows bool) bool {
+	if len(spec) < 3 || spec[1] != ':' {
+		return false
+	}
+	letter := spec[0] | 0x20
+	return letter >= 'a' && letter <= 'z' && (spec[2] == '\\' || windows && spec[2] == '/')
+}
+
+// cutOption reads what follows the host path: nothing, guest, ro, or guest and ro.
+func cutOption(parts []string) (guest *string, readOnly bool, err error) {
+	if n := len(parts); n > 0 && parts[n-1] == "ro" {
+		readOnly, parts = true, parts[:n-1]
+	}
+	switch len(parts) {
+	case 0:
+		return nil, readOnly, nil
+	case 1:
+		return &parts[0], readOnly, nil
+	}
+	return nil, false, fmt.Errorf("unknown option %q", parts[len(parts)-1])
+}
+
+func cleanGuest(guest string) (string, error) {
+	if !strings.HasPrefix(guest, "/") {
+		return "", fmt.Errorf("the guest path %q is not absolute", guest)
+	}
+	for element := range strings.SplitSeq(guest, "/") {
+		if element == ".." {
+			return "", fmt.Errorf("the guest path %q contains ..", guest)
+		}
+	}
+	guest = path.Clean(guest)
+	if guest == "/" {
+		return "", errors.New("the guest path is the guest's root")
+	}
+	if len(guest) > maxGuestPath {
+		return "", fmt.Errorf("the guest path is longer than %d bytes", maxGuestPath)
+	}
+	for _, reserved := range reservedGuestPaths {
+		if guest == reserved || strings.HasPrefix(guest, reserved+"/") {
+			return "", fmt.Errorf("the guest path %q is inside the guest's %s", guest, reserved)
+		}
+	}
+	return guest, nil
+}
