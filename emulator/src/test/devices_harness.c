@@ -142,8 +142,13 @@ void machine_configure(void) {
     for (unsigned i = 0; i < MAX_SHARES; i++)
         config.share_fd[i] = i == 0 ? FD_SHARE : -1;
     strcpy(config.share_tag[0], "work");
-    for (unsigned i = 0; i < FDS; i++)
-        streams[i].out_room = streams[i].read_max = UINT32_MAX;
+    for (unsigned i = 0; i < FDS; i++) {
+        struct stream *stream = &streams[i];
+        stream->in_at = stream->in_end = stream->out_end = stream->reads = stream->writes = stream->error = 0;
+        stream->out_room = stream->read_max = UINT32_MAX;
+    }
+    memset(ram, 0, RAM_SIZE);
+    memset(reported, 0, RAM_SIZE);
     disk_piece = UINT32_MAX;
     next_free = RAM_BASE;
 }

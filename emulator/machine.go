@@ -1,0 +1,155 @@
+package emulator
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+
+	"agentvm/wasi"
+)
+
+// RAMBase is the guest physical address of the first byte of RAM.
+const RAMBase = 0x8000_0000
+
+// Machine is one instance of the emulated computer. See the package documentation for who may call it.
+type Machine struct {
+	config   Config
+	ctx      context.Context // carries the System into the module's calls
+	system   *wasi.System
+	clock    hostClock
+	module   api.Module
+	memory   api.Memory
+	runSlice api.Function
+	layout   abiLayout
+	stack    [2]uint64 // arguments and result of run
+	budget   int64     // instructions of the next slice
+	result   abiResult
+}
+
+// NewMachine makes a machine that is powered off: load a program, then Run it. The files in cfg belong to the
+// machine from now on, also when NewMachine fails.
+func (p *Program) NewMachine(ctx context.Context, cfg Config) (*Machine, error) {
+	m := &Machine{config: cfg, budget: firstBudget}
+	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
+	m.attachFiles()
+	if err := m.start(ctx, p); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("make a machine: %w", err)
+	}
+	return m, nil
+}
+
+func (m *Machine) attachFiles() {
+	attach := func(fd int32, f wasi.File) {
+		if f != nil {
+			m.system.SetFile(fd, f)
+		}
+	}
+	attach(fdConsoleIn, m.config.Console)
+	attach(fdConsoleOut, m.config.Console)
+	attach(fdControl, m.config.Control)
+	attach(fdBulk, m.config.Bulk)
+	attach(fdNetwork, m.config.Network)
+	for i, d := range m.config.Disks {
+		attach(int32(fdDisk+i), d.File)
+	}
+	for i, s := range m.config.Shares {
+		attach(int32(fdShare+i), s.File)
+	}
+}
+
+func (m *Machine) start(ctx context.Context, p *Program) error {
+	if err := m.config.validate(); err != nil {
+		return err
+	}
+	m.ctx = wasi.WithSystem(context.WithoutCancel(ctx), m.system)
+	memory, err := newLinearMemory(m.config.Memory + tablesSize(m.config.Memory))
+	if err != nil {
+		return fmt.Errorf("reserve %d MiB of memory: %w", m.config.Memory>>20, err)
+	}
+	module, err := p.runtime.InstantiateModule(
+		experimental.WithMemoryAllocator(m.ctx, memory), p.compiled,
+		wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	if err != nil {
+		memory.Free()
+		return err
+	}
+	m.module, m.memory = module, module.Memory()
+	m.runSlice = module.ExportedFunction("run")
+	return m.configure()
+}
+
+// tablesSize bounds what the module adds to RAM: its data, the decoded pages and a table entry for each RAM page.
+func tablesSize(memory uint64) uint64 { return 48<<20 + memory/1024 }
+
+func (m *Machine) configure() error {
+	layoutAddress, err := m.call("configure")
+	if err != nil {
+		return err
+	}
+	if err := m.read(layoutAddress, &m.layout); err != nil {
+		return err
+	}
+	if err := m.layout.check(); err != nil {
+		return err
+	}
+	var encoded bytes.Buffer
+	if err := binary.Write(&encoded, binary.LittleEndian, m.config.abi()); err != nil {
+		return err
+	}
+	if !m.memory.Write(m.layout.Config, encoded.Bytes()) {
+		return errors.New("machine.wasm has its configuration outside its memory")
+	}
+	if code, err := m.call("init"); err != nil || code != 0 {
+		return errors.Join(err, fmt.Errorf("%d MiB of memory are not to be had (code %d)", m.config.Memory>>20, code))
+	}
+	return m.read(layoutAddress, &m.layout)
+}
+
+func (m *Machine) call(name string) (uint32, error) {
+	results, err := m.module.ExportedFunction(name).Call(m.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return uint32(results[0]), nil
+}
+
+// read decodes a structure at an address of linear memory.
+func (m *Machine) read(address uint32, into any) error {
+	data, ok := m.memory.Read(address, uint32(binary.Size(into)))
+	if !ok {
+		return fmt.Errorf("address %#x is outside the machine's memory", address)
+	}
+	_, err := binary.Decode(data, binary.LittleEndian, into)
+	return err
+}
+
+// RAM is the guest's memory, from RAMBase on. The slice aliases it: write only between slices.
+func (m *Machine) RAM() ([]byte, error) {
+	ram, ok := m.memory.Read(m.layout.RAM, uint32(m.config.Memory))
+	if !ok {
+		return nil, errors.New("the machine's RAM is outside its memory")
+	}
+	return ram, nil
+}
+
+// Retired is the number of instructions executed so far.
+func (m *Machine) Retired() uint64 { return m.result.Retired }
+
+// PC is the address of the next instruction.
+func (m *Machine) PC() uint64 { return m.result.PC }
+
+// Close frees the machine and closes its files. It must not be called while Run is running.
+func (m *Machine) Close() error {
+	err := m.system.Close()
+	if m.module != nil {
+		err = errors.Join(err, m.module.Close(m.ctx))
+	}
+	return err
+}

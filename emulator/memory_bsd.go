@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package emulator
+
+const mapNoReserve = 0 // these systems overcommit without being asked

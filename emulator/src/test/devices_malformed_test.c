@@ -1,0 +1,360 @@
+// Rings that no honest driver makes. Each must end in DEVICE_NEEDS_RESET, touch nothing, and leave a device that works
+// again after a reset.
+#include "devices_test.h"
+
+enum { NEXT = 1, WRITE = 2, INDIRECT = 4, SLOT = SLOT_DISK, QUEUE = 8 };
+
+static struct queue queue;
+static uint64_t buffer;
+
+static void start(uint64_t features) {
+    machine_start();
+    driver_start(SLOT, features);
+    queue = queue_setup(SLOT, 0, QUEUE);
+    driver_ok(SLOT);
+    buffer = guest_alloc(4096);
+}
+
+static void put_indirect(uint64_t table, unsigned index, uint64_t gpa, uint32_t len, uint16_t flags, uint16_t next) {
+    struct queue as_queue = {.descriptors = table};
+    put_descriptor(&as_queue, (uint16_t)index, gpa, len, flags, next);
+}
+
+static void works_after_reset(void) {
+    uint32_t head, len;
+    driver_start(SLOT, 0);
+    queue = queue_setup(SLOT, 0, QUEUE);
+    driver_ok(SLOT);
+    add_chain(&queue, (struct buffer[]){{buffer, 16, false}, {buffer + 64, 513, true}}, 2);
+    kick(&queue);
+    CHECK(next_used(&queue, &head, &len));
+    CHECK_EQ(guest(buffer)[64 + 512], 0);
+}
+
+// expect_refusal kicks: the device must refuse, say so, and stay quiet.
+static void expect_refusal(void) {
+    set_reg(SLOT, 0x64, 3);
+    kick(&queue);
+    CHECK(needs_reset(SLOT));
+    CHECK_EQ(reg(SLOT, 0x60), 2); // a configuration change notification, section 2.1.2
+    CHECK(line[SLOT + 1]);
+    CHECK_EQ(guest_read16(queue.used + 2), 0);
+    kick(&queue);
+    devices_poll(~0ull);
+    CHECK_EQ(guest_read16(queue.used + 2), 0);
+    guest_write(buffer, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+    works_after_reset();
+}
+
+static void refuse_one(uint64_t gpa, uint32_t len, uint16_t flags, uint16_t next) {
+    start(VIRTIO_F_INDIRECT_DESC);
+    put_descriptor(&queue, 0, gpa, len, flags, next);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void loop_to_itself(void) {
+    start(0);
+    put_descriptor(&queue, 0, buffer, 16, NEXT, 0);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void loop_of_two(void) {
+    start(0);
+    put_descriptor(&queue, 0, buffer, 16, NEXT, 1);
+    put_descriptor(&queue, 1, buffer, 16, NEXT, 0);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void next_out_of_range(void) {
+    start(0);
+    put_descriptor(&queue, 0, buffer, 16, NEXT, QUEUE);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void head_out_of_range(void) {
+    start(0);
+    make_available(&queue, QUEUE);
+    expect_refusal();
+}
+
+static void address_below_ram(void) { refuse_one(0x1000, 16, 0, 0); }
+static void address_behind_ram(void) { refuse_one(RAM_BASE + RAM_SIZE, 1, 0, 0); }
+static void buffer_across_the_end(void) { refuse_one(RAM_BASE + RAM_SIZE - 8, 16, 0, 0); }
+static void address_wraps(void) { refuse_one(UINT64_MAX - 7, 16, 0, 0); }
+static void length_wraps(void) { refuse_one(RAM_BASE + 16, UINT32_MAX, 0, 0); }
+static void zero_length(void) { refuse_one(RAM_BASE, 0, 0, 0); }
+
+static void too_many_available(void) {
+    start(0);
+    put_descriptor(&queue, 0, buffer, 16, 0, 0);
+    guest_write16(queue.available + 2, QUEUE + 1);
+    expect_refusal();
+}
+
+static void readable_after_writable(void) {
+    start(0);
+    put_descriptor(&queue, 0, buffer, 16, WRITE | NEXT, 1);
+    put_descriptor(&queue, 1, buffer, 16, 0, 0);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void indirect_not_negotiated(void) {
+    start(0);
+    uint64_t table = guest_alloc(16);
+    put_indirect(table, 0, buffer, 16, 0, 0);
+    put_descriptor(&queue, 0, table, 16, INDIRECT, 0);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void indirect_in_indirect(void) {
+    start(VIRTIO_F_INDIRECT_DESC);
+    uint64_t table = guest_alloc(32);
+    put_indirect(table, 0, table, 32, INDIRECT, 0);
+    put_descriptor(&queue, 0, table, 32, INDIRECT, 0);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void indirect_with_next(void) { refuse_one(RAM_BASE, 32, INDIRECT | NEXT, 1); }
+static void indirect_odd_length(void) { refuse_one(RAM_BASE, 17, INDIRECT, 0); }
+static void indirect_empty(void) { refuse_one(RAM_BASE, 0, INDIRECT, 0); }
+static void indirect_outside_ram(void) { refuse_one(RAM_BASE + RAM_SIZE - 16, 32, INDIRECT, 0); }
+
+static void indirect_loop(void) {
+    start(VIRTIO_F_INDIRECT_DESC);
+    uint64_t table = guest_alloc(32);
+    put_indirect(table, 0, buffer, 16, NEXT, 1);
+    put_indirect(table, 1, buffer, 16, NEXT, 0);
+    put_descriptor(&queue, 0, table, 32, INDIRECT, 0);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+static void indirect_longer_than_queue(void) {
+    start(VIRTIO_F_INDIRECT_DESC);
+    uint64_t table = guest_alloc(16 * (QUEUE + 1));
+    for (unsigned i = 0; i <= QUEUE; i++)
+        put_indirect(table, i, buffer, 16, i < QUEUE ? NEXT : 0, (uint16_t)(i + 1));
+    put_descriptor(&queue, 0, table, 16 * (QUEUE + 1), INDIRECT, 0);
+    make_available(&queue, 0);
+    expect_refusal();
+}
+
+// indirect_is_served is the honest counterpart: a direct descriptor, then a table with a part that is not used.
+static void indirect_is_served(void) {
+    uint32_t head, len;
+    start(VIRTIO_F_INDIRECT_DESC);
+    uint64_t table = guest_alloc(64);
+    put_indirect(table, 0, buffer + 64, 512, WRITE | NEXT, 3);
+    put_indirect(table, 3, buffer + 1024, 1, WRITE, 0);
+    put_descriptor(&queue, 0, buffer, 16, NEXT, 1);
+    put_descriptor(&queue, 1, table, 64, INDIRECT, 0);
+    make_available(&queue, 0);
+    guest_write(buffer + 1024, "\xff", 1);
+    kick(&queue);
+    CHECK(next_used(&queue, &head, &len));
+    CHECK_EQ(len, 513);
+    CHECK_EQ(guest(buffer)[1024], 0);
+    CHECK(!needs_reset(SLOT));
+}
+
+// rings outside RAM: the queue is never enabled.
+static void refuse_rings(uint64_t descriptors, uint64_t available, uint64_t used) {
+    machine_start();
+    driver_start(SLOT, 0);
+    set_reg(SLOT, 0x30, 0);
+    set_reg(SLOT, 0x38, QUEUE);
+    const uint64_t rings[] = {descriptors, available, used};
+    for (unsigned i = 0; i < 3; i++) {
+        set_reg(SLOT, 0x80 + 16 * i, (uint32_t)rings[i]);
+        set_reg(SLOT, 0x84 + 16 * i, (uint32_t)(rings[i] >> 32));
+    }
+    set_reg(SLOT, 0x44, 1);
+    CHECK(needs_reset(SLOT));
+    CHECK_EQ(reg(SLOT, 0x44), 0);
+    driver_ok(SLOT);
+    set_reg(SLOT, 0x50, 0);
+    check_writes();
+}
+
+static void rings_outside_ram(void) {
+    const uint64_t good = RAM_BASE + 0x1000, end = RAM_BASE + RAM_SIZE;
+    refuse_rings(end - 16 * QUEUE + 16, good, good);
+    refuse_rings(good, end - 20, good);
+    refuse_rings(good, good, end - 64);
+    refuse_rings(0, good, good);
+    refuse_rings(UINT64_MAX - 15, good, good);
+    refuse_rings(good + 8, good, good); // misaligned
+    refuse_rings(good, good + 1, good);
+    refuse_rings(good, good, good + 2);
+}
+
+// ring_over_itself: the used ring lies on the descriptors and available ring, so that each answer changes them.
+static void rings_overlap(void) {
+    machine_start();
+    driver_start(SLOT_RNG, 0);
+    queue = queue_setup(SLOT_RNG, 0, 8);
+    set_reg(SLOT_RNG, 0x44, 0);
+    set_reg(SLOT_RNG, 0xa0, (uint32_t)queue.available);
+    set_reg(SLOT_RNG, 0x44, 1);
+    driver_ok(SLOT_RNG);
+    for (uint16_t i = 0; i < 8; i++)
+        put_descriptor(&queue, i, queue.descriptors, 128, WRITE, 0);
+    for (uint16_t i = 0; i < 8; i++)
+        make_available(&queue, i);
+    set_reg(SLOT_RNG, 0x50, 0); // must return
+    check_writes();
+}
+
+// Random rings ---------------------------------------------------------------------------------------------------
+
+static uint64_t state;
+
+static uint32_t random_below(uint32_t limit) { // splitmix64
+    uint64_t z = state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return (uint32_t)((z ^ z >> 31) >> 32) % limit;
+}
+
+static uint64_t random_gpa(void) {
+    if (random_below(64) == 0)
+        return (uint64_t)random_below(UINT32_MAX) << random_below(33);
+    return RAM_BASE + random_below(random_below(8) ? 0x8000 : RAM_SIZE);
+}
+
+static uint32_t random_len(void) {
+    switch (random_below(16)) {
+    case 0: return random_below(UINT32_MAX);
+    case 1: return 0;
+    case 2: return 16 * random_below(64);
+    default: return 1 + random_below(4096);
+    }
+}
+
+static void random_descriptor(uint64_t at) {
+    struct queue table = {.descriptors = at};
+    uint16_t flags = (uint16_t)random_below(random_below(8) ? 4 : 8);
+    put_descriptor(&table, 0, random_gpa(), random_len(), flags, (uint16_t)random_below(20));
+}
+
+static void random_bytes(void) {
+    uint8_t bytes[64];
+    for (unsigned i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(random_below(4) ? random_below(8) : random_below(256));
+    guest_write(RAM_BASE + random_below(0x8000), bytes, sizeof bytes);
+}
+
+static void random_host(void) {
+    static const int fds[] = {FD_IN, FD_OUT, FD_NET, FD_CONTROL, FD_BULK, FD_SHARE, FD_DISK};
+    struct stream *stream = &streams[fds[random_below(7)]];
+    stream->out_room = random_below(4) ? random_below(100000) : 0;
+    stream->read_max = 1 + random_below(5000);
+    stream->in_at = random_below(STREAM_SIZE / 2);
+    stream->in_end = stream->in_at + random_below(20000);
+    stream->error = random_below(50) ? 0 : WASI_EIO;
+    disk_piece = random_below(8) ? UINT32_MAX : random_below(3000);
+}
+
+// random_frames fills the host's streams with net frames or 9p messages most of the time, else with noise.
+static void random_frames(void) {
+    for (uint32_t at = 0; at + 64 < STREAM_SIZE; at += 64) {
+        uint8_t *net = streams[FD_NET].in + at, *share = streams[FD_SHARE].in + at;
+        memset(net, 0, 64);
+        net[3] = (uint8_t)(random_below(50) ? 60 : random_below(256));
+        net[2] = random_below(100) == 0;
+        store32(share, random_below(50) ? 64 : random_below(1 << 20));
+        store16(share + 5, (uint16_t)random_below(8));
+    }
+}
+
+// random_driver sets a device up with its rings at random places, all within the first 32 KiB of RAM.
+static void random_driver(unsigned slot) {
+    uint64_t features = offered_features(slot);
+    if (random_below(3) == 0)
+        features &= ~(1ull << random_below(32));
+    driver_start(slot, features);
+    for (unsigned index = 0; index < VIRTIO_QUEUES; index++) {
+        set_reg(slot, 0x30, index);
+        set_reg(slot, 0x38, 1u << random_below(6));
+        for (unsigned ring = 0; ring < 3; ring++) {
+            set_reg(slot, 0x80 + 16 * ring, (uint32_t)RAM_BASE + 16 * random_below(0x700));
+            set_reg(slot, 0x84 + 16 * ring, 0);
+        }
+        if (reg(slot, 0x34))
+            set_reg(slot, 0x44, 1);
+    }
+    driver_ok(slot);
+}
+
+static void random_step(unsigned slot) {
+    unsigned index = random_below(VIRTIO_QUEUES);
+    const struct virtqueue *target = &virtio_devices[slot].queues[index];
+    if (target->size && random_below(4)) {
+        random_descriptor(target->descriptors + 16 * random_below(target->size));
+        guest_write16(target->available + 4 + 2 * random_below(target->size), (uint16_t)random_below(target->size + 1u));
+        guest_write16(target->available + 2, (uint16_t)(target->next_available + random_below(target->size + 1u)));
+    }
+    if (random_below(4) == 0)
+        random_bytes();
+    if (random_below(4) == 0)
+        random_host();
+    if (random_below(2))
+        set_reg(slot, 0x50, index);
+    else
+        devices_poll((uint64_t)random_below(UINT32_MAX));
+}
+
+static void random_round(uint64_t seed) {
+    static const unsigned slots[] = {SLOT_CONSOLE, SLOT_RNG, SLOT_NET, SLOT_DISK, SLOT_SHARE};
+    state = seed;
+    machine_start();
+    random_frames();
+    for (unsigned i = 0; i < 400; i++) {
+        unsigned slot = slots[random_below(5)];
+        if (needs_reset(slot) || reg(slot, 0x70) == 0)
+            random_driver(slot);
+        random_step(slot);
+        if (i % 16 == 0)
+            check_writes();
+    }
+}
+
+static void random_rings(void) {
+    for (uint64_t seed = 0; seed < 300; seed++)
+        random_round(seed);
+}
+
+const struct test malformed_tests[] = {
+    {"malformed/loop to itself", loop_to_itself},
+    {"malformed/loop of two", loop_of_two},
+    {"malformed/next out of range", next_out_of_range},
+    {"malformed/head out of range", head_out_of_range},
+    {"malformed/address below RAM", address_below_ram},
+    {"malformed/address behind RAM", address_behind_ram},
+    {"malformed/buffer across the end of RAM", buffer_across_the_end},
+    {"malformed/address wraps", address_wraps},
+    {"malformed/length wraps", length_wraps},
+    {"malformed/zero length", zero_length},
+    {"malformed/more available than the queue holds", too_many_available},
+    {"malformed/readable after writable", readable_after_writable},
+    {"malformed/indirect not negotiated", indirect_not_negotiated},
+    {"malformed/indirect in indirect", indirect_in_indirect},
+    {"malformed/indirect with next", indirect_with_next},
+    {"malformed/indirect of odd length", indirect_odd_length},
+    {"malformed/indirect empty", indirect_empty},
+    {"malformed/indirect outside RAM", indirect_outside_ram},
+    {"malformed/indirect loop", indirect_loop},
+    {"malformed/indirect longer than the queue", indirect_longer_than_queue},
+    {"malformed/honest indirect is served", indirect_is_served},
+    {"malformed/rings outside RAM or misaligned", rings_outside_ram},
+    {"malformed/rings overlap", rings_overlap},
+    {"malformed/random rings", random_rings},
+    {0},
+};
