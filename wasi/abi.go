@@ -72,12 +72,13 @@ const (
 	rightsStream    = RightFdRead | RightFdWrite | RightFdFdstatSetFlags | RightFdFilestatGet | RightPollFdReadwrite | RightFdSync | RightFdDatasync
 	rightsSocket    = rightsStream | RightSockShutdown | RightSockAccept
 	rightsFile      = rightsStream | RightFdSeek | RightFdTell | RightFdAdvise | RightFdAllocate | RightFdFilestatSetSize | RightFdFilestatSetTimes
-	rightsDirectory = RightFdDatasync | RightFdFdstatSetFlags | RightFdSync | RightFdReaddir | RightFdFilestatGet | RightFdFilestatSetTimes |
+	rightsDirectory = RightFdDatasync | RightFdSync | RightFdReaddir | RightFdFilestatGet | RightFdFilestatSetTimes |
 		RightPathCreateDirectory | RightPathCreateFile | RightPathLinkSource | RightPathLinkTarget | RightPathOpen | RightPathReadlink |
 		RightPathRenameSource | RightPathRenameTarget | RightPathFilestatGet | RightPathFilestatSetSize | RightPathFilestatSetTimes |
 		RightPathSymlink | RightPathRemoveDirectory | RightPathUnlinkFile
 	rightsInheriting = rightsDirectory | rightsFile
-	// rightsWriting are those that a read-only preopen lacks.
+	// rightsWriting are those that a read-only directory refuses with ErrnoRofs. They are shown all the same, because a
+	// guest's library would otherwise drop them from its request and get another error later.
 	rightsWriting = RightFdWrite | RightFdAllocate | RightPathCreateDirectory | RightPathCreateFile | RightPathLinkSource |
 		RightPathLinkTarget | RightPathRenameSource | RightPathRenameTarget | RightPathFilestatSetSize | RightPathFilestatSetTimes |
 		RightFdFilestatSetSize | RightFdFilestatSetTimes | RightPathSymlink | RightPathRemoveDirectory | RightPathUnlinkFile

@@ -26,9 +26,12 @@ func (r *ring) write(p []byte) int {
 }
 
 // peek copies up to len(p) bytes from the front without removing them.
-func (r *ring) peek(p []byte) int {
-	p = p[:min(len(p), r.size())]
-	at := int(r.head % uint64(len(r.buf)))
+func (r *ring) peek(p []byte) int { return r.peekAt(0, p) }
+
+// peekAt is peek from an offset on.
+func (r *ring) peekAt(offset int, p []byte) int {
+	p = p[:max(min(len(p), r.size()-offset), 0)]
+	at := int((r.head + uint64(offset)) % uint64(len(r.buf)))
 	n := copy(p, r.buf[at:])
 	copy(p[n:], r.buf)
 	return len(p)

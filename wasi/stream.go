@@ -106,6 +106,23 @@ func (s *Stream) Poll(e Event) Readiness {
 	return Readiness{Ready: room > 0 || s.hostClosed, Hangup: s.hostClosed, Bytes: uint64(room)}
 }
 
+// peek copies what Read would take.
+func (s *Stream) peek(p []byte) (int, Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.input.peek(p); n > 0 || s.inputEnded || len(p) == 0 {
+		return n, ErrnoSuccess
+	}
+	return 0, ErrnoAgain
+}
+
+// full says whether the host can add no more input until the guest reads.
+func (s *Stream) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.input.room() == 0
+}
+
 // shutdown ends one or both directions for the guest.
 func (s *Stream) shutdown(read, write bool) Errno {
 	s.mu.Lock()

@@ -38,10 +38,11 @@ type System struct {
 	rand      io.Reader
 	logger    *slog.Logger
 
-	ready atomic.Uint64 // descriptors below 64 that changed
-	wake  chan struct{} // one token: something changed since the waiter last looked
-	done  chan struct{} // closed by Close
-	timer *time.Timer   // the waiter's, reused
+	ready   atomic.Uint64 // descriptors below 64 that changed
+	wake    chan struct{} // one token: something changed since the waiter last looked
+	done    chan struct{} // closed by Close
+	timer   *time.Timer   // the waiter's, reused
+	polling poll          // the waiter's, reused
 
 	mu     sync.Mutex
 	files  []*descriptor // by number, nil where free
@@ -81,10 +82,6 @@ func (s *System) SetFile(fd int32, f File) {
 func (s *System) Preopen(fd int32, guestPath string, root *os.Root, readonly bool) {
 	d := newDescriptor(newDir(root, readonly))
 	d.preopen, d.name = true, guestPath
-	if readonly {
-		d.base &^= rightsWriting
-		d.inheriting &^= rightsWriting
-	}
 	s.setDescriptor(fd, d)
 }
 

@@ -1,0 +1,117 @@
+package wasi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+	"github.com/tetratelabs/wazero/sys"
+)
+
+// Dir is a directory of the host that a command finds under a name of its own.
+type Dir struct {
+	Host, Guest string
+	ReadOnly    bool
+}
+
+// CommandConfig says what [RunCommand] runs and with what.
+type CommandConfig struct {
+	Module []byte   // WebAssembly binary that exports _start
+	Args   []string // the program's name first
+	Env    []string // "KEY=value"
+	Dirs   []Dir    // preopened from descriptor 3 on, in this order
+
+	Stdin          io.Reader // nil: empty; see NewInput
+	Stdout, Stderr io.Writer // nil: discarded
+
+	Cache  wazero.CompilationCache // compiled modules, kept between runs; nil: none
+	Logger *slog.Logger            // nil discards
+}
+
+// commandFeatures are what compilers for WASI use today: the second version of WebAssembly and the finished proposals
+// that wazero has.
+const commandFeatures = api.CoreFeaturesV2 | experimental.CoreFeaturesThreads | experimental.CoreFeaturesTailCall |
+	experimental.CoreFeaturesExtendedConst
+
+// RunCommand runs a WASI command to its end and returns the exit code that it gave to proc_exit, or 0. An error means
+// that it could not be started, that it trapped, or that ctx was done first; then the error wraps ctx's.
+func RunCommand(ctx context.Context, cfg CommandConfig) (exitCode int, err error) {
+	s, err := cfg.system()
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if closeErr := s.Close(); err == nil && closeErr != nil {
+			err = fmt.Errorf("close files: %w", closeErr)
+		}
+	}()
+	// Nothing here runs slice by slice, so the check for ctx in every loop is worth its cost.
+	rc := wazero.NewRuntimeConfig().WithCloseOnContextDone(true).WithCoreFeatures(commandFeatures)
+	if cfg.Cache != nil {
+		rc = rc.WithCompilationCache(cfg.Cache)
+	}
+	ctx = WithSystem(ctx, s)
+	rt := wazero.NewRuntimeWithConfig(ctx, rc)
+	defer rt.Close(context.WithoutCancel(ctx))
+	if _, err := Instantiate(ctx, rt); err != nil {
+		return 0, err
+	}
+	return runStart(ctx, rt, cfg.Module)
+}
+
+// system returns the System that a command sees.
+func (cfg *CommandConfig) system() (*System, error) {
+	s := NewSystem(Config{Args: cfg.Args, Env: cfg.Env, Logger: cfg.Logger})
+	s.SetFile(0, NewInput(cfg.Stdin))
+	s.SetFile(1, NewOutput(cfg.Stdout))
+	s.SetFile(2, NewOutput(cfg.Stderr))
+	for i, d := range cfg.Dirs {
+		root, err := os.OpenRoot(d.Host)
+		if err != nil {
+			_ = s.Close() // the first error is the one to report
+			return nil, fmt.Errorf("open directory for %s: %w", d.Guest, err)
+		}
+		s.Preopen(int32(3+i), d.Guest, root, d.ReadOnly)
+	}
+	return s, nil
+}
+
+// runStart compiles the module and calls its _start function.
+func runStart(ctx context.Context, rt wazero.Runtime, module []byte) (int, error) {
+	compiled, err := rt.CompileModule(ctx, module)
+	if err != nil {
+		return 0, fmt.Errorf("compile module: %w", err)
+	}
+	if _, ok := compiled.ExportedFunctions()["_start"]; !ok {
+		return 0, errors.New("module is no WASI command: it exports no _start function")
+	}
+	if len(compiled.ExportedMemories()) == 0 {
+		return 0, errors.New("module is no WASI command: it exports no memory")
+	}
+	mod, err := rt.InstantiateModule(ctx, compiled, wazero.NewModuleConfig().WithStartFunctions())
+	if err != nil {
+		return 0, fmt.Errorf("instantiate module: %w", err)
+	}
+	_, err = mod.ExportedFunction("_start").Call(ctx)
+	return exitCodeOf(ctx, err)
+}
+
+// exitCodeOf tells the ways apart in which _start ends.
+func exitCodeOf(ctx context.Context, err error) (int, error) {
+	var exit *sys.ExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("command stopped: %w", ctx.Err())
+	case errors.As(err, &exit):
+		return int(exit.ExitCode()), nil
+	}
+	return 0, fmt.Errorf("command trapped: %w", err)
+}

@@ -1,0 +1,100 @@
+package wasi
+
+import (
+	"context"
+
+	"github.com/tetratelabs/wazero/api"
+)
+
+// Which times to set (witx "fstflags").
+const (
+	fstAtim = 1 << iota
+	fstAtimNow
+	fstMtim
+	fstMtimNow
+	fstEnd
+)
+
+func pathFilestatGet(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	l, errno := s.locate(mod, stack[0], stack[2], stack[3], RightPathFilestatGet)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	b, ok := view(mod, uint32(stack[4]), filestatSize)
+	if !ok {
+		return ErrnoFault
+	}
+	info, errno := l.stat(stack[1]&lookupSymlinkFollow != 0)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	st := filestatOf(info)
+	st.put(b)
+	return ErrnoSuccess
+}
+
+func pathFilestatSetTimes(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	l, errno := s.locate(mod, stack[0], stack[2], stack[3], RightPathFilestatSetTimes)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	follow := stack[1]&lookupSymlinkFollow != 0 || l.slash
+	info, errno := l.stat(follow)
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	atim, mtim, errno := s.newTimes(filestatOf(info), stack[4], stack[5], uint16(stack[6]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	return errnoOf(setPathTimes(l.root, l.path, atim, mtim, follow))
+}
+
+func fdFilestatSetTimes(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	d, errno := s.lookup(uint32(stack[0]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	st, errno := d.file.Stat()
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	atim, mtim, errno := s.newTimes(st, stack[1], stack[2], uint16(stack[3]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	f, ok := d.file.(Timer)
+	switch {
+	case !ok:
+		return ErrnoBadf
+	case d.base&RightFdFilestatSetTimes == 0:
+		return ErrnoPerm
+	}
+	return f.SetTimes(atim, mtim)
+}
+
+// newTimes returns the times that a file is to have: the given ones, the present, or those it has.
+func (s *System) newTimes(st Filestat, atim, mtim uint64, flags uint16) (a, m int64, errno Errno) {
+	const bothAtim, bothMtim = fstAtim | fstAtimNow, fstMtim | fstMtimNow
+	if flags >= fstEnd || flags&bothAtim == bothAtim || flags&bothMtim == bothMtim {
+		return 0, 0, ErrnoInval
+	}
+	now := uint64(s.clock.Realtime())
+	a = pickTime(st.Atim, atim, now, flags&fstAtim != 0, flags&fstAtimNow != 0)
+	m = pickTime(st.Mtim, mtim, now, flags&fstMtim != 0, flags&fstMtimNow != 0)
+	if a < 0 || m < 0 {
+		return 0, 0, ErrnoInval
+	}
+	return a, m, ErrnoSuccess
+}
+
+// pickTime returns one of three times; a given one above 2^63 becomes negative.
+func pickTime(old, given, now uint64, useGiven, useNow bool) int64 {
+	switch {
+	case useGiven:
+		return int64(given)
+	case useNow:
+		return int64(now)
+	}
+	return int64(old)
+}

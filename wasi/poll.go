@@ -1,0 +1,217 @@
+package wasi
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/tetratelabs/wazero/api"
+)
+
+// Layout of witx "subscription" and "event", in bytes.
+const (
+	subscriptionSize = 48
+	eventSize        = 32
+	maxSubscriptions = 2 * maxFiles // one for each event of each descriptor
+)
+
+const (
+	eventClock       = 0 // witx "eventtype"; the others are EventRead and EventWrite
+	clockAbstime     = 1 // witx "subclockflags"
+	eventHangup      = 1 // witx "eventrwflags"
+	forever          = time.Duration(math.MaxInt64)
+	longestHostTimer = forever / 2 // leaves room to add to the present
+)
+
+// subscription is one thing that a guest waits for.
+type subscription struct {
+	userdata uint64
+	event    Event // eventClock, EventRead or EventWrite
+	poller   Poller
+	file     *descriptor
+	deadline time.Duration // on the host's monotonic clock, for eventClock
+	errno    Errno         // why it cannot be waited for
+}
+
+// poll is a poll_oneoff call under way.
+type poll struct {
+	subs     []subscription
+	out      []byte // of the guest, an event for each subscription
+	deadline time.Duration
+}
+
+// pollOneoff waits until at least one subscription has an event, and reports all that have one, in their order.
+func pollOneoff(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	p, errno := s.newPoll(mod, uint32(stack[0]), uint32(stack[1]), uint32(stack[2]))
+	if errno != ErrnoSuccess {
+		return errno
+	}
+	if _, ok := view(mod, uint32(stack[3]), 4); !ok {
+		return ErrnoFault
+	}
+	if err := s.stopped(ctx); err != nil {
+		abort(ctx, mod, err)
+	}
+	n, err := s.wait(ctx, p)
+	if err != nil {
+		abort(ctx, mod, err)
+	}
+	return putUint32(mod, uint32(stack[3]), n)
+}
+
+// newPoll decodes the subscriptions. They are copied first, since the guest may use the same memory for the events.
+func (s *System) newPoll(mod api.Module, in, out, count uint32) (*poll, Errno) {
+	if count == 0 || count > maxSubscriptions {
+		return nil, ErrnoInval
+	}
+	raw, ok := view(mod, in, count*subscriptionSize)
+	if !ok {
+		return nil, ErrnoFault
+	}
+	p := &s.polling
+	p.subs, p.deadline = p.subs[:0], forever
+	if p.out, ok = view(mod, out, count*eventSize); !ok {
+		return nil, ErrnoFault
+	}
+	now := hostNow()
+	for ; len(raw) > 0; raw = raw[subscriptionSize:] {
+		sub, errno := s.subscribe(raw[:subscriptionSize], now)
+		if errno != ErrnoSuccess {
+			return nil, errno
+		}
+		if sub.event == eventClock && sub.errno == ErrnoSuccess {
+			p.deadline = min(p.deadline, sub.deadline)
+		}
+		p.subs = append(p.subs, sub)
+	}
+	return p, ErrnoSuccess
+}
+
+// hostNow is the clock of deadlines. It is not the guest's, which may be set by the host's program.
+func hostNow() time.Duration { return time.Since(hostEpoch) }
+
+// subscribe decodes one subscription. A descriptor that is not open fails the whole call, as in wasmtime; libraries make
+// EBADF of it.
+func (s *System) subscribe(b []byte, now time.Duration) (subscription, Errno) {
+	sub := subscription{userdata: le.Uint64(b), event: Event(b[8])}
+	switch sub.event {
+	case eventClock:
+		sub.deadline, sub.errno = s.deadline(le.Uint32(b[16:]), le.Uint64(b[24:]), le.Uint16(b[40:]), now)
+	case EventRead, EventWrite:
+		d, errno := s.lookup(le.Uint32(b[16:]))
+		if errno != ErrnoSuccess {
+			return sub, errno
+		}
+		sub.file = d
+		sub.poller, _ = d.file.(Poller)
+		sub.errno = d.pollable(sub.event)
+	default:
+		return sub, ErrnoInval
+	}
+	return sub, ErrnoSuccess
+}
+
+// pollable says why a descriptor cannot be waited for.
+func (d *descriptor) pollable(e Event) Errno {
+	right := RightFdRead
+	if e == EventWrite {
+		right = RightFdWrite
+	}
+	if _, isDir := d.file.(*dir); isDir || d.base&right == 0 && d.poller() == nil {
+		return ErrnoBadf
+	}
+	return ErrnoSuccess
+}
+
+// poller returns the file's Poller or nil.
+func (d *descriptor) poller() Poller {
+	p, _ := d.file.(Poller)
+	return p
+}
+
+// deadline converts a clock subscription to the host's monotonic clock.
+func (s *System) deadline(id uint32, timeout uint64, flags uint16, now time.Duration) (time.Duration, Errno) {
+	base, errno := s.clockNow(id)
+	if errno != ErrnoSuccess || flags&^clockAbstime != 0 {
+		return 0, ErrnoInval
+	}
+	if flags&clockAbstime != 0 {
+		if timeout <= uint64(max(base, 0)) {
+			return now, ErrnoSuccess
+		}
+		timeout -= uint64(max(base, 0))
+	}
+	return now + time.Duration(min(timeout, uint64(longestHostTimer))), ErrnoSuccess
+}
+
+// wait sleeps until there is an event and returns how many were stored.
+func (s *System) wait(ctx context.Context, p *poll) (uint32, error) {
+	var expired <-chan time.Time
+	for {
+		if n := p.collect(hostNow()); n > 0 {
+			return n, nil
+		}
+		if expired == nil && p.deadline != forever {
+			expired = s.startTimer(p.deadline - hostNow())
+			defer s.timer.Stop()
+		}
+		timedOut, err := s.sleep(ctx, expired)
+		if err != nil {
+			return 0, err
+		}
+		if timedOut {
+			expired = nil // should the timer have been early, it is started again
+		}
+	}
+}
+
+// collect stores an event for each subscription that has one now.
+func (p *poll) collect(now time.Duration) (n uint32) {
+	for i := range p.subs {
+		sub := &p.subs[i]
+		r, ready := sub.check(now)
+		if !ready {
+			continue
+		}
+		b := p.out[n*eventSize:][:eventSize]
+		clear(b)
+		le.PutUint64(b, sub.userdata)
+		le.PutUint16(b[8:], uint16(sub.errno))
+		b[10] = byte(sub.event)
+		le.PutUint64(b[16:], r.Bytes)
+		if r.Hangup {
+			b[24] = eventHangup
+		}
+		n++
+	}
+	return n
+}
+
+// check says whether the subscription has an event now.
+func (sub *subscription) check(now time.Duration) (Readiness, bool) {
+	switch {
+	case sub.errno != ErrnoSuccess:
+		return Readiness{}, true
+	case sub.event == eventClock:
+		return Readiness{}, now >= sub.deadline
+	case sub.poller != nil:
+		r := sub.poller.Poll(sub.event)
+		return r, r.Ready
+	}
+	return sub.file.alwaysReady(sub.event), true
+}
+
+// alwaysReady describes a file that has no Poller: what is left to read, when that is known.
+func (d *descriptor) alwaysReady(e Event) Readiness {
+	r := Readiness{Ready: true}
+	f, ok := d.file.(Seeker)
+	if !ok || e != EventRead {
+		return r
+	}
+	st, errno := d.file.Stat()
+	pos, posErrno := f.SeekTo(0, 1)
+	if errno == ErrnoSuccess && posErrno == ErrnoSuccess && uint64(pos) < st.Size {
+		r.Bytes = st.Size - uint64(pos)
+	}
+	return r
+}
