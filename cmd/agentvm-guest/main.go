@@ -1,0 +1,18 @@
+//go:build linux
+
+// agentvm-guest is PID 1 of the virtual machine. It is built by guest/build.sh and embedded by guest/supervisor.
+package main
+
+import (
+	"os"
+
+	"agentvm/guest"
+)
+
+func main() {
+	if os.Getpid() != 1 {
+		_, _ = os.Stderr.WriteString("agentvm-guest is the init process of a virtual machine; it does nothing elsewhere\n")
+		os.Exit(2)
+	}
+	guest.Boot()
+}

@@ -1,0 +1,74 @@
+//go:build linux
+
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"agentvm/rpc"
+)
+
+// Boot is the whole life of PID 1: it mounts the root, serves the host and never returns. What it cannot do without is
+// reported in one line on the console, and then the machine powers off.
+//
+//	initramfs: /dev /proc /sys ─► vda (EROFS) + vdb or tmpfs ─► overlay ─► switch root ─► serve the control port
+func Boot() {
+	err := boot()
+	fatal(err)
+}
+
+func boot() error {
+	ignoreChildSignals()
+	if err := mountFirst(); err != nil {
+		return err
+	}
+	options, err := readOptions("/proc/cmdline")
+	if err != nil {
+		return err
+	}
+	if err := mountRoot(options); err != nil {
+		return err
+	}
+	if err := switchRoot(newRoot); err != nil {
+		return err
+	}
+	if err := mountRest(); err != nil {
+		return err
+	}
+	if err := settle(options); err != nil {
+		return err
+	}
+	return serve()
+}
+
+// serve answers the host until the machine is switched off.
+func serve() error {
+	port, err := openPort(controlPort)
+	if err != nil {
+		return err
+	}
+	s, err := New()
+	if err != nil {
+		return err
+	}
+	if err := rpc.Serve(context.Background(), port, s, nil); err != nil {
+		return fmt.Errorf("control port: %w", err)
+	}
+	return errors.New("control port was closed")
+}
+
+// fatal ends the machine so that the host sees why: the console's last line is shown to the user.
+func fatal(err error) {
+	line := "agentvm-guest: fatal: " + err.Error() + "\n"
+	if f, e := os.OpenFile("/dev/console", os.O_WRONLY|syscall.O_NOCTTY, 0); e == nil {
+		_, _ = f.WriteString(line)
+		_ = f.Close()
+	} else {
+		_, _ = os.Stderr.WriteString(line)
+	}
+	powerOff()
+}

@@ -1,0 +1,194 @@
+//go:build linux
+
+package guest
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"agentvm/rpc"
+)
+
+const (
+	// bufferLimit bounds what is read ahead of the host, for each stream. A full buffer stops reading; then the pipe
+	// fills, then the program waits.
+	bufferLimit = 192 << 10
+	// readSize is a pipe's usual capacity: one read empties it.
+	readSize = 64 << 10
+	// quietTime is how long output may pause after the exit, while another process still holds the stream, before it
+	// is cut off.
+	quietTime = 100 * time.Millisecond
+	// pace is the least time between two deliveries of small output, so that a program that writes byte by byte does
+	// not make a message of each. Output after a pause is delivered at once.
+	pace = 4 * time.Millisecond
+)
+
+// job collects the output and the end of a program that outlives the host's hold time.
+//
+//	reading ──exit──► draining ──all streams ended, or quiet──► finished
+//
+// In every state the host may release the job; then its streams are read on and thrown away, because a process that was
+// left in the background should not die of SIGPIPE.
+type job struct {
+	mu        sync.Mutex
+	room      sync.Cond     // a buffer was emptied, or discard was set
+	changed   chan struct{} // capacity 1: something a Poll may wait for
+	streams   [2]stream     // stdout, stderr
+	open      int           // streams being read
+	exit      *rpc.ExitStatus
+	discard   bool
+	lastRead  time.Time // when output last arrived, or the exit
+	delivered time.Time
+}
+
+type stream struct {
+	full, spare []byte // what Poll takes next; what the last Poll took
+}
+
+func newJob() *job {
+	j := &job{changed: make(chan struct{}, 1)}
+	j.room.L = &j.mu
+	return j
+}
+
+// read starts the goroutine that reads f into stream n and closes f at its end.
+func (j *job) read(n int, f *os.File) {
+	j.mu.Lock()
+	j.open++
+	j.mu.Unlock()
+	go j.pump(&j.streams[n], f)
+}
+
+func (j *job) pump(s *stream, f *os.File) {
+	b := make([]byte, readSize)
+	for {
+		n, err := f.Read(b)
+		j.keep(s, b[:n])
+		if err != nil { // io.EOF, or EIO from a terminal whose last user has gone
+			break
+		}
+	}
+	_ = f.Close()
+	j.mu.Lock()
+	j.open--
+	j.mu.Unlock()
+	j.wake()
+}
+
+// keep appends b to s once there is room.
+func (j *job) keep(s *stream, b []byte) {
+	j.mu.Lock()
+	for len(s.full) >= bufferLimit && !j.discard {
+		j.room.Wait()
+	}
+	if !j.discard {
+		s.full = append(s.full, b...)
+		j.lastRead = time.Now()
+	}
+	j.mu.Unlock()
+	j.wake()
+}
+
+func (j *job) wake() {
+	select {
+	case j.changed <- struct{}{}:
+	default:
+	}
+}
+
+// preload adds output that was read before the job existed.
+func (j *job) preload(stdout, stderr []byte) {
+	j.streams[0].full = stdout
+	j.streams[1].full = stderr
+}
+
+// end reports the program's exit.
+func (j *job) end(status rpc.ExitStatus) {
+	j.mu.Lock()
+	j.exit = &status
+	j.lastRead = time.Now()
+	j.mu.Unlock()
+	j.wake()
+}
+
+// abandon makes the job read its streams to their end without keeping anything.
+func (j *job) abandon() {
+	j.mu.Lock()
+	j.discard = true
+	j.streams = [2]stream{}
+	j.mu.Unlock()
+	j.room.Broadcast()
+	j.wake()
+}
+
+// Poll waits for output or the end.
+func (j *job) Poll(ctx context.Context) (rpc.Delivery, error) {
+	for {
+		d, wait, ok := j.take(time.Now())
+		if ok {
+			return d, nil
+		}
+		if err := j.sleep(ctx, wait); err != nil {
+			return rpc.Delivery{}, err
+		}
+	}
+}
+
+// sleep waits for a change, or as long as wait when that is not zero.
+func (j *job) sleep(ctx context.Context, wait time.Duration) error {
+	var timeout <-chan time.Time
+	if wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-j.changed:
+	case <-timeout:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// take returns what can be delivered now, or how long to wait if nothing happens before (0: for as long as it takes).
+func (j *job) take(now time.Time) (d rpc.Delivery, wait time.Duration, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.exit != nil && (j.open == 0 || j.discard) {
+		return j.deliver(now), 0, true
+	}
+	pending := len(j.streams[0].full) + len(j.streams[1].full)
+	if j.exit != nil { // some other process holds a stream
+		if wait = quietTime - now.Sub(j.lastRead); wait <= 0 {
+			d = j.deliver(now)
+			j.discard = true
+			j.room.Broadcast()
+			return d, 0, true
+		}
+	}
+	if pending == 0 {
+		return d, wait, false
+	}
+	if early := pace - now.Sub(j.delivered); early > 0 && pending < readSize {
+		return d, early, false
+	}
+	exit := j.exit
+	j.exit = nil // more may come
+	d = j.deliver(now)
+	j.exit = exit
+	return d, 0, true
+}
+
+// deliver empties the buffers. The caller holds mu.
+func (j *job) deliver(now time.Time) rpc.Delivery {
+	for i := range j.streams {
+		s := &j.streams[i]
+		s.full, s.spare = s.spare[:0], s.full
+	}
+	j.delivered = now
+	j.room.Broadcast()
+	return rpc.Delivery{Stdout: j.streams[0].spare, Stderr: j.streams[1].spare, Exit: j.exit}
+}

@@ -1,0 +1,87 @@
+//go:build linux
+
+package guest
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"agentvm/rpc"
+)
+
+const (
+	plain = syscall.MS_NOSUID | syscall.MS_NODEV
+	quiet = plain | syscall.MS_NOEXEC
+)
+
+type mountPoint struct {
+	kind, target string
+	flags        uintptr
+	data         string
+}
+
+// mountFirst makes what the initramfs needs, which is empty but for this program.
+func mountFirst() error {
+	for _, m := range []mountPoint{
+		{"devtmpfs", "/dev", syscall.MS_NOSUID, "mode=0755"},
+		{"proc", "/proc", quiet, ""},
+		{"sysfs", "/sys", quiet, ""},
+	} {
+		if err := m.mount(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountRest makes the rest of what programs expect, in the new root.
+func mountRest() error {
+	for _, m := range []mountPoint{
+		{"devpts", "/dev/pts", syscall.MS_NOSUID | syscall.MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666"},
+		{"tmpfs", "/dev/shm", plain, "mode=1777"},
+		{"tmpfs", "/run", plain, "mode=0755"},
+		{"tmpfs", "/tmp", plain, "mode=1777"},
+		{"cgroup2", "/sys/fs/cgroup", quiet, ""},
+	} {
+		if err := m.mount(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m mountPoint) mount() error {
+	if err := os.MkdirAll(m.target, 0o755); err != nil {
+		return err
+	}
+	if err := syscall.Mount(m.kind, m.target, m.kind, m.flags, m.data); err != nil && err != syscall.EBUSY {
+		return fmt.Errorf("mount %s on %s: %w", m.kind, m.target, err)
+	}
+	return nil
+}
+
+// mountShare mounts a 9p share of the host's.
+func mountShare(m rpc.Mount) error {
+	if !strings.HasPrefix(m.Target, "/") {
+		return &rpc.Error{Kind: rpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: "mount target " + strconv.Quote(m.Target) + " is not an absolute path"}
+	}
+	if err := os.MkdirAll(m.Target, 0o755); err != nil {
+		return err
+	}
+	size := m.MessageSize
+	if size == 0 {
+		size = 128 << 10
+	}
+	flags := uintptr(syscall.MS_NODEV)
+	if m.ReadOnly {
+		flags |= syscall.MS_RDONLY
+	}
+	data := "trans=virtio,version=9p2000.L,cache=none,access=client,msize=" + strconv.FormatUint(uint64(size), 10)
+	if err := syscall.Mount(m.Tag, m.Target, "9p", flags, data); err != nil {
+		return fmt.Errorf("mount share %s on %s: %w", m.Tag, m.Target, err)
+	}
+	return nil
+}

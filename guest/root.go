@@ -1,0 +1,102 @@
+//go:build linux
+
+package guest
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+)
+
+const (
+	lowerDir = "/lower"
+	upperDir = "/upper"
+	newRoot  = "/newroot"
+)
+
+// mountRoot mounts the image below a writable layer.
+func mountRoot(o options) error {
+	if err := awaitDevice(o.root); err != nil {
+		return fmt.Errorf("root image: %w", err)
+	}
+	for _, dir := range []string{lowerDir, upperDir, newRoot} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := syscall.Mount(o.root, lowerDir, "erofs", syscall.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("root image: mount %s as EROFS: %w", o.root, err)
+	}
+	if err := mountUpper(o); err != nil {
+		return err
+	}
+	for _, dir := range []string{upperDir + "/data", upperDir + "/work"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	data := "lowerdir=" + lowerDir + ",upperdir=" + upperDir + "/data,workdir=" + upperDir + "/work"
+	if err := syscall.Mount("overlay", newRoot, "overlay", 0, data); err != nil {
+		return fmt.Errorf("mount the overlay of the root: %w", err)
+	}
+	return nil
+}
+
+// mountUpper mounts the writable layer: the disk when there is one, else memory.
+func mountUpper(o options) error {
+	device := o.upper
+	if device == "" {
+		if _, err := os.Stat("/dev/vdb"); err != nil {
+			device = "tmpfs"
+		} else {
+			device = "/dev/vdb"
+		}
+	}
+	if device == "tmpfs" {
+		return mountPoint{"tmpfs", upperDir, 0, "mode=0755"}.mount()
+	}
+	if err := awaitDevice(device); err != nil {
+		return fmt.Errorf("writable disk: %w", err)
+	}
+	if err := syscall.Mount(device, upperDir, "ext4", syscall.MS_NOATIME, ""); err != nil {
+		return fmt.Errorf("writable disk: mount %s as ext4: %w", device, err)
+	}
+	return nil
+}
+
+// awaitDevice gives a device that the kernel is still finding a moment to appear.
+func awaitDevice(path string) error {
+	var err error
+	for range 100 {
+		if _, err = os.Stat(path); err == nil {
+			return nil
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return err
+}
+
+// switchRoot makes dir the root of this process. The initramfs stays mounted below but is emptied: its memory is this
+// program's own pages.
+func switchRoot(dir string) error {
+	for _, m := range []string{"/dev", "/proc", "/sys"} {
+		if err := os.MkdirAll(dir+m, 0o755); err != nil {
+			return err
+		}
+		if err := syscall.Mount(m, dir+m, "", syscall.MS_MOVE, ""); err != nil {
+			return fmt.Errorf("move %s to the new root: %w", m, err)
+		}
+	}
+	_ = os.Remove("/init")
+	if err := os.Chdir(dir); err != nil {
+		return err
+	}
+	if err := syscall.Mount(".", "/", "", syscall.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("move the root: %w", err)
+	}
+	if err := syscall.Chroot("."); err != nil {
+		return fmt.Errorf("change root: %w", err)
+	}
+	return os.Chdir("/")
+}

@@ -1,0 +1,64 @@
+//go:build linux
+
+package guest
+
+import (
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// settle sets what is neither a mount nor the host's to say.
+func settle(o options) error {
+	if err := syscall.Sethostname([]byte(o.hostname)); err != nil {
+		return os.NewSyscallError("set host name", err)
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	linkDevices()
+	return setLimits()
+}
+
+// linkDevices completes /dev as programs expect it. What the root or kernel lacks is not missed before it is used.
+func linkDevices() {
+	for link, target := range map[string]string{
+		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0",
+		"/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+	} {
+		_ = os.Symlink(target, link)
+	}
+	for _, device := range []string{"/dev/fuse", "/dev/net/tun"} {
+		_ = os.Chmod(device, 0o666)
+	}
+}
+
+// loopbackUp brings lo up; the kernel gives it 127.0.0.1 and ::1 by itself.
+func loopbackUp() error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer func() { _ = syscall.Close(fd) }()
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), unix.SIOCSIFFLAGS, uintptr(unsafe.Pointer(request)))
+	if errno != 0 {
+		return os.NewSyscallError("bring up lo", errno)
+	}
+	return nil
+}
+
+// setLimits sets what programs inherit: many descriptors, but not so many by default that a program which closes them
+// all takes long; no core files.
+func setLimits() error {
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 16384, Max: 1 << 20}); err != nil {
+		return os.NewSyscallError("limit of open files", err)
+	}
+	return os.NewSyscallError("limit of core files", syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 0, Max: unix.RLIM_INFINITY}))
+}
