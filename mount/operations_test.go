@@ -442,15 +442,14 @@ func TestRandomOffsets(t *testing.T) {
 	}
 	dir := t.TempDir()
 	rng := rand.New(rand.NewPCG(1, 2))
+	fill := rand.NewChaCha8([32]byte{})
 	want := make([]byte, size)
 	f := create(t, attach(t, Config{Dir: dir}), "big", p9.ReadWrite, 0o644)
 	block := make([]byte, 300<<10)
 	for written := 0; written < size*3/2; {
 		offset := rng.IntN(size)
 		data := block[:1+rng.IntN(min(len(block), size-offset))]
-		for i := range data {
-			data[i] = byte(rng.Uint32())
-		}
+		fill.Read(data)
 		if _, err := f.WriteAt(data, int64(offset)); err != nil {
 			t.Fatal(err)
 		}
@@ -482,14 +481,34 @@ func TestStatFS(t *testing.T) {
 	}
 }
 
+// TestLock speaks raw messages: the library's client forgets the fid.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "")
-	root := attach(t, Config{Dir: dir})
-	status, err := open(t, root, p9.ReadWrite, "a").Lock(1, p9.WriteLock, 0, 0, 0, "guest")
-	if err != nil || status != p9.LockStatusOK {
-		t.Error(status, err)
+	c := rawAttach(t, Config{Dir: dir}, 8192)
+	body := func(fid uint32, get bool) []byte {
+		e := encoder{buf: fidBody(fid)}
+		e.u8(1) // write lock
+		if !get {
+			e.u32(0)
+		}
+		e.u64(10)
+		e.u64(20)
+		e.u32(7)
+		e.str("guest")
+		return e.buf
 	}
-	_, err = walk(t, root, "a").Lock(1, p9.WriteLock, 0, 0, 0, "guest")
-	wantErrno(t, err, linux.EBADF)
+	c.call(msgTwalk, walkBody(0, 1, "a"))
+	if got := c.errno(msgTlock, body(1, false)); got != errBadFile {
+		t.Errorf("lock of a file that is not open: %v", got)
+	}
+	c.call(msgTlopen, append(fidBody(1), 2, 0, 0, 0))
+	if kind, reply := c.call(msgTlock, body(1, false)); kind != msgTlock+1 || !bytes.Equal(reply, []byte{0}) {
+		t.Errorf("lock: type %d, % x", kind, reply)
+	}
+	kind, reply := c.call(msgTgetlock, body(1, true))
+	want := append([]byte{2}, body(1, true)[5:]...)
+	if kind != msgTgetlock+1 || !bytes.Equal(reply, want) {
+		t.Errorf("getlock: type %d, % x, want % x", kind, reply, want)
+	}
 }
