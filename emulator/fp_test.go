@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,7 +57,7 @@ func fpCount(usual, short string) string {
 }
 
 // debianTool finds a program. Its absence skips the test, but fails it in CI, where the tools are installed.
-func debianTool(t *testing.T, name string) string {
+func debianTool(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil && os.Getenv("CI") == "true" {
@@ -67,7 +69,7 @@ func debianTool(t *testing.T, name string) string {
 	return path
 }
 
-func runFP(t *testing.T, cmd *exec.Cmd) string {
+func runFP(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -76,7 +78,7 @@ func runFP(t *testing.T, cmd *exec.Cmd) string {
 	return string(bytes.TrimSpace(out))
 }
 
-func fpSources(t *testing.T, patterns ...string) []string {
+func fpSources(t testing.TB, patterns ...string) []string {
 	t.Helper()
 	var files []string
 	for _, pattern := range patterns {
@@ -90,7 +92,7 @@ func fpSources(t *testing.T, patterns ...string) []string {
 }
 
 // compileFP compiles sources with strict warnings and returns the result's path.
-func compileFP(t *testing.T, compiler string, flags, sources []string) string {
+func compileFP(t testing.TB, compiler string, flags, sources []string) string {
 	t.Helper()
 	output := filepath.Join(t.TempDir(), "fp")
 	args := append([]string{"-std=c17", "-Wall", "-Wextra", "-Werror", "-o", output}, flags...)
@@ -106,7 +108,7 @@ func buildFPCheck(t *testing.T) string {
 		"src/test/fp_operands.c", "src/test/fp_hardware.c"))
 }
 
-func buildFPModule(t *testing.T) []byte {
+func buildFPModule(t testing.TB) []byte {
 	t.Helper()
 	flags := []string{"--target=wasm32", "-O3", "-ffreestanding", "-nostdlib", "-mbulk-memory", "-msign-ext",
 		"-mnontrapping-fptoint", "-Wl,--no-entry"}
@@ -252,4 +254,44 @@ func describeFPVector(vector []byte) string {
 	return "operation " + strconv.Itoa(int(u32(vector))) + " of fp_vectors.h, rm=" + strconv.Itoa(int(u32(vector[4:]))) +
 		" a=0x" + strconv.FormatUint(u64(vector[8:]), 16) + " b=0x" + strconv.FormatUint(u64(vector[16:]), 16) +
 		" c=0x" + strconv.FormatUint(u64(vector[24:]), 16)
+}
+
+// BenchmarkFloatingPoint measures operations in wazero, with the fast path (NX set before) and without.
+func BenchmarkFloatingPoint(b *testing.B) {
+	module := newFPModule(b, buildFPModule(b))
+	operations := []string{ // in the order of fp_vectors.h
+		"f32_add", "f32_sub", "f32_mul", "f32_div", "f32_sqrt", "f32_fma",
+		"f64_add", "f64_sub", "f64_mul", "f64_div", "f64_sqrt", "f64_fma",
+	}
+	for number, name := range operations {
+		vectors := benchmarkVectors(uint32(number), name[:3] == "f32")
+		b.Run(name+"/fast", func(b *testing.B) { benchmarkFP(b, module, vectors, fpInexact) })
+		b.Run(name+"/software", func(b *testing.B) { benchmarkFP(b, module, vectors, 0) })
+	}
+}
+
+// benchmarkVectors has numbers in [1, 2) with full fractions, so that nearly all results are inexact.
+func benchmarkVectors(operation uint32, narrow bool) []byte {
+	random := rand.New(rand.NewPCG(1, 2))
+	var vectors []byte
+	for range fpBatch {
+		vectors = binary.LittleEndian.AppendUint64(vectors, uint64(operation)) // rounding to nearest in the high half
+		for range 3 {
+			value := math.Float64bits(1 + random.Float64())
+			if narrow {
+				value = uint64(math.Float32bits(1 + random.Float32()))
+			}
+			vectors = binary.LittleEndian.AppendUint64(vectors, value)
+		}
+	}
+	return vectors
+}
+
+func benchmarkFP(b *testing.B, module *fpModule, vectors []byte, accrued uint64) {
+	batches := 0
+	for b.Loop() {
+		module.run(b, vectors, accrued)
+		batches++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(batches*fpBatch), "ns/operation")
 }

@@ -25,12 +25,12 @@ static bool f64_is_signalling(uint64_t a)
 
 static bool f32_below(uint32_t a, uint32_t b)
 {
-    return a & F32_SIGN ? a > b || (b & F32_SIGN) == 0 : (b & F32_SIGN) == 0 && a < b;
+    return a & F32_SIGN ? a > b : (b & F32_SIGN) == 0 && a < b;
 }
 
 static bool f64_below(uint64_t a, uint64_t b)
 {
-    return a & F64_SIGN ? a > b || (b & F64_SIGN) == 0 : (b & F64_SIGN) == 0 && a < b;
+    return a & F64_SIGN ? a > b : (b & F64_SIGN) == 0 && a < b;
 }
 
 // minimumNumber and maximumNumber of IEEE 754-2019: a number wins over a NaN.

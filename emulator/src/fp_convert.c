@@ -46,22 +46,19 @@ static uint64_t with_sign(bool negative, uint64_t magnitude)
     return negative ? 0 - magnitude : magnitude;
 }
 
-// Saturation raises NV alone. NaN counts as above every integer.
+// Saturation raises NV alone. NaN, which is unpacked without a sign, counts as above every integer.
 static uint64_t saturate(struct fp_number n, struct limits limits, uint32_t *flags)
 {
     *flags |= FP_NV;
-    return !fp_is_nan(n) && n.sign ? with_sign(true, limits.negative) : limits.positive;
+    return n.sign ? with_sign(true, limits.negative) : limits.positive;
 }
 
-// Rounds a finite number below 2^64 to an integral magnitude. *discarded tells whether it was inexact.
-static uint64_t round_to_integer(struct fp_number n, unsigned rm, bool *discarded)
+// Rounds a finite number below 2^63 to an integral magnitude.
+static uint64_t round_to_integer(struct fp_number n, unsigned rm, bool *inexact)
 {
     int32_t fraction_bits = 63 - n.exponent;
     uint64_t whole, fraction;
 
-    *discarded = false;
-    if (fraction_bits == 0)
-        return n.significand;
     if (fraction_bits < 64) {
         whole = n.significand >> fraction_bits;
         fraction = n.significand << (64 - fraction_bits);
@@ -69,17 +66,17 @@ static uint64_t round_to_integer(struct fp_number n, unsigned rm, bool *discarde
         whole = 0;
         fraction = fp_shift_right_jam(n.significand, fraction_bits - 64);
     }
-    *discarded = fraction != 0;
+    *inexact = fraction != 0;
     return whole + fp_rounds_up(rm, n.sign, whole & 1, fraction);
 }
 
-// The value modulo 2^64.
+// The value modulo 2^64. A number of 2^63 or more that fits is an integer: truncation has served it already.
 static FP_SOFTWARE uint64_t soft_to_integer(uint64_t bits, struct limits limits, unsigned rm, uint32_t *flags)
 {
     struct fp_number n = fp_unpack64(bits);
     if (n.class == FP_CLASS_ZERO)
         return 0;
-    if (n.class != FP_CLASS_FINITE || n.exponent > 63)
+    if (n.class != FP_CLASS_FINITE || n.exponent > 62)
         return saturate(n, limits, flags);
     bool inexact;
     uint64_t magnitude = round_to_integer(n, rm, &inexact);

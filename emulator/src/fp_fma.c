@@ -159,9 +159,10 @@ static double product_error(double a, double b, double product)
     return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;
 }
 
-// a * b + c rounded to nearest, for moderate a and b and c below 2^901: no step overflows or loses bits. The exact
-// value is sum + (sum_error + product_error). The parenthesis is inexact only without cancellation in the sum (else
-// sum_error is 0), and then lies more than fifty bits below the result, so rounding it to odd changes nothing.
+// a * b + c rounded to nearest, for moderate a and b and finite c: no step overflows or loses bits (a product below
+// 2^802 cannot carry the largest number over). The exact value is sum + (sum_error + product_error). The parenthesis
+// is inexact only without cancellation in the sum (else sum_error is 0), and then its last place lies more than fifty
+// bits below the result's, so rounding it to odd changes nothing. An exact zero is +0, as it should be to nearest.
 static double fma_to_nearest(double a, double b, double c)
 {
     double product = a * b, low = product_error(a, b, product);
@@ -172,10 +173,7 @@ static double fma_to_nearest(double a, double b, double c)
 
 uint64_t f64_fma(uint64_t a, uint64_t b, uint64_t c, unsigned rm, uint32_t *flags)
 {
-    if (rm == FP_RNE && *flags & FP_NX && is_moderate(a) && is_moderate(b) && (c >> 52 & 0x7ff) < 1023 + 901) {
-        double result = fma_to_nearest(f64_value(a), f64_value(b), f64_value(c));
-        if (result != 0) // an exact zero's sign needs care
-            return f64_bits(result);
-    }
+    if (rm == FP_RNE && *flags & FP_NX && is_moderate(a) && is_moderate(b) && f64_is_finite(c))
+        return f64_bits(fma_to_nearest(f64_value(a), f64_value(b), f64_value(c)));
     return soft_fma64(a, b, c, rm, flags);
 }

@@ -33,15 +33,14 @@ static inline uint64_t round_magnitude(struct fp_number n, struct format f, unsi
     int32_t field = n.exponent + (max_field >> 1);
     bool tiny = false;
 
-    if (field >= max_field)
-        return overflow(n.sign, f, rm, flags);
     if (field < 1) {
         tiny = field < 0 || round_significand(n.sign, n.significand, f.precision, rm) >> f.precision == 0;
         n.significand = fp_shift_right_jam(n.significand, 1 - field);
         field = 1;
     }
     uint64_t kept = round_significand(n.sign, n.significand, f.precision, rm);
-    // The implicit bit adds one to the exponent field; so does a carry out of the significand.
+    // The implicit bit adds one to the exponent field; so does a carry out of the significand. No operation makes a
+    // field of 4096, so one above the format's range is still seen as such.
     uint64_t encoded = ((uint64_t)(field - 1) << (f.precision - 1)) + kept;
     if (encoded >= infinity_of(f))
         return overflow(n.sign, f, rm, flags);

@@ -187,11 +187,82 @@ static uint64_t random_integer(uint64_t *state)
     }
 }
 
-static void random_numbers(struct fp_vector *v, struct fp_format f, uint64_t *state)
+// Zero, one, infinity, a quiet or a signalling NaN, the smallest or largest numbers.
+static uint64_t special_operand(struct fp_format f, uint64_t *state)
+{
+    const int top = max_field(f);
+    const uint64_t quiet = 1ull << (f.precision - 2);
+    bool sign = fp_random(state) & 1;
+    switch (below(state, 8)) {
+    case 0:
+        return encode(f, sign, bias(f), 0);
+    case 1:
+        return encode(f, sign, top, 0);
+    case 2:
+        return encode(f, sign, top, quiet | random_fraction(f, state));
+    case 3:
+        return encode(f, sign, top, 1 + random_fraction(f, state) % (quiet - 1));
+    case 4:
+        return encode(f, sign, 0, 1);
+    case 5:
+        return encode(f, sign, top - 1, ~0ull);
+    default:
+        return encode(f, sign, 0, 0);
+    }
+}
+
+static void special_numbers(struct fp_vector *v, struct fp_format f, uint64_t *state)
+{
+    v->a = special_operand(f, state);
+    v->b = special_operand(f, state);
+    v->c = special_operand(f, state);
+}
+
+// A product of half a unit in the addend's last place and one bit far below, which alone decides a tie:
+// (x + 1)(x^2 - x + 1) = x^3 + 1 for a power of two x.
+static void nearly_tied_numbers(struct fp_vector *v, struct fp_format f, uint64_t *state)
+{
+    const int log_x = f.precision / 2, unused = f.precision - 2 * log_x; // x^2 - x + 1 has 2 * log_x bits
+    const uint64_t x = 1ull << log_x;
+    v->a = encode(f, fp_random(state) & 1, bias(f), (x + 1) << (f.precision - 1 - log_x));
+    v->b = encode(f, false, bias(f), (x * x - x + 1) << unused);
+    v->c = encode(f, fp_random(state) & 1, bias(f) + f.precision + 1, random_fraction(f, state));
+}
+
+// A product just below the smallest normal number, which rounds up to it and is tiny or not depending on e: the
+// smallest normal number times (1 + e)(1 - e), or times 1 - e alone.
+static void barely_normal_numbers(struct fp_vector *v, struct fp_format f, uint64_t *state)
+{
+    const int last = f.precision - 1, scale = (int)below(state, (unsigned)f.precision);
+    const bool alone = fp_random(state) & 1;
+    const int log_e = alone ? f.precision - (int)below(state, 3) : f.precision / 2 - 1 + (int)below(state, 5);
+    v->a = encode(f, fp_random(state) & 1, bias(f) - 1 - scale, alone ? 0 : 1ull << (last - log_e));
+    v->b = encode(f, fp_random(state) & 1, 1 + scale, ~0ull << (last - log_e + 1));
+    v->c = encode(f, fp_random(state) & 1, 0, random_fraction(f, state) & 1);
+}
+
+static void related_numbers(struct fp_vector *v, struct fp_format f, uint64_t *state)
 {
     v->a = random_operand(f, state);
     v->b = random_partner(f, v->a, state);
     v->c = random_addend(f, v->a, v->b, state);
+}
+
+static void random_numbers(struct fp_vector *v, struct fp_format f, uint64_t *state)
+{
+    switch (below(state, 16)) {
+    case 0:
+        special_numbers(v, f, state);
+        break;
+    case 1:
+        nearly_tied_numbers(v, f, state);
+        break;
+    case 2:
+        barely_normal_numbers(v, f, state);
+        break;
+    default:
+        related_numbers(v, f, state);
+    }
     if (f.precision == 24) {
         v->a = (uint32_t)v->a;
         v->b = (uint32_t)v->b;
