@@ -25,6 +25,8 @@ const (
 	inodeExtended          = 1
 	xattrHeaderSize        = 12
 	xattrEntrySize         = 4
+	chunkIndexes           = 1 << 5 // chunks are described by 8-byte indexes, not by 4-byte block numbers
+	chunkIndexSize         = 8
 	maxXattrBody           = xattrHeaderSize + 65534*4
 	noBlock         uint32 = 0xFFFFFFFF // a chunk without data: reads as zeros
 )

@@ -144,7 +144,10 @@ func placeInodes(nodes []*node) {
 			position += blockSize - position%blockSize
 		}
 		n.slot = position / slotSize
-		position += inodeSize + uint64(len(n.xattrs)) + inlineBytes(n) + uint64(4*len(n.chunks))
+		position += inodeSize + uint64(len(n.xattrs)) + inlineBytes(n)
+		if len(n.chunks) > 0 {
+			position = (position+chunkIndexSize-1)&^(chunkIndexSize-1) + uint64(len(n.chunks))*chunkIndexSize
+		}
 		position = (position + slotSize - 1) &^ (slotSize - 1)
 	}
 }
@@ -223,12 +226,16 @@ func (b *diskBuilder) writeMetadata(nodes []*node) (int64, error) {
 
 // record is n's inode with its attributes and what follows it.
 func (n *node) record(serial uint32) []byte {
-	b := encodeInode(make([]byte, 0, inodeSize+len(n.xattrs)+len(n.inline)+4*len(n.chunks)), n, serial)
+	b := encodeInode(make([]byte, 0, inodeSize+len(n.xattrs)+len(n.inline)+chunkIndexSize*(len(n.chunks)+1)), n, serial)
 	b = append(b, n.xattrs...)
 	if n.layout == layoutInline {
 		b = append(b, n.inline...)
 	}
+	if len(n.chunks) > 0 {
+		b = append(b, zeros[:-len(b)&(chunkIndexSize-1)]...)
+	}
 	for _, block := range n.chunks {
+		b = binary.LittleEndian.AppendUint32(b, 0) // device 0: this disk
 		b = binary.LittleEndian.AppendUint32(b, block)
 	}
 	return b

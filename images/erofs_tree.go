@@ -38,7 +38,7 @@ func (n *node) isDir() bool { return n.mode&typeMask == typeDir }
 func (n *node) union() uint32 {
 	switch {
 	case n.layout == layoutChunked:
-		return chunkBits
+		return chunkBits | chunkIndexes
 	case n.mode&typeMask == typeChar || n.mode&typeMask == typeBlock:
 		return n.device
 	}

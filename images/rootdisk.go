@@ -56,7 +56,7 @@ type diskFacts struct {
 // to back; disk is written without gaps except for its first block, which is written last.
 func buildRootDisk(ctx context.Context, disk io.WriterAt, archive io.Reader, limits Limits) (diskFacts, error) {
 	b := newDiskBuilder(disk)
-	if err := b.addLayer(ctx, archive, limits.withDefaults()); err != nil {
+	if err := b.addLayer(ctx, &contextReader{ctx, archive}, limits.withDefaults()); err != nil {
 		return diskFacts{}, err
 	}
 	arch, err := b.architecture()
