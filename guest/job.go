@@ -35,6 +35,7 @@ type job struct {
 	mu        sync.Mutex
 	room      sync.Cond     // a buffer was emptied, or discard was set
 	changed   chan struct{} // capacity 1: something a Poll may wait for
+	files     *files        // where the goroutines and their files are known
 	streams   [2]stream     // stdout, stderr
 	open      int           // streams being read
 	exit      *rpc.ExitStatus
@@ -47,8 +48,40 @@ type stream struct {
 	full, spare []byte // what Poll takes next; what the last Poll took
 }
 
-func newJob() *job {
-	j := &job{changed: make(chan struct{}, 1)}
+// files are the streams that goroutines read, so that whoever ends the supervisor can end them.
+type files struct {
+	mu   sync.Mutex
+	open map[*os.File]struct{}
+	wait sync.WaitGroup
+}
+
+func (f *files) add(file *os.File) {
+	f.wait.Add(1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open[file] = struct{}{}
+}
+
+func (f *files) remove(file *os.File) {
+	_ = file.Close()
+	f.mu.Lock()
+	delete(f.open, file)
+	f.mu.Unlock()
+	f.wait.Done()
+}
+
+// close ends all reading.
+func (f *files) close() {
+	f.mu.Lock()
+	for file := range f.open {
+		_ = file.Close()
+	}
+	f.mu.Unlock()
+	f.wait.Wait()
+}
+
+func newJob(f *files) *job {
+	j := &job{changed: make(chan struct{}, 1), files: f}
 	j.room.L = &j.mu
 	return j
 }
@@ -58,6 +91,7 @@ func (j *job) read(n int, f *os.File) {
 	j.mu.Lock()
 	j.open++
 	j.mu.Unlock()
+	j.files.add(f)
 	go j.pump(&j.streams[n], f)
 }
 
@@ -70,11 +104,11 @@ func (j *job) pump(s *stream, f *os.File) {
 			break
 		}
 	}
-	_ = f.Close()
 	j.mu.Lock()
 	j.open--
 	j.mu.Unlock()
 	j.wake()
+	j.files.remove(f)
 }
 
 // keep appends b to s once there is room.

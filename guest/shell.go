@@ -114,7 +114,7 @@ func (sh *shell) launch(r rpc.Request, u account) error {
 	if len(r.Args) > 0 && r.Args[0] != "" {
 		path = r.Args[0]
 	}
-	sh.p = &program{s: sh.s, job: newJob(), exited: make(chan struct{}), user: u}
+	sh.p = &program{s: sh.s, job: newJob(&sh.s.files), exited: make(chan struct{}), user: u}
 	if err := sh.s.admit(sh.p); err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (sh *shell) begin(r rpc.Request) (*command, error) {
 		return nil, &rpc.Error{Kind: rpc.KindState, Errno: int32(syscall.EBUSY), Message: "the shell is running another command"}
 	}
 	sh.count++
-	c := &command{job: newJob(), sh: sh, name: strconv.Itoa(sh.count), done: make(chan struct{})}
+	c := &command{job: newJob(&sh.s.files), sh: sh, name: strconv.Itoa(sh.count), done: make(chan struct{})}
 	line, err := c.prepare(r)
 	if err == nil {
 		_, err = sh.script.WriteString(line)

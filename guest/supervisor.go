@@ -24,6 +24,7 @@ type Supervisor struct {
 	users  accounts
 	null   int // /dev/null, shared by programs without input
 	tasks  sync.WaitGroup
+	files  files
 
 	mu       sync.Mutex
 	env      []string // of Start
@@ -41,6 +42,7 @@ func New() (*Supervisor, error) {
 	return &Supervisor{
 		reaper: newReaper(), groups: newGroups(groupRoot), null: null,
 		users:    accounts{passwd: "/etc/passwd", group: "/etc/group"},
+		files:    files{open: make(map[*os.File]struct{})},
 		programs: make(map[*program]struct{}),
 	}, nil
 }
@@ -54,6 +56,7 @@ func (s *Supervisor) Close() error {
 	s.mu.Unlock()
 	s.reaper.close()
 	s.tasks.Wait()
+	s.files.close()
 	s.groups.close()
 	return syscall.Close(s.null)
 }
@@ -95,7 +98,7 @@ func (s *Supervisor) Exec(ctx context.Context, r rpc.Request) (rpc.Program, rpc.
 	if err != nil {
 		return nil, rpc.Delivery{}, err
 	}
-	p := &program{s: s, job: newJob(), exited: make(chan struct{})}
+	p := &program{s: s, job: newJob(&s.files), exited: make(chan struct{})}
 	if err := s.admit(p); err != nil {
 		return nil, rpc.Delivery{}, err
 	}
