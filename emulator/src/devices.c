@@ -14,11 +14,11 @@ void devices_init(void) {
 }
 
 void devices_poll(uint64_t ready) {
-    if (!ready)
-        return;
     for (unsigned slot = 0; slot < VIRTIO_SLOTS; slot++) {
         struct virtio_device *device = &virtio_devices[slot];
-        if (device->class && device->class->poll && virtio_live(device))
+        if (device->backlog)
+            virtio_resume(device);
+        if (ready && device->class && device->class->poll && virtio_live(device))
             device->class->poll(device, ready);
     }
 }

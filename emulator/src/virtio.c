@@ -77,6 +77,19 @@ void virtio_config_changed(struct virtio_device *device) {
         interrupt(device, INTERRUPT_CONFIG);
 }
 
+void virtio_later(struct virtio_device *device, unsigned queue) {
+    device->backlog |= 1u << queue;
+    virtio_interrupt_queue(device);
+}
+
+void virtio_resume(struct virtio_device *device) {
+    uint32_t backlog = device->backlog;
+    device->backlog = 0;
+    for (unsigned i = 0; i < device->class->queues; i++)
+        if ((backlog >> i & 1) && device->queues[i].enabled && virtio_live(device))
+            device->class->notify(device, i);
+}
+
 struct virtio_device *virtio_attach(unsigned slot, const struct virtio_class *class, uint64_t features) {
     struct virtio_device *device = &virtio_devices[slot];
     __builtin_memset(device, 0, sizeof *device);
@@ -89,7 +102,7 @@ struct virtio_device *virtio_attach(unsigned slot, const struct virtio_class *cl
 static void reset(struct virtio_device *device) {
     device->accepted = 0;
     device->status = 0;
-    device->interrupts = 0;
+    device->interrupts = device->backlog = 0;
     device->offered_select = device->accepted_select = device->queue_select = 0;
     __builtin_memset(device->queues, 0, sizeof device->queues);
     device->class->reset(device);
@@ -240,6 +253,7 @@ static void write_register(struct virtio_device *device, uint32_t offset, uint32
     case REG_INTERRUPT_ACK:
         device->interrupts &= ~value;
         update_interrupt(device);
+        virtio_resume(device);
         break;
     case REG_STATUS: write_status(device, value); break;
     default: write_queue(device, offset, value); break;

@@ -35,6 +35,7 @@ struct virtio_device {
     uint32_t slot, status, interrupts;
     uint32_t offered_select, accepted_select, queue_select;
     uint32_t config_generation, config_size;
+    uint32_t backlog; // queues, a bit each, that the device left before they were empty (virtio_later)
     uint8_t config[VIRTIO_CONFIG_MAX];
     struct virtqueue queues[VIRTIO_QUEUES];
 };
@@ -65,6 +66,11 @@ bool virtio_has(const struct virtio_device *device, uint64_t feature);
 // virtio_fail answers a driver that broke the protocol: DEVICE_NEEDS_RESET (section 2.1.2). No queue is touched again
 // until the driver resets the device.
 void virtio_fail(struct virtio_device *device);
+
+// virtio_later asks for another notify of a queue that holds more than one call should do. It comes when the driver has
+// seen the interrupt that this raises, or with the next poll.
+void virtio_later(struct virtio_device *device, unsigned queue);
+void virtio_resume(struct virtio_device *device);
 
 // virtio_config_changed tells the driver that device->config holds something new.
 void virtio_config_changed(struct virtio_device *device);

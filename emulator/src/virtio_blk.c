@@ -26,9 +26,10 @@ enum {
     CONFIG_SIZE = 60,
 };
 
-// One request moves at most TRANSFER_MAX bytes and clears at most ZEROES_MAX sectors in each of RANGES_MAX ranges, so
-// that the time of a call has a bound.
-enum { BLK_QUEUE_SIZE = 256, SEGMENTS_MAX = BLK_QUEUE_SIZE - 2, TRANSFER_MAX = 64 << 20, ZEROES_MAX = 8192, RANGES_MAX = 16 };
+// One request moves at most TRANSFER_MAX bytes and clears at most ZEROES_MAX sectors in each of RANGES_MAX ranges; after
+// BATCH_MAX bytes the other requests wait for the next call, so that the guest's timers and Go get their turn.
+enum { BLK_QUEUE_SIZE = 256, SEGMENTS_MAX = BLK_QUEUE_SIZE - 2, TRANSFER_MAX = 64 << 20, BATCH_MAX = 1 << 20 };
+enum { ZEROES_MAX = BATCH_MAX / SECTOR, RANGES_MAX = 1 };
 
 static uint64_t disk_sectors[MAX_DISKS];
 
@@ -145,7 +146,7 @@ static uint8_t request(unsigned disk) {
 // is no request.
 static void blk_notify(struct virtio_device *device, unsigned index) {
     struct virtqueue *queue = &device->queues[index];
-    while (virtqueue_peek(device, queue, 0, &chain)) {
+    for (uint64_t moved = 0; moved < BATCH_MAX && virtqueue_peek(device, queue, 0, &chain);) {
         if (chain.readable_bytes < HEADER_SIZE || chain.writable_bytes == 0) {
             virtio_fail(device);
             return;
@@ -154,9 +155,12 @@ static void blk_notify(struct virtio_device *device, unsigned index) {
         uint8_t status = request(disk_of(device));
         chain_store(&chain, chain.writable_bytes - 1, &status, 1);
         virtqueue_give(queue, chain.head, chain.writable_bytes);
+        moved += (uint64_t)chain.readable_bytes + chain.writable_bytes;
     }
     virtqueue_want_notify(device, queue, true);
     virtqueue_signal(device, queue);
+    if (virtqueue_waiting(device, queue) > 0)
+        virtio_later(device, index);
 }
 
 static void blk_reset(struct virtio_device *device) { (void)device; }

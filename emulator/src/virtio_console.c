@@ -84,12 +84,17 @@ static void deliver(struct virtio_device *device, struct virtqueue *queue, uint3
     }
 }
 
+// is_open: without the control queues there is one port, and it is always open (section 5.3.4).
+static bool is_open(const struct virtio_device *device, unsigned port) {
+    return ports[port].open || (port == 0 && !virtio_has(device, F_MULTIPORT));
+}
+
 // receive reads while there are bytes and buffers. An end of file counts as "no bytes now": a stream may be opened
 // again, and its ready bit tells.
 static void receive(struct virtio_device *device, unsigned index) {
     struct port *port = &ports[index];
     struct virtqueue *queue = &device->queues[receive_queue(index)];
-    while (port->open && port->readable && port->in_fd >= 0) {
+    while (is_open(device, index) && port->readable && port->in_fd >= 0) {
         uint32_t room = gather(device, queue, CHAIN_WRITABLE, 0), done = 0;
         if (batch.chains > 0 && room == 0)
             virtio_fail(device); // a buffer that takes nothing would stop the port for ever

@@ -202,6 +202,78 @@ static void console_reads(void) {
     CHECK(!next_used(&in[1], &head, &len)); // closed again
 }
 
+static void console_single_port(void) {
+    uint32_t head, len;
+    machine_start();
+    driver_start(0, 0); // no MULTIPORT
+    in[0] = queue_setup(0, 0, 16);
+    out[0] = queue_setup(0, 1, 16);
+    driver_ok(0);
+    uint64_t buffer = receive_buffer(0, 16);
+    kick(&in[0]);
+    host_send(FD_IN, "ls\n", 3);
+    devices_poll(1ull << FD_IN);
+    CHECK(next_used(&in[0], &head, &len));
+    CHECK_EQ(len, 3);
+    CHECK(memcmp(guest(buffer), "ls\n", 3) == 0);
+}
+
+static void console_end_of_file(void) {
+    uint32_t head, len;
+    machine_start();
+    console_start(0);
+    say(1, 6, 1);
+    receive_buffer(1, 16);
+    kick(&in[1]);
+    streams[FD_CONTROL].read_max = 0; // reads succeed with nothing
+    host_send(FD_CONTROL, "x", 1);
+    devices_poll(1ull << FD_CONTROL);
+    uint32_t reads = streams[FD_CONTROL].reads;
+    kick(&in[1]);
+    CHECK_EQ(streams[FD_CONTROL].reads, reads);
+    streams[FD_CONTROL].read_max = UINT32_MAX; // opened again
+    devices_poll(1ull << FD_CONTROL);
+    CHECK(next_used(&in[1], &head, &len));
+    CHECK_EQ(len, 1);
+}
+
+// Buffers of the guest that break a promise of the device's protocol, rather than of the ring.
+static void console_bad_buffers(void) {
+    machine_start();
+    console_start(0);
+    uint64_t buffer = guest_alloc(16);
+    add_chain(&in[1], (struct buffer[]){{buffer, 16, false}}, 1); // nothing to write to
+    say(1, 6, 1);
+    CHECK(needs_reset(0));
+
+    machine_start();
+    console_start(0);
+    add_chain(&control_in, (struct buffer[]){{buffer, 7, true}}, 1); // too short for an event
+    say(0, 0, 1);
+    CHECK(needs_reset(0));
+
+    machine_start();
+    console_start(0);
+    streams[FD_CONTROL].out_room = 6;
+    send_text(1, "0123456789", 1);
+    kick(&out[1]);
+    put_descriptor(&out[1], 0, buffer, 2, 0, 0); // shorter than what the host has taken of it
+    streams[FD_CONTROL].out_room = UINT32_MAX;
+    devices_poll(1ull << FD_CONTROL);
+    CHECK(needs_reset(0));
+}
+
+static void console_no_output(void) {
+    uint32_t head, len;
+    machine_configure();
+    config.console_out_fd = -1;
+    devices_init();
+    console_start(0);
+    send_text(0, "lost", 1);
+    kick(&out[0]);
+    CHECK(next_used(&out[0], &head, &len));
+}
+
 static void console_scatters(void) {
     uint32_t head, len;
     machine_start();
@@ -364,6 +436,49 @@ static void share_server_gone(void) {
     expect_error(reply, 5);
 }
 
+// The chain that waits is changed so that it has no room for an answer.
+static void share_chain_changed(void) {
+    machine_start();
+    share_start();
+    uint64_t reply = ask(5, "", 64);
+    put_descriptor(&share, 0, reply, 8, 2, 0);
+    respond(5, "more than one byte");
+    devices_poll(1ull << FD_SHARE);
+    CHECK(needs_reset(SLOT_SHARE));
+
+    machine_start();
+    share_start();
+    ask(5, "", 64);
+    put_descriptor(&share, 0, 0, 8, 2, 0);
+    respond(5, "");
+    devices_poll(1ull << FD_SHARE);
+    CHECK(needs_reset(SLOT_SHARE));
+
+    machine_start();
+    share_start();
+    ask(5, "", 64);
+    put_descriptor(&share, 0, 0, 8, 2, 0);
+    streams[FD_SHARE].error = WASI_EIO;
+    devices_poll(1ull << FD_SHARE);
+    CHECK(needs_reset(SLOT_SHARE));
+}
+
+static void share_fails_while_sending(void) {
+    machine_start();
+    share_start();
+    streams[FD_SHARE].error = WASI_EIO;
+    expect_error(ask(5, "", 64), 5);
+}
+
+static void share_head_twice(void) {
+    machine_start();
+    share_start();
+    ask(5, "", 64);
+    make_available(&share, 0);
+    kick(&share);
+    CHECK(needs_reset(SLOT_SHARE));
+}
+
 static void share_reset_keeps_stream(void) {
     uint32_t head, len;
     machine_start();
@@ -404,6 +519,10 @@ const struct test stream_tests[] = {
     {"console/write to a closed host", console_write_to_closed_host},
     {"console/reads when open", console_reads},
     {"console/scatters", console_scatters},
+    {"console/single port", console_single_port},
+    {"console/end of file", console_end_of_file},
+    {"console/bad buffers", console_bad_buffers},
+    {"console/no output", console_no_output},
     {"console/reset forgets a half-written chain", console_reset_forgets},
     {"9p/replies out of order", share_replies_out_of_order},
     {"9p/messages in pieces", share_pieces},
@@ -412,5 +531,8 @@ const struct test stream_tests[] = {
     {"9p/server gone", share_server_gone},
     {"9p/reset keeps the stream whole", share_reset_keeps_stream},
     {"9p/request of wrong size", share_bad_size},
+    {"9p/waiting chain changed", share_chain_changed},
+    {"9p/server fails while sending", share_fails_while_sending},
+    {"9p/chain made available twice", share_head_twice},
     {0},
 };
