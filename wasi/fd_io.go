@@ -11,7 +11,7 @@ func fdRead(ctx context.Context, s *System, mod api.Module, stack []uint64) Errn
 	if errno != ErrnoSuccess {
 		return errno
 	}
-	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	v, errno := iovecsAt(mod.Memory(), uint32(stack[1]), uint32(stack[2]))
 	if errno != ErrnoSuccess {
 		return errno
 	}
@@ -27,7 +27,7 @@ func fdWrite(ctx context.Context, s *System, mod api.Module, stack []uint64) Err
 	if errno != ErrnoSuccess {
 		return errno
 	}
-	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	v, errno := iovecsAt(mod.Memory(), uint32(stack[1]), uint32(stack[2]))
 	if errno != ErrnoSuccess {
 		return errno
 	}
@@ -43,11 +43,11 @@ func (s *System) read(ctx context.Context, mod api.Module, d *descriptor, v iove
 	if d.reader == nil || d.base&RightFdRead == 0 {
 		return 0, ErrnoBadf
 	}
-	if errno := v.check(mod); errno != ErrnoSuccess {
+	if errno := v.check(mod.Memory()); errno != ErrnoSuccess {
 		return 0, errno
 	}
 	for {
-		n, errno := readVec(mod, d.reader, v)
+		n, errno := readVec(mod.Memory(), d.reader, v)
 		if errno != ErrnoAgain || d.flags&FdNonblock != 0 {
 			return n, errno
 		}
@@ -61,11 +61,11 @@ func (s *System) write(ctx context.Context, mod api.Module, d *descriptor, v iov
 	if d.writer == nil || d.base&RightFdWrite == 0 {
 		return 0, ErrnoBadf
 	}
-	if errno := v.check(mod); errno != ErrnoSuccess {
+	if errno := v.check(mod.Memory()); errno != ErrnoSuccess {
 		return 0, errno
 	}
 	for {
-		n, errno := writeVec(mod, d.writer, v)
+		n, errno := writeVec(mod.Memory(), d.writer, v)
 		if errno != ErrnoAgain || d.flags&FdNonblock != 0 {
 			return n, errno
 		}
@@ -75,10 +75,10 @@ func (s *System) write(ctx context.Context, mod api.Module, d *descriptor, v iov
 
 // readVec reads into one buffer after the other until one is not filled. An error after some bytes is left for the next
 // call. It repeats writeVec because a function value for the method would be allocated at each call.
-func readVec(mod api.Module, r Reader, v iovecs) (uint32, Errno) {
+func readVec(mem api.Memory, r Reader, v iovecs) (uint32, Errno) {
 	var total uint32
 	for len(v) > 0 {
-		p, rest, errno := v.next(mod)
+		p, rest, errno := v.next(mem)
 		if errno != ErrnoSuccess {
 			return 0, errno
 		}
@@ -99,10 +99,10 @@ func readVec(mod api.Module, r Reader, v iovecs) (uint32, Errno) {
 }
 
 // writeVec writes one buffer after the other until one is not taken whole.
-func writeVec(mod api.Module, w Writer, v iovecs) (uint32, Errno) {
+func writeVec(mem api.Memory, w Writer, v iovecs) (uint32, Errno) {
 	var total uint32
 	for len(v) > 0 {
-		p, rest, errno := v.next(mod)
+		p, rest, errno := v.next(mem)
 		if errno != ErrnoSuccess {
 			return 0, errno
 		}
@@ -133,7 +133,7 @@ func fdPread(_ context.Context, s *System, mod api.Module, stack []uint64) Errno
 	var total uint32
 	for len(v) > 0 {
 		var p []byte
-		if p, v, errno = v.next(mod); errno != ErrnoSuccess {
+		if p, v, errno = v.next(mod.Memory()); errno != ErrnoSuccess {
 			return errno
 		}
 		n, errno := d.readerAt.Pread(p, offset+int64(total))
@@ -159,7 +159,7 @@ func fdPwrite(_ context.Context, s *System, mod api.Module, stack []uint64) Errn
 	var total uint32
 	for len(v) > 0 {
 		var p []byte
-		if p, v, errno = v.next(mod); errno != ErrnoSuccess {
+		if p, v, errno = v.next(mod.Memory()); errno != ErrnoSuccess {
 			return errno
 		}
 		n, errno := d.writerAt.Pwrite(p, offset+int64(total))
@@ -183,11 +183,11 @@ func (s *System) positional(mod api.Module, stack []uint64, right Rights) (*desc
 	if _, ok := d.file.(*dir); ok || d.base&right == 0 {
 		return nil, nil, 0, ErrnoBadf
 	}
-	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	v, errno := iovecsAt(mod.Memory(), uint32(stack[1]), uint32(stack[2]))
 	if errno != ErrnoSuccess {
 		return nil, nil, 0, errno
 	}
-	if errno := v.check(mod); errno != ErrnoSuccess {
+	if errno := v.check(mod.Memory()); errno != ErrnoSuccess {
 		return nil, nil, 0, errno
 	}
 	offset := int64(stack[3])

@@ -36,11 +36,11 @@ func putUint64(mod api.Module, ptr uint32, v uint64) Errno {
 type iovecs []byte
 
 // iovecsAt returns the array of count pairs at ptr.
-func iovecsAt(mod api.Module, ptr, count uint32) (iovecs, Errno) {
+func iovecsAt(mem api.Memory, ptr, count uint32) (iovecs, Errno) {
 	if count > maxIovecs {
 		return nil, ErrnoInval
 	}
-	b, ok := view(mod, ptr, count*8)
+	b, ok := mem.Read(ptr, count*8)
 	if !ok {
 		return nil, ErrnoFault
 	}
@@ -48,19 +48,23 @@ func iovecsAt(mod api.Module, ptr, count uint32) (iovecs, Errno) {
 }
 
 // next splits the first buffer off.
-func (v iovecs) next(mod api.Module) ([]byte, iovecs, Errno) {
-	b, ok := view(mod, le.Uint32(v), le.Uint32(v[4:]))
+func (v iovecs) next(mem api.Memory) ([]byte, iovecs, Errno) {
+	b, ok := mem.Read(le.Uint32(v), le.Uint32(v[4:]))
 	if !ok {
 		return nil, nil, ErrnoFault
 	}
 	return b, v[8:], ErrnoSuccess
 }
 
-// check returns ErrnoFault when a buffer is not inside of memory, so that a call fails before it has an effect.
-func (v iovecs) check(mod api.Module) Errno {
+// check returns ErrnoFault when a buffer is not inside of memory, so that a call fails before it has an effect. A single
+// buffer needs no check beforehand.
+func (v iovecs) check(mem api.Memory) Errno {
+	if len(v) <= 8 {
+		return ErrnoSuccess
+	}
 	var errno Errno
 	for len(v) > 0 && errno == ErrnoSuccess {
-		_, v, errno = v.next(mod)
+		_, v, errno = v.next(mem)
 	}
 	return errno
 }

@@ -146,23 +146,27 @@ func (s *System) deadline(id uint32, timeout uint64, flags uint16, now time.Dura
 
 // wait sleeps until there is an event and returns how many were stored.
 func (s *System) wait(ctx context.Context, p *poll) (uint32, error) {
-	var expired <-chan time.Time
-	for {
-		if n := p.collect(hostNow()); n > 0 {
-			return n, nil
-		}
-		if expired == nil && p.deadline != forever {
-			expired = s.startTimer(p.deadline - hostNow())
-			defer s.timer.Stop()
-		}
+	if n := p.collect(hostNow()); n > 0 || p.deadline == forever {
+		return s.sleepUntilEvent(ctx, p, n, nil)
+	}
+	expired := s.startTimer(p.deadline - hostNow())
+	n, err := s.sleepUntilEvent(ctx, p, 0, expired)
+	s.timer.Stop()
+	return n, err
+}
+
+// sleepUntilEvent sleeps until there is an event, n of which are stored already.
+func (s *System) sleepUntilEvent(ctx context.Context, p *poll, n uint32, expired <-chan time.Time) (uint32, error) {
+	for n == 0 {
 		timedOut, err := s.sleep(ctx, expired)
 		if err != nil {
 			return 0, err
 		}
-		if timedOut {
-			expired = nil // should the timer have been early, it is started again
+		if n = p.collect(hostNow()); n == 0 && timedOut {
+			s.timer.Reset(p.deadline - hostNow()) // it was early
 		}
 	}
+	return n, nil
 }
 
 // collect stores an event for each subscription that has one now.

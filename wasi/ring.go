@@ -30,7 +30,10 @@ func (r *ring) peek(p []byte) int { return r.peekAt(0, p) }
 
 // peekAt is peek from an offset on.
 func (r *ring) peekAt(offset int, p []byte) int {
-	p = p[:max(min(len(p), r.size()-offset), 0)]
+	if r.size() <= offset {
+		return 0 // the usual answer to a guest that polls; the division below costs more than the rest
+	}
+	p = p[:min(len(p), r.size()-offset)]
 	at := int((r.head + uint64(offset)) % uint64(len(r.buf)))
 	n := copy(p, r.buf[at:])
 	copy(p[n:], r.buf)

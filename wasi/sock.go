@@ -71,7 +71,7 @@ func sockRecv(ctx context.Context, s *System, mod api.Module, stack []uint64) Er
 	if errno != ErrnoSuccess {
 		return errno
 	}
-	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	v, errno := iovecsAt(mod.Memory(), uint32(stack[1]), uint32(stack[2]))
 	if errno != ErrnoSuccess {
 		return errno
 	}
@@ -117,7 +117,7 @@ func (s *System) awaitAll(ctx context.Context, mod api.Module, d *descriptor, v 
 	if !ok {
 		return ErrnoSuccess
 	}
-	total, errno := v.total(mod)
+	total, errno := v.total(mod.Memory())
 	if errno != ErrnoSuccess {
 		return errno
 	}
@@ -131,10 +131,10 @@ func (s *System) awaitAll(ctx context.Context, mod api.Module, d *descriptor, v 
 }
 
 // total returns the sum of the buffers' lengths.
-func (v iovecs) total(mod api.Module) (sum uint64, errno Errno) {
+func (v iovecs) total(mem api.Memory) (sum uint64, errno Errno) {
 	for len(v) > 0 {
 		var p []byte
-		if p, v, errno = v.next(mod); errno != ErrnoSuccess {
+		if p, v, errno = v.next(mem); errno != ErrnoSuccess {
 			return 0, errno
 		}
 		sum += uint64(len(p))
@@ -147,7 +147,7 @@ func sockSend(ctx context.Context, s *System, mod api.Module, stack []uint64) Er
 	if errno != ErrnoSuccess {
 		return errno
 	}
-	v, errno := iovecsAt(mod, uint32(stack[1]), uint32(stack[2]))
+	v, errno := iovecsAt(mod.Memory(), uint32(stack[1]), uint32(stack[2]))
 	if errno != ErrnoSuccess {
 		return errno
 	}

@@ -150,20 +150,31 @@ func (s *System) TakeReady() uint64 {
 // Wait blocks until a ready bit is set, d has passed (d < 0: no limit), ctx is done or the System is closed. It returns
 // nil in the first two cases, ctx's error, or ErrClosed. Ready bits stay set for TakeReady.
 func (s *System) Wait(ctx context.Context, d time.Duration) error {
+	if s.ready.Load() != 0 || d == 0 {
+		return s.stopped(ctx)
+	}
 	var expired <-chan time.Time
-	for s.ready.Load() == 0 && d != 0 {
-		if expired == nil && d > 0 {
-			expired = s.startTimer(d)
-			defer s.timer.Stop()
-		}
+	if d > 0 {
+		expired = s.startTimer(d)
+	}
+	err := s.sleepUntilReady(ctx, expired)
+	if d > 0 {
+		s.timer.Stop()
+	}
+	return err
+}
+
+// sleepUntilReady sleeps until a ready bit is set; tokens left from earlier changes end sleeps but not the wait.
+func (s *System) sleepUntilReady(ctx context.Context, expired <-chan time.Time) error {
+	for s.ready.Load() == 0 {
 		if timedOut, err := s.sleep(ctx, expired); timedOut || err != nil {
 			return err
 		}
 	}
-	return s.stopped(ctx)
+	return nil
 }
 
-// startTimer arms the waiter's timer.
+// startTimer arms the waiter's timer, which is reused: a new one for each wait would be garbage a thousand times a second.
 func (s *System) startTimer(d time.Duration) <-chan time.Time {
 	if s.timer == nil {
 		s.timer = time.NewTimer(d)
