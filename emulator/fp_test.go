@@ -26,8 +26,8 @@ const (
 )
 
 // TestFloatingPoint compares the machine's arithmetic with two references, values and flags, bit for bit: this
-// processor (x86-64: four rounding modes, millions of vectors) and RISC-V instructions under QEMU (all five modes, every
-// operation). The native build runs under UBSan; the WebAssembly build runs in wazero, as in the machine. Each
+// processor (x86-64: four rounding modes, millions of vectors) and RISC-V instructions under QEMU (all five modes,
+// every operation). The native build runs under UBSan; the WebAssembly build runs in wazero, as in the machine. Each
 // comparison is made with NX clear before, which keeps to software, and with NX set, which allows the fast paths.
 func TestFloatingPoint(t *testing.T) {
 	check := buildFPCheck(t)
@@ -111,7 +111,7 @@ func buildFPCheck(t *testing.T) string {
 func buildFPModule(t testing.TB) []byte {
 	t.Helper()
 	flags := []string{"--target=wasm32", "-O3", "-ffreestanding", "-nostdlib", "-mbulk-memory", "-msign-ext",
-		"-mnontrapping-fptoint", "-Wl,--no-entry"}
+		"-mnontrapping-fptoint", "-fno-strict-aliasing", "-ffp-contract=off", "-Wl,--no-entry"}
 	path := compileFP(t, "clang-19", flags, fpSources(t, "src/fp_*.c", "src/test/fp_export.c", "src/test/fp_apply.c"))
 	module, err := os.ReadFile(path)
 	if err != nil {

@@ -66,8 +66,7 @@ uint64_t u64_to_f64(uint64_t a, unsigned rm, uint32_t *flags);
 // Comparisons are inline: they are short and the interpreter uses them a lot. The host's comparisons are exact, and
 // false when an operand is a NaN. FLT and FLE raise NV for any NaN, FEQ for a signalling one.
 
-static inline float f32_value(uint32_t bits)
-{
+static inline float f32_value(uint32_t bits) {
     union {
         uint32_t bits;
         float value;
@@ -75,8 +74,7 @@ static inline float f32_value(uint32_t bits)
     return pun.value;
 }
 
-static inline double f64_value(uint64_t bits)
-{
+static inline double f64_value(uint64_t bits) {
     union {
         uint64_t bits;
         double value;
@@ -84,48 +82,42 @@ static inline double f64_value(uint64_t bits)
     return pun.value;
 }
 
-static inline bool f32_eq(uint32_t a, uint32_t b, uint32_t *flags)
-{
+static inline bool f32_eq(uint32_t a, uint32_t b, uint32_t *flags) {
     const uint32_t infinity = 0x7f800000u, quiet = 0x400000u, magnitude = 0x7fffffffu;
     if (((a & magnitude) > infinity && !(a & quiet)) || ((b & magnitude) > infinity && !(b & quiet)))
         *flags |= FP_NV;
     return f32_value(a) == f32_value(b);
 }
 
-static inline bool f32_lt(uint32_t a, uint32_t b, uint32_t *flags)
-{
+static inline bool f32_lt(uint32_t a, uint32_t b, uint32_t *flags) {
     float x = f32_value(a), y = f32_value(b);
     if (x != x || y != y)
         *flags |= FP_NV;
     return x < y;
 }
 
-static inline bool f32_le(uint32_t a, uint32_t b, uint32_t *flags)
-{
+static inline bool f32_le(uint32_t a, uint32_t b, uint32_t *flags) {
     float x = f32_value(a), y = f32_value(b);
     if (x != x || y != y)
         *flags |= FP_NV;
     return x <= y;
 }
 
-static inline bool f64_eq(uint64_t a, uint64_t b, uint32_t *flags)
-{
+static inline bool f64_eq(uint64_t a, uint64_t b, uint32_t *flags) {
     const uint64_t infinity = 0x7ff0000000000000ull, quiet = 0x8000000000000ull, magnitude = 0x7fffffffffffffffull;
     if (((a & magnitude) > infinity && !(a & quiet)) || ((b & magnitude) > infinity && !(b & quiet)))
         *flags |= FP_NV;
     return f64_value(a) == f64_value(b);
 }
 
-static inline bool f64_lt(uint64_t a, uint64_t b, uint32_t *flags)
-{
+static inline bool f64_lt(uint64_t a, uint64_t b, uint32_t *flags) {
     double x = f64_value(a), y = f64_value(b);
     if (x != x || y != y)
         *flags |= FP_NV;
     return x < y;
 }
 
-static inline bool f64_le(uint64_t a, uint64_t b, uint32_t *flags)
-{
+static inline bool f64_le(uint64_t a, uint64_t b, uint32_t *flags) {
     double x = f64_value(a), y = f64_value(b);
     if (x != x || y != y)
         *flags |= FP_NV;

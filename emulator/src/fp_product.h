@@ -9,8 +9,7 @@ struct fp_uint128 {
     uint64_t high, low;
 };
 
-static inline struct fp_uint128 fp_multiply64(uint64_t a, uint64_t b)
-{
+static inline struct fp_uint128 fp_multiply64(uint64_t a, uint64_t b) {
     uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
     uint64_t low = a0 * b0;
     uint64_t middle = a1 * b0 + (low >> 32);       // at most (2^32-1)^2 + 2^32-1: no carry out

@@ -16,8 +16,7 @@ const char *const fp_operation_names[FP_OPERATION_COUNT] = {FP_OPERATIONS(NAME)}
         value = (uint64_t)CALL_##signature(function);   \
         break;
 
-struct fp_outcome fp_apply(const struct fp_vector *v, uint32_t accrued)
-{
+struct fp_outcome fp_apply(const struct fp_vector *v, uint32_t accrued) {
     const uint64_t a = v->a, b = v->b, c = v->c;
     const unsigned rm = v->rounding;
     uint32_t flags = accrued;

@@ -16,8 +16,7 @@
 #include "fp_hardware.h"
 #include "fp_operands.h"
 
-static bool differs(const struct fp_vector *v, struct fp_outcome want, uint32_t accrued, const char *reference)
-{
+static bool differs(const struct fp_vector *v, struct fp_outcome want, uint32_t accrued, const char *reference) {
     struct fp_outcome got = fp_apply(v, accrued);
     want.flags |= accrued;
     if (got.value == want.value && got.flags == want.flags)
@@ -30,14 +29,12 @@ static bool differs(const struct fp_vector *v, struct fp_outcome want, uint32_t 
 }
 
 // Compares with a reference, with NX clear and with NX set before. Prints the first difference.
-static bool matches(const struct fp_vector *v, struct fp_outcome want, const char *reference)
-{
+static bool matches(const struct fp_vector *v, struct fp_outcome want, const char *reference) {
     return !differs(v, want, 0, reference) && !differs(v, want, FP_NX, reference);
 }
 
 // Calls visit with `count` random vectors for each operation and rounding mode until it returns false.
-static bool each_random_vector(uint64_t seed, unsigned long count, bool (*visit)(const struct fp_vector *))
-{
+static bool each_random_vector(uint64_t seed, unsigned long count, bool (*visit)(const struct fp_vector *)) {
     for (unsigned long i = 0; i < count; i++)
         for (uint32_t operation = 0; operation < FP_OPERATION_COUNT; operation++) {
             struct fp_vector v = {.operation = operation};
@@ -49,18 +46,15 @@ static bool each_random_vector(uint64_t seed, unsigned long count, bool (*visit)
     return true;
 }
 
-static bool write_vector(const struct fp_vector *v)
-{
+static bool write_vector(const struct fp_vector *v) {
     return fwrite(v, sizeof *v, 1, stdout) == 1;
 }
 
-static int generate(uint64_t seed, unsigned long count)
-{
+static int generate(uint64_t seed, unsigned long count) {
     return each_random_vector(seed, count, write_vector) && fflush(stdout) == 0 ? 0 : 1;
 }
 
-static int compare(const char *vectors_path, const char *outcomes_path)
-{
+static int compare(const char *vectors_path, const char *outcomes_path) {
     FILE *vectors = fopen(vectors_path, "rb"), *outcomes = fopen(outcomes_path, "rb");
     struct fp_vector v;
     struct fp_outcome want;
@@ -86,8 +80,7 @@ static int compare(const char *vectors_path, const char *outcomes_path)
 
 static unsigned long hardware_vectors;
 
-static bool agrees_with_hardware(const struct fp_vector *v)
-{
+static bool agrees_with_hardware(const struct fp_vector *v) {
     struct fp_outcome want;
     if (!fp_execute_on_hardware(v, &want))
         return true;
@@ -96,8 +89,7 @@ static bool agrees_with_hardware(const struct fp_vector *v)
 }
 
 // Every pair of edge values of the operation's format; one of them again as the addend.
-static bool edge_pairs_agree(uint32_t operation, struct fp_format f)
-{
+static bool edge_pairs_agree(uint32_t operation, struct fp_format f) {
     struct fp_vector v = {.operation = operation};
     unsigned count = fp_edge_count();
     for (unsigned i = 0; i < count * count; i++) {
@@ -111,8 +103,7 @@ static bool edge_pairs_agree(uint32_t operation, struct fp_format f)
     return true;
 }
 
-static bool all_edge_pairs_agree(void)
-{
+static bool all_edge_pairs_agree(void) {
     const uint32_t binary32[] = {OP_f32_add, OP_f32_mul, OP_f32_div, OP_f32_fma, OP_f32_lt};
     const uint32_t binary64[] = {OP_f64_add, OP_f64_mul, OP_f64_div, OP_f64_fma, OP_f64_lt};
     for (unsigned i = 0; i < 5; i++)
@@ -121,8 +112,7 @@ static bool all_edge_pairs_agree(void)
     return true;
 }
 
-static int check_hardware(uint64_t seed, unsigned long count)
-{
+static int check_hardware(uint64_t seed, unsigned long count) {
     if (!all_edge_pairs_agree() || !each_random_vector(seed, count, agrees_with_hardware))
         return 1;
     printf("%lu vectors agree with x86\n", hardware_vectors);
@@ -131,16 +121,14 @@ static int check_hardware(uint64_t seed, unsigned long count)
 
 enum { BENCH_VECTORS = 1024, BENCH_ROUNDS = 100 };
 
-static double nanoseconds_now(void)
-{
+static double nanoseconds_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
 // The best of several rounds: others use the processor too.
-static double nanoseconds_each(const struct fp_vector *vectors, uint32_t accrued)
-{
+static double nanoseconds_each(const struct fp_vector *vectors, uint32_t accrued) {
     volatile uint64_t sink; // keeps the loop alive
     double best = 1e9;
     for (int round = 0; round < BENCH_ROUNDS; round++) {
@@ -155,8 +143,7 @@ static double nanoseconds_each(const struct fp_vector *vectors, uint32_t accrued
 }
 
 // Ordinary operands: numbers in [1, 2) with full fractions, so that results are inexact and no path is special.
-static void bench_operation(uint32_t operation)
-{
+static void bench_operation(uint32_t operation) {
     static struct fp_vector vectors[BENCH_VECTORS];
     bool narrow = fp_operation_names[operation][1] == '3';
     uint64_t state = 1;
@@ -165,21 +152,20 @@ static void bench_operation(uint32_t operation)
         vectors[i].operation = operation;
         vectors[i].rounding = FP_RNE;
         for (int k = 0; k < 3; k++)
-            *operands[k] = narrow ? 0x3f800000 | (fp_random(&state) >> 41) : 0x3ff0000000000000 | fp_random(&state) >> 12;
+            *operands[k] = narrow ? 0x3f800000 | fp_random(&state) >> 41
+                                  : 0x3ff0000000000000 | fp_random(&state) >> 12;
     }
     double software = nanoseconds_each(vectors, 0), fast = nanoseconds_each(vectors, FP_NX);
     printf("%-12s NX set %5.1f ns, NX clear %5.1f ns\n", fp_operation_names[operation], fast, software);
 }
 
-static int bench(void)
-{
+static int bench(void) {
     for (uint32_t operation = 0; operation < OP_f32_eq; operation++)
         bench_operation(operation);
     return 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
     if (argc == 4 && strcmp(command, "generate") == 0)
         return generate(strtoull(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));

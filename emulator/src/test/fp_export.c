@@ -7,19 +7,16 @@ enum { BATCH = 4096 };
 static struct fp_vector batch[BATCH];
 static struct fp_outcome results[BATCH];
 
-__attribute__((export_name("vectors"))) struct fp_vector *vectors(void)
-{
+__attribute__((export_name("vectors"))) struct fp_vector *vectors(void) {
     return batch;
 }
 
-__attribute__((export_name("outcomes"))) struct fp_outcome *outcomes(void)
-{
+__attribute__((export_name("outcomes"))) struct fp_outcome *outcomes(void) {
     return results;
 }
 
 // `accrued` is what fflags hold before each record.
-__attribute__((export_name("execute"))) void execute(uint32_t count, uint32_t accrued)
-{
+__attribute__((export_name("execute"))) void execute(uint32_t count, uint32_t accrued) {
     for (uint32_t i = 0; i < count && i < BATCH; i++)
         results[i] = fp_apply(&batch[i], accrued);
 }

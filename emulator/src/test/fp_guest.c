@@ -20,8 +20,7 @@
                          : "ft0", "ft1", "ft2");                                                              \
         break;
 
-static struct fp_outcome execute(const struct fp_vector *v)
-{
+static struct fp_outcome execute(const struct fp_vector *v) {
     struct fp_outcome out = {0, 0};
     switch (v->operation) {
         FP_OPERATIONS(EXECUTE)
@@ -29,8 +28,7 @@ static struct fp_outcome execute(const struct fp_vector *v)
     return out;
 }
 
-int main(void)
-{
+int main(void) {
     static struct fp_vector in[4096];
     static struct fp_outcome out[4096];
     size_t count;

@@ -2,8 +2,7 @@
 
 #if !defined(__x86_64__)
 
-bool fp_execute_on_hardware(const struct fp_vector *v, struct fp_outcome *out)
-{
+bool fp_execute_on_hardware(const struct fp_vector *v, struct fp_outcome *out) {
     (void)v;
     (void)out;
     return false;
@@ -18,14 +17,12 @@ enum { MXCSR_DEFAULT = 0x1f80, MXCSR_ROUNDING_SHIFT = 13 };
 
 static const uint32_t mxcsr_default = MXCSR_DEFAULT;
 
-static uint32_t mxcsr_for(uint32_t rounding)
-{
+static uint32_t mxcsr_for(uint32_t rounding) {
     const uint32_t modes[] = {[FP_RNE] = 0, [FP_RDN] = 1, [FP_RUP] = 2, [FP_RTZ] = 3};
     return MXCSR_DEFAULT | modes[rounding] << MXCSR_ROUNDING_SHIFT;
 }
 
-static uint32_t fflags_of(uint32_t status)
-{
+static uint32_t fflags_of(uint32_t status) {
     return (status & MXCSR_INVALID ? FP_NV : 0) | (status & MXCSR_DIVIDE ? FP_DZ : 0) |
            (status & MXCSR_OVERFLOW ? FP_OF : 0) | (status & MXCSR_UNDERFLOW ? FP_UF : 0) |
            (status & MXCSR_PRECISION ? FP_NX : 0);
@@ -53,13 +50,11 @@ union value64 {
     double value;
 };
 
-static uint64_t canonical32(union value32 u)
-{
+static uint64_t canonical32(union value32 u) {
     return u.value != u.value ? F32_CANONICAL_NAN : u.bits;
 }
 
-static uint64_t canonical64(union value64 u)
-{
+static uint64_t canonical64(union value64 u) {
     return u.value != u.value ? F64_CANONICAL_NAN : u.bits;
 }
 
@@ -109,19 +104,16 @@ static uint64_t canonical64(union value64 u)
         break;                                                                                           \
     }
 
-static bool is_nan32(uint64_t bits)
-{
+static bool is_nan32(uint64_t bits) {
     return ((uint32_t)bits & 0x7fffffff) > 0x7f800000;
 }
 
-static bool is_nan64(uint64_t bits)
-{
+static bool is_nan64(uint64_t bits) {
     return (bits & ~(1ull << 63)) > 0x7ff0000000000000;
 }
 
 // x86 converts what does not fit to one special integer, and leaves inf * 0 + quiet NaN quiet.
-static bool is_defined_otherwise(const struct fp_vector *v, uint32_t fflags)
-{
+static bool is_defined_otherwise(const struct fp_vector *v, uint32_t fflags) {
     switch (v->operation) {
     case OP_f32_to_i32:
     case OP_f32_to_i64:
@@ -137,8 +129,7 @@ static bool is_defined_otherwise(const struct fp_vector *v, uint32_t fflags)
     }
 }
 
-bool fp_execute_on_hardware(const struct fp_vector *v, struct fp_outcome *out)
-{
+bool fp_execute_on_hardware(const struct fp_vector *v, struct fp_outcome *out) {
     union value32 r32 = {.bits = (uint32_t)v->a};
     union value64 r64 = {.bits = v->a};
     const float x = r32.value, y = (union value32){.bits = (uint32_t)v->b}.value,
