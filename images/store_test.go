@@ -1,10 +1,15 @@
 package images
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"agentvm/images/imagestest"
 )
 
 // files lists what a store holds, but its lock files.
@@ -21,4 +26,214 @@ func files(t testing.TB, s *Store) []string {
 		t.Fatal(err)
 	}
 	return list
+}
+
+func TestImportListRemove(t *testing.T) {
+	s := openStore(t, "")
+	archive := makeTar(t, everything())
+	for name, bytesOf := range map[string][]byte{"mine": archive, "mine:2": compress(t, archive, toGzip), "team/other.1:Tag": compress(t, archive, toZstd), "same": archive} {
+		image, err := s.Import(t.Context(), name, bytes.NewReader(bytesOf))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if image.Name != name || image.Ref != "import" {
+			t.Errorf("imported %+v", image)
+		}
+		if info, err := os.Stat(image.RootDisk); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+			t.Errorf("disk: %v, %v", info.Mode(), err)
+		}
+	}
+	list, err := s.List()
+	if err != nil || len(list) != 4 || list[0].Name != "mine" || list[3].Name != "team/other.1:Tag" {
+		t.Fatalf("list: %+v, %v", list, err)
+	}
+	for _, image := range list {
+		if image.RootDiskDigest != list[0].RootDiskDigest {
+			t.Errorf("%s: the same tree gives another disk", image.Name)
+		}
+	}
+	if err := s.Remove(t.Context(), "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if image, err := s.Resolve(t.Context(), "same"); err != nil || !s.usable(image) {
+		t.Errorf("removing one image took another's disk: %v", err)
+	}
+	if err := s.Remove(t.Context(), "mine"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("second removal: %v", err)
+	}
+	for _, name := range []string{"same", "mine:2", "team/other.1:Tag"} {
+		if err := s.Remove(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := files(t, s); len(left) != 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestImportReplaces(t *testing.T) {
+	s := openStore(t, "")
+	for _, content := range []string{"one", "two"} {
+		archive := makeTar(t, []entry{file("f", []byte(content))})
+		if _, err := s.Import(t.Context(), "mine", bytes.NewReader(archive)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	image, err := s.Resolve(t.Context(), "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := readDisk(t, image.RootDisk)["f"].Data; got != hashOf([]byte("two")) {
+		t.Error("the first import is still there")
+	}
+}
+
+func TestImportRefuses(t *testing.T) {
+	good := makeTar(t, []entry{file("f", nil)})
+	tests := []struct {
+		name    string
+		image   string
+		archive []byte
+		want    string
+	}{
+		{"own name", "alpine", good, "agentvm's own"},
+		{"own name with a tag", "alpine:mine", good, "agentvm's own"},
+		{"built-in name", "busybox", good, "agentvm's own"},
+		{"name that is a path", "../../x", good, "lower-case"},
+		{"name with an odd byte", "a\nb", good, "lower-case"},
+		{"garbage", "mine", bytes.Repeat([]byte("garbage "), 1000), "not a tar archive"},
+		{"nothing", "mine", nil, "empty"},
+		{"hostile", "mine", makeTar(t, []entry{file("../x", nil)}), `".."`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := openStore(t, "")
+			_, err := s.Import(t.Context(), test.image, bytes.NewReader(test.archive))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+			if left := files(t, s); len(left) != 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		})
+	}
+}
+
+// TestImportOtherArchitecture imports the genuine Alpine for another machine.
+func TestImportOtherArchitecture(t *testing.T) {
+	folder, ok := imagestest.Folder(t)
+	if !ok {
+		t.Skip("no genuine Alpine release here: set " + imagestest.FolderEnv)
+	}
+	f, err := os.Open(filepath.Join(folder, "alpine-minirootfs-3.20.3-x86_64.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := openStore(t, "")
+	_, err = s.Import(t.Context(), "other", f)
+	var wrong *ArchitectureError
+	if !errors.As(err, &wrong) || wrong.Machine != "x86_64" {
+		t.Errorf("error %v", err)
+	}
+	if left := files(t, s); len(left) != 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestDamagedStore(t *testing.T) {
+	archive := makeTar(t, []entry{file("f", []byte("x"))})
+	tests := []struct {
+		name   string
+		damage func(s *Store, image *Image) error
+		want   string // part of the error; "" when the image comes back
+	}{
+		{"archive changed, disk gone", func(s *Store, image *Image) error {
+			digest, _ := parseDigest(image.SourceDigest)
+			return errors.Join(os.Remove(image.RootDisk), os.WriteFile(s.blobPath(digest), archive[:512], 0o600))
+		}, "damaged: pull or import it again"},
+		{"both gone", func(s *Store, image *Image) error {
+			digest, _ := parseDigest(image.SourceDigest)
+			return errors.Join(os.Remove(image.RootDisk), os.Remove(s.blobPath(digest)))
+		}, "damaged: pull or import it again"},
+		{"record cut", func(s *Store, image *Image) error {
+			return os.Truncate(filepath.Join(s.recordDir(), recordFile(image.Name)), 10)
+		}, "damaged record"},
+		{"disk's record gone", func(s *Store, image *Image) error {
+			return errors.Join(os.Remove(image.RootDisk+recordSuffix), os.Truncate(image.RootDisk, 0))
+		}, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := openStore(t, "")
+			image, err := s.Import(t.Context(), "mine", bytes.NewReader(archive))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := test.damage(s, image); err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.Resolve(t.Context(), "mine")
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+			if _, err := s.Import(t.Context(), "mine", bytes.NewReader(archive)); err != nil {
+				t.Errorf("import again: %v", err)
+			}
+			if image, err := s.Resolve(t.Context(), "mine"); err != nil || !s.usable(image) {
+				t.Errorf("after another import: %v", err)
+			}
+		})
+	}
+}
+
+// TestSweep finds what a killed process left.
+func TestSweep(t *testing.T) {
+	s := openStore(t, "")
+	for _, dir := range []string{s.blobDir(), s.diskDir(), s.recordDir()} {
+		if err := os.WriteFile(filepath.Join(dir, tempPrefix+"123"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Import(t.Context(), "mine", bytes.NewReader(makeTar(t, []entry{file("f", nil)}))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files(t, s) {
+		if strings.Contains(name, tempPrefix) {
+			t.Errorf("left behind: %s", name)
+		}
+	}
+}
+
+func TestRecordNames(t *testing.T) {
+	for _, name := range []string{"a", "a:1", "a/b", "registry.example/x/y:V1.0_z", "a.b-c_d"} {
+		file := recordFile(name)
+		if strings.ContainsAny(file, `/:\`) || strings.ToLower(file) != file {
+			t.Errorf("%s is kept as %s", name, file)
+		}
+		if back, ok := recordName(file); !ok || back != name {
+			t.Errorf("%s is kept as %s, which is read as %q", name, file, back)
+		}
+	}
+	for _, file := range []string{"x", "%.json", "%zz.json", "a%3.json", "A.json", ".json", ".tmp-1.json", "a%61.json"} {
+		if name, ok := recordName(file); ok {
+			t.Errorf("%s is taken for %q", file, name)
+		}
+	}
+}
+
+func TestStoreDirectory(t *testing.T) {
+	want := filepath.Join(t.TempDir(), "store")
+	t.Setenv("AGENTVM_STORE", want)
+	s, err := Open("")
+	if err != nil || s.Dir() != want {
+		t.Fatalf("store in %v, %v", s, err)
+	}
+	info, err := os.Stat(filepath.Join(want, "blobs"))
+	if err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if _, err := (Config{AlpineMirror: "ftp://x"}).Open(); err == nil || !strings.Contains(err.Error(), "AGENTVM_ALPINE_MIRROR") {
+		t.Errorf("odd mirror: %v", err)
+	}
 }
