@@ -30,6 +30,9 @@ const (
 // every operation). The native build runs under UBSan; the WebAssembly build runs in wazero, as in the machine. Each
 // comparison is made with NX clear before, which keeps to software, and with NX set, which allows the fast paths.
 func TestFloatingPoint(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux: Debian's compilers and QEMU's user mode")
+	}
 	check := buildFPCheck(t)
 	t.Run("x86", func(t *testing.T) {
 		if runtime.GOARCH != "amd64" {
@@ -110,6 +113,7 @@ func buildFPCheck(t *testing.T) string {
 
 func buildFPModule(t testing.TB) []byte {
 	t.Helper()
+	debianTool(t, "wasm-ld-19") // clang calls it
 	flags := []string{"--target=wasm32", "-O3", "-ffreestanding", "-nostdlib", "-mbulk-memory", "-msign-ext",
 		"-mnontrapping-fptoint", "-fno-strict-aliasing", "-ffp-contract=off", "-Wl,--no-entry"}
 	path := compileFP(t, "clang-19", flags, fpSources(t, "src/fp_*.c", "src/test/fp_export.c", "src/test/fp_apply.c"))
