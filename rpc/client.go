@@ -37,7 +37,7 @@ func Dial(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (*Clie
 	t := newMessages(rest, conn, conn)
 	c := &Client{cfg: cfg}
 	c.conn = capnprpc.NewConn(t, &capnprpc.Options{Logger: quiet{cfg.Logger}})
-	c.supervisor = wire.Supervisor(c.conn.Bootstrap(ctx))
+	c.supervisor = wire.Supervisor(c.conn.Bootstrap(context.Background())) // ctx is of the hello only
 	return c, nil
 }
 
