@@ -79,7 +79,7 @@ func (s *Stream) Read(p []byte) (int, Errno) {
 func (s *Stream) Write(p []byte) (int, Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hostClosed {
+	if s.hostClosed || s.guestClosed {
 		return 0, ErrnoPipe
 	}
 	n := s.output.write(p)
@@ -103,7 +103,8 @@ func (s *Stream) Poll(e Event) Readiness {
 	}
 	room := s.output.room()
 	s.wantRoom = s.wantRoom || room == 0
-	return Readiness{Ready: room > 0 || s.hostClosed, Hangup: s.hostClosed, Bytes: uint64(room)}
+	ended := s.hostClosed || s.guestClosed
+	return Readiness{Ready: room > 0 || ended, Hangup: ended, Bytes: uint64(room)}
 }
 
 // peek copies what Read would take.
