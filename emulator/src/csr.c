@@ -39,7 +39,7 @@ void csr_reset(bool start_m) {
     hart.reservation = hart.stimecmp = hart.mtimecmp = ~0ull;
     hart.medeleg = start_m ? 0 : DELEGABLE_EXCEPTIONS & ~(1ull << CAUSE_ECALL_S);
     hart.mideleg = S_INTERRUPTS;
-    hart.mcounteren = start_m ? 0 : 7;
+    hart.mcounteren = hart.scounteren = start_m ? 0 : 7; // firmware opens the counters; Linux leaves scounteren alone
     hart.menvcfg = MENVCFG_STCE | SENVCFG_MASK;
     hart.senvcfg = 0;
 }
