@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of agentvm's own. Everything else is the exit code of what was run.
+const (
+	exitFailure    = 1   // commands that run nothing
+	exitTimeout    = 124 // as timeout(1)
+	exitOwnFailure = 125 // exec, shell and debug could not do their work, as docker and env(1)
+	exitSignal     = 128 // plus the signal's number
+)
+
+// cli is one invocation: its streams and global flags.
+type cli struct {
+	stdin          *os.File
+	stdout, stderr *os.File
+	debug          bool
+	facets         facets
+	log            *slog.Logger
+}
+
+// exitStatus is an error that only says which code to exit with; what there is to say has been said.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// failure is an error with the code to exit with.
+type failure struct {
+	error
+	code int
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+// main runs the command line and returns the exit code.
+func (c *cli) main(args []string) int {
+	root := c.rootCommand()
+	root.SetArgs(args)
+	root.SetIn(c.stdin)
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
+	return c.report(root.ExecuteContext(context.Background()))
+}
+
+// report prints err and returns the exit code that it stands for.
+func (c *cli) report(err error) int {
+	var status exitStatus
+	var failed failure
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return int(status)
+	case errors.As(err, &failed):
+		fmt.Fprintln(c.stderr, "agentvm:", err)
+		return failed.code
+	default:
+		fmt.Fprintln(c.stderr, "agentvm:", err)
+		return exitFailure
+	}
+}
+
+// runs makes f the action of a command whose own failures have code exitOwnFailure, also those of its flags.
+func runs(command *cobra.Command, f func(ctx context.Context, args []string) error) *cobra.Command {
+	own := func(err error) error {
+		var status exitStatus
+		if err == nil || errors.As(err, &status) {
+			return err
+		}
+		return failure{err, exitOwnFailure}
+	}
+	check := command.Args
+	command.Args = func(cmd *cobra.Command, args []string) error {
+		if check == nil {
+			return nil
+		}
+		return own(check(cmd, args))
+	}
+	command.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return own(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+	})
+	command.RunE = func(cmd *cobra.Command, args []string) error { return own(f(cmd.Context(), args)) }
+	return command
+}

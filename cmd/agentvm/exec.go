@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/vm"
+)
+
+const execLong = `Boots a machine, runs a command in it and exits with the command's exit code.
+
+One argument is shell source for /bin/sh. Several arguments are a program and its arguments, run without
+a shell. Flags come before the command.
+
+Standard input is passed on. When standard input and output are a terminal, the command gets a terminal
+too (see -t); otherwise its three streams are separate and binary-safe.
+
+Exit codes: the command's own, 126 when it cannot be executed, 127 when it is not found, 128+N after
+signal N, 124 after --timeout, 125 when agentvm itself fails.
+
+Ctrl-C interrupts the command; a second one within three seconds stops the machine.`
+
+const execExample = `  agentvm exec "ls -la | wc -l"
+  agentvm exec -w /tmp -e NAME=value env
+  agentvm exec -m ./project:/src:ro --timeout 30s "cd /src && make"
+  tar c . | agentvm exec "tar x -C /tmp && ls /tmp"
+  agentvm exec --json "uname -a"`
+
+type execFlags struct {
+	machineFlags
+	dir, user   string
+	timeout     time.Duration
+	interactive bool
+	terminal    bool
+	json        bool
+	maxOutput   int
+}
+
+func (c *cli) execCommand() *cobra.Command {
+	var f execFlags
+	command := &cobra.Command{
+		Use:     "exec [flags] COMMAND [ARGS...]",
+		Short:   "Run a command in a fresh machine",
+		Long:    execLong,
+		Example: execExample,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || args[0] == "" {
+				return errors.New(`exec: no command given, as in agentvm exec "ls -la"`)
+			}
+			return nil
+		},
+	}
+	f.register(command)
+	flags := command.Flags()
+	flags.SetInterspersed(false)
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the machine (default: the user's home)")
+	flags.StringVarP(&f.user, "user", "u", "", "user in the machine: name, uid, name:group or uid:gid (default root)")
+	flags.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 5m, and exit with 124")
+	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
+	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object with the output and how the command ended")
+	flags.IntVar(&f.maxOutput, "max-output", vm.DefaultMaxOutput, "with --json: bytes kept of each stream, half beginning and half end; -1 for all")
+	return runs(command, func(ctx context.Context, args []string) error {
+		if !flags.Changed("tty") {
+			f.terminal = !f.json && isTerminal(c.stdin) && isTerminal(c.stdout)
+		}
+		return c.exec(ctx, &f, args)
+	})
+}
+
+func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
+	if f.timeout < 0 {
+		return errors.New("--timeout: want a positive time, as 90s or 5m")
+	}
+	command := vm.Command{Args: args, Dir: f.dir, User: f.user, Timeout: f.timeout, MaxOutput: f.maxOutput}
+	if len(args) == 1 {
+		command.Line, command.Args = args[0], nil
+	}
+	if f.interactive && !isNull(c.stdin) {
+		command.Stdin = c.stdin
+	}
+	if !f.json {
+		command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
+	}
+	result, err := c.run(ctx, &f.machineFlags, command, f.terminal, execPatience)
+	if f.json {
+		return c.printJSON(result, err)
+	}
+	if err != nil {
+		return err
+	}
+	return status(result)
+}
+
+// status is the error that makes agentvm exit as the command did.
+func status(r *vm.Result) error {
+	switch {
+	case r.TimedOut:
+		return exitStatus(exitTimeout)
+	case r.ExitCode != 0:
+		return exitStatus(r.ExitCode)
+	}
+	return nil
+}

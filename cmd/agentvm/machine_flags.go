@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/mount"
+	"agentvm/vm"
+)
+
+// machineFlags are the flags of commands that start a machine.
+type machineFlags struct {
+	image     string
+	memory    string
+	mounts    []string
+	env       []string
+	network   bool
+	noNetwork bool
+	remove    bool
+}
+
+func (f *machineFlags) register(command *cobra.Command) {
+	flags := command.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.image, "image", "", "image to boot: a name of agentvm image ls, alpine, alpine:VERSION or busybox (default alpine)")
+	flags.StringVar(&f.memory, "memory", "512M", "memory of the machine, as 768M or 2G")
+	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of this computer to the machine: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the machine, or pass KEY on from here (may be repeated)")
+	flags.BoolVar(&f.network, "network", false, "give the machine a network (not in this version yet)")
+	flags.BoolVar(&f.noNetwork, "no-network", false, "give the machine no network (this version has none anyway)")
+	flags.BoolVar(&f.remove, "rm", true, "throw the machine away afterwards (always so: machines without a name leave nothing behind)")
+}
+
+// start boots a machine as the flags say.
+func (c *cli) start(ctx context.Context, f *machineFlags) (*vm.VM, error) {
+	config, err := f.config()
+	if err != nil {
+		return nil, err
+	}
+	config.Logger = c.log
+	if c.facets.console {
+		config.Console = c.stderr
+	}
+	progress := newProgress(c.stderr)
+	defer progress.close()
+	config.Progress = progress.report
+	return vm.Start(ctx, config)
+}
+
+func (f *machineFlags) config() (vm.Config, error) {
+	config := vm.Config{Image: f.image}
+	switch {
+	case f.network:
+		return config, errors.New("--network: this version has no network yet; leave the flag out to run without one")
+	case !f.remove:
+		return config, errors.New("--rm=false: this version keeps no machines; copy results to a directory given with --mount")
+	}
+	var err error
+	if config.Memory, err = parseMemory(f.memory); err != nil {
+		return config, err
+	}
+	if config.Env, err = environment(f.env); err != nil {
+		return config, err
+	}
+	for _, text := range f.mounts {
+		spec, err := mount.Parse(text)
+		if err != nil {
+			return config, err
+		}
+		config.Mounts = append(config.Mounts, spec)
+	}
+	return config, nil
+}
+
+// environment completes KEY by this process's value; a KEY that is not set here is left out.
+func environment(list []string) ([]string, error) {
+	var env []string
+	for _, kv := range list {
+		key, _, found := strings.Cut(kv, "=")
+		if key == "" {
+			return nil, fmt.Errorf("--env %q: want KEY=VALUE or KEY", kv)
+		}
+		if found {
+			env = append(env, kv)
+		} else if value, set := os.LookupEnv(key); set {
+			env = append(env, key+"="+value)
+		}
+	}
+	return env, nil
+}
+
+// parseMemory reads a size in bytes: a number with a unit K, M or G (powers of 1024), or alone, which means M.
+func parseMemory(text string) (uint64, error) {
+	digits := strings.TrimRight(strings.ToUpper(text), "KMGIB")
+	unit := strings.ToUpper(text)[len(digits):]
+	n, err := strconv.ParseUint(digits, 10, 64)
+	shift, known := map[string]int{
+		"": 20, "K": 10, "KB": 10, "KIB": 10, "M": 20, "MB": 20, "MIB": 20, "G": 30, "GB": 30, "GIB": 30,
+	}[unit]
+	if err != nil || !known || n > math.MaxUint64>>shift {
+		return 0, fmt.Errorf("--memory %q: want a size as 768M or 2G", text)
+	}
+	return n << shift, nil
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/term"
+
+	"agentvm/vm"
+)
+
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// isNull says whether f is the null device: then the command gets the guest's own, which costs less.
+func isNull(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil {
+		return true // closed
+	}
+	null, err := os.Stat(os.DevNull)
+	return err == nil && os.SameFile(info, null)
+}
+
+// attachTerminal gives the command a terminal and makes this one pass every key on. restore undoes that.
+func (c *cli) attachTerminal(command *vm.Command, s *session) (restore func(), err error) {
+	command.Terminal = &vm.Size{Columns: 80, Rows: 24}
+	if size, ok := terminalSize(c.stdout); ok {
+		command.Terminal = &size
+	}
+	if !isTerminal(c.stdin) {
+		return func() {}, nil
+	}
+	if command.Stdin != nil {
+		command.Stdin = &escapeReader{from: c.stdin, session: s, lineStart: true}
+	}
+	fd := int(c.stdin.Fd())
+	state, err := term.MakeRaw(fd)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the terminal: %w", err)
+	}
+	return func() { _ = term.Restore(fd, state) }, nil
+}
+
+func terminalSize(f *os.File) (vm.Size, bool) {
+	columns, rows, err := term.GetSize(int(f.Fd()))
+	if err != nil || columns <= 0 || rows <= 0 {
+		return vm.Size{}, false
+	}
+	return vm.Size{Columns: uint16(min(columns, 65535)), Rows: uint16(min(rows, 65535))}, true
+}
+
+const ctrlC = 3
+
+// escapeReader watches what is typed for the two ways to leave a machine that no longer answers: "~." at the start of a
+// line, and two Ctrl-C in a row where session.patience allows it. Everything typed goes to the machine all the same.
+type escapeReader struct {
+	from      io.Reader
+	session   *session
+	lineStart bool
+	tilde     bool
+}
+
+// Read reads what was typed.
+func (r *escapeReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	for _, b := range p[:n] {
+		r.see(b)
+	}
+	return n, err
+}
+
+func (r *escapeReader) see(b byte) {
+	switch {
+	case b == ctrlC:
+		r.session.typedInterrupt()
+	case b == '.' && r.tilde:
+		r.session.giveUp(signalInterrupt)
+	}
+	r.tilde = b == '~' && r.lineStart
+	r.lineStart = b == '\r' || b == '\n'
+}

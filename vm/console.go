@@ -1,0 +1,61 @@
+package vm
+
+import (
+	"io"
+	"strings"
+	"sync"
+	"unicode"
+)
+
+// ConsoleTail is how many bytes of the guest's console a VM remembers.
+const ConsoleTail = 64 << 10
+
+// console remembers the end of what the guest's kernel printed.
+type console struct {
+	copy io.Writer // may be nil
+
+	mu   sync.Mutex
+	tail []byte
+}
+
+// Write never fails: a copy that cannot be written is given up.
+func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.tail = append(c.tail, p...)
+	if len(c.tail) > 2*ConsoleTail {
+		c.tail = append(c.tail[:0], c.tail[len(c.tail)-ConsoleTail:]...)
+	}
+	c.mu.Unlock()
+	if c.copy != nil {
+		if _, err := c.copy.Write(p); err != nil {
+			c.copy = nil
+		}
+	}
+	return len(p), nil
+}
+
+// bytes returns a copy of the last ConsoleTail bytes.
+func (c *console) bytes() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]byte(nil), c.tail[max(0, len(c.tail)-ConsoleTail):]...)
+}
+
+// readable makes the last lines of a console fit for a terminal: the guest wrote them, and it may be hostile.
+func readable(tail []byte, lines int) string {
+	text := strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			return r
+		case r == '\t':
+			return ' '
+		case r == '\r':
+			return -1
+		default:
+			return '?'
+		}
+	}, strings.ToValidUTF8(string(tail), "?"))
+	text = strings.TrimRight(text, "\n ")
+	all := strings.Split(text, "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

@@ -1,0 +1,141 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"agentvm/rpc"
+)
+
+// killTime is how long the guest may take to end a command that it was told to kill.
+const killTime = 10 * time.Second
+
+// Process is a command that runs, or has run, in a VM.
+type Process struct {
+	vm      *VM
+	remote  *rpc.Process
+	command Command
+	began   time.Time
+
+	stdout, stderr *collector // nil where the command has a writer
+}
+
+func newProcess(v *VM, c Command) *Process {
+	p := &Process{vm: v, command: c, began: time.Now()}
+	if c.Stdout == nil {
+		p.stdout = newCollector(c.MaxOutput)
+	}
+	if c.Stderr == nil {
+		p.stderr = newCollector(c.MaxOutput)
+	}
+	return p
+}
+
+func (p *Process) out() io.Writer {
+	if p.stdout != nil {
+		return p.stdout
+	}
+	return p.command.Stdout
+}
+
+func (p *Process) err() io.Writer {
+	if p.stderr != nil {
+		return p.stderr
+	}
+	return p.command.Stderr
+}
+
+// Wait returns when the command has ended and all its output has been written, or its Timeout has passed and it was
+// killed. When ctx ends first, the command runs on and Wait can be called again. The Result is as Run returns it; only
+// one call gets the collected output.
+func (p *Process) Wait(ctx context.Context) (*Result, error) {
+	var timeout <-chan time.Time
+	if p.command.Timeout > 0 {
+		t := time.NewTimer(p.command.Timeout - time.Since(p.began))
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-p.remote.Done():
+		return p.result(false)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-timeout:
+		if err := p.killAndWait(ctx); err != nil {
+			return nil, fmt.Errorf("end the command after %v: %w", p.command.Timeout, err)
+		}
+		return p.result(true)
+	}
+}
+
+// finish is Wait that does not leave the command running.
+func (p *Process) finish(ctx context.Context) (*Result, error) {
+	result, err := p.Wait(ctx)
+	if result != nil || ctx.Err() == nil {
+		return result, err
+	}
+	if killErr := p.killAndWait(context.WithoutCancel(ctx)); killErr != nil {
+		return nil, errors.Join(ctx.Err(), fmt.Errorf("end the command: %w", killErr))
+	}
+	result, _ = p.result(false)
+	return result, ctx.Err()
+}
+
+// killAndWait returns nil when the command has ended.
+func (p *Process) killAndWait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, killTime)
+	defer cancel()
+	if err := p.remote.Kill(ctx); err != nil && !errors.Is(err, rpc.ErrClosed) {
+		return p.vm.explain(err)
+	}
+	select {
+	case <-p.remote.Done():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the guest did not end it: %w", ctx.Err())
+	}
+}
+
+// result is called when the command has ended.
+func (p *Process) result(timedOut bool) (*Result, error) {
+	status, err := p.remote.Wait(context.Background())
+	r := &Result{
+		ExitCode: status.Code, Signal: status.Signal, TimedOut: timedOut, Duration: time.Since(p.began),
+		ShellEnded: status.ShellEnded,
+	}
+	if p.stdout != nil {
+		r.Stdout, r.StdoutTruncated = p.stdout.take()
+	}
+	if p.stderr != nil {
+		r.Stderr, r.StderrTruncated = p.stderr.take()
+	}
+	return r, p.vm.explain(err)
+}
+
+// Done is closed when the command has ended.
+func (p *Process) Done() <-chan struct{} { return p.remote.Done() }
+
+// Signal sends a signal, by its Linux number, to the command's process group. A command that has ended gives an error
+// for which errors.Is(err, syscall.ESRCH) holds.
+func (p *Process) Signal(ctx context.Context, signal int) error {
+	return p.vm.explain(p.remote.Signal(ctx, signal))
+}
+
+// Kill ends the command and everything it has started, whatever group or session that has moved to. Killing a command
+// that has ended is no error.
+func (p *Process) Kill(ctx context.Context) error {
+	return p.vm.explain(p.remote.Kill(ctx))
+}
+
+// Resize changes the size of the command's terminal. After the command's end it does nothing.
+func (p *Process) Resize(ctx context.Context, size Size) error {
+	err := p.remote.Resize(ctx, size.Columns, size.Rows)
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return p.vm.explain(err)
+}

@@ -1,0 +1,77 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// stopTime is how long an orderly stop may take unless its context ends sooner.
+const stopTime = 10 * time.Second
+
+// Stop ends the VM in order: the guest's processes get SIGTERM and then SIGKILL, disks are written back, the guest powers
+// off. When that takes longer than 10 s or ctx, the machine is switched off as it is, and Stop says so in an error.
+// Stopping a VM that has ended does nothing.
+func (v *VM) Stop(ctx context.Context) error {
+	v.markStopping()
+	ctx, cancel := context.WithTimeout(ctx, stopTime)
+	defer cancel()
+	err := v.client.Shutdown(ctx)
+	if err == nil {
+		select {
+		case <-v.halted:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	select {
+	case <-v.halted:
+		err = nil
+	default:
+	}
+	v.kill(ErrStopped)
+	<-v.done
+	if err != nil {
+		return fmt.Errorf("the guest did not power off in time and was switched off: %w", err)
+	}
+	return nil
+}
+
+// Close switches the VM off at once, like pulling the plug. What the guest has not written back is lost; mounted host
+// directories are always written through. Closing a VM that has ended does nothing.
+func (v *VM) Close() error {
+	v.markStopping()
+	v.kill(ErrStopped)
+	<-v.done
+	return nil
+}
+
+// Done is closed when the VM has ended, for whatever reason, and all its resources are free.
+func (v *VM) Done() <-chan struct{} { return v.done }
+
+// Wait returns when the VM has ended: nil after Stop or Close, else a *GuestError. When ctx ends first the VM runs on.
+func (v *VM) Wait(ctx context.Context) error {
+	select {
+	case <-v.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if errors.Is(v.cause, ErrStopped) {
+		return nil
+	}
+	return v.cause
+}
+
+// markStopping makes the end that follows an intended one, unless the VM has ended already.
+func (v *VM) markStopping() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.stopping = true
+}
+
+func (v *VM) isStopping() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.stopping
+}
