@@ -31,7 +31,7 @@ func NewInput(r io.Reader) File {
 	}
 	info, err := f.Stat()
 	if err == nil && info.Mode().IsRegular() {
-		return &borrowedFile{osFile{f: f}}
+		return &fileInput{f}
 	}
 	in.st = stdioStat(f)
 	return in
@@ -100,11 +100,21 @@ func (emptyInput) Stat() (Filestat, Errno)  { return Filestat{Nlink: 1}, ErrnoSu
 func (emptyInput) Read([]byte) (int, Errno) { return 0, ErrnoSuccess }
 func (emptyInput) Close() error             { return nil }
 
-// borrowedFile is a regular file of the host that the guest must not close.
-type borrowedFile struct{ osFile }
+// fileInput is a regular file as standard input. It does not seek, so that a guest sees the same kind of stream wherever
+// it comes from.
+type fileInput struct{ f *os.File }
+
+// Stat describes the file.
+func (in *fileInput) Stat() (Filestat, Errno) { return stdioStat(in.f), ErrnoSuccess }
+
+// Read reads on.
+func (in *fileInput) Read(p []byte) (int, Errno) {
+	n, err := in.f.Read(p)
+	return n, readErrno(err)
+}
 
 // Close leaves the file open; it is the caller's.
-func (*borrowedFile) Close() error { return nil }
+func (in *fileInput) Close() error { return nil }
 
 // output is standard output or standard error.
 type output struct {
