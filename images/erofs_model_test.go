@@ -91,7 +91,7 @@ func model(entries []entry) map[string]*thing {
 			tree[name] = tree[path.Clean("./"+e.Linkname)]
 			continue
 		}
-		if old := tree[name]; old == nil || e.Typeflag != tar.TypeDir {
+		if tree[name] != nil && e.Typeflag != tar.TypeDir {
 			for below := range tree {
 				if strings.HasPrefix(below, name+"/") {
 					delete(tree, below)

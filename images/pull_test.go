@@ -123,6 +123,10 @@ func TestPullAlpine(t *testing.T) {
 	if want := (Progress{StageBuild, "alpine:3.20.3", last.Total, last.Total}); last != want || last.Total == 0 || stages[0].Stage != StageDownload {
 		t.Errorf("progress from %+v to %+v", stages[0], last)
 	}
+	const form1 = "sha256:412b69a1eae948990d890b7c4251926dbc2e3ab20a94f8cac6f008ae5552c949"
+	if builderVersion != 1 || image.RootDiskDigest != form1 {
+		t.Errorf("disk %s is not of form 1: raise builderVersion and set the digest here", image.RootDiskDigest)
+	}
 	fsck(t, image.RootDisk)
 	again, err := s.Resolve(t.Context(), "alpine")
 	if err != nil {

@@ -1,0 +1,58 @@
+package images
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"agentvm/images/imagestest"
+)
+
+// BenchmarkAlpineRootDisk builds the root disk of the genuine release, in a file, from its compressed archive.
+func BenchmarkAlpineRootDisk(b *testing.B) {
+	folder, ok := imagestest.Folder(b)
+	if !ok {
+		b.Skip("no genuine Alpine release here: set " + imagestest.FolderEnv)
+	}
+	archive, err := os.ReadFile(filepath.Join(folder, "alpine-minirootfs-3.20.3-riscv64.tar.gz"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	disk, err := os.Create(filepath.Join(b.TempDir(), "root.erofs"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer disk.Close()
+	b.SetBytes(int64(len(archive)))
+	for b.Loop() {
+		facts, err := buildRootDisk(b.Context(), disk, bytes.NewReader(archive), Limits{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(facts.Size), "disk-bytes")
+	}
+}
+
+// BenchmarkPullAlpine pulls the genuine release into an empty store, with all the waiting for the host's disk.
+func BenchmarkPullAlpine(b *testing.B) {
+	mirror := genuine(b)
+	for b.Loop() {
+		if _, err := openStore(b, mirror).Pull(b.Context(), "alpine", nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkResolve resolves an image that is there.
+func BenchmarkResolve(b *testing.B) {
+	s := openStore(b, genuine(b))
+	if _, err := s.Pull(b.Context(), "alpine", nil); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := s.Resolve(b.Context(), "alpine"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
