@@ -17,19 +17,17 @@ func (s *Supervisor) Shutdown() error {
 		return os.NewSyscallError("power off", syscall.EPERM)
 	}
 	_ = syscall.Kill(-1, syscall.SIGTERM)
-	s.awaitSilence(stopTime)
+	awaitSilence(stopTime)
 	_ = syscall.Kill(-1, syscall.SIGKILL)
-	s.awaitSilence(stopTime)
+	awaitSilence(stopTime)
 	powerOff()
 	return nil
 }
 
 // awaitSilence returns when this is the only process, or after limit.
-func (s *Supervisor) awaitSilence(limit time.Duration) {
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if err := syscall.Kill(-1, 0); err == syscall.ESRCH {
-			return
-		}
+func awaitSilence(limit time.Duration) {
+	for end := time.Now().Add(limit); !alone() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -27,16 +27,40 @@ func signalGroup(group int, signal syscall.Signal) error {
 	return err
 }
 
-// groupOf reads the process group from /proc/PID/stat: pid (name) state ppid pgrp ..., where the name may hold anything.
+// groupOf returns a process's process group.
 func groupOf(pid int) int {
+	group, _ := strconv.Atoi(statField(pid, 2))
+	return group
+}
+
+// statField returns a word of /proc/PID/stat, which reads "pid (name) state ppid pgrp ...", counted from the state. The
+// name may hold anything.
+func statField(pid, n int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0
+		return ""
 	}
 	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(fields) < 3 {
-		return 0
+	if len(fields) <= n {
+		return ""
 	}
-	group, _ := strconv.Atoi(fields[2])
-	return group
+	return fields[n]
+}
+
+// alone says whether this is the last process but for the kernel's own, which are children of process 2.
+func alone() bool {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return true
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid <= 2 {
+			continue
+		}
+		if state, parent := statField(pid, 0), statField(pid, 1); parent != "2" && state != "Z" && state != "" {
+			return false
+		}
+	}
+	return true
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"capnproto.org/go/capnp/v3/exc"
 	capnprpc "capnproto.org/go/capnp/v3/rpc"
 
 	"agentvm/rpc/wire"
@@ -194,20 +195,23 @@ func (c *Client) SyncClock(ctx context.Context, now time.Time) error {
 }
 
 // Shutdown asks the guest to end its processes, write back its disks and power off. A connection that is lost while it
-// waits is success: the machine is off.
+// waits is success: the machine is off. One that was lost before is not.
 func (c *Client) Shutdown(ctx context.Context) error {
+	select {
+	case <-c.Done():
+		return fmt.Errorf("shut down: %w", ErrClosed)
+	default:
+	}
 	future, release := c.supervisor.Shutdown(ctx, nil)
 	defer release()
 	r, err := future.Struct()
 	if err == nil {
 		return failureOf(r.Failure())
 	}
-	select {
-	case <-c.Done():
+	if err = c.fault("shut down", err); errors.Is(err, ErrClosed) {
 		return nil
-	default:
-		return c.fault("shut down", err)
 	}
+	return err
 }
 
 // fault explains an error of the connection itself.
@@ -217,10 +221,13 @@ func (c *Client) fault(what string, err error) error {
 	}
 	select {
 	case <-c.Done():
-		return fmt.Errorf("%s: %w", what, ErrClosed)
+		err = ErrClosed
 	default:
-		return fmt.Errorf("%s: %w", what, err)
+		if exc.IsType(err, exc.Disconnected) || errors.Is(err, capnprpc.ErrConnClosed) { // Done is about to be closed
+			err = ErrClosed
+		}
 	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // logSink passes the guest's messages to the client's logger.
