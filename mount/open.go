@@ -263,9 +263,9 @@ func (c *session) read(q *request) error {
 	return nil
 }
 
-// write9 answers Twrite: fid[4] offset[8] count[4] data[count]. A file opened for appending ignores the offset, as
+// write answers Twrite: fid[4] offset[8] count[4] data[count]. A file opened for appending ignores the offset, as
 // pwrite does on Linux, so that two writers of one log do not overwrite each other.
-func (c *session) write9(q *request) error {
+func (c *session) write(q *request) error {
 	id, offset := q.in.u32(), q.in.u64()
 	data := q.in.take(int(q.in.u32()))
 	if err := q.in.end(); err != nil {

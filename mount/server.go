@@ -45,10 +45,10 @@ type Server struct {
 	rootDev uint64
 	escapes error // what os.Root says of a path that would leave it
 
-	mu     sync.Mutex
-	closed bool
-	conns  map[io.Closer]struct{}
-	active sync.WaitGroup
+	mu       sync.Mutex
+	closed   bool
+	sessions map[*session]struct{}
+	active   sync.WaitGroup
 }
 
 // ErrClosed is returned by Serve after Close.
@@ -63,7 +63,7 @@ func NewServer(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
 	}
-	s := &Server{config: withDefaults(config), root: root, conns: make(map[io.Closer]struct{})}
+	s := &Server{config: withDefaults(config), root: root, sessions: make(map[*session]struct{})}
 	s.log = s.config.Logger
 	if s.dir, err = root.Open("."); err != nil {
 		root.Close()
@@ -111,15 +111,16 @@ func withDefaults(c Config) Config {
 // side ended, ctx's error when ctx ended, ErrClosed after Close, and otherwise why the session was given up: the connection
 // failed or the guest broke the framing. Several connections may be served at once.
 func (s *Server) Serve(ctx context.Context, conn io.ReadWriteCloser) error {
-	if !s.register(conn) {
+	c := newSession(s, conn)
+	if !s.register(c) {
 		conn.Close()
 		return ErrClosed
 	}
-	defer s.unregister(conn)
+	defer s.unregister(c)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 
-	err := newSession(s, conn).run()
+	err := c.run()
 	conn.Close()
 	switch {
 	case ctx.Err() != nil:
@@ -138,8 +139,8 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	again := s.closed
 	s.closed = true
-	for conn := range s.conns {
-		conn.Close()
+	for c := range s.sessions {
+		c.conn.Close()
 	}
 	s.mu.Unlock()
 	s.active.Wait()
@@ -149,20 +150,20 @@ func (s *Server) Close() error {
 	return errors.Join(s.dir.Close(), s.root.Close())
 }
 
-func (s *Server) register(conn io.Closer) bool {
+func (s *Server) register(c *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return false
 	}
-	s.conns[conn] = struct{}{}
+	s.sessions[c] = struct{}{}
 	s.active.Add(1)
 	return true
 }
 
-func (s *Server) unregister(conn io.Closer) {
+func (s *Server) unregister(c *session) {
 	s.mu.Lock()
-	delete(s.conns, conn)
+	delete(s.sessions, c)
 	s.mu.Unlock()
 	s.active.Done()
 }

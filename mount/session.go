@@ -207,14 +207,14 @@ func (c *session) finish(q *request) {
 	waiting := c.inFlight[q.tag]
 	delete(c.inFlight, q.tag)
 	c.tagMu.Unlock()
-	c.write(q.out.buf)
+	c.transmit(q.out.buf)
 	for _, flush := range waiting {
-		c.write(flushed(flush))
+		c.transmit(flushed(flush))
 	}
 }
 
-// write sends one message. After a failure the connection is useless, and the loop must hear of it.
-func (c *session) write(message []byte) {
+// transmit sends one message; sendMu is held. After a failure the connection is useless, and the loop must hear of it.
+func (c *session) transmit(message []byte) {
 	if _, err := c.conn.Write(message); err != nil {
 		c.conn.Close()
 	}
@@ -234,7 +234,7 @@ func (c *session) flush(q *request) {
 	c.tagMu.Unlock()
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	c.write(flushed(q.tag))
+	c.transmit(flushed(q.tag))
 }
 
 func flushed(tag uint16) []byte {

@@ -497,22 +497,22 @@ func fuzzSeeds() [][]byte {
 	pair := append(fidBody(1), fidBody(2)...)
 	return [][]byte{
 		walkD,
-		slicesConcat(walkFile, openFile, frame(msgTread, 5, append(fidBody(2), zero[:12]...))),
-		slicesConcat(walkFile, openFile, frame(msgTwrite, 5, append(append(fidBody(2), zero[:8]...), 3, 0, 0, 0, 'x', 'y', 'z'))),
-		slicesConcat(walkFile, frame(msgTgetattr, 5, append(fidBody(2), 0xff, 0x7, 0, 0, 0, 0, 0, 0))),
-		slicesConcat(walkFile, frame(msgTsetattr, 5, append(append(fidBody(2), 0xff, 1, 0, 0), zero[:52]...))),
-		slicesConcat(walkD, openD, frame(msgTreaddir, 5, append(append(fidBody(1), zero[:8]...), 0, 4, 0, 0))),
-		slicesConcat(walkD, frame(msgTlcreate, 5, name(fidBody(1), "new", append([]byte{2, 0, 0, 0}, zero[:8]...)...))),
-		slicesConcat(walkD, frame(msgTmkdir, 5, name(fidBody(1), "dir", zero[:8]...))),
-		slicesConcat(walkD, frame(msgTsymlink, 5, name(name(fidBody(1), "s"), "../..", zero[:4]...))),
-		slicesConcat(walkD, walkFile, frame(msgTlink, 5, name(pair, "l"))),
-		slicesConcat(walkD, walkFile, frame(msgTrename, 5, name(append(fidBody(2), fidBody(1)...), "r"))),
-		slicesConcat(walkD, frame(msgTrenameat, 5, name(append(name(fidBody(1), "file"), fidBody(0)...), "r"))),
-		slicesConcat(walkD, frame(msgTunlinkat, 5, name(fidBody(1), "file", zero[:4]...))),
-		slicesConcat(walkFile, frame(msgTremove, 5, fidBody(2))),
-		slicesConcat(walkD, frame(msgTclunk, 5, fidBody(1)), frame(msgTflush, 6, []byte{5, 0})),
-		slicesConcat(frame(msgTversion, 9, versionBody(1<<20)), frame(msgTstatfs, 5, fidBody(0))),
+		join(walkFile, openFile, frame(msgTread, 5, append(fidBody(2), zero[:12]...))),
+		join(walkFile, openFile, frame(msgTwrite, 5, append(append(fidBody(2), zero[:8]...), 3, 0, 0, 0, 'x', 'y', 'z'))),
+		join(walkFile, frame(msgTgetattr, 5, append(fidBody(2), 0xff, 0x7, 0, 0, 0, 0, 0, 0))),
+		join(walkFile, frame(msgTsetattr, 5, append(append(fidBody(2), 0xff, 1, 0, 0), zero[:52]...))),
+		join(walkD, openD, frame(msgTreaddir, 5, append(append(fidBody(1), zero[:8]...), 0, 4, 0, 0))),
+		join(walkD, frame(msgTlcreate, 5, name(fidBody(1), "new", append([]byte{2, 0, 0, 0}, zero[:8]...)...))),
+		join(walkD, frame(msgTmkdir, 5, name(fidBody(1), "dir", zero[:8]...))),
+		join(walkD, frame(msgTsymlink, 5, name(name(fidBody(1), "s"), "../..", zero[:4]...))),
+		join(walkD, walkFile, frame(msgTlink, 5, name(pair, "l"))),
+		join(walkD, walkFile, frame(msgTrename, 5, name(append(fidBody(2), fidBody(1)...), "r"))),
+		join(walkD, frame(msgTrenameat, 5, name(append(name(fidBody(1), "file"), fidBody(0)...), "r"))),
+		join(walkD, frame(msgTunlinkat, 5, name(fidBody(1), "file", zero[:4]...))),
+		join(walkFile, frame(msgTremove, 5, fidBody(2))),
+		join(walkD, frame(msgTclunk, 5, fidBody(1)), frame(msgTflush, 6, []byte{5, 0})),
+		join(frame(msgTversion, 9, versionBody(1<<20)), frame(msgTstatfs, 5, fidBody(0))),
 	}
 }
 
-func slicesConcat(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }

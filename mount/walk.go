@@ -1,50 +1,5 @@
 package mount
 
-// operations maps a message type to what answers it. mutates marks those that a read-only share refuses as a
-// whole; Tlopen looks at its flags itself.
-var operations [256]struct {
-	run     func(*session, *request) error
-	mutates bool
-}
-
-func init() {
-	for kind, run := range map[uint8]func(*session, *request) error{
-		msgTversion:   (*session).version,
-		msgTattach:    (*session).attach,
-		msgTwalk:      (*session).walk,
-		msgTclunk:     (*session).clunk,
-		msgTstatfs:    (*session).statfs,
-		msgTgetattr:   (*session).getattr,
-		msgTreadlink:  (*session).readlink,
-		msgTlopen:     (*session).lopen,
-		msgTread:      (*session).read,
-		msgTreaddir:   (*session).readdir,
-		msgTfsync:     (*session).fsync,
-		msgTlock:      (*session).lock,
-		msgTgetlock:   (*session).getlock,
-		msgTxattrwalk: (*session).xattr,
-	} {
-		operations[kind].run = run
-	}
-	for kind, run := range map[uint8]func(*session, *request) error{
-		msgTlcreate:     (*session).lcreate,
-		msgTwrite:       (*session).write9,
-		msgTsetattr:     (*session).setattr,
-		msgTmkdir:       (*session).mkdir,
-		msgTsymlink:     (*session).symlink,
-		msgTmknod:       (*session).mknod,
-		msgTlink:        (*session).link,
-		msgTrename:      (*session).rename,
-		msgTrenameat:    (*session).renameat,
-		msgTunlinkat:    (*session).unlinkat,
-		msgTremove:      (*session).remove,
-		msgTxattrcreate: (*session).xattr,
-	} {
-		operations[kind].run = run
-		operations[kind].mutates = true
-	}
-}
-
 // attach answers Tattach: fid[4] afid[4] uname[s] aname[s] n_uname[4]. There is one tree and no authentication, so the
 // user does not matter and aname can only be the root.
 func (c *session) attach(q *request) error {
