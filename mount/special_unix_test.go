@@ -159,3 +159,18 @@ func TestDeepPath(t *testing.T) {
 	}
 	t.Error("a path of 6000 bytes was accepted")
 }
+
+// TestOtherOwner shows a file of another user as nobody's.
+func TestOtherOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a file away")
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "a"), "")
+	if err := os.Chown(filepath.Join(dir, "a"), 1234, 1234); err != nil {
+		t.Fatal(err)
+	}
+	if _, attr := getattr(t, walk(t, attach(t, Config{Dir: dir}), "a")); attr.UID != nobody || attr.GID != nobody {
+		t.Errorf("owner %d:%d", attr.UID, attr.GID)
+	}
+}
