@@ -4,7 +4,7 @@ static struct queue queue;
 
 static void block_start(unsigned slot) {
     machine_start();
-    for (unsigned i = 0; i < DISK_SIZE; i++)
+    for (unsigned i = 0; i < sizeof disk; i++)
         disk[i] = (uint8_t)(i >> 9);
     driver_start(slot, VIRTIO_F_INDIRECT_DESC);
     queue = queue_setup(slot, 0, 16);
@@ -49,6 +49,11 @@ static void reads_and_writes(void) {
     ram_written(data, 4096);
     CHECK_EQ(submit(0, 127, data, 512, true), 0);
     CHECK(memcmp(guest(data), disk + 127 * 512, 512) == 0);
+    for (unsigned i = 0; i < 1024; i++)
+        *guest(data + i) = (uint8_t)(i * 5 + (i >> 8));
+    ram_written(data, 1024);
+    CHECK_EQ(submit(1, 8, data, 1024, false), 0);
+    CHECK(memcmp(guest(data), disk + 8 * 512, 1024) == 0);
     disk_piece = 0;
     CHECK_EQ(submit(0, 127, data, 512, true), 1);
 }

@@ -3,7 +3,7 @@
 struct machine_config config;
 struct stream streams[FDS];
 uint8_t ram[RAM_SIZE];
-uint8_t disk[DISK_SIZE];
+uint8_t disk[DISK_SIZE + DISK_SLACK];
 uint32_t disk_piece;
 unsigned syncs;
 bool line[32];
@@ -78,7 +78,7 @@ uint16_t wasi_fd_write(int32_t fd, const struct wasi_iovec *iovs, uint32_t count
 }
 
 static uint32_t disk_room(uint64_t offset, uint32_t done) {
-    uint64_t left = offset + done < DISK_SIZE ? DISK_SIZE - offset - done : 0;
+    uint64_t left = offset + done < sizeof disk ? sizeof disk - offset - done : 0;
     return left < disk_piece - done ? (uint32_t)left : disk_piece - done;
 }
 

@@ -151,6 +151,9 @@ static void console_write_back_pressure(void) {
     expect_out(FD_CONTROL, "abcdefghijkl");
     CHECK(next_used(&out[1], &head, &len) && next_used(&out[1], &head, &len));
     CHECK_EQ(guest_read16(out[1].used + 4 + 8 * out[1].size), 3);
+    send_text(1, "mn", 1);
+    kick(&out[1]);
+    expect_out(FD_CONTROL, "abcdefghijklmn");
     check_writes();
 }
 

@@ -28,7 +28,7 @@
 
 // The machine ----------------------------------------------------------------------------------------------------
 
-enum { RAM_SIZE = 2 << 20, STREAM_SIZE = 2 << 20, DISK_SIZE = 64 << 10, FDS = 32 };
+enum { RAM_SIZE = 2 << 20, STREAM_SIZE = 2 << 20, DISK_SIZE = 64 << 10, DISK_SLACK = 8192, FDS = 32 };
 enum { FD_IN = 0, FD_OUT = 1, FD_NET = 4, FD_CONTROL = 5, FD_BULK = 6, FD_DISK = 8, FD_SHARE = 16 };
 
 // A stream as the host sees it: `in` goes to the machine, `out` comes from it.
@@ -43,7 +43,7 @@ struct stream {
 
 extern struct stream streams[FDS];
 extern uint8_t ram[RAM_SIZE];
-extern uint8_t disk[DISK_SIZE];
+extern uint8_t disk[DISK_SIZE + DISK_SLACK]; // larger than WASI says, so that only the device keeps to the size
 extern uint32_t disk_piece; // bytes that one pread or pwrite moves at most
 extern unsigned syncs;
 extern bool line[32];

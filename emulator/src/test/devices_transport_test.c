@@ -69,6 +69,19 @@ static void queue_registers(void) {
     CHECK_EQ(reg(1, 0x44), 1);
 }
 
+static void status_order(void) {
+    machine_start();
+    set_reg(1, 0x70, 3);
+    set_reg(1, 0x70, 7); // DRIVER_OK without FEATURES_OK
+    CHECK_EQ(reg(1, 0x70), 3);
+    set_reg(1, 0x70, 0x80); // FAILED; a driver clears no bit but by a reset
+    CHECK_EQ(reg(1, 0x70), 0x83);
+    set_reg(1, 0x70, 0x40); // NEEDS_RESET is the device's to set
+    CHECK_EQ(reg(1, 0x70), 0x83);
+    set_reg(1, 0x70, 0);
+    CHECK_EQ(reg(1, 0x70), 0);
+}
+
 static void random_fill(struct queue *queue, uint32_t len) {
     uint64_t buffer = guest_alloc(len);
     uint32_t head, written;
@@ -109,6 +122,24 @@ static void nothing_before_driver_ok(void) {
     CHECK(!next_used(&queue, &head, &len));
     driver_ok(1); // what was made available before is served now
     CHECK(next_used(&queue, &head, &len));
+}
+
+static void enabled_queue_is_fixed(void) {
+    machine_start();
+    driver_start(1, 0);
+    struct queue queue = queue_setup(1, 0, 8);
+    driver_ok(1);
+    set_reg(1, 0x38, 2);
+    for (uint32_t offset = 0x80; offset <= 0xa4; offset += 4)
+        set_reg(1, offset, 0);
+    for (unsigned i = 0; i < 10; i++)
+        random_fill(&queue, 16);
+    set_reg(1, 0x44, 0);
+    CHECK_EQ(reg(1, 0x44), 0);
+    uint32_t head, len;
+    add_chain(&queue, (struct buffer[]){{RAM_BASE, 16, true}}, 1);
+    kick(&queue);
+    CHECK(!next_used(&queue, &head, &len));
 }
 
 static void no_interrupt_flag(void) {
@@ -198,6 +229,8 @@ const struct test transport_tests[] = {
     {"transport/features are checked", features_are_checked},
     {"transport/config access sizes", config_access_sizes},
     {"transport/queue registers", queue_registers},
+    {"transport/status order", status_order},
+    {"transport/an enabled queue is fixed", enabled_queue_is_fixed},
     {"transport/nothing before DRIVER_OK", nothing_before_driver_ok},
     {"transport/no-interrupt flag", no_interrupt_flag},
     {"transport/event index suppresses interrupts", event_idx_suppresses},
