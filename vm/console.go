@@ -41,6 +41,9 @@ func (c *console) bytes() []byte {
 	return append([]byte(nil), c.tail[max(0, len(c.tail)-ConsoleTail):]...)
 }
 
+// panicWords are how Linux announces a panic.
+const panicWords = "Kernel panic - not syncing"
+
 // readable makes the last lines of a console fit for a terminal: the guest wrote them, and it may be hostile.
 func readable(tail []byte, lines int) string {
 	text := strings.Map(func(r rune) rune {
@@ -55,7 +58,13 @@ func readable(tail []byte, lines int) string {
 			return '?'
 		}
 	}, strings.ToValidUTF8(string(tail), "?"))
-	text = strings.TrimRight(text, "\n ")
-	all := strings.Split(text, "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
+	all := strings.Split(strings.TrimRight(text, "\n "), "\n")
+	end := len(all)
+	for i, line := range all {
+		if strings.Contains(line, panicWords) { // its cause stands before, a trace of addresses after
+			end = min(i+2, end)
+			break
+		}
+	}
+	return strings.Join(all[max(0, end-lines):end], "\n")
 }

@@ -72,7 +72,7 @@ func explain(exit emulator.Exit, err error, console []byte) *GuestError {
 		e.Reason = Broken
 	case exit.Reason == emulator.PowerOff:
 		e.Reason = PoweredOff
-	case bytes.Contains(console, []byte("Kernel panic - not syncing")):
+	case bytes.Contains(console, []byte(panicWords)):
 		e.Reason = Panicked
 	case exit.Reason == emulator.Reboot:
 		e.Reason = Rebooted

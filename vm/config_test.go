@@ -1,0 +1,66 @@
+package vm
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"agentvm/mount"
+)
+
+func TestConfigIsChecked(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	tests := []struct {
+		name   string
+		config Config
+		want   string // part of the error
+	}{
+		{"too little memory", Config{Memory: 1 << 20}, "at least 32 MiB"},
+		{"too much memory", Config{Memory: 8 << 30}, "at most 3584 MiB"},
+		{"environment without =", Config{Env: []string{"PATH"}}, "want KEY=VALUE"},
+		{"environment with NUL", Config{Env: []string{"A=\x00"}}, "want KEY=VALUE"},
+		{"too many mounts", Config{Mounts: make([]mount.Spec, 9)}, "at most 8"},
+		{"mounts in one place", Config{Mounts: []mount.Spec{{HostPath: "/a", GuestPath: "/m"}, {HostPath: "/b", GuestPath: "/m"}}}, "same place"},
+		{"mount that is not there", Config{Mounts: []mount.Spec{{HostPath: missing, GuestPath: "/m"}}, Image: "busybox"}, "does not exist"},
+		{"image that is not known", Config{Image: "nonsense"}, `"nonsense"`},
+		{"image of a bad name", Config{Image: "../../etc/passwd"}, "image name"},
+		{"kernel that is none", Config{Image: "busybox", Kernel: []byte("not a kernel")}, "not a RISC-V Linux Image"},
+		{"memory for no kernel", Config{Image: "busybox", Memory: MinMemory, Kernel: hugeKernel()}, "too little"},
+	}
+	store := t.TempDir()
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			test.config.StoreDir = store
+			v, err := Start(context.Background(), test.config)
+			if err == nil {
+				v.Close()
+				t.Fatal("the VM started")
+			}
+			if !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %q, want it to contain %q", err, test.want)
+			}
+		})
+	}
+}
+
+// hugeKernel is a header that claims 1 GiB.
+func hugeKernel() []byte {
+	k := make([]byte, 64)
+	k[8+2] = 0x20 // text_offset 2 MiB
+	k[16+3] = 0x40
+	copy(k[56:], "RSC\x05")
+	return k
+}
+
+func TestStoreThatCannotBeMade(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(context.Background(), Config{StoreDir: filepath.Join(file, "store")})
+	if err == nil || !strings.Contains(err.Error(), "AGENTVM_STORE") {
+		t.Errorf("error %v, want one that names AGENTVM_STORE", err)
+	}
+}

@@ -1,0 +1,175 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"agentvm/images"
+	"agentvm/vm"
+)
+
+func TestGuestThatEndsDuringACommand(t *testing.T) {
+	tests := []struct {
+		name, line string
+		reason     vm.Reason
+		console    string
+	}{
+		{"powers off", "echo said; sleep 0.3; poweroff -f; sleep 60", vm.PoweredOff, ""},
+		{"reboots", "echo said; sleep 0.3; reboot -f; sleep 60", vm.Rebooted, ""},
+		{"panics", "echo said; sleep 0.3; echo c >/proc/sysrq-trigger; sleep 60", vm.Panicked, "sysrq triggered crash"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			v := ownVM(t, nil)
+			r, err := v.Exec(limited(t), test.line)
+			var ended *vm.GuestError
+			if !errors.As(err, &ended) || ended.Reason != test.reason || !bytes.Contains(ended.Console, []byte(test.console)) {
+				t.Fatalf("error %v", err)
+			}
+			if r == nil || string(r.Stdout) != "said\n" {
+				t.Errorf("result %+v, want the output before the end", r)
+			}
+			if _, err := v.Exec(limited(t), "true"); !errors.As(err, &ended) {
+				t.Errorf("command after the end: %v", err)
+			}
+			if err := v.Wait(limited(t)); !errors.As(err, &ended) {
+				t.Errorf("Wait = %v", err)
+			}
+			if err := v.Stop(limited(t)); err != nil {
+				t.Errorf("Stop = %v", err)
+			}
+		})
+	}
+}
+
+func TestStopIsOrderly(t *testing.T) {
+	host := t.TempDir()
+	v := ownVM(t, mounted(host, false))
+	p, err := v.Spawn(limited(t), vm.Command{Line: `trap 'echo told >/mnt/host/told; exit' TERM; echo >/mnt/host/ready; while :; do sleep 0.01; done`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		if _, err := os.Stat(filepath.Join(host, "ready")); err == nil {
+			break
+		}
+		if i == 1000 {
+			t.Fatal("the command does not start")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := v.Stop(limited(t)); err != nil {
+		t.Errorf("Stop = %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(host, "told")); string(text) != "told\n" {
+		t.Errorf("the command was not asked to end: %q, %v", text, err)
+	}
+	if _, err := p.Wait(limited(t)); err != nil && !errors.Is(err, vm.ErrStopped) {
+		t.Errorf("Wait of the command = %v", err)
+	}
+	if err := v.Wait(limited(t)); err != nil {
+		t.Errorf("Wait = %v", err)
+	}
+	if _, err := v.Exec(limited(t), "true"); !errors.Is(err, vm.ErrStopped) {
+		t.Errorf("command after Stop: %v", err)
+	}
+}
+
+func TestCloseEndsCommands(t *testing.T) {
+	v := ownVM(t, nil)
+	result := make(chan error)
+	go func() {
+		_, err := v.Exec(limited(t), "sleep 1000")
+		result <- err
+	}()
+	time.Sleep(200 * time.Millisecond)
+	began := time.Now()
+	if err := v.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-result; !errors.Is(err, vm.ErrStopped) {
+		t.Errorf("command: %v", err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	<-v.Done()
+}
+
+func TestGuestThatWritesGarbageEverywhere(t *testing.T) {
+	v := ownVM(t, nil)
+	const garbage = `for f in /dev/vport* /dev/hvc* /dev/console /dev/kmsg /dev/vd* /dev/ttyS* /proc/self/fd/*; do
+		[ -e $f ] || continue
+		dd if=/dev/urandom of=$f bs=4096 count=64 2>/dev/null & p=$!
+		( sleep 1; kill -9 $p ) 2>/dev/null & wait $p
+	done; true`
+	if _, err := v.Run(limited(t), vm.Command{Line: garbage, MaxOutput: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, v, "echo alive", "alive\n")
+}
+
+func TestStartCanBeCancelled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	v, err := vm.Start(ctx, config(t))
+	if err == nil {
+		v.Close()
+		t.Skip("the VM was faster")
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestKernelThatNeverAnswers(t *testing.T) {
+	c := config(t)
+	c.BootTimeout = 300 * time.Millisecond
+	c.Kernel = make([]byte, 4096) // zeros are an illegal instruction, and the trap handler is one too
+	c.Kernel[8+2] = 0x20
+	copy(c.Kernel[56:], "RSC\x05")
+	_, err := vm.Start(limited(t), c)
+	if err == nil || !strings.Contains(err.Error(), "has not answered for 300ms") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestRootDiskThatIsCorrupt(t *testing.T) {
+	c := config(t)
+	c.StoreDir = t.TempDir()
+	c.Image = images.BuiltinName
+	store, err := images.Open(c.StoreDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := store.Pull(context.Background(), images.BuiltinName, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(image.RootDisk, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(image.RootDisk, make([]byte, image.Size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = vm.Start(limited(t), c)
+	var ended *vm.GuestError
+	if !errors.As(err, &ended) || !strings.Contains(err.Error(), "EROFS") {
+		t.Errorf("error %v, want the guest's own words about the root disk", err)
+	}
+}
+
+func TestConsoleIsCopied(t *testing.T) {
+	var screen bytes.Buffer
+	v := ownVM(t, func(c *vm.Config) { c.Console = &screen; c.KernelArguments = "loglevel=7" })
+	v.Close()
+	if !strings.Contains(screen.String(), "Run /init as init process") {
+		t.Errorf("console: %q", screen.String())
+	}
+}

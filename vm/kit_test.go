@@ -1,0 +1,136 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"agentvm/images"
+	"agentvm/images/imagestest"
+	"agentvm/vm"
+)
+
+// kit is what the tests of this package share: a store with the image, and one VM for those that do no harm to it.
+var kit struct {
+	mu    sync.Mutex
+	store string
+	image string
+	vm    *vm.VM
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if kit.vm != nil {
+		kit.vm.Close()
+	}
+	if kit.store != "" {
+		os.RemoveAll(kit.store)
+	}
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "goroutines are left after all VMs have ended:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// config is that of a VM which boots the test image: Alpine where its files are to be had, else BusyBox.
+func config(t testing.TB) vm.Config {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots a machine")
+	}
+	kit.mu.Lock()
+	defer kit.mu.Unlock()
+	if kit.store == "" {
+		fillStore(t)
+	}
+	if kit.image == images.BuiltinName {
+		t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
+	}
+	return vm.Config{StoreDir: kit.store, Image: kit.image, Memory: 256 << 20}
+}
+
+func fillStore(t testing.TB) {
+	dir, err := os.MkdirTemp("", "agentvm-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kit.store, kit.image = dir, images.BuiltinName
+	mirror, ok := imagestest.Mirror(t)
+	if !ok {
+		return
+	}
+	store, err := images.Config{Dir: dir, AlpineMirror: mirror}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Pull(context.Background(), "alpine", nil); err != nil {
+		t.Fatal(err)
+	}
+	kit.image = "alpine"
+}
+
+// limited is a context that ends a test which hangs.
+func limited(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// sharedVM is a VM that several tests use: they leave no trace in it.
+func sharedVM(t testing.TB) *vm.VM {
+	t.Helper()
+	c := config(t)
+	kit.mu.Lock()
+	defer kit.mu.Unlock()
+	if kit.vm == nil {
+		v, err := vm.Start(limited(t), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kit.vm = v
+	}
+	return kit.vm
+}
+
+// ownVM is a VM for one test.
+func ownVM(t testing.TB, change func(*vm.Config)) *vm.VM {
+	t.Helper()
+	c := config(t)
+	if change != nil {
+		change(&c)
+	}
+	v, err := vm.Start(limited(t), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { v.Close() })
+	return v
+}
+
+// mustRun runs a command that ends by itself.
+func mustRun(t testing.TB, v *vm.VM, c vm.Command) *vm.Result {
+	t.Helper()
+	r, err := v.Run(limited(t), c)
+	if err != nil {
+		t.Fatalf("%q: %v", c.Line, err)
+	}
+	return r
+}
+
+// wantOutput checks a command's standard output and that it succeeded.
+func wantOutput(t testing.TB, v *vm.VM, line, want string) {
+	t.Helper()
+	r := mustRun(t, v, vm.Command{Line: line})
+	if r.ExitCode != 0 || string(r.Stdout) != want || len(r.Stderr) > 0 {
+		t.Errorf("%q: exit %d, stdout %q, stderr %q; want %q", line, r.ExitCode, clip(r.Stdout), clip(r.Stderr), want)
+	}
+}
+
+func clip(b []byte) []byte { return bytes.TrimSpace(b[:min(len(b), 300)]) }

@@ -1,0 +1,115 @@
+package vm_test
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"agentvm/vm"
+)
+
+func TestShellRemembers(t *testing.T) {
+	sh, err := sharedVM(t).Shell(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Close()
+	steps := []struct {
+		name, line, stdout string
+		code               int
+	}{
+		{"directory", "cd /tmp", "", 0},
+		{"is kept", "pwd", "/tmp\n", 0},
+		{"variable", "x='a b'; export y=2", "", 0},
+		{"is kept too", `echo "$x"; sh -c 'echo $y'`, "a b\n2\n", 0},
+		{"function", "double() { echo $1$1; return 3; }", "", 0},
+		{"is called", "double ab", "abab\n", 3},
+		{"syntax error", "if then", "", 2},
+		{"goes on", "echo on", "on\n", 0},
+		{"several lines", "for i in 1 2\ndo\necho $i\ndone", "1\n2\n", 0},
+		{"no newline", "printf text", "text", 0},
+	}
+	for _, step := range steps {
+		r, err := sh.Run(limited(t), step.line)
+		if err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if string(r.Stdout) != step.stdout || r.ExitCode != step.code || r.ShellEnded {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q, ended %v", step.name, r.ExitCode, r.Stdout, r.Stderr, r.ShellEnded)
+		}
+	}
+}
+
+func TestShellInput(t *testing.T) {
+	sh, err := sharedVM(t).Shell(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Close()
+	for _, want := range []string{"short", strings.Repeat("long ", 40_000)} {
+		r, err := sh.RunCommand(limited(t), vm.Command{Line: "cat", Stdin: strings.NewReader(want)})
+		if err != nil || string(r.Stdout) != want {
+			t.Errorf("%d bytes came back of %d, %v", len(r.Stdout), len(want), err)
+		}
+	}
+}
+
+func TestShellHang(t *testing.T) {
+	sh, err := sharedVM(t).OpenShell(limited(t), vm.ShellConfig{Env: []string{"KEPT=yes"}, Dir: "/tmp"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Close()
+	r, err := sh.RunCommand(limited(t), vm.Command{Line: "echo before; sleep 6543", Timeout: 300 * time.Millisecond})
+	if err != nil || !r.TimedOut || !r.ShellEnded || string(r.Stdout) != "before\n" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := sh.Run(limited(t), "true"); !errors.Is(err, vm.ErrShellEnded) {
+		t.Errorf("command in a shell that has ended: %v", err)
+	}
+	if err := sh.Restart(limited(t)); err != nil {
+		t.Fatal(err)
+	}
+	r, err = sh.Run(limited(t), "pwd; echo $KEPT")
+	if err != nil || string(r.Stdout) != "/tmp\nyes\n" {
+		t.Errorf("after the restart: %+v, %v", r, err)
+	}
+	wantOutput(t, sharedVM(t), "ps | grep -c '[s]leep 6543' || true", "0\n")
+}
+
+func TestShellThatExits(t *testing.T) {
+	sh, err := sharedVM(t).Shell(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Close()
+	r, err := sh.Run(limited(t), "exit 9")
+	if err != nil || r.ExitCode != 9 || !r.ShellEnded {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := sh.Run(limited(t), "true"); !errors.Is(err, vm.ErrShellEnded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestShellIsBusy(t *testing.T) {
+	sh, err := sharedVM(t).Shell(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Close()
+	started := make(chan error)
+	go func() {
+		_, err := sh.Run(limited(t), "sleep 1")
+		started <- err
+	}()
+	time.Sleep(300 * time.Millisecond)
+	if _, err := sh.Run(limited(t), "true"); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("second command: %v", err)
+	}
+	if err := <-started; err != nil {
+		t.Error(err)
+	}
+}
