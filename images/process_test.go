@@ -5,12 +5,15 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"agentvm/images/imagestest"
 )
 
 // pullEnv makes the test binary a program that pulls: DIR MIRROR REF.
@@ -134,4 +137,24 @@ func waitForSize(t testing.TB, s *Store, size int64) {
 		}
 	}
 	t.Fatal("the download did not come that far")
+}
+
+// TestPullThroughProxy pulls from a host that only the proxy of the environment knows.
+func TestPullThroughProxy(t *testing.T) {
+	folder, ok := imagestest.Folder(t)
+	if !ok {
+		t.Skip("no genuine Alpine release here: set " + imagestest.FolderEnv)
+	}
+	var asked atomic.Value
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(r.URL.Host)
+		imagestest.Handler(folder).ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	cmd := pullCommand(t, t.TempDir(), "http://alpine.invalid", "alpine")
+	cmd.Env = append(cmd.Env, "HTTP_PROXY="+proxy.URL, "http_proxy="+proxy.URL, "NO_PROXY=", "no_proxy=")
+	out, err := cmd.Output()
+	if err != nil || !strings.HasPrefix(string(out), "sha256:") || asked.Load() != "alpine.invalid" {
+		t.Errorf("%v: %s; the proxy was asked for %v", err, out, asked.Load())
+	}
 }
