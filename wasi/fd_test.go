@@ -187,7 +187,7 @@ func TestAppend(t *testing.T) {
 	vec, buf := g.iovec(1)
 	copy(g.bytes(buf, 1), "B")
 	g.want(ErrnoSuccess, "fd_pwrite", fd, vec, 1, 1, g.alloc(4))
-	if got, _ := os.ReadFile(filepath.Join(dir, "file")); string(got) != "ABcdefg" {
+	if got, _ := os.ReadFile(filepath.Join(dir, "file")); string(got) != "AbcdefgB" {
 		t.Errorf("file is %q", got)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // osFile is a file of the host that never blocks for long: a regular file, or a device that the owner of a preopen
 // put there. The guest's APPEND is done here, not by the host's O_APPEND, because the guest may change it at any time
-// and because pwrite must keep its offset.
+// and Go offers no way to; it is not atomic against other writers of the file.
 type osFile struct {
 	f        *os.File
 	append   bool
@@ -51,8 +51,16 @@ func (o *osFile) Pread(p []byte, offset int64) (int, Errno) {
 	return n, readErrno(err)
 }
 
-// Pwrite writes at an offset, whatever the append mode, as POSIX has it.
+// Pwrite writes at an offset. In append mode it writes at the end instead, as on Linux and in other runtimes; POSIX would
+// keep the offset.
 func (o *osFile) Pwrite(p []byte, offset int64) (int, Errno) {
+	if o.append {
+		info, err := o.f.Stat()
+		if err != nil {
+			return 0, errnoOf(err)
+		}
+		offset = info.Size()
+	}
 	n, err := o.f.WriteAt(p, offset)
 	return n, errnoOf(err)
 }

@@ -55,7 +55,8 @@ func (s *System) openRequest(mod api.Module, stack []uint64) (openRequest, Errno
 		follow: stack[1]&lookupSymlinkFollow != 0,
 		oflags: uint16(stack[4]), rights: Rights(stack[5]), flags: Fdflags(stack[7]),
 	}
-	if r.oflags >= oflagsEnd || r.flags >= fdflagsEnd || r.has(oflagCreat|oflagDirectory) {
+	making := r.oflags & (oflagCreat | oflagExcl | oflagTrunc)
+	if r.oflags >= oflagsEnd || r.flags >= fdflagsEnd || r.has(oflagDirectory) && making != 0 {
 		return r, ErrnoInval
 	}
 	needed := RightPathOpen
@@ -129,7 +130,7 @@ func (r *openRequest) create() (*descriptor, Errno) {
 
 // openDir opens a directory.
 func (r *openRequest) openDir() (*descriptor, Errno) {
-	if r.has(oflagTrunc) || r.has(oflagCreat) || r.rights&RightFdWrite != 0 && !r.has(oflagDirectory) {
+	if r.has(oflagTrunc) || r.has(oflagCreat) || r.rights&RightFdWrite != 0 {
 		return nil, ErrnoIsdir
 	}
 	root, errno := r.mount()

@@ -163,6 +163,8 @@ func TestPathOpen(t *testing.T) {
 		{"exclusive", "file", 0, excl, rightsRW, 0, ErrnoExist},
 		{"exclusive over dangling", "dangling", follow, excl, rightsRW, 0, ErrnoExist},
 		{"create and directory", "x", 0, creat | dirf, 0, 0, ErrnoInval},
+		{"create, truncate and directory", "dir", 0, trunc | dirf, 0, 0, ErrnoInval},
+		{"directory asked for and for writing", "dir", 0, dirf, rightsRW, 0, ErrnoIsdir},
 		{"link", "link", 0, 0, 0, 0, ErrnoLoop},
 		{"link followed", "link", follow, 0, rightsRW, 0, ErrnoSuccess},
 		{"link as directory", "dirlink", 0, dirf, 0, 0, ErrnoNotdir},
