@@ -1,0 +1,37 @@
+//go:build linux
+
+package guest
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"agentvm/rpc"
+)
+
+// On a busy machine the exit may be known long before the goroutine that reads the output gets its turn.
+func TestExitDoesNotOvertakeOutput(t *testing.T) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	defer in.Close()
+	j := newJob(&files{})
+	j.open, j.streams[0].file = 1, out // as if being read by a goroutine that does not run
+	if _, err := in.WriteString("late"); err != nil {
+		t.Fatal(err)
+	}
+	j.end(rpc.ExitStatus{})
+	long := time.Now().Add(10 * quietTime)
+	if d, wait, ok := j.take(long); ok || wait != quietTime {
+		t.Fatalf("take = %+v, %v, %v with output in the pipe", d, wait, ok)
+	}
+	if _, err := out.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if d, _, ok := j.take(long.Add(quietTime)); !ok || d.Exit == nil {
+		t.Errorf("take = %+v, %v when the pipe is empty and quiet", d, ok)
+	}
+}
