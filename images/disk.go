@@ -60,41 +60,49 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 	return &image, s.save(&image)
 }
 
-// build makes the disk of a stored source, checking the source on the way.
+// build makes the disk of a stored source. A source that turns out to be damaged is removed.
 func (s *Store) build(ctx context.Context, name, source string, progress ProgressFunc) (diskRecord, error) {
 	blob, err := os.Open(s.blobPath(source))
 	if err != nil {
 		return diskRecord{}, err
 	}
 	defer blob.Close()
-	info, err := blob.Stat()
-	if err != nil {
-		return diskRecord{}, err
-	}
-	hash := sha256.New()
-	at := Progress{Stage: StageBuild, Name: name, Total: info.Size()}
-	archive := io.TeeReader(&progressReader{Reader: blob, at: at, report: progress}, hash)
 	disk, err := createTemp(s.diskDir())
 	if err != nil {
 		return diskRecord{}, err
 	}
-	facts, buildErr := buildRootDisk(ctx, disk, archive, s.limits)
-	if err := ctx.Err(); err != nil {
+	facts, err := s.buildFrom(ctx, disk, blob, name, source, progress)
+	if err != nil {
 		discard(disk)
-		return diskRecord{}, err
 	}
-	// A damaged archive explains whatever went wrong, so its digest is looked at first.
-	if _, err := io.Copy(hash, blob); err == nil && hex.EncodeToString(hash.Sum(nil)) != source {
-		discard(disk)
+	if errors.Is(err, errDamagedBlob) {
 		blob.Close() // Windows removes no open file
 		os.Remove(blob.Name())
-		return diskRecord{}, fmt.Errorf("%w: sha256:%s", errDamagedBlob, source)
 	}
-	if buildErr != nil {
-		discard(disk)
-		return diskRecord{}, buildErr
+	if err != nil {
+		return diskRecord{}, err
 	}
 	return s.publishDisk(disk, source, facts)
+}
+
+// buildFrom builds disk of blob and checks that blob is what its name says. A damaged archive explains whatever else
+// went wrong, so that is what is looked at first.
+func (s *Store) buildFrom(ctx context.Context, disk, blob *os.File, name, source string, progress ProgressFunc) (diskFacts, error) {
+	info, err := blob.Stat()
+	if err != nil {
+		return diskFacts{}, err
+	}
+	hash := sha256.New()
+	at := Progress{Stage: StageBuild, Name: name, Total: info.Size()}
+	archive := io.TeeReader(&progressReader{Reader: blob, at: at, report: progress}, hash)
+	facts, buildErr := buildRootDisk(ctx, disk, archive, s.limits)
+	if err := ctx.Err(); err != nil {
+		return diskFacts{}, err
+	}
+	if _, err := io.Copy(hash, blob); err == nil && hex.EncodeToString(hash.Sum(nil)) != source {
+		return diskFacts{}, fmt.Errorf("%w: sha256:%s", errDamagedBlob, source)
+	}
+	return facts, buildErr
 }
 
 // publishDisk gives a finished disk its name and then its record.

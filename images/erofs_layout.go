@@ -3,6 +3,7 @@ package images
 import (
 	"encoding/binary"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -51,27 +52,17 @@ func (b *diskBuilder) finish() (int64, error) {
 	return b.writeMetadata(nodes)
 }
 
-// nodes lists every inode once, level by level, each level by name. It fixes the order of directory entries and
-// counts a directory's links on the way.
+// nodes lists every inode once, level by level, each level by name, and fixes the entries of each directory.
 func (b *diskBuilder) nodes() []*node {
 	order := []*node{b.root}
-	listed := map[*node]bool{}
+	listed := map[*node]bool{} // files with several names
 	for i := 0; i < len(order); i++ {
 		dir := order[i]
 		if !dir.isDir() {
 			continue
 		}
-		dir.nlink = 2
-		dir.names = make([]string, 0, len(dir.children)+2)
-		for name := range dir.children {
-			dir.names = append(dir.names, name)
-		}
-		slices.Sort(dir.names)
-		for _, name := range dir.names {
+		for _, name := range dir.fixEntries() {
 			child := dir.children[name]
-			if child.isDir() {
-				dir.nlink++
-			}
 			if child.nlink > 1 && !child.isDir() {
 				if listed[child] {
 					continue
@@ -80,10 +71,22 @@ func (b *diskBuilder) nodes() []*node {
 			}
 			order = append(order, child)
 		}
-		dir.names = append(dir.names, ".", "..")
-		slices.Sort(dir.names) // "." is not always first: the kernel searches by plain byte order
 	}
 	return order
+}
+
+// fixEntries sets the order of a directory's entries and its number of links, and returns the names of its children.
+func (dir *node) fixEntries() []string {
+	children := slices.Sorted(maps.Keys(dir.children))
+	dir.nlink = 2
+	for _, child := range dir.children {
+		if child.isDir() {
+			dir.nlink++
+		}
+	}
+	dir.names = append(slices.Clone(children), ".", "..")
+	slices.Sort(dir.names) // "." is not always first: the kernel searches by plain byte order
+	return children
 }
 
 // planDirectory sets the size and layout of a directory and takes its blocks. The blocks are written later, when
