@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -234,7 +235,9 @@ func TestErrnoNumbers(t *testing.T) {
 			t.Errorf("a file without permissions: %v", errno)
 		}
 	}
-	if got := errnoOf(&os.PathError{Op: "open", Err: os.ErrPermission}); got != ErrnoAcces {
-		t.Errorf("permission denied is %v", got)
+	for _, err := range []error{os.ErrPermission, syscall.EACCES} {
+		if got := errnoOf(&os.PathError{Op: "open", Err: err}); got != ErrnoAcces {
+			t.Errorf("%v is %v", err, got)
+		}
 	}
 }

@@ -11,7 +11,8 @@ var le = binary.LittleEndian
 // maxIovecs bounds the buffers of one call, like IOV_MAX elsewhere.
 const maxIovecs = 1024
 
-// view returns n bytes of the guest's memory at ptr, or false when they are not all inside.
+// view returns n bytes of the guest's memory at ptr, or false when they are not all inside. For a module without any
+// memory it panics inside wazero, which ends the call with an error.
 func view(mod api.Module, ptr, n uint32) ([]byte, bool) {
 	return mod.Memory().Read(ptr, n)
 }
