@@ -30,34 +30,48 @@ func (r release) branch() string {
 // parseReleases finds the mini root file system in a latest-releases.yaml: a list of flat mappings, of which only
 // plain and quoted one-line values matter. Block scalars (descriptions) are passed over. It is no YAML parser.
 func parseReleases(text []byte) (release, error) {
-	item := map[string]string{}
+	item := releaseItem{}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimRight(line, "\r\n\t ")
-		rest, first := strings.CutPrefix(line, "-")
-		if first && !strings.HasPrefix(rest, "-") {
-			if found, err := releaseOf(item); found.version != "" || err != nil {
+		if rest, ok := strings.CutPrefix(line, "-"); ok && !strings.HasPrefix(rest, "-") {
+			if found, err := item.release(); found.version != "" || err != nil {
 				return found, err
 			}
-			item, line = map[string]string{}, " "+rest
+			item, line = releaseItem{}, " "+rest
 		}
-		indent := len(line) - len(strings.TrimLeft(line, " "))
-		key, value, ok := strings.Cut(strings.TrimSpace(line), ":")
-		if !ok || indent > 3 {
-			continue
-		}
-		if _, twice := item[key]; !twice {
-			item[key] = strings.Trim(strings.TrimSpace(value), `"'`)
-		}
+		item.add(line)
 	}
-	found, err := releaseOf(item)
+	found, err := item.release()
 	if err == nil && found.version == "" {
 		err = fmt.Errorf("the list of releases has no %s for %s", alpineFlavor, Architecture)
 	}
 	return found, err
 }
 
-// releaseOf returns the release that item describes, or none when it is about another file.
-func releaseOf(item map[string]string) (release, error) {
+// releaseItem is one mapping of the list.
+type releaseItem struct {
+	values map[string]string
+	indent int
+}
+
+// add takes the value of a line that is indented like the item's first; others belong to block scalars.
+func (i *releaseItem) add(line string) {
+	key, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+	if !ok {
+		return
+	}
+	indent := len(line) - len(strings.TrimLeft(line, " "))
+	if i.values == nil {
+		i.values, i.indent = map[string]string{}, indent
+	}
+	if _, twice := i.values[key]; !twice && indent == i.indent {
+		i.values[key] = strings.Trim(strings.TrimSpace(value), `"'`)
+	}
+}
+
+// release returns the release that the item describes, or none when it is about another file.
+func (i *releaseItem) release() (release, error) {
+	item := i.values
 	if item["flavor"] != alpineFlavor || item["arch"] != Architecture {
 		return release{}, nil
 	}

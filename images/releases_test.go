@@ -18,6 +18,7 @@ func TestParseReleases(t *testing.T) {
 	}{
 		{"as Alpine writes it", good, "3.21.4"},
 		{"item on the dash's line", strings.Replace(item("3.21.4", name, sum), "-\n  flavor", "- flavor", 1), "3.21.4"},
+		{"other indentation", strings.ReplaceAll(item("3.21.4", name, sum), "\n  ", "\n      "), "3.21.4"},
 		{"quoted values", strings.ReplaceAll(item(`"3.21.4"`, "'"+name+"'", sum), "\n", "\r\n"), "3.21.4"},
 		{"empty", "", "no alpine-minirootfs"},
 		{"only others", strings.ReplaceAll(good, "alpine-minirootfs", "alpine-netboot"), "no alpine-minirootfs"},
