@@ -8,7 +8,7 @@
 // are visible but cannot be opened, so that a FIFO or device never blocks the host.
 //
 // A Server is safe for concurrent use. Each connection is a session of its own with its fids; requests of one
-// session run concurrently, at most maxRequests at a time, and are answered in the order in which they finish.
+// session run concurrently, at most 16 at a time, and are answered in the order in which they finish.
 // Changes that host programs make are seen at once by the guest if its cache mode allows.
 //
 // The package does not do extended attributes, device nodes, or locks that host programs respect, and does not limit how

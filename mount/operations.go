@@ -1,19 +1,22 @@
 package mount
 
-// operation answers one type of message. mutates marks those that a read-only share refuses as a whole; Tlopen looks at
-// its flags itself.
+// operation answers one type of message.
 type operation struct {
-	run     func(*session, *request) error
+	run func(*session, *request) error
+	// mutates marks those that a read-only share refuses as a whole; Tlopen looks at its flags itself.
 	mutates bool
+	// quick ones run in the session's loop: they move no data and come by the thousands, one after the other, so that
+	// handing them to another goroutine would cost more than it gains.
+	quick bool
 }
 
 // operations is indexed by message type. Tflush is missing: the session's loop answers it.
 var operations = [256]operation{
 	msgTversion:     {run: (*session).version},
 	msgTattach:      {run: (*session).attach},
-	msgTwalk:        {run: (*session).walk},
-	msgTclunk:       {run: (*session).clunk},
-	msgTgetattr:     {run: (*session).getattr},
+	msgTwalk:        {run: (*session).walk, quick: true},
+	msgTclunk:       {run: (*session).clunk, quick: true},
+	msgTgetattr:     {run: (*session).getattr, quick: true},
 	msgTsetattr:     {run: (*session).setattr, mutates: true},
 	msgTstatfs:      {run: (*session).statfs},
 	msgTreadlink:    {run: (*session).readlink},

@@ -32,6 +32,7 @@ var (
 //
 //	loop: frame ──► Tversion: wait for all requests, reset, reply
 //	            ├─► Tflush: reply now, or after the reply to the flushed request
+//	            ├─► quick operations: answered in the loop
 //	            └─► anything else: its own goroutine, at most maxRequests ──► reply
 type session struct {
 	server *Server
@@ -119,13 +120,21 @@ func (c *session) loop() error {
 			if !c.start(q.tag) {
 				return errTagInUse
 			}
-			c.slots <- struct{}{}
-			c.running.Go(func() {
-				defer func() { <-c.slots }()
-				c.answer(q)
-			})
+			c.dispatch(q)
 		}
 	}
+}
+
+func (c *session) dispatch(q *request) {
+	if operations[q.kind].quick {
+		c.answer(q)
+		return
+	}
+	c.slots <- struct{}{}
+	c.running.Go(func() {
+		defer func() { <-c.slots }()
+		c.answer(q)
+	})
 }
 
 // receive reads one frame. A length that the session did not agree to ends the session, because the bytes after it
