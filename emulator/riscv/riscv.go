@@ -22,7 +22,8 @@ type Instruction struct {
 }
 
 // Lookup finds the row of an instruction word; 16-bit instructions stand in its low half. It reports nil for words
-// that are not instructions of the table. Some 16-bit rows have reserved operand values that Lookup does not check.
+// that are not instructions of the table, reserved operand values included. `c.illegal` is a row, though executing it
+// raises an illegal-instruction exception.
 func Lookup(word uint32) *Instruction {
 	length := 2
 	if word&3 == 3 {
@@ -30,6 +31,9 @@ func Lookup(word uint32) *Instruction {
 	}
 	for i := range Table {
 		if r := &Table[i]; r.Length == length && word&r.Mask == r.Match {
+			if r.reserved(word) {
+				return nil
+			}
 			return r
 		}
 	}
