@@ -14,10 +14,13 @@ const frameHeaderSize = 4
 //
 //   - The guest never sees part of a header: input becomes readable when the next frame is there as a whole, or the
 //     buffer is full. A guest that asks for fewer bytes gets those.
+//   - A poll for standard input and a timer ends when a frame arrives, see poll.expireForNews.
 //   - The guest never sees the end: after the host closes its side, reads answer ErrnoAgain for ever. Writes fail.
 type Conn struct {
 	Stream
 	remaining uint64 // bytes of the current frame, header included, that the guest has not read; guarded by mu
+
+	toldHead, toldTail uint64 // the input's positions when news last said yes; guarded by mu
 }
 
 // NewConn returns a Conn that holds up to capacity bytes in each direction, at least one header.
@@ -103,6 +106,18 @@ func (c *Conn) Poll(e Event) Readiness {
 	defer c.mu.Unlock()
 	n := c.deliverable()
 	return Readiness{Ready: n > 0, Bytes: n}
+}
+
+// news says whether there is something to read and anything has been written or read since it last said so. A guest that
+// leaves its input alone is thus told once.
+func (c *Conn) news() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.deliverable() == 0 || c.toldHead == c.input.head && c.toldTail == c.input.tail {
+		return false
+	}
+	c.toldHead, c.toldTail = c.input.head, c.input.tail
+	return true
 }
 
 // Listener is a socket from which the guest accepts connections that the host offers. It never blocks; accept answers

@@ -136,6 +136,57 @@ func TestLargeFrame(t *testing.T) {
 	}
 }
 
+// A poll for standard input and a timer ends when a frame arrives, with the timer's event; but not again and again for a
+// guest that does not read it, and a sleep does not end.
+func TestFrameEndsPollForInput(t *testing.T) {
+	g := newGuest(t, Config{})
+	c := NewConn(64)
+	g.sys.SetFile(0, NewStream(8))
+	g.sys.SetFile(4, c)
+	g.want(ErrnoSuccess, "fd_fdstat_set_flags", 4, uint64(FdNonblock))
+	const short, long = 30 * time.Millisecond, 20 * time.Second
+	wait := func(timeout time.Duration, input bool) time.Duration {
+		t.Helper()
+		subs := []sub{{userdata: 2, event: eventClock, clock: clockMonotonic, timeout: timeout}}
+		if input {
+			subs = append(subs, sub{userdata: 1, event: EventRead})
+		}
+		start := time.Now()
+		got, errno := g.poll(subs...)
+		if len(got) != 1 || got[0].Userdata != 2 || errno != ErrnoSuccess {
+			t.Errorf("poll: %v, %v; want the timer's event", got, errno)
+		}
+		return time.Since(start)
+	}
+	sent := make(chan error, 1)
+	time.AfterFunc(10*time.Millisecond, func() {
+		_, err := c.Host().Write(append(frame("one"), frame("two")...))
+		sent <- err
+	})
+	if d := wait(long, true); d > long/2 {
+		t.Errorf("the frame ended the poll after %v", d)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	if d := wait(short, true); d < short {
+		t.Errorf("a guest that does not read polls only %v", d)
+	}
+	if got, errno := g.recv(4, 7, 0); got != string(frame("one")) || errno != ErrnoSuccess {
+		t.Errorf("received %q, %v", got, errno)
+	}
+	if d := wait(long, true); d > long/2 {
+		t.Errorf("the second frame ended the poll after %v", d)
+	}
+	if got, errno := g.recv(4, 7, 0); got != string(frame("two")) || errno != ErrnoSuccess {
+		t.Errorf("received %q, %v", got, errno)
+	}
+	send(t, c, frame("more"))
+	if d := wait(short, false); d < short {
+		t.Errorf("a frame cut a sleep to %v", d)
+	}
+}
+
 func TestNetworkNeverEnds(t *testing.T) {
 	g := newGuest(t, Config{})
 	c := NewConn(64)
@@ -197,7 +248,7 @@ func TestSocketCalls(t *testing.T) {
 	if _, err := io.ReadFull(st.Host(), got); err != nil || string(got) != "abc" {
 		t.Errorf("sent %q, %v", got, err)
 	}
-	g.want(ErrnoSuccess, "sock_shutdown", 5, shutdownWrit)
+	g.want(ErrnoSuccess, "sock_shutdown", 5, shutdownWrite)
 	if _, err := st.Host().Read(got); !errors.Is(err, io.EOF) {
 		t.Errorf("host read after shutdown: %v", err)
 	}

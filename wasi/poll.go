@@ -3,6 +3,7 @@ package wasi
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tetratelabs/wazero/api"
@@ -38,6 +39,7 @@ type poll struct {
 	subs     []subscription
 	out      []byte // of the guest, an event for each subscription
 	deadline time.Duration
+	conns    []*Conn // whose frames end the poll early
 }
 
 // pollOneoff waits until at least one subscription has an event, and reports all that have one, in their order.
@@ -84,7 +86,42 @@ func (s *System) newPoll(mod api.Module, in, out, count uint32) (*poll, Errno) {
 		}
 		p.subs = append(p.subs, sub)
 	}
+	p.conns = s.connsToWatch(p)
 	return p, ErrnoSuccess
+}
+
+// connsToWatch returns the connections for expireForNews, none if p does not wait for both input and a timer.
+func (s *System) connsToWatch(p *poll) []*Conn {
+	conns := p.conns[:0]
+	has := func(e Event) bool {
+		return slices.ContainsFunc(p.subs, func(sub subscription) bool { return sub.event == e })
+	}
+	if !has(EventRead) || !has(eventClock) {
+		return conns
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.files {
+		waited := slices.ContainsFunc(p.subs, func(sub subscription) bool { return d != nil && sub.file == d })
+		if c, ok := d.fileOrNil().(*Conn); ok && !waited {
+			conns = append(conns, c)
+		}
+	}
+	return conns
+}
+
+// expireForNews lets the timers expire when a frame has arrived on a connection. Guests built by container2wasm wait for
+// standard input and at most 10 ms, and look at the network, which they do not wait for, after each poll; without this a
+// guest gets one frame in 10 ms. A sleep, which waits for a timer alone, is never cut short.
+func (p *poll) expireForNews(now time.Duration) {
+	if !slices.ContainsFunc(p.conns, (*Conn).news) {
+		return
+	}
+	for i := range p.subs {
+		if p.subs[i].event == eventClock {
+			p.subs[i].deadline = min(p.subs[i].deadline, now)
+		}
+	}
 }
 
 // hostNow is the clock of deadlines. It is not the guest's, which may be set by the host's program.
@@ -171,6 +208,7 @@ func (s *System) sleepUntilEvent(ctx context.Context, p *poll, n uint32, expired
 
 // collect stores an event for each subscription that has one now.
 func (p *poll) collect(now time.Duration) (n uint32) {
+	p.expireForNews(now)
 	for i := range p.subs {
 		sub := &p.subs[i]
 		r, ready := sub.check(now)

@@ -159,8 +159,7 @@ func TestPollSleeps(t *testing.T) {
 	}
 }
 
-// A poll for standard input and a timer must return when a network frame arrives only if it asked for that; a poll for
-// both returns at once.
+// A poll for several descriptors returns when one of them has something.
 func TestPollWakesForStreams(t *testing.T) {
 	g := newGuest(t, Config{})
 	st, conn := NewStream(16), NewConn(64)

@@ -8,10 +8,10 @@ import (
 
 // Flags and directions of the socket calls (witx "riflags", "sdflags").
 const (
-	recvPeek     = 1
-	recvWaitall  = 2
-	shutdownRead = 1
-	shutdownWrit = 2
+	recvPeek      = 1
+	recvWaitall   = 2
+	shutdownRead  = 1
+	shutdownWrite = 2
 )
 
 // peeker is a socket that can read without taking.
@@ -167,8 +167,8 @@ func sockShutdown(_ context.Context, s *System, _ api.Module, stack []uint64) Er
 		return errno
 	}
 	how := uint8(stack[1])
-	if how == 0 || how&^(shutdownRead|shutdownWrit) != 0 {
+	if how == 0 || how&^(shutdownRead|shutdownWrite) != 0 {
 		return ErrnoInval
 	}
-	return d.file.(halfCloser).shutdown(how&shutdownRead != 0, how&shutdownWrit != 0)
+	return d.file.(halfCloser).shutdown(how&shutdownRead != 0, how&shutdownWrite != 0)
 }

@@ -73,3 +73,66 @@ func TestStreamEnds(t *testing.T) {
 		t.Errorf("host write after close: %v", err)
 	}
 }
+
+// Bytes arrive whole and in order while both sides run.
+func TestStreamCarriesBytes(t *testing.T) {
+	g := newGuest(t, Config{})
+	st := NewStream(1000)
+	g.sys.SetFile(0, st)
+	g.sys.SetFile(1, NewOutput(nil))
+	const total = 1 << 20
+	echoed := make(chan error, 1)
+	go func() { // returns every byte plus one, until the guest closes
+		h := st.Host()
+		buf := make([]byte, 300)
+		for {
+			n, err := h.Read(buf)
+			if err != nil {
+				echoed <- err
+				return
+			}
+			for i := range buf[:n] {
+				buf[i]++
+			}
+			if _, err := h.Write(buf[:n]); err != nil {
+				echoed <- err
+				return
+			}
+		}
+	}()
+	sent, received := 0, 0
+	buf := make([]byte, 777)
+	for received < total {
+		progress := false
+		for i := range buf {
+			buf[i] = byte((sent + i) % 251)
+		}
+		if n, errno := st.Write(buf[:min(len(buf), total-sent)]); errno == ErrnoSuccess && n > 0 {
+			sent, progress = sent+n, true
+		}
+		n, errno := st.Read(buf)
+		if errno == ErrnoSuccess {
+			progress = true
+			for i, b := range buf[:n] {
+				if want := byte((received+i)%251) + 1; b != want {
+					t.Fatalf("byte %d is %d, want %d", received+i, b, want)
+				}
+			}
+			received += n
+		}
+		if !progress {
+			if err := g.sys.Wait(g.ctx, 10*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if g.sys.TakeReady() == 0 {
+				t.Fatal("nothing changed for ten seconds: a wake-up was lost")
+			}
+		}
+	}
+	if err := g.sys.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-echoed; err != io.EOF && err != io.ErrClosedPipe {
+		t.Errorf("host's end: %v", err)
+	}
+}
