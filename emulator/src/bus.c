@@ -41,13 +41,18 @@ bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
     return true;
 }
 
+// with_upper_half keeps the half of a CLINT register that a 32-bit store to its lower half leaves alone.
+static uint64_t with_upper_half(uint32_t offset, uint64_t value, uint32_t size) {
+    return size == 4 && (offset & 4) == 0 ? value | clint_read(offset) >> 32 << 32 : value;
+}
+
 bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
     uint32_t o;
     if (size < 8) value &= (1ull << size * 8) - 1;
     if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) virtio_mmio_write(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, value, size);
     else if (inside(gpa, PLIC_BASE, PLIC_SIZE, &o)) plic_write(o, value);
     else if (inside(gpa, RTC_BASE, RTC_SIZE, &o)) rtc_write(o, value, size);
-    else if (inside(gpa, CLINT_BASE, CLINT_SIZE, &o)) clint_write(o, value);
+    else if (inside(gpa, CLINT_BASE, CLINT_SIZE, &o)) clint_write(o, with_upper_half(o, value, size));
     else if (inside(gpa, FINISHER_BASE, FINISHER_SIZE, &o)) finisher_write(value);
     else return false;
     return true;

@@ -14,7 +14,6 @@ bool code_init(void) {
 
 bool code_present(uint32_t frame) { return page_of_frame[frame] != 0; }
 
-// forget_slots empties the decoded page in place: the interpreter may be executing in it.
 static void forget_slots(struct code_page *page) {
     for (unsigned i = 0; i < PAGE_SLOTS; i++) page->slot[i] = (struct insn){.op = OP_UNDECODED};
     for (unsigned i = PAGE_SLOTS; i < PAGE_SLOTS + PAGE_TAIL; i++) page->slot[i] = (struct insn){.op = OP_PAGE_END};
@@ -39,13 +38,11 @@ struct code_page *code_page_for(uint32_t frame) {
     return page;
 }
 
-// code_drop makes a page plain memory again because it was written. Its slots are emptied too, so that an
-// interpreter inside the page cannot run old ones before it leaves.
+// code_drop makes a page plain memory again because it was written. The slots stay as they are, for the instruction
+// that wrote may be in this page and still needs its own; the interpreter leaves the page behind it.
 void code_drop(uint32_t frame) {
     if (page_of_frame[frame] == 0) return;
-    struct code_page *page = &pool[page_of_frame[frame] - 1];
-    release(page);
-    forget_slots(page);
+    release(&pool[page_of_frame[frame] - 1]);
     hart.recheck = 1;
 }
 

@@ -11,7 +11,8 @@ enum {
     CSR_MSTATUS = 0x300, CSR_MISA, CSR_MEDELEG, CSR_MIDELEG, CSR_MIE, CSR_MTVEC, CSR_MCOUNTEREN, CSR_MENVCFG = 0x30a,
     CSR_MCOUNTINHIBIT = 0x320, CSR_MHPMEVENT3 = 0x323, CSR_MHPMEVENT31 = 0x33f,
     CSR_MSCRATCH = 0x340, CSR_MEPC, CSR_MCAUSE, CSR_MTVAL, CSR_MIP,
-    CSR_PMPCFG0 = 0x3a0, CSR_PMPADDR63 = 0x3ef,
+    CSR_PMPCFG0 = 0x3a0, CSR_PMPCFG15 = 0x3af, CSR_PMPADDR63 = 0x3ef,
+    CSR_TSELECT = 0x7a0, CSR_TDATA3 = 0x7a3,
     CSR_MCYCLE = 0xb00, CSR_MINSTRET = 0xb02, CSR_MHPMCOUNTER3 = 0xb03, CSR_MHPMCOUNTER31 = 0xb1f,
 };
 
@@ -31,6 +32,8 @@ enum {
 #define MENVCFG_STCE (1ull << 63)
 #define SENVCFG_MASK (ENVCFG_FIOM | ENVCFG_CBIE | ENVCFG_CBCFE | ENVCFG_CBZE)
 
+static uint64_t cycle_offset; // mcycle minus the count of instructions, those that trapped included
+
 void csr_reset(bool start_m) {
     hart.mstatus = MSTATUS_UXL_SXL;
     hart.privilege = start_m ? PRIV_M : PRIV_S;
@@ -38,9 +41,9 @@ void csr_reset(bool start_m) {
     hart.cause = CAUSE_NONE;
     hart.reservation = hart.stimecmp = hart.mtimecmp = ~0ull;
     hart.medeleg = start_m ? 0 : DELEGABLE_EXCEPTIONS & ~(1ull << CAUSE_ECALL_S);
-    hart.mideleg = S_INTERRUPTS;
+    hart.mideleg = start_m ? 0 : S_INTERRUPTS;
     hart.mcounteren = hart.scounteren = start_m ? 0 : 7; // firmware opens the counters; Linux leaves scounteren alone
-    hart.menvcfg = MENVCFG_STCE | SENVCFG_MASK;
+    hart.menvcfg = start_m ? 0 : MENVCFG_STCE | SENVCFG_MASK;
     hart.senvcfg = 0;
 }
 
@@ -62,8 +65,13 @@ static bool stimecmp_allowed(void) {
     return hart.privilege == PRIV_M || ((hart.menvcfg & MENVCFG_STCE) != 0 && (hart.mcounteren & 2) != 0);
 }
 
-static bool is_hpm(uint32_t n) {
-    return (n >= CSR_MHPMCOUNTER3 && n <= CSR_MHPMCOUNTER31) || (n >= CSR_MHPMEVENT3 && n <= CSR_MHPMEVENT31);
+// is_zero tells which machine-level registers read as zero and ignore writes: there are no PMP entries, event
+// counters and triggers, and counters cannot be inhibited. RV64 has no odd pmpcfg registers.
+static bool is_zero(uint32_t n) {
+    if (n >= CSR_PMPCFG0 && n <= CSR_PMPCFG15) return (n & 1) == 0;
+    return (n > CSR_PMPCFG15 && n <= CSR_PMPADDR63) || (n >= CSR_TSELECT && n <= CSR_TDATA3) ||
+           (n >= CSR_MHPMCOUNTER3 && n <= CSR_MHPMCOUNTER31) || (n >= CSR_MHPMEVENT3 && n <= CSR_MHPMEVENT31) ||
+           n == CSR_MCOUNTINHIBIT;
 }
 
 static bool read_user(uint32_t n, uint64_t *v) {
@@ -71,7 +79,8 @@ static bool read_user(uint32_t n, uint64_t *v) {
     case CSR_FFLAGS: *v = hart.fflags; return fp_enabled();
     case CSR_FRM: *v = hart.frm; return fp_enabled();
     case CSR_FCSR: *v = hart.frm << 5 | hart.fflags; return fp_enabled();
-    case CSR_CYCLE: case CSR_INSTRET: *v = retired() + hart.instret_offset; return counter_allowed(n);
+    case CSR_CYCLE: *v = retired() + cycle_offset; return counter_allowed(n);
+    case CSR_INSTRET: *v = retired() + hart.instret_offset; return counter_allowed(n);
     case CSR_TIME: *v = guest_time(); return counter_allowed(n);
     default:
         *v = 0;
@@ -114,10 +123,11 @@ static bool read_machine(uint32_t n, uint64_t *v) {
     case CSR_MCAUSE: *v = hart.mcause; return true;
     case CSR_MTVAL: *v = hart.mtval; return true;
     case CSR_MIP: *v = hart.mip; return true;
-    case CSR_MCYCLE: case CSR_MINSTRET: *v = retired() + hart.instret_offset; return true;
+    case CSR_MCYCLE: *v = retired() + cycle_offset; return true;
+    case CSR_MINSTRET: *v = retired() + hart.instret_offset; return true;
     default:
-        *v = 0; // no PMP entries and no event counters: read-only zero
-        return (n >= CSR_PMPCFG0 && n <= CSR_PMPADDR63) || is_hpm(n);
+        *v = 0;
+        return is_zero(n);
     }
 }
 
@@ -204,7 +214,6 @@ static bool write_machine(uint32_t n, uint64_t v) {
         hart.menvcfg = v & (SENVCFG_MASK | MENVCFG_STCE);
         timer_update();
         return true;
-    case CSR_MCOUNTINHIBIT: hart.mcountinhibit = v & 5; return true;
     case CSR_MSCRATCH: hart.mscratch = v; return true;
     case CSR_MEPC: hart.mepc = v & ~1ull; return true;
     case CSR_MCAUSE: hart.mcause = v; return true;
@@ -213,11 +222,10 @@ static bool write_machine(uint32_t n, uint64_t v) {
         set(&hart.mip, v, S_INTERRUPTS);
         timer_update();
         return true;
-    case CSR_MCYCLE: case CSR_MINSTRET:
-        // The write takes the place of the increment that this instruction would have made.
-        hart.instret_offset = v - retired() - 1;
-        return true;
-    default: return (n >= CSR_PMPCFG0 && n <= CSR_PMPADDR63) || is_hpm(n);
+    // A write takes the place of the increment that this instruction would have made.
+    case CSR_MCYCLE: cycle_offset = v - retired() - 1; return true;
+    case CSR_MINSTRET: hart.instret_offset = v - retired() - 1; return true;
+    default: return is_zero(n);
     }
 }
 

@@ -67,5 +67,7 @@ bool execute_cbo(const struct insn *d) {
     if (hart.privilege == PRIV_U && (hart.senvcfg & needed) == 0) return illegal();
     if (id == ID_CBO_ZERO) cbo_zero(va);
     else slow_load(va, 1); // caches do not exist; the address must still be one that can be read
+    // These operations fault as stores ("CMO" extensions, chapter "Traps").
+    if (hart.cause == CAUSE_LOAD_PAGE || hart.cause == CAUSE_LOAD_ACCESS) hart.cause += CAUSE_STORE_PAGE - CAUSE_LOAD_PAGE;
     return hart.cause == CAUSE_NONE;
 }

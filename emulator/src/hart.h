@@ -103,7 +103,7 @@ struct tlb {
     struct tlb_entry read[TLB_SIZE], write[TLB_SIZE], code[TLB_SIZE];
 };
 
-struct hart {
+struct hart_state {
     uint64_t x[32];
     uint64_t f[32];
     uint64_t pc;
@@ -132,7 +132,12 @@ struct hart {
     struct tlb tlb[3] __attribute__((aligned(64))); // U, S, M
 };
 
-extern struct hart hart;
+// The hart is at a constant address, below which build.sh puts the stack and above which it puts everything else: a
+// register access is then one load with a constant offset, and translated code can have the address built in.
+#define HART_ADDRESS 0x10000u
+#define hart (*(struct hart_state *)(uintptr_t)HART_ADDRESS)
+
+_Static_assert(sizeof(struct hart_state) <= 0x10000, "build.sh keeps 64 KiB for the hart");
 
 static inline struct tlb *current_tlb(void) { return &hart.tlb[hart.privilege == PRIV_M ? 2 : hart.privilege]; }
 

@@ -10,7 +10,8 @@
 //     └── privilege, CSR or trap ──────────────┴───── jump ───────────┘
 #include "hart.h"
 
-#define X(offset) (*(uint64_t *)((uint8_t *)hart.x + (offset)))
+// Register fields are byte offsets into hart.x, which is at a constant address: one load with an immediate offset.
+#define X(offset) (*(uint64_t *)(uintptr_t)(HART_ADDRESS + offsetof(struct hart_state, x) + (offset)))
 #define RD X(d->rd)
 #define RS1 X(d->rs1)
 #define RS2 X(d->rs2)
@@ -83,7 +84,7 @@ typedef uint64_t u64 __attribute__((aligned(1)));
 #define NEED_FP()                                                                                                      \
     if ((hart.mstatus & MSTATUS_FS) == 0) goto illegal
 
-#define F(offset) (*(uint64_t *)((uint8_t *)hart.f + (offset)))
+#define F(offset) (*(uint64_t *)(uintptr_t)(HART_ADDRESS + offsetof(struct hart_state, f) + (offset)))
 
 #define FP_LOAD(type, box)                                                                                             \
     do {                                                                                                               \
@@ -173,7 +174,9 @@ jump: {
 }
     for (;;) {
         n--;
-        switch (d->op) {
+        // Reading the slot whole makes the compiler below check its bounds once for all of its fields.
+        uint64_t slot = *(const uint64_t *)d;
+        switch ((uint8_t)slot) {
 #include "interpret_integer.h"
 #include "interpret_memory.h"
 #include "interpret_control.h"

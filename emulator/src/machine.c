@@ -1,8 +1,6 @@
 // What the module exports: configure, init and run. See docs/machine.md.
 #include "hart.h"
 
-struct hart hart __attribute__((aligned(64)));
-
 #define EXPORT(name) __attribute__((export_name(#name)))
 
 // Timers are looked at this often within a slice: 16384 instructions are some 60 microseconds.
@@ -20,7 +18,7 @@ static struct machine_result {
 // machine_layout tells Go where things are; scripts/abigen has the same structure.
 static struct machine_layout {
     uint32_t version, config_size;
-    uint32_t config, result, hart, ram;
+    uint32_t config, result, hart_at, ram;
     uint32_t hart_size, reserved;
 } layout;
 
@@ -32,7 +30,7 @@ EXPORT(configure) struct machine_layout *configure(void) {
         .config_size = sizeof config,
         .config = (uint32_t)(uintptr_t)&config,
         .result = (uint32_t)(uintptr_t)&result,
-        .hart = (uint32_t)(uintptr_t)&hart,
+        .hart_at = (uint32_t)(uintptr_t)&hart,
         .hart_size = sizeof hart,
     };
     return &layout;
@@ -69,7 +67,7 @@ static bool idle(void) {
 
 // run executes at most `budget` instructions. `ready` names the descriptors whose state changed since the last call.
 EXPORT(run) uint32_t run(int64_t budget, uint64_t ready) {
-    if (ready != 0) devices_poll(ready);
+    devices_poll(ready);
     hart.stop = 0;
     while (budget > 0) {
         int64_t quantum = budget < QUANTUM ? budget : QUANTUM;

@@ -199,14 +199,15 @@ struct code_page *fetch_page(uint64_t va) {
 }
 
 // fetch_crossing reads the 32-bit instruction at va whose halves are in two pages. A fault in the second half is
-// reported at that half's address.
+// reported at that half's address; *word is then the first half.
 bool fetch_crossing(uint64_t va, uint32_t *word) {
     uint64_t gpa;
     uint8_t *low = code_pointer(va, &gpa);
     if (low == NULL) return false;
+    *word = (uint32_t)load_bytes(low, 2);
     uint8_t *high = code_pointer(va + 2, &gpa);
     if (high == NULL) return false;
-    *word = (uint32_t)load_bytes(low, 2) | (uint32_t)load_bytes(high, 2) << 16;
+    *word |= (uint32_t)load_bytes(high, 2) << 16;
     return true;
 }
 

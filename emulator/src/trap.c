@@ -20,7 +20,13 @@ static void trap_to_s(uint64_t cause, uint64_t tval) {
     hart.pc = vector(hart.stvec, cause);
 }
 
+// M-mode's translations depend on MPP while MPRV is set.
+static void mpp_changes(void) {
+    if ((hart.mstatus & MSTATUS_MPRV) != 0) tlb_flush_machine();
+}
+
 static void trap_to_m(uint64_t cause, uint64_t tval) {
+    mpp_changes();
     hart.mepc = hart.pc;
     hart.mcause = cause;
     hart.mtval = tval;
@@ -32,8 +38,16 @@ static void trap_to_m(uint64_t cause, uint64_t tval) {
     hart.pc = vector(hart.mtvec, cause);
 }
 
+// illegal_word is what mtval tells of an illegal instruction: its bits.
+static uint64_t illegal_word(void) {
+    uint32_t word = 0;
+    fetch_crossing(hart.pc, &word); // its second half may fault: then there was no second half
+    return (word & 3) == 3 ? word : word & 0xffff;
+}
+
 void take_exception(void) {
     uint32_t cause = hart.cause;
+    if (cause == CAUSE_ILLEGAL) hart.tval = illegal_word();
     hart.cause = CAUSE_NONE;
     hart.reservation = ~0ull;
     if (hart.privilege != PRIV_M && (hart.medeleg >> cause & 1) != 0) trap_to_s(cause, hart.tval);
@@ -66,6 +80,7 @@ bool take_interrupt(void) {
 }
 
 static void return_from_s(void) {
+    mpp_changes();
     uint64_t status = hart.mstatus & ~(MSTATUS_SIE | MSTATUS_SPP);
     if ((hart.mstatus & MSTATUS_SPIE) != 0) status |= MSTATUS_SIE;
     unsigned to = (hart.mstatus & MSTATUS_SPP) != 0 ? PRIV_S : PRIV_U;
@@ -75,13 +90,11 @@ static void return_from_s(void) {
 }
 
 static void return_from_m(void) {
+    mpp_changes();
     uint64_t status = hart.mstatus & ~(MSTATUS_MIE | MSTATUS_MPP);
     if ((hart.mstatus & MSTATUS_MPIE) != 0) status |= MSTATUS_MIE;
     unsigned to = (unsigned)(hart.mstatus >> 11 & 3);
-    if (to != PRIV_M) {
-        if ((status & MSTATUS_MPRV) != 0) tlb_flush_machine();
-        status &= ~MSTATUS_MPRV;
-    }
+    if (to != PRIV_M) status &= ~MSTATUS_MPRV;
     hart.mstatus = status | MSTATUS_MPIE;
     hart.pc = hart.mepc;
     hart.privilege = to;
