@@ -22,37 +22,63 @@ func cpuTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkHostCall measures the calls that a machine makes all the time. What they cost beyond wazero's own call is the
-// difference to "nothing", which only returns an errno. cpu-ns/op is processor time, for a host that does other things.
-func BenchmarkHostCall(b *testing.B) {
-	g := newGuest(b, Config{})
+// newHotGuest returns a guest and the calls that a machine makes all the time; "nothing" only returns an errno.
+func newHotGuest(tb testing.TB) (g *guest, calls []hotCall) {
+	g = newGuest(tb, Config{})
 	g.sys.SetFile(5, NewStream(64))
 	vec, _ := g.iovec(16)
 	n := g.alloc(8)
-	for _, c := range []struct {
-		name, function string
-		params         []uint64
-	}{
-		{"nothing", "proc_raise", []uint64{0}},
-		{"fd_read_again", "fd_read", []uint64{5, vec, 1, n}},
-		{"clock_monotonic", "clock_time_get", []uint64{1, 0, n}},
-		{"clock_realtime", "clock_time_get", []uint64{0, 0, n}},
-		{"random_8", "random_get", []uint64{n, 8}},
-	} {
+	return g, []hotCall{
+		{"nothing", "proc_raise", procRaise, []uint64{0}},
+		{"fd_read_again", "fd_read", fdRead, []uint64{5, vec, 1, n}},
+		{"clock_monotonic", "clock_time_get", clockTimeGet, []uint64{1, 0, n}},
+		{"clock_realtime", "clock_time_get", clockTimeGet, []uint64{0, 0, n}},
+		{"random_8", "random_get", randomGet, []uint64{n, 8}},
+	}
+}
+
+type hotCall struct {
+	name, function string
+	call           hostFunc
+	params         []uint64
+}
+
+// BenchmarkHostCall measures calls from Go into the guest and from there to the host. cpu-ns/op is processor time, for
+// a computer that does other things.
+func BenchmarkHostCall(b *testing.B) {
+	g, calls := newHotGuest(b)
+	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {
 			f := g.mod.ExportedFunction(c.function)
-			stack := make([]uint64, 8)
-			b.ReportAllocs()
-			start := cpuTime(b)
-			for b.Loop() {
-				copy(stack, c.params)
+			benchmark(b, c, func(stack []uint64) {
 				if err := f.CallWithStack(g.ctx, stack); err != nil {
 					b.Fatal(err)
 				}
-			}
-			b.ReportMetric(float64(cpuTime(b)-start)/float64(b.N), "cpu-ns/op")
+			})
 		})
 	}
+}
+
+// BenchmarkHostFunction measures this package's part of a call: all but wazero's way into Go and back.
+func BenchmarkHostFunction(b *testing.B) {
+	g, calls := newHotGuest(b)
+	for _, c := range calls {
+		b.Run(c.name, func(b *testing.B) {
+			benchmark(b, c, func(stack []uint64) { c.call.Call(g.ctx, g.mod, stack) })
+		})
+	}
+}
+
+// benchmark repeats a call and reports processor time.
+func benchmark(b *testing.B, c hotCall, call func(stack []uint64)) {
+	stack := make([]uint64, 8)
+	b.ReportAllocs()
+	start := cpuTime(b)
+	for b.Loop() {
+		copy(stack, c.params)
+		call(stack)
+	}
+	b.ReportMetric(float64(cpuTime(b)-start)/float64(b.N), "cpu-ns/op")
 }
 
 // The machine's calls must not allocate: they are made between any two slices.

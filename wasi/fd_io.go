@@ -43,11 +43,12 @@ func (s *System) read(ctx context.Context, mod api.Module, d *descriptor, v iove
 	if d.reader == nil || d.base&RightFdRead == 0 {
 		return 0, ErrnoBadf
 	}
-	if errno := v.check(mod.Memory()); errno != ErrnoSuccess {
+	mem := mod.Memory()
+	if errno := v.check(mem); errno != ErrnoSuccess {
 		return 0, errno
 	}
 	for {
-		n, errno := readVec(mod.Memory(), d.reader, v)
+		n, errno := readVec(mem, d.reader, v)
 		if errno != ErrnoAgain || d.flags&FdNonblock != 0 {
 			return n, errno
 		}
@@ -61,11 +62,12 @@ func (s *System) write(ctx context.Context, mod api.Module, d *descriptor, v iov
 	if d.writer == nil || d.base&RightFdWrite == 0 {
 		return 0, ErrnoBadf
 	}
-	if errno := v.check(mod.Memory()); errno != ErrnoSuccess {
+	mem := mod.Memory()
+	if errno := v.check(mem); errno != ErrnoSuccess {
 		return 0, errno
 	}
 	for {
-		n, errno := writeVec(mod.Memory(), d.writer, v)
+		n, errno := writeVec(mem, d.writer, v)
 		if errno != ErrnoAgain || d.flags&FdNonblock != 0 {
 			return n, errno
 		}

@@ -102,8 +102,8 @@ func (s *System) connsToWatch(p *poll) []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.files {
-		waited := slices.ContainsFunc(p.subs, func(sub subscription) bool { return d != nil && sub.file == d })
-		if c, ok := d.fileOrNil().(*Conn); ok && !waited {
+		c, ok := d.fileOrNil().(*Conn)
+		if ok && !slices.ContainsFunc(p.subs, func(sub subscription) bool { return sub.file == d }) {
 			conns = append(conns, c)
 		}
 	}
