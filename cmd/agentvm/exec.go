@@ -88,7 +88,7 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 	}
 	result, err := c.run(ctx, &f.machineFlags, command, f.terminal, execPatience)
 	if f.json {
-		return c.printJSON(result, err)
+		return c.printResult(result, err)
 	}
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"unicode/utf8"
 
@@ -23,8 +22,8 @@ type jsonResult struct {
 	Error           string         `json:"error,omitempty"`
 }
 
-// printJSON prints how a command ended, or why it could not be run, and returns the exit code for it.
-func (c *cli) printJSON(r *vm.Result, err error) error {
+// printResult prints how a command ended, or why it could not be run, and returns the exit code for it.
+func (c *cli) printResult(r *vm.Result, err error) error {
 	var out jsonResult
 	code := error(nil)
 	if r != nil {
@@ -39,9 +38,7 @@ func (c *cli) printJSON(r *vm.Result, err error) error {
 			out.ExitCode, code = int(known), known
 		}
 	}
-	encoder := json.NewEncoder(c.stdout)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(out); err != nil {
+	if err := printJSON(c.stdout, out); err != nil {
 		return err
 	}
 	return code

@@ -40,6 +40,11 @@ func (f *machineFlags) register(command *cobra.Command) {
 
 // start boots a machine as the flags say.
 func (c *cli) start(ctx context.Context, f *machineFlags) (*vm.VM, error) {
+	return c.startWith(ctx, f, func(*vm.Config) {})
+}
+
+// startWith is start with a last change to the configuration.
+func (c *cli) startWith(ctx context.Context, f *machineFlags, change func(*vm.Config)) (*vm.VM, error) {
 	config, err := f.config()
 	if err != nil {
 		return nil, err
@@ -51,6 +56,7 @@ func (c *cli) start(ctx context.Context, f *machineFlags) (*vm.VM, error) {
 	progress := newProgress(c.stderr)
 	defer progress.close()
 	config.Progress = progress.report
+	change(&config)
 	return vm.Start(ctx, config)
 }
 

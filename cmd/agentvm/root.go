@@ -38,6 +38,6 @@ func (c *cli) rootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	flags.register(root)
 	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, &flags, "") })
-	root.AddCommand(c.execCommand(), c.shellCommand())
+	root.AddCommand(c.execCommand(), c.shellCommand(), c.imageCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand())
 	return root
 }

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/images"
+	"agentvm/vm"
+)
+
+const doctorLong = `Looks at what a machine needs here, boots one, and says what works. Exits with 0 when machines can run, with 1
+when something that they need is missing.`
+
+// finding is the outcome of one check.
+type finding struct {
+	Check  string  `json:"check"`
+	Status verdict `json:"status"`
+	Detail string  `json:"detail"`
+	Advice string  `json:"advice,omitempty"`
+}
+
+// verdict says how good a finding is.
+type verdict string
+
+const (
+	good verdict = "ok"
+	fair verdict = "warning" // works, but slower or with less
+	bad  verdict = "failure" // machines cannot run
+)
+
+func (c *cli) doctorCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use: "doctor", Short: "Say what works here and what does not", Long: doctorLong, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			findings := c.examine(cmd.Context())
+			print := printFindings
+			if asJSON {
+				print = func(w io.Writer, list []finding) error { return printJSON(w, list) }
+			}
+			if err := print(c.stdout, findings); err != nil {
+				return err
+			}
+			for _, f := range findings {
+				if f.Status == bad {
+					return exitStatus(exitFailure)
+				}
+			}
+			return nil
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	return command
+}
+
+func (c *cli) examine(ctx context.Context) []finding {
+	findings := []finding{checkProcessor(), checkMemory()}
+	findings = append(findings, checkLimits()...)
+	findings = append(findings, c.checkStore()...)
+	findings = append(findings, finding{Check: "privileges", Status: good, Detail: privileges() + "; neither KVM, root nor namespaces are needed"})
+	return append(findings, c.checkBoot(ctx))
+}
+
+// compiledFor lists the processors that wazero translates WebAssembly for; elsewhere it interprets.
+var compiledFor = map[string]bool{"amd64": true, "arm64": true}
+
+func checkProcessor() finding {
+	f := finding{Check: "processor", Status: good, Detail: fmt.Sprintf("%s/%s, %d usable; machines run as native code", runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0))}
+	if !compiledFor[runtime.GOARCH] {
+		f.Status, f.Detail = fair, runtime.GOARCH+": machines are interpreted"
+		f.Advice = "expect them to be some 50 times slower than on amd64 or arm64"
+	}
+	return f
+}
+
+func checkMemory() finding {
+	f := finding{Check: "memory", Status: good}
+	available, ok := availableMemory()
+	if !ok {
+		f.Detail = "how much is free is not known on this system"
+		return f
+	}
+	f.Detail = fmt.Sprintf("%d MiB available, a machine has %d MiB and costs what it uses of them", available>>20, vm.DefaultMemory>>20)
+	switch {
+	case available < vm.MinMemory+64<<20:
+		f.Status, f.Advice = bad, "free some memory"
+	case available < vm.DefaultMemory:
+		f.Status, f.Advice = fair, fmt.Sprintf("use --memory %dM or less", max(available>>20/2, vm.MinMemory>>20))
+	}
+	return f
+}
+
+func (c *cli) checkStore() []finding {
+	f := finding{Check: "image store", Status: good}
+	store, err := c.store(nil)
+	if err != nil {
+		f.Status, f.Detail, f.Advice = bad, err.Error(), "set AGENTVM_STORE to a directory that can be written"
+		return []finding{f}
+	}
+	f.Detail = store.Dir()
+	if err := tryWriting(store.Dir()); err != nil {
+		f.Status, f.Detail, f.Advice = bad, err.Error(), "free some disk space or set AGENTVM_STORE to another directory"
+	}
+	return []finding{f, checkCompiled(filepath.Join(store.Dir(), "compiled")), checkImages(store)}
+}
+
+// tryWriting writes a megabyte, which finds a full disk too.
+func tryWriting(dir string) error {
+	f, err := os.CreateTemp(dir, ".doctor-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, 1<<20))
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+}
+
+func checkCompiled(dir string) finding {
+	f := finding{Check: "compiled code", Status: good, Detail: dir}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = checkPrivate(dir)
+	}
+	if err != nil {
+		f.Status, f.Detail, f.Advice = fair, err.Error(), "each start takes about half a second longer"
+	}
+	return f
+}
+
+func checkImages(store *images.Store) finding {
+	f := finding{Check: "images", Status: good}
+	list, err := store.List()
+	switch {
+	case err != nil:
+		f.Status, f.Detail = bad, err.Error()
+	case len(list) == 0:
+		f.Detail = "none yet; alpine is downloaded when it is first used"
+	default:
+		for i, image := range list {
+			if i > 0 {
+				f.Detail += ", "
+			}
+			f.Detail += image.Name
+		}
+	}
+	return f
+}
+
+// checkBoot is the proof: the image needs no network.
+func (c *cli) checkBoot(ctx context.Context) finding {
+	f := finding{Check: "machine", Status: good}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	began := time.Now()
+	v, err := vm.Start(ctx, vm.Config{Image: images.BuiltinName, Memory: 128 << 20, Logger: c.log})
+	if err == nil {
+		defer v.Close()
+		var r *vm.Result
+		r, err = v.Exec(ctx, "echo works")
+		if err == nil && string(r.Stdout) != "works\n" {
+			err = fmt.Errorf("a command answered %q", r.Stdout)
+		}
+	}
+	if err != nil {
+		f.Status, f.Detail = bad, err.Error()
+		return f
+	}
+	f.Detail = fmt.Sprintf("Linux %s ran a command after %.2f s", v.KernelRelease(), time.Since(began).Seconds())
+	return f
+}
+
+func printFindings(w io.Writer, list []finding) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range list {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Status, f.Check, f.Detail)
+		if f.Advice != "" {
+			fmt.Fprintf(table, "\t\t-> %s\n", f.Advice)
+		}
+	}
+	return table.Flush()
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/images"
+)
+
+const imageLong = `Images are root file systems that machines boot. They are kept in AGENTVM_STORE, by default the directory
+agentvm among the user's caches.
+
+  alpine           the Alpine release that this version is pinned to
+  alpine:VERSION   another one, or the newest with alpine:latest, from AGENTVM_ALPINE_MIRROR or Alpine's server
+  busybox          a small root built into agentvm, which needs no network`
+
+func (c *cli) imageCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:     "image",
+		Short:   "List, download, import and remove images",
+		Long:    imageLong,
+		Example: "  agentvm image pull alpine:latest\n  agentvm image import mine rootfs.tar.gz\n  agentvm exec --image mine \"cat /etc/os-release\"",
+	}
+	command.AddCommand(c.imageListCommand(), c.imagePullCommand(), c.imageImportCommand(), c.imageRemoveCommand())
+	return command
+}
+
+func (c *cli) imageListCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List the images in the store", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			store, err := c.store(nil)
+			if err != nil {
+				return err
+			}
+			list, err := store.List()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.stdout, append([]images.Image{}, list...)) // [] when there is none
+			}
+			return printImages(c.stdout, list)
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	return command
+}
+
+func printImages(w io.Writer, list []images.Image) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tSIZE\tCREATED\tFROM")
+	for _, image := range list {
+		fmt.Fprintf(table, "%s\t%.1f MB\t%s\t%s\n", image.Name, float64(image.Size)/1e6, image.Created.Format("2006-01-02 15:04"), image.Ref)
+	}
+	return table.Flush()
+}
+
+func (c *cli) imagePullCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "pull IMAGE", Short: "Download an image, or put the built-in one into the store", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			progress := newProgress(c.stderr)
+			defer progress.close()
+			store, err := c.store(progress.report)
+			if err != nil {
+				return err
+			}
+			image, err := store.Pull(cmd.Context(), args[0], progress.report)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.stdout, image.Name)
+			return nil
+		},
+	}
+}
+
+func (c *cli) imageImportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "import NAME FILE", Short: "Make an image of a root file system in a tar archive (- for standard input)",
+		Long: "The archive may be compressed with gzip or zstd. It must be of riscv64. An image of that name is replaced.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return c.importImage(cmd.Context(), args[0], args[1]) },
+	}
+}
+
+func (c *cli) importImage(ctx context.Context, name, file string) error {
+	archive := c.stdin
+	if file != "-" {
+		var err error
+		if archive, err = os.Open(file); err != nil {
+			return fmt.Errorf("import image %s: %w", name, err)
+		}
+		defer archive.Close()
+	} else if isTerminal(archive) {
+		return errors.New("import image: standard input is a terminal, not an archive")
+	}
+	store, err := c.store(nil)
+	if err != nil {
+		return err
+	}
+	image, err := store.Import(ctx, name, archive)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.stdout, image.Name)
+	return nil
+}
+
+func (c *cli) imageRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images from the store", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := c.store(nil)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, name := range args {
+				errs = append(errs, store.Remove(cmd.Context(), name))
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+func (c *cli) store(progress images.ProgressFunc) (*images.Store, error) {
+	store, err := images.Config{Progress: progress, Logger: c.log}.Open()
+	if err != nil {
+		return nil, fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", err)
+	}
+	return store, nil
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package main
+
+func availableMemory() (uint64, bool) { return 0, false }

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/emulator"
+	"agentvm/guest/supervisor"
+	"agentvm/kernel"
+	"agentvm/rpc"
+)
+
+// version is that of the next release.
+const version = "0.1.0"
+
+// versions says what this program is made of. Digests are "sha256:" and hex digits.
+type versions struct {
+	Version    string `json:"version"`
+	Revision   string `json:"revision,omitempty"` // of the source, when it was built from a clone
+	Kernel     string `json:"kernel"`
+	Machine    string `json:"machine"`
+	Supervisor string `json:"supervisor"`
+	Protocol   int    `json:"protocol"` // between host and guest
+	Go         string `json:"go"`
+	Platform   string `json:"platform"`
+}
+
+func (c *cli) versionCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of agentvm and of what is built into it",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v, err := currentVersions()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.stdout, v)
+			}
+			return v.print(c.stdout)
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return command
+}
+
+func currentVersions() (versions, error) {
+	program, err := supervisor.Binary()
+	if err != nil {
+		return versions{}, err
+	}
+	sum := sha256.Sum256(program)
+	v := versions{
+		Version: version, Kernel: kernel.Version, Machine: emulator.ModuleDigest(),
+		Supervisor: "sha256:" + hex.EncodeToString(sum[:]), Protocol: rpc.Version,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				v.Revision = s.Value
+			}
+		}
+	}
+	return v, nil
+}
+
+func (v versions) print(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "agentvm %s\nkernel      %s\nmachine     %s\nsupervisor  %s\nprotocol    %d\nbuilt with  %s for %s\n",
+		v.Version, v.Kernel, v.Machine, v.Supervisor, v.Protocol, v.Go, v.Platform)
+	if err == nil && v.Revision != "" {
+		_, err = fmt.Fprintf(w, "revision    %s\n", v.Revision)
+	}
+	return err
+}
