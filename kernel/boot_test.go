@@ -19,7 +19,7 @@ import (
 
 // bootLimit is how many guest instructions may pass from the kernel's first to PID 1's first line of Go, in 256 MiB
 // on QEMU's virt machine. docs/kernel.md has the figure; this guards it.
-const bootLimit = 25_000_000
+const bootLimit = 23_000_000
 
 // commandLine is what a machine is meant to pass, see docs/kernel.md.
 const commandLine = "console=hvc0 quiet reboot=panic_warm"

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Builds the guest kernel: Debian's linux-source package + agentvm.config -> Image.zst and provenance.json.
+# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + agentvm.config
+# -> Image.zst and provenance.json.
 #
 #   kernel/build.sh [WORK [OUT]]     WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
 #                                    OUT:  where the two results go (default: this directory)
 #
 # The same inputs give the same bytes, whatever WORK is called and however many jobs run. Needs Debian 12 with
-#   gcc-riscv64-linux-gnu make bc bison flex xz-utils zstd   (and, to fetch the source, apt; not root)
+#   gcc-riscv64-linux-gnu make bc bison flex patch xz-utils zstd   (and, to fetch the source, apt; not root)
 # JOBS=n sets the parallelism (default 2). LINUX_SOURCE_DEB=file uses a package you already have.
 set -eu
 
@@ -35,9 +36,9 @@ sha256() {
 }
 
 require_tools() {
-	for tool in riscv64-linux-gnu-gcc make bc bison flex xz zstd; do
+	for tool in riscv64-linux-gnu-gcc make bc bison flex patch xz zstd; do
 		command -v "$tool" >/dev/null || die "$tool is missing; on Debian 12:
-  apt install gcc-riscv64-linux-gnu make bc bison flex xz-utils zstd"
+  apt install gcc-riscv64-linux-gnu make bc bison flex patch xz-utils zstd"
 	done
 }
 
@@ -60,7 +61,7 @@ gone() {
 and pass it as LINUX_SOURCE_DEB=file, or move the pin:
   1. at the top of kernel/build.sh set version, deb_sha256 (apt-cache show prints it), tar_sha256 (of
      usr/src/$package.tar.xz inside) and SOURCE_DATE_EPOCH (date -d of the changelog entry, +%s);
-  2. run kernel/build.sh, then go test ./kernel, then commit all of kernel/ together."
+  2. run kernel/build.sh, set Version in kernel.go, then go test ./kernel, then commit all of kernel/ together."
 }
 
 fetch_deb() {
@@ -88,11 +89,14 @@ fetch_tarball() {
 	[ "$(sha256 "$tarball")" = $tar_sha256 ] || die "$tarball has the wrong sha256: want $tar_sha256"
 }
 
+# The stamp names tarball and patch, so that a change of either starts from a fresh tree.
 unpack() {
-	[ -f "$work/$package/.unpacked" ] && return
+	stamp=$work/$package/.unpacked.$(cat "$tarball" "$here/boot-cost.patch" | sha256sum | cut -c1-16)
+	[ -f "$stamp" ] && return
 	rm -rf "${work:?}/$package"
 	tar -xJ -f "$tarball" -C "$work"
-	touch "$work/$package/.unpacked"
+	patch -s -p1 -d "$work/$package" <"$here/boot-cost.patch" || die "boot-cost.patch does not fit $version"
+	touch "$stamp"
 }
 
 # -mtune=thead-c906: GCC 12 otherwise loads byte by byte wherever data may be misaligned, and the machine has no need
@@ -141,7 +145,8 @@ provenance() {
   },
   "inputs": {
     "agentvm.config": "$(sha256 "$here/agentvm.config")",
-    "build.sh": "$(sha256 "$here/build.sh")"
+    "build.sh": "$(sha256 "$here/build.sh")",
+    "boot-cost.patch": "$(sha256 "$here/boot-cost.patch")"
   },
   "image": {
     "raw_sha256": "$(sha256 "$work/Image")",
