@@ -53,6 +53,11 @@ func TestAcceptIsRetried(t *testing.T) {
 	if got := g.sys.TakeReady(); got != 1<<3 {
 		t.Errorf("ready %#x, want bit 3", got)
 	}
+	if got, errno := g.poll(sub{userdata: 7, event: EventRead, fd: 3}); len(got) != 1 || got[0].Errno != 0 || errno != ErrnoSuccess {
+		t.Errorf("poll of the listener: %v, %v", got, errno)
+	}
+	g.want(ErrnoSuccess, "fd_fdstat_set_flags", 3, uint64(FdNonblock))
+	g.want(ErrnoNotconn, "sock_shutdown", 3, shutdownRead)
 	if fd, errno := g.accept(3); fd != 4 || errno != ErrnoSuccess {
 		t.Errorf("accepted %d, %v; want 4", fd, errno)
 	}
@@ -247,6 +252,17 @@ func TestSocketCalls(t *testing.T) {
 	got := make([]byte, 3)
 	if _, err := io.ReadFull(st.Host(), got); err != nil || string(got) != "abc" {
 		t.Errorf("sent %q, %v", got, err)
+	}
+	if _, err := st.Host().Write([]byte("def")); err != nil {
+		t.Fatal(err)
+	}
+	for _, flags := range []uint64{recvPeek, 0} {
+		if got, errno := g.recv(5, 8, flags); got != "def" || errno != ErrnoSuccess {
+			t.Errorf("received %q, %v with flags %d", got, errno, flags)
+		}
+	}
+	if got, errno := g.recv(5, 8, recvPeek); errno != ErrnoAgain {
+		t.Errorf("peeked %q, %v in an empty stream", got, errno)
 	}
 	g.want(ErrnoSuccess, "sock_shutdown", 5, shutdownWrite)
 	if _, err := st.Host().Read(got); !errors.Is(err, io.EOF) {

@@ -3,6 +3,7 @@ package wasi
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -294,6 +295,33 @@ func TestPathEntries(t *testing.T) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// Both paths of a rename or link may belong to different directories.
+func TestTwoDirectories(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("refused on this platform")
+	}
+	g, from := newDirGuest(t, false)
+	to := t.TempDir()
+	g.preopen(4, "/to", to, false)
+	g.preopen(5, "/ro", t.TempDir(), true)
+	makeTree(t, from, "a=a", "b=b")
+	a, n := g.put("a")
+	b, _ := g.put("b")
+	g.want(ErrnoSuccess, "path_rename", 3, a, n, 4, a, n)
+	g.want(ErrnoSuccess, "path_link", 3, 0, b, n, 4, b, n)
+	g.want(ErrnoRofs, "path_rename", 3, b, n, 5, b, n)
+	g.want(ErrnoRofs, "path_rename", 5, b, n, 3, b, n)
+	g.want(ErrnoRofs, "path_link", 3, 0, b, n, 5, b, n)
+	for _, name := range []string{"a", "b"} {
+		if got, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(got) != name {
+			t.Errorf("%s is %q, %v", name, got, err)
+		}
+	}
+	if _, errno := g.stat("a", 0); errno != ErrnoNoent {
+		t.Errorf("the renamed file's old name: %v", errno)
 	}
 }
 
