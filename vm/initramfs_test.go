@@ -12,7 +12,11 @@ import (
 // The archive is read back by another implementation of the format.
 func TestInitramfs(t *testing.T) {
 	program := []byte("\x7fELF and so on")
-	records, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(initramfs(program))))
+	archive := initramfs(program)
+	if at := bytes.Index(archive, program); at%8 != 0 {
+		t.Errorf("the supervisor's data begins at %d, want a multiple of 8", at)
+	}
+	records, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(archive)))
 	if err != nil {
 		t.Fatal(err)
 	}
