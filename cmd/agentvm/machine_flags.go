@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/images"
 	"agentvm/mount"
 	"agentvm/vm"
 )
@@ -57,7 +58,11 @@ func (c *cli) startWith(ctx context.Context, f *machineFlags, change func(*vm.Co
 	defer progress.close()
 	config.Progress = progress.report
 	change(&config)
-	return vm.Start(ctx, config)
+	v, err := vm.Start(ctx, config)
+	if errors.Is(err, images.ErrNotFound) {
+		err = fmt.Errorf("%w (agentvm image ls shows what there is)", err)
+	}
+	return v, err
 }
 
 func (f *machineFlags) config() (vm.Config, error) {

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentvm/wasi"
+)
+
+func TestParseMemory(t *testing.T) {
+	tests := []struct {
+		text string
+		want uint64 // 0: refused
+	}{
+		{"512M", 512 << 20}, {"512", 512 << 20}, {"1g", 1 << 30}, {"2GiB", 2 << 30}, {"65536K", 64 << 20},
+		{"", 0}, {"M", 0}, {"-1M", 0}, {"1.5G", 0}, {"1T", 0}, {"1MG", 0}, {"99999999999999G", 0}, {"1 G", 0},
+	}
+	for _, test := range tests {
+		t.Run(test.text, func(t *testing.T) {
+			got, err := parseMemory(test.text)
+			if got != test.want || (err == nil) != (test.want != 0) {
+				t.Errorf("%d, %v; want %d", got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestParseDir(t *testing.T) {
+	tests := []struct {
+		text    string
+		windows bool
+		want    wasi.Dir // zero: refused
+	}{
+		{"data", false, wasi.Dir{Host: "data", Guest: "data"}},
+		{"data:/d", false, wasi.Dir{Host: "data", Guest: "/d"}},
+		{"data::/d", false, wasi.Dir{Host: "data", Guest: "/d"}},
+		{"data:/d:ro", false, wasi.Dir{Host: "data", Guest: "/d", ReadOnly: true}},
+		{"data:ro", false, wasi.Dir{Host: "data", Guest: "data", ReadOnly: true}},
+		{`C:\x:/d`, true, wasi.Dir{Host: `C:\x`, Guest: "/d"}},
+		{`C:\x`, true, wasi.Dir{Host: `C:\x`, Guest: `C:\x`}},
+		{"", false, wasi.Dir{}},
+		{":/d", false, wasi.Dir{}},
+		{"data:", false, wasi.Dir{}},
+	}
+	for _, test := range tests {
+		t.Run(test.text, func(t *testing.T) {
+			got, err := parseDir(test.text, test.windows)
+			if err != nil {
+				got = wasi.Dir{}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got), error %v:\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("AGENTVM_TEST_SET", "value")
+	got, err := environment([]string{"A=1", "B=", "AGENTVM_TEST_SET", "AGENTVM_TEST_UNSET", "C=a=b"})
+	if diff := cmp.Diff([]string{"A=1", "B=", "AGENTVM_TEST_SET=value", "C=a=b"}, got); diff != "" || err != nil {
+		t.Errorf("(-want +got), error %v:\n%s", err, diff)
+	}
+	if _, err := environment([]string{"=1"}); err == nil {
+		t.Error("an empty name was accepted")
+	}
+}

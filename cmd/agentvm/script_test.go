@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"agentvm/images/imagestest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"agentvm": main})
+}
+
+// TestScript runs the scripts of testdata/script. They boot machines, on Alpine where its release files are to be had,
+// else on the built-in BusyBox root; the condition [alpine] tells them which.
+func TestScript(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots machines")
+	}
+	store, mirror, alpine := testStore(t)
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("AGENTVM_STORE", store)
+			env.Setenv("AGENTVM_ALPINE_MIRROR", mirror)
+			env.Setenv("AGENTVM_DEBUG", "")
+			return nil
+		},
+		Condition: func(condition string) (bool, error) { return condition == "alpine" && alpine, nil },
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "random": random, "sha256": sha256File, "wasm": wasmFile, "elf": elfFile,
+		},
+	})
+}
+
+// testStore is a store for the tests, and a mirror for it that is not there when there are no Alpine files.
+func testStore(t *testing.T) (dir, mirror string, alpine bool) {
+	t.Helper()
+	dir, mirror = t.TempDir(), "http://127.0.0.1:1"
+	if url, ok := imagestest.Mirror(t); ok {
+		return dir, url, true
+	}
+	t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
+	return dir, mirror, false
+}
+
+// exits runs a command and checks its exit code: exits CODE COMMAND [ARGS...].
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND [ARGS...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// random writes random bytes, the same each time: random FILE SIZE.
+func random(ts *testscript.TestScript, _ bool, args []string) {
+	size, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{7}).Read(data)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), data, 0o600))
+}
+
+// sha256File puts the digest of a file into a variable: sha256 VARIABLE FILE.
+func sha256File(ts *testscript.TestScript, _ bool, args []string) {
+	data, err := os.ReadFile(ts.MkAbs(args[1]))
+	ts.Check(err)
+	sum := sha256.Sum256(data)
+	ts.Setenv(args[0], hex.EncodeToString(sum[:]))
+}
+
+// wasmFile writes a WASI program that exits with a code below 64: wasm FILE CODE.
+func wasmFile(ts *testscript.TestScript, _ bool, args []string) {
+	code, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	module := "\x00asm\x01\x00\x00\x00" +
+		"\x01\x08\x02\x60\x01\x7f\x00\x60\x00\x00" + // types: (i32) -> (), () -> ()
+		"\x02\x24\x01\x16wasi_snapshot_preview1\x09proc_exit\x00\x00" +
+		"\x03\x02\x01\x01" + "\x05\x03\x01\x00\x01" + // one function, one page of memory
+		"\x07\x13\x02\x06memory\x02\x00\x06_start\x00\x01" +
+		"\x0a\x08\x01\x06\x00\x41" + string(rune(code)) + "\x10\x00\x0b" // i32.const code; call 0
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(module), 0o600))
+}
+
+// elfFile writes a bare program that reports a failure's code to the finisher, 0 for none, or with -1 does nothing for
+// ever: elf FILE CODE.
+func elfFile(ts *testscript.TestScript, _ bool, args []string) {
+	code, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	upper, lower := uint32(5), uint32(0x555) // 0x5555: passed
+	if code != 0 {
+		upper, lower = uint32(code)<<4|3, 0x333 // code<<16 | 0x3333
+	}
+	program := []uint32{
+		0x001002b7,            // lui t0, 0x100
+		upper<<12 | 0x337,     // lui t1, upper
+		lower<<20 | 0x0030313, // addi t1, t1, lower
+		0x0062a023,            // sw t1, 0(t0)
+		0x0000006f,            // j .
+	}
+	if code < 0 {
+		program = program[len(program)-1:]
+	}
+	const base, headers = 0x8000_0000, 64 + 56
+	size := uint64(4 * len(program))
+	var file bytes.Buffer
+	file.WriteString("\x7fELF\x02\x01\x01" + string(make([]byte, 9)))
+	for _, field := range []any{
+		// the file's header: executable, RISC-V, version, entry, program headers, section headers, flags, sizes
+		uint16(2), uint16(243), uint32(1), uint64(base), uint64(64), uint64(0), uint32(0),
+		uint16(64), uint16(56), uint16(1), uint16(64), uint16(0), uint16(0),
+		// its segment: to load, readable and executable, offset, addresses, sizes, alignment
+		uint32(1), uint32(5), uint64(headers), uint64(base), uint64(base), size, size, uint64(4),
+		program,
+	} {
+		ts.Check(binary.Write(&file, binary.LittleEndian, field))
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), file.Bytes(), 0o600))
+}

@@ -1,0 +1,197 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+)
+
+// screen is a terminal with agentvm running in it.
+type screen struct {
+	t       *testing.T
+	file    *os.File
+	process *exec.Cmd
+	ended   chan struct{}
+
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// onTerminal starts agentvm as a user at a terminal of 100 columns and 40 rows would.
+func onTerminal(t *testing.T, args ...string) *screen {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots machines")
+	}
+	store, mirror, _ := testStore(t)
+	s := &screen{t: t, process: exec.Command("agentvm", args...), ended: make(chan struct{})}
+	s.process.Env = append(os.Environ(), "AGENTVM_STORE="+store, "AGENTVM_ALPINE_MIRROR="+mirror)
+	var err error
+	if s.file, err = pty.StartWithSize(s.process, &pty.Winsize{Cols: 100, Rows: 40}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.process.Process.Kill()
+		s.file.Close()
+		<-s.ended
+	})
+	go s.read()
+	return s
+}
+
+func (s *screen) read() {
+	defer close(s.ended)
+	b := make([]byte, 4096)
+	for {
+		n, err := s.file.Read(b)
+		s.mu.Lock()
+		s.text.Write(b[:n])
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *screen) shown() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// await waits until text is on the screen.
+func (s *screen) await(text string) {
+	s.t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if strings.Contains(s.shown(), text) {
+			return
+		}
+	}
+	s.t.Fatalf("no %q on the screen:\n%s", text, s.shown())
+}
+
+func (s *screen) enter(keys string) {
+	s.t.Helper()
+	if _, err := s.file.WriteString(keys); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// wantExit waits for the end and checks the exit code and that the terminal is as before.
+func (s *screen) wantExit(code int) {
+	s.t.Helper()
+	exited := make(chan error, 1)
+	go func() { exited <- s.process.Wait() }()
+	select {
+	case err := <-exited:
+		var exit *exec.ExitError
+		got := 0
+		if errors.As(err, &exit) {
+			got = exit.ExitCode()
+		}
+		if got != code {
+			s.t.Errorf("exit code %d, want %d; screen:\n%s", got, code, s.shown())
+		}
+	case <-time.After(time.Minute):
+		s.t.Fatalf("agentvm does not end; screen:\n%s", s.shown())
+	}
+}
+
+func TestTerminalOfACommand(t *testing.T) {
+	s := onTerminal(t, "exec", `test -t 0 && test -t 1 && test -t 2 && stty size; trap 'stty size' WINCH; echo ready; read x; echo "got $x"; exit 7`)
+	s.await("40 100\r\n")
+	s.await("ready")
+	if err := pty.Setsize(s.file, &pty.Winsize{Cols: 123, Rows: 45}); err != nil {
+		t.Fatal(err)
+	}
+	s.await("45 123")
+	s.enter("typed\r")
+	s.await("got typed")
+	s.wantExit(7)
+}
+
+func TestNoTerminalWithoutOne(t *testing.T) {
+	s := onTerminal(t, "exec", "-t=false", "test -t 0 || test -t 1 || echo pipes")
+	s.await("pipes\r\n")
+	s.wantExit(0)
+}
+
+func TestInteractiveShell(t *testing.T) {
+	s := onTerminal(t)
+	s.await("# ")
+	s.enter("echo $((6*7))-done\r")
+	s.await("42-done")
+	s.enter("sleep 1000\r")
+	time.Sleep(300 * time.Millisecond)
+	s.enter("\x03\x03") // in a shell, two in a row are everyday
+	s.enter("echo still-$((1+1))\r")
+	s.await("still-2")
+	s.enter("exit 3\r")
+	s.wantExit(3)
+}
+
+func TestLeavingAMachineThatHangs(t *testing.T) {
+	const hang = `trap '' INT; stty -isig; echo ready; while :; do sleep 1; done`
+	t.Run("two interrupts", func(t *testing.T) {
+		s := onTerminal(t, "exec", hang)
+		s.await("ready")
+		s.enter("\x03")
+		time.Sleep(200 * time.Millisecond)
+		s.enter("\x03")
+		s.wantExit(130)
+	})
+	t.Run("escape", func(t *testing.T) {
+		s := onTerminal(t, "shell")
+		s.await("# ")
+		s.enter(hang + "\r")
+		s.await("\nready")
+		s.enter("\r~.")
+		s.wantExit(130)
+	})
+}
+
+func TestInterruptsWithoutATerminal(t *testing.T) {
+	tests := []struct {
+		name, line string
+		signals    []syscall.Signal
+		want       int
+	}{
+		{"one ends the command", "echo ready; sleep 100", []syscall.Signal{syscall.SIGINT}, 130},
+		{"one is handled", "trap 'exit 9' INT; echo ready; while :; do sleep 0.05; done", []syscall.Signal{syscall.SIGINT}, 9},
+		{"two stop the machine", "trap '' INT; echo ready; while :; do sleep 1; done", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130},
+		{"another signal", "trap 'exit 8' USR1; echo ready; while :; do sleep 0.05; done", []syscall.Signal{syscall.SIGUSR1}, 8},
+		{"termination", "echo ready; sleep 100", []syscall.Signal{syscall.SIGTERM}, 143},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := onTerminal(t, "exec", "-t=false", test.line)
+			s.await("ready")
+			for _, signal := range test.signals {
+				if err := s.process.Process.Signal(signal); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(300 * time.Millisecond)
+			}
+			s.wantExit(test.want)
+		})
+	}
+}
+
+func TestInterruptWhileBooting(t *testing.T) {
+	s := onTerminal(t, "exec", "-t=false", "echo too late; sleep 100")
+	time.Sleep(150 * time.Millisecond)
+	if err := s.process.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	s.wantExit(130)
+}
