@@ -170,5 +170,5 @@ kernel_make -j"${JOBS:-2}" Image
 cp "$build/arch/riscv/boot/Image" "$build/System.map" "$work/"
 zstd -19 --single-thread -q -f "$work/Image" -o "$work/Image.zst"
 provenance >"$work/provenance.json"
-cp "$work/Image.zst" "$work/provenance.json" "$out/"
+install -m 644 "$work/Image.zst" "$work/provenance.json" "$out/"
 echo "$out/Image.zst: $(stat -c %s "$out/Image.zst") bytes, from $work/Image, $(stat -c %s "$work/Image") bytes"
