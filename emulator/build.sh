@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds machine.wasm from src/ with Debian's clang-19 and lld-19, byte-reproducibly.
-# usage: emulator/build.sh [OUTPUT]   (default emulator/machine.wasm; CFLAGS adds compiler flags)
+# usage: emulator/build.sh [OUTPUT]   Without OUTPUT it replaces the committed module and machine.json, which says what it
+#                                     was made from; with OUTPUT it only writes the module there. CFLAGS adds flags.
 set -eu
 cd "$(dirname "$0")"
 out=${1:-machine.wasm}
@@ -25,3 +26,32 @@ done
 wasm-ld-19 --no-entry --export-table --growable-table --strip-all --max-memory=4294901760 -z stack-size=65536 \
     --stack-first --global-base=131072 -o "$work/machine.wasm" $objects
 mv "$work/machine.wasm" "$out"
+[ $# -eq 0 ] || exit 0
+
+sha256() { sha256sum "$1" | cut -d' ' -f1; }
+
+# One line of machine.json for each source; manifest_test.go has the same list.
+sources() {
+    comma=
+    for file in build.sh riscv/instructions.tbl src/*.c src/*.h; do
+        printf '%b    "%s": "%s"' "$comma" "$file" "$(sha256 "$file")"
+        comma=',\n'
+    done
+}
+
+cat >machine.json <<EOF
+{
+  "artifact": "machine.wasm",
+  "command": "emulator/build.sh",
+  "licence": "Apache-2.0",
+  "sha256": "$(sha256 machine.wasm)",
+  "bytes": $(wc -c <machine.wasm),
+  "toolchain": {
+    "clang-19": "$(clang-19 --version | sed -n 1p)",
+    "wasm-ld-19": "$(wasm-ld-19 --version | sed -n 1p)"
+  },
+  "sources": {
+$(sources)
+  }
+}
+EOF
