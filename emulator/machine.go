@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -30,6 +31,7 @@ type Machine struct {
 	stack    [2]uint64 // arguments and result of run
 	budget   int64     // instructions of the next slice
 	result   abiResult
+	retired  atomic.Uint64 // of result, for other goroutines
 }
 
 // NewMachine makes a machine that is powered off: load a program, then Run it. The files in cfg belong to the
@@ -139,8 +141,9 @@ func (m *Machine) RAM() ([]byte, error) {
 	return ram, nil
 }
 
-// Retired is the number of instructions executed so far.
-func (m *Machine) Retired() uint64 { return m.result.Retired }
+// Retired is the number of instructions executed until the end of the last slice. Any goroutine may call it, also after
+// Close.
+func (m *Machine) Retired() uint64 { return m.retired.Load() }
 
 // PC is the address of the next instruction.
 func (m *Machine) PC() uint64 { return m.result.PC }

@@ -114,6 +114,7 @@ func (m *Machine) readResult() error {
 	m.result.DeadlineNS = binary.LittleEndian.Uint64(data[8:])
 	m.result.Code = binary.LittleEndian.Uint32(data[16:])
 	m.result.PC = binary.LittleEndian.Uint64(data[24:])
+	m.retired.Store(m.result.Retired)
 	return nil
 }
 

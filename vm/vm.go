@@ -24,7 +24,8 @@ type VM struct {
 	config  Config
 	image   images.Image
 	console *console
-	client  *rpc.Client // set before Start returns
+	machine *emulator.Machine // the worker's; others may only ask for what it has Retired
+	client  *rpc.Client       // set before Start returns
 	info    rpc.GuestInfo
 
 	kill    context.CancelCauseFunc // ends the worker
@@ -104,10 +105,10 @@ func (v *VM) powerOn(ctx context.Context, p *parts) (*wasi.StreamHost, error) {
 		return nil, errors.Join(err, p.release())
 	}
 	run, kill := context.WithCancelCause(context.Background())
-	v.kill = kill
+	v.kill, v.machine = kill, machine
 	v.streams.Go(func() { _, _ = io.Copy(v.console, screen.Host()) })
 	p.shares.serve(run, &v.streams)
-	go v.work(run, machine, p)
+	go v.work(run, p)
 	return control.Host(), nil
 }
 
@@ -147,20 +148,19 @@ func withCause(ctx context.Context, err error) error {
 }
 
 // work is the goroutine that owns the machine. It ends the VM when the machine stops.
-func (v *VM) work(ctx context.Context, machine *emulator.Machine, p *parts) {
+func (v *VM) work(ctx context.Context, p *parts) {
 	defer close(v.done)
-	exit, err := machine.Run(ctx)
+	exit, err := v.machine.Run(ctx)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	retired := machine.Retired()
-	if e := machine.Close(); e != nil {
+	if e := v.machine.Close(); e != nil {
 		v.config.Logger.Warn("close the machine", "error", e)
 	}
 	v.streams.Wait()
 	v.setCause(exit, err)
 	close(v.halted)
-	v.config.Logger.Debug("machine stopped", "instructions", retired, "cause", v.cause)
+	v.config.Logger.Debug("machine stopped", "instructions", v.Instructions(), "cause", v.cause)
 	<-v.dialed
 	v.hangUp()
 	if err := p.release(); err != nil {
@@ -228,6 +228,10 @@ func (v *VM) KernelRelease() string { return v.info.Release }
 
 // BootTime is how long the guest took from its kernel's first instruction until it answered, by its own clock.
 func (v *VM) BootTime() time.Duration { return v.info.Boot }
+
+// Instructions is how many instructions the guest has executed since power-on. It lags by up to a millisecond while the
+// guest computes and is exact while it waits.
+func (v *VM) Instructions() uint64 { return v.machine.Retired() }
 
 // Console returns the last ConsoleTail bytes of what the guest's kernel printed.
 func (v *VM) Console() []byte { return v.console.bytes() }
