@@ -1,0 +1,125 @@
+package agentvm_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "agentvm"
+
+// mayImport has, for each package of this module, what it may import of the others. docs/design.md draws the same
+// picture. A package that is not named here may import nothing of ours; packages below one that is named are its own
+// affair and follow its rules.
+var mayImport = map[string][]string{
+	"emulator":          {"wasi"},
+	"guest":             {"rpc"},
+	"vm":                {"emulator", "guest/supervisor", "images", "kernel", "mount", "rpc", "wasi"},
+	"cmd/agentvm":       {"emulator", "guest/supervisor", "images", "kernel", "mount", "rpc", "vm", "wasi"},
+	"cmd/agentvm-guest": {"guest"},
+	"integration":       {"emulator", "guest/supervisor", "images", "kernel", "mount", "rpc", "vm", "wasi"},
+	"scripts":           {"emulator"},
+
+	// Leaves.
+	"guest/supervisor": nil,
+	"images":           nil,
+	"kernel":           nil,
+	"mount":            nil,
+	"rpc":              nil,
+	"wasi":             nil,
+}
+
+// reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
+// outside of the packages that speak it.
+var reserved = map[string][]string{
+	"net/http":                  {"images"},
+	"capnproto.org/go/capnp/v3": {"rpc"},
+}
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range listPackages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		owner := ownerOf(name)
+		if _, known := mayImport[owner]; !known {
+			continue // throw-away programs that are not part of the tree
+		}
+		for _, path := range p.Imports {
+			checkImport(t, name, owner, path)
+		}
+	}
+}
+
+// ownerOf is the longest name in mayImport that name is, or is below.
+func ownerOf(name string) string {
+	for n := name; n != "."; {
+		if _, known := mayImport[n]; known {
+			return n
+		}
+		i := strings.LastIndexByte(n, '/')
+		if i < 0 {
+			break
+		}
+		n = n[:i]
+	}
+	return name
+}
+
+func checkImport(t *testing.T, name, owner, path string) {
+	if imported, ours := strings.CutPrefix(path, module+"/"); ours {
+		of := ownerOf(imported)
+		if of != owner && !slices.Contains(mayImport[owner], of) {
+			t.Errorf("%s imports %s, which docs/design.md does not allow", name, imported)
+		}
+	}
+	for prefix, users := range reserved {
+		if (path == prefix || strings.HasPrefix(path, prefix+"/")) && !slices.Contains(users, owner) {
+			t.Errorf("%s imports %s, which is reserved for %s", name, path, strings.Join(users, ", "))
+		}
+	}
+}
+
+// TestEveryPackageHasRules finds a new package that nobody has thought about.
+func TestEveryPackageHasRules(t *testing.T) {
+	for _, p := range listPackages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		if _, known := mayImport[ownerOf(name)]; !known && name != module && !strings.HasPrefix(name, "scratch/") {
+			t.Errorf("%s is not in mayImport: say what it may import", name)
+		}
+	}
+}
+
+// listPackages lists the module as built for Linux, where all of it is.
+func listPackages(t *testing.T) (list []goPackage) {
+	t.Helper()
+	command := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	command.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0")
+	command.Stderr = os.Stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p goPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	if len(list) < 10 {
+		t.Fatalf("go list found %d packages", len(list))
+	}
+	return list
+}
