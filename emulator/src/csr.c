@@ -117,7 +117,6 @@ static bool read_machine(uint32_t n, uint64_t *v) {
     case CSR_MTVEC: *v = hart.mtvec; return true;
     case CSR_MCOUNTEREN: *v = hart.mcounteren; return true;
     case CSR_MENVCFG: *v = hart.menvcfg; return true;
-    case CSR_MCOUNTINHIBIT: *v = hart.mcountinhibit; return true;
     case CSR_MSCRATCH: *v = hart.mscratch; return true;
     case CSR_MEPC: *v = hart.mepc; return true;
     case CSR_MCAUSE: *v = hart.mcause; return true;
