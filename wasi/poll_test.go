@@ -281,12 +281,13 @@ func TestWait(t *testing.T) {
 }
 
 func TestNoSystemInContext(t *testing.T) {
+	type key struct{}
 	g := newGuest(t, Config{})
 	res, err := g.mod.ExportedFunction("sched_yield").Call(context.Background())
 	if err != nil || Errno(res[0]) != ErrnoNosys {
 		t.Errorf("call without a System: %v, %v", res, err)
 	}
-	ctx := context.WithValue(WithSystem(context.Background(), g.sys), struct{}{}, 1)
+	ctx := context.WithValue(WithSystem(context.Background(), g.sys), key{}, 1)
 	if res, err := g.mod.ExportedFunction("sched_yield").Call(ctx); err != nil || Errno(res[0]) != ErrnoSuccess {
 		t.Errorf("call with a derived context: %v, %v", res, err)
 	}

@@ -13,6 +13,7 @@ import (
 )
 
 // FolderEnv names the folder with the release files. Without it the folder shared/images beside the repository is used.
+// "none" is how a machine without release files says so: tests run on the built-in root, also when CI is "true".
 const FolderEnv = "AGENTVM_TEST_IMAGES"
 
 // Mirror serves the folder of release files as an Alpine mirror until the test ends, and returns its base URL. It gives false when there is
@@ -44,7 +45,10 @@ func Handler(folder string) http.Handler {
 func Folder(tb testing.TB) (string, bool) {
 	tb.Helper()
 	folder := os.Getenv(FolderEnv)
-	if folder == "" {
+	switch folder {
+	case "none":
+		return "", false
+	case "":
 		folder = beside()
 	}
 	if info, err := os.Stat(folder); folder != "" && err == nil && info.IsDir() {
