@@ -3,6 +3,7 @@ package vm_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -25,13 +26,22 @@ var kit struct {
 }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		_ = flag.Set("test.skip", "^Example") // they boot machines
+	}
+	dir, err := os.MkdirTemp("", "agentvm-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv("AGENTVM_STORE", dir)
+	kit.store = dir
 	code := m.Run()
 	if kit.vm != nil {
 		kit.vm.Close()
 	}
-	if kit.store != "" {
-		os.RemoveAll(kit.store)
-	}
+	os.RemoveAll(dir)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, "goroutines are left after all VMs have ended:", err)
 		code = 1
@@ -47,7 +57,7 @@ func config(t testing.TB) vm.Config {
 	}
 	kit.mu.Lock()
 	defer kit.mu.Unlock()
-	if kit.store == "" {
+	if kit.image == "" {
 		fillStore(t)
 	}
 	if kit.image == images.BuiltinName {
@@ -57,16 +67,12 @@ func config(t testing.TB) vm.Config {
 }
 
 func fillStore(t testing.TB) {
-	dir, err := os.MkdirTemp("", "agentvm-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	kit.store, kit.image = dir, images.BuiltinName
+	kit.image = images.BuiltinName
 	mirror, ok := imagestest.Mirror(t)
 	if !ok {
 		return
 	}
-	store, err := images.Config{Dir: dir, AlpineMirror: mirror}.Open()
+	store, err := images.Config{Dir: kit.store, AlpineMirror: mirror}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -18,7 +19,22 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"agentvm": main})
+	testscript.Main(tidy{m}, map[string]func(){"agentvm": main})
+}
+
+// tidy removes the store that the tests have shared.
+type tidy struct{ m *testing.M }
+
+func (t tidy) Run() int {
+	defer func() { os.RemoveAll(shared.dir) }()
+	return t.m.Run()
+}
+
+// shared is the store of all tests here, so that the image is got and the machine compiled once.
+var shared struct {
+	once sync.Once
+	dir  string
+	err  error
 }
 
 // TestScript runs the scripts of testdata/script. They boot machines, on Alpine where its release files are to be had,
@@ -44,15 +60,18 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// testStore is a store for the tests, and a mirror for it that is not there when there are no Alpine files.
+// testStore is the shared store, and a mirror for it that is not there when there are no Alpine files.
 func testStore(t *testing.T) (dir, mirror string, alpine bool) {
 	t.Helper()
-	dir, mirror = t.TempDir(), "http://127.0.0.1:1"
+	shared.once.Do(func() { shared.dir, shared.err = os.MkdirTemp("", "agentvm-test-") })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
 	if url, ok := imagestest.Mirror(t); ok {
-		return dir, url, true
+		return shared.dir, url, true
 	}
 	t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
-	return dir, mirror, false
+	return shared.dir, "http://127.0.0.1:1", false
 }
 
 // exits runs a command and checks its exit code: exits CODE COMMAND [ARGS...].

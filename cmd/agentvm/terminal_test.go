@@ -108,7 +108,7 @@ func (s *screen) wantExit(code int) {
 }
 
 func TestTerminalOfACommand(t *testing.T) {
-	s := onTerminal(t, "exec", `test -t 0 && test -t 1 && test -t 2 && stty size; trap 'stty size' WINCH; echo ready; read x; echo "got $x"; exit 7`)
+	s := onTerminal(t, "exec", `test -t 0 && test -t 1 && test -t 2 && stty size; trap 'stty size' WINCH; echo ready; while ! read x; do :; done; echo "got $x"; exit 7`)
 	s.await("40 100\r\n")
 	s.await("ready")
 	if err := pty.Setsize(s.file, &pty.Winsize{Cols: 123, Rows: 45}); err != nil {
