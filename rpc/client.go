@@ -11,8 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"capnproto.org/go/capnp/v3/exc"
-	capnprpc "capnproto.org/go/capnp/v3/rpc"
+	"capnproto.org/go/capnp/v3"
 
 	"agentvm/rpc/wire"
 )
@@ -20,7 +19,7 @@ import (
 // Client is the host's end. Close it to free what it holds; it does not shut the guest down.
 type Client struct {
 	cfg        ClientConfig
-	conn       *capnprpc.Conn
+	conn       *conn
 	supervisor wire.Supervisor
 	// running counts the goroutines of processes, which end when the connection does.
 	running sync.WaitGroup
@@ -35,10 +34,13 @@ func Dial(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (*Clie
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("hello to the guest: %w", err), conn.Close())
 	}
-	t := newMessages(rest, conn, conn)
-	c := &Client{cfg: cfg}
-	c.conn = capnprpc.NewConn(t, &capnprpc.Options{Logger: quiet{cfg.Logger}})
-	c.supervisor = wire.Supervisor(c.conn.Bootstrap(context.Background())) // ctx is of the hello only
+	c := &Client{cfg: cfg, conn: startConn(rest, conn, conn, capnp.Client{})}
+	boot, err := c.conn.bootstrap(ctx)
+	if err != nil {
+		c.conn.close()
+		return nil, fmt.Errorf("first call to the guest: %w", err)
+	}
+	c.supervisor = wire.Supervisor(boot)
 	return c, nil
 }
 
@@ -124,15 +126,15 @@ func awaitHello(r *bufio.Reader, nonce uint64) (hello, error) {
 }
 
 // Done is closed when the connection has ended, for whatever reason.
-func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
+func (c *Client) Done() <-chan struct{} { return c.conn.done }
 
 // Close ends the connection, and with it every running program and shell, and waits for the client's goroutines. A
 // program's writer that blocks delays it.
 func (c *Client) Close() error {
 	c.supervisor.Release()
-	err := c.conn.Close()
+	c.conn.close()
 	c.running.Wait()
-	return err
+	return nil
 }
 
 // Start hands the guest its parameters. Call it once, first.
@@ -214,18 +216,10 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// fault explains an error of the connection itself.
+// fault says what a call was for whose failure is not the guest's answer but the connection's or the context's.
 func (c *Client) fault(what string, err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	select {
-	case <-c.Done():
+	if c.conn.ctx.Err() != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		err = ErrClosed
-	default:
-		if exc.IsType(err, exc.Disconnected) || errors.Is(err, capnprpc.ErrConnClosed) { // Done is about to be closed
-			err = ErrClosed
-		}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -241,10 +235,3 @@ func (s logSink) Log(ctx context.Context, call wire.LogSink_log) error {
 	s.logger.Log(ctx, slog.Level(4*(int(call.Args().Level())-1)), text, "from", "guest")
 	return nil
 }
-
-// quiet is the library's logger: what it calls an error is often just a closed connection.
-type quiet struct{ *slog.Logger }
-
-func (q quiet) Error(message string, args ...any) { q.Debug(message, args...) }
-
-var _ capnprpc.Logger = quiet{}

@@ -9,7 +9,8 @@ import (
 // Handler is what the guest offers: the supervisor behind Serve. Its errors reach the host as *Error with the errno that
 // errors.As finds in them.
 type Handler interface {
-	// Start is called once a session, before anything else. log lives as long as the session; it may be nil.
+	// Start is called once a session, before anything else. log waits for the
+	// host and does nothing after the session; it may be nil.
 	Start(p StartParams, log func(slog.Level, string)) (GuestInfo, error)
 	// Exec starts a program and waits up to r.Hold for its end. The Program is nil when the Delivery has the exit.
 	// When ctx ends first, the program is killed.

@@ -31,9 +31,6 @@ func (l *link) write(b []byte) error {
 func (l *link) fill() error {
 	n, err := l.port.Read(l.buf[:])
 	if n == 0 {
-		if err == nil {
-			err = io.ErrNoProgress
-		}
 		return err
 	}
 	l.ready = l.buf[:n]

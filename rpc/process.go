@@ -67,15 +67,15 @@ func (s Size) write(w wire.Size) {
 	w.SetRows(s.Rows)
 }
 
-// answer is what exec and run return alike.
-type answer interface {
+// launched is what exec and run return alike.
+type launched interface {
 	Process() wire.Process
 	Output() (wire.Output, error)
 	Failure() (wire.Failure, error)
 }
 
 // adopt makes a Process of an answer and starts its goroutine. It copies what it keeps of the answer.
-func (c *Client) adopt(r answer, stdout, stderr io.Writer) (*Process, error) {
+func (c *Client) adopt(r launched, stdout, stderr io.Writer) (*Process, error) {
 	if err := failureOf(r.Failure()); err != nil {
 		return nil, err
 	}

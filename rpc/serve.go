@@ -7,7 +7,6 @@ import (
 	"log/slog"
 
 	"capnproto.org/go/capnp/v3"
-	capnprpc "capnproto.org/go/capnp/v3/rpc"
 
 	"agentvm/rpc/wire"
 )
@@ -54,9 +53,7 @@ func Serve(ctx context.Context, port io.ReadWriteCloser, h Handler, logger *slog
 func serveSession(l *link, h Handler, logger *slog.Logger) {
 	s := &session{link: l}
 	boot := wire.Supervisor_ServerToClient(&supervisor{h: h})
-	conn := capnprpc.NewConn(newMessages(s, s, s), &capnprpc.Options{
-		BootstrapClient: capnp.Client(boot),
-		Logger:          quiet{logger},
-	})
-	<-conn.Done()
+	c := startConn(s, s, s, capnp.Client(boot))
+	<-c.done
+	logger.Debug("session has ended", "why", c.err)
 }

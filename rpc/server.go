@@ -55,7 +55,7 @@ func (s *supervisor) Start(_ context.Context, call wire.Supervisor_start) error 
 	return out.SetRelease(info.Release)
 }
 
-// logTo makes a function of the host's sink. It does not wait for the host.
+// logTo makes a function of the host's sink. It waits until the host has the message.
 func logTo(sink wire.LogSink) func(slog.Level, string) {
 	if !sink.IsValid() {
 		return nil

@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"capnproto.org/go/capnp/v3"
-	"capnproto.org/go/capnp/v3/rpc/transport"
 	rpccp "capnproto.org/go/capnp/v3/std/capnp/rpc"
 )
 
@@ -20,48 +19,38 @@ const (
 	joinLimit = 32 << 10
 )
 
-// messages is a capnp transport over a byte stream. It differs from the library's own in using one segment, one write
-// for most messages, and a limit on what it accepts.
-type messages struct {
+// transport carries messages over a byte stream: one segment each, nearly always in one write, and none larger than
+// maxMessage. One goroutine receives and one sends.
+type transport struct {
 	decoder *capnp.Decoder
 	w       io.Writer
-	closer  io.Closer
-	joined  []byte // reused by the one sending goroutine
+	joined  []byte // reused by send
 }
 
-func newMessages(r io.Reader, w io.Writer, c io.Closer) *messages {
+func newTransport(r io.Reader, w io.Writer) *transport {
 	d := capnp.NewDecoder(r)
 	d.MaxMessageSize = maxMessage
-	return &messages{decoder: d, w: w, closer: c}
+	return &transport{decoder: d, w: w}
 }
 
-func (t *messages) NewMessage() (transport.OutgoingMessage, error) {
+// newMessage returns an empty message to be filled and sent.
+func newMessage() (rpccp.Message, error) {
 	_, segment, err := capnp.NewMessage(capnp.SingleSegment(nil))
 	if err != nil {
-		return nil, err
+		return rpccp.Message{}, err
 	}
-	root, err := rpccp.NewRootMessage(segment)
-	if err != nil {
-		return nil, err
-	}
-	return &outgoing{t: t, message: root}, nil
+	return rpccp.NewRootMessage(segment)
 }
 
-func (t *messages) RecvMessage() (transport.IncomingMessage, error) {
+func (t *transport) receive() (rpccp.Message, error) {
 	m, err := t.decoder.Decode()
 	if err != nil {
-		return nil, err
+		return rpccp.Message{}, err
 	}
-	root, err := rpccp.ReadRootMessage(m)
-	if err != nil {
-		return nil, fmt.Errorf("message without a root: %w", err)
-	}
-	return &incoming{message: root}, nil
+	return rpccp.ReadRootMessage(m)
 }
 
-func (t *messages) Close() error { return t.closer.Close() }
-
-func (t *messages) send(m *capnp.Message) error {
+func (t *transport) send(m *capnp.Message) error {
 	if m.NumSegments() != 1 {
 		return errors.New("message has more than one segment")
 	}
@@ -84,34 +73,4 @@ func (t *messages) send(m *capnp.Message) error {
 	}
 	_, err = t.w.Write(body)
 	return err
-}
-
-type outgoing struct {
-	t        *messages
-	message  rpccp.Message
-	released bool
-}
-
-func (o *outgoing) Message() rpccp.Message { return o.message }
-func (o *outgoing) Send() error            { return o.t.send(o.message.Message()) }
-
-func (o *outgoing) Release() {
-	if !o.released {
-		o.released = true
-		o.message.Message().Release()
-	}
-}
-
-type incoming struct {
-	message  rpccp.Message
-	released bool
-}
-
-func (i *incoming) Message() rpccp.Message { return i.message }
-
-func (i *incoming) Release() {
-	if !i.released {
-		i.released = true
-		i.message.Message().Release()
-	}
 }

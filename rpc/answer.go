@@ -1,0 +1,243 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"capnproto.org/go/capnp/v3"
+	rpccp "capnproto.org/go/capnp/v3/std/capnp/rpc"
+)
+
+// answer is a call of the peer's, from its arrival until it is both returned and finished.
+type answer struct {
+	cancel   context.CancelFunc
+	finished bool     // by the peer, before the return: the result is not wanted
+	exports  []uint32 // capabilities among the results
+}
+
+// newAnswer enters a question of the peer's.
+func (c *conn) newAnswer(id uint32) (context.Context, error) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.answers[id] != nil || len(c.answers) >= maxAnswers {
+		cancel()
+		return nil, fmt.Errorf("%w: question %d asked twice, or too many questions", errProtocol, id)
+	}
+	c.answers[id] = &answer{cancel: cancel}
+	return ctx, nil
+}
+
+// handleCall starts a call of the peer's on one of this end's capabilities.
+func (c *conn) handleCall(call rpccp.Call) error {
+	message := call.Message()
+	id := call.QuestionId()
+	ctx, err := c.newAnswer(id)
+	if err != nil {
+		message.Release()
+		return err
+	}
+	args, client, err := c.openCall(call)
+	if err != nil {
+		message.Release()
+		return err
+	}
+	defer client.Release()
+	returner := &returner{c: c, id: id}
+	client.RecvCall(ctx, capnp.Recv{
+		Method:      capnp.Method{InterfaceID: call.InterfaceId(), MethodID: call.MethodId()},
+		Args:        args,
+		ReleaseArgs: returner.releasing(message),
+		Returner:    returner,
+	})
+	return nil
+}
+
+// openCall finds the arguments and the target of a call. A target that is a promised answer gets a client that refuses.
+func (c *conn) openCall(call rpccp.Call) (capnp.Struct, capnp.Client, error) {
+	params, err := call.Params()
+	if err != nil {
+		return capnp.Struct{}, capnp.Client{}, err
+	}
+	if err := c.takeCaps(call.Message(), params); err != nil {
+		return capnp.Struct{}, capnp.Client{}, err
+	}
+	content, err := params.Content()
+	if err != nil {
+		return capnp.Struct{}, capnp.Client{}, err
+	}
+	target, err := call.Target()
+	if err != nil {
+		return capnp.Struct{}, capnp.Client{}, err
+	}
+	if target.Which() != rpccp.MessageTarget_Which_importedCap {
+		return content.Struct(), capnp.ErrorClient(capnp.Unimplemented("calls on promised answers")), nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.exports[target.ImportedCap()]
+	if e == nil {
+		return capnp.Struct{}, capnp.Client{}, fmt.Errorf("%w: call on a capability that is not held", errProtocol)
+	}
+	return content.Struct(), e.client.AddRef(), nil
+}
+
+// handleBootstrap answers with the offer.
+func (c *conn) handleBootstrap(id uint32) error {
+	if _, err := c.newAnswer(id); err != nil {
+		return err
+	}
+	r := &returner{c: c, id: id}
+	if err := r.alloc(); err != nil {
+		return err
+	}
+	index := r.results.Message().CapTable().Add(c.offer.AddRef())
+	if err := r.results.SetContent(capnp.NewInterface(r.results.Segment(), index).ToPtr()); err != nil {
+		return err
+	}
+	r.Return()
+	return nil
+}
+
+// handleFinish ends an answer, or cancels its call.
+func (c *conn) handleFinish(f rpccp.Finish) error {
+	c.mu.Lock()
+	a := c.answers[f.QuestionId()]
+	if a == nil { // it crossed a return that needed no finish
+		c.mu.Unlock()
+		return nil
+	}
+	a.finished = true
+	a.cancel()
+	returned := a.exports != nil
+	if returned {
+		delete(c.answers, f.QuestionId())
+	}
+	c.mu.Unlock()
+	if !returned || !f.ReleaseResultCaps() {
+		return nil
+	}
+	for _, id := range a.exports {
+		if err := c.drop(id, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// returner sends the outcome of one call. It implements capnp.Returner.
+type returner struct {
+	c       *conn
+	id      uint32
+	message rpccp.Message
+	ret     rpccp.Return
+	results rpccp.Payload
+	err     error
+}
+
+// releasing returns a function that releases m once.
+func (r *returner) releasing(m *capnp.Message) capnp.ReleaseFunc {
+	done := false
+	return func() {
+		if !done {
+			done = true
+			m.Release()
+		}
+	}
+}
+
+func (r *returner) begin() (err error) {
+	if r.message, err = newMessage(); err != nil {
+		return err
+	}
+	if r.ret, err = r.message.NewReturn(); err != nil {
+		return err
+	}
+	r.ret.SetAnswerId(r.id)
+	r.ret.SetReleaseParamCaps(false) // each is released by a message of its own
+	return nil
+}
+
+func (r *returner) alloc() (err error) {
+	if err = r.begin(); err != nil {
+		return err
+	}
+	r.results, err = r.ret.NewResults()
+	return err
+}
+
+// AllocResults makes the results' struct in the message that will be sent.
+func (r *returner) AllocResults(size capnp.ObjectSize) (capnp.Struct, error) {
+	if err := r.alloc(); err != nil {
+		return capnp.Struct{}, err
+	}
+	s, err := capnp.NewStruct(r.results.Segment(), size)
+	if err != nil {
+		return capnp.Struct{}, err
+	}
+	return s, r.results.SetContent(s.ToPtr())
+}
+
+// PrepareReturn notes how the call ended.
+func (r *returner) PrepareReturn(err error) { r.err = err }
+
+// ReleaseResults has nothing to do: the message goes when it is sent.
+func (r *returner) ReleaseResults() {}
+
+// Return sends the outcome. Results that the peer no longer wants are not sent, and their capabilities not exported.
+//
+// Results without capabilities end the answer here: the peer is told that it need not say that it is finished.
+func (r *returner) Return() {
+	c := r.c
+	c.mu.Lock()
+	a := c.answers[r.id]
+	if c.err != nil || a == nil {
+		c.mu.Unlock()
+		r.discard()
+		return
+	}
+	defer a.cancel()
+	if a.finished {
+		r.err = errors.New("cancelled")
+	}
+	if r.err == nil && !r.results.IsValid() {
+		r.err = r.alloc() // a method that gives no results
+	}
+	if r.err == nil {
+		a.exports, r.err = c.giveCaps(r.results)
+	}
+	last := a.finished || len(a.exports) == 0
+	if last {
+		delete(c.answers, r.id)
+	}
+	finished := a.finished
+	c.mu.Unlock()
+	if r.err != nil {
+		r.discard()
+		if err := r.except(); err != nil {
+			c.fail(err)
+			return
+		}
+	}
+	r.ret.SetNoFinishNeeded(last && !finished)
+	c.enqueue(r.message.Message())
+}
+
+// except makes the message an exception.
+func (r *returner) except() error {
+	if err := r.begin(); err != nil {
+		return err
+	}
+	exception, err := r.ret.NewException()
+	if err != nil {
+		return err
+	}
+	return exception.SetReason(r.err.Error())
+}
+
+func (r *returner) discard() {
+	if r.message.IsValid() {
+		r.message.Message().Release()
+	}
+}

@@ -1,0 +1,122 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"capnproto.org/go/capnp/v3"
+	rpccp "capnproto.org/go/capnp/v3/std/capnp/rpc"
+)
+
+// remote is a capability that the peer hosts. Each time one arrives it is a remote of its own, with one reference.
+type remote struct {
+	c  *conn
+	id uint32
+}
+
+var _ capnp.ClientHook = (*remote)(nil)
+
+// Send makes a call and waits for its answer.
+func (r *remote) Send(ctx context.Context, s capnp.Send) (*capnp.Answer, capnp.ReleaseFunc) {
+	content, release, err := r.c.call(ctx, r.id, s)
+	if err != nil {
+		return capnp.ErrorAnswer(s.Method, err), func() {}
+	}
+	return capnp.ImmediateAnswer(s.Method, content), release
+}
+
+// Recv would forward a call of the peer's to the peer; nothing in the schema does that.
+func (r *remote) Recv(_ context.Context, recv capnp.Recv) capnp.PipelineCaller {
+	recv.Reject(capnp.Unimplemented("calls are not forwarded"))
+	return nil
+}
+
+func (r *remote) Brand() capnp.Brand { return capnp.Brand{Value: r} }
+func (r *remote) String() string     { return fmt.Sprintf("capability %d of the peer", r.id) }
+
+// Shutdown tells the peer that the capability is no longer held here.
+func (r *remote) Shutdown() {
+	m, err := newMessage()
+	if err != nil {
+		return
+	}
+	release, err := m.NewRelease()
+	if err != nil {
+		return
+	}
+	release.SetId(r.id)
+	release.SetReferenceCount(1)
+	r.c.enqueue(m.Message())
+}
+
+// takeCaps makes clients of the capabilities that came with a payload of m, so that its pointers to them work.
+func (c *conn) takeCaps(m *capnp.Message, p rpccp.Payload) error {
+	list, err := p.CapTable()
+	if err != nil {
+		return err
+	}
+	if list.Len() > maxCaps {
+		return fmt.Errorf("%w: %d capabilities in a message", errProtocol, list.Len())
+	}
+	table := m.CapTable()
+	for i := range list.Len() {
+		table.Add(c.takeCap(list.At(i)))
+	}
+	return nil
+}
+
+func (c *conn) takeCap(d rpccp.CapDescriptor) capnp.Client {
+	switch d.Which() {
+	case rpccp.CapDescriptor_Which_none:
+		return capnp.Client{}
+	case rpccp.CapDescriptor_Which_senderHosted:
+		return capnp.NewClient(&remote{c, d.SenderHosted()})
+	default:
+		return capnp.ErrorClient(errors.New("kind of capability not supported"))
+	}
+}
+
+// giveCaps exports the capabilities that a message about to be sent refers to, and describes them in its payload. It
+// returns the exports. The caller holds mu.
+func (c *conn) giveCaps(p rpccp.Payload) ([]uint32, error) {
+	table := p.Message().CapTable()
+	if table.Len() == 0 {
+		return nil, nil
+	}
+	list, err := p.NewCapTable(int32(table.Len()))
+	if err != nil {
+		return nil, err
+	}
+	var ids []uint32
+	for i := range table.Len() {
+		client := table.At(i)
+		if !client.IsValid() {
+			list.At(i).SetNone()
+			continue
+		}
+		c.nextE++
+		c.exports[c.nextE] = &export{client: client.AddRef(), refs: 1}
+		list.At(i).SetSenderHosted(c.nextE)
+		ids = append(ids, c.nextE)
+	}
+	return ids, nil
+}
+
+// drop takes references to an export from the peer.
+func (c *conn) drop(id, refs uint32) error {
+	c.mu.Lock()
+	e := c.exports[id]
+	if e == nil || refs > e.refs {
+		c.mu.Unlock()
+		return fmt.Errorf("%w: release of a capability that is not held", errProtocol)
+	}
+	if e.refs -= refs; e.refs > 0 {
+		c.mu.Unlock()
+		return nil
+	}
+	delete(c.exports, id)
+	c.mu.Unlock()
+	e.client.Release()
+	return nil
+}

@@ -1,0 +1,214 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"capnproto.org/go/capnp/v3"
+	rpccp "capnproto.org/go/capnp/v3/std/capnp/rpc"
+)
+
+// question is a call of this end's that has not been answered.
+type question struct {
+	answer  chan rpccp.Return // capacity 1
+	exports []uint32          // capabilities among the parameters
+	given   bool              // up: nobody waits any more
+}
+
+func (q *question) deliver(r rpccp.Return) { q.answer <- r }
+
+// call makes a call and waits for its results, which are valid until release is called.
+func (c *conn) call(ctx context.Context, target uint32, s capnp.Send) (content capnp.Ptr, release capnp.ReleaseFunc, err error) {
+	m, err := newMessage()
+	if err != nil {
+		return capnp.Ptr{}, nil, err
+	}
+	call, err := m.NewCall()
+	if err != nil {
+		return capnp.Ptr{}, nil, err
+	}
+	t, err := call.NewTarget()
+	if err != nil {
+		return capnp.Ptr{}, nil, err
+	}
+	t.SetImportedCap(target)
+	call.SetInterfaceId(s.Method.InterfaceID)
+	call.SetMethodId(s.Method.MethodID)
+	call.SetNoPromisePipelining(true)
+	payload, err := placeParams(call, s)
+	if err != nil {
+		m.Message().Release()
+		return capnp.Ptr{}, nil, err
+	}
+	return c.ask(ctx, m, payload, call.SetQuestionId)
+}
+
+func placeParams(call rpccp.Call, s capnp.Send) (rpccp.Payload, error) {
+	payload, err := call.NewParams()
+	if err != nil {
+		return payload, err
+	}
+	params, err := capnp.NewStruct(payload.Segment(), s.ArgsSize)
+	if err != nil {
+		return payload, err
+	}
+	if err := payload.SetContent(params.ToPtr()); err != nil {
+		return payload, err
+	}
+	if s.PlaceArgs == nil {
+		return payload, nil
+	}
+	return payload, s.PlaceArgs(params)
+}
+
+// bootstrap gets the capability that the peer offers to everyone.
+func (c *conn) bootstrap(ctx context.Context) (capnp.Client, error) {
+	m, err := newMessage()
+	if err != nil {
+		return capnp.Client{}, err
+	}
+	boot, err := m.NewBootstrap()
+	if err != nil {
+		return capnp.Client{}, err
+	}
+	content, release, err := c.ask(ctx, m, rpccp.Payload{}, boot.SetQuestionId)
+	if err != nil {
+		return capnp.Client{}, err
+	}
+	defer release()
+	return content.Interface().Client().AddRef(), nil
+}
+
+// ask sends a question and waits. When ctx ends first the question is cancelled.
+func (c *conn) ask(ctx context.Context, m rpccp.Message, params rpccp.Payload, number func(uint32)) (capnp.Ptr, capnp.ReleaseFunc, error) {
+	q := &question{answer: make(chan rpccp.Return, 1)}
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		m.Message().Release()
+		return capnp.Ptr{}, nil, ErrClosed
+	}
+	var err error
+	if params.IsValid() {
+		q.exports, err = c.giveCaps(params)
+	}
+	c.nextQ++
+	id := c.nextQ
+	number(id)
+	c.questions[id] = q
+	c.mu.Unlock()
+	if err != nil {
+		c.fail(err) // the message could not hold its own table: nothing sensible is left to do
+	}
+	c.enqueue(m.Message())
+	select {
+	case r := <-q.answer:
+		return c.results(id, r)
+	case <-ctx.Done():
+		c.giveUp(id, q)
+		return capnp.Ptr{}, nil, ctx.Err()
+	}
+}
+
+// giveUp cancels a question. Its number stays taken until the peer has answered.
+func (c *conn) giveUp(id uint32, q *question) {
+	c.mu.Lock()
+	q.given = true
+	c.mu.Unlock()
+	select {
+	case r := <-q.answer: // it came meanwhile
+		if _, release, err := c.results(id, r); err == nil {
+			release()
+		}
+	default:
+		c.finish(id, true)
+	}
+}
+
+// finish tells the peer that this end has done with an answer.
+func (c *conn) finish(id uint32, releaseCaps bool) {
+	m, err := newMessage()
+	if err != nil {
+		return
+	}
+	finish, err := m.NewFinish()
+	if err != nil {
+		return
+	}
+	finish.SetQuestionId(id)
+	finish.SetReleaseResultCaps(releaseCaps)
+	c.enqueue(m.Message())
+}
+
+// handleReturn passes an answer to whoever waits for it.
+func (c *conn) handleReturn(r rpccp.Return) error {
+	releases := r.ReleaseParamCaps() // r is the asker's once it is delivered
+	c.mu.Lock()
+	q := c.questions[r.AnswerId()]
+	delete(c.questions, r.AnswerId())
+	abandoned := q != nil && q.given
+	if q != nil && !abandoned {
+		q.deliver(r)
+	}
+	c.mu.Unlock()
+	if q == nil {
+		r.Message().Release()
+		return fmt.Errorf("%w: answer to a question that was not asked", errProtocol)
+	}
+	if abandoned { // finished with its capabilities already
+		r.Message().Release()
+		return nil
+	}
+	if releases {
+		for _, id := range q.exports {
+			if err := c.drop(id, 1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// results unpacks an answer. An invalid one says that the connection has ended.
+func (c *conn) results(id uint32, r rpccp.Return) (capnp.Ptr, capnp.ReleaseFunc, error) {
+	if !r.IsValid() {
+		return capnp.Ptr{}, nil, ErrClosed
+	}
+	message := r.Message()
+	if !r.NoFinishNeeded() {
+		c.finish(id, false)
+	}
+	content, err := c.unpack(r)
+	if err != nil {
+		message.Release()
+		return capnp.Ptr{}, nil, err
+	}
+	return content, message.Release, nil
+}
+
+func (c *conn) unpack(r rpccp.Return) (capnp.Ptr, error) {
+	switch r.Which() {
+	case rpccp.Return_Which_results:
+		payload, err := r.Results()
+		if err != nil {
+			return capnp.Ptr{}, err
+		}
+		if err := c.takeCaps(r.Message(), payload); err != nil {
+			return capnp.Ptr{}, err
+		}
+		return payload.Content()
+	case rpccp.Return_Which_exception:
+		exception, err := r.Exception()
+		if err != nil {
+			return capnp.Ptr{}, err
+		}
+		reason, err := exception.Reason()
+		if err != nil {
+			return capnp.Ptr{}, err
+		}
+		return capnp.Ptr{}, errors.New(reason)
+	default:
+		return capnp.Ptr{}, errors.New("the call was not answered")
+	}
+}
