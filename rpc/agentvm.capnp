@@ -28,8 +28,9 @@ interface Supervisor {
 
   syncClock @4 (time :Time) -> (failure :Failure);
 
-  shutdown @5 () -> (failure :Failure);
+  shutdown @5 () -> (failure :Failure) $Go.name("powerOff");
   # Ends every process, writes back and unmounts the disks, and powers off. The machine may be gone before the answer.
+  # (In Go, a server's method Shutdown means that its capability has been dropped.)
 }
 
 interface Process {

@@ -204,7 +204,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("shut down: %w", ErrClosed)
 	default:
 	}
-	future, release := c.supervisor.Shutdown(ctx, nil)
+	future, release := c.supervisor.PowerOff(ctx, nil)
 	defer release()
 	r, err := future.Struct()
 	if err == nil {

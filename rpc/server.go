@@ -137,7 +137,7 @@ func (s *supervisor) SyncClock(_ context.Context, call wire.Supervisor_syncClock
 	return reply(r, s.h.SetClock(readTime(t)))
 }
 
-func (s *supervisor) Shutdown(_ context.Context, call wire.Supervisor_shutdown) error {
+func (s *supervisor) PowerOff(_ context.Context, call wire.Supervisor_powerOff) error {
 	r, err := call.AllocResults()
 	if err != nil {
 		return err

@@ -115,7 +115,7 @@ func (c Supervisor) SyncClock(ctx context.Context, params func(Supervisor_syncCl
 
 }
 
-func (c Supervisor) Shutdown(ctx context.Context, params func(Supervisor_shutdown_Params) error) (Supervisor_shutdown_Results_Future, capnp.ReleaseFunc) {
+func (c Supervisor) PowerOff(ctx context.Context, params func(Supervisor_powerOff_Params) error) (Supervisor_powerOff_Results_Future, capnp.ReleaseFunc) {
 
 	s := capnp.Send{
 		Method: capnp.Method{
@@ -127,11 +127,11 @@ func (c Supervisor) Shutdown(ctx context.Context, params func(Supervisor_shutdow
 	}
 	if params != nil {
 		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
-		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_shutdown_Params(s)) }
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_powerOff_Params(s)) }
 	}
 
 	ans, release := capnp.Client(c).SendCall(ctx, s)
-	return Supervisor_shutdown_Results_Future{Future: ans.Future()}, release
+	return Supervisor_powerOff_Results_Future{Future: ans.Future()}, release
 
 }
 
@@ -218,7 +218,7 @@ type Supervisor_Server interface {
 
 	SyncClock(context.Context, Supervisor_syncClock) error
 
-	Shutdown(context.Context, Supervisor_shutdown) error
+	PowerOff(context.Context, Supervisor_powerOff) error
 }
 
 // Supervisor_NewServer creates a new Server from an implementation of Supervisor_Server.
@@ -308,7 +308,7 @@ func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.M
 			MethodName:    "shutdown",
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
-			return s.Shutdown(ctx, Supervisor_shutdown{call})
+			return s.PowerOff(ctx, Supervisor_powerOff{call})
 		},
 	})
 
@@ -400,21 +400,21 @@ func (c Supervisor_syncClock) AllocResults() (Supervisor_syncClock_Results, erro
 	return Supervisor_syncClock_Results(r), err
 }
 
-// Supervisor_shutdown holds the state for a server call to Supervisor.shutdown.
+// Supervisor_powerOff holds the state for a server call to Supervisor.powerOff.
 // See server.Call for documentation.
-type Supervisor_shutdown struct {
+type Supervisor_powerOff struct {
 	*server.Call
 }
 
 // Args returns the call's arguments.
-func (c Supervisor_shutdown) Args() Supervisor_shutdown_Params {
-	return Supervisor_shutdown_Params(c.Call.Args())
+func (c Supervisor_powerOff) Args() Supervisor_powerOff_Params {
+	return Supervisor_powerOff_Params(c.Call.Args())
 }
 
 // AllocResults allocates the results struct.
-func (c Supervisor_shutdown) AllocResults() (Supervisor_shutdown_Results, error) {
+func (c Supervisor_powerOff) AllocResults() (Supervisor_powerOff_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
-	return Supervisor_shutdown_Results(r), err
+	return Supervisor_powerOff_Results(r), err
 }
 
 // Supervisor_List is a list of Supervisor.
@@ -1385,124 +1385,124 @@ func (p Supervisor_syncClock_Results_Future) Failure() Failure_Future {
 	return Failure_Future{Future: p.Future.Field(0, nil)}
 }
 
-type Supervisor_shutdown_Params capnp.Struct
+type Supervisor_powerOff_Params capnp.Struct
 
-// Supervisor_shutdown_Params_TypeID is the unique identifier for the type Supervisor_shutdown_Params.
-const Supervisor_shutdown_Params_TypeID = 0x91ae328f1de129f9
+// Supervisor_powerOff_Params_TypeID is the unique identifier for the type Supervisor_powerOff_Params.
+const Supervisor_powerOff_Params_TypeID = 0x91ae328f1de129f9
 
-func NewSupervisor_shutdown_Params(s *capnp.Segment) (Supervisor_shutdown_Params, error) {
+func NewSupervisor_powerOff_Params(s *capnp.Segment) (Supervisor_powerOff_Params, error) {
 	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
-	return Supervisor_shutdown_Params(st), err
+	return Supervisor_powerOff_Params(st), err
 }
 
-func NewRootSupervisor_shutdown_Params(s *capnp.Segment) (Supervisor_shutdown_Params, error) {
+func NewRootSupervisor_powerOff_Params(s *capnp.Segment) (Supervisor_powerOff_Params, error) {
 	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
-	return Supervisor_shutdown_Params(st), err
+	return Supervisor_powerOff_Params(st), err
 }
 
-func ReadRootSupervisor_shutdown_Params(msg *capnp.Message) (Supervisor_shutdown_Params, error) {
+func ReadRootSupervisor_powerOff_Params(msg *capnp.Message) (Supervisor_powerOff_Params, error) {
 	root, err := msg.Root()
-	return Supervisor_shutdown_Params(root.Struct()), err
+	return Supervisor_powerOff_Params(root.Struct()), err
 }
 
-func (s Supervisor_shutdown_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+func (s Supervisor_powerOff_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
 	return capnp.Struct(s).EncodeAsPtr(seg)
 }
 
-func (Supervisor_shutdown_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_shutdown_Params {
-	return Supervisor_shutdown_Params(capnp.Struct{}.DecodeFromPtr(p))
+func (Supervisor_powerOff_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_powerOff_Params {
+	return Supervisor_powerOff_Params(capnp.Struct{}.DecodeFromPtr(p))
 }
 
-func (s Supervisor_shutdown_Params) ToPtr() capnp.Ptr {
+func (s Supervisor_powerOff_Params) ToPtr() capnp.Ptr {
 	return capnp.Struct(s).ToPtr()
 }
-func (s Supervisor_shutdown_Params) IsValid() bool {
+func (s Supervisor_powerOff_Params) IsValid() bool {
 	return capnp.Struct(s).IsValid()
 }
 
-func (s Supervisor_shutdown_Params) Message() *capnp.Message {
+func (s Supervisor_powerOff_Params) Message() *capnp.Message {
 	return capnp.Struct(s).Message()
 }
 
-func (s Supervisor_shutdown_Params) Segment() *capnp.Segment {
+func (s Supervisor_powerOff_Params) Segment() *capnp.Segment {
 	return capnp.Struct(s).Segment()
 }
 
-// Supervisor_shutdown_Params_List is a list of Supervisor_shutdown_Params.
-type Supervisor_shutdown_Params_List = capnp.StructList[Supervisor_shutdown_Params]
+// Supervisor_powerOff_Params_List is a list of Supervisor_powerOff_Params.
+type Supervisor_powerOff_Params_List = capnp.StructList[Supervisor_powerOff_Params]
 
-// NewSupervisor_shutdown_Params creates a new list of Supervisor_shutdown_Params.
-func NewSupervisor_shutdown_Params_List(s *capnp.Segment, sz int32) (Supervisor_shutdown_Params_List, error) {
+// NewSupervisor_powerOff_Params creates a new list of Supervisor_powerOff_Params.
+func NewSupervisor_powerOff_Params_List(s *capnp.Segment, sz int32) (Supervisor_powerOff_Params_List, error) {
 	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
-	return capnp.StructList[Supervisor_shutdown_Params](l), err
+	return capnp.StructList[Supervisor_powerOff_Params](l), err
 }
 
-// Supervisor_shutdown_Params_Future is a wrapper for a Supervisor_shutdown_Params promised by a client call.
-type Supervisor_shutdown_Params_Future struct{ *capnp.Future }
+// Supervisor_powerOff_Params_Future is a wrapper for a Supervisor_powerOff_Params promised by a client call.
+type Supervisor_powerOff_Params_Future struct{ *capnp.Future }
 
-func (f Supervisor_shutdown_Params_Future) Struct() (Supervisor_shutdown_Params, error) {
+func (f Supervisor_powerOff_Params_Future) Struct() (Supervisor_powerOff_Params, error) {
 	p, err := f.Future.Ptr()
-	return Supervisor_shutdown_Params(p.Struct()), err
+	return Supervisor_powerOff_Params(p.Struct()), err
 }
 
-type Supervisor_shutdown_Results capnp.Struct
+type Supervisor_powerOff_Results capnp.Struct
 
-// Supervisor_shutdown_Results_TypeID is the unique identifier for the type Supervisor_shutdown_Results.
-const Supervisor_shutdown_Results_TypeID = 0xfa49b41289f49c9c
+// Supervisor_powerOff_Results_TypeID is the unique identifier for the type Supervisor_powerOff_Results.
+const Supervisor_powerOff_Results_TypeID = 0xfa49b41289f49c9c
 
-func NewSupervisor_shutdown_Results(s *capnp.Segment) (Supervisor_shutdown_Results, error) {
+func NewSupervisor_powerOff_Results(s *capnp.Segment) (Supervisor_powerOff_Results, error) {
 	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
-	return Supervisor_shutdown_Results(st), err
+	return Supervisor_powerOff_Results(st), err
 }
 
-func NewRootSupervisor_shutdown_Results(s *capnp.Segment) (Supervisor_shutdown_Results, error) {
+func NewRootSupervisor_powerOff_Results(s *capnp.Segment) (Supervisor_powerOff_Results, error) {
 	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
-	return Supervisor_shutdown_Results(st), err
+	return Supervisor_powerOff_Results(st), err
 }
 
-func ReadRootSupervisor_shutdown_Results(msg *capnp.Message) (Supervisor_shutdown_Results, error) {
+func ReadRootSupervisor_powerOff_Results(msg *capnp.Message) (Supervisor_powerOff_Results, error) {
 	root, err := msg.Root()
-	return Supervisor_shutdown_Results(root.Struct()), err
+	return Supervisor_powerOff_Results(root.Struct()), err
 }
 
-func (s Supervisor_shutdown_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+func (s Supervisor_powerOff_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
 	return capnp.Struct(s).EncodeAsPtr(seg)
 }
 
-func (Supervisor_shutdown_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_shutdown_Results {
-	return Supervisor_shutdown_Results(capnp.Struct{}.DecodeFromPtr(p))
+func (Supervisor_powerOff_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_powerOff_Results {
+	return Supervisor_powerOff_Results(capnp.Struct{}.DecodeFromPtr(p))
 }
 
-func (s Supervisor_shutdown_Results) ToPtr() capnp.Ptr {
+func (s Supervisor_powerOff_Results) ToPtr() capnp.Ptr {
 	return capnp.Struct(s).ToPtr()
 }
-func (s Supervisor_shutdown_Results) IsValid() bool {
+func (s Supervisor_powerOff_Results) IsValid() bool {
 	return capnp.Struct(s).IsValid()
 }
 
-func (s Supervisor_shutdown_Results) Message() *capnp.Message {
+func (s Supervisor_powerOff_Results) Message() *capnp.Message {
 	return capnp.Struct(s).Message()
 }
 
-func (s Supervisor_shutdown_Results) Segment() *capnp.Segment {
+func (s Supervisor_powerOff_Results) Segment() *capnp.Segment {
 	return capnp.Struct(s).Segment()
 }
-func (s Supervisor_shutdown_Results) Failure() (Failure, error) {
+func (s Supervisor_powerOff_Results) Failure() (Failure, error) {
 	p, err := capnp.Struct(s).Ptr(0)
 	return Failure(p.Struct()), err
 }
 
-func (s Supervisor_shutdown_Results) HasFailure() bool {
+func (s Supervisor_powerOff_Results) HasFailure() bool {
 	return capnp.Struct(s).HasPtr(0)
 }
 
-func (s Supervisor_shutdown_Results) SetFailure(v Failure) error {
+func (s Supervisor_powerOff_Results) SetFailure(v Failure) error {
 	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
 }
 
 // NewFailure sets the failure field to a newly
 // allocated Failure struct, preferring placement in s's segment.
-func (s Supervisor_shutdown_Results) NewFailure() (Failure, error) {
+func (s Supervisor_powerOff_Results) NewFailure() (Failure, error) {
 	ss, err := NewFailure(capnp.Struct(s).Segment())
 	if err != nil {
 		return Failure{}, err
@@ -1511,23 +1511,23 @@ func (s Supervisor_shutdown_Results) NewFailure() (Failure, error) {
 	return ss, err
 }
 
-// Supervisor_shutdown_Results_List is a list of Supervisor_shutdown_Results.
-type Supervisor_shutdown_Results_List = capnp.StructList[Supervisor_shutdown_Results]
+// Supervisor_powerOff_Results_List is a list of Supervisor_powerOff_Results.
+type Supervisor_powerOff_Results_List = capnp.StructList[Supervisor_powerOff_Results]
 
-// NewSupervisor_shutdown_Results creates a new list of Supervisor_shutdown_Results.
-func NewSupervisor_shutdown_Results_List(s *capnp.Segment, sz int32) (Supervisor_shutdown_Results_List, error) {
+// NewSupervisor_powerOff_Results creates a new list of Supervisor_powerOff_Results.
+func NewSupervisor_powerOff_Results_List(s *capnp.Segment, sz int32) (Supervisor_powerOff_Results_List, error) {
 	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
-	return capnp.StructList[Supervisor_shutdown_Results](l), err
+	return capnp.StructList[Supervisor_powerOff_Results](l), err
 }
 
-// Supervisor_shutdown_Results_Future is a wrapper for a Supervisor_shutdown_Results promised by a client call.
-type Supervisor_shutdown_Results_Future struct{ *capnp.Future }
+// Supervisor_powerOff_Results_Future is a wrapper for a Supervisor_powerOff_Results promised by a client call.
+type Supervisor_powerOff_Results_Future struct{ *capnp.Future }
 
-func (f Supervisor_shutdown_Results_Future) Struct() (Supervisor_shutdown_Results, error) {
+func (f Supervisor_powerOff_Results_Future) Struct() (Supervisor_powerOff_Results, error) {
 	p, err := f.Future.Ptr()
-	return Supervisor_shutdown_Results(p.Struct()), err
+	return Supervisor_powerOff_Results(p.Struct()), err
 }
-func (p Supervisor_shutdown_Results_Future) Failure() Failure_Future {
+func (p Supervisor_powerOff_Results_Future) Failure() Failure_Future {
 	return Failure_Future{Future: p.Future.Field(0, nil)}
 }
 
