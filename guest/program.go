@@ -5,6 +5,7 @@ package guest
 import (
 	"context"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"syscall"
@@ -191,12 +192,15 @@ func (p *program) feed(in *rpc.Input, w *os.File, terminal bool) {
 			if _, werr := w.Write(b[:n]); werr != nil {
 				return
 			}
-			if err != nil {
-				if terminal && err == io.EOF {
-					_, _ = w.Write([]byte{4}) // what a user types to end input (^D)
-				}
-				return
+			if err == nil {
+				continue
 			}
+			if terminal && err == io.EOF {
+				_, _ = w.Write([]byte{4}) // what a user types to end input (^D)
+			} else if err != io.EOF && p.ctx.Err() == nil {
+				p.s.note(slog.LevelWarn, "standard input broke off: "+err.Error())
+			}
+			return
 		}
 	}()
 }

@@ -116,6 +116,17 @@ func (s *Supervisor) Exec(ctx context.Context, r rpc.Request) (rpc.Program, rpc.
 	return p.hold(ctx, r.Hold)
 }
 
+// note sends a message to the host's log. It waits until the host has it, so no lock is held and no goroutine but a
+// program's own calls it.
+func (s *Supervisor) note(level slog.Level, text string) {
+	s.mu.Lock()
+	log := s.log
+	s.mu.Unlock()
+	if log != nil {
+		log(level, text)
+	}
+}
+
 func (s *Supervisor) baseEnv() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
