@@ -16,7 +16,7 @@ const (
 	// DefaultMemory is a VM's memory in bytes unless Config.Memory says otherwise.
 	DefaultMemory = emulator.DefaultMemory
 	// MinMemory is the least memory in bytes with which the kernel and its first program start.
-	MinMemory = 32 << 20
+	MinMemory = 40 << 20
 	// MaxMemory is the most memory in bytes that a VM can have.
 	MaxMemory = emulator.MaxMemory
 

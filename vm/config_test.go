@@ -17,7 +17,7 @@ func TestConfigIsChecked(t *testing.T) {
 		config Config
 		want   string // part of the error
 	}{
-		{"too little memory", Config{Memory: 1 << 20}, "at least 32 MiB"},
+		{"too little memory", Config{Memory: 1 << 20}, "at least 40 MiB"},
 		{"too much memory", Config{Memory: 8 << 30}, "at most 3584 MiB"},
 		{"environment without =", Config{Env: []string{"PATH"}}, "want KEY=VALUE"},
 		{"environment with NUL", Config{Env: []string{"A=\x00"}}, "want KEY=VALUE"},

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
-	"os"
+	"fmt"
+	"io"
 	"time"
 
 	"agentvm/vm"
@@ -28,7 +28,9 @@ func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, term
 		return nil, s.explain(err)
 	}
 	defer v.Close()
-	s.machine = v
+	if command.Stdout != nil {
+		command.Stdout, command.Stderr = output{command.Stdout, s}, output{command.Stderr, s}
+	}
 	if terminal {
 		restore, err := c.attachTerminal(&command, s)
 		if err != nil {
@@ -46,14 +48,24 @@ func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, term
 		defer stop()
 	}
 	result, err := process.Wait(ctx)
-	return result, s.explain(c.blame(err))
+	return result, s.explain(err)
 }
 
-// blame leaves out errors that are nobody's: a reader of our output that has gone ended the command, as it would have
-// ended any program.
-func (c *cli) blame(err error) error {
-	if errors.Is(err, os.ErrClosed) || isBrokenPipe(err) {
-		return exitStatus(exitSignal + signalPipe)
+// output writes what a command says. When that fails nobody wants to know more, so the machine is given up: a command
+// that writes for ever would otherwise run for ever.
+type output struct {
+	io.Writer
+	session *session
+}
+
+func (o output) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	switch {
+	case err == nil:
+	case isBrokenPipe(err):
+		o.session.giveUp(signalPipe) // as the signal ends any other program whose reader has gone
+	default:
+		o.session.fail(failure{fmt.Errorf("write the command's output: %w", err), exitOwnFailure})
 	}
-	return err
+	return n, err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/signal"
 	"sync"
@@ -27,7 +26,6 @@ type session struct {
 	signals  chan os.Signal
 	quit     chan struct{}
 	done     sync.WaitGroup
-	machine  *vm.VM
 	cancel   context.CancelCauseFunc
 
 	mu      sync.Mutex
@@ -44,6 +42,7 @@ func newSession(p patience) *session {
 func (s *session) begin(ctx context.Context) context.Context {
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	signal.Notify(s.signals, forwarded...)
+	ignoreBrokenPipes()
 	s.done.Go(func() {
 		for {
 			select {
@@ -105,21 +104,24 @@ func (s *session) typedInterrupt() {
 	}
 }
 
-// giveUp makes run return, which switches the machine off.
-func (s *session) giveUp(number int) {
+// giveUp makes run return because of a signal, which switches the machine off.
+func (s *session) giveUp(number int) { s.fail(exitStatus(exitSignal + number)) }
+
+// fail makes run return err.
+func (s *session) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.given == nil {
-		s.given = exitStatus(exitSignal + number)
-		s.cancel(s.given)
+		s.given = err
+		s.cancel(err)
 	}
 }
 
-// explain replaces the error that giving up has caused by what to exit with.
+// explain replaces whatever error giving up has caused by the reason for it.
 func (s *session) explain(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && s.given != nil && errors.Is(err, context.Canceled) {
+	if err != nil && s.given != nil {
 		return s.given
 	}
 	return err

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"syscall"
 )
 
@@ -30,5 +31,9 @@ func signalNumber(s os.Signal) int {
 		return signalInterrupt
 	}
 }
+
+// ignoreBrokenPipes makes writing to a pipe without a reader an error instead of the end of this process, which may have
+// a terminal to put back.
+func ignoreBrokenPipes() { signal.Ignore(syscall.SIGPIPE) }
 
 func isBrokenPipe(err error) bool { return errors.Is(err, syscall.EPIPE) }

@@ -19,6 +19,9 @@ func signalNumber(s os.Signal) int {
 	return signalInterrupt
 }
 
+// ignoreBrokenPipes has nothing to do: writing to a pipe without a reader is an error anyway.
+func ignoreBrokenPipes() {}
+
 func isBrokenPipe(err error) bool {
 	return errors.Is(err, windows.ERROR_BROKEN_PIPE) || errors.Is(err, windows.ERROR_NO_DATA)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/term"
 )
 
 // screen is a terminal with agentvm running in it.
@@ -21,6 +23,7 @@ type screen struct {
 	t       *testing.T
 	file    *os.File
 	process *exec.Cmd
+	before  *term.State
 	ended   chan struct{}
 
 	mu   sync.Mutex
@@ -38,6 +41,9 @@ func onTerminal(t *testing.T, args ...string) *screen {
 	s.process.Env = append(os.Environ(), "AGENTVM_STORE="+store, "AGENTVM_ALPINE_MIRROR="+mirror)
 	var err error
 	if s.file, err = pty.StartWithSize(s.process, &pty.Winsize{Cols: 100, Rows: 40}); err != nil {
+		t.Fatal(err)
+	}
+	if s.before, err = term.GetState(int(s.file.Fd())); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -101,6 +107,10 @@ func (s *screen) wantExit(code int) {
 		}
 		if got != code {
 			s.t.Errorf("exit code %d, want %d; screen:\n%s", got, code, s.shown())
+		}
+		after, err := term.GetState(int(s.file.Fd()))
+		if err != nil || !reflect.DeepEqual(after, s.before) {
+			s.t.Errorf("the terminal was %+v and is left as %+v, %v", s.before, after, err)
 		}
 	case <-time.After(time.Minute):
 		s.t.Fatalf("agentvm does not end; screen:\n%s", s.shown())
