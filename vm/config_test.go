@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,5 +63,31 @@ func TestStoreThatCannotBeMade(t *testing.T) {
 	_, err := Start(context.Background(), Config{StoreDir: filepath.Join(file, "store")})
 	if err == nil || !strings.Contains(err.Error(), "AGENTVM_STORE") {
 		t.Errorf("error %v, want one that names AGENTVM_STORE", err)
+	}
+}
+
+func TestTemporaryStore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	temp := t.TempDir()
+	for name, value := range map[string]string{
+		"AGENTVM_STORE": "", "HOME": file, "XDG_CACHE_HOME": filepath.Join(file, "cache"), "LocalAppData": file, "TMPDIR": temp, "TMP": temp,
+	} {
+		t.Setenv(name, value)
+	}
+	p := &parts{}
+	if err := p.openStore(Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	if filepath.Dir(p.store.Dir()) != temp {
+		t.Errorf("the store is in %s", p.store.Dir())
+	}
+	if err := p.release(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(temp); len(left) > 0 || err != nil {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

@@ -17,6 +17,8 @@ import (
 
 // parts are what a VM is made of. They are got all at once, for each takes some milliseconds.
 type parts struct {
+	store     *images.Store
+	temporary string // directory of a store that goes with the VM, or empty
 	program   *program
 	image     *images.Image
 	disk      *os.File
@@ -27,27 +29,28 @@ type parts struct {
 
 // gather gets the parts. On failure nothing of them is left.
 func gather(ctx context.Context, c Config) (*parts, error) {
-	storeDir := c.StoreDir
-	if storeDir == "" {
-		var err error
-		if storeDir, err = images.DefaultDir(); err != nil {
-			return nil, err
-		}
-	}
 	p := &parts{}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(timed(c, "shares", func() (err error) { p.shares, err = openShares(c.Mounts, c.Logger); return err }))
-	g.Go(timed(c, "image", func() error { return p.openImage(ctx, c, storeDir) }))
-	g.Go(timed(c, "kernel", func() (err error) { p.kernel, err = kernelImage(c); return err }))
-	g.Go(timed(c, "initramfs", func() (err error) { p.initramfs, err = initialRoot(); return err }))
-	g.Go(timed(c, "program", func() (err error) {
-		p.program, err = acquireProgram(ctx, filepath.Join(storeDir, "compiled"), c.Logger)
-		return err
-	}))
-	if err := g.Wait(); err != nil {
+	err := p.openStore(c)
+	if err == nil {
+		err = p.getAll(ctx, c)
+	}
+	if err != nil {
 		return nil, errors.Join(err, p.release())
 	}
 	return p, nil
+}
+
+func (p *parts) getAll(ctx context.Context, c Config) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(timed(c, "shares", func() (err error) { p.shares, err = openShares(c.Mounts, c.Logger); return err }))
+	g.Go(timed(c, "image", func() error { return p.openImage(ctx, c) }))
+	g.Go(timed(c, "kernel", func() (err error) { p.kernel, err = kernelImage(c); return err }))
+	g.Go(timed(c, "initramfs", func() (err error) { p.initramfs, err = initialRoot(); return err }))
+	g.Go(timed(c, "program", func() (err error) {
+		p.program, err = acquireProgram(ctx, filepath.Join(p.store.Dir(), "compiled"), c.Logger)
+		return err
+	}))
+	return g.Wait()
 }
 
 func timed(c Config, what string, do func() error) func() error {
@@ -60,18 +63,14 @@ func timed(c Config, what string, do func() error) func() error {
 }
 
 // openImage finds the image, downloading it when it is missing, and opens its disk.
-func (p *parts) openImage(ctx context.Context, c Config, storeDir string) error {
-	store, err := images.Config{Dir: storeDir, Progress: c.Progress, Logger: c.Logger}.Open()
-	if err != nil {
-		return fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", err)
-	}
+func (p *parts) openImage(ctx context.Context, c Config) (err error) {
 	if c.Image == "" {
 		var notice string
-		if p.image, notice, err = store.ResolveDefault(ctx); notice != "" {
+		if p.image, notice, err = p.store.ResolveDefault(ctx); notice != "" {
 			c.Logger.Warn(notice)
 		}
 	} else {
-		p.image, err = store.Resolve(ctx, c.Image)
+		p.image, err = p.store.Resolve(ctx, c.Image)
 	}
 	if err != nil {
 		return err
@@ -106,5 +105,9 @@ func (p *parts) release() error {
 	if p.disk != nil {
 		_ = p.disk.Close()
 	}
-	return p.shares.close()
+	err := p.shares.close()
+	if p.temporary != "" {
+		err = errors.Join(err, os.RemoveAll(p.temporary))
+	}
+	return err
 }

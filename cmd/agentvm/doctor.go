@@ -103,7 +103,10 @@ func (c *cli) checkStore() []finding {
 	f := finding{Check: "image store", Status: good}
 	store, err := c.store(nil)
 	if err != nil {
-		f.Status, f.Detail, f.Advice = bad, err.Error(), "set AGENTVM_STORE to a directory that can be written"
+		f.Status, f.Detail, f.Advice = fair, err.Error(), "each start gets its image again; set AGENTVM_STORE to a directory that can be written"
+		if os.Getenv("AGENTVM_STORE") != "" {
+			f.Status, f.Advice = bad, "set it to a directory that can be written"
+		}
 		return []finding{f}
 	}
 	f.Detail = store.Dir()
