@@ -77,8 +77,7 @@ enum {
     OP_BRANCH_FAR, // branch to another page; imm is distance << 4 | long << 3 | funct3
     OP_JR,         // jalr without link
     OP_LOAD_X0,    // load whose result is discarded; rs2 is the size's funct3
-    OP_LI,
-    OP_LUI_ADDI,   // the remaining ones are pairs fused into one operation, see decode.c
+    OP_LI, // addi from x0
     OP_COUNT,
 };
 

@@ -2,7 +2,7 @@
 //
 // Locals of the loop, kept in registers by the compiler:
 //   d      the slot being executed; pc = pc_base + (address of d) / 4, because a slot has 8 bytes a halfword of code
-//   n      instructions left in the slice, counted down at each instruction, checked where control flow turns
+//   n      instructions left in the slice, counted down and checked at each instruction
 //   tlb    the translation caches of the current privilege level
 //
 //   resume ──► take pending interrupt ──► enter page (code TLB) ──► loop ──► budget spent ──► return
@@ -23,12 +23,18 @@
 #define PAGE_MASK (~(uint64_t)(PAGE_SIZE - 1))
 #define TLB_ENTRY(table, va) (&tlb->table[(va) >> 12 & (TLB_SIZE - 1)])
 #define TLB_HIT(e, va, type) LIKELY((e)->tag == (((va) + sizeof(type) - 1) & PAGE_MASK))
-#define HOST(type, e, va) ((type *)(uintptr_t)((uint32_t)(va) + (e)->addend))
+#define HOST(type, addend, va) ((type *)(uintptr_t)((uint32_t)(va) + (addend)))
+// The addend is read before the tag: its bounds check covers the tag's.
+#define ADDEND(e) (*(const volatile uint32_t *)&(e)->addend)
 
-// An operation with a 32-bit and a 16-bit encoding that share their body.
-#define BOTH(long_op, short_op, ...)                                                                                   \
-    case long_op: __VA_ARGS__; d += 2; break;                                                                          \
-    case short_op: __VA_ARGS__; d += 1; break;
+// An operation with a 32-bit form of three registers and a 16-bit form whose destination is its first source.
+#define BOTH(long_op, short_op, operator, operand)                                                                     \
+    case long_op: RD = RS1 operator(operand); d += 2; break;                                                           \
+    case short_op: RD = RD operator(operand); d += 1; break;
+
+#define BOTH_WORD(long_op, short_op, operator, operand)                                                                \
+    case long_op: RD = SEXT32(RS1 operator(operand)); d += 2; break;                                                   \
+    case short_op: RD = SEXT32(RD operator(operand)); d += 1; break;
 
 #define ALU(op, value)                                                                                                 \
     case op: RD = (value); d += 2; break;
@@ -42,8 +48,9 @@ typedef uint64_t u64 __attribute__((aligned(1)));
     do {                                                                                                               \
         uint64_t va = RS1 + (uint64_t)IMM;                                                                             \
         const struct tlb_entry *e = TLB_ENTRY(read, va);                                                               \
+        uint32_t addend = ADDEND(e);                                                                                   \
         if (TLB_HIT(e, va, type)) {                                                                                    \
-            target = (uint64_t)(int64_t)(extend) * HOST(type, e, va);                                                  \
+            target = (uint64_t)(int64_t)(extend) * HOST(type, addend, va);                                                \
         } else {                                                                                                       \
             hart.budget = n;                                                                                           \
             uint64_t value = slow_load(va, sizeof(type));                                                              \
@@ -59,8 +66,9 @@ typedef uint64_t u64 __attribute__((aligned(1)));
     do {                                                                                                               \
         uint64_t va = RS1 + (uint64_t)IMM;                                                                             \
         const struct tlb_entry *e = TLB_ENTRY(write, va);                                                              \
+        uint32_t addend = ADDEND(e);                                                                                   \
         if (TLB_HIT(e, va, type)) {                                                                                    \
-            *HOST(type, e, va) = (type)(source);                                                                       \
+            *HOST(type, addend, va) = (type)(source);                                                                       \
         } else {                                                                                                       \
             hart.budget = n;                                                                                           \
             slow_store(va, source, sizeof(type));                                                                      \
@@ -74,7 +82,6 @@ typedef uint64_t u64 __attribute__((aligned(1)));
     case op:                                                                                                           \
         if (condition) {                                                                                               \
             d = (const struct insn *)((const uint8_t *)d + d->imm);                                                    \
-            if (n <= 0) goto spent;                                                                                    \
         } else {                                                                                                       \
             d += (step);                                                                                               \
         }                                                                                                              \
@@ -160,7 +167,6 @@ resume:
     tlb = current_tlb();
     pc = hart.pc;
 jump: {
-    if (n <= 0) goto budget_spent;
     const struct tlb_entry *e = TLB_ENTRY(code, pc);
     const struct code_page *page;
     if (LIKELY(e->tag == (pc & PAGE_MASK))) {
@@ -173,9 +179,15 @@ jump: {
     pc_base = pc - ((uint32_t)(uintptr_t)d >> 2);
 }
     for (;;) {
-        n--;
-        // Reading the slot whole makes the compiler below check its bounds once for all of its fields.
-        uint64_t slot = *(const uint64_t *)d;
+        if (--n < 0) goto spent;
+#ifdef NO_PREDECODE // `make bench` measures what decoding only once is worth
+        if (d->op != OP_PAGE_END && d != crossing) code_decode(d);
+#endif
+        // Reading the slot whole makes wazero check its bounds once for all of its fields. The C compiler must not
+        // know that it is the same slot, or it would take the fields out of it here, where few operations need them.
+        const struct insn *same = d;
+        __asm__("" : "+r"(same));
+        uint64_t slot = *(const uint64_t *)same;
         switch ((uint8_t)slot) {
 #include "interpret_integer.h"
 #include "interpret_memory.h"
@@ -210,9 +222,11 @@ jump: {
         case OP_C_EBREAK:
             raise(CAUSE_BREAKPOINT, PC());
             goto exception;
-        default:
+        case OP_C_ILLEGAL:
+        case OP_ILLEGAL:
             raise(CAUSE_ILLEGAL, (uint32_t)d->imm);
             goto exception;
+        default: __builtin_unreachable(); // decode.c makes no others; without a default the branch tree is shallower
         }
     }
 
@@ -226,6 +240,7 @@ exception_at_pc: // a trap takes from the budget, so that a program that only tr
     hart.instret_offset--;
     hart.pc = pc;
     take_exception();
+    if (n <= 0) goto leave; // a handler that cannot be fetched traps for ever without executing anything
     goto resume;
 stored: // d wrote to a device, or to code: interrupts may be pending and the decoded page may be gone
     hart.pc = PC() + (d->op == OP_C_SW || d->op == OP_C_SD || d->op == OP_C_SWSP || d->op == OP_C_SDSP ||
@@ -234,9 +249,8 @@ stored: // d wrote to a device, or to code: interrupts may be pending and the de
                           : 4);
     goto resume;
 spent:
-    pc = PC();
-budget_spent:
-    hart.pc = pc;
+    n = 0;
+    hart.pc = PC();
 leave:
     hart.budget = n;
 }

@@ -9,12 +9,10 @@
         BRANCH(OP_C_BNEZ, 1, RS1 != 0)
         case OP_J:
             d = (const struct insn *)((const uint8_t *)d + d->imm);
-            if (n <= 0) goto spent;
             break;
         case OP_JAL:
             RD = PC() + 4;
             d = (const struct insn *)((const uint8_t *)d + d->imm);
-            if (n <= 0) goto spent;
             break;
         case OP_JUMP_FAR:
             pc = PC();
