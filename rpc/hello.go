@@ -52,19 +52,6 @@ func parseHello(b []byte) (hello, bool) {
 	}, true
 }
 
-// findHello returns the first hello in b and what follows it. Without one it returns the end of b that may be the
-// beginning of a hello.
-func findHello(b []byte) (h hello, rest []byte, ok bool) {
-	i := bytes.Index(b, helloMagic[:])
-	if i >= 0 {
-		if h, ok = parseHello(b[i:]); ok {
-			return h, b[i+helloSize:], true
-		}
-		return hello{}, b[i:], false
-	}
-	return hello{}, b[max(0, len(b)-len(helloMagic)+1):], false
-}
-
 // VersionError says that host and guest speak different protocols.
 type VersionError struct {
 	Host, Guest uint32
