@@ -3,7 +3,8 @@
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
-// Timers are looked at this often within a slice: 16384 instructions are some 60 microseconds.
+// Timers are looked at each time the count of instructions is a multiple of this, some 60 microseconds: not at the
+// start of each slice, for the length of slices depends on the host and a deterministic machine must not.
 enum { QUANTUM = 16384 };
 
 // What `run` leaves for Go to read.
@@ -70,10 +71,11 @@ EXPORT(run) uint32_t run(int64_t budget, uint64_t ready) {
     devices_poll(ready);
     hart.stop = 0;
     while (budget > 0) {
-        int64_t quantum = budget < QUANTUM ? budget : QUANTUM;
+        uint64_t into = retired() % QUANTUM;
+        int64_t left = (int64_t)(QUANTUM - into), quantum = budget < left ? budget : left;
+        if (into == 0 || config.clock_mode == CLOCK_HOST) timer_update();
         hart.retired_end += (uint64_t)quantum;
         hart.budget = quantum;
-        timer_update();
         interpret();
         budget -= quantum - hart.budget;
         hart.retired_end -= (uint64_t)hart.budget;
