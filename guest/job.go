@@ -25,6 +25,10 @@ const (
 	// pace is the least time between two deliveries of small output, so that a program that writes byte by byte does
 	// not make a message of each. Output after a pause is delivered at once.
 	pace = 4 * time.Millisecond
+	// gatherSize is what a read of steady output should bring, and longestRest how long to wait for that.
+	gatherSize  = 16 << 10
+	longestRest = 16 * time.Millisecond
+	stdioSize   = 1024 // C programs that write to a pipe write as much at once
 )
 
 // job collects the output and the end of a program that outlives the host's hold time.
@@ -37,6 +41,7 @@ type job struct {
 	mu        sync.Mutex
 	room      sync.Cond     // a buffer was emptied, or discard was set
 	changed   chan struct{} // capacity 1: something a Poll may wait for
+	ended     chan struct{} // closed with the exit
 	files     *files        // where the goroutines and their files are known
 	streams   [2]stream     // stdout, stderr
 	open      int           // streams being read
@@ -100,7 +105,7 @@ func (f *files) close() {
 }
 
 func newJob(f *files) *job {
-	j := &job{changed: make(chan struct{}, 1), files: f}
+	j := &job{changed: make(chan struct{}, 1), ended: make(chan struct{}), files: f}
 	j.room.L = &j.mu
 	return j
 }
@@ -117,12 +122,15 @@ func (j *job) read(n int, f *os.File) {
 
 func (j *job) pump(s *stream, f *os.File) {
 	b := make([]byte, readSize)
+	var rest time.Duration
 	for {
 		n, err := f.Read(b)
 		j.keep(s, b[:n])
 		if err != nil { // io.EOF, or EIO from a terminal whose last user has gone
 			break
 		}
+		rest = restAfter(n, rest)
+		j.rest(rest)
 	}
 	j.mu.Lock()
 	j.open--
@@ -130,6 +138,33 @@ func (j *job) pump(s *stream, f *os.File) {
 	j.mu.Unlock()
 	j.wake()
 	j.files.remove(f)
+}
+
+// restAfter says how long to let output come together before the next read, because each read wakes a chain of goroutines
+// up to the host. It goes by what the last read brought after the last rest. Pieces smaller than a stdio buffer are probably
+// one half of a conversation; a program that fills the pipe is not to wait at all.
+func restAfter(n int, last time.Duration) time.Duration {
+	last = max(last, time.Millisecond)
+	limit := min(2*last, longestRest)
+	if n < stdioSize {
+		limit = min(limit, pace)
+	}
+	rest := min(last*gatherSize/time.Duration(max(n, 1)), limit)
+	if rest < time.Millisecond {
+		return 0
+	}
+	return rest
+}
+
+// rest waits, but not beyond the exit.
+func (j *job) rest(wait time.Duration) {
+	if wait == 0 {
+		return
+	}
+	select {
+	case <-time.After(wait):
+	case <-j.ended:
+	}
 }
 
 // keep appends b to s once there is room.
@@ -164,6 +199,7 @@ func (j *job) end(status rpc.ExitStatus) {
 	j.mu.Lock()
 	j.exit = &status
 	j.lastRead = time.Now()
+	close(j.ended)
 	j.mu.Unlock()
 	j.wake()
 }

@@ -35,3 +35,28 @@ func TestExitDoesNotOvertakeOutput(t *testing.T) {
 		t.Errorf("take = %+v, %v when the pipe is empty and quiet", d, ok)
 	}
 }
+
+func TestRestAfter(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		n    int
+		last time.Duration
+		want time.Duration
+	}{
+		{"first line", 80, 0, 2 * time.Millisecond},
+		{"a conversation", 80, pace, pace},
+		{"a stream of stdio buffers", stdioSize, pace, 2 * pace},
+		{"such a stream for long", 2 * stdioSize, longestRest, longestRest},
+		{"enough", gatherSize, 8 * time.Millisecond, 8 * time.Millisecond},
+		{"more than enough", 2 * gatherSize, 8 * time.Millisecond, 4 * time.Millisecond},
+		{"a full pipe", readSize, time.Millisecond, 0},
+		{"a full pipe after a rest", readSize, 4 * time.Millisecond, time.Millisecond},
+		{"nothing", 0, 0, 2 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := restAfter(tt.n, tt.last); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
