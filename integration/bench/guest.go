@@ -1,0 +1,59 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+
+	"agentvm/vm"
+)
+
+// memory is that of all guests, in MiB.
+const memory = 256
+
+// guest is a booted Linux on either side of a comparison.
+type guest interface {
+	// sh runs shell source and returns its output; a command that fails is an error.
+	sh(ctx context.Context, line string) (string, error)
+	// pid is the host process that computes for the guest.
+	pid() int
+	close()
+}
+
+// ownGuest is a guest on agentvm, in this process.
+type ownGuest struct{ vm *vm.VM }
+
+func (k *kit) startOwn(ctx context.Context) (*ownGuest, error) {
+	v, err := vm.Start(ctx, k.config())
+	if err != nil {
+		return nil, err
+	}
+	return &ownGuest{v}, nil
+}
+
+func (k *kit) config() vm.Config {
+	return vm.Config{StoreDir: k.store, Image: k.image.Name, Memory: memory << 20}
+}
+
+func (g *ownGuest) sh(ctx context.Context, line string) (string, error) {
+	var stdout bytes.Buffer
+	r, err := g.vm.Run(ctx, vm.Command{Line: line, Stdout: &stdout})
+	if err != nil {
+		return "", err
+	}
+	return stdout.String(), failed(line, r.ExitCode, r.Stderr)
+}
+
+func (g *ownGuest) pid() int { return os.Getpid() }
+
+func (g *ownGuest) close() { _ = g.vm.Close() }
+
+func failed(line string, code int, stderr []byte) error {
+	if code == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q exited with %d: %s", line, code, bytes.TrimSpace(stderr))
+}

@@ -1,0 +1,119 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/u-root/u-root/pkg/cpio"
+
+	"agentvm/guest/supervisor"
+	"agentvm/images"
+	"agentvm/images/imagestest"
+	"agentvm/kernel"
+)
+
+// kit is a temporary directory with everything that both sides of a comparison boot.
+type kit struct {
+	dir   string
+	store string // image store and cache of compiled code
+	image *images.Image
+	root  string // of the repository
+}
+
+// missingTool says that this computer cannot run one side of a comparison.
+type missingTool struct{ name, pkg string }
+
+func (e *missingTool) Error() string {
+	return fmt.Sprintf("%s is missing (Debian: apt install %s)", e.name, e.pkg)
+}
+
+func needTool(name, pkg string) error {
+	if _, err := exec.LookPath(name); err != nil {
+		return &missingTool{name, pkg}
+	}
+	return nil
+}
+
+func newKit(ctx context.Context) (*kit, error) {
+	dir, err := os.MkdirTemp("", "agentvm-bench-")
+	if err != nil {
+		return nil, err
+	}
+	k := &kit{dir: dir, store: filepath.Join(dir, "store")}
+	if err := errors.Join(k.findRepository(), k.pull(ctx), k.writeBootFiles()); err != nil {
+		k.remove()
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *kit) remove() { _ = os.RemoveAll(k.dir) }
+
+func (k *kit) path(name string) string { return filepath.Join(k.dir, name) }
+
+func (k *kit) findRepository() error {
+	out, err := output(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "agentvm"))
+	k.root = strings.TrimSpace(out)
+	return err
+}
+
+// pull gets Alpine: from AGENTVM_TEST_IMAGES when that is set, else from the release server; or the built-in root.
+func (k *kit) pull(ctx context.Context) error {
+	config := images.Config{Dir: k.store}
+	if folder := os.Getenv(imagestest.FolderEnv); folder != "" {
+		server := httptest.NewServer(imagestest.Handler(folder))
+		defer server.Close()
+		config.AlpineMirror = server.URL
+	}
+	store, err := config.Open()
+	if err != nil {
+		return err
+	}
+	var notice string
+	k.image, notice, err = store.ResolveDefault(ctx)
+	if notice != "" {
+		fmt.Fprintln(os.Stderr, "bench:", notice)
+	}
+	return err
+}
+
+// writeBootFiles writes the kernel and the initramfs, which vm.Start holds in memory, for QEMU.
+func (k *kit) writeBootFiles() error {
+	image, err := kernel.Image()
+	if err != nil {
+		return err
+	}
+	program, err := supervisor.Binary()
+	if err != nil {
+		return err
+	}
+	var archive bytes.Buffer
+	records := []cpio.Record{
+		cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.StaticFile("init", string(program), 0o755),
+	}
+	w := cpio.Newc.Writer(&archive)
+	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(k.path("kernel"), image, 0o600), os.WriteFile(k.path("initramfs"), archive.Bytes(), 0o600))
+}
+
+// output runs a command and returns what it prints; its errors show what it complained about.
+func output(c *exec.Cmd) (string, error) {
+	var complaint bytes.Buffer
+	c.Stderr = &complaint
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", filepath.Base(c.Path), err, bytes.TrimSpace(complaint.Bytes()))
+	}
+	return string(out), nil
+}

@@ -1,0 +1,114 @@
+//go:build linux
+
+// Command bench measures agentvm against the numbers that docs/specification.md promises, and against QEMU's emulation of
+// the same computer. `make bench` runs all of it in a few minutes, with -quick in about one.
+//
+// Each comparison runs its sides in turn (A B A B ...) in one run of this program, because shared computers change their
+// speed from minute to minute: ratios hold, absolute figures are of that minute. Every sample is printed as a line that
+// benchstat reads; a table of figures and bars ends the output.
+//
+// It needs Linux, a Go toolchain and, each for its comparison, Debian's qemu-system-riscv64, riscv64-linux-gnu-gcc and
+// clang-19 with lld-19. A part whose tools are missing is left out and named at the end.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+)
+
+func main() {
+	var o options
+	flag.BoolVar(&o.quick, "quick", false, "few rounds, about a minute: to see that it works, not to quote")
+	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
+	flag.Parse()
+	if err := o.choose(*only); err != nil || flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "bench:", errors.Join(err, flag.CommandLine.Parse([]string{"-h"})))
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	missed, err := run(ctx, o, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	if missed > 0 {
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	quick bool
+	only  *regexp.Regexp
+}
+
+func (o *options) choose(pattern string) (err error) {
+	o.only, err = regexp.Compile(pattern)
+	return err
+}
+
+// rounds is how often each side of a comparison runs.
+func (o options) rounds(full int) int {
+	if o.quick {
+		return 2
+	}
+	return full
+}
+
+// parts are what is measured, in this order.
+var parts = []struct {
+	name    string
+	measure func(context.Context, *bench) error
+}{
+	{"interpreter", measureInterpreter},
+	{"workloads", measureWorkloads},
+	{"coldstart", measureColdStart},
+	{"boot", measureBoot},
+	{"commands", measureCommands},
+	{"idle", measureIdle},
+}
+
+func partNames() (names []string) {
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// run measures and returns how many bars were missed.
+func run(ctx context.Context, o options, out io.Writer) (missed int, err error) {
+	b := &bench{options: o, report: report{out: out}}
+	if b.kit, err = newKit(ctx); err != nil {
+		return 0, err
+	}
+	defer b.kit.remove()
+	b.report.header(b.kit)
+	for _, p := range parts {
+		if !o.only.MatchString(p.name) {
+			continue
+		}
+		b.calibrate()
+		switch err := p.measure(ctx, b); {
+		case errors.As(err, new(*missingTool)):
+			b.report.leaveOut(p.name, err)
+		case err != nil:
+			return 0, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	b.calibrate()
+	return b.report.table(), nil
+}
+
+// bench is one run of the program.
+type bench struct {
+	options
+	report report
+	kit    *kit
+}

@@ -1,0 +1,119 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"agentvm/rpc"
+)
+
+const (
+	qemuName    = "qemu-system-riscv64"
+	qemuPackage = "qemu-system-misc"
+)
+
+func qemuVersion() string {
+	out, err := output(exec.Command(qemuName, "--version"))
+	if err != nil {
+		return "none"
+	}
+	first, _, _ := strings.Cut(out, "\n")
+	return first
+}
+
+// qemuGuest is a guest on QEMU's emulation, with the kernel, supervisor and root disk that agentvm boots.
+type qemuGuest struct {
+	command *exec.Cmd
+	client  *rpc.Client
+	console bytes.Buffer
+	stop    context.CancelFunc
+}
+
+// startQEMU returns when the guest can run commands.
+func (k *kit) startQEMU(ctx context.Context) (*qemuGuest, error) {
+	if err := needTool(qemuName, qemuPackage); err != nil {
+		return nil, err
+	}
+	socket := k.path("control")
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	run, stop := context.WithCancel(ctx)
+	g := &qemuGuest{stop: stop}
+	g.command = exec.CommandContext(run, qemuName, k.qemuArguments(socket)...)
+	g.command.Stdout, g.command.Stderr = &g.console, &g.console
+	if err := g.command.Start(); err != nil {
+		stop()
+		return nil, err
+	}
+	if err := g.greet(ctx, listener.(*net.UnixListener)); err != nil {
+		g.close()
+		return nil, fmt.Errorf("QEMU's guest: %w\n%s", err, g.console.Bytes())
+	}
+	return g, nil
+}
+
+func (k *kit) qemuArguments(socket string) []string {
+	return []string{
+		"-M", "virt", "-smp", "1", "-m", fmt.Sprint(memory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+		"-global", "virtio-mmio.force-legacy=false", "-kernel", k.path("kernel"), "-initrd", k.path("initramfs"),
+		"-append", "console=hvc0 quiet reboot=panic_warm", "-device", "virtio-rng-device",
+		"-device", "virtio-serial-device", "-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",
+		"-chardev", "socket,id=control,path=" + socket, "-device", "virtserialport,chardev=control,name=agentvm.control",
+		"-drive", "if=none,id=root,format=raw,readonly=on,file=" + k.image.RootDisk, "-device", "virtio-blk-device,drive=root",
+	}
+}
+
+func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener) error {
+	if err := listener.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		return err
+	}
+	conn, err := listener.Accept()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if g.client, err = rpc.Dial(ctx, conn, rpc.ClientConfig{}); err != nil {
+		return err
+	}
+	_, err = g.client.Start(ctx, rpc.StartParams{Time: time.Now(), Hostname: "bench"})
+	return err
+}
+
+func (g *qemuGuest) sh(ctx context.Context, line string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	p, err := g.client.Exec(ctx, rpc.ExecParams{Args: []string{"/bin/sh", "-c", line}, Stdout: &stdout, Stderr: &stderr})
+	if err != nil {
+		return "", err
+	}
+	status, err := p.Wait(ctx)
+	if err != nil {
+		return "", err
+	}
+	return stdout.String(), failed(line, status.Code, stderr.Bytes())
+}
+
+func (g *qemuGuest) pid() int { return g.command.Process.Pid }
+
+func (g *qemuGuest) close() {
+	if g.client != nil {
+		_ = g.client.Close()
+	}
+	g.stop()
+	_ = g.command.Wait()
+}

@@ -1,0 +1,88 @@
+//go:build linux
+
+package main
+
+import (
+	"math"
+	"os"
+	"testing"
+	"time"
+)
+
+func TestQuantile(t *testing.T) {
+	hundred := make(samples, 100)
+	for i := range hundred {
+		hundred[i] = float64(100 - i)
+	}
+	for _, tt := range []struct {
+		name string
+		give samples
+		q    float64
+		want float64
+	}{
+		{"median of three", samples{3, 1, 2}, 0.5, 2},
+		{"lower median of two", samples{5, 4}, 0.5, 4},
+		{"one reading", samples{7}, 0.99, 7},
+		{"99 of 100", hundred, 0.99, 99},
+		{"highest", hundred, 1, 100},
+		{"lowest", hundred, 0, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.give.quantile(tt.q); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+	if got := (samples{}).median(); !math.IsNaN(got) {
+		t.Errorf("no readings: got %v, want NaN", got)
+	}
+}
+
+func TestOver(t *testing.T) {
+	// The second round ran on a computer at half speed: the ratio is the same.
+	got := samples{10, 20}.over(samples{5, 10})
+	if got[0] != 2 || got[1] != 2 {
+		t.Errorf("got %v, want 2 and 2", got)
+	}
+	if mean := geometricMean([]float64{1, 4}); math.Abs(mean-2) > 1e-9 {
+		t.Errorf("mean of 1 and 4: got %v, want 2", mean)
+	}
+}
+
+func TestProcessorTime(t *testing.T) {
+	used, err := timed(os.Getpid(), func() error {
+		for start := time.Now(); time.Since(start) < 30*time.Millisecond; {
+		}
+		return nil
+	})
+	if err != nil || used.cpu <= 0 || used.wall < 30*time.Millisecond {
+		t.Errorf("got %+v, %v", used, err)
+	}
+	asleep, err := timed(os.Getpid(), func() error { time.Sleep(100 * time.Millisecond); return nil })
+	if err != nil || asleep.cpu > asleep.wall/2 {
+		t.Errorf("asleep: got %+v, %v", asleep, err)
+	}
+}
+
+func TestBar(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		bar   bar
+		value float64
+		want  bool
+	}{
+		{"at most, below", atMost(7), 6.9, true},
+		{"at most, equal", atMost(7), 7, true},
+		{"at most, above", atMost(7), 7.1, false},
+		{"at least, above", atLeast(250), 251, true},
+		{"at least, below", atLeast(250), 249, false},
+		{"not a number", atMost(7), math.NaN(), false},
+		{"no bar", bar{}, 1e9, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.bar.met(tt.value); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
