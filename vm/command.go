@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,9 @@ import (
 	"agentvm/rpc"
 )
 
+// defaultDir is where commands start when nobody says where, as in containers: the home of root is empty.
+const defaultDir = "/"
+
 // Command is what to run in a VM. Exactly one of Line and Args is given.
 type Command struct {
 	// Line is shell source, run by /bin/sh -c.
@@ -20,7 +24,7 @@ type Command struct {
 
 	// Env holds KEY=VALUE and wins over the VM's environment.
 	Env []string
-	// Dir is the working directory. Default: the user's home.
+	// Dir is the working directory. Default: /, as containers have it.
 	Dir string
 	// User is "name", "uid", "name:group" or "uid:gid" of the guest. Default: root.
 	User string
@@ -75,7 +79,7 @@ func (v *VM) Spawn(ctx context.Context, c Command) (*Process, error) {
 	}
 	p := newProcess(v, c)
 	params := rpc.ExecParams{
-		Args: args, Env: c.Env, Dir: c.Dir, User: c.User, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(),
+		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, defaultDir), User: c.User, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(),
 	}
 	if c.Terminal != nil {
 		params.Terminal = &rpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}

@@ -37,7 +37,7 @@ func TestResults(t *testing.T) {
 		{"arguments are not a shell's", vm.Command{Args: []string{"echo", "$HOME", "a  b", "*"}}, vm.Result{Stdout: []byte("$HOME a  b *\n")}},
 		{"environment", vm.Command{Line: `echo "$A $B"`, Env: []string{"A=1 2", "B=é"}}, vm.Result{Stdout: []byte("1 2 é\n")}},
 		{"directory", vm.Command{Line: "pwd", Dir: "/tmp"}, vm.Result{Stdout: []byte("/tmp\n")}},
-		{"default directory", vm.Command{Line: "pwd"}, vm.Result{Stdout: []byte("/root\n")}},
+		{"default directory", vm.Command{Line: "pwd"}, vm.Result{Stdout: []byte("/\n")}},
 		{"user by number", vm.Command{Line: "id -u; id -g", User: "1234:567"}, vm.Result{Stdout: []byte("1234\n567\n")}},
 		{"user by name", vm.Command{Line: "id -u", User: "nobody"}, vm.Result{Stdout: []byte("65534\n")}},
 		{"no input", vm.Command{Line: "cat; echo end"}, vm.Result{Stdout: []byte("end\n")}},

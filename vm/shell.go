@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -13,7 +14,7 @@ import (
 type ShellConfig struct {
 	Program string   // the shell; it must understand POSIX shell source. Default: /bin/sh
 	Env     []string // KEY=VALUE, wins over the VM's environment
-	Dir     string   // default: the user's home
+	Dir     string   // default: /, as for a command
 	User    string   // as Command.User; default: root
 }
 
@@ -51,7 +52,7 @@ func (s *Shell) Restart(ctx context.Context) error {
 		args = []string{s.config.Program}
 	}
 	remote, err := s.vm.client.OpenShell(ctx, rpc.ExecParams{
-		Args: args, Env: s.config.Env, Dir: s.config.Dir, User: s.config.User,
+		Args: args, Env: s.config.Env, Dir: cmp.Or(s.config.Dir, defaultDir), User: s.config.User,
 	})
 	if err != nil {
 		return s.vm.explain(err)

@@ -57,7 +57,7 @@ func (c *cli) execCommand() *cobra.Command {
 	f.register(command)
 	flags := command.Flags()
 	flags.SetInterspersed(false)
-	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the machine (default: the user's home)")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the machine (default: /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the machine: name, uid, name:group or uid:gid (default root)")
 	flags.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
