@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
 // outside of the packages that speak it.
 var reserved = map[string][]string{
-	"net/http":                  {"images"},
+	"net/http":                  {"images", "integration"},
 	"capnproto.org/go/capnp/v3": {"rpc"},
 }
 
