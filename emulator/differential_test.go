@@ -264,9 +264,6 @@ func onMachine(t testing.TB, program []byte, length int, budget int64) []byte {
 func TestDifferentialQEMU(t *testing.T) {
 	qemu := debianTool(t, "qemu-riscv64-static")
 	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_SEQUENCES", 20_000), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)
-	if testing.Short() {
-		count = 1000
-	}
 	for first := uint64(0); first < count; first += batchSize {
 		b, pieces := newBatch(seed<<32+first, batchSize)
 		program := b.program()

@@ -17,6 +17,9 @@ var machineProgram = sync.OnceValues(func() (*emulator.Program, error) {
 
 func testProgram(t testing.TB) *emulator.Program {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("runs a machine")
+	}
 	p, err := machineProgram()
 	if err != nil {
 		t.Fatal(err)
