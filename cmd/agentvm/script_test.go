@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -53,7 +54,15 @@ func TestScript(t *testing.T) {
 			env.Setenv("AGENTVM_DEBUG", "")
 			return nil
 		},
-		Condition: func(condition string) (bool, error) { return condition == "alpine" && alpine, nil },
+		Condition: func(condition string) (bool, error) {
+			switch condition {
+			case "alpine":
+				return alpine, nil
+			case "namespaces":
+				return namespaces()
+			}
+			return false, fmt.Errorf("unknown condition %q", condition)
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "random": random, "sha256": sha256File, "wasm": wasmFile, "elf": elfFile,
 		},
@@ -72,6 +81,15 @@ func testStore(t *testing.T) (dir, mirror string, alpine bool) {
 	}
 	t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
 	return shared.dir, "http://127.0.0.1:1", false
+}
+
+// namespaces says whether this user can mount things in a namespace of its own.
+func namespaces() (bool, error) {
+	err := exec.Command("unshare", "-rm", "true").Run()
+	if err != nil && os.Getenv("CI") == "true" {
+		return false, fmt.Errorf("unshare: %w (Debian package util-linux)", err)
+	}
+	return err == nil, nil
 }
 
 // exits runs a command and checks its exit code: exits CODE COMMAND [ARGS...].
