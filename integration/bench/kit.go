@@ -49,7 +49,10 @@ func newKit(ctx context.Context) (*kit, error) {
 		return nil, err
 	}
 	k := &kit{dir: dir, store: filepath.Join(dir, "store")}
-	if err := errors.Join(k.findRepository(), k.pull(ctx), k.writeBootFiles()); err != nil {
+	if err = k.findRepository(); err == nil {
+		err = errors.Join(k.pull(ctx), k.writeBootFiles())
+	}
+	if err != nil {
 		k.remove()
 		return nil, err
 	}
@@ -66,10 +69,11 @@ func (k *kit) findRepository() error {
 	return err
 }
 
-// pull gets Alpine: from AGENTVM_TEST_IMAGES when that is set, else from the release server; or the built-in root.
+// pull gets Alpine: from the folder that the tests use too when there is one, else from the release server, or else the
+// built-in root.
 func (k *kit) pull(ctx context.Context) error {
 	config := images.Config{Dir: k.store}
-	if folder := os.Getenv(imagestest.FolderEnv); folder != "" {
+	if folder := k.imageFolder(); folder != "" {
 		server := httptest.NewServer(imagestest.Handler(folder))
 		defer server.Close()
 		config.AlpineMirror = server.URL
@@ -84,6 +88,17 @@ func (k *kit) pull(ctx context.Context) error {
 		fmt.Fprintln(os.Stderr, "bench:", notice)
 	}
 	return err
+}
+
+func (k *kit) imageFolder() string {
+	if folder := os.Getenv(imagestest.FolderEnv); folder != "" {
+		return folder
+	}
+	beside := filepath.Join(k.root, "..", "shared", "images")
+	if _, err := os.Stat(beside); err != nil {
+		return ""
+	}
+	return beside
 }
 
 // writeBootFiles writes the kernel and the initramfs, which vm.Start holds in memory, for QEMU.

@@ -26,6 +26,7 @@ import (
 func main() {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "few rounds, about a minute: to see that it works, not to quote")
+	flag.BoolVar(&o.update, "update", false, "put the figures into docs/specification.md and README.md")
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
 	flag.Parse()
 	if err := o.choose(*only); err != nil || flag.NArg() > 0 {
@@ -45,8 +46,8 @@ func main() {
 }
 
 type options struct {
-	quick bool
-	only  *regexp.Regexp
+	quick, update bool
+	only          *regexp.Regexp
 }
 
 func (o *options) choose(pattern string) (err error) {
@@ -103,7 +104,12 @@ func run(ctx context.Context, o options, out io.Writer) (missed int, err error) 
 		}
 	}
 	b.calibrate()
-	return b.report.table(), nil
+	if o.update {
+		if err := b.report.updateDocuments(b.kit.root); err != nil {
+			return 0, err
+		}
+	}
+	return b.report.finish(), nil
 }
 
 // bench is one run of the program.

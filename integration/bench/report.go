@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"agentvm/emulator"
 	"agentvm/kernel"
@@ -58,15 +59,17 @@ type figure struct {
 // report prints samples as they come and keeps the figures for the end.
 type report struct {
 	out     io.Writer
+	about   string // what was measured on what
 	figures []figure
 	leftOut []string
 }
 
 // header says what was measured on what, in benchstat's form.
 func (r *report) header(k *kit) {
-	fmt.Fprintf(r.out, "goos: %s\ngoarch: %s\npkg: agentvm/integration/bench\ncpu: %s\n", runtime.GOOS, runtime.GOARCH, processorName())
-	fmt.Fprintf(r.out, "cpus: %d\nload: %s\ngo: %s\nmachine: %s\nkernel: %s\nimage: %s\nqemu: %s\n",
-		runtime.NumCPU(), loadAverage(), runtime.Version(), emulator.ModuleDigest(), kernel.Version, k.image.Name, qemuVersion())
+	r.about = fmt.Sprintf("goos: %s\ngoarch: %s\npkg: agentvm/integration/bench\ncpu: %s\ncpus: %d\ndate: %s\nload: %s\ngo: %s\n",
+		runtime.GOOS, runtime.GOARCH, processorName(), runtime.NumCPU(), time.Now().UTC().Format(time.RFC3339), loadAverage(), runtime.Version()) +
+		fmt.Sprintf("machine: %s\nkernel: %s\nimage: %s\nqemu: %s\n", emulator.ModuleDigest(), kernel.Version, k.image.Name, qemuVersion())
+	fmt.Fprint(r.out, r.about)
 }
 
 func processorName() string {
@@ -104,19 +107,13 @@ func (r *report) leaveOut(part string, why error) {
 	r.leftOut = append(r.leftOut, fmt.Sprintf("%s: %v", part, why))
 }
 
-// table prints the figures and returns how many missed their bar.
-func (r *report) table() (missed int) {
-	fmt.Fprint(r.out, "\n| figure | median | lowest to highest | unit | bar | met |\n| --- | ---: | :---: | --- | ---: | --- |\n")
+// finish prints the table of figures and what was left out, and returns how many missed their bar.
+func (r *report) finish() (missed int) {
+	fmt.Fprintf(r.out, "\n%s", r.table())
 	for _, f := range r.figures {
-		met := ""
-		if f.bar.set {
-			met = "yes"
-			if !f.bar.met(f.value) {
-				met = "**no**"
-				missed++
-			}
+		if !f.bar.met(f.value) {
+			missed++
 		}
-		fmt.Fprintf(r.out, "| %s | %.3g | %s | %s | %s | %s |\n", f.name, f.value, f.spread.bounds(), f.unit, f.bar, met)
 	}
 	for _, line := range r.leftOut {
 		fmt.Fprintln(r.out, "\nnot measured:", line)
@@ -125,9 +122,56 @@ func (r *report) table() (missed int) {
 	return missed
 }
 
+// table is the figures as Markdown.
+func (r *report) table() string {
+	var t strings.Builder
+	t.WriteString("| figure | median | lowest to highest | unit | bar | met |\n| --- | ---: | :---: | --- | ---: | --- |\n")
+	for _, f := range r.figures {
+		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s |\n", f.name, number(f.value), f.spread.bounds(), f.unit, f.bar, f.verdict())
+	}
+	return t.String()
+}
+
+// shortTable is the figures that have a bar, without the spread.
+func (r *report) shortTable() string {
+	var t strings.Builder
+	t.WriteString("| | measured | | bar |\n| --- | ---: | --- | ---: |\n")
+	for _, f := range r.figures {
+		if f.bar.set {
+			fmt.Fprintf(&t, "| %s | %s | %s | %s |\n", f.name, number(f.value), f.unit, f.bar)
+		}
+	}
+	return t.String()
+}
+
+func (f figure) verdict() string {
+	switch {
+	case !f.bar.set:
+		return ""
+	case f.bar.met(f.value):
+		return "yes"
+	default:
+		return "**no**"
+	}
+}
+
+// number shows three digits, and no exponent.
+func number(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case v >= 1:
+		return fmt.Sprintf("%.2f", v)
+	default:
+		return fmt.Sprintf("%.3f", v)
+	}
+}
+
 func (s samples) bounds() string {
 	if len(s) < 2 {
 		return ""
 	}
-	return fmt.Sprintf("%.3g to %.3g", s.quantile(0), s.quantile(1))
+	return number(s.quantile(0)) + " to " + number(s.quantile(1))
 }

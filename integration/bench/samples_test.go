@@ -86,3 +86,16 @@ func TestBar(t *testing.T) {
 		})
 	}
 }
+
+func TestWithFigures(t *testing.T) {
+	const text = "# Title\n<!-- figures: begin (kept) -->\nold\n<!-- figures: end -->\nrest\n"
+	got, err := withFigures(text, "new\n")
+	if want := "# Title\n<!-- figures: begin (kept) -->\nnew\n<!-- figures: end -->\nrest\n"; err != nil || got != want {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, damaged := range []string{"", "<!-- figures: begin -->\n", "<!-- figures: end -->"} {
+		if _, err := withFigures(damaged, "new\n"); err == nil {
+			t.Errorf("%q: no error", damaged)
+		}
+	}
+}
