@@ -43,11 +43,11 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Use: "doctor", Short: "Say what works here and what does not", Long: doctorLong, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := c.examine(cmd.Context())
-			print := printFindings
+			show := printFindings
 			if asJSON {
-				print = func(w io.Writer, list []finding) error { return printJSON(w, list) }
+				show = func(w io.Writer, list []finding) error { return printJSON(w, list) }
 			}
-			if err := print(c.stdout, findings); err != nil {
+			if err := show(c.stdout, findings); err != nil {
 				return err
 			}
 			for _, f := range findings {
