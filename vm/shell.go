@@ -10,7 +10,7 @@ import (
 	"agentvm/rpc"
 )
 
-// ShellConfig says how to start a Shell. The zero value is root's /bin/sh in root's home.
+// ShellConfig says how to start a Shell. The zero value is root's /bin/sh in /.
 type ShellConfig struct {
 	Program string   // the shell; it must understand POSIX shell source. Default: /bin/sh
 	Env     []string // KEY=VALUE, wins over the VM's environment
