@@ -205,6 +205,7 @@ func TestMachine(t *testing.T) {
 		{"loopback", sh("ping -c 1 -w 2 127.0.0.1 >/dev/null && echo up"), result{Stdout: "up\n"}},
 		{"share", sh("cat /mnt/host/greeting; echo back >/mnt/host/answer"), result{Stdout: "hello from the host\n"}},
 		{"read-only share", sh("touch /mnt/fixed/x 2>/dev/null || echo refused"), result{Stdout: "refused\n"}},
+		{"quiet when idle", sh("cat /proc/sys/vm/compaction_proactiveness"), result{Stdout: "0\n"}},
 		{"own cgroup", sh("grep -c '^0::/exec/' /proc/self/cgroup"), result{Stdout: "1\n"}},
 		{"no zombies", sh("for i in 1 2 3; do sh -c 'sleep 0 & exec true'; done; sleep 0.1; ps -o stat= 2>/dev/null | grep -c ^Z"), result{Stdout: "0\n", Code: 1}},
 		{"devices", sh("test -c /dev/null && test -e /dev/fd/1 && test -w /dev/fuse && test -w /dev/net/tun && echo all"), result{Stdout: "all\n"}},

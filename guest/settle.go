@@ -19,7 +19,14 @@ func settle(o options) error {
 		return err
 	}
 	linkDevices()
+	beQuiet()
 	return setLimits()
+}
+
+// beQuiet ends what the kernel would do twice a second in a machine that waits: looking for memory to compact ahead of
+// need. Where the kernel has no such setting there is nothing to end.
+func beQuiet() {
+	_ = os.WriteFile("/proc/sys/vm/compaction_proactiveness", []byte("0\n"), 0)
 }
 
 // linkDevices completes /dev as programs expect it. What the root or kernel lacks is not missed before it is used.
