@@ -93,6 +93,25 @@ func TestStepIsExact(t *testing.T) {
 	}
 }
 
+// A trap whose handler cannot be fetched traps again, for ever: such a guest must still end its slices.
+func TestTrapsEndTheSlice(t *testing.T) {
+	m := newMachine(t, emulator.Config{Memory: 16 << 20, MachineMode: true})
+	loadCode(t, m, 0) // an illegal instruction, with mtvec at address 0, where nothing is
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := m.Step(1000)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		panic("Step(1000) never returned") // nothing else can stop a slice
+	}
+}
+
 func TestFinisherPowersOff(t *testing.T) {
 	m := newMachine(t, emulator.Config{Memory: 16 << 20, MachineMode: true})
 	loadCode(t, m, luiX5Power, luiX6Pass, addiX6Pass, swX6X5, jumpBack4)

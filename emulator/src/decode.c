@@ -2,7 +2,7 @@
 //
 // What imm holds: for ALU, load and store operations the immediate; for branches and jumps within the page the
 // distance in bytes of slots (8 bytes a halfword, so 4 times the distance in code bytes); for the out-of-line
-// groups imm = id | extra << 8, where extra is the CSR number, the rounding mode and rs3, or nothing.
+// groups imm = id | extra << 8, where extra is the immediate, the CSR number, the rounding mode and rs3, or nothing.
 #include "hart.h"
 
 static inline uint32_t bits(uint32_t w, unsigned hi, unsigned lo) { return w >> lo & ((1u << (hi - lo + 1)) - 1); }
@@ -77,8 +77,8 @@ static void operands32(uint32_t w, const struct instruction_row *row, struct ins
         break;
     default: operands(d, rd, rs1, rs2, id); break;
     }
-    if (row->op == OP_GROUP_BIT && (row->format == FORMAT_SH6 || row->format == FORMAT_SH5))
-        d->imm = id | d->imm << 8;
+    bool immediate = row->format == FORMAT_I || row->format == FORMAT_SH6 || row->format == FORMAT_SH5;
+    if (immediate && (row->op == OP_GROUP_BIT || row->op == OP_GROUP_ALU)) d->imm = id | d->imm << 8;
 }
 
 // operands16 does the same for a compressed instruction; false when its operand values are reserved.
@@ -141,11 +141,11 @@ static const struct instruction_row *find_row(uint32_t w) {
     return NULL;
 }
 
-// writes_only_rd tells the operations whose sole effect is on rd, so that they do nothing when rd is x0.
-static bool writes_only_rd(unsigned op) {
-    return (op >= OP_ADDI && op <= OP_SRAW) || (op >= OP_MUL && op <= OP_REMUW) || op == OP_LUI || op == OP_AUIPC ||
-           op == OP_GROUP_BIT || (op >= OP_C_ADDI && op <= OP_C_LUI) || op == OP_C_SLLI || op == OP_C_MV ||
-           op == OP_C_ADD;
+// writes_only_rd tells the instructions whose sole effect is on rd, so that they do nothing when rd is x0.
+static bool writes_only_rd(unsigned id) {
+    return (id >= ID_ADDI && id <= ID_SRAW) || (id >= ID_MUL && id <= ID_REMUW) || id == ID_LUI || id == ID_AUIPC ||
+           (id >= ID_ADD_UW && id <= ID_REV8) || (id >= ID_C_ADDI && id <= ID_C_LUI) || id == ID_C_SLLI ||
+           id == ID_C_MV || id == ID_C_ADD;
 }
 
 // branch replaces the target of a branch or jump by a distance in slots, or by its far form when the target is in
@@ -170,13 +170,13 @@ static void branch(struct insn *d, uint32_t offset, bool is_long) {
 }
 
 // without_destination picks the form of an operation that leaves x0 alone.
-static void without_destination(struct insn *d, bool is_long) {
-    if (writes_only_rd(d->op)) {
+static void without_destination(struct insn *d, unsigned id, bool is_long) {
+    if (writes_only_rd(id)) {
         d->op = is_long ? OP_NOP : OP_C_NOP2;
     } else if (d->op == OP_JALR) {
         d->op = OP_JR;
-    } else if (d->op >= OP_LB && d->op <= OP_LWU) {
-        d->rs2 = d->op - OP_LB;
+    } else if (id >= ID_LB && id <= ID_LWU) {
+        d->rs2 = (uint8_t)(id - ID_LB);
         d->op = OP_LOAD_X0;
     }
 }
@@ -191,7 +191,7 @@ bool decode_word(uint32_t w, struct insn *d, uint32_t offset) {
     if ((d->op >= OP_BEQ && d->op <= OP_BGEU) || d->op == OP_JAL || d->op == OP_C_J || d->op == OP_C_BEQZ ||
         d->op == OP_C_BNEZ)
         branch(d, offset, is_long);
-    else if (d->rd == 0) without_destination(d, is_long);
+    else if (d->rd == 0) without_destination(d, row->id, is_long);
     if (d->op == OP_ADDI && d->rs1 == 0) d->op = OP_LI;
     return true;
 illegal:

@@ -215,6 +215,8 @@ bool execute_cbo(const struct insn *d);
 bool execute_amo(const struct insn *d);
 bool execute_fp(const struct insn *d);
 bool execute_bit(const struct insn *d);
+void execute_alu(const struct insn *d);
+bool execute_memory(const struct insn *d);
 
 // sbi.c
 void sbi_call(void);

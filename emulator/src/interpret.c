@@ -8,16 +8,9 @@
 //   resume ──► take pending interrupt ──► enter page (code TLB) ──► loop ──► budget spent ──► return
 //     ▲                                        ▲                      │
 //     └── privilege, CSR or trap ──────────────┴───── jump ───────────┘
-#include "hart.h"
+#include "operands.h"
 
-// Register fields are byte offsets into hart.x, which is at a constant address: one load with an immediate offset.
-#define X(offset) (*(uint64_t *)(uintptr_t)(HART_ADDRESS + offsetof(struct hart_state, x) + (offset)))
-#define RD X(d->rd)
-#define RS1 X(d->rs1)
-#define RS2 X(d->rs2)
-#define IMM ((int64_t)d->imm)
 #define PC() (pc_base + ((uint32_t)(uintptr_t)d >> 2))
-#define SEXT32(v) ((uint64_t)(int64_t)(int32_t)(v))
 #define LIKELY(c) __builtin_expect(!!(c), 1)
 
 #define PAGE_MASK (~(uint64_t)(PAGE_SIZE - 1))
@@ -44,39 +37,55 @@ typedef uint16_t u16 __attribute__((aligned(1)));
 typedef uint32_t u32 __attribute__((aligned(1)));
 typedef uint64_t u64 __attribute__((aligned(1)));
 
-#define LOAD_TO(target, type, extend)                                                                                  \
+// A miss leaves for the out-of-line path, which does the whole instruction; `length` says where the next one is.
+#define MISS(bytes)                                                                                                    \
     do {                                                                                                               \
+        length = bytes;                                                                                                \
+        goto miss;                                                                                                     \
+    } while (0)
+
+#define LOAD_TO(target, type, extend, bytes)                                                                           \
+    {                                                                                                                  \
         uint64_t va = RS1 + (uint64_t)IMM;                                                                             \
         const struct tlb_entry *e = TLB_ENTRY(read, va);                                                               \
         uint32_t addend = ADDEND(e);                                                                                   \
         if (TLB_HIT(e, va, type)) {                                                                                    \
-            target = (uint64_t)(int64_t)(extend) * HOST(type, addend, va);                                                \
-        } else {                                                                                                       \
-            hart.budget = n;                                                                                           \
-            uint64_t value = slow_load(va, sizeof(type));                                                              \
-            if (hart.cause != CAUSE_NONE) goto exception;                                                              \
-            target = (uint64_t)(int64_t)(extend)value;                                                                 \
+            target = (uint64_t)(int64_t)(extend) * HOST(type, addend, va);                                             \
+            d += (bytes) / 2;                                                                                          \
+            break;                                                                                                     \
         }                                                                                                              \
-    } while (0)
-#define LOAD(type, extend) LOAD_TO(RD, type, extend)
+        MISS(bytes);                                                                                                   \
+    }
+#define LOAD(op, type, extend, bytes) case op: LOAD_TO(RD, type, extend, bytes)
 
-// A store may have started a device's work or raised an interrupt only on the slow path; the hart looks at the end
-// of the block.
-#define STORE_FROM(type, source)                                                                                       \
-    do {                                                                                                               \
+#define STORE_FROM(type, source, bytes)                                                                                \
+    {                                                                                                                  \
         uint64_t va = RS1 + (uint64_t)IMM;                                                                             \
         const struct tlb_entry *e = TLB_ENTRY(write, va);                                                              \
         uint32_t addend = ADDEND(e);                                                                                   \
         if (TLB_HIT(e, va, type)) {                                                                                    \
-            *HOST(type, addend, va) = (type)(source);                                                                       \
-        } else {                                                                                                       \
-            hart.budget = n;                                                                                           \
-            slow_store(va, source, sizeof(type));                                                                      \
-            if (hart.cause != CAUSE_NONE) goto exception;                                                              \
-            if (hart.recheck) goto stored;                                                                             \
+            *HOST(type, addend, va) = (type)(source);                                                                  \
+            d += (bytes) / 2;                                                                                          \
+            break;                                                                                                     \
         }                                                                                                              \
-    } while (0)
-#define STORE(type) STORE_FROM(type, RS2)
+        MISS(bytes);                                                                                                   \
+    }
+#define STORE(op, type, bytes) case op: STORE_FROM(type, RS2, bytes)
+
+// Doubles are loaded and stored here while the unit is on and, for loads, already marked dirty.
+#define FP_STATE(wanted) ((hart.mstatus & MSTATUS_FS) >= (wanted))
+#define FP_DIRTY MSTATUS_FS
+#define FP_INITIAL (1ull << 13)
+
+#define FP_LOAD(op, bytes)                                                                                             \
+    case op:                                                                                                           \
+        if (!FP_STATE(FP_DIRTY)) MISS(bytes);                                                                          \
+        LOAD_TO(F(d->rd), u64, u64, bytes)
+
+#define FP_STORE(op, bytes)                                                                                            \
+    case op:                                                                                                           \
+        if (!FP_STATE(FP_INITIAL)) MISS(bytes);                                                                        \
+        STORE_FROM(u64, F(d->rs2), bytes)
 
 #define BRANCH(op, step, condition)                                                                                    \
     case op:                                                                                                           \
@@ -86,27 +95,6 @@ typedef uint64_t u64 __attribute__((aligned(1)));
             d += (step);                                                                                               \
         }                                                                                                              \
         break;
-
-// FP loads and stores need the unit on; the slow check is out of the loop's way.
-#define NEED_FP()                                                                                                      \
-    if ((hart.mstatus & MSTATUS_FS) == 0) goto illegal
-
-#define F(offset) (*(uint64_t *)(uintptr_t)(HART_ADDRESS + offsetof(struct hart_state, f) + (offset)))
-
-#define FP_LOAD(type, box)                                                                                             \
-    do {                                                                                                               \
-        NEED_FP();                                                                                                     \
-        uint64_t loaded;                                                                                               \
-        LOAD_TO(loaded, type, type);                                                                                   \
-        F(d->rd) = loaded | (box);                                                                                     \
-        hart.mstatus |= MSTATUS_FS;                                                                                    \
-    } while (0)
-
-#define FP_STORE(type)                                                                                                 \
-    do {                                                                                                               \
-        NEED_FP();                                                                                                     \
-        STORE_FROM(type, F(d->rs2));                                                                                   \
-    } while (0)
 
 static bool branch_taken(unsigned condition, uint64_t a, uint64_t b) {
     switch (condition) {
@@ -118,25 +106,6 @@ static bool branch_taken(unsigned condition, uint64_t a, uint64_t b) {
     default: return a >= b;
     }
 }
-
-static uint64_t mulhu(uint64_t a, uint64_t b) {
-    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32;
-    uint64_t middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
-    return ah * bh + (middle >> 32) + (other >> 32);
-}
-
-static uint64_t mulhsu(uint64_t a, uint64_t b) { return mulhu(a, b) - ((int64_t)a < 0 ? b : 0); }
-static uint64_t mulh(uint64_t a, uint64_t b) { return mulhsu(a, b) - ((int64_t)b < 0 ? a : 0); }
-
-// Division by zero and overflow have results, not exceptions ("M" chapter, table "Semantics for division by zero").
-static uint64_t divide(int64_t a, int64_t b) { return b == 0 ? ~0ull : b == -1 ? -(uint64_t)a : (uint64_t)(a / b); }
-static uint64_t remainder(int64_t a, int64_t b) { return b == 0 ? (uint64_t)a : b == -1 ? 0 : (uint64_t)(a % b); }
-
-static uint64_t divide32(int32_t a, int32_t b) {
-    return b == 0 ? ~0ull : b == -1 ? SEXT32(-(uint32_t)a) : SEXT32(a / b);
-}
-
-static uint64_t remainder32(int32_t a, int32_t b) { return b == 0 ? SEXT32(a) : b == -1 ? 0 : SEXT32(a % b); }
 
 // Instructions that cross a page are decoded into their own slots each time, with a page end behind them.
 enum { FAR_AWAY = 1 << 30 }; // an offset from which no target is in the same page
@@ -156,6 +125,7 @@ void interpret(void) {
     const struct insn *d;
     uint64_t pc, pc_base;
     struct tlb *tlb;
+    uint32_t length; // bytes of code that the access at d takes
 
 resume:
     hart.recheck = 0;
@@ -163,7 +133,7 @@ resume:
         hart.wait = 0;
         take_interrupt();
     }
-    if (hart.wait || hart.stop) goto leave;
+    if (n <= 0 || hart.wait || hart.stop) goto leave; // traps alone use up the budget, too
     tlb = current_tlb();
     pc = hart.pc;
 jump: {
@@ -178,6 +148,7 @@ jump: {
     d = &page->slot[(pc & (PAGE_SIZE - 1)) >> 1];
     pc_base = pc - ((uint32_t)(uintptr_t)d >> 2);
 }
+next:
     for (;;) {
         if (--n < 0) goto spent;
 #ifdef NO_PREDECODE // `make bench` measures what decoding only once is worth
@@ -196,20 +167,22 @@ jump: {
             if (!execute_fp(d)) goto exception;
             d += 2;
             break;
+        case OP_GROUP_ALU:
+            execute_alu(d);
+            d += 2;
+            break;
         case OP_GROUP_BIT:
             execute_bit(d);
             d += 2;
             break;
         case OP_GROUP_AMO:
             if (!execute_amo(d)) goto exception;
-            if (hart.recheck) goto stored;
-            d += 2;
-            break;
+            length = 4;
+            goto accessed;
         case OP_GROUP_CBO:
             if (!execute_cbo(d)) goto exception;
-            if (hart.recheck) goto stored;
-            d += 2;
-            break;
+            length = 4;
+            goto accessed;
         case OP_GROUP_CSR:
             hart.budget = n + 1; // as if this instruction had not retired yet
             if (!execute_csr(d)) goto exception;
@@ -230,8 +203,16 @@ jump: {
         }
     }
 
-illegal:
-    raise(CAUSE_ILLEGAL, 0);
+miss: // the TLB has no entry for the access that d makes, or it is none of RAM, or FP must be looked at
+    hart.budget = n;
+    if (!execute_memory(d)) goto exception;
+accessed: // after a store to a device or to code, interrupts may be pending and the decoded page may be gone
+    if (hart.recheck) {
+        hart.pc = PC() + length;
+        goto resume;
+    }
+    d += length / 2;
+    goto next;
 exception:
     pc = PC();
     n++;
@@ -240,13 +221,6 @@ exception_at_pc: // a trap takes from the budget, so that a program that only tr
     hart.instret_offset--;
     hart.pc = pc;
     take_exception();
-    if (n <= 0) goto leave; // a handler that cannot be fetched traps for ever without executing anything
-    goto resume;
-stored: // d wrote to a device, or to code: interrupts may be pending and the decoded page may be gone
-    hart.pc = PC() + (d->op == OP_C_SW || d->op == OP_C_SD || d->op == OP_C_SWSP || d->op == OP_C_SDSP ||
-                              d->op == OP_C_FSD || d->op == OP_C_FSDSP
-                          ? 2
-                          : 4);
     goto resume;
 spent:
     n = 0;

@@ -1,22 +1,12 @@
-// Cases of the interpreter: register-register and register-immediate operations of I and M.
+// Cases of the interpreter: the commoner operations on registers; execute_alu.c has the others.
         ALU(OP_LUI, (uint64_t)IMM)
         ALU(OP_AUIPC, PC() + (uint64_t)IMM)
         ALU(OP_LI, (uint64_t)IMM)
-        ALU(OP_SLTI, (int64_t)RS1 < IMM)
         ALU(OP_SLTIU, RS1 < (uint64_t)IMM)
         ALU(OP_XORI, RS1 ^ (uint64_t)IMM)
-        ALU(OP_ORI, RS1 | (uint64_t)IMM)
-        ALU(OP_SLL, RS1 << (RS2 & 63))
-        ALU(OP_SLT, (int64_t)RS1 < (int64_t)RS2)
         ALU(OP_SLTU, RS1 < RS2)
-        ALU(OP_SRL, RS1 >> (RS2 & 63))
-        ALU(OP_SRA, (uint64_t)((int64_t)RS1 >> (RS2 & 63)))
         ALU(OP_SLLIW, SEXT32((uint32_t)RS1 << d->imm))
         ALU(OP_SRLIW, SEXT32((uint32_t)RS1 >> d->imm))
-        ALU(OP_SRAIW, SEXT32((int32_t)RS1 >> d->imm))
-        ALU(OP_SLLW, SEXT32((uint32_t)RS1 << (RS2 & 31)))
-        ALU(OP_SRLW, SEXT32((uint32_t)RS1 >> (RS2 & 31)))
-        ALU(OP_SRAW, SEXT32((int32_t)RS1 >> (RS2 & 31)))
         BOTH(OP_ADDI, OP_C_ADDI, +, (uint64_t)IMM)
         BOTH(OP_ANDI, OP_C_ANDI, &, (uint64_t)IMM)
         BOTH(OP_SLLI, OP_C_SLLI, <<, d->imm)
@@ -29,7 +19,6 @@
         BOTH_WORD(OP_ADDIW, OP_C_ADDIW, +, (uint64_t)IMM)
         BOTH_WORD(OP_ADDW, OP_C_ADDW, +, RS2)
         BOTH_WORD(OP_SUBW, OP_C_SUBW, -, RS2)
-        ALU(OP_SRAI, (uint64_t)((int64_t)RS1 >> d->imm))
         case OP_C_SRAI: RD = (uint64_t)((int64_t)RD >> d->imm); d += 1; break;
         case OP_C_ADDI4SPN:
         case OP_C_ADDI16SP: RD = RS1 + (uint64_t)IMM; d += 1; break;
@@ -41,15 +30,4 @@
         case OP_C_NOP:
         case OP_C_NOP2: d += 1; break;
         ALU(OP_MUL, RS1 * RS2)
-        ALU(OP_MULH, mulh(RS1, RS2))
-        ALU(OP_MULHSU, mulhsu(RS1, RS2))
-        ALU(OP_MULHU, mulhu(RS1, RS2))
-        ALU(OP_DIV, divide((int64_t)RS1, (int64_t)RS2))
-        ALU(OP_DIVU, RS2 == 0 ? ~0ull : RS1 / RS2)
-        ALU(OP_REM, remainder((int64_t)RS1, (int64_t)RS2))
-        ALU(OP_REMU, RS2 == 0 ? RS1 : RS1 % RS2)
         ALU(OP_MULW, SEXT32(RS1 * RS2))
-        ALU(OP_DIVW, divide32((int32_t)RS1, (int32_t)RS2))
-        ALU(OP_DIVUW, (uint32_t)RS2 == 0 ? ~0ull : SEXT32((uint32_t)RS1 / (uint32_t)RS2))
-        ALU(OP_REMW, remainder32((int32_t)RS1, (int32_t)RS2))
-        ALU(OP_REMUW, (uint32_t)RS2 == 0 ? SEXT32(RS1) : SEXT32((uint32_t)RS1 % (uint32_t)RS2))

@@ -1,45 +1,29 @@
-// Cases of the interpreter: loads, stores and the commonest atomics.
-        case OP_LB: LOAD(uint8_t, int8_t); d += 2; break;
-        case OP_LH: LOAD(u16, int16_t); d += 2; break;
-        case OP_LBU: LOAD(uint8_t, uint8_t); d += 2; break;
-        case OP_LHU: LOAD(u16, uint16_t); d += 2; break;
-        case OP_LWU: LOAD(u32, uint32_t); d += 2; break;
-        case OP_LW: LOAD(u32, int32_t); d += 2; break;
-        case OP_LD: LOAD(u64, int64_t); d += 2; break;
-        case OP_C_LW:
-        case OP_C_LWSP: LOAD(u32, int32_t); d += 1; break;
-        case OP_C_LD:
-        case OP_C_LDSP: LOAD(u64, int64_t); d += 1; break;
-        case OP_LOAD_X0:
-            slow_load(RS1 + (uint64_t)IMM, 1u << (d->rs2 & 3));
-            if (hart.cause != CAUSE_NONE) goto exception;
-            d += 2;
-            break;
-        case OP_SB: STORE(uint8_t); d += 2; break;
-        case OP_SH: STORE(u16); d += 2; break;
-        case OP_SW: STORE(u32); d += 2; break;
-        case OP_SD: STORE(u64); d += 2; break;
-        case OP_C_SW:
-        case OP_C_SWSP: STORE(u32); d += 1; break;
-        case OP_C_SD:
-        case OP_C_SDSP: STORE(u64); d += 1; break;
-        case OP_FLW: FP_LOAD(u32, 0xffffffff00000000ull); d += 2; break;
-        case OP_FLD: FP_LOAD(u64, 0); d += 2; break;
-        case OP_C_FLD:
-        case OP_C_FLDSP: FP_LOAD(u64, 0); d += 1; break;
-        case OP_FSW: FP_STORE(u32); d += 2; break;
-        case OP_FSD: FP_STORE(u64); d += 2; break;
-        case OP_C_FSD:
-        case OP_C_FSDSP: FP_STORE(u64); d += 1; break;
-        case OP_AMOADD_W:
-        case OP_AMOADD_D:
-        case OP_AMOSWAP_W:
-        case OP_AMOSWAP_D:
-        case OP_LR_W:
-        case OP_LR_D:
-        case OP_SC_W:
-        case OP_SC_D:
-            if (!execute_amo(d)) goto exception;
-            if (hart.recheck) goto stored;
-            d += 2;
-            break;
+// Cases of the interpreter: loads and stores.
+        LOAD(OP_LBU, uint8_t, uint8_t, 4)
+        LOAD(OP_LHU, u16, uint16_t, 4)
+        LOAD(OP_LW, u32, int32_t, 4)
+        LOAD(OP_LWU, u32, uint32_t, 4)
+        LOAD(OP_LD, u64, int64_t, 4)
+        LOAD(OP_C_LW, u32, int32_t, 2)
+        LOAD(OP_C_LWSP, u32, int32_t, 2)
+        LOAD(OP_C_LD, u64, int64_t, 2)
+        LOAD(OP_C_LDSP, u64, int64_t, 2)
+        STORE(OP_SB, uint8_t, 4)
+        STORE(OP_SH, u16, 4)
+        STORE(OP_SW, u32, 4)
+        STORE(OP_SD, u64, 4)
+        STORE(OP_C_SW, u32, 2)
+        STORE(OP_C_SWSP, u32, 2)
+        STORE(OP_C_SD, u64, 2)
+        STORE(OP_C_SDSP, u64, 2)
+        FP_LOAD(OP_FLD, 4)
+        FP_LOAD(OP_C_FLD, 2)
+        FP_LOAD(OP_C_FLDSP, 2)
+        FP_STORE(OP_FSD, 4)
+        FP_STORE(OP_C_FSD, 2)
+        FP_STORE(OP_C_FSDSP, 2)
+        case OP_LB:
+        case OP_LH:
+        case OP_FLW:
+        case OP_FSW:
+        case OP_LOAD_X0: MISS(4);

@@ -87,6 +87,9 @@ func parseRow(words []string) (row, error) {
 		return row{}, fmt.Errorf("%q needs a name, a format, a handler and fields", strings.Join(words, " "))
 	}
 	r := row{name: words[0], format: words[1], handler: words[2], length: 4}
+	if !strings.ContainsAny(r.handler[:1], ".~@") {
+		return row{}, fmt.Errorf("%s: no handler %q", r.name, r.handler)
+	}
 	if !strings.Contains(words[3], "=") {
 		return parseCompressed(r, words[3:])
 	}
