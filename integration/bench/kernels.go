@@ -115,7 +115,7 @@ func (l *loops) measure(ctx context.Context, b *bench, name string, rounds int) 
 		return speeds{}, err
 	}
 	var s speeds
-	for range b.rounds(5) {
+	for range b.rounds(3) {
 		instructions, ours, err := runLoop(ctx, l.machine, elf[1])
 		if err != nil {
 			return s, err
