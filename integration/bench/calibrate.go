@@ -41,7 +41,10 @@ func (r *report) merge(f figure) {
 	r.add(f)
 }
 
-var calibrationResult uint64 // keeps the loops from being optimised away
+// calibrationResult keeps the loops from being optimised away.
+//
+//lint:ignore U1000 it is only written
+var calibrationResult uint64
 
 func straightLoop() uint64 {
 	x := uint64(88172645463325252)
