@@ -22,7 +22,14 @@ func (s samples) quantile(q float64) float64 {
 	return sorted[max(0, min(len(s)-1, int(math.Ceil(q*float64(len(s))))-1))]
 }
 
-func (s samples) median() float64 { return s.quantile(0.5) }
+// median is the reading in the middle, or the mean of the two there.
+func (s samples) median() float64 {
+	if len(s) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return (sorted[(len(s)-1)/2] + sorted[len(s)/2]) / 2
+}
 
 // over divides reading by reading: neighbours in time saw the same computer.
 func (s samples) over(other samples) samples {
@@ -31,6 +38,15 @@ func (s samples) over(other samples) samples {
 		ratios[i] = s[i] / other[i]
 	}
 	return ratios
+}
+
+// times multiplies each reading, to change its unit.
+func (s samples) times(factor float64) samples {
+	scaled := make(samples, len(s))
+	for i := range s {
+		scaled[i] = s[i] * factor
+	}
+	return scaled
 }
 
 func geometricMean(values []float64) float64 {

@@ -21,7 +21,7 @@ func TestQuantile(t *testing.T) {
 		want float64
 	}{
 		{"median of three", samples{3, 1, 2}, 0.5, 2},
-		{"lower median of two", samples{5, 4}, 0.5, 4},
+		{"lower of two", samples{5, 4}, 0.5, 4},
 		{"one reading", samples{7}, 0.99, 7},
 		{"99 of 100", hundred, 0.99, 99},
 		{"highest", hundred, 1, 100},
@@ -32,6 +32,9 @@ func TestQuantile(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
+	}
+	if got := (samples{4, 1, 2, 9}).median(); got != 3 {
+		t.Errorf("median of four: got %v, want 3", got)
 	}
 	if got := (samples{}).median(); !math.IsNaN(got) {
 		t.Errorf("no readings: got %v, want NaN", got)
