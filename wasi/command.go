@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -56,7 +57,8 @@ func RunCommand(ctx context.Context, cfg CommandConfig) (exitCode int, err error
 	if cfg.Cache != nil {
 		rc = rc.WithCompilationCache(cfg.Cache)
 	}
-	ctx = WithSystem(ctx, s)
+	// The compiler is most of a short command's time.
+	ctx = WithSystem(experimental.WithCompilationWorkers(ctx, runtime.GOMAXPROCS(0)), s)
 	rt := wazero.NewRuntimeWithConfig(ctx, rc)
 	defer rt.Close(context.WithoutCancel(ctx))
 	if _, err := Instantiate(ctx, rt); err != nil {

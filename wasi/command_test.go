@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 )
 
@@ -210,6 +211,14 @@ func TestInputFromFile(t *testing.T) {
 	g := newGuest(t, Config{})
 	g.sys.SetFile(0, NewInput(f))
 	g.want(ErrnoSpipe, "fd_seek", 0, 0, 1, 16)
+	g.sys.SetFile(1, NewOutput(f))
+	for fd := range uint64(2) { // neither the size nor the times of the host's file
+		st := g.alloc(filestatSize)
+		g.want(ErrnoSuccess, "fd_filestat_get", fd, st)
+		if diff := cmp.Diff(Filestat{Nlink: 1}, decodeFilestat(g.bytes(st, filestatSize))); diff != "" {
+			t.Errorf("descriptor %d (-want +got):\n%s", fd, diff)
+		}
+	}
 	if got, errno := g.read(0, 64); got != "from a file" || errno != ErrnoSuccess {
 		t.Errorf("read %q, %v", got, errno)
 	}

@@ -149,16 +149,14 @@ func (o *output) Write(p []byte) (int, Errno) {
 // Close leaves the writer open; it is the caller's.
 func (o *output) Close() error { return nil }
 
-// stdioStat describes a standard stream. Only a terminal is a character device here: guests take that kind, without the
-// right to seek, for a terminal, which /dev/null is not.
+// stdioStat describes a standard stream: whether it is a terminal, and nothing else of what the host's file happens to be.
+// It has no size, because it does not seek, and no times. Guests take a character device without the right to seek for a
+// terminal, which /dev/null is not.
 func stdioStat(f *os.File) Filestat {
-	st := Filestat{Nlink: 1}
 	info, err := f.Stat()
-	if err == nil {
-		st = filestatOf(info)
+	// Fd makes a pipe blocking, and its read deadline useless; only a character device can be a terminal.
+	if err == nil && info.Mode()&os.ModeCharDevice != 0 && term.IsTerminal(int(f.Fd())) {
+		return Filestat{Nlink: 1, Type: FiletypeCharacterDevice}
 	}
-	if st.Type == FiletypeCharacterDevice && !term.IsTerminal(int(f.Fd())) {
-		st.Type = FiletypeUnknown
-	}
-	return st
+	return Filestat{Nlink: 1}
 }
