@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -14,7 +15,8 @@ import (
 )
 
 const runWASILong = `Runs a WebAssembly program for WASI preview 1 on the layer that machines run on, and exits with its exit
-code; with 125 when it cannot be run or traps. It sees the directories of --dir and nothing else of this computer.`
+code; with 125 when it cannot be run or traps. It sees the directories of --dir and nothing else of this computer.
+Its name, the first of its arguments, is the file's without the directory.`
 
 func (c *cli) runWASICommand() *cobra.Command {
 	var dirs, env []string
@@ -38,7 +40,7 @@ func (c *cli) runWASI(ctx context.Context, dirs, env, args []string) error {
 		return err
 	}
 	config := wasi.CommandConfig{
-		Module: module, Args: args, Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr, Logger: c.log,
+		Module: module, Args: append([]string{filepath.Base(args[0])}, args[1:]...), Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr, Logger: c.log,
 	}
 	if config.Env, err = environment(env); err != nil {
 		return err
@@ -55,9 +57,18 @@ func (c *cli) runWASI(ctx context.Context, dirs, env, args []string) error {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
 	if code != 0 {
-		return exitStatus(code)
+		return exitStatus(shortCode(code))
 	}
 	return nil
+}
+
+// shortCode is what becomes of a program's exit code, 32 bits wide and not zero: systems other than Windows keep eight
+// bits, and those must not be zero either.
+func shortCode(code int) int {
+	if runtime.GOOS == "windows" || code&0xff != 0 {
+		return code
+	}
+	return 255
 }
 
 // parseDir reads host[:guest][:ro]; on Windows the host's drive letter is not taken for a host.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -128,17 +129,41 @@ func sha256File(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], hex.EncodeToString(sum[:]))
 }
 
-// wasmFile writes a WASI program that exits with a code below 64: wasm FILE CODE.
+// wasmFile writes a WASI program that exits with a code, traps, or prints its arguments: wasm FILE CODE|trap|args.
 func wasmFile(ts *testscript.TestScript, _ bool, args []string) {
-	code, err := strconv.Atoi(args[1])
-	ts.Check(err)
-	module := "\x00asm\x01\x00\x00\x00" +
-		"\x01\x08\x02\x60\x01\x7f\x00\x60\x00\x00" + // types: (i32) -> (), () -> ()
-		"\x02\x24\x01\x16wasi_snapshot_preview1\x09proc_exit\x00\x00" +
-		"\x03\x02\x01\x01" + "\x05\x03\x01\x00\x01" + // one function, one page of memory
-		"\x07\x13\x02\x06memory\x02\x00\x06_start\x00\x01" +
-		"\x0a\x08\x01\x06\x00\x41" + string(rune(code)) + "\x10\x00\x0b" // i32.const code; call 0
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(module), 0o600))
+	imports, body := wasmImport("proc_exit", 0), ""
+	switch args[1] {
+	case "trap":
+		body = "\x00" // unreachable
+	case "args":
+		imports = wasmImport("args_sizes_get", 2) + wasmImport("args_get", 2) + wasmImport("fd_write", 3)
+		body = "\x41\x00\x41\x0c\x10\x00\x1a" + // args_sizes_get(0, 12): the length of a vector at 8
+			"\x41\x10\x41\x80\x08\x10\x01\x1a" + // args_get(16, 1024)
+			"\x41\x08\x41\x80\x08\x36\x02\x00" + // its pointer, 1024
+			"\x41\x01\x41\x08\x41\x01\x41\x00\x10\x02\x1a" // fd_write(1, 8, 1, 0)
+	default:
+		code, err := strconv.ParseInt(args[1], 0, 32)
+		ts.Check(err)
+		bits := func(shift int) byte { return byte(code>>shift)&0x7f | 0x80 }
+		body = "\x41" + string([]byte{bits(0), bits(7), bits(14), bits(21), byte(code>>28) & 0x7f}) + "\x10\x00"
+	}
+	count := strings.Count(imports, "wasi_")
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte("\x00asm\x01\x00\x00\x00"+
+		wasmSection(1, 4, "\x60\x01\x7f\x00\x60\x00\x00\x60\x02\x7f\x7f\x01\x7f\x60\x04\x7f\x7f\x7f\x7f\x01\x7f")+
+		wasmSection(2, count, imports)+
+		wasmSection(3, 1, "\x01")+wasmSection(5, 1, "\x00\x01")+ // one function, one page of memory
+		wasmSection(7, 2, "\x06memory\x02\x00\x06_start\x00"+string(rune(count)))+
+		wasmSection(10, 1, string(rune(len(body)+2))+"\x00"+body+"\x0b")), 0o600))
+}
+
+// wasmImport imports a function of preview 1; its type is a number in wasmFile's first section.
+func wasmImport(name string, typ byte) string {
+	return "\x16wasi_snapshot_preview1" + string(rune(len(name))) + name + "\x00" + string(rune(typ))
+}
+
+// wasmSection encodes a section of less than 128 bytes.
+func wasmSection(id, count int, items string) string {
+	return string(rune(id)) + string(rune(len(items)+1)) + string(rune(count)) + items
 }
 
 // elfFile writes a bare program that reports a failure's code to the finisher, 0 for none, or with -1 does nothing for
