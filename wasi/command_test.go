@@ -90,6 +90,26 @@ func TestCommandInC(t *testing.T) {
 	}
 }
 
+// Both outputs go to one writer, which sees the writes in their order; every byte passes, and so does a wide exit code.
+func TestSurroundingsInC(t *testing.T) {
+	var input, want, got bytes.Buffer
+	for i := range 1000 {
+		input.WriteByte(byte(i))
+		want.WriteByte(byte(i))
+		if i%100 == 99 {
+			want.WriteByte('|')
+		}
+	}
+	code, err := RunCommand(testContext(t), CommandConfig{
+		Module: buildC(t, "testdata/c/surroundings.c"), Args: []string{"surroundings", "--dir", "ünï \"q\"\n", ""},
+		Env: []string{"ÄÖ=a=b\nc", "EMPTY="}, Dirs: []Dir{{Host: t.TempDir(), Guest: "."}},
+		Stdin: bytes.NewReader(input.Bytes()), Stdout: &got, Stderr: &got, Cache: compilationCache,
+	})
+	if uint32(code) != 1<<32-1 || err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {
+		t.Errorf("exit code %d, %v\n%q", code, err, &got)
+	}
+}
+
 func TestCommandInGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles a Go program for WASI")
