@@ -50,7 +50,7 @@ type abiResult struct {
 
 const layoutVersion = 1
 
-// checkLayout refuses a module that was built from other sources than this package.
+// check refuses a module that was built from other sources than this package.
 func (l *abiLayout) check() error {
 	if size := uint32(binary.Size(abiConfig{})); l.Version != layoutVersion || l.ConfigSize != size {
 		return fmt.Errorf("machine.wasm has layout %d with a configuration of %d bytes, this program needs layout %d with %d: rebuild it with `make wasm`",

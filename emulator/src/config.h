@@ -1,5 +1,5 @@
 // What Go tells the machine before `init`: it writes a struct machine_config at the address `configure` returns.
-// scripts/abigen generates the Go mirror of this struct; keep every member naturally aligned.
+// abiConfig of abi.go mirrors it, and abi_test.go compares the two; keep every member naturally aligned.
 #ifndef AGENTVM_CONFIG_H
 #define AGENTVM_CONFIG_H
 

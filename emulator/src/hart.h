@@ -118,7 +118,7 @@ struct hart_state {
     uint32_t stop_code;
     uint32_t frm, fflags;
 
-    uint64_t mstatus, medeleg, mideleg, mie, mip, mtvec, mcounteren, mcountinhibit, mscratch, mepc, mcause, mtval;
+    uint64_t mstatus, medeleg, mideleg, mie, mip, mtvec, mcounteren, mscratch, mepc, mcause, mtval;
     uint64_t menvcfg, senvcfg;
     uint64_t stvec, scounteren, sscratch, sepc, scause, stval, satp;
     uint64_t stimecmp, mtimecmp;
@@ -136,6 +136,10 @@ struct hart_state {
 #define HART_ADDRESS 0x10000u
 #define hart (*(struct hart_state *)(uintptr_t)HART_ADDRESS)
 
+// Registers of registers.go has the same order.
+_Static_assert(offsetof(struct hart_state, x) == 0 && offsetof(struct hart_state, f) == 256 &&
+                   offsetof(struct hart_state, pc) == 512,
+               "Go reads the registers at the start of the hart");
 _Static_assert(sizeof(struct hart_state) <= 0x10000, "build.sh keeps 64 KiB for the hart");
 
 static inline struct tlb *current_tlb(void) { return &hart.tlb[hart.privilege == PRIV_M ? 2 : hart.privilege]; }

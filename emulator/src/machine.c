@@ -16,7 +16,7 @@ static struct machine_result {
     uint64_t pc;
 } result;
 
-// machine_layout tells Go where things are; scripts/abigen has the same structure.
+// machine_layout tells Go where things are; abiLayout of abi.go is the same structure.
 static struct machine_layout {
     uint32_t version, config_size;
     uint32_t config, result, hart_at, ram;
