@@ -15,7 +15,7 @@ package=linux-source-6.12
 version=6.12.117-1~deb12u1
 deb_sha256=e849faf31ca3555757f3a8877cb01af92122f744f75d1f3102734651c4e14703
 tar_sha256=585a4a074597aefa2b1a68ada83a3184ba351c127544dea80618bbcceaa3961f
-suite='http://deb.debian.org/debian-security bookworm-security main'
+suite=bookworm-security
 # Date of that version in Debian's changelog; it becomes the kernel's build date.
 SOURCE_DATE_EPOCH=1794660961
 
@@ -42,12 +42,18 @@ require_tools() {
 	done
 }
 
+# The security archive among the machine's own apt sources.
+mirror() {
+	[ -z "${DEBIAN_SECURITY_MIRROR:-}" ] || { echo "$DEBIAN_SECURITY_MIRROR"; return; }
+	found=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian-security/$') ||
+		die "no archive of Debian's security updates in this machine's apt sources: set DEBIAN_SECURITY_MIRROR"
+	echo "$found"
+}
+
 # apt with its own lists and cache, so that it needs no root and sees the pinned suite whatever the machine's own are.
 own_apt() {
 	apt=$1
 	shift
-	mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $suite" >"$work/apt/sources.list"
 	"$apt" -o Dir::State="$work/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$work/apt/cache" \
 		-o Dir::Etc::SourceList="$work/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
 		-o APT::Sandbox::User= -o Acquire::Languages=none "$@"
@@ -67,7 +73,10 @@ and pass it as LINUX_SOURCE_DEB=file, or move the pin:
 fetch_deb() {
 	deb=$work/${package}_${version}_all.deb
 	if [ ! -f "$deb" ]; then
-		own_apt apt-get update -qq || die "cannot reach $suite"
+		mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
+		url=$(mirror)
+		echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $url $suite main" >"$work/apt/sources.list"
+		own_apt apt-get update -qq || die "cannot reach $suite on this machine's Debian mirror"
 		(cd "$work" && own_apt apt-get download -qq "$package=$version") || gone
 	fi
 	echo "$deb"
