@@ -215,7 +215,7 @@ accessed: // after a store to a device or to code, interrupts may be pending and
     goto next;
 exception:
     pc = PC();
-    n++;
+    n++; // it was counted when it was dispatched
 exception_at_pc: // a trap takes from the budget, so that a program that only traps ends its slice, but is not retired
     n--;
     hart.instret_offset--;

@@ -89,6 +89,14 @@ static void fill(struct tlb_entry *entries, uint64_t va, uint64_t gpa, const uin
     e->frame = frame_of(gpa);
 }
 
+// cached is where the TLB has the byte at va, NULL if it has it nowhere. The interpreter has looked already; LR, SC and
+// the AMOs come here without.
+static uint8_t *cached(const struct tlb_entry *entries, uint64_t va) {
+    const struct tlb_entry *e = &entries[va >> 12 & (TLB_SIZE - 1)];
+    if (e->tag != (va & ~(uint64_t)(PAGE_SIZE - 1))) return NULL;
+    return (uint8_t *)(uintptr_t)((uint32_t)va + e->addend);
+}
+
 // data_pointer translates one access that stays within a page, fills the TLB, and returns where the bytes are in
 // RAM. NULL with hart.cause unset means a device register at *gpa.
 static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
@@ -118,7 +126,8 @@ static uint64_t load_bytes(const uint8_t *from, uint32_t size) {
 
 static uint64_t slow_load_within_page(uint64_t va, uint32_t size) {
     uint64_t gpa = 0, value = 0;
-    uint8_t *host = data_pointer(va, ACCESS_READ, &gpa);
+    uint8_t *host = cached(current_tlb()->read, va);
+    if (host == NULL) host = data_pointer(va, ACCESS_READ, &gpa);
     if (host != NULL) return load_bytes(host, size);
     if (hart.cause != CAUSE_NONE) return 0;
     if ((gpa & (size - 1)) != 0 || !bus_read(gpa, size, &value)) return raise(CAUSE_LOAD_ACCESS, va);
@@ -164,7 +173,8 @@ uint8_t *atomic_pointer(uint64_t va, uint32_t size) {
         raise(CAUSE_STORE_MISALIGNED, va);
         return NULL;
     }
-    uint8_t *host = data_pointer(va, ACCESS_WRITE, &gpa);
+    uint8_t *host = cached(current_tlb()->write, va);
+    if (host == NULL) host = data_pointer(va, ACCESS_WRITE, &gpa);
     if (host == NULL && hart.cause == CAUSE_NONE) raise(CAUSE_STORE_ACCESS, va);
     return host;
 }
