@@ -132,22 +132,7 @@ func fdPread(_ context.Context, s *System, mod api.Module, stack []uint64) Errno
 	if d.readerAt == nil {
 		return ErrnoSpipe
 	}
-	var total uint32
-	for len(v) > 0 {
-		var p []byte
-		if p, v, errno = v.next(mod.Memory()); errno != ErrnoSuccess {
-			return errno
-		}
-		n, errno := d.readerAt.Pread(p, offset+int64(total))
-		total += uint32(n)
-		if errno != ErrnoSuccess && total == 0 {
-			return errno
-		}
-		if n < len(p) {
-			break
-		}
-	}
-	return putUint32(mod, uint32(stack[4]), total)
+	return moveVecAt(mod, v, offset, d.readerAt.Pread, uint32(stack[4]))
 }
 
 func fdPwrite(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
@@ -158,13 +143,19 @@ func fdPwrite(_ context.Context, s *System, mod api.Module, stack []uint64) Errn
 	if d.writerAt == nil {
 		return ErrnoSpipe
 	}
+	return moveVecAt(mod, v, offset, d.writerAt.Pwrite, uint32(stack[4]))
+}
+
+// moveVecAt moves one buffer after the other, from offset on, until one is not moved whole, and stores the total at ptr.
+func moveVecAt(mod api.Module, v iovecs, offset int64, move func([]byte, int64) (int, Errno), ptr uint32) Errno {
 	var total uint32
 	for len(v) > 0 {
-		var p []byte
-		if p, v, errno = v.next(mod.Memory()); errno != ErrnoSuccess {
+		p, rest, errno := v.next(mod.Memory())
+		if errno != ErrnoSuccess {
 			return errno
 		}
-		n, errno := d.writerAt.Pwrite(p, offset+int64(total))
+		v = rest
+		n, errno := move(p, offset+int64(total))
 		total += uint32(n)
 		if errno != ErrnoSuccess && total == 0 {
 			return errno
@@ -173,7 +164,7 @@ func fdPwrite(_ context.Context, s *System, mod api.Module, stack []uint64) Errn
 			break
 		}
 	}
-	return putUint32(mod, uint32(stack[4]), total)
+	return putUint32(mod, ptr, total)
 }
 
 // positional decodes and checks the parameters that fd_pread and fd_pwrite share.
