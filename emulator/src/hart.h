@@ -78,7 +78,6 @@ enum {
     OP_JR,         // jalr without link
     OP_LOAD_X0,    // load whose result is discarded; rs2 is the size's funct3
     OP_LI, // addi from x0
-    OP_COUNT,
 };
 
 // Translation caches ---------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user
     uint64_t table = (hart.satp & ((1ull << 44) - 1)) * PAGE_SIZE;
     for (int level = 2; level >= 0; level--) {
         unsigned shift = 12 + 9 * (unsigned)level;
-        uint64_t *entry = ram_at(table + (va >> shift & 511) * 8, 8);
+        uint64_t where = table + (va >> shift & 511) * 8, *entry = ram_at(where, 8);
         if (entry == NULL) {
             raise(access_fault_cause[access], va);
             return false;
@@ -60,7 +60,7 @@ static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user
         uint64_t wanted = access == ACCESS_WRITE ? PTE_A | PTE_D : PTE_A;
         if ((pte & wanted) != wanted) {
             *entry = pte |= wanted;
-            ram_written((uint64_t)((uint8_t *)entry - (uint8_t *)ram_at(RAM_BASE, 1)) + RAM_BASE, 8);
+            ram_written(where, 8);
         }
         *gpa = base | (va & inside);
         *user_page = (pte & PTE_U) != 0;
