@@ -19,26 +19,38 @@ const module = "agentvm"
 var mayImport = map[string][]string{
 	"emulator":          {"wasi"},
 	"guest":             {"rpc"},
-	"vm":                {"emulator", "guest/supervisor", "images", "kernel", "mount", "rpc", "wasi"},
-	"cmd/agentvm":       {"emulator", "guest/supervisor", "images", "kernel", "mount", "rpc", "vm", "wasi"},
+	"nat":               {"netstack"},
+	"vm":                {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "rpc", "wasi"},
+	"cmd/agentvm":       {"egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "rpc", "vm", "wasi"},
 	"cmd/agentvm-guest": {"guest"},
-	"integration":       {"emulator", "guest/supervisor", "images", "kernel", "mount", "rpc", "vm", "wasi"},
+	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "rpc", "vm", "wasi"},
 	"scripts":           {"emulator"},
 
 	// Leaves.
+	"dhcp":             nil,
+	"dns":              nil,
+	"egress":           nil,
 	"guest/supervisor": nil,
 	"images":           nil,
 	"kernel":           nil,
 	"mount":            nil,
+	"netstack":         nil,
 	"rpc":              nil,
 	"wasi":             nil,
 }
 
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
-// outside of the packages that speak it.
+// outside of the packages that speak it. Of vm, net/http serves the page that tells a guest what was denied.
 var reserved = map[string][]string{
-	"net/http":                  {"images", "integration"},
-	"capnproto.org/go/capnp/v3": {"rpc"},
+	"net/http":                                     {"images", "integration", "vm"},
+	"capnproto.org/go/capnp/v3":                    {"rpc"},
+	"gvisor.dev/gvisor":                            {"netstack"},
+	"github.com/miekg/dns":                         {"dns"},
+	"github.com/insomniacslk/dhcp":                 {"dhcp", "guest"},
+	"github.com/insomniacslk/dhcp/dhcpv4/server4":  {}, // opens sockets of its own
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4": {"guest"},
+	"github.com/gopacket/gopacket":                 {"integration", "netstack"},
+	"golang.org/x/net/icmp":                        {"egress"},
 }
 
 type goPackage struct {

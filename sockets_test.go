@@ -1,0 +1,163 @@
+package agentvm_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What code does with the host's network.
+const (
+	dials   = "dials"
+	listens = "listens"
+	looksUp = "looks names up"
+)
+
+// opens has, for each package that can open a socket of the host, the names in it that do and what they do.
+var opens = map[string]map[string]string{
+	"net": {
+		"Dial": dials, "DialIP": dials, "DialTCP": dials, "DialTimeout": dials, "DialUDP": dials, "DialUnix": dials, "Dialer": dials,
+		"FileConn": dials, "FileListener": listens, "FilePacketConn": listens,
+		"Listen": listens, "ListenConfig": listens, "ListenIP": listens, "ListenMulticastUDP": listens, "ListenPacket": listens,
+		"ListenTCP": listens, "ListenUDP": listens, "ListenUnix": listens, "ListenUnixgram": listens,
+		"DefaultResolver": looksUp, "LookupAddr": looksUp, "LookupCNAME": looksUp, "LookupHost": looksUp, "LookupIP": looksUp,
+		"LookupMX": looksUp, "LookupNS": looksUp, "LookupSRV": looksUp, "LookupTXT": looksUp, "Resolver": looksUp,
+		"ResolveIPAddr": looksUp, "ResolveTCPAddr": looksUp, "ResolveUDPAddr": looksUp,
+	},
+	"net/http": {
+		"Client": dials, "DefaultClient": dials, "DefaultTransport": dials, "Get": dials, "Head": dials, "Post": dials,
+		"PostForm": dials, "Transport": dials, "ListenAndServe": listens, "ListenAndServeTLS": listens,
+	},
+	"net/http/httptest":     {"NewServer": listens, "NewTLSServer": listens, "NewUnstartedServer": listens},
+	"crypto/tls":            {"Dial": dials, "DialWithDialer": dials, "Dialer": dials, "Listen": listens},
+	"syscall":               {"Socket": dials},
+	"golang.org/x/sys/unix": {"Socket": dials},
+	"golang.org/x/net/icmp": {"ListenPacket": listens},
+	"github.com/miekg/dns": {
+		"Dial": dials, "DialTimeout": dials, "DialWithTLS": dials, "Exchange": dials, "ExchangeContext": dials,
+		"ListenAndServe": listens, "ListenAndServeTLS": listens, "Server": listens,
+	},
+}
+
+// mayOpen says which packages may do so. Only egress reaches out for a guest, and only nat's port forwards listen. The
+// others are no way for a guest: images downloads what the user has named, guest runs inside of the machine, agentvm
+// looks a name up when it is told to.
+var mayOpen = map[string][]string{
+	dials:   {"egress", "guest", "images", "integration"},
+	listens: {"egress", "guest", "images", "integration", "nat"}, // egress: sockets that send echo requests
+	looksUp: {"cmd/agentvm", "integration"},
+}
+
+// TestSockets finds code that opens a socket where the design has none.
+func TestSockets(t *testing.T) {
+	files := token.NewFileSet()
+	seen := 0
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == "testdata" || entry.Name() == "scratch" || strings.HasPrefix(entry.Name(), ".") && name != "."):
+			return filepath.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(files, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		seen++
+		owner := ownerOf(filepath.ToSlash(filepath.Dir(name)))
+		for _, use := range openings(file) {
+			if !slices.Contains(mayOpen[use.does], owner) {
+				t.Errorf("%s: %s.%s %s, which is for %s", files.Position(use.at), use.from, use.name, use.does, strings.Join(mayOpen[use.does], ", "))
+			}
+		}
+		return nil
+	})
+	if err != nil || seen < 100 {
+		t.Fatalf("%d files read, %v", seen, err)
+	}
+}
+
+// opening is a place in a source file that opens a socket.
+type opening struct {
+	at               token.Pos
+	from, name, does string
+}
+
+// openings finds them by the file's imports; a dot import of such a package counts as an opening itself.
+func openings(file *ast.File) (list []opening) {
+	from := make(map[string]string) // local name to import path
+	for _, spec := range file.Imports {
+		imported, _ := strconv.Unquote(spec.Path.Value)
+		if opens[imported] == nil {
+			continue
+		}
+		name := path.Base(imported)
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		if name == "." {
+			list = append(list, opening{spec.Pos(), imported, ".", dials})
+		}
+		from[name] = imported
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		selector, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if x, ok := selector.X.(*ast.Ident); ok {
+			imported := from[x.Name]
+			if does := opens[imported][selector.Sel.Name]; does != "" {
+				list = append(list, opening{n.Pos(), imported, selector.Sel.Name, does})
+			}
+		}
+		return true
+	})
+	return list
+}
+
+func TestOpenings(t *testing.T) {
+	const source = `package p
+import (
+	"net"
+	web "net/http"
+	. "crypto/tls"
+	other "example.com/net"
+)
+var d net.Dialer
+func f() {
+	l, _ := net.Listen("tcp", "")
+	c, _ := l.Accept()
+	_ = web.Get
+	_ = web.StatusOK
+	_ = other.Dial
+	_, _ = net.Pipe()
+	net.DefaultResolver.LookupHost(nil, "")
+	c.Dial()
+}`
+	file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range openings(file) {
+		got = append(got, o.from+"."+o.name+" "+o.does)
+	}
+	want := []string{
+		"crypto/tls.. dials", "net.Dialer dials", "net.Listen listens", "net/http.Get dials", "net.DefaultResolver looks names up",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("openings (-want +got):\n%s", diff)
+	}
+}
