@@ -31,6 +31,12 @@ interface Supervisor {
   shutdown @5 () -> (failure :Failure) $Go.name("powerOff");
   # Ends every process, writes back and unmounts the disks, and powers off. The machine may be gone before the answer.
   # (In Go, a server's method Shutdown means that its capability has been dropped.)
+
+  sockets @6 (query :SocketQuery) -> (sockets :List(Socket), failure :Failure);
+  # The TCP and UDP sockets of the VM with their processes: all of them, at most 4096, or the one that `query` names.
+
+  reportDeny @7 (lines :List(Text)) -> (failure :Failure);
+  # Appends lines about refused connections to /run/agentvm/denials, for programs in the VM to read. The file is capped.
 }
 
 interface Process {
@@ -95,11 +101,19 @@ struct StartParams {
   mounts @3 :List(Mount);
   noNewPrivileges @4 :Bool;
   log @5 :LogSink;        # may be null
+  network @6 :NetworkParams; # null: leave the network card alone
+}
+
+struct NetworkParams {
+  device @0 :Text;        # empty: eth0
+  search @1 :List(Text);  # search domains of resolv.conf, before those that DHCP names
+  timeoutMillis @2 :UInt32; # how long start may wait for DHCP; 0: 3000
 }
 
 struct GuestInfo {
   release @0 :Text;       # kernel release
   bootNanoseconds @1 :UInt64; # kernel entry to this answer, monotonic clock
+  networkWarning @2 :Text; # why the network is not as asked for; empty: it is
 }
 
 struct ExecParams {
@@ -149,6 +163,29 @@ struct Stats {
   sentBytes @12 :UInt64;
   receivedPackets @13 :UInt64;
   sentPackets @14 :UInt64;
+}
+
+enum Transport { tcp @0; udp @1; }
+
+struct Endpoint {
+  address @0 :Data;       # 4 or 16 bytes; all zero: any address
+  port @1 :UInt16;
+}
+
+struct SocketQuery {
+  transport @0 :Transport;
+  local @1 :Endpoint;
+  remote @2 :Endpoint;
+}
+
+struct Socket {
+  transport @0 :Transport;
+  local @1 :Endpoint;
+  remote @2 :Endpoint;    # port 0: not connected
+  state @3 :UInt8;        # Linux number (include/net/tcp_states.h), also for UDP
+  uid @4 :UInt32;
+  pid @5 :UInt32;         # 0: held by no process, or by one that ended meanwhile
+  process @6 :Text;       # the kernel's short name of pid, at most 15 bytes
 }
 
 enum FailureKind {

@@ -155,12 +155,7 @@ func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
 	if err := failureOf(r.Failure()); err != nil {
 		return GuestInfo{}, err
 	}
-	info, err := r.Info()
-	if err != nil {
-		return GuestInfo{}, err
-	}
-	kernel, err := info.Release()
-	return GuestInfo{Release: kernel, Boot: time.Duration(info.BootNanoseconds())}, err
+	return readGuestInfo(r.Info())
 }
 
 // Stats reads the guest's counters.
@@ -192,6 +187,20 @@ func (c *Client) SyncClock(ctx context.Context, now time.Time) error {
 	r, err := future.Struct()
 	if err != nil {
 		return c.fault("set the clock", err)
+	}
+	return failureOf(r.Failure())
+}
+
+// ReportDenials has the guest append lines about refused connections to /run/agentvm/denials, where programs in it can
+// read them. When it returns without an error, they can, unless programs of the guest hinder it.
+func (c *Client) ReportDenials(ctx context.Context, lines []string) error {
+	future, release := c.supervisor.ReportDeny(ctx, func(call wire.Supervisor_reportDeny_Params) error {
+		return writeTexts(call.NewLines, lines)
+	})
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return c.fault("report denials", err)
 	}
 	return failureOf(r.Failure())
 }

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"math"
 	"time"
 
 	"capnproto.org/go/capnp/v3"
@@ -65,6 +66,9 @@ func (p StartParams) write(w wire.StartParams) error {
 	if err := writeTexts(w.NewEnv, p.Env); err != nil {
 		return err
 	}
+	if err := p.Network.write(w.NewNetwork); err != nil {
+		return err
+	}
 	mounts, err := w.NewMounts(int32(len(p.Mounts)))
 	if err != nil {
 		return err
@@ -98,6 +102,9 @@ func readStartParams(w wire.StartParams) (p StartParams, err error) {
 	if p.Env, err = readTexts(w.Env()); err != nil {
 		return p, err
 	}
+	if p.Network, err = readNetworkParams(w.Network()); err != nil {
+		return p, err
+	}
 	mounts, err := w.Mounts()
 	if err != nil {
 		return p, err
@@ -119,6 +126,58 @@ func readMount(w wire.Mount) (m Mount, err error) {
 	}
 	m.Target, err = w.Target()
 	return m, err
+}
+
+// write fills what create makes; nil stays null.
+func (p *NetworkParams) write(create func() (wire.NetworkParams, error)) error {
+	if p == nil {
+		return nil
+	}
+	w, err := create()
+	if err != nil {
+		return err
+	}
+	w.SetTimeoutMillis(uint32(min(max(p.Timeout.Milliseconds(), 0), math.MaxUint32)))
+	if err := w.SetDevice(p.Device); err != nil {
+		return err
+	}
+	return writeTexts(w.NewSearch, p.Search)
+}
+
+func readNetworkParams(w wire.NetworkParams, err error) (*NetworkParams, error) {
+	if err != nil || !w.IsValid() {
+		return nil, err
+	}
+	p := &NetworkParams{Timeout: time.Duration(w.TimeoutMillis()) * time.Millisecond}
+	if p.Device, err = w.Device(); err != nil {
+		return nil, err
+	}
+	p.Search, err = readTexts(w.Search())
+	return p, err
+}
+
+func (i GuestInfo) write(w wire.GuestInfo) error {
+	w.SetBootNanoseconds(uint64(i.Boot))
+	if err := w.SetRelease(i.Release); err != nil {
+		return err
+	}
+	return w.SetNetworkWarning(i.NetworkWarning)
+}
+
+// maxWarning bounds what a guest can say in GuestInfo.NetworkWarning.
+const maxWarning = 1 << 10
+
+func readGuestInfo(w wire.GuestInfo, err error) (i GuestInfo, _ error) {
+	if err != nil {
+		return i, err
+	}
+	i.Boot = time.Duration(w.BootNanoseconds())
+	if i.Release, err = w.Release(); err != nil {
+		return i, err
+	}
+	warning, err := w.NetworkWarningBytes()
+	i.NetworkWarning = string(warning[:min(len(warning), maxWarning)])
+	return i, err
 }
 
 func writeStats(w wire.Stats, s Stats) {

@@ -47,10 +47,12 @@ func (e *echo) Exec(_ context.Context, r Request) (Program, Delivery, error) {
 	return nil, Delivery{Stdout: []byte(strings.Join(r.Args, " ")), Stderr: r.Input, Exit: &ExitStatus{Code: 3}}, nil
 }
 
-func (e *echo) OpenShell(Request) (Commands, error) { return nil, syscall.ENOSYS }
-func (e *echo) Stats() (Stats, error)               { return Stats{MemoryTotal: 5, Load1: 0.5}, nil }
-func (e *echo) SetClock(t time.Time) error          { e.clock = t; return nil }
-func (e *echo) Shutdown() error                     { return syscall.EPERM }
+func (e *echo) OpenShell(Request) (Commands, error)    { return nil, syscall.ENOSYS }
+func (e *echo) Stats() (Stats, error)                  { return Stats{MemoryTotal: 5, Load1: 0.5}, nil }
+func (e *echo) Sockets(*SocketQuery) ([]Socket, error) { return nil, nil }
+func (e *echo) ReportDenials([]string) error           { return nil }
+func (e *echo) SetClock(t time.Time) error             { e.clock = t; return nil }
+func (e *echo) Shutdown() error                        { return syscall.EPERM }
 
 // forever is a Program that ends only when it is dropped.
 type forever struct{ released chan struct{} }
@@ -88,7 +90,7 @@ func TestClient(t *testing.T) {
 	}
 	now := time.Unix(1234567890, 987654321)
 	info, err := c.Start(t.Context(), StartParams{Time: now, Hostname: "h", Env: []string{"A=1"}, Mounts: []Mount{{Tag: "t", Target: "/m", ReadOnly: true, MessageSize: 9}}})
-	if err != nil || info != (GuestInfo{"6.12", time.Second}) {
+	if err != nil || info != (GuestInfo{Release: "6.12", Boot: time.Second}) {
 		t.Errorf("Start: %+v, %v", info, err)
 	}
 	if got := guest.started; !got.Time.Equal(now) || got.Hostname != "h" || got.Env[0] != "A=1" || got.Mounts[0] != (Mount{"t", "/m", true, 9}) {

@@ -2,8 +2,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
-	"io"
 	"log/slog"
 	"time"
 
@@ -16,6 +14,28 @@ type supervisor struct{ h Handler }
 // results is what every method's results have.
 type results interface {
 	NewFailure() (wire.Failure, error)
+}
+
+// open is how a method with parameters begins: the results to fill, and what read makes of the parameters.
+func open[R, W, P any](results func() (R, error), params func() (W, error), read func(W) (P, error)) (r R, p P, err error) {
+	if r, err = results(); err != nil {
+		return r, p, err
+	}
+	w, err := params()
+	if err != nil {
+		return r, p, err
+	}
+	p, err = read(w)
+	return r, p, err
+}
+
+// perform is a method whose only result is whether it failed.
+func perform[R results](results func() (R, error), do func() error) error {
+	r, err := results()
+	if err != nil {
+		return err
+	}
+	return reply(r, do())
 }
 
 // reply writes err, if any, into the results: only trouble with the message itself is an error of the call.
@@ -31,19 +51,15 @@ func reply(r results, err error) error {
 }
 
 func (s *supervisor) Start(_ context.Context, call wire.Supervisor_start) error {
-	r, err := call.AllocResults()
+	var sink wire.LogSink
+	r, p, err := open(call.AllocResults, call.Args().Params, func(w wire.StartParams) (StartParams, error) {
+		sink = w.Log()
+		return readStartParams(w)
+	})
 	if err != nil {
 		return err
 	}
-	w, err := call.Args().Params()
-	if err != nil {
-		return err
-	}
-	p, err := readStartParams(w)
-	if err != nil {
-		return err
-	}
-	info, err := s.h.Start(p, logTo(w.Log().AddRef()))
+	info, err := s.h.Start(p, logTo(sink.AddRef()))
 	if err != nil {
 		return reply(r, err)
 	}
@@ -51,8 +67,7 @@ func (s *supervisor) Start(_ context.Context, call wire.Supervisor_start) error 
 	if err != nil {
 		return err
 	}
-	out.SetBootNanoseconds(uint64(info.Boot))
-	return out.SetRelease(info.Release)
+	return info.write(out)
 }
 
 // logTo makes a function of the host's sink. It waits until the host has the message.
@@ -70,15 +85,7 @@ func logTo(sink wire.LogSink) func(slog.Level, string) {
 }
 
 func (s *supervisor) Exec(ctx context.Context, call wire.Supervisor_exec) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	w, err := call.Args().Params()
-	if err != nil {
-		return err
-	}
-	q, err := readRequest(w)
+	r, q, err := open(call.AllocResults, call.Args().Params, readRequest)
 	if err != nil {
 		return err
 	}
@@ -88,15 +95,7 @@ func (s *supervisor) Exec(ctx context.Context, call wire.Supervisor_exec) error 
 }
 
 func (s *supervisor) OpenShell(_ context.Context, call wire.Supervisor_openShell) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	w, err := call.Args().Params()
-	if err != nil {
-		return err
-	}
-	q, err := readRequest(w)
+	r, q, err := open(call.AllocResults, call.Args().Params, readRequest)
 	if err != nil {
 		return err
 	}
@@ -125,25 +124,38 @@ func (s *supervisor) PollStats(_ context.Context, call wire.Supervisor_pollStats
 	return nil
 }
 
-func (s *supervisor) SyncClock(_ context.Context, call wire.Supervisor_syncClock) error {
-	r, err := call.AllocResults()
+func (s *supervisor) Sockets(_ context.Context, call wire.Supervisor_sockets) error {
+	r, q, err := open(call.AllocResults, call.Args().Query, readSocketQuery)
 	if err != nil {
 		return err
 	}
+	call.Go() // it may look at every process
+	list, err := s.h.Sockets(q)
+	if err != nil {
+		return reply(r, err)
+	}
+	return writeSockets(r.NewSockets, list)
+}
+
+func (s *supervisor) ReportDeny(_ context.Context, call wire.Supervisor_reportDeny) error {
+	lines, err := readTexts(call.Args().Lines())
+	if err != nil {
+		return err
+	}
+	return perform(call.AllocResults, func() error { return s.h.ReportDenials(lines) })
+}
+
+func (s *supervisor) SyncClock(_ context.Context, call wire.Supervisor_syncClock) error {
 	t, err := call.Args().Time()
 	if err != nil {
 		return err
 	}
-	return reply(r, s.h.SetClock(readTime(t)))
+	return perform(call.AllocResults, func() error { return s.h.SetClock(readTime(t)) })
 }
 
 func (s *supervisor) PowerOff(_ context.Context, call wire.Supervisor_powerOff) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
 	call.Go()
-	return reply(r, s.h.Shutdown())
+	return perform(call.AllocResults, s.h.Shutdown)
 }
 
 // readRequest copies what outlives the call.
@@ -174,175 +186,3 @@ func readRequest(w wire.ExecParams) (q Request, err error) {
 	q.Hold = time.Duration(w.HoldMillis()) * time.Millisecond
 	return q, nil
 }
-
-// deliveryResults is what the results of exec and run share.
-type deliveryResults interface {
-	results
-	NewOutput() (wire.Output, error)
-	SetProcess(wire.Process) error
-}
-
-func deliver(r deliveryResults, p Program, d Delivery, err error) error {
-	if err != nil {
-		return reply(r, err)
-	}
-	w, err := r.NewOutput()
-	if err != nil {
-		return err
-	}
-	if err := d.write(w); err != nil {
-		return err
-	}
-	if p == nil {
-		return nil
-	}
-	return r.SetProcess(wire.Process_ServerToClient(&process{p}))
-}
-
-func (d Delivery) write(w wire.Output) error {
-	if len(d.Stdout) > 0 {
-		if err := w.SetStdout(d.Stdout); err != nil {
-			return err
-		}
-	}
-	if len(d.Stderr) > 0 {
-		if err := w.SetStderr(d.Stderr); err != nil {
-			return err
-		}
-	}
-	if d.Exit == nil {
-		return nil
-	}
-	w.SetShellEnded(d.Exit.ShellEnded)
-	e, err := w.NewExit()
-	if err != nil {
-		return err
-	}
-	e.SetSignal(uint8(d.Exit.Signal))
-	e.SetCode(uint8(d.Exit.Code))
-	if d.Exit.Cause == nil {
-		return nil
-	}
-	f, err := e.NewFailure()
-	if err != nil {
-		return err
-	}
-	return setFailure(f, d.Exit.Cause)
-}
-
-// process serves a Program.
-type process struct{ p Program }
-
-func (s *process) Poll(ctx context.Context, call wire.Process_poll) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	call.Go()
-	d, err := s.p.Poll(ctx)
-	if err != nil {
-		return err
-	}
-	w, err := r.NewOutput()
-	if err != nil {
-		return err
-	}
-	return d.write(w)
-}
-
-func (s *process) Signal(_ context.Context, call wire.Process_signal) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	return reply(r, s.p.Signal(int(call.Args().Number())))
-}
-
-func (s *process) Kill(_ context.Context, call wire.Process_kill) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	return reply(r, s.p.Kill())
-}
-
-func (s *process) Resize(_ context.Context, call wire.Process_resize) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	size, err := call.Args().Size()
-	if err != nil {
-		return err
-	}
-	return reply(r, s.p.Resize(Size{size.Columns(), size.Rows()}))
-}
-
-// Shutdown is called when the host has dropped the capability.
-func (s *process) Shutdown() { s.p.Release() }
-
-// shell serves Commands.
-type shell struct{ c Commands }
-
-func (s *shell) Run(ctx context.Context, call wire.Shell_run) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	w, err := call.Args().Params()
-	if err != nil {
-		return err
-	}
-	var q Request
-	if q.Line, err = w.Command(); err != nil {
-		return err
-	}
-	if q.Input, err = copyData(w.Input()); err != nil {
-		return err
-	}
-	q.Stdin = newInput(w.Stdin())
-	q.Hold = time.Duration(w.HoldMillis()) * time.Millisecond
-	call.Go()
-	p, d, err := s.c.Run(ctx, q)
-	return deliver(r, p, d, err)
-}
-
-func (s *shell) Shutdown() { s.c.Release() }
-
-// Input is the host's end of a program's standard input, seen from the guest.
-type Input struct{ remote wire.Stdin }
-
-func newInput(remote wire.Stdin) *Input {
-	if !remote.IsValid() {
-		return nil
-	}
-	return &Input{remote.AddRef()}
-}
-
-// Read asks the host for up to len(b) bytes and waits for at least one. io.EOF comes alone or with the last bytes.
-func (in *Input) Read(ctx context.Context, b []byte) (int, error) {
-	future, release := in.remote.Read(ctx, func(w wire.Stdin_read_Params) error {
-		w.SetMax(uint32(min(len(b), maxChunk)))
-		return nil
-	})
-	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return 0, err
-	}
-	data, err := r.Data()
-	if err != nil {
-		return 0, err
-	}
-	if len(data) > len(b) {
-		return 0, errors.New("host sent more than was asked for")
-	}
-	n := copy(b, data)
-	if r.End() {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-// Close tells the host that nothing more will be read.
-func (in *Input) Close() { in.remote.Release() }

@@ -21,12 +21,24 @@ type StartParams struct {
 	Env             []string  // KEY=VALUE, below each program's own Env
 	Mounts          []Mount
 	NoNewPrivileges bool // set-user-ID bits have no effect in the guest
+	// Network has the guest configure its network card before Start returns; nil: it is left alone.
+	Network *NetworkParams
+}
+
+// NetworkParams tells the guest how to configure its network card: by DHCP, and IPv6 by router advertisements.
+type NetworkParams struct {
+	Device  string        // empty: eth0
+	Search  []string      // search domains for resolv.conf, before those that DHCP names
+	Timeout time.Duration // how long Start may wait for DHCP, in steps of 1 ms; 0: 3 s
 }
 
 // GuestInfo is the guest's answer to Start.
 type GuestInfo struct {
 	Release string        // kernel release, as uname -r prints it
 	Boot    time.Duration // kernel entry to this answer, by the guest's clock
+	// NetworkWarning says what of StartParams.Network could not be done, at most 1 KiB of text in the guest's words; empty:
+	// all was. A VM without its network still runs.
+	NetworkWarning string
 }
 
 // Size is a terminal's size in character cells.

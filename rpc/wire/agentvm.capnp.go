@@ -135,6 +135,46 @@ func (c Supervisor) PowerOff(ctx context.Context, params func(Supervisor_powerOf
 
 }
 
+func (c Supervisor) Sockets(ctx context.Context, params func(Supervisor_sockets_Params) error) (Supervisor_sockets_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      6,
+			InterfaceName: "agentvm.capnp:Supervisor",
+			MethodName:    "sockets",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_sockets_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Supervisor_sockets_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Supervisor) ReportDeny(ctx context.Context, params func(Supervisor_reportDeny_Params) error) (Supervisor_reportDeny_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      7,
+			InterfaceName: "agentvm.capnp:Supervisor",
+			MethodName:    "reportDeny",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_reportDeny_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Supervisor_reportDeny_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Supervisor) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -219,6 +259,10 @@ type Supervisor_Server interface {
 	SyncClock(context.Context, Supervisor_syncClock) error
 
 	PowerOff(context.Context, Supervisor_powerOff) error
+
+	Sockets(context.Context, Supervisor_sockets) error
+
+	ReportDeny(context.Context, Supervisor_reportDeny) error
 }
 
 // Supervisor_NewServer creates a new Server from an implementation of Supervisor_Server.
@@ -237,7 +281,7 @@ func Supervisor_ServerToClient(s Supervisor_Server) Supervisor {
 // This can be used to create a more complicated Server.
 func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 6)
+		methods = make([]server.Method, 0, 8)
 	}
 
 	methods = append(methods, server.Method{
@@ -309,6 +353,30 @@ func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.M
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.PowerOff(ctx, Supervisor_powerOff{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      6,
+			InterfaceName: "agentvm.capnp:Supervisor",
+			MethodName:    "sockets",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Sockets(ctx, Supervisor_sockets{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      7,
+			InterfaceName: "agentvm.capnp:Supervisor",
+			MethodName:    "reportDeny",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.ReportDeny(ctx, Supervisor_reportDeny{call})
 		},
 	})
 
@@ -415,6 +483,40 @@ func (c Supervisor_powerOff) Args() Supervisor_powerOff_Params {
 func (c Supervisor_powerOff) AllocResults() (Supervisor_powerOff_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
 	return Supervisor_powerOff_Results(r), err
+}
+
+// Supervisor_sockets holds the state for a server call to Supervisor.sockets.
+// See server.Call for documentation.
+type Supervisor_sockets struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Supervisor_sockets) Args() Supervisor_sockets_Params {
+	return Supervisor_sockets_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Supervisor_sockets) AllocResults() (Supervisor_sockets_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_sockets_Results(r), err
+}
+
+// Supervisor_reportDeny holds the state for a server call to Supervisor.reportDeny.
+// See server.Call for documentation.
+type Supervisor_reportDeny struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Supervisor_reportDeny) Args() Supervisor_reportDeny_Params {
+	return Supervisor_reportDeny_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Supervisor_reportDeny) AllocResults() (Supervisor_reportDeny_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_reportDeny_Results(r), err
 }
 
 // Supervisor_List is a list of Supervisor.
@@ -1528,6 +1630,370 @@ func (f Supervisor_powerOff_Results_Future) Struct() (Supervisor_powerOff_Result
 	return Supervisor_powerOff_Results(p.Struct()), err
 }
 func (p Supervisor_powerOff_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Supervisor_sockets_Params capnp.Struct
+
+// Supervisor_sockets_Params_TypeID is the unique identifier for the type Supervisor_sockets_Params.
+const Supervisor_sockets_Params_TypeID = 0x81fb97410eee1c98
+
+func NewSupervisor_sockets_Params(s *capnp.Segment) (Supervisor_sockets_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_sockets_Params(st), err
+}
+
+func NewRootSupervisor_sockets_Params(s *capnp.Segment) (Supervisor_sockets_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_sockets_Params(st), err
+}
+
+func ReadRootSupervisor_sockets_Params(msg *capnp.Message) (Supervisor_sockets_Params, error) {
+	root, err := msg.Root()
+	return Supervisor_sockets_Params(root.Struct()), err
+}
+
+func (s Supervisor_sockets_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_sockets_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_sockets_Params {
+	return Supervisor_sockets_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_sockets_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_sockets_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_sockets_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_sockets_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_sockets_Params) Query() (SocketQuery, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return SocketQuery(p.Struct()), err
+}
+
+func (s Supervisor_sockets_Params) HasQuery() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_sockets_Params) SetQuery(v SocketQuery) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewQuery sets the query field to a newly
+// allocated SocketQuery struct, preferring placement in s's segment.
+func (s Supervisor_sockets_Params) NewQuery() (SocketQuery, error) {
+	ss, err := NewSocketQuery(capnp.Struct(s).Segment())
+	if err != nil {
+		return SocketQuery{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_sockets_Params_List is a list of Supervisor_sockets_Params.
+type Supervisor_sockets_Params_List = capnp.StructList[Supervisor_sockets_Params]
+
+// NewSupervisor_sockets_Params creates a new list of Supervisor_sockets_Params.
+func NewSupervisor_sockets_Params_List(s *capnp.Segment, sz int32) (Supervisor_sockets_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_sockets_Params](l), err
+}
+
+// Supervisor_sockets_Params_Future is a wrapper for a Supervisor_sockets_Params promised by a client call.
+type Supervisor_sockets_Params_Future struct{ *capnp.Future }
+
+func (f Supervisor_sockets_Params_Future) Struct() (Supervisor_sockets_Params, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_sockets_Params(p.Struct()), err
+}
+func (p Supervisor_sockets_Params_Future) Query() SocketQuery_Future {
+	return SocketQuery_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Supervisor_sockets_Results capnp.Struct
+
+// Supervisor_sockets_Results_TypeID is the unique identifier for the type Supervisor_sockets_Results.
+const Supervisor_sockets_Results_TypeID = 0xef82580df5d74f3b
+
+func NewSupervisor_sockets_Results(s *capnp.Segment) (Supervisor_sockets_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_sockets_Results(st), err
+}
+
+func NewRootSupervisor_sockets_Results(s *capnp.Segment) (Supervisor_sockets_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_sockets_Results(st), err
+}
+
+func ReadRootSupervisor_sockets_Results(msg *capnp.Message) (Supervisor_sockets_Results, error) {
+	root, err := msg.Root()
+	return Supervisor_sockets_Results(root.Struct()), err
+}
+
+func (s Supervisor_sockets_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_sockets_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_sockets_Results {
+	return Supervisor_sockets_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_sockets_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_sockets_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_sockets_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_sockets_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_sockets_Results) Sockets() (Socket_List, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Socket_List(p.List()), err
+}
+
+func (s Supervisor_sockets_Results) HasSockets() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_sockets_Results) SetSockets(v Socket_List) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewSockets sets the sockets field to a newly
+// allocated Socket_List, preferring placement in s's segment.
+func (s Supervisor_sockets_Results) NewSockets(n int32) (Socket_List, error) {
+	l, err := NewSocket_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return Socket_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Supervisor_sockets_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Supervisor_sockets_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Supervisor_sockets_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Supervisor_sockets_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_sockets_Results_List is a list of Supervisor_sockets_Results.
+type Supervisor_sockets_Results_List = capnp.StructList[Supervisor_sockets_Results]
+
+// NewSupervisor_sockets_Results creates a new list of Supervisor_sockets_Results.
+func NewSupervisor_sockets_Results_List(s *capnp.Segment, sz int32) (Supervisor_sockets_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Supervisor_sockets_Results](l), err
+}
+
+// Supervisor_sockets_Results_Future is a wrapper for a Supervisor_sockets_Results promised by a client call.
+type Supervisor_sockets_Results_Future struct{ *capnp.Future }
+
+func (f Supervisor_sockets_Results_Future) Struct() (Supervisor_sockets_Results, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_sockets_Results(p.Struct()), err
+}
+func (p Supervisor_sockets_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Supervisor_reportDeny_Params capnp.Struct
+
+// Supervisor_reportDeny_Params_TypeID is the unique identifier for the type Supervisor_reportDeny_Params.
+const Supervisor_reportDeny_Params_TypeID = 0xa5a9365008c775a8
+
+func NewSupervisor_reportDeny_Params(s *capnp.Segment) (Supervisor_reportDeny_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_reportDeny_Params(st), err
+}
+
+func NewRootSupervisor_reportDeny_Params(s *capnp.Segment) (Supervisor_reportDeny_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_reportDeny_Params(st), err
+}
+
+func ReadRootSupervisor_reportDeny_Params(msg *capnp.Message) (Supervisor_reportDeny_Params, error) {
+	root, err := msg.Root()
+	return Supervisor_reportDeny_Params(root.Struct()), err
+}
+
+func (s Supervisor_reportDeny_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_reportDeny_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_reportDeny_Params {
+	return Supervisor_reportDeny_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_reportDeny_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_reportDeny_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_reportDeny_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_reportDeny_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_reportDeny_Params) Lines() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return capnp.TextList(p.List()), err
+}
+
+func (s Supervisor_reportDeny_Params) HasLines() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_reportDeny_Params) SetLines(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewLines sets the lines field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s Supervisor_reportDeny_Params) NewLines(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+
+// Supervisor_reportDeny_Params_List is a list of Supervisor_reportDeny_Params.
+type Supervisor_reportDeny_Params_List = capnp.StructList[Supervisor_reportDeny_Params]
+
+// NewSupervisor_reportDeny_Params creates a new list of Supervisor_reportDeny_Params.
+func NewSupervisor_reportDeny_Params_List(s *capnp.Segment, sz int32) (Supervisor_reportDeny_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_reportDeny_Params](l), err
+}
+
+// Supervisor_reportDeny_Params_Future is a wrapper for a Supervisor_reportDeny_Params promised by a client call.
+type Supervisor_reportDeny_Params_Future struct{ *capnp.Future }
+
+func (f Supervisor_reportDeny_Params_Future) Struct() (Supervisor_reportDeny_Params, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_reportDeny_Params(p.Struct()), err
+}
+
+type Supervisor_reportDeny_Results capnp.Struct
+
+// Supervisor_reportDeny_Results_TypeID is the unique identifier for the type Supervisor_reportDeny_Results.
+const Supervisor_reportDeny_Results_TypeID = 0xeea66ca7591025bf
+
+func NewSupervisor_reportDeny_Results(s *capnp.Segment) (Supervisor_reportDeny_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_reportDeny_Results(st), err
+}
+
+func NewRootSupervisor_reportDeny_Results(s *capnp.Segment) (Supervisor_reportDeny_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_reportDeny_Results(st), err
+}
+
+func ReadRootSupervisor_reportDeny_Results(msg *capnp.Message) (Supervisor_reportDeny_Results, error) {
+	root, err := msg.Root()
+	return Supervisor_reportDeny_Results(root.Struct()), err
+}
+
+func (s Supervisor_reportDeny_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_reportDeny_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_reportDeny_Results {
+	return Supervisor_reportDeny_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_reportDeny_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_reportDeny_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_reportDeny_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_reportDeny_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_reportDeny_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Supervisor_reportDeny_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_reportDeny_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Supervisor_reportDeny_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_reportDeny_Results_List is a list of Supervisor_reportDeny_Results.
+type Supervisor_reportDeny_Results_List = capnp.StructList[Supervisor_reportDeny_Results]
+
+// NewSupervisor_reportDeny_Results creates a new list of Supervisor_reportDeny_Results.
+func NewSupervisor_reportDeny_Results_List(s *capnp.Segment, sz int32) (Supervisor_reportDeny_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_reportDeny_Results](l), err
+}
+
+// Supervisor_reportDeny_Results_Future is a wrapper for a Supervisor_reportDeny_Results promised by a client call.
+type Supervisor_reportDeny_Results_Future struct{ *capnp.Future }
+
+func (f Supervisor_reportDeny_Results_Future) Struct() (Supervisor_reportDeny_Results, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_reportDeny_Results(p.Struct()), err
+}
+func (p Supervisor_reportDeny_Results_Future) Failure() Failure_Future {
 	return Failure_Future{Future: p.Future.Field(0, nil)}
 }
 
@@ -3779,12 +4245,12 @@ type StartParams capnp.Struct
 const StartParams_TypeID = 0xfa74f359e8cf6c3e
 
 func NewStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 5})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 6})
 	return StartParams(st), err
 }
 
 func NewRootStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 5})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 6})
 	return StartParams(st), err
 }
 
@@ -3929,12 +4395,36 @@ func (s StartParams) SetLog(v LogSink) error {
 	return capnp.Struct(s).SetPtr(4, in.ToPtr())
 }
 
+func (s StartParams) Network() (NetworkParams, error) {
+	p, err := capnp.Struct(s).Ptr(5)
+	return NetworkParams(p.Struct()), err
+}
+
+func (s StartParams) HasNetwork() bool {
+	return capnp.Struct(s).HasPtr(5)
+}
+
+func (s StartParams) SetNetwork(v NetworkParams) error {
+	return capnp.Struct(s).SetPtr(5, capnp.Struct(v).ToPtr())
+}
+
+// NewNetwork sets the network field to a newly
+// allocated NetworkParams struct, preferring placement in s's segment.
+func (s StartParams) NewNetwork() (NetworkParams, error) {
+	ss, err := NewNetworkParams(capnp.Struct(s).Segment())
+	if err != nil {
+		return NetworkParams{}, err
+	}
+	err = capnp.Struct(s).SetPtr(5, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
 // StartParams_List is a list of StartParams.
 type StartParams_List = capnp.StructList[StartParams]
 
 // NewStartParams creates a new list of StartParams.
 func NewStartParams_List(s *capnp.Segment, sz int32) (StartParams_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 5}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 6}, sz)
 	return capnp.StructList[StartParams](l), err
 }
 
@@ -3952,18 +4442,130 @@ func (p StartParams_Future) Log() LogSink {
 	return LogSink(p.Future.Field(4, nil).Client())
 }
 
+func (p StartParams_Future) Network() NetworkParams_Future {
+	return NetworkParams_Future{Future: p.Future.Field(5, nil)}
+}
+
+type NetworkParams capnp.Struct
+
+// NetworkParams_TypeID is the unique identifier for the type NetworkParams.
+const NetworkParams_TypeID = 0x8833eb2ee5e51c9d
+
+func NewNetworkParams(s *capnp.Segment) (NetworkParams, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return NetworkParams(st), err
+}
+
+func NewRootNetworkParams(s *capnp.Segment) (NetworkParams, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return NetworkParams(st), err
+}
+
+func ReadRootNetworkParams(msg *capnp.Message) (NetworkParams, error) {
+	root, err := msg.Root()
+	return NetworkParams(root.Struct()), err
+}
+
+func (s NetworkParams) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (NetworkParams) DecodeFromPtr(p capnp.Ptr) NetworkParams {
+	return NetworkParams(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s NetworkParams) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s NetworkParams) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s NetworkParams) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s NetworkParams) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s NetworkParams) Device() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s NetworkParams) HasDevice() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s NetworkParams) DeviceBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s NetworkParams) SetDevice(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s NetworkParams) Search() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return capnp.TextList(p.List()), err
+}
+
+func (s NetworkParams) HasSearch() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s NetworkParams) SetSearch(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(1, v.ToPtr())
+}
+
+// NewSearch sets the search field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s NetworkParams) NewSearch(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, l.ToPtr())
+	return l, err
+}
+func (s NetworkParams) TimeoutMillis() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s NetworkParams) SetTimeoutMillis(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+// NetworkParams_List is a list of NetworkParams.
+type NetworkParams_List = capnp.StructList[NetworkParams]
+
+// NewNetworkParams creates a new list of NetworkParams.
+func NewNetworkParams_List(s *capnp.Segment, sz int32) (NetworkParams_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[NetworkParams](l), err
+}
+
+// NetworkParams_Future is a wrapper for a NetworkParams promised by a client call.
+type NetworkParams_Future struct{ *capnp.Future }
+
+func (f NetworkParams_Future) Struct() (NetworkParams, error) {
+	p, err := f.Future.Ptr()
+	return NetworkParams(p.Struct()), err
+}
+
 type GuestInfo capnp.Struct
 
 // GuestInfo_TypeID is the unique identifier for the type GuestInfo.
 const GuestInfo_TypeID = 0x8ebe07905a63c48e
 
 func NewGuestInfo(s *capnp.Segment) (GuestInfo, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
 	return GuestInfo(st), err
 }
 
 func NewRootGuestInfo(s *capnp.Segment) (GuestInfo, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
 	return GuestInfo(st), err
 }
 
@@ -4020,12 +4622,30 @@ func (s GuestInfo) SetBootNanoseconds(v uint64) {
 	capnp.Struct(s).SetUint64(0, v)
 }
 
+func (s GuestInfo) NetworkWarning() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s GuestInfo) HasNetworkWarning() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s GuestInfo) NetworkWarningBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s GuestInfo) SetNetworkWarning(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
 // GuestInfo_List is a list of GuestInfo.
 type GuestInfo_List = capnp.StructList[GuestInfo]
 
 // NewGuestInfo creates a new list of GuestInfo.
 func NewGuestInfo_List(s *capnp.Segment, sz int32) (GuestInfo_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
 	return capnp.StructList[GuestInfo](l), err
 }
 
@@ -4765,6 +5385,414 @@ type Stats_Future struct{ *capnp.Future }
 func (f Stats_Future) Struct() (Stats, error) {
 	p, err := f.Future.Ptr()
 	return Stats(p.Struct()), err
+}
+
+type Transport uint16
+
+// Transport_TypeID is the unique identifier for the type Transport.
+const Transport_TypeID = 0xff6b7c65311602f2
+
+// Values of Transport.
+const (
+	Transport_tcp Transport = 0
+	Transport_udp Transport = 1
+)
+
+// String returns the enum's constant name.
+func (c Transport) String() string {
+	switch c {
+	case Transport_tcp:
+		return "tcp"
+	case Transport_udp:
+		return "udp"
+
+	default:
+		return ""
+	}
+}
+
+// TransportFromString returns the enum value with a name,
+// or the zero value if there's no such value.
+func TransportFromString(c string) Transport {
+	switch c {
+	case "tcp":
+		return Transport_tcp
+	case "udp":
+		return Transport_udp
+
+	default:
+		return 0
+	}
+}
+
+type Transport_List = capnp.EnumList[Transport]
+
+func NewTransport_List(s *capnp.Segment, sz int32) (Transport_List, error) {
+	return capnp.NewEnumList[Transport](s, sz)
+}
+
+type Endpoint capnp.Struct
+
+// Endpoint_TypeID is the unique identifier for the type Endpoint.
+const Endpoint_TypeID = 0xdbd9fef4341fcd00
+
+func NewEndpoint(s *capnp.Segment) (Endpoint, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Endpoint(st), err
+}
+
+func NewRootEndpoint(s *capnp.Segment) (Endpoint, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Endpoint(st), err
+}
+
+func ReadRootEndpoint(msg *capnp.Message) (Endpoint, error) {
+	root, err := msg.Root()
+	return Endpoint(root.Struct()), err
+}
+
+func (s Endpoint) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Endpoint) DecodeFromPtr(p capnp.Ptr) Endpoint {
+	return Endpoint(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Endpoint) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Endpoint) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Endpoint) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Endpoint) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Endpoint) Address() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Endpoint) HasAddress() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Endpoint) SetAddress(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Endpoint) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s Endpoint) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+// Endpoint_List is a list of Endpoint.
+type Endpoint_List = capnp.StructList[Endpoint]
+
+// NewEndpoint creates a new list of Endpoint.
+func NewEndpoint_List(s *capnp.Segment, sz int32) (Endpoint_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Endpoint](l), err
+}
+
+// Endpoint_Future is a wrapper for a Endpoint promised by a client call.
+type Endpoint_Future struct{ *capnp.Future }
+
+func (f Endpoint_Future) Struct() (Endpoint, error) {
+	p, err := f.Future.Ptr()
+	return Endpoint(p.Struct()), err
+}
+
+type SocketQuery capnp.Struct
+
+// SocketQuery_TypeID is the unique identifier for the type SocketQuery.
+const SocketQuery_TypeID = 0xbec29931b8c1a272
+
+func NewSocketQuery(s *capnp.Segment) (SocketQuery, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return SocketQuery(st), err
+}
+
+func NewRootSocketQuery(s *capnp.Segment) (SocketQuery, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return SocketQuery(st), err
+}
+
+func ReadRootSocketQuery(msg *capnp.Message) (SocketQuery, error) {
+	root, err := msg.Root()
+	return SocketQuery(root.Struct()), err
+}
+
+func (s SocketQuery) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (SocketQuery) DecodeFromPtr(p capnp.Ptr) SocketQuery {
+	return SocketQuery(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s SocketQuery) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s SocketQuery) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s SocketQuery) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s SocketQuery) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s SocketQuery) Transport() Transport {
+	return Transport(capnp.Struct(s).Uint16(0))
+}
+
+func (s SocketQuery) SetTransport(v Transport) {
+	capnp.Struct(s).SetUint16(0, uint16(v))
+}
+
+func (s SocketQuery) Local() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Endpoint(p.Struct()), err
+}
+
+func (s SocketQuery) HasLocal() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s SocketQuery) SetLocal(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewLocal sets the local field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s SocketQuery) NewLocal() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s SocketQuery) Remote() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Endpoint(p.Struct()), err
+}
+
+func (s SocketQuery) HasRemote() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s SocketQuery) SetRemote(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewRemote sets the remote field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s SocketQuery) NewRemote() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// SocketQuery_List is a list of SocketQuery.
+type SocketQuery_List = capnp.StructList[SocketQuery]
+
+// NewSocketQuery creates a new list of SocketQuery.
+func NewSocketQuery_List(s *capnp.Segment, sz int32) (SocketQuery_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[SocketQuery](l), err
+}
+
+// SocketQuery_Future is a wrapper for a SocketQuery promised by a client call.
+type SocketQuery_Future struct{ *capnp.Future }
+
+func (f SocketQuery_Future) Struct() (SocketQuery, error) {
+	p, err := f.Future.Ptr()
+	return SocketQuery(p.Struct()), err
+}
+func (p SocketQuery_Future) Local() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(0, nil)}
+}
+func (p SocketQuery_Future) Remote() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Socket capnp.Struct
+
+// Socket_TypeID is the unique identifier for the type Socket.
+const Socket_TypeID = 0xfa54c7130d0f628f
+
+func NewSocket(s *capnp.Segment) (Socket, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3})
+	return Socket(st), err
+}
+
+func NewRootSocket(s *capnp.Segment) (Socket, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3})
+	return Socket(st), err
+}
+
+func ReadRootSocket(msg *capnp.Message) (Socket, error) {
+	root, err := msg.Root()
+	return Socket(root.Struct()), err
+}
+
+func (s Socket) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Socket) DecodeFromPtr(p capnp.Ptr) Socket {
+	return Socket(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Socket) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Socket) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Socket) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Socket) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Socket) Transport() Transport {
+	return Transport(capnp.Struct(s).Uint16(0))
+}
+
+func (s Socket) SetTransport(v Transport) {
+	capnp.Struct(s).SetUint16(0, uint16(v))
+}
+
+func (s Socket) Local() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Endpoint(p.Struct()), err
+}
+
+func (s Socket) HasLocal() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Socket) SetLocal(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewLocal sets the local field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s Socket) NewLocal() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Socket) Remote() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Endpoint(p.Struct()), err
+}
+
+func (s Socket) HasRemote() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Socket) SetRemote(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewRemote sets the remote field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s Socket) NewRemote() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Socket) State() uint8 {
+	return capnp.Struct(s).Uint8(2)
+}
+
+func (s Socket) SetState(v uint8) {
+	capnp.Struct(s).SetUint8(2, v)
+}
+
+func (s Socket) Uid() uint32 {
+	return capnp.Struct(s).Uint32(4)
+}
+
+func (s Socket) SetUid(v uint32) {
+	capnp.Struct(s).SetUint32(4, v)
+}
+
+func (s Socket) Pid() uint32 {
+	return capnp.Struct(s).Uint32(8)
+}
+
+func (s Socket) SetPid(v uint32) {
+	capnp.Struct(s).SetUint32(8, v)
+}
+
+func (s Socket) Process() (string, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return p.Text(), err
+}
+
+func (s Socket) HasProcess() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Socket) ProcessBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return p.TextBytes(), err
+}
+
+func (s Socket) SetProcess(v string) error {
+	return capnp.Struct(s).SetText(2, v)
+}
+
+// Socket_List is a list of Socket.
+type Socket_List = capnp.StructList[Socket]
+
+// NewSocket creates a new list of Socket.
+func NewSocket_List(s *capnp.Segment, sz int32) (Socket_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3}, sz)
+	return capnp.StructList[Socket](l), err
+}
+
+// Socket_Future is a wrapper for a Socket promised by a client call.
+type Socket_Future struct{ *capnp.Future }
+
+func (f Socket_Future) Struct() (Socket, error) {
+	p, err := f.Future.Ptr()
+	return Socket(p.Struct()), err
+}
+func (p Socket_Future) Local() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Socket_Future) Remote() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(1, nil)}
 }
 
 type FailureKind uint16

@@ -1,0 +1,207 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"agentvm/rpc/wire"
+)
+
+// MaxSockets bounds the answer of Client.Sockets.
+const MaxSockets = 4096
+
+// maxProcessName is more than the 15 bytes of a Linux process name, and little enough to be told by a hostile guest.
+const maxProcessName = 64
+
+// Socket is a TCP or UDP socket in the guest, as its kernel sees it. Everything in it is the guest's word.
+type Socket struct {
+	Network string // "tcp" or "udp"
+	// Local and Remote have IPv4 addresses as such, also where the socket is an IPv6 one. Remote is the unspecified address
+	// and port 0 when the socket is not connected.
+	Local, Remote netip.AddrPort
+	State         SocketState
+	UID           uint32
+	PID           int    // 0: no process has it, or the one that had it has ended
+	Process       string // the kernel's short name of PID, at most 15 bytes of anything
+}
+
+// SocketQuery names one socket by what its packets carry. A TCP socket is found by both ends; a listener, or a UDP socket that
+// is not connected, by a Remote of the zero value.
+type SocketQuery struct {
+	Network       string // "tcp" or "udp"
+	Local, Remote netip.AddrPort
+}
+
+// SocketState is Linux's number of a TCP state (include/net/tcp_states.h), also used for UDP: Established when connected,
+// else Closed.
+type SocketState uint8
+
+// The states that callers ask for; String knows all.
+const (
+	SocketEstablished SocketState = 1
+	SocketClosed      SocketState = 7
+	SocketListen      SocketState = 10
+)
+
+// String is the state's name of RFC 9293 section 3.3.2, with underscores.
+func (s SocketState) String() string {
+	names := [...]string{
+		1: "ESTABLISHED", "SYN_SENT", "SYN_RECEIVED", "FIN_WAIT_1", "FIN_WAIT_2", "TIME_WAIT", "CLOSED", "CLOSE_WAIT",
+		"LAST_ACK", "LISTEN", "CLOSING", "SYN_RECEIVED",
+	}
+	if int(s) < len(names) && s > 0 {
+		return names[s]
+	}
+	return fmt.Sprintf("STATE_%d", uint8(s))
+}
+
+// Sockets lists the guest's TCP and UDP sockets, listeners among them, at most MaxSockets, in no order.
+func (c *Client) Sockets(ctx context.Context) ([]Socket, error) { return c.sockets(ctx, nil) }
+
+// FindSocket looks for one socket; ok is false when the guest has none like it. It costs the guest less than Sockets.
+func (c *Client) FindSocket(ctx context.Context, q SocketQuery) (s Socket, ok bool, err error) {
+	list, err := c.sockets(ctx, &q)
+	if err != nil || len(list) == 0 {
+		return Socket{}, false, err
+	}
+	return list[0], true, nil
+}
+
+func (c *Client) sockets(ctx context.Context, q *SocketQuery) ([]Socket, error) {
+	future, release := c.supervisor.Sockets(ctx, func(call wire.Supervisor_sockets_Params) error {
+		return q.write(call.NewQuery)
+	})
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return nil, c.fault("list sockets", err)
+	}
+	if err := failureOf(r.Failure()); err != nil {
+		return nil, err
+	}
+	return readSockets(r.Sockets())
+}
+
+func (q *SocketQuery) write(create func() (wire.SocketQuery, error)) error {
+	if q == nil {
+		return nil
+	}
+	w, err := create()
+	if err != nil {
+		return err
+	}
+	w.SetTransport(transportOf(q.Network))
+	if err := writeEndpoint(w.NewLocal, q.Local); err != nil {
+		return err
+	}
+	return writeEndpoint(w.NewRemote, q.Remote)
+}
+
+func readSocketQuery(w wire.SocketQuery) (*SocketQuery, error) {
+	if !w.IsValid() {
+		return nil, nil
+	}
+	q := &SocketQuery{Network: w.Transport().String()}
+	var err error
+	if q.Local, err = readEndpoint(w.Local()); err != nil {
+		return nil, err
+	}
+	q.Remote, err = readEndpoint(w.Remote())
+	return q, err
+}
+
+func transportOf(network string) wire.Transport {
+	if network == "udp" {
+		return wire.Transport_udp
+	}
+	return wire.Transport_tcp
+}
+
+// writeEndpoint leaves an invalid address null.
+func writeEndpoint(create func() (wire.Endpoint, error), a netip.AddrPort) error {
+	if !a.IsValid() {
+		return nil
+	}
+	w, err := create()
+	if err != nil {
+		return err
+	}
+	w.SetPort(a.Port())
+	return w.SetAddress(a.Addr().AsSlice())
+}
+
+func readEndpoint(w wire.Endpoint, err error) (netip.AddrPort, error) {
+	if err != nil || !w.IsValid() {
+		return netip.AddrPort{}, err
+	}
+	b, err := w.Address()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	address, ok := netip.AddrFromSlice(b)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("network address of %d bytes", len(b))
+	}
+	return netip.AddrPortFrom(address.Unmap(), w.Port()), nil
+}
+
+func writeSockets(create func(int32) (wire.Socket_List, error), sockets []Socket) error {
+	sockets = sockets[:min(len(sockets), MaxSockets)]
+	list, err := create(int32(len(sockets)))
+	if err != nil {
+		return err
+	}
+	for i, s := range sockets {
+		if err := s.write(list.At(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s Socket) write(w wire.Socket) error {
+	w.SetTransport(transportOf(s.Network))
+	w.SetState(uint8(s.State))
+	w.SetUid(s.UID)
+	w.SetPid(uint32(s.PID))
+	if err := writeEndpoint(w.NewLocal, s.Local); err != nil {
+		return err
+	}
+	if err := writeEndpoint(w.NewRemote, s.Remote); err != nil {
+		return err
+	}
+	return w.SetProcess(s.Process)
+}
+
+func readSockets(list wire.Socket_List, err error) ([]Socket, error) {
+	if err != nil {
+		return nil, err
+	}
+	if list.Len() > MaxSockets {
+		return nil, fmt.Errorf("the guest lists %d sockets (limit %d)", list.Len(), MaxSockets)
+	}
+	sockets := make([]Socket, list.Len())
+	for i := range sockets {
+		if sockets[i], err = readSocket(list.At(i)); err != nil {
+			return nil, err
+		}
+	}
+	return sockets, nil
+}
+
+func readSocket(w wire.Socket) (s Socket, err error) {
+	s.Network, s.State, s.UID, s.PID = "tcp", SocketState(w.State()), w.Uid(), int(w.Pid())
+	if w.Transport() == wire.Transport_udp {
+		s.Network = "udp"
+	}
+	if s.Local, err = readEndpoint(w.Local()); err != nil {
+		return s, err
+	}
+	if s.Remote, err = readEndpoint(w.Remote()); err != nil {
+		return s, err
+	}
+	name, err := w.ProcessBytes()
+	s.Process = string(name[:min(len(name), maxProcessName)])
+	return s, err
+}
