@@ -31,6 +31,8 @@ type Supervisor struct {
 	programs map[*program]struct{}
 	shells   int
 	log      func(slog.Level, string)
+	// disconnect ends the renewal of the network's lease.
+	disconnect func()
 }
 
 // New returns a supervisor for this process. Close frees it.
@@ -43,7 +45,7 @@ func New() (*Supervisor, error) {
 		reaper: newReaper(), groups: newGroups(groupRoot), null: null,
 		users:    accounts{passwd: "/etc/passwd", group: "/etc/group"},
 		files:    files{open: make(map[*os.File]struct{})},
-		programs: make(map[*program]struct{}),
+		programs: make(map[*program]struct{}), disconnect: func() {},
 	}, nil
 }
 
@@ -53,6 +55,7 @@ func (s *Supervisor) Close() error {
 	for p := range s.programs {
 		p.Release()
 	}
+	s.disconnect()
 	s.mu.Unlock()
 	s.reaper.close()
 	s.tasks.Wait()
@@ -81,12 +84,16 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 			return rpc.GuestInfo{}, err
 		}
 	}
+	connected := s.connect(p.Network)
 	for _, m := range p.Mounts {
 		if err := mountShare(m); err != nil {
 			return rpc.GuestInfo{}, err
 		}
 	}
-	return guestInfo()
+	warning := connected()
+	info, err := guestInfo()
+	info.NetworkWarning = warning
+	return info, err
 }
 
 // Exec runs a program; see rpc.Handler.
