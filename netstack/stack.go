@@ -1,0 +1,133 @@
+package netstack
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+// Sizes and times of the stack that differ from gVisor's.
+const (
+	// minBuffer is the least that a connection's buffers may be set to; watermarks go down to it.
+	minBuffer = 2 << 10
+
+	// receiveBuffer is what a connection from the guest may have in the gateway before somebody reads it. gVisor
+	// advertises half of it as the window, and moderates it up to receiveBufferMax while the reader keeps up.
+	receiveBuffer    = 1 << 20
+	receiveBufferMax = 4 << 20
+
+	// timeWait is short: the guest is one hop away, on a link that neither delays nor duplicates, and each entry costs
+	// memory that a guest can ask for as often as it likes.
+	timeWait = time.Second
+
+	// orphanTimeout is how long a connection that nobody here holds any more may wait for the guest's last words.
+	orphanTimeout = 30 * time.Second
+)
+
+// buildStack makes gVisor's stack with the link as its only interface, which takes packets to any address.
+func (n *Network) buildStack() error {
+	n.stack = stack.New(n.stackOptions())
+	if err := n.setOptions(); err != nil {
+		return err
+	}
+	if err := n.stack.CreateNIC(nicID, n.link); err != nil {
+		return fmt.Errorf("network: interface: %s", err)
+	}
+	if err := n.stack.SetPromiscuousMode(nicID, true); err != nil {
+		return fmt.Errorf("network: promiscuous mode: %s", err)
+	}
+	if err := n.stack.SetSpoofing(nicID, true); err != nil {
+		return fmt.Errorf("network: spoofing: %s", err)
+	}
+	return n.setAddresses()
+}
+
+func (n *Network) stackOptions() stack.Options {
+	o := stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4},
+		Clock:              n.config.Clock,
+	}
+	if !n.config.DisableIPv6 {
+		o.NetworkProtocols = append(o.NetworkProtocols, ipv6.NewProtocol)
+		o.TransportProtocols = append(o.TransportProtocols, icmp.NewProtocol6)
+	}
+	return o
+}
+
+// setOptions sets TCP up. SACK and RACK are gVisor's defaults.
+func (n *Network) setOptions() error {
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: defaultHigh, Max: receiveBufferMax}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: receiveBuffer, Max: receiveBufferMax}
+	moderate := tcpip.TCPModerateReceiveBufferOption(true)
+	wait, linger := tcpip.TCPTimeWaitTimeoutOption(timeWait), tcpip.TCPLingerTimeoutOption(orphanTimeout)
+	reuse := tcpip.TCPTimeWaitReuseGlobal
+	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &receive, &moderate, &wait, &linger, &reuse} {
+		if err := n.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("network: TCP option %T: %s", o, err)
+		}
+	}
+	return nil
+}
+
+// setAddresses gives the gateway its addresses and sends everything to the link: the guest is everybody.
+func (n *Network) setAddresses() error {
+	if err := n.addAddress(netip.PrefixFrom(n.addresses.Gateway, n.addresses.Subnet.Bits())); err != nil {
+		return err
+	}
+	routes := []tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nicID}}
+	if !n.config.DisableIPv6 {
+		if err := n.addAddress(netip.PrefixFrom(n.addresses.Gateway6, n.addresses.Subnet6.Bits())); err != nil {
+			return err
+		}
+		routes = append(routes, tcpip.Route{Destination: header.IPv6EmptySubnet, NIC: nicID})
+	}
+	n.stack.SetRouteTable(routes)
+	return nil
+}
+
+func (n *Network) addAddress(p netip.Prefix) error {
+	a := tcpip.ProtocolAddress{
+		Protocol:          protocolOf(p.Addr()),
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: toAddress(p.Addr()), PrefixLen: p.Bits()},
+	}
+	if err := n.stack.AddProtocolAddress(nicID, a, stack.AddressProperties{}); err != nil {
+		return fmt.Errorf("network: address %v: %s", p, err)
+	}
+	return nil
+}
+
+// protocolOf is the number of a's network protocol.
+func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Unmap().Is4() {
+		return ipv4.ProtocolNumber
+	}
+	return ipv6.ProtocolNumber
+}
+
+func toAddress(a netip.Addr) tcpip.Address {
+	return tcpip.AddrFromSlice(a.Unmap().AsSlice())
+}
+
+func fromAddress(a tcpip.Address) netip.Addr {
+	addr, _ := netip.AddrFromSlice(a.AsSlice())
+	return addr
+}
+
+func toFull(a netip.AddrPort) tcpip.FullAddress {
+	return tcpip.FullAddress{NIC: nicID, Addr: toAddress(a.Addr()), Port: a.Port()}
+}
+
+func fromFull(a tcpip.FullAddress) netip.AddrPort {
+	return netip.AddrPortFrom(fromAddress(a.Addr), a.Port)
+}
