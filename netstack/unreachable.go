@@ -13,7 +13,7 @@ type Unreachable uint8
 
 // Reasons, as ICMP (RFC 792, RFC 1812 section 5.2.7.1) and ICMPv6 (RFC 4443, section 3.1) know them.
 const (
-	UnreachableNetwork    Unreachable = iota // ENETUNREACH
+	UnreachableNet        Unreachable = iota // ENETUNREACH
 	UnreachableHost                          // EHOSTUNREACH
 	UnreachablePort                          // ECONNREFUSED
 	UnreachableProhibited                    // EHOSTUNREACH with IPv4, EACCES with IPv6
