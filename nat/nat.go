@@ -19,6 +19,7 @@ type NAT struct {
 	table   table
 	send    *limiter // bytes from the guest; nil: no limit
 	receive *limiter // bytes to the guest; nil: no limit
+	buffers buffers  // for what comes from the host
 
 	ctx    context.Context // of everything that runs; ends with Run
 	cancel context.CancelFunc
@@ -36,6 +37,7 @@ func New(config Config) (*NAT, error) {
 	n.limits = newGauges(config.Limits, config.Clock, n.warn)
 	n.send = newLimiter(config.SendLimit, config.Clock)
 	n.receive = newLimiter(config.ReceiveLimit, config.Clock)
+	n.buffers.size = min(largeBuffer, config.HighMark)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	// The stack drops a SYN silently when too many wait; with room to spare it is our limit that answers, with RST.
 	n.network.HandleTCP(2*config.Limits.PendingDials+16, n.handleTCP)
@@ -48,11 +50,11 @@ func New(config Config) (*NAT, error) {
 // gone. It is called once.
 func (n *NAT) Run(ctx context.Context) error {
 	<-ctx.Done()
-	flows := n.table.end()
-	n.cancel()
-	for _, f := range flows {
-		f.end(ReasonShutdown)
+	for _, f := range n.table.end() {
+		n.tasks.start(func() { f.end(ReasonShutdown) }) // together: each RST may wait for room on the link
 	}
+	n.tasks.seal()
+	n.cancel()
 	n.tasks.end()
 	return ctx.Err()
 }
@@ -96,10 +98,15 @@ func (t *tasks) start(f func()) bool {
 	return true
 }
 
+// seal refuses what is new.
+func (t *tasks) seal() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+}
+
 // end refuses what is new and waits for what runs.
 func (t *tasks) end() {
-	t.mu.Lock()
-	t.ended = true
-	t.mu.Unlock()
+	t.seal()
 	t.group.Wait()
 }

@@ -1,0 +1,13 @@
+//go:build !windows
+
+package nat
+
+import "syscall"
+
+// What dialling and connections fail with.
+var (
+	refusals         = []error{syscall.ECONNREFUSED}
+	netUnreachables  = []error{syscall.ENETUNREACH, syscall.ENETDOWN}
+	hostUnreachables = []error{syscall.EHOSTUNREACH, syscall.EHOSTDOWN}
+	resets           = []error{syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED, syscall.ETIMEDOUT, syscall.ENOTCONN}
+)
