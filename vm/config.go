@@ -25,7 +25,7 @@ const (
 	pageSize           = 4096
 )
 
-// Config describes a VM. The zero value boots Alpine.
+// Config describes a VM. The zero value boots Alpine with a network.
 type Config struct {
 	// Image names what to boot, see images.Store.Pull. Default: "alpine", or the image built into the program when
 	// Alpine is not in the store and no server can be reached; a warning to Logger then says so.
@@ -37,6 +37,8 @@ type Config struct {
 	Mounts []mount.Spec
 	// Env holds KEY=VALUE for every command, above the image's own. A command's Env wins over it.
 	Env []string
+	// Network is the guest's network. Default: it reaches every public address, and nothing of this host.
+	Network Network
 	// Hostname is the guest's name. Default: "agentvm".
 	Hostname string
 
@@ -79,6 +81,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Memory = (c.Memory + pageSize - 1) &^ (pageSize - 1)
 	if err := checkEnv(c.Env); err != nil {
+		return c, err
+	}
+	if err := c.Network.check(); err != nil {
 		return c, err
 	}
 	return c, checkMounts(c.Mounts)

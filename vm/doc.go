@@ -12,5 +12,5 @@
 // goroutines of its own, one of which executes the machine; they have all ended when Stop or Close returns or Done is
 // closed. A context given to Start bounds the start, one given to a command bounds that command; neither ends the VM.
 //
-// A VM has no network yet, and nothing of it is kept after its end.
+// A VM's network ends in this process: Config.Network says what its guest may reach. Nothing of a VM is kept after its end.
 package vm

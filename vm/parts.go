@@ -25,6 +25,7 @@ type parts struct {
 	kernel    []byte
 	initramfs []byte
 	shares    shares
+	network   *network // nil: none
 }
 
 // gather gets the parts. On failure nothing of them is left.
@@ -43,6 +44,7 @@ func gather(ctx context.Context, c Config) (*parts, error) {
 func (p *parts) getAll(ctx context.Context, c Config) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(c, "shares", func() (err error) { p.shares, err = openShares(c.Mounts, c.Logger); return err }))
+	g.Go(timed(c, "network", func() (err error) { p.network, err = openNetwork(c); return err }))
 	g.Go(timed(c, "image", func() error { return p.openImage(ctx, c) }))
 	g.Go(timed(c, "kernel", func() (err error) { p.kernel, err = kernelImage(c); return err }))
 	g.Go(timed(c, "initramfs", func() (err error) { p.initramfs, err = initialRoot(); return err }))
@@ -105,7 +107,7 @@ func (p *parts) release() error {
 	if p.disk != nil {
 		_ = p.disk.Close()
 	}
-	err := p.shares.close()
+	err := errors.Join(p.shares.close(), p.network.close())
 	if p.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(p.temporary))
 	}

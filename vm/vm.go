@@ -17,14 +17,15 @@ import (
 // VM is a running virtual machine. Its goroutines:
 //
 //	worker ── Machine.Run ──► closes the machine and thereby every stream ──► halted ──► frees the rest ──► done
-//	                                     │
-//	console, one for each mount ◄────────┘ end with their streams
+//	                                     │                                                  │
+//	console, one for each mount ◄────────┘ end with their streams     network's, client's ◄─┘
 //	watch: ends the worker when the guest's supervisor has gone
 type VM struct {
 	config  Config
 	image   images.Image
 	console *console
 	machine *emulator.Machine // the worker's; others may only ask for what it has Retired
+	network *network          // nil: the VM has none
 	client  *rpc.Client       // set before Start returns
 	info    rpc.GuestInfo
 
@@ -70,7 +71,7 @@ func start(ctx context.Context, config Config) (*VM, error) {
 	}
 	began := time.Now()
 	v := &VM{
-		config: config, image: *p.image, console: &console{copy: config.Console},
+		config: config, image: *p.image, network: p.network, console: &console{copy: config.Console},
 		dialed: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}),
 	}
 	control, err := v.powerOn(ctx, p)
@@ -90,11 +91,13 @@ func start(ctx context.Context, config Config) (*VM, error) {
 // powerOn makes the machine of its parts, which it owns from now on, and starts the goroutines.
 func (v *VM) powerOn(ctx context.Context, p *parts) (*wasi.StreamHost, error) {
 	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
-	machine, err := p.program.NewMachine(ctx, emulator.Config{
+	config := emulator.Config{
 		Memory: v.config.Memory, Console: screen, Control: control,
 		Disks:  []emulator.Disk{{File: wasi.NewDisk(p.disk, p.image.Size, true), ReadOnly: true}},
 		Shares: p.shares.devices(), Logger: v.config.Logger,
-	})
+	}
+	p.network.attach(&config)
+	machine, err := p.program.NewMachine(ctx, config)
 	if err == nil {
 		err = machine.LoadLinux(emulator.Linux{Kernel: p.kernel, Initramfs: p.initramfs, CommandLine: v.commandLine()})
 		if err != nil {
@@ -131,11 +134,16 @@ func (v *VM) greet(ctx context.Context, control *wasi.StreamHost, s shares) erro
 		return withCause(ctx, err)
 	}
 	v.client = client
+	v.network.connect(client)
 	go v.watch()
 	v.info, err = client.Start(ctx, rpc.StartParams{
 		Time: time.Now(), Hostname: v.config.Hostname,
 		Env: append(append([]string(nil), v.image.Env...), v.config.Env...), Mounts: s.mounts(),
+		Network: v.network.params(),
 	})
+	if w := v.info.NetworkWarning; w != "" {
+		v.config.Logger.Warn("the guest's network: " + readable([]byte(w), 1))
+	}
 	return withCause(ctx, err)
 }
 
@@ -162,6 +170,9 @@ func (v *VM) work(ctx context.Context, p *parts) {
 	close(v.halted)
 	v.config.Logger.Debug("machine stopped", "instructions", v.Instructions(), "cause", v.cause)
 	<-v.dialed
+	if err := v.network.close(); err != nil {
+		v.config.Logger.Warn("close the network", "error", err)
+	}
 	v.hangUp()
 	if err := p.release(); err != nil {
 		v.config.Logger.Warn("free the VM", "error", err)

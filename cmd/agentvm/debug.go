@@ -27,12 +27,13 @@ func (c *cli) consoleCommand() *cobra.Command {
 		s := newSession(execPatience)
 		ctx = s.begin(ctx)
 		defer s.end()
-		v, err := c.startWith(ctx, &f, func(config *vm.Config) {
+		m, err := c.startWith(ctx, &f, func(config *vm.Config) {
 			config.Console, config.KernelArguments = c.stdout, "loglevel=7"
 		})
 		if err != nil {
 			return s.explain(err)
 		}
-		return v.Stop(ctx)
+		defer m.Close()
+		return m.Stop(ctx)
 	})
 }

@@ -19,6 +19,10 @@ a shell. Flags come before the command.
 Standard input is passed on. When standard input and output are a terminal, the command gets a terminal
 too (see -t); otherwise its three streams are separate and binary-safe.
 
+The network reaches every public address and nothing of this computer or its private networks, unless --net, --allow,
+--deny, --policy or --host-port say otherwise (see agentvm net --help). What was denied is said afterwards in one line
+on standard error.
+
 Exit codes: the command's own, 126 when it cannot be executed, 127 when it is not found, 128+N after
 signal N, 124 after --timeout, 125 when agentvm itself fails.
 
@@ -28,6 +32,8 @@ const execExample = `  agentvm exec "ls -la | wc -l"
   agentvm exec -w /tmp -e NAME=value env
   agentvm exec -m ./project:/src:ro --timeout 30s "cd /src && make"
   tar c . | agentvm exec "tar x -C /tmp && ls /tmp"
+  agentvm exec --allow '*.alpinelinux.org' "apk add curl"
+  agentvm exec -p 8080:80 --timeout 5m "httpd -f -h /srv"
   agentvm exec --json "uname -a"`
 
 type execFlags struct {
@@ -86,10 +92,11 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 	if !f.json {
 		command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
 	}
-	result, err := c.run(ctx, &f.machineFlags, command, f.terminal, execPatience)
+	result, denied, err := c.run(ctx, &f.machineFlags, command, f.terminal, execPatience)
 	if f.json {
-		return c.printResult(result, err)
+		return c.printResult(result, denied, err)
 	}
+	c.tell(&f.machineFlags, denied)
 	if err != nil {
 		return err
 	}

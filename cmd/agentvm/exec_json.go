@@ -19,17 +19,19 @@ type jsonResult struct {
 	Stderr          *string        `json:"stderr,omitempty"`
 	StderrBase64    []byte         `json:"stderrBase64,omitempty"`
 	StderrTruncated *vm.Truncation `json:"stderrTruncated,omitempty"`
+	Denied          []denial       `json:"denied,omitempty"`
 	Error           string         `json:"error,omitempty"`
 }
 
 // printResult prints how a command ended, or why it could not be run, and returns the exit code for it.
-func (c *cli) printResult(r *vm.Result, err error) error {
+func (c *cli) printResult(r *vm.Result, denied denials, err error) error {
 	var out jsonResult
 	code := error(nil)
 	if r != nil {
 		out = encodeResult(r)
 		code = status(r)
 	}
+	out.Denied = denied.list
 	if err != nil {
 		out.Error, out.ExitCode = err.Error(), exitOwnFailure
 		code = exitStatus(exitOwnFailure)

@@ -18,13 +18,12 @@ import (
 
 // machineFlags are the flags of commands that start a machine.
 type machineFlags struct {
-	image     string
-	memory    string
-	mounts    []string
-	env       []string
-	network   bool
-	noNetwork bool
-	remove    bool
+	networkFlags
+	image  string
+	memory string
+	mounts []string
+	env    []string
+	remove bool
 }
 
 func (f *machineFlags) register(command *cobra.Command) {
@@ -34,19 +33,41 @@ func (f *machineFlags) register(command *cobra.Command) {
 	flags.StringVar(&f.memory, "memory", "512M", "memory of the machine, as 768M or 2G")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of this computer to the machine: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the machine, or pass KEY on from here (may be repeated)")
-	flags.BoolVar(&f.network, "network", false, "give the machine a network (not in this version yet)")
-	flags.BoolVar(&f.noNetwork, "no-network", false, "give the machine no network (this version has none anyway)")
+	f.networkFlags.register(command)
 	flags.BoolVar(&f.remove, "rm", true, "throw the machine away afterwards (always so: machines without a name leave nothing behind)")
 }
 
+// machine is a VM and what watches its network.
+type machine struct {
+	*vm.VM
+	watch *networkWatch
+	cli   *cli
+}
+
+// Close switches the VM off and closes its files.
+func (m *machine) Close() {
+	_ = m.VM.Close()
+	m.cli.closeWatch(m.watch)
+}
+
+func (c *cli) closeWatch(w *networkWatch) {
+	if err := w.close(); err != nil {
+		fmt.Fprintln(c.stderr, "agentvm: the record of the network is not complete:", err)
+	}
+}
+
 // start boots a machine as the flags say.
-func (c *cli) start(ctx context.Context, f *machineFlags) (*vm.VM, error) {
+func (c *cli) start(ctx context.Context, f *machineFlags) (*machine, error) {
 	return c.startWith(ctx, f, func(*vm.Config) {})
 }
 
 // startWith is start with a last change to the configuration.
-func (c *cli) startWith(ctx context.Context, f *machineFlags, change func(*vm.Config)) (*vm.VM, error) {
+func (c *cli) startWith(ctx context.Context, f *machineFlags, change func(*vm.Config)) (*machine, error) {
 	config, err := f.config()
+	if err != nil {
+		return nil, err
+	}
+	watch, err := watchNetwork(&f.networkFlags, &config.Network)
 	if err != nil {
 		return nil, err
 	}
@@ -62,18 +83,22 @@ func (c *cli) startWith(ctx context.Context, f *machineFlags, change func(*vm.Co
 	if errors.Is(err, images.ErrNotFound) {
 		err = fmt.Errorf("%w (agentvm image ls shows what there is)", err)
 	}
-	return v, err
+	if err != nil {
+		c.closeWatch(watch)
+		return nil, err
+	}
+	return &machine{v, watch, c}, nil
 }
 
 func (f *machineFlags) config() (vm.Config, error) {
 	config := vm.Config{Image: f.image}
-	switch {
-	case f.network:
-		return config, errors.New("--network: this version has no network yet; leave the flag out to run without one")
-	case !f.remove:
+	if !f.remove {
 		return config, errors.New("--rm=false: this version keeps no machines; copy results to a directory given with --mount")
 	}
 	var err error
+	if config.Network, err = f.networkFlags.config(); err != nil {
+		return config, err
+	}
 	if config.Memory, err = parseMemory(f.memory); err != nil {
 		return config, err
 	}
@@ -107,16 +132,27 @@ func environment(list []string) ([]string, error) {
 	return env, nil
 }
 
-// parseMemory reads a size in bytes: a number with a unit K, M or G (powers of 1024), or alone, which means M.
+// parseMemory reads a size in bytes; a number alone means MiB.
 func parseMemory(text string) (uint64, error) {
+	n, err := parseSize(text, 20)
+	if err != nil {
+		return 0, fmt.Errorf("--memory %q: want a size as 768M or 2G", text)
+	}
+	return n, nil
+}
+
+var errSize = errors.New("not a size")
+
+// parseSize reads a number with a unit K, M or G, which are powers of 1024. A number alone is shifted left by bare.
+func parseSize(text string, bare int) (uint64, error) {
 	digits := strings.TrimRight(strings.ToUpper(text), "KMGIB")
 	unit := strings.ToUpper(text)[len(digits):]
 	n, err := strconv.ParseUint(digits, 10, 64)
 	shift, known := map[string]int{
-		"": 20, "K": 10, "KB": 10, "KIB": 10, "M": 20, "MB": 20, "MIB": 20, "G": 30, "GB": 30, "GIB": 30,
+		"": bare, "K": 10, "KB": 10, "KIB": 10, "M": 20, "MB": 20, "MIB": 20, "G": 30, "GB": 30, "GIB": 30,
 	}[unit]
 	if err != nil || !known || n > math.MaxUint64>>shift {
-		return 0, fmt.Errorf("--memory %q: want a size as 768M or 2G", text)
+		return 0, errSize
 	}
 	return n << shift, nil
 }

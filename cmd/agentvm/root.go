@@ -15,6 +15,7 @@ Without a command it opens an interactive shell in a fresh machine.`
 const rootExample = `  agentvm                                    an interactive shell
   agentvm exec "ls -la"                      one command
   agentvm exec -m .:/src:ro "ls /src"        with a directory of this computer
+  agentvm exec --allow pypi.org "..."        reaching nothing else
   agentvm doctor                             what works here`
 
 func (c *cli) rootCommand() *cobra.Command {
@@ -38,6 +39,6 @@ func (c *cli) rootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	flags.register(root)
 	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, &flags, "") })
-	root.AddCommand(c.execCommand(), c.shellCommand(), c.imageCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand())
+	root.AddCommand(c.execCommand(), c.shellCommand(), c.netCommand(), c.imageCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand())
 	return root
 }

@@ -18,16 +18,22 @@ const (
 	shellPatience = patience(0)
 )
 
-// run starts a machine, runs a command in it with this process's signals and terminal, and switches the machine off.
-func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, terminal bool, p patience) (*vm.Result, error) {
+// run starts a machine, runs a command in it with this process's signals and terminal, and switches the machine off. The
+// denials are those of the machine's whole life.
+func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
 	s := newSession(p)
 	ctx = s.begin(ctx)
 	defer s.end()
-	v, err := c.start(ctx, f)
+	m, err := c.start(ctx, f)
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, denials{}, s.explain(err)
 	}
-	defer v.Close()
+	result, err := c.runIn(ctx, m.VM, command, terminal, s)
+	m.Close()
+	return result, m.watch.denials(), err
+}
+
+func (c *cli) runIn(ctx context.Context, v *vm.VM, command vm.Command, terminal bool, s *session) (*vm.Result, error) {
 	if command.Stdout != nil {
 		command.Stdout, command.Stderr = output{command.Stdout, s}, output{command.Stderr, s}
 	}
@@ -49,6 +55,13 @@ func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, term
 	}
 	result, err := process.Wait(ctx)
 	return result, s.explain(err)
+}
+
+// tell says on standard error what was denied, once and after everything else.
+func (c *cli) tell(f *machineFlags, d denials) {
+	if line := d.line(f.log != ""); line != "" && !f.quiet {
+		fmt.Fprintln(c.stderr, "agentvm:", line)
+	}
 }
 
 // output writes what a command says. When that fails nobody wants to know more, so the machine is given up: a command

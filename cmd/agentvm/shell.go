@@ -33,7 +33,8 @@ func (c *cli) interactive(ctx context.Context, f *machineFlags, user string) err
 	command := vm.Command{
 		Args: []string{"/bin/sh", "-l"}, User: user, Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr,
 	}
-	result, err := c.run(ctx, f, command, isTerminal(c.stdin) && isTerminal(c.stdout), shellPatience)
+	result, denied, err := c.run(ctx, f, command, isTerminal(c.stdin) && isTerminal(c.stdout), shellPatience)
+	c.tell(f, denied)
 	if err != nil {
 		return err
 	}

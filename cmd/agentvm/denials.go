@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"agentvm/egress"
+)
+
+const (
+	// maxTargets is how many denied targets are remembered, shownTargets how many the line after a command names.
+	maxTargets   = 32
+	shownTargets = 3
+)
+
+// denial is one target that was denied, however often.
+type denial struct {
+	Target string `json:"target"` // as the guest named it: name or name:port, or address:port
+	Kind   string `json:"kind"`   // dns, tcp, udp or icmp
+	Reason string `json:"reason"`
+	Rule   string `json:"rule,omitempty"`
+	Allow  string `json:"allow,omitempty"` // flags that would allow it
+	Count  int    `json:"count"`
+}
+
+// denials are those of one command, in the order of their first time.
+type denials struct {
+	list  []denial
+	total int
+}
+
+// add counts an event if it is a denial.
+func (d *denials) add(e egress.Event) {
+	if e.Verdict != egress.VerdictDeny || e.Kind == egress.KindPolicy {
+		return
+	}
+	d.total++
+	target := deniedTarget(e)
+	for i := range d.list {
+		if d.list[i].Target == target && d.list[i].Reason == e.Reason {
+			d.list[i].Count++
+			return
+		}
+	}
+	if len(d.list) < maxTargets {
+		d.list = append(d.list, denial{
+			Target: target, Kind: e.Kind, Reason: e.Reason, Rule: e.Rule, Allow: allowingFlags(e, target), Count: 1,
+		})
+	}
+}
+
+// deniedTarget is what the guest wanted, in the words it would have used.
+func deniedTarget(e egress.Event) string {
+	host := ""
+	if len(e.Names) > 0 {
+		host = e.Names[0]
+	} else if e.Destination.IsValid() {
+		host = e.Destination.Addr().String()
+		if e.Destination.Addr().Is6() {
+			host = "[" + host + "]"
+		}
+	}
+	if e.Destination.IsValid() && e.Destination.Port() != 0 {
+		host = fmt.Sprintf("%s:%d", host, e.Destination.Port())
+	}
+	if e.Kind == egress.KindUDP {
+		host += "/udp"
+	}
+	return printable(host)
+}
+
+// allowingFlags are the flags with which the target would have been allowed, or "" when there are none that one should use
+// without thinking.
+func allowingFlags(e egress.Event, target string) string {
+	switch e.Reason {
+	case egress.ReasonNotAllowed, egress.ReasonNameNotAllowed:
+		return "--allow " + target
+	case egress.ReasonHostPortClosed:
+		return fmt.Sprintf("--host-port %d", e.Destination.Port())
+	case egress.ReasonNone:
+		return "--net public"
+	case egress.ReasonRestricted:
+		return "--net open"
+	}
+	return ""
+}
+
+// reasonWords say a reason in a few words.
+var reasonWords = map[string]string{
+	egress.ReasonNone:           "the network is off",
+	egress.ReasonRestricted:     "not a public address",
+	egress.ReasonLoopback:       "this computer itself",
+	egress.ReasonOwnNetwork:     "the machine's own network",
+	egress.ReasonHostPortClosed: "port not opened",
+	egress.ReasonNotAllowed:     "not in the allowlist",
+	egress.ReasonNameNotAllowed: "not in the allowlist",
+	egress.ReasonBadName:        "not a name",
+	egress.ReasonQueryType:      "DNS type not passed on",
+}
+
+// why says the reason and what would help.
+func (d denial) why() string {
+	words, known := reasonWords[d.Reason]
+	switch {
+	case d.Reason == egress.ReasonDenyRule:
+		words = "denied by " + printable(d.Rule)
+	case !known:
+		words = d.Reason
+	}
+	if d.Allow != "" {
+		words += "; " + d.Allow
+	}
+	return words
+}
+
+// line is what is said after a command; it is empty when nothing was denied. logged says that there is a log of all.
+func (d denials) line(logged bool) string {
+	if d.total == 0 {
+		return ""
+	}
+	var shown []string
+	for _, one := range d.list[:min(len(d.list), shownTargets)] {
+		shown = append(shown, fmt.Sprintf("%s (%s)", one.Target, one.why()))
+	}
+	noun := "requests were"
+	if d.total == 1 {
+		noun = "request was"
+	}
+	line := fmt.Sprintf("%d network %s denied: %s", d.total, noun, strings.Join(shown, ", "))
+	if more := len(d.list) - shownTargets; more > 0 {
+		line += fmt.Sprintf(", and %d more targets", more)
+		if !logged {
+			line += "; --net-log FILE records all"
+		}
+	}
+	return line
+}
+
+// printable replaces what a terminal would interpret: the guest chose the names.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+}

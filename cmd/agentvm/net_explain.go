@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/egress"
+	"agentvm/vm"
+)
+
+const netExplainLong = `Says whether a machine with these flags could connect to HOST:PORT, and why. Nothing is started and nothing is
+sent: a name is decided by its rules alone. With --resolve it is looked up as this computer does, and each of its addresses
+is decided as well.
+
+Exits with 0 when the connection is allowed, with 1 when it is denied, and with 125 when there is no answer.`
+
+// explanation is what net explain --json prints.
+type explanation struct {
+	Target    string       `json:"target"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	egress.Decision
+}
+
+func (c *cli) netExplainCommand() *cobra.Command {
+	var f policyFlags
+	var resolve, asJSON bool
+	command := &cobra.Command{
+		Use: "explain [flags] HOST:PORT[/udp]", Short: "Say whether a policy allows a connection, and why",
+		Long: netExplainLong,
+		Example: "  agentvm net explain --allow '*.pypi.org:443' files.pypi.org:443\n  agentvm net explain --policy policy.toml --resolve example.com:443\n" +
+			"  agentvm net explain 192.168.1.1:53/udp",
+		Args: cobra.ExactArgs(1),
+	}
+	flags := command.Flags()
+	flags.SortFlags = false
+	f.register(flags)
+	flags.BoolVar(&resolve, "resolve", false, "look the name up with this computer's resolver")
+	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
+	return runs(command, func(ctx context.Context, args []string) error {
+		e, err := explain(ctx, &f, args[0], resolve)
+		if err != nil {
+			return err
+		}
+		return c.printExplanation(e, asJSON)
+	})
+}
+
+func explain(ctx context.Context, f *policyFlags, text string, resolve bool) (*explanation, error) {
+	t, err := parseTarget(text)
+	if err != nil {
+		return nil, err
+	}
+	var n vm.Network
+	if err := f.apply(&n); err != nil {
+		return nil, err
+	}
+	e := &explanation{Target: text}
+	if resolve {
+		if e.Addresses, err = t.resolve(ctx); err != nil {
+			return nil, err
+		}
+	}
+	e.Decision, err = n.Explain(t.host, t.port, t.protocol, e.Addresses...)
+	return e, err
+}
+
+func (c *cli) printExplanation(e *explanation, asJSON bool) error {
+	if asJSON {
+		if err := printJSON(c.stdout, e); err != nil {
+			return err
+		}
+	} else {
+		verdict := "denied"
+		if e.Allowed {
+			verdict = "allowed"
+		}
+		fmt.Fprintf(c.stdout, "%s: %s\n", verdict, printable(e.Message))
+		for _, step := range e.Applies {
+			fmt.Fprintf(c.stdout, "  %s\n", printable(step))
+		}
+	}
+	if !e.Allowed {
+		return exitStatus(exitFailure)
+	}
+	return nil
+}
+
+// target is a destination as somebody writes it.
+type target struct {
+	host     string
+	port     uint16
+	protocol string
+}
+
+// parseTarget reads HOST:PORT[/tcp|/udp], with an IPv6 address in brackets.
+func parseTarget(text string) (target, error) {
+	rest, protocol, named := strings.Cut(text, "/")
+	if !named {
+		protocol = egress.TCP
+	}
+	host, digits, err := net.SplitHostPort(rest)
+	port, portErr := parsePort(digits)
+	switch {
+	case protocol != egress.TCP && protocol != egress.UDP:
+		return target{}, fmt.Errorf("%q: the protocol is %q; want tcp or udp", text, protocol)
+	case err != nil || host == "":
+		return target{}, fmt.Errorf("%q: want HOST:PORT or HOST:PORT/udp, as pypi.org:443 or [2606:4700::1111]:53/udp", text)
+	case portErr != nil:
+		return target{}, fmt.Errorf("%q: the port is %q; want 1 to 65535", text, digits)
+	}
+	return target{host, port, protocol}, nil
+}
+
+// resolveTime is how long a name may take.
+const resolveTime = 10 * time.Second
+
+// resolve returns the addresses of a name, or none of what is an address.
+func (t target) resolve(ctx context.Context) ([]netip.Addr, error) {
+	if _, err := netip.ParseAddr(t.host); err == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTime)
+	defer cancel()
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", t.host)
+	if err != nil {
+		return nil, fmt.Errorf("--resolve: %w", err)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("--resolve: " + t.host + " has no address")
+	}
+	for i, a := range list {
+		list[i] = a.Unmap()
+	}
+	return list, nil
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/egress"
+)
+
+const netFlowsLong = `Prints the connections that a file of --net-log records, those that are open and those that have ended. While the
+machine runs the file grows, so this is the state of now.`
+
+// flowState is where a recorded flow is.
+type flowState string
+
+const (
+	flowOpen    flowState = "open"
+	flowClosed  flowState = "closed"
+	flowCut     flowState = "cut"     // by a new policy
+	flowUnknown flowState = "unknown" // its machine ended without a word
+)
+
+// recordedFlow is what net flows --json prints of each.
+type recordedFlow struct {
+	Flow     uint64    `json:"flow"`
+	State    flowState `json:"state"`
+	Protocol string    `json:"protocol"`
+	Source   string    `json:"source"`
+	Target   string    `json:"target"`
+	Process  string    `json:"process,omitempty"`
+	Opened   time.Time `json:"opened"`
+	Seconds  float64   `json:"seconds,omitempty"` // of a flow that has ended
+	Sent     int64     `json:"sent"`              // of a flow that has ended
+	Received int64     `json:"received"`          // of a flow that has ended
+}
+
+func (c *cli) netFlowsCommand() *cobra.Command {
+	var asJSON, open bool
+	command := &cobra.Command{
+		Use: "flows [flags] FILE", Short: "Print the connections of a network log",
+		Long:    netFlowsLong,
+		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := recordedFlows(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if open {
+				list = openFlows(list)
+			}
+			if asJSON {
+				return printJSON(c.stdout, append([]*recordedFlow{}, list...)) // [] when there is none
+			}
+			return printFlows(c.stdout, list)
+		},
+	}
+	command.Flags().BoolVar(&open, "open", false, "only those that are open")
+	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	return command
+}
+
+// recordedFlows reads a log. A machine that begins in the same file counts its flows from 1 again.
+func recordedFlows(ctx context.Context, path string) ([]*recordedFlow, error) {
+	var list []*recordedFlow
+	open := make(map[uint64]*recordedFlow)
+	err := readLines(ctx, path, false, func(line []byte) error {
+		var e egress.Event
+		switch err := json.Unmarshal(line, &e); {
+		case err != nil:
+		case e.Kind == egress.KindPolicy && e.Reason == startReason:
+			for _, f := range open {
+				f.State = flowUnknown
+			}
+			clear(open)
+		case e.Flow == 0:
+		case e.Verdict == egress.VerdictAllow:
+			f := &recordedFlow{
+				Flow: e.Flow, State: flowOpen, Protocol: e.Kind, Source: e.Source.String(), Target: eventTarget(e), Process: e.Process, Opened: e.Time,
+			}
+			list, open[e.Flow] = append(list, f), f
+		case open[e.Flow] != nil:
+			open[e.Flow].end(e)
+			if e.Verdict == egress.VerdictClose {
+				delete(open, e.Flow)
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+// end notes what a later event says of the flow.
+func (f *recordedFlow) end(e egress.Event) {
+	switch e.Verdict {
+	case egress.VerdictDeny:
+		f.State = flowCut
+	case egress.VerdictClose:
+		f.Sent, f.Received, f.Seconds = e.Sent, e.Received, e.Duration
+		if f.State == flowOpen {
+			f.State = flowClosed
+		}
+	}
+	if e.Process != "" {
+		f.Process = e.Process
+	}
+}
+
+func openFlows(list []*recordedFlow) (open []*recordedFlow) {
+	for _, f := range list {
+		if f.State == flowOpen {
+			open = append(open, f)
+		}
+	}
+	return open
+}
+
+func printFlows(w io.Writer, list []*recordedFlow) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "FLOW\tSTATE\tPROTOCOL\tOPENED\tTIME\tSENT\tRECEIVED\tSOURCE\tTARGET\tPROCESS")
+	for _, f := range list {
+		lasted, sent, received := "", "", ""
+		if f.State == flowClosed || f.State == flowCut {
+			lasted = time.Duration(f.Seconds * float64(time.Second)).Round(time.Millisecond).String()
+			sent, received = bytesText(f.Sent), bytesText(f.Received)
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Flow, f.State, f.Protocol, f.Opened.Local().Format("15:04:05"),
+			lasted, sent, received, f.Source, printable(f.Target), printable(f.Process))
+	}
+	return table.Flush()
+}

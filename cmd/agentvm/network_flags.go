@@ -1,0 +1,191 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"agentvm/egress"
+	"agentvm/nat"
+	"agentvm/vm"
+)
+
+// policyFlags say what a machine may reach.
+type policyFlags struct {
+	mode        string
+	allow, deny []string
+	file        string
+	hostPorts   []string
+}
+
+func (f *policyFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.mode, "net", "", "what the machine may reach: public (every public address), allowlist (what --allow names), none, or open (private networks too) (default public, with --allow: allowlist)")
+	flags.StringArrayVar(&f.allow, "allow", nil, "let the machine reach HOST[:PORTS[/tcp|udp]]: a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)")
+	flags.StringArrayVar(&f.deny, "deny", nil, "never let it reach HOST[:PORTS[/tcp|udp]], whatever is allowed (may be repeated)")
+	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML file; --net, --allow and --deny add to it")
+	flags.StringArrayVar(&f.hostPorts, "host-port", nil, "open this port of this computer's loopback to the machine, at "+egress.HostName+" (may be repeated)")
+}
+
+// set says whether any of the flags is given.
+func (f *policyFlags) set() bool {
+	return f.mode != "" || f.file != "" || len(f.allow)+len(f.deny)+len(f.hostPorts) > 0
+}
+
+// apply puts what the flags say into a network's configuration.
+func (f *policyFlags) apply(n *vm.Network) error {
+	var err error
+	if f.file != "" {
+		if n.Policy, err = readPolicy(f.file); err != nil {
+			return err
+		}
+	}
+	switch mode := egress.Mode(f.mode); mode {
+	case "":
+	case egress.Public, egress.Allowlist, egress.None, egress.Open:
+		n.Policy.Mode = mode
+	default:
+		return fmt.Errorf("--net %q: want public, allowlist, none or open", f.mode)
+	}
+	if n.Policy.Allow, err = appendRules(n.Policy.Allow, "--allow", f.allow); err != nil {
+		return err
+	}
+	if n.Policy.Deny, err = appendRules(n.Policy.Deny, "--deny", f.deny); err != nil {
+		return err
+	}
+	for _, text := range f.hostPorts {
+		port, err := parsePort(text)
+		if err != nil {
+			return fmt.Errorf("--host-port %q: want a port from 1 to 65535", text)
+		}
+		n.HostPorts = append(n.HostPorts, port)
+	}
+	return nil
+}
+
+// readPolicy reads a policy file.
+func readPolicy(path string) (egress.Policy, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return egress.Policy{}, fmt.Errorf("policy file: %w", err)
+	}
+	return egress.ParsePolicy(path, text)
+}
+
+func appendRules(rules []egress.Rule, flag string, texts []string) ([]egress.Rule, error) {
+	for _, text := range texts {
+		rule, err := egress.ParseRule(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s %w", flag, err)
+		}
+		rules = append(rules, rule)
+	}
+	return rules, nil
+}
+
+func parsePort(text string) (uint16, error) {
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err == nil && port == 0 {
+		err = errors.New("port 0")
+	}
+	return uint16(port), err
+}
+
+// networkFlags are the flags of a machine's network.
+type networkFlags struct {
+	policyFlags
+	network, noNetwork bool
+	publish, resolvers []string
+	capture, log       string
+	mtu                int
+	noIPv6             bool
+	send, receive      string
+	quiet              bool
+}
+
+func (f *networkFlags) register(command *cobra.Command) {
+	flags := command.Flags()
+	f.policyFlags.register(flags)
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine: [ADDRESS:]PORT:GUESTPORT[/udp], on 127.0.0.1 by default, as 8080:80 (may be repeated)")
+	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask this DNS server, IP[:PORT], instead of this computer's (may be repeated)")
+	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the machine to a file for Wireshark")
+	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a file, a line of JSON each (see agentvm net log)")
+	flags.IntVar(&f.mtu, "mtu", 0, "largest IP packet in bytes (default 1500)")
+	flags.BoolVar(&f.noIPv6, "no-ipv6", false, "give the machine IPv4 only")
+	flags.StringVar(&f.send, "send-limit", "", "bytes a second that the machine may send, as 500K or 10M (default none)")
+	flags.StringVar(&f.receive, "receive-limit", "", "bytes a second that the machine may receive, as 500K or 10M (default none)")
+	flags.BoolVar(&f.network, "network", false, "give the machine a network (it has one anyway)")
+	flags.BoolVar(&f.noNetwork, "no-network", false, "give the machine no network card at all")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not say afterwards on standard error what was denied")
+}
+
+// config makes a network's configuration of the flags. It opens no files but the policy's.
+func (f *networkFlags) config() (vm.Network, error) {
+	n := vm.Network{Disabled: f.noNetwork, MTU: f.mtu, DisableIPv6: f.noIPv6}
+	if f.noNetwork {
+		return n, f.contradiction()
+	}
+	if err := f.apply(&n); err != nil {
+		return n, err
+	}
+	for _, text := range f.publish {
+		forward, err := nat.ParseForward(text)
+		if err != nil {
+			return n, fmt.Errorf("--publish: %w", err)
+		}
+		n.Forwards = append(n.Forwards, forward)
+	}
+	for _, text := range f.resolvers {
+		server, err := parseResolver(text)
+		if err != nil {
+			return n, err
+		}
+		n.Resolvers = append(n.Resolvers, server)
+	}
+	var err error
+	if n.SendLimit, err = parseRate("--send-limit", f.send); err != nil {
+		return n, err
+	}
+	n.ReceiveLimit, err = parseRate("--receive-limit", f.receive)
+	return n, err
+}
+
+// contradiction is the error of flags that make no sense without a network.
+func (f *networkFlags) contradiction() error {
+	switch {
+	case f.network:
+		return errors.New("--network and --no-network contradict each other")
+	case f.set(), len(f.publish)+len(f.resolvers) > 0, f.capture != "", f.log != "", f.mtu != 0, f.send != "", f.receive != "":
+		return errors.New("--no-network leaves out the network card, so that no other flag of the network has a meaning (--net none keeps the card)")
+	}
+	return nil
+}
+
+// parseResolver reads IP[:PORT], with an IPv6 address in brackets when there is a port.
+func parseResolver(text string) (netip.AddrPort, error) {
+	if server, err := netip.ParseAddrPort(text); err == nil && server.Port() != 0 {
+		return server, nil
+	}
+	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("--dns %q: want an address as 9.9.9.9, 127.0.0.1:5353 or [2620:fe::fe]:53", text)
+	}
+	return netip.AddrPortFrom(address, 53), nil
+}
+
+// parseRate reads bytes a second; nothing is 0.
+func parseRate(flag, text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := parseSize(strings.TrimSuffix(text, "/s"), 0)
+	if err != nil || n == 0 || n > 1<<40 {
+		return 0, fmt.Errorf("%s %q: want bytes a second as 500K or 10M", flag, text)
+	}
+	return int64(n), nil
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"agentvm/egress"
+	"agentvm/vm"
+)
+
+// networkWatch is what this process does with what a machine's network reports: it writes the files of --net-log and
+// --pcap, and remembers what was denied.
+type networkWatch struct {
+	log, capture *os.File // nil: not asked for
+
+	mu     sync.Mutex
+	denied denials
+	err    error // the first of writing log
+}
+
+// watchNetwork opens the files that the flags name and makes the network's configuration report here.
+func watchNetwork(f *networkFlags, n *vm.Network) (*networkWatch, error) {
+	w := &networkWatch{}
+	if n.Disabled {
+		return w, nil
+	}
+	if err := w.open(f); err != nil {
+		w.close()
+		return nil, err
+	}
+	if w.capture != nil {
+		n.Capture = w.capture
+	}
+	n.Audit = w.record
+	if w.log != nil {
+		w.write(startEvent(*n))
+	}
+	return w, nil
+}
+
+func (w *networkWatch) open(f *networkFlags) (err error) {
+	if f.log != "" {
+		if w.log, err = os.OpenFile(f.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+			return fmt.Errorf("--net-log: %w", err)
+		}
+	}
+	if f.capture != "" {
+		if w.capture, err = os.OpenFile(f.capture, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err != nil {
+			return fmt.Errorf("--pcap: %w", err)
+		}
+	}
+	return nil
+}
+
+// startReason marks the event with which a log begins, and each later machine of the same file.
+const startReason = "start"
+
+// startEvent says which policy a machine begins with.
+func startEvent(n vm.Network) egress.Event {
+	return egress.Event{
+		Time: time.Now(), Kind: egress.KindPolicy, Verdict: egress.VerdictAllow, Reason: startReason, Message: vm.DescribePolicy(n.Policy),
+	}
+}
+
+// record is vm.Network.Audit.
+func (w *networkWatch) record(e egress.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.denied.add(e)
+	if w.log != nil {
+		w.write(e)
+	}
+}
+
+// write appends an event to the log with one write, so that its lines are whole for those who follow it.
+func (w *networkWatch) write(e egress.Event) {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(e)
+	if err == nil {
+		_, err = w.log.Write(line.Bytes())
+	}
+	if err != nil && w.err == nil {
+		w.err = err
+	}
+}
+
+// denials returns what was denied so far. After the machine's end that is everything.
+func (w *networkWatch) denials() denials {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return denials{slices.Clone(w.denied.list), w.denied.total}
+}
+
+// close closes the files, after the machine, and reports what could not be written.
+func (w *networkWatch) close() error {
+	errs := []error{w.err}
+	for _, file := range []*os.File{w.log, w.capture} {
+		if file != nil {
+			errs = append(errs, file.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,115 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"agentvm/egress"
+	"agentvm/nat"
+)
+
+// Network describes a VM's network. The zero value gives the guest one that reaches every public address and nothing of
+// this host or its private networks. docs/network.md has the whole picture.
+type Network struct {
+	// Disabled leaves the network card out. The other fields then have no meaning.
+	Disabled bool
+
+	// Policy decides what the guest may reach. Default: every public address; as soon as there is an allow rule, only what
+	// allow rules name.
+	Policy egress.Policy
+	// HostPorts are ports of this host's loopback that the guest reaches at host.agentvm.internal, under the policy.
+	// Default: none.
+	HostPorts []uint16
+	// Forwards are ports of this host that lead to ports of the guest. Default: none.
+	Forwards []nat.Forward
+
+	// Resolvers are the DNS servers that names are asked of. Default: this host's.
+	Resolvers []netip.AddrPort
+	// Search are domains that the guest completes short names with. Default: none; the host's own are not told.
+	Search []string
+
+	// Subnet is the IPv4 network, at least a /29. Default: 192.168.127.0/24.
+	Subnet netip.Prefix
+	// DisableIPv6 leaves IPv6 out.
+	DisableIPv6 bool
+	// MTU is the largest IP packet in bytes, 1280 (68 without IPv6) to 65520. Default: 1500.
+	MTU int
+	// SendLimit and ReceiveLimit bound what the guest sends and receives, in bytes of payload a second. Default: none.
+	SendLimit, ReceiveLimit int64
+	// Limits bound what the guest can hold open at once. Default: those of nat.Limits.
+	Limits nat.Limits
+
+	// Capture receives every Ethernet frame of the guest's, as a pcap file. When it fails or is too slow, frames of the
+	// capture are lost, none of the network. Default: no capture.
+	Capture io.Writer
+	// Audit is told of every connection, DNS query and denial, one at a time and in order. While it blocks, so do, after
+	// some time, new connections. Nothing comes after Stop or Close has returned. Default: nobody.
+	Audit func(egress.Event)
+
+	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:
+	// net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// ErrNoNetwork is returned by methods that need the network of a VM that has none.
+var ErrNoNetwork = errors.New("the VM has no network (Config.Network.Disabled)")
+
+// noNetwork is what is decided without a network.
+var noNetwork = egress.Decision{Reason: egress.ReasonNone, Message: "the VM has no network"}
+
+// Check says what is wrong with the configuration, as Start would, without starting anything.
+func (n Network) Check() error {
+	if err := n.check(); n.Disabled || err != nil {
+		return err
+	}
+	return n.tryGate(func(*egress.Gate) {})
+}
+
+// Explain says what a VM with this network would decide about a connection: host is a name or an address, protocol "tcp"
+// or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
+func (n Network) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
+	if n.Disabled {
+		return noNetwork, nil
+	}
+	if err = n.check(); err != nil {
+		return d, err
+	}
+	err = n.tryGate(func(g *egress.Gate) { d = g.Explain(host, port, protocol, addresses...) })
+	return d, err
+}
+
+// tryGate gives use a gate that nobody goes through.
+func (n Network) tryGate(use func(*egress.Gate)) error {
+	part := &network{config: n}
+	part.config.Capture = nil
+	c := Config{Network: part.config, Logger: slog.New(slog.DiscardHandler)}
+	err := part.buildStack(c)
+	if err == nil {
+		err = part.buildGate(c, nil, nil)
+	}
+	if err == nil {
+		use(part.gate)
+	}
+	return errors.Join(err, part.close())
+}
+
+// check finds what the packages below do not.
+func (n Network) check() error {
+	if n.Disabled {
+		return nil
+	}
+	if n.SendLimit < 0 || n.ReceiveLimit < 0 {
+		return fmt.Errorf("network limit of %d bytes a second: want a positive number, or 0 for none", min(n.SendLimit, n.ReceiveLimit))
+	}
+	for _, port := range n.HostPorts {
+		if port == 0 {
+			return errors.New("host port 0: want 1 to 65535")
+		}
+	}
+	return nil
+}

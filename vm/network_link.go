@@ -1,0 +1,223 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"agentvm/dhcp"
+	"agentvm/dns"
+	"agentvm/egress"
+	"agentvm/nat"
+	"agentvm/netstack"
+	"agentvm/wasi"
+)
+
+const (
+	// linkSize is the capacity in bytes of the network's stream, each way: a few of the largest frames, so that neither side
+	// waits for each.
+	linkSize = 1 << 20
+	// highMark and lowMark are bytes of a flow that wait for the guest. It takes milliseconds to acknowledge, so that one
+	// flow carries at most a few hundred times the high mark a second.
+	highMark = 256 << 10
+	lowMark  = 64 << 10
+
+	dnsPort  = 53
+	dhcpPort = 67
+	pagePort = 80
+)
+
+// network is the host's side of a VM's network:
+//
+//	link ◄─► stack ─► flows (nat) ─► gate (egress) ─► sockets of the host
+//	           │         └─► names (dns) ─► gate
+//	           ├─► leases (dhcp)
+//	           └─► page (http)
+//	gate ─► recorder ─► Network.Audit; the page; the guest's file of denials
+//
+// openNetwork makes all of it and starts its goroutines, before there is a machine; close ends them.
+type network struct {
+	config   Network
+	link     *wasi.Stream
+	stack    *netstack.Network
+	gate     *egress.Gate
+	names    *dns.Server
+	leases   *dhcp.Server
+	flows    *nat.NAT
+	page     *page
+	owners   *owners
+	recorder *recorder
+
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// openNetwork makes the network of a VM, or nothing when it has none.
+func openNetwork(c Config) (*network, error) {
+	if c.Network.Disabled {
+		return nil, nil
+	}
+	n := &network{config: c.Network, link: wasi.NewStream(linkSize), owners: newOwners()}
+	n.recorder = newRecorder(n.config.Audit, n.owners)
+	if err := n.build(c); err != nil {
+		return nil, errors.Join(fmt.Errorf("network: %w", err), n.close())
+	}
+	if err := n.start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("network: %w", err), n.close())
+	}
+	return n, nil
+}
+
+// build makes the parts, from the guest outwards but for the NAT, which needs all others.
+func (n *network) build(c Config) (err error) {
+	if err := n.buildStack(c); err != nil {
+		return err
+	}
+	upstreams := n.resolvers(c)
+	if err := n.buildGate(c, upstreams, n.recorder.record); err != nil {
+		return err
+	}
+	if err := n.buildServices(c, upstreams); err != nil {
+		return err
+	}
+	n.flows, err = nat.New(nat.Config{
+		Network: n.stack, Egress: heldGate{n.gate, n.owners}, Intercept: n.intercept, HighMark: highMark, LowMark: lowMark,
+		Limits: n.config.Limits, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Logger: c.Logger,
+	})
+	return err
+}
+
+func (n *network) buildStack(c Config) (err error) {
+	n.stack, err = netstack.New(netstack.Config{
+		Subnet: n.config.Subnet, DisableIPv6: n.config.DisableIPv6, MTU: n.config.MTU, Header: true,
+		Capture: n.config.Capture, Logger: c.Logger,
+	})
+	return err
+}
+
+// resolvers are the DNS servers to ask. Without any the guest can still reach addresses.
+func (n *network) resolvers(c Config) []netip.AddrPort {
+	if len(n.config.Resolvers) > 0 {
+		return n.config.Resolvers
+	}
+	servers, _, err := dns.SystemResolvers()
+	if err != nil {
+		c.Logger.Warn("this host's DNS servers are not known, so the guest can resolve no names; name some with Network.Resolvers (--dns)", "error", err)
+	}
+	return servers
+}
+
+func (n *network) buildGate(c Config, upstreams []netip.AddrPort, audit func(egress.Event)) (err error) {
+	at := n.stack.Addresses()
+	n.gate, err = egress.New(egress.Config{
+		Policy: n.config.Policy, HostPorts: n.config.HostPorts, HostAddrs: valid(at.Host, at.Host6),
+		Local: validPrefixes(at.Subnet, at.Subnet6), Resolvers: upstreams, Dial: n.config.Dial,
+		Audit: audit, Logger: c.Logger,
+	})
+	return err
+}
+
+func (n *network) buildServices(c Config, upstreams []netip.AddrPort) (err error) {
+	at := n.stack.Addresses()
+	n.names, err = dns.New(dns.Config{
+		Upstreams: upstreams, Dial: n.gate.DialResolver, Policy: n.gate, Logger: c.Logger,
+		Hosts: map[string][]netip.Addr{
+			egress.GatewayName: valid(at.Gateway, at.Gateway6), egress.HostName: valid(at.Host, at.Host6),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	n.leases, err = dhcp.New(dhcp.Config{
+		Server: at.Gateway, Guest: at.Guest, GuestMAC: at.GuestMAC, Subnet: at.Subnet,
+		MTU: n.stack.MTU(), Search: n.config.Search, Logger: c.Logger,
+	})
+	n.page = newPage(n.gate, n.recorder)
+	return err
+}
+
+// start starts everything that waits for the guest, and the forwards that wait for the host.
+func (n *network) start() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	n.running.Go(func() { _ = n.flows.Run(ctx) })
+	n.running.Go(func() { n.recorder.report(ctx) })
+	at := n.stack.Addresses()
+	requests, err := n.stack.ListenPacket(netip.AddrPortFrom(netip.IPv4Unspecified(), dhcpPort))
+	if err != nil {
+		return fmt.Errorf("serve DHCP: %w", err)
+	}
+	n.running.Go(func() { _ = n.leases.Serve(ctx, requests) })
+	for _, address := range valid(at.Gateway, at.Gateway6) {
+		listener, err := n.stack.Listen(netip.AddrPortFrom(address, pagePort))
+		if err != nil {
+			return fmt.Errorf("serve the notice page: %w", err)
+		}
+		n.running.Go(func() { n.page.serve(listener) })
+	}
+	for _, f := range n.config.Forwards {
+		if _, err := n.flows.Forward(ctx, f); err != nil {
+			return err
+		}
+	}
+	n.running.Go(func() { _ = n.stack.Run(ctx, n.link.Host()) })
+	return nil
+}
+
+// intercept takes the guest's DNS queries, to whatever server it sends them.
+func (n *network) intercept(protocol string, to netip.AddrPort) func(context.Context, net.Conn) {
+	switch {
+	case to.Port() != dnsPort:
+		return nil
+	case protocol == "udp":
+		return n.names.ServeDatagrams
+	}
+	return n.names.ServeConn
+}
+
+// close ends the network and waits for all of it. What the flows' ends have to say has reached Network.Audit then.
+func (n *network) close() error {
+	if n == nil {
+		return nil
+	}
+	if n.cancel != nil {
+		n.cancel()
+	}
+	if n.link != nil {
+		_ = n.link.Host().Close()
+	}
+	if n.page != nil {
+		n.page.close()
+	}
+	n.running.Wait()
+	var errs []error
+	if n.gate != nil {
+		errs = append(errs, n.gate.Close())
+	}
+	if n.stack != nil {
+		errs = append(errs, n.stack.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// valid leaves out the addresses that a network without IPv6 does not have.
+func valid(list ...netip.Addr) (addresses []netip.Addr) {
+	for _, a := range list {
+		if a.IsValid() {
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
+}
+
+func validPrefixes(list ...netip.Prefix) (prefixes []netip.Prefix) {
+	for _, p := range list {
+		if p.IsValid() {
+			prefixes = append(prefixes, p)
+		}
+	}
+	return prefixes
+}

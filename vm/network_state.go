@@ -1,0 +1,144 @@
+package vm
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"agentvm/egress"
+	"agentvm/emulator"
+	"agentvm/nat"
+	"agentvm/netstack"
+	"agentvm/rpc"
+)
+
+// Flow is one flow between the guest and the world.
+type Flow struct {
+	nat.Flow
+	// Process is "name[pid]" of the process in the guest that has the socket, as the guest says; empty when it is not known.
+	Process string
+}
+
+// NetworkStats are a VM's counters since its start.
+type NetworkStats struct {
+	Link   netstack.Stats // frames
+	Egress egress.Stats   // decisions and dials
+	Limits []nat.LimitUse
+}
+
+// Flows lists the flows that are open. The guest is asked for their processes; when it does not answer before ctx ends,
+// they stay unknown. Without a network there are none.
+func (v *VM) Flows(ctx context.Context) []Flow {
+	if v.network == nil {
+		return nil
+	}
+	var list []Flow
+	for _, f := range v.network.flows.Flows() {
+		list = append(list, Flow{Flow: f})
+	}
+	if len(list) > 0 {
+		v.nameProcesses(ctx, list)
+	}
+	return list
+}
+
+// nameProcesses asks the guest once for all flows.
+func (v *VM) nameProcesses(ctx context.Context, list []Flow) {
+	if v.alive() != nil {
+		return
+	}
+	sockets, err := v.client.Sockets(ctx)
+	if err != nil {
+		return
+	}
+	type key struct {
+		protocol    string
+		local, peer netip.AddrPort
+	}
+	owner := make(map[key]string)
+	for _, s := range sockets {
+		owner[key{s.Network, s.Local, s.Remote}] = ownerName(s)
+	}
+	for i, f := range list {
+		k := key{f.Protocol, f.Source, f.Destination}
+		if f.Direction == nat.In {
+			k = key{f.Protocol, f.Destination, f.Source}
+		}
+		list[i].Process = owner[k]
+	}
+}
+
+// Policy is the policy that holds now.
+func (v *VM) Policy() egress.Policy {
+	if v.network == nil {
+		return egress.Policy{Mode: egress.None}
+	}
+	return v.network.gate.Policy()
+}
+
+// SetPolicy replaces the policy at once. Open flows that the new one denies are cut; cut is how many.
+func (v *VM) SetPolicy(p egress.Policy) (cut int, err error) {
+	if v.network == nil {
+		return 0, ErrNoNetwork
+	}
+	return v.network.gate.SetPolicy(p)
+}
+
+// Explain says what would happen to a connection of the guest's: host is a name or an address. addresses are those to
+// take for a name that the guest has not asked for.
+func (v *VM) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision {
+	if v.network == nil {
+		return noNetwork
+	}
+	return v.network.gate.Explain(host, port, protocol, addresses...)
+}
+
+// Denials are the last denials, at most 256, newest last.
+func (v *VM) Denials() []egress.Event {
+	if v.network == nil {
+		return nil
+	}
+	return v.network.recorder.list()
+}
+
+// NetworkStats returns the network's counters; without a network they are zero.
+func (v *VM) NetworkStats() NetworkStats {
+	if v.network == nil {
+		return NetworkStats{}
+	}
+	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.flows.LimitUse()}
+}
+
+// Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address.
+func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
+	if v.network == nil {
+		return nil, ErrNoNetwork
+	}
+	return v.network.flows.Forward(ctx, f)
+}
+
+// connect lets the network ask the guest and tell it.
+func (n *network) connect(client *rpc.Client) {
+	if n == nil {
+		return
+	}
+	n.owners.connect(client)
+	n.recorder.connect(client)
+}
+
+// params is what the guest is told of its network.
+func (n *network) params() *rpc.NetworkParams {
+	if n == nil {
+		return nil
+	}
+	return &rpc.NetworkParams{Search: n.config.Search}
+}
+
+// attach gives the machine its network card.
+func (n *network) attach(c *emulator.Config) {
+	if n == nil {
+		return
+	}
+	at := n.stack.Addresses()
+	c.Network, c.NetworkHeader, c.MAC, c.MTU = n.link, true, at.GuestMAC, n.stack.MTU()
+}
