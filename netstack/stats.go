@@ -29,33 +29,33 @@ type DropReason string
 
 // Reasons to drop a frame from the guest, in the order in which they are looked for.
 const (
-	DropTruncated       DropReason = "truncated"               // shorter than its own headers say
-	DropOversized       DropReason = "oversized"               // larger than the MTU, and no segmentation offload
-	DropOffload         DropReason = "bad offload"             // a virtio_net_hdr that does not fit its frame
-	DropSourceMAC       DropReason = "source MAC"              // not the guest's
-	DropDestinationMAC  DropReason = "destination MAC"         // neither the gateway's nor a group that goes with the packet
-	DropEtherType       DropReason = "ethertype"               // not ARP, IPv4 or (if enabled) IPv6; VLAN tags too
-	DropARP             DropReason = "ARP"                     // malformed, forged sender, or a question for an address that is not ours
-	DropMalformed       DropReason = "malformed"               // wrong version, header length or header checksum
-	DropOptions         DropReason = "options"                 // IPv4 options; IPv6 routing headers or too many headers
-	DropSource          DropReason = "source address"          // not the guest's
-	DropDestination     DropReason = "destination address"     // loopback, unspecified, the guest itself, broadcast without DHCP
-	DropMulticast       DropReason = "multicast"               // groups that nobody here listens to (IGMP, mDNS, MLD ...)
-	DropTTL             DropReason = "TTL"                     // used up on the way to somebody else
-	DropChecksum        DropReason = "checksum"                // of TCP, UDP or ICMP
-	DropNDP             DropReason = "neighbour discovery"     // a router advertisement or redirect, forged or foreign
-	DropEcho            DropReason = "echo"                    // for others, in fragments or without a HandleEcho
-	DropQueueFull       DropReason = "queue full"              // towards the guest: it did not read for too long
-	DropClosed          DropReason = "closed"                  // towards the guest: after Run or Close
-	DropSendOversized   DropReason = "oversized towards guest" // cannot be: gVisor keeps the MTU
-	DropBeforeAttaching DropReason = "no stack"                // from the guest: while the stack is taken down
+	DropTruncated      DropReason = "truncated"               // shorter than its own headers say
+	DropOversized      DropReason = "oversized"               // larger than the MTU, and no segmentation offload
+	DropOffload        DropReason = "bad offload"             // a virtio_net_hdr that does not fit its frame
+	DropSourceMAC      DropReason = "source MAC"              // not the guest's
+	DropDestinationMAC DropReason = "destination MAC"         // neither the gateway's nor a group that goes with the packet
+	DropEtherType      DropReason = "ethertype"               // not ARP, IPv4 or (if enabled) IPv6; VLAN tags too
+	DropARP            DropReason = "ARP"                     // malformed, forged sender, or a question for an address that is not ours
+	DropMalformed      DropReason = "malformed"               // wrong version, header length or header checksum
+	DropOptions        DropReason = "options"                 // IPv4 options; IPv6 routing headers or too many headers
+	DropSource         DropReason = "source address"          // not the guest's
+	DropDestination    DropReason = "destination address"     // loopback, unspecified, the guest itself, broadcast without DHCP
+	DropMulticast      DropReason = "multicast"               // groups that nobody here listens to (IGMP, mDNS, MLD ...)
+	DropTTL            DropReason = "TTL"                     // used up on the way to somebody else
+	DropChecksum       DropReason = "checksum"                // of TCP, UDP or ICMP
+	DropNDP            DropReason = "neighbour discovery"     // a router advertisement or redirect, forged or foreign
+	DropEcho           DropReason = "echo"                    // for others, in fragments or without a HandleEcho
+	DropQueueFull      DropReason = "queue full"              // towards the guest: it did not read for too long
+	DropClosed         DropReason = "closed"                  // towards the guest: after Run or Close
+	DropSendOversized  DropReason = "oversized towards guest" // cannot be: gVisor keeps the MTU
+	DropNoStack        DropReason = "no stack"                // from the guest: while the stack is taken down
 )
 
 // dropReasons gives every reason a place in a table of counters.
 var dropReasons = [...]DropReason{
 	DropTruncated, DropOversized, DropOffload, DropSourceMAC, DropDestinationMAC, DropEtherType, DropARP, DropMalformed,
 	DropOptions, DropSource, DropDestination, DropMulticast, DropTTL, DropChecksum, DropNDP, DropEcho, DropQueueFull,
-	DropClosed, DropSendOversized, DropBeforeAttaching,
+	DropClosed, DropSendOversized, DropNoStack,
 }
 
 // linkCounters are the link layer's part of Stats.
