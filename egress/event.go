@@ -11,34 +11,59 @@ const (
 	KindUDP    = "udp"
 	KindICMP   = "icmp"
 	KindDNS    = "dns"
-	KindPolicy = "policy" // the policy was replaced
+	KindPolicy = "policy" // the policy was replaced; Message has the new one
 )
 
 // Verdicts of events.
 const (
-	VerdictAllow = "allow" // let through; for tcp and udp: and connected
+	VerdictAllow = "allow" // let through; for tcp and udp also: the socket is connected
 	VerdictDeny  = "deny"  // refused, or cut because the policy changed
-	VerdictError = "error" // let through, but it failed on the way
+	VerdictError = "error" // let through, but it failed on the way; Message says how
 	VerdictClose = "close" // a connection that was allowed has ended
 )
 
-// Event is one line of the audit: a connection, a DNS query, a refusal, a change of policy.
+// Event is one line of the audit: a connection, a DNS query, a refusal, a change of policy. In JSON, what is zero is left out.
 type Event struct {
 	Time        time.Time      `json:"time"`
 	Kind        string         `json:"kind"`
 	Verdict     string         `json:"verdict"`
-	Flow        uint64         `json:"flow,omitempty"`       // the same in all events of one connection
+	Flow        uint64         `json:"flow,omitempty"`       // the same in all events of one connection, never used again by this gate
 	Source      netip.AddrPort `json:"source,omitzero"`      // in the guest
 	Destination netip.AddrPort `json:"destination,omitzero"` // as the guest sees it; port 0 with icmp
-	Names       []string       `json:"names,omitempty"`      // the destination's, as the guest was told; with dns: what it asked for
+	Names       []string       `json:"names,omitempty"`      // that led there, at most 8; with dns: what was asked for
 	Query       string         `json:"query,omitempty"`      // dns: the type, as in A
-	Answer      string         `json:"answer,omitempty"`     // dns
+	Answer      string         `json:"answer,omitempty"`     // dns: as the resolver puts it
 	Rule        string         `json:"rule,omitempty"`
-	Reason      string         `json:"reason,omitempty"`
+	Reason      string         `json:"reason,omitempty"` // one of the Reason constants
 	Message     string         `json:"message,omitempty"`
-	Sent        int64          `json:"sent,omitempty"`     // close: bytes from the guest
-	Received    int64          `json:"received,omitempty"` // close: bytes to the guest
-	Duration    float64        `json:"seconds,omitempty"`  // close: seconds
-	Process     string         `json:"process,omitempty"`  // in the guest; left to whoever knows
+	Sent        int64          `json:"sent,omitempty"`     // at the end: bytes from the guest
+	Received    int64          `json:"received,omitempty"` // at the end: bytes to the guest
+	Duration    float64        `json:"seconds,omitempty"`  // at the end: seconds that it was open
+	Process     string         `json:"process,omitempty"`  // in the guest; for whoever knows, the gate leaves it empty
 	Lost        uint64         `json:"lost,omitempty"`     // events that were lost just before this one
+}
+
+// maxEventNames and maxEventText bound one event, whatever a guest asks for.
+const (
+	maxEventNames = 8
+	maxEventText  = 1024
+)
+
+func (e *Event) bound() {
+	e.Names = e.Names[:min(len(e.Names), maxEventNames)]
+	for i, name := range e.Names {
+		e.Names[i] = cut(name, maxName)
+	}
+	e.Answer, e.Message = cut(e.Answer, maxEventText), cut(e.Message, maxEventText)
+}
+
+func cut(text string, length int) string {
+	if len(text) > length {
+		return text[:length] + "..."
+	}
+	return text
+}
+
+func (e *Event) decided(d Decision) {
+	e.Rule, e.Reason, e.Message = d.Rule, d.Reason, d.Message
 }

@@ -2,105 +2,214 @@ package egress
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 )
 
-// Names of the VM's own, which its resolver answers by itself.
-const (
-	HostName    = "host.agentvm.internal" // Config.HostAddrs: the host's opened ports
-	GatewayName = "agentvm.internal"      // the gateway
-)
-
-// Config configures a Gate.
+// Config configures a Gate. The zero Config is mode public with nothing of the host opened and no resolver.
 type Config struct {
 	Policy Policy
 
-	HostPorts []uint16         // ports of the host's loopback that the guest may use, TCP and UDP
-	HostAddrs []netip.Addr     // where the guest finds them; no other port of these exists
+	HostPorts []uint16         // ports of the host's loopback that the guest may use, by TCP and UDP
+	HostAddrs []netip.Addr     // where the guest finds them; no other port of these addresses exists
 	Local     []netip.Prefix   // the VM's own subnets: never dialled
-	Resolvers []netip.AddrPort // the only servers that DialResolver reaches
+	Resolvers []netip.AddrPort // the only servers that DialResolver reaches, wherever they are
 
-	Dial func(ctx context.Context, network, address string) (net.Conn, error) // nil: a net.Dialer
+	// Dial opens every socket of the gate's: network is "tcp" or "udp", address an IP address and a port. nil: a net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Ping sends an echo request and waits for the answer, nil. nil: the host's unprivileged ping sockets where it has them, else (and
+	// always, if Dial is given) by TCP.
 	Ping func(ctx context.Context, to netip.Addr, payload []byte) error
 
-	Audit    func(Event)
+	Audit    func(Event)      // gets every event, one at a time; it may take its time. nil: nobody
 	Now      func() time.Time // nil: time.Now
-	PinGrace time.Duration    // how long a told address stays valid after its TTL; default 5 minutes
-	Logger   *slog.Logger
+	PinGrace time.Duration    // how long an address stays valid after its TTL (at least a minute); default 5 minutes, negative: none
+	MaxPins  int              // names and addresses to remember; default 8192
+	Logger   *slog.Logger     // nil discards
 }
 
-// Gate is one VM's door to the world.
-type Gate struct{ policy Policy }
+// Gate is one VM's door to the world. It has no goroutines but the one that delivers events while there are some.
+type Gate struct {
+	surroundings
+	resolvers []netip.AddrPort
+	dialer    func(ctx context.Context, network, address string) (net.Conn, error)
+	pinger    func(ctx context.Context, to netip.Addr, payload []byte) error
+	now       func() time.Time
+	log       *slog.Logger
+	pins      *pins
+	audit     *audit
+	counters  counters
 
-var errTODO = errors.New("egress: not implemented yet")
+	replacing sync.Mutex // one SetPolicy or Close at a time
 
-// New returns a gate.
-func New(c Config) (*Gate, error) { return &Gate{policy: c.Policy}, nil }
-
-// DialTCP connects to exactly to, if the policy allows it. The connection also has CloseWrite and Reset.
-func (g *Gate) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
-	return nil, errTODO
+	mu     sync.Mutex // guards what follows; pins.mu and audit.mu may be taken while it is held
+	policy Policy
+	flows  map[*flow]struct{} // every dial and connection that the policy may cut
+	last   uint64             // flow number
+	closed bool
 }
 
-// DialUDP returns a socket that is connected to exactly to. It does not block.
-func (g *Gate) DialUDP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
-	return nil, errTODO
+// New checks the configuration and returns a gate. It opens nothing.
+func New(c Config) (*Gate, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.fill()
+	g := &Gate{
+		surroundings: surroundings{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local)},
+		resolvers:    unmappedPorts(c.Resolvers),
+		dialer:       c.Dial,
+		pinger:       c.Ping,
+		now:          c.Now,
+		log:          c.Logger,
+		pins:         newPins(max(c.PinGrace, 0), c.MaxPins),
+		audit:        newAudit(c.Audit),
+		policy:       c.Policy.clone(),
+		flows:        map[*flow]struct{}{},
+	}
+	return g, nil
 }
 
-// Ping asks to for an echo. nil means that it answered.
-func (g *Gate) Ping(ctx context.Context, from, to netip.Addr, payload []byte) error { return errTODO }
-
-// DialResolver connects to one of Config.Resolvers.
-func (g *Gate) DialResolver(ctx context.Context, network, address string) (net.Conn, error) {
-	return nil, errTODO
+func (c *Config) check() error {
+	if err := c.Policy.Validate(); err != nil {
+		return fmt.Errorf("network policy: %w", err)
+	}
+	if slices.Contains(c.HostPorts, 0) {
+		return fmt.Errorf("host port 0 cannot be opened to the guest: name a port from 1 to 65535")
+	}
+	for _, a := range c.HostAddrs {
+		if !a.IsValid() {
+			return fmt.Errorf("egress: an address for the host's ports is not set")
+		}
+	}
+	for _, p := range c.Local {
+		if !p.IsValid() {
+			return fmt.Errorf("egress: a subnet of the VM's is not valid")
+		}
+	}
+	for _, r := range c.Resolvers {
+		if !r.IsValid() || r.Port() == 0 {
+			return fmt.Errorf("DNS server %v: not an address with a port", r)
+		}
+	}
+	return nil
 }
 
-// Question says whether the guest may ask for that name.
-func (g *Gate) Question(name string, qtype uint16) error { return errTODO }
-
-// Answer says whether the guest may be told that name has that address, and pins it.
-func (g *Gate) Answer(name string, chain []string, addr netip.Addr, ttl time.Duration) error {
-	return errTODO
+func (c *Config) fill() {
+	if c.Ping == nil && c.Dial == nil {
+		c.Ping = pingSocket
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.PinGrace == 0 {
+		c.PinGrace = defaultGrace
+	}
+	if c.MaxPins <= 0 {
+		c.MaxPins = maxPins
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
 }
 
-// Asked records one DNS query.
-func (g *Gate) Asked(name string, qtype uint16, answer string, denied error) {}
+func unmapped(list []netip.Addr) []netip.Addr {
+	out := make([]netip.Addr, len(list))
+	for i, a := range list {
+		out[i] = a.Unmap()
+	}
+	return out
+}
 
-// SetPolicy replaces the policy.
-func (g *Gate) SetPolicy(p Policy) (cut int, err error) { return 0, errTODO }
+func unmappedPorts(list []netip.AddrPort) []netip.AddrPort {
+	out := make([]netip.AddrPort, len(list))
+	for i, a := range list {
+		out[i] = unmap(a)
+	}
+	return out
+}
 
-// Policy is the current policy.
-func (g *Gate) Policy() Policy { return g.policy }
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// Explain says what would happen to a connection.
+// Policy is the one that holds now, with its mode filled in.
+func (g *Gate) Policy() Policy {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.policy.clone()
+}
+
+// SetPolicy replaces the policy, or fails and changes nothing. It holds for every decision from then on; connections and dials that it
+// denies are cut before SetPolicy returns: their reads and writes fail with a *DeniedError, and the peer gets a reset. Pins stay.
+func (g *Gate) SetPolicy(p Policy) (cut int, err error) {
+	if err := p.Validate(); err != nil {
+		return 0, fmt.Errorf("network policy: %w", err)
+	}
+	g.replacing.Lock()
+	defer g.replacing.Unlock()
+	denied := g.replace(p.clone())
+	for _, f := range denied {
+		f.cut()
+	}
+	g.counters.cut.Add(uint64(len(denied)))
+	g.log.Info("network policy replaced", "policy", p.String(), "cut", len(denied))
+	return len(denied), nil
+}
+
+// replace swaps the policy and marks the flows that it denies.
+func (g *Gate) replace(p Policy) (denied []*flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.policy = p
+	g.audit.emit(Event{Time: g.now(), Kind: KindPolicy, Verdict: VerdictAllow, Message: p.String()})
+	for f := range g.flows {
+		if d := f.decide(p); !d.Allowed {
+			d.Message = "cut by a new policy: " + d.Message
+			f.denied = &DeniedError{d}
+			denied = append(denied, f)
+			delete(g.flows, f)
+		}
+	}
+	return denied
+}
+
+// Explain says what would happen to a connection of the guest's now, and why: Decision.Applies has everything that was looked at. host is a
+// name or an address; addresses are what a name leads to, if the caller looked that up. It dials and asks nobody.
 func (g *Gate) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) Decision {
-	return Decision{}
+	return g.explain(g.Policy(), host, port, protocol, addresses, g.live)
 }
 
-// Denials are the newest denials, newest last.
-func (g *Gate) Denials() []Event { return nil }
+func (g *Gate) live(a netip.Addr) (names, aliases []string) { return g.pins.live(g.now(), a) }
 
-// Stats counts what a gate did.
-type Stats struct {
-	Dials      uint64 `json:"dials"`      // calls of the dial function, whatever came of them
-	DialErrors uint64 `json:"dialErrors"` // of these, failed
-	Pings      uint64 `json:"pings"`      // echo requests that were let through
-	Allowed    uint64 `json:"allowed"`    // decisions on connections and echo requests
-	Denied     uint64 `json:"denied"`
-	Cut        uint64 `json:"cut"`        // connections that a new policy ended
-	Queries    uint64 `json:"queries"`    // DNS queries
-	Refused    uint64 `json:"refused"`    // of these, denied
-	Open       int    `json:"open"`       // connections now
-	Pins       int    `json:"pins"`       // names and addresses remembered now
-	EventsLost uint64 `json:"eventsLost"` // because Audit was too slow, or there were too many denials
+// Denials are the newest denials, at most 256, newest last.
+func (g *Gate) Denials() []Event { return g.audit.newest() }
+
+// Close resets all connections, ends all dials, and returns when Audit has had every event. Later dials fail. Audit must not call it.
+func (g *Gate) Close() error {
+	g.replacing.Lock()
+	defer g.replacing.Unlock()
+	for _, f := range g.shut() {
+		f.cut()
+	}
+	g.audit.flush()
+	return nil
 }
 
-// Stats counts what the gate did since it was made.
-func (g *Gate) Stats() Stats { return Stats{} }
-
-// Close ends all connections, and returns when Audit has had every event. Dials fail afterwards.
-func (g *Gate) Close() error { return nil }
+func (g *Gate) shut() (flows []*flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for f := range g.flows {
+		f.denied = &DeniedError{deny(ReasonClosed, "the VM's network has ended")}
+		flows = append(flows, f)
+		delete(g.flows, f)
+	}
+	return flows
+}

@@ -1,6 +1,12 @@
 package egress
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+)
 
 // Mode is what a policy does with a destination that no rule names.
 type Mode string
@@ -9,9 +15,18 @@ type Mode string
 const (
 	Public    Mode = "public"    // every public address
 	Allowlist Mode = "allowlist" // only what an allow rule names
-	None      Mode = "none"      // nothing at all
-	Open      Mode = "open"      // everything but the host's loopback and the VM's own subnets
+	None      Mode = "none"      // nothing at all: no packet reaches a socket of the host's
+	Open      Mode = "open"      // everything but the host's loopback and the VM's own subnets; also private networks and cloud metadata
 )
+
+// ParseMode reads a mode's name.
+func ParseMode(text string) (Mode, error) {
+	switch m := Mode(text); m {
+	case Public, Allowlist, None, Open:
+		return m, nil
+	}
+	return "", fmt.Errorf("%q is no network mode: public, allowlist, none or open", text)
+}
 
 // Protocols of requests and rules.
 const (
@@ -20,34 +35,135 @@ const (
 	ICMP = "icmp"
 )
 
-// Reasons of decisions: stable words for programs.
-const (
-	ReasonPublic         = "public-address"     // allowed: mode public, public address
-	ReasonOpen           = "mode-open"          // allowed: mode open
-	ReasonAllowRule      = "allowed-by-rule"    // allowed: an allow rule names it
-	ReasonHostPort       = "host-port"          // allowed: a port of the host's that was opened
-	ReasonLocalName      = "local-name"         // allowed: a name of the VM's own
-	ReasonNone           = "mode-none"          // denied: the network is off
-	ReasonDenyRule       = "denied-by-rule"     // denied: a deny rule names it
-	ReasonRestricted     = "restricted-range"   // denied: private, link-local, multicast, ...
-	ReasonLoopback       = "loopback"           // denied: the host itself
-	ReasonOwnNetwork     = "own-network"        // denied: the VM's own subnet
-	ReasonHostPortClosed = "host-port-not-open" // denied: a port of the host's that was not opened
-	ReasonNotAllowed     = "not-in-allowlist"   // denied: no allow rule names the address or its names
-	ReasonNameNotAllowed = "name-not-allowed"   // denied: no allow rule names it, so it is not looked up
-	ReasonBadName        = "invalid-name"       // denied: not a name that DNS can have
-	ReasonQueryType      = "query-type"         // denied: a DNS type that is not passed on
-	ReasonNotResolver    = "not-a-resolver"     // denied: DNS to a server that is not configured
-	ReasonBadAddress     = "invalid-address"    // denied: no address at all
-	ReasonBadProtocol    = "invalid-protocol"   // denied: neither tcp, udp nor icmp
-	ReasonClosed         = "closed"             // denied: the gate was closed
-)
-
-// Policy says what may be reached. The zero Policy is mode public without rules. Policies are values: Decide changes nothing.
+// Policy says what may be reached. The zero Policy is mode public without rules. Policies are values: nothing here changes one.
 type Policy struct {
-	Mode  Mode   // empty: Public, or Allowlist with an allow rule
-	Allow []Rule // what mode allowlist lets through; of no effect in other modes
-	Deny  []Rule // wins over everything else, in every mode
+	Mode  Mode   `json:"mode"`            // empty: Public, or Allowlist with an allow rule
+	Allow []Rule `json:"allow,omitempty"` // what mode allowlist lets through; of no effect in other modes
+	Deny  []Rule `json:"deny,omitempty"`  // wins over everything else, in every mode
+}
+
+// Effective is the mode that holds: Mode, or what takes its place when it is empty.
+func (p Policy) Effective() Mode {
+	switch {
+	case p.Mode != "":
+		return p.Mode
+	case len(p.Allow) > 0:
+		return Allowlist
+	}
+	return Public
+}
+
+// clone is a policy that shares nothing with p, with its mode filled in.
+func (p Policy) clone() Policy {
+	return Policy{p.Effective(), slices.Clone(p.Allow), slices.Clone(p.Deny)}
+}
+
+// String is a policy in one line, for logs.
+func (p Policy) String() string {
+	var b strings.Builder
+	b.WriteString(string(p.Effective()))
+	for _, r := range p.Allow {
+		b.WriteString(" allow " + r.String())
+	}
+	for _, r := range p.Deny {
+		b.WriteString(" deny " + r.String())
+	}
+	return b.String()
+}
+
+// PolicyError says which rule of a policy cannot be.
+type PolicyError struct {
+	List    string // "mode", "allow" or "deny"
+	Index   int    // in that list, from 0
+	Rule    string // the rule as text, or the mode
+	Problem string
+}
+
+func (e *PolicyError) Error() string {
+	if e.List == "mode" {
+		return e.Problem
+	}
+	return fmt.Sprintf("%s rule %q: %s", e.List, e.Rule, e.Problem)
+}
+
+// maxRules bounds each list: a decision looks at every rule.
+const maxRules = 4096
+
+// Validate finds a mode that does not exist, and rules that could never do what they say: an allow rule for a restricted
+// range outside mode open, or for the host's loopback. Errors are *PolicyError.
+func (p Policy) Validate() error {
+	if _, err := ParseMode(string(p.Effective())); err != nil {
+		return &PolicyError{List: "mode", Rule: string(p.Mode), Problem: err.Error()}
+	}
+	for i, r := range p.Allow {
+		if problem := allowProblem(r, p.Effective()); problem != "" {
+			return &PolicyError{"allow", i, r.String(), problem}
+		}
+	}
+	for i, r := range p.Deny {
+		if r.host == hostNothing {
+			return &PolicyError{"deny", i, "", "an empty rule names nothing"}
+		}
+	}
+	if len(p.Allow) > maxRules || len(p.Deny) > maxRules {
+		return &PolicyError{List: "mode", Problem: fmt.Sprintf("a policy has at most %d allow rules and %d deny rules", maxRules, maxRules)}
+	}
+	return nil
+}
+
+func allowProblem(r Rule, mode Mode) string {
+	if r.host == hostNothing {
+		return "an empty rule names nothing"
+	}
+	if r.host != hostPrefix {
+		return ""
+	}
+	if within(r.prefix, "127.0.0.0/8") || within(r.prefix, "::1/128") {
+		return "no mode opens the host's loopback: open single ports with --host-port, they are at " + HostName
+	}
+	if found, inside := restrictedNetwork(r.prefix); inside && mode != Open {
+		return fmt.Sprintf("%s is restricted, and only mode open reaches that: leave the rule out, or use --net open; a port of this host is opened with --host-port", found)
+	}
+	return ""
+}
+
+func within(p netip.Prefix, outer string) bool {
+	o := netip.MustParsePrefix(outer)
+	return o.Bits() <= p.Bits() && o.Contains(p.Addr())
+}
+
+// restrictedNetwork says whether all of a network is in one restricted range. What is restricted only in part is not: the
+// rest of it can be reached.
+func restrictedNetwork(p netip.Prefix) (Range, bool) {
+	if p.IsSingleIP() {
+		return Restricted(p.Addr())
+	}
+	for _, r := range restrictedRanges {
+		if r.Prefix.Bits() <= p.Bits() && r.Prefix.Contains(p.Addr()) {
+			return r, true
+		}
+	}
+	return Range{}, false
+}
+
+// Warnings says, for people, which rules have no effect.
+func (p Policy) Warnings() []string {
+	var list []string
+	if mode := p.Effective(); mode != Allowlist && len(p.Allow) > 0 {
+		list = append(list, fmt.Sprintf("allow rules have no effect in mode %s: leave the mode out, or use allowlist", mode))
+	}
+	for _, allow := range p.Allow {
+		for _, deny := range p.Deny {
+			if deny.host == allow.host && deny.matchesSameHost(allow) && (deny.whole() || deny.Equal(allow)) {
+				list = append(list, fmt.Sprintf("allow rule %q has no effect: deny rule %q wins", allow, deny))
+			}
+		}
+	}
+	return list
+}
+
+func (r Rule) matchesSameHost(other Rule) bool {
+	return r.name == other.name && r.prefix == other.prefix
 }
 
 // Request is a destination to decide about.
@@ -71,3 +187,11 @@ type Decision struct {
 type DeniedError struct {
 	Decision Decision
 }
+
+func (e *DeniedError) Error() string { return "denied by the network policy: " + e.Decision.Message }
+
+// Denied tells a refusal by policy from other errors, for callers that do not import this package.
+func (e *DeniedError) Denied() bool { return true }
+
+// Unwrap makes a refusal EACCES to errors.Is.
+func (e *DeniedError) Unwrap() error { return syscall.EACCES }

@@ -1,0 +1,101 @@
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// conn is a connection that was allowed. It counts its bytes, and a new policy may cut it: then everything fails with the *DeniedError.
+type conn struct {
+	net.Conn
+	flow           *flow
+	sent, received atomic.Int64
+	denied         atomic.Pointer[DeniedError]
+	ended          sync.Once
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(int64(n))
+	return n, c.reason(err)
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(int64(n))
+	return n, c.reason(err)
+}
+
+// reason puts the denial in the place of what cutting the connection made of it.
+func (c *conn) reason(err error) error {
+	if err == nil {
+		return nil
+	}
+	if denied := c.denied.Load(); denied != nil {
+		return denied
+	}
+	return err
+}
+
+// CloseWrite sends the end of what was written (FIN) and leaves the other way open. It fails with errors.ErrUnsupported on sockets that have none.
+func (c *conn) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return fmt.Errorf("close %s for writing: %w", c.RemoteAddr(), errors.ErrUnsupported)
+	}
+	return c.reason(half.CloseWrite())
+}
+
+// Close ends the connection in good order: what was written still arrives.
+func (c *conn) Close() error { return c.close(c.Conn.Close) }
+
+// Reset ends the connection at once: the peer gets an RST, and what was written may be lost.
+func (c *conn) Reset() error { return c.close(func() error { return reset(c.Conn) }) }
+
+func (c *conn) close(how func() error) (err error) {
+	c.ended.Do(func() {
+		c.flow.end()
+		if err = how(); c.denied.Load() != nil {
+			err = nil // closed before
+		}
+		c.emit(VerdictClose, c.cause())
+	})
+	return err
+}
+
+// cause is why a connection has ended, if a policy is why.
+func (c *conn) cause() Decision {
+	if denied := c.denied.Load(); denied != nil {
+		return denied.Decision
+	}
+	return Decision{}
+}
+
+// cut resets the connection because a policy denies it. Its owner still closes it.
+func (c *conn) cut(denied *DeniedError) {
+	c.denied.Store(denied)
+	reset(c.Conn)
+	c.emit(VerdictDeny, denied.Decision)
+}
+
+// emit reports the connection with its bytes so far.
+func (c *conn) emit(verdict string, d Decision) {
+	if c.flow.silent {
+		return
+	}
+	e := c.flow.event(verdict, d)
+	e.Sent, e.Received = c.sent.Load(), c.received.Load()
+	e.Duration = e.Time.Sub(c.flow.began).Seconds()
+	c.flow.gate.audit.emit(e)
+}
+
+// reset closes a socket so that TCP sends RST in place of FIN (linger time 0, RFC 9293 section 3.10.5). Others are just closed.
+func reset(inner net.Conn) error {
+	if tcp, ok := inner.(interface{ SetLinger(seconds int) error }); ok {
+		_ = tcp.SetLinger(0) // fails on a socket that has ended already, which is as well
+	}
+	return inner.Close()
+}

@@ -1,0 +1,145 @@
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Explain is Decide for people: what would happen to a connection to a host, a name or an address, and everything that was looked
+// at, in Decision.Applies. addresses are what the name leads to, if that is known; without them it is taken to lead to a
+// public address. It asks nobody.
+func (p Policy) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) Decision {
+	return new(surroundings).explain(p, host, port, protocol, addresses, noPins)
+}
+
+func noPins(netip.Addr) (names, aliases []string) { return nil, nil }
+
+type pinned = func(netip.Addr) (names, aliases []string)
+
+func (s *surroundings) explain(p Policy, host string, port uint16, protocol string, addresses []netip.Addr, pins pinned) Decision {
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	to := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, port) }
+	if addr, err := netip.ParseAddr(host); err == nil {
+		names, aliases := pins(addr.Unmap())
+		return s.explainOne(p, Request{protocol, to(addr), names, aliases})
+	}
+	name, err := asciiName(host)
+	if err != nil {
+		return deny(ReasonBadName, "%v", err)
+	}
+	switch {
+	case name == HostName:
+		return s.explainHost(p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}})
+	case name == GatewayName:
+		return allow(ReasonLocalName, "%s is the VM's own gateway", name)
+	}
+	asked := s.question(p, name, typeA, pins)
+	if !asked.Allowed {
+		asked.Applies = append(explainRules(s, p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}),
+			name+" is not looked up: "+asked.Message)
+		return asked
+	}
+	return s.explainAddresses(p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}, addresses)
+}
+
+// asciiName is a name as DNS has it.
+func asciiName(text string) (string, error) {
+	p := &ruleParser{text: text}
+	var rule Rule
+	if err := p.checkText(); err != nil {
+		return "", err
+	}
+	err := p.name(&rule, span{text, 0})
+	return rule.name, err
+}
+
+// explainHost is about the host's opened ports.
+func (s *surroundings) explainHost(p Policy, r Request) Decision {
+	if len(s.hostAddrs) == 0 {
+		with := *s
+		with.hostAddrs = []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 127, 254})} // any will do: it is only compared
+		s = &with
+	}
+	r.To = netip.AddrPortFrom(s.hostAddrs[0], r.To.Port())
+	return s.explainOne(p, r)
+}
+
+// explainAddresses decides about each address of a name: the guest is told those that may be told, and connects to one of them.
+func (s *surroundings) explainAddresses(p Policy, r Request, addresses []netip.Addr) Decision {
+	if len(addresses) == 0 {
+		return s.explainOne(p, r)
+	}
+	var best Decision
+	var applies []string
+	for i, addr := range addresses {
+		one := r
+		one.To = netip.AddrPortFrom(addr.Unmap(), r.To.Port())
+		d := s.answer(p, r.Names[0], nil, addr)
+		if d.Allowed {
+			d = s.decide(p, one)
+		}
+		if i == 0 || d.Allowed && !best.Allowed {
+			best = d
+		}
+		applies = append(applies, verdictText(d)+": "+d.Message)
+	}
+	best.Applies = append(explainRules(s, p, r), applies...)
+	return best
+}
+
+func verdictText(d Decision) string {
+	if d.Allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
+// explainOne is one decision, with everything else that would deny it.
+func (s *surroundings) explainOne(p Policy, r Request) Decision {
+	j := newJudge(s, p, r)
+	j.noAddr = !j.addr.IsValid()
+	d := j.decide()
+	d.Applies = explainRules(s, p, r)
+	if j.noAddr {
+		d.Applies = append(d.Applies, "the name is taken to lead to a public address; addresses in restricted ranges would be taken out of the answer")
+	}
+	for _, step := range steps {
+		if one, decided := step(j); decided && !one.Allowed && one.Message != d.Message {
+			d.Applies = append(d.Applies, "also: "+one.Message)
+		}
+	}
+	return d
+}
+
+// explainRules lists the mode, the names, and the rules that are about the request's host, with what they say about its port.
+func explainRules(s *surroundings, p Policy, r Request) []string {
+	j := newJudge(s, p, r)
+	j.noAddr = !j.addr.IsValid()
+	list := []string{"mode " + string(j.mode)}
+	for _, name := range j.request.Names {
+		if j.addr.IsValid() && !slices.Contains(s.hostAddrs, j.addr) {
+			list = append(list, fmt.Sprintf("%s was looked up as %s", j.addr, name))
+		}
+	}
+	for _, rule := range p.Deny {
+		if j.denies(rule) {
+			list = append(list, "deny rule "+rule.String()+coverText(j.covers(rule, true)))
+		}
+	}
+	for _, rule := range p.Allow {
+		if j.allows(rule) {
+			list = append(list, "allow rule "+rule.String()+coverText(j.covers(rule, false)))
+		}
+	}
+	return list
+}
+
+func coverText(covered bool) string {
+	if covered {
+		return " matches"
+	}
+	return " is about this host, but not about this port and protocol"
+}

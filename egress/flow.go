@@ -1,0 +1,138 @@
+package egress
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A flow is something that a new policy may cut: a dial that has not ended, a connection, an echo request.
+//
+//	begin ─► dialling ──► finish ─► open ──► end (Close, Reset)
+//	  │         │           │        │
+//	  denied    └─ cut ─────┴────────┴─► denied: the dial is cancelled, the connection reset
+type flow struct {
+	gate    *Gate
+	number  uint64
+	kind    string
+	source  netip.AddrPort
+	request Request
+	began   time.Time
+	decide  func(Policy) Decision // again, for a new policy; called with gate.mu held
+	cancel  context.CancelFunc    // of the dial
+	silent  bool                  // no events: the VM's own resolver
+
+	// Guarded by gate.mu.
+	denied *DeniedError
+	conn   *conn // once it is open
+}
+
+// begin decides about a flow of the guest's, and registers it. The context ends when a policy cuts the dial.
+func (g *Gate) begin(ctx context.Context, protocol string, from, to netip.AddrPort) (*flow, context.Context, error) {
+	names, aliases := g.live(to.Addr())
+	f := &flow{gate: g, kind: protocol, source: unmap(from), began: g.now(), request: Request{protocol, unmap(to), names, aliases}}
+	f.decide = func(p Policy) Decision { return g.decide(p, g.renamed(f.request)) }
+	return f.register(ctx)
+}
+
+// renamed adds the names that have come to lead to an address since the flow began: to be denied by, not to be allowed by.
+func (g *Gate) renamed(r Request) Request {
+	names, aliases := g.live(r.To.Addr())
+	r.Aliases = slices.Concat(r.Aliases, names, aliases)
+	return r
+}
+
+// register decides, and makes an allowed flow known to SetPolicy in the same moment, so that no policy comes in between.
+func (f *flow) register(ctx context.Context) (*flow, context.Context, error) {
+	g := f.gate
+	g.mu.Lock()
+	d := f.decide(g.policy)
+	if g.closed {
+		d = deny(ReasonClosed, "the VM's network has ended")
+	}
+	g.last++
+	f.number = g.last
+	if d.Allowed {
+		ctx, f.cancel = context.WithCancel(ctx)
+		g.flows[f] = struct{}{}
+	}
+	g.mu.Unlock()
+	if !f.silent {
+		g.counters.decided(d)
+	}
+	if d.Allowed {
+		return f, ctx, nil
+	}
+	f.emit(VerdictDeny, d)
+	return nil, ctx, &DeniedError{d}
+}
+
+// finish ends the dial. A policy that has come meanwhile wins over the dial's success and over its error.
+func (f *flow) finish(inner net.Conn, err error) (net.Conn, error) {
+	c := &conn{Conn: inner, flow: f}
+	denied := f.settle(c, err)
+	f.cancel()
+	switch {
+	case denied != nil && inner != nil:
+		reset(inner)
+		return nil, denied
+	case denied != nil:
+		return nil, denied
+	case err != nil:
+		f.emit(VerdictError, Decision{Message: err.Error()})
+		return nil, err
+	}
+	return c, nil
+}
+
+func (f *flow) settle(c *conn, err error) *DeniedError {
+	f.gate.mu.Lock()
+	defer f.gate.mu.Unlock()
+	if f.denied != nil {
+		return f.denied
+	}
+	if err != nil {
+		delete(f.gate.flows, f)
+		return nil
+	}
+	f.conn = c
+	f.emit(VerdictAllow, f.decide(f.gate.policy))
+	return nil
+}
+
+// cut ends a flow that was marked as denied.
+func (f *flow) cut() {
+	f.cancel()
+	f.gate.mu.Lock()
+	c, denied := f.conn, f.denied
+	f.gate.mu.Unlock()
+	if c == nil {
+		f.emit(VerdictDeny, denied.Decision)
+		return
+	}
+	c.cut(denied)
+}
+
+// end forgets a flow.
+func (f *flow) end() {
+	f.gate.mu.Lock()
+	defer f.gate.mu.Unlock()
+	delete(f.gate.flows, f)
+}
+
+func (f *flow) event(verdict string, d Decision) Event {
+	e := Event{
+		Time: f.gate.now(), Kind: f.kind, Verdict: verdict, Flow: f.number,
+		Source: f.source, Destination: f.request.To, Names: slices.Clone(f.request.Names),
+	}
+	e.decided(d)
+	return e
+}
+
+func (f *flow) emit(verdict string, d Decision) {
+	if !f.silent {
+		f.gate.audit.emit(f.event(verdict, d))
+	}
+}

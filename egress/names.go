@@ -1,0 +1,48 @@
+package egress
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Question says whether the guest may ask for a name (in presentation form) with that type: nil, or a *DeniedError. Names that may not
+// be asked for are never sent to a resolver. Names of the VM's own may be asked for in every mode but none; reverse names if the
+// address may be told.
+func (g *Gate) Question(name string, qtype uint16) error {
+	return denial(g.question(g.Policy(), canonicalName(name), qtype, g.live))
+}
+
+// Answer says whether the guest may be told that a name has an address: nil, or a *DeniedError. chain has the aliases (CNAME) that led there,
+// with or without name itself. A nil answer pins the address to the name, for ttl (at least a minute, at most a day) and Config.PinGrace.
+func (g *Gate) Answer(name string, chain []string, addr netip.Addr, ttl time.Duration) error {
+	name, addr = canonicalName(name), addr.Unmap()
+	aliases := slices.DeleteFunc(canonicalNames(chain), func(alias string) bool { return alias == name })
+	d := g.answer(g.Policy(), name, aliases, addr)
+	if d.Allowed && d.Reason != ReasonLocalName {
+		g.pins.add(g.now(), name, aliases, addr, ttl)
+	}
+	return denial(d)
+}
+
+func denial(d Decision) error {
+	if d.Allowed {
+		return nil
+	}
+	return &DeniedError{d}
+}
+
+// Asked records one DNS query: what was asked for, what the guest got (for people), and why not, if it was denied or failed.
+func (g *Gate) Asked(name string, qtype uint16, answer string, denied error) {
+	e := Event{Time: g.now(), Kind: KindDNS, Verdict: VerdictAllow, Names: []string{canonicalName(name)}, Query: typeName(qtype), Answer: answer}
+	g.counters.queries.Add(1)
+	if refusal := (*DeniedError)(nil); errors.As(denied, &refusal) {
+		g.counters.refused.Add(1)
+		e.Verdict = VerdictDeny
+		e.decided(refusal.Decision)
+	} else if denied != nil {
+		e.Verdict, e.Message = VerdictError, denied.Error()
+	}
+	g.audit.emit(e)
+}

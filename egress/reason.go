@@ -1,0 +1,27 @@
+package egress
+
+// Reasons of decisions: stable words for programs.
+const (
+	ReasonPublic    = "public-address"  // allowed: mode public, public address
+	ReasonOpen      = "mode-open"       // allowed: mode open
+	ReasonAllowRule = "allowed-by-rule" // allowed: an allow rule names it
+	ReasonHostPort  = "host-port"       // allowed: a port of the host's that was opened
+	ReasonLocalName = "local-name"      // allowed: a name of the VM's own
+	ReasonResolver  = "resolver"        // allowed: a configured DNS server, for the VM's own resolver
+
+	ReasonNone           = "mode-none"            // denied: the network is off
+	ReasonDenyRule       = "denied-by-rule"       // denied: a deny rule names it
+	ReasonRestricted     = "restricted-range"     // denied: private, link-local, multicast, ...
+	ReasonLoopback       = "loopback"             // denied: the host itself
+	ReasonOwnNetwork     = "own-network"          // denied: the VM's own subnet
+	ReasonHostPortClosed = "host-port-not-open"   // denied: a port of the host's that was not opened
+	ReasonNotAllowed     = "not-in-allowlist"     // denied: no allow rule names the address or its names
+	ReasonNameNotAllowed = "name-not-allowed"     // denied: no allow rule names it, so it is not looked up
+	ReasonBadName        = "invalid-name"         // denied: not a name that DNS can have
+	ReasonLongChain      = "alias-chain-too-long" // denied: too many CNAMEs
+	ReasonQueryType      = "query-type"           // denied: a DNS type that is not passed on
+	ReasonNotResolver    = "not-a-resolver"       // denied: DNS to a server that is not configured
+	ReasonBadAddress     = "invalid-address"      // denied: no address at all
+	ReasonBadProtocol    = "invalid-protocol"     // denied: neither tcp, udp nor icmp
+	ReasonClosed         = "closed"               // denied: the gate was closed
+)
