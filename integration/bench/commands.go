@@ -17,7 +17,7 @@ func measureCommands(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer ours.close()
-	theirs, err := b.kit.startQEMU(ctx)
+	theirs, err := b.kit.startQEMU(ctx, nil)
 	if err != nil {
 		return err
 	}

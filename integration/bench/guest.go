@@ -18,6 +18,8 @@ const memory = 256
 type guest interface {
 	// sh runs shell source and returns its output; a command that fails is an error.
 	sh(ctx context.Context, line string) (string, error)
+	// put makes an executable file in the guest.
+	put(ctx context.Context, path string, content []byte) error
 	// pid is the host process that computes for the guest.
 	pid() int
 	close()
@@ -26,8 +28,10 @@ type guest interface {
 // ownGuest is a guest on agentvm, in this process.
 type ownGuest struct{ vm *vm.VM }
 
-func (k *kit) startOwn(ctx context.Context) (*ownGuest, error) {
-	v, err := vm.Start(ctx, k.config())
+func (k *kit) startOwn(ctx context.Context) (*ownGuest, error) { return startOwn(ctx, k.config()) }
+
+func startOwn(ctx context.Context, config vm.Config) (*ownGuest, error) {
+	v, err := vm.Start(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +50,17 @@ func (g *ownGuest) sh(ctx context.Context, line string) (string, error) {
 	}
 	return stdout.String(), failed(line, r.ExitCode, r.Stderr)
 }
+
+func (g *ownGuest) put(ctx context.Context, path string, content []byte) error {
+	line := putLine(path)
+	r, err := g.vm.Run(ctx, vm.Command{Line: line, Stdin: bytes.NewReader(content)})
+	if err != nil {
+		return err
+	}
+	return failed(line, r.ExitCode, r.Stderr)
+}
+
+func putLine(path string) string { return "cat >" + path + " && chmod +x " + path }
 
 func (g *ownGuest) pid() int { return os.Getpid() }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 )
 
@@ -113,4 +114,12 @@ func memoryOf(pid int) (resident, proportional float64, err error) {
 		}
 	}
 	return values["Rss:"], values["Pss:"], nil
+}
+
+// memoryInUse is what Go's heap and stacks hold after a collection, in bytes.
+func memoryInUse() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapInuse + m.StackInuse)
 }

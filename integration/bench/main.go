@@ -73,6 +73,7 @@ var parts = []struct {
 	{"coldstart", measureColdStart},
 	{"boot", measureBoot},
 	{"commands", measureCommands},
+	{"network", measureNetwork},
 	{"idle", measureIdle},
 }
 

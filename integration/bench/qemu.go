@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -38,8 +39,8 @@ type qemuGuest struct {
 	stop    context.CancelFunc
 }
 
-// startQEMU returns when the guest can run commands.
-func (k *kit) startQEMU(ctx context.Context) (*qemuGuest, error) {
+// startQEMU returns when the guest can run commands. With a network it is that of QEMU's own stack, libslirp.
+func (k *kit) startQEMU(ctx context.Context, network *rpc.NetworkParams) (*qemuGuest, error) {
 	if err := needTool(qemuName, qemuPackage); err != nil {
 		return nil, err
 	}
@@ -54,13 +55,17 @@ func (k *kit) startQEMU(ctx context.Context) (*qemuGuest, error) {
 	defer listener.Close()
 	run, stop := context.WithCancel(ctx)
 	g := &qemuGuest{stop: stop}
-	g.command = exec.CommandContext(run, qemuName, k.qemuArguments(socket)...)
+	arguments := k.qemuArguments(socket)
+	if network != nil {
+		arguments = append(arguments, "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")
+	}
+	g.command = exec.CommandContext(run, qemuName, arguments...)
 	g.command.Stdout, g.command.Stderr = &g.console, &g.console
 	if err := g.command.Start(); err != nil {
 		stop()
 		return nil, err
 	}
-	if err := g.greet(ctx, listener.(*net.UnixListener)); err != nil {
+	if err := g.greet(ctx, listener.(*net.UnixListener), network); err != nil {
 		g.close()
 		return nil, fmt.Errorf("QEMU's guest: %w\n%s", err, g.console.Bytes())
 	}
@@ -78,7 +83,7 @@ func (k *kit) qemuArguments(socket string) []string {
 	}
 }
 
-func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener) error {
+func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, network *rpc.NetworkParams) error {
 	if err := listener.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return err
 	}
@@ -91,13 +96,27 @@ func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener) error
 	if g.client, err = rpc.Dial(ctx, conn, rpc.ClientConfig{}); err != nil {
 		return err
 	}
-	_, err = g.client.Start(ctx, rpc.StartParams{Time: time.Now(), Hostname: "bench"})
+	info, err := g.client.Start(ctx, rpc.StartParams{Time: time.Now(), Hostname: "bench", Network: network})
+	if err == nil && info.NetworkWarning != "" {
+		err = errors.New(info.NetworkWarning)
+	}
 	return err
 }
 
 func (g *qemuGuest) sh(ctx context.Context, line string) (string, error) {
+	return g.run(ctx, line, nil)
+}
+
+func (g *qemuGuest) put(ctx context.Context, path string, content []byte) error {
+	_, err := g.run(ctx, putLine(path), bytes.NewReader(content))
+	return err
+}
+
+func (g *qemuGuest) run(ctx context.Context, line string, stdin io.Reader) (string, error) {
 	var stdout, stderr bytes.Buffer
-	p, err := g.client.Exec(ctx, rpc.ExecParams{Args: []string{"/bin/sh", "-c", line}, Stdout: &stdout, Stderr: &stderr})
+	p, err := g.client.Exec(ctx, rpc.ExecParams{
+		Args: []string{"/bin/sh", "-c", line}, Stdin: stdin, Stdout: &stdout, Stderr: &stderr,
+	})
 	if err != nil {
 		return "", err
 	}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"agentvm/rpc"
 )
 
 // measureColdStart compares the time from the start of a process to the output of the first command. On our side that is
@@ -100,7 +102,7 @@ func (k *kit) coldOwn(ctx context.Context) (cost, error) {
 
 func (k *kit) coldQEMU(ctx context.Context) (cost, error) {
 	start := time.Now()
-	g, err := k.startQEMU(ctx)
+	g, err := k.startQEMU(ctx, &rpc.NetworkParams{})
 	if err != nil {
 		return cost{}, err
 	}

@@ -39,7 +39,7 @@ var workloads = []struct {
 
 // measureWorkloads runs the same commands in two booted guests, one on agentvm and one on QEMU.
 func measureWorkloads(ctx context.Context, b *bench) error {
-	theirs, err := b.kit.startQEMU(ctx)
+	theirs, err := b.kit.startQEMU(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 //   netprobe dns SERVER NAME COUNT         from a query for NAME's address to the answer, over UDP
 //   netprobe get ADDRESS PORT              reads to the end of the stream
 //   netprobe put ADDRESS PORT BYTES        sends BYTES, ends the stream and waits until the other side has ended its own
+//   netprobe hold ADDRESS PORT COUNT       opens COUNT connections at once, and holds them until standard input ends
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdint.h>
@@ -117,6 +118,16 @@ static void probe_put(const char *address, int port, long long bytes) {
     printf("%lld\n", (long long)(now() - start));
 }
 
+static void probe_hold(const char *address, int port, int count) {
+    int64_t start = now();
+    for (int i = 0; i < count; i++)
+        open_socket(SOCK_STREAM, address, port);
+    printf("%lld\n", (long long)(now() - start));
+    fflush(stdout);
+    while (read(0, buffer, sizeof buffer) > 0)
+        ;
+}
+
 int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "connect") == 0)
         probe_connect(argv[2], atoi(argv[3]), atoi(argv[4]));
@@ -126,8 +137,10 @@ int main(int argc, char **argv) {
         probe_get(argv[2], atoi(argv[3]));
     else if (argc == 5 && strcmp(argv[1], "put") == 0)
         probe_put(argv[2], atoi(argv[3]), atoll(argv[4]));
+    else if (argc == 5 && strcmp(argv[1], "hold") == 0)
+        probe_hold(argv[2], atoi(argv[3]), atoi(argv[4]));
     else {
-        fprintf(stderr, "usage: netprobe connect|dns|get|put ...\n");
+        fprintf(stderr, "usage: netprobe connect|dns|get|put|hold ...\n");
         return 2;
     }
     return 0;
