@@ -3,12 +3,14 @@ package vm
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"agentvm/mount"
+	"agentvm/nat"
 )
 
 func TestConfigIsChecked(t *testing.T) {
@@ -27,6 +29,11 @@ func TestConfigIsChecked(t *testing.T) {
 		{"mount that is not there", Config{Mounts: []mount.Spec{{HostPath: missing, GuestPath: "/m"}}, Image: "busybox"}, "does not exist"},
 		{"image that is not known", Config{Image: "nonsense"}, `"nonsense"`},
 		{"image of a bad name", Config{Image: "../../etc/passwd"}, "image name"},
+		{"MTU", Config{Network: Network{MTU: 100}, Image: "busybox"}, "MTU 100"},
+		{"subnet", Config{Network: Network{Subnet: netip.MustParsePrefix("192.168.0.0/30")}, Image: "busybox"}, "192.168.0.0/30"},
+		{"limit", Config{Network: Network{SendLimit: -1}}, "-1 bytes a second"},
+		{"host port", Config{Network: Network{HostPorts: []uint16{0}}}, "host port 0"},
+		{"forward", Config{Network: Network{Forwards: []nat.Forward{{Listen: netip.MustParseAddrPort("127.0.0.1:0")}}}, Image: "busybox"}, "guest's port is missing"},
 		{"kernel that is none", Config{Image: "busybox", Kernel: []byte("not a kernel")}, "not a RISC-V Linux Image"},
 		{"memory for no kernel", Config{Image: "busybox", Memory: MinMemory, Kernel: hugeKernel()}, "too little"},
 	}

@@ -1,0 +1,265 @@
+package vm_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"agentvm/egress"
+	"agentvm/nat"
+	"agentvm/vm"
+)
+
+// publicServer stands for any server of the world.
+const publicServer = "203.0.113.10:80"
+
+// contains runs a command and checks that it succeeds and that its output has all of want in it.
+func contains(t *testing.T, v *vm.VM, line string, want ...string) {
+	t.Helper()
+	r := mustRun(t, v, vm.Command{Line: line, Timeout: time.Minute})
+	for _, text := range want {
+		if !strings.Contains(string(r.Stdout), text) {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q; want %q in it", line, r.ExitCode, clip(r.Stdout), clip(r.Stderr), text)
+		}
+	}
+	if r.ExitCode != 0 {
+		t.Errorf("%q: exit %d, stderr %q", line, r.ExitCode, clip(r.Stderr))
+	}
+}
+
+// fails runs a command that is to fail in a certain way.
+func fails(t *testing.T, v *vm.VM, line, want string) {
+	t.Helper()
+	r := mustRun(t, v, vm.Command{Line: line, Timeout: time.Minute})
+	if r.ExitCode == 0 || r.TimedOut || !strings.Contains(strings.ToLower(string(r.Stderr)), strings.ToLower(want)) {
+		t.Errorf("%q: exit %d, timed out %v, stdout %q, stderr %q; want %q", line, r.ExitCode, r.TimedOut, clip(r.Stdout), clip(r.Stderr), want)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	w := newWorld(t)
+	data := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{3}).Read(data)
+	port := w.serve(publicServer, func(rw http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/data":
+			_, _ = rw.Write(data)
+		default:
+			fmt.Fprintf(rw, "hello from %s\n", r.Host)
+		}
+	})
+	v := ownVM(t, w.network(func(n *vm.Network) {
+		n.HostPorts = []uint16{port}
+		n.Resolvers = []netip.AddrPort{w.resolver(map[string]string{
+			"example.com": "203.0.113.10", "inside.example.com": "10.1.2.3", "loop.example.com": "127.0.0.1",
+		})}
+	}))
+	host := fmt.Sprintf("http://host.agentvm.internal:%d", port)
+
+	t.Run("lease", func(t *testing.T) {
+		contains(t, v, "ip addr show eth0", "192.168.127.3/24", "02:00:00:00:00:01", "mtu 1500")
+		contains(t, v, "ip route", "default via 192.168.127.1")
+		contains(t, v, "cat /etc/resolv.conf", "nameserver 192.168.127.1")
+	})
+	t.Run("IPv6", func(t *testing.T) {
+		contains(t, v, "for i in $(seq 100); do ip -6 addr show eth0 | grep fd5a:94ef:e40c && exit; sleep 0.1; done; exit 1", "fd5a:94ef:e40c:")
+	})
+	t.Run("opened port of the host", func(t *testing.T) {
+		wantOutput(t, v, "wget -qO- "+host+"/", fmt.Sprintf("hello from host.agentvm.internal:%d\n", port))
+		sum := sha256.Sum256(data)
+		contains(t, v, "wget -qO- "+host+"/data | sha256sum", hex.EncodeToString(sum[:]))
+	})
+	t.Run("public name", func(t *testing.T) {
+		wantOutput(t, v, "wget -qO- http://example.com/", "hello from example.com\n")
+		allowed := w.event("the connection", func(e egress.Event) bool {
+			return e.Kind == egress.KindTCP && e.Verdict == egress.VerdictAllow && e.Destination.String() == publicServer
+		})
+		if !slices.Contains(allowed.Names, "example.com") || !strings.HasPrefix(allowed.Source.String(), "192.168.127.3:") {
+			t.Errorf("the event %+v does not name both ends", allowed)
+		}
+		ended := w.event("its end", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose && e.Flow == allowed.Flow })
+		if ended.Received == 0 || ended.Sent == 0 {
+			t.Errorf("the event %+v has no bytes", ended)
+		}
+	})
+	t.Run("denied at once and with a reason", func(t *testing.T) {
+		fails(t, v, "wget -qO- http://10.9.8.7/", "refused")
+		fails(t, v, "wget -qO- http://127.0.0.2:9/", "refused") // its own loopback
+		fails(t, v, "wget -qO- http://host.agentvm.internal:1/", "refused")
+		contains(t, v, "wget -qO- http://agentvm.internal/denials", "10.9.8.7", "host.agentvm.internal")
+		contains(t, v, "wget -qO- http://agentvm.internal/denials.json", `"kind":"tcp"`, `"reason":"restricted-range"`)
+		contains(t, v, "for i in $(seq 100); do grep 10.9.8.7 /run/agentvm/denials && exit; sleep 0.1; done; exit 1", "10.9.8.7")
+		contains(t, v, "wget -qO- http://agentvm.internal/policy", "mode public")
+		contains(t, v, "wget -qO- http://agentvm.internal/", "/denials")
+	})
+	t.Run("the process is known", func(t *testing.T) {
+		e := w.event("the denial", func(e egress.Event) bool {
+			return e.Verdict == egress.VerdictDeny && e.Destination.String() == "10.9.8.7:80"
+		})
+		if !strings.HasPrefix(e.Process, "wget[") && !strings.HasPrefix(e.Process, "busybox[") {
+			t.Errorf("process %q of %+v", e.Process, e)
+		}
+	})
+	t.Run("names that lead inside", func(t *testing.T) {
+		fails(t, v, "wget -qO- http://inside.example.com/", "")
+		fails(t, v, "wget -qO- http://loop.example.com/", "")
+	})
+	t.Run("any resolver is ours", func(t *testing.T) {
+		contains(t, v, "nslookup example.com 9.9.9.9", "203.0.113.10")
+	})
+	for _, dial := range w.dials() {
+		if strings.Contains(dial, "10.") && !strings.Contains(dial, "203.0.113.10") {
+			t.Errorf("dialled %s", dial)
+		}
+	}
+}
+
+func TestPolicyChangesWhileFlowsRun(t *testing.T) {
+	w := newWorld(t)
+	ended := make(chan struct{})
+	w.serve(publicServer, func(rw http.ResponseWriter, r *http.Request) {
+		defer close(ended)
+		for r.Context().Err() == nil {
+			if _, err := io.WriteString(rw, "more\n"); err != nil {
+				return
+			}
+			rw.(http.Flusher).Flush()
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	v := ownVM(t, w.network(nil))
+	lines := make(chan struct{}, 1)
+	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.113.10/", Stdout: signalWriter(lines)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-lines
+	flows := v.Flows(limited(t))
+	if len(flows) != 1 || flows[0].Destination.String() != publicServer || flows[0].State != nat.Established || !strings.Contains(flows[0].Process, "[") {
+		t.Errorf("flows %+v", flows)
+	}
+	cut, err := v.SetPolicy(egress.Policy{Allow: rules(t, "example.com")})
+	if err != nil || cut != 1 {
+		t.Errorf("SetPolicy = %d, %v", cut, err)
+	}
+	if d := v.Explain("203.0.113.10", 80, "tcp"); d.Allowed {
+		t.Errorf("Explain says %+v", d)
+	}
+	if _, err := p.Wait(limited(t)); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	fails(t, v, "wget -qO- http://203.0.113.10/", "refused")
+	if _, err := v.SetPolicy(egress.Policy{}); err != nil {
+		t.Error(err)
+	}
+	if d := v.Explain("203.0.113.10", 80, "tcp"); !d.Allowed {
+		t.Errorf("Explain says %+v", d)
+	}
+}
+
+// signalWriter tells a channel that something was written.
+type signalWriter chan struct{}
+
+func (w signalWriter) Write(p []byte) (int, error) {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+func TestNetworkOfModeNoneDialsNothing(t *testing.T) {
+	w := newWorld(t)
+	port := w.serve(publicServer, func(http.ResponseWriter, *http.Request) {})
+	v := ownVM(t, w.network(func(n *vm.Network) {
+		n.Policy.Mode = egress.None
+		n.HostPorts = []uint16{port}
+	}))
+	fails(t, v, "wget -qO- http://203.0.113.10/", "refused")
+	fails(t, v, fmt.Sprintf("wget -qO- http://host.agentvm.internal:%d/", port), "refused")
+	fails(t, v, "wget -qO- http://example.com/", "")
+	fails(t, v, "nslookup example.com 9.9.9.9 >&2", "")
+	mustRun(t, v, vm.Command{Line: "ping -c 1 -W 1 203.0.113.10; echo x | nc -u -w 1 203.0.113.10 9; ping6 -c 1 -W 1 2001:db8::1", Timeout: time.Minute})
+	contains(t, v, "wget -qO- http://agentvm.internal/policy", "mode none")
+	if err := v.Close(); err != nil {
+		t.Error(err)
+	}
+	if dials := w.dials(); len(dials) > 0 {
+		t.Errorf("dialled %v", dials)
+	}
+	if s := v.NetworkStats(); s.Egress.Dials != 0 || s.Egress.Denied == 0 || s.Link.FramesFromGuest == 0 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func TestForwards(t *testing.T) {
+	free := nat.Forward{GuestPort: 8080}
+	a := ownVM(t, nil)
+	b := ownVM(t, func(c *vm.Config) { c.Network.Forwards = []nat.Forward{free} })
+	for name, v := range map[string]*vm.VM{"a": a, "b": b} {
+		contains(t, v, fmt.Sprintf("mkdir -p /srv && echo this is %s >/srv/index.html && busybox httpd -p 8080 -h /srv", name))
+		at, err := v.Forward(limited(t), free)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ip := at.(*net.TCPAddr).IP; !ip.IsLoopback() {
+			t.Errorf("it listens at %v", at)
+		}
+		if got, want := get(t, at), "this is "+name+"\n"; got != want {
+			t.Errorf("VM %s answers %q", name, got)
+		}
+	}
+	refused, err := a.Forward(limited(t), nat.Forward{GuestPort: 8081})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, err := http.Get("http://" + refused.String() + "/"); err == nil {
+		response.Body.Close()
+		t.Error("a port of the guest's that nobody listens at answered")
+	}
+	_, err = vm.Start(limited(t), vm.Config{
+		StoreDir: kit.store, Image: kit.image, Network: vm.Network{Forwards: []nat.Forward{{Listen: refused.(*net.TCPAddr).AddrPort(), GuestPort: 80}}},
+	})
+	if err == nil || !strings.Contains(err.Error(), refused.String()) {
+		t.Errorf("a taken port: %v", err)
+	}
+}
+
+func get(t *testing.T, at net.Addr) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	response, err := client.Get("http://" + at.String() + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+func TestNoNetwork(t *testing.T) {
+	v := ownVM(t, func(c *vm.Config) { c.Network.Disabled = true })
+	wantOutput(t, v, "ls /sys/class/net", "lo\n")
+	if _, err := v.SetPolicy(egress.Policy{}); err == nil {
+		t.Error("a policy was set")
+	}
+	if _, err := v.Forward(limited(t), nat.Forward{GuestPort: 80}); err == nil {
+		t.Error("a port was forwarded")
+	}
+	if d := v.Explain("example.com", 443, "tcp"); d.Allowed || len(v.Flows(limited(t))) > 0 || len(v.Denials()) > 0 {
+		t.Errorf("%+v", d)
+	}
+}
