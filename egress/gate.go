@@ -140,10 +140,13 @@ func unmappedPorts(list []netip.AddrPort) []netip.AddrPort {
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // Policy is the one that holds now, with its mode filled in.
-func (g *Gate) Policy() Policy {
+func (g *Gate) Policy() Policy { return g.current().clone() }
+
+// current is Policy without a copy: nobody changes what is in it.
+func (g *Gate) current() Policy {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.policy.clone()
+	return g.policy
 }
 
 // SetPolicy replaces the policy, or fails and changes nothing. It holds for every decision from then on; connections and dials that it
@@ -183,7 +186,7 @@ func (g *Gate) replace(p Policy) (denied []*flow) {
 // Explain says what would happen to a connection of the guest's now, and why: Decision.Applies has everything that was looked at. host is a
 // name or an address; addresses are what a name leads to, if the caller looked that up. It dials and asks nobody.
 func (g *Gate) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) Decision {
-	return g.explain(g.Policy(), host, port, protocol, addresses, g.live)
+	return g.explain(g.current(), host, port, protocol, addresses, g.live)
 }
 
 func (g *Gate) live(a netip.Addr) (names, aliases []string) { return g.pins.live(g.now(), a) }

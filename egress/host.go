@@ -191,8 +191,9 @@ func (p *ruleParser) notAnAddress(s span, text string) error {
 
 // canonicalName is how names are compared: lower case, without the trailing dot. The root is ".".
 func canonicalName(name string) string {
-	if len(name) > 1 {
-		name = strings.TrimSuffix(name, ".")
+	name = strings.TrimSuffix(name, ".")
+	if name == "" {
+		return "."
 	}
 	return strings.ToLower(name)
 }

@@ -11,7 +11,7 @@ import (
 // be asked for are never sent to a resolver. Names of the VM's own may be asked for in every mode but none; reverse names if the
 // address may be told.
 func (g *Gate) Question(name string, qtype uint16) error {
-	return denial(g.question(g.Policy(), canonicalName(name), qtype, g.live))
+	return denial(g.question(g.current(), canonicalName(name), qtype, g.live))
 }
 
 // Answer says whether the guest may be told that a name has an address: nil, or a *DeniedError. chain has the aliases (CNAME) that led there,
@@ -19,7 +19,7 @@ func (g *Gate) Question(name string, qtype uint16) error {
 func (g *Gate) Answer(name string, chain []string, addr netip.Addr, ttl time.Duration) error {
 	name, addr = canonicalName(name), addr.Unmap()
 	aliases := slices.DeleteFunc(canonicalNames(chain), func(alias string) bool { return alias == name })
-	d := g.answer(g.Policy(), name, aliases, addr)
+	d := g.answer(g.current(), name, aliases, addr)
 	if d.Allowed && d.Reason != ReasonLocalName {
 		g.pins.add(g.now(), name, aliases, addr, ttl)
 	}
@@ -33,16 +33,23 @@ func denial(d Decision) error {
 	return &DeniedError{d}
 }
 
-// Asked records one DNS query: what was asked for, what the guest got (for people), and why not, if it was denied or failed.
+// Asked records one DNS query: what was asked for, what the guest got (for people), and why not, if it was denied or failed. Errors with a
+// method Denied() bool that returns true are denials, also those of the resolver's own.
 func (g *Gate) Asked(name string, qtype uint16, answer string, denied error) {
 	e := Event{Time: g.now(), Kind: KindDNS, Verdict: VerdictAllow, Names: []string{canonicalName(name)}, Query: typeName(qtype), Answer: answer}
 	g.counters.queries.Add(1)
-	if refusal := (*DeniedError)(nil); errors.As(denied, &refusal) {
-		g.counters.refused.Add(1)
+	refusal, other := (*DeniedError)(nil), interface{ Denied() bool }(nil)
+	switch {
+	case errors.As(denied, &refusal):
 		e.Verdict = VerdictDeny
 		e.decided(refusal.Decision)
-	} else if denied != nil {
+	case errors.As(denied, &other) && other.Denied():
+		e.Verdict, e.Reason, e.Message = VerdictDeny, ReasonResolverRule, denied.Error()
+	case denied != nil:
 		e.Verdict, e.Message = VerdictError, denied.Error()
+	}
+	if e.Verdict == VerdictDeny {
+		g.counters.refused.Add(1)
 	}
 	g.audit.emit(e)
 }

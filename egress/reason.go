@@ -20,6 +20,7 @@ const (
 	ReasonBadName        = "invalid-name"         // denied: not a name that DNS can have
 	ReasonLongChain      = "alias-chain-too-long" // denied: too many CNAMEs
 	ReasonQueryType      = "query-type"           // denied: a DNS type that is not passed on
+	ReasonResolverRule   = "resolver-limit"       // denied: a limit of the VM's resolver, such as queries a second
 	ReasonNotResolver    = "not-a-resolver"       // denied: DNS to a server that is not configured
 	ReasonBadAddress     = "invalid-address"      // denied: no address at all
 	ReasonBadProtocol    = "invalid-protocol"     // denied: neither tcp, udp nor icmp
