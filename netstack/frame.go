@@ -79,10 +79,13 @@ func (f *framer) whole() (size int, ok bool, err error) {
 	return int(length), have-prefixSize >= int(length), nil
 }
 
-// fill reads behind the bytes that are there, which are less than one frame.
+// fill reads behind the bytes that are there, which are less than one frame. It moves them to the front when the rest
+// of the largest frame would not fit otherwise, and not at each read: they may come one by one.
 func (f *framer) fill() error {
-	n := copy(f.buf[:cap(f.buf)], f.buf[f.at:])
-	f.buf, f.at = f.buf[:n], 0
+	if f.at == len(f.buf) || cap(f.buf)-f.at < prefixSize+virtioHeaderSize+frameMax {
+		n := copy(f.buf[:cap(f.buf)], f.buf[f.at:])
+		f.buf, f.at = f.buf[:n], 0
+	}
 	for range maxEmpty {
 		n, err := f.link.Read(f.buf[len(f.buf):cap(f.buf)])
 		f.buf = f.buf[:len(f.buf)+n]
@@ -97,7 +100,7 @@ func (f *framer) fill() error {
 }
 
 func (f *framer) ended(err error) error {
-	if errors.Is(err, io.EOF) && len(f.buf) > 0 {
+	if errors.Is(err, io.EOF) && len(f.buf) > f.at {
 		return fmt.Errorf("the link ended inside a frame: %w", io.ErrUnexpectedEOF)
 	}
 	return err

@@ -172,6 +172,9 @@ func (e *linkEndpoint) handle(o offload, frame []byte) DropReason {
 	if p.solicits && e.config.solicited != nil {
 		e.config.solicited(p.source)
 	}
+	if e.answersARP(&p) || e.answersSolicitation(&p) {
+		return ""
+	}
 	if !p.echo {
 		return e.deliver(&p)
 	}

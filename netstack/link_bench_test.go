@@ -133,4 +133,3 @@ func (n *bareNotify) WriteNotify() {
 	inbound.DecRef()
 	packet.DecRef()
 }
-
