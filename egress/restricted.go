@@ -103,25 +103,25 @@ var embeddings = [...]struct {
 	{netip.MustParsePrefix("2001::/32"), teredo},       // Teredo, RFC 4380 section 4
 }
 
-func ipv4(b0, b1, b2, b3 byte) netip.Addr { return netip.AddrFrom4([4]byte{b0, b1, b2, b3}) }
+func v4(b0, b1, b2, b3 byte) netip.Addr { return netip.AddrFrom4([4]byte{b0, b1, b2, b3}) }
 
-func last32(b [16]byte) []netip.Addr { return []netip.Addr{ipv4(b[12], b[13], b[14], b[15])} }
+func last32(b [16]byte) []netip.Addr { return []netip.Addr{v4(b[12], b[13], b[14], b[15])} }
 
-func sixToFour(b [16]byte) []netip.Addr { return []netip.Addr{ipv4(b[2], b[3], b[4], b[5])} }
+func sixToFour(b [16]byte) []netip.Addr { return []netip.Addr{v4(b[2], b[3], b[4], b[5])} }
 
 // teredo has the server and, with all bits turned over, the client.
 func teredo(b [16]byte) []netip.Addr {
-	return []netip.Addr{ipv4(b[4], b[5], b[6], b[7]), ipv4(^b[12], ^b[13], ^b[14], ^b[15])}
+	return []netip.Addr{v4(b[4], b[5], b[6], b[7]), v4(^b[12], ^b[13], ^b[14], ^b[15])}
 }
 
 // local64 has the address at one of four places, by the length of the prefix that the operator chose inside 64:ff9b:1::/48;
 // byte 8 is always left out (RFC 6052 section 2.2).
 func local64(b [16]byte) []netip.Addr {
 	return []netip.Addr{
-		ipv4(b[6], b[7], b[9], b[10]),
-		ipv4(b[7], b[9], b[10], b[11]),
-		ipv4(b[9], b[10], b[11], b[12]),
-		ipv4(b[12], b[13], b[14], b[15]),
+		v4(b[6], b[7], b[9], b[10]),
+		v4(b[7], b[9], b[10], b[11]),
+		v4(b[9], b[10], b[11], b[12]),
+		v4(b[12], b[13], b[14], b[15]),
 	}
 }
 
