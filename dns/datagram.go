@@ -1,0 +1,71 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// mostDatagrams of one flow are being answered at a time: more stay in the socket, which drops what it has no room for.
+	mostDatagrams = 32
+	// datagramIdle is how long a flow waits for another query. Resolvers use a new port for each, so that flows are many and
+	// their number is limited; who does use a port again gets a new flow.
+	datagramIdle = 2 * time.Second
+)
+
+// ServeDatagrams answers the messages of a UDP flow, one a Read and Write, until for two seconds nothing has come and nothing
+// is left to answer, conn fails, or ctx ends. It closes conn.
+func (s *Server) ServeDatagrams(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer conn.Close()
+	defer stop()
+	defer cancel()
+
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer cancel() // before the wait: without a flow, nobody waits for answers
+	var busy atomic.Int32
+	slots := make(chan struct{}, mostDatagrams)
+	buffer := make([]byte, largestQuery+1)
+	for {
+		query, ok := readDatagram(conn, buffer, &busy)
+		if !ok {
+			return
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		busy.Add(1)
+		workers.Go(func() {
+			defer func() { busy.Add(-1); <-slots }()
+			if reply := s.Reply(ctx, query, true); reply != nil {
+				conn.Write(reply) // lost is lost: the client asks again
+			}
+		})
+	}
+}
+
+// readDatagram returns false when the flow has ended, also by being idle.
+func readDatagram(conn net.Conn, buffer []byte, busy *atomic.Int32) (query []byte, ok bool) {
+	for {
+		if conn.SetReadDeadline(time.Now().Add(datagramIdle)) != nil {
+			return nil, false
+		}
+		wasBusy := busy.Load() > 0
+		n, err := conn.Read(buffer)
+		switch {
+		case err == nil:
+			return append([]byte(nil), buffer[:n]...), true
+		case !errors.Is(err, os.ErrDeadlineExceeded) || !wasBusy && busy.Load() == 0:
+			return nil, false
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package dns
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// mostPipelined queries of one connection are under way at a time. The next ones wait in the connection (RFC 7766
+	// section 6.2.1.1 wants them answered as they are ready, not in order).
+	mostPipelined = 16
+	// streamIdle is how long a connection may be silent, and how long a message may take to arrive or to leave.
+	streamIdle = 30 * time.Second
+)
+
+// ServeConn answers the messages of a TCP connection (RFC 1035 section 4.2.2) until it ends, is idle for half a minute, or
+// ctx ends. Replies may be in another order than queries. It closes conn.
+func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+
+	replies := make(chan []byte)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		defer cancel() // nobody can be answered any more, so nobody need be asked
+		writeMessages(conn, replies)
+	}()
+	s.readMessages(ctx, conn, replies)
+	close(replies)
+	<-written
+}
+
+// readMessages returns when the queries have ended and the replies to them are given to the writer.
+func (s *Server) readMessages(ctx context.Context, conn net.Conn, replies chan<- []byte) {
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	slots := make(chan struct{}, mostPipelined)
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		query, err := readMessage(conn)
+		if err != nil {
+			return
+		}
+		workers.Go(func() {
+			defer func() { <-slots }()
+			reply := s.Reply(ctx, query, false)
+			if reply == nil {
+				return
+			}
+			select {
+			case replies <- reply:
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+func readMessage(conn net.Conn) ([]byte, error) {
+	if err := conn.SetReadDeadline(time.Now().Add(streamIdle)); err != nil {
+		return nil, err
+	}
+	var length [2]byte
+	if _, err := io.ReadFull(conn, length[:]); err != nil {
+		return nil, err
+	}
+	message := make([]byte, binary.BigEndian.Uint16(length[:]))
+	_, err := io.ReadFull(conn, message)
+	return message, err
+}
+
+// writeMessages returns when replies is closed or a write fails. Length and message leave in one write, so usually in one
+// segment (RFC 7766 section 8).
+func writeMessages(conn net.Conn, replies <-chan []byte) {
+	for reply := range replies {
+		frame := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(reply)), uint16(len(reply)))
+		if conn.SetWriteDeadline(time.Now().Add(streamIdle)) != nil {
+			return
+		}
+		if _, err := conn.Write(append(frame, reply...)); err != nil {
+			return
+		}
+	}
+}
