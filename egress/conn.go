@@ -8,13 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// conn is a connection that was allowed. It counts its bytes, and a new policy may cut it: then everything fails with the *DeniedError.
+// conn is a connection that was allowed. It counts its bytes, and a new policy may cut it: then reads and writes fail with the *DeniedError.
 type conn struct {
 	net.Conn
 	flow           *flow
 	sent, received atomic.Int64
 	denied         atomic.Pointer[DeniedError]
-	ended          sync.Once
+
+	mu     sync.Mutex // orders the last two events of a connection
+	closed bool
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -55,30 +57,36 @@ func (c *conn) Close() error { return c.close(c.Conn.Close) }
 // Reset ends the connection at once: the peer gets an RST, and what was written may be lost.
 func (c *conn) Reset() error { return c.close(func() error { return reset(c.Conn) }) }
 
-func (c *conn) close(how func() error) (err error) {
-	c.ended.Do(func() {
-		c.flow.end()
-		if err = how(); c.denied.Load() != nil {
-			err = nil // closed before
-		}
-		c.emit(VerdictClose, c.cause())
-	})
-	return err
-}
-
-// cause is why a connection has ended, if a policy is why.
-func (c *conn) cause() Decision {
-	if denied := c.denied.Load(); denied != nil {
-		return denied.Decision
+func (c *conn) close(how func() error) error {
+	c.mu.Lock()
+	first := !c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if !first {
+		return nil
 	}
-	return Decision{}
+	c.flow.end()
+	err := how()
+	d := Decision{}
+	if denied := c.denied.Load(); denied != nil {
+		err, d = nil, denied.Decision // the cut has closed it before
+	}
+	c.emit(VerdictClose, d)
+	return err
 }
 
 // cut resets the connection because a policy denies it. Its owner still closes it.
 func (c *conn) cut(denied *DeniedError) {
-	c.denied.Store(denied)
-	reset(c.Conn)
-	c.emit(VerdictDeny, denied.Decision)
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		c.denied.Store(denied)
+		c.emit(VerdictDeny, denied.Decision)
+	}
+	c.mu.Unlock()
+	if !closed {
+		_ = reset(c.Conn) // its reads and writes fail by this, which is all that matters
+	}
 }
 
 // emit reports the connection with its bytes so far.

@@ -14,7 +14,7 @@ import (
 //	CloseWrite() error // FIN, the other way stays open
 //	Reset() error      // RST
 //
-// After a new policy has cut it, all its methods fail with a *DeniedError; it still has to be closed.
+// After a new policy has cut it, its reads and writes fail with a *DeniedError; it still has to be closed.
 func (g *Gate) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
 	return g.dialFlow(ctx, TCP, from, to)
 }

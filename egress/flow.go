@@ -76,7 +76,7 @@ func (f *flow) finish(inner net.Conn, err error) (net.Conn, error) {
 	f.cancel()
 	switch {
 	case denied != nil && inner != nil:
-		reset(inner)
+		_ = reset(inner)
 		return nil, denied
 	case denied != nil:
 		return nil, denied
@@ -87,18 +87,26 @@ func (f *flow) finish(inner net.Conn, err error) (net.Conn, error) {
 	return c, nil
 }
 
+// settle decides for the last time, with what was learned during the dial.
 func (f *flow) settle(c *conn, err error) *DeniedError {
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()
 	if f.denied != nil {
 		return f.denied
 	}
-	if err != nil {
+	d := f.decide(f.gate.policy)
+	if err != nil || !d.Allowed {
 		delete(f.gate.flows, f)
+	}
+	switch {
+	case err != nil:
 		return nil
+	case !d.Allowed:
+		f.emit(VerdictDeny, d)
+		return &DeniedError{d}
 	}
 	f.conn = c
-	f.emit(VerdictAllow, f.decide(f.gate.policy))
+	f.emit(VerdictAllow, d)
 	return nil
 }
 

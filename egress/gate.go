@@ -45,7 +45,7 @@ type Gate struct {
 	audit     *audit
 	counters  counters
 
-	replacing sync.Mutex // one SetPolicy or Close at a time
+	replacing sync.Mutex // one SetPolicy at a time, so that its events are in order
 
 	mu     sync.Mutex // guards what follows; pins.mu and audit.mu may be taken while it is held
 	policy Policy
@@ -196,8 +196,6 @@ func (g *Gate) Denials() []Event { return g.audit.newest() }
 
 // Close resets all connections, ends all dials, and returns when Audit has had every event. Later dials fail. Audit must not call it.
 func (g *Gate) Close() error {
-	g.replacing.Lock()
-	defer g.replacing.Unlock()
 	for _, f := range g.shut() {
 		f.cut()
 	}
