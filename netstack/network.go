@@ -42,14 +42,14 @@ func New(c Config) (*Network, error) {
 		return nil, err
 	}
 	n := &Network{config: c, addresses: c.addresses(), closing: make(chan struct{})}
+	n.router = newRouter(n)
 	n.link = newLink(linkConfig{
-		addresses: n.addresses, mtu: c.MTU, header: c.Header, queueBytes: c.QueueBytes,
-		capture: c.Capture, clock: c.Clock, logger: c.Logger, echo: n.linkEcho,
+		addresses: n.addresses, linkLocal: n.router.from, mtu: c.MTU, header: c.Header, queueBytes: c.QueueBytes,
+		capture: c.Capture, clock: c.Clock, logger: c.Logger, echo: n.linkEcho, solicited: n.router.solicited,
 	})
 	if err := n.buildStack(); err != nil {
 		return nil, err
 	}
-	n.router = newRouter(n)
 	return n, nil
 }
 

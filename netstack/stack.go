@@ -49,6 +49,8 @@ func (n *Network) buildStack() error {
 	if err := n.stack.SetSpoofing(nicID, true); err != nil {
 		return fmt.Errorf("network: spoofing: %s", err)
 	}
+	n.stack.SetTransportProtocolHandler(icmp.ProtocolNumber4, n.consumeEcho)
+	n.stack.SetTransportProtocolHandler(icmp.ProtocolNumber6, n.consumeEcho)
 	return n.setAddresses()
 }
 
@@ -59,7 +61,9 @@ func (n *Network) stackOptions() stack.Options {
 		Clock:              n.config.Clock,
 	}
 	if !n.config.DisableIPv6 {
-		o.NetworkProtocols = append(o.NetworkProtocols, ipv6.NewProtocol)
+		// No duplicate address detection: the filter admits nobody else's claim to the gateway's addresses, and for a
+		// second after New they would not answer.
+		o.NetworkProtocols = append(o.NetworkProtocols, ipv6.NewProtocolWithOptions(ipv6.Options{AutoGenLinkLocal: true}))
 		o.TransportProtocols = append(o.TransportProtocols, icmp.NewProtocol6)
 	}
 	return o

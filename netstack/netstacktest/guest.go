@@ -139,7 +139,7 @@ func (g *Guest) addAddress(p netip.Prefix) {
 }
 
 // Link is the network's end of the guest's wire, for netstack.Network.Run.
-func (g *Guest) Link() io.ReadWriter { return g.wire.Host() }
+func (g *Guest) Link() io.ReadWriteCloser { return g.wire.Host() }
 
 // Wire is the guest's wire. Frames that a test sends on it pass no impairment.
 func (g *Guest) Wire() *Wire { return g.wire }

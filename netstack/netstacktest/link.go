@@ -203,12 +203,7 @@ func (l *link) SupportedGSO() stack.SupportedGSO {
 	return stack.GSONotSupported
 }
 
-func (l *link) Capabilities() stack.LinkEndpointCapabilities {
-	if l.config.Header {
-		return stack.CapabilityResolutionRequired | stack.CapabilityTXChecksumOffload
-	}
-	return stack.CapabilityResolutionRequired
-}
+func (l *link) Capabilities() stack.LinkEndpointCapabilities { return stack.CapabilityResolutionRequired }
 
 func (l *link) GSOMaxSize() uint32                      { return gsoMax }
 func (l *link) MTU() uint32                             { return uint32(l.config.MTU) }

@@ -21,13 +21,14 @@ type Wire struct{ toGuest, toNetwork *pipe }
 // NewWire returns a wire that carries nothing yet.
 func NewWire() *Wire { return &Wire{toGuest: newPipe(), toNetwork: newPipe()} }
 
-// Host is the network's end, for netstack.Network.Run.
-func (w *Wire) Host() io.ReadWriter {
-	return struct {
-		io.Reader
-		io.Writer
-	}{w.toNetwork, w.toGuest}
-}
+// Host is the network's end, for netstack.Network.Run. Closing it ends the wire.
+func (w *Wire) Host() io.ReadWriteCloser { return hostEnd{w} }
+
+type hostEnd struct{ wire *Wire }
+
+func (h hostEnd) Read(p []byte) (int, error)  { return h.wire.toNetwork.Read(p) }
+func (h hostEnd) Write(p []byte) (int, error) { return h.wire.toGuest.Write(p) }
+func (h hostEnd) Close() error                { return h.wire.Close() }
 
 // Send gives the network one frame (with its virtio_net_hdr, if the link has them). It waits for room.
 func (w *Wire) Send(frame []byte) error {
