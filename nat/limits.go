@@ -171,6 +171,15 @@ func (r *rate) take() error {
 	return err
 }
 
+// read is what the current second has taken.
+func (r *rate) read() LimitUse {
+	now := r.clock.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turn(now)
+	return r.use
+}
+
 // turn begins a new second if the last one is over. The warning is armed again by a second that took fewer than half.
 func (r *rate) turn(now time.Time) {
 	passed := now.Sub(r.began)
