@@ -72,8 +72,8 @@ func (w *world) audit(e egress.Event) {
 }
 
 // event waits for an event that matches.
-func (w *world) event(what string, matches func(egress.Event) bool) egress.Event {
-	w.t.Helper()
+func (w *world) event(t *testing.T, what string, matches func(egress.Event) bool) egress.Event {
+	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		w.mu.Lock()
 		events := slices.Clone(w.events)
@@ -82,7 +82,7 @@ func (w *world) event(what string, matches func(egress.Event) bool) egress.Event
 			return events[i]
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("no event: %s; there are %+v", what, events)
+			t.Fatalf("no event: %s; there are %+v", what, events)
 		}
 	}
 }

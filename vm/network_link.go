@@ -50,6 +50,7 @@ type network struct {
 	page     *page
 	owners   *owners
 	recorder *recorder
+	forwards []net.Addr // of Network.Forwards
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -159,9 +160,11 @@ func (n *network) start() error {
 		n.running.Go(func() { n.page.serve(listener) })
 	}
 	for _, f := range n.config.Forwards {
-		if _, err := n.flows.Forward(ctx, f); err != nil {
+		at, err := n.flows.Forward(ctx, f)
+		if err != nil {
 			return err
 		}
+		n.forwards = append(n.forwards, at)
 	}
 	n.running.Go(func() { _ = n.stack.Run(ctx, n.link.Host()) })
 	return nil

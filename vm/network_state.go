@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 
 	"agentvm/egress"
 	"agentvm/emulator"
@@ -107,6 +108,14 @@ func (v *VM) NetworkStats() NetworkStats {
 		return NetworkStats{}
 	}
 	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.flows.LimitUse()}
+}
+
+// Forwards are the addresses at which Network.Forwards listen, in their order.
+func (v *VM) Forwards() []net.Addr {
+	if v.network == nil {
+		return nil
+	}
+	return slices.Clone(v.network.forwards)
 }
 
 // Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address.

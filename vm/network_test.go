@@ -80,13 +80,13 @@ func TestNetwork(t *testing.T) {
 	})
 	t.Run("public name", func(t *testing.T) {
 		wantOutput(t, v, "wget -qO- http://example.com/", "hello from example.com\n")
-		allowed := w.event("the connection", func(e egress.Event) bool {
+		allowed := w.event(t, "the connection", func(e egress.Event) bool {
 			return e.Kind == egress.KindTCP && e.Verdict == egress.VerdictAllow && e.Destination.String() == publicServer
 		})
 		if !slices.Contains(allowed.Names, "example.com") || !strings.HasPrefix(allowed.Source.String(), "192.168.127.3:") {
 			t.Errorf("the event %+v does not name both ends", allowed)
 		}
-		ended := w.event("its end", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose && e.Flow == allowed.Flow })
+		ended := w.event(t, "its end", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose && e.Flow == allowed.Flow })
 		if ended.Received == 0 || ended.Sent == 0 {
 			t.Errorf("the event %+v has no bytes", ended)
 		}
@@ -102,7 +102,7 @@ func TestNetwork(t *testing.T) {
 		contains(t, v, "wget -qO- http://agentvm.internal/", "/denials")
 	})
 	t.Run("the process is known", func(t *testing.T) {
-		e := w.event("the denial", func(e egress.Event) bool {
+		e := w.event(t, "the denial", func(e egress.Event) bool {
 			return e.Verdict == egress.VerdictDeny && e.Destination.String() == "10.9.8.7:80"
 		})
 		if !strings.HasPrefix(e.Process, "wget[") && !strings.HasPrefix(e.Process, "busybox[") {

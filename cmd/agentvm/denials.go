@@ -129,7 +129,7 @@ func (d denials) line(logged bool) string {
 	}
 	line := fmt.Sprintf("%d network %s denied: %s", d.total, noun, strings.Join(shown, ", "))
 	if more := len(d.list) - shownTargets; more > 0 {
-		line += fmt.Sprintf(", and %d more targets", more)
+		line += fmt.Sprintf(", and %d more", more)
 		if !logged {
 			line += "; --net-log FILE records all"
 		}

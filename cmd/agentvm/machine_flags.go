@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/mount"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -87,7 +89,17 @@ func (c *cli) startWith(ctx context.Context, f *machineFlags, change func(*vm.Co
 		c.closeWatch(watch)
 		return nil, err
 	}
+	c.tellForwards(config.Network.Forwards, v.Forwards())
 	return &machine{v, watch, c}, nil
+}
+
+// tellForwards says where a forward listens whose port was left to the system.
+func (c *cli) tellForwards(asked []nat.Forward, at []net.Addr) {
+	for i, f := range asked {
+		if f.Listen.Port() == 0 {
+			fmt.Fprintf(c.stderr, "agentvm: %s leads to port %d of the machine\n", at[i], f.GuestPort)
+		}
+	}
 }
 
 func (f *machineFlags) config() (vm.Config, error) {

@@ -102,7 +102,7 @@ func (f *recordedFlow) end(e egress.Event) {
 	case egress.VerdictDeny:
 		f.State = flowCut
 	case egress.VerdictClose:
-		f.Sent, f.Received, f.Seconds = e.Sent, e.Received, e.Seconds
+		f.Sent, f.Received, f.Seconds = e.Sent, e.Received, e.Duration
 		if f.State == flowOpen {
 			f.State = flowClosed
 		}

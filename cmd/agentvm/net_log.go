@@ -57,7 +57,7 @@ func (c *cli) printLog(ctx context.Context, path string, f logFilter) error {
 		return printEvent(c.stdout, e)
 	})
 	if foreign > 0 {
-		fmt.Fprintf(c.stderr, "agentvm: %s: %d lines are no records of a network\n", path, foreign)
+		fmt.Fprintf(c.stderr, "agentvm: %s: %d lines of it are no records of a network\n", path, foreign)
 	}
 	return err
 }
@@ -81,7 +81,7 @@ func eventText(e egress.Event) string {
 	switch {
 	case e.Verdict == egress.VerdictClose:
 		parts = append(parts, fmt.Sprintf("sent %s, received %s in %s", bytesText(e.Sent), bytesText(e.Received),
-			time.Duration(e.Seconds*float64(time.Second)).Round(time.Millisecond)))
+			time.Duration(e.Duration*float64(time.Second)).Round(time.Millisecond)))
 	case e.Answer != "":
 		parts = append(parts, e.Answer)
 	case e.Message != "" && e.Verdict != egress.VerdictAllow || e.Kind == egress.KindPolicy:
