@@ -2,5 +2,137 @@
 
 package guest
 
-// ReportDenials appends lines to the file of denials; see rpc.Handler.
-func (s *Supervisor) ReportDenials([]string) error { return nil }
+import (
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentvm/rpc"
+)
+
+const (
+	denialsDir  = "/run/agentvm"
+	denialsName = "denials"
+	// maxDenials bounds the file in bytes; the older half of a file that would become larger goes.
+	maxDenials = 64 << 10
+	// maxDenialLine bounds a line in bytes; the rest of a longer one is left out.
+	maxDenialLine = 4 << 10
+	// denialsPatience is how long a report waits for its lines to be in the file.
+	denialsPatience = 100 * time.Millisecond
+)
+
+// denials is the file that says which connections were refused, and why: it belongs to the guest, so writing it may fail or
+// block, as when a program has mounted something there. One goroutine writes while there is something to write; nobody else
+// waits for long.
+type denials struct {
+	dir string
+	mu  sync.Mutex
+	// waiting are bytes that are not in the file yet, at most maxDenials: the newest.
+	waiting []byte
+	// written is closed when there is nothing left to write; nil while nobody writes.
+	written chan struct{}
+}
+
+// ReportDenials appends lines to /run/agentvm/denials; see rpc.Handler. When the file cannot be written, nobody misses it.
+func (s *Supervisor) ReportDenials(lines []string) error {
+	written := s.denials.add(lines, s.tasks.Go)
+	select {
+	case <-written:
+		return nil
+	case <-time.After(denialsPatience):
+		return &rpc.Error{Kind: rpc.KindState, Errno: int32(unix.EBUSY), Message: "the file of denials is not written: a program in the VM hinders it"}
+	}
+}
+
+// add queues lines and has them written by a goroutine that begin starts, unless one is at it.
+func (d *denials) add(lines []string, begin func(func())) (written <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, line := range lines {
+		d.waiting = append(d.waiting, oneLine(line)...)
+	}
+	d.waiting = newest(d.waiting, maxDenials)
+	if d.written == nil {
+		d.written = make(chan struct{})
+		begin(d.run)
+	}
+	return d.written
+}
+
+func (d *denials) run() {
+	for {
+		d.mu.Lock()
+		b := d.waiting
+		d.waiting = nil
+		if len(b) == 0 {
+			close(d.written)
+			d.written = nil
+			d.mu.Unlock()
+			return
+		}
+		d.mu.Unlock()
+		_ = d.write(b)
+	}
+}
+
+// oneLine is a line with its end, whatever it held.
+func oneLine(line string) string {
+	line = strings.TrimRight(line[:min(len(line), maxDenialLine)], "\r\n")
+	return strings.NewReplacer("\n", " ", "\r", " ").Replace(line) + "\n"
+}
+
+// newest are the last bytes of b, at most limit, from the begin of a line.
+func newest(b []byte, limit int) []byte {
+	if len(b) <= limit {
+		return b
+	}
+	b = b[len(b)-limit-1:]
+	for i, c := range b {
+		if c == '\n' {
+			return b[i+1:]
+		}
+	}
+	return nil
+}
+
+// write appends b to the file. When it would become too large, a file with the newer half takes its place, so that a reader
+// never sees part of it. What is not a regular file is replaced.
+func (d *denials) write(b []byte) error {
+	if err := syscall.Mkdir(d.dir, 0o755); err != nil && err != syscall.EEXIST {
+		return err
+	}
+	dir, err := unix.Open(d.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(dir) }()
+	fd, err := unix.Openat(dir, denialsName, unix.O_RDWR|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return replaceFile(dir, denialsName, b)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	switch err := unix.Fstat(fd, &st); {
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return replaceFile(dir, denialsName, b)
+	case st.Size+int64(len(b)) > maxDenials:
+		return replaceFile(dir, denialsName, newest(append(newerHalf(fd, st.Size), b...), maxDenials))
+	}
+	_, err = unix.Write(fd, b)
+	return err
+}
+
+// newerHalf reads the end of a file of some size, from the begin of a line.
+func newerHalf(fd int, size int64) []byte {
+	b := make([]byte, maxDenials/2+1)
+	n, err := unix.Pread(fd, b, max(0, size-int64(len(b))))
+	if err != nil {
+		return nil
+	}
+	return newest(b[:n], maxDenials/2)
+}

@@ -68,7 +68,7 @@ func writeResolver(root string, servers []netip.Addr, search []string) error {
 	if !sameFileSystem(dir, root) {
 		return fmt.Errorf("/etc/resolv.conf is left alone: /etc is a share; it needs the line \"nameserver %v\"", servers[0])
 	}
-	if err := replaceFile(dir, "resolv.conf", resolverFile(servers, search)); err != nil {
+	if err := replaceFile(dir, "resolv.conf", []byte(resolverFile(servers, search))); err != nil {
 		return fmt.Errorf("write /etc/resolv.conf: %w", err)
 	}
 	return nil
@@ -80,7 +80,7 @@ func sameFileSystem(dir int, root string) bool {
 }
 
 // replaceFile writes a file, readable to all, through a temporary name in the same directory.
-func replaceFile(dir int, name, content string) error {
+func replaceFile(dir int, name string, content []byte) error {
 	temporary := "." + name + ".agentvm"
 	_ = unix.Unlinkat(dir, temporary, 0) // of a machine that was switched off meanwhile
 	fd, err := unix.Openat(dir, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
@@ -89,7 +89,10 @@ func replaceFile(dir int, name, content string) error {
 	}
 	err = unix.Fchmod(fd, 0o644) // whatever the umask
 	if err == nil {
-		_, err = unix.Write(fd, []byte(content))
+		var n int
+		if n, err = unix.Write(fd, content); err == nil && n < len(content) {
+			err = unix.ENOSPC
+		}
 	}
 	_ = unix.Close(fd)
 	if err == nil {

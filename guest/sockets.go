@@ -2,7 +2,15 @@
 
 package guest
 
-import "agentvm/rpc"
+import (
+	"agentvm/guest/sockets"
+	"agentvm/rpc"
+)
 
 // Sockets lists the machine's TCP and UDP sockets; see rpc.Handler.
-func (s *Supervisor) Sockets(*rpc.SocketQuery) ([]rpc.Socket, error) { return nil, nil }
+func (s *Supervisor) Sockets(q *rpc.SocketQuery) ([]rpc.Socket, error) {
+	if q != nil {
+		return sockets.Find(*q)
+	}
+	return sockets.List()
+}

@@ -25,6 +25,8 @@ type Supervisor struct {
 	null   int // /dev/null, shared by programs without input
 	tasks  sync.WaitGroup
 	files  files
+	// denials is the file that ReportDenials writes.
+	denials denials
 
 	mu       sync.Mutex
 	env      []string // of Start
@@ -46,6 +48,7 @@ func New() (*Supervisor, error) {
 		users:    accounts{passwd: "/etc/passwd", group: "/etc/group"},
 		files:    files{open: make(map[*os.File]struct{})},
 		programs: make(map[*program]struct{}), disconnect: func() {},
+		denials: denials{dir: denialsDir},
 	}, nil
 }
 

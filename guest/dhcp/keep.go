@@ -35,15 +35,17 @@ func Keep(ctx context.Context, l Lease, extend func(Lease, Stage) (Lease, error)
 			}
 			stage, left := l.stage(time.Since(begin))
 			if refused {
-				stage = Expired
+				stage, left = Expired, 0
 			}
 			extended, err := extend(l, stage)
 			if err == nil {
 				l = extended
 				break
 			}
-			refused = refused || errors.Is(err, errNak)
 			next = time.Since(begin) + max(left/2, pause)
+			if errors.Is(err, errNak) && !refused {
+				next, refused = 0, true
+			}
 		}
 	}
 }

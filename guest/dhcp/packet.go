@@ -154,13 +154,11 @@ func parseOptions(b []byte) (map[byte][]byte, error) {
 
 // lease is what an offer or an acknowledgement grants.
 func (r reply) lease() (l Lease, err error) {
-	mask := r.options[optionMask]
-	if len(mask) != 4 || !r.address.IsGlobalUnicast() {
+	length, ok := r.prefixLength()
+	if !ok || !r.address.IsGlobalUnicast() {
 		return l, errors.New("the reply has no usable address or no subnet mask")
 	}
-	length := bits.LeadingZeros32(^binary.BigEndian.Uint32(mask))
 	l.Address = netip.PrefixFrom(r.address, length)
-	ok := false
 	if l.Server, ok = r.addressOption(optionServer); !ok {
 		return l, errors.New("the reply does not name its server")
 	}
@@ -172,6 +170,17 @@ func (r reply) lease() (l Lease, err error) {
 	}
 	l.times(r)
 	return l, nil
+}
+
+// prefixLength reads the subnet mask, which must be ones and then zeros.
+func (r reply) prefixLength() (length int, ok bool) {
+	b := r.options[optionMask]
+	if len(b) != 4 {
+		return 0, false
+	}
+	mask := binary.BigEndian.Uint32(b)
+	length = bits.LeadingZeros32(^mask)
+	return length, length > 0 && mask == ^uint32(0)<<(32-length)
 }
 
 // times reads the lease's length and when to renew and rebind it, with the defaults of RFC 2131 section 4.4.5.
