@@ -50,10 +50,12 @@ func New(config Config) (*NAT, error) {
 // gone. It is called once.
 func (n *NAT) Run(ctx context.Context) error {
 	<-ctx.Done()
-	for _, f := range n.table.end() {
-		n.tasks.start(func() { f.end(ReasonShutdown) }) // together: each RST may wait for room on the link
-	}
 	n.tasks.seal()
+	var ends sync.WaitGroup
+	for _, f := range n.table.end() {
+		ends.Go(func() { f.end(ReasonShutdown) }) // together: each RST may wait for room on the link
+	}
+	ends.Wait()
 	n.cancel()
 	n.tasks.end()
 	return ctx.Err()

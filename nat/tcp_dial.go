@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"context"
 	"errors"
 	"net"
 	"time"
@@ -16,7 +17,7 @@ func dialFailure(err error) (Reason, func(*netstack.TCPRequest)) {
 		return ReasonPolicy, (*netstack.TCPRequest).Reset
 	case errors.As(err, &limit):
 		return ReasonLimit, (*netstack.TCPRequest).Reset
-	case errors.Is(err, errEnded):
+	case errors.Is(err, errEnded), errors.Is(err, context.Canceled):
 		return ReasonShutdown, (*netstack.TCPRequest).Reset
 	case isAny(err, refusals):
 		return ReasonRefused, (*netstack.TCPRequest).Reset
