@@ -225,20 +225,20 @@ func (f *filter) checkDestination(p *packet) DropReason {
 		return DropTTL
 	}
 	icmp := p.transport == protoICMPv4 && p.version == 4 || p.transport == protoICMPv6 && p.version == 6
-	if icmp && p.fragment {
+	if !icmp {
+		return ""
+	}
+	if p.fragment {
 		return DropEcho // gVisor would put it together and answer in the destination's name
 	}
-	p.echo = icmp && p.isEchoRequest()
-	return ""
-}
-
-// isEchoRequest looks at the ICMP header: type 8, or 128 for IPv6, and code 0.
-func (p *packet) isEchoRequest() bool {
 	kind := uint8(header.ICMPv4Echo)
 	if p.version == 6 {
 		kind = uint8(header.ICMPv6EchoRequest)
 	}
-	return p.frame[p.transportAt] == kind && p.frame[p.transportAt+1] == 0
+	if p.echo = p.frame[p.transportAt] == kind; p.echo && p.frame[p.transportAt+1] != 0 {
+		return DropEcho // RFC 792 knows code 0 only; gVisor does not look
+	}
+	return ""
 }
 
 // echoRequest describes the echo request in p, whose bytes it borrows.
