@@ -86,17 +86,27 @@ func (u *upstreams) askInTurn(ctx context.Context, order []*upstream, k key) (*d
 		if lame || !answered {
 			problem = fmt.Errorf("DNS server %v: %w", server.address, err)
 		}
-		answered = answered || lame
-		if ctx.Err() != nil {
-			break
-		}
-		if isTimeout(err) && !answered {
+		switch {
+		case ctx.Err() != nil:
+			return nil, problem
+		case lame && !answered:
+			answered = true
+			order, try = untried(order, try), 0
+		case isTimeout(err) && !answered:
 			try++
-		} else {
+		default:
 			order = slices.Delete(order, i, i+1)
 		}
 	}
 	return nil, problem
+}
+
+// untried returns the servers that come after the try-th, when all before it have been silent: none after the first round.
+func untried(order []*upstream, try int) []*upstream {
+	if try >= len(order) {
+		return nil
+	}
+	return order[try+1:]
 }
 
 func isTimeout(err error) bool {
