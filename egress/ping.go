@@ -48,19 +48,15 @@ func (g *Gate) Ping(ctx context.Context, from, to netip.Addr, payload []byte) er
 
 // answered ends an echo request. As with dials, a new policy wins over the answer.
 func (f *flow) answered(err error) error {
+	defer f.end()
 	f.cancel()
-	f.gate.mu.Lock()
-	defer f.gate.mu.Unlock()
-	delete(f.gate.flows, f)
-	switch {
-	case f.denied != nil:
-		return f.denied
-	case err != nil:
-		f.emit(VerdictError, Decision{Message: err.Error()})
-		return err
+	if denied := f.settle(nil, err); denied != nil {
+		return denied
 	}
-	f.emit(VerdictAllow, f.decide(f.gate.policy))
-	return nil
+	if err != nil {
+		f.emit(VerdictError, Decision{Message: err.Error()})
+	}
+	return err
 }
 
 func (g *Gate) echo(ctx context.Context, f *flow, payload []byte) error {

@@ -1,0 +1,23 @@
+package egress
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rules parses or fails the test.
+func rules(t testing.TB, texts ...string) []Rule {
+	t.Helper()
+	var list []Rule
+	for _, text := range texts {
+		r, err := ParseRule(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, r)
+	}
+	return list
+}
