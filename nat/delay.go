@@ -35,6 +35,25 @@ type delay struct {
 	closed  bool
 }
 
+// newDelay is for one session and direction. It returns nil if there is no limit.
+func (n *NAT) newDelay(l *limiter, send func([]byte)) *delay {
+	if l == nil {
+		return nil
+	}
+	return &delay{share: l.newShare(), send: send, start: n.tasks.start, dropped: func(int) { l.dropped.Add(1) }}
+}
+
+// Dropped is how many datagrams from and to the guest were dropped because of SendLimit and ReceiveLimit.
+func (n *NAT) Dropped() (sent, received uint64) {
+	if n.send != nil {
+		sent = n.send.dropped.Load()
+	}
+	if n.receive != nil {
+		received = n.receive.dropped.Load()
+	}
+	return sent, received
+}
+
 // datagram is one that waits, until when.
 type datagram struct {
 	payload []byte

@@ -1,6 +1,77 @@
 package nat
 
-import "agentvm/netstack"
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
 
-// handleEcho takes an echo request. netstack calls it on a goroutine of its own.
-func (n *NAT) handleEcho(echo netstack.Echo) {}
+	"agentvm/netstack"
+)
+
+// echoPatience is how long the destination of an echo request has to answer. Nobody tells the guest when it does not, so
+// waiting for longer would only keep places from requests that are answered.
+const echoPatience = 5 * time.Second
+
+// errEchoTimeout is the cause of an echo request without an answer.
+var errEchoTimeout = errors.New("the destination did not answer in time")
+
+// handleEcho takes an echo request. netstack calls it on a goroutine of its own. The guest gets a reply when the
+// destination has answered the host, and nothing otherwise: neither for one that is silent or denied, nor for those above
+// the limits.
+func (n *NAT) handleEcho(echo netstack.Echo) {
+	if !n.tasks.enter() {
+		return
+	}
+	defer n.tasks.leave()
+	if n.limits.echoRate.take() != nil || n.limits.pendingEchoes.take() != nil {
+		return // counted; an event for each would make a flood of events
+	}
+	defer n.limits.pendingEchoes.give()
+	opened := n.config.Clock.Now()
+	if err := n.ping(echo); err != nil {
+		n.echoFailed(echo, opened, err)
+		return
+	}
+	echo.Reply()
+}
+
+// ping returns nil when the destination has answered and the answer may be sent.
+func (n *NAT) ping(echo netstack.Echo) error {
+	ctx, cancel := context.WithCancelCause(n.ctx)
+	defer cancel(nil)
+	timer := n.config.Clock.AfterFunc(echoPatience, func() { cancel(errEchoTimeout) })
+	defer timer.Stop()
+	err := n.send.newShare().wait(ctx, len(echo.Payload))
+	if err == nil {
+		err = n.config.Egress.Ping(ctx, echo.Source, echo.Destination, echo.Payload)
+	}
+	if err == nil {
+		err = n.receive.newShare().wait(ctx, len(echo.Payload))
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil && !denied(err) {
+		return cause
+	}
+	return err
+}
+
+// echoFailed tells the observer why nobody answers.
+func (n *NAT) echoFailed(echo netstack.Echo, opened time.Time, err error) {
+	now := n.config.Clock.Now()
+	event := FlowEvent{Time: now, Kind: FlowFailed, Reason: ReasonError, Err: err, Duration: now.Sub(opened)}
+	event.Flow = Flow{
+		Protocol: "icmp", Direction: Out, State: Closed, Opened: opened, LastActive: opened,
+		Source: netip.AddrPortFrom(echo.Source, 0), Destination: netip.AddrPortFrom(echo.Destination, 0),
+	}
+	switch {
+	case denied(err):
+		event.Kind, event.Reason = FlowDenied, ReasonPolicy
+	case n.ctx.Err() != nil:
+		event.Reason = ReasonShutdown
+	case errors.Is(err, errEchoTimeout), timedOut(err):
+		event.Reason = ReasonTimeout
+	case isAny(err, netUnreachables), isAny(err, hostUnreachables):
+		event.Reason = ReasonUnreachable
+	}
+	n.config.Observe(event)
+}

@@ -38,7 +38,8 @@ const (
 type limiter struct {
 	clock   Clock
 	bucket  *tokens.Limiter
-	delayed atomic.Int64 // bytes of datagrams that wait
+	delayed atomic.Int64  // bytes of datagrams that wait
+	dropped atomic.Uint64 // datagrams that waited for too long, or found no room
 
 	mu      sync.Mutex
 	waiting turns

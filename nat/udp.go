@@ -1,6 +1,160 @@
 package nat
 
-import "agentvm/netstack"
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
 
-// handleUDP takes a session that the guest wants. netstack calls it where it must not block.
-func (n *NAT) handleUDP(request *netstack.UDPRequest) bool { return false }
+	"agentvm/netstack"
+)
+
+// A UDP session is a pair of addresses that the guest uses, and a connected socket of the host's for it:
+//
+//	first datagram ─► limit ─► Intercept? ─► its function
+//	                    │
+//	                    └──► Egress.DialUDP ─ denied ─► port unreachable
+//	                              │
+//	                              ▼
+//	                         ESTABLISHED ─ no datagram for UDPIdle, CutFlow, denial, Run's end ─► CLOSED
+//
+// An ICMP error that the host's socket reports goes on to the guest and ends nothing: the peer may come back. One that the
+// guest sends ends the session: nobody there wants its datagrams any more.
+
+// evictAfter is how long a session must have been quiet to give its place to a new one when there are too many.
+const evictAfter = 5 * time.Second
+
+// handleUDP takes a session that the guest wants, whose first datagram has come. netstack calls it where it must not block.
+// False is port unreachable.
+func (n *NAT) handleUDP(request *netstack.UDPRequest) bool {
+	handler := n.config.Intercept("udp", request.Destination)
+	f, err := n.openSession(flowSpec{
+		protocol: "udp", direction: Out, source: request.Source, destination: request.Destination,
+		intercepted: handler != nil, limit: &n.limits.udpFlows,
+	})
+	if err != nil {
+		return false
+	}
+	if handler != nil {
+		return n.interceptUDP(f, request, handler)
+	}
+	host, err := n.config.Egress.DialUDP(n.ctx, request.Source, request.Destination)
+	if err != nil {
+		reason, kind := udpFailure(err)
+		request.Unreachable(kind)
+		f.close(reason, err)
+		return true
+	}
+	guest, err := request.Accept()
+	if err != nil {
+		host.Close()
+		f.close(ReasonError, err)
+		return true
+	}
+	s := newSession(f, guest, host)
+	if !n.tasks.start(s.run) {
+		s.fail(ReasonShutdown, nil)
+		f.close(ReasonShutdown, nil)
+	}
+	return true
+}
+
+// openSession opens a flow. When its limit is reached, the session of that limit that has been quiet for longest gives way,
+// if that is evictAfter or more: a guest that looks up many names needs no limit raised, and one that floods does not end
+// what is in use.
+func (n *NAT) openSession(spec flowSpec) (*flow, error) {
+	if use := spec.limit.read(); use.Used >= use.Maximum {
+		if f := n.table.quietest(spec); f != nil && n.config.Clock.Now().Sub(f.lastActive()) >= evictAfter {
+			f.end(ReasonLimit)
+			f.close(ReasonLimit, &LimitError{Limit: use.Limit, Maximum: use.Maximum})
+		}
+	}
+	return n.openFlow(spec)
+}
+
+// quietest is the flow with the same limit and protocol as spec that has been quiet for longest, nil if there is none.
+func (t *table) quietest(spec flowSpec) (quietest *flow) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.flows {
+		if f.limit != spec.limit || f.protocol != spec.protocol {
+			continue
+		}
+		if quietest == nil || f.active.Load() < quietest.active.Load() {
+			quietest = f
+		}
+	}
+	return quietest
+}
+
+func (f *flow) lastActive() time.Time { return time.Unix(0, f.active.Load()) }
+
+// udpFailure says why a socket could not be had, or reported an error, and what the guest is told.
+func udpFailure(err error) (Reason, netstack.Unreachable) {
+	switch {
+	case denied(err):
+		return ReasonPolicy, netstack.UnreachablePort
+	case isAny(err, refusals):
+		return ReasonRefused, netstack.UnreachablePort
+	case isAny(err, netUnreachables):
+		return ReasonUnreachable, netstack.UnreachableNet
+	case isAny(err, hostUnreachables):
+		return ReasonUnreachable, netstack.UnreachableHost
+	}
+	return ReasonError, netstack.UnreachablePort
+}
+
+// interceptUDP gives the guest's end of a session to the function that wants it.
+func (n *NAT) interceptUDP(f *flow, request *netstack.UDPRequest, handler func(context.Context, net.Conn)) bool {
+	guest, err := request.Accept()
+	if err != nil {
+		f.close(ReasonError, err)
+		return true
+	}
+	started := n.tasks.start(func() {
+		ctx, cancel := context.WithCancel(n.ctx)
+		defer cancel()
+		conn := &interceptedDatagrams{PacketConn: guest, flow: f, closed: make(chan struct{})}
+		f.establish()
+		f.whenEnded(func(Reason) { cancel(); conn.Close() })
+		idle := f.watchIdle(n.config.UDPIdle)
+		handler(ctx, conn)
+		<-conn.closed
+		idle.stop()
+		f.close(ReasonDone, nil)
+	})
+	if !started {
+		guest.Close()
+		f.close(ReasonShutdown, nil)
+	}
+	return true
+}
+
+// interceptedDatagrams is the guest's end of a session in an Intercept function, which counts.
+type interceptedDatagrams struct {
+	*netstack.PacketConn
+	flow   *flow
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *interceptedDatagrams) Read(p []byte) (int, error) {
+	n, err := c.PacketConn.Read(p)
+	if err == nil {
+		c.flow.countSent(n)
+	}
+	return n, err
+}
+
+func (c *interceptedDatagrams) Write(p []byte) (int, error) {
+	n, err := c.PacketConn.Write(p)
+	if err == nil {
+		c.flow.countReceived(n)
+	}
+	return n, err
+}
+
+func (c *interceptedDatagrams) Close() error {
+	defer c.once.Do(func() { close(c.closed) })
+	return c.PacketConn.Close()
+}
