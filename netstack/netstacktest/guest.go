@@ -36,6 +36,9 @@ type Config struct {
 	MTU    int  // default 1500
 	Header bool // frames have a virtio_net_hdr, with offloads both ways
 
+	// TrustChecksums spares the guest its checks, as a driver does with the flag DATA_VALID. For benchmarks.
+	TrustChecksums bool
+
 	Impair Impairment
 
 	Clock tcpip.Clock // nil: real time

@@ -1,11 +1,13 @@
 package netstacktest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"sync"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
@@ -89,13 +91,10 @@ func (l *link) end() {
 
 // deliver gives the stack one frame.
 func (l *link) deliver(frame []byte) {
-	checked := false
 	if l.config.Header {
-		if len(frame) < HeaderSize {
+		if frame = l.complete(frame); frame == nil {
 			return
 		}
-		checked = frame[0]&needsChecksum != 0
-		frame = frame[HeaderSize:]
 	}
 	if len(frame) < header.EthernetMinimumSize {
 		return
@@ -109,12 +108,31 @@ func (l *link) deliver(frame []byte) {
 	eth := header.Ethernet(frame)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 	defer pkt.DecRef()
-	pkt.RXChecksumValidated = checked
 	pkt.PktType = l.packetType(eth.DestinationAddress())
 	if pkt.PktType == tcpip.PacketOtherHost || !l.ParseHeader(pkt) {
 		return
 	}
 	dispatcher.DeliverNetworkPacket(eth.Type(), pkt)
+}
+
+// complete takes the virtio_net_hdr off and stores the checksum that it leaves to the driver, so that the stack can check
+// it like any other (Virtio 1.2, section 5.1.6.4). It returns nil for what no device may send.
+func (l *link) complete(frame []byte) []byte {
+	if len(frame) < HeaderSize {
+		return nil
+	}
+	h, frame := frame[:HeaderSize], frame[HeaderSize:]
+	if h[0]&needsChecksum == 0 || l.config.TrustChecksums {
+		return frame
+	}
+	start := int(binary.LittleEndian.Uint16(h[6:]))
+	at := start + int(binary.LittleEndian.Uint16(h[8:]))
+	if at+2 > len(frame) {
+		return nil
+	}
+	frame = bytes.Clone(frame) // a duplicate must not be completed twice
+	binary.BigEndian.PutUint16(frame[at:], ^checksum.Checksum(frame[start:], 0))
+	return frame
 }
 
 func (l *link) packetType(to tcpip.LinkAddress) tcpip.PacketType {
@@ -203,7 +221,12 @@ func (l *link) SupportedGSO() stack.SupportedGSO {
 	return stack.GSONotSupported
 }
 
-func (l *link) Capabilities() stack.LinkEndpointCapabilities { return stack.CapabilityResolutionRequired }
+func (l *link) Capabilities() stack.LinkEndpointCapabilities {
+	if l.config.TrustChecksums {
+		return stack.CapabilityResolutionRequired | stack.CapabilityRXChecksumOffload
+	}
+	return stack.CapabilityResolutionRequired
+}
 
 func (l *link) GSOMaxSize() uint32                      { return gsoMax }
 func (l *link) MTU() uint32                             { return uint32(l.config.MTU) }
