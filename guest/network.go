@@ -123,11 +123,12 @@ func (c *card) apply(router netlink.Router, before, l dhcp.Lease) error {
 		}
 		c.link.MTU = l.MTU
 	}
+	// First, for an address that is added to one of the same subnet goes together with it. It may be gone already.
+	if before.Address.IsValid() && before.Address != l.Address {
+		_ = router.RemoveAddress(c.link.Index, before.Address)
+	}
 	if err := router.AddAddress(c.link.Index, l.Address, l.Broadcast); err != nil {
 		return fmt.Errorf("set the address %v: %w", l.Address, err)
-	}
-	if before.Address.IsValid() && before.Address != l.Address {
-		_ = router.RemoveAddress(c.link.Index, before.Address) // it may be gone already
 	}
 	if len(l.Routers) > 0 {
 		if err := router.SetDefaultRoute(c.link.Index, l.Routers[0]); err != nil {
