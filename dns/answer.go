@@ -18,7 +18,7 @@ type answer struct {
 	authoritative bool
 	reason        uint16 // RFC 8914 code, when text is not empty
 	text          string
-	denied        error // why the policy told nothing
+	problem       error // why nothing was told: a denial or a failure
 }
 
 // refusal is a denial that this package decides.
@@ -38,12 +38,12 @@ const (
 
 // refuse is the answer to a question that must not be asked. See the package comment for the choice of NXDOMAIN.
 func refuse(err error) answer {
-	return answer{rcode: dns.RcodeNameError, reason: dns.ExtendedErrorCodeBlocked, text: err.Error(), denied: err}
+	return answer{rcode: dns.RcodeNameError, reason: dns.ExtendedErrorCodeBlocked, text: err.Error(), problem: err}
 }
 
 // failure is the answer when no upstream had one.
 func failure(err error) answer {
-	return answer{rcode: dns.RcodeServerFailure, reason: dns.ExtendedErrorCodeNetworkError, text: err.Error()}
+	return answer{rcode: dns.RcodeServerFailure, reason: dns.ExtendedErrorCodeNetworkError, text: err.Error(), problem: err}
 }
 
 // opt is the OPT record of a reply. The extended RCODE's upper bits are set by Pack.

@@ -23,9 +23,10 @@ type Policy interface {
 	// used for ttl.
 	Answer(name string, chain []string, addr netip.Addr, ttl time.Duration) error
 	// Asked is called once for each query, after its reply is known: answer describes the reply in a line of at most a
-	// few hundred bytes; denied is why nothing was told, or nil. Queries above the rate limit are reported together, at
-	// most one report a second.
-	Asked(name string, qtype uint16, answer string, denied error)
+	// few hundred bytes; problem is why nothing was told: what Question or Answer returned, a denial of this package's own
+	// (which has a method Denied that returns true), or a failure of the upstreams. Names of refused queries may have
+	// escapes; a query that is none has no name. Queries above the rate limit are reported together, once a second at most.
+	Asked(name string, qtype uint16, answer string, problem error)
 }
 
 // Config describes a Server.

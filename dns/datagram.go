@@ -13,12 +13,12 @@ import (
 const (
 	// mostDatagrams of one flow are being answered at a time: more stay in the socket, which drops what it has no room for.
 	mostDatagrams = 32
-	// datagramIdle is how long a flow waits for another query. Resolvers use a new port for each, so that flows are many and
-	// their number is limited; who does use a port again gets a new flow.
-	datagramIdle = 2 * time.Second
+	// datagramIdle is how long a flow waits for another query. Resolvers use a new port for each look-up, so that flows are
+	// many, and somebody limits their number; who does use a port again later gets a new flow.
+	datagramIdle = time.Second
 )
 
-// ServeDatagrams answers the messages of a UDP flow, one a Read and Write, until for two seconds nothing has come and nothing
+// ServeDatagrams answers the messages of a UDP flow, one a Read and Write, until for a second nothing has come and nothing
 // is left to answer, conn fails, or ctx ends. It closes conn.
 func (s *Server) ServeDatagrams(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)

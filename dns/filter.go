@@ -36,7 +36,7 @@ func questionType(kind uint16) (a answer, ok bool) {
 		// section 7.3), their other parameters lead past this resolver (ECH, DoH).
 		return answer{}, false
 	}
-	a = answer{reason: dns.ExtendedErrorCodeNotSupported, text: errType.Error(), denied: errType}
+	a = answer{reason: dns.ExtendedErrorCodeNotSupported, text: errType.Error(), problem: errType}
 	if kind == dns.TypeOPT || kind >= 128 && kind <= 255 { // meta-types, RFC 6895 section 3.1: transfers, ANY
 		a.rcode = dns.RcodeRefused
 	}
@@ -74,7 +74,7 @@ func (s *Server) filter(q *query, r *result) answer {
 	a.reason, a.text = dns.ExtendedErrorCodeFiltered, fmt.Sprintf("%d of %d addresses withheld: %v", withheld, withheld+told, denied)
 	if told == 0 {
 		s.counts.refused.Add(1)
-		a.records, a.authority, a.denied = nil, nil, denied
+		a.records, a.authority, a.problem = nil, nil, denied
 		a.text = denied.Error()
 	}
 	return a

@@ -249,8 +249,7 @@ func TestIdleFlows(t *testing.T) {
 	})
 }
 
-// TestDatagrams: two queries of one socket, as musl and glibc send them, one of them slow; then silence, and the end. The flow
-// outlives its slow query.
+// TestDatagrams: two queries of one socket, as musl and glibc send them, one of them slow. The flow outlives its slow query.
 func TestDatagrams(t *testing.T) {
 	release := make(chan struct{})
 	upstream := newUpstream(t, func(network string, q *dns.Msg) *dns.Msg {
@@ -262,7 +261,9 @@ func TestDatagrams(t *testing.T) {
 	})
 	k := newKit(t, func(c *Config) { c.Timeout = 60 * time.Second }, upstream)
 	guest, host := pair(t, "udp")
-	ended := serve(k.ServeDatagrams, t.Context(), host)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := serve(k.ServeDatagrams, ctx, host)
 	for _, message := range [][]byte{[]byte("short"), question("a.example", dns.TypeA), question("a.example", dns.TypeAAAA)} {
 		if _, err := guest.Write(message); err != nil {
 			t.Fatal(err)
@@ -284,6 +285,7 @@ func TestDatagrams(t *testing.T) {
 	if got := summary(read()); got != good {
 		t.Errorf("then: %s", got)
 	}
+	cancel()
 	<-ended
 }
 
@@ -300,21 +302,23 @@ func TestDatagramIsTruncated(t *testing.T) {
 		}
 		return m
 	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	guest, host := pair(t, "udp")
-	ended := serve(k.ServeDatagrams, t.Context(), host)
+	ended := serve(k.ServeDatagrams, ctx, host)
 	client := &dns.Conn{Conn: guest}
 	m, _, err := new(dns.Client).ExchangeWithConn(new(dns.Msg).SetQuestion("big.example.", dns.TypeA), client)
 	if err != nil || !m.Truncated {
 		t.Fatalf("by UDP: %v, %v", m, err)
 	}
-	guest.Close()
+	cancel()
+	<-ended
 	stream, host := pair(t, "tcp")
-	ended2 := serve(k.ServeConn, t.Context(), host)
+	ended = serve(k.ServeConn, t.Context(), host)
 	m, _, err = (&dns.Client{Net: "tcp"}).ExchangeWithConn(new(dns.Msg).SetQuestion("big.example.", dns.TypeA), &dns.Conn{Conn: stream})
 	if err != nil || m.Truncated || len(m.Answer) != len(records) {
 		t.Errorf("by TCP: %v, %v", m, err)
 	}
 	stream.Close()
 	<-ended
-	<-ended2
 }

@@ -70,14 +70,14 @@ func (s *Server) Reply(ctx context.Context, query []byte, datagram bool) []byte 
 	allowed, refusal := s.limit.allow()
 	if !allowed {
 		s.counts.limited.Add(1)
-		a := answer{rcode: dns.RcodeServerFailure, denied: refusal, reason: dns.ExtendedErrorCodeOther, text: errRate.Error()}
+		a := answer{rcode: dns.RcodeServerFailure, problem: refusal, reason: dns.ExtendedErrorCodeOther, text: errRate.Error()}
 		if refusal != nil {
 			s.config.Policy.Asked(q.name, q.kind, a.String(), refusal)
 		}
 		return q.pack(a, datagram)
 	}
 	a := s.resolve(ctx, q)
-	s.config.Policy.Asked(q.name, q.kind, a.String(), a.denied)
+	s.config.Policy.Asked(q.name, q.kind, a.String(), a.problem)
 	return q.pack(a, datagram)
 }
 
