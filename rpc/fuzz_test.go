@@ -26,6 +26,8 @@ func recorded(f *testing.F) []byte {
 	_, _ = c.Start(ctx, StartParams{})
 	_, _ = c.Exec(ctx, ExecParams{Args: []string{"a"}})
 	_, _ = c.Exec(ctx, ExecParams{Args: []string{"run"}})
+	_, _ = c.Sockets(ctx)
+	_ = c.ReportDenials(ctx, []string{"a"})
 	_ = c.Close()
 	_, rest, _ := findAnswer(record.read)
 	return rest
@@ -80,6 +82,7 @@ func FuzzHostileGuest(f *testing.F) {
 		}
 		_, _ = c.Start(ctx, StartParams{})
 		_, _ = c.Exec(ctx, ExecParams{Args: []string{"a"}})
+		_, _ = c.Sockets(ctx)
 		if p, err := c.Exec(ctx, ExecParams{Args: []string{"run"}}); err == nil {
 			_ = p.Kill(ctx)
 		}

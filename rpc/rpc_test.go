@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,12 +48,14 @@ func (e *echo) Exec(_ context.Context, r Request) (Program, Delivery, error) {
 	return nil, Delivery{Stdout: []byte(strings.Join(r.Args, " ")), Stderr: r.Input, Exit: &ExitStatus{Code: 3}}, nil
 }
 
-func (e *echo) OpenShell(Request) (Commands, error)    { return nil, syscall.ENOSYS }
-func (e *echo) Stats() (Stats, error)                  { return Stats{MemoryTotal: 5, Load1: 0.5}, nil }
-func (e *echo) Sockets(*SocketQuery) ([]Socket, error) { return nil, nil }
-func (e *echo) ReportDenials([]string) error           { return nil }
-func (e *echo) SetClock(t time.Time) error             { e.clock = t; return nil }
-func (e *echo) Shutdown() error                        { return syscall.EPERM }
+func (e *echo) OpenShell(Request) (Commands, error) { return nil, syscall.ENOSYS }
+func (e *echo) Stats() (Stats, error)               { return Stats{MemoryTotal: 5, Load1: 0.5}, nil }
+func (e *echo) Sockets(*SocketQuery) ([]Socket, error) {
+	return []Socket{{Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:80"), State: SocketListen, PID: 7, Process: "httpd"}}, nil
+}
+func (e *echo) ReportDenials([]string) error { return nil }
+func (e *echo) SetClock(t time.Time) error   { e.clock = t; return nil }
+func (e *echo) Shutdown() error              { return syscall.EPERM }
 
 // forever is a Program that ends only when it is dropped.
 type forever struct{ released chan struct{} }
