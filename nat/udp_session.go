@@ -52,7 +52,7 @@ func (s *session) readGuest() {
 	for {
 		p, err := s.fromGuest.read()
 		if err != nil {
-			s.guestFailed(err)
+			s.fail(guestGone(err), err)
 			return
 		}
 		if s.toHost.push(p) {
@@ -61,12 +61,12 @@ func (s *session) readGuest() {
 	}
 }
 
-// guestFailed ends the session because the guest's socket is closed, or refuses the host's datagrams.
-func (s *session) guestFailed(err error) {
+// guestGone is why a session has ended whose guest's end cannot be read: the guest refuses the datagrams, or it was closed.
+func guestGone(err error) Reason {
 	if isAny(err, refusals) || isAny(err, netUnreachables) || isAny(err, hostUnreachables) {
-		s.fail(ReasonGuestReset, err)
+		return ReasonGuestReset
 	}
-	s.fail(ReasonError, err)
+	return ReasonError
 }
 
 // sendToHost sends one datagram. One that the host's system does not take is lost.
