@@ -73,7 +73,7 @@ func TestNameServers(t *testing.T) {
 	g.want("nslookup -type=a a.example "+find, "198.51.100.9")
 	g.want("nslookup -type=a a.example 198.51.100.53 "+find, "198.51.100.9") // whatever server a program asks
 	g.want("nslookup -type=a many.example >/dev/null 2>&1; wget -qO- http://many.example/ 2>&1 | grep -c 'bad address' || true", "0")
-	query := `\0\035\0\001\001\0\0\001\0\0\0\0\0\0\001a\007example\0\0\001\0\001`
+	query := `\0\033\0\001\001\0\0\001\0\0\0\0\0\0\001a\007example\0\0\001\0\001`
 	answer := `| od -An -tu1 | tr -s ' \n' ' ' | grep -o '198 51 100 9'`
 	for _, server := range []string{"192.168.127.1", "198.51.100.53"} {
 		g.want(fmt.Sprintf(`printf '%s' | nc %s 53 %s`, query, server, answer), "198 51 100 9")
