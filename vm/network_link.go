@@ -123,11 +123,12 @@ func (n *network) buildGate(c Config, upstreams []netip.AddrPort, audit func(egr
 
 func (n *network) buildServices(c Config, upstreams []netip.AddrPort) (err error) {
 	at := n.stack.Addresses()
+	hosts := map[string][]netip.Addr{
+		egress.GatewayName: valid(at.Gateway, at.Gateway6), egress.HostName: valid(at.Host, at.Host6),
+	}
+	n.recorder.names = addressNames(hosts)
 	n.names, err = dns.New(dns.Config{
-		Upstreams: upstreams, Dial: n.gate.DialResolver, Policy: n.gate, Logger: c.Logger,
-		Hosts: map[string][]netip.Addr{
-			egress.GatewayName: valid(at.Gateway, at.Gateway6), egress.HostName: valid(at.Host, at.Host6),
-		},
+		Upstreams: upstreams, Dial: n.gate.DialResolver, Policy: n.gate, Logger: c.Logger, Hosts: hosts,
 	})
 	if err != nil {
 		return err
@@ -204,6 +205,16 @@ func (n *network) close() error {
 		errs = append(errs, n.stack.Close())
 	}
 	return errors.Join(errs...)
+}
+
+func addressNames(hosts map[string][]netip.Addr) map[netip.Addr]string {
+	names := make(map[netip.Addr]string)
+	for name, addresses := range hosts {
+		for _, a := range addresses {
+			names[a] = name
+		}
+	}
+	return names
 }
 
 // valid leaves out the addresses that a network without IPv6 does not have.

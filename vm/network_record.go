@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +31,7 @@ const (
 type recorder struct {
 	audit  func(egress.Event) // may be nil
 	owners *owners
+	names  map[netip.Addr]string // of the network's own addresses; set before the first event
 	lines  chan string
 
 	mu      sync.Mutex
@@ -55,6 +55,9 @@ func (r *recorder) connect(client *rpc.Client) {
 
 // record is egress.Config.Audit: it is called for one event at a time, on a goroutine of the gate's.
 func (r *recorder) record(e egress.Event) {
+	if name := r.names[e.Destination.Addr()]; name != "" && len(e.Names) == 0 {
+		e.Names = []string{name}
+	}
 	if e.Verdict == egress.VerdictDeny && e.Kind != egress.KindPolicy {
 		if e.Process == "" && e.Source.IsValid() {
 			e.Process = r.owners.find(context.Background(), e.Kind, e.Source, e.Destination)
@@ -135,15 +138,34 @@ func (r *recorder) batch(ctx context.Context) (lines []string) {
 	return lines
 }
 
+// EventTarget is what an event of the network is about, in the words of a rule: name:port as the guest knows it, else
+// address:port, with /udp for UDP; of a DNS query the name. The guest chose the name: it may hold anything.
+func EventTarget(e egress.Event) string {
+	var host string
+	switch at := e.Destination.Addr(); {
+	case len(e.Names) > 0:
+		host = e.Names[0]
+	case at.Is6():
+		host = "[" + at.String() + "]"
+	case at.IsValid():
+		host = at.String()
+	}
+	if port := e.Destination.Port(); port != 0 {
+		host = fmt.Sprintf("%s:%d", host, port)
+	}
+	if e.Kind == egress.KindUDP {
+		host += "/udp"
+	}
+	return host
+}
+
 // denialLine is a denial as a line for people and for grep.
 func denialLine(e egress.Event) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s ", e.Time.UTC().Format(time.RFC3339), e.Kind)
+	by := ""
 	if e.Process != "" {
-		fmt.Fprintf(&b, "%s ", e.Process)
+		by = " (" + e.Process + ")"
 	}
-	b.WriteString(e.Message)
-	return b.String()
+	return fmt.Sprintf("%s %s %s%s: %s", e.Time.UTC().Format(time.RFC3339), e.Kind, EventTarget(e), by, e.Message)
 }
 
 // heldGate is the gate as the NAT sees it: the refusal of a connection is held back until it is known whose it was, for

@@ -123,6 +123,19 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+// A machine that does nothing asks for nothing.
+func TestNetworkIsQuiet(t *testing.T) {
+	w := newWorld(t)
+	v := ownVM(t, w.network(nil))
+	wantOutput(t, v, "sleep 2; cat /run/agentvm/denials 2>/dev/null", "")
+	if list, dials := v.Denials(), w.dials(); len(list)+len(dials) > 0 {
+		t.Errorf("denied %+v, dialled %v", list, dials)
+	}
+	if flows := v.Flows(limited(t)); len(flows) > 0 {
+		t.Errorf("flows %+v", flows)
+	}
+}
+
 func TestPolicyChangesWhileFlowsRun(t *testing.T) {
 	w := newWorld(t)
 	ended := make(chan struct{})
@@ -207,7 +220,7 @@ func TestForwards(t *testing.T) {
 	a := ownVM(t, nil)
 	b := ownVM(t, func(c *vm.Config) { c.Network.Forwards = []nat.Forward{free} })
 	for name, v := range map[string]*vm.VM{"a": a, "b": b} {
-		contains(t, v, fmt.Sprintf("mkdir -p /srv && echo this is %s >/srv/index.html && busybox httpd -p 8080 -h /srv", name))
+		listen(t, v, "this is "+name)
 		at, err := v.Forward(limited(t), free)
 		if err != nil {
 			t.Fatal(err)
@@ -233,6 +246,25 @@ func TestForwards(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), refused.String()) {
 		t.Errorf("a taken port: %v", err)
 	}
+}
+
+// listen starts a server on port 8080 of the guest that answers every request with a line.
+func listen(t *testing.T, v *vm.VM, text string) {
+	t.Helper()
+	line := fmt.Sprintf(`cat >/tmp/answer <<'END'
+while read line && [ ${#line} -gt 1 ]; do :; done
+printf 'HTTP/1.0 200 OK\r\n\r\n%s\n'
+END
+while nc -l -p 8080 -e sh /tmp/answer; do :; done`, text)
+	p, err := v.Spawn(limited(t), vm.Command{Line: line})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Kill(limited(t))
+		_, _ = p.Wait(limited(t))
+	})
+	contains(t, v, "for i in $(seq 200); do netstat -ltn | grep :8080 && exit; sleep 0.05; done; exit 1", ":8080")
 }
 
 func get(t *testing.T, at net.Addr) string {

@@ -6,6 +6,7 @@ import (
 	"unicode"
 
 	"agentvm/egress"
+	"agentvm/vm"
 )
 
 const (
@@ -36,7 +37,7 @@ func (d *denials) add(e egress.Event) {
 		return
 	}
 	d.total++
-	target := deniedTarget(e)
+	target := printable(vm.EventTarget(e))
 	for i := range d.list {
 		if d.list[i].Target == target && d.list[i].Reason == e.Reason {
 			d.list[i].Count++
@@ -48,26 +49,6 @@ func (d *denials) add(e egress.Event) {
 			Target: target, Kind: e.Kind, Reason: e.Reason, Rule: e.Rule, Allow: allowingFlags(e, target), Count: 1,
 		})
 	}
-}
-
-// deniedTarget is what the guest wanted, in the words it would have used.
-func deniedTarget(e egress.Event) string {
-	host := ""
-	if len(e.Names) > 0 {
-		host = e.Names[0]
-	} else if e.Destination.IsValid() {
-		host = e.Destination.Addr().String()
-		if e.Destination.Addr().Is6() {
-			host = "[" + host + "]"
-		}
-	}
-	if e.Destination.IsValid() && e.Destination.Port() != 0 {
-		host = fmt.Sprintf("%s:%d", host, e.Destination.Port())
-	}
-	if e.Kind == egress.KindUDP {
-		host += "/udp"
-	}
-	return printable(host)
 }
 
 // allowingFlags are the flags with which the target would have been allowed, or "" when there are none that one should use

@@ -33,7 +33,7 @@ const execExample = `  agentvm exec "ls -la | wc -l"
   agentvm exec -m ./project:/src:ro --timeout 30s "cd /src && make"
   tar c . | agentvm exec "tar x -C /tmp && ls /tmp"
   agentvm exec --allow '*.alpinelinux.org' "apk add curl"
-  agentvm exec -p 8080:80 --timeout 5m "httpd -f -h /srv"
+  agentvm exec -p 8080:80 --timeout 5m "nc -lk -p 80 -e date"
   agentvm exec --json "uname -a"`
 
 type execFlags struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/egress"
+	"agentvm/vm"
 )
 
 const netLogLong = `Prints what a file of --net-log records: every connection, DNS query and denial, in one line each. Lines that are no
@@ -97,7 +98,7 @@ func eventText(e egress.Event) string {
 
 // eventTarget names the destination, with its address when it has a name.
 func eventTarget(e egress.Event) string {
-	target := deniedTarget(e)
+	target := vm.EventTarget(e)
 	if e.Kind == egress.KindDNS && e.Query != "" {
 		return target + " " + e.Query
 	}
