@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -177,14 +179,16 @@ func TestMachine(t *testing.T) {
 	}
 	m := bootMachine(t, root,
 		"-fsdev", "local,id=s0,security_model=none,path="+share, "-device", "virtio-9p-device,fsdev=s0,mount_tag=share0",
-		"-fsdev", "local,id=s1,security_model=none,path="+readOnly, "-device", "virtio-9p-device,fsdev=s1,mount_tag=share1")
+		"-fsdev", "local,id=s1,security_model=none,path="+readOnly, "-device", "virtio-9p-device,fsdev=s1,mount_tag=share1",
+		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")
 	c := dial(t, m)
 	t.Cleanup(func() { _ = c.Close() }) // of whichever is the last one
 	info, err := c.Start(t.Context(), rpc.StartParams{
 		Time: time.Now(), Hostname: "box", Env: []string{"BASE=1"},
-		Mounts: []rpc.Mount{{Tag: "share0", Target: "/mnt/host"}, {Tag: "share1", Target: "/mnt/fixed", ReadOnly: true}},
+		Mounts:  []rpc.Mount{{Tag: "share0", Target: "/mnt/host"}, {Tag: "share1", Target: "/mnt/fixed", ReadOnly: true}},
+		Network: &rpc.NetworkParams{Search: []string{"a.example"}},
 	})
-	if err != nil || info.Release != kernel.Version {
+	if err != nil || info.Release != kernel.Version || info.NetworkWarning != "" {
 		t.Fatalf("Start: %+v, %v", info, err)
 	}
 	sh := func(script string) rpc.ExecParams { return rpc.ExecParams{Args: []string{"/bin/sh", "-c", script}} }
@@ -239,6 +243,9 @@ func TestMachine(t *testing.T) {
 			t.Errorf("got %q, want %q", got.Stdout, want)
 		}
 	})
+	t.Run("network", func(t *testing.T) { testNetwork(t, c) })
+	t.Run("sockets", func(t *testing.T) { testSockets(t, c, name) })
+	t.Run("denials", func(t *testing.T) { testDenials(t, c) })
 	t.Run("stats", func(t *testing.T) {
 		s, err := c.Stats(t.Context())
 		if err != nil || s.MemoryTotal < 200<<20 || s.MemoryAvailable > s.MemoryTotal || s.Processes < 1 || s.System == 0 {
@@ -262,6 +269,72 @@ func testClock(t *testing.T, c *rpc.Client) {
 	got, err := strconv.ParseInt(strings.TrimSpace(run(t, c, rpc.ExecParams{Args: []string{"date", "+%s"}}).Stdout), 10, 64)
 	if err != nil || time.Unix(got, 0).Sub(want).Abs() > 10*time.Second {
 		t.Errorf("the guest's clock says %v (%v), want %v", time.Unix(got, 0), err, want)
+	}
+}
+
+// testNetwork looks at what QEMU's DHCP server gave, and its router's advertisement.
+func testNetwork(t *testing.T, c *rpc.Client) {
+	for _, tt := range []struct{ name, script, want string }{
+		{"address", "ip -4 addr show eth0 | grep -o 'inet [0-9./]*'", "inet 10.0.2.15/24\n"},
+		{"default route", "ip route | grep -o 'default via [0-9.]* dev eth0'", "default via 10.0.2.2 dev eth0\n"},
+		{
+			"resolv.conf", "cat /etc/resolv.conf; stat -c '%a %F' /etc/resolv.conf; ls -A /etc | grep -c agentvm",
+			"# written by agentvm when the VM's network starts\nsearch a.example\nnameserver 10.0.2.3\n644 regular file\n0\n",
+		},
+		{
+			"IPv6 by advertisement", "for i in $(seq 50); do ip -6 addr show eth0 | grep -v tentative | grep -o 'inet6 fec0:' && break; sleep 0.1; done",
+			"inet6 fec0:\n",
+		},
+		{"IPv6 route", "ip -6 route | grep -o 'default via fe80::2 dev eth0'", "default via fe80::2 dev eth0\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := run(t, c, rpc.ExecParams{Args: []string{"/bin/sh", "-c", tt.script}}); got.Stdout != tt.want {
+				t.Errorf("got %+v, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// testSockets finds a program of the guest's by its socket.
+func testSockets(t *testing.T, c *rpc.Client, root string) {
+	server := []string{"nc", "-l", "-p", "4711", "-s", "127.0.0.1"}
+	if root != "alpine" { // whose nc does not listen
+		server = []string{"httpd", "-f", "-p", "127.0.0.1:4711"}
+	}
+	p, err := c.Exec(t.Context(), rpc.ExecParams{Args: server, User: "1000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := rpc.Socket{
+		Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:4711"), Remote: netip.MustParseAddrPort("0.0.0.0:0"),
+		State: rpc.SocketListen, UID: 1000, Process: server[0],
+	}
+	var got rpc.Socket
+	for begin := time.Now(); got.PID == 0 && time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
+		if got, _, err = c.FindSocket(t.Context(), rpc.SocketQuery{Network: "tcp", Local: want.Local}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want.PID = got.PID; got.PID < 2 || got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	list, err := c.Sockets(t.Context())
+	if err != nil || !slices.Contains(list, want) {
+		t.Errorf("%+v, %v does not have %+v", list, err, want)
+	}
+	if err := p.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, _ = p.Wait(t.Context())
+}
+
+func testDenials(t *testing.T, c *rpc.Client) {
+	if err := c.ReportDenials(t.Context(), []string{`{"a":1}`, "text"}); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, c, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "cat /run/agentvm/denials"}, User: "1000"})
+	if got.Stdout != "{\"a\":1}\ntext\n" {
+		t.Errorf("got %+v", got)
 	}
 }
 
