@@ -16,7 +16,7 @@ import (
 const (
 	// mostRecords is the most that a message from an upstream may announce. It bounds what parsing costs: 64 KiB of
 	// compressed names can unfold to megabytes.
-	mostRecords = 1024
+	mostRecords = 512
 	// mostStrays is how many datagrams that are not the reply are read past, before waiting is given up.
 	mostStrays = 64
 )

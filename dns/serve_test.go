@@ -161,6 +161,64 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
+// TestStreamsAreBounded: one connection too many is closed, and one that ends makes room.
+func TestStreamsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, nil)
+		open := func() (net.Conn, <-chan struct{}) {
+			guest, host := net.Pipe()
+			return guest, serve(k.ServeConn, t.Context(), host)
+		}
+		var guests []net.Conn
+		for range mostStreams {
+			guest, _ := open()
+			guests = append(guests, guest)
+		}
+		synctest.Wait()
+		guest, ended := open()
+		if n, err := guest.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("one too many: %d, %v", n, err)
+		}
+		<-ended
+		guests[0].Close()
+		synctest.Wait()
+		guests[0], _ = open()
+		for _, guest := range []net.Conn{guests[0], guests[mostStreams-1]} {
+			if _, err := guest.Write(framed(question(Zone, dns.TypeA))); err != nil {
+				t.Fatal(err)
+			}
+			if got := summary(readReply(t, guest)); got != "NOERROR; 60 A 192.168.127.1" {
+				t.Errorf("got %s", got)
+			}
+		}
+		for _, guest := range guests {
+			guest.Close()
+		}
+		synctest.Wait()
+		if n := k.streams.Load(); n != 0 {
+			t.Errorf("%d are left", n)
+		}
+	})
+}
+
+// TestLongMessage: one of 64 KiB is read past and refused, and the next one answered.
+func TestLongMessage(t *testing.T) {
+	k := newKit(t, nil)
+	guest, host := net.Pipe()
+	ended := serve(k.ServeConn, t.Context(), host)
+	go func() {
+		guest.Write(framed(append(question(Zone, dns.TypeA), make([]byte, 65000)...)))
+		guest.Write(framed(question(Zone, dns.TypeA)))
+	}()
+	got := map[string]int{summary(readReply(t, guest)): 1}
+	got[summary(readReply(t, guest))]++
+	if got["FORMERR"] != 1 || got["NOERROR; 60 A 192.168.127.1"] != 1 {
+		t.Errorf("got %v", got)
+	}
+	guest.Close()
+	<-ended
+}
+
 // TestServeEnds: a guest that is gone or that does nothing, and a context that ends, end the flow and its queries.
 func TestServeEnds(t *testing.T) {
 	asked := make(chan struct{}, 10)
@@ -228,11 +286,12 @@ func TestIdleFlows(t *testing.T) {
 			send  []byte
 			idle  time.Duration
 		}{
-			"datagrams":                {k.ServeDatagrams, nil, datagramIdle},
-			"stream":                   {k.ServeConn, nil, streamIdle},
-			"stream, half a length":    {k.ServeConn, []byte{0}, streamIdle},
-			"stream, half a message":   {k.ServeConn, []byte{0, 20, 1}, streamIdle},
-			"stream, an empty message": {k.ServeConn, []byte{0, 0}, streamIdle},
+			"datagrams":                   {k.ServeDatagrams, nil, datagramIdle},
+			"stream":                      {k.ServeConn, nil, streamIdle},
+			"stream, half a length":       {k.ServeConn, []byte{0}, streamIdle},
+			"stream, half a message":      {k.ServeConn, []byte{0, 20, 1}, streamIdle},
+			"stream, an empty message":    {k.ServeConn, []byte{0, 0}, streamIdle},
+			"stream, half of the longest": {k.ServeConn, append([]byte{255, 255}, make([]byte, 30000)...), streamIdle},
 		} {
 			guest, host := net.Pipe()
 			began := time.Now()

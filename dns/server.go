@@ -3,8 +3,10 @@ package dns
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/time/rate"
 )
 
 // Server answers the queries of one guest.
@@ -16,6 +18,9 @@ type Server struct {
 	flights   flights
 	upstreams *upstreams
 	counts    counts
+
+	streams        atomic.Int32   // that are being served
+	tooManyStreams rate.Sometimes // a line a minute
 }
 
 type counts struct {
@@ -46,6 +51,7 @@ func New(config Config) (*Server, error) {
 	}
 	return &Server{
 		config: config, local: local, limit: newLimit(config), cache: newCache(config.CacheEntries), upstreams: newUpstreams(config),
+		tooManyStreams: rate.Sometimes{First: 1, Interval: time.Minute},
 	}, nil
 }
 

@@ -10,21 +10,32 @@ import (
 )
 
 const (
-	// mostPipelined queries of one connection are under way at a time. The next ones wait in the connection (RFC 7766
-	// section 6.2.1.1 wants them answered as they are ready, not in order).
-	mostPipelined = 16
+	// mostStreams connections are served at a time; more are closed at once, which clients take for a reason to try again
+	// (RFC 7766 section 6.2.2). With mostPipelined it bounds the replies that a guest can leave lying, of 64 KiB at worst.
+	mostStreams = 64
+	// mostPipelined queries of one connection are under way at a time. The next ones wait in the connection (section 6.2.1.1
+	// wants them answered as they are ready, not in order).
+	mostPipelined = 8
 	// streamIdle is how long a connection may be silent, and how long a message may take to arrive or to leave.
-	streamIdle = 30 * time.Second
+	streamIdle = 10 * time.Second
 )
 
-// ServeConn answers the messages of a TCP connection (RFC 1035 section 4.2.2) until it ends, is idle for half a minute, or
+// ServeConn answers the messages of a TCP connection (RFC 1035 section 4.2.2) until it ends, is idle for ten seconds, or
 // ctx ends. Replies may be in another order than queries. It closes conn.
 func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	if n := s.streams.Add(1); n > mostStreams {
+		s.streams.Add(-1)
+		s.tooManyStreams.Do(func() {
+			s.config.Logger.Warn("the guest has too many connections to its DNS server: more are closed", "limit", "dns-streams", "most", mostStreams)
+		})
+		return
+	}
+	defer s.streams.Add(-1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	defer conn.Close()
 
 	replies := make(chan []byte)
 	written := make(chan struct{})
@@ -75,8 +86,12 @@ func readMessage(conn net.Conn) ([]byte, error) {
 	if _, err := io.ReadFull(conn, length[:]); err != nil {
 		return nil, err
 	}
-	message := make([]byte, binary.BigEndian.Uint16(length[:]))
-	_, err := io.ReadFull(conn, message)
+	rest := int64(binary.BigEndian.Uint16(length[:]))
+	message := make([]byte, min(rest, largestQuery+1)) // one byte too many, for Reply to see
+	if _, err := io.ReadFull(conn, message); err != nil {
+		return nil, err
+	}
+	_, err := io.CopyN(io.Discard, conn, rest-int64(len(message)))
 	return message, err
 }
 

@@ -16,7 +16,7 @@ import (
 
 const (
 	// mostUpstreamQueries are under way at a time; more wait within their time-out.
-	mostUpstreamQueries = 128
+	mostUpstreamQueries = 64
 	// fewestTries is how often a query is sent when nobody answers: to one server again, because datagrams get lost.
 	fewestTries = 4
 	// longestRest is for how long a server that does not answer is only asked when no other is left.
