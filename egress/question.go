@@ -110,7 +110,8 @@ func (s *surroundings) answer(p Policy, name string, chain []string, addr netip.
 		return deny(ReasonBadName, "%q is not a name that is looked up", shorten(name))
 	case len(chain) > maxChain:
 		return deny(ReasonLongChain, "%s leads through more than %d other names", name, maxChain)
-	case own && isLocalName(name) && p.Effective() != None:
+	case own && p.Effective() == None: // told says so
+	case own && isLocalName(name):
 		return s.localQuestion(p, name)
 	case own:
 		return deny(ReasonOwnNetwork, "%s was answered with %s, which is in the VM's own network", name, addr)
