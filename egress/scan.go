@@ -172,7 +172,10 @@ func (s *tomlScanner) array() (items []int) {
 			s.at++
 		default:
 			items = append(items, s.at)
-			s.value()
+			before := s.at
+			if s.value(); s.at == before {
+				s.at++ // not valid
+			}
 		}
 	}
 	return items
