@@ -126,20 +126,24 @@ func explainRules(s *surroundings, p Policy, r Request) []string {
 	}
 	for _, rule := range p.Deny {
 		if j.denies(rule) {
-			list = append(list, "deny rule "+rule.String()+coverText(j.covers(rule, true)))
+			list = appendRule(list, "deny", rule, j.covers(rule, true))
 		}
 	}
 	for _, rule := range p.Allow {
 		if j.allows(rule) {
-			list = append(list, "allow rule "+rule.String()+coverText(j.covers(rule, false)))
+			list = appendRule(list, "allow", rule, j.covers(rule, false))
 		}
 	}
 	return list
 }
 
-func coverText(covered bool) string {
-	if covered {
-		return " matches"
+// appendRule leaves out rules for other ports of everything: they say nothing about this host.
+func appendRule(list []string, which string, rule Rule, covered bool) []string {
+	switch {
+	case covered:
+		return append(list, which+" rule "+rule.String()+" matches")
+	case rule.host == hostAny:
+		return list
 	}
-	return " is about this host, but not about this port and protocol"
+	return append(list, which+" rule "+rule.String()+" is about this host, but not about this port and protocol")
 }
