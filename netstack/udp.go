@@ -29,8 +29,8 @@ type UDPRequest struct {
 // unreachable (ECONNREFUSED). Call it before Run.
 func (n *Network) HandleUDP(f func(*UDPRequest) bool) {
 	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
-		if n.closed() {
-			return true
+		if from := fromAddress(id.RemoteAddress); n.closed() || from == n.addresses.Gateway || from == n.addresses.Gateway6 {
+			return true // the stack hears its own broadcasts, such as the DHCP server's
 		}
 		r := &UDPRequest{
 			Source:      netip.AddrPortFrom(fromAddress(id.RemoteAddress), id.RemotePort),
