@@ -3,10 +3,12 @@ package dns
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,6 +84,65 @@ func (u *upstreamServer) serve(network string, w dns.ResponseWriter, query *dns.
 	if reply := handle(network, query); reply != nil {
 		w.WriteMsg(reply)
 	}
+}
+
+// newPiped makes servers that pipes lead to (dialPipes), for tests whose time is synctest's.
+func newPiped(handlers ...handler) (servers []*upstreamServer) {
+	for i, handle := range handlers {
+		address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 53)
+		servers = append(servers, &upstreamServer{address: address, handle: handle})
+	}
+	return servers
+}
+
+// dialPipes connects to servers of newPiped; at other addresses there is nobody.
+func dialPipes(servers []*upstreamServer) dialer {
+	return func(_ context.Context, network, address string) (net.Conn, error) {
+		for _, u := range servers {
+			if u.address.String() == address {
+				ours, theirs := net.Pipe()
+				go u.servePipe(network, theirs)
+				return ours, nil
+			}
+		}
+		return nil, syscall.ECONNREFUSED
+	}
+}
+
+// servePipe answers one query and waits for the other end to close.
+func (u *upstreamServer) servePipe(network string, conn net.Conn) {
+	defer conn.Close()
+	buffer := make([]byte, 2000)
+	n, err := conn.Read(buffer)
+	prefix := 0
+	if network == "tcp" {
+		prefix = 2
+	}
+	query := new(dns.Msg)
+	if err != nil || n < prefix || query.Unpack(buffer[prefix:n]) != nil {
+		return
+	}
+	u.serve(network, &pipeWriter{conn: conn, prefix: prefix}, query)
+	io.Copy(io.Discard, conn)
+}
+
+// pipeWriter is as much of a ResponseWriter as upstreamServer needs.
+type pipeWriter struct {
+	dns.ResponseWriter
+	conn   net.Conn
+	prefix int
+}
+
+func (w *pipeWriter) WriteMsg(m *dns.Msg) error {
+	b, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	if w.prefix > 0 {
+		b = framed(b)
+	}
+	_, err = w.conn.Write(b)
+	return err
 }
 
 func (u *upstreamServer) setHandler(handle handler) {

@@ -73,9 +73,10 @@ func (u *upstreams) ask(ctx context.Context, k key) (*dns.Msg, error) {
 // fails at is most likely failing for all.
 func (u *upstreams) askInTurn(ctx context.Context, order []*upstream, k key) (*dns.Msg, error) {
 	problem := errors.New("no DNS server is configured for this machine")
-	patience := u.timeout / time.Duration(max(fewestTries, len(order)))
+	tries := max(fewestTries, len(order))
+	patience := u.timeout / time.Duration(tries)
 	answered := false
-	for try := 0; len(order) > 0; {
+	for try := 0; try < tries && len(order) > 0; {
 		i := try % len(order)
 		server := order[i]
 		m, err := u.try(ctx, server, k, patience)

@@ -1,13 +1,17 @@
 package dns
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -35,7 +39,7 @@ func nobody(t *testing.T) netip.AddrPort {
 	return listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// TestExchange has what a single server may do to a question. Time-outs are of 200 ms.
+// TestExchange has what a single server may do to a question.
 func TestExchange(t *testing.T) {
 	tampered := func(change func(*dns.Msg)) handler {
 		return func(network string, q *dns.Msg) *dns.Msg {
@@ -83,66 +87,99 @@ func TestExchange(t *testing.T) {
 		{"answers for another name only", tampered(func(m *dns.Msg) { m.Answer[0].Header().Name = "b.example." }), "NOERROR", "udp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			upstream := newUpstream(t, c.handle)
-			k := newKit(t, func(config *Config) { config.Timeout = 800 * time.Millisecond }, upstream)
-			if got := summary(k.get(t, "a.example", dns.TypeA)); got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
-			}
-			var networks []string
-			for _, line := range upstream.asked() {
-				network, _, _ := strings.Cut(line, " ")
-				networks = append(networks, network)
-			}
-			if diff := cmp.Diff(c.asked, strings.Join(networks, " ")); diff != "" {
-				t.Errorf("asked over (-want +got)\n%s", diff)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				servers := newPiped(c.handle)
+				k := newKit(t, func(config *Config) { config.Dial = dialPipes(servers) }, servers...)
+				began := time.Now()
+				if got := summary(k.get(t, "a.example", dns.TypeA)); got != c.want {
+					t.Errorf("got %s, want %s", got, c.want)
+				}
+				if took := time.Since(began); took > 5*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				var networks []string
+				for _, line := range servers[0].asked() {
+					network, _, _ := strings.Cut(line, " ")
+					networks = append(networks, network)
+				}
+				if diff := cmp.Diff(c.asked, strings.Join(networks, " ")); diff != "" {
+					t.Errorf("asked over (-want +got)\n%s", diff)
+				}
+			})
 		})
 	}
 }
 
-// TestFailover: one server that works is enough, whatever the one before it does; and its answer is remembered.
+// TestFailover: one server that works is enough, whatever those before it do.
 func TestFailover(t *testing.T) {
-	for name, first := range map[string]handler{"silent": silent, "failing": failsWith(dns.RcodeServerFailure), "refusing": failsWith(dns.RcodeRefused)} {
+	for name, c := range map[string]struct {
+		handle handler
+		within time.Duration
+	}{
+		"silent":   {silent, 1250 * time.Millisecond},
+		"failing":  {failsWith(dns.RcodeServerFailure), 0},
+		"refusing": {failsWith(dns.RcodeRefused), 0},
+	} {
 		t.Run(name, func(t *testing.T) {
-			bad, fine := newUpstream(t, first), newUpstream(t, answers)
-			k := newKit(t, func(c *Config) {
-				c.Timeout = 4 * time.Second
-				c.Upstreams = append([]netip.AddrPort{nobody(t)}, c.Upstreams...)
-			}, bad, fine)
-			if got := summary(k.get(t, "a.example", dns.TypeA)); got != good {
-				t.Errorf("got %s", got)
-			}
-			if len(bad.asked()) != 1 || len(fine.asked()) != 1 {
-				t.Errorf("the bad one was asked %q, the good one %q", bad.asked(), fine.asked())
-			}
+			synctest.Test(t, func(t *testing.T) {
+				servers := newPiped(c.handle, answers)
+				k := newKit(t, func(config *Config) {
+					config.Dial = dialPipes(servers)
+					config.Upstreams = append([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.99:53")}, config.Upstreams...)
+				}, servers...)
+				began := time.Now()
+				if got := summary(k.get(t, "a.example", dns.TypeA)); got != good {
+					t.Errorf("got %s", got)
+				}
+				if took := time.Since(began); took != c.within {
+					t.Errorf("it took %v, want %v", took, c.within)
+				}
+				if bad, fine := servers[0].asked(), servers[1].asked(); len(bad) != 1 || len(fine) != 1 {
+					t.Errorf("the bad one was asked %q, the good one %q", bad, fine)
+				}
+			})
 		})
 	}
 }
 
 // TestHealth follows a server that dies and comes back.
 func TestHealth(t *testing.T) {
-	first, second := newUpstream(t, silent), newUpstream(t, answers)
-	k := newKit(t, func(c *Config) { c.Timeout = 2 * time.Second; c.CacheEntries = -1 }, first, second)
+	first, second := newUpstream(t, answers), newUpstream(t, answers)
+	var log bytes.Buffer
+	dialled := map[string]int{}
+	down := true
+	k := newKit(t, func(c *Config) {
+		c.Timeout, c.CacheEntries, c.Logger = time.Hour, -1, slog.New(slog.NewTextHandler(&log, nil))
+		c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			dialled[address]++
+			if down && address == first.address.String() {
+				return nil, syscall.EHOSTUNREACH
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+	}, first, second)
 	ask := func(when string, want1, want2 int) {
 		t.Helper()
 		if got := summary(k.get(t, "a.example", dns.TypeA)); got != good {
-			t.Errorf("%s: %s", when, got)
+			t.Errorf("%s: %s, reported %q", when, got, k.policy.reports())
 		}
-		if n1, n2 := len(first.asked()), len(second.asked()); n1 != want1 || n2 != want2 {
+		if n1, n2 := dialled[first.address.String()], dialled[second.address.String()]; n1 != want1 || n2 != want2 {
 			t.Errorf("%s: asked %d and %d times, want %d and %d", when, n1, n2, want1, want2)
 		}
 	}
-	ask("silent", 1, 1)
+	ask("dead", 1, 1)
 	ask("resting", 1, 2)
 	k.clock.advance(time.Second)
 	ask("tried again", 2, 3)
 	k.clock.advance(time.Second)
 	ask("rests longer", 2, 4)
 	k.clock.advance(time.Second)
-	first.setHandler(answers)
+	down = false
 	ask("is back", 3, 4)
 	ask("is preferred again", 4, 4)
+	if warned, told := strings.Count(log.String(), "does not answer"), strings.Count(log.String(), "answers again"); warned != 1 || told != 1 {
+		t.Errorf("logged\n%s", log.String())
+	}
 }
 
 // TestRestsAreNotForEver: nor longer than a minute.
@@ -167,17 +204,20 @@ func TestRestsAreNotForEver(t *testing.T) {
 
 // TestOneAnswerEndsTheWait: a name that a living server fails at is not waited for at a dead one for the whole time-out.
 func TestOneAnswerEndsTheWait(t *testing.T) {
-	dead, failing := newUpstream(t, silent), newUpstream(t, failsWith(dns.RcodeServerFailure))
-	k := newKit(t, func(c *Config) { c.Timeout = time.Second }, dead, failing)
-	for range 2 { // the second time in the other order
-		got := summary(k.get(t, "a.example", dns.TypeA, withEDNS))
-		if want := "SERVFAIL; 23 (Network Error): (DNS server " + failing.address.String() + ": it answered SERVFAIL)"; got != want {
-			t.Errorf("got %s, want %s", got, want)
+	synctest.Test(t, func(t *testing.T) {
+		servers := newPiped(silent, failsWith(dns.RcodeServerFailure))
+		k := newKit(t, func(c *Config) { c.Dial = dialPipes(servers) }, servers...)
+		for range 2 { // the second time in the other order
+			began := time.Now()
+			got := summary(k.get(t, "a.example", dns.TypeA, withEDNS))
+			if want := "SERVFAIL; 23 (Network Error): (DNS server 192.0.2.2:53: it answered SERVFAIL)"; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			if took := time.Since(began); took != 1250*time.Millisecond {
+				t.Errorf("it took %v", took)
+			}
 		}
-	}
-	if n := len(dead.asked()); n != 2 {
-		t.Errorf("the dead one was asked %d times", n)
-	}
+	})
 }
 
 // TestNobodyThere: a closed port fails at once, not after the time-out of an hour.
