@@ -2,9 +2,7 @@ package dns
 
 import (
 	"context"
-	"errors"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,7 +62,7 @@ func readDatagram(conn net.Conn, buffer []byte, busy *atomic.Int32) (query []byt
 		switch {
 		case err == nil:
 			return append([]byte(nil), buffer[:n]...), true
-		case !errors.Is(err, os.ErrDeadlineExceeded) || !wasBusy && busy.Load() == 0:
+		case !isTimeout(err) || !wasBusy && busy.Load() == 0:
 			return nil, false
 		}
 	}
