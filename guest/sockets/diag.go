@@ -18,6 +18,7 @@ const (
 	diagByFamily = 20 // SOCK_DIAG_BY_FAMILY
 	requestSize  = 56 // struct inet_diag_req_v2
 	messageSize  = 72 // struct inet_diag_msg
+	groupNumber  = 21 // INET_DIAG_CGROUP_ID, an attribute that follows it
 )
 
 var (
@@ -114,6 +115,9 @@ func parseDiag(b []byte, network string) (e entry, err error) {
 	e.Network, e.State = network, rpc.SocketState(b[1])
 	e.Local = endpoint(b[0], id[4:20], binary.BigEndian.Uint16(id))
 	e.Remote = endpoint(b[0], id[20:36], binary.BigEndian.Uint16(id[2:]))
+	if group := netlink.Attribute(b[messageSize:], groupNumber); len(group) == 8 {
+		e.group = binary.NativeEndian.Uint64(group)
+	}
 	e.UID, e.inode = binary.NativeEndian.Uint32(b[64:]), binary.NativeEndian.Uint32(b[68:])
 	return e, nil
 }

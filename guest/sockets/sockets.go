@@ -22,6 +22,7 @@ import (
 type entry struct {
 	rpc.Socket
 	inode uint32 // 0: no process has it
+	group uint64 // number of the control group that it was made in; 0: not known
 }
 
 // List lists all sockets, at most rpc.MaxSockets.

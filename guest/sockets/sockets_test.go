@@ -224,7 +224,8 @@ func TestOtherProcess(t *testing.T) {
 // recordedDiag is what Linux 6.18 on amd64 says of a listener at 127.0.0.1:8080, and recordedTable has the same.
 const (
 	recordedDiag = "020a0000" + "1f900000" + "7f000001000000000000000000000000" + "00000000000000000000000000000000" +
-		"00000000" + "0a00000000000000" + "00000000" + "00000000" + "00100000" + "00000000" + "d6fb0000" + "0500080000000000"
+		"00000000" + "0a00000000000000" + "00000000" + "00000000" + "00100000" + "00000000" + "d6fb0000" + "0500080000000000" +
+		"08000f0000000000" + "0c00150001000000" + "00000000"
 	recordedTable = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 64470 1 0000000022296ab1 100 0 0 10 0
 `
@@ -234,15 +235,17 @@ func TestRecorded(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("recorded on a little-endian processor")
 	}
-	want := entry{rpc.Socket{
+	want := entry{Socket: rpc.Socket{
 		Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:8080"), Remote: netip.MustParseAddrPort("0.0.0.0:0"),
 		State: rpc.SocketListen,
-	}, 64470}
+	}, inode: 64470}
 	message, err := hex.DecodeString(recordedDiag)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := parseDiag(message, "tcp"); err != nil || got != want {
+	inGroup := want
+	inGroup.group = 1
+	if got, err := parseDiag(message, "tcp"); err != nil || got != inGroup {
 		t.Errorf("message: got %+v, %v", got, err)
 	}
 	if _, err := parseDiag(message[:messageSize-1], "tcp"); err == nil {

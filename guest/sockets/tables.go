@@ -52,9 +52,8 @@ func parseLine(fields []string, network string) (e entry, ok bool) {
 	if err != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
 		return e, false
 	}
-	return entry{rpc.Socket{
-		Network: network, Local: local, Remote: remote, State: rpc.SocketState(state), UID: uint32(uid),
-	}, uint32(inode)}, true
+	socket := rpc.Socket{Network: network, Local: local, Remote: remote, State: rpc.SocketState(state), UID: uint32(uid)}
+	return entry{Socket: socket, inode: uint32(inode)}, true
 }
 
 // parseEndpoint reads ADDRESS:PORT in hexadecimal; the address is in words of 32 bits, each as the processor would print it.
