@@ -44,6 +44,7 @@ type capture struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	pending []byte // records
+	queued  uint64 // records so far
 	stopped bool
 	failed  bool
 }
@@ -66,6 +67,7 @@ func (c *capture) record(frame []byte) {
 	c.pending = binary.LittleEndian.AppendUint64(c.pending, uint64(now))
 	c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(frame)))
 	c.pending = append(c.pending, frame...)
+	c.queued++
 	c.changed.Signal()
 }
 
@@ -83,8 +85,12 @@ func (c *capture) run() {
 		if batch = c.take(batch); len(batch) == 0 {
 			return
 		}
-		if err = c.write(w, batch); err == nil {
+		var frames uint64
+		if frames, err = c.write(w, batch); err == nil {
 			err = buffered.Flush() // so that a capture can be watched, and is whole if the host crashes
+		}
+		if err == nil {
+			c.frames.Add(frames)
 		}
 	}
 	c.fail(err)
@@ -102,25 +108,26 @@ func (c *capture) take(spare []byte) []byte {
 	return batch
 }
 
-func (c *capture) write(w *pcapgo.Writer, batch []byte) error {
+func (c *capture) write(w *pcapgo.Writer, batch []byte) (frames uint64, err error) {
 	for len(batch) > 0 {
 		at := time.Unix(0, int64(binary.LittleEndian.Uint64(batch)))
 		length := int(binary.LittleEndian.Uint32(batch[8:]))
 		frame := batch[recordHeader : recordHeader+length]
 		info := gopacket.CaptureInfo{Timestamp: at.UTC(), CaptureLength: length, Length: length}
 		if err := w.WritePacket(info, frame); err != nil {
-			return err
+			return frames, err
 		}
-		c.frames.Add(1)
+		frames++
 		batch = batch[recordHeader+length:]
 	}
-	return nil
+	return frames, nil
 }
 
 // fail ends the capture; the network goes on.
 func (c *capture) fail(err error) {
 	c.mu.Lock()
 	c.failed, c.pending = true, nil
+	c.lost.Add(c.queued - c.frames.Load())
 	c.mu.Unlock()
 	c.logger.Warn("the network's capture has ended: it cannot be written", "error", err)
 }

@@ -156,10 +156,15 @@ func (f *filter) checkTransport(o offload, p *packet) DropReason {
 		o.complete(p.frame)
 		o.needsChecksum = false
 	}
-	if o.present && !o.needsChecksum && !p.fragment && !p.checksumRight() {
+	if (o.present || p.icmp()) && !o.needsChecksum && !p.fragment && !p.checksumRight() {
 		return DropChecksum
 	}
 	return f.checkDestination(p)
+}
+
+// icmp says whether it is the ICMP of the packet's IP version. Its echo requests do not all get to gVisor's checks.
+func (p *packet) icmp() bool {
+	return p.transport == protoICMPv4 && p.version == 4 || p.transport == protoICMPv6 && p.version == 6
 }
 
 // smallest is the size of the transport's header.
@@ -224,8 +229,7 @@ func (f *filter) checkDestination(p *packet) DropReason {
 	if p.ttl <= 1 && !f.here(p.destination) {
 		return DropTTL
 	}
-	icmp := p.transport == protoICMPv4 && p.version == 4 || p.transport == protoICMPv6 && p.version == 6
-	if !icmp {
+	if !p.icmp() {
 		return ""
 	}
 	if p.fragment {

@@ -173,7 +173,9 @@ func filterTests() []filterTest {
 		{name: "ping of a server", frame: testFrame{transport: protoICMPv4, payload: echoMessage(8)}.bytes(), echo: true},
 		{name: "ping of the host's alias", frame: testFrame{destination: addrHost, transport: protoICMPv4, payload: echoMessage(8)}.bytes(), echo: true},
 		{name: "ping with TTL 1", frame: testFrame{ttl: 1, transport: protoICMPv4, payload: echoMessage(8)}.bytes(), want: DropTTL},
-		{name: "ping with another code", frame: patchedIPv4(testFrame{transport: protoICMPv4, payload: icmpMessage(8, filled(4, 0)...)}.bytes(), 21, 8), want: DropEcho},
+		{name: "ping with a wrong checksum", frame: testFrame{transport: protoICMPv4, payload: echoMessage(8), badChecksum: true}.bytes(), want: DropChecksum},
+		{name: "ping by IPv6 with a wrong checksum", frame: testFrame{source: addrGuest6, destination: addrServer6, transport: protoICMPv6, payload: echoMessage(128), badChecksum: true}.bytes(), want: DropChecksum},
+		{name: "ping with another code", frame: testFrame{transport: protoICMPv4, payload: patched(echoMessage(8), 1, 8)}.bytes(), want: DropEcho},
 		{name: "echo reply to a server", frame: testFrame{transport: protoICMPv4, payload: echoMessage(0)}.bytes()},
 		{name: "ping by IPv6", frame: testFrame{source: addrGuest6, destination: addrServer6, transport: protoICMPv6, payload: echoMessage(128)}.bytes(), echo: true},
 		{name: "ping of the host's alias by IPv6", frame: testFrame{source: addrGuest6, destination: addrHost6, transport: protoICMPv6, payload: echoMessage(128)}.bytes(), echo: true},
@@ -280,6 +282,9 @@ func TestFilterKnowsAllTruncations(t *testing.T) {
 	f := newFilter(&config)
 	for _, test := range filterTests() {
 		for n := range len(test.frame) {
+			if n > 200 && n < len(test.frame)-5 {
+				continue // data
+			}
 			if p, why := f.check(offload{}, slices.Clone(test.frame[:n])); why == "" && len(p.frame) > n {
 				t.Fatalf("%s: admitted %d bytes of %d", test.name, len(p.frame), n)
 			} else if why == "" && test.want == "" && test.size == 0 && p.ethertype != 0x0806 {

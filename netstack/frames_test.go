@@ -205,3 +205,7 @@ func fixIPv4(frame []byte) {
 	ip.SetChecksum(0)
 	ip.SetChecksum(^checksum.Checksum(ip[:ip.HeaderLength()], 0))
 }
+
+func allRouters() netip.Addr { return netip.IPv6LinkLocalAllRouters() }
+
+func prefixOf(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) }

@@ -119,14 +119,17 @@ func linkDefaults(t testing.TB) linkConfig {
 
 var guestIPv6 = netip.MustParseAddr("fd5a:94ef:e40c::2:3")
 
-// guestEndpoint is a linkEndpoint that believes everything.
-type guestEndpoint struct{ *linkEndpoint }
+// guestEndpoint is a linkEndpoint that believes everything. inspect, if set, sees what it receives.
+type guestEndpoint struct {
+	*linkEndpoint
+	inspect func(head, frame []byte)
+}
 
 func newGuestEndpoint(config linkConfig) *guestEndpoint {
 	a := &config.addresses
 	a.GuestMAC, a.GatewayMAC = a.GatewayMAC, a.GuestMAC
 	config.capture = nil
-	return &guestEndpoint{newLink(config)}
+	return &guestEndpoint{linkEndpoint: newLink(config)}
 }
 
 func (g *guestEndpoint) run(ctx context.Context, link io.ReadWriter) error {
@@ -143,9 +146,12 @@ func (g *guestEndpoint) run(ctx context.Context, link io.ReadWriter) error {
 func (g *guestEndpoint) receive(link io.Reader) error {
 	frames := newFramer(link, g.config.header)
 	for {
-		_, frame, err := frames.next()
+		head, frame, err := frames.next()
 		if err != nil {
 			return err
+		}
+		if g.inspect != nil {
+			g.inspect(head, frame)
 		}
 		p := packet{frame: frame, kind: tcpip.PacketHost}
 		if frame[0]&1 != 0 {
@@ -192,8 +198,15 @@ type linkPair struct {
 
 func newLinkPair(t testing.TB, config linkConfig) linkPair {
 	t.Helper()
+	return newInspectedPair(t, config, nil)
+}
+
+// newInspectedPair shows inspect every frame that the guest receives, on the guest's goroutine.
+func newInspectedPair(t testing.TB, config linkConfig, inspect func(head, frame []byte)) linkPair {
+	t.Helper()
 	a := config.addresses
 	near, far := newLink(config), newGuestEndpoint(config)
+	far.inspect = inspect
 	p := linkPair{link: near}
 	p.gateway = newLinkStack(t, near, netip.PrefixFrom(a.Gateway, 24), netip.PrefixFrom(a.Gateway6, 64))
 	p.guest = newLinkStack(t, far, netip.PrefixFrom(a.Guest, 24), netip.PrefixFrom(guestIPv6, 64))
