@@ -226,12 +226,11 @@ func TestExtend(t *testing.T) {
 func TestLinkFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, usual(t))
-		l.refuse = syscall.ENETDOWN
-		time.AfterFunc(150*time.Millisecond, func() { l.refuse = nil })
+		l.refuse, l.ready = syscall.ENETDOWN, time.Now().Add(150*time.Millisecond)
 		if _, err := l.client().Acquire(time.Second); err != nil {
 			t.Errorf("card that comes up late: %v", err)
 		}
-		l.refuse = syscall.ENETDOWN
+		l.ready = time.Now().Add(time.Hour)
 		if _, err := l.client().Acquire(time.Second); !errors.Is(err, syscall.ENETDOWN) {
 			t.Errorf("card that stays down: %v", err)
 		}

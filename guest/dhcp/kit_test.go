@@ -23,7 +23,8 @@ type fakeLink struct {
 	sent   []sent
 	queue  [][]byte
 	begin  time.Time
-	refuse error // of Send
+	refuse error // of Send, until ready
+	ready  time.Time
 	broken error // of Receive
 }
 
@@ -39,7 +40,7 @@ func newLink(t *testing.T, serve func(*dhcpv4.DHCPv4, netip.AddrPort) [][]byte) 
 }
 
 func (l *fakeLink) Send(b []byte, to netip.AddrPort) error {
-	if l.refuse != nil {
+	if l.refuse != nil && time.Now().Before(l.ready) {
 		return l.refuse
 	}
 	request, err := dhcpv4.FromBytes(b) // an independent reader
