@@ -140,6 +140,7 @@ func (s *forwardSession) sendToGuest(p []byte) {
 }
 
 func (s *forwardSession) sendToHost(p []byte) {
+	s.flow.touch() // before the program knows
 	if _, err := s.of.socket.WriteToUDPAddrPort(p, s.program); err == nil {
 		s.flow.countSent(len(p))
 	}

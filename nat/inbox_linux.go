@@ -18,5 +18,8 @@ func nextDatagram(raw syscall.RawConn) (size int, pending, err error) {
 			}
 		}
 	})
-	return size, pending, err
+	if err != nil {
+		return 0, nil, err
+	}
+	return size, pending, nil
 }

@@ -19,5 +19,8 @@ func nextDatagram(raw syscall.RawConn) (size int, pending, err error) {
 			}
 		}
 	})
-	return maxDatagram, pending, err
+	if err != nil {
+		return 0, nil, err
+	}
+	return maxDatagram, pending, nil
 }

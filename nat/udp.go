@@ -65,11 +65,24 @@ func (n *NAT) handleUDP(request *netstack.UDPRequest) bool {
 func (n *NAT) openSession(spec flowSpec) (*flow, error) {
 	if use := spec.limit.read(); use.Used >= use.Maximum {
 		if f := n.table.quietest(spec); f != nil && n.config.Clock.Now().Sub(f.lastActive()) >= evictAfter {
-			f.end(ReasonLimit)
-			f.close(ReasonLimit, &LimitError{Limit: use.Limit, Maximum: use.Maximum})
+			f.evict(&LimitError{Limit: use.Limit, Maximum: use.Maximum})
 		}
 	}
 	return n.openFlow(spec)
+}
+
+// evict closes a flow at once, for its place in a limit, and then ends what it has running.
+func (f *flow) evict(err error) {
+	f.close(ReasonLimit, err)
+	f.mu.Lock()
+	end := f.onEnd
+	if f.ending == ReasonNone {
+		f.ending = ReasonLimit
+	}
+	f.mu.Unlock()
+	if end != nil {
+		end(ReasonLimit)
+	}
 }
 
 // quietest is the flow with the same limit and protocol as spec that has been quiet for longest, nil if there is none.

@@ -106,6 +106,7 @@ func (s *session) readHost() {
 
 // sendToGuest sends one datagram. What the guest's link has no room for is lost, as on any link.
 func (s *session) sendToGuest(p []byte) {
+	s.flow.touch() // before the guest knows
 	if _, err := s.guest.Write(p); err == nil {
 		s.flow.countReceived(len(p))
 	}
