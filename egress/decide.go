@@ -26,6 +26,7 @@ type surroundings struct {
 	hostPorts []uint16
 	hostAddrs []netip.Addr
 	local     []netip.Prefix
+	own       *ownAddrs
 }
 
 func (s *surroundings) isHost(a netip.Addr) bool { return slices.Contains(s.hostAddrs, a) }
@@ -173,11 +174,24 @@ func (j *judge) checkRestricted() (d Decision, decided bool) {
 	if j.mode == Open || j.noAddr {
 		return d, false
 	}
-	found, form, restricted := restriction(j.addr)
-	if !restricted {
-		return d, false
+	if found, form, restricted := restriction(j.addr); restricted {
+		return deny(ReasonRestricted, "%s is in %s, which only mode open reaches; run with --net open", j.formText(form), found), true
 	}
-	return deny(ReasonRestricted, "%s is in %s, which only mode open reaches; run with --net open", j.formText(form), found), true
+	if form, found := j.ownAddr(); found {
+		hint := ""
+		if port := j.request.To.Port(); port != 0 {
+			hint = fmt.Sprintf("; run with --host-port %d and connect to %s", port, HostName)
+		}
+		return deny(ReasonHostAddress, "%s is an address of the host itself, which only mode open reaches%s", j.formText(form), hint), true
+	}
+	return d, false
+}
+
+func (j *judge) ownAddr() (netip.Addr, bool) {
+	if j.own == nil {
+		return netip.Addr{}, false
+	}
+	return j.own.find(j.forms)
 }
 
 func (j *judge) checkMode() (d Decision, decided bool) {

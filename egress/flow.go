@@ -31,9 +31,10 @@ type flow struct {
 
 // begin decides about a flow of the guest's, and registers it. The context ends when a policy cuts the dial.
 func (g *Gate) begin(ctx context.Context, protocol string, from, to netip.AddrPort) (*flow, context.Context, error) {
+	around := g.around()
 	names, aliases := g.live(to.Addr())
 	f := &flow{gate: g, kind: protocol, source: unmap(from), began: g.now(), request: Request{protocol, unmap(to), names, aliases}}
-	f.decide = func(p Policy) Decision { return g.decide(p, g.renamed(f.request)) }
+	f.decide = func(p Policy) Decision { return around.decide(p, g.renamed(f.request)) }
 	return f.register(ctx)
 }
 
@@ -48,25 +49,23 @@ func (g *Gate) renamed(r Request) Request {
 func (f *flow) register(ctx context.Context) (*flow, context.Context, error) {
 	g := f.gate
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	d := f.decide(g.policy)
 	if g.closed {
 		d = deny(ReasonClosed, "the VM's network has ended")
 	}
 	g.last++
 	f.number = g.last
-	if d.Allowed {
-		ctx, f.cancel = context.WithCancel(ctx)
-		g.flows[f] = struct{}{}
-	}
-	g.mu.Unlock()
 	if !f.silent {
 		g.counters.decided(d)
 	}
-	if d.Allowed {
-		return f, ctx, nil
+	if !d.Allowed {
+		f.emit(VerdictDeny, d)
+		return nil, ctx, &DeniedError{d}
 	}
-	f.emit(VerdictDeny, d)
-	return nil, ctx, &DeniedError{d}
+	ctx, f.cancel = context.WithCancel(ctx)
+	g.flows[f] = struct{}{}
+	return f, ctx, nil
 }
 
 // finish ends the dial. A policy that has come meanwhile wins over the dial's success and over its error.

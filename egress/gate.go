@@ -26,6 +26,10 @@ type Config struct {
 	// always, if Dial is given) by TCP.
 	Ping func(ctx context.Context, to netip.Addr, payload []byte) error
 
+	// HostOwn lists the addresses of the host's interfaces, which only mode open reaches. It is asked every few seconds at most, and only
+	// when there is something to decide. nil: the system is asked, or, if Dial is given, nobody.
+	HostOwn func() ([]netip.Addr, error)
+
 	Audit    func(Event)      // gets every event, one at a time; it may take its time. nil: nobody
 	Now      func() time.Time // nil: time.Now
 	PinGrace time.Duration    // how long an address stays valid after its TTL (at least a minute); default 5 minutes, negative: none
@@ -61,7 +65,7 @@ func New(c Config) (*Gate, error) {
 	}
 	c.fill()
 	g := &Gate{
-		surroundings: surroundings{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local)},
+		surroundings: surroundings{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local), &ownAddrs{ask: c.HostOwn}},
 		resolvers:    unmappedPorts(c.Resolvers),
 		dialer:       c.Dial,
 		pinger:       c.Ping,
@@ -103,6 +107,9 @@ func (c *Config) check() error {
 func (c *Config) fill() {
 	if c.Ping == nil && c.Dial == nil {
 		c.Ping = pingSocket
+	}
+	if c.HostOwn == nil && c.Dial == nil {
+		c.HostOwn = interfaceAddrs
 	}
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext
@@ -157,6 +164,7 @@ func (g *Gate) SetPolicy(p Policy) (cut int, err error) {
 	}
 	g.replacing.Lock()
 	defer g.replacing.Unlock()
+	g.around()
 	denied := g.replace(p.clone())
 	for _, f := range denied {
 		f.cut()
@@ -186,7 +194,7 @@ func (g *Gate) replace(p Policy) (denied []*flow) {
 // Explain says what would happen to a connection of the guest's now, and why: Decision.Applies has everything that was looked at. host is a
 // name or an address; addresses are what a name leads to, if the caller looked that up. It dials and asks nobody.
 func (g *Gate) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) Decision {
-	return g.explain(g.current(), host, port, protocol, addresses, g.live)
+	return g.around().explain(g.current(), host, port, protocol, addresses, g.live)
 }
 
 func (g *Gate) live(a netip.Addr) (names, aliases []string) { return g.pins.live(g.now(), a) }

@@ -12,8 +12,8 @@ import (
 func labelToASCII(label string) (ascii string, at int, problem string) {
 	lower := make([]rune, 0, len(label))
 	for i, r := range label {
-		const capitalDottedI, capitalSharpS = 0x0130, 0x1E9E // their lower case is not what IDNA makes of them
-		special := r == capitalDottedI || r == capitalSharpS
+		const capitalDottedI, palochka, capitalSharpS = 0x0130, 0x04C0, 0x1E9E // their lower case is not what IDNA makes of them
+		special := r == capitalDottedI || r == palochka || r == capitalSharpS
 		r = unicode.ToLower(r)
 		if special || r >= utf8.RuneSelf && !mapsToItself(r) {
 			return "", i, "this character has no certain ASCII form: write the name's ASCII form (xn--...), as your browser shows it"

@@ -11,7 +11,7 @@ import (
 // be asked for are never sent to a resolver. Names of the VM's own may be asked for in every mode but none; reverse names if the
 // address may be told.
 func (g *Gate) Question(name string, qtype uint16) error {
-	return denial(g.question(g.current(), canonicalName(name), qtype, g.live))
+	return denial(g.around().question(g.current(), canonicalName(name), qtype, g.live))
 }
 
 // Answer says whether the guest may be told that a name has an address: nil, or a *DeniedError. chain has the aliases (CNAME) that led there,
@@ -19,7 +19,7 @@ func (g *Gate) Question(name string, qtype uint16) error {
 func (g *Gate) Answer(name string, chain []string, addr netip.Addr, ttl time.Duration) error {
 	name, addr = canonicalName(name), addr.Unmap()
 	aliases := slices.DeleteFunc(canonicalNames(chain), func(alias string) bool { return alias == name })
-	d := g.answer(g.current(), name, aliases, addr)
+	d := g.around().answer(g.current(), name, aliases, addr)
 	if d.Allowed && d.Reason != ReasonLocalName {
 		g.pins.add(g.now(), name, aliases, addr, ttl)
 	}

@@ -84,7 +84,7 @@ func (g *Gate) probe(ctx context.Context, f *flow) error {
 	for _, port := range probePorts {
 		r := f.request
 		r.Protocol, r.To = TCP, netip.AddrPortFrom(r.To.Addr(), port)
-		if !g.decide(policy, r).Allowed {
+		if !g.surroundings.decide(policy, r).Allowed {
 			continue
 		}
 		asked++

@@ -12,7 +12,8 @@ const (
 	ReasonNone           = "mode-none"            // denied: the network is off
 	ReasonDenyRule       = "denied-by-rule"       // denied: a deny rule names it
 	ReasonRestricted     = "restricted-range"     // denied: private, link-local, multicast, ...
-	ReasonLoopback       = "loopback"             // denied: the host itself
+	ReasonHostAddress    = "host-address"         // denied: a public address of the host's own interfaces
+	ReasonLoopback       = "loopback"             // denied: the host's loopback
 	ReasonOwnNetwork     = "own-network"          // denied: the VM's own subnet
 	ReasonHostPortClosed = "host-port-not-open"   // denied: a port of the host's that was not opened
 	ReasonNotAllowed     = "not-in-allowlist"     // denied: no allow rule names the address or its names

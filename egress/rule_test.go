@@ -97,6 +97,8 @@ func TestParseRuleErrors(t *testing.T) {
 		{"ab.cafe\u0301.example", 8, "ASCII form"},
 		{"\uff45xample.org", 1, "ASCII form"},
 		{"İstanbul.example", 1, "ASCII form"},
+		{"a.\u04c0.example", 3, "ASCII form"},
+		{"\u1e9e.example", 1, "ASCII form"},
 		{"xn--ü.example", 1, "ASCII form already"},
 		{"-a.example", 1, "hyphen"},
 		{"x.a-.example", 3, "hyphen"},
