@@ -99,6 +99,9 @@ func (n *Network) dialUDP(from netip.Addr, to netip.AddrPort) (net.Conn, error) 
 
 // bindPacketConn gives c an endpoint at its local address, with a port if that has none.
 func (n *Network) bindPacketConn(c *PacketConn) error {
+	if n.closed() {
+		return c.opError("listen", net.ErrClosed)
+	}
 	endpoint, err := n.stack.NewEndpoint(udp.ProtocolNumber, protocolOf(c.local.Addr()), &c.queue)
 	if err != nil {
 		return c.opError("listen", toErrno(err))

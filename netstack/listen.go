@@ -16,6 +16,9 @@ const backlog = 128
 // Listen takes TCP connections to an address of the gateway's. They do not come to HandleTCP's function.
 func (n *Network) Listen(at netip.AddrPort) (net.Listener, error) {
 	l := &listener{network: n, at: at, changed: make(chan struct{}, 1), gone: make(chan struct{})}
+	if n.closed() {
+		return nil, l.opError("listen", net.ErrClosed)
+	}
 	endpoint, err := n.stack.NewEndpoint(tcp.ProtocolNumber, protocolOf(at.Addr()), &l.queue)
 	if err != nil {
 		return nil, l.opError("listen", toErrno(err))
@@ -54,6 +57,7 @@ func (l *listener) open(endpoint tcpip.Endpoint) error {
 	l.endpoint = endpoint
 	l.entry.Init(l, waiter.ReadableEvents|waiter.EventHUp|waiter.EventErr)
 	l.queue.EventRegister(&l.entry)
+	endpoint.SocketOptions().SetReuseAddress(true) // of connections that a listener before us has accepted
 	if err := endpoint.Bind(toFull(l.at)); err != nil {
 		return l.opError("listen", toErrno(err))
 	}
