@@ -13,10 +13,10 @@ const (
 	mostDatagrams = 32
 	// datagramIdle is how long a flow waits for another query. Resolvers use a new port for each look-up, so that flows are
 	// many, and somebody limits their number; who does use a port again later gets a new flow.
-	datagramIdle = time.Second
+	datagramIdle = 500 * time.Millisecond
 )
 
-// ServeDatagrams answers the messages of a UDP flow, one a Read and Write, until for a second nothing has come and nothing
+// ServeDatagrams answers the messages of a UDP flow, one a Read and Write, until for half a second nothing has come and nothing
 // is left to answer, conn fails, or ctx ends. It closes conn.
 func (s *Server) ServeDatagrams(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -17,10 +17,30 @@ type limit struct {
 	now    func() time.Time
 	logger *slog.Logger
 
+	gauge gauge
+
 	mu       sync.Mutex
-	warned   bool
 	refused  int // since the last report
 	reported time.Time
+}
+
+// gauge says when to warn about a limit: at 80 % of it, and again only after use was under 50 %.
+type gauge struct {
+	mu     sync.Mutex
+	warned bool
+}
+
+func (g *gauge) note(used float64) (warn bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case used >= 0.8 && !g.warned:
+		g.warned = true
+		return true
+	case used < 0.5:
+		g.warned = false
+	}
+	return false
 }
 
 func newLimit(c Config) *limit {
@@ -40,8 +60,7 @@ func (l *limit) allow() (ok bool, report error) {
 	now := l.now()
 	ok = l.rate.AllowN(now, 1)
 	used := 1 - l.rate.TokensAt(now)/float64(l.rate.Burst())
-	warn := l.noteUse(used)
-	if warn {
+	if l.gauge.note(used) {
 		l.logger.Warn("the guest has used most of its DNS queries", "limit", "dns-queries", "a second", float64(l.rate.Limit()),
 			"burst", l.rate.Burst())
 	}
@@ -49,20 +68,6 @@ func (l *limit) allow() (ok bool, report error) {
 		return true, nil
 	}
 	return false, l.noteRefusal(now)
-}
-
-// noteUse says whether to warn: at 80 %, and again only after use was under 50 %.
-func (l *limit) noteUse(used float64) (warn bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case used >= 0.8 && !l.warned:
-		l.warned = true
-		return true
-	case used < 0.5:
-		l.warned = false
-	}
-	return false
 }
 
 func (l *limit) noteRefusal(now time.Time) error {

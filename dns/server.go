@@ -3,10 +3,8 @@ package dns
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/time/rate"
 )
 
 // Server answers the queries of one guest.
@@ -19,8 +17,8 @@ type Server struct {
 	upstreams *upstreams
 	counts    counts
 
-	streams        atomic.Int32   // that are being served
-	tooManyStreams rate.Sometimes // a line a minute
+	streams      atomic.Int32 // that are being served
+	streamsGauge gauge
 }
 
 type counts struct {
@@ -51,7 +49,6 @@ func New(config Config) (*Server, error) {
 	}
 	return &Server{
 		config: config, local: local, limit: newLimit(config), cache: newCache(config.CacheEntries), upstreams: newUpstreams(config),
-		tooManyStreams: rate.Sometimes{First: 1, Interval: time.Minute},
 	}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -293,5 +294,37 @@ func TestNewRefuses(t *testing.T) {
 		if s, err := New(config); err == nil || s != nil || !strings.HasPrefix(err.Error(), "dns: ") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestTogether: many flows at once, equal names and different ones, while the policy changes. Each query has a reply and a
+// report, and each address told was allowed at the time.
+func TestTogether(t *testing.T) {
+	upstream := newUpstream(t, zone(world))
+	k := newKit(t, func(c *Config) { c.QueriesPerSecond, c.CacheEntries = -1, 3 }, upstream)
+	names := []string{"example.com", "www.example.com", "mixed.example.com", "private.example.com", "nowhere.example.com", Zone}
+	const flows, each = 20, 50
+	var workers sync.WaitGroup
+	for i := range flows {
+		workers.Go(func() {
+			for j := range each {
+				if i == 0 {
+					k.policy.set(map[string]string{"example.com": "for now"})
+				} else if i == 1 {
+					k.policy.set(nil)
+				}
+				m := new(dns.Msg)
+				if err := m.Unpack(k.Reply(t.Context(), question(names[(i+j)%len(names)], dns.TypeA), j%2 == 0)); err != nil {
+					t.Error(err)
+				}
+				if text := m.String(); m.Rcode == dns.RcodeServerFailure || strings.Contains(text, "127.0.0.1") || strings.Contains(text, "10.0.0.1") {
+					t.Errorf("got %v", text)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if n := len(k.policy.reports()); n != flows*each {
+		t.Errorf("%d reports", n)
 	}
 }

@@ -24,14 +24,10 @@ const (
 // ctx ends. Replies may be in another order than queries. It closes conn.
 func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
-	if n := s.streams.Add(1); n > mostStreams {
-		s.streams.Add(-1)
-		s.tooManyStreams.Do(func() {
-			s.config.Logger.Warn("the guest has too many connections to its DNS server: more are closed", "limit", "dns-streams", "most", mostStreams)
-		})
+	defer s.noteStreams(-1)
+	if s.noteStreams(1) > mostStreams {
 		return
 	}
-	defer s.streams.Add(-1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -47,6 +43,15 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
 	s.readMessages(ctx, conn, replies)
 	close(replies)
 	<-written
+}
+
+// noteStreams counts connections, and warns before there are too many.
+func (s *Server) noteStreams(more int32) (now int32) {
+	now = s.streams.Add(more)
+	if s.streamsGauge.note(float64(now) / mostStreams) {
+		s.config.Logger.Warn("the guest has many connections to its DNS server; above the limit they are closed", "limit", "dns-streams", "most", mostStreams)
+	}
+	return now
 }
 
 // readMessages returns when the queries have ended and the replies to them are given to the writer.
