@@ -308,6 +308,13 @@ func (l *eventLog) list(kind EventKind) (list []FlowEvent) {
 	return list
 }
 
+// forget drops what happened until now.
+func (l *eventLog) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = nil
+}
+
 // await waits for the n-th event of a kind, from 1.
 func (w *world) await(kind EventKind, n int) FlowEvent {
 	w.Helper()

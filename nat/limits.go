@@ -11,7 +11,7 @@ import (
 type Limits struct {
 	TCPFlows        int // "tcp flows": connections that the guest began, until both sides are done. Default 1024
 	UDPFlows        int // "udp flows": sessions that the guest began. Default 512
-	PendingDials    int // "pending dials": connections of the guest's that the host has not answered yet. Default 256
+	PendingDials    int // "pending dials": connections of the guest's that the host has not answered yet. Default 512
 	ForwardFlows    int // "forward flows": TCP connections and UDP sessions through port forwards. Default 512
 	Forwards        int // "forwards": port forwards that listen. Default 64
 	PendingEchoes   int // "pending echoes": echo requests without an answer yet. Default 32
@@ -31,7 +31,7 @@ func (l *Limits) fields() []struct {
 	}{
 		{"tcp flows", &l.TCPFlows, 1024},
 		{"udp flows", &l.UDPFlows, 512},
-		{"pending dials", &l.PendingDials, 256},
+		{"pending dials", &l.PendingDials, 512},
 		{"forward flows", &l.ForwardFlows, 512},
 		{"forwards", &l.Forwards, 64},
 		{"pending echoes", &l.PendingEchoes, 32},
