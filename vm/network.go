@@ -47,8 +47,9 @@ type Network struct {
 	// Capture receives every Ethernet frame of the guest's, as a pcap file. When it fails or is too slow, frames of the
 	// capture are lost, none of the network. Default: no capture.
 	Capture io.Writer
-	// Audit is told of every connection, DNS query and denial, one at a time and in order. While it blocks, so do, after
-	// some time, new connections. Nothing comes after Stop or Close has returned. Default: nobody.
+	// Audit is told of every connection, DNS query and denial, one at a time. While it blocks the network goes on, and
+	// events that find no room any more are lost; the next one says how many. Nothing comes after Stop or Close has
+	// returned. Default: nobody.
 	Audit func(egress.Event)
 
 	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:

@@ -86,7 +86,8 @@ func (n *network) build(c Config) (err error) {
 	}
 	n.flows, err = nat.New(nat.Config{
 		Network: n.stack, Egress: heldGate{n.gate, n.owners}, Intercept: n.intercept, HighMark: highMark, LowMark: lowMark,
-		Limits: n.config.Limits, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Logger: c.Logger,
+		Limits: n.config.Limits, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Observe: n.recorder.observe,
+		Logger: c.Logger,
 	})
 	return err
 }
@@ -145,7 +146,12 @@ func (n *network) buildServices(c Config, upstreams []netip.AddrPort) (err error
 func (n *network) start() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
-	n.running.Go(func() { _ = n.flows.Run(ctx) })
+	ended := make(chan struct{})
+	n.running.Go(func() {
+		defer close(ended)
+		_ = n.flows.Run(ctx)
+	})
+	n.running.Go(func() { n.recorder.relay(ended) })
 	n.running.Go(func() { n.recorder.report(ctx) })
 	at := n.stack.Addresses()
 	requests, err := n.stack.ListenPacket(netip.AddrPortFrom(netip.IPv4Unspecified(), dhcpPort))

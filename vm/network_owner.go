@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"agentvm/egress"
 	"agentvm/rpc"
 )
 
@@ -23,6 +24,8 @@ const (
 	// ownerLife is how long an answer is good for: ports are used again.
 	ownerLife = 2 * time.Second
 	maxOwners = 256
+	// silence is how long a guest is not asked after it gave no answer: one that never answers would delay the audit.
+	silence = 10 * time.Second
 )
 
 // owners knows which process of the guest has a socket. It is the guest's word: good for finding one's own mistakes, never
@@ -33,6 +36,7 @@ type owners struct {
 	mu     sync.Mutex
 	client *rpc.Client // nil until the guest has answered
 	known  map[ownerKey]*owner
+	until  time.Time // not asked before
 }
 
 type ownerKey struct {
@@ -69,6 +73,7 @@ func (o *owners) find(ctx context.Context, protocol string, from, to netip.AddrP
 	if client != nil {
 		answer.name = ask(ctx, client, protocol, from, to)
 		close(answer.ready)
+		o.note(ctx.Err() != nil)
 	}
 	select {
 	case <-answer.ready:
@@ -85,7 +90,7 @@ func (o *owners) question(key ownerKey) (*owner, *rpc.Client) {
 	if a := o.known[key]; a != nil && time.Since(a.asked) < ownerLife {
 		return a, nil
 	}
-	if o.client == nil || !o.limit.Allow() {
+	if o.client == nil || time.Now().Before(o.until) || !o.limit.Allow() {
 		return nil, nil
 	}
 	if len(o.known) >= maxOwners {
@@ -96,10 +101,24 @@ func (o *owners) question(key ownerKey) (*owner, *rpc.Client) {
 	return a, o.client
 }
 
+// note remembers that the guest was silent.
+func (o *owners) note(silent bool) {
+	if !silent {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.until = time.Now().Add(silence)
+}
+
 // ask asks the guest. A UDP socket that is not connected has no remote address.
 func ask(ctx context.Context, client *rpc.Client, protocol string, from, to netip.AddrPort) string {
 	query := rpc.SocketQuery{Network: protocol, Local: from, Remote: to}
 	s, found, err := client.FindSocket(ctx, query)
+	if err == nil && !found && protocol == egress.UDP {
+		query.Remote = netip.AddrPort{}
+		s, found, err = client.FindSocket(ctx, query)
+	}
 	if err != nil || !found {
 		return ""
 	}

@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentvm/egress"
+	"agentvm/nat"
 	"agentvm/rpc"
 )
 
@@ -25,14 +27,18 @@ const (
 
 // recorder passes the gate's events on: to the owner of the VM, to the guest's page and into the guest's file.
 //
-//	gate's goroutine ── record ──► Network.Audit
+//	gate's goroutine ── record ──► Network.Audit ◄── relay ── flows, dropped and counted when too many ── nat's goroutines
 //	                       ├─────► the last denials
-//	                       └─────► lines, dropped when there are too many ── report ──► guest
+//	                       └─────► lines, dropped and counted when too many ── report ──► guest
 type recorder struct {
 	audit  func(egress.Event) // may be nil
 	owners *owners
 	names  map[netip.Addr]string // of the network's own addresses; set before the first event
 	lines  chan string
+	flows  chan nat.FlowEvent
+
+	auditing sync.Mutex // one event at a time for audit
+	lost     atomic.Uint64
 
 	mu      sync.Mutex
 	denials []egress.Event
@@ -42,7 +48,10 @@ type recorder struct {
 }
 
 func newRecorder(audit func(egress.Event), o *owners) *recorder {
-	return &recorder{audit: audit, owners: o, lines: make(chan string, maxReports), ready: make(chan struct{})}
+	return &recorder{
+		audit: audit, owners: o, lines: make(chan string, maxReports), flows: make(chan nat.FlowEvent, maxFlowEvents),
+		ready: make(chan struct{}),
+	}
 }
 
 // connect says how the guest can be told. It is called once.
@@ -64,9 +73,17 @@ func (r *recorder) record(e egress.Event) {
 		}
 		r.remember(e)
 	}
-	if r.audit != nil {
-		r.audit(e)
+	r.tell(e)
+}
+
+func (r *recorder) tell(e egress.Event) {
+	if r.audit == nil {
+		return
 	}
+	r.auditing.Lock()
+	defer r.auditing.Unlock()
+	e.Lost += r.lost.Swap(0)
+	r.audit(e)
 }
 
 // remember keeps a denial for those who ask and queues it for the guest.

@@ -217,8 +217,12 @@ func TestNetworkOfModeNoneDialsNothing(t *testing.T) {
 
 func TestForwards(t *testing.T) {
 	free := nat.Forward{GuestPort: 8080}
-	a := ownVM(t, nil)
+	w := newWorld(t)
+	a := ownVM(t, w.network(nil))
 	b := ownVM(t, func(c *vm.Config) { c.Network.Forwards = []nat.Forward{free} })
+	if got, want := len(b.Forwards()), 1; got != want {
+		t.Fatalf("%d addresses", got)
+	}
 	for name, v := range map[string]*vm.VM{"a": a, "b": b} {
 		listen(t, v, "this is "+name)
 		at, err := v.Forward(limited(t), free)
@@ -231,6 +235,10 @@ func TestForwards(t *testing.T) {
 		if got, want := get(t, at), "this is "+name+"\n"; got != want {
 			t.Errorf("VM %s answers %q", name, got)
 		}
+	}
+	ended := w.event(t, "the end of the connection", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose })
+	if ended.Reason != vm.ReasonForward || ended.Flow < vm.InwardFlows || ended.Sent == 0 || ended.Received == 0 || ended.Destination.Port() != 8080 {
+		t.Errorf("event %+v", ended)
 	}
 	refused, err := a.Forward(limited(t), nat.Forward{GuestPort: 8081})
 	if err != nil {

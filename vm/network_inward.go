@@ -1,0 +1,81 @@
+package vm
+
+import (
+	"agentvm/egress"
+	"agentvm/nat"
+)
+
+// Reasons of events that are not the gate's: of connections that it is not asked about.
+const (
+	// ReasonForward is that of a connection from this host into the guest, through a port forward. Its Source is on the
+	// host, its Destination in the guest, and its Flow above InwardFlows.
+	ReasonForward = "port-forward"
+	// ReasonLimit is that of a connection which one of Network.Limits refused.
+	ReasonLimit = "limit"
+)
+
+// InwardFlows is added to the number of a flow that comes through a port forward, to tell it from the guest's own.
+const InwardFlows = 1_000_000_000
+
+// maxFlowEvents is how many events of flows may wait for Network.Audit.
+const maxFlowEvents = 1024
+
+// observe is nat.Config.Observe: it must not block.
+func (r *recorder) observe(e nat.FlowEvent) {
+	if r.audit == nil || e.Flow.Direction != nat.In && e.Reason != nat.ReasonLimit || e.Kind == nat.LimitWarning {
+		return // the gate tells of it, or the log
+	}
+	select {
+	case r.flows <- e:
+	default:
+		r.lost.Add(1)
+	}
+}
+
+// relay passes the flows' events on until there are none after ended is closed.
+func (r *recorder) relay(ended <-chan struct{}) {
+	for {
+		select {
+		case e := <-r.flows:
+			r.tell(inwardEvent(e))
+			continue
+		default:
+		}
+		select {
+		case e := <-r.flows:
+			r.tell(inwardEvent(e))
+		case <-ended:
+			if len(r.flows) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// inwardEvent says what happened to a flow in the words of the gate.
+func inwardEvent(e nat.FlowEvent) egress.Event {
+	event := egress.Event{
+		Time: e.Time, Kind: e.Flow.Protocol, Source: e.Flow.Source, Destination: e.Flow.Destination, Reason: ReasonForward,
+		Sent: int64(e.Flow.Sent), Received: int64(e.Flow.Received), Duration: e.Duration.Seconds(),
+	}
+	if e.Flow.Direction == nat.In {
+		event.Flow = InwardFlows + e.Flow.ID
+	}
+	switch e.Kind {
+	case nat.FlowOpened:
+		event.Verdict = egress.VerdictAllow
+	case nat.FlowClosed:
+		event.Verdict = egress.VerdictClose
+	default:
+		event.Verdict = egress.VerdictError
+	}
+	if e.Reason == nat.ReasonLimit {
+		event.Reason, event.Flow = ReasonLimit, 0
+	}
+	if e.Err != nil {
+		event.Message = e.Err.Error()
+	} else if e.Kind != nat.FlowOpened {
+		event.Message = e.Reason.String()
+	}
+	return event
+}

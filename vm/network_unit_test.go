@@ -1,0 +1,210 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentvm/egress"
+	"agentvm/nat"
+)
+
+func openTestNetwork(t *testing.T, config Network) *network {
+	t.Helper()
+	if config.Resolvers == nil {
+		config.Resolvers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
+	}
+	n, err := openNetwork(Config{Network: config, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.close() })
+	return n
+}
+
+// A network that never had a machine leaves nothing behind; TestMain looks for its goroutines.
+func TestNetworkWithoutAMachine(t *testing.T) {
+	for range 20 {
+		n := openTestNetwork(t, Network{Forwards: []nat.Forward{{GuestPort: 80}, {GuestPort: 53, Protocol: "udp"}}})
+		if len(n.forwards) != 2 {
+			t.Errorf("forwards %v", n.forwards)
+		}
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+		if err := n.close(); err != nil {
+			t.Errorf("closed twice: %v", err)
+		}
+	}
+	if n, err := openNetwork(Config{Network: Network{Disabled: true}}); n != nil || err != nil || n.close() != nil {
+		t.Errorf("a network: %v, %v", n, err)
+	}
+}
+
+func denial(to string, names ...string) egress.Event {
+	return egress.Event{
+		Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Kind: egress.KindTCP, Verdict: egress.VerdictDeny, Names: names,
+		Source: netip.MustParseAddrPort("192.168.127.3:40000"), Destination: netip.MustParseAddrPort(to), Reason: "because", Message: "it is so",
+	}
+}
+
+func TestDenialLine(t *testing.T) {
+	named := denial("203.0.113.1:443", "example.com", "other.example")
+	named.Process = "wget[7]"
+	query := egress.Event{Time: named.Time, Kind: egress.KindDNS, Names: []string{"example.com"}, Message: "no"}
+	udp := denial("[2001:db8::1]:53")
+	udp.Kind = egress.KindUDP
+	echo := denial("203.0.113.1:0")
+	echo.Kind = egress.KindICMP
+	tests := []struct {
+		name  string
+		event egress.Event
+		want  string
+	}{
+		{"address", denial("203.0.113.1:443"), "2026-01-02T03:04:05Z tcp 203.0.113.1:443: it is so"},
+		{"name and process", named, "2026-01-02T03:04:05Z tcp example.com:443 (wget[7]): it is so"},
+		{"query", query, "2026-01-02T03:04:05Z dns example.com: no"},
+		{"UDP over IPv6", udp, "2026-01-02T03:04:05Z udp [2001:db8::1]:53/udp: it is so"},
+		{"echo", echo, "2026-01-02T03:04:05Z icmp 203.0.113.1: it is so"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, denialLine(test.event)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A guest that takes no reports, and asks for much, costs a bounded amount and delays nobody.
+func TestRecorderIsBounded(t *testing.T) {
+	told := 0
+	r := newRecorder(func(egress.Event) { told++ }, newOwners())
+	const many = 3 * maxReports
+	for i := range many {
+		r.record(denial(fmt.Sprintf("203.0.113.1:%d", i+1)))
+		r.observe(nat.FlowEvent{Kind: nat.FlowOpened, Flow: nat.Flow{Direction: nat.In, Protocol: "tcp"}})
+	}
+	list := r.list()
+	if told != many || len(list) != maxDenials || list[maxDenials-1].Destination.Port() != many || len(r.lines) != maxReports {
+		t.Errorf("%d told, %d remembered, the last %+v, %d queued", told, len(list), list[len(list)-1], len(r.lines))
+	}
+	ctx := t.Context()
+	lines := r.batch(ctx)
+	if len(lines) != reportBatch+1 || lines[reportBatch] != fmt.Sprintf("%d more were denied", many-maxReports) {
+		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-1])
+	}
+	if again := r.batch(ctx); len(again) != reportBatch {
+		t.Errorf("%d lines", len(again))
+	}
+}
+
+func TestRelay(t *testing.T) {
+	var got []egress.Event
+	r := newRecorder(func(e egress.Event) { got = append(got, e) }, newOwners())
+	inward := nat.Flow{
+		ID: 3, Direction: nat.In, Protocol: "tcp", Sent: 5, Received: 6,
+		Source: netip.MustParseAddrPort("127.0.0.1:40000"), Destination: netip.MustParseAddrPort("192.168.127.3:80"),
+	}
+	outward := inward
+	outward.Direction = nat.Out
+	for _, e := range []nat.FlowEvent{
+		{Kind: nat.FlowOpened, Flow: inward},
+		{Kind: nat.FlowClosed, Flow: inward, Reason: nat.ReasonDone, Duration: time.Second},
+		{Kind: nat.FlowOpened, Flow: outward}, // the gate tells of it
+		{Kind: nat.FlowFailed, Flow: outward, Reason: nat.ReasonLimit, Err: &nat.LimitError{Limit: "tcp flows", Maximum: 9}},
+		{Kind: nat.LimitWarning, Reason: nat.ReasonLimit},
+	} {
+		r.observe(e)
+	}
+	for range maxFlowEvents {
+		r.observe(nat.FlowEvent{Kind: nat.FlowOpened, Flow: inward})
+	}
+	ended := make(chan struct{})
+	close(ended)
+	r.relay(ended)
+	if len(got) != maxFlowEvents || got[0].Lost != 3 {
+		t.Fatalf("%d events, the first %+v", len(got), got[0])
+	}
+	got[0].Lost = 0
+	want := []egress.Event{
+		{
+			Kind: "tcp", Verdict: egress.VerdictAllow, Flow: InwardFlows + 3, Reason: ReasonForward, Sent: 5, Received: 6,
+			Source: inward.Source, Destination: inward.Destination,
+		},
+		{
+			Kind: "tcp", Verdict: egress.VerdictClose, Flow: InwardFlows + 3, Reason: ReasonForward, Sent: 5, Received: 6, Duration: 1,
+			Source: inward.Source, Destination: inward.Destination, Message: "done",
+		},
+		{
+			Kind: "tcp", Verdict: egress.VerdictError, Reason: ReasonLimit, Sent: 5, Received: 6, Source: inward.Source,
+			Destination: inward.Destination, Message: (&nat.LimitError{Limit: "tcp flows", Maximum: 9}).Error(),
+		},
+	}
+	if diff := cmp.Diff(want, got[:3], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestPage(t *testing.T) {
+	rule, err := egress.ParseRule("example.com:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := openTestNetwork(t, Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}})
+	get := func(method, path, accept string) *httptest.ResponseRecorder {
+		request := httptest.NewRequest(method, "http://agentvm.internal"+path, nil)
+		request.Header.Set("Accept", accept)
+		answer := httptest.NewRecorder()
+		n.page.server.Handler.ServeHTTP(answer, request)
+		return answer
+	}
+	if a := get("GET", "/denials", ""); a.Body.String() != "Nothing was denied.\n" {
+		t.Errorf("no denials: %q", a.Body)
+	}
+	if a := get("GET", "/denials.json", ""); strings.TrimSpace(a.Body.String()) != "[]" {
+		t.Errorf("no denials: %q", a.Body)
+	}
+	n.recorder.record(denial("203.0.113.1:443", "example.com"))
+	n.recorder.record(denial("192.168.127.254:22"))
+	tests := []struct{ method, path, accept, want string }{
+		{"GET", "/", "", "http://agentvm.internal/denials"},
+		{"GET", "/denials", "*/*", "tcp example.com:443: it is so\n"},
+		{"GET", "/denials", "*/*", "tcp host.agentvm.internal:22: it is so\n"},
+		{"GET", "/denials", "text/html, application/json", `"destination":"203.0.113.1:443"`},
+		{"GET", "/denials?format=json", "", `"reason":"because"`},
+		{"GET", "/denials.json", "", `"names":["host.agentvm.internal"]`},
+		{"GET", "/policy", "", "mode allowlist\nallow example.com:443\n"},
+		{"GET", "/policy?format=json", "", `{"mode":"allowlist","allow":["example.com:443"],"deny":[]}`},
+		{"POST", "/denials", "", "Method Not Allowed"},
+		{"GET", "/etc/passwd", "", "404"},
+		{"GET", "/../denials/", "", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.method+" "+test.path+" "+test.accept, func(t *testing.T) {
+			a := get(test.method, test.path, test.accept)
+			if body := a.Body.String(); !strings.Contains(body, test.want) {
+				t.Errorf("code %d, body %q; want %q", a.Code, body, test.want)
+			}
+			if strings.HasPrefix(a.Header().Get("Content-Type"), "application/json") && !json.Valid(a.Body.Bytes()) {
+				t.Errorf("%q is not JSON", a.Body)
+			}
+		})
+	}
+}
+
+func TestOwnersWithoutAGuest(t *testing.T) {
+	o := newOwners()
+	from, to := netip.MustParseAddrPort("192.168.127.3:1"), netip.MustParseAddrPort("203.0.113.1:1")
+	if name := o.find(context.Background(), "tcp", from, to); name != "" || len(o.known) > 0 {
+		t.Errorf("%q, %d known", name, len(o.known))
+	}
+}
