@@ -33,7 +33,8 @@ interface Supervisor {
   # (In Go, a server's method Shutdown means that its capability has been dropped.)
 
   sockets @6 (query :SocketQuery) -> (sockets :List(Socket), failure :Failure);
-  # The TCP and UDP sockets of the VM with their processes: all of them, at most 4096, or the one that `query` names.
+  # The TCP and UDP sockets of the VM with their processes: all but those in TIME_WAIT, at most 4096, or the one that
+  # `query` names.
 
   reportDeny @7 (lines :List(Text)) -> (failure :Failure);
   # Appends lines about refused connections to /run/agentvm/denials, for programs in the VM to read. The file is capped.

@@ -18,7 +18,7 @@ type Handler interface {
 	OpenShell(r Request) (Commands, error)
 	Stats() (Stats, error)
 	SetClock(time.Time) error
-	// Sockets lists the VM's TCP and UDP sockets, at most MaxSockets, or only the one of the query. That there is none is
+	// Sockets lists the VM's TCP and UDP sockets, at most MaxSockets, or finds the one of the query. That there is none is
 	// no error.
 	Sockets(*SocketQuery) ([]Socket, error)
 	// ReportDenials makes lines about refused connections readable in the guest. It must not block for long.

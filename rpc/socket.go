@@ -56,7 +56,8 @@ func (s SocketState) String() string {
 	return fmt.Sprintf("STATE_%d", uint8(s))
 }
 
-// Sockets lists the guest's TCP and UDP sockets, listeners among them, at most MaxSockets, in no order.
+// Sockets lists the guest's TCP and UDP sockets, listeners among them, without connections in TIME_WAIT; at most MaxSockets, in no
+// order.
 func (c *Client) Sockets(ctx context.Context) ([]Socket, error) { return c.sockets(ctx, nil) }
 
 // FindSocket looks for one socket; ok is false when the guest has none like it. It costs the guest less than Sockets.

@@ -35,7 +35,7 @@ func dumpDiag() (list []entry, err error) {
 	defer func() { _ = c.Close() }()
 	for _, network := range []string{"tcp", "udp"} {
 		for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-			err := c.Get(diagByFamily, unix.NLM_F_DUMP, request(family, network), func(m netlink.Message) error {
+			err := c.Get(diagByFamily, unix.NLM_F_DUMP, request(family, network, ^uint32(1<<timeWait)), func(m netlink.Message) error {
 				e, err := parseDiag(m.Body, network)
 				if err == nil && len(list) == rpc.MaxSockets {
 					return errFull
@@ -74,14 +74,15 @@ func findDiag(q rpc.SocketQuery) (list []entry, err error) {
 	return list, err
 }
 
-// request asks for all sockets of a family. Its fields: family, protocol, extensions, pad, states, then the socket's id.
-func request(family byte, network string) []byte {
+// request asks for the sockets of a family that are in one of some states (bits by number). Its fields: family, protocol, extensions,
+// pad, states, then the socket's id.
+func request(family byte, network string, states uint32) []byte {
 	b := make([]byte, requestSize)
 	b[0], b[1] = family, unix.IPPROTO_TCP
 	if network == "udp" {
 		b[1] = unix.IPPROTO_UDP
 	}
-	binary.NativeEndian.PutUint32(b[4:], ^uint32(0)) // in any state
+	binary.NativeEndian.PutUint32(b[4:], states)
 	return b
 }
 
@@ -92,7 +93,7 @@ func exactRequest(q rpc.SocketQuery) []byte {
 	if q.Local.Addr().Is6() || q.Remote.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	b := request(family, q.Network)
+	b := request(family, q.Network, ^uint32(0))
 	from, to := q.Local, q.Remote
 	if q.Network == "udp" {
 		from, to = to, from

@@ -25,11 +25,16 @@ type entry struct {
 	group uint64 // number of the control group that it was made in; 0: not known
 }
 
-// List lists all sockets, at most rpc.MaxSockets.
+// timeWait is the state of connections that are over: no process has them, and there may be very many.
+const timeWait rpc.SocketState = 6
+
+func alive(e entry) bool { return e.State != timeWait }
+
+// List lists all sockets but those in TIME_WAIT, at most rpc.MaxSockets.
 func List() ([]rpc.Socket, error) {
 	list, err := dumpDiag()
 	if unsupported(err) {
-		list, err = readTables("/proc/net")
+		list, err = readTables("/proc/net", alive)
 	}
 	if err != nil {
 		return nil, err
@@ -42,9 +47,8 @@ func List() ([]rpc.Socket, error) {
 func Find(q rpc.SocketQuery) ([]rpc.Socket, error) {
 	list, err := findDiag(q)
 	if unsupported(err) {
-		if list, err = readTables("/proc/net"); err == nil {
-			list = best(q, list)
-		}
+		list, err = readTables("/proc/net", func(e entry) bool { return matches(q, e) })
+		list = best(q, list)
 	}
 	if err != nil {
 		return nil, err
@@ -62,21 +66,14 @@ func unsupported(err error) bool {
 	return false
 }
 
-// best picks what matches q best, if anything does: the same choice as the kernel's.
+// best picks from what matches q: a connection rather than what takes packets from anybody, as the kernel does.
 func best(q rpc.SocketQuery, list []entry) []entry {
-	var found []entry
 	for _, e := range list {
-		if !matches(q, e) {
-			continue
-		}
-		if e.Remote == q.Remote && q.Remote.IsValid() {
+		if e.Remote == q.Remote {
 			return []entry{e}
 		}
-		if found == nil {
-			found = []entry{e}
-		}
 	}
-	return found
+	return list[:min(len(list), 1)]
 }
 
 // matches says that e gets the packets of q. An IPv6 socket that is bound to no address also gets those of IPv4.

@@ -130,16 +130,12 @@ func TestList(t *testing.T) {
 }
 
 func listTables() ([]rpc.Socket, error) {
-	list, err := readTables("/proc/net")
+	list, err := readTables("/proc/net", alive)
 	return owned("/proc", list, maxDescriptors), err
 }
 
 func TestFind(t *testing.T) {
 	eachFamily(t, func(t *testing.T, s *scene) {
-		table, err := readTables("/proc/net")
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, want := range s.want(t) {
 			q := rpc.SocketQuery{Network: want.Network, Local: want.Local}
 			if want.Remote.Port() != 0 {
@@ -151,6 +147,10 @@ func TestFind(t *testing.T) {
 			}
 			if diff := cmp.Diff([]rpc.Socket{want}, got, compareAddresses); diff != "" {
 				t.Errorf("%+v: -want +got:\n%s", q, diff)
+			}
+			table, err := readTables("/proc/net", func(e entry) bool { return matches(q, e) })
+			if err != nil {
+				t.Fatal(err)
 			}
 			if other := owned("/proc", best(q, table), maxDescriptors); cmp.Diff(got, other, compareAddresses) != "" {
 				t.Errorf("%+v: the tables give %+v, want %+v", q, other, got)
@@ -194,6 +194,43 @@ func TestDualStack(t *testing.T) {
 	got, err := Find(rpc.SocketQuery{Network: "tcp", Local: addrPort(out.RemoteAddr()), Remote: addrPort(out.LocalAddr())})
 	if err != nil || len(got) != 1 || got[0].Local != addrPort(out.RemoteAddr()) || got[0].PID != os.Getpid() {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// TestEndedConnections: connections that are over hide nothing, however many there are.
+func TestEndedConnections(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	out, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, remote := addrPort(out.LocalAddr()), addrPort(out.RemoteAddr())
+	if err := out.Close(); err != nil { // who closes first has to wait
+		t.Fatal(err)
+	}
+	if _, err := in.Read(make([]byte, 1)); err == nil {
+		t.Fatal("the connection has not ended")
+	}
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	found, err := Find(rpc.SocketQuery{Network: "tcp", Local: local, Remote: remote})
+	if err != nil || len(found) != 1 || found[0].State != timeWait {
+		t.Skipf("it is in no TIME_WAIT: %+v, %v", found, err)
+	}
+	for name, list := range map[string]func() ([]rpc.Socket, error){"asked": List, "tables": listTables} {
+		all, err := list()
+		if err != nil || slices.ContainsFunc(all, func(s rpc.Socket) bool { return s.State == timeWait }) {
+			t.Errorf("%s: a connection that is over is listed, or %v", name, err)
+		}
 	}
 }
 
@@ -251,7 +288,7 @@ func TestRecorded(t *testing.T) {
 	if _, err := parseDiag(message[:messageSize-1], "tcp"); err == nil {
 		t.Error("a message that is cut off is taken")
 	}
-	if got := appendTable(nil, recordedTable, "tcp"); len(got) != 1 || got[0] != want {
+	if got := appendTable(nil, recordedTable, "tcp", alive); len(got) != 1 || got[0] != want {
 		t.Errorf("table: got %+v", got)
 	}
 }
@@ -303,7 +340,7 @@ func FuzzDiag(f *testing.F) {
 		if e, err := parseDiag(b, "tcp"); err == nil && !e.Local.IsValid() {
 			t.Errorf("got %+v", e)
 		}
-		for _, e := range appendTable(nil, string(b), "udp") {
+		for _, e := range appendTable(nil, string(b), "udp", alive) {
 			if !e.Local.IsValid() || !e.Remote.IsValid() {
 				t.Errorf("got %+v", e)
 			}

@@ -14,8 +14,8 @@ import (
 	"agentvm/rpc"
 )
 
-// readTables reads the tables tcp, tcp6, udp and udp6 of a directory like /proc/net.
-func readTables(dir string) (list []entry, err error) {
+// readTables reads what keep wants of the tables tcp, tcp6, udp and udp6 of a directory like /proc/net.
+func readTables(dir string, keep func(entry) bool) (list []entry, err error) {
 	for _, name := range []string{"tcp", "tcp6", "udp", "udp6"} {
 		b, err := os.ReadFile(dir + "/" + name)
 		if errors.Is(err, os.ErrNotExist) && strings.HasSuffix(name, "6") {
@@ -24,16 +24,16 @@ func readTables(dir string) (list []entry, err error) {
 		if err != nil {
 			return nil, err
 		}
-		list = appendTable(list, string(b), name[:3])
+		list = appendTable(list, string(b), name[:3], keep)
 	}
 	return list, nil
 }
 
 // appendTable adds a table's lines: number, local and remote end, state, queues, timer, retransmissions, user, time-out, inode.
 // What is no such line, as the heading, is skipped.
-func appendTable(list []entry, table, network string) []entry {
+func appendTable(list []entry, table, network string, keep func(entry) bool) []entry {
 	for line := range strings.Lines(table) {
-		if e, ok := parseLine(strings.Fields(line), network); ok && len(list) < rpc.MaxSockets {
+		if e, ok := parseLine(strings.Fields(line), network); ok && keep(e) && len(list) < rpc.MaxSockets {
 			list = append(list, e)
 		}
 	}
