@@ -25,6 +25,9 @@ func (n *Network) DialContext(ctx context.Context, network string, to netip.Addr
 	if !from.IsValid() || !to.IsValid() {
 		return nil, opError("dial", network, netip.AddrPort{}, to, syscall.ENETUNREACH)
 	}
+	if !n.guests(to.Addr()) {
+		return nil, opError("dial", network, netip.AddrPort{}, to, syscall.EHOSTUNREACH)
+	}
 	switch network {
 	case "tcp":
 		return n.dialTCP(ctx, from, to)
@@ -33,6 +36,11 @@ func (n *Network) DialContext(ctx context.Context, network string, to netip.Addr
 	default:
 		return nil, fmt.Errorf("dial %s: network %q: want tcp or udp", to, network)
 	}
+}
+
+// guests says whether an address may be the guest's: it has one of IPv4, and makes its own of IPv6.
+func (n *Network) guests(a netip.Addr) bool {
+	return a == n.addresses.Guest || n.addresses.Subnet6.Contains(a) && a != n.addresses.Gateway6 && a != n.addresses.Host6
 }
 
 func (n *Network) dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn, error) {

@@ -40,7 +40,7 @@ func (n *Network) buildStack() error {
 	if err := n.setOptions(); err != nil {
 		return err
 	}
-	if err := n.stack.CreateNIC(nicID, n.link); err != nil {
+	if err := n.stack.CreateNIC(nicID, nic{n.link, tcpip.LinkAddress(n.addresses.GuestMAC)}); err != nil {
 		return fmt.Errorf("network: interface: %s", err)
 	}
 	if err := n.stack.SetPromiscuousMode(nicID, true); err != nil {
