@@ -232,9 +232,12 @@ func (f *filter) checkNDP(p *packet) DropReason {
 		return f.checkNeighbour(p, icmp, true)
 	case header.ICMPv6RouterAdvert, header.ICMPv6RedirectMsg:
 		return DropNDP // the guest is no router
+	case header.ICMPv6MulticastListenerQuery, header.ICMPv6MulticastListenerReport,
+		header.ICMPv6MulticastListenerDone, header.ICMPv6MulticastListenerV2Report:
+		return DropMulticast // nor does it say which groups there are
 	}
 	if unspecified {
-		return multicastOr(p, DropSource)
+		return DropSource
 	}
 	return ""
 }
@@ -276,12 +279,4 @@ func (f *filter) honestOptions(icmp []byte, size int) bool {
 		options = options[length:]
 	}
 	return true
-}
-
-// multicastOr is DropMulticast for packets to groups (multicast listener reports come from nowhere at first), else why.
-func multicastOr(p *packet, why DropReason) DropReason {
-	if p.destination.IsMulticast() {
-		return DropMulticast
-	}
-	return why
 }
