@@ -43,6 +43,9 @@ func TestTimeToLive(t *testing.T) {
 			}
 			ask(1, "first")
 			if c.lives == 0 {
+				if n := len(k.cache.entries); n != 0 {
+					t.Errorf("%d entries are kept", n)
+				}
 				ask(2, "again at once")
 				return
 			}

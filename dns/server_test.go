@@ -207,6 +207,9 @@ func TestBadQueries(t *testing.T) {
 		{"no question", question("a.example", dns.TypeA, func(m *dns.Msg) { m.Question = nil }), dns.RcodeFormatError},
 		{"an answer", question("a.example", dns.TypeA, func(m *dns.Msg) { m.Answer = reply(m, "a.example. 1 A 1.2.3.4").Answer }), dns.RcodeFormatError},
 		{"an authority", question("a.example", dns.TypeA, func(m *dns.Msg) { m.Ns = reply(m, "a.example. 1 A 1.2.3.4").Answer }), dns.RcodeFormatError},
+		{"three additional records", question("a.example", dns.TypeA, func(m *dns.Msg) {
+			m.Extra = reply(m, "a.example. 1 A 1.2.3.4", "a.example. 1 A 1.2.3.5", "a.example. 1 A 1.2.3.6").Answer
+		}), dns.RcodeFormatError},
 		{"two OPT records", question("a.example", dns.TypeA, twice), dns.RcodeFormatError},
 		{"too long", append(question("a.example", dns.TypeA), make([]byte, 4096)...), dns.RcodeFormatError},
 		{"name that points to itself", append(header(0x0100, 1), 0xc0, 12, 0, 1, 0, 1), dns.RcodeFormatError},
@@ -267,6 +270,39 @@ func TestSizes(t *testing.T) {
 		m := parse(t, b)
 		if len(b) > c.limit || m.Truncated == c.whole || len(m.Answer) == 0 || (len(m.Answer) == len(records)) != c.whole {
 			t.Errorf("%s: %d bytes, %d records, truncated %v", c.name, len(b), len(m.Answer), m.Truncated)
+		}
+	}
+}
+
+// TestManyAddresses: no reply tells, and so no query makes the policy pin, more than mostAddresses.
+func TestManyAddresses(t *testing.T) {
+	var records []string
+	for i := range mostAddresses + 2 {
+		records = append(records, fmt.Sprintf("big.example. 300 A 93.184.%d.%d", 200+i/256, i%256))
+	}
+	k := newKit(t, nil, newUpstream(t, func(_ string, q *dns.Msg) *dns.Msg {
+		m := reply(q, records...)
+		m.Compress = true
+		return m
+	}))
+	m := k.send(t, question("big.example", dns.TypeA), false)
+	if len(m.Answer) != mostAddresses || len(k.policy.told) != mostAddresses || k.Stats().Filtered != 2 {
+		t.Errorf("told %d addresses, pinned %d; %+v", len(m.Answer), len(k.policy.told), k.Stats())
+	}
+}
+
+// TestClip: what others chose ends as one line, of bounded length and valid.
+func TestClip(t *testing.T) {
+	for text, want := range map[string]string{
+		"as it is":                    "as it is",
+		"two\nlines\x1b[31m":          "two lines [31m",
+		"a\xffb":                      "a?b",
+		strings.Repeat("a", 240):      strings.Repeat("a", 240),
+		strings.Repeat("a", 241):      strings.Repeat("a", 237) + "...",
+		strings.Repeat("\u00e4", 200): strings.Repeat("\u00e4", 118) + "...",
+	} {
+		if got := clip(text); got != want {
+			t.Errorf("%q: got %q", text, got)
 		}
 	}
 }

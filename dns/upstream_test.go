@@ -84,6 +84,11 @@ func TestExchange(t *testing.T) {
 		{"answers two questions", tampered(func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }), "SERVFAIL", "udp udp udp udp"},
 		{"answers no question", tampered(func(m *dns.Msg) { m.Question = nil }), "SERVFAIL", "udp udp udp udp"},
 		{"asks back", tampered(func(m *dns.Msg) { m.Response = false }), "SERVFAIL", "udp udp udp udp"},
+		{"answers without data", func(_ string, q *dns.Msg) *dns.Msg {
+			m := reply(q)
+			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: "a.example.", Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 9}}}
+			return m
+		}, "NOERROR", "udp"},
 		{"answers for another name only", tampered(func(m *dns.Msg) { m.Answer[0].Header().Name = "b.example." }), "NOERROR", "udp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -368,5 +373,47 @@ func TestQuestionHasNothingOfTheGuests(t *testing.T) {
 	}
 	if len(ids) < 2 {
 		t.Errorf("IDs %v", ids)
+	}
+}
+
+// TestCutReply: the records of a truncated reply may end anywhere. They are not read, what counts is the bit.
+func TestCutReply(t *testing.T) {
+	asked := newQuestion(key{"a.example", dns.TypeA}, true)
+	m := answers("udp", asked)
+	m.Truncated = true
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, length := range []int{len(b), len(b) - 1, len(b) - 10} {
+		if m, err := parseResponse(b[:length], asked); err != nil || !m.Truncated || len(m.Answer) != 0 {
+			t.Errorf("%d of %d bytes: %v, %v", length, len(b), m, err)
+		}
+	}
+	if _, err := parseResponse(b[:20], asked); err == nil {
+		t.Error("a reply that is cut in its question was accepted")
+	}
+	b[2] &^= 2
+	if _, err := parseResponse(b[:len(b)-1], asked); err == nil {
+		t.Error("a cut reply without the bit was accepted")
+	}
+}
+
+// TestTooManyRecords: a message that announces more records than anybody needs is not parsed.
+func TestTooManyRecords(t *testing.T) {
+	asked := newQuestion(key{"a.example", dns.TypeA}, true)
+	for n, ok := range map[int]bool{mostRecords: true, mostRecords + 1: false} {
+		m := reply(asked)
+		for range n {
+			m.Answer = append(m.Answer, answers("tcp", asked).Answer...)
+		}
+		m.Compress = true
+		b, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parseResponse(b, asked); (err == nil) != ok {
+			t.Errorf("%d records: %v", n, err)
+		}
 	}
 }
