@@ -83,7 +83,8 @@ type Config struct {
 
 	Limits Limits
 
-	// SendLimit and ReceiveLimit are bytes of payload a second from and to the guest, all flows together. 0: no limit.
+	// SendLimit and ReceiveLimit are bytes of payload a second from and to the guest, all flows together but those that
+	// Intercept has taken. 0: no limit.
 	SendLimit, ReceiveLimit int64
 
 	// Observe is told what happens to flows. It is called from many goroutines at once and must not block. nil: nobody.

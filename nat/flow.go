@@ -65,6 +65,7 @@ type flow struct {
 	state       State
 	established time.Time // zero: not yet
 	onEnd       func(Reason)
+	onRecheck   func()
 	ending      Reason // why it was told to end; ReasonNone: it was not
 	closed      bool
 }
@@ -142,6 +143,23 @@ func (f *flow) whenEnded(end func(Reason)) {
 	f.mu.Unlock()
 	if ending != ReasonNone {
 		end(ending)
+	}
+}
+
+// whenRechecked sets what Recheck calls.
+func (f *flow) whenRechecked(recheck func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onRecheck = recheck
+}
+
+// recheck looks whether the host's connection still stands.
+func (f *flow) recheck() {
+	f.mu.Lock()
+	recheck := f.onRecheck
+	f.mu.Unlock()
+	if recheck != nil {
+		recheck()
 	}
 }
 

@@ -83,5 +83,13 @@ func (n *NAT) CutFlow(id uint64) bool {
 	return true
 }
 
+// Recheck ends the TCP flows whose connection Egress has cut. Call it after a change of policy: a flow notices by itself
+// when it reads or writes there, which it does not do while the guest leaves unread what came before.
+func (n *NAT) Recheck() {
+	for _, f := range n.table.list() {
+		f.recheck()
+	}
+}
+
 // LimitUse returns how much of each limit is taken now.
 func (n *NAT) LimitUse() []LimitUse { return n.limits.use() }

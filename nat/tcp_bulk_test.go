@@ -232,6 +232,18 @@ func TestTCPZeroWindow(t *testing.T) {
 			t.Errorf("event %+v", event)
 		}
 	})
+	t.Run("the policy changes", func(t *testing.T) {
+		w, _, _ := start(t)
+		w.nat.Recheck()
+		if len(w.nat.Flows()) != 1 {
+			t.Error("the flow has ended before the policy has changed")
+		}
+		w.egress.deny()
+		w.nat.Recheck()
+		if event := w.await(FlowClosed, 1); event.Reason != ReasonPolicy {
+			t.Errorf("event %+v", event)
+		}
+	})
 	t.Run("idle", func(t *testing.T) {
 		w, _, _ := start(t)
 		w.clock.advance(DefaultTCPIdle)

@@ -44,6 +44,7 @@ func (n *NAT) spliceTCP(f *flow, guest *netstack.Conn, host net.Conn) {
 	guest.SetWatermarks(n.config.HighMark, n.config.LowMark)
 	n.probe(guest, host)
 	f.whenEnded(func(reason Reason) { s.fail(reason, nil) })
+	f.whenRechecked(s.recheck)
 	idle := f.watchIdle(n.config.TCPIdle)
 	sent := make(chan struct{})
 	if !n.tasks.start(func() { defer close(sent); s.toHost() }) {
@@ -174,6 +175,17 @@ func (s *splice) is(side *bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return *side
+}
+
+// recheck finds out that the host's connection was cut, without waiting for the goroutines that read and write there: a
+// deadline can be set on any connection but one that is closed, and only of a closed one Read returns at once.
+func (s *splice) recheck() {
+	if s.host.SetWriteDeadline(time.Time{}) == nil {
+		return
+	}
+	if _, err := s.host.Read(nil); denied(err) {
+		s.fail(ReasonPolicy, err)
+	}
 }
 
 // fail ends both connections with RST. The first failure is the flow's reason.
