@@ -79,7 +79,7 @@ func recordedFlows(ctx context.Context, path string) ([]*recordedFlow, error) {
 				f.State = flowUnknown
 			}
 			clear(open)
-		case e.Flow == 0:
+		case e.Flow == 0, e.Kind != egress.KindTCP && e.Kind != egress.KindUDP: // an echo is no connection
 		case e.Verdict == egress.VerdictAllow:
 			f := &recordedFlow{
 				Flow: e.Flow, State: flowOpen, Protocol: e.Kind, Source: e.Source.String(), Target: eventTarget(e), Process: e.Process, Opened: e.Time,

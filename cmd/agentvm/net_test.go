@@ -86,6 +86,7 @@ const flowLog = `{"time":"2026-01-02T03:04:05Z","kind":"policy","verdict":"allow
 {"time":"2026-01-02T03:04:06Z","kind":"tcp","verdict":"allow","flow":1,"source":"192.168.127.3:40000","destination":"192.0.2.1:443","names":["a.example"]}
 {"time":"2026-01-02T03:04:07Z","kind":"tcp","verdict":"allow","flow":2,"source":"192.168.127.3:40001","destination":"192.0.2.2:443"}
 not json
+{"time":"2026-01-02T03:04:08Z","kind":"icmp","verdict":"allow","flow":3,"source":"192.168.127.3:0","destination":"192.0.2.2:0"}
 {"time":"2026-01-02T03:04:08Z","kind":"tcp","verdict":"close","flow":1,"source":"192.168.127.3:40000","destination":"192.0.2.1:443","names":["a.example"],"sent":100,"received":12345,"seconds":1.5}
 {"time":"2026-01-02T03:04:09Z","kind":"policy","verdict":"allow","reason":"start","message":"mode public"}
 {"time":"2026-01-02T03:04:10Z","kind":"udp","verdict":"allow","flow":1,"source":"192.168.127.3:40002","destination":"192.0.2.3:123"}

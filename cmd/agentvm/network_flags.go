@@ -25,11 +25,11 @@ type policyFlags struct {
 }
 
 func (f *policyFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.mode, "net", "", "what the machine may reach: public (every public address), allowlist (what --allow names), none, or open (private networks too) (default public, with --allow: allowlist)")
-	flags.StringArrayVar(&f.allow, "allow", nil, "let the machine reach HOST[:PORTS[/tcp|udp]]: a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)")
-	flags.StringArrayVar(&f.deny, "deny", nil, "never let it reach HOST[:PORTS[/tcp|udp]], whatever is allowed (may be repeated)")
-	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML file; --net, --allow and --deny add to it")
-	flags.StringArrayVar(&f.hostPorts, "host-port", nil, "open this port of this computer's loopback to the machine, at "+egress.HostName+" (may be repeated)")
+	flags.StringVar(&f.mode, "net", "", "what the machine may reach, a `MODE`: public (every public address), allowlist (what --allow names), none, or open (private networks too) (default public, with --allow: allowlist)")
+	flags.StringArrayVar(&f.allow, "allow", nil, "let the machine reach what a `RULE` names: HOST[:PORTS[/tcp|udp|icmp]], where HOST is a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)")
+	flags.StringArrayVar(&f.deny, "deny", nil, "never let it reach what a `RULE` names, whatever is allowed (may be repeated)")
+	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML `FILE`; --allow and --deny add to it, --net replaces its mode")
+	flags.StringArrayVar(&f.hostPorts, "host-port", nil, "open this `PORT` of this computer's loopback to the machine, at "+egress.HostName+" (may be repeated)")
 }
 
 // set says whether any of the flags is given.
@@ -111,14 +111,14 @@ type networkFlags struct {
 func (f *networkFlags) register(command *cobra.Command) {
 	flags := command.Flags()
 	f.policyFlags.register(flags)
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine: [ADDRESS:]PORT:GUESTPORT[/udp], on 127.0.0.1 by default, as 8080:80 (may be repeated)")
-	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask this DNS server, IP[:PORT], instead of this computer's (may be repeated)")
-	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the machine to a file for Wireshark")
-	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a file, a line of JSON each (see agentvm net log)")
-	flags.IntVar(&f.mtu, "mtu", 0, "largest IP packet in bytes (default 1500)")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine: `[ADDRESS:]PORT:GUESTPORT[/udp]`, on 127.0.0.1 by default, as 8080:80 (may be repeated)")
+	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of this computer's (may be repeated)")
+	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the machine to a `FILE` for Wireshark")
+	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
+	flags.IntVar(&f.mtu, "mtu", 0, "largest IP packet in `BYTES` (default 1500)")
 	flags.BoolVar(&f.noIPv6, "no-ipv6", false, "give the machine IPv4 only")
-	flags.StringVar(&f.send, "send-limit", "", "bytes a second that the machine may send, as 500K or 10M (default none)")
-	flags.StringVar(&f.receive, "receive-limit", "", "bytes a second that the machine may receive, as 500K or 10M (default none)")
+	flags.StringVar(&f.send, "send-limit", "", "bytes a second (`RATE`) that the machine may send, as 500K or 10M (default none)")
+	flags.StringVar(&f.receive, "receive-limit", "", "bytes a second (`RATE`) that the machine may receive, as 500K or 10M (default none)")
 	flags.BoolVar(&f.network, "network", false, "give the machine a network (it has one anyway)")
 	flags.BoolVar(&f.noNetwork, "no-network", false, "give the machine no network card at all")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not say afterwards on standard error what was denied")
