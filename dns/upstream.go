@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -34,6 +35,7 @@ type upstreams struct {
 	timeout time.Duration
 	now     func() time.Time
 	logger  *slog.Logger
+	log     rate.Sometimes
 	slots   chan struct{}
 }
 
@@ -51,7 +53,8 @@ type lameError string
 func (e lameError) Error() string { return string(e) }
 
 func newUpstreams(c Config) *upstreams {
-	u := &upstreams{dial: c.Dial, timeout: c.Timeout, now: c.Now, logger: c.Logger, slots: make(chan struct{}, mostUpstreamQueries)}
+	u := &upstreams{dial: c.Dial, timeout: c.Timeout, now: c.Now, logger: c.Logger,
+		log: rate.Sometimes{Interval: time.Minute}, slots: make(chan struct{}, mostUpstreamQueries)}
 	for _, address := range c.Upstreams {
 		u.servers = append(u.servers, &upstream{address: address})
 	}
@@ -143,13 +146,11 @@ func (u *upstreams) try(ctx context.Context, server *upstream, k key, patience t
 	return m, err
 }
 
-// note remembers whether a server is alive and logs when that changes.
+// note remembers whether a server is alive. The log gets a line a minute: whether there is an answer is up to the guest too,
+// who chooses the name.
 func (u *upstreams) note(server *upstream, alive bool, err error) {
-	switch failures := server.note(alive, u.now()); {
-	case alive && failures > 0:
-		u.logger.Info("a DNS server answers again", "server", server.address)
-	case !alive && failures == 0:
-		u.logger.Warn("a DNS server does not answer", "server", server.address, "error", err)
+	if failures := server.note(alive, u.now()); !alive && failures == 0 {
+		u.log.Do(func() { u.logger.Warn("a DNS server does not answer", "server", server.address, "error", err) })
 	}
 }
 
