@@ -111,7 +111,7 @@ type networkFlags struct {
 func (f *networkFlags) register(command *cobra.Command) {
 	flags := command.Flags()
 	f.policyFlags.register(flags)
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine: `[ADDRESS:]PORT:GUESTPORT[/udp]`, on 127.0.0.1 by default, as 8080:80 (may be repeated)")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP; on 127.0.0.1 by default (may be repeated)")
 	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of this computer's (may be repeated)")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the machine to a `FILE` for Wireshark")
 	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
