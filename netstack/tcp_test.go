@@ -44,7 +44,12 @@ func TestBytesBothWays(t *testing.T) {
 // exchange sends bytes both ways at once and then FINs.
 func exchange(t *testing.T, here *netstack.Conn, guest *netstacktest.Conn) {
 	t.Helper()
-	up, down := pattern(3<<20, 1), pattern(3<<20, 2)
+	exchangeBytes(t, here, guest, 3<<20)
+}
+
+func exchangeBytes(t *testing.T, here *netstack.Conn, guest *netstacktest.Conn, size int) {
+	t.Helper()
+	up, down := pattern(size, 1), pattern(size, 2)
 	received := make(chan []byte, 2)
 	drain := func(r io.Reader) {
 		b, err := io.ReadAll(r)
@@ -93,15 +98,14 @@ func TestRequestAnswers(t *testing.T) {
 	tests := []struct {
 		name   string
 		answer func(*netstack.TCPRequest)
-		want   error // with IPv4, and with IPv6 if want6 is nil
-		want6  error
+		want   error
 	}{
-		{"reset", func(r *netstack.TCPRequest) { r.Reset() }, syscall.ECONNREFUSED, nil},
-		{"network unreachable", unreachable(netstack.UnreachableNet), syscall.ENETUNREACH, nil},
-		{"host unreachable", unreachable(netstack.UnreachableHost), syscall.EHOSTUNREACH, nil},
-		{"port unreachable", unreachable(netstack.UnreachablePort), syscall.ECONNREFUSED, nil},
-		{"drop", func(r *netstack.TCPRequest) { r.Drop() }, context.DeadlineExceeded, nil},
-		{"nothing", func(r *netstack.TCPRequest) {}, context.DeadlineExceeded, nil},
+		{"reset", func(r *netstack.TCPRequest) { r.Reset() }, syscall.ECONNREFUSED},
+		{"network unreachable", unreachable(netstack.UnreachableNet), syscall.ENETUNREACH},
+		{"host unreachable", unreachable(netstack.UnreachableHost), syscall.EHOSTUNREACH},
+		{"port unreachable", unreachable(netstack.UnreachablePort), syscall.ECONNREFUSED},
+		{"drop", func(r *netstack.TCPRequest) { r.Drop() }, context.DeadlineExceeded},
+		{"nothing", func(r *netstack.TCPRequest) {}, context.DeadlineExceeded},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -116,6 +120,9 @@ func TestRequestAnswers(t *testing.T) {
 				limit = 300 * time.Millisecond
 			}
 			for _, to := range []netip.AddrPort{server, server6} {
+				if test.name == "host unreachable" && to == server6 {
+					continue // gVisor's guest does not know ICMPv6 code 3: TestUnreachableFrames
+				}
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				_, err := g.Dial(ctx, to)
 				cancel()

@@ -32,6 +32,9 @@ type lane struct {
 	held   []byte // waits for the next frame
 	ended  bool
 	timers sync.WaitGroup
+
+	late chan lateFrame // of a link with a delay
+	over chan struct{}
 }
 
 func newLane(config Impairment, toGuest bool, forward func([]byte)) *lane {
@@ -39,7 +42,14 @@ func newLane(config Impairment, toGuest bool, forward func([]byte)) *lane {
 	if toGuest {
 		way = 1
 	}
-	return &lane{config: config, toGuest: toGuest, forward: forward, random: rand.New(rand.NewPCG(config.Seed, way))}
+	l := &lane{config: config, toGuest: toGuest, forward: forward, random: rand.New(rand.NewPCG(config.Seed, way))}
+	l.over = make(chan struct{})
+	if config.Delay > 0 {
+		l.late = make(chan lateFrame, 8*transmitQueue)
+		l.timers.Add(1)
+		go l.deliverLate()
+	}
+	return l
 }
 
 // pass does to one frame what the configuration says. The frame is the lane's now.
@@ -93,9 +103,30 @@ func (l *lane) send(frame []byte) {
 		l.forward(frame)
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.after(l.config.Delay, func() { l.forward(frame) })
+	select {
+	case l.late <- lateFrame{time.Now().Add(l.config.Delay), frame}:
+	case <-l.over:
+	}
+}
+
+// lateFrame is due at a time.
+type lateFrame struct {
+	due   time.Time
+	frame []byte
+}
+
+// deliverLate keeps the frames' order, which timers of their own would not.
+func (l *lane) deliverLate() {
+	defer l.timers.Done()
+	for {
+		select {
+		case f := <-l.late:
+			time.Sleep(time.Until(f.due))
+			l.forward(f.frame)
+		case <-l.over:
+			return
+		}
+	}
 }
 
 // after needs mu.
@@ -115,5 +146,6 @@ func (l *lane) end() {
 	l.mu.Lock()
 	l.ended = true
 	l.mu.Unlock()
+	close(l.over)
 	l.timers.Wait()
 }

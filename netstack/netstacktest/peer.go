@@ -196,3 +196,29 @@ func (p *Peer) Quiet(t testing.TB, limit time.Duration) {
 		}
 	}
 }
+
+// ICMPv6Frame is an ICMPv6 message, whose checksum it completes, in an Ethernet frame from the guest.
+func ICMPv6Frame(from, to netip.Addr, hopLimit uint8, message []byte) []byte {
+	const headers = header.EthernetMinimumSize + header.IPv6MinimumSize
+	mac := gatewayMAC
+	if to.IsMulticast() {
+		mac = header.EthernetAddressFromMulticastIPv6Address(address(to))
+	}
+	frame := append(make([]byte, headers, headers+len(message)), message...)
+	header.Ethernet(frame).Encode(&header.EthernetFields{SrcAddr: guestMAC, DstAddr: mac, Type: header.IPv6ProtocolNumber})
+	header.IPv6(frame[header.EthernetMinimumSize:]).Encode(&header.IPv6Fields{
+		PayloadLength: uint16(len(message)), TransportProtocol: header.ICMPv6ProtocolNumber, HopLimit: hopLimit,
+		SrcAddr: address(from), DstAddr: address(to),
+	})
+	icmp := header.ICMPv6(frame[headers:])
+	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: address(from), Dst: address(to)}))
+	return frame
+}
+
+// ICMPv4Frame is an ICMP message, whose checksum it completes, in an Ethernet frame from the guest.
+func ICMPv4Frame(from, to netip.Addr, message []byte) []byte {
+	icmp := header.ICMPv4(append([]byte(nil), message...))
+	icmp.SetChecksum(0)
+	icmp.SetChecksum(^checksum.Checksum(icmp, 0))
+	return ipv4Frame(address(from), address(to), uint8(header.ICMPv4ProtocolNumber), icmp)
+}
