@@ -82,7 +82,9 @@ func (v *VM) SetPolicy(p egress.Policy) (cut int, err error) {
 	if v.network == nil {
 		return 0, ErrNoNetwork
 	}
-	return v.network.gate.SetPolicy(p)
+	cut, err = v.network.gate.SetPolicy(p)
+	v.network.flows.Recheck()
+	return cut, err
 }
 
 // Explain says what would happen to a connection of the guest's: host is a name or an address. addresses are those to

@@ -180,6 +180,49 @@ func TestPolicyChangesWhileFlowsRun(t *testing.T) {
 	}
 }
 
+// The guest holds its connection open and reads nothing: nat has nothing to do with the connection when the policy changes.
+func TestPolicyCutsFlowsThatNobodyReads(t *testing.T) {
+	w := newWorld(t)
+	ended := make(chan struct{})
+	w.serve(publicServer, func(rw http.ResponseWriter, _ *http.Request) {
+		defer close(ended)
+		for {
+			if _, err := rw.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	v := ownVM(t, w.network(nil))
+	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.113.10/ | sleep 600"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := w.event(t, "the connection", func(e egress.Event) bool { return e.Verdict == egress.VerdictAllow && e.Kind == egress.KindTCP })
+	for last := uint64(0); ; { // until nothing moves any more
+		time.Sleep(300 * time.Millisecond)
+		flows := v.Flows(limited(t))
+		if len(flows) != 1 {
+			t.Fatalf("flows %+v", flows)
+		}
+		if flows[0].Received > 0 && flows[0].Received == last {
+			break
+		}
+		last = flows[0].Received
+	}
+	if cut, err := v.SetPolicy(egress.Policy{Mode: egress.None}); err != nil || cut != 1 {
+		t.Errorf("SetPolicy = %d, %v", cut, err)
+	}
+	w.event(t, "its end", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose && e.Flow == allowed.Flow })
+	<-ended
+	for deadline := time.Now().Add(20 * time.Second); len(v.Flows(limited(t))) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("flows %+v", v.Flows(limited(t)))
+		}
+	}
+	_ = p.Kill(limited(t))
+	_, _ = p.Wait(limited(t))
+}
+
 // signalWriter tells a channel that something was written.
 type signalWriter chan struct{}
 
