@@ -123,7 +123,7 @@ func TestDecisions(t *testing.T) {
 		{"host port, not opened", Policy{}, to(TCP, "192.168.127.254:5433"), ReasonHostPortClosed, "", "--host-port 5433"},
 		{"host port, not opened, open", inMode(Open, Policy{}), to(TCP, "192.168.127.254:22"), ReasonHostPortClosed, "", ""},
 		{"host port, not opened, allow rule", allow("*"), to(TCP, "192.168.127.254:22"), ReasonHostPortClosed, "", ""},
-		{"host, icmp", Policy{}, to(ICMP, "192.168.127.254:0"), ReasonHostPortClosed, "", ""},
+		{"host, icmp", Policy{}, to(ICMP, "192.168.127.254:0"), ReasonHostPortClosed, "", "does not answer echo requests"},
 		{"host port, deny name", denied("host.agentvm.internal"), to(TCP, "192.168.127.254:5432"), ReasonDenyRule, "host.agentvm.internal", ""},
 		{"host port, deny name and port", denied("host.agentvm.internal:5432"), to(TCP, "192.168.127.254:5432"), ReasonDenyRule, "host.agentvm.internal:5432", ""},
 		{"host port, deny address", denied("192.168.127.254"), to(TCP, "192.168.127.254:5432"), ReasonDenyRule, "192.168.127.254", ""},

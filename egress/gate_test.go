@@ -377,7 +377,7 @@ func TestDialResolver(t *testing.T) {
 	}
 	_, err := w.gate.DialResolver(ctx, "unix", resolver.String())
 	denied(t, err, ReasonNotResolver)
-	c, err := w.gate.DialResolver(ctx, "tcp", resolver.String())
+	c, err := w.gate.DialResolver(ctx, "tcp", "[::ffff:127.0.0.53]:53")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,10 +106,16 @@ func (g *Gate) knock(ctx context.Context, to netip.AddrPort) error {
 		_ = reset(c)
 		return nil
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if refused(err) {
 		return nil
 	}
 	return err
+}
+
+// refused says that there was an answer: RST. Windows has a number of its own for it, WSAECONNREFUSED.
+func refused(err error) bool {
+	const windows = syscall.Errno(10061)
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, windows)
 }
 
 // pingFamily is how one version of IP does it.

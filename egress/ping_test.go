@@ -71,6 +71,7 @@ func TestPingByTCP(t *testing.T) {
 	}{
 		{"refused", Policy{}, map[string]error{"203.0.113.1:80": syscall.ECONNREFUSED, "203.0.113.1:443": noAnswer}, true, "203.0.113.1:443 203.0.113.1:80"},
 		{"refused, the other is silent", Policy{}, map[string]error{"203.0.113.1:443": syscall.ECONNREFUSED}, true, "203.0.113.1:443 203.0.113.1:80"},
+		{"refused, on Windows", Policy{}, map[string]error{"203.0.113.1:80": syscall.Errno(10061), "203.0.113.1:443": noAnswer}, true, "203.0.113.1:443 203.0.113.1:80"},
 		{"accepted", Policy{}, map[string]error{"203.0.113.1:80": nil, "203.0.113.1:443": noAnswer}, true, "203.0.113.1:443 203.0.113.1:80"},
 		{"nobody", Policy{}, map[string]error{"203.0.113.1:80": noAnswer, "203.0.113.1:443": noAnswer}, false, "203.0.113.1:443 203.0.113.1:80"},
 		{"one port is denied", Policy{Deny: rules(t, "*:443")}, map[string]error{"203.0.113.1:80": syscall.ECONNREFUSED}, true, "203.0.113.1:80"},
