@@ -14,6 +14,7 @@ import (
 //	                       port opened: allowed                                           mode open       allowlist: by allow rules
 //	                       else: denied
 //
+// "Restricted" are the ranges of restricted.go and the addresses of the host's own interfaces (own.go).
 // Nothing that a rule says is looked at before the first five have passed, so no rule opens the host or the VM's own network.
 var steps = [...]func(*judge) (Decision, bool){
 	(*judge).checkValid, (*judge).checkNone, (*judge).checkHost, (*judge).checkLoopback, (*judge).checkOwn,
