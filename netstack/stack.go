@@ -26,9 +26,9 @@ const (
 	receiveBuffer    = 1 << 20
 	receiveBufferMax = 4 << 20
 
-	// timeWait is short: the guest is one hop away, on a link that neither delays nor duplicates, and each entry costs
-	// memory that a guest can ask for as often as it likes.
-	timeWait = time.Second
+	// timeWait is none: the guest is one hop away, on a link that neither delays nor duplicates, each entry costs memory
+	// that a guest can ask for as often as it likes, and while one is there the guest cannot use its port again.
+	timeWait = 0
 
 	// orphanTimeout is how long a connection that nobody here holds any more may wait for the guest's last words.
 	orphanTimeout = 30 * time.Second
