@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/vm"
 )
 
@@ -46,6 +47,34 @@ func ExampleVM_Run() {
 	// Output:
 	// hello world
 	// timed out: true
+}
+
+// A guest that may reach one server, and what it tried besides.
+func ExampleNetwork() {
+	ctx := context.Background()
+	rule, err := egress.ParseRule("pypi.org:443")
+	if err != nil {
+		log.Fatal(err)
+	}
+	v, err := vm.Start(ctx, vm.Config{Image: "busybox", Network: vm.Network{
+		Policy: egress.Policy{Allow: []egress.Rule{rule}},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer v.Close()
+	r, err := v.Exec(ctx, "wget -q http://203.0.113.1/")
+	if err != nil {
+		log.Fatal(err)
+	}
+	v.Close() // after that all denials are known
+	fmt.Println("exit code", r.ExitCode)
+	for _, d := range v.Denials() {
+		fmt.Println(d.Verdict, vm.EventTarget(d), d.Reason)
+	}
+	// Output:
+	// exit code 1
+	// deny 203.0.113.1:80 not-in-allowlist
 }
 
 func ExampleVM_Shell() {

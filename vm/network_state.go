@@ -96,7 +96,8 @@ func (v *VM) Explain(host string, port uint16, protocol string, addresses ...net
 	return v.network.gate.Explain(host, port, protocol, addresses...)
 }
 
-// Denials are the last denials, at most 256, newest last.
+// Denials are the last denials, at most 256, newest last. They come a moment after the guest was told; after Stop or Close
+// they are complete.
 func (v *VM) Denials() []egress.Event {
 	if v.network == nil {
 		return nil
