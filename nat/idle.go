@@ -19,11 +19,13 @@ type idleTimer struct {
 // ended.
 func (f *flow) watchIdle(limit time.Duration) *idleTimer {
 	t := &idleTimer{flow: f, limit: limit}
-	if limit >= 0 {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.timer = f.nat.config.Clock.AfterFunc(limit, t.check)
+	if limit < 0 {
+		return t
 	}
+	t.mu.Lock()
+	t.timer = f.nat.config.Clock.AfterFunc(limit, t.check)
+	t.mu.Unlock()
+	t.check() // it counts from the last payload, not from now
 	return t
 }
 
