@@ -598,10 +598,7 @@ func TestUDPSendLimit(t *testing.T) {
 
 // TestUDPIPv6: the same with IPv6 in the guest.
 func TestUDPIPv6(t *testing.T) {
-	w := newPacketWorld(t, func(s *settings) {
-		s.guest.DisableIPv6 = false
-		s.guest.Address6, s.guest.Gateway6 = netip.MustParsePrefix("fd5a:94ef:e40c::3/64"), netip.MustParseAddr("fd5a:94ef:e40c::1")
-	})
+	w := newPacketWorld(t, staticIPv6)
 	to := netip.AddrPortFrom(netip.MustParseAddr("2001:db8::7"), w.serveUDPAt("[::1]:0", echoing).Port())
 	conn := w.dialUDP(to)
 	for _, size := range []int{1, 1452, 9000, 65507} {
