@@ -98,8 +98,8 @@ func TestKeepAlive(t *testing.T) {
 		clock.Advance(10 * time.Minute)
 		peer.Expect(t, "a probe", func(s netstacktest.Segment) bool { return s.Seq == h.ack-1 })
 		h.send(netstacktest.Segment{Flags: ack})
-		for h.peer.Next(time.Millisecond) != nil { // the answer has arrived when nothing follows
-		}
+		h.send(netstacktest.Segment{Flags: ack, Seq: h.seq - 1, Payload: []byte{0}}) // old: is answered, after the answer
+		peer.Expect(t, "an answer", func(s netstacktest.Segment) bool { return s.Seq == h.ack })
 	}
 	if got := h.conn.State(); got != "ESTABLISHED" {
 		t.Fatalf("state %s after an idle day with an answering guest", got)
@@ -151,7 +151,7 @@ func TestParallelFlows(t *testing.T) {
 
 // TestPortsAgain: the guest uses the same port for one connection after the other.
 func TestPortsAgain(t *testing.T) {
-	peer, _, conns := newPeer(t, netstack.Config{})
+	peer, n, conns := newPeer(t, netstack.Config{})
 	for i := range uint32(20) {
 		h := handshake(t, peer, conns, 4000, 1000+i*100_000, nil)
 		mustDo(t, h.conn.CloseWrite()) // the gateway closes first: TIME_WAIT is its own
@@ -161,6 +161,7 @@ func TestPortsAgain(t *testing.T) {
 		peer.Expect(t, "last acknowledgement", func(s netstacktest.Segment) bool { return s.Ack == h.seq+1 })
 		wantDone(t, h.conn)
 		h.conn.Close()
+		eventually(t, "the endpoint is gone", func() bool { return netstack.EndpointCount(n) == 0 })
 	}
 }
 
