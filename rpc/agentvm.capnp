@@ -38,6 +38,142 @@ interface Supervisor {
 
   reportDeny @7 (lines :List(Text)) -> (failure :Failure);
   # Appends lines about refused connections to /run/agentvm/denials, for programs in the VM to read. The file is capped.
+
+  openLocalTcp @8 (host :Text, port :UInt16, toClient :Sink) -> (toGuest :Sink, failure :Failure);
+  # Connects to a server inside the VM: host is 127.0.0.1, ::1, or localhost (or empty) for whichever of both answers.
+}
+
+interface Sink {
+  # One direction of a byte stream, served by whoever receives it. `send` and `end` are called in the order of the stream.
+  # A send is answered when its bytes have been taken; the sender leaves at most 8 sends of at most 256 KiB unanswered.
+  # Dropping the capability without `end` means that the stream broke off.
+
+  send @0 (data :Data) -> (failure :Failure);
+
+  end @1 () -> (failure :Failure);
+  # Nothing follows. Answered when the receiver has done what it does with the stream; its failure is the stream's.
+
+  abort @2 (failure :Failure) -> ();
+  # Nothing follows, and the stream is not complete.
+}
+
+interface NetworkProxy {
+  # Served by the host: what programs of the VM may reach through it.
+
+  connect @0 (target :ProxyTarget, toClient :Sink) -> (toServer :Sink, denied :Failure);
+}
+
+struct ProxyTarget {
+  union {
+    socket @0 :Text;      # UnixSocket.id
+    tcp @1 :TcpTarget;
+  }
+}
+
+struct TcpTarget {
+  host @0 :Text;
+  port @1 :UInt16;
+}
+
+interface Files {
+  # The VM's files, as root sees them: the bootstrap capability of the console port agentvm.bulk. Paths are absolute and,
+  # like names, any bytes but NUL. The last name of a path is not followed when it is a symbolic link, unless it says so.
+
+  stat @0 (path :Data, follow :Bool) -> (info :FileInfo, failure :Failure);
+
+  list @1 (path :Data, max :UInt32) -> (entries :List(FileInfo), more :Directory, failure :Failure);
+  # At most `max` entries in no order (0: as many as fit a message), and where there are more of them, what has these.
+
+  open @2 (path :Data, options :OpenOptions) -> (file :File, info :FileInfo, failure :Failure);
+  # Opens a regular file; follows links unless the write is atomic.
+
+  remove @3 (path :Data, recursive :Bool) -> (failure :Failure);
+
+  makeDir @4 (path :Data, mode :UInt32, parents :Bool) -> (failure :Failure);
+  # With `parents` also what leads there, and it is no failure when it exists.
+
+  rename @5 (from :Data, to :Data) -> (failure :Failure);
+
+  symlink @6 (target :Data, path :Data) -> (failure :Failure);
+
+  chmod @7 (path :Data, mode :UInt32) -> (failure :Failure);
+  # Follows links.
+
+  chown @8 (path :Data, uid :UInt32, gid :UInt32, follow :Bool) -> (failure :Failure);
+  # 0xffffffff leaves one as it is.
+
+  pack @9 (paths :List(Data), options :PackOptions, sink :Sink) -> (summary :Summary, failure :Failure);
+  # Sends a tar archive (PAX) of the paths and what is below them. Returns after the sink's end.
+
+  unpack @10 (dir :Data, options :UnpackOptions) -> (sink :Sink, failure :Failure);
+  # The sink takes a tar archive. Its `end` is answered when all is in place.
+}
+
+interface Directory {
+  next @0 (max :UInt32) -> (entries :List(FileInfo), end :Bool, failure :Failure);
+}
+
+interface File {
+  # An open file. Dropping the capability closes it; what was written atomically and not committed is removed.
+
+  read @0 (offset :UInt64, count :UInt32) -> (data :Data, end :Bool, failure :Failure);
+  # At most 256 KiB. `end` says that the file ends after `data`.
+
+  write @1 (offset :UInt64, data :Data) -> (failure :Failure);
+
+  truncate @2 (size :UInt64) -> (failure :Failure);
+
+  stat @3 () -> (info :FileInfo, failure :Failure);
+
+  commit @4 () -> (failure :Failure);
+  # Has the disk keep what was written; then, when the write is atomic, gives the file its name. After that all other calls fail.
+}
+
+struct FileInfo {
+  name @0 :Data;          # last name of the path
+  mode @1 :UInt32;        # st_mode of Linux, with the type
+  size @2 :UInt64;
+  modified @3 :Time;
+  uid @4 :UInt32;
+  gid @5 :UInt32;
+  links @6 :UInt32;
+  inode @7 :UInt64;
+  target @8 :Data;        # of a symbolic link
+}
+
+struct OpenOptions {
+  read @0 :Bool;
+  write @1 :Bool;
+  create @2 :Bool;
+  exclusive @3 :Bool;     # with create: it must not exist
+  truncate @4 :Bool;
+  atomic @5 :Bool;        # write to a new file that takes the path's place at commit; implies write and create
+  mode @6 :UInt32;        # permissions of a file that is created; an atomic write that replaces a regular file keeps its
+                          # permissions and owner where this is 0
+}
+
+struct PackOptions {
+  dir @0 :Data;           # paths are relative to it and named so; empty: paths are absolute, and named by their last name
+  followPaths @1 :Bool;   # where a path itself is a symbolic link, pack what it leads to
+  oneFileSystem @2 :Bool; # leave out what is mounted below
+}
+
+struct UnpackOptions {
+  setOwner @0 :Bool;      # everything belongs to uid and gid, whatever the archive says
+  uid @1 :UInt32;
+  gid @2 :UInt32;
+}
+
+struct Summary {
+  entries @0 :UInt64;
+  bytes @1 :UInt64;       # of file contents
+  warnings @2 :List(Text); # what was left out or changed meanwhile; the first 16
+}
+
+struct UnixSocket {
+  path @0 :Text;          # in the VM, absolute; replaced when it exists as a socket
+  id @1 :Text;            # for NetworkProxy.connect
+  mode @2 :UInt32;        # permissions; 0: 0666
 }
 
 interface Process {
@@ -103,6 +239,9 @@ struct StartParams {
   noNewPrivileges @4 :Bool;
   log @5 :LogSink;        # may be null
   network @6 :NetworkParams; # null: leave the network card alone
+  caCertificate @7 :Data; # PEM, appended to the image's bundles of trusted certificates; empty: leave them alone
+  unixSockets @8 :List(UnixSocket);
+  proxy @9 :NetworkProxy; # where unixSockets lead; may be null without them
 }
 
 struct NetworkParams {

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"capnproto.org/go/capnp/v3"
-
 	"agentvm/rpc/wire"
 )
 
@@ -30,18 +28,11 @@ type Client struct {
 // version gives a *VersionError.
 func Dial(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (*Client, error) {
 	cfg = cfg.withDefaults()
-	rest, err := greet(ctx, conn, cfg.HelloInterval)
+	established, boot, err := connect(ctx, conn, cfg.HelloInterval)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("hello to the guest: %w", err), conn.Close())
+		return nil, err
 	}
-	c := &Client{cfg: cfg, conn: startConn(rest, conn, conn, capnp.Client{})}
-	boot, err := c.conn.bootstrap(ctx)
-	if err != nil {
-		c.conn.close()
-		return nil, fmt.Errorf("first call to the guest: %w", err)
-	}
-	c.supervisor = wire.Supervisor(boot)
-	return c, nil
+	return &Client{cfg: cfg, conn: established, supervisor: wire.Supervisor(boot)}, nil
 }
 
 func (cfg ClientConfig) withDefaults() ClientConfig {
@@ -226,8 +217,10 @@ func (c *Client) Shutdown(ctx context.Context) error {
 }
 
 // fault says what a call was for whose failure is not the guest's answer but the connection's or the context's.
-func (c *Client) fault(what string, err error) error {
-	if c.conn.ctx.Err() != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+func (c *Client) fault(what string, err error) error { return c.conn.fault(what, err) }
+
+func (c *conn) fault(what string, err error) error {
+	if c.ctx.Err() != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		err = ErrClosed
 	}
 	return fmt.Errorf("%s: %w", what, err)

@@ -23,6 +23,8 @@ type Handler interface {
 	Sockets(*SocketQuery) ([]Socket, error)
 	// ReportDenials makes lines about refused connections readable in the guest. It must not block for long.
 	ReportDenials(lines []string) error
+	// OpenLocalTCP connects to a server on the guest's loopback; host is an address, "localhost" or empty.
+	OpenLocalTCP(ctx context.Context, host string, port uint16) (Stream, error)
 	// Shutdown powers off; it returns only when it cannot.
 	Shutdown() error
 }

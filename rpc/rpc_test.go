@@ -54,8 +54,11 @@ func (e *echo) Sockets(*SocketQuery) ([]Socket, error) {
 	return []Socket{{Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:80"), State: SocketListen, PID: 7, Process: "httpd"}}, nil
 }
 func (e *echo) ReportDenials([]string) error { return nil }
-func (e *echo) SetClock(t time.Time) error   { e.clock = t; return nil }
-func (e *echo) Shutdown() error              { return syscall.EPERM }
+func (e *echo) OpenLocalTCP(context.Context, string, uint16) (Stream, error) {
+	return nil, syscall.ECONNREFUSED
+}
+func (e *echo) SetClock(t time.Time) error { e.clock = t; return nil }
+func (e *echo) Shutdown() error            { return syscall.EPERM }
 
 // forever is a Program that ends only when it is dropped.
 type forever struct{ released chan struct{} }

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -185,4 +186,9 @@ func readRequest(w wire.ExecParams) (q Request, err error) {
 	q.Stdin = newInput(w.Stdin())
 	q.Hold = time.Duration(w.HoldMillis()) * time.Millisecond
 	return q, nil
+}
+
+// OpenLocalTcp is spelled as the schema's generator does.
+func (s *supervisor) OpenLocalTcp(ctx context.Context, call wire.Supervisor_openLocalTcp) error { //nolint:revive
+	return errors.ErrUnsupported
 }

@@ -23,6 +23,12 @@ type StartParams struct {
 	NoNewPrivileges bool // set-user-ID bits have no effect in the guest
 	// Network has the guest configure its network card before Start returns; nil: it is left alone.
 	Network *NetworkParams
+	// CACertificate, in PEM, is appended to the image's bundles of trusted certificates; empty: they are left alone.
+	CACertificate []byte
+	// UnixSockets are made in the guest; each connection to one is passed to Connect with its ID. An error of Connect
+	// closes the guest's connection; the guest's programs do not see why.
+	UnixSockets []UnixSocket
+	Connect     Connector
 }
 
 // NetworkParams tells the guest how to configure its network card: by DHCP, and IPv6 by router advertisements.

@@ -8,6 +8,7 @@ import (
 	server "capnproto.org/go/capnp/v3/server"
 	context "context"
 	math "math"
+	strconv "strconv"
 )
 
 type Supervisor capnp.Client
@@ -175,6 +176,26 @@ func (c Supervisor) ReportDeny(ctx context.Context, params func(Supervisor_repor
 
 }
 
+func (c Supervisor) OpenLocalTcp(ctx context.Context, params func(Supervisor_openLocalTcp_Params) error) (Supervisor_openLocalTcp_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      8,
+			InterfaceName: "agentvm.capnp:Supervisor",
+			MethodName:    "openLocalTcp",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_openLocalTcp_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Supervisor_openLocalTcp_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Supervisor) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -263,6 +284,8 @@ type Supervisor_Server interface {
 	Sockets(context.Context, Supervisor_sockets) error
 
 	ReportDeny(context.Context, Supervisor_reportDeny) error
+
+	OpenLocalTcp(context.Context, Supervisor_openLocalTcp) error
 }
 
 // Supervisor_NewServer creates a new Server from an implementation of Supervisor_Server.
@@ -281,7 +304,7 @@ func Supervisor_ServerToClient(s Supervisor_Server) Supervisor {
 // This can be used to create a more complicated Server.
 func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 8)
+		methods = make([]server.Method, 0, 9)
 	}
 
 	methods = append(methods, server.Method{
@@ -377,6 +400,18 @@ func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.M
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.ReportDeny(ctx, Supervisor_reportDeny{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      8,
+			InterfaceName: "agentvm.capnp:Supervisor",
+			MethodName:    "openLocalTcp",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.OpenLocalTcp(ctx, Supervisor_openLocalTcp{call})
 		},
 	})
 
@@ -517,6 +552,23 @@ func (c Supervisor_reportDeny) Args() Supervisor_reportDeny_Params {
 func (c Supervisor_reportDeny) AllocResults() (Supervisor_reportDeny_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
 	return Supervisor_reportDeny_Results(r), err
+}
+
+// Supervisor_openLocalTcp holds the state for a server call to Supervisor.openLocalTcp.
+// See server.Call for documentation.
+type Supervisor_openLocalTcp struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Supervisor_openLocalTcp) Args() Supervisor_openLocalTcp_Params {
+	return Supervisor_openLocalTcp_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Supervisor_openLocalTcp) AllocResults() (Supervisor_openLocalTcp_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_openLocalTcp_Results(r), err
 }
 
 // Supervisor_List is a list of Supervisor.
@@ -1995,6 +2047,6502 @@ func (f Supervisor_reportDeny_Results_Future) Struct() (Supervisor_reportDeny_Re
 }
 func (p Supervisor_reportDeny_Results_Future) Failure() Failure_Future {
 	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Supervisor_openLocalTcp_Params capnp.Struct
+
+// Supervisor_openLocalTcp_Params_TypeID is the unique identifier for the type Supervisor_openLocalTcp_Params.
+const Supervisor_openLocalTcp_Params_TypeID = 0xb1a92fc6d3519e26
+
+func NewSupervisor_openLocalTcp_Params(s *capnp.Segment) (Supervisor_openLocalTcp_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Supervisor_openLocalTcp_Params(st), err
+}
+
+func NewRootSupervisor_openLocalTcp_Params(s *capnp.Segment) (Supervisor_openLocalTcp_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Supervisor_openLocalTcp_Params(st), err
+}
+
+func ReadRootSupervisor_openLocalTcp_Params(msg *capnp.Message) (Supervisor_openLocalTcp_Params, error) {
+	root, err := msg.Root()
+	return Supervisor_openLocalTcp_Params(root.Struct()), err
+}
+
+func (s Supervisor_openLocalTcp_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_openLocalTcp_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_openLocalTcp_Params {
+	return Supervisor_openLocalTcp_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_openLocalTcp_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_openLocalTcp_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_openLocalTcp_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_openLocalTcp_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_openLocalTcp_Params) Host() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Supervisor_openLocalTcp_Params) HasHost() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_openLocalTcp_Params) HostBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Supervisor_openLocalTcp_Params) SetHost(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Supervisor_openLocalTcp_Params) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s Supervisor_openLocalTcp_Params) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+func (s Supervisor_openLocalTcp_Params) ToClient() Sink {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Sink(p.Interface().Client())
+}
+
+func (s Supervisor_openLocalTcp_Params) HasToClient() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Supervisor_openLocalTcp_Params) SetToClient(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+// Supervisor_openLocalTcp_Params_List is a list of Supervisor_openLocalTcp_Params.
+type Supervisor_openLocalTcp_Params_List = capnp.StructList[Supervisor_openLocalTcp_Params]
+
+// NewSupervisor_openLocalTcp_Params creates a new list of Supervisor_openLocalTcp_Params.
+func NewSupervisor_openLocalTcp_Params_List(s *capnp.Segment, sz int32) (Supervisor_openLocalTcp_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Supervisor_openLocalTcp_Params](l), err
+}
+
+// Supervisor_openLocalTcp_Params_Future is a wrapper for a Supervisor_openLocalTcp_Params promised by a client call.
+type Supervisor_openLocalTcp_Params_Future struct{ *capnp.Future }
+
+func (f Supervisor_openLocalTcp_Params_Future) Struct() (Supervisor_openLocalTcp_Params, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_openLocalTcp_Params(p.Struct()), err
+}
+func (p Supervisor_openLocalTcp_Params_Future) ToClient() Sink {
+	return Sink(p.Future.Field(1, nil).Client())
+}
+
+type Supervisor_openLocalTcp_Results capnp.Struct
+
+// Supervisor_openLocalTcp_Results_TypeID is the unique identifier for the type Supervisor_openLocalTcp_Results.
+const Supervisor_openLocalTcp_Results_TypeID = 0x8fc77688c284f5b1
+
+func NewSupervisor_openLocalTcp_Results(s *capnp.Segment) (Supervisor_openLocalTcp_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_openLocalTcp_Results(st), err
+}
+
+func NewRootSupervisor_openLocalTcp_Results(s *capnp.Segment) (Supervisor_openLocalTcp_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_openLocalTcp_Results(st), err
+}
+
+func ReadRootSupervisor_openLocalTcp_Results(msg *capnp.Message) (Supervisor_openLocalTcp_Results, error) {
+	root, err := msg.Root()
+	return Supervisor_openLocalTcp_Results(root.Struct()), err
+}
+
+func (s Supervisor_openLocalTcp_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_openLocalTcp_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_openLocalTcp_Results {
+	return Supervisor_openLocalTcp_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_openLocalTcp_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_openLocalTcp_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_openLocalTcp_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_openLocalTcp_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_openLocalTcp_Results) ToGuest() Sink {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Sink(p.Interface().Client())
+}
+
+func (s Supervisor_openLocalTcp_Results) HasToGuest() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_openLocalTcp_Results) SetToGuest(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Supervisor_openLocalTcp_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Supervisor_openLocalTcp_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Supervisor_openLocalTcp_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Supervisor_openLocalTcp_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_openLocalTcp_Results_List is a list of Supervisor_openLocalTcp_Results.
+type Supervisor_openLocalTcp_Results_List = capnp.StructList[Supervisor_openLocalTcp_Results]
+
+// NewSupervisor_openLocalTcp_Results creates a new list of Supervisor_openLocalTcp_Results.
+func NewSupervisor_openLocalTcp_Results_List(s *capnp.Segment, sz int32) (Supervisor_openLocalTcp_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Supervisor_openLocalTcp_Results](l), err
+}
+
+// Supervisor_openLocalTcp_Results_Future is a wrapper for a Supervisor_openLocalTcp_Results promised by a client call.
+type Supervisor_openLocalTcp_Results_Future struct{ *capnp.Future }
+
+func (f Supervisor_openLocalTcp_Results_Future) Struct() (Supervisor_openLocalTcp_Results, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_openLocalTcp_Results(p.Struct()), err
+}
+func (p Supervisor_openLocalTcp_Results_Future) ToGuest() Sink {
+	return Sink(p.Future.Field(0, nil).Client())
+}
+
+func (p Supervisor_openLocalTcp_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Sink capnp.Client
+
+// Sink_TypeID is the unique identifier for the type Sink.
+const Sink_TypeID = 0x8851004f116a44b3
+
+func (c Sink) Send(ctx context.Context, params func(Sink_send_Params) error) (Sink_send_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x8851004f116a44b3,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Sink",
+			MethodName:    "send",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Sink_send_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Sink_send_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Sink) End(ctx context.Context, params func(Sink_end_Params) error) (Sink_end_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x8851004f116a44b3,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Sink",
+			MethodName:    "end",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Sink_end_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Sink_end_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Sink) Abort(ctx context.Context, params func(Sink_abort_Params) error) (Sink_abort_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x8851004f116a44b3,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:Sink",
+			MethodName:    "abort",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Sink_abort_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Sink_abort_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Sink) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Sink) String() string {
+	return "Sink(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Sink) AddRef() Sink {
+	return Sink(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Sink) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Sink) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Sink) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Sink) DecodeFromPtr(p capnp.Ptr) Sink {
+	return Sink(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Sink) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Sink) IsSame(other Sink) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Sink) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Sink) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Sink_Server is a Sink with a local implementation.
+type Sink_Server interface {
+	Send(context.Context, Sink_send) error
+
+	End(context.Context, Sink_end) error
+
+	Abort(context.Context, Sink_abort) error
+}
+
+// Sink_NewServer creates a new Server from an implementation of Sink_Server.
+func Sink_NewServer(s Sink_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Sink_Methods(nil, s), s, c)
+}
+
+// Sink_ServerToClient creates a new Client from an implementation of Sink_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Sink_ServerToClient(s Sink_Server) Sink {
+	return Sink(capnp.NewClient(Sink_NewServer(s)))
+}
+
+// Sink_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Sink_Methods(methods []server.Method, s Sink_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 3)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x8851004f116a44b3,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Sink",
+			MethodName:    "send",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Send(ctx, Sink_send{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x8851004f116a44b3,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Sink",
+			MethodName:    "end",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.End(ctx, Sink_end{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x8851004f116a44b3,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:Sink",
+			MethodName:    "abort",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Abort(ctx, Sink_abort{call})
+		},
+	})
+
+	return methods
+}
+
+// Sink_send holds the state for a server call to Sink.send.
+// See server.Call for documentation.
+type Sink_send struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Sink_send) Args() Sink_send_Params {
+	return Sink_send_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Sink_send) AllocResults() (Sink_send_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_send_Results(r), err
+}
+
+// Sink_end holds the state for a server call to Sink.end.
+// See server.Call for documentation.
+type Sink_end struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Sink_end) Args() Sink_end_Params {
+	return Sink_end_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Sink_end) AllocResults() (Sink_end_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_end_Results(r), err
+}
+
+// Sink_abort holds the state for a server call to Sink.abort.
+// See server.Call for documentation.
+type Sink_abort struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Sink_abort) Args() Sink_abort_Params {
+	return Sink_abort_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Sink_abort) AllocResults() (Sink_abort_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Sink_abort_Results(r), err
+}
+
+// Sink_List is a list of Sink.
+type Sink_List = capnp.CapList[Sink]
+
+// NewSink_List creates a new list of Sink.
+func NewSink_List(s *capnp.Segment, sz int32) (Sink_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Sink](l), err
+}
+
+type Sink_send_Params capnp.Struct
+
+// Sink_send_Params_TypeID is the unique identifier for the type Sink_send_Params.
+const Sink_send_Params_TypeID = 0x88e452e76af793cc
+
+func NewSink_send_Params(s *capnp.Segment) (Sink_send_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_send_Params(st), err
+}
+
+func NewRootSink_send_Params(s *capnp.Segment) (Sink_send_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_send_Params(st), err
+}
+
+func ReadRootSink_send_Params(msg *capnp.Message) (Sink_send_Params, error) {
+	root, err := msg.Root()
+	return Sink_send_Params(root.Struct()), err
+}
+
+func (s Sink_send_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Sink_send_Params) DecodeFromPtr(p capnp.Ptr) Sink_send_Params {
+	return Sink_send_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Sink_send_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Sink_send_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Sink_send_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Sink_send_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Sink_send_Params) Data() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Sink_send_Params) HasData() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Sink_send_Params) SetData(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+// Sink_send_Params_List is a list of Sink_send_Params.
+type Sink_send_Params_List = capnp.StructList[Sink_send_Params]
+
+// NewSink_send_Params creates a new list of Sink_send_Params.
+func NewSink_send_Params_List(s *capnp.Segment, sz int32) (Sink_send_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Sink_send_Params](l), err
+}
+
+// Sink_send_Params_Future is a wrapper for a Sink_send_Params promised by a client call.
+type Sink_send_Params_Future struct{ *capnp.Future }
+
+func (f Sink_send_Params_Future) Struct() (Sink_send_Params, error) {
+	p, err := f.Future.Ptr()
+	return Sink_send_Params(p.Struct()), err
+}
+
+type Sink_send_Results capnp.Struct
+
+// Sink_send_Results_TypeID is the unique identifier for the type Sink_send_Results.
+const Sink_send_Results_TypeID = 0xdf7329f7824f1740
+
+func NewSink_send_Results(s *capnp.Segment) (Sink_send_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_send_Results(st), err
+}
+
+func NewRootSink_send_Results(s *capnp.Segment) (Sink_send_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_send_Results(st), err
+}
+
+func ReadRootSink_send_Results(msg *capnp.Message) (Sink_send_Results, error) {
+	root, err := msg.Root()
+	return Sink_send_Results(root.Struct()), err
+}
+
+func (s Sink_send_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Sink_send_Results) DecodeFromPtr(p capnp.Ptr) Sink_send_Results {
+	return Sink_send_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Sink_send_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Sink_send_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Sink_send_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Sink_send_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Sink_send_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Sink_send_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Sink_send_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Sink_send_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Sink_send_Results_List is a list of Sink_send_Results.
+type Sink_send_Results_List = capnp.StructList[Sink_send_Results]
+
+// NewSink_send_Results creates a new list of Sink_send_Results.
+func NewSink_send_Results_List(s *capnp.Segment, sz int32) (Sink_send_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Sink_send_Results](l), err
+}
+
+// Sink_send_Results_Future is a wrapper for a Sink_send_Results promised by a client call.
+type Sink_send_Results_Future struct{ *capnp.Future }
+
+func (f Sink_send_Results_Future) Struct() (Sink_send_Results, error) {
+	p, err := f.Future.Ptr()
+	return Sink_send_Results(p.Struct()), err
+}
+func (p Sink_send_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Sink_end_Params capnp.Struct
+
+// Sink_end_Params_TypeID is the unique identifier for the type Sink_end_Params.
+const Sink_end_Params_TypeID = 0xb5e4b24d6b3c05a8
+
+func NewSink_end_Params(s *capnp.Segment) (Sink_end_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Sink_end_Params(st), err
+}
+
+func NewRootSink_end_Params(s *capnp.Segment) (Sink_end_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Sink_end_Params(st), err
+}
+
+func ReadRootSink_end_Params(msg *capnp.Message) (Sink_end_Params, error) {
+	root, err := msg.Root()
+	return Sink_end_Params(root.Struct()), err
+}
+
+func (s Sink_end_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Sink_end_Params) DecodeFromPtr(p capnp.Ptr) Sink_end_Params {
+	return Sink_end_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Sink_end_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Sink_end_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Sink_end_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Sink_end_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Sink_end_Params_List is a list of Sink_end_Params.
+type Sink_end_Params_List = capnp.StructList[Sink_end_Params]
+
+// NewSink_end_Params creates a new list of Sink_end_Params.
+func NewSink_end_Params_List(s *capnp.Segment, sz int32) (Sink_end_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Sink_end_Params](l), err
+}
+
+// Sink_end_Params_Future is a wrapper for a Sink_end_Params promised by a client call.
+type Sink_end_Params_Future struct{ *capnp.Future }
+
+func (f Sink_end_Params_Future) Struct() (Sink_end_Params, error) {
+	p, err := f.Future.Ptr()
+	return Sink_end_Params(p.Struct()), err
+}
+
+type Sink_end_Results capnp.Struct
+
+// Sink_end_Results_TypeID is the unique identifier for the type Sink_end_Results.
+const Sink_end_Results_TypeID = 0x8496324e7996d44d
+
+func NewSink_end_Results(s *capnp.Segment) (Sink_end_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_end_Results(st), err
+}
+
+func NewRootSink_end_Results(s *capnp.Segment) (Sink_end_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_end_Results(st), err
+}
+
+func ReadRootSink_end_Results(msg *capnp.Message) (Sink_end_Results, error) {
+	root, err := msg.Root()
+	return Sink_end_Results(root.Struct()), err
+}
+
+func (s Sink_end_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Sink_end_Results) DecodeFromPtr(p capnp.Ptr) Sink_end_Results {
+	return Sink_end_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Sink_end_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Sink_end_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Sink_end_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Sink_end_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Sink_end_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Sink_end_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Sink_end_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Sink_end_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Sink_end_Results_List is a list of Sink_end_Results.
+type Sink_end_Results_List = capnp.StructList[Sink_end_Results]
+
+// NewSink_end_Results creates a new list of Sink_end_Results.
+func NewSink_end_Results_List(s *capnp.Segment, sz int32) (Sink_end_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Sink_end_Results](l), err
+}
+
+// Sink_end_Results_Future is a wrapper for a Sink_end_Results promised by a client call.
+type Sink_end_Results_Future struct{ *capnp.Future }
+
+func (f Sink_end_Results_Future) Struct() (Sink_end_Results, error) {
+	p, err := f.Future.Ptr()
+	return Sink_end_Results(p.Struct()), err
+}
+func (p Sink_end_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Sink_abort_Params capnp.Struct
+
+// Sink_abort_Params_TypeID is the unique identifier for the type Sink_abort_Params.
+const Sink_abort_Params_TypeID = 0x9df28689381f7e29
+
+func NewSink_abort_Params(s *capnp.Segment) (Sink_abort_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_abort_Params(st), err
+}
+
+func NewRootSink_abort_Params(s *capnp.Segment) (Sink_abort_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Sink_abort_Params(st), err
+}
+
+func ReadRootSink_abort_Params(msg *capnp.Message) (Sink_abort_Params, error) {
+	root, err := msg.Root()
+	return Sink_abort_Params(root.Struct()), err
+}
+
+func (s Sink_abort_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Sink_abort_Params) DecodeFromPtr(p capnp.Ptr) Sink_abort_Params {
+	return Sink_abort_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Sink_abort_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Sink_abort_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Sink_abort_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Sink_abort_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Sink_abort_Params) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Sink_abort_Params) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Sink_abort_Params) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Sink_abort_Params) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Sink_abort_Params_List is a list of Sink_abort_Params.
+type Sink_abort_Params_List = capnp.StructList[Sink_abort_Params]
+
+// NewSink_abort_Params creates a new list of Sink_abort_Params.
+func NewSink_abort_Params_List(s *capnp.Segment, sz int32) (Sink_abort_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Sink_abort_Params](l), err
+}
+
+// Sink_abort_Params_Future is a wrapper for a Sink_abort_Params promised by a client call.
+type Sink_abort_Params_Future struct{ *capnp.Future }
+
+func (f Sink_abort_Params_Future) Struct() (Sink_abort_Params, error) {
+	p, err := f.Future.Ptr()
+	return Sink_abort_Params(p.Struct()), err
+}
+func (p Sink_abort_Params_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Sink_abort_Results capnp.Struct
+
+// Sink_abort_Results_TypeID is the unique identifier for the type Sink_abort_Results.
+const Sink_abort_Results_TypeID = 0x9933eaf0644803d5
+
+func NewSink_abort_Results(s *capnp.Segment) (Sink_abort_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Sink_abort_Results(st), err
+}
+
+func NewRootSink_abort_Results(s *capnp.Segment) (Sink_abort_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Sink_abort_Results(st), err
+}
+
+func ReadRootSink_abort_Results(msg *capnp.Message) (Sink_abort_Results, error) {
+	root, err := msg.Root()
+	return Sink_abort_Results(root.Struct()), err
+}
+
+func (s Sink_abort_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Sink_abort_Results) DecodeFromPtr(p capnp.Ptr) Sink_abort_Results {
+	return Sink_abort_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Sink_abort_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Sink_abort_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Sink_abort_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Sink_abort_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Sink_abort_Results_List is a list of Sink_abort_Results.
+type Sink_abort_Results_List = capnp.StructList[Sink_abort_Results]
+
+// NewSink_abort_Results creates a new list of Sink_abort_Results.
+func NewSink_abort_Results_List(s *capnp.Segment, sz int32) (Sink_abort_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Sink_abort_Results](l), err
+}
+
+// Sink_abort_Results_Future is a wrapper for a Sink_abort_Results promised by a client call.
+type Sink_abort_Results_Future struct{ *capnp.Future }
+
+func (f Sink_abort_Results_Future) Struct() (Sink_abort_Results, error) {
+	p, err := f.Future.Ptr()
+	return Sink_abort_Results(p.Struct()), err
+}
+
+type NetworkProxy capnp.Client
+
+// NetworkProxy_TypeID is the unique identifier for the type NetworkProxy.
+const NetworkProxy_TypeID = 0x80db89b5a491f284
+
+func (c NetworkProxy) Connect(ctx context.Context, params func(NetworkProxy_connect_Params) error) (NetworkProxy_connect_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x80db89b5a491f284,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:NetworkProxy",
+			MethodName:    "connect",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(NetworkProxy_connect_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return NetworkProxy_connect_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c NetworkProxy) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c NetworkProxy) String() string {
+	return "NetworkProxy(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c NetworkProxy) AddRef() NetworkProxy {
+	return NetworkProxy(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c NetworkProxy) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c NetworkProxy) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c NetworkProxy) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (NetworkProxy) DecodeFromPtr(p capnp.Ptr) NetworkProxy {
+	return NetworkProxy(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c NetworkProxy) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c NetworkProxy) IsSame(other NetworkProxy) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c NetworkProxy) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c NetworkProxy) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A NetworkProxy_Server is a NetworkProxy with a local implementation.
+type NetworkProxy_Server interface {
+	Connect(context.Context, NetworkProxy_connect) error
+}
+
+// NetworkProxy_NewServer creates a new Server from an implementation of NetworkProxy_Server.
+func NetworkProxy_NewServer(s NetworkProxy_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(NetworkProxy_Methods(nil, s), s, c)
+}
+
+// NetworkProxy_ServerToClient creates a new Client from an implementation of NetworkProxy_Server.
+// The caller is responsible for calling Release on the returned Client.
+func NetworkProxy_ServerToClient(s NetworkProxy_Server) NetworkProxy {
+	return NetworkProxy(capnp.NewClient(NetworkProxy_NewServer(s)))
+}
+
+// NetworkProxy_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func NetworkProxy_Methods(methods []server.Method, s NetworkProxy_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 1)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x80db89b5a491f284,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:NetworkProxy",
+			MethodName:    "connect",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Connect(ctx, NetworkProxy_connect{call})
+		},
+	})
+
+	return methods
+}
+
+// NetworkProxy_connect holds the state for a server call to NetworkProxy.connect.
+// See server.Call for documentation.
+type NetworkProxy_connect struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c NetworkProxy_connect) Args() NetworkProxy_connect_Params {
+	return NetworkProxy_connect_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c NetworkProxy_connect) AllocResults() (NetworkProxy_connect_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return NetworkProxy_connect_Results(r), err
+}
+
+// NetworkProxy_List is a list of NetworkProxy.
+type NetworkProxy_List = capnp.CapList[NetworkProxy]
+
+// NewNetworkProxy_List creates a new list of NetworkProxy.
+func NewNetworkProxy_List(s *capnp.Segment, sz int32) (NetworkProxy_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[NetworkProxy](l), err
+}
+
+type NetworkProxy_connect_Params capnp.Struct
+
+// NetworkProxy_connect_Params_TypeID is the unique identifier for the type NetworkProxy_connect_Params.
+const NetworkProxy_connect_Params_TypeID = 0xb72d0a519bb01053
+
+func NewNetworkProxy_connect_Params(s *capnp.Segment) (NetworkProxy_connect_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return NetworkProxy_connect_Params(st), err
+}
+
+func NewRootNetworkProxy_connect_Params(s *capnp.Segment) (NetworkProxy_connect_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return NetworkProxy_connect_Params(st), err
+}
+
+func ReadRootNetworkProxy_connect_Params(msg *capnp.Message) (NetworkProxy_connect_Params, error) {
+	root, err := msg.Root()
+	return NetworkProxy_connect_Params(root.Struct()), err
+}
+
+func (s NetworkProxy_connect_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (NetworkProxy_connect_Params) DecodeFromPtr(p capnp.Ptr) NetworkProxy_connect_Params {
+	return NetworkProxy_connect_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s NetworkProxy_connect_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s NetworkProxy_connect_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s NetworkProxy_connect_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s NetworkProxy_connect_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s NetworkProxy_connect_Params) Target() (ProxyTarget, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return ProxyTarget(p.Struct()), err
+}
+
+func (s NetworkProxy_connect_Params) HasTarget() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s NetworkProxy_connect_Params) SetTarget(v ProxyTarget) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewTarget sets the target field to a newly
+// allocated ProxyTarget struct, preferring placement in s's segment.
+func (s NetworkProxy_connect_Params) NewTarget() (ProxyTarget, error) {
+	ss, err := NewProxyTarget(capnp.Struct(s).Segment())
+	if err != nil {
+		return ProxyTarget{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s NetworkProxy_connect_Params) ToClient() Sink {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Sink(p.Interface().Client())
+}
+
+func (s NetworkProxy_connect_Params) HasToClient() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s NetworkProxy_connect_Params) SetToClient(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+// NetworkProxy_connect_Params_List is a list of NetworkProxy_connect_Params.
+type NetworkProxy_connect_Params_List = capnp.StructList[NetworkProxy_connect_Params]
+
+// NewNetworkProxy_connect_Params creates a new list of NetworkProxy_connect_Params.
+func NewNetworkProxy_connect_Params_List(s *capnp.Segment, sz int32) (NetworkProxy_connect_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[NetworkProxy_connect_Params](l), err
+}
+
+// NetworkProxy_connect_Params_Future is a wrapper for a NetworkProxy_connect_Params promised by a client call.
+type NetworkProxy_connect_Params_Future struct{ *capnp.Future }
+
+func (f NetworkProxy_connect_Params_Future) Struct() (NetworkProxy_connect_Params, error) {
+	p, err := f.Future.Ptr()
+	return NetworkProxy_connect_Params(p.Struct()), err
+}
+func (p NetworkProxy_connect_Params_Future) Target() ProxyTarget_Future {
+	return ProxyTarget_Future{Future: p.Future.Field(0, nil)}
+}
+func (p NetworkProxy_connect_Params_Future) ToClient() Sink {
+	return Sink(p.Future.Field(1, nil).Client())
+}
+
+type NetworkProxy_connect_Results capnp.Struct
+
+// NetworkProxy_connect_Results_TypeID is the unique identifier for the type NetworkProxy_connect_Results.
+const NetworkProxy_connect_Results_TypeID = 0x9167e8cafeef234e
+
+func NewNetworkProxy_connect_Results(s *capnp.Segment) (NetworkProxy_connect_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return NetworkProxy_connect_Results(st), err
+}
+
+func NewRootNetworkProxy_connect_Results(s *capnp.Segment) (NetworkProxy_connect_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return NetworkProxy_connect_Results(st), err
+}
+
+func ReadRootNetworkProxy_connect_Results(msg *capnp.Message) (NetworkProxy_connect_Results, error) {
+	root, err := msg.Root()
+	return NetworkProxy_connect_Results(root.Struct()), err
+}
+
+func (s NetworkProxy_connect_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (NetworkProxy_connect_Results) DecodeFromPtr(p capnp.Ptr) NetworkProxy_connect_Results {
+	return NetworkProxy_connect_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s NetworkProxy_connect_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s NetworkProxy_connect_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s NetworkProxy_connect_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s NetworkProxy_connect_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s NetworkProxy_connect_Results) ToServer() Sink {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Sink(p.Interface().Client())
+}
+
+func (s NetworkProxy_connect_Results) HasToServer() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s NetworkProxy_connect_Results) SetToServer(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s NetworkProxy_connect_Results) Denied() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s NetworkProxy_connect_Results) HasDenied() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s NetworkProxy_connect_Results) SetDenied(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewDenied sets the denied field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s NetworkProxy_connect_Results) NewDenied() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// NetworkProxy_connect_Results_List is a list of NetworkProxy_connect_Results.
+type NetworkProxy_connect_Results_List = capnp.StructList[NetworkProxy_connect_Results]
+
+// NewNetworkProxy_connect_Results creates a new list of NetworkProxy_connect_Results.
+func NewNetworkProxy_connect_Results_List(s *capnp.Segment, sz int32) (NetworkProxy_connect_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[NetworkProxy_connect_Results](l), err
+}
+
+// NetworkProxy_connect_Results_Future is a wrapper for a NetworkProxy_connect_Results promised by a client call.
+type NetworkProxy_connect_Results_Future struct{ *capnp.Future }
+
+func (f NetworkProxy_connect_Results_Future) Struct() (NetworkProxy_connect_Results, error) {
+	p, err := f.Future.Ptr()
+	return NetworkProxy_connect_Results(p.Struct()), err
+}
+func (p NetworkProxy_connect_Results_Future) ToServer() Sink {
+	return Sink(p.Future.Field(0, nil).Client())
+}
+
+func (p NetworkProxy_connect_Results_Future) Denied() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type ProxyTarget capnp.Struct
+type ProxyTarget_Which uint16
+
+const (
+	ProxyTarget_Which_socket ProxyTarget_Which = 0
+	ProxyTarget_Which_tcp    ProxyTarget_Which = 1
+)
+
+func (w ProxyTarget_Which) String() string {
+	const s = "sockettcp"
+	switch w {
+	case ProxyTarget_Which_socket:
+		return s[0:6]
+	case ProxyTarget_Which_tcp:
+		return s[6:9]
+
+	}
+	return "ProxyTarget_Which(" + strconv.FormatUint(uint64(w), 10) + ")"
+}
+
+// ProxyTarget_TypeID is the unique identifier for the type ProxyTarget.
+const ProxyTarget_TypeID = 0xabefa132ed0d7ef5
+
+func NewProxyTarget(s *capnp.Segment) (ProxyTarget, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return ProxyTarget(st), err
+}
+
+func NewRootProxyTarget(s *capnp.Segment) (ProxyTarget, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return ProxyTarget(st), err
+}
+
+func ReadRootProxyTarget(msg *capnp.Message) (ProxyTarget, error) {
+	root, err := msg.Root()
+	return ProxyTarget(root.Struct()), err
+}
+
+func (s ProxyTarget) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (ProxyTarget) DecodeFromPtr(p capnp.Ptr) ProxyTarget {
+	return ProxyTarget(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s ProxyTarget) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+
+func (s ProxyTarget) Which() ProxyTarget_Which {
+	return ProxyTarget_Which(capnp.Struct(s).Uint16(0))
+}
+func (s ProxyTarget) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s ProxyTarget) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s ProxyTarget) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s ProxyTarget) Socket() (string, error) {
+	if capnp.Struct(s).Uint16(0) != 0 {
+		panic("Which() != socket")
+	}
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s ProxyTarget) HasSocket() bool {
+	if capnp.Struct(s).Uint16(0) != 0 {
+		return false
+	}
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s ProxyTarget) SocketBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s ProxyTarget) SetSocket(v string) error {
+	capnp.Struct(s).SetUint16(0, 0)
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s ProxyTarget) Tcp() (TcpTarget, error) {
+	if capnp.Struct(s).Uint16(0) != 1 {
+		panic("Which() != tcp")
+	}
+	p, err := capnp.Struct(s).Ptr(0)
+	return TcpTarget(p.Struct()), err
+}
+
+func (s ProxyTarget) HasTcp() bool {
+	if capnp.Struct(s).Uint16(0) != 1 {
+		return false
+	}
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s ProxyTarget) SetTcp(v TcpTarget) error {
+	capnp.Struct(s).SetUint16(0, 1)
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewTcp sets the tcp field to a newly
+// allocated TcpTarget struct, preferring placement in s's segment.
+func (s ProxyTarget) NewTcp() (TcpTarget, error) {
+	capnp.Struct(s).SetUint16(0, 1)
+	ss, err := NewTcpTarget(capnp.Struct(s).Segment())
+	if err != nil {
+		return TcpTarget{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// ProxyTarget_List is a list of ProxyTarget.
+type ProxyTarget_List = capnp.StructList[ProxyTarget]
+
+// NewProxyTarget creates a new list of ProxyTarget.
+func NewProxyTarget_List(s *capnp.Segment, sz int32) (ProxyTarget_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[ProxyTarget](l), err
+}
+
+// ProxyTarget_Future is a wrapper for a ProxyTarget promised by a client call.
+type ProxyTarget_Future struct{ *capnp.Future }
+
+func (f ProxyTarget_Future) Struct() (ProxyTarget, error) {
+	p, err := f.Future.Ptr()
+	return ProxyTarget(p.Struct()), err
+}
+func (p ProxyTarget_Future) Tcp() TcpTarget_Future {
+	return TcpTarget_Future{Future: p.Future.Field(0, nil)}
+}
+
+type TcpTarget capnp.Struct
+
+// TcpTarget_TypeID is the unique identifier for the type TcpTarget.
+const TcpTarget_TypeID = 0xd3635d77cfd26ff0
+
+func NewTcpTarget(s *capnp.Segment) (TcpTarget, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return TcpTarget(st), err
+}
+
+func NewRootTcpTarget(s *capnp.Segment) (TcpTarget, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return TcpTarget(st), err
+}
+
+func ReadRootTcpTarget(msg *capnp.Message) (TcpTarget, error) {
+	root, err := msg.Root()
+	return TcpTarget(root.Struct()), err
+}
+
+func (s TcpTarget) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (TcpTarget) DecodeFromPtr(p capnp.Ptr) TcpTarget {
+	return TcpTarget(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s TcpTarget) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s TcpTarget) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s TcpTarget) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s TcpTarget) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s TcpTarget) Host() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s TcpTarget) HasHost() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s TcpTarget) HostBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s TcpTarget) SetHost(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s TcpTarget) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s TcpTarget) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+// TcpTarget_List is a list of TcpTarget.
+type TcpTarget_List = capnp.StructList[TcpTarget]
+
+// NewTcpTarget creates a new list of TcpTarget.
+func NewTcpTarget_List(s *capnp.Segment, sz int32) (TcpTarget_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[TcpTarget](l), err
+}
+
+// TcpTarget_Future is a wrapper for a TcpTarget promised by a client call.
+type TcpTarget_Future struct{ *capnp.Future }
+
+func (f TcpTarget_Future) Struct() (TcpTarget, error) {
+	p, err := f.Future.Ptr()
+	return TcpTarget(p.Struct()), err
+}
+
+type Files capnp.Client
+
+// Files_TypeID is the unique identifier for the type Files.
+const Files_TypeID = 0xea492d1f99bb7b4e
+
+func (c Files) Stat(ctx context.Context, params func(Files_stat_Params) error) (Files_stat_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "stat",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_stat_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_stat_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) List(ctx context.Context, params func(Files_list_Params) error) (Files_list_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "list",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_list_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_list_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Open(ctx context.Context, params func(Files_open_Params) error) (Files_open_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "open",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_open_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_open_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Remove(ctx context.Context, params func(Files_remove_Params) error) (Files_remove_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      3,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "remove",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_remove_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_remove_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) MakeDir(ctx context.Context, params func(Files_makeDir_Params) error) (Files_makeDir_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      4,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "makeDir",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_makeDir_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_makeDir_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Rename(ctx context.Context, params func(Files_rename_Params) error) (Files_rename_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      5,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "rename",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_rename_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_rename_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Symlink(ctx context.Context, params func(Files_symlink_Params) error) (Files_symlink_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      6,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "symlink",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_symlink_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_symlink_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Chmod(ctx context.Context, params func(Files_chmod_Params) error) (Files_chmod_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      7,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chmod",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_chmod_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_chmod_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Chown(ctx context.Context, params func(Files_chown_Params) error) (Files_chown_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      8,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chown",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 16, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_chown_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_chown_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Pack(ctx context.Context, params func(Files_pack_Params) error) (Files_pack_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      9,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "pack",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 3}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_pack_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_pack_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) Unpack(ctx context.Context, params func(Files_unpack_Params) error) (Files_unpack_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      10,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "unpack",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_unpack_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_unpack_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Files) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Files) String() string {
+	return "Files(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Files) AddRef() Files {
+	return Files(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Files) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Files) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Files) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Files) DecodeFromPtr(p capnp.Ptr) Files {
+	return Files(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Files) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Files) IsSame(other Files) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Files) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Files) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Files_Server is a Files with a local implementation.
+type Files_Server interface {
+	Stat(context.Context, Files_stat) error
+
+	List(context.Context, Files_list) error
+
+	Open(context.Context, Files_open) error
+
+	Remove(context.Context, Files_remove) error
+
+	MakeDir(context.Context, Files_makeDir) error
+
+	Rename(context.Context, Files_rename) error
+
+	Symlink(context.Context, Files_symlink) error
+
+	Chmod(context.Context, Files_chmod) error
+
+	Chown(context.Context, Files_chown) error
+
+	Pack(context.Context, Files_pack) error
+
+	Unpack(context.Context, Files_unpack) error
+}
+
+// Files_NewServer creates a new Server from an implementation of Files_Server.
+func Files_NewServer(s Files_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Files_Methods(nil, s), s, c)
+}
+
+// Files_ServerToClient creates a new Client from an implementation of Files_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Files_ServerToClient(s Files_Server) Files {
+	return Files(capnp.NewClient(Files_NewServer(s)))
+}
+
+// Files_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Files_Methods(methods []server.Method, s Files_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 11)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "stat",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Stat(ctx, Files_stat{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "list",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.List(ctx, Files_list{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "open",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Open(ctx, Files_open{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      3,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "remove",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Remove(ctx, Files_remove{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      4,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "makeDir",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.MakeDir(ctx, Files_makeDir{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      5,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "rename",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Rename(ctx, Files_rename{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      6,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "symlink",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Symlink(ctx, Files_symlink{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      7,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chmod",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Chmod(ctx, Files_chmod{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      8,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chown",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Chown(ctx, Files_chown{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      9,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "pack",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Pack(ctx, Files_pack{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      10,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "unpack",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Unpack(ctx, Files_unpack{call})
+		},
+	})
+
+	return methods
+}
+
+// Files_stat holds the state for a server call to Files.stat.
+// See server.Call for documentation.
+type Files_stat struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_stat) Args() Files_stat_Params {
+	return Files_stat_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_stat) AllocResults() (Files_stat_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_stat_Results(r), err
+}
+
+// Files_list holds the state for a server call to Files.list.
+// See server.Call for documentation.
+type Files_list struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_list) Args() Files_list_Params {
+	return Files_list_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_list) AllocResults() (Files_list_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_list_Results(r), err
+}
+
+// Files_open holds the state for a server call to Files.open.
+// See server.Call for documentation.
+type Files_open struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_open) Args() Files_open_Params {
+	return Files_open_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_open) AllocResults() (Files_open_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_open_Results(r), err
+}
+
+// Files_remove holds the state for a server call to Files.remove.
+// See server.Call for documentation.
+type Files_remove struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_remove) Args() Files_remove_Params {
+	return Files_remove_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_remove) AllocResults() (Files_remove_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_remove_Results(r), err
+}
+
+// Files_makeDir holds the state for a server call to Files.makeDir.
+// See server.Call for documentation.
+type Files_makeDir struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_makeDir) Args() Files_makeDir_Params {
+	return Files_makeDir_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_makeDir) AllocResults() (Files_makeDir_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_makeDir_Results(r), err
+}
+
+// Files_rename holds the state for a server call to Files.rename.
+// See server.Call for documentation.
+type Files_rename struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_rename) Args() Files_rename_Params {
+	return Files_rename_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_rename) AllocResults() (Files_rename_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_rename_Results(r), err
+}
+
+// Files_symlink holds the state for a server call to Files.symlink.
+// See server.Call for documentation.
+type Files_symlink struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_symlink) Args() Files_symlink_Params {
+	return Files_symlink_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_symlink) AllocResults() (Files_symlink_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_symlink_Results(r), err
+}
+
+// Files_chmod holds the state for a server call to Files.chmod.
+// See server.Call for documentation.
+type Files_chmod struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_chmod) Args() Files_chmod_Params {
+	return Files_chmod_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_chmod) AllocResults() (Files_chmod_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_chmod_Results(r), err
+}
+
+// Files_chown holds the state for a server call to Files.chown.
+// See server.Call for documentation.
+type Files_chown struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_chown) Args() Files_chown_Params {
+	return Files_chown_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_chown) AllocResults() (Files_chown_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_chown_Results(r), err
+}
+
+// Files_pack holds the state for a server call to Files.pack.
+// See server.Call for documentation.
+type Files_pack struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_pack) Args() Files_pack_Params {
+	return Files_pack_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_pack) AllocResults() (Files_pack_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_pack_Results(r), err
+}
+
+// Files_unpack holds the state for a server call to Files.unpack.
+// See server.Call for documentation.
+type Files_unpack struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_unpack) Args() Files_unpack_Params {
+	return Files_unpack_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_unpack) AllocResults() (Files_unpack_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_unpack_Results(r), err
+}
+
+// Files_List is a list of Files.
+type Files_List = capnp.CapList[Files]
+
+// NewFiles_List creates a new list of Files.
+func NewFiles_List(s *capnp.Segment, sz int32) (Files_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Files](l), err
+}
+
+type Files_stat_Params capnp.Struct
+
+// Files_stat_Params_TypeID is the unique identifier for the type Files_stat_Params.
+const Files_stat_Params_TypeID = 0xe7ae13aea4ca27e9
+
+func NewFiles_stat_Params(s *capnp.Segment) (Files_stat_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_stat_Params(st), err
+}
+
+func NewRootFiles_stat_Params(s *capnp.Segment) (Files_stat_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_stat_Params(st), err
+}
+
+func ReadRootFiles_stat_Params(msg *capnp.Message) (Files_stat_Params, error) {
+	root, err := msg.Root()
+	return Files_stat_Params(root.Struct()), err
+}
+
+func (s Files_stat_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_stat_Params) DecodeFromPtr(p capnp.Ptr) Files_stat_Params {
+	return Files_stat_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_stat_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_stat_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_stat_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_stat_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_stat_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_stat_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_stat_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_stat_Params) Follow() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s Files_stat_Params) SetFollow(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+// Files_stat_Params_List is a list of Files_stat_Params.
+type Files_stat_Params_List = capnp.StructList[Files_stat_Params]
+
+// NewFiles_stat_Params creates a new list of Files_stat_Params.
+func NewFiles_stat_Params_List(s *capnp.Segment, sz int32) (Files_stat_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Files_stat_Params](l), err
+}
+
+// Files_stat_Params_Future is a wrapper for a Files_stat_Params promised by a client call.
+type Files_stat_Params_Future struct{ *capnp.Future }
+
+func (f Files_stat_Params_Future) Struct() (Files_stat_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_stat_Params(p.Struct()), err
+}
+
+type Files_stat_Results capnp.Struct
+
+// Files_stat_Results_TypeID is the unique identifier for the type Files_stat_Results.
+const Files_stat_Results_TypeID = 0xfa9415449664a947
+
+func NewFiles_stat_Results(s *capnp.Segment) (Files_stat_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_stat_Results(st), err
+}
+
+func NewRootFiles_stat_Results(s *capnp.Segment) (Files_stat_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_stat_Results(st), err
+}
+
+func ReadRootFiles_stat_Results(msg *capnp.Message) (Files_stat_Results, error) {
+	root, err := msg.Root()
+	return Files_stat_Results(root.Struct()), err
+}
+
+func (s Files_stat_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_stat_Results) DecodeFromPtr(p capnp.Ptr) Files_stat_Results {
+	return Files_stat_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_stat_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_stat_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_stat_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_stat_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_stat_Results) Info() (FileInfo, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return FileInfo(p.Struct()), err
+}
+
+func (s Files_stat_Results) HasInfo() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_stat_Results) SetInfo(v FileInfo) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewInfo sets the info field to a newly
+// allocated FileInfo struct, preferring placement in s's segment.
+func (s Files_stat_Results) NewInfo() (FileInfo, error) {
+	ss, err := NewFileInfo(capnp.Struct(s).Segment())
+	if err != nil {
+		return FileInfo{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Files_stat_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_stat_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_stat_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_stat_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_stat_Results_List is a list of Files_stat_Results.
+type Files_stat_Results_List = capnp.StructList[Files_stat_Results]
+
+// NewFiles_stat_Results creates a new list of Files_stat_Results.
+func NewFiles_stat_Results_List(s *capnp.Segment, sz int32) (Files_stat_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Files_stat_Results](l), err
+}
+
+// Files_stat_Results_Future is a wrapper for a Files_stat_Results promised by a client call.
+type Files_stat_Results_Future struct{ *capnp.Future }
+
+func (f Files_stat_Results_Future) Struct() (Files_stat_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_stat_Results(p.Struct()), err
+}
+func (p Files_stat_Results_Future) Info() FileInfo_Future {
+	return FileInfo_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Files_stat_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Files_list_Params capnp.Struct
+
+// Files_list_Params_TypeID is the unique identifier for the type Files_list_Params.
+const Files_list_Params_TypeID = 0xa71efea269b298da
+
+func NewFiles_list_Params(s *capnp.Segment) (Files_list_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_list_Params(st), err
+}
+
+func NewRootFiles_list_Params(s *capnp.Segment) (Files_list_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_list_Params(st), err
+}
+
+func ReadRootFiles_list_Params(msg *capnp.Message) (Files_list_Params, error) {
+	root, err := msg.Root()
+	return Files_list_Params(root.Struct()), err
+}
+
+func (s Files_list_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_list_Params) DecodeFromPtr(p capnp.Ptr) Files_list_Params {
+	return Files_list_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_list_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_list_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_list_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_list_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_list_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_list_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_list_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_list_Params) Max() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s Files_list_Params) SetMax(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+// Files_list_Params_List is a list of Files_list_Params.
+type Files_list_Params_List = capnp.StructList[Files_list_Params]
+
+// NewFiles_list_Params creates a new list of Files_list_Params.
+func NewFiles_list_Params_List(s *capnp.Segment, sz int32) (Files_list_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Files_list_Params](l), err
+}
+
+// Files_list_Params_Future is a wrapper for a Files_list_Params promised by a client call.
+type Files_list_Params_Future struct{ *capnp.Future }
+
+func (f Files_list_Params_Future) Struct() (Files_list_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_list_Params(p.Struct()), err
+}
+
+type Files_list_Results capnp.Struct
+
+// Files_list_Results_TypeID is the unique identifier for the type Files_list_Results.
+const Files_list_Results_TypeID = 0xd8dff10f6a170aa6
+
+func NewFiles_list_Results(s *capnp.Segment) (Files_list_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_list_Results(st), err
+}
+
+func NewRootFiles_list_Results(s *capnp.Segment) (Files_list_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_list_Results(st), err
+}
+
+func ReadRootFiles_list_Results(msg *capnp.Message) (Files_list_Results, error) {
+	root, err := msg.Root()
+	return Files_list_Results(root.Struct()), err
+}
+
+func (s Files_list_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_list_Results) DecodeFromPtr(p capnp.Ptr) Files_list_Results {
+	return Files_list_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_list_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_list_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_list_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_list_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_list_Results) Entries() (FileInfo_List, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return FileInfo_List(p.List()), err
+}
+
+func (s Files_list_Results) HasEntries() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_list_Results) SetEntries(v FileInfo_List) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewEntries sets the entries field to a newly
+// allocated FileInfo_List, preferring placement in s's segment.
+func (s Files_list_Results) NewEntries(n int32) (FileInfo_List, error) {
+	l, err := NewFileInfo_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return FileInfo_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Files_list_Results) More() Directory {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Directory(p.Interface().Client())
+}
+
+func (s Files_list_Results) HasMore() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_list_Results) SetMore(v Directory) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+func (s Files_list_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_list_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Files_list_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_list_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_list_Results_List is a list of Files_list_Results.
+type Files_list_Results_List = capnp.StructList[Files_list_Results]
+
+// NewFiles_list_Results creates a new list of Files_list_Results.
+func NewFiles_list_Results_List(s *capnp.Segment, sz int32) (Files_list_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Files_list_Results](l), err
+}
+
+// Files_list_Results_Future is a wrapper for a Files_list_Results promised by a client call.
+type Files_list_Results_Future struct{ *capnp.Future }
+
+func (f Files_list_Results_Future) Struct() (Files_list_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_list_Results(p.Struct()), err
+}
+func (p Files_list_Results_Future) More() Directory {
+	return Directory(p.Future.Field(1, nil).Client())
+}
+
+func (p Files_list_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Files_open_Params capnp.Struct
+
+// Files_open_Params_TypeID is the unique identifier for the type Files_open_Params.
+const Files_open_Params_TypeID = 0xcbe16abbda86c3ab
+
+func NewFiles_open_Params(s *capnp.Segment) (Files_open_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_open_Params(st), err
+}
+
+func NewRootFiles_open_Params(s *capnp.Segment) (Files_open_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_open_Params(st), err
+}
+
+func ReadRootFiles_open_Params(msg *capnp.Message) (Files_open_Params, error) {
+	root, err := msg.Root()
+	return Files_open_Params(root.Struct()), err
+}
+
+func (s Files_open_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_open_Params) DecodeFromPtr(p capnp.Ptr) Files_open_Params {
+	return Files_open_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_open_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_open_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_open_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_open_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_open_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_open_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_open_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_open_Params) Options() (OpenOptions, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return OpenOptions(p.Struct()), err
+}
+
+func (s Files_open_Params) HasOptions() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_open_Params) SetOptions(v OpenOptions) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewOptions sets the options field to a newly
+// allocated OpenOptions struct, preferring placement in s's segment.
+func (s Files_open_Params) NewOptions() (OpenOptions, error) {
+	ss, err := NewOpenOptions(capnp.Struct(s).Segment())
+	if err != nil {
+		return OpenOptions{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_open_Params_List is a list of Files_open_Params.
+type Files_open_Params_List = capnp.StructList[Files_open_Params]
+
+// NewFiles_open_Params creates a new list of Files_open_Params.
+func NewFiles_open_Params_List(s *capnp.Segment, sz int32) (Files_open_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Files_open_Params](l), err
+}
+
+// Files_open_Params_Future is a wrapper for a Files_open_Params promised by a client call.
+type Files_open_Params_Future struct{ *capnp.Future }
+
+func (f Files_open_Params_Future) Struct() (Files_open_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_open_Params(p.Struct()), err
+}
+func (p Files_open_Params_Future) Options() OpenOptions_Future {
+	return OpenOptions_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Files_open_Results capnp.Struct
+
+// Files_open_Results_TypeID is the unique identifier for the type Files_open_Results.
+const Files_open_Results_TypeID = 0xd485369eab5bd5e3
+
+func NewFiles_open_Results(s *capnp.Segment) (Files_open_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_open_Results(st), err
+}
+
+func NewRootFiles_open_Results(s *capnp.Segment) (Files_open_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_open_Results(st), err
+}
+
+func ReadRootFiles_open_Results(msg *capnp.Message) (Files_open_Results, error) {
+	root, err := msg.Root()
+	return Files_open_Results(root.Struct()), err
+}
+
+func (s Files_open_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_open_Results) DecodeFromPtr(p capnp.Ptr) Files_open_Results {
+	return Files_open_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_open_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_open_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_open_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_open_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_open_Results) File() File {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return File(p.Interface().Client())
+}
+
+func (s Files_open_Results) HasFile() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_open_Results) SetFile(v File) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Files_open_Results) Info() (FileInfo, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return FileInfo(p.Struct()), err
+}
+
+func (s Files_open_Results) HasInfo() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_open_Results) SetInfo(v FileInfo) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewInfo sets the info field to a newly
+// allocated FileInfo struct, preferring placement in s's segment.
+func (s Files_open_Results) NewInfo() (FileInfo, error) {
+	ss, err := NewFileInfo(capnp.Struct(s).Segment())
+	if err != nil {
+		return FileInfo{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Files_open_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_open_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Files_open_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_open_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_open_Results_List is a list of Files_open_Results.
+type Files_open_Results_List = capnp.StructList[Files_open_Results]
+
+// NewFiles_open_Results creates a new list of Files_open_Results.
+func NewFiles_open_Results_List(s *capnp.Segment, sz int32) (Files_open_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Files_open_Results](l), err
+}
+
+// Files_open_Results_Future is a wrapper for a Files_open_Results promised by a client call.
+type Files_open_Results_Future struct{ *capnp.Future }
+
+func (f Files_open_Results_Future) Struct() (Files_open_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_open_Results(p.Struct()), err
+}
+func (p Files_open_Results_Future) File() File {
+	return File(p.Future.Field(0, nil).Client())
+}
+
+func (p Files_open_Results_Future) Info() FileInfo_Future {
+	return FileInfo_Future{Future: p.Future.Field(1, nil)}
+}
+func (p Files_open_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Files_remove_Params capnp.Struct
+
+// Files_remove_Params_TypeID is the unique identifier for the type Files_remove_Params.
+const Files_remove_Params_TypeID = 0xdf905882974a4435
+
+func NewFiles_remove_Params(s *capnp.Segment) (Files_remove_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_remove_Params(st), err
+}
+
+func NewRootFiles_remove_Params(s *capnp.Segment) (Files_remove_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_remove_Params(st), err
+}
+
+func ReadRootFiles_remove_Params(msg *capnp.Message) (Files_remove_Params, error) {
+	root, err := msg.Root()
+	return Files_remove_Params(root.Struct()), err
+}
+
+func (s Files_remove_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_remove_Params) DecodeFromPtr(p capnp.Ptr) Files_remove_Params {
+	return Files_remove_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_remove_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_remove_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_remove_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_remove_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_remove_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_remove_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_remove_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_remove_Params) Recursive() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s Files_remove_Params) SetRecursive(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+// Files_remove_Params_List is a list of Files_remove_Params.
+type Files_remove_Params_List = capnp.StructList[Files_remove_Params]
+
+// NewFiles_remove_Params creates a new list of Files_remove_Params.
+func NewFiles_remove_Params_List(s *capnp.Segment, sz int32) (Files_remove_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Files_remove_Params](l), err
+}
+
+// Files_remove_Params_Future is a wrapper for a Files_remove_Params promised by a client call.
+type Files_remove_Params_Future struct{ *capnp.Future }
+
+func (f Files_remove_Params_Future) Struct() (Files_remove_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_remove_Params(p.Struct()), err
+}
+
+type Files_remove_Results capnp.Struct
+
+// Files_remove_Results_TypeID is the unique identifier for the type Files_remove_Results.
+const Files_remove_Results_TypeID = 0x960207df7d280920
+
+func NewFiles_remove_Results(s *capnp.Segment) (Files_remove_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_remove_Results(st), err
+}
+
+func NewRootFiles_remove_Results(s *capnp.Segment) (Files_remove_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_remove_Results(st), err
+}
+
+func ReadRootFiles_remove_Results(msg *capnp.Message) (Files_remove_Results, error) {
+	root, err := msg.Root()
+	return Files_remove_Results(root.Struct()), err
+}
+
+func (s Files_remove_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_remove_Results) DecodeFromPtr(p capnp.Ptr) Files_remove_Results {
+	return Files_remove_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_remove_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_remove_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_remove_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_remove_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_remove_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_remove_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_remove_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_remove_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_remove_Results_List is a list of Files_remove_Results.
+type Files_remove_Results_List = capnp.StructList[Files_remove_Results]
+
+// NewFiles_remove_Results creates a new list of Files_remove_Results.
+func NewFiles_remove_Results_List(s *capnp.Segment, sz int32) (Files_remove_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Files_remove_Results](l), err
+}
+
+// Files_remove_Results_Future is a wrapper for a Files_remove_Results promised by a client call.
+type Files_remove_Results_Future struct{ *capnp.Future }
+
+func (f Files_remove_Results_Future) Struct() (Files_remove_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_remove_Results(p.Struct()), err
+}
+func (p Files_remove_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Files_makeDir_Params capnp.Struct
+
+// Files_makeDir_Params_TypeID is the unique identifier for the type Files_makeDir_Params.
+const Files_makeDir_Params_TypeID = 0xfafd85cac3faeb0f
+
+func NewFiles_makeDir_Params(s *capnp.Segment) (Files_makeDir_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_makeDir_Params(st), err
+}
+
+func NewRootFiles_makeDir_Params(s *capnp.Segment) (Files_makeDir_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_makeDir_Params(st), err
+}
+
+func ReadRootFiles_makeDir_Params(msg *capnp.Message) (Files_makeDir_Params, error) {
+	root, err := msg.Root()
+	return Files_makeDir_Params(root.Struct()), err
+}
+
+func (s Files_makeDir_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_makeDir_Params) DecodeFromPtr(p capnp.Ptr) Files_makeDir_Params {
+	return Files_makeDir_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_makeDir_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_makeDir_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_makeDir_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_makeDir_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_makeDir_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_makeDir_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_makeDir_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_makeDir_Params) Mode() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s Files_makeDir_Params) SetMode(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+func (s Files_makeDir_Params) Parents() bool {
+	return capnp.Struct(s).Bit(32)
+}
+
+func (s Files_makeDir_Params) SetParents(v bool) {
+	capnp.Struct(s).SetBit(32, v)
+}
+
+// Files_makeDir_Params_List is a list of Files_makeDir_Params.
+type Files_makeDir_Params_List = capnp.StructList[Files_makeDir_Params]
+
+// NewFiles_makeDir_Params creates a new list of Files_makeDir_Params.
+func NewFiles_makeDir_Params_List(s *capnp.Segment, sz int32) (Files_makeDir_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Files_makeDir_Params](l), err
+}
+
+// Files_makeDir_Params_Future is a wrapper for a Files_makeDir_Params promised by a client call.
+type Files_makeDir_Params_Future struct{ *capnp.Future }
+
+func (f Files_makeDir_Params_Future) Struct() (Files_makeDir_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_makeDir_Params(p.Struct()), err
+}
+
+type Files_makeDir_Results capnp.Struct
+
+// Files_makeDir_Results_TypeID is the unique identifier for the type Files_makeDir_Results.
+const Files_makeDir_Results_TypeID = 0x8a46eb5976222b79
+
+func NewFiles_makeDir_Results(s *capnp.Segment) (Files_makeDir_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_makeDir_Results(st), err
+}
+
+func NewRootFiles_makeDir_Results(s *capnp.Segment) (Files_makeDir_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_makeDir_Results(st), err
+}
+
+func ReadRootFiles_makeDir_Results(msg *capnp.Message) (Files_makeDir_Results, error) {
+	root, err := msg.Root()
+	return Files_makeDir_Results(root.Struct()), err
+}
+
+func (s Files_makeDir_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_makeDir_Results) DecodeFromPtr(p capnp.Ptr) Files_makeDir_Results {
+	return Files_makeDir_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_makeDir_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_makeDir_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_makeDir_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_makeDir_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_makeDir_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_makeDir_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_makeDir_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_makeDir_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_makeDir_Results_List is a list of Files_makeDir_Results.
+type Files_makeDir_Results_List = capnp.StructList[Files_makeDir_Results]
+
+// NewFiles_makeDir_Results creates a new list of Files_makeDir_Results.
+func NewFiles_makeDir_Results_List(s *capnp.Segment, sz int32) (Files_makeDir_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Files_makeDir_Results](l), err
+}
+
+// Files_makeDir_Results_Future is a wrapper for a Files_makeDir_Results promised by a client call.
+type Files_makeDir_Results_Future struct{ *capnp.Future }
+
+func (f Files_makeDir_Results_Future) Struct() (Files_makeDir_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_makeDir_Results(p.Struct()), err
+}
+func (p Files_makeDir_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Files_rename_Params capnp.Struct
+
+// Files_rename_Params_TypeID is the unique identifier for the type Files_rename_Params.
+const Files_rename_Params_TypeID = 0x88b9333b19126bc9
+
+func NewFiles_rename_Params(s *capnp.Segment) (Files_rename_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_rename_Params(st), err
+}
+
+func NewRootFiles_rename_Params(s *capnp.Segment) (Files_rename_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_rename_Params(st), err
+}
+
+func ReadRootFiles_rename_Params(msg *capnp.Message) (Files_rename_Params, error) {
+	root, err := msg.Root()
+	return Files_rename_Params(root.Struct()), err
+}
+
+func (s Files_rename_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_rename_Params) DecodeFromPtr(p capnp.Ptr) Files_rename_Params {
+	return Files_rename_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_rename_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_rename_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_rename_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_rename_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_rename_Params) From() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_rename_Params) HasFrom() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_rename_Params) SetFrom(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_rename_Params) To() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return []byte(p.Data()), err
+}
+
+func (s Files_rename_Params) HasTo() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_rename_Params) SetTo(v []byte) error {
+	return capnp.Struct(s).SetData(1, v)
+}
+
+// Files_rename_Params_List is a list of Files_rename_Params.
+type Files_rename_Params_List = capnp.StructList[Files_rename_Params]
+
+// NewFiles_rename_Params creates a new list of Files_rename_Params.
+func NewFiles_rename_Params_List(s *capnp.Segment, sz int32) (Files_rename_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Files_rename_Params](l), err
+}
+
+// Files_rename_Params_Future is a wrapper for a Files_rename_Params promised by a client call.
+type Files_rename_Params_Future struct{ *capnp.Future }
+
+func (f Files_rename_Params_Future) Struct() (Files_rename_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_rename_Params(p.Struct()), err
+}
+
+type Files_rename_Results capnp.Struct
+
+// Files_rename_Results_TypeID is the unique identifier for the type Files_rename_Results.
+const Files_rename_Results_TypeID = 0x9586dfad2cab0514
+
+func NewFiles_rename_Results(s *capnp.Segment) (Files_rename_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_rename_Results(st), err
+}
+
+func NewRootFiles_rename_Results(s *capnp.Segment) (Files_rename_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_rename_Results(st), err
+}
+
+func ReadRootFiles_rename_Results(msg *capnp.Message) (Files_rename_Results, error) {
+	root, err := msg.Root()
+	return Files_rename_Results(root.Struct()), err
+}
+
+func (s Files_rename_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_rename_Results) DecodeFromPtr(p capnp.Ptr) Files_rename_Results {
+	return Files_rename_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_rename_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_rename_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_rename_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_rename_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_rename_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_rename_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_rename_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_rename_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_rename_Results_List is a list of Files_rename_Results.
+type Files_rename_Results_List = capnp.StructList[Files_rename_Results]
+
+// NewFiles_rename_Results creates a new list of Files_rename_Results.
+func NewFiles_rename_Results_List(s *capnp.Segment, sz int32) (Files_rename_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Files_rename_Results](l), err
+}
+
+// Files_rename_Results_Future is a wrapper for a Files_rename_Results promised by a client call.
+type Files_rename_Results_Future struct{ *capnp.Future }
+
+func (f Files_rename_Results_Future) Struct() (Files_rename_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_rename_Results(p.Struct()), err
+}
+func (p Files_rename_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Files_symlink_Params capnp.Struct
+
+// Files_symlink_Params_TypeID is the unique identifier for the type Files_symlink_Params.
+const Files_symlink_Params_TypeID = 0x8cfb07ae97c8e8ab
+
+func NewFiles_symlink_Params(s *capnp.Segment) (Files_symlink_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_symlink_Params(st), err
+}
+
+func NewRootFiles_symlink_Params(s *capnp.Segment) (Files_symlink_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_symlink_Params(st), err
+}
+
+func ReadRootFiles_symlink_Params(msg *capnp.Message) (Files_symlink_Params, error) {
+	root, err := msg.Root()
+	return Files_symlink_Params(root.Struct()), err
+}
+
+func (s Files_symlink_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_symlink_Params) DecodeFromPtr(p capnp.Ptr) Files_symlink_Params {
+	return Files_symlink_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_symlink_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_symlink_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_symlink_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_symlink_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_symlink_Params) Target() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_symlink_Params) HasTarget() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_symlink_Params) SetTarget(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_symlink_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return []byte(p.Data()), err
+}
+
+func (s Files_symlink_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_symlink_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(1, v)
+}
+
+// Files_symlink_Params_List is a list of Files_symlink_Params.
+type Files_symlink_Params_List = capnp.StructList[Files_symlink_Params]
+
+// NewFiles_symlink_Params creates a new list of Files_symlink_Params.
+func NewFiles_symlink_Params_List(s *capnp.Segment, sz int32) (Files_symlink_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Files_symlink_Params](l), err
+}
+
+// Files_symlink_Params_Future is a wrapper for a Files_symlink_Params promised by a client call.
+type Files_symlink_Params_Future struct{ *capnp.Future }
+
+func (f Files_symlink_Params_Future) Struct() (Files_symlink_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_symlink_Params(p.Struct()), err
+}
+
+type Files_symlink_Results capnp.Struct
+
+// Files_symlink_Results_TypeID is the unique identifier for the type Files_symlink_Results.
+const Files_symlink_Results_TypeID = 0x83ddb5e84cd59da5
+
+func NewFiles_symlink_Results(s *capnp.Segment) (Files_symlink_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_symlink_Results(st), err
+}
+
+func NewRootFiles_symlink_Results(s *capnp.Segment) (Files_symlink_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_symlink_Results(st), err
+}
+
+func ReadRootFiles_symlink_Results(msg *capnp.Message) (Files_symlink_Results, error) {
+	root, err := msg.Root()
+	return Files_symlink_Results(root.Struct()), err
+}
+
+func (s Files_symlink_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_symlink_Results) DecodeFromPtr(p capnp.Ptr) Files_symlink_Results {
+	return Files_symlink_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_symlink_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_symlink_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_symlink_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_symlink_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_symlink_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_symlink_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_symlink_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_symlink_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_symlink_Results_List is a list of Files_symlink_Results.
+type Files_symlink_Results_List = capnp.StructList[Files_symlink_Results]
+
+// NewFiles_symlink_Results creates a new list of Files_symlink_Results.
+func NewFiles_symlink_Results_List(s *capnp.Segment, sz int32) (Files_symlink_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Files_symlink_Results](l), err
+}
+
+// Files_symlink_Results_Future is a wrapper for a Files_symlink_Results promised by a client call.
+type Files_symlink_Results_Future struct{ *capnp.Future }
+
+func (f Files_symlink_Results_Future) Struct() (Files_symlink_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_symlink_Results(p.Struct()), err
+}
+func (p Files_symlink_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Files_chmod_Params capnp.Struct
+
+// Files_chmod_Params_TypeID is the unique identifier for the type Files_chmod_Params.
+const Files_chmod_Params_TypeID = 0xacb8679ca11b653c
+
+func NewFiles_chmod_Params(s *capnp.Segment) (Files_chmod_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_chmod_Params(st), err
+}
+
+func NewRootFiles_chmod_Params(s *capnp.Segment) (Files_chmod_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Files_chmod_Params(st), err
+}
+
+func ReadRootFiles_chmod_Params(msg *capnp.Message) (Files_chmod_Params, error) {
+	root, err := msg.Root()
+	return Files_chmod_Params(root.Struct()), err
+}
+
+func (s Files_chmod_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_chmod_Params) DecodeFromPtr(p capnp.Ptr) Files_chmod_Params {
+	return Files_chmod_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_chmod_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_chmod_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_chmod_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_chmod_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_chmod_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_chmod_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_chmod_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_chmod_Params) Mode() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s Files_chmod_Params) SetMode(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+// Files_chmod_Params_List is a list of Files_chmod_Params.
+type Files_chmod_Params_List = capnp.StructList[Files_chmod_Params]
+
+// NewFiles_chmod_Params creates a new list of Files_chmod_Params.
+func NewFiles_chmod_Params_List(s *capnp.Segment, sz int32) (Files_chmod_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Files_chmod_Params](l), err
+}
+
+// Files_chmod_Params_Future is a wrapper for a Files_chmod_Params promised by a client call.
+type Files_chmod_Params_Future struct{ *capnp.Future }
+
+func (f Files_chmod_Params_Future) Struct() (Files_chmod_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_chmod_Params(p.Struct()), err
+}
+
+type Files_chmod_Results capnp.Struct
+
+// Files_chmod_Results_TypeID is the unique identifier for the type Files_chmod_Results.
+const Files_chmod_Results_TypeID = 0xe79ec43389505683
+
+func NewFiles_chmod_Results(s *capnp.Segment) (Files_chmod_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_chmod_Results(st), err
+}
+
+func NewRootFiles_chmod_Results(s *capnp.Segment) (Files_chmod_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_chmod_Results(st), err
+}
+
+func ReadRootFiles_chmod_Results(msg *capnp.Message) (Files_chmod_Results, error) {
+	root, err := msg.Root()
+	return Files_chmod_Results(root.Struct()), err
+}
+
+func (s Files_chmod_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_chmod_Results) DecodeFromPtr(p capnp.Ptr) Files_chmod_Results {
+	return Files_chmod_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_chmod_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_chmod_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_chmod_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_chmod_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_chmod_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_chmod_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_chmod_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_chmod_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_chmod_Results_List is a list of Files_chmod_Results.
+type Files_chmod_Results_List = capnp.StructList[Files_chmod_Results]
+
+// NewFiles_chmod_Results creates a new list of Files_chmod_Results.
+func NewFiles_chmod_Results_List(s *capnp.Segment, sz int32) (Files_chmod_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Files_chmod_Results](l), err
+}
+
+// Files_chmod_Results_Future is a wrapper for a Files_chmod_Results promised by a client call.
+type Files_chmod_Results_Future struct{ *capnp.Future }
+
+func (f Files_chmod_Results_Future) Struct() (Files_chmod_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_chmod_Results(p.Struct()), err
+}
+func (p Files_chmod_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Files_chown_Params capnp.Struct
+
+// Files_chown_Params_TypeID is the unique identifier for the type Files_chown_Params.
+const Files_chown_Params_TypeID = 0xec340a83c3e46f10
+
+func NewFiles_chown_Params(s *capnp.Segment) (Files_chown_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1})
+	return Files_chown_Params(st), err
+}
+
+func NewRootFiles_chown_Params(s *capnp.Segment) (Files_chown_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1})
+	return Files_chown_Params(st), err
+}
+
+func ReadRootFiles_chown_Params(msg *capnp.Message) (Files_chown_Params, error) {
+	root, err := msg.Root()
+	return Files_chown_Params(root.Struct()), err
+}
+
+func (s Files_chown_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_chown_Params) DecodeFromPtr(p capnp.Ptr) Files_chown_Params {
+	return Files_chown_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_chown_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_chown_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_chown_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_chown_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_chown_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_chown_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_chown_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_chown_Params) Uid() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s Files_chown_Params) SetUid(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+func (s Files_chown_Params) Gid() uint32 {
+	return capnp.Struct(s).Uint32(4)
+}
+
+func (s Files_chown_Params) SetGid(v uint32) {
+	capnp.Struct(s).SetUint32(4, v)
+}
+
+func (s Files_chown_Params) Follow() bool {
+	return capnp.Struct(s).Bit(64)
+}
+
+func (s Files_chown_Params) SetFollow(v bool) {
+	capnp.Struct(s).SetBit(64, v)
+}
+
+// Files_chown_Params_List is a list of Files_chown_Params.
+type Files_chown_Params_List = capnp.StructList[Files_chown_Params]
+
+// NewFiles_chown_Params creates a new list of Files_chown_Params.
+func NewFiles_chown_Params_List(s *capnp.Segment, sz int32) (Files_chown_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1}, sz)
+	return capnp.StructList[Files_chown_Params](l), err
+}
+
+// Files_chown_Params_Future is a wrapper for a Files_chown_Params promised by a client call.
+type Files_chown_Params_Future struct{ *capnp.Future }
+
+func (f Files_chown_Params_Future) Struct() (Files_chown_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_chown_Params(p.Struct()), err
+}
+
+type Files_chown_Results capnp.Struct
+
+// Files_chown_Results_TypeID is the unique identifier for the type Files_chown_Results.
+const Files_chown_Results_TypeID = 0x8b071d6946cf82ad
+
+func NewFiles_chown_Results(s *capnp.Segment) (Files_chown_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_chown_Results(st), err
+}
+
+func NewRootFiles_chown_Results(s *capnp.Segment) (Files_chown_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_chown_Results(st), err
+}
+
+func ReadRootFiles_chown_Results(msg *capnp.Message) (Files_chown_Results, error) {
+	root, err := msg.Root()
+	return Files_chown_Results(root.Struct()), err
+}
+
+func (s Files_chown_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_chown_Results) DecodeFromPtr(p capnp.Ptr) Files_chown_Results {
+	return Files_chown_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_chown_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_chown_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_chown_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_chown_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_chown_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_chown_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_chown_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_chown_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_chown_Results_List is a list of Files_chown_Results.
+type Files_chown_Results_List = capnp.StructList[Files_chown_Results]
+
+// NewFiles_chown_Results creates a new list of Files_chown_Results.
+func NewFiles_chown_Results_List(s *capnp.Segment, sz int32) (Files_chown_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Files_chown_Results](l), err
+}
+
+// Files_chown_Results_Future is a wrapper for a Files_chown_Results promised by a client call.
+type Files_chown_Results_Future struct{ *capnp.Future }
+
+func (f Files_chown_Results_Future) Struct() (Files_chown_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_chown_Results(p.Struct()), err
+}
+func (p Files_chown_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Files_pack_Params capnp.Struct
+
+// Files_pack_Params_TypeID is the unique identifier for the type Files_pack_Params.
+const Files_pack_Params_TypeID = 0xfa804986c80bd23b
+
+func NewFiles_pack_Params(s *capnp.Segment) (Files_pack_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_pack_Params(st), err
+}
+
+func NewRootFiles_pack_Params(s *capnp.Segment) (Files_pack_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_pack_Params(st), err
+}
+
+func ReadRootFiles_pack_Params(msg *capnp.Message) (Files_pack_Params, error) {
+	root, err := msg.Root()
+	return Files_pack_Params(root.Struct()), err
+}
+
+func (s Files_pack_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_pack_Params) DecodeFromPtr(p capnp.Ptr) Files_pack_Params {
+	return Files_pack_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_pack_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_pack_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_pack_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_pack_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_pack_Params) Paths() (capnp.DataList, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return capnp.DataList(p.List()), err
+}
+
+func (s Files_pack_Params) HasPaths() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_pack_Params) SetPaths(v capnp.DataList) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewPaths sets the paths field to a newly
+// allocated capnp.DataList, preferring placement in s's segment.
+func (s Files_pack_Params) NewPaths(n int32) (capnp.DataList, error) {
+	l, err := capnp.NewDataList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.DataList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Files_pack_Params) Options() (PackOptions, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return PackOptions(p.Struct()), err
+}
+
+func (s Files_pack_Params) HasOptions() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_pack_Params) SetOptions(v PackOptions) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewOptions sets the options field to a newly
+// allocated PackOptions struct, preferring placement in s's segment.
+func (s Files_pack_Params) NewOptions() (PackOptions, error) {
+	ss, err := NewPackOptions(capnp.Struct(s).Segment())
+	if err != nil {
+		return PackOptions{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Files_pack_Params) Sink() Sink {
+	p, _ := capnp.Struct(s).Ptr(2)
+	return Sink(p.Interface().Client())
+}
+
+func (s Files_pack_Params) HasSink() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Files_pack_Params) SetSink(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(2, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(2, in.ToPtr())
+}
+
+// Files_pack_Params_List is a list of Files_pack_Params.
+type Files_pack_Params_List = capnp.StructList[Files_pack_Params]
+
+// NewFiles_pack_Params creates a new list of Files_pack_Params.
+func NewFiles_pack_Params_List(s *capnp.Segment, sz int32) (Files_pack_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Files_pack_Params](l), err
+}
+
+// Files_pack_Params_Future is a wrapper for a Files_pack_Params promised by a client call.
+type Files_pack_Params_Future struct{ *capnp.Future }
+
+func (f Files_pack_Params_Future) Struct() (Files_pack_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_pack_Params(p.Struct()), err
+}
+func (p Files_pack_Params_Future) Options() PackOptions_Future {
+	return PackOptions_Future{Future: p.Future.Field(1, nil)}
+}
+func (p Files_pack_Params_Future) Sink() Sink {
+	return Sink(p.Future.Field(2, nil).Client())
+}
+
+type Files_pack_Results capnp.Struct
+
+// Files_pack_Results_TypeID is the unique identifier for the type Files_pack_Results.
+const Files_pack_Results_TypeID = 0xae99e9746d5e0692
+
+func NewFiles_pack_Results(s *capnp.Segment) (Files_pack_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_pack_Results(st), err
+}
+
+func NewRootFiles_pack_Results(s *capnp.Segment) (Files_pack_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_pack_Results(st), err
+}
+
+func ReadRootFiles_pack_Results(msg *capnp.Message) (Files_pack_Results, error) {
+	root, err := msg.Root()
+	return Files_pack_Results(root.Struct()), err
+}
+
+func (s Files_pack_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_pack_Results) DecodeFromPtr(p capnp.Ptr) Files_pack_Results {
+	return Files_pack_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_pack_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_pack_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_pack_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_pack_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_pack_Results) Summary() (Summary, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Summary(p.Struct()), err
+}
+
+func (s Files_pack_Results) HasSummary() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_pack_Results) SetSummary(v Summary) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewSummary sets the summary field to a newly
+// allocated Summary struct, preferring placement in s's segment.
+func (s Files_pack_Results) NewSummary() (Summary, error) {
+	ss, err := NewSummary(capnp.Struct(s).Segment())
+	if err != nil {
+		return Summary{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Files_pack_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_pack_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_pack_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_pack_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_pack_Results_List is a list of Files_pack_Results.
+type Files_pack_Results_List = capnp.StructList[Files_pack_Results]
+
+// NewFiles_pack_Results creates a new list of Files_pack_Results.
+func NewFiles_pack_Results_List(s *capnp.Segment, sz int32) (Files_pack_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Files_pack_Results](l), err
+}
+
+// Files_pack_Results_Future is a wrapper for a Files_pack_Results promised by a client call.
+type Files_pack_Results_Future struct{ *capnp.Future }
+
+func (f Files_pack_Results_Future) Struct() (Files_pack_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_pack_Results(p.Struct()), err
+}
+func (p Files_pack_Results_Future) Summary() Summary_Future {
+	return Summary_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Files_pack_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Files_unpack_Params capnp.Struct
+
+// Files_unpack_Params_TypeID is the unique identifier for the type Files_unpack_Params.
+const Files_unpack_Params_TypeID = 0xf58c1fae43d0ce82
+
+func NewFiles_unpack_Params(s *capnp.Segment) (Files_unpack_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_unpack_Params(st), err
+}
+
+func NewRootFiles_unpack_Params(s *capnp.Segment) (Files_unpack_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_unpack_Params(st), err
+}
+
+func ReadRootFiles_unpack_Params(msg *capnp.Message) (Files_unpack_Params, error) {
+	root, err := msg.Root()
+	return Files_unpack_Params(root.Struct()), err
+}
+
+func (s Files_unpack_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_unpack_Params) DecodeFromPtr(p capnp.Ptr) Files_unpack_Params {
+	return Files_unpack_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_unpack_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_unpack_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_unpack_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_unpack_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_unpack_Params) Dir() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_unpack_Params) HasDir() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_unpack_Params) SetDir(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Files_unpack_Params) Options() (UnpackOptions, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return UnpackOptions(p.Struct()), err
+}
+
+func (s Files_unpack_Params) HasOptions() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_unpack_Params) SetOptions(v UnpackOptions) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewOptions sets the options field to a newly
+// allocated UnpackOptions struct, preferring placement in s's segment.
+func (s Files_unpack_Params) NewOptions() (UnpackOptions, error) {
+	ss, err := NewUnpackOptions(capnp.Struct(s).Segment())
+	if err != nil {
+		return UnpackOptions{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_unpack_Params_List is a list of Files_unpack_Params.
+type Files_unpack_Params_List = capnp.StructList[Files_unpack_Params]
+
+// NewFiles_unpack_Params creates a new list of Files_unpack_Params.
+func NewFiles_unpack_Params_List(s *capnp.Segment, sz int32) (Files_unpack_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Files_unpack_Params](l), err
+}
+
+// Files_unpack_Params_Future is a wrapper for a Files_unpack_Params promised by a client call.
+type Files_unpack_Params_Future struct{ *capnp.Future }
+
+func (f Files_unpack_Params_Future) Struct() (Files_unpack_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_unpack_Params(p.Struct()), err
+}
+func (p Files_unpack_Params_Future) Options() UnpackOptions_Future {
+	return UnpackOptions_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Files_unpack_Results capnp.Struct
+
+// Files_unpack_Results_TypeID is the unique identifier for the type Files_unpack_Results.
+const Files_unpack_Results_TypeID = 0xf2eb56e703b69f65
+
+func NewFiles_unpack_Results(s *capnp.Segment) (Files_unpack_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_unpack_Results(st), err
+}
+
+func NewRootFiles_unpack_Results(s *capnp.Segment) (Files_unpack_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Files_unpack_Results(st), err
+}
+
+func ReadRootFiles_unpack_Results(msg *capnp.Message) (Files_unpack_Results, error) {
+	root, err := msg.Root()
+	return Files_unpack_Results(root.Struct()), err
+}
+
+func (s Files_unpack_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_unpack_Results) DecodeFromPtr(p capnp.Ptr) Files_unpack_Results {
+	return Files_unpack_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_unpack_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_unpack_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_unpack_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_unpack_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_unpack_Results) Sink() Sink {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Sink(p.Interface().Client())
+}
+
+func (s Files_unpack_Results) HasSink() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_unpack_Results) SetSink(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Files_unpack_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Files_unpack_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_unpack_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Files_unpack_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_unpack_Results_List is a list of Files_unpack_Results.
+type Files_unpack_Results_List = capnp.StructList[Files_unpack_Results]
+
+// NewFiles_unpack_Results creates a new list of Files_unpack_Results.
+func NewFiles_unpack_Results_List(s *capnp.Segment, sz int32) (Files_unpack_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Files_unpack_Results](l), err
+}
+
+// Files_unpack_Results_Future is a wrapper for a Files_unpack_Results promised by a client call.
+type Files_unpack_Results_Future struct{ *capnp.Future }
+
+func (f Files_unpack_Results_Future) Struct() (Files_unpack_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_unpack_Results(p.Struct()), err
+}
+func (p Files_unpack_Results_Future) Sink() Sink {
+	return Sink(p.Future.Field(0, nil).Client())
+}
+
+func (p Files_unpack_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Directory capnp.Client
+
+// Directory_TypeID is the unique identifier for the type Directory.
+const Directory_TypeID = 0xc92d78cdaba0bf29
+
+func (c Directory) Next(ctx context.Context, params func(Directory_next_Params) error) (Directory_next_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xc92d78cdaba0bf29,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Directory",
+			MethodName:    "next",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Directory_next_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Directory_next_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Directory) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Directory) String() string {
+	return "Directory(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Directory) AddRef() Directory {
+	return Directory(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Directory) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Directory) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Directory) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Directory) DecodeFromPtr(p capnp.Ptr) Directory {
+	return Directory(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Directory) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Directory) IsSame(other Directory) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Directory) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Directory) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Directory_Server is a Directory with a local implementation.
+type Directory_Server interface {
+	Next(context.Context, Directory_next) error
+}
+
+// Directory_NewServer creates a new Server from an implementation of Directory_Server.
+func Directory_NewServer(s Directory_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Directory_Methods(nil, s), s, c)
+}
+
+// Directory_ServerToClient creates a new Client from an implementation of Directory_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Directory_ServerToClient(s Directory_Server) Directory {
+	return Directory(capnp.NewClient(Directory_NewServer(s)))
+}
+
+// Directory_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Directory_Methods(methods []server.Method, s Directory_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 1)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xc92d78cdaba0bf29,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Directory",
+			MethodName:    "next",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Next(ctx, Directory_next{call})
+		},
+	})
+
+	return methods
+}
+
+// Directory_next holds the state for a server call to Directory.next.
+// See server.Call for documentation.
+type Directory_next struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Directory_next) Args() Directory_next_Params {
+	return Directory_next_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Directory_next) AllocResults() (Directory_next_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Directory_next_Results(r), err
+}
+
+// Directory_List is a list of Directory.
+type Directory_List = capnp.CapList[Directory]
+
+// NewDirectory_List creates a new list of Directory.
+func NewDirectory_List(s *capnp.Segment, sz int32) (Directory_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Directory](l), err
+}
+
+type Directory_next_Params capnp.Struct
+
+// Directory_next_Params_TypeID is the unique identifier for the type Directory_next_Params.
+const Directory_next_Params_TypeID = 0xe27d9e771f45a9ca
+
+func NewDirectory_next_Params(s *capnp.Segment) (Directory_next_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return Directory_next_Params(st), err
+}
+
+func NewRootDirectory_next_Params(s *capnp.Segment) (Directory_next_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return Directory_next_Params(st), err
+}
+
+func ReadRootDirectory_next_Params(msg *capnp.Message) (Directory_next_Params, error) {
+	root, err := msg.Root()
+	return Directory_next_Params(root.Struct()), err
+}
+
+func (s Directory_next_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Directory_next_Params) DecodeFromPtr(p capnp.Ptr) Directory_next_Params {
+	return Directory_next_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Directory_next_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Directory_next_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Directory_next_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Directory_next_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Directory_next_Params) Max() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s Directory_next_Params) SetMax(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+// Directory_next_Params_List is a list of Directory_next_Params.
+type Directory_next_Params_List = capnp.StructList[Directory_next_Params]
+
+// NewDirectory_next_Params creates a new list of Directory_next_Params.
+func NewDirectory_next_Params_List(s *capnp.Segment, sz int32) (Directory_next_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0}, sz)
+	return capnp.StructList[Directory_next_Params](l), err
+}
+
+// Directory_next_Params_Future is a wrapper for a Directory_next_Params promised by a client call.
+type Directory_next_Params_Future struct{ *capnp.Future }
+
+func (f Directory_next_Params_Future) Struct() (Directory_next_Params, error) {
+	p, err := f.Future.Ptr()
+	return Directory_next_Params(p.Struct()), err
+}
+
+type Directory_next_Results capnp.Struct
+
+// Directory_next_Results_TypeID is the unique identifier for the type Directory_next_Results.
+const Directory_next_Results_TypeID = 0xc259e01d9cd9878a
+
+func NewDirectory_next_Results(s *capnp.Segment) (Directory_next_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Directory_next_Results(st), err
+}
+
+func NewRootDirectory_next_Results(s *capnp.Segment) (Directory_next_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Directory_next_Results(st), err
+}
+
+func ReadRootDirectory_next_Results(msg *capnp.Message) (Directory_next_Results, error) {
+	root, err := msg.Root()
+	return Directory_next_Results(root.Struct()), err
+}
+
+func (s Directory_next_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Directory_next_Results) DecodeFromPtr(p capnp.Ptr) Directory_next_Results {
+	return Directory_next_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Directory_next_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Directory_next_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Directory_next_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Directory_next_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Directory_next_Results) Entries() (FileInfo_List, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return FileInfo_List(p.List()), err
+}
+
+func (s Directory_next_Results) HasEntries() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Directory_next_Results) SetEntries(v FileInfo_List) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewEntries sets the entries field to a newly
+// allocated FileInfo_List, preferring placement in s's segment.
+func (s Directory_next_Results) NewEntries(n int32) (FileInfo_List, error) {
+	l, err := NewFileInfo_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return FileInfo_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Directory_next_Results) End() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s Directory_next_Results) SetEnd(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+func (s Directory_next_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Directory_next_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Directory_next_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Directory_next_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Directory_next_Results_List is a list of Directory_next_Results.
+type Directory_next_Results_List = capnp.StructList[Directory_next_Results]
+
+// NewDirectory_next_Results creates a new list of Directory_next_Results.
+func NewDirectory_next_Results_List(s *capnp.Segment, sz int32) (Directory_next_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Directory_next_Results](l), err
+}
+
+// Directory_next_Results_Future is a wrapper for a Directory_next_Results promised by a client call.
+type Directory_next_Results_Future struct{ *capnp.Future }
+
+func (f Directory_next_Results_Future) Struct() (Directory_next_Results, error) {
+	p, err := f.Future.Ptr()
+	return Directory_next_Results(p.Struct()), err
+}
+func (p Directory_next_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type File capnp.Client
+
+// File_TypeID is the unique identifier for the type File.
+const File_TypeID = 0x880483571cbf00f4
+
+func (c File) Read(ctx context.Context, params func(File_read_Params) error) (File_read_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "read",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 16, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(File_read_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return File_read_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c File) Write(ctx context.Context, params func(File_write_Params) error) (File_write_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "write",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(File_write_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return File_write_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c File) Truncate(ctx context.Context, params func(File_truncate_Params) error) (File_truncate_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "truncate",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(File_truncate_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return File_truncate_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c File) Stat(ctx context.Context, params func(File_stat_Params) error) (File_stat_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      3,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "stat",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(File_stat_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return File_stat_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c File) Commit(ctx context.Context, params func(File_commit_Params) error) (File_commit_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      4,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "commit",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(File_commit_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return File_commit_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c File) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c File) String() string {
+	return "File(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c File) AddRef() File {
+	return File(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c File) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c File) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c File) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (File) DecodeFromPtr(p capnp.Ptr) File {
+	return File(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c File) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c File) IsSame(other File) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c File) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c File) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A File_Server is a File with a local implementation.
+type File_Server interface {
+	Read(context.Context, File_read) error
+
+	Write(context.Context, File_write) error
+
+	Truncate(context.Context, File_truncate) error
+
+	Stat(context.Context, File_stat) error
+
+	Commit(context.Context, File_commit) error
+}
+
+// File_NewServer creates a new Server from an implementation of File_Server.
+func File_NewServer(s File_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(File_Methods(nil, s), s, c)
+}
+
+// File_ServerToClient creates a new Client from an implementation of File_Server.
+// The caller is responsible for calling Release on the returned Client.
+func File_ServerToClient(s File_Server) File {
+	return File(capnp.NewClient(File_NewServer(s)))
+}
+
+// File_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func File_Methods(methods []server.Method, s File_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 5)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "read",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Read(ctx, File_read{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "write",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Write(ctx, File_write{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "truncate",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Truncate(ctx, File_truncate{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      3,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "stat",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Stat(ctx, File_stat{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x880483571cbf00f4,
+			MethodID:      4,
+			InterfaceName: "agentvm.capnp:File",
+			MethodName:    "commit",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Commit(ctx, File_commit{call})
+		},
+	})
+
+	return methods
+}
+
+// File_read holds the state for a server call to File.read.
+// See server.Call for documentation.
+type File_read struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c File_read) Args() File_read_Params {
+	return File_read_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c File_read) AllocResults() (File_read_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return File_read_Results(r), err
+}
+
+// File_write holds the state for a server call to File.write.
+// See server.Call for documentation.
+type File_write struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c File_write) Args() File_write_Params {
+	return File_write_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c File_write) AllocResults() (File_write_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_write_Results(r), err
+}
+
+// File_truncate holds the state for a server call to File.truncate.
+// See server.Call for documentation.
+type File_truncate struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c File_truncate) Args() File_truncate_Params {
+	return File_truncate_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c File_truncate) AllocResults() (File_truncate_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_truncate_Results(r), err
+}
+
+// File_stat holds the state for a server call to File.stat.
+// See server.Call for documentation.
+type File_stat struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c File_stat) Args() File_stat_Params {
+	return File_stat_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c File_stat) AllocResults() (File_stat_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return File_stat_Results(r), err
+}
+
+// File_commit holds the state for a server call to File.commit.
+// See server.Call for documentation.
+type File_commit struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c File_commit) Args() File_commit_Params {
+	return File_commit_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c File_commit) AllocResults() (File_commit_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_commit_Results(r), err
+}
+
+// File_List is a list of File.
+type File_List = capnp.CapList[File]
+
+// NewFile_List creates a new list of File.
+func NewFile_List(s *capnp.Segment, sz int32) (File_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[File](l), err
+}
+
+type File_read_Params capnp.Struct
+
+// File_read_Params_TypeID is the unique identifier for the type File_read_Params.
+const File_read_Params_TypeID = 0xdbb404578c87a870
+
+func NewFile_read_Params(s *capnp.Segment) (File_read_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 0})
+	return File_read_Params(st), err
+}
+
+func NewRootFile_read_Params(s *capnp.Segment) (File_read_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 0})
+	return File_read_Params(st), err
+}
+
+func ReadRootFile_read_Params(msg *capnp.Message) (File_read_Params, error) {
+	root, err := msg.Root()
+	return File_read_Params(root.Struct()), err
+}
+
+func (s File_read_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_read_Params) DecodeFromPtr(p capnp.Ptr) File_read_Params {
+	return File_read_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_read_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_read_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_read_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_read_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_read_Params) Offset() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s File_read_Params) SetOffset(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
+func (s File_read_Params) Count() uint32 {
+	return capnp.Struct(s).Uint32(8)
+}
+
+func (s File_read_Params) SetCount(v uint32) {
+	capnp.Struct(s).SetUint32(8, v)
+}
+
+// File_read_Params_List is a list of File_read_Params.
+type File_read_Params_List = capnp.StructList[File_read_Params]
+
+// NewFile_read_Params creates a new list of File_read_Params.
+func NewFile_read_Params_List(s *capnp.Segment, sz int32) (File_read_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 0}, sz)
+	return capnp.StructList[File_read_Params](l), err
+}
+
+// File_read_Params_Future is a wrapper for a File_read_Params promised by a client call.
+type File_read_Params_Future struct{ *capnp.Future }
+
+func (f File_read_Params_Future) Struct() (File_read_Params, error) {
+	p, err := f.Future.Ptr()
+	return File_read_Params(p.Struct()), err
+}
+
+type File_read_Results capnp.Struct
+
+// File_read_Results_TypeID is the unique identifier for the type File_read_Results.
+const File_read_Results_TypeID = 0xf1fd7de74bf44343
+
+func NewFile_read_Results(s *capnp.Segment) (File_read_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return File_read_Results(st), err
+}
+
+func NewRootFile_read_Results(s *capnp.Segment) (File_read_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return File_read_Results(st), err
+}
+
+func ReadRootFile_read_Results(msg *capnp.Message) (File_read_Results, error) {
+	root, err := msg.Root()
+	return File_read_Results(root.Struct()), err
+}
+
+func (s File_read_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_read_Results) DecodeFromPtr(p capnp.Ptr) File_read_Results {
+	return File_read_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_read_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_read_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_read_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_read_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_read_Results) Data() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s File_read_Results) HasData() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s File_read_Results) SetData(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s File_read_Results) End() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s File_read_Results) SetEnd(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+func (s File_read_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s File_read_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s File_read_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s File_read_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// File_read_Results_List is a list of File_read_Results.
+type File_read_Results_List = capnp.StructList[File_read_Results]
+
+// NewFile_read_Results creates a new list of File_read_Results.
+func NewFile_read_Results_List(s *capnp.Segment, sz int32) (File_read_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[File_read_Results](l), err
+}
+
+// File_read_Results_Future is a wrapper for a File_read_Results promised by a client call.
+type File_read_Results_Future struct{ *capnp.Future }
+
+func (f File_read_Results_Future) Struct() (File_read_Results, error) {
+	p, err := f.Future.Ptr()
+	return File_read_Results(p.Struct()), err
+}
+func (p File_read_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type File_write_Params capnp.Struct
+
+// File_write_Params_TypeID is the unique identifier for the type File_write_Params.
+const File_write_Params_TypeID = 0xd95e4d59d28e4ada
+
+func NewFile_write_Params(s *capnp.Segment) (File_write_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return File_write_Params(st), err
+}
+
+func NewRootFile_write_Params(s *capnp.Segment) (File_write_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return File_write_Params(st), err
+}
+
+func ReadRootFile_write_Params(msg *capnp.Message) (File_write_Params, error) {
+	root, err := msg.Root()
+	return File_write_Params(root.Struct()), err
+}
+
+func (s File_write_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_write_Params) DecodeFromPtr(p capnp.Ptr) File_write_Params {
+	return File_write_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_write_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_write_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_write_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_write_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_write_Params) Offset() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s File_write_Params) SetOffset(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
+func (s File_write_Params) Data() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s File_write_Params) HasData() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s File_write_Params) SetData(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+// File_write_Params_List is a list of File_write_Params.
+type File_write_Params_List = capnp.StructList[File_write_Params]
+
+// NewFile_write_Params creates a new list of File_write_Params.
+func NewFile_write_Params_List(s *capnp.Segment, sz int32) (File_write_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[File_write_Params](l), err
+}
+
+// File_write_Params_Future is a wrapper for a File_write_Params promised by a client call.
+type File_write_Params_Future struct{ *capnp.Future }
+
+func (f File_write_Params_Future) Struct() (File_write_Params, error) {
+	p, err := f.Future.Ptr()
+	return File_write_Params(p.Struct()), err
+}
+
+type File_write_Results capnp.Struct
+
+// File_write_Results_TypeID is the unique identifier for the type File_write_Results.
+const File_write_Results_TypeID = 0xaa9cf99550f74521
+
+func NewFile_write_Results(s *capnp.Segment) (File_write_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_write_Results(st), err
+}
+
+func NewRootFile_write_Results(s *capnp.Segment) (File_write_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_write_Results(st), err
+}
+
+func ReadRootFile_write_Results(msg *capnp.Message) (File_write_Results, error) {
+	root, err := msg.Root()
+	return File_write_Results(root.Struct()), err
+}
+
+func (s File_write_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_write_Results) DecodeFromPtr(p capnp.Ptr) File_write_Results {
+	return File_write_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_write_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_write_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_write_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_write_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_write_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s File_write_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s File_write_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s File_write_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// File_write_Results_List is a list of File_write_Results.
+type File_write_Results_List = capnp.StructList[File_write_Results]
+
+// NewFile_write_Results creates a new list of File_write_Results.
+func NewFile_write_Results_List(s *capnp.Segment, sz int32) (File_write_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[File_write_Results](l), err
+}
+
+// File_write_Results_Future is a wrapper for a File_write_Results promised by a client call.
+type File_write_Results_Future struct{ *capnp.Future }
+
+func (f File_write_Results_Future) Struct() (File_write_Results, error) {
+	p, err := f.Future.Ptr()
+	return File_write_Results(p.Struct()), err
+}
+func (p File_write_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type File_truncate_Params capnp.Struct
+
+// File_truncate_Params_TypeID is the unique identifier for the type File_truncate_Params.
+const File_truncate_Params_TypeID = 0xa89001b2cf7b1a63
+
+func NewFile_truncate_Params(s *capnp.Segment) (File_truncate_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return File_truncate_Params(st), err
+}
+
+func NewRootFile_truncate_Params(s *capnp.Segment) (File_truncate_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return File_truncate_Params(st), err
+}
+
+func ReadRootFile_truncate_Params(msg *capnp.Message) (File_truncate_Params, error) {
+	root, err := msg.Root()
+	return File_truncate_Params(root.Struct()), err
+}
+
+func (s File_truncate_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_truncate_Params) DecodeFromPtr(p capnp.Ptr) File_truncate_Params {
+	return File_truncate_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_truncate_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_truncate_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_truncate_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_truncate_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_truncate_Params) Size() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s File_truncate_Params) SetSize(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
+// File_truncate_Params_List is a list of File_truncate_Params.
+type File_truncate_Params_List = capnp.StructList[File_truncate_Params]
+
+// NewFile_truncate_Params creates a new list of File_truncate_Params.
+func NewFile_truncate_Params_List(s *capnp.Segment, sz int32) (File_truncate_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0}, sz)
+	return capnp.StructList[File_truncate_Params](l), err
+}
+
+// File_truncate_Params_Future is a wrapper for a File_truncate_Params promised by a client call.
+type File_truncate_Params_Future struct{ *capnp.Future }
+
+func (f File_truncate_Params_Future) Struct() (File_truncate_Params, error) {
+	p, err := f.Future.Ptr()
+	return File_truncate_Params(p.Struct()), err
+}
+
+type File_truncate_Results capnp.Struct
+
+// File_truncate_Results_TypeID is the unique identifier for the type File_truncate_Results.
+const File_truncate_Results_TypeID = 0xaa5ea4eed8ac5431
+
+func NewFile_truncate_Results(s *capnp.Segment) (File_truncate_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_truncate_Results(st), err
+}
+
+func NewRootFile_truncate_Results(s *capnp.Segment) (File_truncate_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_truncate_Results(st), err
+}
+
+func ReadRootFile_truncate_Results(msg *capnp.Message) (File_truncate_Results, error) {
+	root, err := msg.Root()
+	return File_truncate_Results(root.Struct()), err
+}
+
+func (s File_truncate_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_truncate_Results) DecodeFromPtr(p capnp.Ptr) File_truncate_Results {
+	return File_truncate_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_truncate_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_truncate_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_truncate_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_truncate_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_truncate_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s File_truncate_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s File_truncate_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s File_truncate_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// File_truncate_Results_List is a list of File_truncate_Results.
+type File_truncate_Results_List = capnp.StructList[File_truncate_Results]
+
+// NewFile_truncate_Results creates a new list of File_truncate_Results.
+func NewFile_truncate_Results_List(s *capnp.Segment, sz int32) (File_truncate_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[File_truncate_Results](l), err
+}
+
+// File_truncate_Results_Future is a wrapper for a File_truncate_Results promised by a client call.
+type File_truncate_Results_Future struct{ *capnp.Future }
+
+func (f File_truncate_Results_Future) Struct() (File_truncate_Results, error) {
+	p, err := f.Future.Ptr()
+	return File_truncate_Results(p.Struct()), err
+}
+func (p File_truncate_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type File_stat_Params capnp.Struct
+
+// File_stat_Params_TypeID is the unique identifier for the type File_stat_Params.
+const File_stat_Params_TypeID = 0x9ac0be21ad37a768
+
+func NewFile_stat_Params(s *capnp.Segment) (File_stat_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return File_stat_Params(st), err
+}
+
+func NewRootFile_stat_Params(s *capnp.Segment) (File_stat_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return File_stat_Params(st), err
+}
+
+func ReadRootFile_stat_Params(msg *capnp.Message) (File_stat_Params, error) {
+	root, err := msg.Root()
+	return File_stat_Params(root.Struct()), err
+}
+
+func (s File_stat_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_stat_Params) DecodeFromPtr(p capnp.Ptr) File_stat_Params {
+	return File_stat_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_stat_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_stat_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_stat_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_stat_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// File_stat_Params_List is a list of File_stat_Params.
+type File_stat_Params_List = capnp.StructList[File_stat_Params]
+
+// NewFile_stat_Params creates a new list of File_stat_Params.
+func NewFile_stat_Params_List(s *capnp.Segment, sz int32) (File_stat_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[File_stat_Params](l), err
+}
+
+// File_stat_Params_Future is a wrapper for a File_stat_Params promised by a client call.
+type File_stat_Params_Future struct{ *capnp.Future }
+
+func (f File_stat_Params_Future) Struct() (File_stat_Params, error) {
+	p, err := f.Future.Ptr()
+	return File_stat_Params(p.Struct()), err
+}
+
+type File_stat_Results capnp.Struct
+
+// File_stat_Results_TypeID is the unique identifier for the type File_stat_Results.
+const File_stat_Results_TypeID = 0xe80028d25ef2f93b
+
+func NewFile_stat_Results(s *capnp.Segment) (File_stat_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return File_stat_Results(st), err
+}
+
+func NewRootFile_stat_Results(s *capnp.Segment) (File_stat_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return File_stat_Results(st), err
+}
+
+func ReadRootFile_stat_Results(msg *capnp.Message) (File_stat_Results, error) {
+	root, err := msg.Root()
+	return File_stat_Results(root.Struct()), err
+}
+
+func (s File_stat_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_stat_Results) DecodeFromPtr(p capnp.Ptr) File_stat_Results {
+	return File_stat_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_stat_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_stat_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_stat_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_stat_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_stat_Results) Info() (FileInfo, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return FileInfo(p.Struct()), err
+}
+
+func (s File_stat_Results) HasInfo() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s File_stat_Results) SetInfo(v FileInfo) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewInfo sets the info field to a newly
+// allocated FileInfo struct, preferring placement in s's segment.
+func (s File_stat_Results) NewInfo() (FileInfo, error) {
+	ss, err := NewFileInfo(capnp.Struct(s).Segment())
+	if err != nil {
+		return FileInfo{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s File_stat_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s File_stat_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s File_stat_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s File_stat_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// File_stat_Results_List is a list of File_stat_Results.
+type File_stat_Results_List = capnp.StructList[File_stat_Results]
+
+// NewFile_stat_Results creates a new list of File_stat_Results.
+func NewFile_stat_Results_List(s *capnp.Segment, sz int32) (File_stat_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[File_stat_Results](l), err
+}
+
+// File_stat_Results_Future is a wrapper for a File_stat_Results promised by a client call.
+type File_stat_Results_Future struct{ *capnp.Future }
+
+func (f File_stat_Results_Future) Struct() (File_stat_Results, error) {
+	p, err := f.Future.Ptr()
+	return File_stat_Results(p.Struct()), err
+}
+func (p File_stat_Results_Future) Info() FileInfo_Future {
+	return FileInfo_Future{Future: p.Future.Field(0, nil)}
+}
+func (p File_stat_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type File_commit_Params capnp.Struct
+
+// File_commit_Params_TypeID is the unique identifier for the type File_commit_Params.
+const File_commit_Params_TypeID = 0xf6d5064e50d27117
+
+func NewFile_commit_Params(s *capnp.Segment) (File_commit_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return File_commit_Params(st), err
+}
+
+func NewRootFile_commit_Params(s *capnp.Segment) (File_commit_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return File_commit_Params(st), err
+}
+
+func ReadRootFile_commit_Params(msg *capnp.Message) (File_commit_Params, error) {
+	root, err := msg.Root()
+	return File_commit_Params(root.Struct()), err
+}
+
+func (s File_commit_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_commit_Params) DecodeFromPtr(p capnp.Ptr) File_commit_Params {
+	return File_commit_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_commit_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_commit_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_commit_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_commit_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// File_commit_Params_List is a list of File_commit_Params.
+type File_commit_Params_List = capnp.StructList[File_commit_Params]
+
+// NewFile_commit_Params creates a new list of File_commit_Params.
+func NewFile_commit_Params_List(s *capnp.Segment, sz int32) (File_commit_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[File_commit_Params](l), err
+}
+
+// File_commit_Params_Future is a wrapper for a File_commit_Params promised by a client call.
+type File_commit_Params_Future struct{ *capnp.Future }
+
+func (f File_commit_Params_Future) Struct() (File_commit_Params, error) {
+	p, err := f.Future.Ptr()
+	return File_commit_Params(p.Struct()), err
+}
+
+type File_commit_Results capnp.Struct
+
+// File_commit_Results_TypeID is the unique identifier for the type File_commit_Results.
+const File_commit_Results_TypeID = 0xf6f684d402c85d35
+
+func NewFile_commit_Results(s *capnp.Segment) (File_commit_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_commit_Results(st), err
+}
+
+func NewRootFile_commit_Results(s *capnp.Segment) (File_commit_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return File_commit_Results(st), err
+}
+
+func ReadRootFile_commit_Results(msg *capnp.Message) (File_commit_Results, error) {
+	root, err := msg.Root()
+	return File_commit_Results(root.Struct()), err
+}
+
+func (s File_commit_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (File_commit_Results) DecodeFromPtr(p capnp.Ptr) File_commit_Results {
+	return File_commit_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s File_commit_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s File_commit_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s File_commit_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s File_commit_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s File_commit_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s File_commit_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s File_commit_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s File_commit_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// File_commit_Results_List is a list of File_commit_Results.
+type File_commit_Results_List = capnp.StructList[File_commit_Results]
+
+// NewFile_commit_Results creates a new list of File_commit_Results.
+func NewFile_commit_Results_List(s *capnp.Segment, sz int32) (File_commit_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[File_commit_Results](l), err
+}
+
+// File_commit_Results_Future is a wrapper for a File_commit_Results promised by a client call.
+type File_commit_Results_Future struct{ *capnp.Future }
+
+func (f File_commit_Results_Future) Struct() (File_commit_Results, error) {
+	p, err := f.Future.Ptr()
+	return File_commit_Results(p.Struct()), err
+}
+func (p File_commit_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type FileInfo capnp.Struct
+
+// FileInfo_TypeID is the unique identifier for the type FileInfo.
+const FileInfo_TypeID = 0xeb4b314e9aa98f56
+
+func NewFileInfo(s *capnp.Segment) (FileInfo, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 3})
+	return FileInfo(st), err
+}
+
+func NewRootFileInfo(s *capnp.Segment) (FileInfo, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 3})
+	return FileInfo(st), err
+}
+
+func ReadRootFileInfo(msg *capnp.Message) (FileInfo, error) {
+	root, err := msg.Root()
+	return FileInfo(root.Struct()), err
+}
+
+func (s FileInfo) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (FileInfo) DecodeFromPtr(p capnp.Ptr) FileInfo {
+	return FileInfo(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s FileInfo) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s FileInfo) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s FileInfo) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s FileInfo) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s FileInfo) Name() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s FileInfo) HasName() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s FileInfo) SetName(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s FileInfo) Mode() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s FileInfo) SetMode(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+func (s FileInfo) Size() uint64 {
+	return capnp.Struct(s).Uint64(8)
+}
+
+func (s FileInfo) SetSize(v uint64) {
+	capnp.Struct(s).SetUint64(8, v)
+}
+
+func (s FileInfo) Modified() (Time, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Time(p.Struct()), err
+}
+
+func (s FileInfo) HasModified() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s FileInfo) SetModified(v Time) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewModified sets the modified field to a newly
+// allocated Time struct, preferring placement in s's segment.
+func (s FileInfo) NewModified() (Time, error) {
+	ss, err := NewTime(capnp.Struct(s).Segment())
+	if err != nil {
+		return Time{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s FileInfo) Uid() uint32 {
+	return capnp.Struct(s).Uint32(4)
+}
+
+func (s FileInfo) SetUid(v uint32) {
+	capnp.Struct(s).SetUint32(4, v)
+}
+
+func (s FileInfo) Gid() uint32 {
+	return capnp.Struct(s).Uint32(16)
+}
+
+func (s FileInfo) SetGid(v uint32) {
+	capnp.Struct(s).SetUint32(16, v)
+}
+
+func (s FileInfo) Links() uint32 {
+	return capnp.Struct(s).Uint32(20)
+}
+
+func (s FileInfo) SetLinks(v uint32) {
+	capnp.Struct(s).SetUint32(20, v)
+}
+
+func (s FileInfo) Inode() uint64 {
+	return capnp.Struct(s).Uint64(24)
+}
+
+func (s FileInfo) SetInode(v uint64) {
+	capnp.Struct(s).SetUint64(24, v)
+}
+
+func (s FileInfo) Target() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return []byte(p.Data()), err
+}
+
+func (s FileInfo) HasTarget() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s FileInfo) SetTarget(v []byte) error {
+	return capnp.Struct(s).SetData(2, v)
+}
+
+// FileInfo_List is a list of FileInfo.
+type FileInfo_List = capnp.StructList[FileInfo]
+
+// NewFileInfo creates a new list of FileInfo.
+func NewFileInfo_List(s *capnp.Segment, sz int32) (FileInfo_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 3}, sz)
+	return capnp.StructList[FileInfo](l), err
+}
+
+// FileInfo_Future is a wrapper for a FileInfo promised by a client call.
+type FileInfo_Future struct{ *capnp.Future }
+
+func (f FileInfo_Future) Struct() (FileInfo, error) {
+	p, err := f.Future.Ptr()
+	return FileInfo(p.Struct()), err
+}
+func (p FileInfo_Future) Modified() Time_Future {
+	return Time_Future{Future: p.Future.Field(1, nil)}
+}
+
+type OpenOptions capnp.Struct
+
+// OpenOptions_TypeID is the unique identifier for the type OpenOptions.
+const OpenOptions_TypeID = 0xfa95c1f3e5fe9b00
+
+func NewOpenOptions(s *capnp.Segment) (OpenOptions, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return OpenOptions(st), err
+}
+
+func NewRootOpenOptions(s *capnp.Segment) (OpenOptions, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return OpenOptions(st), err
+}
+
+func ReadRootOpenOptions(msg *capnp.Message) (OpenOptions, error) {
+	root, err := msg.Root()
+	return OpenOptions(root.Struct()), err
+}
+
+func (s OpenOptions) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (OpenOptions) DecodeFromPtr(p capnp.Ptr) OpenOptions {
+	return OpenOptions(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s OpenOptions) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s OpenOptions) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s OpenOptions) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s OpenOptions) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s OpenOptions) Read() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s OpenOptions) SetRead(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+func (s OpenOptions) Write() bool {
+	return capnp.Struct(s).Bit(1)
+}
+
+func (s OpenOptions) SetWrite(v bool) {
+	capnp.Struct(s).SetBit(1, v)
+}
+
+func (s OpenOptions) Create() bool {
+	return capnp.Struct(s).Bit(2)
+}
+
+func (s OpenOptions) SetCreate(v bool) {
+	capnp.Struct(s).SetBit(2, v)
+}
+
+func (s OpenOptions) Exclusive() bool {
+	return capnp.Struct(s).Bit(3)
+}
+
+func (s OpenOptions) SetExclusive(v bool) {
+	capnp.Struct(s).SetBit(3, v)
+}
+
+func (s OpenOptions) Truncate() bool {
+	return capnp.Struct(s).Bit(4)
+}
+
+func (s OpenOptions) SetTruncate(v bool) {
+	capnp.Struct(s).SetBit(4, v)
+}
+
+func (s OpenOptions) Atomic() bool {
+	return capnp.Struct(s).Bit(5)
+}
+
+func (s OpenOptions) SetAtomic(v bool) {
+	capnp.Struct(s).SetBit(5, v)
+}
+
+func (s OpenOptions) Mode() uint32 {
+	return capnp.Struct(s).Uint32(4)
+}
+
+func (s OpenOptions) SetMode(v uint32) {
+	capnp.Struct(s).SetUint32(4, v)
+}
+
+// OpenOptions_List is a list of OpenOptions.
+type OpenOptions_List = capnp.StructList[OpenOptions]
+
+// NewOpenOptions creates a new list of OpenOptions.
+func NewOpenOptions_List(s *capnp.Segment, sz int32) (OpenOptions_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0}, sz)
+	return capnp.StructList[OpenOptions](l), err
+}
+
+// OpenOptions_Future is a wrapper for a OpenOptions promised by a client call.
+type OpenOptions_Future struct{ *capnp.Future }
+
+func (f OpenOptions_Future) Struct() (OpenOptions, error) {
+	p, err := f.Future.Ptr()
+	return OpenOptions(p.Struct()), err
+}
+
+type PackOptions capnp.Struct
+
+// PackOptions_TypeID is the unique identifier for the type PackOptions.
+const PackOptions_TypeID = 0xd3bf93fb1554cc07
+
+func NewPackOptions(s *capnp.Segment) (PackOptions, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return PackOptions(st), err
+}
+
+func NewRootPackOptions(s *capnp.Segment) (PackOptions, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return PackOptions(st), err
+}
+
+func ReadRootPackOptions(msg *capnp.Message) (PackOptions, error) {
+	root, err := msg.Root()
+	return PackOptions(root.Struct()), err
+}
+
+func (s PackOptions) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (PackOptions) DecodeFromPtr(p capnp.Ptr) PackOptions {
+	return PackOptions(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s PackOptions) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s PackOptions) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s PackOptions) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s PackOptions) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s PackOptions) Dir() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s PackOptions) HasDir() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s PackOptions) SetDir(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s PackOptions) FollowPaths() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s PackOptions) SetFollowPaths(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+func (s PackOptions) OneFileSystem() bool {
+	return capnp.Struct(s).Bit(1)
+}
+
+func (s PackOptions) SetOneFileSystem(v bool) {
+	capnp.Struct(s).SetBit(1, v)
+}
+
+// PackOptions_List is a list of PackOptions.
+type PackOptions_List = capnp.StructList[PackOptions]
+
+// NewPackOptions creates a new list of PackOptions.
+func NewPackOptions_List(s *capnp.Segment, sz int32) (PackOptions_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[PackOptions](l), err
+}
+
+// PackOptions_Future is a wrapper for a PackOptions promised by a client call.
+type PackOptions_Future struct{ *capnp.Future }
+
+func (f PackOptions_Future) Struct() (PackOptions, error) {
+	p, err := f.Future.Ptr()
+	return PackOptions(p.Struct()), err
+}
+
+type UnpackOptions capnp.Struct
+
+// UnpackOptions_TypeID is the unique identifier for the type UnpackOptions.
+const UnpackOptions_TypeID = 0xe44da3add2c5dc93
+
+func NewUnpackOptions(s *capnp.Segment) (UnpackOptions, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 0})
+	return UnpackOptions(st), err
+}
+
+func NewRootUnpackOptions(s *capnp.Segment) (UnpackOptions, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 0})
+	return UnpackOptions(st), err
+}
+
+func ReadRootUnpackOptions(msg *capnp.Message) (UnpackOptions, error) {
+	root, err := msg.Root()
+	return UnpackOptions(root.Struct()), err
+}
+
+func (s UnpackOptions) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (UnpackOptions) DecodeFromPtr(p capnp.Ptr) UnpackOptions {
+	return UnpackOptions(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s UnpackOptions) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s UnpackOptions) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s UnpackOptions) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s UnpackOptions) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s UnpackOptions) SetOwner() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s UnpackOptions) SetSetOwner(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+func (s UnpackOptions) Uid() uint32 {
+	return capnp.Struct(s).Uint32(4)
+}
+
+func (s UnpackOptions) SetUid(v uint32) {
+	capnp.Struct(s).SetUint32(4, v)
+}
+
+func (s UnpackOptions) Gid() uint32 {
+	return capnp.Struct(s).Uint32(8)
+}
+
+func (s UnpackOptions) SetGid(v uint32) {
+	capnp.Struct(s).SetUint32(8, v)
+}
+
+// UnpackOptions_List is a list of UnpackOptions.
+type UnpackOptions_List = capnp.StructList[UnpackOptions]
+
+// NewUnpackOptions creates a new list of UnpackOptions.
+func NewUnpackOptions_List(s *capnp.Segment, sz int32) (UnpackOptions_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 0}, sz)
+	return capnp.StructList[UnpackOptions](l), err
+}
+
+// UnpackOptions_Future is a wrapper for a UnpackOptions promised by a client call.
+type UnpackOptions_Future struct{ *capnp.Future }
+
+func (f UnpackOptions_Future) Struct() (UnpackOptions, error) {
+	p, err := f.Future.Ptr()
+	return UnpackOptions(p.Struct()), err
+}
+
+type Summary capnp.Struct
+
+// Summary_TypeID is the unique identifier for the type Summary.
+const Summary_TypeID = 0x81be6065a3e21ceb
+
+func NewSummary(s *capnp.Segment) (Summary, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1})
+	return Summary(st), err
+}
+
+func NewRootSummary(s *capnp.Segment) (Summary, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1})
+	return Summary(st), err
+}
+
+func ReadRootSummary(msg *capnp.Message) (Summary, error) {
+	root, err := msg.Root()
+	return Summary(root.Struct()), err
+}
+
+func (s Summary) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Summary) DecodeFromPtr(p capnp.Ptr) Summary {
+	return Summary(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Summary) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Summary) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Summary) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Summary) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Summary) Entries() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s Summary) SetEntries(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
+func (s Summary) Bytes() uint64 {
+	return capnp.Struct(s).Uint64(8)
+}
+
+func (s Summary) SetBytes(v uint64) {
+	capnp.Struct(s).SetUint64(8, v)
+}
+
+func (s Summary) Warnings() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return capnp.TextList(p.List()), err
+}
+
+func (s Summary) HasWarnings() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Summary) SetWarnings(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewWarnings sets the warnings field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s Summary) NewWarnings(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+
+// Summary_List is a list of Summary.
+type Summary_List = capnp.StructList[Summary]
+
+// NewSummary creates a new list of Summary.
+func NewSummary_List(s *capnp.Segment, sz int32) (Summary_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1}, sz)
+	return capnp.StructList[Summary](l), err
+}
+
+// Summary_Future is a wrapper for a Summary promised by a client call.
+type Summary_Future struct{ *capnp.Future }
+
+func (f Summary_Future) Struct() (Summary, error) {
+	p, err := f.Future.Ptr()
+	return Summary(p.Struct()), err
+}
+
+type UnixSocket capnp.Struct
+
+// UnixSocket_TypeID is the unique identifier for the type UnixSocket.
+const UnixSocket_TypeID = 0x9ca08109c42e9078
+
+func NewUnixSocket(s *capnp.Segment) (UnixSocket, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return UnixSocket(st), err
+}
+
+func NewRootUnixSocket(s *capnp.Segment) (UnixSocket, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return UnixSocket(st), err
+}
+
+func ReadRootUnixSocket(msg *capnp.Message) (UnixSocket, error) {
+	root, err := msg.Root()
+	return UnixSocket(root.Struct()), err
+}
+
+func (s UnixSocket) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (UnixSocket) DecodeFromPtr(p capnp.Ptr) UnixSocket {
+	return UnixSocket(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s UnixSocket) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s UnixSocket) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s UnixSocket) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s UnixSocket) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s UnixSocket) Path() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s UnixSocket) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s UnixSocket) PathBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s UnixSocket) SetPath(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s UnixSocket) Id() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s UnixSocket) HasId() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s UnixSocket) IdBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s UnixSocket) SetId(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
+func (s UnixSocket) Mode() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s UnixSocket) SetMode(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+// UnixSocket_List is a list of UnixSocket.
+type UnixSocket_List = capnp.StructList[UnixSocket]
+
+// NewUnixSocket creates a new list of UnixSocket.
+func NewUnixSocket_List(s *capnp.Segment, sz int32) (UnixSocket_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[UnixSocket](l), err
+}
+
+// UnixSocket_Future is a wrapper for a UnixSocket promised by a client call.
+type UnixSocket_Future struct{ *capnp.Future }
+
+func (f UnixSocket_Future) Struct() (UnixSocket, error) {
+	p, err := f.Future.Ptr()
+	return UnixSocket(p.Struct()), err
 }
 
 type Process capnp.Client
@@ -4245,12 +10793,12 @@ type StartParams capnp.Struct
 const StartParams_TypeID = 0xfa74f359e8cf6c3e
 
 func NewStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 6})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 9})
 	return StartParams(st), err
 }
 
 func NewRootStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 6})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 9})
 	return StartParams(st), err
 }
 
@@ -4419,12 +10967,66 @@ func (s StartParams) NewNetwork() (NetworkParams, error) {
 	return ss, err
 }
 
+func (s StartParams) CaCertificate() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(6)
+	return []byte(p.Data()), err
+}
+
+func (s StartParams) HasCaCertificate() bool {
+	return capnp.Struct(s).HasPtr(6)
+}
+
+func (s StartParams) SetCaCertificate(v []byte) error {
+	return capnp.Struct(s).SetData(6, v)
+}
+
+func (s StartParams) UnixSockets() (UnixSocket_List, error) {
+	p, err := capnp.Struct(s).Ptr(7)
+	return UnixSocket_List(p.List()), err
+}
+
+func (s StartParams) HasUnixSockets() bool {
+	return capnp.Struct(s).HasPtr(7)
+}
+
+func (s StartParams) SetUnixSockets(v UnixSocket_List) error {
+	return capnp.Struct(s).SetPtr(7, v.ToPtr())
+}
+
+// NewUnixSockets sets the unixSockets field to a newly
+// allocated UnixSocket_List, preferring placement in s's segment.
+func (s StartParams) NewUnixSockets(n int32) (UnixSocket_List, error) {
+	l, err := NewUnixSocket_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return UnixSocket_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(7, l.ToPtr())
+	return l, err
+}
+func (s StartParams) Proxy() NetworkProxy {
+	p, _ := capnp.Struct(s).Ptr(8)
+	return NetworkProxy(p.Interface().Client())
+}
+
+func (s StartParams) HasProxy() bool {
+	return capnp.Struct(s).HasPtr(8)
+}
+
+func (s StartParams) SetProxy(v NetworkProxy) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(8, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(8, in.ToPtr())
+}
+
 // StartParams_List is a list of StartParams.
 type StartParams_List = capnp.StructList[StartParams]
 
 // NewStartParams creates a new list of StartParams.
 func NewStartParams_List(s *capnp.Segment, sz int32) (StartParams_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 6}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 9}, sz)
 	return capnp.StructList[StartParams](l), err
 }
 
@@ -4444,6 +11046,9 @@ func (p StartParams_Future) Log() LogSink {
 
 func (p StartParams_Future) Network() NetworkParams_Future {
 	return NetworkParams_Future{Future: p.Future.Field(5, nil)}
+}
+func (p StartParams_Future) Proxy() NetworkProxy {
+	return NetworkProxy(p.Future.Field(8, nil).Client())
 }
 
 type NetworkParams capnp.Struct
