@@ -177,13 +177,6 @@ func (f *flow) end(reason Reason) {
 	}
 }
 
-// ended is the reason that end was given, or ReasonNone.
-func (f *flow) ended() Reason {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.ending
-}
-
 // close takes the flow out of the table, gives back its limit and tells the observer: of a flow that was established,
 // that it is closed; of another, that it was denied (ReasonPolicy) or failed. If the flow was told to end, that reason
 // is the one that counts. Calls after the first do nothing.

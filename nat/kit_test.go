@@ -39,7 +39,6 @@ type world struct {
 type settings struct {
 	Config
 	guest netstacktest.Config
-	mtu   int
 }
 
 func newWorld(t testing.TB, change func(*settings)) *world {

@@ -117,6 +117,10 @@ func (n *NAT) acceptTCP(f *flow, request *netstack.TCPRequest, host net.Conn) (g
 			n.tasks.leave()
 		}
 	})
+	if taken.Load() {
+		request.Reset()
+		return nil, true
+	}
 	guest, err := request.Accept()
 	if !taken.CompareAndSwap(false, true) {
 		if err == nil {

@@ -271,3 +271,33 @@ func TestTCPShutdown(t *testing.T) {
 		}
 	})
 }
+
+// TestCutFlowWhileDialling cuts a flow whose host connection comes nevertheless: the guest is refused, and both ends are
+// gone.
+func TestCutFlowWhileDialling(t *testing.T) {
+	w := newWorld(t, nil)
+	reset := make(chan error, 1)
+	to := w.serve(func(c *net.TCPConn) {
+		_, err := c.Read(make([]byte, 1))
+		reset <- err
+	})
+	dialling, answer := make(chan struct{}), make(chan struct{})
+	w.egress.instead = func(_ context.Context, _, to netip.AddrPort) (net.Conn, error) {
+		close(dialling)
+		<-answer
+		return w.egress.loopback(context.Background(), to.Port()) // too late to be cancelled
+	}
+	result := w.startDial(to)
+	<-dialling
+	w.nat.CutFlow(w.nat.Flows()[0].ID)
+	close(answer)
+	if err := <-result; !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the guest's dial ended with %v", err)
+	}
+	if err := <-reset; !isAny(err, resets) {
+		t.Errorf("the host's connection ended with %v, want a reset", err)
+	}
+	if event := w.await(FlowFailed, 1); event.Reason != ReasonCut {
+		t.Errorf("event %+v", event)
+	}
+}
