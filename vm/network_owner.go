@@ -126,12 +126,7 @@ func ask(ctx context.Context, client *rpc.Client, protocol string, from, to neti
 }
 
 func ownerName(s rpc.Socket) string {
-	name := strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s.Process, "?"))
+	name := oneLine(s.Process)
 	switch {
 	case s.PID == 0:
 		return name
@@ -139,4 +134,14 @@ func ownerName(s rpc.Socket) string {
 		return fmt.Sprintf("[%d]", s.PID)
 	}
 	return fmt.Sprintf("%s[%d]", name, s.PID)
+}
+
+// oneLine replaces in what a guest wrote all that is more than text.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
 }

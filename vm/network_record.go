@@ -182,7 +182,8 @@ func denialLine(e egress.Event) string {
 	if e.Process != "" {
 		by = " (" + e.Process + ")"
 	}
-	return fmt.Sprintf("%s %s %s%s: %s", e.Time.UTC().Format(time.RFC3339), e.Kind, EventTarget(e), by, e.Message)
+	line := fmt.Sprintf("%s %s %s%s: %s", e.Time.UTC().Format(time.RFC3339), e.Kind, EventTarget(e), by, e.Message)
+	return oneLine(line) // the guest chose the names: a line of theirs is not to look like two
 }
 
 // heldGate is the gate as the NAT sees it: the refusal of a connection is held back until it is known whose it was, for

@@ -73,6 +73,7 @@ func TestDenialLine(t *testing.T) {
 		{"name and process", named, "2026-01-02T03:04:05Z tcp example.com:443 (wget[7]): it is so"},
 		{"query", query, "2026-01-02T03:04:05Z dns example.com: no"},
 		{"UDP over IPv6", udp, "2026-01-02T03:04:05Z udp [2001:db8::1]:53/udp: it is so"},
+		{"hostile name", denial("203.0.113.1:443", "a\nb\x1b[2J\xff"), "2026-01-02T03:04:05Z tcp a?b?[2J?:443: it is so"},
 		{"echo", echo, "2026-01-02T03:04:05Z icmp 203.0.113.1: it is so"},
 	}
 	for _, test := range tests {
