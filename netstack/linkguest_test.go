@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"agentvm/wasi"
 
@@ -109,10 +110,10 @@ func linkAddresses(t testing.TB) Addresses {
 	return config.addresses()
 }
 
-// linkDefaults is a link without offload and capture.
+// linkDefaults is a link without offload and capture. It waits longer than a busy computer may take for anything.
 func linkDefaults(t testing.TB) linkConfig {
 	return linkConfig{
-		addresses: linkAddresses(t), mtu: DefaultMTU, queueBytes: DefaultQueueBytes,
+		addresses: linkAddresses(t), mtu: DefaultMTU, queueBytes: DefaultQueueBytes, stall: 10 * time.Second,
 		clock: tcpip.NewStdClock(), logger: slog.New(slog.DiscardHandler),
 	}
 }
