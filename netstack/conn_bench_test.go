@@ -65,7 +65,7 @@ func benchmarkConn(b *testing.B, mtu int, offload bool, marks [2]int, up bool) {
 // BenchmarkAccept opens and closes connections one after the other.
 func BenchmarkAccept(b *testing.B) {
 	n, g := pair(b, netstack.Config{DisableIPv6: true}, netstacktest.Config{DisableIPv6: true})
-	n.HandleTCP(4, func(r *netstack.TCPRequest) {
+	n.HandleTCP(256, func(r *netstack.TCPRequest) {
 		if c, err := r.Accept(); err == nil {
 			c.Close()
 		}

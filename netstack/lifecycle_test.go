@@ -217,3 +217,29 @@ func TestCloseWhileBusy(t *testing.T) {
 	cancel()
 	group.Wait()
 }
+
+// TestCloseRacesWithAccept closes while handshakes begin: whatever is first, Close returns.
+func TestCloseRacesWithAccept(t *testing.T) {
+	for i := range 200 {
+		n, err := netstack.New(netstack.Config{DisableIPv6: true})
+		mustDo(t, err)
+		n.HandleTCP(4, func(r *netstack.TCPRequest) {
+			if c, err := r.Accept(); err == nil {
+				c.Close()
+			}
+		})
+		peer := netstacktest.StartPeer(t)
+		ran := make(chan error, 1)
+		go func() { ran <- n.Run(context.Background(), peer.Host()) }()
+		peer.SendSegment(t, netstacktest.Segment{Source: netip.AddrPortFrom(guestIP, 9), Destination: server, Flags: syn, Window: 99})
+		time.Sleep(time.Duration(i) * time.Microsecond)
+		closed := make(chan error, 1)
+		go func() { closed <- n.Close() }()
+		select {
+		case <-closed:
+		case <-within(t).Done():
+			t.Fatal("Close does not return")
+		}
+		<-ran
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -82,8 +83,8 @@ func (n *Network) Close() error {
 		n.flows.abortAll()
 		n.closeSockets()
 		n.link.close()
+		n.endHandlers()
 		n.stack.Close()
-		n.handlers.Wait()
 		n.stack.Wait()
 	})
 	return nil
@@ -134,6 +135,26 @@ func (n *Network) closeSockets() {
 	n.mu.Unlock()
 	for _, s := range all {
 		_ = s.Close()
+	}
+}
+
+// endHandlers waits for running handlers. One may be in a handshake whose endpoint exists since a moment ago, or will in a
+// moment: endpoints are aborted until all handlers have returned.
+func (n *Network) endHandlers() {
+	over := make(chan struct{})
+	go func() {
+		n.handlers.Wait()
+		close(over)
+	}()
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		for _, e := range n.stack.RegisteredEndpoints() {
+			e.Abort()
+		}
+		select {
+		case <-over:
+			return
+		case <-time.After(pause):
+		}
 	}
 }
 

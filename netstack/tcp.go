@@ -136,6 +136,10 @@ func (r *TCPRequest) Accept() (*Conn, error) {
 	if request == nil {
 		return nil, opError("accept", "tcp", r.Destination, r.Source, net.ErrClosed)
 	}
+	if r.pending.network.closed() {
+		r.complete(request, false)
+		return nil, opError("accept", "tcp", r.Destination, r.Source, net.ErrClosed)
+	}
 	c := newConn(r.pending.network, r.Destination, r.Source)
 	endpoint, err := request.CreateEndpoint(c.queue)
 	r.complete(request, false)

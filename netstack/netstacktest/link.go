@@ -59,16 +59,32 @@ func (l *link) receive() {
 	}
 }
 
-// transmit moves frames from the stack to the wire until the link ends. Without a wire they are lost.
+// transmit moves frames from the stack to the wire until the link ends, as many at once as there are, like a device that
+// looks at its ring. Without a wire they are lost.
 func (l *link) transmit() {
+	var batch []byte
 	for {
 		select {
 		case frame := <-l.queue:
-			_ = l.wire.Send(frame)
+			batch = l.gather(appendFrame(batch[:0], frame))
+			_ = l.wire.SendRaw(batch)
 		case <-l.over:
 			return
 		}
 	}
+}
+
+// gather appends what is queued, up to a quarter of what the wire holds.
+func (l *link) gather(batch []byte) []byte {
+	for len(batch) < wireBytes/4 {
+		select {
+		case frame := <-l.queue:
+			batch = appendFrame(batch, frame)
+		default:
+			return batch
+		}
+	}
+	return batch
 }
 
 func (l *link) enqueue(frame []byte) {

@@ -32,8 +32,11 @@ func (h hostEnd) Close() error                { return h.wire.Close() }
 
 // Send gives the network one frame (with its virtio_net_hdr, if the link has them). It waits for room.
 func (w *Wire) Send(frame []byte) error {
-	message := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(frame)), uint32(len(frame)))
-	return w.SendRaw(append(message, frame...))
+	return w.SendRaw(appendFrame(make([]byte, 0, 4+len(frame)), frame))
+}
+
+func appendFrame(b, frame []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(frame))), frame...)
 }
 
 // SendRaw gives the network bytes that may be no frames at all.
