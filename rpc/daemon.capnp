@@ -1,0 +1,110 @@
+@0xd0c1f6b28a3e9475;
+# What a client of a daemon and the daemon say to each other, after the handshake with the token (package daemon). The
+# bootstrap capability of a connection is a Daemon. The rules for growth are those of agentvm.capnp.
+
+using Go = import "/go.capnp";
+using Guest = import "agentvm.capnp";
+$Go.package("wire");
+$Go.import("agentvm/rpc/wire");
+
+interface Daemon {
+  info @0 () -> (info :DaemonInfo);
+
+  awaitReady @1 (progress :Guest.LogSink) -> (failure :Guest.Failure);
+  # Returns when the VM runs, or says why it cannot. `progress` may be null.
+
+  start @2 (params :Guest.ExecParams, options :JobOptions) -> (job :Job, id :Text, failure :Guest.Failure);
+  # Starts a program. params.stdin and params.holdMillis are ignored: see Job.input. A job that is not durable ends when
+  # this capability is dropped.
+
+  job @3 (id :Text) -> (job :Job, failure :Guest.Failure);
+  # Another capability to a job. Dropping it does nothing to the job.
+
+  jobs @4 () -> (jobs :List(JobInfo), failure :Guest.Failure);
+  # Oldest first.
+
+  stop @5 (graceMillis :UInt32) -> (failure :Guest.Failure);
+  # Stops the VM and then the daemon. Without grace the VM is switched off. The connection ends soon after the answer, or
+  # before it.
+
+  stats @6 () -> (stats :Guest.Stats, failure :Guest.Failure);
+
+  ask @7 (name :Text, json :Data) -> (json :Data, failure :Guest.Failure);
+  # Questions and orders about the network whose content is JSON; package daemon lists them.
+
+  files @8 () -> (files :Guest.Files, failure :Guest.Failure);
+  # The guest's own. Bulk goes over a connection of its own: see channel in package daemon's handshake.
+}
+
+interface Job {
+  info @0 () -> (info :JobInfo);
+
+  output @1 (from :UInt64, max :UInt32, waitMillis :UInt32)
+      -> (chunks :List(JobChunk), next :UInt64, lost :UInt64, exit :Guest.Exit, timedOut :Bool, failure :Guest.Failure);
+  # Output from a cursor on, which counts the bytes of both streams; 0 is the beginning. Waits up to waitMillis for a byte
+  # or the end. `lost` bytes before the first chunk are no longer kept. `exit` comes when the program has ended and
+  # nothing follows `next`. Asking from a cursor says that everything before it has been read.
+
+  input @2 (data :Data, end :Bool) -> (failure :Guest.Failure);
+  # Bytes for standard input, one call at a time. Waits while the program does not read. EPIPE when it never will.
+
+  signal @3 (number :Int32) -> (failure :Guest.Failure);
+  kill @4 () -> (failure :Guest.Failure);
+  resize @5 (size :Guest.Size) -> (failure :Guest.Failure);
+
+  remove @6 () -> (failure :Guest.Failure);
+  # Forgets a job that has ended, and its output. EBUSY while it runs.
+}
+
+enum DaemonState {
+  starting @0;            # the VM boots
+  running @1;
+  stopping @2;
+  failed @3;              # the VM could not be started, or has ended by itself; see DaemonInfo.error
+}
+
+struct DaemonInfo {
+  name @0 :Text;
+  pid @1 :Int64;
+  version @2 :Text;       # of the program
+  image @3 :Text;
+  kernel @4 :Text;        # release; empty until it runs
+  state @5 :DaemonState;
+  error @6 :Text;
+  started @7 :Guest.Time; # the daemon
+  memory @8 :UInt64;      # bytes
+  mounts @9 :List(Text);  # host:guest[:ro]
+  ports @10 :List(Text);  # forwards as they are: listening address -> port of the guest
+  policy @11 :Text;       # the network's, in one line
+  labels @12 :List(Text); # KEY=VALUE
+  clients @13 :UInt32;    # connections that have shown the token, with this one
+  jobs @14 :UInt32;       # that run
+  config @15 :Data;       # JSON: what the VM was started with
+}
+
+struct JobOptions {
+  durable @0 :Bool;       # lives on after the client
+  input @1 :Bool;         # there will be calls of Job.input; else standard input is params.input alone
+  timeoutMillis @2 :UInt64; # 0: none
+  maxOutput @3 :UInt64;   # bytes kept of a durable job's output, half of the beginning and half of the end; 0: 16 MiB
+  label @4 :Text;
+}
+
+struct JobInfo {
+  id @0 :Text;
+  label @1 :Text;
+  args @2 :List(Text);
+  started @3 :Guest.Time;
+  ended @4 :Guest.Time;   # null while it runs
+  exit @5 :Guest.Exit;    # null while it runs, or when nobody knows
+  timedOut @6 :Bool;
+  durable @7 :Bool;
+  terminal @8 :Bool;
+  outputBytes @9 :UInt64; # written so far
+  error @10 :Text;        # why there is no exit although it has ended
+}
+
+struct JobChunk {
+  stream @0 :UInt8;       # 1: standard output, 2: standard error
+  data @1 :Data;
+}
