@@ -91,15 +91,24 @@ func TestOrphans(t *testing.T) {
 // TestKeepAlive: a guest that is gone ends the connection after the probes, one that answers keeps it for a day.
 func TestKeepAlive(t *testing.T) {
 	clock := faketime.NewManualClock()
-	peer, _, conns := newPeer(t, netstack.Config{Clock: clock})
+	peer, n, conns := newPeer(t, netstack.Config{Clock: clock})
 	h := handshake(t, peer, conns, 4000, 1000, nil)
 	mustDo(t, h.conn.SetKeepAlive(10*time.Minute, time.Minute, 3))
-	for range 24 * 6 {
-		clock.Advance(10 * time.Minute)
+	probes := 0
+	for range 24 * 60 {
+		sent := n.Stats().FramesToGuest
+		clock.Advance(time.Minute)
+		if n.Stats().FramesToGuest == sent {
+			continue
+		}
+		probes++
 		peer.Expect(t, "a probe", func(s netstacktest.Segment) bool { return s.Seq == h.ack-1 })
 		h.send(netstacktest.Segment{Flags: ack})
 		h.send(netstacktest.Segment{Flags: ack, Seq: h.seq - 1, Payload: []byte{0}}) // old: is answered, after the answer
 		peer.Expect(t, "an answer", func(s netstacktest.Segment) bool { return s.Seq == h.ack })
+	}
+	if probes < 24*6-1 {
+		t.Errorf("%d probes in a day, want one each ten minutes", probes)
 	}
 	if got := h.conn.State(); got != "ESTABLISHED" {
 		t.Fatalf("state %s after an idle day with an answering guest", got)
