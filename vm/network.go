@@ -52,6 +52,10 @@ type Network struct {
 	// returned. Default: nobody.
 	Audit func(egress.Event)
 
+	// AuditProcesses asks the guest whose every connection is, for Audit, at most 20 times a second; of denied ones it is
+	// asked anyway. A connection then waits for the answer, a few milliseconds and at most 50.
+	AuditProcesses bool
+
 	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:
 	// net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

@@ -63,6 +63,7 @@ func openNetwork(c Config) (*network, error) {
 	}
 	n := &network{config: c.Network, link: wasi.NewStream(linkSize), owners: newOwners()}
 	n.recorder = newRecorder(n.config.Audit, n.owners)
+	n.recorder.processes = n.config.AuditProcesses
 	if err := n.build(c); err != nil {
 		return nil, errors.Join(fmt.Errorf("network: %w", err), n.close())
 	}
@@ -85,7 +86,7 @@ func (n *network) build(c Config) (err error) {
 		return err
 	}
 	n.flows, err = nat.New(nat.Config{
-		Network: n.stack, Egress: heldGate{n.gate, n.owners}, Intercept: n.intercept, HighMark: highMark, LowMark: lowMark,
+		Network: n.stack, Egress: heldGate{n.gate, n.recorder}, Intercept: n.intercept, HighMark: highMark, LowMark: lowMark,
 		Limits: n.config.Limits, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Observe: n.recorder.observe,
 		Logger: c.Logger,
 	})
@@ -201,6 +202,9 @@ func (n *network) close() error {
 	}
 	if n.page != nil {
 		n.page.close()
+	}
+	if n.owners != nil {
+		n.owners.close()
 	}
 	n.running.Wait()
 	var errs []error

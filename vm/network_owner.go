@@ -16,22 +16,28 @@ import (
 )
 
 const (
-	// ownerPatience is how long an answer to the guest is held back to learn whose socket asked: after a refusal the socket
-	// is gone.
-	ownerPatience = 50 * time.Millisecond
+	// holdTime is how long an answer to the guest is held back to learn whose socket asked: after a refusal the socket is
+	// gone. A guest that is not busy answers in a few milliseconds.
+	holdTime = 50 * time.Millisecond
+	// recordTime is how long an event waits for the same.
+	recordTime = 200 * time.Millisecond
+	// askTime is how long the guest may take, and silence how long it is not asked again when that was not enough.
+	askTime = time.Second
+	silence = 10 * time.Second
 	// ownersPerSecond bounds what the guest can make the host ask it, and what that costs the guest.
 	ownersPerSecond = 20
 	// ownerLife is how long an answer is good for: ports are used again.
 	ownerLife = 2 * time.Second
 	maxOwners = 256
-	// silence is how long a guest is not asked after it gave no answer: one that never answers would delay the audit.
-	silence = 10 * time.Second
 )
 
 // owners knows which process of the guest has a socket. It is the guest's word: good for finding one's own mistakes, never
 // for a decision.
 type owners struct {
-	limit *rate.Limiter
+	limit  *rate.Limiter
+	ctx    context.Context // of the questions
+	cancel context.CancelFunc
+	asking sync.WaitGroup
 
 	mu     sync.Mutex
 	client *rpc.Client // nil until the guest has answered
@@ -52,7 +58,16 @@ type owner struct {
 }
 
 func newOwners() *owners {
-	return &owners{limit: rate.NewLimiter(ownersPerSecond, ownersPerSecond), known: make(map[ownerKey]*owner)}
+	o := &owners{limit: rate.NewLimiter(ownersPerSecond, ownersPerSecond), known: make(map[ownerKey]*owner)}
+	o.ctx, o.cancel = context.WithCancel(context.Background())
+	return o
+}
+
+// close ends the questions that are under way; there are none afterwards.
+func (o *owners) close() {
+	o.connect(nil)
+	o.cancel()
+	o.asking.Wait()
 }
 
 func (o *owners) connect(client *rpc.Client) {
@@ -62,43 +77,46 @@ func (o *owners) connect(client *rpc.Client) {
 }
 
 // find returns "name[pid]" of the process in the guest whose socket goes from one address to the other, or "" when that is
-// not to be had: no guest, too many questions, no answer in time.
-func (o *owners) find(ctx context.Context, protocol string, from, to netip.AddrPort) string {
-	answer, client := o.question(ownerKey{protocol, from, to})
+// not to be had: no guest, too many questions, no answer within patience.
+func (o *owners) find(patience time.Duration, protocol string, from, to netip.AddrPort) string {
+	answer := o.question(ownerKey{protocol, from, to})
 	if answer == nil {
 		return ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
-	defer cancel()
-	if client != nil {
-		answer.name = ask(ctx, client, protocol, from, to)
-		close(answer.ready)
-		o.note(ctx.Err() != nil)
 	}
 	select {
 	case <-answer.ready:
 		return answer.name
-	case <-ctx.Done():
+	case <-time.After(patience):
 		return ""
 	}
 }
 
-// question returns the answer to wait for, and the client when the caller is the one who has to ask.
-func (o *owners) question(key ownerKey) (*owner, *rpc.Client) {
+// question returns the answer to wait for, and asks when nobody has done so lately.
+func (o *owners) question(key ownerKey) *owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if a := o.known[key]; a != nil && time.Since(a.asked) < ownerLife {
-		return a, nil
+		return a
 	}
 	if o.client == nil || time.Now().Before(o.until) || !o.limit.Allow() {
-		return nil, nil
+		return nil
 	}
 	if len(o.known) >= maxOwners {
 		clear(o.known)
 	}
-	a := &owner{asked: time.Now(), ready: make(chan struct{})}
+	a, client := &owner{asked: time.Now(), ready: make(chan struct{})}, o.client
 	o.known[key] = a
-	return a, o.client
+	o.asking.Go(func() { o.ask(client, key, a) })
+	return a
+}
+
+// ask asks the guest.
+func (o *owners) ask(client *rpc.Client, key ownerKey, a *owner) {
+	ctx, cancel := context.WithTimeout(o.ctx, askTime)
+	defer cancel()
+	a.name = ownerOf(ctx, client, key)
+	close(a.ready)
+	o.note(ctx.Err() != nil)
 }
 
 // note remembers that the guest was silent.
@@ -111,11 +129,11 @@ func (o *owners) note(silent bool) {
 	o.until = time.Now().Add(silence)
 }
 
-// ask asks the guest. A UDP socket that is not connected has no remote address.
-func ask(ctx context.Context, client *rpc.Client, protocol string, from, to netip.AddrPort) string {
-	query := rpc.SocketQuery{Network: protocol, Local: from, Remote: to}
+// ownerOf puts the question. A UDP socket that is not connected has no remote address.
+func ownerOf(ctx context.Context, client *rpc.Client, key ownerKey) string {
+	query := rpc.SocketQuery{Network: key.protocol, Local: key.from, Remote: key.to}
 	s, found, err := client.FindSocket(ctx, query)
-	if err == nil && !found && protocol == egress.UDP {
+	if err == nil && !found && key.protocol == egress.UDP {
 		query.Remote = netip.AddrPort{}
 		s, found, err = client.FindSocket(ctx, query)
 	}

@@ -35,7 +35,10 @@ type recorder struct {
 	owners *owners
 	names  map[netip.Addr]string // of the network's own addresses; set before the first event
 	lines  chan string
-	flows  chan nat.FlowEvent
+
+	processes bool // Network.AuditProcesses
+
+	flows chan nat.FlowEvent
 
 	auditing sync.Mutex // one event at a time for audit
 	lost     atomic.Uint64
@@ -67,10 +70,12 @@ func (r *recorder) record(e egress.Event) {
 	if name := r.names[e.Destination.Addr()]; name != "" && len(e.Names) == 0 {
 		e.Names = []string{name}
 	}
-	if e.Verdict == egress.VerdictDeny && e.Kind != egress.KindPolicy {
-		if e.Process == "" && e.Source.IsValid() {
-			e.Process = r.owners.find(context.Background(), e.Kind, e.Source, e.Destination)
-		}
+	denied := e.Verdict == egress.VerdictDeny && e.Kind != egress.KindPolicy
+	flow := e.Kind == egress.KindTCP || e.Kind == egress.KindUDP
+	if flow && (denied || r.processes && e.Verdict == egress.VerdictAllow) {
+		e.Process = r.owners.find(recordTime, e.Kind, e.Source, e.Destination)
+	}
+	if denied {
 		r.remember(e)
 	}
 	r.tell(e)
@@ -186,18 +191,19 @@ func denialLine(e egress.Event) string {
 	return oneLine(line) // the guest chose the names: a line of theirs is not to look like two
 }
 
-// heldGate is the gate as the NAT sees it: the refusal of a connection is held back until it is known whose it was, for
-// the guest's socket is gone with the answer.
+// heldGate is the gate as the NAT sees it: what becomes of a connection is held back until it is known whose it is, for a
+// socket that is refused, or has got what it wanted, is soon gone.
 type heldGate struct {
 	*egress.Gate
-	owners *owners
+	recorder *recorder
 }
 
 // DialTCP is the gate's.
 func (g heldGate) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
 	conn, err := g.Gate.DialTCP(ctx, from, to)
-	if refusal := (*egress.DeniedError)(nil); errors.As(err, &refusal) {
-		g.owners.find(ctx, egress.TCP, from, to)
+	refusal := (*egress.DeniedError)(nil)
+	if err == nil && g.recorder.processes || errors.As(err, &refusal) {
+		g.recorder.owners.find(holdTime, egress.TCP, from, to)
 	}
 	return conn, err
 }

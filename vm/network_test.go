@@ -58,7 +58,7 @@ func TestNetwork(t *testing.T) {
 		}
 	})
 	v := ownVM(t, w.network(func(n *vm.Network) {
-		n.HostPorts = []uint16{port}
+		n.HostPorts, n.AuditProcesses = []uint16{port}, true
 		n.Resolvers = []netip.AddrPort{w.resolver(map[string]string{
 			"example.com": "203.0.113.10", "inside.example.com": "10.1.2.3", "loop.example.com": "127.0.0.1",
 		})}
@@ -85,6 +85,9 @@ func TestNetwork(t *testing.T) {
 		})
 		if !slices.Contains(allowed.Names, "example.com") || !strings.HasPrefix(allowed.Source.String(), "192.168.127.3:") {
 			t.Errorf("the event %+v does not name both ends", allowed)
+		}
+		if !strings.HasPrefix(allowed.Process, "wget[") {
+			t.Errorf("process %q of %+v", allowed.Process, allowed)
 		}
 		ended := w.event(t, "its end", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose && e.Flow == allowed.Flow })
 		if ended.Received == 0 || ended.Sent == 0 {

@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -202,10 +201,46 @@ func TestPage(t *testing.T) {
 	}
 }
 
+func TestExplainWithoutAVM(t *testing.T) {
+	private, err := egress.ParseRule("10.0.0.0/8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name    string
+		network Network
+		host    string
+		port    uint16
+		allowed bool
+	}{
+		{"public", Network{}, "example.com", 443, true},
+		{"private", Network{}, "10.0.0.1", 443, false},
+		{"open", Network{Policy: egress.Policy{Mode: egress.Open}}, "10.0.0.1", 443, true},
+		{"opened port", Network{HostPorts: []uint16{5432}}, egress.HostName, 5432, true},
+		{"another port", Network{HostPorts: []uint16{5432}}, egress.HostName, 22, false},
+		{"the subnet itself", Network{Policy: egress.Policy{Mode: egress.Open}, Subnet: netip.MustParsePrefix("10.1.0.0/16")}, "10.1.0.1", 80, false},
+		{"disabled", Network{Disabled: true}, "example.com", 443, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if err := test.network.Check(); err != nil {
+				t.Error(err)
+			}
+			d, err := test.network.Explain(test.host, test.port, "tcp")
+			if err != nil || d.Allowed != test.allowed || d.Message == "" {
+				t.Errorf("%+v, %v", d, err)
+			}
+		})
+	}
+	if err := (Network{Policy: egress.Policy{Allow: []egress.Rule{private}}}).Check(); err == nil {
+		t.Error("a rule for private addresses is allowed in mode allowlist")
+	}
+}
+
 func TestOwnersWithoutAGuest(t *testing.T) {
 	o := newOwners()
 	from, to := netip.MustParseAddrPort("192.168.127.3:1"), netip.MustParseAddrPort("203.0.113.1:1")
-	if name := o.find(context.Background(), "tcp", from, to); name != "" || len(o.known) > 0 {
+	if name := o.find(time.Minute, "tcp", from, to); name != "" || len(o.known) > 0 {
 		t.Errorf("%q, %d known", name, len(o.known))
 	}
 }

@@ -37,7 +37,7 @@ func watchNetwork(f *networkFlags, n *vm.Network) (*networkWatch, error) {
 	if w.capture != nil {
 		n.Capture = w.capture
 	}
-	n.Audit = w.record
+	n.Audit, n.AuditProcesses = w.record, w.log != nil
 	if w.log != nil {
 		w.write(startEvent(*n))
 	}
