@@ -8,11 +8,25 @@ import (
 	"time"
 )
 
+// deadlines says when a connection loses its read deadline.
+type deadlines struct {
+	net.Conn
+	lost chan struct{}
+}
+
+func (d deadlines) SetReadDeadline(t time.Time) error {
+	if t.IsZero() {
+		d.lost <- struct{}{}
+	}
+	return d.Conn.SetReadDeadline(t)
+}
+
 // TestReaderFitsItsBuffer has a peer that sends little, much, and then nothing for a while.
 func TestReaderFitsItsBuffer(t *testing.T) {
 	host, peer := net.Pipe()
 	defer peer.Close()
-	r := hostReader{host: host, buffers: &buffers{size: 64 << 10}, small: make([]byte, smallBuffer)}
+	lost := make(chan struct{}, 10)
+	r := hostReader{host: deadlines{host, lost}, buffers: &buffers{size: 64 << 10}, small: make([]byte, smallBuffer)}
 	read := func(size int) (total int) {
 		t.Helper()
 		go peer.Write(make([]byte, size))
@@ -42,7 +56,7 @@ func TestReaderFitsItsBuffer(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	time.Sleep(5 * linger) // the reader is given time to let go, not the other way around: it cannot be too long
+	<-lost // it lets go while nothing comes
 	go peer.Write(make([]byte, 10))
 	<-waited
 	large(false, "after waiting")

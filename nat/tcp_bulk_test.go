@@ -336,7 +336,8 @@ func (w *world) nothingLeft() {
 
 func TestTCPParallel(t *testing.T) {
 	const flows = 500
-	w := newWorld(t, nil)
+	// With small frames this is a test of how two stacks in one process recover from each other's load.
+	w := newWorld(t, func(s *settings) { s.guest.MTU = 65520 })
 	to := w.serve(func(c *net.TCPConn) { io.Copy(c, c) })
 	var all sync.WaitGroup
 	open := make(chan struct{})
@@ -369,8 +370,9 @@ func TestTCPTenThousand(t *testing.T) {
 		t.Skip("takes ten seconds")
 	}
 	w := newWorld(t, nil)
-	// The guest is in this process too: its old connections must not be taken for ours.
-	short := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond)
+	// The guest is in this process too: its old connections must not be taken for ours. It still must not use a port
+	// again while our side has not heard of its end.
+	short := tcpip.TCPTimeWaitTimeoutOption(time.Second)
 	if err := w.guest.Stack.SetTransportProtocolOption(tcp.ProtocolNumber, &short); err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +386,7 @@ func TestTCPTenThousand(t *testing.T) {
 		}
 	}
 	thousands(1)
-	time.Sleep(2 * time.Second) // our side's TIME_WAIT; a shorter one would only make the comparison stricter
+	time.Sleep(2 * time.Second) // for TIME_WAIT; too short would only make the comparison easier by what is left of it
 	goroutines, descriptors, heap := runtime.NumGoroutine(), openDescriptors(), heapInUse()
 	thousands(4)
 	if n := openDescriptors(); n > descriptors+10 {
