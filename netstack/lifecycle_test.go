@@ -107,8 +107,8 @@ func TestKeepAlive(t *testing.T) {
 		h.send(netstacktest.Segment{Flags: ack, Seq: h.seq - 1, Payload: []byte{0}}) // old: is answered, after the answer
 		peer.Expect(t, "an answer", func(s netstacktest.Segment) bool { return s.Seq == h.ack })
 	}
-	if probes < 24*6-1 {
-		t.Errorf("%d probes in a day, want one each ten minutes", probes)
+	if probes < 24*5 || probes > 24*7 { // an answer that is late, by this clock, moves the next one by some minutes
+		t.Errorf("%d probes in a day, want about one each ten minutes", probes)
 	}
 	if got := h.conn.State(); got != "ESTABLISHED" {
 		t.Fatalf("state %s after an idle day with an answering guest", got)

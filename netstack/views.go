@@ -4,8 +4,6 @@ import (
 	"io"
 	"net"
 	"sync"
-
-	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
 const (
@@ -48,8 +46,6 @@ func (d *discarder) Write(b []byte) (int, error) {
 	}
 	return n, nil
 }
-
-var _ io.Writer = (*tcpip.LimitedWriter)(nil)
 
 // buffersWriter is a writer that takes many pieces at once, as writev does.
 type buffersWriter interface {
