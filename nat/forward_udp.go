@@ -13,7 +13,8 @@ import (
 // forward's goroutine reads the socket; each session has one that reads the guest's end.
 //
 // A program whose datagrams the guest refuses is not told: the host's system would have to send the ICMP error, and does so for
-// closed ports only.
+// closed ports only. At an unspecified address (0.0.0.0, ::), answers come from the address that the host's routes choose, which
+// on a host with several may be another one than was asked.
 type forwardUDP struct {
 	*forward
 	socket *net.UDPConn
