@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -609,6 +610,25 @@ func TestUDPIPv6(t *testing.T) {
 	w.packets.refuse = func(netip.AddrPort) error { return denial{} }
 	_, err := w.tryAsk(w.dialUDP(to), []byte("denied"))
 	w.wantRefused(err)
+}
+
+// TestUDPGoroutines: a session has two, and none when it has expired.
+func TestUDPGoroutines(t *testing.T) {
+	w := newPacketWorld(t, nil)
+	to := w.serveUDP(echoing)
+	w.ask(w.dialUDP(to), []byte("x"))
+	before := runtime.NumGoroutine()
+	const sessions = 200
+	for range sessions {
+		w.ask(w.dialUDP(to), []byte("x"))
+	}
+	if n := runtime.NumGoroutine() - before; n > 2*sessions+2 {
+		t.Errorf("%d goroutines for %d sessions", n, sessions)
+	}
+	w.eventually("none is left", func() bool {
+		w.clock.advance(DefaultUDPIdle) // again for those that counted their last datagram after the time moved
+		return runtime.NumGoroutine() <= before && w.packets.open() == 0
+	})
 }
 
 // TestUDPMemory: 500 sessions at rest, after datagrams of all sizes.
