@@ -14,23 +14,28 @@ func Open(path string) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
-	l, err := recoverLog(path, file)
+	l, err := openFile(path, file)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return l, nil
 }
 
-func recoverLog(path string, file *os.File) (*Log, error) {
+func openFile(path string, file *os.File) (*Log, error) {
 	info, err := file.Stat()
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("open journal: %w", err)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("open journal: %w", &fs.PathError{Op: "open", Path: path, Err: fs.ErrInvalid})
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 	}
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	return recoverLog(path, file, info.Size())
+}
+
+// recoverLog makes a log of the size bytes in store.
+func recoverLog(path string, store storage, size int64) (*Log, error) {
 	header := make([]byte, fileHeader)
-	n, err := readAt(file, header, 0)
+	n, err := readAt(store, header, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
@@ -38,7 +43,7 @@ func recoverLog(path string, file *os.File) (*Log, error) {
 	if err != nil {
 		return nil, &CorruptError{Path: path, Cause: err.Error()}
 	}
-	r := &recovery{Log: newLog(path, layout, file), size: info.Size()}
+	r := &recovery{Log: newLog(path, layout, store), size: size}
 	if err := r.run(); err != nil {
 		return nil, err
 	}
@@ -155,7 +160,7 @@ func (r *recovery) readLast(x *region) error {
 
 // scan counts the sound records of x from its beginning and says why it stopped.
 func (r *recovery) scan(x *region) (cause string, err error) {
-	s := newScanner(r.layout, r.store, x.gen, x.limit, maxBuffer)
+	s := r.scanner(x, x.end.offset)
 	for x.room() > 0 {
 		rec, sound, err := s.header(x.end.offset)
 		if err != nil {
@@ -177,7 +182,7 @@ func (r *recovery) scan(x *region) (cause string, err error) {
 
 // nothingBehind makes sure that there is no record of x behind the place where its records seem to end.
 func (r *recovery) nothingBehind(x *region, offset int64, cause string) error {
-	s := newScanner(r.layout, r.store, x.gen, min(x.limit, r.size), maxBuffer)
+	s := r.scanner(x, offset)
 	for at := offset + recordAlign; at < s.limit; at += recordAlign {
 		_, sound, err := s.header(at)
 		if err != nil {
@@ -188,6 +193,12 @@ func (r *recovery) nothingBehind(x *region, offset int64, cause string) error {
 		}
 	}
 	return nil
+}
+
+// scanner reads x from offset on, as far as there is a file.
+func (r *recovery) scanner(x *region, offset int64) *scanner {
+	limit := min(x.limit, r.size)
+	return newScanner(r.layout, r.store, x.gen, limit, max(0, min(maxBuffer, limit-offset)))
 }
 
 // readResult finds out whether the log is finished. Its header is written last and in one piece.

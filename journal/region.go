@@ -76,7 +76,7 @@ type scanner struct {
 	filled int
 }
 
-func newScanner(y layout, store storage, gen uint64, limit int64, buffer int64) *scanner {
+func newScanner(y layout, store storage, gen uint64, limit, buffer int64) *scanner {
 	return &scanner{layout: y, store: store, gen: gen, limit: limit, buffer: make([]byte, buffer)}
 }
 
