@@ -48,12 +48,12 @@ var opens = map[string]map[string]string{
 	},
 }
 
-// mayOpen says which packages may do so. Only egress reaches out for a guest, and only nat's port forwards listen. The
-// others are no way for a guest: images downloads what the user has named, guest runs inside of the machine, agentvm
-// looks a name up when it is told to.
+// mayOpen says which packages may do so. Only egress reaches out for a guest, and only nat's port forwards listen for one.
+// The others are no way for a guest: images downloads what the user has named, guest runs inside of the machine, daemon
+// and its clients talk on 127.0.0.1, agentvm looks a name up when it is told to.
 var mayOpen = map[string][]string{
-	dials:   {"egress", "guest", "images", "integration"},
-	listens: {"egress", "guest", "images", "integration", "nat"}, // egress: sockets that send echo requests
+	dials:   {"daemon", "egress", "guest", "images", "integration"},
+	listens: {"daemon", "egress", "guest", "images", "integration", "nat"}, // egress: sockets that send echo requests
 	looksUp: {"cmd/agentvm", "integration"},
 }
 

@@ -49,7 +49,7 @@ type Network struct {
 	Capture io.Writer
 	// Audit is told of every connection, DNS query and denial, one at a time. While it blocks the network goes on, and
 	// events that find no room any more are lost; the next one says how many. Nothing comes after Stop or Close has
-	// returned. Default: nobody.
+	// returned. It must not call Stop or Close. Default: nobody.
 	Audit func(egress.Event)
 
 	// AuditProcesses asks the guest whose every connection is, for Audit, at most 20 times a second; of denied ones it is
