@@ -142,6 +142,7 @@ func TestEchoFlood(t *testing.T) {
 		<-release
 		return nil
 	}
+	w.ask(w.dialUDP(w.serveUDP(echoing)), []byte("ARP")) // until it is answered, the guest keeps few packets
 	w.pingMany(500)
 	w.eventually("all are decided about", func() bool {
 		return use("echoes per second").Refused == 400 && use("pending echoes").Refused == 90
