@@ -69,38 +69,46 @@ func (c *Conn) awaitReadable() {
 
 // readOnce writes what has arrived. wait says that there was nothing.
 func (c *Conn) readOnce(w io.Writer, max int) (n int, _ error, wait bool) {
-	if !c.look() {
-		return 0, c.opError("read", net.ErrClosed), false
-	}
-	defer c.lookedAway()
-	p := peeker{views: c.views[:0], left: max}
-	_, err := c.endpoint.Read(&p, tcpip.ReadOptions{Peek: true})
-	c.views = p.views
-	if len(p.views) == 0 {
-		if _, wait := err.(*tcpip.ErrWouldBlock); wait {
+	views, err := c.look(max)
+	if len(views) == 0 {
+		switch err.(type) {
+		case nil:
+			return 0, c.opError("read", net.ErrClosed), false
+		case *tcpip.ErrWouldBlock:
 			return 0, nil, true
 		}
 		return 0, c.failure("read", err), false
 	}
-	n, failed := writeViews(w, p.views)
+	n, failed := writeViews(w, views)
 	clear(c.views)
+	c.lookedAway(n)
 	if n > 0 {
-		c.endpoint.Read(&discarder{left: n}, tcpip.ReadOptions{})
 		c.endpoint.ModerateRecvBuf(n)
 	}
 	return n, failed, false
 }
 
-// look keeps Close and Abort from freeing the endpoint's memory until lookedAway.
-func (c *Conn) look() bool {
+// look returns what has arrived, and keeps Close and Abort from freeing it until lookedAway. On a closed connection it
+// returns neither views nor an error. Whoever finds c.looking set knows that there are unread bytes.
+func (c *Conn) look(max int) ([][]byte, tcpip.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.looking = !c.closed
-	return c.looking
+	if c.closed {
+		return nil, nil
+	}
+	p := peeker{views: c.views[:0], left: max}
+	_, err := c.endpoint.Read(&p, tcpip.ReadOptions{Peek: true})
+	c.views = p.views
+	c.looking = len(p.views) > 0
+	return p.views, err
 }
 
-func (c *Conn) lookedAway() {
+// lookedAway takes the n bytes out that somebody has now, and does what Close or Abort could not do before.
+func (c *Conn) lookedAway(n int) {
 	c.mu.Lock()
+	if n > 0 {
+		c.endpoint.Read(&discarder{left: n}, tcpip.ReadOptions{})
+	}
 	c.looking = false
 	closed, reset := c.closed, c.reset
 	c.mu.Unlock()

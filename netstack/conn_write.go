@@ -21,6 +21,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
 	written := 0
+	defer c.source.Reset(nil)
 	for {
 		if err := c.writeGate(); err != nil {
 			return written, err
@@ -83,7 +84,7 @@ func (c *Conn) drained() bool {
 // tell how much it holds, but whether that is less than this size. The endpoint must be locked.
 func (c *Conn) holds(n int) bool {
 	c.endpoint.SocketOptions().SetSendBufferSize(int64(n)+1, false)
-	return c.endpoint.Readiness(waiter.WritableEvents) == 0
+	return c.endpoint.Readiness(waiter.WritableEvents)&waiter.WritableEvents == 0
 }
 
 // SetWatermarks sets how many bytes that Write has accepted may be unacknowledged by the guest: Write blocks when
