@@ -9,8 +9,6 @@ import (
 	"math"
 	"time"
 
-	"capnproto.org/go/capnp/v3"
-
 	"agentvm/rpc/wire"
 )
 

@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"agentvm/egress"
+	"agentvm/mount"
+	"agentvm/nat"
+)
+
+// Config is what a VM is started with, as config.json keeps it. The zero value is vm.Config's, with a disk that stays.
+type Config struct {
+	Image    string   `json:"image,omitempty"`
+	Memory   uint64   `json:"memory,omitempty"` // bytes
+	Hostname string   `json:"hostname,omitempty"`
+	Env      []string `json:"env,omitempty"`    // KEY=VALUE
+	Mounts   []string `json:"mounts,omitempty"` // host[:guest][:ro], the host's path absolute
+	Masks    []string `json:"masks,omitempty"`  // paths below mounts that the guest does not see
+	Network  Network  `json:"network,omitzero"`
+
+	// DiskSize is that of the disk which keeps the VM's files, in bytes, when it is made. Default: 10 GiB; negative: no
+	// disk, nothing stays.
+	DiskSize int64 `json:"diskSize,omitempty"`
+
+	// IdleTimeout stops a VM without clients and running jobs. Default: none.
+	IdleTimeout Duration `json:"idleTimeout,omitzero"`
+	// MaxLifetime stops the VM so long after the daemon's start. Default: none.
+	MaxLifetime Duration `json:"maxLifetime,omitzero"`
+
+	Labels   map[string]string `json:"labels,omitempty"`
+	StoreDir string            `json:"storeDir,omitempty"` // of images; default: images.DefaultDir
+	Debug    bool              `json:"debug,omitempty"`    // the log has debug lines
+
+	// KernelArguments are added to the kernel's command line.
+	KernelArguments string `json:"kernelArguments,omitempty"`
+}
+
+// Network is vm.Network as JSON.
+type Network struct {
+	Disabled     bool             `json:"disabled,omitempty"`
+	Policy       egress.Policy    `json:"policy,omitzero"`
+	HostPorts    []uint16         `json:"hostPorts,omitempty"`
+	Forwards     []string         `json:"forwards,omitempty"` // as nat.ParseForward reads them
+	Resolvers    []netip.AddrPort `json:"resolvers,omitempty"`
+	Search       []string         `json:"search,omitempty"`
+	Subnet       netip.Prefix     `json:"subnet,omitzero"`
+	DisableIPv6  bool             `json:"disableIPv6,omitempty"`
+	MTU          int              `json:"mtu,omitempty"`
+	SendLimit    int64            `json:"sendLimit,omitempty"`    // bytes/s
+	ReceiveLimit int64            `json:"receiveLimit,omitempty"` // bytes/s
+	Capture      string           `json:"capture,omitempty"`      // file for a pcap of every frame, absolute
+}
+
+// Duration is a time.Duration that JSON spells like "90s".
+type Duration time.Duration
+
+// MarshalText is time.Duration's String.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText is time.ParseDuration.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = Duration(parsed)
+	return err
+}
+
+// Check finds what can be found without starting anything.
+func (c Config) Check() error {
+	for _, text := range c.Mounts {
+		spec, err := mount.Parse(text)
+		if err != nil {
+			return err
+		}
+		if !filepath.IsAbs(spec.HostPath) {
+			return fmt.Errorf("mount %q: the host's path must be absolute, for the daemon has another working directory", text)
+		}
+	}
+	for _, text := range c.Network.Forwards {
+		if _, err := nat.ParseForward(text); err != nil {
+			return err
+		}
+	}
+	if c.Network.Capture != "" && !filepath.IsAbs(c.Network.Capture) {
+		return fmt.Errorf("capture file %q: the path must be absolute", c.Network.Capture)
+	}
+	if c.IdleTimeout < 0 || c.MaxLifetime < 0 {
+		return errors.New("idle time-out and maximum lifetime: want a positive time, or 0 for none")
+	}
+	config, err := c.vmConfig()
+	if err != nil {
+		return err
+	}
+	return config.Network.Check()
+}
+
+func readConfig(path string) (c Config, err error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, err
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err != nil {
+		return c, fmt.Errorf("read a VM's configuration: %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func writeConfig(path string, c Config) error {
+	b, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write a VM's configuration: %w", err)
+	}
+	return writeFile(path, append(b, '\n'))
+}

@@ -1,0 +1,335 @@
+package daemon
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"agentvm/journal"
+	"agentvm/rpc"
+	"agentvm/vm"
+)
+
+const (
+	// maxRunning is how many jobs of a VM run at a time, maxEnded how many durable ones that have ended are kept.
+	maxRunning = 512
+	maxEnded   = 100
+	// killTime is how long the end of a dismissed job may take.
+	killTime = 15 * time.Second
+)
+
+// jobs are those of one VM.
+type jobs struct {
+	dir    string
+	logger *slog.Logger
+	now    func() time.Time
+
+	running sync.WaitGroup // goroutines of jobs
+
+	mu     sync.Mutex
+	byID   map[string]*job
+	active int       // that run or are being started
+	idle   time.Time // since when none runs; meaningful when active is 0
+	closed bool
+}
+
+func newJobs(dir string, logger *slog.Logger, now func() time.Time) *jobs {
+	return &jobs{dir: dir, logger: logger, now: now, byID: make(map[string]*job), idle: now()}
+}
+
+// start runs a program in v.
+func (m *jobs) start(ctx context.Context, v VM, r rpc.Request, o rpc.JobOptions) (*job, error) {
+	if err := m.enter(); err != nil {
+		return nil, err
+	}
+	j, err := m.create(r, o)
+	if err != nil {
+		m.leave()
+		return nil, err
+	}
+	j.process, err = v.Spawn(ctx, j.command(r, o))
+	if err != nil {
+		m.leave()
+		return nil, errors.Join(err, j.discard())
+	}
+	m.mu.Lock()
+	m.byID[j.record.ID] = j
+	m.mu.Unlock()
+	go func() { // counted by enter
+		defer m.leave()
+		j.follow()
+		m.prune()
+	}()
+	return j, nil
+}
+
+// enter counts a job that begins, leave one that has ended.
+func (m *jobs) enter() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return vm.ErrStopped
+	case m.active >= maxRunning:
+		return &rpc.Error{Kind: rpc.KindLimit, Errno: errnoAgain, Message: fmt.Sprintf("%d jobs run already: that is the limit", m.active)}
+	}
+	m.active++
+	m.running.Add(1)
+	return nil
+}
+
+func (m *jobs) leave() {
+	m.mu.Lock()
+	m.active--
+	m.idle = m.now()
+	m.mu.Unlock()
+	m.running.Done()
+}
+
+// create makes a job with its journal.
+func (m *jobs) create(r rpc.Request, o rpc.JobOptions) (*job, error) {
+	j := &job{manager: m, ended: make(chan struct{}), moved: make(chan struct{})}
+	j.record = record{
+		ID: newID(), Label: o.Label, Args: r.Args, Started: m.now(), Durable: o.Durable, Terminal: r.Terminal != nil,
+	}
+	if o.Input {
+		j.input = newInput(r.Input)
+	}
+	var err error
+	if !o.Durable {
+		j.log, err = journal.Create("", journal.Config{Head: 1, Tail: 2 * window})
+		return j, err
+	}
+	j.dir = filepath.Join(m.dir, j.record.ID)
+	if err := os.MkdirAll(j.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("keep the job's output: %w", err)
+	}
+	keep := int64(min(max(cmp.Or(o.MaxOutput, defaultOutput), minOutput), maxOutput))
+	j.log, err = journal.Create(journalPath(j.dir), journal.Config{Head: keep / 2, Tail: keep / 2})
+	if err == nil {
+		err = j.save()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("keep the job's output: %w", err), j.discard())
+	}
+	return j, nil
+}
+
+func newID() string {
+	b := make([]byte, 4)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+func (j *job) save() error {
+	b, err := json.Marshal(j.record)
+	if err != nil {
+		return err
+	}
+	return writeFile(recordPath(j.dir), b)
+}
+
+// discard frees and forgets the job's output.
+func (j *job) discard() (err error) {
+	if j.log != nil {
+		err = j.log.Remove()
+	}
+	if j.dir != "" {
+		err = errors.Join(err, os.RemoveAll(j.dir))
+	}
+	return err
+}
+
+func (j *job) command(r rpc.Request, o rpc.JobOptions) vm.Command {
+	c := vm.Command{
+		Args: r.Args, Env: r.Env, Dir: r.Dir, User: r.User, Timeout: o.Timeout, Terminal: (*vm.Size)(r.Terminal),
+		Stdout: stream{j, journal.Stdout}, Stderr: stream{j, journal.Stderr},
+	}
+	switch {
+	case j.input != nil:
+		c.Stdin = j.input
+	case len(r.Input) > 0:
+		c.Stdin = bytes.NewReader(r.Input)
+	}
+	return c
+}
+
+// find is a job by its id.
+func (m *jobs) find(id string) (*job, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if j := m.byID[id]; j != nil {
+		return j, nil
+	}
+	return nil, &rpc.Error{Kind: rpc.KindInvalid, Errno: errnoNoEntry, Message: fmt.Sprintf("no job %.40q", id)}
+}
+
+// list describes all, oldest first.
+func (m *jobs) list() []rpc.JobInfo {
+	var list []rpc.JobInfo
+	for _, j := range m.all() {
+		list = append(list, j.info())
+	}
+	slices.SortFunc(list, func(a, b rpc.JobInfo) int { return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID)) })
+	return list
+}
+
+func (m *jobs) all() (list []*job) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, j := range m.byID {
+		list = append(list, j)
+	}
+	return list
+}
+
+// count is how many run, and since when none does.
+func (m *jobs) count() (active int, idle time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.active, m.idle
+}
+
+// remove forgets a job that has ended.
+func (m *jobs) remove(j *job) error {
+	if !j.hasEnded() {
+		return &rpc.Error{Kind: rpc.KindState, Errno: errnoBusy, Message: "the job runs: kill it first"}
+	}
+	m.mu.Lock()
+	_, there := m.byID[j.record.ID]
+	delete(m.byID, j.record.ID)
+	m.mu.Unlock()
+	if !there {
+		return nil
+	}
+	return j.discard()
+}
+
+// dismiss kills and forgets a job whose client has gone. It does not wait.
+func (m *jobs) dismiss(j *job) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed { // the VM has ended, and with it the job
+		return
+	}
+	m.running.Add(1)
+	go func() {
+		defer m.running.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), killTime)
+		defer cancel()
+		if err := j.kill(ctx); err != nil && !j.hasEnded() {
+			m.logger.Warn("a job of a client that has gone was not killed", "job", j.record.ID, "error", err)
+		}
+		<-j.ended
+		if err := m.remove(j); err != nil {
+			m.logger.Warn("forget a job", "job", j.record.ID, "error", err)
+		}
+	}()
+}
+
+// prune forgets the oldest durable jobs that have ended when there are too many.
+func (m *jobs) prune() {
+	var ended []*job
+	for _, j := range m.all() {
+		if j.hasEnded() && j.record.Durable {
+			ended = append(ended, j)
+		}
+	}
+	slices.SortFunc(ended, func(a, b *job) int { return b.result.Ended.Compare(a.result.Ended) })
+	for _, j := range ended[min(maxEnded, len(ended)):] {
+		if err := m.remove(j); err != nil {
+			m.logger.Warn("forget a job", "job", j.record.ID, "error", err)
+		}
+	}
+}
+
+// wait waits for the jobs of a VM that has ended. Nothing can be started any more.
+func (m *jobs) wait() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	for _, j := range m.all() {
+		j.abandon()
+	}
+	m.running.Wait()
+}
+
+// close frees what is open, after wait.
+func (m *jobs) close() {
+	for _, j := range m.all() {
+		_ = j.log.Close()
+	}
+}
+
+// load finds the jobs of earlier daemons. Those that had not ended have now.
+func (m *jobs) load() {
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		return // there are none
+	}
+	for _, e := range entries {
+		dir := filepath.Join(m.dir, e.Name())
+		if err := m.reload(dir); err != nil {
+			m.logger.Warn("the output of an earlier job cannot be read and is deleted", "job", e.Name(), "error", err)
+			_ = os.RemoveAll(dir)
+		}
+	}
+	m.prune()
+}
+
+func (m *jobs) reload(dir string) error {
+	removeTemporary(dir)
+	j := &job{manager: m, dir: dir, ended: make(chan struct{}), moved: make(chan struct{})}
+	b, err := readSmall(recordPath(dir), maxRecord)
+	if err == nil {
+		err = json.Unmarshal(b, &j.record)
+	}
+	if err == nil && j.record.ID != filepath.Base(dir) {
+		err = fmt.Errorf("it is of job %.40q", j.record.ID)
+	}
+	if err != nil {
+		return err
+	}
+	if j.log, err = journal.Open(journalPath(dir)); err != nil {
+		return err
+	}
+	if err := j.conclude(); err != nil {
+		return errors.Join(err, j.log.Close())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.byID[j.record.ID] = j
+	return nil
+}
+
+// maxRecord bounds a job.json: arguments may be long.
+const maxRecord = 8 << 20
+
+// conclude reads how the job has ended, or says that nobody knows.
+func (j *job) conclude() error {
+	end, _ := j.log.Size()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // what is there is returned all the same
+	b, err := j.log.Read(ctx, end, 1)
+	if err != nil || !b.End {
+		j.finish(result{Error: "the daemon was killed while the job ran"})
+		return nil
+	}
+	j.result = new(result)
+	if err := json.Unmarshal(b.Result, j.result); err != nil {
+		return err
+	}
+	close(j.ended)
+	return nil
+}

@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+// maxLog is up to where daemon.log grows; then it becomes daemon.log.1, whose content is lost.
+const maxLog = 1 << 20
+
+// logFile is a log of bounded size. It is rotated by copying, not by renaming, so that what else has it open goes on
+// writing into it: the daemon's standard error, which a panic goes to. Everybody opens it to append.
+type logFile struct {
+	path  string
+	limit int64
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+func openLog(path string, limit int64) (*logFile, error) {
+	f, err := openAppend(path)
+	if err != nil {
+		return nil, err
+	}
+	return &logFile{path: path, limit: limit, file: f}, nil
+}
+
+func openAppend(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the daemon's log: %w", err)
+	}
+	return f, nil
+}
+
+// Write appends a line. A log that cannot be rotated goes on growing.
+func (l *logFile) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, err := l.file.Write(p)
+	if info, statErr := l.file.Stat(); statErr == nil && info.Size() >= l.limit {
+		_ = l.rotate()
+	}
+	return n, err
+}
+
+// rotate is called with mu held.
+func (l *logFile) rotate() error {
+	content, err := readTail(l.path, 2*l.limit)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(l.path+".1", content); err != nil {
+		return err
+	}
+	return os.Truncate(l.path, 0)
+}
+
+// Close closes the file.
+func (l *logFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file.Close()
+}
+
+// readTail returns the last limit bytes of a file.
+func readTail(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	from := max(info.Size()-limit, 0)
+	b, err := io.ReadAll(io.NewSectionReader(f, from, limit))
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return b, err
+}

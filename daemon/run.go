@@ -1,0 +1,254 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A daemon's life:
+//
+//	lock ─► log ─► listen ─► state.json ─► starting ─ boot ─► running ─► stopping ─► end.json, no state.json, unlock
+//	                                           │                │  ▲        ▲
+//	                                           └──► failed ◄────┘  │        │ order of a client, SIGTERM, idle, lifetime,
+//	                                                  └────────────┼────────┘ state.json gone
+//	                             kept until the clients have been told, or failedTime
+//
+// The lock is taken before and released after everything else, so that who finds it free finds nothing of the daemon.
+
+// Run is the whole life of the daemon of a VM that Store.Start has prepared: it returns when the VM has ended. It ends in
+// order when ctx does, and on SIGINT and SIGTERM; a second signal switches the VM off at once.
+func Run(ctx context.Context, s Store, name string) error {
+	return run(ctx, s, name, timing{}.withDefaults(), bootVM)
+}
+
+// timing is what tests shorten.
+type timing struct {
+	stateCheck time.Duration // how often the state file, idleness and lifetime are looked at
+	grace      time.Duration // for the guest when nobody says otherwise
+	failedTime time.Duration // how long a daemon whose VM has failed waits for clients to ask why
+	logLimit   int64
+}
+
+func (t timing) withDefaults() timing {
+	if t.stateCheck == 0 {
+		t.stateCheck = 500 * time.Millisecond
+	}
+	if t.grace == 0 {
+		t.grace = 10 * time.Second
+	}
+	if t.failedTime == 0 {
+		t.failedTime = 5 * time.Second
+	}
+	if t.logLimit == 0 {
+		t.logLimit = maxLog
+	}
+	return t
+}
+
+func run(ctx context.Context, s Store, name string, t timing, boot bootFunc) error {
+	p, err := s.existing(name)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockFile(ctx, p.lock(), lockTime)
+	if errors.Is(err, errLocked) {
+		return fmt.Errorf("daemon of %s: %w", name, ErrRunning)
+	}
+	if err != nil {
+		return fmt.Errorf("daemon of %s: %w", name, err)
+	}
+	err = runLocked(ctx, s, name, p, t, boot)
+	return errors.Join(err, unlock())
+}
+
+// runLocked runs the daemon. Its error is also in the log.
+func runLocked(ctx context.Context, s Store, name string, p paths, t timing, boot bootFunc) error {
+	removeTemporary(p.dir)
+	_ = os.Remove(p.state())
+	if err := os.Remove(p.end()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	config, err := readConfig(p.config())
+	if err != nil {
+		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}))
+	}
+	log, err := openLog(p.log(), t.logLimit)
+	if err != nil {
+		return err
+	}
+	d := newDaemon(s, name, p, config, t, boot, newLogger(log, config.Debug))
+	err = d.run(ctx)
+	if err != nil {
+		d.logger.Error("the daemon has failed", "error", err)
+	}
+	return errors.Join(err, log.Close())
+}
+
+func newLogger(w io.Writer, debug bool) *slog.Logger {
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// daemon is one.
+type daemon struct {
+	store   Store
+	name    string
+	paths   paths
+	config  Config
+	timing  timing
+	boot    bootFunc
+	logger  *slog.Logger
+	started time.Time
+	state   state
+	jobs    *jobs
+
+	booted chan struct{} // closed when vm or failure is set
+	halted chan struct{} // closed when the VM has ended, or has not started and will not
+
+	stopOnce sync.Once
+	stop     chan struct{}             // closed when the VM is to stop
+	hard     context.Context           // ends when it is to stop at once
+	harden   context.CancelFunc        //
+	clients  clients                   // those connected
+	told     map[int]chan progressLine // guarded by mu
+
+	mu       sync.Mutex
+	vm       VM
+	failure  error // why it could not be started, or has ended by itself
+	stopping bool
+	grace    time.Duration
+	lines    []progressLine // of the boot
+	nextTold int
+}
+
+func newDaemon(s Store, name string, p paths, c Config, t timing, boot bootFunc, logger *slog.Logger) *daemon {
+	d := &daemon{
+		store: s, name: name, paths: p, config: c, timing: t, boot: boot, logger: logger, started: time.Now(),
+		booted: make(chan struct{}), halted: make(chan struct{}), stop: make(chan struct{}),
+		told: make(map[int]chan progressLine), jobs: newJobs(p.jobs(), logger, time.Now),
+	}
+	d.hard, d.harden = context.WithCancel(context.Background())
+	return d
+}
+
+func (d *daemon) run(ctx context.Context) error {
+	defer d.harden()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	d.jobs.load()
+	d.state = state{
+		Version: protocolVersion, Name: d.name, Pid: os.Getpid(), Started: d.started.UTC(),
+		Address: listener.Addr().String(), Token: newToken(), Program: d.store.Version,
+	}
+	if err := d.paths.writeState(d.state); err != nil {
+		return errors.Join(fmt.Errorf("publish the daemon's address: %w", err), listener.Close())
+	}
+	d.logger.Info("daemon listens", "name", d.name, "pid", d.state.Pid, "address", d.state.Address, "version", d.store.Version)
+	stopSignals := d.obeySignals(ctx)
+	serving, endServing := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	parts.Go(func() { d.accept(serving, listener) })
+	parts.Go(d.live)
+	parts.Go(func() { d.watch(serving) })
+	<-d.halted
+	d.awaitTold()
+	d.jobs.wait()
+	err = d.conclude()
+	endServing()
+	_ = listener.Close()
+	parts.Wait()
+	d.jobs.close()
+	stopSignals()
+	d.logger.Info("daemon ends")
+	return err
+}
+
+// conclude says how it ended, and only then that there is no daemon any more.
+func (d *daemon) conclude() error {
+	end := ending{Ended: time.Now().UTC()}
+	if err := d.failed(); err != nil {
+		end.Error = err.Error()
+	}
+	err := d.paths.writeEnd(end)
+	if now, readErr := d.paths.readState(d.name); readErr == nil && now.Token == d.state.Token {
+		err = errors.Join(err, os.Remove(d.paths.state()))
+	}
+	return err
+}
+
+// obeySignals ends the daemon by ctx and signals until the function that it returns is called.
+func (d *daemon) obeySignals(ctx context.Context) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		ended := ctx.Done()
+		for {
+			select {
+			case s := <-signals:
+				d.obey(s)
+			case <-ended:
+				ended = nil
+				d.order("the program is to end", d.timing.grace)
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(quit)
+		<-done
+	}
+}
+
+// obey stops in order at the first signal and at once at the second.
+func (d *daemon) obey(s os.Signal) {
+	if d.isStopping() {
+		d.logger.Warn("second signal: the VM is switched off", "signal", s)
+		d.harden()
+		return
+	}
+	d.order("signal "+s.String(), d.timing.grace)
+}
+
+// order has the VM stopped; the first order counts, a later one without grace makes it at once.
+func (d *daemon) order(why string, grace time.Duration) {
+	d.stopOnce.Do(func() {
+		d.logger.Info("the VM is stopped", "why", why, "grace", grace)
+		d.mu.Lock()
+		d.stopping, d.grace = true, grace
+		d.mu.Unlock()
+		close(d.stop)
+	})
+	if grace <= 0 {
+		d.harden()
+	}
+}
+
+func (d *daemon) isStopping() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stopping
+}
+
+func (d *daemon) failed() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failure
+}

@@ -1,0 +1,105 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"agentvm/rpc"
+)
+
+const (
+	// maxStrangers is how many connections may be in their handshake, maxClients how many may have done it.
+	maxStrangers = 32
+	maxClients   = 256
+	acceptPause  = 50 * time.Millisecond
+)
+
+// clients counts connections that have shown the token.
+type clients struct {
+	mu        sync.Mutex
+	connected int
+	ever      int
+	left      time.Time
+}
+
+// enter is false when there are too many.
+func (c *clients) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connected >= maxClients {
+		return false
+	}
+	c.connected++
+	c.ever++
+	return true
+}
+
+func (c *clients) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.connected--
+	c.left = time.Now()
+}
+
+func (c *clients) count() (connected, ever int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connected, c.ever
+}
+
+// last is when the last one left.
+func (c *clients) last() (connected int, left time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connected, c.left
+}
+
+// accept serves connections until ctx ends and the listener is closed.
+func (d *daemon) accept(ctx context.Context, l net.Listener) {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	strangers := make(chan struct{}, maxStrangers)
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return
+		case err != nil:
+			d.logger.Warn("accept a connection", "error", err)
+			time.Sleep(acceptPause) // out of files, perhaps
+			continue
+		}
+		select {
+		case strangers <- struct{}{}:
+			serving.Go(func() { d.serve(ctx, conn, func() { <-strangers }) })
+		default:
+			d.logger.Warn("too many connections without a token: one is refused", "from", conn.RemoteAddr())
+			_ = conn.Close()
+		}
+	}
+}
+
+// serve does the handshake and serves the client. known is called when it is no stranger any more, or gone.
+func (d *daemon) serve(ctx context.Context, conn net.Conn, known func()) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	channel, err := admit(conn, d.state.Token)
+	known()
+	stop()
+	if err == nil && !d.clients.enter() {
+		err = errors.New("too many clients")
+	}
+	if err != nil {
+		d.logger.Warn("a connection is refused", "from", conn.RemoteAddr(), "error", err)
+		_ = conn.Close()
+		return
+	}
+	defer d.clients.leave()
+	d.logger.Debug("client", "from", conn.RemoteAddr(), "channel", channel)
+	rpc.ServeDaemon(ctx, conn, handler{d})
+}

@@ -1,0 +1,121 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"agentvm/images"
+	"agentvm/mount"
+	"agentvm/nat"
+	"agentvm/vm"
+)
+
+// vmConfig is the part of c that is a VM's own. What is open, like files and loggers, is bootVM's.
+func (c Config) vmConfig() (v vm.Config, err error) {
+	v = vm.Config{
+		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
+		KernelArguments: c.KernelArguments,
+	}
+	for _, text := range c.Mounts {
+		spec, err := mount.Parse(text)
+		if err != nil {
+			return v, err
+		}
+		v.Mounts = append(v.Mounts, spec)
+	}
+	v.Network, err = c.Network.vmNetwork()
+	return v, err
+}
+
+func (n Network) vmNetwork() (v vm.Network, err error) {
+	v = vm.Network{
+		Disabled: n.Disabled, Policy: n.Policy, HostPorts: n.HostPorts, Resolvers: n.Resolvers, Search: n.Search,
+		Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+	}
+	for _, text := range n.Forwards {
+		f, err := nat.ParseForward(text)
+		if err != nil {
+			return v, err
+		}
+		v.Forwards = append(v.Forwards, f)
+	}
+	return v, nil
+}
+
+// bootVM is the bootFunc of Run.
+func bootVM(ctx context.Context, b booting) (VM, error) {
+	config, err := b.config.vmConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.Hostname = cmp.Or(config.Hostname, b.name)
+	config.Logger = b.logger
+	config.Progress = tellProgress(b.progress)
+	capture, err := openCapture(b.config.Network.Capture)
+	if err != nil {
+		return nil, err
+	}
+	if capture != nil {
+		config.Network.Capture = capture
+	}
+	v, err := vm.Start(ctx, config)
+	if err != nil {
+		return nil, errors.Join(err, capture.Close())
+	}
+	return &machine{VM: v, config: b.config, capture: capture}, nil
+}
+
+// captureFile is a file that may be missing.
+type captureFile struct{ *os.File }
+
+var _ io.WriteCloser = (*captureFile)(nil)
+
+func openCapture(path string) (*captureFile, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("packet capture: %w", err)
+	}
+	return &captureFile{f}, nil
+}
+
+// Close closes the file, if there is one.
+func (f *captureFile) Close() error {
+	if f == nil {
+		return nil
+	}
+	return f.File.Close()
+}
+
+// progressTime is how often a stage says how far it has come.
+const progressTime = time.Second
+
+// tellProgress makes lines of how an image is got: one at a stage's beginning, one a second, one at its end.
+func tellProgress(tell func(slog.Level, string)) images.ProgressFunc {
+	var mu sync.Mutex
+	var stage images.Stage
+	var last time.Time
+	return func(p images.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		ended := p.Total > 0 && p.Done == p.Total
+		if p.Stage == stage && time.Since(last) < progressTime && !ended {
+			return
+		}
+		stage, last = p.Stage, time.Now()
+		text := fmt.Sprintf("%s %s: %.1f MB", p.Stage, p.Name, float64(p.Done)/1e6)
+		if p.Total > 0 {
+			text += fmt.Sprintf(" of %.1f MB", float64(p.Total)/1e6)
+		}
+		tell(slog.LevelInfo, text)
+	}
+}
