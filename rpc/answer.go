@@ -14,10 +14,11 @@ type answer struct {
 	cancel   context.CancelFunc
 	finished bool     // by the peer, before the return: the result is not wanted
 	exports  []uint32 // capabilities among the results
+	size     int      // of the call's message
 }
 
 // newAnswer enters a question of the peer's.
-func (c *conn) newAnswer(id uint32) (context.Context, error) {
+func (c *conn) newAnswer(id uint32, size int) (context.Context, error) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -25,7 +26,12 @@ func (c *conn) newAnswer(id uint32) (context.Context, error) {
 		cancel()
 		return nil, fmt.Errorf("%w: question %d asked twice, or too many questions", errProtocol, id)
 	}
-	c.answers[id] = &answer{cancel: cancel}
+	if c.held+size > maxHeld {
+		cancel()
+		return nil, fmt.Errorf("%w: too much in unanswered calls", errProtocol)
+	}
+	c.held += size
+	c.answers[id] = &answer{cancel: cancel, size: size}
 	return ctx, nil
 }
 
@@ -33,7 +39,7 @@ func (c *conn) newAnswer(id uint32) (context.Context, error) {
 func (c *conn) handleCall(call rpccp.Call) error {
 	message := call.Message()
 	id := call.QuestionId()
-	ctx, err := c.newAnswer(id)
+	ctx, err := c.newAnswer(id, messageSize(message))
 	if err != nil {
 		message.Release()
 		return err
@@ -85,7 +91,7 @@ func (c *conn) openCall(call rpccp.Call) (capnp.Struct, capnp.Client, error) {
 
 // handleBootstrap answers with the offer.
 func (c *conn) handleBootstrap(id uint32) error {
-	if _, err := c.newAnswer(id); err != nil {
+	if _, err := c.newAnswer(id, 0); err != nil {
 		return err
 	}
 	r := &returner{c: c, id: id}
@@ -198,6 +204,7 @@ func (r *returner) Return() {
 		return
 	}
 	defer a.cancel()
+	c.held -= a.size
 	if a.finished {
 		r.err = errors.New("cancelled")
 	}

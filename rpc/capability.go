@@ -17,19 +17,70 @@ type remote struct {
 
 var _ capnp.ClientHook = (*remote)(nil)
 
-// Send makes a call and waits for its answer.
+// Send makes a call and waits for its answer, unless the context comes from beginning: then it only begins.
 func (r *remote) Send(ctx context.Context, s capnp.Send) (*capnp.Answer, capnp.ReleaseFunc) {
-	content, release, err := r.c.call(ctx, r.id, s)
+	p, err := r.c.call(r.id, s)
+	if err != nil {
+		return capnp.ErrorAnswer(s.Method, err), func() {}
+	}
+	if slot, ok := ctx.Value(slotKey{}).(*pending); ok {
+		*slot = p
+		return capnp.ErrorAnswer(s.Method, errBegun), func() {}
+	}
+	content, release, err := p.wait(ctx)
 	if err != nil {
 		return capnp.ErrorAnswer(s.Method, err), func() {}
 	}
 	return capnp.ImmediateAnswer(s.Method, content), release
 }
 
-// Recv would forward a call of the peer's to the peer; nothing in the schema does that.
-func (r *remote) Recv(_ context.Context, recv capnp.Recv) capnp.PipelineCaller {
-	recv.Reject(capnp.Unimplemented("calls are not forwarded"))
+type slotKey struct{}
+
+// errBegun is the answer of a call that nobody waits for yet.
+var errBegun = errors.New("the call has begun")
+
+// beginning is a context for a call by the generated code that only begins; what it is waited by is put in slot.
+func beginning(slot *pending) context.Context {
+	return context.WithValue(context.Background(), slotKey{}, slot)
+}
+
+// Recv forwards a call that came over another connection, or this one, to whoever hosts the capability.
+func (r *remote) Recv(ctx context.Context, recv capnp.Recv) capnp.PipelineCaller {
+	p, err := r.c.call(r.id, capnp.Send{Method: recv.Method, ArgsSize: recv.Args.Size(), PlaceArgs: func(s capnp.Struct) error {
+		return s.CopyFrom(recv.Args)
+	}})
+	recv.ReleaseArgs()
+	if err == nil && !r.c.spawn(func() { p.forward(ctx, recv.Returner) }) {
+		err = ErrClosed
+	}
+	if err != nil {
+		answerBy(recv.Returner, err)
+	}
 	return nil
+}
+
+// forward passes the answer on.
+func (p pending) forward(ctx context.Context, to capnp.Returner) {
+	content, release, err := p.wait(ctx)
+	if err == nil {
+		err = copyResults(to, content.Struct())
+		release()
+	}
+	answerBy(to, err)
+}
+
+func copyResults(to capnp.Returner, from capnp.Struct) error {
+	s, err := to.AllocResults(from.Size())
+	if err != nil {
+		return err
+	}
+	return s.CopyFrom(from)
+}
+
+func answerBy(to capnp.Returner, err error) {
+	to.PrepareReturn(err)
+	to.Return()
+	to.ReleaseResults()
 }
 
 func (r *remote) Brand() capnp.Brand { return capnp.Brand{Value: r} }

@@ -40,12 +40,20 @@ type conn struct {
 	exports   map[uint32]*export
 	nextQ     uint32
 	nextE     uint32
+	held      int // bytes of the peer's calls that are not answered
+	queued    int // bytes of queue
+	// tasks are goroutines that serve the peer. They are to end when ctx does, and may be late: done does not wait.
+	tasks sync.WaitGroup
 }
 
 // Limits of what a peer may make this end remember.
 const (
 	maxAnswers = 4096 // calls of the peer's that are not finished
 	maxCaps    = 64   // capabilities in one message
+	// maxHeld bounds the bytes of the peer's unanswered calls, and maxQueued those of messages that it does not read. A
+	// stream of bulk data has 2 MiB of either at most.
+	maxHeld   = 128 << 20
+	maxQueued = 128 << 20
 )
 
 type export struct {
@@ -53,14 +61,18 @@ type export struct {
 	refs   uint32 // how often the peer has it
 }
 
-// startConn starts the connection's goroutines. It takes over offer and closer; r and w need not be closers themselves.
-func startConn(r io.Reader, w io.Writer, closer io.Closer, offer capnp.Client) *conn {
+// startConn starts the connection's goroutines. It takes over closer and what offer, which may be nil, returns; r and w
+// need not be closers themselves.
+func startConn(r io.Reader, w io.Writer, closer io.Closer, offer func(*conn) capnp.Client) *conn {
 	c := &conn{
-		t: newTransport(r, w), closer: closer, offer: offer,
+		t: newTransport(r, w), closer: closer,
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
 		questions: make(map[uint32]*question), answers: make(map[uint32]*answer), exports: make(map[uint32]*export),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if offer != nil {
+		c.offer = offer(c)
+	}
 	sent := make(chan struct{})
 	go func() { defer close(sent); c.sendQueue() }()
 	go func() {
@@ -75,7 +87,7 @@ func startConn(r io.Reader, w io.Writer, closer io.Closer, offer capnp.Client) *
 // farewellTime is how long close waits for the peer to take the message that ends the connection.
 const farewellTime = 100 * time.Millisecond
 
-// close says farewell, ends the connection and waits for its goroutines.
+// close says farewell, ends the connection and waits for its goroutines and tasks.
 func (c *conn) close() {
 	if c.setError(ErrClosed) {
 		stop := time.AfterFunc(farewellTime, func() { _ = c.closer.Close() })
@@ -83,6 +95,7 @@ func (c *conn) close() {
 		c.cancel()
 	}
 	<-c.done
+	c.tasks.Wait()
 }
 
 // fail ends the connection at once; the first error stays.
@@ -119,6 +132,17 @@ func (c *conn) farewell() {
 	_ = c.closer.Close()
 }
 
+// spawn runs a task unless the connection has ended.
+func (c *conn) spawn(task func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	c.tasks.Go(task)
+	return true
+}
+
 // releaseAll lets go of everything the peer held or asked for.
 func (c *conn) releaseAll() {
 	c.mu.Lock()
@@ -147,7 +171,12 @@ func (c *conn) enqueue(m *capnp.Message) {
 		return
 	}
 	c.queue = append(c.queue, m)
+	c.queued += messageSize(m)
+	unread := c.queued > maxQueued
 	c.mu.Unlock()
+	if unread {
+		c.fail(fmt.Errorf("%w: the peer does not read", errProtocol))
+	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -167,8 +196,12 @@ func (c *conn) sendQueue() {
 		c.queue = nil
 		c.mu.Unlock()
 		for _, m := range queue {
+			size := messageSize(m)
 			err := c.t.send(m)
 			m.Release()
+			c.mu.Lock()
+			c.queued -= size
+			c.mu.Unlock()
 			if err != nil {
 				c.fail(fmt.Errorf("send: %w", err))
 			}

@@ -38,7 +38,7 @@ func connect(ctx context.Context, stream io.ReadWriteCloser, interval time.Durat
 	if err != nil {
 		return nil, capnp.Client{}, errors.Join(fmt.Errorf("hello to the guest: %w", err), stream.Close())
 	}
-	c := startConn(rest, stream, stream, capnp.Client{})
+	c := startConn(rest, stream, stream, nil)
 	boot, err := c.bootstrap(ctx)
 	if err != nil {
 		c.close()
@@ -70,137 +70,118 @@ func (f *FilesClient) Lstat(ctx context.Context, path string) (FileInfo, error) 
 }
 
 func (f *FilesClient) stat(ctx context.Context, path string, follow bool) (FileInfo, error) {
-	return FileInfo{}, errors.ErrUnsupported
-}
-
-// List returns the entries of a directory, in no order, without "." and "..". More than limit entries are an error that
-// wraps ErrTooMany; 0 is no limit but the guest's own: what it sends is held in memory.
-func (f *FilesClient) List(ctx context.Context, path string, limit int) ([]FileInfo, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// ErrTooMany is wrapped by the error of a List with more entries than wanted.
-var ErrTooMany = errors.New("too many entries")
-
-// OpenDir opens a directory to be read in parts.
-func (f *FilesClient) OpenDir(ctx context.Context, path string) (*Dir, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Dir is an open directory of the guest's. One goroutine uses it at a time.
-type Dir struct{}
-
-// Next returns some entries, at least one, and io.EOF alone at the end.
-func (d *Dir) Next(ctx context.Context) ([]FileInfo, error) { return nil, errors.ErrUnsupported }
-
-// Close frees what the guest keeps for it.
-func (d *Dir) Close() error { return nil }
-
-// Open opens a regular file for reading.
-func (f *FilesClient) Open(ctx context.Context, path string) (*File, error) {
-	return f.OpenFile(ctx, path, OpenOptions{Read: true})
-}
-
-// OpenFile opens a regular file; other kinds of file are an error. The file must be closed.
-func (f *FilesClient) OpenFile(ctx context.Context, path string, o OpenOptions) (*File, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// File is an open file of the guest's. Its methods may be called from several goroutines.
-type File struct{}
-
-// ReadAt is like io.ReaderAt's.
-func (o *File) ReadAt(ctx context.Context, b []byte, offset int64) (int, error) {
-	return 0, errors.ErrUnsupported
-}
-
-// WriteAt is like io.WriterAt's.
-func (o *File) WriteAt(ctx context.Context, b []byte, offset int64) (int, error) {
-	return 0, errors.ErrUnsupported
-}
-
-// WriteTo writes the file's content from offset to w, reading ahead of it, and returns the number of bytes.
-func (o *File) WriteTo(ctx context.Context, w io.Writer, offset int64) (int64, error) {
-	return 0, errors.ErrUnsupported
-}
-
-// ReadFrom writes what r has into the file at offset and returns the number of bytes that the guest has taken.
-func (o *File) ReadFrom(ctx context.Context, r io.Reader, offset int64) (int64, error) {
-	return 0, errors.ErrUnsupported
-}
-
-// Stat tells about the open file.
-func (o *File) Stat(ctx context.Context) (FileInfo, error) { return FileInfo{}, errors.ErrUnsupported }
-
-// Truncate sets the size.
-func (o *File) Truncate(ctx context.Context, size int64) error { return errors.ErrUnsupported }
-
-// Commit has the guest's disk keep what was written (fsync) and then, after OpenOptions.Atomic, gives the file its name.
-// The file can only be closed after that.
-func (o *File) Commit(ctx context.Context) error { return errors.ErrUnsupported }
-
-// Close closes the file. What was written atomically and not committed is removed.
-func (o *File) Close() error { return nil }
-
-// ReadFile writes a file's content to w and returns its length.
-func (f *FilesClient) ReadFile(ctx context.Context, path string, w io.Writer) (int64, error) {
-	return 0, errors.ErrUnsupported
-}
-
-// WriteFile replaces a file atomically by what r has: see OpenOptions.Atomic and OpenOptions.Mode.
-func (f *FilesClient) WriteFile(ctx context.Context, path string, r io.Reader, mode fs.FileMode) error {
-	return errors.ErrUnsupported
+	future, release := f.remote.Stat(ctx, func(call wire.Files_stat_Params) error {
+		call.SetFollow(follow)
+		return call.SetPath([]byte(path))
+	})
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return FileInfo{}, f.conn.fault("stat", err)
+	}
+	if err := failureOf(r.Failure()); err != nil {
+		return FileInfo{}, err
+	}
+	w, err := r.Info()
+	if err != nil {
+		return FileInfo{}, err
+	}
+	return readFileInfo(w)
 }
 
 // Remove removes a file or an empty directory.
-func (f *FilesClient) Remove(ctx context.Context, path string) error { return errors.ErrUnsupported }
+func (f *FilesClient) Remove(ctx context.Context, path string) error {
+	return f.remove(ctx, path, false)
+}
 
 // RemoveAll removes path and what is below, without following links. It is no error when nothing is there.
-func (f *FilesClient) RemoveAll(ctx context.Context, path string) error { return errors.ErrUnsupported }
+func (f *FilesClient) RemoveAll(ctx context.Context, path string) error {
+	return f.remove(ctx, path, true)
+}
+
+func (f *FilesClient) remove(ctx context.Context, path string, recursive bool) error {
+	future, release := f.remote.Remove(ctx, func(call wire.Files_remove_Params) error {
+		call.SetRecursive(recursive)
+		return call.SetPath([]byte(path))
+	})
+	defer release()
+	return done(f.conn, "remove", future.Struct)
+}
 
 // Mkdir makes a directory.
 func (f *FilesClient) Mkdir(ctx context.Context, path string, mode fs.FileMode) error {
-	return errors.ErrUnsupported
+	return f.makeDir(ctx, path, mode, false)
 }
 
 // MkdirAll makes a directory and what leads there. It is no error when it exists.
 func (f *FilesClient) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error {
-	return errors.ErrUnsupported
+	return f.makeDir(ctx, path, mode, true)
+}
+
+func (f *FilesClient) makeDir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
+	future, release := f.remote.MakeDir(ctx, func(call wire.Files_makeDir_Params) error {
+		call.SetMode(ModeToLinux(mode))
+		call.SetParents(parents)
+		return call.SetPath([]byte(path))
+	})
+	defer release()
+	return done(f.conn, "make a directory", future.Struct)
 }
 
 // Rename renames a file within a file system, replacing what has the new name.
 func (f *FilesClient) Rename(ctx context.Context, from, to string) error {
-	return errors.ErrUnsupported
+	future, release := f.remote.Rename(ctx, func(call wire.Files_rename_Params) error {
+		return errors.Join(call.SetFrom([]byte(from)), call.SetTo([]byte(to)))
+	})
+	defer release()
+	return done(f.conn, "rename", future.Struct)
 }
 
 // Symlink makes a symbolic link at path.
 func (f *FilesClient) Symlink(ctx context.Context, target, path string) error {
-	return errors.ErrUnsupported
+	future, release := f.remote.Symlink(ctx, func(call wire.Files_symlink_Params) error {
+		return errors.Join(call.SetTarget([]byte(target)), call.SetPath([]byte(path)))
+	})
+	defer release()
+	return done(f.conn, "make a link", future.Struct)
 }
 
 // Chmod sets the permissions, of what a symbolic link leads to.
 func (f *FilesClient) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	return errors.ErrUnsupported
+	future, release := f.remote.Chmod(ctx, func(call wire.Files_chmod_Params) error {
+		call.SetMode(ModeToLinux(mode))
+		return call.SetPath([]byte(path))
+	})
+	defer release()
+	return done(f.conn, "change permissions", future.Struct)
 }
 
 // Chown sets user and group, of what a symbolic link leads to; KeepID leaves one as it is.
 func (f *FilesClient) Chown(ctx context.Context, path string, uid, gid uint32) error {
-	return errors.ErrUnsupported
+	return f.chown(ctx, path, uid, gid, true)
 }
 
 // Lchown is Chown of a symbolic link itself.
 func (f *FilesClient) Lchown(ctx context.Context, path string, uid, gid uint32) error {
-	return errors.ErrUnsupported
+	return f.chown(ctx, path, uid, gid, false)
 }
 
-// Pack writes a tar archive (PAX) of paths and what is below them to w, from one goroutine. When it returns, nothing is
-// written any more: a Write that blocks delays it. The archive is the guest's: whoever unpacks it must expect anything.
-func (f *FilesClient) Pack(ctx context.Context, w io.Writer, paths []string, o PackOptions) (Summary, error) {
-	return Summary{}, errors.ErrUnsupported
+func (f *FilesClient) chown(ctx context.Context, path string, uid, gid uint32, follow bool) error {
+	future, release := f.remote.Chown(ctx, func(call wire.Files_chown_Params) error {
+		call.SetUid(uid)
+		call.SetGid(gid)
+		call.SetFollow(follow)
+		return call.SetPath([]byte(path))
+	})
+	defer release()
+	return done(f.conn, "change the owner", future.Struct)
 }
 
-// Unpack unpacks the tar archive that r has into dir, which is made when it is missing. When it returns, r is not read any
-// more: a Read that blocks delays it. On an error some of the archive may be in place.
-func (f *FilesClient) Unpack(ctx context.Context, dir string, r io.Reader, o UnpackOptions) error {
-	return errors.ErrUnsupported
+// done is the outcome of a call whose only result is whether it failed.
+func done[R interface{ Failure() (wire.Failure, error) }](c *conn, what string, wait func() (R, error)) error {
+	r, err := wait()
+	if err != nil {
+		return c.fault(what, err)
+	}
+	return failureOf(r.Failure())
 }

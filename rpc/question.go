@@ -18,19 +18,26 @@ type question struct {
 
 func (q *question) deliver(r rpccp.Return) { q.answer <- r }
 
-// call makes a call and waits for its results, which are valid until release is called.
-func (c *conn) call(ctx context.Context, target uint32, s capnp.Send) (content capnp.Ptr, release capnp.ReleaseFunc, err error) {
+// pending is a question that somebody is going to wait for, once.
+type pending struct {
+	c  *conn
+	id uint32
+	q  *question
+}
+
+// call begins a call. Calls on one capability arrive in the order in which they have begun.
+func (c *conn) call(target uint32, s capnp.Send) (pending, error) {
 	m, err := newMessage()
 	if err != nil {
-		return capnp.Ptr{}, nil, err
+		return pending{}, err
 	}
 	call, err := m.NewCall()
 	if err != nil {
-		return capnp.Ptr{}, nil, err
+		return pending{}, err
 	}
 	t, err := call.NewTarget()
 	if err != nil {
-		return capnp.Ptr{}, nil, err
+		return pending{}, err
 	}
 	t.SetImportedCap(target)
 	call.SetInterfaceId(s.Method.InterfaceID)
@@ -39,9 +46,9 @@ func (c *conn) call(ctx context.Context, target uint32, s capnp.Send) (content c
 	payload, err := placeParams(call, s)
 	if err != nil {
 		m.Message().Release()
-		return capnp.Ptr{}, nil, err
+		return pending{}, err
 	}
-	return c.ask(ctx, m, payload, call.SetQuestionId)
+	return c.ask(m, payload, call.SetQuestionId)
 }
 
 func placeParams(call rpccp.Call, s capnp.Send) (rpccp.Payload, error) {
@@ -72,7 +79,11 @@ func (c *conn) bootstrap(ctx context.Context) (capnp.Client, error) {
 	if err != nil {
 		return capnp.Client{}, err
 	}
-	content, release, err := c.ask(ctx, m, rpccp.Payload{}, boot.SetQuestionId)
+	p, err := c.ask(m, rpccp.Payload{}, boot.SetQuestionId)
+	if err != nil {
+		return capnp.Client{}, err
+	}
+	content, release, err := p.wait(ctx)
 	if err != nil {
 		return capnp.Client{}, err
 	}
@@ -80,14 +91,14 @@ func (c *conn) bootstrap(ctx context.Context) (capnp.Client, error) {
 	return content.Interface().Client().AddRef(), nil
 }
 
-// ask sends a question and waits. When ctx ends first the question is cancelled.
-func (c *conn) ask(ctx context.Context, m rpccp.Message, params rpccp.Payload, number func(uint32)) (capnp.Ptr, capnp.ReleaseFunc, error) {
+// ask sends a question. It does not wait, not even for the message to be sent.
+func (c *conn) ask(m rpccp.Message, params rpccp.Payload, number func(uint32)) (pending, error) {
 	q := &question{answer: make(chan rpccp.Return, 1)}
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		m.Message().Release()
-		return capnp.Ptr{}, nil, ErrClosed
+		return pending{}, ErrClosed
 	}
 	var err error
 	if params.IsValid() {
@@ -102,11 +113,16 @@ func (c *conn) ask(ctx context.Context, m rpccp.Message, params rpccp.Payload, n
 		c.fail(err) // the message could not hold its own table: nothing sensible is left to do
 	}
 	c.enqueue(m.Message())
+	return pending{c: c, id: id, q: q}, nil
+}
+
+// wait returns the results, which are valid until release is called. When ctx ends first the question is cancelled.
+func (p pending) wait(ctx context.Context) (content capnp.Ptr, release capnp.ReleaseFunc, err error) {
 	select {
-	case r := <-q.answer:
-		return c.results(id, r)
+	case r := <-p.q.answer:
+		return p.c.results(p.id, r)
 	case <-ctx.Done():
-		c.giveUp(id, q)
+		p.c.giveUp(p.id, p.q)
 		return capnp.Ptr{}, nil, ctx.Err()
 	}
 }

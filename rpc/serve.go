@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync"
 
 	"capnproto.org/go/capnp/v3"
 
@@ -18,6 +19,19 @@ var ErrHangup = errors.New("nobody at the other end of the port")
 // Serve answers hosts on port, one session after another, until ctx ends or the port fails. It closes port when it
 // returns. Whatever bytes arrive, it ends at most the session. logger may be nil.
 func Serve(ctx context.Context, port io.ReadWriteCloser, h Handler, logger *slog.Logger) error {
+	return serve(ctx, port, logger, func(c *conn) capnp.Client {
+		return capnp.Client(wire.Supervisor_ServerToClient(&supervisor{h: h, c: c}))
+	})
+}
+
+// ServeFiles is Serve for the bulk port, whose bootstrap is the file service.
+func ServeFiles(ctx context.Context, port io.ReadWriteCloser, h FilesHandler, logger *slog.Logger) error {
+	return serve(ctx, port, logger, func(c *conn) capnp.Client {
+		return capnp.Client(wire.Files_ServerToClient(&files{h: h, c: c}))
+	})
+}
+
+func serve(ctx context.Context, port io.ReadWriteCloser, logger *slog.Logger, offer func(*conn) capnp.Client) error {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
@@ -27,6 +41,8 @@ func Serve(ctx context.Context, port io.ReadWriteCloser, h Handler, logger *slog
 			_ = port.Close()
 		}
 	}()
+	var late sync.WaitGroup // tasks of sessions that have ended
+	defer late.Wait()
 	l := &link{port: port}
 	err := l.write(hello{version: Version}.encode())
 	for err == nil {
@@ -41,7 +57,7 @@ func Serve(ctx context.Context, port io.ReadWriteCloser, h Handler, logger *slog
 			logger.Warn("host speaks another protocol", "host", peer.version, "guest", Version)
 			continue
 		}
-		serveSession(l, h, logger)
+		late.Go(serveSession(l, offer, logger).tasks.Wait)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -50,10 +66,10 @@ func Serve(ctx context.Context, port io.ReadWriteCloser, h Handler, logger *slog
 }
 
 // serveSession runs one connection. Its end releases every capability the host held.
-func serveSession(l *link, h Handler, logger *slog.Logger) {
+func serveSession(l *link, offer func(*conn) capnp.Client, logger *slog.Logger) *conn {
 	s := &session{link: l}
-	boot := wire.Supervisor_ServerToClient(&supervisor{h: h})
-	c := startConn(s, s, s, capnp.Client(boot))
+	c := startConn(s, s, s, offer)
 	<-c.done
 	logger.Debug("session has ended", "why", c.err)
+	return c
 }

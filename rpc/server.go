@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -10,7 +9,10 @@ import (
 )
 
 // supervisor serves the bootstrap capability from a Handler.
-type supervisor struct{ h Handler }
+type supervisor struct {
+	h Handler
+	c *conn
+}
 
 // results is what every method's results have.
 type results interface {
@@ -189,6 +191,25 @@ func readRequest(w wire.ExecParams) (q Request, err error) {
 }
 
 // OpenLocalTcp is spelled as the schema's generator does.
-func (s *supervisor) OpenLocalTcp(ctx context.Context, call wire.Supervisor_openLocalTcp) error { //nolint:revive
-	return errors.ErrUnsupported
+func (s *supervisor) OpenLocalTcp(ctx context.Context, call wire.Supervisor_openLocalTcp) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	host, err := call.Args().Host()
+	if err != nil {
+		return err
+	}
+	port, toClient := call.Args().Port(), call.Args().ToClient().AddRef()
+	call.Go()
+	stream, err := s.h.OpenLocalTCP(ctx, host, port)
+	if err != nil {
+		toClient.Release()
+		return reply(r, err)
+	}
+	sink, err := s.c.serveStream(stream, toClient)
+	if err != nil {
+		return err
+	}
+	return r.SetToGuest(sink)
 }

@@ -42,6 +42,15 @@ func newMessage() (rpccp.Message, error) {
 	return rpccp.NewRootMessage(segment)
 }
 
+// messageSize is what a message takes in memory, about.
+func messageSize(m *capnp.Message) int {
+	n, err := m.TotalSize()
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
 func (t *transport) receive() (rpccp.Message, error) {
 	m, err := t.decoder.Decode()
 	if err != nil {

@@ -1,0 +1,288 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"agentvm/rpc/wire"
+)
+
+// maxEntries bounds the entries of one message: with names and link targets as long as Linux has them they fit.
+const maxEntries = 512
+
+// files serves the bootstrap capability of the bulk port from a FilesHandler. No call waits for another.
+type files struct {
+	h FilesHandler
+	c *conn
+}
+
+// readPath checks what system calls cannot say.
+func readPath(b []byte, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	path := string(b)
+	if !strings.HasPrefix(path, "/") {
+		return "", &Error{Kind: KindInvalid, Errno: 22, Message: fmt.Sprintf("path %q is not absolute", path)}
+	}
+	return path, noNUL(path)
+}
+
+func noNUL(s string) error {
+	if strings.IndexByte(s, 0) >= 0 {
+		return &Error{Kind: KindInvalid, Errno: 22, Message: fmt.Sprintf("%q has a zero byte", s)}
+	}
+	return nil
+}
+
+// onPath is a method on one path whose only result is whether it failed.
+func onPath[R results](results func() (R, error), arg func() ([]byte, error), release func(), do func(string) error) error {
+	path, pathErr := readPath(arg())
+	release()
+	return perform(results, func() error {
+		if pathErr != nil {
+			return pathErr
+		}
+		return do(path)
+	})
+}
+
+func (s *files) Stat(_ context.Context, call wire.Files_stat) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	path, err := readPath(call.Args().Path())
+	follow := call.Args().Follow()
+	call.Go()
+	var info FileInfo
+	if err == nil {
+		info, err = s.h.Stat(path, follow)
+	}
+	if err != nil {
+		return reply(r, err)
+	}
+	w, err := r.NewInfo()
+	if err != nil {
+		return err
+	}
+	return info.write(w)
+}
+
+func (s *files) List(_ context.Context, call wire.Files_list) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	path, err := readPath(call.Args().Path())
+	limit := call.Args().Max()
+	call.Go()
+	if err != nil {
+		return reply(r, err)
+	}
+	h, err := s.h.OpenDir(path)
+	if err != nil {
+		return reply(r, err)
+	}
+	d := &directory{h: h}
+	entries, end, err := d.next(limit)
+	if err != nil || end {
+		d.Shutdown()
+	}
+	if err != nil {
+		return reply(r, err)
+	}
+	if err := writeEntries(r.NewEntries, entries); err != nil || end {
+		return err
+	}
+	return r.SetMore(wire.Directory_ServerToClient(d))
+}
+
+// directory serves a DirHandler.
+type directory struct{ h DirHandler }
+
+func (d *directory) next(limit uint32) (entries []FileInfo, end bool, err error) {
+	n := int(min(limit, maxEntries))
+	if n == 0 {
+		n = maxEntries
+	}
+	entries, err = d.h.Next(n)
+	if errors.Is(err, io.EOF) {
+		return nil, true, nil
+	}
+	return entries, len(entries) < n, err
+}
+
+func (d *directory) Next(_ context.Context, call wire.Directory_next) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	entries, end, err := d.next(call.Args().Max())
+	if err != nil {
+		return reply(r, err)
+	}
+	r.SetEnd(end)
+	return writeEntries(r.NewEntries, entries)
+}
+
+// Shutdown is called when the host has dropped the capability.
+func (d *directory) Shutdown() { _ = d.h.Close() }
+
+func (s *files) Open(_ context.Context, call wire.Files_open) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	path, err := readPath(call.Args().Path())
+	options, err2 := call.Args().Options()
+	if err2 != nil {
+		return err2
+	}
+	o := readOpenOptions(options)
+	call.Go()
+	var h FileHandler
+	if err == nil {
+		h, err = s.h.Open(path, o)
+	}
+	if err != nil {
+		return reply(r, err)
+	}
+	info, err := h.Stat()
+	if err != nil {
+		return errors.Join(reply(r, err), h.Close())
+	}
+	w, err := r.NewInfo()
+	if err != nil {
+		return errors.Join(err, h.Close())
+	}
+	return errors.Join(info.write(w), r.SetFile(wire.File_ServerToClient(&file{h: h})))
+}
+
+func (s *files) Remove(_ context.Context, call wire.Files_remove) error {
+	recursive := call.Args().Recursive()
+	return onPath(call.AllocResults, call.Args().Path, call.Go, func(path string) error { return s.h.Remove(path, recursive) })
+}
+
+func (s *files) MakeDir(_ context.Context, call wire.Files_makeDir) error {
+	mode, parents := ModeFromLinux(call.Args().Mode()), call.Args().Parents()
+	return onPath(call.AllocResults, call.Args().Path, call.Go, func(path string) error { return s.h.MakeDir(path, mode, parents) })
+}
+
+func (s *files) Rename(_ context.Context, call wire.Files_rename) error {
+	to, err := readPath(call.Args().To())
+	return onPath(call.AllocResults, call.Args().From, call.Go, func(from string) error {
+		if err != nil {
+			return err
+		}
+		return s.h.Rename(from, to)
+	})
+}
+
+func (s *files) Symlink(_ context.Context, call wire.Files_symlink) error {
+	b, err := call.Args().Target()
+	target := string(b)
+	return onPath(call.AllocResults, call.Args().Path, call.Go, func(path string) error {
+		if err = errors.Join(err, noNUL(target)); err != nil {
+			return err
+		}
+		return s.h.Symlink(target, path)
+	})
+}
+
+func (s *files) Chmod(_ context.Context, call wire.Files_chmod) error {
+	mode := ModeFromLinux(call.Args().Mode())
+	return onPath(call.AllocResults, call.Args().Path, call.Go, func(path string) error { return s.h.Chmod(path, mode) })
+}
+
+func (s *files) Chown(_ context.Context, call wire.Files_chown) error {
+	a := call.Args()
+	uid, gid, follow := a.Uid(), a.Gid(), a.Follow()
+	return onPath(call.AllocResults, a.Path, call.Go, func(path string) error { return s.h.Chown(path, uid, gid, follow) })
+}
+
+func readOpenOptions(w wire.OpenOptions) OpenOptions {
+	return OpenOptions{
+		Read: w.Read(), Write: w.Write(), Create: w.Create(), Exclusive: w.Exclusive(), Truncate: w.Truncate(),
+		Atomic: w.Atomic(), Mode: ModeFromLinux(w.Mode()).Perm() | ModeFromLinux(w.Mode())&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky),
+	}
+}
+
+// file serves a FileHandler. Its calls are served one after another.
+type file struct {
+	h      FileHandler
+	buffer []byte // of Read
+}
+
+func (f *file) Read(_ context.Context, call wire.File_read) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	n := int(min(call.Args().Count(), maxChunk))
+	if len(f.buffer) < n {
+		f.buffer = make([]byte, n)
+	}
+	offset := call.Args().Offset()
+	n, err = f.h.ReadAt(f.buffer[:n], int64(offset))
+	r.SetEnd(errors.Is(err, io.EOF))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return reply(r, err)
+	}
+	return r.SetData(f.buffer[:n])
+}
+
+func (f *file) Write(_ context.Context, call wire.File_write) error {
+	data, err := call.Args().Data()
+	if err != nil {
+		return err
+	}
+	return perform(call.AllocResults, func() error {
+		_, err := f.h.WriteAt(data, int64(call.Args().Offset()))
+		return err
+	})
+}
+
+func (f *file) Truncate(_ context.Context, call wire.File_truncate) error {
+	return perform(call.AllocResults, func() error { return f.h.Truncate(int64(call.Args().Size())) })
+}
+
+func (f *file) Stat(_ context.Context, call wire.File_stat) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	info, err := f.h.Stat()
+	if err != nil {
+		return reply(r, err)
+	}
+	w, err := r.NewInfo()
+	if err != nil {
+		return err
+	}
+	return info.write(w)
+}
+
+func (f *file) Commit(_ context.Context, call wire.File_commit) error {
+	return perform(call.AllocResults, f.h.Commit)
+}
+
+// Shutdown is called when the host has dropped the capability.
+func (f *file) Shutdown() { _ = f.h.Close() }
+
+func writeEntries(create func(int32) (wire.FileInfo_List, error), entries []FileInfo) error {
+	list, err := create(int32(len(entries)))
+	if err != nil {
+		return err
+	}
+	for i, e := range entries {
+		if err := e.write(list.At(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
