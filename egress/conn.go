@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 )
 
 // conn is a connection that was allowed. It counts its bytes, and a new policy may cut it: then reads and writes fail with the *DeniedError.
@@ -29,6 +30,33 @@ func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.sent.Add(int64(n))
 	return n, c.reason(err)
+}
+
+// WriteBuffers writes all of b, in one system call where the socket has one for it.
+func (c *conn) WriteBuffers(b *net.Buffers) (int64, error) {
+	n, err := b.WriteTo(c.Conn)
+	c.sent.Add(n)
+	return n, c.reason(err)
+}
+
+// SyscallConn is for waiting and looking: bytes that are moved through it are not counted.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	inner, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("%s is no socket of the system: %w", c.RemoteAddr(), errors.ErrUnsupported)
+	}
+	return inner.SyscallConn()
+}
+
+// SetKeepAliveConfig sets how TCP probes the peer. It fails with errors.ErrUnsupported on other sockets.
+func (c *conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	inner, ok := c.Conn.(interface {
+		SetKeepAliveConfig(net.KeepAliveConfig) error
+	})
+	if !ok {
+		return fmt.Errorf("probe %s: %w", c.RemoteAddr(), errors.ErrUnsupported)
+	}
+	return inner.SetKeepAliveConfig(config)
 }
 
 // reason puts the denial in the place of what cutting the connection made of it.

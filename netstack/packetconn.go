@@ -82,13 +82,23 @@ func (c *PacketConn) ReadFrom(p []byte) (int, net.Addr, error) {
 	return n, net.UDPAddrFromAddrPort(from), nil
 }
 
+// ReadTo waits for a datagram and writes it to w, in one or several pieces. A reader that waits here holds no buffer.
+func (c *PacketConn) ReadTo(w io.Writer) (int, error) {
+	n, _, err := c.receiveTo(func() io.Writer { return w })
+	return n, err
+}
+
 func (c *PacketConn) receive(p []byte) (int, netip.AddrPort, error) {
+	return c.receiveTo(func() io.Writer { w := tcpip.SliceWriter(p); return &w })
+}
+
+// receiveTo asks for where to write before each try.
+func (c *PacketConn) receiveTo(writer func() io.Writer) (int, netip.AddrPort, error) {
 	for {
 		if err := c.gate("read", &c.readDeadline); err != nil {
 			return 0, netip.AddrPort{}, err
 		}
-		w := tcpip.SliceWriter(p)
-		result, err := c.endpoint.Read(&w, tcpip.ReadOptions{NeedRemoteAddr: true})
+		result, err := c.endpoint.Read(writer(), tcpip.ReadOptions{NeedRemoteAddr: true})
 		switch err.(type) {
 		case nil:
 			return result.Count, fromFull(result.RemoteAddr), nil

@@ -1,6 +1,7 @@
 package netstack_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -192,6 +193,11 @@ func TestUDP(t *testing.T) {
 			if n, err := c.Read(b); string(b[:n]) != fmt.Sprint("datagram ", i) || err != nil {
 				t.Errorf("Read: %q, %v", b[:n], err)
 			}
+		}
+		mustWrite(t, guest, "one for a writer")
+		var taken bytes.Buffer
+		if n, err := c.ReadTo(&taken); n != taken.Len() || taken.String() != "one for a writer" || err != nil {
+			t.Errorf("ReadTo: %d, %q, %v", n, taken.String(), err)
 		}
 		mustWrite(t, c, "answer")
 		mustDo(t, readFull(guest, 6))
