@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
@@ -199,6 +200,47 @@ func TestPage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A guest that opens connections and says nothing holds a few of them, and those end with the network.
+func TestPageIsBounded(t *testing.T) {
+	n := openTestNetwork(t, Network{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		n.page.serve(l)
+	}()
+	ended := make(chan error, maxPageConns+4)
+	for range maxPageConns + 4 {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer conn.Close()
+			_, err := conn.Read(make([]byte, 1))
+			ended <- err
+		}()
+	}
+	for range 4 {
+		<-ended // those above the limit
+	}
+	for deadline := time.Now().Add(20 * time.Second); n.page.open.Load() != maxPageConns; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are open, want %d", n.page.open.Load(), maxPageConns)
+		}
+	}
+	if err := n.close(); err != nil {
+		t.Error(err)
+	}
+	for range maxPageConns {
+		<-ended
+	}
+	<-served
 }
 
 func TestExplainWithoutAVM(t *testing.T) {
