@@ -9,6 +9,7 @@ import (
 	"os"
 	"syscall"
 
+	"agentvm/guest/files"
 	"agentvm/rpc"
 )
 
@@ -55,10 +56,31 @@ func serve() error {
 	if err != nil {
 		return err
 	}
+	if err := serveFiles(); err != nil {
+		return err
+	}
 	if err := rpc.Serve(context.Background(), port, s, nil); err != nil {
 		return fmt.Errorf("control port: %w", err)
 	}
 	return errors.New("control port was closed")
+}
+
+// serveFiles has the bulk port served, where there is one, for as long as the machine runs. A VM whose bulk port fails
+// later goes on without.
+func serveFiles() error {
+	port, err := openPort(bulkPort)
+	if errors.Is(err, errNoPort) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	service, err := files.New("/")
+	if err != nil {
+		return err
+	}
+	go func() { _ = rpc.ServeFiles(context.Background(), port, service, nil) }()
+	return nil
 }
 
 // fatal ends the machine so that the host sees why: the console's last line is shown to the user.

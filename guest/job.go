@@ -42,7 +42,7 @@ type job struct {
 	room      sync.Cond     // a buffer was emptied, or discard was set
 	changed   chan struct{} // capacity 1: something a Poll may wait for
 	ended     chan struct{} // closed with the exit
-	files     *files        // where the goroutines and their files are known
+	files     *outputs      // where the goroutines and their files are known
 	streams   [2]stream     // stdout, stderr
 	open      int           // streams being read
 	exit      *rpc.ExitStatus
@@ -72,21 +72,21 @@ func (s *stream) arrived() bool {
 	return err == nil && ready > 0
 }
 
-// files are the streams that goroutines read, so that whoever ends the supervisor can end them.
-type files struct {
+// outputs are the streams that goroutines read, so that whoever ends the supervisor can end them.
+type outputs struct {
 	mu   sync.Mutex
 	open map[*os.File]struct{}
 	wait sync.WaitGroup
 }
 
-func (f *files) add(file *os.File) {
+func (f *outputs) add(file *os.File) {
 	f.wait.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.open[file] = struct{}{}
 }
 
-func (f *files) remove(file *os.File) {
+func (f *outputs) remove(file *os.File) {
 	_ = file.Close()
 	f.mu.Lock()
 	delete(f.open, file)
@@ -95,7 +95,7 @@ func (f *files) remove(file *os.File) {
 }
 
 // close ends all reading.
-func (f *files) close() {
+func (f *outputs) close() {
 	f.mu.Lock()
 	for file := range f.open {
 		_ = file.Close()
@@ -104,7 +104,7 @@ func (f *files) close() {
 	f.wait.Wait()
 }
 
-func newJob(f *files) *job {
+func newJob(f *outputs) *job {
 	j := &job{changed: make(chan struct{}, 1), ended: make(chan struct{}), files: f}
 	j.room.L = &j.mu
 	return j

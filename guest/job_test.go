@@ -18,7 +18,7 @@ func TestExitDoesNotOvertakeOutput(t *testing.T) {
 	}
 	defer out.Close()
 	defer in.Close()
-	j := newJob(&files{})
+	j := newJob(&outputs{})
 	j.open, j.streams[0].file = 1, out // as if being read by a goroutine that does not run
 	if _, err := in.WriteString("late"); err != nil {
 		t.Fatal(err)

@@ -15,8 +15,14 @@ import (
 	"agentvm/rpc"
 )
 
-// controlPort is the name of the virtio console port that carries package rpc.
-const controlPort = "agentvm.control"
+// Names of the virtio console ports that carry package rpc: the supervisor, and the file service.
+const (
+	controlPort = "agentvm.control"
+	bulkPort    = "agentvm.bulk"
+)
+
+// errNoPort says that the machine has no port of a name.
+var errNoPort = errors.New("no console port")
 
 // port is a virtio console port. The kernel has no connection on it, only a host that is there or not.
 type port struct {
@@ -42,7 +48,7 @@ func openPort(name string) (*port, error) {
 		}
 		return &port{File: os.NewFile(uintptr(fd), device)}, nil
 	}
-	return nil, fmt.Errorf("no console port named %s among %d", name, len(names))
+	return nil, fmt.Errorf("%w named %s among %d", errNoPort, name, len(names))
 }
 
 // Read reports an absent host as rpc.ErrHangup. The kernel then answers at once, so the waiting is done here: rarely

@@ -24,9 +24,11 @@ type Supervisor struct {
 	users  accounts
 	null   int // /dev/null, shared by programs without input
 	tasks  sync.WaitGroup
-	files  files
+	files  outputs
 	// denials is the file that ReportDenials writes.
 	denials denials
+	// forwards are the sockets of Start.
+	forwards forwards
 
 	mu       sync.Mutex
 	env      []string // of Start
@@ -46,7 +48,7 @@ func New() (*Supervisor, error) {
 	return &Supervisor{
 		reaper: newReaper(), groups: newGroups(groupRoot), null: null,
 		users:    accounts{passwd: "/etc/passwd", group: "/etc/group"},
-		files:    files{open: make(map[*os.File]struct{})},
+		files:    outputs{open: make(map[*os.File]struct{})},
 		programs: make(map[*program]struct{}), disconnect: func() {},
 		denials: denials{dir: denialsDir},
 	}, nil
@@ -60,6 +62,7 @@ func (s *Supervisor) Close() error {
 	}
 	s.disconnect()
 	s.mu.Unlock()
+	s.forwards.close()
 	s.reaper.close()
 	s.tasks.Wait()
 	s.files.close()
@@ -87,6 +90,9 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 			return rpc.GuestInfo{}, err
 		}
 	}
+	if err := trust("", p.CACertificate, bundles()); err != nil { // before shares are mounted: theirs are the host's files
+		return rpc.GuestInfo{}, err
+	}
 	connected := s.connect(p.Network)
 	for _, m := range p.Mounts {
 		if err := mountShare(m); err != nil {
@@ -94,6 +100,9 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 		}
 	}
 	warning := connected()
+	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {
+		return rpc.GuestInfo{}, err
+	}
 	info, err := guestInfo()
 	info.NetworkWarning = warning
 	return info, err

@@ -136,7 +136,10 @@ func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
 			return err
 		}
 		sink := wire.LogSink_ServerToClient(logSink{c.cfg.Logger})
-		return errors.Join(p.write(w), w.SetLog(sink))
+		if err := errors.Join(p.write(w), w.SetLog(sink)); err != nil || p.Connect == nil {
+			return err
+		}
+		return w.SetProxy(wire.NetworkProxy_ServerToClient(&networkProxy{c.conn, p.Connect}))
 	})
 	defer release()
 	r, err := future.Struct()

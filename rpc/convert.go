@@ -69,6 +69,12 @@ func (p StartParams) write(w wire.StartParams) error {
 	if err := p.Network.write(w.NewNetwork); err != nil {
 		return err
 	}
+	if err := w.SetCaCertificate(p.CACertificate); err != nil {
+		return err
+	}
+	if err := writeUnixSockets(w.NewUnixSockets, p.UnixSockets); err != nil {
+		return err
+	}
 	mounts, err := w.NewMounts(int32(len(p.Mounts)))
 	if err != nil {
 		return err
@@ -103,6 +109,12 @@ func readStartParams(w wire.StartParams) (p StartParams, err error) {
 		return p, err
 	}
 	if p.Network, err = readNetworkParams(w.Network()); err != nil {
+		return p, err
+	}
+	if p.CACertificate, err = copyData(w.CaCertificate()); err != nil {
+		return p, err
+	}
+	if p.UnixSockets, err = readUnixSockets(w.UnixSockets()); err != nil {
 		return p, err
 	}
 	mounts, err := w.Mounts()

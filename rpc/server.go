@@ -55,13 +55,15 @@ func reply(r results, err error) error {
 
 func (s *supervisor) Start(_ context.Context, call wire.Supervisor_start) error {
 	var sink wire.LogSink
+	var proxy wire.NetworkProxy
 	r, p, err := open(call.AllocResults, call.Args().Params, func(w wire.StartParams) (StartParams, error) {
-		sink = w.Log()
+		sink, proxy = w.Log(), w.Proxy()
 		return readStartParams(w)
 	})
 	if err != nil {
 		return err
 	}
+	p.Connect = s.c.connector(proxy.AddRef())
 	info, err := s.h.Start(p, logTo(sink.AddRef()))
 	if err != nil {
 		return reply(r, err)

@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 
@@ -17,17 +16,6 @@ type Stream interface {
 	// CloseWrite ends the direction of Write: the other end reads io.EOF.
 	CloseWrite() error
 }
-
-// UnixSocket is a path in the guest where connections are passed to the host.
-type UnixSocket struct {
-	Path string // absolute; a socket that is there is replaced
-	ID   string // names it in StartParams.Connect
-	Mode uint32 // permissions; 0: 0666
-}
-
-// Connector makes a connection for the guest to what id names. It is called from several goroutines; ctx ends with the
-// connection to the guest.
-type Connector func(ctx context.Context, id string) (Stream, error)
 
 // streamChunk bounds a send of streams that share a connection with control messages: eight of them delay those by the
 // time of 256 KiB.
@@ -122,51 +110,4 @@ func reset(s Stream) {
 		_ = s.SetLinger(0)
 	}
 	_ = s.Close()
-}
-
-// networkProxy serves what a Connector reaches.
-type networkProxy struct {
-	c       *conn
-	connect Connector
-}
-
-func (p *networkProxy) Connect(ctx context.Context, call wire.NetworkProxy_connect) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	target, err := call.Args().Target()
-	if err != nil {
-		return err
-	}
-	if target.Which() != wire.ProxyTarget_Which_socket {
-		return deny(r, &Error{Kind: KindInvalid, Errno: 95, Message: "only sockets by name can be reached"})
-	}
-	id, err := target.Socket()
-	if err != nil {
-		return err
-	}
-	toClient := call.Args().ToClient().AddRef()
-	call.Go()
-	s, err := p.connect(p.c.ctx, id)
-	if err == nil && ctx.Err() != nil {
-		err = errors.Join(ctx.Err(), s.Close())
-	}
-	if err != nil {
-		toClient.Release()
-		return deny(r, fmt.Errorf("connect to %q: %w", id, err))
-	}
-	sink, err := p.c.serveStream(s, toClient)
-	if err != nil {
-		return err
-	}
-	return r.SetToServer(sink)
-}
-
-func deny(r wire.NetworkProxy_connect_Results, err error) error {
-	f, err2 := r.NewDenied()
-	if err2 != nil {
-		return err2
-	}
-	return setFailure(f, err)
 }

@@ -1,0 +1,122 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"agentvm/rpc/wire"
+)
+
+// UnixSocket is a path in the guest where connections are passed to the host.
+type UnixSocket struct {
+	Path string // absolute; a socket that is there is replaced
+	ID   string // names it in StartParams.Connect
+	Mode uint32 // permissions; 0: 0666
+}
+
+// Connector makes a connection for the guest to what id names. It is called from several goroutines; ctx ends with the
+// connection to the guest.
+type Connector func(ctx context.Context, id string) (Stream, error)
+
+// networkProxy serves what a Connector reaches.
+type networkProxy struct {
+	c       *conn
+	connect Connector
+}
+
+func (p *networkProxy) Connect(ctx context.Context, call wire.NetworkProxy_connect) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	target, err := call.Args().Target()
+	if err != nil {
+		return err
+	}
+	if target.Which() != wire.ProxyTarget_Which_socket {
+		return deny(r, &Error{Kind: KindInvalid, Errno: 95, Message: "only sockets by name can be reached"})
+	}
+	id, err := target.Socket()
+	if err != nil {
+		return err
+	}
+	toClient := call.Args().ToClient().AddRef()
+	call.Go()
+	s, err := p.connect(p.c.ctx, id)
+	if err == nil && ctx.Err() != nil {
+		err = errors.Join(ctx.Err(), s.Close())
+	}
+	if err != nil {
+		toClient.Release()
+		return deny(r, fmt.Errorf("connect to %q: %w", id, err))
+	}
+	sink, err := p.c.serveStream(s, toClient)
+	if err != nil {
+		return err
+	}
+	return r.SetToServer(sink)
+}
+
+func deny(r wire.NetworkProxy_connect_Results, err error) error {
+	f, err2 := r.NewDenied()
+	if err2 != nil {
+		return err2
+	}
+	return setFailure(f, err)
+}
+
+// connector reaches the host through its proxy; nil without one.
+func (c *conn) connector(proxy wire.NetworkProxy) Connector {
+	if !proxy.IsValid() {
+		return nil
+	}
+	return func(ctx context.Context, id string) (Stream, error) {
+		return c.dial("socket "+id+" of the host", func(toClient wire.Sink) (wire.Sink, func(), error) {
+			future, release := proxy.Connect(ctx, func(w wire.NetworkProxy_connect_Params) error {
+				target, err := w.NewTarget()
+				if err != nil {
+					return err
+				}
+				return errors.Join(target.SetSocket(id), w.SetToClient(toClient))
+			})
+			r, err := future.Struct()
+			if err != nil {
+				return wire.Sink{}, release, c.fault("connect", err)
+			}
+			return r.ToServer(), release, failureOf(r.Denied())
+		})
+	}
+}
+
+func writeUnixSockets(create func(int32) (wire.UnixSocket_List, error), sockets []UnixSocket) error {
+	list, err := create(int32(len(sockets)))
+	if err != nil {
+		return err
+	}
+	for i, s := range sockets {
+		list.At(i).SetMode(s.Mode)
+		if err := errors.Join(list.At(i).SetPath(s.Path), list.At(i).SetId(s.ID)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readUnixSockets(list wire.UnixSocket_List, err error) ([]UnixSocket, error) {
+	if err != nil {
+		return nil, err
+	}
+	var sockets []UnixSocket
+	for i := range list.Len() {
+		s := UnixSocket{Mode: list.At(i).Mode()}
+		if s.Path, err = list.At(i).Path(); err != nil {
+			return nil, err
+		}
+		if s.ID, err = list.At(i).Id(); err != nil {
+			return nil, err
+		}
+		sockets = append(sockets, s)
+	}
+	return sockets, nil
+}
