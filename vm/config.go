@@ -35,6 +35,11 @@ type Config struct {
 	Memory uint64
 	// Mounts are host directories that the guest sees. Default: none.
 	Mounts []mount.Spec
+	// Disk is the path of a disk, made by disk.Create, that holds what the guest changes of its image, so that it is there at the
+	// next start from the same image. One VM can use it at a time: else the error is a *disk.InUseError. Stop has the guest write
+	// everything back; after Close or a crash it finds what a computer finds after a power cut. Default: none, changes are kept
+	// in memory and go with the VM.
+	Disk string
 	// Env holds KEY=VALUE for every command, above the image's own. A command's Env wins over it.
 	Env []string
 	// Network is the guest's network. Default: it reaches every public address, and nothing of this host.

@@ -22,6 +22,7 @@ type parts struct {
 	program   *program
 	image     *images.Image
 	disk      *os.File
+	upper     *upper // nil: none
 	kernel    []byte
 	initramfs []byte
 	shares    shares
@@ -46,6 +47,7 @@ func (p *parts) getAll(ctx context.Context, c Config) error {
 	g.Go(timed(c, "shares", func() (err error) { p.shares, err = openShares(c.Mounts, c.Logger); return err }))
 	g.Go(timed(c, "network", func() (err error) { p.network, err = openNetwork(c); return err }))
 	g.Go(timed(c, "image", func() error { return p.openImage(ctx, c) }))
+	g.Go(timed(c, "disk", func() (err error) { p.upper, err = openUpper(c.Disk); return err }))
 	g.Go(timed(c, "kernel", func() (err error) { p.kernel, err = kernelImage(c); return err }))
 	g.Go(timed(c, "initramfs", func() (err error) { p.initramfs, err = initialRoot(); return err }))
 	g.Go(timed(c, "program", func() (err error) {
@@ -99,7 +101,7 @@ func initialRoot() ([]byte, error) {
 	return initramfs(program), nil
 }
 
-// release frees the parts. The machine closes the disk; a second time does no harm.
+// release frees the parts. The machine closes the disks; a second time does no harm.
 func (p *parts) release() error {
 	if p.program != nil {
 		p.program.release()
@@ -107,6 +109,7 @@ func (p *parts) release() error {
 	if p.disk != nil {
 		_ = p.disk.Close()
 	}
+	_ = p.upper.Close()
 	err := errors.Join(p.shares.close(), p.network.close())
 	if p.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(p.temporary))

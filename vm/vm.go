@@ -28,6 +28,7 @@ type VM struct {
 	network *network          // nil: the VM has none
 	client  *rpc.Client       // set before Start returns
 	info    rpc.GuestInfo
+	bulk    *bulk // files
 
 	kill    context.CancelCauseFunc // ends the worker
 	streams sync.WaitGroup          // goroutines that end with the machine's streams
@@ -35,9 +36,12 @@ type VM struct {
 	halted  chan struct{}           // closed when the machine has stopped and cause is set
 	done    chan struct{}           // closed when nothing of the VM is left
 	cause   error                   // why the machine stopped; read after halted
+	owned   sync.WaitGroup          // goroutines that end after the machine, see own
 
-	mu       sync.Mutex
-	stopping bool
+	mu        sync.Mutex
+	stopping  bool
+	ended     bool                // own starts no more goroutines
+	processes map[string]*Process // durable ones
 }
 
 const (
@@ -71,7 +75,7 @@ func start(ctx context.Context, config Config) (*VM, error) {
 	}
 	began := time.Now()
 	v := &VM{
-		config: config, image: *p.image, network: p.network, console: &console{copy: config.Console},
+		config: config, image: *p.image, network: p.network, console: &console{copy: config.Console}, bulk: newBulk(),
 		dialed: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}),
 	}
 	control, err := v.powerOn(ctx, p)
@@ -92,10 +96,11 @@ func start(ctx context.Context, config Config) (*VM, error) {
 func (v *VM) powerOn(ctx context.Context, p *parts) (*wasi.StreamHost, error) {
 	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
 	config := emulator.Config{
-		Memory: v.config.Memory, Console: screen, Control: control,
+		Memory: v.config.Memory, Console: screen, Control: control, Bulk: v.bulk.stream,
 		Disks:  []emulator.Disk{{File: wasi.NewDisk(p.disk, p.image.Size, true), ReadOnly: true}},
 		Shares: p.shares.devices(), Logger: v.config.Logger,
 	}
+	p.upper.attach(&config)
 	p.network.attach(&config)
 	machine, err := p.program.NewMachine(ctx, config)
 	if err == nil {
@@ -174,6 +179,7 @@ func (v *VM) work(ctx context.Context, p *parts) {
 		v.config.Logger.Warn("close the network", "error", err)
 	}
 	v.hangUp()
+	v.endOwned()
 	if err := p.release(); err != nil {
 		v.config.Logger.Warn("free the VM", "error", err)
 	}

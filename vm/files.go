@@ -1,0 +1,202 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"agentvm/rpc"
+)
+
+// FileInfo is what the guest says about a file.
+type FileInfo = rpc.FileInfo
+
+// Owner is a user and a group of the guest, by number.
+type Owner = rpc.Owner
+
+// MaxReadFile is the size in bytes of the largest file that ReadFile returns; longer ones are read by ReadTo.
+const MaxReadFile = 256 << 20
+
+// Files reads and writes the files of a guest, as its root user. Every method of it is one of a VM's too.
+//
+// Paths of the guest are absolute and have slashes. Errors of the guest's satisfy errors.Is(err, fs.ErrNotExist) and the
+// like. Whatever the guest answers, memory and disk that it takes here are bounded: what exceeds a bound is a *LimitError.
+// What it says about its files may be untrue.
+//
+//	host ── Files ── rpc.FilesClient ── bulk port, a connection of its own ── the supervisor's file service
+//
+// Methods may be called from several goroutines, and work side by side.
+type Files struct {
+	open    func(context.Context) (*rpc.FilesClient, error)
+	explain func(error) error
+}
+
+// NewFiles returns the files of a guest behind a client, which stays the caller's: what a VM's FilesClient returns, or a
+// daemon's.
+func NewFiles(c *rpc.FilesClient) *Files {
+	return &Files{
+		open:    func(context.Context) (*rpc.FilesClient, error) { return c, nil },
+		explain: func(err error) error { return err },
+	}
+}
+
+// fault says what failed to what.
+func (f *Files) fault(doing, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s in the guest: %w", doing, path, f.explain(err))
+}
+
+// with gives do the client.
+func (f *Files) with(ctx context.Context, doing, path string, do func(*rpc.FilesClient) error) error {
+	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
+		return fmt.Errorf("%s %.200q in the guest: %w: want an absolute path", doing, path, fs.ErrInvalid)
+	}
+	c, err := f.open(ctx)
+	if err != nil {
+		return fmt.Errorf("%s %s in the guest: %w", doing, path, err)
+	}
+	return f.fault(doing, path, do(c))
+}
+
+// ReadFile returns a file's content, at most MaxReadFile bytes.
+func (f *Files) ReadFile(ctx context.Context, path string) ([]byte, error) {
+	var b bytes.Buffer
+	if _, err := f.ReadTo(ctx, path, &capped{w: &b, limit: Limit{"bytes of a file", MaxReadFile}}); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// ReadTo writes a file's content to w and returns its length. A guest can make it endless: w decides when it is enough.
+func (f *Files) ReadTo(ctx context.Context, path string, w io.Writer) (n int64, err error) {
+	err = f.with(ctx, "read", path, func(c *rpc.FilesClient) (err error) { n, err = c.ReadFile(ctx, path, w); return err })
+	return n, err
+}
+
+// WriteFile replaces a file, or makes it: who reads it in the guest finds the old content or the new one, also after a
+// crash. A mode of 0 keeps the permissions and the owner of the file that is replaced; a new one then has 0600. A symbolic
+// link at path is replaced.
+func (f *Files) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
+	return f.WriteFrom(ctx, path, bytes.NewReader(data), mode)
+}
+
+// WriteFrom is WriteFile with what r has. After an error of r's the file is as it was.
+func (f *Files) WriteFrom(ctx context.Context, path string, r io.Reader, mode fs.FileMode) error {
+	return f.with(ctx, "write", path, func(c *rpc.FilesClient) error { return c.WriteFile(ctx, path, r, mode) })
+}
+
+// Stat tells about a file, or about the one that a symbolic link leads to.
+func (f *Files) Stat(ctx context.Context, path string) (info FileInfo, err error) {
+	err = f.with(ctx, "stat", path, func(c *rpc.FilesClient) (err error) { info, err = c.Stat(ctx, path); return err })
+	return info, err
+}
+
+// Lstat is Stat of a symbolic link itself.
+func (f *Files) Lstat(ctx context.Context, path string) (info FileInfo, err error) {
+	err = f.with(ctx, "stat", path, func(c *rpc.FilesClient) (err error) { info, err = c.Lstat(ctx, path); return err })
+	return info, err
+}
+
+// List returns a directory's entries by name, without "." and "..". There are at most MaxList.
+func (f *Files) List(ctx context.Context, path string) ([]FileInfo, error) {
+	return f.list(ctx, path, MaxList)
+}
+
+// MaxList is how many entries List returns, and Walk keeps, at most.
+const MaxList = 1 << 20
+
+func (f *Files) list(ctx context.Context, path string, limit int) (list []FileInfo, err error) {
+	err = f.with(ctx, "list", path, func(c *rpc.FilesClient) (err error) { list, err = c.List(ctx, path, limit); return err })
+	if errors.Is(err, rpc.ErrTooMany) {
+		err = &LimitError{Limit{"entries of directories", int64(limit)}, path}
+	}
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, func(a, b FileInfo) int { return strings.Compare(a.Name, b.Name) })
+	for i, e := range list {
+		if checkName(e.Name) != nil || i > 0 && list[i-1].Name == e.Name {
+			return nil, fmt.Errorf("list %s in the guest: it tells of a file named %.80q, which it cannot have", path, e.Name)
+		}
+	}
+	return list, nil
+}
+
+// checkName says whether Linux could have a file of this name.
+func checkName(name string) error {
+	if name == "" || name == "." || name == ".." || len(name) > 255 || strings.ContainsAny(name, "/\x00") {
+		return fmt.Errorf("%.80q is no name of a file", name)
+	}
+	return nil
+}
+
+// Remove removes a file or an empty directory.
+func (f *Files) Remove(ctx context.Context, path string) error {
+	return f.with(ctx, "remove", path, func(c *rpc.FilesClient) error { return c.Remove(ctx, path) })
+}
+
+// RemoveAll removes path and what is below it, following no links. It is no error when nothing is there.
+func (f *Files) RemoveAll(ctx context.Context, path string) error {
+	return f.with(ctx, "remove", path, func(c *rpc.FilesClient) error { return c.RemoveAll(ctx, path) })
+}
+
+// MkdirAll makes a directory and what leads there. It is no error when it exists.
+func (f *Files) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error {
+	return f.with(ctx, "make directory", path, func(c *rpc.FilesClient) error { return c.MkdirAll(ctx, path, mode) })
+}
+
+// Rename renames a file within a file system, replacing what has the new name.
+func (f *Files) Rename(ctx context.Context, from, to string) error {
+	return f.with(ctx, "rename", from, func(c *rpc.FilesClient) error { return c.Rename(ctx, from, to) })
+}
+
+// Symlink makes a symbolic link at path.
+func (f *Files) Symlink(ctx context.Context, target, path string) error {
+	return f.with(ctx, "make link", path, func(c *rpc.FilesClient) error { return c.Symlink(ctx, target, path) })
+}
+
+// Chmod sets permissions, of what a symbolic link leads to.
+func (f *Files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
+	return f.with(ctx, "change permissions of", path, func(c *rpc.FilesClient) error { return c.Chmod(ctx, path, mode) })
+}
+
+// Chown sets user and group, of what a symbolic link leads to.
+func (f *Files) Chown(ctx context.Context, path string, owner Owner) error {
+	return f.with(ctx, "change the owner of", path, func(c *rpc.FilesClient) error {
+		return c.Chown(ctx, path, owner.UID, owner.GID)
+	})
+}
+
+// TarIn unpacks a tar archive into a directory, which is made when it is missing. The guest unpacks it, so the archive
+// harms nobody else, and after an error some of it may be there. When it returns, r is not read any more: a Read that
+// blocks delays it.
+func (f *Files) TarIn(ctx context.Context, dir string, r io.Reader) error {
+	return f.with(ctx, "unpack into", dir, func(c *rpc.FilesClient) error { return c.Unpack(ctx, dir, r, rpc.UnpackOptions{}) })
+}
+
+// TarOut writes a tar archive of paths and what is below them, each under its last name, without what is mounted below. The
+// archive is the guest's: who unpacks it must be ready for anything. It can be endless: w decides when it is enough.
+func (f *Files) TarOut(ctx context.Context, paths []string, w io.Writer) (rpc.Summary, error) {
+	var s rpc.Summary
+	if len(paths) == 0 {
+		return s, fmt.Errorf("pack: %w: no paths", fs.ErrInvalid)
+	}
+	for _, p := range paths {
+		if !path.IsAbs(p) {
+			return s, fmt.Errorf("pack %.200q in the guest: %w: want an absolute path", p, fs.ErrInvalid)
+		}
+	}
+	err := f.with(ctx, "pack", paths[0], func(c *rpc.FilesClient) (err error) {
+		s, err = c.Pack(ctx, w, paths, rpc.PackOptions{OneFileSystem: true})
+		return err
+	})
+	return s, err
+}

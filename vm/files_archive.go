@@ -1,0 +1,309 @@
+package vm
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// intake unpacks a guest's archive into an empty directory of the host's that nobody else uses. The archive may be anything:
+//
+//   - names are relative and have no "..": else it ends with an error
+//   - each name comes once, after the directory that it is in: so nothing is replaced and no link is followed, on file
+//     systems that take upper and lower case for the same too
+//   - symbolic links lead to places below the directory; others, and devices, FIFOs and sockets, are left out
+//   - entries, bytes, the archive's own length, depth, and what is remembered are limited
+//   - set-user-ID bits, and permissions of others to write, are dropped
+type intake struct {
+	ctx   context.Context
+	meter *meter
+	block []byte
+	path  []openDir // the directories from the root to where the last entry was
+	dirs  []madeDir // get their permissions and times at the end
+	names int64     // bytes in dirs
+}
+
+type openDir struct {
+	name string
+	root *os.Root
+}
+
+type madeDir struct {
+	name     string // "." is the root
+	mode     fs.FileMode
+	modified time.Time
+}
+
+// entry is an archive's, checked.
+type entry struct {
+	*tar.Header
+	name string   // for people
+	dir  []string // the directories it is in
+	base string
+}
+
+// maxTrailer is how many bytes may follow an archive's end: tar pads to 10 KiB.
+const maxTrailer = 1 << 20
+
+// takeIn unpacks an archive into root.
+func takeIn(ctx context.Context, root *os.Root, r io.Reader, m *meter) ([]madeDir, error) {
+	in := &intake{ctx: ctx, meter: m, block: make([]byte, copyBlock), path: []openDir{{root: root}}}
+	defer in.leave(1)
+	// An archive needs a few KiB for an entry, mostly headers: far more is one that only grows.
+	raw := &cappedReader{r: r, limit: Limit{"bytes of an archive", 2*m.options.MaxBytes + 1<<16*(m.options.MaxEntries+64)}}
+	if raw.limit.Max < 0 {
+		raw.limit.Max = 1<<63 - 1
+	}
+	archive := tar.NewReader(raw)
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			_, err = io.CopyBuffer(io.Discard, &cappedReader{r: raw, limit: Limit{"bytes after the end of an archive", maxTrailer}}, in.block)
+			return in.dirs, err
+		}
+		if err == nil {
+			err = in.add(h, archive)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the guest's archive: %w", err)
+		}
+	}
+}
+
+func (in *intake) add(h *tar.Header, content io.Reader) error {
+	if err := in.ctx.Err(); err != nil {
+		return err
+	}
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return in.meter.skip("", "a header for all")
+	}
+	e, err := parseEntry(h)
+	if err != nil {
+		return err
+	}
+	if e.base == "" {
+		return in.top(e)
+	}
+	dir, err := in.enter(e.dir)
+	if err != nil {
+		return fmt.Errorf("%.200q: %w", e.name, err)
+	}
+	if err := in.make(dir, e, content); err != nil {
+		return fmt.Errorf("%.200q: %w", e.name, err)
+	}
+	return nil
+}
+
+// parseEntry checks an entry's name. base is empty for the directory that was packed.
+func parseEntry(h *tar.Header) (entry, error) {
+	e := entry{Header: h, name: strings.TrimSuffix(strings.TrimPrefix(h.Name, "./"), "/")}
+	if e.name == "" && h.Name != "" && h.Name != "/" || e.name == "." {
+		return e, nil
+	}
+	parts, err := splitName(e.name)
+	if err != nil {
+		return e, err
+	}
+	e.dir, e.base = parts[:len(parts)-1], parts[len(parts)-1]
+	return e, nil
+}
+
+// splitName refuses a name that could lead anywhere else, on any host.
+func splitName(name string) ([]string, error) {
+	if len(name) > maxPath {
+		return nil, &LimitError{Limit{"bytes in a path", maxPath}, name}
+	}
+	parts := strings.Split(name, "/")
+	if len(parts) > maxDepth {
+		return nil, &LimitError{Limit{"directories in each other", maxDepth}, name}
+	}
+	for _, part := range parts {
+		if checkName(part) != nil || filepath.Separator != '/' && strings.ContainsAny(part, `\:`) {
+			return nil, fmt.Errorf("%.200q is not a name below the directory", name)
+		}
+	}
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return nil, fmt.Errorf("%.200q is not a name that this host can have", name)
+	}
+	return parts, nil
+}
+
+// enter opens the directory of an entry, which is mostly that of the last one. It follows no links.
+func (in *intake) enter(dir []string) (*os.Root, error) {
+	same := 0
+	for same < len(dir) && same+1 < len(in.path) && in.path[same+1].name == dir[same] {
+		same++
+	}
+	in.leave(same + 1)
+	for _, name := range dir[same:] {
+		at := in.path[len(in.path)-1].root
+		info, err := at.Lstat(name)
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%.200q is not a directory", name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("its directory does not come before it: %w", err)
+		}
+		next, err := at.OpenRoot(name)
+		if err != nil {
+			return nil, err
+		}
+		in.path = append(in.path, openDir{name, next})
+	}
+	return in.path[len(in.path)-1].root, nil
+}
+
+// leave closes the directories beyond the first n.
+func (in *intake) leave(n int) {
+	for _, d := range in.path[n:] {
+		_ = d.root.Close()
+	}
+	in.path = in.path[:n]
+}
+
+// make makes what an entry is.
+func (in *intake) make(dir *os.Root, e entry, content io.Reader) error {
+	switch e.Typeflag {
+	case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink:
+	default:
+		return in.meter.skip(e.name, "is a device, a FIFO or of an unknown kind")
+	}
+	if e.Typeflag == tar.TypeSymlink && !staysBelow(e.Linkname, len(e.dir)) {
+		return in.meter.skip(e.name, fmt.Sprintf("is a link that leads out: to %.200q", e.Linkname))
+	}
+	size := int64(0)
+	if e.Typeflag == tar.TypeReg {
+		size = e.Size
+	}
+	if err := in.meter.begin(e.name, size); err != nil {
+		return err
+	}
+	defer in.meter.tell()
+	switch e.Typeflag {
+	case tar.TypeDir:
+		if err := dir.Mkdir(e.base, 0o700); err != nil {
+			return err
+		}
+		return in.remember(e.name, e.Header)
+	case tar.TypeSymlink:
+		return dir.Symlink(filepath.FromSlash(e.Linkname), e.base)
+	case tar.TypeLink:
+		return in.link(e)
+	}
+	return in.file(dir, e, content)
+}
+
+// top is the entry of the directory itself.
+func (in *intake) top(e entry) error {
+	if e.Typeflag != tar.TypeDir || len(in.dirs) > 0 {
+		return errors.New("an entry without a name")
+	}
+	return in.remember(".", e.Header)
+}
+
+func (in *intake) remember(name string, h *tar.Header) error {
+	if in.names += int64(len(name)); in.names > maxDirNames {
+		return &LimitError{Limit{"bytes of directories' names", maxDirNames}, name}
+	}
+	in.dirs = append(in.dirs, madeDir{name, 0o700 | permissions(h.Mode), modified(h.ModTime)})
+	return nil
+}
+
+// permissions are those that a guest's file gets on the host.
+func permissions(mode int64) fs.FileMode { return fs.FileMode(mode) & 0o755 }
+
+// modified is a time that every file system takes.
+func modified(t time.Time) time.Time {
+	if t.Unix() < 0 {
+		return time.Unix(0, 0)
+	}
+	if last := time.Unix(1<<33, 0); t.After(last) { // the year 2242; ext4's ends in 2446
+		return last
+	}
+	return t
+}
+
+func (in *intake) file(dir *os.Root, e entry, content io.Reader) error {
+	f, err := dir.OpenFile(e.base, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(io.MultiWriter(in.meter, f), &following{in.ctx, content}, in.block)
+	if err == nil {
+		err = f.Chmod(permissions(e.Mode))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return setTime(dir, e.base, modified(e.ModTime))
+}
+
+// setTime is for a file that was just made here, so that it is no link.
+func setTime(dir *os.Root, name string, t time.Time) error { return dir.Chtimes(name, t, t) }
+
+// following ends with a context.
+type following struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (f *following) Read(p []byte) (int, error) {
+	if err := f.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return f.r.Read(p)
+}
+
+// link gives a file of the archive another name.
+func (in *intake) link(e entry) error {
+	target, err := splitName(strings.TrimPrefix(e.Linkname, "./"))
+	if err != nil {
+		return err
+	}
+	from, err := in.enter(target[:len(target)-1])
+	if err != nil {
+		return err
+	}
+	info, err := from.Lstat(target[len(target)-1])
+	if err != nil {
+		return fmt.Errorf("link: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("a link to %.200q, which is no regular file", e.Linkname)
+	}
+	if _, err := in.enter(e.dir); err != nil {
+		return err
+	}
+	return in.path[0].root.Link(filepath.Join(target...), filepath.FromSlash(e.name))
+}
+
+// staysBelow says whether a symbolic link that is depth directories deep leads to a place below the root. Its ".." must come
+// first: behind a name that is a link itself they would lead elsewhere.
+func staysBelow(target string, depth int) bool {
+	if target == "" || len(target) > maxPath || strings.HasPrefix(target, "/") || strings.ContainsRune(target, 0) {
+		return false
+	}
+	if filepath.Separator != '/' && strings.ContainsAny(target, `\:`) {
+		return false
+	}
+	down := false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if depth--; down || depth < 0 {
+				return false
+			}
+		default:
+			down = true
+		}
+	}
+	return true
+}

@@ -1,0 +1,165 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"sync"
+	"time"
+
+	"agentvm/rpc"
+	"agentvm/wasi"
+)
+
+const (
+	// bulkSize is the capacity in bytes of the bulk stream: a few messages with file contents each way.
+	bulkSize = 1 << 20
+	// bulkTime is how long the guest may take to answer the first time its files are asked for.
+	bulkTime = 30 * time.Second
+)
+
+// bulk is the VM's second connection to its guest. It carries files, so that they do not hold up commands.
+//
+//	unused ──first use──► dialing ──► ready
+//	                         └──────► failed, and stays so
+type bulk struct {
+	stream *wasi.Stream
+	begin  sync.Once
+	ready  chan struct{} // closed when client or err is set
+	client *rpc.FilesClient
+	err    error
+}
+
+func newBulk() *bulk { return &bulk{stream: wasi.NewStream(bulkSize), ready: make(chan struct{})} }
+
+// FilesClient returns the guest's file service, which stays the VM's. The first call connects to it; ctx bounds how long it
+// waits for that.
+func (v *VM) FilesClient(ctx context.Context) (*rpc.FilesClient, error) {
+	if err := v.alive(); err != nil {
+		return nil, err
+	}
+	b := v.bulk
+	b.begin.Do(func() {
+		if err := v.own(b.dial); err != nil {
+			b.err = err
+			close(b.ready)
+		}
+	})
+	select {
+	case <-b.ready:
+		return b.client, v.explainFiles(b.err)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// dial ends with the machine at the latest, which closes the stream.
+func (b *bulk) dial() {
+	defer close(b.ready)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), bulkTime,
+		fmt.Errorf("the guest's file service has not answered for %v", bulkTime))
+	defer cancel()
+	b.client, b.err = rpc.DialFiles(ctx, b.stream.Host())
+	b.err = withCause(ctx, b.err)
+}
+
+// close ends the client. Nobody dials any more.
+func (b *bulk) close() {
+	if b.client != nil {
+		_ = b.client.Close()
+	}
+}
+
+// own runs do in a goroutine of the VM's, which waits for it. do must end when the machine does.
+func (v *VM) own(do func()) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.ended {
+		return v.cause
+	}
+	v.owned.Go(do)
+	return nil
+}
+
+// endOwned waits for the VM's goroutines of this kind, and lets nobody start one any more. The machine has stopped.
+func (v *VM) endOwned() {
+	v.mu.Lock()
+	v.ended = true
+	v.mu.Unlock()
+	v.owned.Wait()
+	v.bulk.close()
+}
+
+// Files returns the guest's files. It connects to nothing yet.
+func (v *VM) Files() *Files { return &Files{open: v.FilesClient, explain: v.explainFiles} }
+
+// explainFiles replaces err by the reason of the VM's end when that is what caused it.
+func (v *VM) explainFiles(err error) error {
+	if err == nil || !errors.Is(err, rpc.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	select {
+	case <-v.halted:
+		return v.cause
+	case <-time.After(drainTime): // the streams end a moment before
+		return fmt.Errorf("the guest's file service has gone, restart the VM to have it back: %w", err)
+	}
+}
+
+// ReadFile is Files.ReadFile.
+func (v *VM) ReadFile(ctx context.Context, path string) ([]byte, error) {
+	return v.Files().ReadFile(ctx, path)
+}
+
+// WriteFile is Files.WriteFile: the file is replaced as a whole or not at all.
+func (v *VM) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
+	return v.Files().WriteFile(ctx, path, data, mode)
+}
+
+// Stat is Files.Stat.
+func (v *VM) Stat(ctx context.Context, path string) (FileInfo, error) {
+	return v.Files().Stat(ctx, path)
+}
+
+// List is Files.List.
+func (v *VM) List(ctx context.Context, path string) ([]FileInfo, error) {
+	return v.Files().List(ctx, path)
+}
+
+// Remove is Files.Remove.
+func (v *VM) Remove(ctx context.Context, path string) error { return v.Files().Remove(ctx, path) }
+
+// RemoveAll is Files.RemoveAll.
+func (v *VM) RemoveAll(ctx context.Context, path string) error { return v.Files().RemoveAll(ctx, path) }
+
+// MkdirAll is Files.MkdirAll.
+func (v *VM) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error {
+	return v.Files().MkdirAll(ctx, path, mode)
+}
+
+// Walk is Files.Walk.
+func (v *VM) Walk(ctx context.Context, root string, fn WalkFunc) error {
+	return v.Files().Walk(ctx, root, fn)
+}
+
+// CopyIn is Files.CopyIn.
+func (v *VM) CopyIn(ctx context.Context, hostPath, guestPath string, o CopyOptions) (Copied, error) {
+	return v.Files().CopyIn(ctx, hostPath, guestPath, o)
+}
+
+// CopyOut is Files.CopyOut.
+func (v *VM) CopyOut(ctx context.Context, guestPath, hostPath string, o CopyOptions) (Copied, error) {
+	return v.Files().CopyOut(ctx, guestPath, hostPath, o)
+}
+
+// TarIn is Files.TarIn.
+func (v *VM) TarIn(ctx context.Context, guestDir string, r io.Reader) error {
+	return v.Files().TarIn(ctx, guestDir, r)
+}
+
+// TarOut is Files.TarOut.
+func (v *VM) TarOut(ctx context.Context, guestPaths []string, w io.Writer) (rpc.Summary, error) {
+	return v.Files().TarOut(ctx, guestPaths, w)
+}

@@ -1,0 +1,175 @@
+package vm
+
+import (
+	"fmt"
+	"io"
+)
+
+// Limits of CopyIn and CopyOut unless CopyOptions say otherwise.
+const (
+	DefaultCopyEntries = 1 << 20  // files, directories and links
+	DefaultCopyBytes   = 16 << 30 // of file contents
+)
+
+// Bounds that have no option.
+const (
+	maxPath       = 4096     // bytes of a path, as Linux has it
+	maxDepth      = 128      // directories in each other: one stays open for each
+	maxDirNames   = 64 << 20 // bytes of directories' names that are remembered until the end
+	maxSkipped    = 16
+	progressBytes = 1 << 20
+	// copyBlock is how much is moved at once: what a message carries.
+	copyBlock = 256 << 10
+)
+
+// Limit is a bound on what a guest, or a copy, may take.
+type Limit struct {
+	Name string // what is counted: "bytes", "entries" ...
+	Max  int64
+}
+
+// LimitError says that a limit was exceeded.
+type LimitError struct {
+	Limit Limit
+	Path  string // where, or empty
+}
+
+func (e *LimitError) Error() string {
+	text := fmt.Sprintf("more than %d %s", e.Limit.Max, e.Limit.Name)
+	if e.Path != "" {
+		text += fmt.Sprintf(" (at %.200q)", e.Path)
+	}
+	return text + ": raise the limit if the guest is to be believed"
+}
+
+// CopyOptions are those of CopyIn and CopyOut. The zero value is useful.
+type CopyOptions struct {
+	// Owner gets what is copied into the guest. Default: root.
+	Owner Owner
+	// MaxEntries and MaxBytes end a copy with a *LimitError. Defaults: DefaultCopyEntries, DefaultCopyBytes.
+	MaxEntries, MaxBytes int64
+	// Progress is told how far a copy is: after each entry, and now and then within large files. It returns quickly.
+	Progress func(CopyProgress)
+}
+
+// CopyProgress is how far a copy is.
+type CopyProgress struct {
+	Entries, Bytes int64  // so far
+	Path           string // of the entry, below what is copied; a guest may have chosen it
+}
+
+// Copied is what a copy has copied.
+type Copied struct {
+	Entries int64 // files, directories and links
+	Bytes   int64 // of file contents
+	// Skipped counts what was left out: devices, FIFOs, sockets and, on the way out, links that lead out.
+	Skipped int64
+	// Reasons tells of the first 16 of them. A guest may have chosen the names.
+	Reasons []string
+}
+
+// meter counts a copy and keeps its limits. One goroutine uses it.
+type meter struct {
+	options CopyOptions
+	copied  Copied
+	seen    int64  // entries, also those that were left out
+	path    string // of the entry under way
+	told    int64  // bytes, when progress was told last
+}
+
+func newMeter(o CopyOptions) *meter {
+	if o.MaxEntries <= 0 {
+		o.MaxEntries = DefaultCopyEntries
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultCopyBytes
+	}
+	return &meter{options: o}
+}
+
+// begin counts an entry. size is what it claims to have: too much is refused before it is read.
+func (m *meter) begin(path string, size int64) error {
+	m.path = path
+	if err := m.see(path); err != nil {
+		return err
+	}
+	if size > m.options.MaxBytes-m.copied.Bytes {
+		return m.tooLong()
+	}
+	m.copied.Entries++
+	return nil
+}
+
+func (m *meter) see(path string) error {
+	if m.seen >= m.options.MaxEntries {
+		return &LimitError{Limit{"entries", m.options.MaxEntries}, path}
+	}
+	m.seen++
+	return nil
+}
+
+func (m *meter) tooLong() error { return &LimitError{Limit{"bytes", m.options.MaxBytes}, m.path} }
+
+// Write counts bytes of the entry.
+func (m *meter) Write(p []byte) (int, error) {
+	if int64(len(p)) > m.options.MaxBytes-m.copied.Bytes {
+		return 0, m.tooLong()
+	}
+	m.copied.Bytes += int64(len(p))
+	if m.copied.Bytes-m.told >= progressBytes {
+		m.tell()
+	}
+	return len(p), nil
+}
+
+// tell tells the progress.
+func (m *meter) tell() {
+	m.told = m.copied.Bytes
+	if m.options.Progress != nil {
+		m.options.Progress(CopyProgress{m.copied.Entries, m.copied.Bytes, m.path})
+	}
+}
+
+// skip records that an entry is left out. It counts against the entries, so that they are bounded.
+func (m *meter) skip(path, reason string) error {
+	if err := m.see(path); err != nil {
+		return err
+	}
+	m.copied.Skipped++
+	if len(m.copied.Reasons) < maxSkipped {
+		m.copied.Reasons = append(m.copied.Reasons, fmt.Sprintf("%.200q %s", path, reason))
+	}
+	return nil
+}
+
+// capped passes on bytes up to a limit.
+type capped struct {
+	w     io.Writer
+	n     int64
+	limit Limit
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if int64(len(p)) > c.limit.Max-c.n {
+		return 0, &LimitError{Limit: c.limit}
+	}
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// cappedReader gives bytes up to a limit.
+type cappedReader struct {
+	r     io.Reader
+	n     int64
+	limit Limit
+}
+
+func (c *cappedReader) Read(p []byte) (int, error) {
+	if c.n >= c.limit.Max {
+		return 0, &LimitError{Limit: c.limit}
+	}
+	n, err := c.r.Read(p[:min(int64(len(p)), c.limit.Max-c.n)])
+	c.n += int64(n)
+	return n, err
+}

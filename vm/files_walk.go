@@ -1,0 +1,68 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+)
+
+// WalkFunc is called by Walk for each file, as an fs.WalkDirFunc is: a directory that cannot be listed comes a second time,
+// with err. What it returns ends the walk, but for fs.SkipDir, which leaves out the directory (or the rest of the one that
+// the file is in), and fs.SkipAll, which ends it without an error.
+type WalkFunc func(path string, info FileInfo, err error) error
+
+// Walk calls fn for root and everything below it, by name, a directory before what it has. Links are not followed, but at
+// root. It does not end while the guest goes on inventing directories: let fn or ctx decide how much is enough. The
+// entries of all directories that lead to the place where it is are kept, at most MaxList.
+func (f *Files) Walk(ctx context.Context, root string, fn WalkFunc) error {
+	w := walk{files: f, ctx: ctx, fn: fn, left: MaxList}
+	info, err := f.Stat(ctx, root)
+	if err != nil {
+		err = fn(root, info, err)
+	} else {
+		err = w.visit(root, info)
+	}
+	if errors.Is(err, fs.SkipDir) || errors.Is(err, fs.SkipAll) {
+		return nil
+	}
+	return err
+}
+
+type walk struct {
+	files *Files
+	ctx   context.Context
+	fn    WalkFunc
+	left  int // entries that may still be kept
+}
+
+func (w *walk) visit(name string, info FileInfo) error {
+	if len(name) > maxPath {
+		return &LimitError{Limit{"bytes in a path", maxPath}, name}
+	}
+	err := w.fn(name, info, nil)
+	if !info.IsDir() || err != nil {
+		if info.IsDir() && err == fs.SkipDir {
+			err = nil
+		}
+		return err
+	}
+	list, err := w.files.list(w.ctx, name, max(w.left, 1))
+	if err != nil {
+		if err = w.fn(name, info, err); err == fs.SkipDir {
+			err = nil
+		}
+		return err
+	}
+	w.left -= len(list)
+	defer func() { w.left += len(list) }()
+	for _, e := range list {
+		if err := w.visit(path.Join(name, e.Name), e); err != nil {
+			if err == fs.SkipDir {
+				break
+			}
+			return err
+		}
+	}
+	return nil
+}
