@@ -328,7 +328,8 @@ func (w *world) await(kind EventKind, n int) FlowEvent {
 		select {
 		case <-changed:
 		case <-timeout:
-			w.Fatalf("waited %v for event %d of kind %q; there were %+v", patience, n, kind, w.events.all)
+			list := w.events.list(kind)
+			w.Fatalf("waited %v for event %d of kind %q; there were %d, of the last %+v", patience, n, kind, len(list), list[max(0, len(list)-3):])
 		}
 	}
 }

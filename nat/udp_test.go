@@ -501,7 +501,7 @@ func TestUDPLimit(t *testing.T) {
 func TestUDPThousandSessions(t *testing.T) {
 	w := newPacketWorld(t, func(s *settings) { s.Limits.UDPFlows = 100 })
 	to := w.serveUDP(func([]byte) []byte { return nil })
-	for range 1100 {
+	for i := 0; i < 10_000 && len(w.events.list(FlowFailed)) < 1000; i++ { // the guest's own stack may lose some
 		if _, err := w.dialUDP(to).Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}

@@ -22,9 +22,13 @@ const (
 	minBuffer = 2 << 10
 
 	// receiveBuffer is what a connection from the guest may have in the gateway before somebody reads it. gVisor
-	// advertises half of it as the window, and moderates it up to receiveBufferMax while the reader keeps up.
-	receiveBuffer    = 1 << 20
-	receiveBufferMax = 4 << 20
+	// advertises half of it as the window, and moderates it up to receiveBufferMax while the reader keeps up. A guest can
+	// have a thousand of them: no more than the round trip of this one link needs.
+	receiveBuffer    = 512 << 10
+	receiveBufferMax = 1 << 20
+
+	// sendBufferMax is the largest high mark.
+	sendBufferMax = 4 << 20
 
 	// timeWait is none: the guest is one hop away, on a link that neither delays nor duplicates, each entry costs memory
 	// that a guest can ask for as often as it likes, and while one is there the guest cannot use its port again.
@@ -71,7 +75,7 @@ func (n *Network) stackOptions() stack.Options {
 
 // setOptions sets TCP up. SACK and RACK are gVisor's defaults.
 func (n *Network) setOptions() error {
-	send := tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: defaultHigh, Max: receiveBufferMax}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: defaultHigh, Max: sendBufferMax}
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: receiveBuffer, Max: receiveBufferMax}
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
 	wait, linger := tcpip.TCPTimeWaitTimeoutOption(timeWait), tcpip.TCPLingerTimeoutOption(orphanTimeout)
