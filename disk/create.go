@@ -12,14 +12,18 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-const blockSize = 4096
+const (
+	blockSize = 4096
+	// sizes are multiples of this: Linux leaves out a last group that is too small for its own tables, 2.7 MiB.
+	sizeStep = 4 << 20
+)
 
 // Made by disk/build.sh, described by provenance.json.
 //
 //go:embed template.ext4.zst
 var template []byte
 
-// Create makes a disk of size bytes, rounded up to 4 KiB, in a new file of mode 0600; 0 is DefaultSize. The file system on
+// Create makes a disk of size bytes, rounded up to 4 MiB, in a new file of mode 0600; 0 is DefaultSize. The file system on
 // it takes 64 MiB until the guest grows it, and has identifiers of its own. Nothing is left of a failure; a process that
 // is killed meanwhile leaves a file that Open refuses.
 func Create(path string, size int64) error {
@@ -33,7 +37,7 @@ func create(path string, size int64, random io.Reader) error {
 	if size < MinSize || size > MaxSize {
 		return fmt.Errorf("create disk %s: a size of %d bytes: a disk has %d MiB to %d GiB", path, size, MinSize>>20, MaxSize>>30)
 	}
-	size = (size + blockSize - 1) / blockSize * blockSize
+	size = (size + sizeStep - 1) / sizeStep * sizeStep
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("create disk: %w", err)

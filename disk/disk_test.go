@@ -64,7 +64,7 @@ func TestCreateRefuses(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for _, test := range []struct{ asked, want int64 }{{0, DefaultSize}, {MinSize, MinSize}, {MinSize + 1, MinSize + 4096}, {MaxSize, MaxSize}} {
+	for _, test := range []struct{ asked, want int64 }{{0, DefaultSize}, {MinSize, MinSize}, {MinSize + 1, MinSize + sizeStep}, {MaxSize, MaxSize}} {
 		path := filepath.Join(t.TempDir(), "disk.img")
 		if err := Create(path, test.asked); errors.Is(err, syscall.EFBIG) {
 			t.Logf("this file system has no files of %d bytes", test.asked)

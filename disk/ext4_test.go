@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,7 +113,7 @@ func TestChecksumMatters(t *testing.T) {
 
 // TestGrows grows file systems to the size of their disk with resize2fs, which does what the kernel does when it is asked.
 func TestGrows(t *testing.T) {
-	for _, size := range []int64{MinSize, MinSize + blockSize, 128 << 20, 128<<20 + blockSize, 1<<30 + 12345, DefaultSize, 100 << 30, MaxSize} {
+	for _, size := range []int64{MinSize, MinSize + sizeStep, 128 << 20, 128<<20 + sizeStep, 1<<30 + 12345, DefaultSize, 100 << 30, MaxSize} {
 		path := filepath.Join(t.TempDir(), "disk.img")
 		if err := Create(path, size); err != nil {
 			t.Fatal(err)
@@ -125,7 +126,11 @@ func TestGrows(t *testing.T) {
 		if !strings.Contains(found["Filesystem features"], "resize_inode") || strings.Contains(found["Filesystem features"], "meta_bg") {
 			t.Errorf("%d bytes: the reserved descriptors did not suffice: %s", size, found["Filesystem features"])
 		}
-		open(t, path).Close()
+		d := open(t, path)
+		if blocks := fmt.Sprint(d.Size() / blockSize); found["Block count"] != blocks {
+			t.Errorf("%d bytes: %s blocks, want %s", size, found["Block count"], blocks)
+		}
+		d.Close()
 	}
 }
 
