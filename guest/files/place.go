@@ -3,6 +3,7 @@
 package files
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -37,7 +38,7 @@ func (u *unpacker) regular(dir int, name string, content io.Reader, m meta) erro
 		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{content}, u.block)
+	_, err = io.CopyBuffer(struct{ io.Writer }{f}, stoppable{u.ctx, content}, u.block)
 	if err == nil {
 		err = finishFile(fd, m)
 	}
@@ -45,6 +46,19 @@ func (u *unpacker) regular(dir int, name string, content io.Reader, m meta) erro
 		return err
 	}
 	return setTimes(dir, name, m)
+}
+
+// stoppable ends with its context, also where a few bytes of an archive stand for a file of any size.
+type stoppable struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (s stoppable) Read(b []byte) (int, error) {
+	if err := s.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return s.r.Read(b)
 }
 
 // finishFile sets owner and permissions; in this order, for a change of the owner takes set-user-ID away.

@@ -40,13 +40,13 @@ func (s *Service) Unpack(ctx context.Context, r io.Reader, dir string, o rpc.Unp
 	}
 	u := &unpacker{
 		below: tree{fd: fd, resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS},
-		o:     o, block: make([]byte, blockSize), last: -1, chown: os.Geteuid() == 0,
+		ctx:   ctx, o: o, block: make([]byte, blockSize), last: -1, chown: os.Geteuid() == 0,
 	}
 	if same(fd, s.tree.fd) { // nothing leads out of /, and absolute links are meant
 		u.below.resolve = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
 	}
 	defer u.close()
-	return errors.Join(u.run(ctx, tar.NewReader(r)), u.finishDirs())
+	return errors.Join(u.run(tar.NewReader(r)), u.finishDirs())
 }
 
 func same(a, b int) bool {
@@ -55,6 +55,7 @@ func same(a, b int) bool {
 }
 
 type unpacker struct {
+	ctx   context.Context
 	below tree
 	o     rpc.UnpackOptions
 	block []byte
@@ -78,7 +79,7 @@ type meta struct {
 	times    []unix.Timespec
 }
 
-func (u *unpacker) run(ctx context.Context, r *tar.Reader) error {
+func (u *unpacker) run(r *tar.Reader) error {
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -87,7 +88,7 @@ func (u *unpacker) run(ctx context.Context, r *tar.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read the archive: %w", err)
 		}
-		if err := ctx.Err(); err != nil {
+		if err := u.ctx.Err(); err != nil {
 			return err
 		}
 		if err := u.entry(h, r); err != nil {
