@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"agentvm/vm"
 )
 
 // A daemon's life:
@@ -180,7 +182,7 @@ func (d *daemon) run(ctx context.Context) error {
 // conclude says how it ended, and only then that there is no daemon any more.
 func (d *daemon) conclude() error {
 	end := ending{Ended: time.Now().UTC()}
-	if err := d.failed(); err != nil {
+	if err := d.failed(); err != nil && !wanted(err) {
 		end.Error = err.Error()
 	}
 	err := d.paths.writeEnd(end)
@@ -188,6 +190,12 @@ func (d *daemon) conclude() error {
 		err = errors.Join(err, os.Remove(d.paths.state()))
 	}
 	return err
+}
+
+// wanted says that an end was somebody's wish: of who stopped the VM while it booted, or of a program in it.
+func wanted(err error) bool {
+	var guest *vm.GuestError
+	return errors.Is(err, errGivenUp) || errors.As(err, &guest) && guest.Reason == vm.PoweredOff
 }
 
 // obeySignals ends the daemon by ctx and signals until the function that it returns is called.

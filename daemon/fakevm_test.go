@@ -1,0 +1,209 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"agentvm/rpc"
+	"agentvm/vm"
+)
+
+// fakeVM runs programs of its own in this process.
+type fakeVM struct {
+	done chan struct{}
+	once sync.Once
+
+	mu    sync.Mutex
+	cause error
+	how   string // "stop" or "close"
+	grace bool   // Stop waits for its context
+}
+
+func newFakeVM() *fakeVM { return &fakeVM{done: make(chan struct{})} }
+
+func (v *fakeVM) end(how string, cause error) {
+	v.once.Do(func() {
+		v.mu.Lock()
+		v.how, v.cause = how, cause
+		v.mu.Unlock()
+		close(v.done)
+	})
+}
+
+func (v *fakeVM) ended() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.how
+}
+
+func (v *fakeVM) Stop(ctx context.Context) error {
+	if v.grace {
+		<-ctx.Done()
+	}
+	v.end("stop", nil)
+	return ctx.Err()
+}
+func (v *fakeVM) Close() error          { v.end("close", nil); return nil }
+func (v *fakeVM) Done() <-chan struct{} { return v.done }
+func (v *fakeVM) Wait(ctx context.Context) error {
+	<-v.done
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.cause
+}
+func (v *fakeVM) Stats(context.Context) (rpc.Stats, error) { return rpc.Stats{MemoryTotal: 77}, nil }
+func (v *fakeVM) Ask(_ context.Context, name string, q []byte) ([]byte, error) {
+	return append([]byte(name), q...), nil
+}
+func (v *fakeVM) Files(context.Context) (*rpc.FilesClient, error) { return nil, syscall.ENOSYS }
+func (v *fakeVM) Describe(i *rpc.DaemonInfo)                      { i.Kernel = "fake" }
+
+// fakeProcess is a program of a fakeVM.
+type fakeProcess struct {
+	vm     *fakeVM
+	c      vm.Command
+	ctx    context.Context
+	kill   context.CancelFunc
+	done   chan struct{}
+	code   int
+	signal int
+	err    error
+	sizes  chan vm.Size
+	mu     sync.Mutex
+}
+
+func (v *fakeVM) Spawn(_ context.Context, c vm.Command) (Process, error) {
+	select {
+	case <-v.done:
+		return nil, vm.ErrStopped
+	default:
+	}
+	if c.Args[0] == "refuse" {
+		return nil, errors.New("the guest has no processes left")
+	}
+	p := &fakeProcess{vm: v, c: c, done: make(chan struct{}), sizes: make(chan vm.Size, 10)}
+	p.ctx, p.kill = context.WithCancel(context.Background())
+	go func() {
+		defer close(p.done)
+		defer p.kill()
+		p.run()
+	}()
+	return p, nil
+}
+
+// run is what the programs do.
+func (p *fakeProcess) run() {
+	var arg string
+	if len(p.c.Args) > 1 {
+		arg = p.c.Args[1]
+	}
+	switch p.c.Args[0] {
+	case "echo":
+		_, p.err = io.WriteString(p.c.Stdout, strings.Join(p.c.Args[1:], " ")+"\n")
+	case "exit":
+		_, _ = io.WriteString(p.c.Stderr, "bad\n")
+		p.code, _ = strconv.Atoi(arg)
+	case "cat":
+		_, p.err = io.Copy(p.c.Stdout, p.c.Stdin)
+	case "flood": // so many bytes
+		n, _ := strconv.Atoi(arg)
+		for i := 0; i < n && p.ctx.Err() == nil; i += 1024 {
+			_, p.err = p.c.Stdout.Write([]byte(strings.Repeat(fmt.Sprintf("%15d\n", i), 64)))
+		}
+	case "size":
+		s := <-p.sizes
+		_, p.err = fmt.Fprintf(p.c.Stdout, "%d", s.Columns)
+	default: // runs until it is killed
+		select {
+		case <-p.ctx.Done():
+		case <-p.vm.done:
+		}
+	}
+}
+
+func (p *fakeProcess) Wait(context.Context) (*vm.Result, error) {
+	var timeout <-chan time.Time
+	if p.c.Timeout > 0 {
+		timeout = time.After(p.c.Timeout)
+	}
+	select {
+	case <-p.done:
+	case <-timeout:
+		_ = p.Signal(context.Background(), 9)
+		<-p.done
+		return &vm.Result{ExitCode: 137, Signal: 9, TimedOut: true}, nil
+	case <-p.vm.done:
+		p.kill()
+		<-p.done
+		return &vm.Result{}, vm.ErrStopped
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &vm.Result{ExitCode: p.code, Signal: p.signal}, p.err
+}
+
+func (p *fakeProcess) Signal(_ context.Context, number int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.code, p.signal = 128+number, number
+	p.kill()
+	return nil
+}
+
+func (p *fakeProcess) Kill(ctx context.Context) error { return p.Signal(ctx, 9) }
+
+func (p *fakeProcess) Resize(_ context.Context, s vm.Size) error {
+	p.sizes <- s
+	return nil
+}
+
+// What a test's child process is to be, see TestMain.
+const (
+	roleEnv = "AGENTVM_TEST_DAEMON"
+
+	roleFake    = "fake"    // a daemon with a fakeVM
+	roleReal    = "real"    // a daemon
+	roleDie     = "die"     // ends with a message
+	roleHang    = "hang"    // never says where it listens; writes its pid
+	roleForeign = "foreign" // publishes the state of another process
+	roleBad     = "bad"     // a daemon whose VM cannot be booted
+)
+
+// play is the child process.
+func play(role, dir, name string) error {
+	s := Store{Dir: dir, Version: "test"}
+	t := timing{stateCheck: 10 * time.Millisecond}.withDefaults()
+	p := paths{filepath.Join(dir, name)}
+	switch role {
+	case roleFake:
+		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
+			b.progress(0, "booting")
+			time.Sleep(10 * time.Millisecond)
+			return newFakeVM(), nil
+		})
+	case roleBad:
+		return run(context.Background(), s, name, t, func(context.Context, booting) (VM, error) {
+			return nil, errors.New("no such image: nothing")
+		})
+	case roleReal:
+		return Run(context.Background(), s, name)
+	case roleHang:
+		err := os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(os.Getpid())), 0o600)
+		time.Sleep(time.Minute)
+		return err
+	case roleForeign:
+		err := p.writeState(state{Version: 1, Name: name, Pid: os.Getppid(), Address: "127.0.0.1:9", Token: newToken()})
+		time.Sleep(time.Minute)
+		return err
+	}
+	return errors.New("the reason it died of")
+}

@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		if err := play(role, os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// testStore is a store whose daemons are this test program in a role.
+func testStore(t testing.TB, role string) Store {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(roleEnv, role)
+	s := Store{Dir: t.TempDir(), Version: "test"}
+	s.Command = []string{program, s.Dir}
+	return s
+}
+
+// inside runs a daemon in this process.
+type inside struct {
+	store Store
+	vm    *fakeVM
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// startInside starts a daemon with a fakeVM and waits for its address.
+func startInside(t testing.TB, c Config, tm timing, boot bootFunc) *inside {
+	t.Helper()
+	d := &inside{store: Store{Dir: t.TempDir(), Version: "test"}, vm: newFakeVM(), ended: make(chan error, 1)}
+	d.restart(t, c, tm, boot)
+	return d
+}
+
+func (d *inside) restart(t testing.TB, c Config, tm timing, boot bootFunc) {
+	t.Helper()
+	p := d.paths()
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeConfig(p.config(), c); err != nil {
+		t.Fatal(err)
+	}
+	if tm.stateCheck == 0 {
+		tm.stateCheck = 5 * time.Millisecond
+	}
+	if boot == nil {
+		boot = func(context.Context, booting) (VM, error) { return d.vm, nil }
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.ended <- run(ctx, d.store, "dev", tm.withDefaults(), boot)
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	await(t, "the state file", func() bool { _, err := p.readState("dev"); return err == nil })
+}
+
+func (d *inside) paths() paths { p, _ := d.store.paths("dev"); return p }
+
+// wait returns when the daemon has ended.
+func (d *inside) wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-d.ended:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatal("the daemon does not end")
+		return nil
+	}
+}
+
+func (d *inside) connect(t testing.TB) *Client {
+	t.Helper()
+	c, err := d.store.Connect(t.Context(), "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// await polls for what must become true.
+func await(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for range 4000 {
+		if is() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatal("waited in vain for " + what)
+}
