@@ -160,14 +160,7 @@ type nameServer struct {
 func newNameServer(t *testing.T) *nameServer {
 	t.Helper()
 	s := &nameServer{records: make(map[string][]string)}
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	streams, err := net.Listen("tcp", packets.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, streams := listenBoth(t)
 	s.at = netip.MustParseAddrPort(packets.LocalAddr().String())
 	for _, server := range []*dns.Server{{PacketConn: packets, Handler: s}, {Listener: streams, Handler: s}} {
 		started := make(chan struct{})
@@ -178,6 +171,24 @@ func newNameServer(t *testing.T) *nameServer {
 		t.Cleanup(func() { _ = server.Shutdown(); done.Wait() })
 	}
 	return s
+}
+
+// listenBoth takes a port that is free for UDP and for TCP.
+func listenBoth(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for range 100 {
+		streams, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets, err := net.ListenPacket("udp", streams.Addr().String())
+		if err == nil {
+			return packets, streams
+		}
+		streams.Close()
+	}
+	t.Fatal("no port is free for UDP and for TCP")
+	return nil, nil
 }
 
 // set gives the answers for a name and type, one a query; several records of one answer are separated by newlines.
