@@ -42,6 +42,7 @@ busybox: ## the built-in root from Debian's busybox-static (needs apt)
 
 bench: ## the figures of docs/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench
+	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached)' ./netstack ./nat ./dns
 
 fuzz: ## every fuzz target for FUZZTIME each
 	FUZZTIME=$${FUZZTIME:-1m} .ci/run fuzz
