@@ -70,24 +70,31 @@ func (v *VM) Run(ctx context.Context, c Command) (*Result, error) {
 
 // Spawn starts a command. ctx covers the start only. Every Process must be waited for.
 func (v *VM) Spawn(ctx context.Context, c Command) (*Process, error) {
+	p := &Process{vm: v}
+	if err := v.spawn(ctx, c, p); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// spawn starts a command as p.
+func (v *VM) spawn(ctx context.Context, c Command, p *Process) error {
 	args, err := c.arguments()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := v.alive(); err != nil {
-		return nil, err
+		return err
 	}
-	p := newProcess(v, c)
+	p.prepare(c)
 	params := rpc.ExecParams{
 		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, defaultDir), User: c.User, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(),
 	}
 	if c.Terminal != nil {
 		params.Terminal = &rpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
 	}
-	if p.remote, err = v.client.Exec(ctx, params); err != nil {
-		return nil, v.explain(err)
-	}
-	return p, nil
+	p.remote, err = v.client.Exec(ctx, params)
+	return v.explain(err)
 }
 
 func (c Command) arguments() ([]string, error) {

@@ -20,19 +20,25 @@ type Process struct {
 	remote  *rpc.Process
 	command Command
 	began   time.Time
+	durable *durable // nil unless StartProcess has started it
 
 	stdout, stderr *collector // nil where the command has a writer
 }
 
 func newProcess(v *VM, c Command) *Process {
-	p := &Process{vm: v, command: c, began: time.Now()}
+	p := &Process{vm: v}
+	p.prepare(c)
+	return p
+}
+
+func (p *Process) prepare(c Command) {
+	p.command, p.began = c, time.Now()
 	if c.Stdout == nil {
 		p.stdout = newCollector(c.MaxOutput)
 	}
 	if c.Stderr == nil {
 		p.stderr = newCollector(c.MaxOutput)
 	}
-	return p
 }
 
 func (p *Process) out() io.Writer {
@@ -51,8 +57,15 @@ func (p *Process) err() io.Writer {
 
 // Wait returns when the command has ended and all its output has been written, or its Timeout has passed and it was
 // killed. When ctx ends first, the command runs on and Wait can be called again. The Result is as Run returns it; only
-// one call gets the collected output.
+// one call gets the collected output. Of a durable process it has none: see Output.
 func (p *Process) Wait(ctx context.Context) (*Result, error) {
+	if p.durable != nil {
+		return p.durable.wait(ctx)
+	}
+	return p.await(ctx)
+}
+
+func (p *Process) await(ctx context.Context) (*Result, error) {
 	var timeout <-chan time.Time
 	if p.command.Timeout > 0 {
 		t := time.NewTimer(p.command.Timeout - time.Since(p.began))
@@ -117,7 +130,12 @@ func (p *Process) result(timedOut bool) (*Result, error) {
 }
 
 // Done is closed when the command has ended.
-func (p *Process) Done() <-chan struct{} { return p.remote.Done() }
+func (p *Process) Done() <-chan struct{} {
+	if p.durable != nil {
+		return p.durable.ended
+	}
+	return p.remote.Done()
+}
 
 // Signal sends a signal, by its Linux number, to the command's process group. A command that has ended gives an error
 // for which errors.Is(err, syscall.ESRCH) holds.

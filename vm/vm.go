@@ -42,6 +42,7 @@ type VM struct {
 	stopping  bool
 	ended     bool                // own starts no more goroutines
 	processes map[string]*Process // durable ones
+	started   int                 // how many of them ever
 }
 
 const (

@@ -1,0 +1,296 @@
+package vm
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"agentvm/journal"
+)
+
+// MaxProcesses is how many durable processes, running or ended, a VM remembers.
+const MaxProcesses = 4096
+
+// Durable says how the output of a process is kept. The zero value keeps it in memory.
+type Durable struct {
+	// ID names the process within its VM: letters, digits, "-", "_" and ".". Default: ten random letters and digits.
+	ID string
+	// Dir is a directory, which is made when it is missing, that gets the file of the journal. Default: none, memory.
+	Dir string
+	// Journal says how much is kept.
+	Journal journal.Config
+}
+
+// journalFile is the journal's name in Durable.Dir.
+const journalFile = "journal"
+
+// durable is what a process has that was started by StartProcess.
+//
+//	guest ── output ──► journal ◄── Output(from), by any number of readers, at any time
+//	guest ◄── stdin ── pipe ◄── Stdin()
+//	the end ──► result kept, journal finished ──► ended
+type durable struct {
+	id      string
+	record  *Record
+	stdin   *io.PipeWriter // nil: the command has a Stdin of its own
+	input   *io.PipeReader
+	ended   chan struct{} // closed when result and err are set
+	result  *Result
+	err     error
+	mu      sync.Mutex
+	lost    error // of the journal: what it could not keep
+	serial  int   // of the VM's, counting from 1
+	listed  bool  // it has started; guarded by VM.mu
+	forgets sync.Once
+}
+
+// StartProcess starts a command whose output is kept by a journal, where Output finds it from any place on, also after the
+// process, its VM, or this program has ended. Nobody has to wait for it, and it waits for nobody who reads. ctx covers the start
+// only.
+//
+// Its input is what is written to Stdin, or Command.Stdin. Command.Stdout and Stderr must be nil. A process remains among
+// the VM's Processes until Remove.
+func (v *VM) StartProcess(ctx context.Context, c Command, d Durable) (*Process, error) {
+	if c.Stdout != nil || c.Stderr != nil {
+		return nil, errors.New("start a process: the output of a durable one goes to its journal: it has no Stdout or Stderr")
+	}
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("start a process: %w", err)
+	}
+	if err := v.alive(); err != nil {
+		return nil, err
+	}
+	p := &Process{vm: v, durable: &durable{id: d.ID, ended: make(chan struct{})}}
+	if err := v.register(p); err != nil {
+		return nil, fmt.Errorf("start a process: %w", err)
+	}
+	err := p.launch(ctx, c, d)
+	if err != nil {
+		v.forget(p)
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p.durable.listed = true
+	return p, nil
+}
+
+func (d *Durable) check() error {
+	if d.ID == "" {
+		d.ID = strings.ToLower(rand.Text()[:10])
+	}
+	for _, r := range d.ID {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", r) {
+			return fmt.Errorf("%.80q is no id: it has characters other than letters, digits, '-', '_' and '.'", d.ID)
+		}
+	}
+	if len(d.ID) > 64 || strings.HasPrefix(d.ID, ".") {
+		return fmt.Errorf("%.80q is no id: it is too long or begins with a dot", d.ID)
+	}
+	return nil
+}
+
+// register takes the id.
+func (v *VM) register(p *Process) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.processes[p.durable.id] != nil:
+		return fmt.Errorf("there is a process %s already: %w", p.durable.id, fs.ErrExist)
+	case len(v.processes) >= MaxProcesses:
+		return &LimitError{Limit: Limit{"processes that a VM remembers", MaxProcesses}}
+	case v.processes == nil:
+		v.processes = make(map[string]*Process)
+	}
+	v.started++
+	p.durable.serial = v.started
+	v.processes[p.durable.id] = p
+	return nil
+}
+
+func (v *VM) forget(p *Process) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.processes[p.durable.id] == p {
+		delete(v.processes, p.durable.id)
+	}
+}
+
+// launch makes the journal, starts the command and has the VM wait for it.
+func (p *Process) launch(ctx context.Context, c Command, d Durable) error {
+	path := ""
+	if d.Dir != "" {
+		if err := os.MkdirAll(d.Dir, 0o700); err != nil {
+			return fmt.Errorf("start a process: %w", err)
+		}
+		path = filepath.Join(d.Dir, journalFile)
+	}
+	log, err := journal.Create(path, d.Journal)
+	if err != nil {
+		return fmt.Errorf("start a process: %w", err)
+	}
+	p.durable.record = &Record{log}
+	c.Stdout, c.Stderr = journalWriter{p.durable, journal.Stdout}, journalWriter{p.durable, journal.Stderr}
+	if c.Stdin == nil {
+		p.durable.input, p.durable.stdin = io.Pipe()
+		c.Stdin = p.durable.input
+	}
+	if err := p.vm.spawn(ctx, c, p); err != nil {
+		p.durable.closeInput()
+		return errors.Join(err, log.Remove())
+	}
+	if err := p.vm.own(p.attend); err != nil { // the VM has just ended
+		p.durable.closeInput()
+		return errors.Join(err, log.Remove())
+	}
+	return nil
+}
+
+// attend waits for the end. It is a goroutine of the VM's.
+func (p *Process) attend() {
+	d := p.durable
+	result, err := p.await(context.Background())
+	if result == nil { // it could not be killed when its time was over
+		<-p.remote.Done()
+		var e error
+		result, e = p.result(true)
+		err = errors.Join(err, e)
+	}
+	d.closeInput()
+	d.mu.Lock()
+	if d.lost != nil {
+		err = errors.Join(err, fmt.Errorf("output was lost: %w", d.lost))
+	}
+	d.mu.Unlock()
+	if e := d.record.finish(result, err); e != nil && !errors.Is(e, journal.ErrClosed) {
+		err = errors.Join(err, e)
+	}
+	d.result, d.err = result, err
+	close(d.ended)
+}
+
+// wait returns a copy of the result, to anybody who asks.
+func (d *durable) wait(ctx context.Context) (*Result, error) {
+	select {
+	case <-d.ended:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if d.result == nil {
+		return nil, d.err
+	}
+	r := *d.result
+	return &r, d.err
+}
+
+func (d *durable) closeInput() {
+	if d.input != nil {
+		_ = d.input.CloseWithError(syscall.EPIPE)
+	}
+}
+
+// journalWriter takes a stream's output. It never fails: output that cannot be kept is no reason to keep no more.
+type journalWriter struct {
+	d      *durable
+	stream journal.Stream
+}
+
+func (w journalWriter) Write(b []byte) (int, error) {
+	if err := w.d.record.log.Append(w.stream, b); err != nil && !errors.Is(err, journal.ErrClosed) {
+		w.d.mu.Lock()
+		defer w.d.mu.Unlock()
+		if w.d.lost == nil {
+			w.d.lost = err
+		}
+	}
+	return len(b), nil
+}
+
+// Processes returns the VM's durable processes, running and ended, in the order of their starts.
+func (v *VM) Processes() []*Process {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var list []*Process
+	for _, p := range v.processes {
+		if p.durable.listed {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Process) int { return a.durable.serial - b.durable.serial })
+	return list
+}
+
+// Process returns the durable process that has an id. When there is none errors.Is(err, fs.ErrNotExist) holds.
+func (v *VM) Process(id string) (*Process, error) {
+	for _, p := range v.Processes() {
+		if p.ID() == id {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("process %.80q: %w", id, fs.ErrNotExist)
+}
+
+// ID is the name of a process that StartProcess has started; others have none.
+func (p *Process) ID() string {
+	if p.durable == nil {
+		return ""
+	}
+	return p.durable.id
+}
+
+// Stdin is where the input of a process goes that StartProcess has started without a Stdin: it must be closed when there is
+// no more. A Write waits while the process does not read. After its end errors.Is(err, syscall.EPIPE) holds.
+func (p *Process) Stdin() io.WriteCloser {
+	if p.durable == nil || p.durable.stdin == nil {
+		return noInput{}
+	}
+	return p.durable.stdin
+}
+
+// noInput is the Stdin of processes that have another.
+type noInput struct{}
+
+func (noInput) Write([]byte) (int, error) {
+	return 0, errors.New("this process has an input of its own: only one that was started by StartProcess, without Stdin, can be written to")
+}
+func (noInput) Close() error { return nil }
+
+// Output returns output from a place on, at most max bytes, or waits for some: see Record.Output.
+func (p *Process) Output(ctx context.Context, from journal.Cursor, max int) (Output, error) {
+	if p.durable == nil {
+		return Output{}, errors.New("the output of this process is not kept: start it by StartProcess")
+	}
+	return p.durable.record.Output(ctx, from, max)
+}
+
+// Remove forgets a process that has ended, and its output: the journal's file is deleted. One that runs gives an error for
+// which errors.Is(err, syscall.EBUSY) holds.
+func (p *Process) Remove() error { return p.drop((*Record).Remove) }
+
+// Forget is Remove that leaves the journal's file in place, where OpenRecord finds it.
+func (p *Process) Forget() error { return p.drop((*Record).Close) }
+
+func (p *Process) drop(how func(*Record) error) (err error) {
+	if p.durable == nil {
+		return nil
+	}
+	select {
+	case <-p.durable.ended:
+	default:
+		return fmt.Errorf("process %s runs: kill it first: %w", p.durable.id, syscall.EBUSY)
+	}
+	p.durable.forgets.Do(func() {
+		p.vm.forget(p)
+		err = how(p.durable.record)
+	})
+	return err
+}
