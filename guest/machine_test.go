@@ -177,16 +177,19 @@ func TestMachine(t *testing.T) {
 	if err := os.WriteFile(share+"/greeting", []byte("hello from the host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := bootMachine(t, root,
+	bulk := t.TempDir() + "/bulk"
+	m := bootMachine(t, root, append(bulkArguments(bulk),
 		"-fsdev", "local,id=s0,security_model=none,path="+share, "-device", "virtio-9p-device,fsdev=s0,mount_tag=share0",
 		"-fsdev", "local,id=s1,security_model=none,path="+readOnly, "-device", "virtio-9p-device,fsdev=s1,mount_tag=share1",
-		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")
+		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")...)
 	c := dial(t, m)
 	t.Cleanup(func() { _ = c.Close() }) // of whichever is the last one
 	info, err := c.Start(t.Context(), rpc.StartParams{
 		Time: time.Now(), Hostname: "box", Env: []string{"BASE=1"},
-		Mounts:  []rpc.Mount{{Tag: "share0", Target: "/mnt/host"}, {Tag: "share1", Target: "/mnt/fixed", ReadOnly: true}},
-		Network: &rpc.NetworkParams{Search: []string{"a.example"}},
+		Mounts:      []rpc.Mount{{Tag: "share0", Target: "/mnt/host"}, {Tag: "share1", Target: "/mnt/fixed", ReadOnly: true}},
+		Network:     &rpc.NetworkParams{Search: []string{"a.example"}},
+		UnixSockets: []rpc.UnixSocket{{Path: "/run/host/s", ID: "backwards", Mode: 0o600}, {Path: "/run/host/denied", ID: "other"}},
+		Connect:     hostSocket(t), CACertificate: []byte("-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----\n"),
 	})
 	if err != nil || info.Release != kernel.Version || info.NetworkWarning != "" {
 		t.Fatalf("Start: %+v, %v", info, err)
@@ -245,6 +248,14 @@ func TestMachine(t *testing.T) {
 	})
 	t.Run("network", func(t *testing.T) { testNetwork(t, c) })
 	t.Run("sockets", func(t *testing.T) { testSockets(t, c, name) })
+	t.Run("files", func(t *testing.T) { testFiles(t, c, bulk) })
+	t.Run("local connections", func(t *testing.T) { testLocalTCP(t, c, name) })
+	t.Run("sockets of the host", func(t *testing.T) { testHostSocket(t, c, name) })
+	t.Run("certificate", func(t *testing.T) {
+		if got := run(t, c, rpc.ExecParams{Args: []string{"grep", "-c", "ours", "/etc/ssl/certs/ca-certificates.crt"}}); got.Stdout != "1\n" {
+			t.Errorf("got %+v", got)
+		}
+	})
 	t.Run("denials", func(t *testing.T) { testDenials(t, c) })
 	t.Run("stats", func(t *testing.T) {
 		s, err := c.Stats(t.Context())
