@@ -12,7 +12,7 @@ import (
 
 const (
 	// maxStrangers is how many connections may be in their handshake, maxClients how many may have done it.
-	maxStrangers = 32
+	maxStrangers = 256
 	maxClients   = 256
 	acceptPause  = 50 * time.Millisecond
 )

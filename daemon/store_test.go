@@ -1,0 +1,316 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"agentvm/egress"
+)
+
+func TestCheckName(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"a": true, "0": true, "dev": true, "a-b_c.d": true, strings.Repeat("a", 63): true,
+		"": false, ".": false, "..": false, ".a": false, "-a": false, "_a": false, "A": false, "a/b": false, `a\b`: false,
+		"a b": false, "ä": false, "a\x00": false, strings.Repeat("a", 64): false, "a:b": false, "con/../x": false,
+	} {
+		if err := CheckName(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestConfigJSON(t *testing.T) {
+	rule, err := egress.ParseRule("*.example.com:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{
+		Image: "alpine", Memory: 1 << 30, Env: []string{"A=1"}, Mounts: []string{filepath.Join(t.TempDir(), "x") + ":/y:ro"},
+		Network:  Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80}, Forwards: []string{"8080:80"}},
+		DiskSize: -1, IdleTimeout: Duration(90 * time.Second), Labels: map[string]string{"a": "b"},
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := writeConfig(path, c); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readConfig(path)
+	if diff := cmp.Diff(c, got, cmp.Comparer(func(a, b egress.Rule) bool { return a.String() == b.String() }), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{}), cmpopts.EquateEmpty()); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	if b, _ := os.ReadFile(path); !bytes.Contains(b, []byte(`"idleTimeout": "1m30s"`)) || !bytes.Contains(b, []byte(`"*.example.com:443"`)) {
+		t.Errorf("%s", b)
+	}
+	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	for name, c := range map[string]Config{
+		"relative mount":   {Mounts: []string{"x:/y"}},
+		"relative capture": {Network: Network{Capture: "x"}},
+		"forward":          {Network: Network{Forwards: []string{"x"}}},
+		"negative idle":    {IdleTimeout: -1},
+		"MTU":              {Network: Network{MTU: 5}},
+	} {
+		if err := c.Check(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func validState() state {
+	return state{Version: 1, Name: "dev", Pid: 1, Address: "127.0.0.1:80", Token: testToken}
+}
+
+func TestParseState(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*state)
+		want   string
+	}{
+		{"right", func(*state) {}, ""},
+		{"another's name", func(s *state) { s.Name = "other" }, `"other"`},
+		{"no process", func(s *state) { s.Pid = 0 }, "process 0"},
+		{"another host", func(s *state) { s.Address = "192.0.2.1:80" }, "want 127.0.0.1"},
+		{"a name", func(s *state) { s.Address = "localhost:80" }, "want 127.0.0.1"},
+		{"another loopback address", func(s *state) { s.Address = "127.0.0.2:80" }, "want 127.0.0.1"},
+		{"no port", func(s *state) { s.Address = "127.0.0.1:0" }, "want 127.0.0.1"},
+		{"short token", func(s *state) { s.Token = testToken[2:] }, "32 bytes"},
+		{"no token", func(s *state) { s.Token = "" }, "32 bytes"},
+		{"token of other characters", func(s *state) { s.Token = "x" + testToken[1:] }, "32 bytes"},
+		{"old version", func(s *state) { s.Version = 0 }, "daemon speaks protocol 0 and this program protocol 1"},
+		{"new version", func(s *state) { s.Version = 2 }, "daemon speaks protocol 2 and this program protocol 1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := validState()
+			test.change(&s)
+			b, err := json.Marshal(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = parseState("dev", b)
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func FuzzParseState(f *testing.F) {
+	b, _ := json.Marshal(validState())
+	f.Add(b)
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if s, err := parseState("dev", b); err == nil && (!strings.HasPrefix(s.Address, "127.0.0.1:") || len(s.Token) != 64 || s.Name != "dev") {
+			t.Errorf("accepted %+v", s)
+		}
+	})
+}
+
+// TestStateFile checks what the daemon publishes: for its user alone, with a token of its own each time.
+func TestStateFile(t *testing.T) {
+	seen := make(map[string]bool)
+	for range 3 {
+		d := startInside(t, Config{}, timing{}, nil)
+		s, err := d.paths().readState("dev")
+		if err != nil || s.Pid != os.Getpid() || s.Program != "test" || seen[s.Token] {
+			t.Errorf("%+v, %v", s, err)
+		}
+		seen[s.Token] = true
+		if info, err := os.Stat(d.paths().state()); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info.Mode(), err)
+		}
+	}
+}
+
+// TestStateChanges has the state file change between its two readings: nobody is told the token.
+func TestStateChanges(t *testing.T) {
+	d := startInside(t, Config{}, timing{stateCheck: time.Hour}, nil)
+	p := d.paths()
+	right, err := p.readState("dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*state)
+		want   string
+	}{
+		{"token", func(s *state) { s.Token = testToken }, "the token in the state file has changed"},
+		{"pid", func(s *state) { s.Pid++ }, "the state file has changed"},
+		{"address", func(s *state) { s.Address = "127.0.0.1:9" }, "the state file has changed"},
+		{"version", func(s *state) { s.Version = 2 }, "protocol 2"},
+	} {
+		now := right
+		test.change(&now)
+		if err := p.writeState(now); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.store.dial(t.Context(), "dev", p, right); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	if err := os.Remove(p.state()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.store.dial(t.Context(), "dev", p, right); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("deleted: %v", err)
+	}
+	if s := d.status(t); s.State != Starting || s.Info != nil {
+		t.Errorf("status without a state file: %+v", s)
+	}
+	d.stop()
+	_ = d.wait(t)
+}
+
+// TestForeignState has a state file that leads to another program's port, which holds no lock.
+func TestForeignState(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	p, _ := s.paths("dev")
+	if err := os.Mkdir(p.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other := validState()
+	other.Pid = os.Getpid() // it lives
+	if err := errors.Join(writeConfig(p.config(), Config{}), p.writeState(other)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Connect(t.Context(), "dev"); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("connect: %v", err)
+	}
+	list, err := s.List(t.Context())
+	if err != nil || len(list) != 1 || list[0].State != Crashed {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if _, err := os.Stat(p.state()); !os.IsNotExist(err) {
+		t.Errorf("the state file: %v", err)
+	}
+}
+
+func TestNoSuchVM(t *testing.T) {
+	s := Store{Dir: filepath.Join(t.TempDir(), "none")}
+	if list, err := s.List(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	_, connectErr := s.Connect(t.Context(), "dev")
+	_, statusErr := s.Status(t.Context(), "dev")
+	_, configErr := s.Config("dev")
+	for _, err := range []error{connectErr, statusErr, configErr, s.Remove(t.Context(), "dev")} {
+		if !errors.Is(err, ErrNotFound) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, err := s.Connect(t.Context(), "../x"); err == nil || errors.Is(err, ErrNotFound) {
+		t.Errorf("a name that is none: %v", err)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	d := startInside(t, Config{}, timing{}, nil)
+	if err := d.store.Remove(t.Context(), "dev"); !errors.Is(err, ErrRunning) {
+		t.Errorf("while it runs: %v", err)
+	}
+	d.stop()
+	_ = d.wait(t)
+	if err := d.store.Remove(t.Context(), "dev"); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(d.store.Dir); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestListTogether has many look at a dead VM at once: they do not take each other for its daemon.
+func TestListTogether(t *testing.T) {
+	d := startInside(t, Config{}, timing{}, nil)
+	d.stop()
+	_ = d.wait(t)
+	var looking sync.WaitGroup
+	for range 20 {
+		looking.Go(func() {
+			for range 20 {
+				if s, err := d.store.Status(context.Background(), "dev"); err != nil || s.State != Stopped {
+					t.Errorf("%+v, %v", s, err)
+				}
+			}
+		})
+	}
+	looking.Wait()
+}
+
+func TestLogRotates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := openLog(path, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := openAppend(path) // the process's standard error
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.NewTextHandler(l, nil))
+	for i := range 100 {
+		logger.Info("line", "n", i)
+	}
+	if _, err := fmt.Fprintln(other, "panic: at last"); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(l.Close(), other.Close()); err != nil {
+		t.Error(err)
+	}
+	now, err := os.ReadFile(path)
+	before, err2 := os.ReadFile(path + ".1")
+	if err != nil || err2 != nil || len(now) > 1100 || len(before) > 1100 || !bytes.HasSuffix(now, []byte("panic: at last\n")) {
+		t.Errorf("%v, %v, %d and %d bytes:\n%s", err, err2, len(now), len(before), now)
+	}
+	if all := string(before) + string(now); !strings.Contains(all, "n=99") || !strings.Contains(all, "n=90") {
+		t.Errorf("lines are missing:\n%s", all)
+	}
+	tail, err := readTail(path, 8)
+	if err != nil || string(tail) != "at last\n" {
+		t.Errorf("%q, %v", tail, err)
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	for _, content := range []string{"a", "longer", ""} {
+		if err := writeFile(path, []byte(content)); err != nil {
+			t.Error(err)
+		}
+		if b, err := readSmall(path, 100); err != nil || string(b) != content {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	if _, err := readSmall(path, -1); err == nil {
+		t.Error("a file that is too large was read")
+	}
+	if err := os.WriteFile(filepath.Join(dir, temporary("f")+"7"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	removeTemporary(dir)
+	if left, _ := os.ReadDir(dir); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+}
