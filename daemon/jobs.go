@@ -323,7 +323,11 @@ func (j *job) conclude() error {
 	cancel() // what is there is returned all the same
 	b, err := j.log.Read(ctx, end, 1)
 	if err != nil || !b.End {
-		j.finish(result{Error: "the daemon was killed while the job ran"})
+		last := j.manager.now()
+		if info, err := os.Stat(journalPath(j.dir)); err == nil {
+			last = info.ModTime() // of its last output
+		}
+		j.finish(result{Ended: last, Error: "the daemon was killed while the job ran"})
 		return nil
 	}
 	j.result = new(result)
