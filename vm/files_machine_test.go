@@ -1,0 +1,295 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentvm/vm"
+)
+
+// noise is bytes that nobody can compress.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	rand.New(rand.NewSource(1)).Read(b)
+	return b
+}
+
+func sum(b []byte) string {
+	h := sha256.Sum256(b)
+	return hex.EncodeToString(h[:])
+}
+
+// longer is a context for tests that move much.
+func longer(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestFilesOfAMachine(t *testing.T) {
+	v := sharedVM(t)
+	ctx := limited(t)
+	defer v.RemoveAll(ctx, "/tmp/api")
+	if err := v.MkdirAll(ctx, "/tmp/api/a/b", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.WriteFile(ctx, "/tmp/api/a/f", []byte("hello\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, v, "cat /tmp/api/a/f; stat -c %a /tmp/api/a/f", "hello\n640\n")
+	wantOutput(t, v, "ln -s f /tmp/api/a/l", "")
+	b, err := v.ReadFile(ctx, "/tmp/api/a/l")
+	if err != nil || string(b) != "hello\n" {
+		t.Errorf("ReadFile = %q, %v", b, err)
+	}
+	info, err := v.Stat(ctx, "/tmp/api/a/f")
+	if err != nil || info.Size != 6 || info.Mode != 0o640 || info.Name != "f" {
+		t.Errorf("Stat = %+v, %v", info, err)
+	}
+	var names []string
+	list, err := v.List(ctx, "/tmp/api/a")
+	for _, e := range list {
+		names = append(names, e.Name+" "+e.Mode.Type().String())
+	}
+	if diff := cmp.Diff([]string{"b d---------", "f ----------", "l L---------"}, names); diff != "" || err != nil {
+		t.Errorf("List: %v %s", err, diff)
+	}
+	var walked []string
+	err = v.Walk(ctx, "/tmp/api", func(path string, _ vm.FileInfo, err error) error {
+		walked = append(walked, path)
+		return err
+	})
+	want := []string{"/tmp/api", "/tmp/api/a", "/tmp/api/a/b", "/tmp/api/a/f", "/tmp/api/a/l"}
+	if diff := cmp.Diff(want, walked); diff != "" || err != nil {
+		t.Errorf("Walk: %v %s", err, diff)
+	}
+	if err := v.Remove(ctx, "/tmp/api/a/l"); err != nil {
+		t.Error(err)
+	}
+	if err := v.RemoveAll(ctx, "/tmp/api/a"); err != nil {
+		t.Error(err)
+	}
+	if _, err := v.Stat(ctx, "/tmp/api/a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Stat of what was removed: %v", err)
+	}
+	if _, err := v.ReadFile(ctx, "/tmp/none"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "/tmp/none") {
+		t.Errorf("ReadFile of nothing: %v", err)
+	}
+	if err := v.WriteFile(ctx, "/proc/none", nil, 0); err == nil {
+		t.Error("a file in /proc was made")
+	}
+}
+
+func TestLargeFileThereAndBack(t *testing.T) {
+	v := ownVM(t, func(c *vm.Config) { c.Memory = 512 << 20 })
+	ctx, host, data := longer(t), t.TempDir(), noise(64<<20)
+	if err := os.WriteFile(host+"/in", data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	copied, err := v.CopyIn(ctx, host+"/in", "/root/big", vm.CopyOptions{})
+	if err != nil || copied.Bytes != 64<<20 {
+		t.Fatalf("CopyIn = %+v, %v", copied, err)
+	}
+	in := time.Since(began)
+	wantOutput(t, v, "wc -c </root/big; head -c 1000000 /root/big | sha256sum", "67108864\n"+sum(data[:1000000])+"  -\n")
+	began = time.Now()
+	var told int64
+	_, err = v.CopyOut(ctx, "/root/big", host+"/out", vm.CopyOptions{Progress: func(p vm.CopyProgress) { told = p.Bytes }})
+	if err != nil || told != 64<<20 {
+		t.Fatalf("CopyOut: %v, progress of %d bytes", err, told)
+	}
+	out := time.Since(began)
+	got, err := os.ReadFile(host + "/out")
+	if err != nil || sum(got) != sum(data) {
+		t.Errorf("the copy of the copy differs: %v", err)
+	}
+	t.Logf("64 MiB: in %.1f MB/s, out %.1f MB/s", 67.1/in.Seconds(), 67.1/out.Seconds())
+}
+
+func TestTreeThereAndBack(t *testing.T) {
+	v := sharedVM(t)
+	ctx, host := longer(t), t.TempDir()
+	src := host + "/src"
+	makeTree(t, src)
+	defer v.RemoveAll(ctx, "/tmp/tree")
+	if _, err := v.CopyIn(ctx, src, "/tmp/tree", vm.CopyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, v, "cd /tmp/tree; cat d/link; readlink d/link; stat -c '%a %Y %u' d/file; stat -c '%a %Y' d", "content\nfile\n754 1000000000 0\n750 1100000000\n")
+	copied, err := v.CopyOut(ctx, "/tmp/tree", host+"/back", vm.CopyOptions{})
+	if err != nil || copied.Skipped != 0 {
+		t.Fatalf("CopyOut = %+v, %v", copied, err)
+	}
+	if diff := cmp.Diff(describeTree(t, src), describeTree(t, host+"/back")); diff != "" {
+		t.Error(diff)
+	}
+	wantNoStaging(t, host)
+}
+
+// makeTree has what survives a copy.
+func makeTree(t testing.TB, dir string) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(dir+"/d/e/empty", 0o755))
+	must(os.WriteFile(dir+"/d/file", []byte("content\n"), 0o600))
+	must(os.WriteFile(dir+"/d/e/large", noise(1<<20+1), 0o644))
+	must(os.WriteFile(dir+"/d/e/nothing", nil, 0o444))
+	must(os.WriteFile(dir+"/\xc3\xa4 name\n with all", []byte("x"), 0o600))
+	must(os.Symlink("file", dir+"/d/link"))
+	must(os.Symlink("../../d/e", dir+"/d/e/up"))
+	must(os.Chmod(dir+"/d/file", 0o754))
+	must(os.Chtimes(dir+"/d/file", time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	must(os.Chmod(dir+"/d", 0o750))
+	must(os.Chtimes(dir+"/d", time.Unix(11e8, 0), time.Unix(11e8, 0)))
+}
+
+// describeTree has a line for each file: name, mode, time, content.
+func describeTree(t testing.TB, dir string) (lines []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		line := fmt.Sprintf("%q %v", name, info.Mode())
+		switch {
+		case info.Mode().IsRegular():
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			line += fmt.Sprint(" ", info.ModTime().UnixNano(), " ", sum(b))
+		case info.IsDir():
+			line += fmt.Sprint(" ", info.ModTime().UnixNano())
+		default:
+			target, _ := os.Readlink(path)
+			line += " " + target
+		}
+		lines = append(lines, line)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func wantNoStaging(t testing.TB, dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), ".agentvm") {
+				t.Errorf("%s is left in %s", e.Name(), dir)
+			}
+		}
+	}
+}
+
+func TestManyFiles(t *testing.T) {
+	v := ownVM(t, nil)
+	ctx, host := longer(t), t.TempDir()
+	for i := range 10_000 {
+		dir := fmt.Sprintf("%s/src/%d", host, i/100)
+		if i%100 == 0 {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(fmt.Sprintf("%s/%d", dir, i), fmt.Append(nil, "file ", i), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	copied, err := v.CopyIn(ctx, host+"/src", "/root/many", vm.CopyOptions{})
+	if err != nil || copied.Entries != 10_100 {
+		t.Fatalf("CopyIn = %+v, %v", copied, err)
+	}
+	in := time.Since(began)
+	wantOutput(t, v, "cd /root/many; find . -type f | wc -l; cat 99/9999", "10000\nfile 9999")
+	began = time.Now()
+	if _, err = v.CopyOut(ctx, "/root/many", host+"/back", vm.CopyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("10,000 files: in %.1f s, out %.1f s", in.Seconds(), time.Since(began).Seconds())
+	if diff := cmp.Diff(describeTree(t, host+"/src"), describeTree(t, host+"/back")); diff != "" {
+		t.Errorf("%.2000s", diff)
+	}
+}
+
+// A reader in the guest finds one of the contents as a whole, whenever it looks.
+func TestAtomicWriteSeenFromTheGuest(t *testing.T) {
+	v := sharedVM(t)
+	ctx := limited(t)
+	a, b := bytes.Repeat([]byte("a"), 300_000), bytes.Repeat([]byte("b"), 300_000)
+	defer v.RemoveAll(ctx, "/tmp/atomic")
+	if err := v.MkdirAll(ctx, "/tmp/atomic", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.WriteFile(ctx, "/tmp/atomic/f", a, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := v.Spawn(ctx, vm.Command{Line: `cd /tmp/atomic; n=0; while [ ! -e stop ]; do md5sum <f; done | sort | uniq -c`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if err := v.WriteFile(ctx, "/tmp/atomic/f", [][]byte{b, a}[i%2], 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := v.WriteFile(ctx, "/tmp/atomic/stop", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Wait(ctx)
+	if err != nil || strings.Count(string(r.Stdout), "\n") != 2 {
+		t.Errorf("contents seen: %s, %v; want two, %.8s and %.8s", r.Stdout, err, sum(a), sum(b))
+	}
+	wantOutput(t, v, "ls -A /tmp/atomic", "f\nstop\n")
+}
+
+func TestFilesOfAMachineThatEnds(t *testing.T) {
+	v := ownVM(t, nil)
+	if _, err := v.List(limited(t), "/"); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error)
+	go func() { // an endless file
+		_, err := v.Files().ReadTo(limited(t), "/proc/kmsg", new(bytes.Buffer))
+		failed <- err
+	}()
+	time.AfterFunc(100*time.Millisecond, func() { v.Close() })
+	if err := <-failed; err == nil {
+		t.Error("a file without an end was read to its end")
+	}
+	<-v.Done()
+	if _, err := v.List(limited(t), "/"); !errors.Is(err, vm.ErrStopped) {
+		t.Errorf("List after the end: %v", err)
+	}
+}
