@@ -15,7 +15,7 @@ import (
 )
 
 // patience is how long a test waits for what has to happen. It is reached by tests that fail, and by no others.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // remote is an address that the guest dials; the test's Egress leads each of its ports to the same port of loopback.
 var remote = netip.MustParseAddr("203.0.113.7")

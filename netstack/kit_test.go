@@ -27,7 +27,7 @@ var (
 )
 
 // patience is how long a test waits for what must happen. It is never waited for in full but by a failing test.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // newNetwork makes a network that ends with the test.
 func newNetwork(t testing.TB, c netstack.Config) *netstack.Network {
