@@ -29,6 +29,7 @@ func testStore(t testing.TB, role string) Store {
 		t.Fatal(err)
 	}
 	t.Setenv(roleEnv, role)
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else they stay for a second after their end
 	s := Store{Dir: t.TempDir(), Version: "test"}
 	s.Command = []string{program, s.Dir}
 	return s

@@ -70,6 +70,7 @@ func TestConfigCheck(t *testing.T) {
 		"relative capture": {Network: Network{Capture: "x"}},
 		"forward":          {Network: Network{Forwards: []string{"x"}}},
 		"negative idle":    {IdleTimeout: -1},
+		"masks":            {Masks: []string{"/x"}},
 		"MTU":              {Network: Network{MTU: 5}},
 	} {
 		if err := c.Check(); err == nil {

@@ -19,6 +19,8 @@ type machine struct {
 	capture *captureFile
 }
 
+var _ VM = (*machine)(nil)
+
 // Spawn starts a program.
 func (m *machine) Spawn(ctx context.Context, c vm.Command) (Process, error) {
 	p, err := m.VM.Spawn(ctx, c)
@@ -162,10 +164,18 @@ const (
 	errnoSearch  = 3
 )
 
+// statsReader is what a VM has that can read its guest's counters.
+type statsReader interface {
+	Stats(ctx context.Context) (rpc.Stats, error)
+}
+
 // Stats reads the guest's counters.
-func (m *machine) Stats(context.Context) (rpc.Stats, error) {
-	return rpc.Stats{}, errors.ErrUnsupported
+func (m *machine) Stats(ctx context.Context) (rpc.Stats, error) {
+	if r, ok := any(m.VM).(statsReader); ok {
+		return r.Stats(ctx)
+	}
+	return rpc.Stats{}, &rpc.Error{Kind: rpc.KindInvalid, Errno: errnoNoSys, Message: "the VM does not count"}
 }
 
 // Files is the guest's bulk connection.
-func (m *machine) Files(context.Context) (*rpc.FilesClient, error) { return nil, errors.ErrUnsupported }
+func (m *machine) Files(ctx context.Context) (*rpc.FilesClient, error) { return m.FilesClient(ctx) }

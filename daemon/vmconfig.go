@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
 
+	"agentvm/disk"
 	"agentvm/images"
 	"agentvm/mount"
 	"agentvm/nat"
@@ -22,6 +24,9 @@ func (c Config) vmConfig() (v vm.Config, err error) {
 	v = vm.Config{
 		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
 		KernelArguments: c.KernelArguments,
+	}
+	if len(c.Masks) > 0 { // hiding nothing would be worse than not to start
+		return v, errors.New("masks: this version cannot hide parts of a mount")
 	}
 	for _, text := range c.Mounts {
 		spec, err := mount.Parse(text)
@@ -58,6 +63,12 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 	config.Hostname = cmp.Or(config.Hostname, b.name)
 	config.Logger = b.logger
 	config.Progress = tellProgress(b.progress)
+	if b.config.DiskSize >= 0 {
+		config.Disk = b.paths.disk()
+		if err := makeDisk(config.Disk, b.config.DiskSize); err != nil {
+			return nil, err
+		}
+	}
 	capture, err := openCapture(b.config.Network.Capture)
 	if err != nil {
 		return nil, err
@@ -70,6 +81,21 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 		return nil, errors.Join(err, capture.Close())
 	}
 	return &machine{VM: v, config: b.config, capture: capture}, nil
+}
+
+// makeDisk makes a disk unless there is one. It gets its name when it is complete; this process has the VM's lock.
+func makeDisk(path string, size int64) error {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	partial := path + ".new"
+	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := disk.Create(partial, size); err != nil {
+		return err
+	}
+	return os.Rename(partial, path)
 }
 
 // captureFile is a file that may be missing.
