@@ -1,10 +1,12 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 )
@@ -46,13 +48,22 @@ func findAnswer(b []byte) (h hello, rest []byte, ok bool) {
 
 type recorder struct {
 	net.Conn
+	mu   sync.Mutex
 	read []byte
 }
 
 func (r *recorder) Read(b []byte) (int, error) {
 	n, err := r.Conn.Read(b)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.read = append(r.read, b[:n]...)
 	return n, err
+}
+
+func (r *recorder) bytes() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return bytes.Clone(r.read)
 }
 
 // FuzzHostileGuest answers the hello and then sends anything. The client must return, and must not panic.
@@ -80,9 +91,12 @@ func FuzzHostileGuest(f *testing.F) {
 			<-ended
 			return
 		}
-		_, _ = c.Start(ctx, StartParams{})
+		_, _ = c.Start(ctx, StartParams{Connect: func(context.Context, string) (Stream, error) { return nil, io.EOF }})
 		_, _ = c.Exec(ctx, ExecParams{Args: []string{"a"}})
 		_, _ = c.Sockets(ctx)
+		if conn, err := c.OpenLocalTCP(ctx, "", 1); err == nil {
+			_ = conn.Close()
+		}
 		if p, err := c.Exec(ctx, ExecParams{Args: []string{"run"}}); err == nil {
 			_ = p.Kill(ctx)
 		}
