@@ -118,6 +118,19 @@ func (d denials) line(logged bool) string {
 	return line
 }
 
+// printableLines is printable for a text of several lines.
+func printableLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		body, whole := strings.CutSuffix(line, "\n")
+		b.WriteString(printable(strings.TrimSuffix(body, "\r")))
+		if whole {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
 // printable replaces what a terminal would interpret: the guest chose the names.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {

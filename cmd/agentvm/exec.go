@@ -11,7 +11,8 @@ import (
 	"agentvm/vm"
 )
 
-const execLong = `Boots a machine, runs a command in it and exits with the command's exit code.
+const execLong = `Boots a machine, runs a command in it and exits with the command's exit code. With -n NAME the command runs in
+a VM that agentvm start has started; with -d as well it lives on there, and its id is printed (see agentvm job --help).
 
 One argument is shell source for /bin/sh. Several arguments are a program and its arguments, run without
 a shell. Flags come before the command.
@@ -26,7 +27,7 @@ on standard error.
 Exit codes: the command's own, 126 when it cannot be executed, 127 when it is not found, 128+N after
 signal N, 124 after --timeout, 125 when agentvm itself fails.
 
-Ctrl-C interrupts the command; a second one within three seconds stops the machine.`
+Ctrl-C interrupts the command; a second one within three seconds stops the machine, or, with -n, kills the command.`
 
 const execExample = `  agentvm exec "ls -la | wc -l"
   agentvm exec -w /tmp -e NAME=value env
@@ -34,10 +35,14 @@ const execExample = `  agentvm exec "ls -la | wc -l"
   tar c . | agentvm exec "tar x -C /tmp && ls /tmp"
   agentvm exec --allow '*.alpinelinux.org' "apk add curl"
   agentvm exec -p 8080:80 --timeout 5m "nc -lk -p 80 -e date"
-  agentvm exec --json "uname -a"`
+  agentvm exec --json "uname -a"
+  agentvm start dev && agentvm exec -n dev "apk add make"
+  agentvm exec -d -n dev "make test"`
 
 type execFlags struct {
 	machineFlags
+	name, label string
+	detach      bool
 	dir, user   string
 	timeout     time.Duration
 	interactive bool
@@ -50,7 +55,7 @@ func (c *cli) execCommand() *cobra.Command {
 	var f execFlags
 	command := &cobra.Command{
 		Use:     "exec [flags] COMMAND [ARGS...]",
-		Short:   "Run a command in a fresh machine",
+		Short:   "Run a command in a fresh machine, or in a VM that runs",
 		Long:    execLong,
 		Example: execExample,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -60,8 +65,11 @@ func (c *cli) execCommand() *cobra.Command {
 			return nil
 		},
 	}
-	f.register(command)
+	nameFlag(command, &f.name, "run the command in the VM of this `NAME`, which agentvm start has started")
 	flags := command.Flags()
+	flags.BoolVarP(&f.detach, "detach", "d", false, "with -n: print the command's id and leave it running (see agentvm job)")
+	flags.StringVar(&f.label, "label", "", "with -d: a `TEXT` that agentvm job ls shows")
+	f.register(command)
 	flags.SetInterspersed(false)
 	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the machine (default: /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the machine: name, uid, name:group or uid:gid (default root)")
@@ -71,8 +79,14 @@ func (c *cli) execCommand() *cobra.Command {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object with the output and how the command ended")
 	flags.IntVar(&f.maxOutput, "max-output", vm.DefaultMaxOutput, "with --json: bytes kept of each stream, half beginning and half end; -1 for all")
 	return runs(command, func(ctx context.Context, args []string) error {
+		if err := f.checkNamed(command); err != nil {
+			return err
+		}
 		if !flags.Changed("tty") {
-			f.terminal = !f.json && isTerminal(c.stdin) && isTerminal(c.stdout)
+			f.terminal = !f.json && !f.detach && isTerminal(c.stdin) && isTerminal(c.stdout)
+		}
+		if !flags.Changed("interactive") && f.detach {
+			f.interactive = false
 		}
 		return c.exec(ctx, &f, args)
 	})
@@ -86,13 +100,16 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 	if len(args) == 1 {
 		command.Line, command.Args = args[0], nil
 	}
+	if f.detach {
+		return c.detach(ctx, f, command, f.interactive)
+	}
 	if f.interactive && !isNull(c.stdin) {
 		command.Stdin = c.stdin
 	}
 	if !f.json {
 		command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
 	}
-	result, denied, err := c.run(ctx, &f.machineFlags, command, f.terminal, execPatience)
+	result, denied, err := c.runWhere(ctx, f.name, &f.machineFlags, command, f.terminal, execPatience)
 	if f.json {
 		return c.printResult(result, denied, err)
 	}
@@ -101,6 +118,14 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 		return err
 	}
 	return status(result)
+}
+
+// runWhere runs a command in a named VM, or without a name in a fresh machine.
+func (c *cli) runWhere(ctx context.Context, name string, f *machineFlags, command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
+	if name != "" {
+		return c.runNamed(ctx, name, f.env, command, terminal, p)
+	}
+	return c.run(ctx, f, command, terminal, p)
 }
 
 // status is the error that makes agentvm exit as the command did.

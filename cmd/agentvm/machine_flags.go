@@ -29,14 +29,19 @@ type machineFlags struct {
 }
 
 func (f *machineFlags) register(command *cobra.Command) {
+	f.registerMachine(command)
+	f.networkFlags.register(command)
+	command.Flags().BoolVar(&f.remove, "rm", true, "throw the machine away afterwards (always so: machines without a name leave nothing behind)")
+}
+
+// registerMachine registers the flags of the machine itself.
+func (f *machineFlags) registerMachine(command *cobra.Command) {
 	flags := command.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&f.image, "image", "", "image to boot: a name of agentvm image ls, alpine, alpine:VERSION or busybox (default alpine)")
 	flags.StringVar(&f.memory, "memory", "512M", "memory of the machine, as 768M or 2G")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of this computer to the machine: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the machine, or pass KEY on from here (may be repeated)")
-	f.networkFlags.register(command)
-	flags.BoolVar(&f.remove, "rm", true, "throw the machine away afterwards (always so: machines without a name leave nothing behind)")
 }
 
 // machine is a VM and what watches its network.
@@ -105,7 +110,7 @@ func (c *cli) tellForwards(asked []nat.Forward, at []net.Addr) {
 func (f *machineFlags) config() (vm.Config, error) {
 	config := vm.Config{Image: f.image}
 	if !f.remove {
-		return config, errors.New("--rm=false: this version keeps no machines; copy results to a directory given with --mount")
+		return config, errors.New("--rm=false: a machine without a name keeps nothing: agentvm start NAME makes one that does")
 	}
 	var err error
 	if config.Network, err = f.networkFlags.config(); err != nil {

@@ -17,7 +17,7 @@ import (
 
 const netExplainLong = `Says whether a machine with these flags could connect to HOST:PORT, and why. Nothing is started and nothing is
 sent: a name is decided by its rules alone. With --resolve it is looked up as this computer does, and each of its addresses
-is decided as well.
+is decided as well. With -n NAME a VM that runs is asked about its own policy.
 
 Exits with 0 when the connection is allowed, with 1 when it is denied, and with 125 when there is no answer.`
 
@@ -31,19 +31,31 @@ type explanation struct {
 func (c *cli) netExplainCommand() *cobra.Command {
 	var f policyFlags
 	var resolve, asJSON bool
+	var name string
 	command := &cobra.Command{
 		Use: "explain [flags] HOST:PORT[/udp]", Short: "Say whether a policy allows a connection, and why",
 		Long: netExplainLong,
 		Example: "  agentvm net explain --allow '*.pypi.org:443' files.pypi.org:443\n  agentvm net explain --policy policy.toml --resolve example.com:443\n" +
-			"  agentvm net explain 192.168.1.1:53/udp",
+			"  agentvm net explain 192.168.1.1:53/udp\n  agentvm net explain -n dev pypi.org:443",
 		Args: cobra.ExactArgs(1),
 	}
 	flags := command.Flags()
 	flags.SortFlags = false
+	nameFlag(command, &name, "ask the VM of this `NAME`, which runs, about its own policy")
 	f.register(flags)
 	flags.BoolVar(&resolve, "resolve", false, "look the name up with this computer's resolver")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	return runs(command, func(ctx context.Context, args []string) error {
+		if name != "" {
+			if f.set() || resolve {
+				return errors.New("-n asks a VM about the policy that it has: without flags of a policy and --resolve")
+			}
+			e, err := explainNamed(ctx, name, args[0])
+			if err != nil {
+				return err
+			}
+			return c.printExplanation(e, asJSON)
+		}
 		e, err := explain(ctx, &f, args[0], resolve)
 		if err != nil {
 			return err

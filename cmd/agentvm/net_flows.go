@@ -14,7 +14,7 @@ import (
 )
 
 const netFlowsLong = `Prints the connections that a file of --net-log records, those that are open and those that have ended. While the
-machine runs the file grows, so this is the state of now.`
+machine runs the file grows, so this is the state of now. With -n NAME a VM that runs is asked for its open connections.`
 
 // flowState is where a recorded flow is.
 type flowState string
@@ -42,12 +42,19 @@ type recordedFlow struct {
 
 func (c *cli) netFlowsCommand() *cobra.Command {
 	var asJSON, open bool
+	var name string
 	command := &cobra.Command{
-		Use: "flows [flags] FILE", Short: "Print the connections of a network log",
+		Use: "flows [flags] FILE | -n NAME", Short: "Print the connections of a network log, or of a VM that runs",
 		Long:    netFlowsLong,
-		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl",
-		Args:    cobra.ExactArgs(1),
+		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl\n  agentvm net flows -n dev",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := fileOrName(name, args); err != nil {
+				return err
+			}
+			if name != "" {
+				return c.printFlowsOf(cmd.Context(), name, asJSON)
+			}
 			list, err := recordedFlows(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -61,6 +68,7 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 			return printFlows(c.stdout, list)
 		},
 	}
+	nameFlag(command, &name, "ask the VM of this `NAME`, which runs, for the connections that are open")
 	command.Flags().BoolVar(&open, "open", false, "only those that are open")
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
 	return command

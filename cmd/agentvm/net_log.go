@@ -24,15 +24,23 @@ type logFilter struct {
 
 func (c *cli) netLogCommand() *cobra.Command {
 	var f logFilter
+	var name string
 	command := &cobra.Command{
-		Use: "log [flags] FILE", Short: "Print a network log",
+		Use: "log [flags] FILE | --denied -n NAME", Short: "Print a network log, or what a VM that runs was denied",
 		Long:    netLogLong,
-		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl",
-		Args:    cobra.ExactArgs(1),
+		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log --denied -n dev",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := fileOrName(name, args); err != nil {
+				return err
+			}
+			if name != "" {
+				return c.printDenials(cmd.Context(), name, f)
+			}
 			return c.printLog(cmd.Context(), args[0], f)
 		},
 	}
+	nameFlag(command, &name, "with --denied: ask the VM of this `NAME`, which runs, what it was denied last")
 	flags := command.Flags()
 	flags.BoolVarP(&f.follow, "follow", "f", false, "wait for further lines, until interrupted")
 	flags.BoolVar(&f.denied, "denied", false, "only what was denied")

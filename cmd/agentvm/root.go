@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const rootLong = `agentvm runs commands in a Linux virtual machine that needs no KVM, no root and no daemon:
-a RISC-V machine in WebAssembly, inside this process.
+const rootLong = `agentvm runs commands in a Linux virtual machine that needs no KVM and no root: a RISC-V machine in WebAssembly,
+inside this process, or, for VMs that have a name and live on, in a process of its own.
 
 Without a command it opens an interactive shell in a fresh machine.`
 
@@ -16,6 +16,7 @@ const rootExample = `  agentvm                                    an interactive
   agentvm exec "ls -la"                      one command
   agentvm exec -m .:/src:ro "ls /src"        with a directory of this computer
   agentvm exec --allow pypi.org "..."        reaching nothing else
+  agentvm start dev && agentvm exec -n dev "ls"    a VM that lives on
   agentvm doctor                             what works here`
 
 func (c *cli) rootCommand() *cobra.Command {
@@ -36,9 +37,35 @@ func (c *cli) rootCommand() *cobra.Command {
 		PersistentPreRunE: func(*cobra.Command, []string) error { return c.startLog() },
 	}
 	root.PersistentFlags().BoolVar(&c.debug, "debug", false, "print what happens, with timings, on standard error")
-	root.CompletionOptions.HiddenDefaultCmd = true
 	flags.register(root)
-	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, &flags, "") })
-	root.AddCommand(c.execCommand(), c.shellCommand(), c.netCommand(), c.imageCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand())
+	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, "", &flags, "") })
+	c.addCommands(root)
 	return root
+}
+
+// Groups of commands in the help.
+const (
+	groupOnce  = "once"
+	groupNamed = "named"
+	groupOther = "other"
+)
+
+func (c *cli) addCommands(root *cobra.Command) {
+	root.AddGroup(
+		&cobra.Group{ID: groupOnce, Title: "Machines for one command:"},
+		&cobra.Group{ID: groupNamed, Title: "VMs that live on:"},
+		&cobra.Group{ID: groupOther, Title: "Everything else:"},
+	)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, command := range commands {
+			command.GroupID = group
+			root.AddCommand(command)
+		}
+	}
+	add(groupOnce, c.execCommand(), c.shellCommand())
+	add(groupNamed, c.startCommand(), c.stopCommand(), c.restartCommand(), c.removeCommand(), c.psCommand(), c.attachCommand(), c.jobCommand(),
+		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand())
+	add(groupOther, c.netCommand(), c.imageCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand(), c.daemonCommand())
+	root.SetHelpCommandGroupID(groupOther)
+	root.SetCompletionCommandGroupID(groupOther)
 }

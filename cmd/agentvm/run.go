@@ -28,12 +28,21 @@ func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, term
 	if err != nil {
 		return nil, denials{}, s.explain(err)
 	}
-	result, err := c.runIn(ctx, m.VM, command, terminal, s)
+	spawn := func(ctx context.Context, command vm.Command) (process, error) { return m.Spawn(ctx, command) }
+	result, err := c.runIn(ctx, spawn, command, terminal, s)
 	m.Close()
 	return result, m.watch.denials(), err
 }
 
-func (c *cli) runIn(ctx context.Context, v *vm.VM, command vm.Command, terminal bool, s *session) (*vm.Result, error) {
+// process is a command that runs: in a machine of this process, or in a named VM.
+type process interface {
+	signaled
+	Resize(ctx context.Context, size vm.Size) error
+	Wait(ctx context.Context) (*vm.Result, error)
+}
+
+// runIn runs a command that spawn starts. The session has begun.
+func (c *cli) runIn(ctx context.Context, spawn func(context.Context, vm.Command) (process, error), command vm.Command, terminal bool, s *session) (*vm.Result, error) {
 	if command.Stdout != nil {
 		command.Stdout, command.Stderr = output{command.Stdout, s}, output{command.Stderr, s}
 	}
@@ -44,7 +53,7 @@ func (c *cli) runIn(ctx context.Context, v *vm.VM, command vm.Command, terminal 
 		}
 		defer restore()
 	}
-	process, err := v.Spawn(ctx, command)
+	process, err := spawn(ctx, command)
 	if err != nil {
 		return nil, s.explain(err)
 	}

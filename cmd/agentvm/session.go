@@ -6,8 +6,6 @@ import (
 	"os/signal"
 	"sync"
 	"time"
-
-	"agentvm/vm"
 )
 
 // Linux numbers of the signals that are known by name here; the guest is Linux wherever this runs.
@@ -22,16 +20,21 @@ const (
 //	booting ──any signal──► give up: 128+signal
 //	running ──a signal───► the command ──second interrupt in time──► give up: 130
 type session struct {
-	patience patience
-	signals  chan os.Signal
-	quit     chan struct{}
-	done     sync.WaitGroup
-	cancel   context.CancelCauseFunc
+	signals chan os.Signal
+	quit    chan struct{}
+	done    sync.WaitGroup
+	cancel  context.CancelCauseFunc
 
-	mu      sync.Mutex
-	process *vm.Process // nil while booting
-	last    time.Time   // of the last interrupt
-	given   error       // why the machine was given up
+	mu       sync.Mutex
+	patience patience
+	process  signaled  // nil while booting
+	last     time.Time // of the last interrupt
+	given    error     // why the machine was given up
+}
+
+// signaled is what gets signals, by their Linux numbers.
+type signaled interface {
+	Signal(ctx context.Context, number int) error
 }
 
 func newSession(p patience) *session {
@@ -65,10 +68,17 @@ func (s *session) end() {
 }
 
 // run says that the command runs.
-func (s *session) run(process *vm.Process) {
+func (s *session) run(process signaled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.process = process
+}
+
+// setPatience changes what a second interrupt does.
+func (s *session) setPatience(p patience) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.patience = p
 }
 
 // receive handles a signal by its Linux number.

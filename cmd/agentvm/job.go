@@ -1,0 +1,340 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
+	"agentvm/rpc"
+	"agentvm/vm"
+)
+
+const jobLong = `Jobs are commands in a VM that agentvm exec -d -n NAME has started. They live on without a client; their output is kept,
+its beginning and its end when it is long, over stop and start of the VM until agentvm job rm.`
+
+const jobExample = `  id=$(agentvm exec -d -n dev "make test")
+  agentvm job logs -f dev $id
+  agentvm job wait dev $id; echo $?
+  agentvm job ls dev`
+
+func (c *cli) jobCommand() *cobra.Command {
+	command := &cobra.Command{Use: "job", Short: "Commands that live on in a VM", Long: jobLong, Example: jobExample}
+	command.AddCommand(c.jobListCommand(), c.jobLogsCommand(), c.jobAttachCommand(), c.jobWaitCommand(), c.jobKillCommand(), c.jobRemoveCommand())
+	return command
+}
+
+// jobInfo is what job ls --json prints of a job.
+type jobInfo struct {
+	ID       string    `json:"id"`
+	State    string    `json:"state"` // running, ended, or lost: nobody knows how it ended
+	Args     []string  `json:"args"`
+	Label    string    `json:"label,omitempty"`
+	Started  time.Time `json:"started"`
+	Ended    time.Time `json:"ended,omitzero"`
+	ExitCode *int      `json:"exitCode,omitempty"`
+	Signal   int       `json:"signal,omitempty"`
+	TimedOut bool      `json:"timedOut,omitempty"`
+	Durable  bool      `json:"durable"` // false: it ends with the client that runs it
+	Terminal bool      `json:"terminal,omitempty"`
+	Output   uint64    `json:"outputBytes"`
+	Error    string    `json:"error,omitempty"`
+}
+
+func jobOf(i rpc.JobInfo) jobInfo {
+	j := jobInfo{
+		ID: i.ID, State: "running", Args: i.Args, Label: i.Label, Started: i.Started, Ended: i.Ended, TimedOut: i.TimedOut,
+		Durable: i.Durable, Terminal: i.Terminal, Output: i.OutputBytes, Error: i.Error,
+	}
+	switch {
+	case i.Exit != nil:
+		j.State, j.ExitCode, j.Signal = "ended", &i.Exit.Code, i.Exit.Signal
+	case i.Error != "":
+		j.State = "lost"
+	}
+	return j
+}
+
+func (c *cli) jobListCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use: "ls [flags] NAME", Aliases: []string{"list"}, Short: "List the commands of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Long: "Lists the commands that run in a VM, and those of exec -d that have ended.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := connect(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			found, err := client.Jobs(cmd.Context())
+			if err != nil {
+				return ended(args[0], err)
+			}
+			list := []jobInfo{}
+			for _, i := range found {
+				list = append(list, jobOf(i))
+			}
+			if asJSON {
+				return printJSON(c.stdout, list)
+			}
+			return printJobs(c.stdout, list, time.Now())
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	return command
+}
+
+func printJobs(w io.Writer, list []jobInfo, now time.Time) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tSTATE\tEXIT\tTIME\tOUTPUT\tLABEL\tCOMMAND")
+	for _, j := range list {
+		exit, until := "", now
+		if j.ExitCode != nil {
+			exit = fmt.Sprint(*j.ExitCode)
+		}
+		if !j.Ended.IsZero() {
+			until = j.Ended
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, exit, until.Sub(j.Started).Round(100*time.Millisecond),
+			bytesText(int64(j.Output)), printable(j.Label), shortCommand(j.Args))
+	}
+	return table.Flush()
+}
+
+// shortCommand is a command line for a table.
+func shortCommand(args []string) string {
+	const most = 60
+	if len(args) == 3 && args[0] == "/bin/sh" && args[1] == "-c" {
+		args = args[2:]
+	}
+	text := []rune(printable(strings.Join(args, " ")))
+	if len(text) > most {
+		return string(text[:most-3]) + "..."
+	}
+	return string(text)
+}
+
+// withJob gives a job to do.
+func withJob(ctx context.Context, name, id string, do func(*rpc.JobClient) error) error {
+	client, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	job, err := client.Job(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w (agentvm job ls %s lists them)", name, ended(name, err), name)
+	}
+	defer job.Release()
+	return ended(name, do(job))
+}
+
+func (c *cli) jobLogsCommand() *cobra.Command {
+	var follow bool
+	var from uint64
+	command := &cobra.Command{
+		Use: "logs [flags] NAME ID", Short: "Print what a job has written", Args: cobra.ExactArgs(2), ValidArgsFunction: completeJobs(1),
+		Long: `Prints both of a job's streams, each to the one of the same kind here. Of long output the beginning and the end are
+kept; what is missing is said on standard error.`,
+		Example: "  agentvm job logs dev 1a2b3c4d\n  agentvm job logs -f dev 1a2b3c4d",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := newSession(shellPatience)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			err := withJob(ctx, args[0], args[1], func(j *rpc.JobClient) error { return c.printOutput(ctx, j, from, follow, s) })
+			return s.explain(err)
+		},
+	}
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
+	command.Flags().Uint64Var(&from, "from", 0, "leave out the first `BYTES` of the output, both streams together")
+	return command
+}
+
+// outputSize is how many bytes one answer about output brings.
+const outputSize = 512 << 10
+
+func (c *cli) printOutput(ctx context.Context, j *rpc.JobClient, from uint64, follow bool, s *session) error {
+	streams := daemon.Streams{Stdout: output{c.stdout, s}, Stderr: output{c.stderr, s}}
+	var lost uint64
+	var err error
+	if follow {
+		var o daemon.Outcome
+		o, err = daemon.Follow(ctx, j, streams, from)
+		lost = o.Lost
+	} else {
+		lost, err = printSoFar(ctx, j, streams, from)
+	}
+	c.tellLost(lost)
+	return err
+}
+
+// printSoFar prints what has been written up to now.
+func printSoFar(ctx context.Context, j *rpc.JobClient, s daemon.Streams, from uint64) (lost uint64, err error) {
+	info, err := j.Info(ctx)
+	for err == nil && from < info.OutputBytes {
+		var o rpc.JobOutput
+		if o, err = j.Output(ctx, from, outputSize, 0); err != nil {
+			break
+		}
+		for _, chunk := range o.Chunks {
+			w := s.Stdout
+			if chunk.Stream == rpc.StreamErr {
+				w = s.Stderr
+			}
+			if _, err := w.Write(chunk.Data); err != nil {
+				return lost, err
+			}
+		}
+		lost += o.Lost
+		if o.Next == from {
+			break
+		}
+		from = o.Next
+	}
+	return lost, err
+}
+
+func (c *cli) tellLost(bytes uint64) {
+	if bytes > 0 {
+		fmt.Fprintf(c.stderr, "agentvm: %d bytes of the output were not kept\n", bytes)
+	}
+}
+
+func (c *cli) jobAttachCommand() *cobra.Command {
+	var from uint64
+	var input bool
+	command := &cobra.Command{
+		Use: "attach [flags] NAME ID", Short: "Follow a job and type into it", Args: cobra.ExactArgs(2), ValidArgsFunction: completeJobs(1),
+		Long: `Prints a job's output from its beginning, or from --from, until it ends, passes signals and, when it was started with
+-i or -t, standard input on, and exits with its code. It is left, and lives on, by a second Ctrl-C within three seconds, or by ~. at the start of a line when it
+has a terminal.`,
+		Example: "  agentvm job attach dev $(agentvm exec -dt -n dev sh)",
+	}
+	command.Flags().Uint64Var(&from, "from", 0, "leave out the first `BYTES` of the output")
+	command.Flags().BoolVarP(&input, "interactive", "i", true, "pass standard input on")
+	return runs(command, func(ctx context.Context, args []string) error { return c.attachJob(ctx, args[0], args[1], from, input) })
+}
+
+func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input bool) error {
+	s := newSession(execPatience)
+	ctx = s.begin(ctx)
+	defer s.end()
+	var result *vm.Result
+	err := withJob(ctx, name, id, func(j *rpc.JobClient) error {
+		info, err := j.Info(ctx)
+		if err != nil {
+			return err
+		}
+		command := vm.Command{Stdout: c.stdout, Stderr: c.stderr}
+		if input && !isNull(c.stdin) {
+			command.Stdin = c.stdin
+		}
+		if info.Terminal {
+			s.setPatience(shellPatience)
+		}
+		attached := func(ctx context.Context, command vm.Command) (process, error) {
+			if size := command.Terminal; size != nil {
+				_ = j.Resize(ctx, rpc.Size{Columns: size.Columns, Rows: size.Rows})
+			}
+			return newNamedProcess(name, j, command, from), nil
+		}
+		result, err = c.runIn(ctx, attached, command, info.Terminal && isTerminal(c.stdin) && isTerminal(c.stdout), s)
+		return err
+	})
+	if err != nil {
+		return s.explain(err)
+	}
+	return status(result)
+}
+
+func (c *cli) jobWaitCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use: "wait NAME ID", Short: "Wait for a job and exit with its code", Args: cobra.ExactArgs(2), ValidArgsFunction: completeJobs(1),
+		Long: "Waits until a job has ended and exits with its exit code, 124 when its time was over, 125 when nobody knows.",
+	}
+	return runs(command, func(ctx context.Context, args []string) error {
+		s := newSession(shellPatience)
+		ctx = s.begin(ctx)
+		defer s.end()
+		var o daemon.Outcome
+		err := withJob(ctx, args[0], args[1], func(j *rpc.JobClient) error {
+			info, err := j.Info(ctx)
+			if err == nil {
+				o, err = daemon.Follow(ctx, j, daemon.Streams{}, info.OutputBytes)
+			}
+			return err
+		})
+		if err != nil {
+			return s.explain(err)
+		}
+		return status(&vm.Result{ExitCode: o.Exit.Code, TimedOut: o.TimedOut})
+	})
+}
+
+func (c *cli) jobKillCommand() *cobra.Command {
+	var number int
+	command := &cobra.Command{
+		Use: "kill [flags] NAME ID...", Short: "End jobs", Args: cobra.MinimumNArgs(2), ValidArgsFunction: completeJobs(0),
+		Long: "Kills jobs and everything they have started, or sends a signal to each one's process group.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if number < 0 || number > 64 {
+				return errors.New("--signal: want a number of Linux's, 1 to 64")
+			}
+			return each(args[1:], func(id string) error {
+				return withJob(cmd.Context(), args[0], id, func(j *rpc.JobClient) error {
+					if number > 0 {
+						return j.Signal(cmd.Context(), number)
+					}
+					return j.Kill(cmd.Context())
+				})
+			})
+		},
+	}
+	command.Flags().IntVarP(&number, "signal", "s", 0, "send the signal of this `NUMBER` instead")
+	return command
+}
+
+func (c *cli) jobRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME ID...", Short: "Forget jobs that have ended, and their output", Args: cobra.MinimumNArgs(2), ValidArgsFunction: completeJobs(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return each(args[1:], func(id string) error {
+				return withJob(cmd.Context(), args[0], id, func(j *rpc.JobClient) error { return j.Remove(cmd.Context()) })
+			})
+		},
+	}
+}
+
+// completeJobs completes a VM's name and then up to most ids of its jobs; 0: any number.
+func completeJobs(most int) cobra.CompletionFunc {
+	return func(command *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return completeNames(1)(command, args, prefix)
+		}
+		if most > 0 && len(args) > most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), completeTime)
+		defer cancel()
+		client, err := connect(ctx, args[0])
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer client.Close()
+		jobs, _ := client.Jobs(ctx)
+		var list []string
+		for _, j := range jobs {
+			list = append(list, cobra.CompletionWithDesc(j.ID, shortCommand(j.Args)))
+		}
+		return list, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeTime is how long a completion may take.
+const completeTime = time.Second

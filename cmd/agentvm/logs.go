@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+)
+
+const logsLong = `Prints the log of a VM's daemon: how it was started, what went wrong, how it ended; with --console what the kernel has
+printed since the boot, as far as it is kept. What commands print is in agentvm job logs.`
+
+func (c *cli) logsCommand() *cobra.Command {
+	var follow, console bool
+	command := &cobra.Command{
+		Use: "logs [flags] NAME", Short: "Print the log of a VM", Long: logsLong,
+		Example: "  agentvm logs -f dev\n  agentvm logs --console dev",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case console && follow:
+				return errors.New("--console cannot be followed")
+			case console:
+				return c.printConsole(cmd.Context(), args[0])
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			return c.printLogs(ctx, args[0], follow)
+		},
+	}
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "wait for further lines, until interrupted")
+	command.Flags().BoolVar(&console, "console", false, "print the kernel's console instead; the VM must run")
+	return command
+}
+
+func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	path, err := store.LogPath(name)
+	if err != nil {
+		return suggest(store, name, err)
+	}
+	show := func(line []byte) error {
+		_, err := fmt.Fprintf(c.stdout, "%s\n", printable(string(line)))
+		return err
+	}
+	if err := readLines(ctx, path+".1", false, show); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return readLines(ctx, path, follow, show)
+}
+
+// printConsole prints the guest's bytes: to a terminal without what that would interpret.
+func (c *cli) printConsole(ctx context.Context, name string) error {
+	client, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	text, err := askFor[string](ctx, client, "console", nil)
+	if err != nil {
+		return err
+	}
+	if isTerminal(c.stdout) {
+		text = printableLines(text)
+	}
+	_, err = io.WriteString(c.stdout, text)
+	return err
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"agentvm/daemon"
+	"agentvm/egress"
+	"agentvm/vm"
+)
+
+// What net does with -n NAME: it asks a VM that runs instead of reading a file.
+
+// withVM gives the daemon of a named VM to do.
+func withVM(ctx context.Context, name string, do func(*daemon.Client) error) error {
+	client, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return do(client)
+}
+
+// fileOrName is the error of the arguments of a command that wants either a file or -n NAME.
+func fileOrName(name string, args []string) error {
+	switch {
+	case name == "" && len(args) == 0:
+		return errors.New("name a FILE of --net-log, or a VM that runs with -n NAME")
+	case name != "" && len(args) > 0:
+		return errors.New("either a FILE or -n NAME, not both")
+	}
+	return nil
+}
+
+// liveFlow is what net flows -n --json prints of each flow that is open.
+type liveFlow struct {
+	Flow      uint64    `json:"flow"`
+	State     string    `json:"state"`
+	Protocol  string    `json:"protocol"`
+	Direction string    `json:"direction"`
+	Source    string    `json:"source"`
+	Target    string    `json:"target"`
+	Process   string    `json:"process,omitempty"`
+	Opened    time.Time `json:"opened"`
+	Sent      uint64    `json:"sent"`
+	Received  uint64    `json:"received"`
+}
+
+// liveFlows is never nil.
+func liveFlows(ctx context.Context, name string) ([]liveFlow, error) {
+	list := []liveFlow{}
+	err := withVM(ctx, name, func(client *daemon.Client) error {
+		flows, err := askFor[[]vm.Flow](ctx, client, "flows", nil)
+		for _, f := range flows {
+			list = append(list, liveFlow{
+				f.ID, fmt.Sprint(f.State), f.Protocol, fmt.Sprint(f.Direction), f.Source.String(), f.Destination.String(), f.Process,
+				f.Opened, f.Sent, f.Received,
+			})
+		}
+		return err
+	})
+	return list, err
+}
+
+func (c *cli) printFlowsOf(ctx context.Context, name string, asJSON bool) error {
+	list, err := liveFlows(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return printJSON(c.stdout, list)
+	}
+	return printLiveFlows(c.stdout, list)
+}
+
+func printLiveFlows(w io.Writer, list []liveFlow) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "FLOW\tSTATE\tPROTOCOL\tDIRECTION\tOPENED\tSENT\tRECEIVED\tSOURCE\tTARGET\tPROCESS")
+	for _, f := range list {
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Flow, f.State, f.Protocol, f.Direction, f.Opened.Local().Format("15:04:05"),
+			bytesText(int64(f.Sent)), bytesText(int64(f.Received)), f.Source, f.Target, printable(f.Process))
+	}
+	return table.Flush()
+}
+
+// printDenials prints what a VM remembers to have denied.
+func (c *cli) printDenials(ctx context.Context, name string, f logFilter) error {
+	if !f.denied || f.follow {
+		return errors.New("a VM remembers its last denials and nothing else: want --denied, without -f")
+	}
+	return withVM(ctx, name, func(client *daemon.Client) error {
+		events, err := askFor[[]egress.Event](ctx, client, "denials", nil)
+		for _, e := range events {
+			if f.asJSON {
+				err = errors.Join(err, printJSON(c.stdout, e))
+			} else {
+				err = errors.Join(err, printEvent(c.stdout, e))
+			}
+		}
+		return err
+	})
+}
+
+// explainNamed asks a VM what its policy decides.
+func explainNamed(ctx context.Context, name, text string) (*explanation, error) {
+	t, err := parseTarget(text)
+	if err != nil {
+		return nil, err
+	}
+	e := &explanation{Target: text}
+	err = withVM(ctx, name, func(client *daemon.Client) (err error) {
+		question := daemon.Question{Host: strings.TrimSuffix(t.host, "."), Port: t.port, Protocol: t.protocol}
+		e.Decision, err = askFor[egress.Decision](ctx, client, "explain", question)
+		return err
+	})
+	return e, err
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
+	"agentvm/rpc"
+	"agentvm/vm"
+)
+
+const psLong = `Lists VMs that run, boot or stop, and those that have failed or whose daemon was killed; with -a also those that were stopped.
+
+  starting, running, stopping   as it says
+  failed                        it could not be started, or has ended by itself; agentvm logs NAME says why
+  crashed                       its daemon was killed; agentvm start NAME starts it again
+  unreachable                   its daemon lives and does not answer`
+
+// vmStatus is what ps --json and inspect print of a VM.
+type vmStatus struct {
+	Name    string       `json:"name"`
+	State   daemon.State `json:"state"`
+	Error   string       `json:"error,omitempty"`
+	Pid     int          `json:"pid,omitempty"` // of the daemon
+	Image   string       `json:"image"`
+	Memory  uint64       `json:"memory"` // bytes
+	Started time.Time    `json:"started,omitzero"`
+	Ended   time.Time    `json:"ended,omitzero"`
+	Jobs    int          `json:"jobs"` // that run
+	Clients int          `json:"clients,omitempty"`
+	Ports   []string     `json:"ports,omitempty"`
+	Mounts  []string     `json:"mounts,omitempty"`
+	Labels  []string     `json:"labels,omitempty"`
+	Policy  string       `json:"policy,omitempty"`
+	Kernel  string       `json:"kernel,omitempty"`
+	Version string       `json:"version,omitempty"` // of the daemon's program
+}
+
+func statusOf(s daemon.Status) vmStatus {
+	v := vmStatus{
+		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Mounts: s.Config.Mounts,
+		Image: cmp.Or(s.Config.Image, "alpine"), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
+	}
+	if s.Info != nil {
+		v.fill(*s.Info)
+	}
+	return v
+}
+
+// fill adds what a daemon says.
+func (v *vmStatus) fill(i rpc.DaemonInfo) {
+	v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs
+	v.Clients = max(i.Clients-1, 0) // without the one who asks
+	v.Ports, v.Mounts, v.Labels, v.Policy, v.Kernel, v.Version = i.Ports, i.Mounts, i.Labels, i.Policy, i.Kernel, i.Version
+}
+
+func (c *cli) psCommand() *cobra.Command {
+	var all, asJSON, quiet bool
+	command := &cobra.Command{
+		Use: "ps [flags]", Aliases: []string{"ls"}, Short: "List VMs", Long: psLong,
+		Example: "  agentvm ps -a\n  agentvm stop $(agentvm ps -q)",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := listVMs(cmd.Context(), all)
+			switch {
+			case err != nil:
+				return err
+			case asJSON:
+				return printJSON(c.stdout, list)
+			case quiet:
+				for _, v := range list {
+					fmt.Fprintln(c.stdout, v.Name)
+				}
+				return nil
+			}
+			return printVMs(c.stdout, list, time.Now())
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVarP(&all, "all", "a", false, "also those that were stopped")
+	flags.BoolVar(&asJSON, "json", false, "print one JSON array")
+	flags.BoolVarP(&quiet, "quiet", "q", false, "print names only")
+	return command
+}
+
+// listVMs is never nil.
+func listVMs(ctx context.Context, all bool) ([]vmStatus, error) {
+	store, err := vms()
+	if err != nil {
+		return nil, err
+	}
+	found, err := store.List(ctx)
+	list := []vmStatus{}
+	for _, s := range found {
+		if all || s.State != daemon.Stopped {
+			list = append(list, statusOf(s))
+		}
+	}
+	return list, err
+}
+
+func printVMs(w io.Writer, list []vmStatus, now time.Time) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tSTATE\tUP\tIMAGE\tMEMORY\tJOBS\tPORTS")
+	for _, v := range list {
+		up, jobs := "", ""
+		if !v.Started.IsZero() {
+			up, jobs = now.Sub(v.Started).Round(time.Second).String(), fmt.Sprint(v.Jobs)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\n", v.Name, v.State, up, v.Image, v.Memory>>20, jobs, strings.Join(v.Ports, ", "))
+	}
+	return table.Flush()
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
+	"agentvm/images"
+	"agentvm/mount"
+)
+
+const startLong = `Boots a VM that lives on: in a process of its own, without this terminal, until agentvm stop. Commands run in it
+with agentvm exec -n NAME, from any terminal.
+
+Its files are kept on a disk over stop and start, until agentvm rm. So is what it was started with: a later start
+without flags is like the last one, and each flag that is given changes that one thing. The image cannot change.
+
+Returns when the VM runs. What it needs is said on standard error meanwhile.`
+
+const startExample = `  agentvm start dev
+  agentvm start dev --memory 1G -m .:/src -p 8080:80
+  agentvm start job --idle-timeout 10m --max-lifetime 2h --disk-size 2G
+  agentvm start locked --net allowlist --allow pypi.org`
+
+// startFlags are the flags of start.
+type startFlags struct {
+	machineFlags
+	hostname     string
+	idle, most   time.Duration
+	disk         string
+	labels       map[string]string
+	kept, silent bool
+
+	command *cobra.Command
+}
+
+func (c *cli) startCommand() *cobra.Command {
+	var f startFlags
+	command := &cobra.Command{
+		Use: "start [flags] NAME", Short: "Boot a VM that lives on", Long: startLong, Example: startExample,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		RunE: func(_ *cobra.Command, args []string) error { return c.startVM(&f, args[0]) },
+	}
+	f.command = command
+	f.register()
+	return command
+}
+
+func (f *startFlags) register() {
+	flags := f.command.Flags()
+	f.registerMachine(f.command)
+	f.networkFlags.registerKept(flags)
+	flags.StringVar(&f.hostname, "hostname", "", "the machine's name for itself (default: NAME)")
+	flags.DurationVar(&f.idle, "idle-timeout", 0, "stop the VM when nobody has been connected and nothing has run in it for so long, as 10m (default never)")
+	flags.DurationVar(&f.most, "max-lifetime", 0, "stop the VM so long after its start, as 2h (default never)")
+	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
+	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
+	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
+}
+
+// startVM starts a VM and waits until it runs. The first signal stops it again.
+func (c *cli) startVM(f *startFlags, name string) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	config, err := f.config(store, name)
+	if err != nil {
+		return err
+	}
+	config.Debug = config.Debug || c.debug
+	s := newSession(shellPatience)
+	ctx := s.begin(context.Background())
+	defer s.end()
+	return s.explain(c.boot(ctx, store, name, config, f.silent))
+}
+
+// boot starts a VM and tells how that goes.
+func (c *cli) boot(ctx context.Context, store daemon.Store, name string, config daemon.Config, silent bool) error {
+	tell := func(_ slog.Level, text string) {
+		if !silent {
+			fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", name, printable(text))
+		}
+	}
+	tell(slog.LevelInfo, "booting")
+	began := time.Now()
+	client, err := store.Start(ctx, name, config, tell)
+	switch {
+	case errors.Is(err, daemon.ErrRunning):
+		return fmt.Errorf("%w (agentvm exec -n %s runs a command in it, agentvm stop %s ends it)", err, name, name)
+	case errors.Is(err, images.ErrNotFound):
+		return fmt.Errorf("%w (agentvm image ls shows what there is)", err)
+	case err != nil:
+		return err
+	}
+	tell(slog.LevelInfo, fmt.Sprintf("runs, after %.1f s; agentvm exec -n %s runs a command in it", time.Since(began).Seconds(), name))
+	return client.Close()
+}
+
+// config is what the VM was last started with, if it was, changed as the flags say.
+func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, error) {
+	if err := daemon.CheckName(name); err != nil {
+		return daemon.Config{}, err
+	}
+	config, err := store.Config(name)
+	f.kept = err == nil
+	if err != nil && !errors.Is(err, daemon.ErrNotFound) {
+		return config, err
+	}
+	if dir, err := images.DefaultDir(); err != nil {
+		return config, err
+	} else {
+		config.StoreDir = dir
+	}
+	return config, errors.Join(f.changeMachine(&config, name), f.changeNetwork(&config.Network), f.changeLife(&config))
+}
+
+// changed says whether a flag is given.
+func (f *startFlags) changed(flag string) bool { return f.command.Flags().Changed(flag) }
+
+func (f *startFlags) changeMachine(config *daemon.Config, name string) (err error) {
+	const first = "alpine"
+	if was := cmp.Or(config.Image, first); f.kept && f.changed("image") && cmp.Or(f.image, first) != was && config.DiskSize >= 0 {
+		return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", f.image, name, was, name)
+	}
+	if f.changed("image") {
+		config.Image = f.image
+	}
+	if !f.kept || f.changed("memory") {
+		if config.Memory, err = parseMemory(f.memory); err != nil {
+			return err
+		}
+	}
+	if f.changed("env") {
+		if config.Env, err = environment(f.env); err != nil {
+			return err
+		}
+	}
+	if f.changed("mount") {
+		if config.Mounts, err = absoluteMounts(f.mounts); err != nil {
+			return err
+		}
+	}
+	if f.changed("hostname") {
+		config.Hostname = f.hostname
+	}
+	return nil
+}
+
+// absoluteMounts are the mounts with the host's paths as seen from elsewhere.
+func absoluteMounts(texts []string) (list []string, err error) {
+	for _, text := range texts {
+		spec, err := mount.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		path, err := filepath.Abs(spec.HostPath)
+		if err != nil {
+			return nil, fmt.Errorf("--mount %s: %w", text, err)
+		}
+		text = path + ":" + spec.GuestPath
+		if spec.ReadOnly {
+			text += ":ro"
+		}
+		list = append(list, text)
+	}
+	return list, nil
+}
+
+// changeNetwork changes what the flags name; of the policy all is replaced.
+func (f *startFlags) changeNetwork(config *daemon.Network) error {
+	n, err := f.networkFlags.config()
+	if err != nil {
+		return err
+	}
+	if f.changed("no-network") {
+		*config = daemon.Network{Disabled: f.noNetwork}
+	}
+	if f.set() {
+		config.Policy, config.HostPorts = n.Policy, n.HostPorts
+	}
+	if f.changed("publish") {
+		config.Forwards = f.publish
+	}
+	if f.changed("dns") {
+		config.Resolvers = n.Resolvers
+	}
+	if f.changed("mtu") {
+		config.MTU = n.MTU
+	}
+	if f.changed("no-ipv6") {
+		config.DisableIPv6 = n.DisableIPv6
+	}
+	if f.changed("send-limit") {
+		config.SendLimit = n.SendLimit
+	}
+	if f.changed("receive-limit") {
+		config.ReceiveLimit = n.ReceiveLimit
+	}
+	if f.changed("pcap") && f.capture != "" {
+		if f.capture, err = filepath.Abs(f.capture); err != nil {
+			return fmt.Errorf("--pcap: %w", err)
+		}
+	}
+	if f.changed("pcap") {
+		config.Capture = f.capture
+	}
+	return nil
+}
+
+func (f *startFlags) changeLife(config *daemon.Config) error {
+	if f.changed("idle-timeout") {
+		config.IdleTimeout = daemon.Duration(f.idle)
+	}
+	if f.changed("max-lifetime") {
+		config.MaxLifetime = daemon.Duration(f.most)
+	}
+	if f.changed("label") {
+		config.Labels = f.labels
+	}
+	if !f.changed("disk-size") {
+		return nil
+	}
+	size, err := parseSize(f.disk, 20)
+	if err != nil || size > 1<<50 {
+		return fmt.Errorf("--disk-size %q: want a size as 500M or 20G, or 0", f.disk)
+	}
+	if config.DiskSize = int64(size); size == 0 {
+		config.DiskSize = -1
+	}
+	return nil
+}
