@@ -1,0 +1,297 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentvm/journal"
+	"agentvm/vm"
+)
+
+// reader is Process or Record.
+type reader interface {
+	Output(ctx context.Context, from journal.Cursor, max int) (vm.Output, error)
+}
+
+// readOutput reads from a place to the end. It returns each stream, and what was lost.
+func readOutput(t testing.TB, r reader, from journal.Cursor, max int) (stdout, stderr string, lost uint64, end vm.Output) {
+	t.Helper()
+	var streams [3]bytes.Buffer
+	for {
+		o, err := r.Output(limited(t), from, max)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range o.Chunks {
+			streams[c.Stream].Write(c.Data)
+		}
+		lost += o.Lost
+		if from = o.Next; o.End {
+			return streams[journal.Stdout].String(), streams[journal.Stderr].String(), lost, o
+		}
+	}
+}
+
+func startProcess(t testing.TB, v *vm.VM, line string, d vm.Durable) *vm.Process {
+	t.Helper()
+	p, err := v.StartProcess(limited(t), vm.Command{Line: line}, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Kill(context.Background())
+		<-p.Done()
+		_ = p.Remove()
+	})
+	return p
+}
+
+func TestDurableProcess(t *testing.T) {
+	v := sharedVM(t)
+	for _, dir := range []string{"", filepath.Join(t.TempDir(), "jobs", "x")} {
+		p := startProcess(t, v, "echo out; echo err >&2; cat; exit 3", vm.Durable{Dir: dir})
+		if _, err := io.WriteString(p.Stdin(), "input\n"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Stdin().Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := p.Wait(limited(t))
+		if err != nil || r.ExitCode != 3 {
+			t.Fatalf("Wait = %+v, %v", r, err)
+		}
+		for range 2 { // whoever comes, and whenever
+			stdout, stderr, lost, end := readOutput(t, p, 0, 3)
+			if stdout != "out\ninput\n" || stderr != "err\n" || lost != 0 {
+				t.Errorf("stdout %q, stderr %q, lost %d", stdout, stderr, lost)
+			}
+			if end.Err != nil || end.Result == nil || end.Result.ExitCode != 3 || end.Result.Duration != r.Duration {
+				t.Errorf("end = %+v, %v", end.Result, end.Err)
+			}
+		}
+		if again, err := p.Wait(limited(t)); err != nil || again.ExitCode != 3 {
+			t.Errorf("Wait again = %+v, %v", again, err)
+		}
+		if _, err := p.Output(limited(t), 1<<20, 1); !errors.Is(err, journal.ErrCursor) {
+			t.Errorf("Output behind the end: %v", err)
+		}
+	}
+}
+
+func TestDurableProcesses(t *testing.T) {
+	v := sharedVM(t)
+	first := startProcess(t, v, "sleep 60", vm.Durable{ID: "first"})
+	second := startProcess(t, v, "true", vm.Durable{})
+	if _, err := v.StartProcess(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: "first"}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("the same id again: %v", err)
+	}
+	for _, id := range []string{"../x", "a b", ".hidden", strings.Repeat("x", 65), "a\x00"} {
+		if _, err := v.StartProcess(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: id}); err == nil {
+			t.Errorf("id %q was taken", id)
+		}
+	}
+	if _, err := v.StartProcess(limited(t), vm.Command{Line: "true", Stdout: io.Discard}, vm.Durable{}); err == nil {
+		t.Error("a writer for the output was taken")
+	}
+	if _, err := v.StartProcess(limited(t), vm.Command{Line: "true", Dir: "/none"}, vm.Durable{ID: "none"}); err == nil {
+		t.Error("a process started in a directory that is none")
+	}
+	var ids []string
+	for _, p := range v.Processes() {
+		ids = append(ids, p.ID())
+	}
+	if diff := cmp.Diff([]string{"first", second.ID()}, ids); diff != "" {
+		t.Error(diff)
+	}
+	if p, err := v.Process("first"); p != first || err != nil {
+		t.Errorf("Process = %v, %v", p, err)
+	}
+	if err := first.Remove(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("Remove of one that runs: %v", err)
+	}
+	if err := first.Kill(limited(t)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := first.Wait(limited(t)); err != nil || r.Signal != 9 {
+		t.Errorf("Wait = %+v, %v", r, err)
+	}
+	if _, err := io.WriteString(first.Stdin(), "late"); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("input after the end: %v", err)
+	}
+	if err := first.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := v.Process("first"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Process of what was removed: %v", err)
+	}
+}
+
+func TestDurableTimeout(t *testing.T) {
+	v := sharedVM(t)
+	p, err := v.StartProcess(limited(t), vm.Command{Line: "echo begun; sleep 60", Timeout: 300 * time.Millisecond}, vm.Durable{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Wait(limited(t))
+	if err != nil || !r.TimedOut {
+		t.Errorf("Wait = %+v, %v", r, err)
+	}
+	if stdout, _, _, end := readOutput(t, p, 0, 0); stdout != "begun\n" || !end.Result.TimedOut {
+		t.Errorf("output %q, result %+v", stdout, end.Result)
+	}
+	if err := p.Remove(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of much output the beginning and the end are kept, and readers that follow it miss nothing.
+func TestDurableOutputIsCapped(t *testing.T) {
+	v := sharedVM(t)
+	p := startProcess(t, v, "seq 20000", vm.Durable{Journal: journal.Config{Head: 16 << 10, Tail: 16 << 10}})
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			stdout, _, lost, end := readOutput(t, p, 0, 1<<20)
+			if uint64(len(stdout))+lost != uint64(end.Next) {
+				t.Errorf("%d bytes and %d lost of %d", len(stdout), lost, end.Next)
+			}
+		})
+	}
+	readers.Wait()
+	stdout, _, lost, end := readOutput(t, p, 0, 0)
+	want := seq(20000)
+	if int(end.Next) != len(want) || lost == 0 || !strings.HasPrefix(want, stdout[:16<<10]) || !strings.HasSuffix(want, stdout[16<<10:]) {
+		t.Errorf("%d of %d bytes, %d lost", len(stdout), len(want), lost)
+	}
+}
+
+func seq(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintln(&b, i+1)
+	}
+	return b.String()
+}
+
+// Input waits while nobody reads it, and arrives whole.
+func TestDurableInput(t *testing.T) {
+	v := sharedVM(t)
+	p := startProcess(t, v, "sleep 0.3; md5sum", vm.Durable{})
+	data := noise(1 << 20)
+	for i := 0; i < len(data); i += 100_000 {
+		if _, err := p.Stdin().Write(data[i:min(i+100_000, len(data))]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Stdin().Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := mustRun(t, v, vm.Command{Line: "md5sum", Stdin: bytes.NewReader(data)})
+	if stdout, _, _, _ := readOutput(t, p, 0, 0); stdout != string(want.Stdout) {
+		t.Errorf("sum %q, want %q", stdout, want.Stdout)
+	}
+}
+
+// The output is read after the VM has ended, by the Process and by who opens its directory later.
+func TestDurableReplay(t *testing.T) {
+	dir := t.TempDir()
+	v := ownVM(t, nil)
+	ended := startProcess(t, v, "seq 100; exit 7", vm.Durable{Dir: dir + "/ended"})
+	running := startProcess(t, v, "echo before; sleep 60", vm.Durable{Dir: dir + "/running"})
+	if _, err := ended.Wait(limited(t)); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := running.Output(limited(t), 0, 0); err != nil || len(o.Chunks) != 1 {
+		t.Fatalf("Output = %+v, %v", o, err)
+	}
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := running.Wait(limited(t)); !errors.Is(err, vm.ErrStopped) {
+		t.Errorf("Wait after Close: %v", err)
+	}
+	if stdout, _, _, end := readOutput(t, running, 0, 0); stdout != "before\n" || end.Err == nil {
+		t.Errorf("output %q, end %+v", stdout, end)
+	}
+	if err := ended.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	record, err := vm.OpenRecord(dir + "/ended")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer record.Close()
+	if stdout, _, _, end := readOutput(t, record, 0, 0); stdout != seq(100) || end.Err != nil || end.Result.ExitCode != 7 {
+		t.Errorf("output %q, end %+v", stdout, end)
+	}
+	if stdout, _, _, _ := readOutput(t, record, 286, 2); stdout != "99\n100\n"[1:] {
+		t.Errorf("output from byte 286 on: %q", stdout)
+	}
+	if err := record.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := vm.OpenRecord(dir + "/ended"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("OpenRecord of nothing: %v", err)
+	}
+}
+
+// A journal that nobody has finished, as after kill -9, can be read to its end, which says so.
+func TestRecordThatWasInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	log, err := journal.Create(filepath.Join(dir, "journal"), journal.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(log.Append(journal.Stderr, []byte("half")), log.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r, err := vm.OpenRecord(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, stderr, _, end := readOutput(t, r, 0, 0); stderr != "half" || !errors.Is(end.Err, vm.ErrInterrupted) || end.Result != nil {
+			t.Errorf("output %q, end %+v", stderr, end)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "journal"), []byte("anything"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var corrupt *journal.CorruptError
+	if _, err := vm.OpenRecord(dir); !errors.As(err, &corrupt) {
+		t.Errorf("OpenRecord of a damaged journal: %v", err)
+	}
+}
+
+func TestProcessThatIsNotDurable(t *testing.T) {
+	v := sharedVM(t)
+	p, err := v.Spawn(limited(t), vm.Command{Line: "true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Output(limited(t), 0, 0); err == nil {
+		t.Error("it has kept output")
+	}
+	if _, err := p.Stdin().Write(nil); err == nil {
+		t.Error("it has an input to write to")
+	}
+	if _, err := p.Wait(limited(t)); err != nil || p.ID() != "" || p.Remove() != nil {
+		t.Error(err, p.ID())
+	}
+}
