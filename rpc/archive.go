@@ -16,7 +16,8 @@ const (
 )
 
 // Pack writes a tar archive (PAX) of paths and what is below them to w, from one goroutine. When it returns, nothing is
-// written any more: a Write that blocks delays it. The archive is the guest's: whoever unpacks it must expect anything.
+// written any more: a Write that blocks delays it. The archive is the guest's: whoever unpacks it must expect anything,
+// and w has to bound it.
 func (f *FilesClient) Pack(ctx context.Context, w io.Writer, paths []string, o PackOptions) (Summary, error) {
 	c := newCollector(w)
 	future, release := f.remote.Pack(ctx, func(call wire.Files_pack_Params) error {

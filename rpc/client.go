@@ -139,7 +139,7 @@ func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
 		if err := errors.Join(p.write(w), w.SetLog(sink)); err != nil || p.Connect == nil {
 			return err
 		}
-		return w.SetProxy(wire.NetworkProxy_ServerToClient(&networkProxy{c.conn, p.Connect}))
+		return w.SetProxy(wire.NetworkProxy_ServerToClient(&networkProxy{c: c.conn, connect: p.Connect}))
 	})
 	defer release()
 	r, err := future.Struct()

@@ -115,7 +115,8 @@ func readBlock(r wire.File_read_Results, want int) (data []byte, end bool, err e
 	return data, r.End() || len(data) == 0, nil
 }
 
-// WriteTo writes the file's content from offset on to w, reading ahead of it, and returns the number of bytes.
+// WriteTo writes the file's content from offset on to w, reading ahead of it, and returns the number of bytes. A hostile
+// guest's file need not end: w has to bound what it takes.
 func (o *File) WriteTo(ctx context.Context, w io.Writer, offset int64) (int64, error) {
 	reads := window{limit: maxReads}
 	var written int64
@@ -231,7 +232,7 @@ func (o *File) Commit(ctx context.Context) error {
 // Close closes the file. What was written atomically and not committed is removed, soon after.
 func (o *File) Close() error { o.remote.Release(); return nil }
 
-// ReadFile writes a file's content to w and returns its length.
+// ReadFile writes a file's content to w and returns its length. Like for WriteTo, w has to bound it.
 func (f *FilesClient) ReadFile(ctx context.Context, path string, w io.Writer) (int64, error) {
 	o, err := f.Open(ctx, path)
 	if err != nil {

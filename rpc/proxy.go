@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"agentvm/rpc/wire"
 )
@@ -16,13 +18,47 @@ type UnixSocket struct {
 }
 
 // Connector makes a connection for the guest to what id names. It is called from several goroutines; ctx ends with the
-// connection to the guest.
+// connection to the guest. A guest has at most 256 connections through it, also those that are being made.
 type Connector func(ctx context.Context, id string) (Stream, error)
 
 // networkProxy serves what a Connector reaches.
 type networkProxy struct {
 	c       *conn
 	connect Connector
+	open    atomic.Int32
+}
+
+// maxProxied bounds the connections that a guest may have open through the host's proxy.
+const maxProxied = 256
+
+// proxied is a Stream that is counted until it is closed.
+type proxied struct {
+	Stream
+	close func() error
+}
+
+func (p *proxied) Close() error { return p.close() }
+
+// SetLinger has Close reset the connection where that is possible.
+func (p *proxied) SetLinger(seconds int) error {
+	if s, ok := p.Stream.(interface{ SetLinger(int) error }); ok {
+		return s.SetLinger(seconds)
+	}
+	return nil
+}
+
+// dial counts the connection from before it is made.
+func (p *networkProxy) dial(id string) (Stream, error) {
+	if p.open.Add(1) > maxProxied {
+		p.open.Add(-1)
+		return nil, &Error{Kind: KindLimit, Errno: 11, Message: fmt.Sprintf("too many connections are open (limit %d)", maxProxied)} // EAGAIN
+	}
+	s, err := p.connect(p.c.ctx, id)
+	if err != nil {
+		p.open.Add(-1)
+		return nil, err
+	}
+	return &proxied{s, sync.OnceValue(func() error { p.open.Add(-1); return s.Close() })}, nil
 }
 
 func (p *networkProxy) Connect(ctx context.Context, call wire.NetworkProxy_connect) error {
@@ -43,7 +79,7 @@ func (p *networkProxy) Connect(ctx context.Context, call wire.NetworkProxy_conne
 	}
 	toClient := call.Args().ToClient().AddRef()
 	call.Go()
-	s, err := p.connect(p.c.ctx, id)
+	s, err := p.dial(id)
 	if err == nil && ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), s.Close())
 	}

@@ -251,6 +251,47 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+func TestProxyLimit(t *testing.T) {
+	var mu sync.Mutex
+	var far []net.Conn
+	l := &linked{}
+	dialLinked(t, l, StartParams{Connect: func(context.Context, string) (Stream, error) {
+		near, other := net.Pipe()
+		mu.Lock()
+		defer mu.Unlock()
+		far = append(far, other)
+		return pipeStream{near}, nil
+	}})
+	var open []Stream
+	for range maxProxied {
+		s, err := l.connect(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, s)
+	}
+	if _, err := l.connect(t.Context(), "a"); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("got %v", err)
+	}
+	_ = open[0].Close()
+	_ = far[0].Close()
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		s, err := l.connect(t.Context(), "a")
+		if err == nil {
+			_ = s.Close()
+			break
+		}
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal(err)
+		}
+	}
+}
+
+// pipeStream is a net.Pipe's end, which has no half-close.
+type pipeStream struct{ net.Conn }
+
+func (pipeStream) CloseWrite() error { return nil }
+
 func BenchmarkLocalTCP(b *testing.B) {
 	l := &linked{addresses: map[uint16]string{1: server(b, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c); _ = c.CloseWrite() })}}
 	c := dialLinked(b, l, StartParams{})
