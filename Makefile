@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox bench fuzz ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk bench fuzz ci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
@@ -39,6 +39,9 @@ verify-kernel: ## build the kernel again and compare it with the committed one
 
 busybox: ## the built-in root from Debian's busybox-static (needs apt)
 	images/busybox/build.sh
+
+disk: ## the empty file system of named machines (needs e2fsprogs, zstd)
+	disk/build.sh
 
 bench: ## the figures of docs/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench
