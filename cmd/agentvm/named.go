@@ -75,9 +75,9 @@ func names(store daemon.Store) (list []string) {
 	return list
 }
 
-// nearest is the name that differs from a mistyped one in at most two places, and less than by half; or "".
+// nearest is the name that differs from a mistyped one in at most two places, but not in all; or "".
 func nearest(name string, list []string) (best string) {
-	least := min(2, len(name)/2) + 1
+	least := min(3, len(name))
 	for _, one := range list {
 		if d := distance(name, one); d < least {
 			best, least = one, d
