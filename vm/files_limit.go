@@ -39,7 +39,7 @@ func (e *LimitError) Error() string {
 	if e.Path != "" {
 		text += fmt.Sprintf(" (at %.200q)", e.Path)
 	}
-	return text + ": raise the limit if the guest is to be believed"
+	return text + ": set a higher limit if that is as it should be"
 }
 
 // CopyOptions are those of CopyIn and CopyOut. The zero value is useful.
