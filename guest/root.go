@@ -59,8 +59,8 @@ func mountUpper(o options) error {
 	if err := awaitDevice(device); err != nil {
 		return fmt.Errorf("writable disk: %w", err)
 	}
-	if err := syscall.Mount(device, upperDir, "ext4", syscall.MS_NOATIME, ""); err != nil {
-		return fmt.Errorf("writable disk: mount %s as ext4: %w", device, err)
+	if err := mountDisk(device, upperDir); err != nil {
+		return fmt.Errorf("writable disk: %w", err)
 	}
 	return nil
 }

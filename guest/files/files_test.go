@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -55,13 +56,7 @@ func connected(t testing.TB) (client *rpc.FilesClient, root string) {
 // noise is bytes that no error turns into themselves.
 func noise(n int) []byte {
 	b := make([]byte, n)
-	x := uint64(88172645463325252)
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = byte(x)
-	}
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
 	return b
 }
 
