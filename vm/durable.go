@@ -265,7 +265,7 @@ func (noInput) Write([]byte) (int, error) {
 func (noInput) Close() error { return nil }
 
 // Output returns output from a place on, at most max bytes, or waits for some: see Record.Output.
-func (p *Process) Output(ctx context.Context, from journal.Cursor, max int) (Output, error) {
+func (p *Process) Output(ctx context.Context, from Cursor, max int) (Output, error) {
 	if p.durable == nil {
 		return Output{}, errors.New("the output of this process is not kept: start it by StartProcess")
 	}

@@ -10,14 +10,17 @@ import (
 	"agentvm/journal"
 )
 
+// Cursor is a place in a process's output: the count of bytes, of both streams, before it.
+type Cursor = journal.Cursor
+
 // Output is a part of what a process has written, and how it ended.
 type Output struct {
 	Chunks []journal.Chunk
-	Next   journal.Cursor // where to go on
-	Lost   uint64         // bytes between the place that was asked for and the first chunk, which are no longer kept
-	End    bool           // the process has ended and nothing comes after Next
-	Result *Result        // with End: how, without output; nil when that is not known
-	Err    error          // with End: why it is not known, or what else went wrong
+	Next   Cursor  // where to go on
+	Lost   uint64  // bytes between the place that was asked for and the first chunk, which are no longer kept
+	End    bool    // the process has ended and nothing comes after Next
+	Result *Result // with End: how, without output; nil when that is not known
+	Err    error   // with End: why it is not known, or what else went wrong
 }
 
 // Record is the output of a durable process, and its result, as they are kept.
@@ -43,7 +46,7 @@ func OpenRecord(dir string) (*Record, error) {
 
 // Output returns output from a place on, at most max bytes, or 64 KiB when max is not positive. It waits for a byte, for the
 // end or for ctx. Any number of readers may be at any place.
-func (r *Record) Output(ctx context.Context, from journal.Cursor, max int) (Output, error) {
+func (r *Record) Output(ctx context.Context, from Cursor, max int) (Output, error) {
 	b, err := r.log.Read(ctx, from, max)
 	o := Output{Chunks: b.Chunks, Next: b.Next, Lost: b.Lost, End: b.End}
 	if err == nil && b.End {
@@ -53,7 +56,7 @@ func (r *Record) Output(ctx context.Context, from journal.Cursor, max int) (Outp
 }
 
 // Size is how many bytes the process has written, and how many of them are kept.
-func (r *Record) Size() (total journal.Cursor, kept int64) { return r.log.Size() }
+func (r *Record) Size() (total Cursor, kept int64) { return r.log.Size() }
 
 // Close frees the record. What was kept in memory goes, a file stays.
 func (r *Record) Close() error { return r.log.Close() }

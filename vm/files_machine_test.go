@@ -11,6 +11,7 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -291,5 +292,54 @@ func TestFilesOfAMachineThatEnds(t *testing.T) {
 	<-v.Done()
 	if _, err := v.List(limited(t), "/"); !errors.Is(err, vm.ErrStopped) {
 		t.Errorf("List after the end: %v", err)
+	}
+}
+
+// The file service may be asked for at the very end of a VM, or be connecting then.
+func TestFilesAtTheEnd(t *testing.T) {
+	for range 3 {
+		v := ownVM(t, nil)
+		asked := make(chan error)
+		for range 4 {
+			go func() {
+				_, err := v.List(limited(t), "/")
+				asked <- err
+			}()
+		}
+		v.Close()
+		for range 4 {
+			if err := <-asked; err != nil && !errors.Is(err, vm.ErrStopped) {
+				t.Errorf("List: %v", err)
+			}
+		}
+	}
+}
+
+// Commands do not wait for files, which have a connection of their own.
+func TestCommandsBesideCopy(t *testing.T) {
+	v := ownVM(t, func(c *vm.Config) { c.Memory = 512 << 20 })
+	ctx, host := longer(t), t.TempDir()
+	wantOutput(t, v, "dd if=/dev/zero of=/root/big bs=1M count=64 2>/dev/null", "")
+	copied := make(chan error, 1)
+	began := time.Now()
+	go func() {
+		_, err := v.CopyOut(ctx, "/root/big", host+"/big", vm.CopyOptions{})
+		copied <- err
+	}()
+	var took []time.Duration
+	for {
+		select {
+		case err := <-copied:
+			slices.Sort(took)
+			if err != nil || len(took) == 0 {
+				t.Fatalf("%d commands beside a copy, %v", len(took), err)
+			}
+			t.Logf("%d commands beside a copy of 64 MiB in %v: median %v, 95%% %v", len(took), time.Since(began), took[len(took)/2], took[len(took)*95/100])
+			return
+		default:
+		}
+		start := time.Now()
+		mustRun(t, v, vm.Command{Args: []string{"/bin/true"}})
+		took = append(took, time.Since(start))
 	}
 }
