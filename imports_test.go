@@ -20,7 +20,7 @@ var mayImport = map[string][]string{
 	"emulator":          {"wasi"},
 	"guest":             {"rpc"},
 	"nat":               {"netstack"},
-	"daemon":            {"egress", "images", "journal", "mount", "nat", "rpc", "vm"},
+	"daemon":            {"disk", "egress", "images", "journal", "mount", "nat", "rpc", "vm"},
 	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "netstack", "rpc", "wasi"},
 	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "project", "rpc", "vm", "wasi"},
 	"cmd/agentvm-guest": {"guest"},

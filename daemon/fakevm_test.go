@@ -93,9 +93,8 @@ func (v *fakeVM) Spawn(_ context.Context, c vm.Command) (Process, error) {
 	p := &fakeProcess{vm: v, c: c, done: make(chan struct{}), sizes: make(chan vm.Size, 10)}
 	p.ctx, p.kill = context.WithCancel(context.Background())
 	go func() {
-		defer close(p.done)
-		defer p.kill()
 		p.run()
+		close(p.done)
 	}()
 	return p, nil
 }
@@ -137,18 +136,20 @@ func (p *fakeProcess) Wait(context.Context) (*vm.Result, error) {
 	}
 	select {
 	case <-p.done:
+	case <-p.ctx.Done(): // killed: it may be in a Read of its input, which ends when Wait has returned
 	case <-timeout:
 		_ = p.Signal(context.Background(), 9)
-		<-p.done
 		return &vm.Result{ExitCode: 137, Signal: 9, TimedOut: true}, nil
 	case <-p.vm.done:
 		p.kill()
-		<-p.done
 		return &vm.Result{}, vm.ErrStopped
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return &vm.Result{ExitCode: p.code, Signal: p.signal}, p.err
+	if p.signal != 0 {
+		return &vm.Result{ExitCode: p.code, Signal: p.signal}, nil
+	}
+	return &vm.Result{ExitCode: p.code}, p.err
 }
 
 func (p *fakeProcess) Signal(_ context.Context, number int) error {

@@ -181,6 +181,9 @@ func (j *job) finish(end result) {
 	j.result = &end
 	j.mu.Unlock()
 	close(j.ended)
+	if err != nil {
+		_ = j.log.Close() // else those who wait for output would wait for ever
+	}
 }
 
 // output reads the journal.
@@ -188,9 +191,20 @@ func (j *job) output(ctx context.Context, from uint64, limit int, wait time.Dura
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	b, err := j.log.Read(limited, journal.Cursor(from), limit)
+	if b.End || errors.Is(err, journal.ErrClosed) {
+		select {
+		case <-j.ended: // a moment later, if at all: who sees the end may rely on it
+		case <-ctx.Done():
+			return rpc.JobOutput{}, ctx.Err()
+		}
+	}
 	switch {
+	case errors.Is(err, journal.ErrClosed):
+		return j.end(rpc.JobOutput{Next: from})
+	case err == nil && b.End:
+		return j.end(outputOf(b))
 	case err == nil:
-		return outputOf(b)
+		return outputOf(b), nil
 	case ctx.Err() != nil:
 		return rpc.JobOutput{}, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded):
@@ -201,21 +215,21 @@ func (j *job) output(ctx context.Context, from uint64, limit int, wait time.Dura
 	return rpc.JobOutput{}, err
 }
 
-func outputOf(b journal.Batch) (o rpc.JobOutput, err error) {
-	o = rpc.JobOutput{Next: uint64(b.Next), Lost: b.Lost}
+func outputOf(b journal.Batch) rpc.JobOutput {
+	o := rpc.JobOutput{Next: uint64(b.Next), Lost: b.Lost}
 	for _, c := range b.Chunks {
 		o.Chunks = append(o.Chunks, rpc.JobChunk{Stream: rpc.JobStream(c.Stream), Data: c.Data})
 	}
-	if !b.End {
-		return o, nil
-	}
-	var end result
-	if err := json.Unmarshal(b.Result, &end); err != nil {
-		return o, err
-	}
-	o.TimedOut, o.Exit = end.TimedOut, end.exit()
-	if o.Exit == nil && len(o.Chunks) == 0 { // with output, the next call says it
-		return o, &rpc.Error{Kind: rpc.KindState, Message: end.Error}
+	return o
+}
+
+// end adds how the job has ended. Where that is an error, output comes first: the next call says it.
+func (j *job) end(o rpc.JobOutput) (rpc.JobOutput, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	o.TimedOut, o.Exit = j.result.TimedOut, j.result.exit()
+	if o.Exit == nil && len(o.Chunks) == 0 {
+		return o, &rpc.Error{Kind: rpc.KindState, Message: j.result.Error}
 	}
 	return o, nil
 }

@@ -174,6 +174,9 @@ func TestJobAttach(t *testing.T) {
 	if err := mine.Input(t.Context(), []byte("one"), false); err != nil {
 		t.Fatal(err)
 	}
+	if o, err := mine.Output(t.Context(), 0, 100, time.Minute); err != nil || string(o.Chunks[0].Data) != "one" {
+		t.Fatalf("%+v, %v", o, err)
+	}
 	for name, j := range map[string]*rpc.JobClient{"first": mine, "second": theirs} {
 		if o, err := j.Output(t.Context(), 1, 100, time.Minute); err != nil || o.Next != 3 || string(o.Chunks[0].Data) != "ne" {
 			t.Errorf("%s: %+v, %v", name, o, err)
@@ -227,7 +230,7 @@ func TestJobWindow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o, err := view.Output(t.Context(), window, 1, time.Minute); err != nil || o.Lost != 0 {
+	if o, err := view.Output(t.Context(), window-1, 1, time.Minute); err != nil || o.Lost != 0 {
 		t.Errorf("%+v, %v", o, err)
 	}
 	if _, err := j.Output(t.Context(), 4096, 1, time.Minute); err != nil {

@@ -108,7 +108,7 @@ func (m *jobs) create(r rpc.Request, o rpc.JobOptions) (*job, error) {
 	}
 	var err error
 	if !o.Durable {
-		j.log, err = journal.Create("", journal.Config{Head: 1, Tail: 2 * window})
+		j.log, err = journal.Create("", journal.Config{Head: window, Tail: 2 * window})
 		return j, err
 	}
 	j.dir = filepath.Join(m.dir, j.record.ID)
