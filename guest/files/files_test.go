@@ -386,13 +386,16 @@ func TestOddNames(t *testing.T) {
 
 func TestLargeDirectory(t *testing.T) {
 	c, root := connected(t)
-	const count = 5003
+	const count = 2003
+	if err := os.Mkdir(root+"/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for i := range count {
-		if err := os.Symlink(strings.Repeat("t", 4000), fmt.Sprintf("%s/%0250d", root, i)); err != nil {
+		if err := os.Symlink(strings.Repeat("t", 4000), fmt.Sprintf("%s/sub/%0250d", root, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	list, err := c.List(t.Context(), "/", count)
+	list, err := c.List(t.Context(), "/sub", count)
 	seen := map[string]bool{}
 	for _, e := range list {
 		seen[e.Name] = true
@@ -400,10 +403,10 @@ func TestLargeDirectory(t *testing.T) {
 	if err != nil || len(list) != count || len(seen) != count {
 		t.Errorf("%d entries, %d names, %v", len(list), len(seen), err)
 	}
-	if _, err := c.List(t.Context(), "/", count-1); !errors.Is(err, rpc.ErrTooMany) {
+	if _, err := c.List(t.Context(), "/sub", count-1); !errors.Is(err, rpc.ErrTooMany) {
 		t.Errorf("got %v", err)
 	}
-	d, err := c.OpenDir(t.Context(), "/")
+	d, err := c.OpenDir(t.Context(), "/sub")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,16 +414,8 @@ func TestLargeDirectory(t *testing.T) {
 		t.Errorf("a page has %d entries, %v", len(first), err)
 	}
 	_ = d.Close()
-	if err := c.Mkdir(t.Context(), "/sub", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for i := range count {
-		if err := c.Rename(t.Context(), fmt.Sprintf("/%0250d", i), fmt.Sprintf("/sub/%d", i)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if err := c.RemoveAll(t.Context(), "/sub"); err != nil || len(names(t, root)) != 0 {
-		t.Errorf("%v, %q", err, names(t, root))
+		t.Errorf("%v, %d files", err, len(names(t, root)))
 	}
 	if list, err := c.List(t.Context(), "/", 0); err != nil || len(list) != 0 {
 		t.Errorf("empty: %v, %v", list, err)
