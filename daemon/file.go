@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"time"
 )
 
 // writeFile replaces a file by rename, so that a reader and a crash see the old content or the new. Mode 0600.
@@ -17,12 +19,28 @@ func writeFile(path string, content []byte) error {
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = replace(f.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
 	}
 	return nil
+}
+
+const (
+	renameTries = 20
+	renamePause = 5 * time.Millisecond
+)
+
+// replace renames. Windows refuses that for the moment in which somebody reads the old file.
+func replace(from, to string) (err error) {
+	for range renameTries {
+		if err = os.Rename(from, to); err == nil || runtime.GOOS != "windows" {
+			return err
+		}
+		time.Sleep(renamePause)
+	}
+	return err
 }
 
 // temporary is how the names begin that writeFile uses on the way.

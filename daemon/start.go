@@ -106,7 +106,8 @@ func (s Store) spawn(name string, p paths) (*child, error) {
 	}
 	defer func() { _ = log.Close() }()
 	command := exec.Command(args[0], args[1:]...)
-	command.Stdout, command.Stderr, command.Dir = log, log, p.dir
+	command.Stdout, command.Stderr = log, log
+	command.Dir = s.Dir // not the VM's: Windows removes no working directory
 	detach(command)
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
