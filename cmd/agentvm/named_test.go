@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
+	"agentvm/egress"
+)
+
+func TestNearest(t *testing.T) {
+	names := []string{"dev", "build", "x"}
+	for name, want := range map[string]string{
+		"dve": "dev", "deb": "dev", "devv": "dev", "buidl": "build", "biuld": "build", "build2": "build",
+		"production": "", "y": "", "ab": "", "": "",
+	} {
+		if got := nearest(name, names); got != want {
+			t.Errorf("nearest(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"kitten", "sitting", 3}, {"dev", "dve", 2},
+	} {
+		if got := distance(test.a, test.b); got != test.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
+		}
+	}
+}
+
+func TestParsePlace(t *testing.T) {
+	for text, want := range map[string]place{
+		"dev:/etc/hosts": {"dev", "/etc/hosts"},
+		"dev:a:b":        {"dev", "a:b"},
+		"file":           {"", "file"},
+		"-":              {"", "-"},
+		"./dev:x":        {"", "./dev:x"},
+		"/a/b:c":         {"", "/a/b:c"},
+		`C:\file`:        {"", `C:\file`},
+		`dir\dev:x`:      {"", `dir\dev:x`},
+		":x":             {"", ":x"},
+	} {
+		if got := parsePlace(text); got != want {
+			t.Errorf("parsePlace(%q) = %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+// startConfig is what start makes of arguments for a VM that was started before with config, unless that is nil.
+func startConfig(t *testing.T, before *daemon.Config, args ...string) (daemon.Config, error) {
+	t.Helper()
+	var f startFlags
+	f.command = &cobra.Command{Use: "start"}
+	f.register()
+	if err := f.command.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	store := daemon.Store{Dir: t.TempDir()}
+	if before != nil {
+		writeVM(t, store, "dev", *before)
+	}
+	return f.config(store, "dev")
+}
+
+func TestStartConfig(t *testing.T) {
+	here, err := filepath.Abs("dir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PASSED", "on")
+	before := daemon.Config{
+		Image: "busybox", Memory: 1 << 28, Env: []string{"A=1"}, Mounts: []string{"/a:/b"}, MaxLifetime: daemon.Duration(time.Hour),
+		Network: daemon.Network{Policy: egress.Policy{Mode: egress.None}, HostPorts: []uint16{1}, Forwards: []string{"1:2"}, MTU: 1400},
+	}
+	changed := func(change func(*daemon.Config)) daemon.Config { c := before; change(&c); return c }
+	for _, test := range []struct {
+		name   string
+		before *daemon.Config
+		args   []string
+		want   daemon.Config
+	}{
+		{"new", nil, nil, daemon.Config{Memory: 512 << 20}},
+		{"new with flags", nil, []string{"--memory", "1G", "-e", "PASSED", "-e", "X=y", "-m", "dir:/src:ro", "--disk-size", "2G", "--label", "k=v", "--idle-timeout", "1m"},
+			daemon.Config{
+				Memory: 1 << 30, Env: []string{"PASSED=on", "X=y"}, Mounts: []string{here + ":/src:ro"}, DiskSize: 2 << 30,
+				Labels: map[string]string{"k": "v"}, IdleTimeout: daemon.Duration(time.Minute),
+			}},
+		{"no disk", nil, []string{"--disk-size", "0"}, daemon.Config{Memory: 512 << 20, DiskSize: -1}},
+		{"no network", nil, []string{"--no-network"}, daemon.Config{Memory: 512 << 20, Network: daemon.Network{Disabled: true}}},
+		{"as before", &before, nil, before},
+		{"the same image", &before, []string{"--image", "busybox"}, before},
+		{"one thing changed", &before, []string{"--memory", "1G"}, changed(func(c *daemon.Config) { c.Memory = 1 << 30 })},
+		{"limit taken back", &before, []string{"--max-lifetime", "0"}, changed(func(c *daemon.Config) { c.MaxLifetime = 0 })},
+		{"another policy", &before, []string{"--net", "open"}, changed(func(c *daemon.Config) {
+			c.Network.Policy, c.Network.HostPorts = egress.Policy{Mode: egress.Open}, nil
+		})},
+		{"another port", &before, []string{"-p", "3:4"}, changed(func(c *daemon.Config) { c.Network.Forwards = []string{"3:4"} })},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := startConfig(t, test.before, test.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.StoreDir = ""
+			if diff := cmp.Diff(asJSON(t, test.want), asJSON(t, got)); diff != "" {
+				t.Errorf("configuration (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStartKeepsTheImage(t *testing.T) {
+	if _, err := startConfig(t, &daemon.Config{Image: "busybox"}, "--image", "alpine"); err == nil {
+		t.Error("the image of a VM that has a disk was changed")
+	}
+	if _, err := startConfig(t, &daemon.Config{Image: "busybox", DiskSize: -1}, "--image", "alpine"); err != nil {
+		t.Error(err)
+	}
+}
+
+// asJSON is a configuration as it is kept.
+func asJSON(t *testing.T, config daemon.Config) string {
+	t.Helper()
+	text, err := json.MarshalIndent(config, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// writeVM makes a VM as an earlier start would have left it.
+func writeVM(t *testing.T, store daemon.Store, name string, config daemon.Config) {
+	t.Helper()
+	text := asJSON(t, config)
+	dir := filepath.Join(store.Dir, name)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,106 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+)
+
+// agentvm runs it without a terminal and returns what it prints.
+func agentvm(t *testing.T, args ...string) string {
+	t.Helper()
+	store, mirror, _ := testStore(t)
+	command := exec.Command("agentvm", args...)
+	command.Env = append(os.Environ(), "AGENTVM_STORE="+store, "AGENTVM_ALPINE_MIRROR="+mirror)
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("agentvm %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestTerminalsOfANamedVM is one VM and several terminals.
+func TestTerminalsOfANamedVM(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a machine")
+	}
+	const name = "terminals"
+	t.Cleanup(func() { agentvm(t, "rm", "-f", name) })
+	agentvm(t, "start", "-q", "--image", "busybox", "--memory", "128M", name)
+
+	t.Run("command", func(t *testing.T) {
+		s := onTerminal(t, "exec", "-n", name, `stty size; trap 'stty size' WINCH; echo ready; while ! read x; do :; done; echo "got $x"; exit 7`)
+		s.await("40 100\r\n")
+		s.await("ready")
+		if err := pty.Setsize(s.file, &pty.Winsize{Cols: 123, Rows: 45}); err != nil {
+			t.Fatal(err)
+		}
+		s.await("45 123")
+		s.enter("typed\r")
+		s.await("got typed")
+		s.wantExit(7)
+	})
+	t.Run("attach", func(t *testing.T) {
+		s := onTerminal(t, "attach", name)
+		s.await("# ")
+		s.enter("sleep 1000\r")
+		time.Sleep(300 * time.Millisecond)
+		s.enter("\x03echo still-$((1+1))\r")
+		s.await("still-2")
+		s.enter("exit 3\r")
+		s.wantExit(3)
+	})
+	t.Run("leaving leaves it running", func(t *testing.T) {
+		s := onTerminal(t, "attach", name)
+		s.await("# ")
+		s.enter("trap '' INT HUP; echo hanging; while :; do sleep 1; done\r")
+		s.await("\nhanging")
+		s.enter("\r~.")
+		s.wantExit(130)
+		if got := agentvm(t, "exec", "-n", name, "echo", "lives"); got != "lives" {
+			t.Errorf("the VM says %q", got)
+		}
+	})
+	t.Run("job", func(t *testing.T) {
+		id := agentvm(t, "exec", "-dt", "-n", name, "echo begun; read x; stty size; sleep 1000")
+		s := onTerminal(t, "job", "attach", name, id)
+		s.await("begun")
+		s.enter("\r")
+		s.await("40 100")
+		s.enter("\r~.")
+		s.wantExit(130)
+		if got := agentvm(t, "job", "ls", name); !strings.Contains(got, id+"  running") {
+			t.Errorf("after leaving: %s", got)
+		}
+		s = onTerminal(t, "job", "attach", name, id)
+		s.await("begun")
+		s.enter("\x03")
+		s.wantExit(130)
+		if got := agentvm(t, "job", "ls", name); !strings.Contains(got, id+"  ended") {
+			t.Errorf("after Ctrl-C: %s", got)
+		}
+	})
+	t.Run("signals without a terminal", func(t *testing.T) {
+		s := onTerminal(t, "exec", "-t=false", "-n", name, "trap 'exit 8' USR1; echo ready; while :; do sleep 0.05; done")
+		s.await("ready")
+		if err := s.process.Process.Signal(syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		s.wantExit(8)
+	})
+	t.Run("second interrupt", func(t *testing.T) {
+		s := onTerminal(t, "exec", "-n", name, "trap '' INT; stty -isig; echo ready; while :; do sleep 1; done")
+		s.await("ready")
+		s.enter("\x03")
+		time.Sleep(200 * time.Millisecond)
+		s.enter("\x03")
+		s.wantExit(130)
+	})
+}
