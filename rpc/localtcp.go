@@ -41,7 +41,12 @@ type Conn struct {
 	failed  error // why nothing can be written
 	open    int   // directions
 	stop    func() bool
+	giveUp  context.CancelFunc // of sending
+	linger  time.Duration
 }
+
+// lingerTime is how long what was written before Close may take to arrive.
+const lingerTime = 10 * time.Second
 
 var (
 	_ net.Conn = (*Conn)(nil)
@@ -53,11 +58,20 @@ var (
 func (c *conn) dial(address string, ask func(toClient wire.Sink) (wire.Sink, func(), error)) (*Conn, error) {
 	in, arriving := net.Pipe()
 	out, leaving := net.Pipe()
-	s := &Conn{address: address, in: in, out: out, open: 2}
+	s := &Conn{address: address, in: in, out: out, open: 2, linger: lingerTime}
+	ctx, giveUp := context.WithCancel(c.ctx)
+	s.giveUp = giveUp
 	s.stop = context.AfterFunc(c.ctx, func() { s.setBroken(ErrClosed); _, _ = arriving.Close(), leaving.Close() })
 	toClient := wire.Sink_ServerToClient(&inlet{
 		take:   func(b []byte) error { _, err := arriving.Write(b); return brokenPipe(err) },
-		finish: func(why error) error { s.setBroken(why); s.ended(); return arriving.Close() },
+		finish: func(why error) error {
+			if c.ctx.Err() != nil {
+				why = ErrClosed
+			}
+			s.setBroken(why)
+			s.ended()
+			return arriving.Close()
+		},
 	})
 	toServer, release, err := ask(toClient)
 	defer release()
@@ -65,7 +79,7 @@ func (c *conn) dial(address string, ask func(toClient wire.Sink) (wire.Sink, fun
 		err = errors.New("the peer has not answered with a stream")
 	}
 	if err == nil {
-		o := newOutlet(c.ctx, toServer.AddRef(), streamChunk)
+		o := newOutlet(ctx, toServer.AddRef(), streamChunk)
 		if !c.spawn(func() { s.pump(leaving, o) }) {
 			o.release()
 			err = ErrClosed
@@ -73,6 +87,7 @@ func (c *conn) dial(address string, ask func(toClient wire.Sink) (wire.Sink, fun
 	}
 	if err != nil {
 		s.stop()
+		giveUp()
 		return nil, errors.Join(err, in.Close(), leaving.Close())
 	}
 	return s, nil
@@ -89,6 +104,7 @@ func brokenPipe(err error) error {
 // pump sends what is written until CloseWrite, Close or an error.
 func (s *Conn) pump(leaving net.Conn, o *outlet) {
 	defer s.ended()
+	defer s.giveUp()
 	defer o.release()
 	_, err := io.CopyBuffer(o, struct{ io.Reader }{leaving}, make([]byte, streamChunk))
 	if err == nil {
@@ -158,8 +174,16 @@ func (s *Conn) fault(what string, err error) error {
 // CloseWrite ends the direction of Write once everything has been sent. It does not wait for that.
 func (s *Conn) CloseWrite() error { return s.out.Close() }
 
-// Close ends both directions. What was written is still sent; a peer that sends more is told that nobody reads.
-func (s *Conn) Close() error { return errors.Join(s.out.Close(), s.in.Close()) }
+// Close ends both directions. What was written is still sent, for 10 s, after which the other end sees a reset; a peer that
+// sends more is told that nobody reads.
+func (s *Conn) Close() error {
+	s.mu.Lock()
+	if s.open > 0 {
+		time.AfterFunc(s.linger, s.giveUp)
+	}
+	s.mu.Unlock()
+	return errors.Join(s.out.Close(), s.in.Close())
+}
 
 // LocalAddr tells only that the address is none of the host's.
 func (s *Conn) LocalAddr() net.Addr { return streamAddr("agentvm") }

@@ -85,15 +85,20 @@ type inlet struct {
 	take func([]byte) error
 	// finish gets nil at the end, else why there is none. Its error is the answer to `end`.
 	finish func(error) error
+	// cancel, when not nil, ends a take under way whose sender does not wait for it any more.
+	cancel func()
 	mu     sync.Mutex
 	closed bool
 }
 
 // Send is answered when take has returned.
-func (in *inlet) Send(_ context.Context, call wire.Sink_send) error {
+func (in *inlet) Send(ctx context.Context, call wire.Sink_send) error {
 	data, err := call.Args().Data()
 	if err != nil {
 		return err
+	}
+	if in.cancel != nil {
+		defer context.AfterFunc(ctx, in.cancel)()
 	}
 	return perform(call.AllocResults, func() error {
 		if len(data) > maxChunk {

@@ -37,7 +37,7 @@ type relay struct {
 // serveStream takes over s and the reference to toPeer.
 func (c *conn) serveStream(s Stream, toPeer wire.Sink) (wire.Sink, error) {
 	r := &relay{s: s, open: 2}
-	in := &inlet{take: r.write, finish: r.ended}
+	in := &inlet{take: r.write, finish: r.ended, cancel: r.reset}
 	out := newOutlet(c.ctx, toPeer, streamChunk)
 	r.stop = context.AfterFunc(c.ctx, func() { reset(s) }) // nothing else ends a Write that blocks
 	if !c.spawn(func() { r.pump(out) }) {

@@ -180,6 +180,34 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
+// TestCloseDoesNotWaitForEver: a server that does not read keeps neither end.
+func TestCloseDoesNotWaitForEver(t *testing.T) {
+	closed, ended := make(chan struct{}), make(chan error, 1)
+	l := &linked{addresses: map[uint16]string{1: server(t, func(c *net.TCPConn) {
+		<-closed
+		_, err := io.Copy(io.Discard, c)
+		ended <- err
+	})}}
+	c := dialLinked(t, l, StartParams{})
+	conn, err := c.OpenLocalTCP(t.Context(), "", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+	_, _ = conn.Write(make([]byte, 64<<20))
+	conn.linger = time.Millisecond
+	_ = conn.Close()
+	for given := false; !given; time.Sleep(time.Millisecond) {
+		conn.mu.Lock()
+		given = conn.failed != nil
+		conn.mu.Unlock()
+	}
+	close(closed)
+	if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the server read %v", err)
+	}
+}
+
 // TestConnectionsEnd: a client that goes takes its connections along, on both sides.
 func TestConnectionsEnd(t *testing.T) {
 	ended := make(chan error, 1)
