@@ -22,6 +22,8 @@ type fakeVM struct {
 	done chan struct{}
 	once sync.Once
 
+	writing sync.WaitGroup // like a VM's, its end waits for what is being written
+
 	mu    sync.Mutex
 	cause error
 	how   string // "stop" or "close"
@@ -50,9 +52,14 @@ func (v *fakeVM) Stop(ctx context.Context) error {
 		<-ctx.Done()
 	}
 	v.end("stop", nil)
+	v.writing.Wait()
 	return ctx.Err()
 }
-func (v *fakeVM) Close() error          { v.end("close", nil); return nil }
+func (v *fakeVM) Close() error {
+	v.end("close", nil)
+	v.writing.Wait()
+	return nil
+}
 func (v *fakeVM) Done() <-chan struct{} { return v.done }
 func (v *fakeVM) Wait(ctx context.Context) error {
 	<-v.done
@@ -115,7 +122,9 @@ func (p *fakeProcess) run() {
 		_, p.err = io.Copy(p.c.Stdout, p.c.Stdin)
 	case "flood": // so many bytes
 		n, _ := strconv.Atoi(arg)
-		for i := 0; i < n && p.ctx.Err() == nil; i += 1024 {
+		p.vm.writing.Add(1)
+		defer p.vm.writing.Done()
+		for i := 0; i < n && p.ctx.Err() == nil && p.vm.ended() == ""; i += 1024 {
 			_, p.err = p.c.Stdout.Write([]byte(strings.Repeat(fmt.Sprintf("%15d\n", i), 64)))
 		}
 	case "size":

@@ -124,7 +124,11 @@ func (j *job) reserve(n uint64) {
 		}
 		wait := j.moved
 		j.mu.Unlock()
-		<-wait
+		select {
+		case <-wait:
+		case <-j.manager.ending: // the VM's end waits for its writers
+			j.abandon()
+		}
 	}
 }
 

@@ -242,6 +242,20 @@ func TestJobWindow(t *testing.T) {
 	}
 }
 
+// TestStopWhileJobWaits stops a VM whose program waits for a client that does not read.
+func TestStopWhileJobWaits(t *testing.T) {
+	d := startInside(t, Config{}, timing{}, nil)
+	c := d.connect(t)
+	j := start(t, c, rpc.JobOptions{}, "flood", "100000000")
+	await(t, "the window to fill", func() bool { i, _ := j.Info(t.Context()); return i.OutputBytes >= window })
+	if err := c.Stop(t.Context(), time.Second); err != nil {
+		t.Error(err)
+	}
+	if err := d.wait(t); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestInputWaits shows that a program which does not read stops its writer, and not what else there is.
 func TestInputWaits(t *testing.T) {
 	c := startInside(t, Config{}, timing{}, nil).connect(t)

@@ -36,6 +36,8 @@ type jobs struct {
 	now    func() time.Time
 
 	running sync.WaitGroup // goroutines of jobs
+	ending  chan struct{}  // closed when the VM is about to end: no job waits for its client any more
+	endOnce sync.Once
 
 	mu     sync.Mutex
 	byID   map[string]*job
@@ -45,7 +47,7 @@ type jobs struct {
 }
 
 func newJobs(dir string, logger *slog.Logger, now func() time.Time) *jobs {
-	return &jobs{dir: dir, logger: logger, now: now, byID: make(map[string]*job), idle: now()}
+	return &jobs{dir: dir, logger: logger, now: now, byID: make(map[string]*job), idle: now(), ending: make(chan struct{})}
 }
 
 // start runs a program in v.
@@ -259,11 +261,12 @@ func (m *jobs) wait() {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	for _, j := range m.all() {
-		j.abandon()
-	}
+	m.hurry()
 	m.running.Wait()
 }
+
+// hurry is called when the VM is to end.
+func (m *jobs) hurry() { m.endOnce.Do(func() { close(m.ending) }) }
 
 // close frees what is open, after wait.
 func (m *jobs) close() {

@@ -243,6 +243,7 @@ func (d *daemon) order(why string, grace time.Duration) {
 		d.stopping, d.grace = true, grace
 		d.mu.Unlock()
 		close(d.stop)
+		d.jobs.hurry()
 	})
 	if grace <= 0 {
 		d.harden()
