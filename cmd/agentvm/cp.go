@@ -36,7 +36,7 @@ func (c *cli) cpCommand() *cobra.Command {
 	var quiet bool
 	command := &cobra.Command{
 		Use: "cp [flags] NAME:PATH LOCAL | LOCAL NAME:PATH", Short: "Copy files into and out of a VM", Long: cpLong, Example: cpExample,
-		Args: cobra.ExactArgs(2), ValidArgsFunction: completePlaces,
+		Args: counted(2, 2), ValidArgsFunction: completePlaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

@@ -26,7 +26,7 @@ func (c *cli) inspectCommand() *cobra.Command {
 		Use: "inspect NAME...", Short: "Print everything about VMs as JSON",
 		Long:    "Prints one JSON array: how each VM is, as ps --json has it, and what it was started with.",
 		Example: "  agentvm inspect dev | jq '.[0].config.mounts'",
-		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: completeNames(0),
+		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := vms()
 			if err != nil {

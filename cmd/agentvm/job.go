@@ -64,7 +64,7 @@ func jobOf(i rpc.JobInfo) jobInfo {
 func (c *cli) jobListCommand() *cobra.Command {
 	var asJSON bool
 	command := &cobra.Command{
-		Use: "ls [flags] NAME", Aliases: []string{"list"}, Short: "List the commands of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Use: "ls [flags] NAME", Aliases: []string{"list"}, Short: "List the commands of a VM", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 		Long: "Lists the commands that run in a VM, and those of exec -d that have ended.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := connect(cmd.Context(), args[0])
@@ -139,7 +139,7 @@ func (c *cli) jobLogsCommand() *cobra.Command {
 	var follow bool
 	var from uint64
 	command := &cobra.Command{
-		Use: "logs [flags] NAME ID", Short: "Print what a job has written", Args: cobra.ExactArgs(2), ValidArgsFunction: completeJobs(1),
+		Use: "logs [flags] NAME ID", Short: "Print what a job has written", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
 		Long: `Prints both of a job's streams, each to the one of the same kind here. Of long output the beginning and the end are
 kept; what is missing is said on standard error.`,
 		Example: "  agentvm job logs dev 1a2b3c4d\n  agentvm job logs -f dev 1a2b3c4d",
@@ -210,7 +210,7 @@ func (c *cli) jobAttachCommand() *cobra.Command {
 	var from uint64
 	var input bool
 	command := &cobra.Command{
-		Use: "attach [flags] NAME ID", Short: "Follow a job and type into it", Args: cobra.ExactArgs(2), ValidArgsFunction: completeJobs(1),
+		Use: "attach [flags] NAME ID", Short: "Follow a job and type into it", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
 		Long: `Prints a job's output from its beginning, or from --from, until it ends, passes signals and, when it was started with
 -i or -t, standard input on, and exits with its code. It is left, and lives on, by a second Ctrl-C within three seconds, or by ~. at the start of a line when it
 has a terminal.`,
@@ -255,7 +255,7 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 
 func (c *cli) jobWaitCommand() *cobra.Command {
 	command := &cobra.Command{
-		Use: "wait NAME ID", Short: "Wait for a job and exit with its code", Args: cobra.ExactArgs(2), ValidArgsFunction: completeJobs(1),
+		Use: "wait NAME ID", Short: "Wait for a job and exit with its code", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
 		Long: "Waits until a job has ended and exits with its exit code, 124 when its time was over, 125 when nobody knows.",
 	}
 	return runs(command, func(ctx context.Context, args []string) error {
@@ -280,7 +280,7 @@ func (c *cli) jobWaitCommand() *cobra.Command {
 func (c *cli) jobKillCommand() *cobra.Command {
 	var number int
 	command := &cobra.Command{
-		Use: "kill [flags] NAME ID...", Short: "End jobs", Args: cobra.MinimumNArgs(2), ValidArgsFunction: completeJobs(0),
+		Use: "kill [flags] NAME ID...", Short: "End jobs", Args: counted(2, 0), ValidArgsFunction: completeJobs(0),
 		Long: "Kills jobs and everything they have started, or sends a signal to each one's process group.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if number < 0 || number > 64 {
@@ -302,7 +302,7 @@ func (c *cli) jobKillCommand() *cobra.Command {
 
 func (c *cli) jobRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME ID...", Short: "Forget jobs that have ended, and their output", Args: cobra.MinimumNArgs(2), ValidArgsFunction: completeJobs(0),
+		Use: "rm NAME ID...", Short: "Forget jobs that have ended, and their output", Args: counted(2, 0), ValidArgsFunction: completeJobs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args[1:], func(id string) error {
 				return withJob(cmd.Context(), args[0], id, func(j *rpc.JobClient) error { return j.Remove(cmd.Context()) })

@@ -19,7 +19,7 @@ func (c *cli) logsCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "logs [flags] NAME", Short: "Print the log of a VM", Long: logsLong,
 		Example: "  agentvm logs -f dev\n  agentvm logs --console dev",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Args:    counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case console && follow:

@@ -145,3 +145,13 @@ func each(list []string, do func(name string) error) error {
 	}
 	return errors.Join(errs...)
 }
+
+// counted wants least to most arguments, 0 being any number, and shows the usage when there are others.
+func counted(least, most int) cobra.PositionalArgs {
+	return func(command *cobra.Command, args []string) error {
+		if n := len(args); n < least || most > 0 && n > most {
+			return fmt.Errorf("%s: %d arguments; want %s (see %s --help)", command.Name(), n, command.UseLine(), command.CommandPath())
+		}
+		return nil
+	}
+}

@@ -16,7 +16,8 @@ const rootExample = `  agentvm                                    an interactive
   agentvm exec "ls -la"                      one command
   agentvm exec -m .:/src:ro "ls /src"        with a directory of this computer
   agentvm exec --allow pypi.org "..."        reaching nothing else
-  agentvm start dev && agentvm exec -n dev "ls"    a VM that lives on
+  agentvm start dev                          a VM that lives on
+  agentvm exec -n dev "ls -la"               one command in it
   agentvm doctor                             what works here`
 
 func (c *cli) rootCommand() *cobra.Command {

@@ -48,7 +48,7 @@ func (c *cli) attachCommand() *cobra.Command {
 	var user string
 	command := &cobra.Command{
 		Use: "attach [flags] NAME", Short: "Open an interactive shell in a VM that runs", Long: attachLong,
-		Example: "  agentvm start dev && agentvm attach dev", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Example: "  agentvm start dev && agentvm attach dev", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 	}
 	command.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the shell, or pass KEY on from here (may be repeated)")
 	command.Flags().StringVarP(&user, "user", "u", "", "user in the machine (default root)")

@@ -45,7 +45,7 @@ func (c *cli) startCommand() *cobra.Command {
 	var f startFlags
 	command := &cobra.Command{
 		Use: "start [flags] NAME", Short: "Boot a VM that lives on", Long: startLong, Example: startExample,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(_ *cobra.Command, args []string) error { return c.startVM(&f, args[0]) },
 	}
 	f.command = command

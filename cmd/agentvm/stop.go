@@ -21,7 +21,7 @@ func (c *cli) stopCommand() *cobra.Command {
 		Long: `Ends the programs of VMs, has them write what they keep, and ends them. Returns when they have gone. Stopping what does
 not run is no error.`,
 		Example: "  agentvm stop dev\n  agentvm stop --time 0 $(agentvm ps -q)",
-		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: completeNames(0),
+		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error {
 				running, err := stopVM(cmd.Context(), name, grace)
@@ -58,7 +58,7 @@ func (c *cli) restartCommand() *cobra.Command {
 		Use: "restart [flags] NAME...", Short: "Stop VMs and start them again",
 		Long:    "Starts VMs as they were last started, after stopping those that run.",
 		Example: "  agentvm restart dev",
-		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: completeNames(0),
+		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error { return c.restartVM(cmd.Context(), name, grace) })
 		},
@@ -88,7 +88,7 @@ func (c *cli) removeCommand() *cobra.Command {
 		Use: "rm [flags] NAME...", Short: "Remove VMs with their files",
 		Long:    "Deletes VMs that do not run, with their disks, logs and the output of their jobs.",
 		Example: "  agentvm rm -f dev",
-		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: completeNames(0),
+		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error { return removeVM(cmd.Context(), name, force) })
 		},
