@@ -45,7 +45,7 @@ disk: ## the empty file system of named machines (needs e2fsprogs, zstd)
 
 bench: ## the figures of docs/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench
-	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached)' ./netstack ./nat ./dns
+	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./dns ./journal
 
 fuzz: ## every fuzz target for FUZZTIME each
 	FUZZTIME=$${FUZZTIME:-1m} .ci/run fuzz

@@ -74,6 +74,7 @@ var parts = []struct {
 	{"boot", measureBoot},
 	{"commands", measureCommands},
 	{"network", measureNetwork},
+	{"daemon", measureDaemon},
 	{"idle", measureIdle},
 }
 
