@@ -78,7 +78,7 @@ func TestKilledWhileDiskGrows(t *testing.T) {
 			for mounted := false; !mounted && ctx.Err() == nil; mounted, _ = unfinished(path) {
 				time.Sleep(time.Millisecond)
 			}
-			time.Sleep(time.Duration(rand.IntN(80)) * time.Millisecond) // growing takes about that long
+			time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond) // with luck it grows at that time
 			kill()
 		}()
 		if v, err := vm.Start(ctx, c); err == nil {
