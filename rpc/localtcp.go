@@ -63,7 +63,7 @@ func (c *conn) dial(address string, ask func(toClient wire.Sink) (wire.Sink, fun
 	s.giveUp = giveUp
 	s.stop = context.AfterFunc(c.ctx, func() { s.setBroken(ErrClosed); _, _ = arriving.Close(), leaving.Close() })
 	toClient := wire.Sink_ServerToClient(&inlet{
-		take:   func(b []byte) error { _, err := arriving.Write(b); return brokenPipe(err) },
+		take: func(b []byte) error { _, err := arriving.Write(b); return brokenPipe(err) },
 		finish: func(why error) error {
 			if c.ctx.Err() != nil {
 				why = ErrClosed
