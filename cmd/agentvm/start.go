@@ -165,11 +165,8 @@ func absoluteMounts(texts []string) (list []string, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("--mount %s: %w", text, err)
 		}
-		text = path + ":" + spec.GuestPath
-		if spec.ReadOnly {
-			text += ":ro"
-		}
-		list = append(list, text)
+		spec.HostPath = path
+		list = append(list, spec.String())
 	}
 	return list, nil
 }

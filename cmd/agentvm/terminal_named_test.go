@@ -36,9 +36,8 @@ func TestTerminalsOfANamedVM(t *testing.T) {
 	agentvm(t, "start", "-q", "--image", "busybox", "--memory", "128M", name)
 
 	t.Run("command", func(t *testing.T) {
-		s := onTerminal(t, "exec", "-n", name, `stty size; trap 'stty size' WINCH; echo ready; while ! read x; do :; done; echo "got $x"; exit 7`)
+		s := onTerminal(t, "exec", "-n", name, `stty size; until stty size | grep '45 123'; do sleep 0.1; done; read x; echo "got $x"; exit 7`)
 		s.await("40 100\r\n")
-		s.await("ready")
 		if err := pty.Setsize(s.file, &pty.Winsize{Cols: 123, Rows: 45}); err != nil {
 			t.Fatal(err)
 		}
