@@ -87,7 +87,7 @@ func (c *session) stat(f *fid) (attr, error) {
 	}
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
+	path, err := c.path(f.node)
 	if err == nil {
 		return c.server.lstat(path)
 	}
@@ -215,7 +215,7 @@ func (c *session) setattr(q *request) error {
 	open, _ := f.opened() // before tree.names, which Tlopen takes while it holds the fid
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
+	path, err := c.path(f.node)
 	if open == nil && err != nil {
 		open = c.tree.opened(f.node, false)
 	}
@@ -332,7 +332,7 @@ func (c *session) readlink(q *request) error {
 	}
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
+	path, err := c.path(f.node)
 	if err != nil {
 		return err
 	}

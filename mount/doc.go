@@ -7,6 +7,9 @@
 // the directory even while somebody swaps a directory for a link. Files other than regular files and directories
 // are visible but cannot be opened, so that a FIFO or device never blocks the host.
 //
+// Masks hide names below the directory. They are looked at wherever a name of a message becomes a path, and a name above a
+// mask cannot come to mean another directory. docs/mounts.md says what they do not hide.
+//
 // A Server is safe for concurrent use. Each connection is a session of its own with its fids; requests of one
 // session run concurrently, at most 16 at a time, and are answered in the order in which they finish.
 // Changes that host programs make are seen at once by the guest if its cache mode allows.

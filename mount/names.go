@@ -13,7 +13,7 @@ const unlinkDir = 0x200 // AT_REMOVEDIR
 func (c *session) made(q *request, dir *node, name string, call func(path string) error) error {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := dir.childPath(name)
+	path, err := c.makePath(dir, name)
 	if err != nil {
 		return err
 	}
@@ -64,6 +64,9 @@ func (c *session) symlink(q *request) error {
 		return errInvalid
 	}
 	return c.made(q, dir, name, func(path string) error {
+		if err := c.server.masks.refusesLink(path); err != nil {
+			return err
+		}
 		return c.server.root.Symlink(target, path)
 	})
 }
@@ -109,12 +112,15 @@ func (c *session) link(q *request) error {
 	}
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	oldPath, err := f.node.path()
+	oldPath, err := c.path(f.node)
 	if err != nil {
 		return err
 	}
-	newPath, err := dir.childPath(name)
+	newPath, err := c.childPath(dir, name)
 	if err != nil {
+		return err
+	}
+	if err := c.server.masks.mayLink(oldPath, newPath); err != nil {
 		return err
 	}
 	return c.server.root.Link(oldPath, newPath)
@@ -167,12 +173,15 @@ func (c *session) renameat(q *request) error {
 
 // move renames on the host and then in the tree. The caller holds tree.names for writing.
 func (c *session) move(oldDir *node, oldName string, newDir *node, newName string) error {
-	oldPath, err := oldDir.childPath(oldName)
+	oldPath, err := c.childPath(oldDir, oldName)
 	if err != nil {
 		return err
 	}
-	newPath, err := newDir.childPath(newName)
+	newPath, err := c.childPath(newDir, newName)
 	if err != nil {
+		return err
+	}
+	if err := c.server.masks.mayMove(oldPath, newPath); err != nil {
 		return err
 	}
 	moved := c.tree.lookup(oldDir, oldName)
@@ -263,7 +272,7 @@ func (c *session) remove(q *request) error {
 // unlink removes a name, and marks its node as gone so that its fids keep to their open files. The caller holds tree.names
 // for writing.
 func (c *session) unlink(dir *node, name string, check func(attr) error) error {
-	path, err := dir.childPath(name)
+	path, err := c.seePath(dir, name)
 	if err != nil {
 		return err
 	}

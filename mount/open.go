@@ -113,7 +113,7 @@ func (c *session) lopen(q *request) error {
 func (c *session) openNode(f *fid, flags uint32) (attr, error) {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
+	path, err := c.path(f.node)
 	if err != nil {
 		return attr{}, err
 	}
@@ -204,7 +204,7 @@ func (c *session) lcreate(q *request) error {
 func (c *session) createIn(dir *node, name string, flags, mode uint32) (*fid, attr, error) {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := dir.childPath(name)
+	path, err := c.makePath(dir, name)
 	if err != nil {
 		return nil, attr{}, err
 	}

@@ -113,11 +113,11 @@ func (c *session) entry(dir *node, name string) (attr, error) {
 	var err error
 	switch {
 	case name == ".." && dir.parent != nil:
-		path, err = dir.parent.path()
+		path, err = c.path(dir.parent)
 	case name == "." || name == "..":
-		path, err = dir.path()
+		path, err = c.path(dir)
 	default:
-		path, err = dir.childPath(name)
+		path, err = c.seePath(dir, name)
 	}
 	if err != nil {
 		return attr{}, err

@@ -26,6 +26,8 @@ type Config struct {
 	Dir string
 	// ReadOnly refuses every request that would change something, with EROFS.
 	ReadOnly bool
+	// Masks are paths below Dir that the guest does not see, as in Spec. Default: none.
+	Masks []string
 	// UID and GID own, in the guest, what the host process's user owns on the host. Default: root.
 	UID, GID uint32
 	// MaxFids limits the fids of a session (ENFILE beyond it). Default: DefaultMaxFids.
@@ -41,6 +43,7 @@ type Server struct {
 	config  Config
 	log     *slog.Logger
 	root    *os.Root
+	masks   *masks
 	dir     *os.File // the root again, for calls that want a descriptor
 	rootDev uint64
 	escapes error // what os.Root says of a path that would leave it
@@ -59,11 +62,15 @@ func NewServer(config Config) (*Server, error) {
 	if err := checkDir(config.Dir); err != nil {
 		return nil, err
 	}
+	hidden, err := newMasks(config.Dir, config.Masks)
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
+	}
 	root, err := os.OpenRoot(config.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
 	}
-	s := &Server{config: withDefaults(config), root: root, sessions: make(map[*session]struct{})}
+	s := &Server{config: withDefaults(config), root: root, masks: hidden, sessions: make(map[*session]struct{})}
 	s.log = s.config.Logger
 	if s.dir, err = root.Open("."); err != nil {
 		root.Close()

@@ -26,6 +26,9 @@ type Spec struct {
 	GuestPath string
 	// ReadOnly is true when the specification ended in ":ro".
 	ReadOnly bool
+	// Masks are paths below HostPath that the guest does not see, slash-separated, clean and without "..". Each hides a
+	// file, or a directory with all below it, whether it exists or not.
+	Masks []string
 }
 
 // String returns the specification in the form that Parse reads.
@@ -34,16 +37,27 @@ func (s Spec) String() string {
 	if s.ReadOnly {
 		text += ":ro"
 	}
+	for _, mask := range s.Masks {
+		text += maskOption + maskEscape.Replace(mask)
+	}
 	return text
 }
 
-// Parse reads host[:guest][:ro]. The guest path is DefaultGuestPath when it is left out. A Windows drive letter
+// maskOption begins a mask in a specification. A colon in a mask is written %3A, a percent sign %25.
+const maskOption = ":mask="
+
+var (
+	maskEscape   = strings.NewReplacer("%", "%25", ":", "%3A")
+	maskUnescape = strings.NewReplacer("%25", "%", "%3A", ":", "%3a", ":")
+)
+
+// Parse reads host[:guest][:ro][:mask=PATH]..., the masks last. The guest path is DefaultGuestPath when it is left out. A Windows drive letter
 // belongs to the host path (`C:\x:/y:ro`); with a forward slash (`C:/x`) only when running on Windows. Parse does not
 // look at the file system: NewServer says whether the directory exists.
 func Parse(spec string) (Spec, error) {
 	s, err := parse(spec, runtime.GOOS == "windows")
 	if err != nil {
-		return Spec{}, fmt.Errorf("mount %q: %w (want host[:guest][:ro])", spec, err)
+		return Spec{}, fmt.Errorf("mount %q: %w (want host[:guest][:ro][:mask=PATH])", spec, err)
 	}
 	return s, nil
 }
@@ -57,6 +71,11 @@ func parse(spec string, windows bool) (Spec, error) {
 		return Spec{}, errors.New("a path contains a NUL byte")
 	}
 	s := Spec{HostPath: filepath.Clean(host), GuestPath: DefaultGuestPath}
+	rest, masks, err := cutMasks(rest)
+	if err != nil {
+		return Spec{}, err
+	}
+	s.Masks = masks
 	guest, readOnly, err := cutOption(rest)
 	if err != nil {
 		return Spec{}, err
@@ -84,6 +103,22 @@ func hasDrive(spec string, windows bool) bool {
 	}
 	letter := spec[0] | 0x20
 	return letter >= 'a' && letter <= 'z' && (spec[2] == '\\' || windows && spec[2] == '/')
+}
+
+// cutMasks takes the masks off the end.
+func cutMasks(parts []string) (rest, masks []string, err error) {
+	first := len(parts)
+	for first > 0 && strings.HasPrefix(parts[first-1], maskOption[1:]) {
+		first--
+	}
+	for _, part := range parts[first:] {
+		mask, err := CleanMask(maskUnescape.Replace(part[len(maskOption)-1:]))
+		if err != nil {
+			return nil, nil, err
+		}
+		masks = append(masks, mask)
+	}
+	return parts[:first], masks, nil
 }
 
 // cutOption reads what follows the host path: nothing, guest, ro, or guest and ro.

@@ -15,6 +15,9 @@ func TestParse(t *testing.T) {
 	}{
 		{"host only", "/src", false, Spec{HostPath: "/src", GuestPath: "/mnt/host"}},
 		{"host read-only", "/src:ro", false, Spec{HostPath: "/src", GuestPath: "/mnt/host", ReadOnly: true}},
+		{"masks", "/src:/work:ro:mask=.env:mask=.git//hooks/", false,
+			Spec{HostPath: "/src", GuestPath: "/work", ReadOnly: true, Masks: []string{".env", ".git/hooks"}}},
+		{"mask alone", "/src:mask=a%3Ab%25", false, Spec{HostPath: "/src", GuestPath: "/mnt/host", Masks: []string{"a:b%"}}},
 		{"relative host", ".", false, Spec{HostPath: ".", GuestPath: "/mnt/host"}},
 		{"host cleaned", "./a//b/../c/", false, Spec{HostPath: "a/c", GuestPath: "/mnt/host"}},
 		{"host and guest", "/src:/work", false, Spec{HostPath: "/src", GuestPath: "/work"}},
@@ -60,6 +63,11 @@ func TestParseErrors(t *testing.T) {
 		{"guest dev", "/src:/dev/x:ro", "guest's /dev"},
 		{"bad option", "/src:/work:rx", `unknown option "rx"`},
 		{"too many parts", "/src:/a:/b:ro", `unknown option "/b"`},
+		{"mask climbs", "/src:mask=a/../../b", "contains .."},
+		{"mask of everything", "/src:mask=./", "whole mount"},
+		{"absolute mask", "/src:mask=/etc", "absolute"},
+		{"empty mask", "/src:/work:mask=", "mask is empty"},
+		{"mask before option", "/src:/work:mask=a:ro", `unknown option "mask=a"`},
 		{"NUL", "/src\x00:/a", "NUL"},
 		{"long guest", "/src:/" + strings.Repeat("a", 5000), "longer than"},
 	} {
@@ -75,6 +83,7 @@ func TestParseErrors(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(`C:\x:/y:ro`, true)
 	f.Add("/src:/a/../b", false)
+	f.Add("/src:/a:ro:mask=.env:mask=a%3A/b", false)
 	f.Fuzz(func(t *testing.T, spec string, windows bool) {
 		got, err := parse(spec, windows)
 		if err != nil {
@@ -82,6 +91,11 @@ func FuzzParse(f *testing.F) {
 		}
 		if got.HostPath == "" || len(got.GuestPath) < 2 || got.GuestPath[0] != '/' {
 			t.Errorf("parse(%q) = %+v", spec, got)
+		}
+		for _, mask := range got.Masks {
+			if again, err := CleanMask(mask); err != nil || again != mask {
+				t.Errorf("parse(%q) = %+v: %v", spec, got, err)
+			}
 		}
 		for element := range strings.SplitSeq(got.GuestPath, "/") {
 			if element == ".." || element == "." {

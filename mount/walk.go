@@ -106,7 +106,7 @@ func (c *session) step(dir *node, name string) (*node, qid, error) {
 	if !dir.dir.Load() {
 		return nil, qid{}, errNotDir
 	}
-	path, err := dir.childPath(name)
+	path, err := c.seePath(dir, name)
 	if err != nil {
 		return nil, qid{}, err
 	}

@@ -30,7 +30,7 @@ const shareSize = 512 << 10
 func openShares(specs []mount.Spec, log *slog.Logger) (shares, error) {
 	var list shares
 	for i, spec := range specs {
-		server, err := mount.NewServer(mount.Config{Dir: spec.HostPath, ReadOnly: spec.ReadOnly, Logger: log})
+		server, err := mount.NewServer(mount.Config{Dir: spec.HostPath, ReadOnly: spec.ReadOnly, Masks: spec.Masks, Logger: log})
 		if err != nil {
 			return nil, errors.Join(err, list.close())
 		}
