@@ -106,7 +106,7 @@ func TestLargeFileThereAndBack(t *testing.T) {
 		t.Fatalf("CopyIn = %+v, %v", copied, err)
 	}
 	in := time.Since(began)
-	wantOutput(t, v, "wc -c </root/big; head -c 1000000 /root/big | sha256sum", "67108864\n"+sum(data[:1000000])+"  -\n")
+	wantOutput(t, v, "stat -c %s /root/big; head -c 1000000 /root/big | sha256sum", "67108864\n"+sum(data[:1000000])+"  -\n")
 	began = time.Now()
 	var told int64
 	_, err = v.CopyOut(ctx, "/root/big", host+"/out", vm.CopyOptions{Progress: func(p vm.CopyProgress) { told = p.Bytes }})
