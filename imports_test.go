@@ -44,9 +44,11 @@ var mayImport = map[string][]string{
 }
 
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
-// outside of the packages that speak it. Of vm, net/http serves the page that tells a guest what was denied.
+// outside of the packages that speak it. net/http serves, in vm, the page that tells a guest what was denied, and
+// in daemon the metrics.
 var reserved = map[string][]string{
-	"net/http":                                     {"images", "integration", "vm"},
+	"net/http":                                     {"daemon", "images", "integration", "vm"},
+	"github.com/prometheus":                        {"daemon"},
 	"capnproto.org/go/capnp/v3":                    {"rpc"},
 	"gvisor.dev/gvisor":                            {"netstack"},
 	"github.com/miekg/dns":                         {"dns"},

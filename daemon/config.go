@@ -34,6 +34,9 @@ type Config struct {
 	// MaxLifetime stops the VM so long after the daemon's start. Default: none.
 	MaxLifetime Duration `json:"maxLifetime,omitzero"`
 
+	// Metrics is the address of this host's loopback on which /metrics is served. Default: not at all; port 0: any.
+	Metrics string `json:"metrics,omitempty"`
+
 	Labels   map[string]string `json:"labels,omitempty"`
 	StoreDir string            `json:"storeDir,omitempty"` // of images; default: images.DefaultDir
 	Debug    bool              `json:"debug,omitempty"`    // the log has debug lines
@@ -92,6 +95,9 @@ func (c Config) Check() error {
 	}
 	if c.IdleTimeout < 0 || c.MaxLifetime < 0 {
 		return errors.New("idle time-out and maximum lifetime: want a positive time, or 0 for none")
+	}
+	if err := checkMetrics(c.Metrics); err != nil {
+		return err
 	}
 	config, err := c.vmConfig()
 	if err != nil {

@@ -151,10 +151,16 @@ func (d *daemon) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
+	metrics, err := d.listenMetrics()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer metrics.close()
 	d.jobs.load()
 	d.state = state{
 		Version: protocolVersion, Name: d.name, Pid: os.Getpid(), Started: d.started.UTC(),
 		Address: listener.Addr().String(), Token: newToken(), Program: d.store.Version,
+		Metrics: metrics.address(),
 	}
 	if err := d.paths.writeState(d.state); err != nil {
 		return errors.Join(fmt.Errorf("publish the daemon's address: %w", err), listener.Close())
@@ -164,6 +170,7 @@ func (d *daemon) run(ctx context.Context) error {
 	serving, endServing := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { d.accept(serving, listener) })
+	metrics.start()
 	parts.Go(d.live)
 	parts.Go(func() { d.watch(serving) })
 	<-d.halted
@@ -172,6 +179,7 @@ func (d *daemon) run(ctx context.Context) error {
 	err = d.conclude()
 	endServing()
 	_ = listener.Close()
+	metrics.close()
 	parts.Wait()
 	d.jobs.close()
 	stopSignals()

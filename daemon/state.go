@@ -24,10 +24,11 @@ type state struct {
 	Version int       `json:"version"` // protocolVersion
 	Name    string    `json:"name"`
 	Pid     int       `json:"pid"`
-	Started time.Time `json:"started"` // the process
-	Address string    `json:"address"` // 127.0.0.1:PORT
-	Token   string    `json:"token"`   // 64 hexadecimal digits
-	Program string    `json:"program"` // its version
+	Started time.Time `json:"started"`           // the process
+	Address string    `json:"address"`           // 127.0.0.1:PORT
+	Token   string    `json:"token"`             // 64 hexadecimal digits
+	Program string    `json:"program"`           // its version
+	Metrics string    `json:"metrics,omitempty"` // 127.0.0.1:PORT or [::1]:PORT
 }
 
 // VersionError says that a daemon speaks another protocol than this program.
@@ -61,6 +62,8 @@ func parseState(name string, b []byte) (s state, err error) {
 		return s, fmt.Errorf("state file of %s: process %d", name, s.Pid)
 	case err != nil || address.Addr() != netip.AddrFrom4([4]byte{127, 0, 0, 1}) || address.Port() == 0:
 		return s, fmt.Errorf("state file of %s: address %.80q: want 127.0.0.1:PORT", name, s.Address)
+	case checkMetrics(s.Metrics) != nil:
+		return s, fmt.Errorf("state file of %s: %w", name, checkMetrics(s.Metrics))
 	case err2 != nil || len(token) != tokenBytes:
 		return s, fmt.Errorf("state file of %s: the token is not %d bytes in hexadecimal", name, tokenBytes)
 	}

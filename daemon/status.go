@@ -35,6 +35,8 @@ type Status struct {
 	Config Config    `json:"config"`
 	// Info is the daemon's answer; nil when there is none.
 	Info *rpc.DaemonInfo `json:"info,omitempty"`
+	// Metrics is where the daemon serves /metrics; empty when it does not, or none lives.
+	Metrics string `json:"metrics,omitempty"`
 }
 
 const (
@@ -143,6 +145,7 @@ func (s Store) ask(ctx context.Context, p paths, status *Status) bool {
 		return false
 	}
 	status.State, status.Error, status.Info = State(info.State.String()), info.Error, &info
+	status.Metrics = st.Metrics
 	return true
 }
 

@@ -1,0 +1,204 @@
+package daemon
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"agentvm/nat"
+	"agentvm/rpc"
+	"agentvm/vm"
+)
+
+// sample is what a daemon and its VM count at one moment. As a prometheus.Collector it is what /metrics shows.
+type sample struct {
+	info    rpc.DaemonInfo
+	uptime  time.Duration    // of the daemon
+	guest   *rpc.Stats       // nil: the guest has not answered
+	network *vm.NetworkStats // nil: there is no network
+	flows   map[flowKey]int
+}
+
+// flowKey is by what flows are counted.
+type flowKey struct {
+	protocol  string
+	direction nat.Direction
+	state     nat.State
+}
+
+// networkCounter is a VM whose network counts.
+type networkCounter interface {
+	NetworkStats() vm.NetworkStats
+	Flows(context.Context) []vm.Flow
+}
+
+// sample asks the VM. The guest has until ctx ends; the rest is there without it.
+func (d *daemon) sample(ctx context.Context) sample {
+	s := sample{info: handler{d}.Info(), uptime: time.Since(d.started)}
+	v, err := d.running()
+	if err != nil {
+		return s
+	}
+	if stats, err := v.Stats(ctx); err == nil {
+		s.guest = &stats
+	}
+	if n, ok := v.(networkCounter); ok && !d.config.Network.Disabled {
+		stats := n.NetworkStats()
+		s.network, s.flows = &stats, countFlows(n)
+	}
+	return s
+}
+
+// countFlows does not ask the guest whose the flows are: the context in which Flows would ask has ended.
+func countFlows(n networkCounter) map[flowKey]int {
+	ended, end := context.WithCancel(context.Background())
+	end()
+	counts := make(map[flowKey]int)
+	for _, f := range n.Flows(ended) {
+		counts[flowKey{f.Protocol, f.Direction, f.State}]++
+	}
+	return counts
+}
+
+// gather has a registry of its own check the sample.
+func (s sample) gather() ([]*dto.MetricFamily, error) {
+	registry := prometheus.NewPedanticRegistry()
+	labels := prometheus.Labels{"vm": s.info.Name}
+	if err := prometheus.WrapRegistererWith(labels, registry).Register(s); err != nil {
+		return nil, err
+	}
+	return registry.Gather()
+}
+
+// Describe is of prometheus.Collector.
+func (s sample) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, ch) }
+
+// Collect is of prometheus.Collector.
+func (s sample) Collect(ch chan<- prometheus.Metric) {
+	c := collector(ch)
+	c.daemon(s)
+	if s.guest != nil {
+		c.guest(*s.guest)
+	}
+	if s.network != nil {
+		c.link(*s.network)
+		c.egress(*s.network)
+		for key, n := range s.flows {
+			c.gauge("flows", "Flows that are open.", n, "protocol", key.protocol, "direction", string(key.direction), "state", string(key.state))
+		}
+	}
+}
+
+// collector takes metrics. Labels are names and values in turn.
+type collector chan<- prometheus.Metric
+
+func (c collector) counter(name, help string, value uint64, labels ...string) {
+	c.send(prometheus.CounterValue, name, help, float64(value), labels)
+}
+
+func (c collector) gauge(name, help string, value int, labels ...string) {
+	c.send(prometheus.GaugeValue, name, help, float64(value), labels)
+}
+
+func (c collector) seconds(t prometheus.ValueType, name, help string, value time.Duration, labels ...string) {
+	c.send(t, name, help, value.Seconds(), labels)
+}
+
+// send repairs what a guest could have sent: there is nothing below zero, and a label is UTF-8.
+func (c collector) send(t prometheus.ValueType, name, help string, value float64, labels []string) {
+	if !(value > 0) || math.IsInf(value, 0) { // NaN too
+		value = 0
+	}
+	var names, values []string
+	for i := 0; i+1 < len(labels); i += 2 {
+		names, values = append(names, labels[i]), append(values, strings.ToValidUTF8(labels[i+1], "?"))
+	}
+	desc := prometheus.NewDesc("agentvm_"+name, help, names, nil)
+	m, err := prometheus.NewConstMetric(desc, t, value, values...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(desc, err)
+	}
+	c <- m
+}
+
+func (c collector) daemon(s sample) {
+	c.gauge("build_info", "The daemon's program.", 1, "version", s.info.Version, "goversion", runtime.Version())
+	c.gauge("vm_info", "What the VM was started with.", 1, "image", s.info.Image, "kernel", s.info.Kernel)
+	for _, state := range []rpc.DaemonState{rpc.DaemonStarting, rpc.DaemonRunning, rpc.DaemonStopping, rpc.DaemonFailed} {
+		c.gauge("vm_state", "1 for the state that the VM is in.", number(s.info.State == state), "state", state.String())
+	}
+	c.seconds(prometheus.GaugeValue, "uptime_seconds", "Time since the daemon's start.", s.uptime)
+	c.gauge("jobs", "Programs that run for clients.", s.info.Jobs)
+	c.gauge("clients", "Connections of clients.", s.info.Clients)
+	c.gauge("guest_up", "1 when the guest has told its counters for this answer.", number(s.guest != nil))
+}
+
+func number(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// guest has what the guest says of itself; who is root in it can falsify it.
+func (c collector) guest(s rpc.Stats) {
+	const cpu, cpuHelp = "guest_cpu_seconds_total", "Processor time of the guest, as it says."
+	c.seconds(prometheus.CounterValue, cpu, cpuHelp, s.User, "mode", "user")
+	c.seconds(prometheus.CounterValue, cpu, cpuHelp, s.System, "mode", "system")
+	c.seconds(prometheus.CounterValue, cpu, cpuHelp, s.Idle, "mode", "idle")
+	c.seconds(prometheus.GaugeValue, "guest_uptime_seconds", "Time since the guest's boot, as it says.", s.Uptime)
+
+	memory := func(name, help string, bytes uint64) {
+		c.send(prometheus.GaugeValue, "guest_memory_"+name+"_bytes", help, float64(bytes), nil)
+	}
+	memory("total", "Memory of the guest, as it says.", s.MemoryTotal)
+	memory("free", "Memory of the guest that holds nothing, as it says.", s.MemoryFree)
+	memory("available", "Memory of the guest that programs could have, as it says.", s.MemoryAvailable)
+
+	load := func(name, help string, value float64) { c.send(prometheus.GaugeValue, "guest_"+name, help, value, nil) }
+	load("load1", "Load over one minute, as the guest says.", s.Load1)
+	load("load5", "Load over five minutes, as the guest says.", s.Load5)
+	load("load15", "Load over fifteen minutes, as the guest says.", s.Load15)
+	c.gauge("guest_processes", "Processes in the guest, as it says.", s.Processes)
+
+	const bytes, bytesHelp = "guest_network_bytes_total", "Bytes through the guest's interfaces, as it says."
+	const packets, packetsHelp = "guest_network_packets_total", "Packets through the guest's interfaces, as it says."
+	c.counter(bytes, bytesHelp, s.ReceivedBytes, "direction", "received")
+	c.counter(bytes, bytesHelp, s.SentBytes, "direction", "sent")
+	c.counter(packets, packetsHelp, s.ReceivedPackets, "direction", "received")
+	c.counter(packets, packetsHelp, s.SentPackets, "direction", "sent")
+}
+
+// link has what the host has counted of frames.
+func (c collector) link(s vm.NetworkStats) {
+	const frames, framesHelp = "network_frames_total", "Ethernet frames, as this host counts."
+	const bytes, bytesHelp = "network_bytes_total", "Bytes of Ethernet frames, as this host counts."
+	c.counter(frames, framesHelp, s.Link.FramesFromGuest, "direction", "from_guest")
+	c.counter(frames, framesHelp, s.Link.FramesToGuest, "direction", "to_guest")
+	c.counter(bytes, bytesHelp, s.Link.BytesFromGuest, "direction", "from_guest")
+	c.counter(bytes, bytesHelp, s.Link.BytesToGuest, "direction", "to_guest")
+	for reason, n := range s.Link.Dropped {
+		c.counter("network_dropped_frames_total", "Frames that went nowhere.", n, "reason", string(reason))
+	}
+	c.counter("network_send_waits_total", "Sends that found the queue towards the guest full.", s.Link.SendWaits)
+	c.counter("network_retransmits_total", "TCP segments that the gateway sent again.", s.Link.Retransmits)
+}
+
+// egress has the decisions on what the guest wanted to reach.
+func (c collector) egress(s vm.NetworkStats) {
+	const decisions, decisionsHelp = "egress_decisions_total", "Decisions on connections and echo requests."
+	c.counter(decisions, decisionsHelp, s.Egress.Allowed, "verdict", "allowed")
+	c.counter(decisions, decisionsHelp, s.Egress.Denied, "verdict", "denied")
+	const queries, queriesHelp = "egress_dns_queries_total", "Decisions on DNS queries."
+	c.counter(queries, queriesHelp, s.Egress.Queries-min(s.Egress.Refused, s.Egress.Queries), "verdict", "allowed")
+	c.counter(queries, queriesHelp, s.Egress.Refused, "verdict", "denied")
+	c.counter("egress_cut_total", "Connections that a new policy ended.", s.Egress.Cut)
+	c.counter("egress_dials_total", "Connections that this host tried for the guest.", s.Egress.Dials)
+	c.counter("egress_dial_errors_total", "Of these, failed.", s.Egress.DialErrors)
+	c.counter("egress_events_lost_total", "Events that the log of the network never got.", s.Egress.EventsLost)
+}
