@@ -21,8 +21,7 @@ type Config struct {
 	Memory   uint64   `json:"memory,omitempty"` // bytes
 	Hostname string   `json:"hostname,omitempty"`
 	Env      []string `json:"env,omitempty"`    // KEY=VALUE
-	Mounts   []string `json:"mounts,omitempty"` // host[:guest][:ro], the host's path absolute
-	Masks    []string `json:"masks,omitempty"`  // paths below mounts that the guest does not see
+	Mounts   []string `json:"mounts,omitempty"` // as mount.Parse reads them, the host's path absolute
 	Network  Network  `json:"network,omitzero"`
 
 	// DiskSize is that of the disk which keeps the VM's files, in bytes, when it is made. Default: 10 GiB; negative: no

@@ -64,13 +64,23 @@ func TestConfigJSON(t *testing.T) {
 	}
 }
 
+func TestConfigMasks(t *testing.T) {
+	v, err := Config{Mounts: []string{filepath.Join(t.TempDir(), "x") + ":/y:ro:mask=.env:mask=.git/hooks"}}.vmConfig()
+	if err != nil || len(v.Mounts) != 1 || !v.Mounts[0].ReadOnly {
+		t.Fatalf("%+v, %v", v.Mounts, err)
+	}
+	if diff := cmp.Diff([]string{".env", ".git/hooks"}, v.Mounts[0].Masks); diff != "" {
+		t.Errorf("masks (-want +got)\n%s", diff)
+	}
+}
+
 func TestConfigCheck(t *testing.T) {
 	for name, c := range map[string]Config{
 		"relative mount":   {Mounts: []string{"x:/y"}},
 		"relative capture": {Network: Network{Capture: "x"}},
 		"forward":          {Network: Network{Forwards: []string{"x"}}},
 		"negative idle":    {IdleTimeout: -1},
-		"masks":            {Masks: []string{"/x"}},
+		"mask":             {Mounts: []string{filepath.Join(os.TempDir(), "x") + ":/y:mask=../z"}},
 		"MTU":              {Network: Network{MTU: 5}},
 	} {
 		if err := c.Check(); err == nil {

@@ -25,9 +25,6 @@ func (c Config) vmConfig() (v vm.Config, err error) {
 		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
 		KernelArguments: c.KernelArguments,
 	}
-	if len(c.Masks) > 0 { // hiding nothing would be worse than not to start
-		return v, errors.New("masks: this version cannot hide parts of a mount")
-	}
 	for _, text := range c.Mounts {
 		spec, err := mount.Parse(text)
 		if err != nil {
