@@ -1,0 +1,17 @@
+package project_test
+
+import (
+	"fmt"
+
+	"agentvm/project"
+)
+
+func ExampleParse() {
+	file, err := project.Parse("agentvm.toml", []byte("memory = \"1G\"\n[network]\nallow = [\"pypi.org\"]"))
+	fmt.Println(file.Memory, file.Network.Allow, err)
+	_, err = project.Parse("agentvm.toml", []byte("memory = \"1G\"\n\nport = 8080"))
+	fmt.Println(err)
+	// Output:
+	// 1G [pypi.org] <nil>
+	// agentvm.toml:3:8: unknown key "port": there are image, memory, mounts, masks, env, ports, idle-timeout, max-lifetime, disk-size, network, network.mode, network.allow, network.deny, network.host-ports
+}

@@ -1,0 +1,67 @@
+package project
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Name is the file's name.
+const Name = "agentvm.toml"
+
+// maxFile is far more than a project has settings, in bytes.
+const maxFile = 1 << 20
+
+// ErrNotFound is returned by Find when there is no project file.
+var ErrNotFound = errors.New("no " + Name)
+
+// Find looks for the file in dir and the directories above it, and returns its absolute path. The last directory is the one
+// with .git in it, or the root.
+func Find(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("look for %s: %w", Name, err)
+	}
+	for {
+		file := filepath.Join(dir, Name)
+		if _, err := os.Stat(file); err == nil {
+			return file, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("look for %s: %w", Name, err)
+		}
+		_, err := os.Lstat(filepath.Join(dir, ".git"))
+		if parent := filepath.Dir(dir); err == nil || parent == dir {
+			return "", ErrNotFound
+		} else {
+			dir = parent
+		}
+	}
+}
+
+// Load finds the file from dir on and reads it.
+func Load(dir string) (*File, error) {
+	path, err := Find(dir)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("project file: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("project file %s: not a regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("project file: %w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("project file: %w", err)
+	}
+	return Parse(path, text)
+}

@@ -1,0 +1,139 @@
+package project
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+const whole = `# what this project's machines are like
+image = "alpine"
+memory = "1G"
+mounts = [
+  ".:/src",   # this directory
+  "data:ro",
+]
+masks = [".env", ".git/hooks"]
+env = ["CI=1"]
+ports = ["8080:80"]
+idle-timeout = "10m"
+max-lifetime = "2h"
+disk-size = "20G"
+
+[network]
+mode = "allowlist"
+allow = ["pypi.org:443"]
+deny = ["*:25"]
+host-ports = [5432]
+`
+
+func TestParse(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, Name)
+	got, err := Parse(path, []byte(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &File{
+		Path: path, Image: "alpine", Memory: "1G", Mounts: []string{dir + ":/src", filepath.Join(dir, "data") + ":ro"},
+		Masks: []string{".env", ".git/hooks"}, Env: []string{"CI=1"}, Ports: []string{"8080:80"},
+		IdleTimeout: "10m", MaxLifetime: "2h", DiskSize: "20G",
+		Network: Network{Mode: "allowlist", Allow: []string{"pypi.org:443"}, Deny: []string{"*:25"}, HostPorts: []int{5432}},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(File{})); diff != "" {
+		t.Error(diff)
+	}
+	if err := got.Errorf("mounts", 1, "bad"); err.Error() != path+":6:3: bad" {
+		t.Error(err)
+	}
+	if _, err := Parse(path, nil); err != nil {
+		t.Error("an empty file:", err)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for _, tc := range []struct{ name, text, want string }{
+		{"syntax", "image = \"a\"\nmemory = = 3", "f:2:10: "},
+		{"unknown key", "image = \"a\"\n\n  imagee = 1", `f:3:`},
+		{"unknown table", "\n[net]\nmode = \"none\"", "f:2:1: unknown key"},
+		{"unknown key of network", "[network]\nallowed = []", "f:2:11: unknown key \"network.allowed\""},
+		{"number for text", "memory = 512", "f:1:10: memory is a text"},
+		{"empty text", `image = ""`, "f:1:9: image is a text"},
+		{"text for list", "mounts = \".\"", "f:1:10: mounts is a list"},
+		{"number in list", "env = [\n \"A=1\",\n 2]", "f:3:2: each of env is a text"},
+		{"bad size", "memory = \"lots\"", "f:1:10: memory \"lots\""},
+		{"bad disk", "disk-size = \"1T\"", "f:1:13: disk-size"},
+		{"bad time", "idle-timeout = \"10\"", "f:1:16: idle-timeout"},
+		{"negative time", "max-lifetime = \"-10m\"", "f:1:16: max-lifetime"},
+		{"bad mode", "[network]\nmode = \"all\"", "f:2:8: network.mode \"all\""},
+		{"dotted", "network.mode = \"all\"", "f:1:16: network.mode"},
+		{"inline", "network = {deny = [], mode = \"all\"}", "f:1:28: network.mode"},
+		{"bad port", "[network]\nhost-ports = [80, 70000]", "f:2:19: each of network.host-ports"},
+		{"network is no table", "network = 1", "f:1:11: network is a table"},
+		{"bad env", `env = ["=x"]`, "f:1:8: env"},
+		{"masks alone", `masks = ["a"]`, "f:1:9: masks hide"},
+		{"too long", strings.Repeat("#", maxFile+1), "at most"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Parse("f", []byte(tc.text))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestFind(t *testing.T) {
+	top := t.TempDir()
+	deep := filepath.Join(top, "repo", "a", "b")
+	if err := errors.Join(os.MkdirAll(deep, 0o755), os.Mkdir(filepath.Join(top, "repo", ".git"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	write := func(dir string) string {
+		path := filepath.Join(dir, Name)
+		if err := os.WriteFile(path, []byte(`memory = "1G"`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write(top) // above .git: not looked at
+	if _, err := Load(deep); !errors.Is(err, ErrNotFound) {
+		t.Errorf("found one above .git: %v", err)
+	}
+	for _, dir := range []string{filepath.Join(top, "repo"), filepath.Dir(deep), deep} {
+		want := write(dir)
+		if f, err := Load(deep); err != nil || f.Path != want || f.Memory != "1G" {
+			t.Errorf("%+v, %v; want %s", f, err, want)
+		}
+	}
+	if err := errors.Join(os.Remove(filepath.Join(deep, Name)), os.Mkdir(filepath.Join(deep, Name), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(deep); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Error(err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(whole)
+	f.Add("network = {deny = ['a', \"\"\"b\"\"\"\"], mode = \"open\"}\n[[x.y]]\n'z' = \"\\\"\"")
+	f.Add("\ufeffmounts=[[")
+	f.Fuzz(func(t *testing.T, text string) {
+		scan(text)
+		file, err := Parse("f", []byte(text))
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "f:") {
+				t.Errorf("an error without its place: %v", err)
+			}
+			return
+		}
+		for i := range file.Mounts {
+			_ = file.Errorf("mounts", i, "x")
+		}
+	})
+}
