@@ -198,16 +198,12 @@ func (m *metrics) write(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	format := expfmt.NewFormat(expfmt.TypeTextPlain)
 	var body bytes.Buffer
-	families, err := m.daemon.sample(ctx).gather()
-	for _, family := range families {
-		if err == nil {
-			err = expfmt.NewEncoder(&body, format).Encode(family)
+	for _, family := range m.daemon.sample(ctx).gather() {
+		if err := expfmt.NewEncoder(&body, format).Encode(family); err != nil {
+			m.daemon.logger.Warn("make metrics", "error", err)
+			http.Error(w, "the metrics cannot be made: see the daemon's log", http.StatusInternalServerError)
+			return
 		}
-	}
-	if err != nil {
-		m.daemon.logger.Warn("make metrics", "error", err)
-		http.Error(w, "the metrics cannot be made: see the daemon's log", http.StatusInternalServerError)
-		return
 	}
 	w.Header().Set("Content-Type", string(format))
 	_, _ = w.Write(body.Bytes())

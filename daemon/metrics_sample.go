@@ -1,13 +1,15 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"agentvm/nat"
@@ -15,7 +17,7 @@ import (
 	"agentvm/vm"
 )
 
-// sample is what a daemon and its VM count at one moment. As a prometheus.Collector it is what /metrics shows.
+// sample is what a daemon and its VM count at one moment: what /metrics shows.
 type sample struct {
 	info    rpc.DaemonInfo
 	uptime  time.Duration    // of the daemon
@@ -65,22 +67,9 @@ func countFlows(n networkCounter) map[flowKey]int {
 	return counts
 }
 
-// gather has a registry of its own check the sample.
-func (s sample) gather() ([]*dto.MetricFamily, error) {
-	registry := prometheus.NewPedanticRegistry()
-	labels := prometheus.Labels{"vm": s.info.Name}
-	if err := prometheus.WrapRegistererWith(labels, registry).Register(s); err != nil {
-		return nil, err
-	}
-	return registry.Gather()
-}
-
-// Describe is of prometheus.Collector.
-func (s sample) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, ch) }
-
-// Collect is of prometheus.Collector.
-func (s sample) Collect(ch chan<- prometheus.Metric) {
-	c := collector(ch)
+// gather is the sample as metrics, sorted by name.
+func (s sample) gather() []*dto.MetricFamily {
+	c := collector{vm: s.info.Name, families: make(map[string]*dto.MetricFamily)}
 	c.daemon(s)
 	if s.guest != nil {
 		c.guest(*s.guest)
@@ -92,38 +81,55 @@ func (s sample) Collect(ch chan<- prometheus.Metric) {
 			c.gauge("flows", "Flows that are open.", n, "protocol", key.protocol, "direction", string(key.direction), "state", string(key.state))
 		}
 	}
+	return slices.SortedFunc(maps.Values(c.families), func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
 }
 
-// collector takes metrics. Labels are names and values in turn.
-type collector chan<- prometheus.Metric
+// collector takes metrics of a VM. Labels are names and values in turn.
+//
+// It stands in for client_golang's registry, whose packages would cost each start of agentvm most of a millisecond.
+type collector struct {
+	vm       string
+	families map[string]*dto.MetricFamily // by name
+}
 
 func (c collector) counter(name, help string, value uint64, labels ...string) {
-	c.send(prometheus.CounterValue, name, help, float64(value), labels)
+	c.send(dto.MetricType_COUNTER, name, help, float64(value), labels)
 }
 
 func (c collector) gauge(name, help string, value int, labels ...string) {
-	c.send(prometheus.GaugeValue, name, help, float64(value), labels)
+	c.send(dto.MetricType_GAUGE, name, help, float64(value), labels)
 }
 
-func (c collector) seconds(t prometheus.ValueType, name, help string, value time.Duration, labels ...string) {
+func (c collector) seconds(t dto.MetricType, name, help string, value time.Duration, labels ...string) {
 	c.send(t, name, help, value.Seconds(), labels)
 }
 
 // send repairs what a guest could have sent: there is nothing below zero, and a label is UTF-8.
-func (c collector) send(t prometheus.ValueType, name, help string, value float64, labels []string) {
+func (c collector) send(t dto.MetricType, name, help string, value float64, labels []string) {
 	if !(value > 0) || math.IsInf(value, 0) { // NaN too
 		value = 0
 	}
-	var names, values []string
+	name = "agentvm_" + name
+	f := c.families[name]
+	if f == nil {
+		f = &dto.MetricFamily{Name: &name, Help: &help, Type: &t}
+		c.families[name] = f
+	}
+	m := &dto.Metric{Label: pairs(append(labels, "vm", c.vm))}
+	if t == dto.MetricType_COUNTER {
+		m.Counter = &dto.Counter{Value: &value}
+	} else {
+		m.Gauge = &dto.Gauge{Value: &value}
+	}
+	f.Metric = append(f.Metric, m)
+}
+
+func pairs(labels []string) (list []*dto.LabelPair) {
 	for i := 0; i+1 < len(labels); i += 2 {
-		names, values = append(names, labels[i]), append(values, strings.ToValidUTF8(labels[i+1], "?"))
+		value := strings.ToValidUTF8(labels[i+1], "?")
+		list = append(list, &dto.LabelPair{Name: &labels[i], Value: &value})
 	}
-	desc := prometheus.NewDesc("agentvm_"+name, help, names, nil)
-	m, err := prometheus.NewConstMetric(desc, t, value, values...)
-	if err != nil {
-		m = prometheus.NewInvalidMetric(desc, err)
-	}
-	c <- m
+	return list
 }
 
 func (c collector) daemon(s sample) {
@@ -132,7 +138,7 @@ func (c collector) daemon(s sample) {
 	for _, state := range []rpc.DaemonState{rpc.DaemonStarting, rpc.DaemonRunning, rpc.DaemonStopping, rpc.DaemonFailed} {
 		c.gauge("vm_state", "1 for the state that the VM is in.", number(s.info.State == state), "state", state.String())
 	}
-	c.seconds(prometheus.GaugeValue, "uptime_seconds", "Time since the daemon's start.", s.uptime)
+	c.seconds(dto.MetricType_GAUGE, "uptime_seconds", "Time since the daemon's start.", s.uptime)
 	c.gauge("jobs", "Programs that run for clients.", s.info.Jobs)
 	c.gauge("clients", "Connections of clients.", s.info.Clients)
 	c.gauge("guest_up", "1 when the guest has told its counters for this answer.", number(s.guest != nil))
@@ -148,19 +154,19 @@ func number(is bool) int {
 // guest has what the guest says of itself; who is root in it can falsify it.
 func (c collector) guest(s rpc.Stats) {
 	const cpu, cpuHelp = "guest_cpu_seconds_total", "Processor time of the guest, as it says."
-	c.seconds(prometheus.CounterValue, cpu, cpuHelp, s.User, "mode", "user")
-	c.seconds(prometheus.CounterValue, cpu, cpuHelp, s.System, "mode", "system")
-	c.seconds(prometheus.CounterValue, cpu, cpuHelp, s.Idle, "mode", "idle")
-	c.seconds(prometheus.GaugeValue, "guest_uptime_seconds", "Time since the guest's boot, as it says.", s.Uptime)
+	c.seconds(dto.MetricType_COUNTER, cpu, cpuHelp, s.User, "mode", "user")
+	c.seconds(dto.MetricType_COUNTER, cpu, cpuHelp, s.System, "mode", "system")
+	c.seconds(dto.MetricType_COUNTER, cpu, cpuHelp, s.Idle, "mode", "idle")
+	c.seconds(dto.MetricType_GAUGE, "guest_uptime_seconds", "Time since the guest's boot, as it says.", s.Uptime)
 
 	memory := func(name, help string, bytes uint64) {
-		c.send(prometheus.GaugeValue, "guest_memory_"+name+"_bytes", help, float64(bytes), nil)
+		c.send(dto.MetricType_GAUGE, "guest_memory_"+name+"_bytes", help, float64(bytes), nil)
 	}
 	memory("total", "Memory of the guest, as it says.", s.MemoryTotal)
 	memory("free", "Memory of the guest that holds nothing, as it says.", s.MemoryFree)
 	memory("available", "Memory of the guest that programs could have, as it says.", s.MemoryAvailable)
 
-	load := func(name, help string, value float64) { c.send(prometheus.GaugeValue, "guest_"+name, help, value, nil) }
+	load := func(name, help string, value float64) { c.send(dto.MetricType_GAUGE, "guest_"+name, help, value, nil) }
 	load("load1", "Load over one minute, as the guest says.", s.Load1)
 	load("load5", "Load over five minutes, as the guest says.", s.Load5)
 	load("load15", "Load over fifteen minutes, as the guest says.", s.Load15)

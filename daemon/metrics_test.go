@@ -122,13 +122,21 @@ func TestMetrics(t *testing.T) {
 		`agentvm_guest_network_packets_total{direction="received",vm="dev"} 3`,
 		`agentvm_network_frames_total{direction="to_guest",vm="dev"} 7`,
 		`agentvm_network_dropped_frames_total{reason="source address",vm="dev"} 3`,
-		`agentvm_flows{direction="out",protocol="tcp",state="ESTABLISHED",vm="dev"} 2`,
-		`agentvm_flows{direction="in",protocol="udp",state="ESTABLISHED",vm="dev"} 1`,
+		`agentvm_flows{protocol="tcp",direction="out",state="ESTABLISHED",vm="dev"} 2`,
+		`agentvm_flows{protocol="udp",direction="in",state="ESTABLISHED",vm="dev"} 1`,
 		`agentvm_egress_decisions_total{verdict="denied",vm="dev"} 12`,
 		`agentvm_egress_dns_queries_total{verdict="allowed",vm="dev"} 7`,
 	} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("there is no line %s", want)
+		}
+	}
+	seen := make(map[string]bool)
+	for _, line := range lines {
+		if name, _, _ := strings.Cut(line, "} "); seen[name] && name != "" {
+			t.Errorf("twice: %s", line)
+		} else {
+			seen[name] = true
 		}
 	}
 	if !strings.Contains(body, `version="test"`) || strings.Contains(body, "go_goroutines") {
@@ -284,11 +292,7 @@ func TestMetricsPortTaken(t *testing.T) {
 // TestMetricsOfBadText has a VM say what no label may be.
 func TestMetricsOfBadText(t *testing.T) {
 	s := sample{info: rpc.DaemonInfo{Name: "dev", Kernel: "6\xff\"\n"}}
-	families, err := s.gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
+	for _, f := range s.gather() {
 		if f.GetName() == "agentvm_vm_info" {
 			if got := f.GetMetric()[0].GetLabel()[1].GetValue(); got != "6?\"\n" {
 				t.Errorf("kernel %q", got)
