@@ -40,12 +40,13 @@ type vmStatus struct {
 	Labels  []string     `json:"labels,omitempty"`
 	Policy  string       `json:"policy,omitempty"`
 	Kernel  string       `json:"kernel,omitempty"`
+	Metrics string       `json:"metrics,omitempty"` // ADDRESS:PORT of /metrics
 	Version string       `json:"version,omitempty"` // of the daemon's program
 }
 
 func statusOf(s daemon.Status) vmStatus {
 	v := vmStatus{
-		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Mounts: s.Config.Mounts,
+		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Mounts: s.Config.Mounts, Metrics: s.Metrics,
 		Image: cmp.Or(s.Config.Image, "alpine"), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
 	}
 	if s.Info != nil {

@@ -35,6 +35,7 @@ type startFlags struct {
 	hostname     string
 	idle, most   time.Duration
 	disk         string
+	metrics      string
 	labels       map[string]string
 	kept, silent bool
 
@@ -61,6 +62,7 @@ func (f *startFlags) register() {
 	flags.DurationVar(&f.idle, "idle-timeout", 0, "stop the VM when nobody has been connected and nothing has run in it for so long, as 10m (default never)")
 	flags.DurationVar(&f.most, "max-lifetime", 0, "stop the VM so long after its start, as 2h (default never)")
 	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
+	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
 	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
 }
@@ -161,11 +163,9 @@ func absoluteMounts(texts []string) (list []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		path, err := filepath.Abs(spec.HostPath)
-		if err != nil {
+		if spec.HostPath, err = filepath.Abs(spec.HostPath); err != nil {
 			return nil, fmt.Errorf("--mount %s: %w", text, err)
 		}
-		spec.HostPath = path
 		list = append(list, spec.String())
 	}
 	return list, nil
@@ -218,6 +218,9 @@ func (f *startFlags) changeLife(config *daemon.Config) error {
 	}
 	if f.changed("max-lifetime") {
 		config.MaxLifetime = daemon.Duration(f.most)
+	}
+	if f.changed("metrics") {
+		config.Metrics = f.metrics
 	}
 	if f.changed("label") {
 		config.Labels = f.labels
