@@ -92,9 +92,9 @@ func TestStartConfig(t *testing.T) {
 		want   daemon.Config
 	}{
 		{"new", nil, nil, daemon.Config{Memory: 512 << 20}},
-		{"new with flags", nil, []string{"--memory", "1G", "-e", "PASSED", "-e", "X=y", "-m", "dir:/src:ro", "--disk-size", "2G", "--label", "k=v", "--idle-timeout", "1m"},
+		{"new with flags", nil, []string{"--memory", "1G", "-e", "PASSED", "-e", "X=y", "-m", "dir:/src:ro:mask=.env", "--disk-size", "2G", "--label", "k=v", "--idle-timeout", "1m"},
 			daemon.Config{
-				Memory: 1 << 30, Env: []string{"PASSED=on", "X=y"}, Mounts: []string{here + ":/src:ro"}, DiskSize: 2 << 30,
+				Memory: 1 << 30, Env: []string{"PASSED=on", "X=y"}, Mounts: []string{here + ":/src:ro:mask=.env"}, DiskSize: 2 << 30,
 				Labels: map[string]string{"k": "v"}, IdleTimeout: daemon.Duration(time.Minute),
 			}},
 		{"no disk", nil, []string{"--disk-size", "0"}, daemon.Config{Memory: 512 << 20, DiskSize: -1}},
