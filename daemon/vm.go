@@ -164,18 +164,5 @@ const (
 	errnoSearch  = 3
 )
 
-// statsReader is what a VM has that can read its guest's counters.
-type statsReader interface {
-	Stats(ctx context.Context) (rpc.Stats, error)
-}
-
-// Stats reads the guest's counters.
-func (m *machine) Stats(ctx context.Context) (rpc.Stats, error) {
-	if r, ok := any(m.VM).(statsReader); ok {
-		return r.Stats(ctx)
-	}
-	return rpc.Stats{}, &rpc.Error{Kind: rpc.KindInvalid, Errno: errnoNoSys, Message: "the VM does not count"}
-}
-
 // Files is the guest's bulk connection.
 func (m *machine) Files(ctx context.Context) (*rpc.FilesClient, error) { return m.FilesClient(ctx) }

@@ -22,7 +22,6 @@ type fakeDaemon struct {
 	mu       sync.Mutex
 	request  Request
 	options  JobOptions
-	asked    string
 	grace    time.Duration
 	job      *fakeJob
 	released chan string
