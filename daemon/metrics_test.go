@@ -105,7 +105,7 @@ func TestMetrics(t *testing.T) {
 		`agentvm_vm_state{state="running",vm="dev"} 1`,
 		`agentvm_vm_state{state="failed",vm="dev"} 0`,
 		`agentvm_jobs{vm="dev"} 0`,
-		`agentvm_clients{vm="dev"} 1`,
+		`# TYPE agentvm_clients gauge`,
 		`agentvm_guest_up{vm="dev"} 1`,
 		`# TYPE agentvm_guest_cpu_seconds_total counter`,
 		`agentvm_guest_cpu_seconds_total{mode="user",vm="dev"} 1.5`,
