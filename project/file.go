@@ -3,6 +3,7 @@ package project
 import (
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,7 +21,7 @@ type File struct {
 	Image  string   `toml:"image,omitempty" json:"image,omitempty"`
 	Memory string   `toml:"memory,omitempty" json:"memory,omitempty"` // a size, as 1G
 	Mounts []string `toml:"mounts,omitempty" json:"mounts,omitempty"` // host[:guest][:ro], the host's path absolute
-	Masks  []string `toml:"masks,omitempty" json:"masks,omitempty"`   // hidden in each of the mounts
+	Masks  []string `toml:"masks,omitempty" json:"masks,omitempty"`   // paths below the file's directory, hidden in every mount
 	Env    []string `toml:"env,omitempty" json:"env,omitempty"`       // KEY=VALUE, or KEY
 	Ports  []string `toml:"ports,omitempty" json:"ports,omitempty"`   // [address:]port:guestport[/udp]
 
@@ -30,7 +31,7 @@ type File struct {
 
 	Network Network `toml:"network,omitempty" json:"network,omitzero"`
 
-	text   []byte
+	text   []byte // nil: not parsed
 	places map[string]place
 }
 
@@ -40,6 +41,14 @@ type Network struct {
 	Allow     []string `toml:"allow,omitempty" json:"allow,omitempty"`
 	Deny      []string `toml:"deny,omitempty" json:"deny,omitempty"`
 	HostPorts []int    `toml:"host-ports,omitempty" json:"hostPorts,omitempty"`
+}
+
+// Encode writes the settings as a project file.
+func (f *File) Encode(w io.Writer) error {
+	if err := toml.NewEncoder(w).Encode(f); err != nil {
+		return fmt.Errorf("write a project file: %w", err)
+	}
+	return nil
 }
 
 // keys are all that a file may have.
@@ -197,9 +206,6 @@ func (f *File) check() error {
 		if kv[0] == '=' {
 			return f.Errorf("env", i, "env %q: want KEY=VALUE or KEY", kv)
 		}
-	}
-	if len(f.Masks) > 0 && len(f.Mounts) == 0 {
-		return f.Errorf("masks", -1, "masks hide paths in mounts, and there are none")
 	}
 	for i, text := range f.Mounts {
 		f.Mounts[i] = absolute(filepath.Dir(f.Path), text)

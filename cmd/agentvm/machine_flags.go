@@ -41,6 +41,7 @@ func (f *machineFlags) registerMachine(command *cobra.Command) {
 	flags.StringVar(&f.image, "image", "", "image to boot: a name of agentvm image ls, alpine, alpine:VERSION or busybox (default alpine)")
 	flags.StringVar(&f.memory, "memory", "512M", "memory of the machine, as 768M or 2G")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of this computer to the machine: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
+	f.registerProject(command)
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the machine, or pass KEY on from here (may be repeated)")
 }
 

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"agentvm/mount"
+	"agentvm/project"
+)
+
+// maskFlag is --mask, which adds to the mount before it.
+type maskFlag struct{ mounts *[]string }
+
+func (m maskFlag) String() string { return "" }
+func (m maskFlag) Type() string   { return "PATH" }
+
+func (m maskFlag) Set(mask string) error {
+	last := len(*m.mounts) - 1
+	if last < 0 {
+		return errors.New("a mask comes after the --mount that it belongs to")
+	}
+	return addMask(&(*m.mounts)[last], mask)
+}
+
+// addMask adds a mask to a mount's text.
+func addMask(text *string, mask string) error {
+	spec, err := mount.Parse(*text)
+	if err != nil {
+		return err
+	}
+	if mask, err = mount.CleanMask(mask); err != nil {
+		return err
+	}
+	spec.Masks = append(spec.Masks, mask)
+	*text = spec.String()
+	return nil
+}
+
+// registerProject registers what the project file gives defaults to, and has it read before the command runs.
+func (f *machineFlags) registerProject(command *cobra.Command) {
+	flags := command.Flags()
+	flags.Var(maskFlag{&f.mounts}, "mask", "hide a `PATH` of the mount before it from the machine, as .env or .git/hooks (may be repeated)")
+	flags.Bool("no-project", false, "do not read "+project.Name+" of this directory or one above it")
+	flags.Bool("trust-project", false, "let "+project.Name+" give what it must not by itself: directories elsewhere, this computer's variables, ports and private networks")
+	command.PreRunE = func(command *cobra.Command, args []string) error {
+		_, err := f.readProject(command, args)
+		if err != nil && command.Name() != "start" && command.Name() != "config" {
+			return failure{err, exitOwnFailure}
+		}
+		return err
+	}
+}
+
+// readProject sets the flags that are not given as the project file says. It returns nil when there is none, or the VM is one
+// that has been made before.
+func (f *machineFlags) readProject(command *cobra.Command, args []string) (*project.File, error) {
+	flags := command.Flags()
+	if off, _ := flags.GetBool("no-project"); off || flags.Changed("name") || command.Name() == "start" && isMade(args[0]) {
+		return nil, nil
+	}
+	file, err := project.Load(".")
+	if errors.Is(err, project.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if on, _ := command.Root().PersistentFlags().GetBool("debug"); on {
+		fmt.Fprintf(command.ErrOrStderr(), "agentvm: settings of %s\n", file.Path)
+	}
+	trusted, _ := flags.GetBool("trust-project")
+	if err := checkProject(file, trusted); err != nil {
+		return nil, err
+	}
+	if err := setFlags(flags, file); err != nil {
+		return nil, err
+	}
+	return file, f.maskProject(file)
+}
+
+// isMade says whether there is a VM of the name. It stays what it was started with, wherever it is started again.
+func isMade(name string) bool {
+	store, err := vms()
+	if err != nil {
+		return false
+	}
+	_, err = store.Config(name)
+	return err == nil
+}
+
+// setFlags gives each flag that is not given its value of the file.
+func setFlags(flags *pflag.FlagSet, file *project.File) error {
+	set := func(name, key string, values ...string) error {
+		if flags.Lookup(name) == nil || flags.Changed(name) {
+			return nil
+		}
+		for i, value := range values {
+			if value == "" {
+				continue
+			}
+			if err := flags.Set(name, value); err != nil {
+				return file.Errorf(key, i, "%w", err)
+			}
+		}
+		return nil
+	}
+	err := errors.Join(
+		set("image", "image", file.Image), set("memory", "memory", file.Memory), set("mount", "mounts", file.Mounts...),
+		set("env", "env", file.Env...), set("idle-timeout", "idle-timeout", file.IdleTimeout),
+		set("max-lifetime", "max-lifetime", file.MaxLifetime), set("disk-size", "disk-size", file.DiskSize),
+	)
+	if off, _ := flags.GetBool("no-network"); off {
+		return err
+	}
+	var ports []string
+	for _, port := range file.Network.HostPorts {
+		ports = append(ports, strconv.Itoa(port))
+	}
+	err = errors.Join(err, set("publish", "ports", file.Ports...), set("host-port", "network.host-ports", ports...))
+	if flags.Changed("policy") {
+		return err
+	}
+	return errors.Join(err, set("net", "network.mode", file.Network.Mode),
+		set("allow", "network.allow", file.Network.Allow...), set("deny", "network.deny", file.Network.Deny...))
+}
+
+// maskProject hides what the file masks in all mounts, those of flags too, that show it.
+func (f *machineFlags) maskProject(file *project.File) error {
+	dir := realPath(filepath.Dir(file.Path))
+	for i := range f.mounts {
+		spec, err := mount.Parse(f.mounts[i])
+		if err != nil {
+			return err
+		}
+		for _, mask := range file.Masks {
+			rel, err := filepath.Rel(realPath(spec.HostPath), filepath.Join(dir, filepath.FromSlash(mask)))
+			if err != nil || rel == "." || !filepath.IsLocal(rel) {
+				continue
+			}
+			if err := addMask(&f.mounts[i], filepath.ToSlash(rel)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// realPath is absolute and without links, as far as that can be found out.
+func realPath(path string) string {
+	if absolute, err := filepath.Abs(path); err == nil {
+		path = absolute
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
+
+const configLong = `Prints what a machine that is started in this directory would be like: the settings of ` + project.Name + `, changed by the
+flags that are given, as such a file. With --check it prints nothing but what is wrong.`
+
+func (c *cli) configCommand() *cobra.Command {
+	var f machineFlags
+	var asJSON, check bool
+	command := &cobra.Command{
+		Use: "config [flags]", Short: "Print the settings of this directory's machines", Long: configLong,
+		Example: "  agentvm config\n  agentvm config --check\n  agentvm config --no-project --json", Args: cobra.NoArgs,
+	}
+	flags := command.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
+	flags.BoolVar(&check, "check", false, "only say whether the settings are right")
+	f.register(command)
+	command.PreRunE = nil
+	command.RunE = func(command *cobra.Command, args []string) error {
+		file, err := f.readProject(command, args)
+		if err != nil {
+			return err
+		}
+		if _, err := f.config(); err != nil || check {
+			return err
+		}
+		shown := f.settings(file)
+		if asJSON {
+			return printJSON(c.stdout, shown)
+		}
+		return shown.Encode(c.stdout)
+	}
+	return command
+}
+
+// settings are the flags as a project file. The masks are in the mounts.
+func (f *machineFlags) settings(file *project.File) *project.File {
+	shown := &project.File{
+		Image: f.image, Memory: f.memory, Mounts: f.mounts, Env: f.env, Ports: f.publish,
+		Network: project.Network{Mode: f.mode, Allow: f.allow, Deny: f.deny},
+	}
+	for _, text := range f.hostPorts {
+		if port, err := parsePort(text); err == nil {
+			shown.Network.HostPorts = append(shown.Network.HostPorts, int(port))
+		}
+	}
+	if file != nil {
+		shown.Path = file.Path
+		shown.IdleTimeout, shown.MaxLifetime, shown.DiskSize = file.IdleTimeout, file.MaxLifetime, file.DiskSize
+	}
+	return shown
+}

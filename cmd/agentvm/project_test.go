@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"agentvm/project"
+)
+
+// inProject writes a project file into a new working directory.
+func inProject(t *testing.T, text string) (dir string) {
+	t.Helper()
+	dir = realPath(t.TempDir())
+	t.Chdir(dir)
+	t.Setenv("AGENTVM_STORE", filepath.Join(dir, "store"))
+	if err := errors.Join(os.Mkdir(".git", 0o755), os.Mkdir("sub", 0o755), os.WriteFile(project.Name, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// parseMachine is what the flags of a command become.
+func parseMachine(t *testing.T, args ...string) (*machineFlags, error) {
+	t.Helper()
+	var f machineFlags
+	command := &cobra.Command{Use: "exec", RunE: func(*cobra.Command, []string) error { return nil }, SilenceErrors: true, SilenceUsage: true}
+	f.register(command)
+	command.SetArgs(args)
+	return &f, command.Execute()
+}
+
+const testProject = `
+memory = "1G"
+mounts = [".:/src"]
+masks = [".env", "sub/secret"]
+env = ["A=1", "B=2"]
+[network]
+allow = ["pypi.org"]
+deny = ["*:25"]
+`
+
+func TestProjectFlags(t *testing.T) {
+	dir := inProject(t, testProject)
+	src := dir + ":/src:mask=.env:mask=sub/secret"
+	for _, tc := range []struct {
+		name, in string
+		args     []string
+		want     machineFlags
+	}{
+		{"all", ".", nil, machineFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"},
+			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"pypi.org"}, deny: []string{"*:25"}}}}},
+		{"from below", "sub", []string{"--no-network"}, machineFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"}}},
+		{"flags replace", ".", []string{"--memory", "2G", "-m", "sub:/x", "--mask", "y", "-e", "C=3", "--allow", "a.org"}, machineFlags{
+			memory: "2G", mounts: []string{"sub:/x:mask=y:mask=secret"}, env: []string{"C=3"},
+			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"a.org"}, deny: []string{"*:25"}}}}},
+		{"none", ".", []string{"--no-project"}, machineFlags{memory: "512M"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Chdir(filepath.Join(dir, tc.in))
+			f, err := parseMachine(t, tc.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := machineFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
+			compare := cmp.AllowUnexported(machineFlags{}, networkFlags{}, policyFlags{})
+			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestProjectErrors(t *testing.T) {
+	for _, tc := range []struct {
+		name, text, want string
+		trust            bool // helps
+	}{
+		{"bad mount", `mounts = [".:x"]`, ":1:11: mount", false},
+		{"bad rule", "[network]\nallow = [\"pypi.org\", \"a b\"]", ":2:22: ", false},
+		{"bad port", `ports = ["80"]`, ":1:10: ", false},
+		{"bad mask", `masks = ["../x"]`, ":1:10: the mask", false},
+		{"mount above", `mounts = ["..:/x"]`, ":1:11: ", true},
+		{"mount elsewhere", `mounts = ["/:/x"]`, ":1:11: ", true},
+		{"mount by a link", `mounts = ["link:/x"]`, ":1:11: ", true},
+		{"variable", `env = ["HOME"]`, ":1:8: ", true},
+		{"port for neighbours", `ports = ["0.0.0.0:80:80"]`, ":1:10: ", true},
+		{"private networks", "[network]\nmode = \"open\"", ":2:8: ", true},
+		{"addresses", "[network]\nallow = [\"10.0.0.0/8:22\"]", ":2:10: ", true},
+		{"ports of the host", "network.host-ports = [5432]", ":1:23: ", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inProject(t, tc.text)
+			if err := os.Symlink(os.TempDir(), "link"); err != nil {
+				t.Skip("no symbolic links here: ", err)
+			}
+			if _, err := parseMachine(t); err == nil || !strings.Contains(err.Error(), project.Name+tc.want) {
+				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+			if _, err := parseMachine(t, "--trust-project"); (err == nil) != tc.trust {
+				t.Errorf("trusted: %v", err)
+			}
+		})
+	}
+}
+
+func TestMaskFlag(t *testing.T) {
+	inProject(t, "")
+	for _, args := range [][]string{{"--mask", "a"}, {"--mask", "a", "-m", "."}, {"-m", ".", "--mask", "../a"}} {
+		if _, err := parseMachine(t, args...); err == nil {
+			t.Errorf("%q was accepted", args)
+		}
+	}
+	f, err := parseMachine(t, "-m", ".", "-m", "sub:/sub:ro", "--mask", ".env", "--mask", "a:b")
+	if diff := cmp.Diff([]string{".", "sub:/sub:ro:mask=.env:mask=a%3Ab"}, f.mounts); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	specs, err := f.config()
+	if err != nil || len(specs.Mounts) != 2 || !cmp.Equal(specs.Mounts[1].Masks, []string{".env", "a:b"}) {
+		t.Errorf("%+v, %v", specs.Mounts, err)
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"agentvm/egress"
+	"agentvm/mount"
+	"agentvm/nat"
+	"agentvm/project"
+)
+
+// checkProject checks the values that package project does not know, with their places. A file comes with what was cloned, and a
+// machine with a writable mount can change it. So, unless it is trusted, it cannot give more of this computer than its own directory.
+func checkProject(file *project.File, trusted bool) error {
+	p := projectCheck{file, trusted}
+	for _, check := range []func() error{p.mounts, p.env, p.masks, p.ports, p.network} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type projectCheck struct {
+	*project.File
+	trusted bool
+}
+
+// beyond is the error of something that needs trust.
+func (p projectCheck) beyond(key string, item int, what string) error {
+	if p.trusted {
+		return nil
+	}
+	return p.Errorf(key, item, "%s: a project file cannot give that by itself: --trust-project lets it, --no-project leaves it out", what)
+}
+
+func (p projectCheck) mounts() error {
+	dir := realPath(filepath.Dir(p.Path))
+	for i, text := range p.Mounts {
+		spec, err := mount.Parse(text)
+		if err != nil {
+			return p.Errorf("mounts", i, "%w", err)
+		}
+		rel, err := filepath.Rel(dir, realPath(spec.HostPath))
+		if err == nil && filepath.IsLocal(rel) {
+			continue
+		}
+		if err := p.beyond("mounts", i, spec.HostPath+" is outside of "+dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p projectCheck) env() error {
+	for i, kv := range p.Env {
+		if strings.Contains(kv, "=") {
+			continue
+		}
+		if err := p.beyond("env", i, "the value of "+kv+" on this computer"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p projectCheck) masks() error {
+	for i, mask := range p.Masks {
+		if _, err := mount.CleanMask(mask); err != nil {
+			return p.Errorf("masks", i, "%w", err)
+		}
+	}
+	return nil
+}
+
+func (p projectCheck) ports() error {
+	for i, text := range p.Ports {
+		forward, err := nat.ParseForward(text)
+		if err != nil {
+			return p.Errorf("ports", i, "%w", err)
+		}
+		if at := forward.Listen.Addr(); at.IsValid() && !at.IsLoopback() {
+			if err := p.beyond("ports", i, "a port at "+at.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p projectCheck) network() error {
+	if p.Network.Mode == string(egress.Open) {
+		if err := p.beyond("network.mode", -1, "private networks"); err != nil {
+			return err
+		}
+	}
+	if len(p.Network.HostPorts) > 0 {
+		if err := p.beyond("network.host-ports", 0, "ports of this computer"); err != nil {
+			return err
+		}
+	}
+	for i, text := range p.Network.Deny {
+		if _, err := egress.ParseRule(text); err != nil {
+			return p.Errorf("network.deny", i, "%w", err)
+		}
+	}
+	for i, text := range p.Network.Allow {
+		if _, err := egress.ParseRule(text); err != nil {
+			return p.Errorf("network.allow", i, "%w", err)
+		}
+		if !isAddress(text) {
+			continue
+		}
+		if err := p.beyond("network.allow", i, "addresses, which may be of a private network"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isAddress says whether a rule is about addresses and not about names.
+func isAddress(rule string) bool {
+	if strings.HasPrefix(rule, "[") {
+		return true
+	}
+	host, _, _ := strings.Cut(rule, ":")
+	host, _, _ = strings.Cut(host, "/")
+	_, err := netip.ParseAddr(host)
+	return err == nil || strings.Count(rule, ":") > 1
+}
