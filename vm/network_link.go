@@ -201,12 +201,15 @@ func (n *network) close() error {
 		_ = n.link.Host().Close()
 	}
 	if n.page != nil {
-		n.page.close()
+		n.page.stop()
 	}
 	if n.owners != nil {
 		n.owners.close()
 	}
 	n.running.Wait()
+	if n.page != nil {
+		n.page.wait()
+	}
 	var errs []error
 	if n.gate != nil {
 		errs = append(errs, n.gate.Close())

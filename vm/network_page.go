@@ -55,11 +55,15 @@ func newPage(gate *egress.Gate, r *recorder) *page {
 	return p
 }
 
-// serve answers on a listener until close.
+// serve answers on a listener until stop.
 func (p *page) serve(l net.Listener) { _ = p.server.Serve(l) }
 
-// close ends the listeners and connections and waits for the latter's goroutines.
-func (p *page) close() {
+// stop ends the listeners, so that serve returns, and the connections.
+func (p *page) stop() { _ = p.server.Close() }
+
+// wait returns when the goroutines of all connections have ended. Every serve has returned: one that had just accepted a
+// connection while stop ran would not be waited for.
+func (p *page) wait() {
 	_ = p.server.Close()
 	p.conns.Wait()
 }

@@ -209,11 +209,7 @@ func TestPageIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		n.page.serve(l)
-	}()
+	n.running.Go(func() { n.page.serve(l) })
 	ended := make(chan error, maxPageConns+4)
 	for range maxPageConns + 4 {
 		conn, err := net.Dial("tcp", l.Addr().String())
@@ -240,7 +236,44 @@ func TestPageIsBounded(t *testing.T) {
 	for range maxPageConns {
 		<-ended
 	}
-	<-served
+}
+
+// TestPageEndsWhileConnectionsCome closes networks at the moment when the page's server accepts a silent connection.
+func TestPageEndsWhileConnectionsCome(t *testing.T) {
+	for i := range 100 {
+		n := openTestNetwork(t, Network{})
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.running.Go(func() { n.page.serve(l) })
+		stop, dialled := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(dialled)
+			for {
+				conn, err := net.Dial("tcp", l.Addr().String())
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+		time.Sleep(time.Duration(i) * 20 * time.Microsecond)
+		began := time.Now()
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took >= pageTime {
+			t.Errorf("close waited %v for a connection that says nothing", took)
+		}
+		close(stop)
+		<-dialled
+	}
 }
 
 func TestExplainWithoutAVM(t *testing.T) {
