@@ -117,8 +117,9 @@ func (s *screen) wantExit(code int) {
 	}
 }
 
+// A signal that comes just before read waits leaves it waiting, so it waits a second at a time.
 func TestTerminalOfACommand(t *testing.T) {
-	s := onTerminal(t, "exec", `test -t 0 && test -t 1 && test -t 2 && stty size; trap 'stty size' WINCH; echo ready; while ! read x; do :; done; echo "got $x"; exit 7`)
+	s := onTerminal(t, "exec", `test -t 0 && test -t 1 && test -t 2 && stty size; trap 'stty size' WINCH; echo ready; while ! read -t 1 x; do :; done; echo "got $x"; exit 7`)
 	s.await("40 100\r\n")
 	s.await("ready")
 	if err := pty.Setsize(s.file, &pty.Winsize{Cols: 123, Rows: 45}); err != nil {
