@@ -19,7 +19,7 @@ import (
 //	worker ── Machine.Run ──► closes the machine and thereby every stream ──► halted ──► frees the rest ──► done
 //	                                     │                                                  │
 //	console, one for each mount ◄────────┘ end with their streams     network's, client's ◄─┘
-//	watch: ends the worker when the guest's supervisor has gone
+//	watch: ends the worker when the guest's supervisor has gone, and keeps the guest's clock right
 type VM struct {
 	config  Config
 	image   images.Image
@@ -211,12 +211,20 @@ func (v *VM) hangUp() {
 	_ = v.client.Close()
 }
 
-// watch stops a machine whose supervisor has gone. It ends with the machine.
+// watch stops a machine whose supervisor has gone, and keeps the guest's clock right. It ends with the machine.
 func (v *VM) watch() {
-	select {
-	case <-v.client.Done():
-	case <-v.halted:
-		return
+	clock := newClockWatch(hostClocks(), v.syncClockSoon)
+	ticker := time.NewTicker(clockInterval)
+	defer ticker.Stop()
+	for gone := false; !gone; {
+		select {
+		case <-v.client.Done():
+			gone = true
+		case <-ticker.C:
+			clock.check()
+		case <-v.halted:
+			return
+		}
 	}
 	select {
 	case <-time.After(lostTime):
