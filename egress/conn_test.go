@@ -11,23 +11,13 @@ import (
 
 // TestConnHasWhatSocketsHave uses what nat looks for in a connection.
 func TestConnHasWhatSocketsHave(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
 	w := newWorld(t, Config{})
-	w.servers["tcp 203.0.113.1:80"] = listener.Addr().String()
+	w.serve("203.0.113.1:80")
 	ours, err := w.dialTCP("203.0.113.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ours.Close()
-	peer, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer peer.Close()
 
 	c := ours.(*conn)
 	pieces := net.Buffers{[]byte("in "), []byte("two pieces")}
@@ -35,7 +25,7 @@ func TestConnHasWhatSocketsHave(t *testing.T) {
 		t.Errorf("WriteBuffers: %d, %v", n, err)
 	}
 	got := make([]byte, 13)
-	if _, err := io.ReadFull(peer, got); err != nil || string(got) != "in two pieces" {
+	if _, err := io.ReadFull(ours, got); err != nil || string(got) != "in two pieces" {
 		t.Errorf("the peer read %q, %v", got, err)
 	}
 	if n := c.sent.Load(); n != 13 {

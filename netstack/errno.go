@@ -46,9 +46,7 @@ func toErrno(err tcpip.Error) error {
 		return syscall.EPIPE
 	case *tcpip.ErrPortInUse, *tcpip.ErrDuplicateAddress:
 		return syscall.EADDRINUSE
-	case *tcpip.ErrBadLocalAddress:
-		return syscall.EADDRNOTAVAIL
-	case *tcpip.ErrNoPortAvailable:
+	case *tcpip.ErrBadLocalAddress, *tcpip.ErrNoPortAvailable:
 		return syscall.EADDRNOTAVAIL
 	case *tcpip.ErrMessageTooLong:
 		return syscall.EMSGSIZE
