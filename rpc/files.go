@@ -75,18 +75,7 @@ func (f *FilesClient) stat(ctx context.Context, path string, follow bool) (FileI
 		return call.SetPath([]byte(path))
 	})
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return FileInfo{}, f.conn.fault("stat", err)
-	}
-	if err := failureOf(r.Failure()); err != nil {
-		return FileInfo{}, err
-	}
-	w, err := r.Info()
-	if err != nil {
-		return FileInfo{}, err
-	}
-	return readFileInfo(w)
+	return doneInfo(f.conn, future.Struct)
 }
 
 // Remove removes a file or an empty directory.
@@ -184,4 +173,23 @@ func done[R interface{ Failure() (wire.Failure, error) }](c *conn, what string, 
 		return c.fault(what, err)
 	}
 	return failureOf(r.Failure())
+}
+
+// doneInfo is done for answers that describe a file.
+func doneInfo[R interface {
+	Failure() (wire.Failure, error)
+	Info() (wire.FileInfo, error)
+}](c *conn, wait func() (R, error)) (FileInfo, error) {
+	r, err := wait()
+	if err != nil {
+		return FileInfo{}, c.fault("stat", err)
+	}
+	if err := failureOf(r.Failure()); err != nil {
+		return FileInfo{}, err
+	}
+	w, err := r.Info()
+	if err != nil {
+		return FileInfo{}, err
+	}
+	return readFileInfo(w)
 }

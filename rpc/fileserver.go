@@ -51,6 +51,21 @@ func onPath[R results](results func() (R, error), arg func() ([]byte, error), re
 	})
 }
 
+// replyInfo writes a file's description, or err, into the results.
+func replyInfo(r interface {
+	results
+	NewInfo() (wire.FileInfo, error)
+}, info FileInfo, err error) error {
+	if err != nil {
+		return reply(r, err)
+	}
+	w, err := r.NewInfo()
+	if err != nil {
+		return err
+	}
+	return info.write(w)
+}
+
 func (s *files) Stat(_ context.Context, call wire.Files_stat) error {
 	r, err := call.AllocResults()
 	if err != nil {
@@ -63,14 +78,7 @@ func (s *files) Stat(_ context.Context, call wire.Files_stat) error {
 	if err == nil {
 		info, err = s.h.Stat(path, follow)
 	}
-	if err != nil {
-		return reply(r, err)
-	}
-	w, err := r.NewInfo()
-	if err != nil {
-		return err
-	}
-	return info.write(w)
+	return replyInfo(r, info, err)
 }
 
 func (s *files) List(_ context.Context, call wire.Files_list) error {
@@ -257,14 +265,7 @@ func (f *file) Stat(_ context.Context, call wire.File_stat) error {
 		return err
 	}
 	info, err := f.h.Stat()
-	if err != nil {
-		return reply(r, err)
-	}
-	w, err := r.NewInfo()
-	if err != nil {
-		return err
-	}
-	return info.write(w)
+	return replyInfo(r, info, err)
 }
 
 func (f *file) Commit(_ context.Context, call wire.File_commit) error {

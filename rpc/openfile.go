@@ -200,18 +200,7 @@ func (o *File) write(ctx context.Context, offset int64, feed func(func([]byte) e
 func (o *File) Stat(ctx context.Context) (FileInfo, error) {
 	future, release := o.remote.Stat(ctx, nil)
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return FileInfo{}, o.conn.fault("stat", err)
-	}
-	if err := failureOf(r.Failure()); err != nil {
-		return FileInfo{}, err
-	}
-	w, err := r.Info()
-	if err != nil {
-		return FileInfo{}, err
-	}
-	return readFileInfo(w)
+	return doneInfo(o.conn, future.Struct)
 }
 
 // Truncate sets the size.
