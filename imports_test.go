@@ -17,21 +17,23 @@ const module = "agentvm"
 // picture. A package that is not named here may import nothing of ours; packages below one that is named are its own
 // affair and follow its rules.
 var mayImport = map[string][]string{
-	"emulator":          {"wasi"},
+	"emulator":          {"emulator/riscv", "jit", "wasi"},
+	"jit":               {"emulator/riscv"},
 	"guest":             {"rpc"},
 	"nat":               {"netstack"},
-	"daemon":            {"disk", "egress", "images", "journal", "mount", "nat", "rpc", "vm"},
-	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "netstack", "rpc", "wasi"},
-	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "project", "rpc", "vm", "wasi"},
+	"daemon":            {"disk", "egress", "images", "journal", "mount", "nat", "rpc", "snapshot", "vm"},
+	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
+	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "project", "rpc", "snapshot", "vm", "wasi"},
 	"cmd/agentvm-guest": {"guest"},
-	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "rpc", "vm", "wasi"},
-	"scripts":           {"emulator"},
+	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "vm", "wasi"},
+	"scripts":           {"emulator", "emulator/riscv"},
 
 	// Leaves.
 	"dhcp":             nil,
 	"disk":             nil,
 	"dns":              nil,
 	"egress":           nil,
+	"emulator/riscv":   nil,
 	"guest/supervisor": nil,
 	"images":           nil,
 	"journal":          nil,
@@ -40,6 +42,7 @@ var mayImport = map[string][]string{
 	"netstack":         nil,
 	"project":          nil,
 	"rpc":              nil,
+	"snapshot":         nil,
 	"wasi":             nil,
 }
 
