@@ -148,7 +148,9 @@ func (c *command) hold(ctx context.Context, limit time.Duration) (rpc.Program, r
 		}
 		return c, d, nil
 	case <-short.Done():
-		if ctx.Err() != nil {
+		if rpc.Keeps(ctx) {
+			c.Detach()
+		} else if ctx.Err() != nil {
 			c.Release()
 		}
 		return c, rpc.Delivery{}, nil
@@ -170,6 +172,9 @@ func (c *command) Kill() error { return c.sh.p.Kill() }
 
 // Resize is not for shells: they have no terminal.
 func (c *command) Resize(size rpc.Size) error { return c.sh.p.Resize(size) }
+
+// Detach has the command run on without the host.
+func (c *command) Detach() { c.once.Do(c.abandon) }
 
 // Release is called when the host has dropped the command. If it still runs its shell is of no use.
 func (c *command) Release() {

@@ -244,7 +244,11 @@ func (p *program) hold(ctx context.Context, limit time.Duration) (rpc.Program, r
 			}
 		case <-t.C:
 		case <-ctx.Done():
-			p.Release()
+			if rpc.Keeps(ctx) {
+				p.Detach()
+			} else {
+				p.Release()
+			}
 		}
 	}
 	p.stream()
@@ -305,6 +309,15 @@ func (p *program) Kill() error {
 		return os.NewSyscallError("kill", err)
 	}
 	return nil
+}
+
+// Detach has the program run on without the host: its output is read and thrown away.
+func (p *program) Detach() {
+	p.once.Do(func() {
+		p.stopFeeding()
+		p.abandon()
+		p.retire()
+	})
 }
 
 // Release is called when the host has dropped the program.

@@ -188,6 +188,12 @@ func (sh *shell) remove() {
 	_ = os.RemoveAll(sh.dir)
 }
 
+// Detach lets the shell finish what it is running. Then it finds the end of its script.
+func (sh *shell) Detach() {
+	_ = sh.script.Close()
+	sh.p.Detach()
+}
+
 // Release kills the shell and all it started.
 func (sh *shell) Release() { sh.p.Release() }
 

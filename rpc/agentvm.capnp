@@ -14,7 +14,8 @@ $Go.import("agentvm/rpc/wire");
 
 interface Supervisor {
   start @0 (params :StartParams) -> (info :GuestInfo, failure :Failure);
-  # Once after the hello, before anything else: sets the clock, the host name and the environment, mounts the shares.
+  # After the hello, before anything else: sets the clock, the host name and the environment, mounts the shares. With
+  # `restored` also once more in a session that goes on: what an earlier start set up is replaced.
 
   exec @1 (params :ExecParams) -> (process :Process, output :Output, failure :Failure);
   # Runs a program. Returns when it has ended, or after params.holdMillis with what it has written by then, so that a
@@ -242,6 +243,16 @@ struct StartParams {
   caCertificate @7 :Data; # PEM, appended to the image's bundles of trusted certificates; empty: leave them alone
   unixSockets @8 :List(UnixSocket);
   proxy @9 :NetworkProxy; # where unixSockets lead; may be null without them
+  restored @10 :Restored; # null: the first start since the machine was switched on
+}
+
+struct Restored {
+  # The machine goes on from a snapshot, beside others that may go on from the same one.
+  entropy @0 :Data;       # at least 32 random bytes that no other machine is given
+  generation @1 :UInt64;  # higher than that of the machine which the snapshot was taken of
+  generationId @2 :Data;  # 16 bytes, another one each time
+  newIdentity @3 :Bool;   # the machine is another one than it was: new machine-id, MAC and lease; its connections are reset
+  mac @4 :Data;           # 6 bytes, for newIdentity; empty: the card keeps its own
 }
 
 struct NetworkParams {
@@ -254,6 +265,8 @@ struct GuestInfo {
   release @0 :Text;       # kernel release
   bootNanoseconds @1 :UInt64; # kernel entry to this answer, monotonic clock
   networkWarning @2 :Text; # why the network is not as asked for; empty: it is
+  diskWarning @3 :Text;   # why the writable disk is smaller than it could be; empty: it is not
+  shareWarning @4 :Text;  # which shares could not be mounted and why; empty: all could
 }
 
 struct ExecParams {

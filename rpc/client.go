@@ -28,7 +28,7 @@ type Client struct {
 // version gives a *VersionError.
 func Dial(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (*Client, error) {
 	cfg = cfg.withDefaults()
-	established, boot, err := connect(ctx, conn, cfg.HelloInterval)
+	established, boot, err := connect(ctx, conn, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +51,12 @@ func (cfg ClientConfig) withDefaults() ClientConfig {
 
 // greet exchanges hellos and returns the reader to go on with. Everything before the guest's hello is left over from an
 // earlier connection and skipped. When ctx ends it closes conn, the only way to end a blocked Read.
-func greet(ctx context.Context, conn io.ReadWriteCloser, interval time.Duration) (io.Reader, error) {
+func greet(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (io.Reader, error) {
 	own := hello{version: Version, nonce: rand.Uint64() | 1}
-	stop := repeatHello(ctx, conn, own, interval)
+	if cfg.KeepPrograms {
+		own.flags |= helloKeep
+	}
+	stop := repeatHello(ctx, conn, own, cfg.HelloInterval)
 	r := bufio.NewReaderSize(conn, 64<<10)
 	peer, err := awaitHello(r, own.nonce)
 	if err2 := stop(); err == nil {
@@ -128,7 +131,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Start hands the guest its parameters. Call it once, first.
+// Start hands the guest its parameters. Call it first; and once more, with Restored, when the machine goes on from a snapshot.
 func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
 	future, release := c.supervisor.Start(ctx, func(call wire.Supervisor_start_Params) error {
 		w, err := call.NewParams()

@@ -28,9 +28,9 @@ type conn struct {
 	closer io.Closer
 	offer  capnp.Client // what a Bootstrap gets; may be null
 	ctx    context.Context
-	cancel context.CancelFunc
-	done   chan struct{} // closed when both goroutines have ended and everything is released
-	wake   chan struct{} // capacity 1: the queue is not empty
+	cancel context.CancelCauseFunc // with err
+	done   chan struct{}           // closed when both goroutines have ended and everything is released
+	wake   chan struct{}           // capacity 1: the queue is not empty
 
 	mu        sync.Mutex
 	err       error // why the connection has ended; nil while it stands
@@ -69,7 +69,7 @@ func startConn(r io.Reader, w io.Writer, closer io.Closer, offer func(*conn) cap
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
 		questions: make(map[uint32]*question), answers: make(map[uint32]*answer), exports: make(map[uint32]*export),
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	if offer != nil {
 		c.offer = offer(c)
 	}
@@ -92,7 +92,6 @@ func (c *conn) close() {
 	if c.setError(ErrClosed) {
 		stop := time.AfterFunc(farewellTime, func() { _ = c.closer.Close() })
 		defer stop.Stop()
-		c.cancel()
 	}
 	<-c.done
 	c.tasks.Wait()
@@ -101,17 +100,18 @@ func (c *conn) close() {
 // fail ends the connection at once; the first error stays.
 func (c *conn) fail(err error) {
 	if c.setError(err) {
-		c.cancel()
 		_ = c.closer.Close()
 	}
 }
 
+// setError cancels what is under way in the same breath, so that whoever sees the one knows the other (letGo).
 func (c *conn) setError(err error) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first = c.err == nil
 	if first {
 		c.err = err
+		c.cancel(err)
 	}
 	return first
 }

@@ -75,6 +75,9 @@ func (p StartParams) write(w wire.StartParams) error {
 	if err := writeUnixSockets(w.NewUnixSockets, p.UnixSockets); err != nil {
 		return err
 	}
+	if err := p.Restored.write(w.NewRestored); err != nil {
+		return err
+	}
 	mounts, err := w.NewMounts(int32(len(p.Mounts)))
 	if err != nil {
 		return err
@@ -115,6 +118,9 @@ func readStartParams(w wire.StartParams) (p StartParams, err error) {
 		return p, err
 	}
 	if p.UnixSockets, err = readUnixSockets(w.UnixSockets()); err != nil {
+		return p, err
+	}
+	if p.Restored, err = readRestored(w.Restored()); err != nil {
 		return p, err
 	}
 	mounts, err := w.Mounts()
@@ -173,10 +179,18 @@ func (i GuestInfo) write(w wire.GuestInfo) error {
 	if err := w.SetRelease(i.Release); err != nil {
 		return err
 	}
-	return w.SetNetworkWarning(i.NetworkWarning)
+	for _, text := range []struct {
+		set  func(string) error
+		text string
+	}{{w.SetNetworkWarning, i.NetworkWarning}, {w.SetDiskWarning, i.DiskWarning}, {w.SetShareWarning, i.ShareWarning}} {
+		if err := text.set(text.text[:min(len(text.text), maxWarning)]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// maxWarning bounds what a guest can say in GuestInfo.NetworkWarning.
+// maxWarning bounds, in bytes, what a guest can say in each warning of GuestInfo.
 const maxWarning = 1 << 10
 
 func readGuestInfo(w wire.GuestInfo, err error) (i GuestInfo, _ error) {
@@ -187,9 +201,17 @@ func readGuestInfo(w wire.GuestInfo, err error) (i GuestInfo, _ error) {
 	if i.Release, err = w.Release(); err != nil {
 		return i, err
 	}
-	warning, err := w.NetworkWarningBytes()
-	i.NetworkWarning = string(warning[:min(len(warning), maxWarning)])
-	return i, err
+	for _, text := range []struct {
+		get func() ([]byte, error)
+		to  *string
+	}{{w.NetworkWarningBytes, &i.NetworkWarning}, {w.DiskWarningBytes, &i.DiskWarning}, {w.ShareWarningBytes, &i.ShareWarning}} {
+		b, err := text.get()
+		if err != nil {
+			return i, err
+		}
+		*text.to = string(b[:min(len(b), maxWarning)])
+	}
+	return i, nil
 }
 
 func writeStats(w wire.Stats, s Stats) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"time"
 
 	"capnproto.org/go/capnp/v3"
 
@@ -24,8 +23,7 @@ type FilesClient struct {
 // DialFiles says hello over conn, the guest's bulk port, and waits for the guest's answer until ctx ends. From now on the
 // client owns conn; Close, or an error here, closes it. A guest of another protocol version gives a *VersionError.
 func DialFiles(ctx context.Context, conn io.ReadWriteCloser) (*FilesClient, error) {
-	cfg := ClientConfig{}.withDefaults()
-	c, boot, err := connect(ctx, conn, cfg.HelloInterval)
+	c, boot, err := connect(ctx, conn, ClientConfig{}.withDefaults())
 	if err != nil {
 		return nil, err
 	}
@@ -33,8 +31,8 @@ func DialFiles(ctx context.Context, conn io.ReadWriteCloser) (*FilesClient, erro
 }
 
 // connect exchanges hellos and gets the guest's bootstrap capability.
-func connect(ctx context.Context, stream io.ReadWriteCloser, interval time.Duration) (*conn, capnp.Client, error) {
-	rest, err := greet(ctx, stream, interval)
+func connect(ctx context.Context, stream io.ReadWriteCloser, cfg ClientConfig) (*conn, capnp.Client, error) {
+	rest, err := greet(ctx, stream, cfg)
 	if err != nil {
 		return nil, capnp.Client{}, errors.Join(fmt.Errorf("hello to the guest: %w", err), stream.Close())
 	}

@@ -288,7 +288,7 @@ func FuzzHostileFilesHost(f *testing.F) {
 		_ = host.SetDeadline(time.Now().Add(10 * time.Millisecond))
 		drained := make(chan struct{})
 		go func() { defer close(drained); _, _ = io.Copy(io.Discard, host) }()
-		_, _ = host.Write(hello{Version, 99}.encode())
+		_, _ = host.Write(hello{version: Version, nonce: 99}.encode())
 		_, _ = host.Write(sent)
 		<-drained
 		_ = host.SetDeadline(time.Time{})

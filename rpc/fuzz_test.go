@@ -118,7 +118,7 @@ func actAsGuest(conn net.Conn, sent []byte) {
 	h, _ := parseHello(b)
 	drained := make(chan struct{})
 	go func() { defer close(drained); _, _ = io.Copy(io.Discard, conn) }()
-	_, _ = conn.Write(hello{Version, h.nonce}.encode())
+	_, _ = conn.Write(hello{version: Version, nonce: h.nonce}.encode())
 	_, _ = conn.Write(sent)
 	time.Sleep(time.Millisecond)
 	_ = conn.Close()
@@ -128,7 +128,7 @@ func actAsGuest(conn net.Conn, sent []byte) {
 // FuzzHostileHost sends anything to a guest, which must then still answer a hello.
 func FuzzHostileHost(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 0, 0, 0, 1, 0, 0, 0, 1})
-	f.Add(hello{Version, 4}.encode(), []byte("more"))
+	f.Add(hello{version: Version, nonce: 4}.encode(), []byte("more"))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		host, port := net.Pipe()
 		serveOn(t, port, &echo{released: make(chan struct{}, 1)})
@@ -136,7 +136,7 @@ func FuzzHostileHost(f *testing.F) {
 		drained := make(chan struct{})
 		go func() { defer close(drained); _, _ = io.Copy(io.Discard, host) }()
 		_, _ = host.Write(first)
-		_, _ = host.Write(hello{Version, 99}.encode())
+		_, _ = host.Write(hello{version: Version, nonce: 99}.encode())
 		_, _ = host.Write(second)
 		<-drained
 		_ = host.SetDeadline(time.Time{})

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 )
@@ -9,11 +10,11 @@ import (
 // Handler is what the guest offers: the supervisor behind Serve. Its errors reach the host as *Error with the errno that
 // errors.As finds in them.
 type Handler interface {
-	// Start is called once a session, before anything else. log waits for the
+	// Start is called once a session, before anything else, and again when p.Restored is set. log waits for the
 	// host and does nothing after the session; it may be nil.
 	Start(p StartParams, log func(slog.Level, string)) (GuestInfo, error)
 	// Exec starts a program and waits up to r.Hold for its end. The Program is nil when the Delivery has the exit.
-	// When ctx ends first, the program is killed.
+	// When ctx ends first, the program is killed, unless Keeps(ctx).
 	Exec(ctx context.Context, r Request) (Program, Delivery, error)
 	OpenShell(r Request) (Commands, error)
 	Stats() (Stats, error)
@@ -49,7 +50,12 @@ type Program interface {
 	Resize(Size) error
 	// Release says that the host has dropped the program: it is killed if it runs.
 	Release()
+	// Detach comes in the place of Release: the program runs on, and nobody polls it any more.
+	Detach()
 }
+
+// Keeps says that the session to which ctx belongs has ended, and that its programs are to run on.
+func Keeps(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errKeep) }
 
 // Commands is a shell that runs commands.
 type Commands interface {
@@ -57,6 +63,8 @@ type Commands interface {
 	Run(ctx context.Context, r Request) (Program, Delivery, error)
 	// Release kills the shell.
 	Release()
+	// Detach comes in the place of Release: the shell finishes the command that it is running, and ends.
+	Detach()
 }
 
 // Delivery is output and, at the end, the exit.

@@ -10,8 +10,8 @@ import (
 // fields do not change it.
 const Version = 1
 
-// The hello: 8 bytes of magic, then little-endian version (4 bytes), zero (4 bytes), nonce (8 bytes). Its form is fixed
-// for all versions.
+// The hello: 8 bytes of magic, then little-endian version (4 bytes), flags (4 bytes), nonce (8 bytes). Its form is fixed
+// for all versions. Flags that are not known are ignored; the guest's are 0.
 //
 //	host                         guest
 //	 |                             | port opened
@@ -31,13 +31,17 @@ var helloMagic = [8]byte{0xfe, 'a', 'g', 'e', 'n', 't', 'v', 'm'}
 type hello struct {
 	version uint32
 	nonce   uint64
+	flags   uint32
 }
+
+// helloKeep has the programs of the guest's session run on, which ends with this hello.
+const helloKeep = 1
 
 func (h hello) encode() []byte {
 	b := make([]byte, 0, helloSize)
 	b = append(b, helloMagic[:]...)
 	b = binary.LittleEndian.AppendUint32(b, h.version)
-	b = binary.LittleEndian.AppendUint32(b, 0)
+	b = binary.LittleEndian.AppendUint32(b, h.flags)
 	return binary.LittleEndian.AppendUint64(b, h.nonce)
 }
 
@@ -49,6 +53,7 @@ func parseHello(b []byte) (hello, bool) {
 	return hello{
 		version: binary.LittleEndian.Uint32(b[8:]),
 		nonce:   binary.LittleEndian.Uint64(b[16:]),
+		flags:   binary.LittleEndian.Uint32(b[12:]),
 	}, true
 }
 

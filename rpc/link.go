@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 )
@@ -19,8 +20,11 @@ type link struct {
 	fresh bool   // no message has begun in this session
 }
 
-// errRestart ends a session because a new hello has arrived.
-var errRestart = errors.New("the host said hello again")
+// errRestart ends a session because a new hello has arrived; errKeep also says that its programs are to run on.
+var (
+	errRestart = errors.New("the host said hello again")
+	errKeep    = fmt.Errorf("%w and keeps what runs", errRestart)
+)
 
 func (l *link) write(b []byte) error {
 	_, err := l.port.Write(b)
@@ -60,7 +64,7 @@ func (l *link) next(limit int) ([]byte, error) {
 		}
 		if h, ok := parseHello(l.last); ok {
 			if h.nonce != l.nonce {
-				return nil, errRestart
+				return nil, h.ending()
 			}
 			l.ready = l.ready[:max(0, len(l.ready)-helloSize)]
 		}
@@ -69,6 +73,14 @@ func (l *link) next(limit int) ([]byte, error) {
 	b := l.ready[:min(limit, len(l.ready))]
 	l.ready = l.ready[len(b):]
 	return b, nil
+}
+
+// ending is why the session before a hello ends.
+func (h hello) ending() error {
+	if h.flags&helloKeep != 0 {
+		return errKeep
+	}
+	return errRestart
 }
 
 // skipRepetitions drops hellos that stand before the session's first message.

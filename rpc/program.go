@@ -16,7 +16,7 @@ type deliveryResults interface {
 	SetProcess(wire.Process) error
 }
 
-func deliver(r deliveryResults, p Program, d Delivery, err error) error {
+func (c *conn) deliver(r deliveryResults, p Program, d Delivery, err error) error {
 	if err != nil {
 		return reply(r, err)
 	}
@@ -30,7 +30,7 @@ func deliver(r deliveryResults, p Program, d Delivery, err error) error {
 	if p == nil {
 		return nil
 	}
-	return r.SetProcess(wire.Process_ServerToClient(&process{p}))
+	return r.SetProcess(wire.Process_ServerToClient(&process{p, c}))
 }
 
 func (d Delivery) write(w wire.Output) error {
@@ -65,7 +65,10 @@ func (d Delivery) write(w wire.Output) error {
 }
 
 // process serves a Program.
-type process struct{ p Program }
+type process struct {
+	p Program
+	c *conn
+}
 
 func (s *process) Poll(ctx context.Context, call wire.Process_poll) error {
 	r, err := call.AllocResults()
@@ -101,10 +104,25 @@ func (s *process) Resize(_ context.Context, call wire.Process_resize) error {
 }
 
 // Shutdown is called when the host has dropped the capability.
-func (s *process) Shutdown() { s.p.Release() }
+func (s *process) Shutdown() { s.c.letGo(s.p) }
+
+// letGo ends what the host held, or lets it run on if that is how the session ends.
+func (c *conn) letGo(held interface {
+	Release()
+	Detach()
+}) {
+	if Keeps(c.ctx) {
+		held.Detach()
+		return
+	}
+	held.Release()
+}
 
 // shell serves Commands.
-type shell struct{ c Commands }
+type shell struct {
+	commands Commands
+	c        *conn
+}
 
 func (s *shell) Run(ctx context.Context, call wire.Shell_run) error {
 	r, q, err := open(call.AllocResults, call.Args().Params, readCommand)
@@ -112,8 +130,8 @@ func (s *shell) Run(ctx context.Context, call wire.Shell_run) error {
 		return err
 	}
 	call.Go()
-	p, d, err := s.c.Run(ctx, q)
-	return deliver(r, p, d, err)
+	p, d, err := s.commands.Run(ctx, q)
+	return s.c.deliver(r, p, d, err)
 }
 
 func readCommand(w wire.CommandParams) (q Request, err error) {
@@ -128,7 +146,7 @@ func readCommand(w wire.CommandParams) (q Request, err error) {
 	return q, nil
 }
 
-func (s *shell) Shutdown() { s.c.Release() }
+func (s *shell) Shutdown() { s.c.letGo(s.commands) }
 
 // Input is the host's end of a program's standard input, seen from the guest.
 type Input struct{ remote wire.Stdin }

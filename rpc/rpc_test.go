@@ -70,6 +70,7 @@ func (p *forever) Poll(ctx context.Context) (Delivery, error) {
 func (p *forever) Signal(int) error  { return syscall.ESRCH }
 func (p *forever) Kill() error       { return nil }
 func (p *forever) Resize(Size) error { return nil }
+func (p *forever) Detach()           {}
 func (p *forever) Release() {
 	select {
 	case p.released <- struct{}{}:
@@ -171,7 +172,7 @@ func TestGuestOfAnotherVersion(t *testing.T) {
 	if _, err := io.ReadFull(host, b); err != nil {
 		t.Fatal(err)
 	}
-	if h, ok := parseHello(b[helloSize:]); !ok || h != (hello{Version, 5}) {
+	if h, ok := parseHello(b[helloSize:]); !ok || h != (hello{version: Version, nonce: 5}) {
 		t.Errorf("got %+v", h)
 	}
 	if c, err := Dial(t.Context(), host, ClientConfig{}); err != nil {
@@ -206,7 +207,7 @@ func TestHelloAgain(t *testing.T) {
 		{"in a header", []byte{0, 0, 0}},
 		{"in a message", []byte{0, 0, 0, 0, 200, 0, 0, 0, 1, 2, 3}},
 		{"after garbage", bytes.Repeat([]byte("garbage "), 1000)},
-		{"after half a hello", hello{Version, 3}.encode()[:11]},
+		{"after half a hello", hello{version: Version, nonce: 3}.encode()[:11]},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			host, port := net.Pipe()
@@ -241,7 +242,7 @@ func TestHelloAgain(t *testing.T) {
 }
 
 func TestFindHello(t *testing.T) {
-	h := hello{Version, 77}
+	h := hello{version: Version, nonce: 77}
 	for _, tt := range []struct {
 		name string
 		give []byte

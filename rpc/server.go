@@ -96,7 +96,7 @@ func (s *supervisor) Exec(ctx context.Context, call wire.Supervisor_exec) error 
 	}
 	call.Go()
 	p, d, err := s.h.Exec(ctx, q)
-	return deliver(r, p, d, err)
+	return s.c.deliver(r, p, d, err)
 }
 
 func (s *supervisor) OpenShell(_ context.Context, call wire.Supervisor_openShell) error {
@@ -109,7 +109,7 @@ func (s *supervisor) OpenShell(_ context.Context, call wire.Supervisor_openShell
 	if err != nil {
 		return reply(r, err)
 	}
-	return r.SetShell(wire.Shell_ServerToClient(&shell{c}))
+	return r.SetShell(wire.Shell_ServerToClient(&shell{c, s.c}))
 }
 
 func (s *supervisor) PollStats(_ context.Context, call wire.Supervisor_pollStats) error {

@@ -14,7 +14,7 @@ type Mount struct {
 	MessageSize uint32 // 9p msize in bytes; 0: 131072
 }
 
-// StartParams is what the guest is told once, before anything runs in it.
+// StartParams is what the guest is told before anything runs in it, and again when it goes on from a snapshot.
 type StartParams struct {
 	Time            time.Time // the guest's clock is set to it; zero: left alone
 	Hostname        string    // empty: left alone
@@ -29,6 +29,8 @@ type StartParams struct {
 	// closes the guest's connection; the guest's programs do not see why.
 	UnixSockets []UnixSocket
 	Connect     Connector
+	// Restored is set when the machine goes on from a snapshot; nil: it has just been switched on.
+	Restored *Restored
 }
 
 // NetworkParams tells the guest how to configure its network card: by DHCP, and IPv6 by router advertisements.
@@ -45,6 +47,9 @@ type GuestInfo struct {
 	// NetworkWarning says what of StartParams.Network could not be done, at most 1 KiB of text in the guest's words; empty:
 	// all was. A VM without its network still runs.
 	NetworkWarning string
+	// DiskWarning says why the writable disk is smaller than it could be, and ShareWarning which shares could not be mounted
+	// because a program still uses the one that was there before; bounded and empty as NetworkWarning is.
+	DiskWarning, ShareWarning string
 }
 
 // Size is a terminal's size in character cells.
@@ -109,4 +114,7 @@ type ClientConfig struct {
 	Hold time.Duration
 	// HelloInterval is how often the hello is repeated until the guest answers. Default 100 ms.
 	HelloInterval time.Duration
+	// KeepPrograms has programs that were started in the session before, if the guest is still in one, run on; nobody sees
+	// their output, and their input ends. Otherwise they are killed.
+	KeepPrograms bool
 }

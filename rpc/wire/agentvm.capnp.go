@@ -10793,12 +10793,12 @@ type StartParams capnp.Struct
 const StartParams_TypeID = 0xfa74f359e8cf6c3e
 
 func NewStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 9})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 10})
 	return StartParams(st), err
 }
 
 func NewRootStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 9})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 10})
 	return StartParams(st), err
 }
 
@@ -11021,12 +11021,36 @@ func (s StartParams) SetProxy(v NetworkProxy) error {
 	return capnp.Struct(s).SetPtr(8, in.ToPtr())
 }
 
+func (s StartParams) Restored() (Restored, error) {
+	p, err := capnp.Struct(s).Ptr(9)
+	return Restored(p.Struct()), err
+}
+
+func (s StartParams) HasRestored() bool {
+	return capnp.Struct(s).HasPtr(9)
+}
+
+func (s StartParams) SetRestored(v Restored) error {
+	return capnp.Struct(s).SetPtr(9, capnp.Struct(v).ToPtr())
+}
+
+// NewRestored sets the restored field to a newly
+// allocated Restored struct, preferring placement in s's segment.
+func (s StartParams) NewRestored() (Restored, error) {
+	ss, err := NewRestored(capnp.Struct(s).Segment())
+	if err != nil {
+		return Restored{}, err
+	}
+	err = capnp.Struct(s).SetPtr(9, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
 // StartParams_List is a list of StartParams.
 type StartParams_List = capnp.StructList[StartParams]
 
 // NewStartParams creates a new list of StartParams.
 func NewStartParams_List(s *capnp.Segment, sz int32) (StartParams_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 9}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 10}, sz)
 	return capnp.StructList[StartParams](l), err
 }
 
@@ -11049,6 +11073,124 @@ func (p StartParams_Future) Network() NetworkParams_Future {
 }
 func (p StartParams_Future) Proxy() NetworkProxy {
 	return NetworkProxy(p.Future.Field(8, nil).Client())
+}
+
+func (p StartParams_Future) Restored() Restored_Future {
+	return Restored_Future{Future: p.Future.Field(9, nil)}
+}
+
+type Restored capnp.Struct
+
+// Restored_TypeID is the unique identifier for the type Restored.
+const Restored_TypeID = 0x94eec01314a7adbd
+
+func NewRestored(s *capnp.Segment) (Restored, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3})
+	return Restored(st), err
+}
+
+func NewRootRestored(s *capnp.Segment) (Restored, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3})
+	return Restored(st), err
+}
+
+func ReadRootRestored(msg *capnp.Message) (Restored, error) {
+	root, err := msg.Root()
+	return Restored(root.Struct()), err
+}
+
+func (s Restored) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Restored) DecodeFromPtr(p capnp.Ptr) Restored {
+	return Restored(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Restored) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Restored) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Restored) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Restored) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Restored) Entropy() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Restored) HasEntropy() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Restored) SetEntropy(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Restored) Generation() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s Restored) SetGeneration(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
+func (s Restored) GenerationId() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return []byte(p.Data()), err
+}
+
+func (s Restored) HasGenerationId() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Restored) SetGenerationId(v []byte) error {
+	return capnp.Struct(s).SetData(1, v)
+}
+
+func (s Restored) NewIdentity() bool {
+	return capnp.Struct(s).Bit(64)
+}
+
+func (s Restored) SetNewIdentity(v bool) {
+	capnp.Struct(s).SetBit(64, v)
+}
+
+func (s Restored) Mac() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return []byte(p.Data()), err
+}
+
+func (s Restored) HasMac() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Restored) SetMac(v []byte) error {
+	return capnp.Struct(s).SetData(2, v)
+}
+
+// Restored_List is a list of Restored.
+type Restored_List = capnp.StructList[Restored]
+
+// NewRestored creates a new list of Restored.
+func NewRestored_List(s *capnp.Segment, sz int32) (Restored_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3}, sz)
+	return capnp.StructList[Restored](l), err
+}
+
+// Restored_Future is a wrapper for a Restored promised by a client call.
+type Restored_Future struct{ *capnp.Future }
+
+func (f Restored_Future) Struct() (Restored, error) {
+	p, err := f.Future.Ptr()
+	return Restored(p.Struct()), err
 }
 
 type NetworkParams capnp.Struct
@@ -11165,12 +11307,12 @@ type GuestInfo capnp.Struct
 const GuestInfo_TypeID = 0x8ebe07905a63c48e
 
 func NewGuestInfo(s *capnp.Segment) (GuestInfo, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 4})
 	return GuestInfo(st), err
 }
 
 func NewRootGuestInfo(s *capnp.Segment) (GuestInfo, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 4})
 	return GuestInfo(st), err
 }
 
@@ -11245,12 +11387,48 @@ func (s GuestInfo) SetNetworkWarning(v string) error {
 	return capnp.Struct(s).SetText(1, v)
 }
 
+func (s GuestInfo) DiskWarning() (string, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return p.Text(), err
+}
+
+func (s GuestInfo) HasDiskWarning() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s GuestInfo) DiskWarningBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return p.TextBytes(), err
+}
+
+func (s GuestInfo) SetDiskWarning(v string) error {
+	return capnp.Struct(s).SetText(2, v)
+}
+
+func (s GuestInfo) ShareWarning() (string, error) {
+	p, err := capnp.Struct(s).Ptr(3)
+	return p.Text(), err
+}
+
+func (s GuestInfo) HasShareWarning() bool {
+	return capnp.Struct(s).HasPtr(3)
+}
+
+func (s GuestInfo) ShareWarningBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(3)
+	return p.TextBytes(), err
+}
+
+func (s GuestInfo) SetShareWarning(v string) error {
+	return capnp.Struct(s).SetText(3, v)
+}
+
 // GuestInfo_List is a list of GuestInfo.
 type GuestInfo_List = capnp.StructList[GuestInfo]
 
 // NewGuestInfo creates a new list of GuestInfo.
 func NewGuestInfo_List(s *capnp.Segment, sz int32) (GuestInfo_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 4}, sz)
 	return capnp.StructList[GuestInfo](l), err
 }
 
