@@ -21,6 +21,7 @@ type abiConfig struct {
 	ShareTag              [MaxShares][shareTagSize]byte
 	ClockMode, HartFlags  uint32
 	RealtimeNanoseconds   uint64
+	Generation            [16]byte
 }
 
 const (
@@ -36,19 +37,26 @@ const (
 type abiLayout struct {
 	Version, ConfigSize       uint32
 	Config, Result, Hart, RAM uint32
-	HartSize, Reserved        uint32
+	HartSize                  uint32
+	Dirty, Released           uint32 // addresses of dirty_pages and released_pages
+	ScratchCount, HashedCount uint32
+	CodePool, CodeIndex       abiRange
+	Scratch, Hashed           [4]abiRange
 }
+
+// abiRange mirrors struct memory_range of src/machine.h: a part of linear memory.
+type abiRange struct{ Address, Size uint32 }
 
 // abiResult mirrors struct machine_result of src/machine.c.
 type abiResult struct {
 	Retired    uint64
 	DeadlineNS uint64
 	Code       uint32
-	Reserved   uint32
+	Released   uint32 // entries of released_pages
 	PC         uint64
 }
 
-const layoutVersion = 1
+const layoutVersion = 2
 
 // check refuses a module that was built from other sources than this package.
 func (l *abiLayout) check() error {
@@ -87,6 +95,7 @@ func (c *Config) abi() abiConfig {
 		ClockMode:           flag(c.Deterministic, clockInstructions),
 		HartFlags:           flag(c.MachineMode, hartStartM),
 		RealtimeNanoseconds: deterministicEpoch,
+		Generation:          c.Generation,
 	}
 	copy(a.NetMAC[:], c.MAC)
 	for i := range a.DiskFD {

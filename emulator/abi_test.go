@@ -17,6 +17,7 @@ import (
 var configMembers = []string{
 	"ram_size", "console_in_fd", "console_out_fd", "control_fd", "bulk_fd", "net_fd", "net_flags", "net_mac", "net_mtu",
 	"disk_fd", "disk_flags", "share_fd", "share_tag", "clock_mode", "hart_flags", "realtime_ns",
+	"generation",
 }
 
 // Both languages must put each member at the same place: what encoding/binary writes has no padding.

@@ -56,6 +56,10 @@ type Config struct {
 	// 2026-01-01; with a fixed Rand and no input, two runs are the same in every bit.
 	Deterministic bool
 
+	// Generation is what the VM generation device shows. A machine that was restored with another one than it had tells
+	// its guest that it is a copy.
+	Generation [16]byte
+
 	Rand   io.Reader    // entropy of the device tree and the rng device; nil is crypto/rand
 	Logger *slog.Logger // nil discards
 }

@@ -122,6 +122,14 @@ func (m *Machine) call(name string) (uint32, error) {
 	return uint32(results[0]), nil
 }
 
+// callNothing calls an export without arguments and results.
+func (m *Machine) callNothing(name string) error {
+	if _, err := m.module.ExportedFunction(name).Call(m.ctx); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
 // read decodes a structure at an address of linear memory.
 func (m *Machine) read(address uint32, into any) error {
 	data, ok := m.memory.Read(address, uint32(binary.Size(into)))

@@ -92,6 +92,11 @@ func (m *Machine) slice(budget int64) (Reason, error) {
 		return 0, err
 	}
 	m.adapt(int64(m.result.Retired-before), m.clock.Monotonic()-start)
+	if m.result.Released != 0 {
+		if err := m.releasePages(); err != nil {
+			return 0, err
+		}
+	}
 	return Reason(m.stack[0]), nil
 }
 
@@ -113,6 +118,7 @@ func (m *Machine) readResult() error {
 	m.result.Retired = binary.LittleEndian.Uint64(data)
 	m.result.DeadlineNS = binary.LittleEndian.Uint64(data[8:])
 	m.result.Code = binary.LittleEndian.Uint32(data[16:])
+	m.result.Released = binary.LittleEndian.Uint32(data[20:])
 	m.result.PC = binary.LittleEndian.Uint64(data[24:])
 	m.retired.Store(m.result.Retired)
 	return nil

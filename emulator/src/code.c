@@ -12,6 +12,14 @@ bool code_init(void) {
     return pool != NULL && page_of_frame != NULL;
 }
 
+struct memory_range code_pool(void) {
+    return (struct memory_range){(uint32_t)(uintptr_t)pool, sizeof(struct code_page) * CODE_PAGES};
+}
+
+struct memory_range code_index(void) {
+    return (struct memory_range){(uint32_t)(uintptr_t)page_of_frame, (uint32_t)(ram_frames() * sizeof *page_of_frame)};
+}
+
 bool code_present(uint32_t frame) { return page_of_frame[frame] != 0; }
 
 static void forget_slots(struct code_page *page) {
@@ -19,9 +27,21 @@ static void forget_slots(struct code_page *page) {
     for (unsigned i = PAGE_SLOTS; i < PAGE_SLOTS + PAGE_TAIL; i++) page->slot[i] = (struct insn){.op = OP_PAGE_END};
 }
 
+static void set_index(uint32_t frame, uint16_t value) {
+    page_of_frame[frame] = value;
+    mark_dirty(&page_of_frame[frame]);
+}
+
+static void mark_page(const struct code_page *page) {
+    const uint8_t *last = (const uint8_t *)(page + 1) - 1;
+    for (const uint8_t *at = (const uint8_t *)page; at < last; at += PAGE_SIZE) mark_dirty(at);
+    mark_dirty(last);
+}
+
 static void release(struct code_page *page) {
-    page_of_frame[page->frame] = 0;
+    set_index(page->frame, 0);
     page->in_use = 0;
+    mark_dirty(&page->in_use);
     tlb_forget_code(page);
 }
 
@@ -31,9 +51,10 @@ struct code_page *code_page_for(uint32_t frame) {
     if (page->in_use) release(page);
     page->frame = frame;
     page->in_use = 1;
-    page_of_frame[frame] = (uint16_t)(next_victim + 1);
+    set_index(frame, (uint16_t)(next_victim + 1));
     next_victim = (next_victim + 1) % CODE_PAGES;
     forget_slots(page);
+    mark_page(page);
     tlb_forget_writes(frame);
     return page;
 }
@@ -50,4 +71,5 @@ void code_decode(const struct insn *slot) {
     uint32_t offset = (uint32_t)((uintptr_t)slot - (uintptr_t)pool);
     struct code_page *page = &pool[offset / sizeof *page];
     decode_slot(page, offset % sizeof *page / sizeof *slot);
+    mark_dirty(slot);
 }

@@ -35,6 +35,7 @@ struct machine_config {
     uint32_t clock_mode;
     uint32_t hart_flags;  // see enum hart_flags
     uint64_t realtime_ns; // CLOCK_INSTRUCTIONS: the wall clock at time 0
+    uint8_t generation[16]; // of the VM generation device; a restored machine may have another one
 };
 
 enum hart_flags {

@@ -164,6 +164,8 @@ bool code_init(void);
 struct code_page *code_page_for(uint32_t frame);
 bool code_present(uint32_t frame);
 void code_drop(uint32_t frame);
+struct memory_range code_pool(void);  // in linear memory
+struct memory_range code_index(void);
 void code_decode(const struct insn *slot); // decodes an undecoded slot of the pool
 
 // mmu.c. The slow_ functions do a whole access, device registers and page crossings included; after an exception
@@ -178,6 +180,7 @@ uint8_t *ram_start(void);
 void *grow_memory(uint64_t size);
 void cbo_zero(uint64_t va);
 void tlb_flush_all(void);
+void tlb_forget_all_writes(void);
 void tlb_flush_page(uint64_t va);
 void tlb_forget_writes(uint32_t frame); // called when `frame` becomes code
 void tlb_forget_code(const struct code_page *page);

@@ -1,4 +1,6 @@
-// What the module exports: configure, init and run. See docs/machine.md.
+// What the module exports. See docs/machine.md.
+#include "virtio.h"
+
 #include "hart.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
@@ -12,7 +14,7 @@ static struct machine_result {
     uint64_t retired;     // instructions since init
     uint64_t deadline_ns; // RUN_IDLE: when to run again, in WASI monotonic time; ~0 is never
     uint32_t code;        // RUN_FAILURE: what the guest said
-    uint32_t reserved;
+    uint32_t released;    // entries of released_pages
     uint64_t pc;
 } result;
 
@@ -20,10 +22,28 @@ static struct machine_result {
 static struct machine_layout {
     uint32_t version, config_size;
     uint32_t config, result, hart_at, ram;
-    uint32_t hart_size, reserved;
+    uint32_t hart_size;
+    uint32_t dirty;    // dirty_pages
+    uint32_t released; // released_pages
+    uint32_t scratch_count, hashed_count;
+    struct memory_range code_pool, code_index;
+    struct memory_range scratch[4]; // what an image need not have: restored() forgets it
+    struct memory_range hashed[4];  // what must be equal in machines that did the same, besides the RAM
 } layout;
 
-enum { LAYOUT_VERSION = 1 };
+enum { LAYOUT_VERSION = 2 };
+
+static struct memory_range range(const void *start, uint32_t size) {
+    return (struct memory_range){(uint32_t)(uintptr_t)start, size};
+}
+
+static void describe_parts(void) {
+    layout.scratch[layout.scratch_count++] = range(dirty_pages, sizeof dirty_pages);
+    layout.scratch[layout.scratch_count++] = net_buffers();
+    layout.scratch[layout.scratch_count++] = share_buffers();
+    layout.hashed[layout.hashed_count++] = range(&hart, offsetof(struct hart_state, user_entries));
+    layout.hashed[layout.hashed_count++] = range(virtio_devices, sizeof virtio_devices);
+}
 
 EXPORT(configure) struct machine_layout *configure(void) {
     layout = (struct machine_layout){
@@ -33,7 +53,10 @@ EXPORT(configure) struct machine_layout *configure(void) {
         .result = (uint32_t)(uintptr_t)&result,
         .hart_at = (uint32_t)(uintptr_t)&hart,
         .hart_size = sizeof hart,
+        .dirty = (uint32_t)(uintptr_t)dirty_pages,
+        .released = (uint32_t)(uintptr_t)&released_pages,
     };
+    describe_parts();
     return &layout;
 }
 
@@ -45,12 +68,39 @@ EXPORT(init) uint32_t init(void) {
     if (!memory_init()) return INIT_RAM;
     layout.ram = (uint32_t)(uintptr_t)ram_start();
     if (!code_init()) return INIT_CODE;
+    layout.code_pool = code_pool();
+    layout.code_index = code_index();
     tlb_flush_all();
     csr_reset((config.hart_flags & HART_START_M) != 0);
     time_init();
     devices_init();
     return INIT_OK;
 }
+
+// captured begins an image of the machine: Go copies the memory behind it. The machine goes on as it was.
+EXPORT(captured) void captured(void) {
+    tlb_forget_all_writes();
+    __builtin_memset(dirty_pages, 0, __builtin_wasm_memory_size(0) * (65536 / PAGE_SIZE));
+    time_captured();
+}
+
+static uint64_t ready_again; // descriptors that the next run looks at, whatever Go says
+
+// restored follows when Go has put an image into the memory of a new instance, and `config` beside the generation is
+// what it was.
+EXPORT(restored) void restored(void) {
+    time_restored();
+    console_restored();
+    net_restored();
+    share_restored();
+    if (vmgenid_restored) vmgenid_restored();
+    if (jit_restored) jit_restored();
+    ready_again = ~0ull;
+}
+
+// A paused guest does not see the pause.
+EXPORT(clock_stop) void clock_stop(void) { time_stop(); }
+EXPORT(clock_start) void clock_start(void) { time_start(); }
 
 static uint32_t reason(void) {
     if (hart.stop != 0) return hart.stop;
@@ -68,7 +118,8 @@ static bool idle(void) {
 
 // run executes at most `budget` instructions. `ready` names the descriptors whose state changed since the last call.
 EXPORT(run) uint32_t run(int64_t budget, uint64_t ready) {
-    devices_poll(ready);
+    devices_poll(ready | ready_again);
+    ready_again = 0;
     hart.stop = 0;
     while (budget > 0) {
         uint64_t into = retired() % QUANTUM;
@@ -84,6 +135,7 @@ EXPORT(run) uint32_t run(int64_t budget, uint64_t ready) {
     }
     result.retired = retired();
     result.code = hart.stop_code;
+    result.released = released_pages.count;
     result.pc = hart.pc;
     return reason();
 }

@@ -16,8 +16,29 @@
 // ram_at returns the host address of [gpa, gpa+len), or NULL unless all of it is RAM.
 void *ram_at(uint64_t gpa, uint64_t len);
 
-// ram_written must follow every write to RAM that did not come from the hart's own stores: it drops decoded code.
+// ram_written must follow every write to RAM that did not come from the hart's own stores: it drops decoded code and
+// marks the pages.
 void ram_written(uint64_t gpa, uint64_t len);
+
+// A part of linear memory.
+struct memory_range {
+    uint32_t address, size;
+};
+
+// dirty_pages has a byte for each 4 KiB of linear memory from the RAM on: 1 says that it may have been written since
+// `captured`. Every write there must mark its page: the hart's stores do when the write TLB is filled.
+extern uint8_t dirty_pages[1 << 20];
+
+static inline void mark_dirty(const void *written) { dirty_pages[(uint32_t)(uintptr_t)written / PAGE_SIZE] = 1; }
+static inline bool is_dirty(const void *at) { return dirty_pages[(uint32_t)(uintptr_t)at / PAGE_SIZE] != 0; }
+
+// Pages that the guest gave back. The device that hears of it appends linear memory ranges, marked by ram_written; Go
+// frees them between two slices and sets count to 0.
+enum { RELEASED_MAX = 512 };
+extern struct released_pages {
+    uint32_t count, reserved;
+    struct memory_range range[RELEASED_MAX];
+} released_pages;
 
 // Interrupts -----------------------------------------------------------------------------------------------------
 
@@ -28,16 +49,33 @@ void plic_set_level(unsigned source, bool level);
 
 uint64_t realtime_nanoseconds(void);
 
+// The guest's time at `captured` is what it goes on from at `restored`. Between time_stop and time_start it stands still.
+void time_captured(void);
+void time_restored(void);
+void time_stop(void);
+void time_start(void);
+
 // Devices --------------------------------------------------------------------------------------------------------
 
 enum { VIRTIO_SLOTS = 16, VIRTIO_BASE = 0x10001000, VIRTIO_STRIDE = 0x1000 };
 enum { SLOT_CONSOLE = 0, SLOT_RNG = 1, SLOT_NET = 2, SLOT_DISK = 3, SLOT_SHARE = 7, SLOT_BALLOON = 15 };
 enum { RTC_BASE = 0x101000, RTC_SIZE = 0x1000, RTC_IRQ = 31 };
+enum { VMGENID_BASE = 0x102000, VMGENID_SIZE = 0x1000, VMGENID_IRQ = 30 };
 
 // devices_init makes every device that `config` names; devices_poll gives a device whose descriptor changed state
 // since the last slice (a bit of `ready` each, descriptors below 64) the chance to move bytes. Neither blocks.
 void devices_init(void);
 void devices_poll(uint64_t ready);
+
+// The other side of every stream is a new one when a machine was restored: what was half done on the old one is
+// forgotten. The buffers of streams hold nothing that outlives this, so they are not part of an image.
+void console_restored(void);
+void net_restored(void);
+void share_restored(void);
+void vmgenid_restored(void) __attribute__((weak)); // raises the interrupt when config.generation is another one
+void jit_restored(void) __attribute__((weak));     // forgets translations, which belong to an instance of the module
+struct memory_range net_buffers(void);
+struct memory_range share_buffers(void);
 
 // Register accesses. Offsets are within the device's window; size is 1, 2, 4 or 8 bytes. Wrong sizes and unknown
 // offsets read as zero and ignore writes, as the virtio specification lets them.
@@ -45,5 +83,9 @@ uint64_t virtio_mmio_read(unsigned slot, uint32_t offset, unsigned size);
 void virtio_mmio_write(unsigned slot, uint32_t offset, uint64_t value, unsigned size);
 uint64_t rtc_read(uint32_t offset, unsigned size);
 void rtc_write(uint32_t offset, uint64_t value, unsigned size);
+uint64_t vmgenid_read(uint32_t offset, unsigned size);
+
+// vmgenid_restored raises the interrupt when config.generation is not what the guest has read.
+void vmgenid_restored(void);
 
 #endif

@@ -3,6 +3,9 @@
 
 struct machine_config config;
 
+uint8_t dirty_pages[1 << 20];
+struct released_pages released_pages;
+
 static uint8_t *ram;
 static uint64_t ram_size;
 
@@ -36,5 +39,8 @@ void *ram_at(uint64_t gpa, uint64_t len) {
 void ram_written(uint64_t gpa, uint64_t len) {
     if (len == 0) return;
     uint64_t first = (gpa - RAM_BASE) / PAGE_SIZE, last = (gpa + len - 1 - RAM_BASE) / PAGE_SIZE;
-    for (uint64_t frame = first; frame <= last; frame++) code_drop((uint32_t)frame);
+    for (uint64_t frame = first; frame <= last; frame++) {
+        code_drop((uint32_t)frame);
+        mark_dirty(ram + frame * PAGE_SIZE);
+    }
 }

@@ -109,9 +109,10 @@ static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
     fill(tlb->read, va, *gpa, host);
     if (access == ACCESS_WRITE) {
         code_drop(frame_of(*gpa));
+        mark_dirty(host);
         fill(tlb->write, va, *gpa, host);
-    } else if (may_write && !code_present(frame_of(*gpa))) {
-        fill(tlb->write, va, *gpa, host); // a page that is read is often written next
+    } else if (may_write && is_dirty(host) && !code_present(frame_of(*gpa))) {
+        fill(tlb->write, va, *gpa, host); // a page that is read is often written next; a read marks none
     }
     return host;
 }
@@ -228,6 +229,11 @@ static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
 void tlb_flush_all(void) {
     __builtin_memset(hart.tlb, 0xff, sizeof hart.tlb);
     hart.user_entries = 0;
+}
+
+// tlb_forget_all_writes makes the next store to each page take the slow path, which marks it.
+void tlb_forget_all_writes(void) {
+    for (unsigned set = 0; set < 3; set++) __builtin_memset(hart.tlb[set].write, 0xff, sizeof hart.tlb[set].write);
 }
 
 void tlb_flush_machine(void) { __builtin_memset(&hart.tlb[2], 0xff, sizeof hart.tlb[2]); }

@@ -5,8 +5,11 @@
 
 enum { NS_PER_TICK = 1000000000 / TIMEBASE, NS_PER_INSTRUCTION = 10 };
 
-static uint64_t start_ns;   // of the monotonic clock
-static uint64_t skipped_ns; // idle time that passed at once
+static uint64_t start_ns;    // of the monotonic clock; modulo 2^64, for a restored guest may be older than that clock
+static uint64_t skipped_ns;  // idle time that passed at once
+static uint64_t captured_ns; // the guest's time when it was captured
+static uint64_t stopped_ns;  // the guest's time while its clock is stopped
+static bool stopped;
 
 static uint64_t clock_ns(uint32_t clock) {
     uint64_t ns = 0;
@@ -16,7 +19,26 @@ static uint64_t clock_ns(uint32_t clock) {
 
 static uint64_t elapsed_ns(void) {
     if (config.clock_mode == CLOCK_INSTRUCTIONS) return retired() * NS_PER_INSTRUCTION + skipped_ns;
-    return clock_ns(WASI_CLOCK_MONOTONIC) - start_ns;
+    return stopped ? stopped_ns : clock_ns(WASI_CLOCK_MONOTONIC) - start_ns;
+}
+
+// go_on_from makes it `elapsed` now.
+static void go_on_from(uint64_t elapsed) {
+    stopped = false;
+    if (config.clock_mode == CLOCK_HOST) start_ns = clock_ns(WASI_CLOCK_MONOTONIC) - elapsed;
+}
+
+void time_captured(void) { captured_ns = elapsed_ns(); }
+
+void time_restored(void) { go_on_from(captured_ns); }
+
+void time_stop(void) {
+    stopped_ns = elapsed_ns();
+    stopped = true;
+}
+
+void time_start(void) {
+    if (stopped) go_on_from(stopped_ns);
 }
 
 void time_init(void) {
@@ -55,8 +77,10 @@ static uint64_t next_tick(void) {
 
 uint64_t timer_deadline_ns(void) {
     uint64_t tick = next_tick();
-    if (tick > (~0ull - start_ns) / NS_PER_TICK) return ~0ull;
-    return start_ns + tick * NS_PER_TICK;
+    if (stopped || tick > ~0ull / NS_PER_TICK) return ~0ull;
+    uint64_t due = tick * NS_PER_TICK, elapsed = elapsed_ns(), now = start_ns + elapsed;
+    if (due <= elapsed) return now;
+    return due - elapsed > ~0ull - now ? ~0ull : now + (due - elapsed);
 }
 
 void time_skip(void) {

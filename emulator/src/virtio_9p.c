@@ -17,12 +17,15 @@ static struct share {
     bool dead;                      // the server is gone or lost its framing: every request fails with EIO
     bool pending[SHARE_QUEUE_SIZE]; // by the head of the chain that waits for its reply
     uint16_t tag[SHARE_QUEUE_SIZE];
-    uint32_t reply_end;             // bytes in reply_buffers
-    uint32_t rest_at, rest_end;     // bytes in rest_buffers: the tail of a T-message that went out in part
+    uint32_t reply_end;             // bytes in buffers.reply
+    uint32_t rest_at, rest_end;     // bytes in buffers.rest: the tail of a T-message that went out in part
 } shares[MAX_SHARES];
 
-static uint8_t reply_buffers[MAX_SHARES][MESSAGE_MAX];
-static uint8_t rest_buffers[MAX_SHARES][MESSAGE_MAX];
+// Bytes of the streams; share_restored forgets them.
+static struct {
+    uint8_t reply[MAX_SHARES][MESSAGE_MAX];
+    uint8_t rest[MAX_SHARES][MESSAGE_MAX];
+} buffers;
 
 static struct chain chain;
 static struct wasi_iovec iovecs[SHARE_QUEUE_SIZE];
@@ -49,10 +52,9 @@ static void refuse(struct virtio_device *device, uint16_t tag) {
     answer(device, message, RLERROR_SIZE);
 }
 
-// die fails the requests that wait, and with them the share: after a broken stream no reply can be trusted.
-static void die(struct virtio_device *device) {
+// refuse_pending fails the requests that wait, and forgets what is left of the stream.
+static void refuse_pending(struct virtio_device *device) {
     struct share *share = &shares[share_of(device)];
-    share->dead = share->writable = true; // whatever comes from now on is refused at once
     share->reply_end = share->rest_at = share->rest_end = 0;
     for (uint16_t head = 0; head < SHARE_QUEUE_SIZE; head++) {
         if (!share->pending[head])
@@ -62,6 +64,13 @@ static void die(struct virtio_device *device) {
             return;
         refuse(device, share->tag[head]);
     }
+}
+
+// die fails the requests that wait, and with them the share: after a broken stream no reply can be trusted.
+static void die(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    share->dead = share->writable = true; // whatever comes from now on is refused at once
+    refuse_pending(device);
 }
 
 // dispatch gives a reply to the chain that waits for its tag. One that nobody waits for is of a driver since reset.
@@ -87,7 +96,7 @@ static void dispatch_all(struct virtio_device *device) {
     struct share *share = &shares[index];
     uint32_t at = 0;
     while (share->reply_end - at >= MESSAGE_HEADER && virtio_live(device)) {
-        const uint8_t *message = reply_buffers[index] + at;
+        const uint8_t *message = buffers.reply[index] + at;
         uint32_t size = load32(message);
         if (size < MESSAGE_HEADER || size > MESSAGE_MAX) {
             die(device);
@@ -99,14 +108,14 @@ static void dispatch_all(struct virtio_device *device) {
         at += size;
     }
     share->reply_end -= at;
-    __builtin_memmove(reply_buffers[index], reply_buffers[index] + at, share->reply_end);
+    __builtin_memmove(buffers.reply[index], buffers.reply[index] + at, share->reply_end);
 }
 
 static void receive(struct virtio_device *device) {
     unsigned index = share_of(device);
     struct share *share = &shares[index];
     while (share->readable && !share->dead && virtio_live(device)) {
-        struct wasi_iovec room = {wasi_address(reply_buffers[index] + share->reply_end), MESSAGE_MAX - share->reply_end};
+        struct wasi_iovec room = {wasi_address(buffers.reply[index] + share->reply_end), MESSAGE_MAX - share->reply_end};
         uint32_t done = 0;
         uint16_t error = wasi_fd_read(config.share_fd[index], &room, 1, &done);
         share->readable = error == WASI_ESUCCESS && done > 0 && done <= room.len;
@@ -142,7 +151,7 @@ static void write_rest(struct virtio_device *device) {
     unsigned index = share_of(device);
     struct share *share = &shares[index];
     while (share->writable && share->rest_at < share->rest_end) {
-        struct wasi_iovec rest = {wasi_address(rest_buffers[index] + share->rest_at), share->rest_end - share->rest_at};
+        struct wasi_iovec rest = {wasi_address(buffers.rest[index] + share->rest_at), share->rest_end - share->rest_at};
         share->rest_at += write_some(device, &rest, 1, rest.len);
     }
 }
@@ -155,7 +164,7 @@ static bool send(struct virtio_device *device, uint32_t size) {
     uint32_t count = chain_iovecs(&chain, CHAIN_READABLE, 0, size, iovecs, SHARE_QUEUE_SIZE, &planned);
     uint32_t done = write_some(device, iovecs, count, planned);
     if (done > 0 && done < size) {
-        chain_load(&chain, done, rest_buffers[index], size - done);
+        chain_load(&chain, done, buffers.rest[index], size - done);
         share->rest_at = 0;
         share->rest_end = size - done;
     }
@@ -229,6 +238,22 @@ static const struct virtio_class share_class = {
     .notify = share_notify,
     .poll = share_poll,
 };
+
+// share_restored: the server is a new one that knows no session. Who waits for the old one is told EIO; the guest has
+// to mount again.
+void share_restored(void) {
+    for (unsigned slot = SLOT_SHARE; slot < SLOT_SHARE + MAX_SHARES; slot++) {
+        struct virtio_device *device = &virtio_devices[slot];
+        if (device->class != &share_class)
+            continue;
+        shares[share_of(device)].dead = false;
+        refuse_pending(device);
+        share_reset(device);
+        virtqueue_signal(device, &device->queues[0]);
+    }
+}
+
+struct memory_range share_buffers(void) { return (struct memory_range){wasi_address(&buffers), sizeof buffers}; }
 
 void share_init(void) {
     __builtin_memset(shares, 0, sizeof shares);

@@ -266,6 +266,13 @@ static void console_reset(struct virtio_device *device) {
         ports[i] = (struct port){.in_fd = fds[i][0], .out_fd = fds[i][1], .readable = true, .writable = true};
 }
 
+// console_restored: the ports go on with the next byte of the guest's. Who reads and writes them now has to expect the
+// rest of a message of the old stream.
+void console_restored(void) {
+    for (unsigned i = 0; i < PORTS; i++)
+        ports[i].readable = ports[i].writable = true;
+}
+
 // Linux fills the receive queues with a page per entry, so their sizes are memory of the guest.
 static const struct virtio_class console_class = {
     .id = 3,

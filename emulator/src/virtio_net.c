@@ -29,12 +29,15 @@ enum { RECEIVE_SIZE = 256 << 10, BATCH_FRAMES = 32, BATCH_IOVECS = 512 };
 static struct {
     bool readable, writable;         // no EAGAIN since the descriptor's ready bit was seen
     bool broken;                     // the host's side sent a length that cannot be: nothing after it has a meaning
-    uint32_t receive_at, receive_end; // bytes in receive_buffer
-    uint32_t rest_at, rest_end;       // bytes in rest_buffer: the tail of a frame that went out in part
+    uint32_t receive_at, receive_end; // bytes in buffers.receive
+    uint32_t rest_at, rest_end;       // bytes in buffers.rest: the tail of a frame that went out in part
 } net;
 
-static uint8_t receive_buffer[RECEIVE_SIZE];
-static uint8_t rest_buffer[PREFIX_SIZE + HEADER_SIZE + FRAME_MAX];
+// Bytes of the stream; net_restored forgets them.
+static struct {
+    uint8_t receive[RECEIVE_SIZE];
+    uint8_t rest[PREFIX_SIZE + HEADER_SIZE + FRAME_MAX];
+} buffers;
 
 static struct chain chain;
 static struct wasi_iovec iovecs[BATCH_IOVECS];
@@ -78,7 +81,7 @@ static uint32_t write_some(const struct wasi_iovec *from, uint32_t count, uint32
 
 static void write_rest(void) {
     while (net.writable && net.rest_at < net.rest_end) {
-        struct wasi_iovec rest = {wasi_address(rest_buffer + net.rest_at), net.rest_end - net.rest_at};
+        struct wasi_iovec rest = {wasi_address(buffers.rest + net.rest_at), net.rest_end - net.rest_at};
         net.rest_at += write_some(&rest, 1, rest.len);
     }
 }
@@ -118,8 +121,8 @@ static uint32_t gather(struct virtio_device *device, struct virtqueue *queue) {
 
 // keep_rest saves a frame of which `done` bytes are out.
 static void keep_rest(uint32_t frame, uint32_t done) {
-    store_length(rest_buffer, frame);
-    chain_load(&chain, HEADER_SIZE - stream_header(), rest_buffer + PREFIX_SIZE, frame);
+    store_length(buffers.rest, frame);
+    chain_load(&chain, HEADER_SIZE - stream_header(), buffers.rest + PREFIX_SIZE, frame);
     net.rest_at = done;
     net.rest_end = PREFIX_SIZE + frame;
 }
@@ -247,7 +250,7 @@ static bool deliver(struct virtio_device *device, struct virtqueue *queue, const
 // deliver_all takes the whole frames out of the receive buffer; false if one is left that has to wait.
 static bool deliver_all(struct virtio_device *device, struct virtqueue *queue) {
     while (net.receive_end - net.receive_at >= PREFIX_SIZE) {
-        const uint8_t *from = receive_buffer + net.receive_at;
+        const uint8_t *from = buffers.receive + net.receive_at;
         uint32_t len = load_length(from);
         if (len > stream_header() + FRAME_MAX) {
             break_link(device);
@@ -267,10 +270,10 @@ static bool fill(void) {
     if (!net.readable)
         return false;
     uint32_t left = net.receive_end - net.receive_at, done = 0;
-    __builtin_memmove(receive_buffer, receive_buffer + net.receive_at, left);
+    __builtin_memmove(buffers.receive, buffers.receive + net.receive_at, left);
     net.receive_at = 0;
     net.receive_end = left;
-    struct wasi_iovec room = {wasi_address(receive_buffer + left), RECEIVE_SIZE - left};
+    struct wasi_iovec room = {wasi_address(buffers.receive + left), RECEIVE_SIZE - left};
     uint16_t error = wasi_fd_read(config.net_fd, &room, 1, &done);
     net.readable = error == WASI_ESUCCESS && done > 0 && done <= room.len;
     if (net.readable)
@@ -321,6 +324,24 @@ static const struct virtio_class net_class = {
     .notify = net_notify,
     .poll = net_poll,
 };
+
+// net_restored: bytes of a frame that was half sent or half received belong to a stream that is no more. The frame is
+// lost, as frames may be.
+void net_restored(void) {
+    struct virtio_device *device = &virtio_devices[SLOT_NET];
+    if (device->class != &net_class)
+        return;
+    bool was_broken = net.broken;
+    __builtin_memset(&net, 0, sizeof net);
+    net_reset(device);
+    __builtin_memcpy(device->config, config.net_mac, sizeof config.net_mac);
+    if (was_broken) {
+        store16(device->config + CONFIG_STATUS, LINK_UP);
+        virtio_config_changed(device);
+    }
+}
+
+struct memory_range net_buffers(void) { return (struct memory_range){wasi_address(&buffers), sizeof buffers}; }
 
 void net_init(void) {
     __builtin_memset(&net, 0, sizeof net);
