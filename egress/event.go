@@ -11,6 +11,7 @@ const (
 	KindUDP    = "udp"
 	KindICMP   = "icmp"
 	KindDNS    = "dns"
+	KindUnix   = "unix"   // a Unix socket of the host's; Names has its path in the guest, Message that on the host
 	KindPolicy = "policy" // the policy was replaced; Message has the new one
 )
 

@@ -23,6 +23,7 @@ const (
 	ReasonQueryType      = "query-type"           // denied: a DNS type that is not passed on
 	ReasonResolverRule   = "resolver-limit"       // denied: a limit of the VM's resolver, such as queries a second
 	ReasonNotResolver    = "not-a-resolver"       // denied: DNS to a server that is not configured
+	ReasonNotSocket      = "not-a-socket"         // denied: a Unix socket that the VM was not given
 	ReasonBadAddress     = "invalid-address"      // denied: no address at all
 	ReasonBadProtocol    = "invalid-protocol"     // denied: neither tcp, udp nor icmp
 	ReasonClosed         = "closed"               // denied: the gate was closed

@@ -47,6 +47,14 @@ type Config struct {
 	// Hostname is the guest's name. Default: "agentvm".
 	Hostname string
 
+	// CACertificate holds certificates in PEM that the guest's programs trust besides those of the image: they are added to
+	// the image's bundle. It goes into the guest, so a private key in it is an error. Default: none.
+	CACertificate []byte
+	// NoNewPrivileges has set-user-ID bits and file capabilities give nothing to any program of the guest.
+	NoNewPrivileges bool
+	// UnixSockets are sockets of this host that the guest's programs can connect to. Default: none.
+	UnixSockets []UnixSocket
+
 	// StoreDir is the directory of the image store and of the cache of compiled code. Default: images.DefaultDir.
 	StoreDir string
 	// Progress is told how the download of an image goes. Default: nobody.
@@ -89,6 +97,13 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	if err := c.Network.check(); err != nil {
+		return c, err
+	}
+	var err error
+	if c.CACertificate, err = certificates(c.CACertificate); err != nil {
+		return c, err
+	}
+	if c.UnixSockets, err = checkUnixSockets(c.UnixSockets); err != nil {
 		return c, err
 	}
 	return c, checkMounts(c.Mounts)

@@ -145,7 +145,9 @@ func (v *VM) greet(ctx context.Context, control *wasi.StreamHost, s shares) erro
 	v.info, err = client.Start(ctx, rpc.StartParams{
 		Time: time.Now(), Hostname: v.config.Hostname,
 		Env: append(append([]string(nil), v.image.Env...), v.config.Env...), Mounts: s.mounts(),
-		Network: v.network.params(),
+		Network:       v.network.params(),
+		CACertificate: v.config.CACertificate, NoNewPrivileges: v.config.NoNewPrivileges,
+		UnixSockets: rpcSockets(v.config.UnixSockets), Connect: v.socketConnector(),
 	})
 	if w := v.info.NetworkWarning; w != "" {
 		v.config.Logger.Warn("the guest's network: " + readable([]byte(w), 1))
