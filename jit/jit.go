@@ -1,0 +1,49 @@
+// Package jit translates pages of RISC-V code to WebAssembly: a pure function from the bytes of a page and a set of
+// entries to a module. It knows nothing of wazero, files or time; the same input gives the same bytes, so that compiled
+// modules can be kept and shared.
+//
+// A region is the code of one 4 KiB page that its entries reach without leaving the page. It becomes one function,
+// which keeps the guest's registers in locals. What a region cannot do, it leaves to the interpreter, with the pc of the
+// instruction that is next. docs/jit.md has the contract between a region and the machine.
+//
+// All functions are safe for concurrent use; a Request and a Layout are only read.
+package jit
+
+// PageSize is the size of a guest page, in bytes.
+const PageSize = 4096
+
+// Layout says where the machine has what regions use. Addresses are in linear memory; offsets are relative to the
+// structure named. The machine reports it (struct jit_layout of emulator/src/jit.h), in this order.
+type Layout struct {
+	X, F, PC, Budget        uint32 // offsets in the hart; registers have 8 bytes each
+	Cause, NoCause, Recheck uint32 // offsets of the pending exception and of the wish to leave; the value of "none"
+	MStatus, FRM, FFlags    uint32 // offsets in the hart
+	Reservation, Reserved   uint32 // offsets of LR's address and value
+	Read, Write             uint32 // offsets of the TLB's tables in the set of a privilege level
+	Entries, EntrySize      uint32 // of a table; both powers of two
+	Tag, Addend             uint32 // offsets in an entry
+	Value                   uint32 // address where the load helper leaves its value
+	SlotSize, OpTranslated  uint32 // bytes of a decoded slot; the operation that stands for a translated one
+	Version                 uint32 // of the contract
+}
+
+// Version of the contract between regions and the machine that this package was written for.
+const Version = 1
+
+// Request is what to translate.
+type Request struct {
+	Code    []byte   // the page, PageSize bytes
+	Entries []uint16 // offsets where the machine enters; even, ascending, without duplicates
+	Stops   []uint16 // offsets that other regions begin at: this one leaves there
+	Limit   int      // guest instructions at most; 0 is DefaultLimit
+}
+
+// DefaultLimit of the instructions of a region.
+const DefaultLimit = 600
+
+// Region is a translated region.
+type Region struct {
+	Module       []byte   // exports "get": get(0) is the function
+	Entries      []uint16 // the offsets that can be entered; the index is the function's argument
+	Instructions int      // of the guest
+}

@@ -1,0 +1,333 @@
+package jit
+
+// Parameters and locals of a region's function. struct jit_call of emulator/src/jit.c has the parameters.
+const (
+	localHart  = iota // i32: address of the hart
+	localTLB          // i32: address of the TLBs of the privilege level
+	localSlots        // i32: address of the page's decoded slots
+	localPage         // i64: virtual address of the page
+	localSelf         // i64: what a decoded slot of this region holds, but for the entry's number in bits 8 to 31
+	localEntry        // i32: index of the entry
+	localPC           // i64: where the interpreter goes on
+	localBudget
+	localVA
+	localA // scratch
+	localB
+	localC
+	localD
+	localEA // i32: address of a TLB entry
+	localStatus
+	localHost
+	localRegisters
+)
+
+var locals = []localGroup{{localEA - localPC, typeI64}, {localRegisters - localEA, typeI32}}
+
+// Functions and types of a module.
+const (
+	importLoad = iota
+	importStore
+	importFloat
+	functionRegion
+	functionGet
+)
+
+// label is what a branch can lead to.
+type label struct {
+	kind labelKind
+	to   *block
+}
+
+type labelKind int
+
+const (
+	labelBehind labelKind = iota // behind a block: where `to` starts
+	labelLoop                    // the start of a loop at `to`
+	labelIf                      // nothing
+	labelExit                    // the epilogue
+)
+
+// state is what is known at a place, beyond what the locals hold.
+type state struct {
+	pending int  // instructions that the budget does not know of
+	float   bool // mstatus.FS is dirty
+}
+
+// generator writes the function of one region.
+type generator struct {
+	code
+	layout   *Layout
+	graph    *graph
+	labels   []label
+	register [32]int // local of each integer register in use
+	dirty    [32]bool
+	used     int // integer registers in use
+}
+
+// generate writes the body of the region's function.
+func (g *generator) generate() {
+	g.findRegisters()
+	g.get(localHart).memory(opI64Load, g.layout.Budget).set(localBudget)
+	for r := 31; r > 0; r-- { // the highest offset first: wazero then needs one check of bounds
+		if g.register[r] != 0 {
+			g.get(localHart).memory(opI64Load, g.layout.X+uint32(8*r)).set(g.register[r])
+		}
+	}
+	g.block()
+	g.push(labelExit, nil)
+	g.tree(g.graph.root, state{})
+	g.pop()
+	g.end()
+	g.epilogue()
+}
+
+func (g *generator) epilogue() {
+	g.get(localHart).get(localBudget).memory(opI64Store, g.layout.Budget)
+	g.get(localHart).get(localPC).memory(opI64Store, g.layout.PC)
+	for r := 31; r > 0; r-- {
+		if g.dirty[r] {
+			g.get(localHart).get(g.register[r]).memory(opI64Store, g.layout.X+uint32(8*r))
+		}
+	}
+}
+
+// findRegisters gives a local to each register that the region reads or writes.
+func (g *generator) findRegisters() {
+	var reads, writes [32]bool
+	note := func(i *instruction) {
+		u := i.usage()
+		reads[i.Rs1] = reads[i.Rs1] || u.rs1
+		reads[i.Rs2] = reads[i.Rs2] || u.rs2
+		writes[i.Rd] = writes[i.Rd] || u.rd
+	}
+	for _, b := range g.graph.ordered {
+		for i := range b.body {
+			note(&b.body[i])
+		}
+		if b.last != nil {
+			note(b.last)
+		}
+	}
+	for r := 1; r < 32; r++ {
+		g.dirty[r] = writes[r]
+		if reads[r] || writes[r] {
+			g.register[r] = localRegisters + g.used
+			g.used++
+		}
+	}
+}
+
+// x pushes an integer register.
+func (g *generator) x(r uint8) *code {
+	if r == 0 {
+		return g.i64(0)
+	}
+	return g.get(g.register[r])
+}
+
+// setX pops into an integer register.
+func (g *generator) setX(r uint8) {
+	if r == 0 {
+		g.op(opDrop)
+		return
+	}
+	g.set(g.register[r])
+}
+
+func (g *generator) push(kind labelKind, to *block) { g.labels = append(g.labels, label{kind, to}) }
+func (g *generator) pop()                           { g.labels = g.labels[:len(g.labels)-1] }
+
+// depth counts the labels from the innermost to the one that is meant.
+func (g *generator) depth(kind labelKind, to *block) int {
+	for i := len(g.labels) - 1; i >= 0; i-- {
+		if g.labels[i] == (label{kind, to}) {
+			return len(g.labels) - 1 - i
+		}
+	}
+	panic("jit: a branch to a block that is not in scope") // the graph's structure rules it out
+}
+
+// when opens an `if`, close closes it.
+func (g *generator) when() {
+	g.begin(typeVoid)
+	g.push(labelIf, nil)
+}
+
+func (g *generator) close() {
+	g.pop()
+	g.end()
+}
+
+// tree writes a block and all that it dominates, as in Ramsey's "Beyond Relooper": what several edges lead to stands
+// behind a wasm block that those edges leave.
+func (g *generator) tree(b *block, s state) {
+	var behind []*block
+	for _, c := range b.children {
+		if c.merge {
+			behind = append(behind, c)
+		}
+	}
+	isLoop := b.header || (b == g.graph.root && g.graph.again)
+	if isLoop {
+		s = g.flush(s)
+		g.loop()
+		g.push(labelLoop, b)
+	}
+	g.nest(b, behind, s)
+	if isLoop {
+		g.pop()
+		g.end().op(opUnreachable)
+	}
+}
+
+// nest opens a wasm block for each of behind; the children are in order, so that the last is outermost.
+func (g *generator) nest(b *block, behind []*block, s state) {
+	if len(behind) == 0 {
+		g.contents(b, s)
+		return
+	}
+	last := behind[len(behind)-1]
+	g.block()
+	g.push(labelBehind, last)
+	g.nest(b, behind[:len(behind)-1], s)
+	g.pop()
+	g.end()
+	g.tree(last, state{})
+}
+
+func (g *generator) contents(b *block, s state) {
+	if b == g.graph.root {
+		g.dispatch()
+		return
+	}
+	if b.check {
+		s = g.flush(s)
+		g.get(localBudget).i64(int64(b.need)).op(opI64LtS)
+		g.when()
+		g.leave(b.at, s)
+		g.close()
+	}
+	for i := range b.body {
+		s = g.emit(&b.body[i], s)
+		s.pending++
+	}
+	g.finish(b, s)
+}
+
+// dispatch goes to the entry whose number is in localEntry.
+func (g *generator) dispatch() {
+	if len(g.graph.entries) == 1 {
+		g.follow(g.graph.root, g.graph.entries[0], state{})
+		return
+	}
+	depths := make([]int, len(g.graph.entries))
+	for i, e := range g.graph.entries {
+		depths[i] = g.depth(labelBehind, e)
+	}
+	g.get(localEntry).table(depths)
+}
+
+// finish writes how a block ends.
+func (g *generator) finish(b *block, s state) {
+	if b.last == nil {
+		g.edge(b, b.successors[0], b.next, s)
+		return
+	}
+	i := b.last
+	s.pending++
+	switch i.flow() {
+	case flowBranch:
+		g.condition(i)
+		g.when()
+		g.edge(b, b.successors[0], i.at+int(i.Imm), s)
+		g.otherwise()
+		g.edge(b, b.successors[1], i.next(), s)
+		g.close()
+		g.op(opUnreachable)
+	case flowJump:
+		g.link(i)
+		g.edge(b, b.successors[0], i.at+int(i.Imm), s)
+	case flowIndirect:
+		g.indirect(i, s)
+	}
+}
+
+// edge goes to another block, or leaves when there is none.
+func (g *generator) edge(from, to *block, at int, s state) {
+	if to == nil {
+		g.leave(at, s)
+		return
+	}
+	g.follow(from, to, s)
+}
+
+func (g *generator) follow(from, to *block, s state) {
+	switch {
+	case throughRoot(from, to):
+		g.flush(s)
+		g.i32(int32(to.entry)).set(localEntry)
+		g.br(g.depth(labelLoop, g.graph.root))
+	case backward(from, to):
+		g.flush(s)
+		g.br(g.depth(labelLoop, to))
+	case to.merge:
+		g.flush(s)
+		g.br(g.depth(labelBehind, to))
+	default:
+		g.tree(to, s)
+	}
+}
+
+// flush takes the pending instructions from the budget.
+func (g *generator) flush(s state) state {
+	if s.pending != 0 {
+		g.get(localBudget).i64(int64(s.pending)).op(opI64Sub).set(localBudget)
+	}
+	return state{float: false}
+}
+
+// address pushes the virtual address of an offset of the page.
+func (g *generator) address(at int) *code { return g.get(localPage).i64(int64(at)).op(opI64Add) }
+
+// leave goes to the epilogue; the interpreter goes on at an offset of the page.
+func (g *generator) leave(at int, s state) {
+	g.flush(s)
+	g.address(at).set(localPC)
+	g.br(g.depth(labelExit, nil))
+}
+
+func (g *generator) link(i *instruction) {
+	if i.Rd != 0 {
+		g.address(i.next())
+		g.setX(i.Rd)
+	}
+}
+
+func (g *generator) condition(i *instruction) {
+	conditions := map[string]byte{
+		"beq": opI64Eq, "bne": opI64Ne, "blt": opI64LtS, "bge": opI64GeS, "bltu": opI64LtU, "bgeu": opI64GeU,
+	}
+	g.x(i.Rs1)
+	g.x(i.Rs2)
+	g.op(conditions[i.name])
+}
+
+// indirect is jalr. A target in this page may be an entry of this region: its slot then says so.
+func (g *generator) indirect(i *instruction, s state) {
+	g.x(i.Rs1).i64(i.Imm).op(opI64Add).i64(^1).op(opI64And).set(localPC)
+	g.link(i)
+	g.flush(s)
+	if g.graph.again && g.graph.publish > 1 {
+		g.get(localPC).get(localPage).op(opI64Xor).i64(PageSize).op(opI64LtU)
+		g.when()
+		g.get(localPC).op(opWrap).i32(PageSize - 1).op(opI32And).i32(int32(g.layout.SlotSize / 2)).op(opI32Mul)
+		g.get(localSlots).op(opI32Add).memory(opI64Load, 0).get(localSelf).op(opI64Xor).tee(localA)
+		g.i64(^0xffffff00).op(opI64And, opI64Eqz)
+		g.when()
+		g.get(localA).i64(8).op(opI64ShrU, opWrap).set(localEntry)
+		g.br(g.depth(labelLoop, g.graph.root))
+		g.close()
+		g.close()
+	}
+	g.br(g.depth(labelExit, nil))
+}
