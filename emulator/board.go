@@ -11,6 +11,9 @@ import (
 const (
 	rtcBase      = 0x10_1000
 	rtcSource    = 31
+	vmgenidBase  = 0x10_2000
+	vmgenidSize  = 16
+	vmgenidIRQ   = 30
 	plicBase     = 0xc00_0000
 	plicSize     = 0x60_0000
 	plicSources  = 31
@@ -22,6 +25,7 @@ const (
 	slotNetwork = 2
 	slotDisk    = 3
 	slotShare   = 7
+	slotBalloon = 15
 
 	timebase    = 10_000_000 // ticks of the time CSR a second
 	cacheBlock  = 4096       // bytes that cbo.zero clears: one instruction for a page
@@ -117,16 +121,17 @@ func (m *Machine) devices(t *fdtBuilder) {
 		t.cells("riscv,ndev", plicSources)
 		t.cells("phandle", phandlePLIC)
 	})
-	device(t, "rtc", rtcBase, rtcSource, "google,goldfish-rtc")
+	device(t, "rtc", rtcBase, virtioStride, rtcSource, "google,goldfish-rtc")
+	device(t, "rng", vmgenidBase, vmgenidSize, vmgenidIRQ, "microsoft,vmgenid")
 	for _, slot := range m.slots() {
-		device(t, "virtio_mmio", virtioBase+uint64(slot)*virtioStride, uint32(slot+1), "virtio,mmio")
+		device(t, "virtio_mmio", virtioBase+uint64(slot)*virtioStride, virtioStride, uint32(slot+1), "virtio,mmio")
 	}
 }
 
-func device(t *fdtBuilder, name string, base uint64, source uint32, compatible string) {
+func device(t *fdtBuilder, name string, base, size uint64, source uint32, compatible string) {
 	t.node(fmt.Sprintf("%s@%x", name, base), func() {
 		t.text("compatible", compatible)
-		t.reg(base, virtioStride)
+		t.reg(base, size)
 		t.cells("interrupt-parent", phandlePLIC)
 		t.cells("interrupts", source)
 	})
@@ -149,5 +154,5 @@ func (m *Machine) slots() []int {
 	for i := range c.Shares {
 		slots = append(slots, slotShare+i)
 	}
-	return slots
+	return append(slots, slotBalloon)
 }

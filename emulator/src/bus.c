@@ -35,6 +35,7 @@ bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
     if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) *value = virtio_mmio_read(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, size);
     else if (inside(gpa, PLIC_BASE, PLIC_SIZE, &o)) *value = plic_read(o);
     else if (inside(gpa, RTC_BASE, RTC_SIZE, &o)) *value = rtc_read(o, size);
+    else if (inside(gpa, VMGENID_BASE, VMGENID_SIZE, &o)) *value = vmgenid_read(o, size);
     else if (inside(gpa, CLINT_BASE, CLINT_SIZE, &o)) *value = clint_read(o);
     else if (inside(gpa, FINISHER_BASE, FINISHER_SIZE, &o)) *value = 0;
     else return false;
@@ -52,6 +53,7 @@ bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
     if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) virtio_mmio_write(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, value, size);
     else if (inside(gpa, PLIC_BASE, PLIC_SIZE, &o)) plic_write(o, value);
     else if (inside(gpa, RTC_BASE, RTC_SIZE, &o)) rtc_write(o, value, size);
+    else if (inside(gpa, VMGENID_BASE, VMGENID_SIZE, &o)) {} // read-only
     else if (inside(gpa, CLINT_BASE, CLINT_SIZE, &o)) clint_write(o, with_upper_half(o, value, size));
     else if (inside(gpa, FINISHER_BASE, FINISHER_SIZE, &o)) finisher_write(value);
     else return false;

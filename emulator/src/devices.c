@@ -6,11 +6,13 @@ void devices_init(void) {
     for (unsigned source = 1; source <= RTC_IRQ; source++)
         plic_set_level(source, false);
     rtc_init();
+    vmgenid_init();
     console_init();
     rng_init();
     net_init();
     blk_init();
     share_init();
+    balloon_init();
 }
 
 void devices_poll(uint64_t ready) {

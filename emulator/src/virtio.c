@@ -277,8 +277,17 @@ uint64_t virtio_mmio_read(unsigned slot, uint32_t offset, unsigned size) {
     return size == 4 ? read_register(device, offset) : 0;
 }
 
-// No device here has a configuration field that the driver may write.
+static void write_config(struct virtio_device *device, uint32_t offset, uint64_t value, unsigned size) {
+    for (unsigned i = 0; i < size && i < 8; i++, value >>= 8)
+        if (offset + i >= device->class->config_writable && offset + i < device->class->config_writable_end)
+            device->config[offset + i] = (uint8_t)value;
+}
+
 void virtio_mmio_write(unsigned slot, uint32_t offset, uint64_t value, unsigned size) {
-    if (slot < VIRTIO_SLOTS && virtio_devices[slot].class && size == 4 && offset < REG_CONFIG)
+    if (slot >= VIRTIO_SLOTS || !virtio_devices[slot].class)
+        return;
+    if (offset >= REG_CONFIG)
+        write_config(&virtio_devices[slot], offset - REG_CONFIG, value, size);
+    else if (size == 4)
         write_register(&virtio_devices[slot], offset, (uint32_t)value);
 }

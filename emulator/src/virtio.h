@@ -45,7 +45,8 @@ struct virtio_device {
 struct virtio_class {
     uint32_t id; // DeviceID, section 5
     uint32_t queues;
-    uint16_t queue_max[VIRTIO_QUEUES]; // largest size of each queue
+    uint16_t queue_max[VIRTIO_QUEUES]; // largest size of each queue; 0: there is no such queue
+    uint32_t config_writable, config_writable_end; // bytes of the configuration that the driver may write
     void (*reset)(struct virtio_device *device);
     void (*notify)(struct virtio_device *device, unsigned queue);
     void (*poll)(struct virtio_device *device, uint64_t ready); // NULL: the device has no descriptor to wait for
@@ -167,6 +168,8 @@ void rng_init(void);
 void net_init(void);
 void blk_init(void);
 void share_init(void);
+void balloon_init(void);
 void rtc_init(void);
+void vmgenid_init(void);
 
 #endif

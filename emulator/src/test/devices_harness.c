@@ -8,6 +8,8 @@ uint32_t disk_piece;
 unsigned syncs;
 bool line[32];
 
+unsigned code_dropped[RAM_SIZE / 4096];
+struct released_pages released_pages;
 static uint8_t reported[RAM_SIZE]; // RAM as it is known: the hart's writes and what ram_written told
 static uint64_t next_free;
 
@@ -22,6 +24,21 @@ void *ram_at(uint64_t gpa, uint64_t len) {
 void ram_written(uint64_t gpa, uint64_t len) {
     CHECK(ram_at(gpa, len));
     memcpy(reported + (gpa - RAM_BASE), ram + (gpa - RAM_BASE), len);
+}
+
+void code_drop(uint32_t frame) {
+    CHECK(frame < RAM_SIZE / PAGE_SIZE);
+    code_dropped[frame]++;
+}
+
+void check_released(void) {
+    CHECK(released_pages.count <= RELEASED_MAX);
+    for (uint32_t i = 0; i < released_pages.count; i++) {
+        uint64_t at = released_pages.range[i].address, size = released_pages.range[i].size, start = wasi_address(ram);
+        CHECK(size > 0 && size % PAGE_SIZE == 0);
+        CHECK(at >= start && (at - start) % PAGE_SIZE == 0);
+        CHECK(at + size <= start + RAM_SIZE);
+    }
 }
 
 void check_writes(void) { CHECK(memcmp(ram, reported, RAM_SIZE) == 0); }
@@ -149,6 +166,8 @@ void machine_configure(void) {
     }
     memset(ram, 0, RAM_SIZE);
     memset(reported, 0, RAM_SIZE);
+    memset(code_dropped, 0, sizeof code_dropped);
+    memset(&released_pages, 0, sizeof released_pages);
     disk_piece = UINT32_MAX;
     next_free = RAM_BASE;
 }
@@ -272,7 +291,7 @@ bool needs_reset(unsigned slot) { return reg(slot, 0x70) & 64; }
 // main -----------------------------------------------------------------------------------------------------------
 
 int main(int argc, char **argv) {
-    const struct test *groups[] = {transport_tests, stream_tests, net_tests, block_tests, malformed_tests};
+    const struct test *groups[] = {transport_tests, stream_tests, net_tests, block_tests, balloon_tests, generation_tests, malformed_tests};
     for (unsigned i = 0; i < sizeof groups / sizeof *groups; i++)
         for (const struct test *test = groups[i]; test->name; test++) {
             if (argc < 2) {

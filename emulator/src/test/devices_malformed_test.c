@@ -328,15 +328,18 @@ static void random_step(unsigned slot) {
         set_reg(slot, 0x50, index);
     else
         devices_poll((uint64_t)random_below(UINT32_MAX));
+    check_released();
+    if (random_below(2))
+        released_pages.count = 0; // as Go does
 }
 
 static void random_round(uint64_t seed) {
-    static const unsigned slots[] = {SLOT_CONSOLE, SLOT_RNG, SLOT_NET, SLOT_DISK, SLOT_SHARE};
+    static const unsigned slots[] = {SLOT_CONSOLE, SLOT_RNG, SLOT_NET, SLOT_DISK, SLOT_SHARE, SLOT_BALLOON};
     state = seed;
     machine_start();
     random_frames();
     for (unsigned i = 0; i < 400; i++) {
-        unsigned slot = slots[random_below(5)];
+        unsigned slot = slots[random_below(6)];
         if (needs_reset(slot) || reg(slot, 0x70) == 0)
             random_driver(slot);
         random_step(slot);

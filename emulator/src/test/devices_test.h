@@ -47,6 +47,7 @@ extern uint8_t disk[DISK_SIZE + DISK_SLACK]; // larger than WASI says, so that o
 extern uint32_t disk_piece; // bytes that one pread or pwrite moves at most
 extern unsigned syncs;
 extern bool line[32];
+extern unsigned code_dropped[]; // by frame: how often its decoded code was dropped
 
 // machine_start makes a machine with every device; tests that need another config change it before devices_init.
 void machine_configure(void);
@@ -57,6 +58,9 @@ void host_send(int fd, const void *bytes, uint32_t len);
 
 // check_writes fails if a device changed RAM without ram_written.
 void check_writes(void);
+
+// check_released fails if Go is told to drop anything but whole pages of RAM.
+void check_released(void);
 
 // The driver -----------------------------------------------------------------------------------------------------
 
@@ -104,6 +108,7 @@ struct test {
     void (*run)(void);
 };
 
-extern const struct test transport_tests[], stream_tests[], net_tests[], block_tests[], malformed_tests[];
+extern const struct test transport_tests[], stream_tests[], net_tests[], block_tests[], balloon_tests[], generation_tests[],
+    malformed_tests[];
 
 #endif

@@ -1,7 +1,7 @@
 #include "devices_test.h"
 
 static void identity(void) {
-    static const unsigned ids[VIRTIO_SLOTS] = {3, 4, 1, 2, 2, 0, 0, 9};
+    static const unsigned ids[VIRTIO_SLOTS] = {3, 4, 1, 2, 2, 0, 0, 9, [SLOT_BALLOON] = 5};
     machine_start();
     for (unsigned slot = 0; slot < VIRTIO_SLOTS; slot++) {
         CHECK_EQ(reg(slot, 0), 0x74726976);
@@ -213,8 +213,8 @@ static void absent_backends(void) {
     config.disk_fd[0] = config.disk_fd[1] = config.share_fd[0] = -1;
     devices_init();
     for (unsigned slot = 0; slot < VIRTIO_SLOTS; slot++) {
-        CHECK_EQ(reg(slot, 8), slot == SLOT_RNG ? 4 : 0);
-        if (slot == SLOT_RNG)
+        CHECK_EQ(reg(slot, 8), slot == SLOT_RNG ? 4 : slot == SLOT_BALLOON ? 5 : 0);
+        if (slot == SLOT_RNG || slot == SLOT_BALLOON)
             continue;
         for (uint32_t offset = 0x10; offset < 0x200; offset += 4) {
             set_reg(slot, offset, 0xffffffff);
