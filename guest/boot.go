@@ -18,11 +18,13 @@ import (
 //
 //	initramfs: /dev /proc /sys ─► vda (EROFS) + vdb or tmpfs ─► overlay ─► switch root ─► serve the control port
 func Boot() {
-	err := boot()
-	fatal(err)
+	var u upper
+	err := boot(&u)
+	fatal(err, u)
 }
 
-func boot() error {
+// boot fills u in as soon as there is a writable layer.
+func boot(u *upper) error {
 	ignoreChildSignals()
 	if err := mountFirst(); err != nil {
 		return err
@@ -31,7 +33,7 @@ func boot() error {
 	if err != nil {
 		return err
 	}
-	if err := mountRoot(options); err != nil {
+	if *u, err = mountRoot(options); err != nil {
 		return err
 	}
 	if err := switchRoot(newRoot); err != nil {
@@ -43,11 +45,11 @@ func boot() error {
 	if err := settle(options); err != nil {
 		return err
 	}
-	return serve()
+	return serve(*u)
 }
 
 // serve answers the host until the machine is switched off.
-func serve() error {
+func serve(u upper) error {
 	port, err := openPort(controlPort)
 	if err != nil {
 		return err
@@ -56,6 +58,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
+	s.upper = u
 	if err := serveFiles(); err != nil {
 		return err
 	}
@@ -84,7 +87,7 @@ func serveFiles() error {
 }
 
 // fatal ends the machine so that the host sees why: the console's last line is shown to the user.
-func fatal(err error) {
+func fatal(err error, u upper) {
 	line := "agentvm-guest: fatal: " + err.Error() + "\n"
 	if f, e := os.OpenFile("/dev/console", os.O_WRONLY|syscall.O_NOCTTY, 0); e == nil {
 		_, _ = f.WriteString(line)
@@ -92,5 +95,5 @@ func fatal(err error) {
 	} else {
 		_, _ = os.Stderr.WriteString(line)
 	}
-	powerOff()
+	powerOff(u)
 }

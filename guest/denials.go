@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	denialsDir  = "/run/agentvm"
+	// runtimeDir is where the supervisor tells programs of the machine what they may want to know.
+	runtimeDir  = "/run/agentvm"
 	denialsName = "denials"
 	// maxDenials bounds the file in bytes; the older half of a file that would become larger goes.
 	maxDenials = 64 << 10

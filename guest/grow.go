@@ -30,32 +30,32 @@ type extent struct {
 func (e extent) grows() bool { return e.blocks < e.room }
 
 // mountDisk mounts a device's ext4 file system on target and has it grow to the size of the device, see docs/disks.md. One that
-// cannot grow is used as it is, and the console says so.
+// cannot grow is used as it is; the console says so, and the warning.
 //
 //	         ┌─ smaller than the device, journal not empty ─► mount ─► unmount ─┐
 //	device ──┴──────────────────────────────────────────────────────────────────┴─► mount ─┬─ smaller ─► grow ─┬─►
 //	                                                                                       └───────────────────┘
-func mountDisk(device, target string) error {
+func mountDisk(device, target string) (warning string, err error) {
 	e, unknown := readExtent(device)
 	if unknown == nil && e.replay && e.grows() {
 		// Linux 6.12 counts the groups before it replays the journal. If the last machine was killed while it grew, there are more
 		// in the journal, and only a second mount has the right numbers of what is free.
 		if err := errors.Join(mountExt4(device, target, 0), syscall.Unmount(target, 0)); err != nil {
-			return fmt.Errorf("replay the journal of %s: %w", device, err)
+			return "", fmt.Errorf("replay the journal of %s: %w", device, err)
 		}
 		e, unknown = readExtent(device)
 	}
 	if err := mountExt4(device, target, 0); err != nil {
-		return err
+		return "", err
 	}
-	err := unknown
-	if err == nil && e.grows() {
-		err = grow(device, target, e.room)
+	if unknown == nil && e.grows() {
+		unknown = grow(device, target, e.room)
 	}
-	if err != nil {
-		warn(fmt.Errorf("the writable disk stays as small as it is: %w", err))
+	if unknown != nil {
+		warning = fmt.Sprintf("the writable disk stays as small as it is: %v", unknown)
+		warn(warning)
 	}
-	return nil
+	return warning, nil
 }
 
 // mountExt4 mounts a device, or with MS_REMOUNT changes its mount, so that nobody writes inode tables: they are zeros already.
@@ -133,4 +133,4 @@ func parseExtent(super []byte, size uint64) (extent, error) {
 }
 
 // warn tells the console what the machine can do without. The host shows it with "agentvm logs --console".
-func warn(err error) { _, _ = os.Stderr.WriteString("agentvm-guest: warning: " + err.Error() + "\n") }
+func warn(text string) { _, _ = os.Stderr.WriteString("agentvm-guest: warning: " + text + "\n") }

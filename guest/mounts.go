@@ -5,11 +5,7 @@ package guest
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
-
-	"agentvm/rpc"
 )
 
 const (
@@ -59,29 +55,6 @@ func (m mountPoint) mount() error {
 	}
 	if err := syscall.Mount(m.kind, m.target, m.kind, m.flags, m.data); err != nil && err != syscall.EBUSY {
 		return fmt.Errorf("mount %s on %s: %w", m.kind, m.target, err)
-	}
-	return nil
-}
-
-// mountShare mounts a 9p share of the host's.
-func mountShare(m rpc.Mount) error {
-	if !strings.HasPrefix(m.Target, "/") {
-		return &rpc.Error{Kind: rpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: "mount target " + strconv.Quote(m.Target) + " is not an absolute path"}
-	}
-	if err := os.MkdirAll(m.Target, 0o755); err != nil {
-		return err
-	}
-	size := m.MessageSize
-	if size == 0 {
-		size = 128 << 10
-	}
-	flags := uintptr(syscall.MS_NODEV)
-	if m.ReadOnly {
-		flags |= syscall.MS_RDONLY
-	}
-	data := "trans=virtio,version=9p2000.L,cache=none,access=client,msize=" + strconv.FormatUint(uint64(size), 10)
-	if err := syscall.Mount(m.Tag, m.Target, "9p", flags, data); err != nil {
-		return fmt.Errorf("mount share %s on %s: %w", m.Tag, m.Target, err)
 	}
 	return nil
 }

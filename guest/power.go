@@ -20,7 +20,7 @@ func (s *Supervisor) Shutdown() error {
 	awaitSilence(stopTime)
 	_ = syscall.Kill(-1, syscall.SIGKILL)
 	awaitSilence(stopTime)
-	powerOff()
+	powerOff(s.upper)
 	return nil
 }
 
@@ -32,9 +32,9 @@ func awaitSilence(limit time.Duration) {
 }
 
 // powerOff writes back what can be written back and switches the machine off.
-func powerOff() {
+func powerOff(u upper) {
 	syscall.Sync()
-	_ = syscall.Mount("", "/", "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
+	u.freeze()
 	_ = syscall.Reboot(syscall.LINUX_REBOOT_CMD_POWER_OFF)
 	for { // the machine is about to vanish; returning from PID 1 would be a kernel panic
 		time.Sleep(time.Hour)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,8 +32,9 @@ type program struct {
 	exited   chan struct{} // closed by the reaper, after status is set
 	status   rpc.ExitStatus
 	once     sync.Once
-	user     account // of a shell
-	retired  bool    // under job.mu: the host has the exit or has dropped the program
+	released atomic.Bool // killed because the host has let go of it
+	user     account     // of a shell
+	retired  bool        // under job.mu: the host has the exit or has dropped the program
 }
 
 // launch starts the process and, if there is more input than was sent, the goroutine that feeds it.
@@ -323,6 +325,7 @@ func (p *program) Detach() {
 // Release is called when the host has dropped the program.
 func (p *program) Release() {
 	p.once.Do(func() {
+		p.released.Store(true)
 		select {
 		case <-p.exited: // what it left behind lives on
 		default:

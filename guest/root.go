@@ -7,6 +7,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -15,36 +17,43 @@ const (
 	newRoot  = "/newroot"
 )
 
+// upper is the writable layer of the root.
+type upper struct {
+	disk    *os.File // the root directory of the disk's file system; nil: the layer is in memory
+	warning string   // why the disk is smaller than it could be
+}
+
 // mountRoot mounts the image below a writable layer.
-func mountRoot(o options) error {
+func mountRoot(o options) (upper, error) {
 	if err := awaitDevice(o.root); err != nil {
-		return fmt.Errorf("root image: %w", err)
+		return upper{}, fmt.Errorf("root image: %w", err)
 	}
 	for _, dir := range []string{lowerDir, upperDir, newRoot} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
+			return upper{}, err
 		}
 	}
 	if err := syscall.Mount(o.root, lowerDir, "erofs", syscall.MS_RDONLY, ""); err != nil {
-		return fmt.Errorf("root image: mount %s as EROFS: %w", o.root, err)
+		return upper{}, fmt.Errorf("root image: mount %s as EROFS: %w", o.root, err)
 	}
-	if err := mountUpper(o); err != nil {
-		return err
+	u, err := mountUpper(o)
+	if err != nil {
+		return upper{}, err
 	}
 	for _, dir := range []string{upperDir + "/data", upperDir + "/work"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
+			return u, err
 		}
 	}
 	data := "lowerdir=" + lowerDir + ",upperdir=" + upperDir + "/data,workdir=" + upperDir + "/work"
 	if err := syscall.Mount("overlay", newRoot, "overlay", 0, data); err != nil {
-		return fmt.Errorf("mount the overlay of the root: %w", err)
+		return u, fmt.Errorf("mount the overlay of the root: %w", err)
 	}
-	return nil
+	return u, nil
 }
 
 // mountUpper mounts the writable layer: the disk when there is one, else memory.
-func mountUpper(o options) error {
+func mountUpper(o options) (u upper, err error) {
 	device := o.upper
 	if device == "" {
 		if _, err := os.Stat("/dev/vdb"); err != nil {
@@ -54,15 +63,28 @@ func mountUpper(o options) error {
 		}
 	}
 	if device == "tmpfs" {
-		return mountPoint{"tmpfs", upperDir, 0, "mode=0755"}.mount()
+		return u, mountPoint{"tmpfs", upperDir, 0, "mode=0755"}.mount()
 	}
 	if err := awaitDevice(device); err != nil {
-		return fmt.Errorf("writable disk: %w", err)
+		return u, fmt.Errorf("writable disk: %w", err)
 	}
-	if err := mountDisk(device, upperDir); err != nil {
-		return fmt.Errorf("writable disk: %w", err)
+	if u.warning, err = mountDisk(device, upperDir); err != nil {
+		return u, fmt.Errorf("writable disk: %w", err)
 	}
-	return nil
+	if u.disk, err = os.OpenFile(upperDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return u, fmt.Errorf("writable disk: %w", err)
+	}
+	return u, nil
+}
+
+// freeze makes the root read-only, and then the disk below it, which is so left as a file system that nobody need repair: no path
+// leads there any more, only the descriptor. When something is still written to, it stays as it is, and its journal helps.
+func (u upper) freeze() {
+	_ = syscall.Mount("", "/", "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
+	if u.disk == nil || u.disk.Chdir() != nil {
+		return
+	}
+	_ = syscall.Mount("", ".", "", syscall.MS_REMOUNT|syscall.MS_RDONLY|syscall.MS_NOATIME, "")
 }
 
 // awaitDevice gives a device that the kernel is still finding a moment to appear.

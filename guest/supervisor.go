@@ -27,8 +27,14 @@ type Supervisor struct {
 	files  outputs
 	// denials is the file that ReportDenials writes.
 	denials denials
-	// forwards are the sockets of Start.
-	forwards forwards
+	// starting is held by Start, for all of it; it guards the three below.
+	starting sync.Mutex
+	shares   shares
+	forwards forwards // sockets
+	card     *card    // configured; nil: none is
+	// whole says that this is the machine's first process, and that what belongs to the whole machine is its to change.
+	whole bool
+	upper upper // of the root, in the machine's first process
 
 	mu       sync.Mutex
 	env      []string // of Start
@@ -37,6 +43,8 @@ type Supervisor struct {
 	log      func(slog.Level, string)
 	// disconnect ends the renewal of the network's lease.
 	disconnect func()
+	// stopHooks ends the programs that announce has started.
+	stopHooks func()
 }
 
 // New returns a supervisor for this process. Close frees it.
@@ -49,8 +57,8 @@ func New() (*Supervisor, error) {
 		reaper: newReaper(), groups: newGroups(groupRoot), null: null,
 		users:    accounts{passwd: "/etc/passwd", group: "/etc/group"},
 		files:    outputs{open: make(map[*os.File]struct{})},
-		programs: make(map[*program]struct{}), disconnect: func() {},
-		denials: denials{dir: denialsDir},
+		programs: make(map[*program]struct{}), disconnect: func() {}, stopHooks: func() {},
+		denials: denials{dir: runtimeDir}, whole: os.Getpid() == 1,
 	}, nil
 }
 
@@ -61,6 +69,7 @@ func (s *Supervisor) Close() error {
 		p.Release()
 	}
 	s.disconnect()
+	s.stopHooks()
 	s.mu.Unlock()
 	s.forwards.close()
 	s.reaper.close()
@@ -68,44 +77,6 @@ func (s *Supervisor) Close() error {
 	s.files.close()
 	s.groups.close()
 	return syscall.Close(s.null)
-}
-
-// Start sets what the host wants to be set before the first program.
-func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc.GuestInfo, error) {
-	s.mu.Lock()
-	s.env, s.log = p.Env, log
-	s.mu.Unlock()
-	if !p.Time.IsZero() {
-		if err := s.SetClock(p.Time); err != nil {
-			return rpc.GuestInfo{}, err
-		}
-	}
-	if p.Hostname != "" {
-		if err := syscall.Sethostname([]byte(p.Hostname)); err != nil {
-			return rpc.GuestInfo{}, os.NewSyscallError("set host name", err)
-		}
-	}
-	if p.NoNewPrivileges {
-		if err := noNewPrivileges(); err != nil {
-			return rpc.GuestInfo{}, err
-		}
-	}
-	if err := trust("", p.CACertificate, bundles()); err != nil { // before shares are mounted: theirs are the host's files
-		return rpc.GuestInfo{}, err
-	}
-	connected := s.connect(p.Network)
-	for _, m := range p.Mounts {
-		if err := mountShare(m); err != nil {
-			return rpc.GuestInfo{}, err
-		}
-	}
-	warning := connected()
-	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {
-		return rpc.GuestInfo{}, err
-	}
-	info, err := guestInfo()
-	info.NetworkWarning = warning
-	return info, err
 }
 
 // Exec runs a program; see rpc.Handler.

@@ -18,6 +18,7 @@ const (
 	diagByFamily = 20 // SOCK_DIAG_BY_FAMILY
 	requestSize  = 56 // struct inet_diag_req_v2
 	messageSize  = 72 // struct inet_diag_msg
+	idSize       = 48 // struct inet_diag_sockid, in both
 	groupNumber  = 21 // INET_DIAG_CGROUP_ID, an attribute that follows it
 )
 
