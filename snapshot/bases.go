@@ -1,0 +1,160 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// Bases are snapshots that nobody asked for: of machines that have just started, so that the next ones start from there. Whoever
+// finds none makes one; they are removed when they are not used.
+const (
+	maxBases     = 8
+	maxBaseBytes = 4 << 30 // on the disk
+)
+
+// Base opens the base of a key, up to 128 letters, digits, "-" and "_"; fs.ErrNotExist when there is none.
+func (s *Store) Base(key string) (*File, error) {
+	path, err := s.basePath(key)
+	if err != nil {
+		return nil, err
+	}
+	f, err := Open(path)
+	if err == nil {
+		_ = os.Chtimes(path, time.Time{}, time.Now()) // when it was used; of a store that cannot be written nothing is collected
+	}
+	return f, err
+}
+
+func (s *Store) basePath(key string) (string, error) {
+	bad := func(c rune) bool {
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_')
+	}
+	if key == "" || len(key) > 128 || strings.ContainsFunc(key, bad) {
+		return "", fmt.Errorf("key of a base %.140q: want up to 128 letters, digits, \"-\" and \"_\"", key)
+	}
+	return filepath.Join(s.bases(), key+Suffix), nil
+}
+
+// WriteBase writes the base of a key. It does nothing when there is one that can be opened, or when somebody is writing it.
+func (s *Store) WriteBase(ctx context.Context, key string, c Content) error {
+	path, err := s.basePath(key)
+	if err != nil {
+		return err
+	}
+	lock, err := s.lockKey(key)
+	if lock == nil {
+		return err
+	}
+	defer unlockKey(lock)
+	if f, err := Open(path); err == nil {
+		return f.Close()
+	}
+	return write(ctx, path, c, publication{locked: true})
+}
+
+// lockKey returns nil when somebody else has the lock.
+func (s *Store) lockKey(key string) (*flock.Flock, error) {
+	for {
+		lock := flock.New(filepath.Join(s.bases(), "."+key+directoryLock), flock.SetPermissions(0o600))
+		ok, err := lock.TryLock()
+		if err != nil {
+			return nil, fmt.Errorf("write the base %s: %w", key, err)
+		}
+		if !ok {
+			lock.Close()
+			return nil, nil
+		}
+		if current(lock) {
+			return lock, nil
+		}
+		lock.Close() // its holder has removed it
+	}
+}
+
+func unlockKey(lock *flock.Flock) {
+	os.Remove(lock.Path()) // while it is held, so that nobody gets hold of it in between; Windows cannot
+	lock.Close()
+}
+
+// RemoveBase deletes a base that is of no use, broken ones above all. Nothing happens when there is none, or when a snapshot is
+// layered on it.
+func (s *Store) RemoveBase(ctx context.Context, key string) error {
+	path, err := s.basePath(key)
+	if err != nil {
+		return err
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return fmt.Errorf("remove the base %s: %w", key, err)
+	}
+	defer unlock()
+	if page, err := peek(path); err == nil && len(s.layeredOn(id(page))) > 0 {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove a base: %w", err)
+	}
+	return nil
+}
+
+// Bases returns the bases, the one used last first.
+func (s *Store) Bases() ([]Entry, error) {
+	list, err := entries(s.bases())
+	if err != nil {
+		return nil, fmt.Errorf("list bases: %w", err)
+	}
+	slices.SortStableFunc(list, func(a, b Entry) int { return b.Used.Compare(a.Used) })
+	return list, nil
+}
+
+// Collect removes bases that cannot be opened, for which keep is not nil and false, and those beyond 8 and beyond 4 GiB, the ones used
+// last staying; never one that a snapshot is layered on. It also removes what killed processes have left. Who has a base
+// open goes on with it; on Windows such a one stays.
+func (s *Store) Collect(ctx context.Context, keep func(Entry) bool) error {
+	return s.collect(ctx, keep, maxBases, maxBaseBytes)
+}
+
+func (s *Store) collect(ctx context.Context, keep func(Entry) bool, most int, bytes int64) error {
+	for _, dir := range []string{s.snapshots(), s.bases()} {
+		sweep(dir, "")
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return fmt.Errorf("collect bases: %w", err)
+	}
+	defer unlock()
+	bases, err := s.Bases()
+	if err != nil {
+		return err
+	}
+	needed, foreign := map[string]bool{}, false
+	for _, e := range s.all() {
+		if e.unreadable() {
+			return fmt.Errorf("collect bases: nothing is removed while it is not known what is needed: %w", e.Err)
+		}
+		needed[e.Base] = true
+		foreign = foreign || errors.Is(e.Err, ErrVersion) && filepath.Dir(e.Path) == s.snapshots()
+	}
+	for _, e := range bases {
+		other := errors.Is(e.Err, ErrVersion) // of another agentvm that uses the same store; it is for that one to say whether it is of use
+		useful := other || e.Err == nil && (keep == nil || keep(e))
+		fits := most > 0 && e.Allocated <= bytes
+		if e.ID != "" && needed[e.ID] || other && foreign || useful && fits {
+			most, bytes = most-1, bytes-e.Allocated
+			continue
+		}
+		if removed := os.Remove(e.Path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+			err = errors.Join(err, removed)
+		}
+	}
+	return err
+}

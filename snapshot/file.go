@@ -1,0 +1,238 @@
+package snapshot
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Suffix ends the names of files that others can be layered on.
+const Suffix = ".snap"
+
+// File is an open snapshot.
+type File struct {
+	path   string
+	file   *os.File
+	header *header
+	meta   Meta
+	sum    digest // of the header
+	memory table
+	disk   table
+	base   *File
+}
+
+// Open opens a snapshot: header, tables and sizes are checked, the contents are not (Verify). The file it is layered on is looked
+// for in the same directory, and in the directories bases and snapshots beside that; its name ends in Suffix.
+func Open(path string) (*File, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open snapshot %s: %w", path, err)
+	}
+	return f, nil
+}
+
+func open(path string) (*File, error) {
+	f, err := openAlone(path)
+	if err != nil || f.header.base == (digest{}) {
+		return f, err
+	}
+	if f.base, err = findBase(path, f.header.base); err == nil {
+		err = f.fits(f.base)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// openAlone opens a file without what it is layered on.
+func openAlone(path string) (*File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, plain(err)
+	}
+	f := &File{path: path, file: file}
+	if err := f.read(); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return f, nil
+}
+
+// plain takes operation and path from an error: who called adds them.
+func plain(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// read reads everything but the contents.
+func (f *File) read() error {
+	info, err := f.file.Stat()
+	if err != nil {
+		return plain(err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: not a regular file", ErrFormat)
+	}
+	page := make([]byte, headerSize)
+	n, err := f.file.ReadAt(page, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return plain(err)
+	}
+	if f.header, err = decodeHeader(page[:n]); err != nil {
+		return err
+	}
+	f.sum = digest(page[sumAt:])
+	if info.Size() != f.header.size {
+		return fmt.Errorf("%w: it has %d bytes instead of %d", ErrCorrupt, info.Size(), f.header.size)
+	}
+	return f.readTables()
+}
+
+func (f *File) readTables() error {
+	h := f.header
+	memory, err := f.section(h.memoryTable, "table of the memory")
+	if err != nil {
+		return err
+	}
+	if f.memory, err = decodeTable(memory, h.memory.length, h.base != digest{}); err != nil {
+		return fmt.Errorf("memory: %w", err)
+	}
+	disk, err := f.section(h.diskTable, "table of the disk")
+	if err != nil {
+		return err
+	}
+	if f.disk, err = decodeTable(disk, h.disk.length, false); err != nil {
+		return fmt.Errorf("disk: %w", err)
+	}
+	meta, err := f.section(h.meta, "description")
+	if err != nil {
+		return err
+	}
+	f.meta, err = decodeMeta(meta, h)
+	return err
+}
+
+// section reads a section that has a hash. Nothing is read of one that the file does not have.
+func (f *File) section(s section, name string) ([]byte, error) {
+	b := make([]byte, s.length)
+	if len(b) == 0 && s.offset == 0 {
+		return nil, nil
+	}
+	if err := readFull(f.file, b, s.offset); err != nil {
+		return nil, fmt.Errorf("read its %s: %w", name, plain(err))
+	}
+	return b, s.check(b, name)
+}
+
+func (s *section) check(b []byte, name string) error {
+	if sha256.Sum256(b) != s.sum {
+		return fmt.Errorf("%w: the hash of its %s is wrong", ErrCorrupt, name)
+	}
+	return nil
+}
+
+// fits says whether f can be layered on base.
+func (f *File) fits(base *File) error {
+	if base.header.base != (digest{}) {
+		return fmt.Errorf("%w: its base %s has a base itself", ErrCorrupt, base.path)
+	}
+	if base.header.memory.length != f.header.memory.length {
+		return fmt.Errorf("%w: its base %s has a memory of another size", ErrCorrupt, base.path)
+	}
+	for i := range f.memory {
+		c := &f.memory[i]
+		if c.base.empty() {
+			continue
+		}
+		if below := base.memory.find(c.number); below == nil || !c.base.within(&below.own) {
+			return fmt.Errorf("%w: it has pages of the base at %#x that the base does not have", ErrCorrupt, c.at())
+		}
+	}
+	return nil
+}
+
+// baseDirectories are where what path is layered on may be.
+func baseDirectories(path string) []string {
+	dir := filepath.Dir(path)
+	return inOrder([]string{dir, filepath.Join(dir, "..", basesName), filepath.Join(dir, "..", snapshotsName)})
+}
+
+// findBase opens the file with an ID that path may be layered on.
+func findBase(path string, sum digest) (*File, error) {
+	for _, dir := range baseDirectories(path) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // it need not be there
+		}
+		for _, entry := range entries {
+			name := filepath.Join(dir, entry.Name())
+			if !strings.HasSuffix(name, Suffix) {
+				continue
+			}
+			if page, err := peek(name); err != nil || digest(page[sumAt:]) != sum {
+				continue
+			}
+			f, err := openAlone(name)
+			if err != nil {
+				return nil, fmt.Errorf("its base %s: %w", name, err)
+			}
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: no file with ID %s beside it", ErrNoBase, hex.EncodeToString(sum[:]))
+}
+
+// peek reads the header of a file, unchecked.
+func peek(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	page := make([]byte, headerSize)
+	return page, readFull(file, page, 0)
+}
+
+// servesFor says whether path can be layered on f, where f would be found.
+func (f *File) servesFor(path string) error {
+	found := false
+	for _, dir := range baseDirectories(path) {
+		found = found || sameFile(dir, filepath.Dir(f.path))
+	}
+	if !found || !strings.HasSuffix(f.path, Suffix) {
+		return fmt.Errorf("what is layered on %s has to be in the same directory or in the store that it is in", f.path)
+	}
+	if page, err := peek(f.path); err != nil || digest(page[sumAt:]) != f.sum {
+		return fmt.Errorf("its base %s: %w", f.path, ErrNoBase)
+	}
+	return nil
+}
+
+// Path returns what the file was opened as.
+func (f *File) Path() string { return f.path }
+
+// Meta says what was saved. Its byte slices are shared.
+func (f *File) Meta() Meta { return f.meta }
+
+// ID returns the hash of the header in hexadecimal, and so of all that is in the file and its base.
+func (f *File) ID() string { return hex.EncodeToString(f.sum[:]) }
+
+// Base returns the file that this one is layered on, or nil. It is closed together with this one.
+func (f *File) Base() *File { return f.base }
+
+// Close closes the file and its base.
+func (f *File) Close() error {
+	err := f.file.Close()
+	if f.base != nil {
+		err = errors.Join(err, f.base.Close())
+	}
+	return err
+}
