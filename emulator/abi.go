@@ -60,7 +60,8 @@ const layoutVersion = 2
 
 // check refuses a module that was built from other sources than this package.
 func (l *abiLayout) check() error {
-	if size := uint32(binary.Size(abiConfig{})); l.Version != layoutVersion || l.ConfigSize != size {
+	size := uint32(binary.Size(abiConfig{}))
+	if l.Version != layoutVersion || l.ConfigSize != size || int(max(l.ScratchCount, l.HashedCount)) > len(l.Scratch) {
 		return fmt.Errorf("machine.wasm has layout %d with a configuration of %d bytes, this program needs layout %d with %d: rebuild it with `make wasm`",
 			l.Version, l.ConfigSize, layoutVersion, size)
 	}

@@ -1,14 +1,177 @@
 package emulator
 
-import "errors"
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
 
-var errNotYet = errors.New("not there yet")
+// remapLength is the number of bytes in one piece from which on a captured machine gives up its own copy for the
+// image's: below, the page faults that follow cost more than the memory is worth.
+const remapLength = 256 << 10
 
 // Capture makes an image of the machine, between two slices. It costs the pages that were written since the image that the
-// machine was made from, or since the last Capture. The machine goes on, and shares the image's pages with the machines
-// that are made from it.
-func (m *Machine) Capture() (*Image, error) { return nil, errNotYet }
+// machine was made from, or since the last Capture: they are copied into a file in memory (a memfd on Linux, a
+// temporary file without a name elsewhere). The machine goes on, and shares the image's pages with the machines that are
+// made from it. After an error the machine goes on as well, unless its memory could not be mapped.
+func (m *Machine) Capture() (*Image, error) {
+	spans, err := m.written()
+	if err != nil {
+		return nil, fmt.Errorf("capture the machine: %w", err)
+	}
+	if err := m.callNothing("captured"); err != nil {
+		return nil, fmt.Errorf("capture the machine: %w", err)
+	}
+	captured, file, err := m.save(spans)
+	if err != nil {
+		m.markWritten(spans)
+		return nil, fmt.Errorf("capture the machine: %w", err)
+	}
+	if err := m.share(captured, file); err != nil {
+		captured.release()
+		return nil, fmt.Errorf("capture the machine: %w", err)
+	}
+	m.base.release()
+	m.base = captured
+	m.exposed = false
+	return &Image{content: captured.retain()}, nil
+}
 
-// Hash identifies what the guest can see of itself: registers, RAM and the state of its devices. Two machines that did the
-// same have the same hash, a restored one and its original included. It is no cryptographic digest of the RAM.
-func (m *Machine) Hash() ([32]byte, error) { return [32]byte{}, errNotYet }
+// written lists what may differ from the machine's base: the module's own data, and marked pages behind it.
+func (m *Machine) written() ([]span, error) {
+	size := int64(m.memory.Size())
+	ram := int64(m.layout.RAM)
+	spans := without(span{int64(m.layout.Hart) / imagePage * imagePage, ram}, m.scratch())
+	if m.exposed {
+		spans = append(spans, span{ram, ram + int64(m.config.Memory)})
+		ram += int64(m.config.Memory)
+	}
+	dirty, ok := m.memory.Read(m.layout.Dirty, uint32(size/imagePage))
+	if !ok {
+		return nil, errors.New("the machine's map of written pages is outside its memory")
+	}
+	spans = append(spans, marked(dirty[ram/imagePage:], ram, imagePage)...)
+	return widened(spans, m.granule()), nil
+}
+
+// scratch lists the pages that an image need not have.
+func (m *Machine) scratch() []span {
+	var spans []span
+	for _, r := range m.layout.Scratch[:m.layout.ScratchCount] {
+		start := (int64(r.Address) + imagePage - 1) / imagePage * imagePage
+		end := (int64(r.Address) + int64(r.Size)) / imagePage * imagePage
+		if start < end {
+			spans = append(spans, span{start, end})
+		}
+	}
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.at, b.at) })
+	return spans
+}
+
+// granule is the unit of captured parts: what both the machine and this computer can map.
+func (m *Machine) granule() int64 { return int64(max(imagePage, os.Getpagesize())) }
+
+// markWritten takes back what `captured` forgot.
+func (m *Machine) markWritten(spans []span) {
+	for _, s := range spans {
+		if dirty, ok := m.memory.Read(m.layout.Dirty+uint32(s.at/imagePage), uint32((s.end-s.at)/imagePage)); ok {
+			for i := range dirty {
+				dirty[i] = 1
+			}
+		}
+	}
+}
+
+// markRAM notes that Go has written to RAM.
+func (m *Machine) markRAM(offset, length uint64) {
+	at := int64(m.layout.RAM) + int64(offset)
+	m.markWritten(widened([]span{{at, at + int64(length)}}, imagePage))
+}
+
+// save writes the spans to a new file and lays them over the base.
+func (m *Machine) save(spans []span) (*content, *source, error) {
+	file, err := newImageFile()
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a file for the memory: %w", err)
+	}
+	defer file.release() // the content has a reference of its own
+	size := int64(m.memory.Size())
+	if err := file.file.Truncate(size); err != nil {
+		return nil, nil, err
+	}
+	var base []part
+	if m.base != nil {
+		base = m.base.parts
+	}
+	memory, _ := m.memory.Read(0, uint32(size))
+	live := nonzero(memory, spans, base, m.granule())
+	live = consolidated(base, live, maxExtents)
+	if err := writeSpans(file.file, memory, live, base, m.granule()); err != nil {
+		return nil, nil, fmt.Errorf("write the memory: %w", err)
+	}
+	c := &content{size: size, parts: overlay(base, live, file)}
+	c.adopt()
+	return c, file, nil
+}
+
+// nonzero leaves out pages that are zero in the base and still are.
+func nonzero(memory []byte, spans []span, base []part, page int64) []span {
+	var live []span
+	inBase := covered(base)
+	for _, s := range spans {
+		for at := s.at; at < s.end; at += page {
+			if !inBase(at) && isZero(memory[at:at+page]) {
+				continue
+			}
+			if n := len(live); n > 0 && live[n-1].end == at {
+				live[n-1].end += page
+			} else {
+				live = append(live, span{at, at + page})
+			}
+		}
+	}
+	return live
+}
+
+var zeroPage [imagePage]byte
+
+func isZero(page []byte) bool {
+	for len(page) > 0 {
+		n := min(len(page), len(zeroPage))
+		if !bytes.Equal(page[:n], zeroPage[:n]) {
+			return false
+		}
+		page = page[n:]
+	}
+	return true
+}
+
+// writeSpans writes the memory to the same places of the file. Pages that are zero and always were stay holes.
+func writeSpans(file *os.File, memory []byte, spans []span, base []part, page int64) error {
+	for _, s := range nonzero(memory, spans, base, page) {
+		if _, err := file.WriteAt(memory[s.at:s.end], s.at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share lets the machine use the new file's pages where it has many in one piece. What is there is equal.
+func (m *Machine) share(c *content, file *source) error {
+	if m.linear.copies || !canMap {
+		return nil
+	}
+	for _, p := range c.parts {
+		if p.source != file || p.length < remapLength {
+			continue
+		}
+		if err := m.linear.place(p); err != nil {
+			m.broken = fmt.Errorf("map the image: %w", err)
+			return m.broken
+		}
+	}
+	return nil
+}

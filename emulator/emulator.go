@@ -29,6 +29,8 @@ var machineWasm []byte
 type Program struct {
 	runtime  wazero.Runtime
 	compiled wazero.CompiledModule
+
+	copyImages bool // for tests: images are copied even where they could be mapped
 }
 
 // ProgramConfig says how to compile the module. The zero value compiles on each start and keeps nothing.

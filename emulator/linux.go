@@ -31,7 +31,7 @@ var ErrNotKernel = errors.New("not a RISC-V Linux Image")
 // LoadLinux places the kernel 2 MiB above the start of RAM, the initramfs and the device tree at its end, and sets
 // the hart's registers as the boot protocol asks: a0 the hart's number, a1 the device tree.
 func (m *Machine) LoadLinux(l Linux) error {
-	ram, err := m.RAM()
+	ram, err := m.ram()
 	if err != nil {
 		return err
 	}
@@ -59,6 +59,9 @@ func (m *Machine) LoadLinux(l Linux) error {
 		return fmt.Errorf("the kernel command line of %d bytes is too long", len(l.CommandLine))
 	}
 	copy(ram[treeAt:], tree)
+	m.markRAM(bootAlign, uint64(len(l.Kernel)))
+	m.markRAM(initramfsAt, uint64(len(l.Initramfs)))
+	m.markRAM(treeAt, uint64(len(tree)))
 	return m.SetRegisters(Registers{X: [32]uint64{11: RAMBase + treeAt}, PC: RAMBase + bootAlign})
 }
 

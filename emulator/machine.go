@@ -1,7 +1,6 @@
 package emulator
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,18 +19,24 @@ const RAMBase = 0x8000_0000
 
 // Machine is one instance of the emulated computer. See the package documentation for who may call it.
 type Machine struct {
-	config   Config
-	ctx      context.Context // carries the System into the module's calls
-	system   *wasi.System
-	clock    hostClock
-	module   api.Module
-	memory   api.Memory
-	runSlice api.Function
-	layout   abiLayout
-	stack    [2]uint64 // arguments and result of run
-	budget   int64     // instructions of the next slice
-	result   abiResult
-	retired  atomic.Uint64 // of result, for other goroutines
+	config        Config
+	ctx           context.Context // carries the System into the module's calls
+	system        *wasi.System
+	clock         hostClock
+	module        api.Module
+	memory        api.Memory
+	linear        *linearMemory
+	runSlice      api.Function
+	layout        abiLayout
+	layoutAddress uint32
+	stack         [2]uint64 // arguments and result of run
+	budget        int64     // instructions of the next slice
+	result        abiResult
+	retired       atomic.Uint64 // of result, for other goroutines
+
+	base    *content // what the memory was at the last Capture or Restore; nil: zero
+	exposed bool     // RAM was handed out: what is written there is not marked
+	broken  error    // the memory is not there any more
 }
 
 // NewMachine makes a machine that is powered off: load a program, then Run it. The files in cfg belong to the
@@ -45,6 +50,16 @@ func (p *Program) NewMachine(ctx context.Context, cfg Config) (*Machine, error) 
 		return nil, fmt.Errorf("make a machine: %w", err)
 	}
 	return m, nil
+}
+
+func (m *Machine) start(ctx context.Context, p *Program) error {
+	if err := m.config.validate(); err != nil {
+		return err
+	}
+	if err := m.instantiate(ctx, p); err != nil {
+		return err
+	}
+	return m.configure()
 }
 
 func (m *Machine) attachFiles() {
@@ -66,10 +81,8 @@ func (m *Machine) attachFiles() {
 	}
 }
 
-func (m *Machine) start(ctx context.Context, p *Program) error {
-	if err := m.config.validate(); err != nil {
-		return err
-	}
+// instantiate makes the module's instance and learns where its parts are.
+func (m *Machine) instantiate(ctx context.Context, p *Program) error {
 	m.ctx = wasi.WithSystem(context.WithoutCancel(ctx), m.system)
 	memory, err := newLinearMemory(m.config.Memory + tablesSize(m.config.Memory))
 	if err != nil {
@@ -83,35 +96,29 @@ func (m *Machine) start(ctx context.Context, p *Program) error {
 		return err
 	}
 	m.module, m.memory = module, module.Memory()
-	m.runSlice = module.ExportedFunction("run")
-	return m.configure()
-}
-
-// tablesSize bounds what the module adds to RAM: its data, the decoded pages and a table entry for each RAM page.
-func tablesSize(memory uint64) uint64 { return 48<<20 + memory/1024 }
-
-func (m *Machine) configure() error {
+	m.linear, m.runSlice = memory, module.ExportedFunction("run")
 	layoutAddress, err := m.call("configure")
 	if err != nil {
 		return err
 	}
+	m.layoutAddress = layoutAddress
 	if err := m.read(layoutAddress, &m.layout); err != nil {
 		return err
 	}
-	if err := m.layout.check(); err != nil {
+	return m.layout.check()
+}
+
+// tablesSize bounds what the module adds to RAM: its data, the decoded pages and a table entry for each RAM page.
+func tablesSize(memory uint64) uint64 { return 64<<20 + memory/1024 }
+
+func (m *Machine) configure() error {
+	if err := m.write(m.layout.Config, m.config.abi()); err != nil {
 		return err
-	}
-	var encoded bytes.Buffer
-	if err := binary.Write(&encoded, binary.LittleEndian, m.config.abi()); err != nil {
-		return err
-	}
-	if !m.memory.Write(m.layout.Config, encoded.Bytes()) {
-		return errors.New("machine.wasm has its configuration outside its memory")
 	}
 	if code, err := m.call("init"); err != nil || code != 0 {
 		return errors.Join(err, fmt.Errorf("%d MiB of memory are not to be had (code %d)", m.config.Memory>>20, code))
 	}
-	return m.read(layoutAddress, &m.layout)
+	return m.read(m.layoutAddress, &m.layout)
 }
 
 func (m *Machine) call(name string) (uint32, error) {
@@ -140,8 +147,27 @@ func (m *Machine) read(address uint32, into any) error {
 	return err
 }
 
-// RAM is the guest's memory, from RAMBase on. The slice aliases it: write only between slices.
+// write encodes a structure at an address of linear memory.
+func (m *Machine) write(address uint32, from any) error {
+	encoded, err := binary.Append(nil, binary.LittleEndian, from)
+	if err != nil {
+		return err
+	}
+	if !m.memory.Write(address, encoded) {
+		return fmt.Errorf("address %#x is outside the machine's memory", address)
+	}
+	return nil
+}
+
+// RAM is the guest's memory, from RAMBase on. The slice aliases it: write only between slices. Nobody notices what is
+// written through it, so the next Capture has to look at all of the RAM.
 func (m *Machine) RAM() ([]byte, error) {
+	m.exposed = true
+	return m.ram()
+}
+
+// ram is RAM for those who mark what they write.
+func (m *Machine) ram() ([]byte, error) {
 	ram, ok := m.memory.Read(m.layout.RAM, uint32(m.config.Memory))
 	if !ok {
 		return nil, errors.New("the machine's RAM is outside its memory")
@@ -162,5 +188,7 @@ func (m *Machine) Close() error {
 	if m.module != nil {
 		err = errors.Join(err, m.module.Close(m.ctx))
 	}
+	err = errors.Join(err, m.base.release())
+	m.base = nil
 	return err
 }

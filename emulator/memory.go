@@ -1,14 +1,22 @@
 package emulator
 
-import "github.com/tetratelabs/wazero/experimental"
+import (
+	"io"
+	"os"
+
+	"github.com/tetratelabs/wazero/experimental"
+)
 
 // linearMemory is a machine's memory: one reservation of exactly what the machine will ever need, made beforehand so
 // that growing never moves it (wazero would otherwise copy it on each growth) and a refusal is an ordinary error.
-type linearMemory struct{ memory []byte }
+type linearMemory struct {
+	memory []byte
+	copies bool // images are copied into it instead of mapped
+}
 
 func newLinearMemory(size uint64) (*linearMemory, error) {
 	memory, err := reserve(size)
-	return &linearMemory{memory}, err
+	return &linearMemory{memory: memory}, err
 }
 
 // Allocate implements experimental.MemoryAllocator for the one instance that this memory is for.
@@ -28,4 +36,28 @@ func (l *linearMemory) Free() {
 		release(l.memory)
 	}
 	l.memory = nil
+}
+
+// load replaces all of the memory, of which `touched` bytes at the start have been used, by an image.
+func (l *linearMemory) load(touched int64, c *content) error {
+	if err := blank(l.memory[:touched]); err != nil {
+		return err
+	}
+	for _, p := range c.parts {
+		if err := l.place(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place makes a part the contents of its place, privately: nothing written there reaches the file. Parts that do not fit
+// the computer's pages, which may be larger than the machine's, are copied.
+func (l *linearMemory) place(p part) error {
+	to := l.memory[p.at:p.end()]
+	if page := int64(os.Getpagesize()); canMap && !l.copies && (p.at|p.length|p.offset)%page == 0 {
+		return mapFile(to, p.source.file, p.offset)
+	}
+	_, err := io.ReadFull(io.NewSectionReader(p.source.file, p.offset, p.length), to)
+	return err
 }

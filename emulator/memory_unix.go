@@ -2,11 +2,44 @@
 
 package emulator
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const canMap = true
 
 // reserve maps size bytes of address space that cost memory only where they are touched.
 func reserve(size uint64) ([]byte, error) {
 	return unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|mapNoReserve)
 }
 
+// release unmaps all that is in the reservation by now.
 func release(memory []byte) { _ = unix.Munmap(memory) }
+
+// blank makes a part of a reservation zero and untouched.
+func blank(part []byte) error { return mapOver(part, -1, 0, unix.MAP_ANON) }
+
+// mapFile puts the file's bytes from offset on into a part of a reservation, copy-on-write.
+func mapFile(part []byte, file *os.File, offset int64) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var mapErr error
+	if err := raw.Control(func(fd uintptr) { mapErr = mapOver(part, int(fd), offset, 0) }); err != nil {
+		return err
+	}
+	return mapErr
+}
+
+func mapOver(part []byte, fd int, offset int64, flags int) error {
+	if len(part) == 0 {
+		return nil
+	}
+	flags |= unix.MAP_PRIVATE | unix.MAP_FIXED | mapNoReserve
+	_, err := unix.MmapPtr(fd, offset, unsafe.Pointer(&part[0]), uintptr(len(part)), unix.PROT_READ|unix.PROT_WRITE, flags)
+	return os.NewSyscallError("mmap", err)
+}

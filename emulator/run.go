@@ -83,6 +83,9 @@ func (m *Machine) Step(budget int64) (exit Exit, stopped bool, err error) {
 
 // slice calls the module's run once and adapts the next budget to the time it took.
 func (m *Machine) slice(budget int64) (Reason, error) {
+	if m.broken != nil {
+		return 0, m.broken
+	}
 	start, before := m.clock.Monotonic(), m.result.Retired
 	m.stack[0], m.stack[1] = uint64(budget), m.system.TakeReady()
 	if err := m.runSlice.CallWithStack(m.ctx, m.stack[:]); err != nil {

@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package emulator
+
+func newImageFile() (*source, error) { return unlinkedFile() }

@@ -1,0 +1,129 @@
+package emulator
+
+import (
+	"cmp"
+	"slices"
+)
+
+// span is a part of linear memory.
+type span struct{ at, end int64 }
+
+// maxExtents bounds the parts of a captured image: each costs a mapping in each machine, of which Linux allows a process
+// 65530.
+const maxExtents = 256
+
+// marked lists the runs of bytes in a map that are not zero as spans of memory, `unit` bytes for each byte of the map.
+func marked(dirty []byte, from, unit int64) []span {
+	var spans []span
+	for i := 0; i < len(dirty); {
+		if dirty[i] == 0 {
+			i++
+			continue
+		}
+		start := i
+		for i < len(dirty) && dirty[i] != 0 {
+			i++
+		}
+		spans = append(spans, span{from + int64(start)*unit, from + int64(i)*unit})
+	}
+	return spans
+}
+
+// without cuts the ascending holes out of s.
+func without(s span, holes []span) []span {
+	var rest []span
+	for _, h := range holes {
+		if h.end <= s.at || h.at >= s.end {
+			continue
+		}
+		if h.at > s.at {
+			rest = append(rest, span{s.at, h.at})
+		}
+		s.at = min(h.end, s.end)
+	}
+	if s.at < s.end {
+		rest = append(rest, s)
+	}
+	return rest
+}
+
+// widened rounds ascending spans outwards to multiples of unit and joins those that then touch.
+func widened(spans []span, unit int64) []span {
+	var wide []span
+	for _, s := range spans {
+		s = span{s.at / unit * unit, (s.end + unit - 1) / unit * unit}
+		if n := len(wide); n > 0 && s.at <= wide[n-1].end {
+			wide[n-1].end = max(wide[n-1].end, s.end)
+		} else {
+			wide = append(wide, s)
+		}
+	}
+	return wide
+}
+
+// overlay gives the parts of a memory where spans come from `top`, at the same offsets as in memory, and all the rest
+// is what it was.
+func overlay(base []part, spans []span, top *source) []part {
+	parts := make([]part, 0, len(base)+2*len(spans))
+	first := 0 // of the spans that end behind the part's start
+	for _, p := range base {
+		for first < len(spans) && spans[first].end <= p.at {
+			first++
+		}
+		at := p.at
+		for i := first; i < len(spans) && spans[i].at < p.end(); i++ {
+			if spans[i].at > at {
+				parts = append(parts, p.piece(at, spans[i].at))
+			}
+			at = spans[i].end
+		}
+		if at < p.end() {
+			parts = append(parts, p.piece(at, p.end()))
+		}
+	}
+	for _, s := range spans {
+		parts = append(parts, part{s.at, s.end - s.at, top, s.at})
+	}
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.at, b.at) })
+	return parts
+}
+
+// piece is the part's memory from at to end.
+func (p part) piece(at, end int64) part { return part{at, end - at, p.source, p.offset + at - p.at} }
+
+// consolidated adds to the spans what has to be written anew so that an image of no more than limit parts comes out:
+// parts, and gaps between them, that are shorter than some length, which grows until it suffices.
+func consolidated(base []part, spans []span, limit int) []span {
+	for short := int64(2 * imagePage); ; short *= 2 {
+		parts := overlay(base, spans, nil)
+		if len(parts) <= limit {
+			return spans
+		}
+		spans = joined(parts, spans, short)
+	}
+}
+
+// joined adds the short parts and the short gaps to the spans.
+func joined(parts []part, spans []span, short int64) []span {
+	all := slices.Clone(spans)
+	for i, p := range parts {
+		if i > 0 && p.at-parts[i-1].end() <= short {
+			all = append(all, span{parts[i-1].end(), p.at})
+		}
+		if p.length <= short {
+			all = append(all, span{p.at, p.end()})
+		}
+	}
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.at, b.at) })
+	return widened(all, imagePage)
+}
+
+// covered says for each page, asked in ascending order, whether one of the parts has it.
+func covered(parts []part) func(at int64) bool {
+	return func(at int64) bool {
+		for len(parts) > 0 && parts[0].end() <= at {
+			parts = parts[1:]
+		}
+		return len(parts) > 0 && parts[0].at <= at
+	}
+}
