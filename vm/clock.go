@@ -17,10 +17,11 @@ const (
 // SyncClock sets the guest's clock to the host's. A VM does so by itself at its start, and within a second or two after
 // the host's clock was set or the computer has slept.
 func (v *VM) SyncClock(ctx context.Context) error {
-	if err := v.alive(); err != nil {
+	client, err := v.guest(ctx)
+	if err != nil {
 		return err
 	}
-	return v.explain(v.client.SyncClock(ctx, time.Now()))
+	return v.explain(client.SyncClock(ctx, time.Now()))
 }
 
 // clockWatch notices when the host's wall clock jumps. The guest's clock runs with the host's monotonic one, which

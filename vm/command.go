@@ -83,7 +83,8 @@ func (v *VM) spawn(ctx context.Context, c Command, p *Process) error {
 	if err != nil {
 		return err
 	}
-	if err := v.alive(); err != nil {
+	client, err := v.guest(ctx)
+	if err != nil {
 		return err
 	}
 	p.prepare(c)
@@ -93,7 +94,7 @@ func (v *VM) spawn(ctx context.Context, c Command, p *Process) error {
 	if c.Terminal != nil {
 		params.Terminal = &rpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
 	}
-	p.remote, err = v.client.Exec(ctx, params)
+	p.remote, err = client.Exec(ctx, params)
 	return v.explain(err)
 }
 

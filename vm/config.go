@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +62,9 @@ type Config struct {
 	// Progress is told how the download of an image goes. Default: nobody.
 	Progress images.ProgressFunc
 
+	// ColdBoot has the VM boot even when it could go on from a saved machine, and leaves no such machine for others. The word
+	// nobase in the environment variable AGENTVM_DEBUG does the same. Default: see Start.
+	ColdBoot bool
 	// Kernel is an uncompressed RISC-V Image to boot instead of the one built into the program.
 	Kernel []byte
 	// KernelArguments are added to the kernel's command line.
@@ -92,7 +97,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("memory of %d MiB: a VM needs at least %d MiB and can have at most %d MiB",
 			c.Memory>>20, MinMemory>>20, MaxMemory>>20)
 	}
-	c.Memory = (c.Memory + pageSize - 1) &^ (pageSize - 1)
+	c.Memory = wholePages(c.Memory)
+	c.ColdBoot = c.ColdBoot || slices.Contains(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), "nobase")
 	if err := checkEnv(c.Env); err != nil {
 		return c, err
 	}
@@ -108,6 +114,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	return c, checkMounts(c.Mounts)
 }
+
+// wholePages rounds a size in bytes up.
+func wholePages(size uint64) uint64 { return (size + pageSize - 1) &^ (pageSize - 1) }
 
 func checkEnv(env []string) error {
 	for _, kv := range env {

@@ -37,12 +37,12 @@ func newBulk() *bulk { return &bulk{stream: wasi.NewStream(bulkSize), ready: mak
 // FilesClient returns the guest's file service, which stays the VM's. The first call connects to it; ctx bounds how long it
 // waits for that.
 func (v *VM) FilesClient(ctx context.Context) (*rpc.FilesClient, error) {
-	if err := v.alive(); err != nil {
+	if _, err := v.guest(ctx); err != nil {
 		return nil, err
 	}
 	b := v.bulk
 	b.begin.Do(func() {
-		if err := v.own(b.dial); err != nil {
+		if err := v.own(func() { b.dial(v) }); err != nil {
 			b.err = err
 			close(b.ready)
 		}
@@ -56,9 +56,9 @@ func (v *VM) FilesClient(ctx context.Context) (*rpc.FilesClient, error) {
 }
 
 // dial ends with the machine at the latest, which closes the stream.
-func (b *bulk) dial() {
+func (b *bulk) dial(v *VM) {
 	defer close(b.ready)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), bulkTime,
+	ctx, cancel := v.patient(context.Background(), bulkTime,
 		fmt.Errorf("the guest's file service has not answered for %v", bulkTime))
 	defer cancel()
 	b.client, b.err = rpc.DialFiles(ctx, b.stream.Host())

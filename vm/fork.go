@@ -3,6 +3,17 @@ package vm
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"agentvm/disk"
+	"agentvm/emulator"
+	"agentvm/nat"
 )
 
 // ForkOptions say how forks differ from the VM they are made of.
@@ -26,9 +37,215 @@ type ForkOptions struct {
 // The forks' machines run when Fork returns; the first call on one waits until its guest has taken its new identity. Each
 // must be stopped by itself, and none needs this VM any more. On failure there are none.
 func (v *VM) Fork(ctx context.Context, n int, o ForkOptions) ([]*VM, error) {
-	return nil, errors.ErrUnsupported
+	began := time.Now()
+	forks, err := v.fork(ctx, n, o)
+	if err != nil {
+		return nil, fmt.Errorf("fork the VM: %w", err)
+	}
+	v.config.Logger.Debug("timing: forked", "took", time.Since(began), "forks", n)
+	return forks, nil
+}
+
+// offspring is a fork in the making.
+type offspring struct {
+	config Config
+	id     identity
+	parts  *parts
+	copied bool // its disk
+	vm     *VM
+}
+
+func (v *VM) fork(ctx context.Context, n int, o ForkOptions) (forks []*VM, err error) {
+	list, err := v.plan(n, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.settled(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.gatherForks(ctx, list, o); err != nil {
+		return nil, errors.Join(err, dropForks(list))
+	}
+	image, err := v.divide(ctx, list)
+	if err != nil {
+		return nil, errors.Join(err, dropForks(list))
+	}
+	err = v.startForks(ctx, list, image)
+	if err = errors.Join(err, image.Close()); err != nil {
+		return nil, errors.Join(err, dropForks(list))
+	}
+	for _, f := range list {
+		forks = append(forks, f.vm)
+	}
+	return forks, nil
+}
+
+// settled waits until the VM is what it is to be: a fork may be forked before its guest has answered.
+func (v *VM) settled(ctx context.Context) error {
+	if err := v.alive(); err != nil || v.Paused() {
+		return err
+	}
+	return v.ready(ctx)
+}
+
+// plan says what each fork is to be.
+func (v *VM) plan(n int, o ForkOptions) (list []*offspring, err error) {
+	if n < 1 {
+		return nil, fmt.Errorf("%d forks: want at least one", n)
+	}
+	for i := range n {
+		f := &offspring{config: v.config, id: v.identity.successor(true)}
+		c := &f.config
+		c.Hostname, c.Disk, c.Console = f.id.hostname(c.Hostname), "", nil
+		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, anyPorts(c.Network.Forwards)
+		c.Mounts, c.Env = slices.Clone(c.Mounts), slices.Clone(c.Env)
+		if o.Configure != nil {
+			o.Configure(i, c)
+		}
+		if f.config, err = c.withDefaults(); err == nil {
+			err = v.sameShape(f.config)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("fork %d: %w", i, err)
+		}
+		list = append(list, f)
+	}
+	return list, nil
+}
+
+// anyPorts are the forwards without their ports of the host, which one VM at a time can have.
+func anyPorts(forwards []nat.Forward) []nat.Forward {
+	forwards = slices.Clone(forwards)
+	for i, f := range forwards {
+		forwards[i].Listen = netip.AddrPortFrom(f.Listen.Addr(), 0)
+	}
+	return forwards
+}
+
+// sameShape finds what in a fork's configuration a machine that runs cannot become.
+func (v *VM) sameShape(c Config) error {
+	switch own := v.config; {
+	case c.Memory != own.Memory, c.Image != own.Image, len(c.Kernel) != len(own.Kernel), c.KernelArguments != own.KernelArguments:
+		return errors.New("a fork has the memory, image and kernel of its VM")
+	case len(c.Mounts) != len(own.Mounts):
+		return fmt.Errorf("%d mounts: a fork has as many as its VM, %d", len(c.Mounts), len(own.Mounts))
+	case c.Network.Disabled != own.Network.Disabled || c.Network.MTU != own.Network.MTU:
+		return errors.New("a fork has a network with the MTU of its VM's, or none like that")
+	case own.Disk != "" && c.Disk == "":
+		return errors.New("the VM has a writable disk: name a path for the fork's copy (ForkOptions.Configure, Config.Disk)")
+	case own.Disk == "" && c.Disk != "":
+		return fmt.Errorf("writable disk %s: the VM has none, so its forks can have none", c.Disk)
+	}
+	return nil
+}
+
+// gatherForks gets what of the forks' parts is not the VM's own.
+func (v *VM) gatherForks(ctx context.Context, list []*offspring, o ForkOptions) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, f := range list {
+		g.Go(func() (err error) {
+			p := &parts{store: v.parts.store, keepPrograms: o.KeepPrograms}
+			f.parts, err = gather(ctx, p, f.config, f.id, func(*parts, context.Context, Config) error { return nil })
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// divide notes the machine's memory and copies its disk, and gives the forks their hold on what they share with the VM.
+func (v *VM) divide(ctx context.Context, list []*offspring) (image *emulator.Image, err error) {
+	v.syncDisk(ctx)
+	err = v.atDesk(ctx, func(m *emulator.Machine) (err error) {
+		for _, f := range list {
+			f.share(v)
+		}
+		if v.parts.upper != nil {
+			if err := v.parts.upper.Clone(ctx, list[0].config.Disk); err != nil {
+				return err
+			}
+			list[0].copied = true
+		}
+		image, err = m.Capture()
+		return err
+	})
+	if err == nil {
+		err = openCopies(ctx, list)
+	}
+	if err != nil && image != nil {
+		err = errors.Join(err, image.Close())
+	}
+	return image, err
+}
+
+// share gives the fork its hold on what it shares with v, whose machine exists.
+func (f *offspring) share(v *VM) {
+	p := f.parts
+	p.image, p.disk, p.saved, p.origin = v.parts.image, v.parts.disk.again(), v.parts.saved.again(), v.parts.origin
 }
 
 // Generation counts the forks and restores from snapshots that led to this VM: 0 for one that Start has made. Programs of the guest find it in
 // /run/agentvm/generation.
-func (v *VM) Generation() uint64 { return 0 }
+func (v *VM) Generation() uint64 { return v.identity.generation }
+
+// openCopies makes the other copies of the first fork's disk, which nobody uses yet, and opens all.
+func openCopies(ctx context.Context, list []*offspring) (err error) {
+	for i, f := range list {
+		if i > 0 && f.config.Disk != "" {
+			if err := disk.Clone(ctx, list[0].config.Disk, f.config.Disk); err != nil {
+				return err
+			}
+			f.copied = true
+		}
+	}
+	for _, f := range list {
+		if f.parts.upper, err = openUpper(f.config.Disk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startForks has the forks' machines run.
+func (v *VM) startForks(ctx context.Context, list []*offspring, image *emulator.Image) error {
+	var g errgroup.Group
+	for _, f := range list {
+		g.Go(func() error { return v.startFork(ctx, f, image) })
+	}
+	return g.Wait()
+}
+
+func (v *VM) startFork(ctx context.Context, f *offspring, image *emulator.Image) error {
+	f.parts.memory = image
+	fork := newVM(f.config, f.parts, f.id)
+	fork.knownInfo = v.guestInfo()
+	control, err := fork.powerOn(ctx)
+	f.parts = nil // the fork's, or gone
+	if err != nil {
+		return err
+	}
+	f.vm = fork
+	go func() { // work waits for it
+		fork.greet(context.Background(), control)
+		if err := fork.greetErr; err != nil {
+			fork.kill(&GuestError{Reason: Lost, Err: err})
+		}
+		close(fork.dialed)
+	}()
+	return nil
+}
+
+// dropForks ends what there is of forks.
+func dropForks(list []*offspring) error {
+	var errs []error
+	for _, f := range list {
+		if f.vm != nil {
+			errs = append(errs, f.vm.Close())
+		} else if f.parts != nil {
+			errs = append(errs, f.parts.release())
+		}
+		if f.copied {
+			errs = append(errs, os.Remove(f.config.Disk))
+		}
+	}
+	return errors.Join(errs...)
+}

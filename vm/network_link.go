@@ -41,6 +41,7 @@ const (
 // openNetwork makes all of it and starts its goroutines, before there is a machine; close ends them.
 type network struct {
 	config   Network
+	mac      net.HardwareAddr // the guest's; nil: the default
 	link     *wasi.Stream
 	stack    *netstack.Network
 	gate     *egress.Gate
@@ -56,12 +57,12 @@ type network struct {
 	running sync.WaitGroup
 }
 
-// openNetwork makes the network of a VM, or nothing when it has none.
-func openNetwork(c Config) (*network, error) {
+// openNetwork makes the network of a VM whose card has the address mac, or nothing when it has none.
+func openNetwork(c Config, mac net.HardwareAddr) (*network, error) {
 	if c.Network.Disabled {
 		return nil, nil
 	}
-	n := &network{config: c.Network, link: wasi.NewStream(linkSize), owners: newOwners()}
+	n := &network{config: c.Network, mac: mac, link: wasi.NewStream(linkSize), owners: newOwners()}
 	n.recorder = newRecorder(n.config.Audit, n.owners)
 	n.recorder.processes = n.config.AuditProcesses
 	if err := n.build(c); err != nil {
@@ -96,7 +97,7 @@ func (n *network) build(c Config) (err error) {
 func (n *network) buildStack(c Config) (err error) {
 	n.stack, err = netstack.New(netstack.Config{
 		Subnet: n.config.Subnet, DisableIPv6: n.config.DisableIPv6, MTU: n.config.MTU, Header: true,
-		Capture: n.config.Capture, Logger: c.Logger,
+		GuestMAC: n.mac, Capture: n.config.Capture, Logger: c.Logger,
 	})
 	return err
 }

@@ -45,10 +45,11 @@ func (v *VM) Flows(ctx context.Context) []Flow {
 
 // nameProcesses asks the guest once for all flows.
 func (v *VM) nameProcesses(ctx context.Context, list []Flow) {
-	if v.alive() != nil {
+	client, err := v.guest(ctx)
+	if err != nil {
 		return
 	}
-	sockets, err := v.client.Sockets(ctx)
+	sockets, err := client.Sockets(ctx)
 	if err != nil {
 		return
 	}

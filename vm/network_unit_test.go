@@ -22,7 +22,7 @@ func openTestNetwork(t *testing.T, config Network) *network {
 	if config.Resolvers == nil {
 		config.Resolvers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
 	}
-	n, err := openNetwork(Config{Network: config, Logger: slog.New(slog.DiscardHandler)})
+	n, err := openNetwork(Config{Network: config, Logger: slog.New(slog.DiscardHandler)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestNetworkWithoutAMachine(t *testing.T) {
 			t.Errorf("closed twice: %v", err)
 		}
 	}
-	if n, err := openNetwork(Config{Network: Network{Disabled: true}}); n != nil || err != nil || n.close() != nil {
+	if n, err := openNetwork(Config{Network: Network{Disabled: true}}, nil); n != nil || err != nil || n.close() != nil {
 		t.Errorf("a network: %v, %v", n, err)
 	}
 }

@@ -10,9 +10,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"agentvm/emulator"
 	"agentvm/guest/supervisor"
 	"agentvm/images"
 	"agentvm/kernel"
+	"agentvm/snapshot"
 )
 
 // parts are what a VM is made of. They are got all at once, for each takes some milliseconds.
@@ -21,20 +23,31 @@ type parts struct {
 	temporary string // directory of a store that goes with the VM, or empty
 	program   *program
 	image     *images.Image
-	disk      *os.File
+	disk      *rootDisk
 	upper     *upper // nil: none
-	kernel    []byte
-	initramfs []byte
 	shares    shares
 	network   *network // nil: none
+
+	// What the machine goes on from: memory, or when there is none kernel and initramfs.
+	memory    *emulator.Image
+	saved     *saved         // the file that has memory, or most of it; nil: none
+	origin    *snapshot.Meta // of the file that Restore was given, for it and its forks; nil: none
+	kernel    []byte
+	initramfs []byte
+
+	layBase      bool   // it is to leave a base
+	baseKey      string // which
+	keepPrograms bool   // those of the saved machine
 }
 
-// gather gets the parts. On failure nothing of them is left.
-func gather(ctx context.Context, c Config) (*parts, error) {
-	p := &parts{}
-	err := p.openStore(c)
+// gather gets the parts that p has not. toStart gets those of which the machine starts. On failure nothing of them is left.
+func gather(ctx context.Context, p *parts, c Config, id identity, toStart func(*parts, context.Context, Config) error) (*parts, error) {
+	var err error
+	if p.store == nil {
+		err = p.openStore(c)
+	}
 	if err == nil {
-		err = p.getAll(ctx, c)
+		err = p.getAll(ctx, c, id, toStart)
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.release())
@@ -42,14 +55,11 @@ func gather(ctx context.Context, c Config) (*parts, error) {
 	return p, nil
 }
 
-func (p *parts) getAll(ctx context.Context, c Config) error {
+func (p *parts) getAll(ctx context.Context, c Config, id identity, toStart func(*parts, context.Context, Config) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(c, "shares", func() (err error) { p.shares, err = openShares(c.Mounts, c.Logger); return err }))
-	g.Go(timed(c, "network", func() (err error) { p.network, err = openNetwork(c); return err }))
-	g.Go(timed(c, "image", func() error { return p.openImage(ctx, c) }))
-	g.Go(timed(c, "disk", func() (err error) { p.upper, err = openUpper(c.Disk); return err }))
-	g.Go(timed(c, "kernel", func() (err error) { p.kernel, err = kernelImage(c); return err }))
-	g.Go(timed(c, "initramfs", func() (err error) { p.initramfs, err = initialRoot(); return err }))
+	g.Go(timed(c, "network", func() (err error) { p.network, err = openNetwork(c, id.mac); return err }))
+	g.Go(timed(c, "machine", func() error { return toStart(p, ctx, c) }))
 	g.Go(timed(c, "program", func() (err error) {
 		p.program, err = acquireProgram(ctx, filepath.Join(p.store.Dir(), "compiled"), c.Logger)
 		return err
@@ -57,6 +67,31 @@ func (p *parts) getAll(ctx context.Context, c Config) error {
 	return g.Wait()
 }
 
+// toBoot gets what a new machine needs: a base, or all to boot.
+func (p *parts) toBoot(ctx context.Context, c Config) error {
+	base := c.usesBase() && p.temporary == ""
+	var g errgroup.Group
+	g.Go(timed(c, "image", func() error { return p.openImage(ctx, c) }))
+	g.Go(timed(c, "disk", func() (err error) { p.upper, err = openUpper(c.Disk); return err }))
+	if !base {
+		g.Go(func() error { return p.unpackLinux(c) })
+	}
+	if err := g.Wait(); err != nil || !base {
+		return err
+	}
+	if p.openBase(ctx, c); p.memory != nil {
+		return nil
+	}
+	return p.unpackLinux(c)
+}
+
+// unpackLinux gets what a machine boots.
+func (p *parts) unpackLinux(c Config) error {
+	var g errgroup.Group
+	g.Go(timed(c, "kernel", func() (err error) { p.kernel, err = kernelImage(c); return err }))
+	g.Go(timed(c, "initramfs", func() (err error) { p.initramfs, err = initialRoot(); return err }))
+	return g.Wait()
+}
 func timed(c Config, what string, do func() error) func() error {
 	return func() error {
 		start := time.Now()
@@ -79,9 +114,11 @@ func (p *parts) openImage(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.disk, err = os.Open(p.image.RootDisk); err != nil {
+	file, err := os.Open(p.image.RootDisk)
+	if err != nil {
 		return fmt.Errorf("root disk of image %s: %w", p.image.Name, err)
 	}
+	p.disk = newRootDisk(file)
 	return nil
 }
 
@@ -109,6 +146,7 @@ func (p *parts) release() error {
 	if p.disk != nil {
 		_ = p.disk.Close()
 	}
+	p.saved.close()
 	_ = p.upper.Close()
 	err := errors.Join(p.shares.close(), p.network.close())
 	if p.temporary != "" {

@@ -91,6 +91,10 @@ func (p *Process) finish(ctx context.Context) (*Result, error) {
 	if result != nil || ctx.Err() == nil {
 		return result, err
 	}
+	if p.vm.Paused() {
+		p.killLater()
+		return nil, ctx.Err()
+	}
 	if killErr := p.killAndWait(context.WithoutCancel(ctx)); killErr != nil {
 		return nil, errors.Join(ctx.Err(), fmt.Errorf("end the command: %w", killErr))
 	}
@@ -98,8 +102,16 @@ func (p *Process) finish(ctx context.Context) (*Result, error) {
 	return result, ctx.Err()
 }
 
-// killAndWait returns nil when the command has ended.
+// killLater ends the command as soon as the machine is not paused any more.
+func (p *Process) killLater() {
+	_ = p.vm.own(func() { _ = p.killAndWait(context.Background()) }) // when it does not start, the VM has ended
+}
+
+// killAndWait returns nil when the command has ended. It waits until the machine is not paused, and then for so long.
 func (p *Process) killAndWait(ctx context.Context) error {
+	if err := p.vm.running(ctx); err != nil && ctx.Err() != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
 	if err := p.remote.Kill(ctx); err != nil && !errors.Is(err, rpc.ErrClosed) {

@@ -2,7 +2,16 @@ package vm
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"agentvm/disk"
+	"agentvm/snapshot"
 )
 
 // RestoreOptions say how a restored VM differs from the one that was saved.
@@ -23,5 +32,148 @@ type RestoreOptions struct {
 // had: they are mounted anew. A writable disk is copied to c.Disk, where nothing may be yet. Env, Hostname and the rest of
 // Network are c's alone: a policy is not part of a snapshot.
 func Restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM, error) {
-	return nil, errors.ErrUnsupported
+	began := time.Now()
+	v, err := restore(ctx, path, c, o)
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", path, err)
+	}
+	v.config.Logger.Debug("timing: restored", "took", time.Since(began), "guest", v.BootTime())
+	return v, nil
+}
+
+func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM, error) {
+	s, err := openSaved(path)
+	if err != nil {
+		return nil, err
+	}
+	meta := s.file.Meta()
+	c, id, err := adopt(meta, c, o)
+	if err == nil {
+		c, err = c.withDefaults()
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	p := &parts{saved: s, memory: s.image, origin: &meta, keepPrograms: o.KeepPrograms}
+	copied := false
+	p, err = gather(ctx, p, c, id, func(p *parts, ctx context.Context, c Config) error { return p.toRestore(ctx, c, &copied) })
+	var v *VM
+	if err == nil {
+		v, err = begin(ctx, c, p, id)
+	}
+	if err != nil && copied {
+		err = errors.Join(err, os.Remove(c.Disk))
+	}
+	return v, err
+}
+
+// openSaved opens a snapshot, or shares it when a VM of this process goes on from the same one.
+func openSaved(path string) (*saved, error) {
+	file, err := snapshot.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	used := false
+	s, err := acquireSaved("snapshot\x00"+file.ID(), func() (*snapshot.File, error) { used = true; return file, nil })
+	if !used {
+		err = errors.Join(err, file.Close())
+	}
+	return s, err
+}
+
+// adopt fills in of c what is the snapshot's, and finds what of it cannot be.
+func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, identity, error) {
+	var extra savedExtra
+	var shape *networkShape
+	err := errors.Join(unmarshal(m.Extra, &extra), unmarshal(m.Network, &shape))
+	if err != nil {
+		return c, identity{}, fmt.Errorf("%w: what it says of its VM: %w", snapshot.ErrFormat, err)
+	}
+	mac, _ := net.ParseMAC(extra.MAC) // none: the default
+	id := identity{generation: m.Generation, mac: mac}.successor(!o.SameIdentity)
+	if c.Hostname == "" {
+		c.Hostname = id.hostname(extra.Hostname)
+	}
+	if c.Image == "" {
+		c.Image = m.Image
+	}
+	if c.Memory == 0 {
+		c.Memory = m.Memory
+	}
+	c.Memory = wholePages(c.Memory)
+	return c, id, errors.Join(fits(m, c, extra), adoptNetwork(shape, &c.Network, o))
+}
+
+// unmarshal reads what may be missing.
+func unmarshal(raw json.RawMessage, into any) error {
+	if raw == nil {
+		return nil
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// fits says what of a configuration the saved machine cannot have.
+func fits(m snapshot.Meta, c Config, extra savedExtra) error {
+	switch {
+	case m.Machine != machineDigest():
+		return fmt.Errorf("%w: it is of a machine of another version of agentvm (machine %.12s, this one has %.12s): restore it with that version",
+			snapshot.ErrVersion, m.Machine, machineDigest())
+	case c.Memory != m.Memory:
+		return fmt.Errorf("memory of %d MiB: the VM had %d MiB, which cannot change", c.Memory>>20, m.Memory>>20)
+	case c.Kernel != nil || c.KernelArguments != "":
+		return errors.New("a restored VM has its kernel already: leave out Kernel and KernelArguments")
+	case len(c.Mounts) != m.Shares:
+		return fmt.Errorf("%d mounts: the VM had %d, at %q, and needs as many, at whatever places", len(c.Mounts), m.Shares, extra.Mounts)
+	case m.Disk != nil && c.Disk == "":
+		return fmt.Errorf("the snapshot has a writable disk of %d MiB: name a path where it is to be copied (Config.Disk)", m.Disk.Size>>20)
+	case m.Disk == nil && c.Disk != "":
+		return fmt.Errorf("writable disk %s: the VM had none, so it can have none", c.Disk)
+	}
+	return nil
+}
+
+// adoptNetwork fills in of n what is the snapshot's.
+func adoptNetwork(shape *networkShape, n *Network, o RestoreOptions) error {
+	if n.Disabled != (shape == nil) {
+		return errors.New("the VM had a network and needs one, or had none and can have none (Network.Disabled)")
+	}
+	if shape == nil {
+		return nil
+	}
+	if n.MTU == 0 {
+		n.MTU = shape.MTU
+	}
+	if n.MTU != shape.MTU {
+		return fmt.Errorf("MTU of %d: the VM had %d, which cannot change", n.MTU, shape.MTU)
+	}
+	subnet, err := netip.ParsePrefix(shape.Subnet)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: its subnet: %w", snapshot.ErrFormat, err)
+	case !n.Subnet.IsValid():
+		n.Subnet = subnet
+	case o.SameIdentity && n.Subnet.Masked() != subnet:
+		return fmt.Errorf("subnet %v: the VM had %v, and keeps its address with SameIdentity", n.Subnet, subnet)
+	}
+	return nil
+}
+
+// toRestore gets what a saved machine needs beside its memory: its image, and its writable disk.
+func (p *parts) toRestore(ctx context.Context, c Config, copied *bool) error {
+	if err := p.openImage(ctx, c); err != nil {
+		return fmt.Errorf("the image of the saved VM: %w", err)
+	}
+	if digest := bareDigest(p.image.RootDiskDigest); digest != p.origin.RootDisk {
+		return fmt.Errorf("image %s is not the one that the VM had (root disk %.12s, now %.12s)", p.image.Name, p.origin.RootDisk, digest)
+	}
+	r, size := p.saved.file.Disk()
+	if r == nil {
+		return nil
+	}
+	err := disk.CloneFrom(ctx, r, size, c.Disk)
+	if *copied = err == nil; *copied {
+		p.upper, err = openUpper(c.Disk)
+	}
+	return err
 }

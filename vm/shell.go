@@ -41,7 +41,8 @@ func (v *VM) OpenShell(ctx context.Context, config ShellConfig) (*Shell, error) 
 
 // Restart replaces the shell by a fresh one, whatever state it is in. A command that runs in it is killed.
 func (s *Shell) Restart(ctx context.Context) error {
-	if err := s.vm.alive(); err != nil {
+	client, err := s.vm.guest(ctx)
+	if err != nil {
 		return err
 	}
 	if err := checkEnv(s.config.Env); err != nil {
@@ -51,7 +52,7 @@ func (s *Shell) Restart(ctx context.Context) error {
 	if s.config.Program != "" {
 		args = []string{s.config.Program}
 	}
-	remote, err := s.vm.client.OpenShell(ctx, rpc.ExecParams{
+	remote, err := client.OpenShell(ctx, rpc.ExecParams{
 		Args: args, Env: s.config.Env, Dir: cmp.Or(s.config.Dir, defaultDir), User: s.config.User,
 	})
 	if err != nil {
@@ -89,7 +90,7 @@ func (s *Shell) RunCommand(ctx context.Context, c Command) (*Result, error) {
 	if remote == nil {
 		return nil, ErrShellEnded
 	}
-	if err := s.vm.alive(); err != nil {
+	if _, err := s.vm.guest(ctx); err != nil {
 		return nil, err
 	}
 	p := newProcess(s.vm, c)

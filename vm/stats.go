@@ -12,9 +12,10 @@ type Stats = rpc.Stats
 
 // Stats reads the guest's counters.
 func (v *VM) Stats(ctx context.Context) (Stats, error) {
-	if err := v.alive(); err != nil {
+	client, err := v.guest(ctx)
+	if err != nil {
 		return Stats{}, err
 	}
-	stats, err := v.client.Stats(ctx)
+	stats, err := client.Stats(ctx)
 	return stats, v.explain(err)
 }

@@ -17,7 +17,10 @@ func (v *VM) Stop(ctx context.Context) error {
 	v.markStopping()
 	ctx, cancel := context.WithTimeout(ctx, stopTime)
 	defer cancel()
-	err := v.client.Shutdown(ctx)
+	err := v.Resume(ctx) // a machine that stands still cannot stop in order
+	if err == nil {
+		err = v.shutDown(ctx)
+	}
 	if err == nil {
 		select {
 		case <-v.halted:
@@ -36,6 +39,15 @@ func (v *VM) Stop(ctx context.Context) error {
 		return fmt.Errorf("the guest did not power off in time and was switched off: %w", err)
 	}
 	return nil
+}
+
+// shutDown asks the guest to power off.
+func (v *VM) shutDown(ctx context.Context) error {
+	client, err := v.guest(ctx)
+	if err != nil {
+		return err
+	}
+	return client.Shutdown(ctx)
 }
 
 // Close switches the VM off at once, like pulling the plug. What the guest has not written back is lost; mounted host

@@ -1,0 +1,223 @@
+package vm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"agentvm/emulator"
+	"agentvm/rpc"
+	"agentvm/snapshot"
+)
+
+const (
+	// baseFormat changes when a base of an older version would not do.
+	baseFormat = 1
+	// savedTimeout is how long the guest of a machine that goes on from a base may take to answer: it needs milliseconds.
+	savedTimeout = 15 * time.Second
+	// baseTime bounds the writing of a base, and with it how long a VM's end may wait for that.
+	baseTime = 10 * time.Second
+)
+
+// brokenBaseError says that a VM could not be started from its base.
+type brokenBaseError struct{ error }
+
+func (e *brokenBaseError) Unwrap() error { return e.error }
+
+// usesBase says whether VMs of this configuration go on from a base.
+func (c Config) usesBase() bool { return !c.ColdBoot && c.Disk == "" && c.Kernel == nil }
+
+// networkShape is what a saved machine knows of its network; nil: it has none.
+type networkShape struct {
+	MTU         int      `json:"mtu"`
+	Subnet      string   `json:"subnet"`
+	DisableIPv6 bool     `json:"disableIPv6,omitempty"`
+	Search      []string `json:"search,omitempty"`
+}
+
+func (n *network) shape() *networkShape {
+	if n == nil {
+		return nil
+	}
+	return &networkShape{
+		MTU: n.stack.MTU(), Subnet: n.stack.Addresses().Subnet.String(), DisableIPv6: n.config.DisableIPv6, Search: n.config.Search,
+	}
+}
+
+// meta describes the machine that is made of the parts.
+func (p *parts) meta(c Config) (snapshot.Meta, error) {
+	kernel, supervisor, err := p.linuxDigests(c)
+	if err != nil {
+		return snapshot.Meta{}, err
+	}
+	network, err := json.Marshal(p.network.shape())
+	return snapshot.Meta{
+		Created: time.Now().UTC(), Machine: machineDigest(), Kernel: kernel, Supervisor: supervisor, Memory: c.Memory,
+		Image: p.image.Name, RootDisk: bareDigest(p.image.RootDiskDigest), Shares: len(p.shares),
+		Network: network, KernelArguments: c.KernelArguments,
+	}, err
+}
+
+// bareDigest is a digest without the name of its algorithm.
+func bareDigest(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
+
+func machineDigest() string { return bareDigest(emulator.ModuleDigest()) }
+
+// baseName is the key of the base for machines that a meta describes.
+func baseName(m snapshot.Meta) string {
+	shape, _ := json.Marshal(struct {
+		Format                                int
+		Machine, Kernel, Supervisor, RootDisk string
+		Memory                                uint64
+		Shares                                int
+		Network                               json.RawMessage
+		KernelArguments                       string
+	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares, m.Network, m.KernelArguments})
+	sum := sha256.Sum256(shape)
+	return hex.EncodeToString(sum[:16])
+}
+
+// openBase finds the base, or has the VM leave one. What goes wrong costs time only.
+func (p *parts) openBase(ctx context.Context, c Config) {
+	began := time.Now()
+	meta, err := p.meta(c)
+	if err != nil {
+		c.Logger.Debug("no base", "error", err)
+		return
+	}
+	p.baseKey = baseName(meta)
+	p.saved, err = acquireSaved(p.store.Dir()+"\x00"+p.baseKey, func() (*snapshot.File, error) {
+		s, err := snapshot.OpenStore(p.store.Dir())
+		if err != nil {
+			return nil, err
+		}
+		return s.Base(p.baseKey)
+	})
+	switch {
+	case err == nil:
+		p.memory = p.saved.image
+	case errors.Is(err, fs.ErrNotExist):
+		p.layBase = true
+	default:
+		c.Logger.Warn("the saved machine that VMs of this kind start from cannot be used and is removed", "error", err)
+		p.removeBase(c)
+		p.layBase = true
+	}
+	c.Logger.Debug("timing: looked for the base", "took", time.Since(began), "key", p.baseKey, "error", err)
+}
+
+// removeBase removes a base that is of no use.
+func (p *parts) removeBase(c Config) {
+	if p.saved != nil {
+		p.saved.forget()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), baseTime)
+	defer cancel()
+	s, err := snapshot.OpenStore(p.store.Dir())
+	if err == nil {
+		err = s.RemoveBase(ctx, p.baseKey)
+	}
+	if err != nil {
+		c.Logger.Debug("remove the base", "key", p.baseKey, "error", err)
+	}
+}
+
+// makeBase starts the guest with nothing that is this VM's own, lets it run a first command, and has what it is then written.
+// It returns whether the guest has been started.
+func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (started bool, err error) {
+	began := time.Now()
+	info, err := client.Start(ctx, rpc.StartParams{Time: time.Now(), Network: v.network.params()})
+	if err != nil {
+		return false, err
+	}
+	if info.NetworkWarning != "" {
+		v.config.Logger.Debug("no base is made", "network", readable([]byte(info.NetworkWarning), 1))
+		return true, nil
+	}
+	if err := warmUp(ctx, client); err != nil {
+		return true, err
+	}
+	image, err := v.capture(ctx)
+	if err != nil {
+		if v.alive() == nil {
+			v.config.Logger.Debug("no base is made", "error", err)
+			err = ctx.Err()
+		}
+		return true, err
+	}
+	v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
+	if err := v.own(func() { v.writeBase(image) }); err != nil {
+		return true, errors.Join(err, image.Close())
+	}
+	return true, nil
+}
+
+// warmUp has the guest read and set up what every first command needs.
+func warmUp(ctx context.Context, client *rpc.Client) error {
+	p, err := client.Exec(ctx, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "true"}, Dir: defaultDir})
+	if err != nil {
+		return fmt.Errorf("run a first command: %w", err)
+	}
+	select {
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// capture has the worker make an image of the machine.
+func (v *VM) capture(ctx context.Context) (image *emulator.Image, err error) {
+	err = v.atDesk(ctx, func(m *emulator.Machine) (err error) { image, err = m.Capture(); return err })
+	return image, err
+}
+
+// writeBase writes the base. It is a goroutine of the VM's, whose end waits for it.
+func (v *VM) writeBase(image *emulator.Image) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), baseTime)
+	defer cancel()
+	err := v.writeBaseOf(ctx, image)
+	v.config.Logger.Debug("timing: wrote the base", "took", time.Since(began), "key", v.parts.baseKey, "error", err)
+}
+
+func (v *VM) writeBaseOf(ctx context.Context, image *emulator.Image) error {
+	defer image.Close()
+	meta, err := v.parts.meta(v.config)
+	if err != nil {
+		return err
+	}
+	meta.LinearMemory = image.Size()
+	s, err := snapshot.OpenStore(v.parts.store.Dir())
+	if err != nil {
+		return err
+	}
+	if err := s.WriteBase(ctx, v.parts.baseKey, snapshot.Content{Meta: meta, Memory: extents(image, nil)}); err != nil {
+		return err
+	}
+	return s.Collect(ctx, nil)
+}
+
+// extents are those of an image in the words of package snapshot. What is as in the file that base has open is left to that.
+func extents(image *emulator.Image, base *snapshot.File) []snapshot.Extent {
+	inBase := make(map[*os.File]bool)
+	if base != nil {
+		for _, r := range base.Memory() {
+			inBase[r.File] = true
+		}
+	}
+	var list []snapshot.Extent
+	for _, e := range image.Extents() {
+		list = append(list, snapshot.Extent{
+			At: e.At, Length: e.Length, Source: e.File, Offset: e.Offset, InBase: inBase[e.File],
+		})
+	}
+	return list
+}
