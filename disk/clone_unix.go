@@ -1,0 +1,33 @@
+//go:build !windows
+
+package disk
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// nextData asks the file system. It moves the file's own position, which nobody uses.
+func nextData(file *os.File, offset int64) (start, length int64, err error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return 0, 0, err
+	}
+	var end int64
+	failed := raw.Control(func(fd uintptr) {
+		if start, err = unix.Seek(int(fd), offset, unix.SEEK_DATA); err == nil {
+			end, err = unix.Seek(int(fd), start, unix.SEEK_HOLE)
+		}
+	})
+	switch {
+	case failed != nil:
+		return 0, 0, failed
+	case errors.Is(err, unix.ENXIO):
+		return 0, 0, nil
+	case err != nil:
+		return 0, 0, errors.ErrUnsupported
+	}
+	return start, end - start, nil
+}
