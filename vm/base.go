@@ -42,13 +42,11 @@ type networkShape struct {
 	Search      []string `json:"search,omitempty"`
 }
 
-func (n *network) shape() *networkShape {
-	if n == nil {
+func (n Network) shape() *networkShape {
+	if n.Disabled {
 		return nil
 	}
-	return &networkShape{
-		MTU: n.stack.MTU(), Subnet: n.stack.Addresses().Subnet.String(), DisableIPv6: n.config.DisableIPv6, Search: n.config.Search,
-	}
+	return &networkShape{MTU: n.MTU, Subnet: n.Subnet.Masked().String(), DisableIPv6: n.DisableIPv6, Search: n.Search}
 }
 
 // meta describes the machine that is made of the parts.
@@ -57,10 +55,10 @@ func (p *parts) meta(c Config) (snapshot.Meta, error) {
 	if err != nil {
 		return snapshot.Meta{}, err
 	}
-	network, err := json.Marshal(p.network.shape())
+	network, err := json.Marshal(c.Network.shape())
 	return snapshot.Meta{
 		Created: time.Now().UTC(), Machine: machineDigest(), Kernel: kernel, Supervisor: supervisor, Memory: c.Memory,
-		Image: p.image.Name, RootDisk: bareDigest(p.image.RootDiskDigest), Shares: len(p.shares),
+		Image: p.image.Name, RootDisk: bareDigest(p.image.RootDiskDigest), Shares: len(c.Mounts),
 		Network: network, KernelArguments: c.KernelArguments,
 	}, err
 }

@@ -105,6 +105,7 @@ func (c Config) withDefaults() (Config, error) {
 	if err := c.Network.check(); err != nil {
 		return c, err
 	}
+	c.Network = c.Network.withDefaults()
 	var err error
 	if c.CACertificate, err = certificates(c.CACertificate); err != nil {
 		return c, err

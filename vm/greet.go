@@ -30,7 +30,7 @@ func (v *VM) meet(ctx context.Context, control *wasi.StreamHost) error {
 		return withCause(ctx, err)
 	}
 	v.client = client
-	v.config.Logger.Debug("timing: greeted the guest", "took", time.Since(began))
+	v.config.Logger.Debug("timing: greeted the guest", "took", time.Since(began), "instructions", v.Instructions())
 	v.network.connect(client)
 	if err := v.own(func() { v.watch(client) }); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (v *VM) personalStart(ctx context.Context, client *rpc.Client, goesOn bool)
 		return err
 	}
 	v.info = info
-	v.config.Logger.Debug("timing: the guest has started", "took", time.Since(began))
+	v.config.Logger.Debug("timing: the guest has started", "took", time.Since(began), "instructions", v.Instructions())
 	for what, text := range map[string]string{
 		"network": info.NetworkWarning, "disk": info.DiskWarning, "mounts": info.ShareWarning,
 	} {

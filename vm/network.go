@@ -11,6 +11,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/nat"
+	"agentvm/netstack"
 )
 
 // Network describes a VM's network. The zero value gives the guest one that reaches every public address and nothing of
@@ -66,6 +67,20 @@ var ErrNoNetwork = errors.New("the VM has no network (Config.Network.Disabled)")
 
 // noNetwork is what is decided without a network.
 var noNetwork = egress.Decision{Reason: egress.ReasonNone, Message: "the VM has no network"}
+
+// defaultSubnet is Network.Subnet unless given.
+var defaultSubnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 127, 0}), 24)
+
+// withDefaults fills in what a saved machine must find again.
+func (n Network) withDefaults() Network {
+	if !n.Subnet.IsValid() {
+		n.Subnet = defaultSubnet
+	}
+	if n.MTU == 0 {
+		n.MTU = netstack.DefaultMTU
+	}
+	return n
+}
 
 // Check says what is wrong with the configuration, as Start would, without starting anything.
 func (n Network) Check() error {

@@ -61,7 +61,7 @@ func begin(ctx context.Context, config Config, p *parts, id identity) (*VM, erro
 	if err != nil {
 		return nil, err
 	}
-	config.Logger.Debug("timing: made the machine", "took", time.Since(began))
+	config.Logger.Debug("timing: made the machine", "took", time.Since(began), "instructions", v.Instructions())
 	v.greet(ctx, control)
 	close(v.dialed)
 	if err := v.greetErr; err != nil {
