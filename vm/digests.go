@@ -3,7 +3,6 @@ package vm
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"sync"
 
 	"agentvm/guest/supervisor"
 	"agentvm/kernel"
@@ -16,10 +15,10 @@ func (p *parts) linuxDigests(c Config) (kernelDigest, supervisorDigest string, e
 	}
 	if c.Kernel != nil {
 		kernelDigest = hexDigest(c.Kernel)
-	} else if kernelDigest, err = builtinKernel(); err != nil {
+	} else if kernelDigest, err = kernel.Digest(); err != nil {
 		return "", "", err
 	}
-	supervisorDigest, err = builtinSupervisor()
+	supervisorDigest, err = supervisor.Digest()
 	return kernelDigest, supervisorDigest, err
 }
 
@@ -27,13 +26,3 @@ func hexDigest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
-
-var builtinKernel = sync.OnceValues(func() (string, error) {
-	b, err := kernel.Image()
-	return hexDigest(b), err
-})
-
-var builtinSupervisor = sync.OnceValues(func() (string, error) {
-	b, err := supervisor.Binary()
-	return hexDigest(b), err
-})

@@ -1,0 +1,18 @@
+package kernel
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"testing"
+)
+
+func TestDigest(t *testing.T) {
+	image, err := Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(image)
+	if d, err := Digest(); err != nil || d != hex.EncodeToString(sum[:]) {
+		t.Errorf("Digest = %s, %v; want %x", d, err, sum)
+	}
+}
