@@ -227,7 +227,14 @@ func onQEMU(t testing.TB, qemu string, program []byte) []byte {
 // onMachine runs a program on the machine, in slices of the given budget, and returns its blocks.
 func onMachine(t testing.TB, program []byte, length int, budget int64) []byte {
 	t.Helper()
-	m, err := testProgram(t).NewMachine(t.Context(), emulator.Config{Memory: 16 << 20, MachineMode: true, Deterministic: true})
+	blocks, _ := onMachineOf(t, testProgram(t), program, length, budget)
+	return blocks
+}
+
+// onMachineOf also tells how many instructions there were.
+func onMachineOf(t testing.TB, p *emulator.Program, program []byte, length int, budget int64) ([]byte, uint64) {
+	t.Helper()
+	m, err := p.NewMachine(t.Context(), emulator.Config{Memory: 16 << 20, MachineMode: true, Deterministic: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +263,7 @@ func onMachine(t testing.TB, program []byte, length int, budget int64) []byte {
 			t.Fatalf("at %#x after %d instructions: %v", m.PC(), m.Retired(), err)
 		}
 	}
-	return bytes.Clone(ram[batchBlocks-emulator.RAMBase:][:length])
+	return bytes.Clone(ram[batchBlocks-emulator.RAMBase:][:length]), m.Retired()
 }
 
 // TestDifferentialQEMU compares the machine with QEMU's user mode: random sequences of all user-mode instructions on

@@ -27,8 +27,9 @@ var machineWasm []byte
 
 // Program is the machine's compiled module in a wazero runtime of its own.
 type Program struct {
-	runtime  wazero.Runtime
-	compiled wazero.CompiledModule
+	runtime    wazero.Runtime
+	compiled   wazero.CompiledModule
+	translator *translator
 
 	copyImages bool // for tests: images are copied even where they could be mapped
 }
@@ -43,6 +44,10 @@ type ProgramConfig struct {
 	Interpreter bool
 	// Module replaces the embedded machine by another build of the same sources, for benchmarks. Nil: the embedded one.
 	Module []byte
+	// Translation says what becomes of code that is executed often. Deterministic machines translate only with TranslateAll.
+	Translation Translation
+	// CodeBytes bounds the translated code of all machines together, by estimate; 0 is DefaultCodeBytes.
+	CodeBytes int64
 }
 
 // NewProgram compiles the machine's module: about 0.3 s, or a few milliseconds from a warm cache.
@@ -63,6 +68,10 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 	if p.compiled, err = p.runtime.CompileModule(ctx, module); err != nil {
 		p.Close(ctx)
 		return nil, fmt.Errorf("compile the machine: %w", err)
+	}
+	if p.translator, err = newTranslator(ctx, p.runtime, cfg); err != nil {
+		p.Close(ctx)
+		return nil, err
 	}
 	return p, nil
 }
@@ -87,4 +96,9 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
 }
 
 // Close frees the compiled code. No Machine of the program may be in use.
-func (p *Program) Close(ctx context.Context) error { return p.runtime.Close(ctx) }
+func (p *Program) Close(ctx context.Context) error {
+	if p.translator != nil {
+		p.translator.close()
+	}
+	return p.runtime.Close(ctx)
+}

@@ -34,9 +34,10 @@ type Machine struct {
 	result        abiResult
 	retired       atomic.Uint64 // of result, for other goroutines
 
-	base    *content // what the memory was at the last Capture or Restore; nil: zero
-	exposed bool     // RAM was handed out: what is written there is not marked
-	broken  error    // the memory is not there any more
+	base    *content    // what the memory was at the last Capture or Restore; nil: zero
+	exposed bool        // RAM was handed out: what is written there is not marked
+	broken  error       // the memory is not there any more
+	jit     *machineJIT // nil: everything is interpreted
 }
 
 // NewMachine makes a machine that is powered off: load a program, then Run it. The files in cfg belong to the
@@ -59,7 +60,10 @@ func (m *Machine) start(ctx context.Context, p *Program) error {
 	if err := m.instantiate(ctx, p); err != nil {
 		return err
 	}
-	return m.configure()
+	if err := m.configure(); err != nil {
+		return err
+	}
+	return m.startJIT(ctx, p)
 }
 
 func (m *Machine) attachFiles() {
@@ -187,6 +191,9 @@ func (m *Machine) Close() error {
 	err := m.system.Close()
 	if m.module != nil {
 		err = errors.Join(err, m.module.Close(m.ctx))
+	}
+	if m.jit != nil {
+		err = errors.Join(err, m.jit.close())
 	}
 	err = errors.Join(err, m.base.release())
 	m.base = nil

@@ -12,6 +12,7 @@ import (
 type linearMemory struct {
 	memory []byte
 	copies bool // images are copied into it instead of mapped
+	shared bool // instances of other modules import it, and wazero frees it with the first of them: not yet
 }
 
 func newLinearMemory(size uint64) (*linearMemory, error) {
@@ -32,6 +33,9 @@ func (l *linearMemory) Reallocate(size uint64) []byte {
 
 // Free implements experimental.LinearMemory.
 func (l *linearMemory) Free() {
+	if l.shared {
+		return
+	}
 	if l.memory != nil {
 		release(l.memory)
 	}

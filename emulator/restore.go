@@ -49,7 +49,10 @@ func (m *Machine) startFrom(ctx context.Context, p *Program, c *content) error {
 		return fmt.Errorf("map the image: %w", err)
 	}
 	m.base = c.retain()
-	return m.resume()
+	if err := m.resume(); err != nil {
+		return err
+	}
+	return m.startJIT(ctx, p)
 }
 
 // resume checks that the memory is one of this machine, and tells it that its outside is new.

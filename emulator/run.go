@@ -87,11 +87,7 @@ func (m *Machine) slice(budget int64) (Reason, error) {
 		return 0, m.broken
 	}
 	start, before := m.clock.Monotonic(), m.result.Retired
-	m.stack[0], m.stack[1] = uint64(budget), m.system.TakeReady()
-	if err := m.runSlice.CallWithStack(m.ctx, m.stack[:]); err != nil {
-		return 0, err
-	}
-	if err := m.readResult(); err != nil {
+	if err := m.execute(budget); err != nil {
 		return 0, err
 	}
 	m.adapt(int64(m.result.Retired-before), m.clock.Monotonic()-start)

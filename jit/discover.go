@@ -67,7 +67,7 @@ func discover(r Request) []*block {
 
 // straight decodes from a leader on and returns the leaders that follow from it.
 func (d *discovery) straight(at int) []int {
-	if d.stops[at] || at >= PageSize {
+	if d.stops[at] || at < 0 || at >= PageSize {
 		return nil
 	}
 	d.leaders[at] = true

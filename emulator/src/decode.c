@@ -3,7 +3,7 @@
 // What imm holds: for ALU, load and store operations the immediate; for branches and jumps within the page the
 // distance in bytes of slots (8 bytes a halfword, so 4 times the distance in code bytes); for the out-of-line
 // groups imm = id | extra << 8, where extra is the immediate, the CSR number, the rounding mode and rs3, or nothing.
-#include "hart.h"
+#include "jit.h"
 
 static inline uint32_t bits(uint32_t w, unsigned hi, unsigned lo) { return w >> lo & ((1u << (hi - lo + 1)) - 1); }
 
@@ -152,7 +152,8 @@ static bool writes_only_rd(unsigned id) {
 // another page. `offset` is the instruction's place in its page.
 static void branch(struct insn *d, uint32_t offset, bool is_long) {
     uint32_t target = offset + (uint32_t)d->imm;
-    bool near = target < PAGE_SIZE;
+    // The translator counts jumps back and calls where the far forms look up their target.
+    bool counted = jit.enabled && (d->imm < 0 || (d->op == OP_JAL && d->rd != 0)), near = target < PAGE_SIZE && !counted;
     switch (d->op) {
     case OP_JAL:
     case OP_C_J:

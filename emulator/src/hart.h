@@ -78,6 +78,7 @@ enum {
     OP_JR,         // jalr without link
     OP_LOAD_X0,    // load whose result is discarded; rs2 is the size's funct3
     OP_LI, // addi from x0
+    OP_TRANSLATED, // an entry of a translated region, see jit.h
 };
 
 // Translation caches ---------------------------------------------------------------------------------------------
@@ -239,6 +240,7 @@ enum run_reason {
     RUN_POWER_OFF = 2, // SBI SRST or the finisher
     RUN_REBOOT = 3,
     RUN_FAILURE = 4, // the finisher's failure code, or SRST with reason "system failure"
+    RUN_TRANSLATE = 5, // tests only: code to translate, see jit.h
 };
 
 #endif

@@ -8,6 +8,7 @@
 //   resume ──► take pending interrupt ──► enter page (code TLB) ──► loop ──► budget spent ──► return
 //     ▲                                        ▲                      │
 //     └── privilege, CSR or trap ──────────────┴───── jump ───────────┘
+#include "jit.h"
 #include "operands.h"
 
 #define PC() (pc_base + ((uint32_t)(uintptr_t)d >> 2))
@@ -147,6 +148,10 @@ jump: {
     }
     d = &page->slot[(pc & (PAGE_SIZE - 1)) >> 1];
     pc_base = pc - ((uint32_t)(uintptr_t)d >> 2);
+    if (jit_count(d) && jit_hot(page, d)) {
+        hart.pc = pc;
+        goto leave;
+    }
 }
 next:
     for (;;) {

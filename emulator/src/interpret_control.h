@@ -47,6 +47,17 @@
             n++;
             code_decode(d);
             break;
+        case OP_TRANSLATED:
+            hart.budget = n + 1;
+            hart.pc = PC();
+            d = jit_run(d);
+            n = hart.budget;
+            pc = hart.pc;
+            if (hart.cause != CAUSE_NONE) goto exception_at_pc;
+            if (hart.recheck) goto resume;
+            if (d == NULL) goto jump;
+            pc_base = pc - ((uint32_t)(uintptr_t)d >> 2);
+            break;
         case OP_CROSSING: {
             uint64_t here = PC();
             n++;

@@ -1,0 +1,210 @@
+package emulator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tetratelabs/wazero"
+
+	"agentvm/jit"
+)
+
+// Translation says what becomes of guest code that is executed often.
+type Translation int
+
+const (
+	// TranslateDefault is TranslateHot where AGENTVM_DEBUG contains "jit", otherwise TranslateNever.
+	TranslateDefault Translation = iota
+	// TranslateNever interprets everything.
+	TranslateNever
+	// TranslateHot translates hot code in the background.
+	TranslateHot
+	// TranslateAll translates code when it is first reached, before it goes on. Slow, and the same each time: for tests.
+	TranslateAll
+)
+
+// DefaultCodeBytes bounds the translated code of a process, by estimate.
+const DefaultCodeBytes = 64 << 20
+
+// queueLength is how many pages may wait for the translator; what is too much is asked for again when it is still hot.
+const queueLength = 256
+
+// translator makes and keeps translations for all machines of a Program. Its goroutine starts with the first machine that
+// translates in the background, and ends with the Program.
+type translator struct {
+	runtime wazero.Runtime
+	mode    Translation
+	limit   int64
+	shim    wazero.CompiledModule
+
+	queue chan *job
+	done  chan struct{}
+	start sync.Once
+	wait  sync.WaitGroup
+
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]*translation
+	order []*translation // in the order in which they were made
+	bytes atomic.Int64   // of known, by estimate
+}
+
+// job asks for one translation.
+type job struct {
+	layout  *jit.Layout
+	request jit.Request
+	key     [sha256.Size]byte
+	to      *machineJIT
+	frame   uint32
+}
+
+// translation is a compiled region. Its module is nil when there is nothing to translate.
+type translation struct {
+	key      [sha256.Size]byte
+	region   jit.Region
+	compiled wazero.CompiledModule
+	bytes    int64
+	users    atomic.Int32 // instances
+}
+
+func newTranslator(ctx context.Context, runtime wazero.Runtime, cfg ProgramConfig) (*translator, error) {
+	t := &translator{
+		runtime: runtime, mode: translationMode(cfg), limit: cfg.CodeBytes,
+		queue: make(chan *job, queueLength), done: make(chan struct{}), known: map[[sha256.Size]byte]*translation{},
+	}
+	if t.limit == 0 {
+		t.limit = DefaultCodeBytes
+	}
+	var err error
+	if t.shim, err = runtime.CompileModule(ctx, jit.TableModule()); err != nil {
+		return nil, fmt.Errorf("compile the access to the table of functions: %w", err)
+	}
+	return t, nil
+}
+
+func translationMode(cfg ProgramConfig) Translation {
+	debug := strings.Split(os.Getenv("AGENTVM_DEBUG"), ",")
+	has := func(word string) bool {
+		for _, d := range debug {
+			if d == word {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case has("nojit") || cfg.Interpreter:
+		return TranslateNever
+	case cfg.Translation != TranslateDefault:
+		return cfg.Translation
+	case has("jit"):
+		return TranslateHot
+	}
+	return TranslateNever
+}
+
+// close ends the goroutine.
+func (t *translator) close() {
+	close(t.done)
+	t.wait.Wait()
+}
+
+// submit queues a job; false when there are too many.
+func (t *translator) submit(j *job) bool {
+	t.start.Do(func() { t.wait.Go(t.work) })
+	select {
+	case t.queue <- j:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t *translator) work() {
+	for {
+		select {
+		case <-t.done:
+			return
+		case j := <-t.queue:
+			if j.to.closed.Load() {
+				continue
+			}
+			made, err := t.translate(j)
+			j.to.deliver(delivery{frame: j.frame, request: j.request, made: made, err: err})
+		}
+	}
+}
+
+// key names a translation by all that it depends on.
+func translationKey(r jit.Request) [sha256.Size]byte {
+	h := sha256.New()
+	h.Write(r.Code)
+	for _, list := range [][]uint16{r.Entries, r.Stops} {
+		_ = binary.Write(h, binary.LittleEndian, uint16(len(list)))
+		_ = binary.Write(h, binary.LittleEndian, list)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+func (t *translator) lookup(key [sha256.Size]byte) *translation {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.known[key]
+}
+
+// translate makes a translation, or finds the one that another machine has asked for.
+func (t *translator) translate(j *job) (*translation, error) {
+	if made := t.lookup(j.key); made != nil {
+		return made, nil
+	}
+	made := &translation{key: j.key, bytes: 256}
+	if region, ok := jit.Translate(j.layout, j.request); ok {
+		compiled, err := t.runtime.CompileModule(context.Background(), region.Module)
+		if err != nil {
+			return nil, fmt.Errorf("compile translated code: %w", err)
+		}
+		made.bytes = int64(len(region.Module))*bytesPerByte + bytesPerModule
+		region.Module = nil
+		made.region, made.compiled = region, compiled
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if other := t.known[j.key]; other != nil {
+		return other, nil
+	}
+	t.known[j.key] = made
+	t.order = append(t.order, made)
+	t.bytes.Add(made.bytes)
+	return made, nil
+}
+
+// Estimates of what a module costs: native code for each byte of it, and what goes with it.
+const (
+	bytesPerByte   = 4
+	bytesPerModule = 8 << 10
+)
+
+// forget drops the oldest translations that no machine uses until the limit holds.
+func (t *translator) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kept := t.order[:0]
+	for _, made := range t.order {
+		if t.bytes.Load() <= t.limit || made.users.Load() != 0 {
+			kept = append(kept, made)
+			continue
+		}
+		delete(t.known, made.key)
+		t.bytes.Add(-made.bytes)
+		if made.compiled != nil {
+			_ = made.compiled.Close(context.Background())
+		}
+	}
+	clear(t.order[len(kept):])
+	t.order = kept
+}

@@ -1,0 +1,172 @@
+// Translated code: counting what is hot, entering it, and what it calls. Go translates (emulator/jit.go) and puts the
+// functions into this module's table; here a decoded slot with OP_TRANSLATED stands for one. It lives and dies with the
+// decoded page it is in: a store to the page drops both.
+#include "jit.h"
+
+#define EXPORT(name) __attribute__((export_name(#name)))
+
+struct jit_state jit;
+
+// jit_layout is Layout of jit/jit.go, in the same order; then what only the emulator needs.
+static struct jit_layout {
+    uint32_t x, f, pc, budget;
+    uint32_t cause, no_cause, recheck;
+    uint32_t mstatus, frm, fflags;
+    uint32_t reservation, reserved;
+    uint32_t read, write;
+    uint32_t entries, entry_size;
+    uint32_t tag, addend;
+    uint32_t value;
+    uint32_t slot_size, op_translated;
+    uint32_t version;
+    uint32_t state, functions; // struct jit_state; size of the ring of functions
+} layout;
+
+enum { JIT_VERSION = 1 };
+
+// jit_configure must be called before the first slice, and again after a restore: the functions of before are not in the
+// table any more. Function n is at table + n modulo JIT_FUNCTIONS.
+EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_t eager, uint32_t table) {
+    jit.enabled = enabled;
+    jit.eager = eager;
+    jit.table = table;
+    jit.hot_count = 0;
+    jit.first = jit.next;
+    if (eager) __builtin_memset(jit.heat, 0xff, sizeof jit.heat);
+    layout = (struct jit_layout){
+        .x = offsetof(struct hart_state, x),
+        .f = offsetof(struct hart_state, f),
+        .pc = offsetof(struct hart_state, pc),
+        .budget = offsetof(struct hart_state, budget),
+        .cause = offsetof(struct hart_state, cause),
+        .no_cause = CAUSE_NONE,
+        .recheck = offsetof(struct hart_state, recheck),
+        .mstatus = offsetof(struct hart_state, mstatus),
+        .frm = offsetof(struct hart_state, frm),
+        .fflags = offsetof(struct hart_state, fflags),
+        .reservation = offsetof(struct hart_state, reservation),
+        .reserved = offsetof(struct hart_state, reserved_value),
+        .read = offsetof(struct tlb, read),
+        .write = offsetof(struct tlb, write),
+        .entries = TLB_SIZE,
+        .entry_size = sizeof(struct tlb_entry),
+        .tag = offsetof(struct tlb_entry, tag),
+        .addend = offsetof(struct tlb_entry, addend),
+        .value = (uint32_t)(uintptr_t)&jit.value,
+        .slot_size = sizeof(struct insn),
+        .op_translated = OP_TRANSLATED,
+        .version = JIT_VERSION,
+        .state = (uint32_t)(uintptr_t)&jit,
+        .functions = JIT_FUNCTIONS,
+    };
+    return &layout;
+}
+
+static bool live(uint32_t function) {
+    return function - jit.first < jit.next - jit.first && jit.live[function % JIT_FUNCTIONS] == function;
+}
+
+bool jit_hot(const struct code_page *page, const struct insn *slot) {
+    if (jit.eager) jit.heat[(uintptr_t)slot / sizeof *slot % JIT_HEAT] = 0xff;
+    if (!jit.enabled || slot->op == OP_TRANSLATED || jit.hot_count == JIT_HOT) return false;
+    uint32_t offset = (uint32_t)(slot - page->slot) * 2;
+    if (jit.eager && jit.refused_frame == page->frame && jit.refused_offset == offset) return false;
+    jit.hot[jit.hot_count++] = (struct jit_hot){page->frame, offset};
+    if (jit.eager) hart.stop = RUN_TRANSLATE;
+    return jit.eager;
+}
+
+// jit_reserve gives the number of a new function. Numbers are never used again, so that a slot that was left behind
+// somewhere cannot mean another function.
+EXPORT(jit_reserve) uint32_t jit_reserve(void) {
+    jit.live[jit.next % JIT_FUNCTIONS] = jit.next;
+    return jit.next++;
+}
+
+// jit_install makes the slot at an offset of a RAM page an entry of a function. false: the page is not code any more.
+EXPORT(jit_install) uint32_t jit_install(uint32_t frame, uint32_t offset, uint32_t function, uint32_t entry) {
+    if (frame >= ram_frames() || offset >= PAGE_SIZE || !code_present(frame)) return false;
+    uint64_t slot = OP_TRANSLATED | (uint64_t)entry << 8 | (uint64_t)function << 32;
+    __builtin_memcpy(&code_page_for(frame)->slot[offset / 2], &slot, sizeof slot);
+    return true;
+}
+
+// jit_remove says that a function is not in the table any more. Its entries become ordinary slots when they are reached.
+EXPORT(jit_remove) void jit_remove(uint32_t function) {
+    if (live(function)) jit.live[function % JIT_FUNCTIONS] = function - 1;
+}
+
+// Entering -------------------------------------------------------------------------------------------------------
+
+typedef void (*region)(uint32_t hart_at, uint32_t tlb, uint32_t slots, uint64_t page, uint64_t self, uint32_t entry);
+
+static void enter(const struct code_page *page, const struct insn *slot) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, slot, sizeof bits);
+    region function = (region)(uintptr_t)(jit.table + (uint32_t)(bits >> 32) % JIT_FUNCTIONS);
+    jit.entered++;
+    function(HART_ADDRESS, (uint32_t)(uintptr_t)current_tlb(), (uint32_t)(uintptr_t)page, hart.pc & ~(uint64_t)(PAGE_SIZE - 1),
+             bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
+}
+
+// single decodes the instruction at an entry by itself, with a page end behind it.
+static const struct insn *single(const struct code_page *page, const struct insn *slot) {
+    enum { FAR_AWAY = 1 << 30 }; // no target is in the same page
+    static struct insn alone[3];
+    uint32_t index = (uint32_t)(slot - page->slot);
+    const uint16_t *code = ram_at(RAM_BASE + (uint64_t)page->frame * PAGE_SIZE, PAGE_SIZE);
+    uint32_t word = code[index];
+    bool is_long = (word & 3) == 3;
+    if (is_long && index + 1 < PAGE_SLOTS) word |= (uint32_t)code[index + 1] << 16;
+    decode_word(word, &alone[0], FAR_AWAY);
+    alone[is_long ? 2 : 1] = (struct insn){.op = OP_PAGE_END};
+    jit.stuck++;
+    return &alone[0];
+}
+
+const struct insn *jit_run(const struct insn *slot) {
+    for (;;) {
+        uint32_t offset = (uint32_t)(hart.pc & (PAGE_SIZE - 1));
+        struct code_page *page = (struct code_page *)(slot - offset / 2);
+        if (!live((uint32_t)slot->imm)) {
+            page->slot[offset / 2] = (struct insn){.op = OP_UNDECODED};
+            return slot;
+        }
+        int64_t before = hart.budget;
+        enter(page, slot);
+        if (hart.cause != CAUSE_NONE || hart.recheck) return NULL;
+        if (hart.budget == before) return single(page, slot);
+        const struct tlb_entry *e = &current_tlb()->code[hart.pc >> 12 & (TLB_SIZE - 1)];
+        if (e->tag != (hart.pc & ~(uint64_t)(PAGE_SIZE - 1))) return NULL;
+        page = (struct code_page *)(uintptr_t)e->addend;
+        slot = &page->slot[(hart.pc & (PAGE_SIZE - 1)) >> 1];
+        if (slot->op != OP_TRANSLATED) return NULL;
+    }
+}
+
+// What translated code calls -----------------------------------------------------------------------------------------
+
+enum status { STATUS_OK, STATUS_EXCEPTION, STATUS_RECHECK };
+
+static enum status status(void) {
+    return hart.cause != CAUSE_NONE ? STATUS_EXCEPTION : hart.recheck ? STATUS_RECHECK : STATUS_OK;
+}
+
+// jit_load leaves the value, zero-extended, in jit.value.
+EXPORT(jit_load) uint32_t jit_load(uint64_t va, uint32_t size) {
+    jit.value = slow_load(va, size);
+    return status();
+}
+
+EXPORT(jit_store) uint32_t jit_store(uint64_t va, uint64_t value, uint32_t size) {
+    slow_store(va, value, size);
+    return status();
+}
+
+// jit_float executes a floating-point instruction whose operands are in the hart.
+EXPORT(jit_float) uint32_t jit_float(uint32_t word) {
+    struct insn d;
+    decode_word(word, &d, 0);
+    execute_fp(&d);
+    return status();
+}

@@ -1,0 +1,40 @@
+// What the interpreter and translated code have to do with each other; docs/jit.md has the contract.
+#ifndef AGENTVM_JIT_H
+#define AGENTVM_JIT_H
+
+#include "hart.h"
+
+enum { JIT_HEAT = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192 };
+
+// What Go and the machine tell each other between two slices.
+struct jit_state {
+    uint32_t enabled;  // code is counted
+    uint32_t eager;    // for tests: code is hot when it is first reached, and the slice ends there
+    uint32_t hot_count;
+    uint32_t refused_frame, refused_offset; // eager: what was asked for last and cannot be translated
+    uint32_t table;       // index of the first function in the table
+    uint32_t first, next; // numbers of the first function since the last jit_configure, and of the next one
+    uint64_t value;    // of the load helper
+    uint64_t entered;  // calls of translated code
+    uint64_t stuck;    // of these: it did nothing
+    struct jit_hot { uint32_t frame, offset; } hot[JIT_HOT]; // code that was reached often
+    uint8_t heat[JIT_HEAT]; // counts what jumps reach, modulo 256; slots share counters
+    uint32_t live[JIT_FUNCTIONS]; // the function at each place of the table
+};
+
+extern struct jit_state jit;
+
+// jit_count counts a jump to the slot: true when it has become hot.
+static inline bool jit_count(const struct insn *slot) {
+    return ++jit.heat[(uintptr_t)slot / sizeof *slot % JIT_HEAT] == 0;
+}
+
+// jit_hot notes hot code. true: the slice must end before it.
+bool jit_hot(const struct code_page *page, const struct insn *slot);
+
+// jit_run executes translated code from the slot on, where hart.pc is, and what follows it as long as that is translated.
+// It returns with pc, budget, cause and recheck in the hart. Otherwise, its result is NULL, or where to go on with
+// interpreting the instruction at pc, which translated code has not managed.
+const struct insn *jit_run(const struct insn *slot);
+
+#endif
