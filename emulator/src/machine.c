@@ -41,7 +41,10 @@ static void describe_parts(void) {
     layout.scratch[layout.scratch_count++] = range(dirty_pages, sizeof dirty_pages);
     layout.scratch[layout.scratch_count++] = net_buffers();
     layout.scratch[layout.scratch_count++] = share_buffers();
-    layout.hashed[layout.hashed_count++] = range(&hart, offsetof(struct hart_state, user_entries));
+    enum { RECHECK = offsetof(struct hart_state, recheck), AFTER = RECHECK + sizeof hart.recheck }; // a hint
+    layout.hashed[layout.hashed_count++] = range(&hart, RECHECK);
+    layout.hashed[layout.hashed_count++] =
+        range((const uint8_t *)&hart + AFTER, offsetof(struct hart_state, user_entries) - AFTER);
     layout.hashed[layout.hashed_count++] = range(virtio_devices, sizeof virtio_devices);
 }
 

@@ -242,16 +242,14 @@ static void console_notify(struct virtio_device *device, unsigned index) {
         receive(device, index == 0 ? 0 : index / 2 - 1);
 }
 
+// console_poll: two descriptors of one stream have one ready bit, that of the second.
 static void console_poll(struct virtio_device *device, uint64_t ready) {
     for (unsigned i = 0; i < PORTS; i++) {
-        if (fd_ready(ready, ports[i].in_fd)) {
-            ports[i].readable = true;
-            receive(device, i);
-        }
-        if (fd_ready(ready, ports[i].out_fd)) {
-            ports[i].writable = true;
-            transmit(device, i);
-        }
+        if (!fd_ready(ready, ports[i].in_fd) && !fd_ready(ready, ports[i].out_fd))
+            continue;
+        ports[i].readable = ports[i].writable = true;
+        receive(device, i);
+        transmit(device, i);
     }
 }
 

@@ -1,0 +1,67 @@
+// Command worker is PID 1 of the guests that tests of images save and restore. It says "ready", and then works without end
+// on what makes memory change: computation, garbage collection, files, processes, timers. Each line of input asks for
+// something else; the answer is a line, too.
+package main
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+func main() {
+	if len(os.Args) > 1 {
+		return // the process that a turn of work starts
+	}
+	started := time.Now()
+	if err := os.Mkdir("/work", 0o755); err != nil {
+		fmt.Println("mkdir:", err)
+	}
+	fmt.Println("ready")
+	if os.Getenv("work") != "" {
+		for turn := 0; ; turn++ {
+			work(turn)
+		}
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		answer(lines.Text(), started)
+	}
+}
+
+// answer obeys "time", "run" and "write TEXT", "read", "touch MIB".
+func answer(line string, started time.Time) {
+	command, rest, _ := strings.Cut(line, " ")
+	switch command {
+	case "time":
+		fmt.Println("time", time.Since(started).Microseconds())
+	case "run":
+		work(1)
+		fmt.Println("ran")
+	case "write":
+		fmt.Println("wrote", os.WriteFile("/work/note", []byte(rest), 0o644))
+	case "read":
+		note, err := os.ReadFile("/work/note")
+		fmt.Println("note", string(note), err)
+	}
+}
+
+func work(turn int) {
+	tree := map[string][]byte{}
+	for i := range 2000 {
+		sum := sha256.Sum256(fmt.Append(nil, turn, i))
+		tree[fmt.Sprintf("%x", sum[:4])] = make([]byte, 64+i%512)
+	}
+	name := fmt.Sprintf("/work/%d", turn%16)
+	if err := os.WriteFile(name, make([]byte, 4096*(turn%32+1)), 0o644); err != nil {
+		fmt.Println("write:", err)
+	}
+	if err := exec.Command("/init", "child").Run(); err != nil {
+		fmt.Println("exec:", err)
+	}
+	time.Sleep(time.Duration(len(tree)%7) * time.Millisecond)
+}
