@@ -144,16 +144,23 @@ func (s *Store) collect(ctx context.Context, keep func(Entry) bool, most int, by
 		needed[e.Base] = true
 		foreign = foreign || errors.Is(e.Err, ErrVersion) && filepath.Dir(e.Path) == s.snapshots()
 	}
-	for _, e := range bases {
-		other := errors.Is(e.Err, ErrVersion) // of another agentvm that uses the same store; it is for that one to say whether it is of use
-		useful := other || e.Err == nil && (keep == nil || keep(e))
-		fits := most > 0 && e.Allocated <= bytes
-		if e.ID != "" && needed[e.ID] || other && foreign || useful && fits {
+	kept := func(e Entry) bool { return e.ID != "" && needed[e.ID] || foreign && errors.Is(e.Err, ErrVersion) }
+	for _, e := range bases { // these first: they stay in any case
+		if kept(e) {
 			most, bytes = most-1, bytes-e.Allocated
-			continue
 		}
-		if removed := os.Remove(e.Path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
-			err = errors.Join(err, removed)
+	}
+	for _, e := range bases {
+		// What another agentvm in the same store has made is for that one to judge.
+		useful := errors.Is(e.Err, ErrVersion) || e.Err == nil && (keep == nil || keep(e))
+		switch {
+		case kept(e):
+		case useful && most > 0 && e.Allocated <= bytes:
+			most, bytes = most-1, bytes-e.Allocated
+		default:
+			if removed := os.Remove(e.Path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+				err = errors.Join(err, removed)
+			}
 		}
 	}
 	return err

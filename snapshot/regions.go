@@ -52,20 +52,20 @@ func (f *File) region(c *chunk, from, to int) Region {
 	return Region{At: at, Length: int64(to-from) * PageSize, File: f.file, Offset: f.header.memory.offset + at}
 }
 
-// join makes one region of f's own that are up to gap bytes apart. Those of the base are joined only when they touch: the base
-// may have between them what f has as zeros.
+// join makes one region of those of one file that are up to gap bytes apart. What is between them is zeros: in f's own file it
+// always is, in the base's file it has to be looked at.
 func (f *File) join(list []Region, gap int64) (joined []Region) {
 	for _, r := range list {
-		near := int64(0)
-		if r.File == f.file {
-			near = gap
-			if f.base == nil {
-				r = f.widen(r)
-			}
+		if f.base == nil {
+			r = f.widen(r)
 		}
-		if n := len(joined) - 1; n >= 0 && joined[n].File == r.File && r.At-joined[n].At-joined[n].Length <= near {
-			joined[n].Length = max(joined[n].Length, r.At+r.Length-joined[n].At)
-			continue
+		if n := len(joined) - 1; n >= 0 && joined[n].File == r.File {
+			last := &joined[n]
+			end := last.At + last.Length
+			if r.At-end <= gap && (r.File == f.file || !f.base.memory.any(end, r.At)) {
+				last.Length = max(last.Length, r.At+r.Length-last.At)
+				continue
+			}
 		}
 		joined = append(joined, r)
 	}

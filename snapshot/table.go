@@ -105,6 +105,17 @@ func (t table) find(number uint32) *chunk {
 	return &t[i]
 }
 
+// any says whether a page between two addresses is in the file.
+func (t table) any(from, to int64) bool {
+	for i := t.from(uint32(from / chunkSize)); i < len(t) && t[i].at() < to; i++ {
+		first := max(0, from-t[i].at()) / PageSize
+		if page, _ := t[i].own.next(int(first)); t[i].at()+int64(page)*PageSize < to && page < chunkPages {
+			return true
+		}
+	}
+	return false
+}
+
 // bytes is how many the pages have that are in the file.
 func (t table) bytes() (n int64) {
 	for i := range t {

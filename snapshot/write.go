@@ -193,14 +193,16 @@ func (s *source) layer(c *chunk, base *pageSet, p []byte) error {
 	for i := range base {
 		c.base[i] = base[i] & below.own[i]
 	}
-	for from, to := shortRun(&c.base); from < to; from, to = shortRun(&c.base) {
+	for from, to := c.shortRun(below); from < to; from, to = c.shortRun(below) {
 		at := int64(from) * PageSize
 		if err := readFull(s.base.file, p[at:int64(to)*PageSize], s.base.header.memory.offset+c.at()+at); err != nil {
 			return fmt.Errorf("read the base %s: %w", s.base.path, err)
 		}
 		for n := from; n < to; n++ {
-			c.own.set(n)
-			c.base.clear(n)
+			if c.base.has(n) {
+				c.own.set(n)
+				c.base.clear(n)
+			}
 		}
 	}
 	return nil
@@ -212,14 +214,28 @@ const (
 	minRun  = 8
 )
 
-// shortRun returns the shortest run when it is too short or there are too many, else nothing.
-func shortRun(s *pageSet) (from, to int) {
+// shortRun returns the shortest run of the base's pages when it is too short or there are too many, else nothing. What the base has as
+// zeros, too, does not end a run.
+func (c *chunk) shortRun(below *chunk) (from, to int) {
+	var others pageSet
+	for i := range others {
+		others[i] = c.own[i] | below.own[i]&^c.base[i]
+	}
+	if others.empty() {
+		return 0, 0 // nothing but the base's: runs of neighbouring chunks go on here
+	}
 	length, runs := chunkPages+1, 0
-	for f, t := s.next(0); f < t; f, t = s.next(t) {
+	for f, t := c.base.next(0); f < t; {
+		next, end := c.base.next(t)
+		if other, _ := others.next(t); next < end && other > next {
+			t = end
+			continue
+		}
 		runs++
 		if t-f < length {
 			from, to, length = f, t, t-f
 		}
+		f, t = next, end
 	}
 	if length < minRun || runs > maxRuns {
 		return from, to
