@@ -108,12 +108,20 @@ func (s *session) Read(b []byte) (int, error) {
 	return copy(b, p), err
 }
 
-// Write fails after the session, so that its last words do not get into the next one's stream.
-func (s *session) Write(b []byte) (int, error) {
-	if s.closed.Load() {
-		return 0, io.ErrClosedPipe
+// writeSize is what the kernel's console driver takes at once (drivers/char/virtio_console.c, port_fops_write).
+const writeSize = 32 << 10
+
+// Write fails after the session, also in the middle of b: the session's last words are not to keep the next one waiting.
+func (s *session) Write(b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		if s.closed.Load() {
+			return n, io.ErrClosedPipe
+		}
+		var part int
+		part, err = s.link.port.Write(b[n:min(len(b), n+writeSize)])
+		n += part
 	}
-	return s.link.port.Write(b)
+	return n, err
 }
 
 func (s *session) Close() error {

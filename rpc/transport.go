@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -22,15 +23,31 @@ const (
 // transport carries messages over a byte stream: one segment each, nearly always in one write, and none larger than
 // maxMessage. One goroutine receives and one sends.
 type transport struct {
+	in      *input
 	decoder *capnp.Decoder
 	w       io.Writer
 	joined  []byte // reused by send
 }
 
 func newTransport(r io.Reader, w io.Writer) *transport {
-	d := capnp.NewDecoder(r)
+	in := &input{Reader: r}
+	d := capnp.NewDecoder(in)
 	d.MaxMessageSize = maxMessage
-	return &transport{decoder: d, w: w}
+	return &transport{in: in, decoder: d, w: w}
+}
+
+// input remembers why it ended: the decoder does not always pass that on as it is.
+type input struct {
+	io.Reader
+	err error
+}
+
+func (in *input) Read(b []byte) (n int, err error) {
+	n, err = in.Reader.Read(b)
+	if err != nil {
+		in.err = err
+	}
+	return n, err
 }
 
 // newMessage returns an empty message to be filled and sent.
@@ -54,7 +71,7 @@ func messageSize(m *capnp.Message) int {
 func (t *transport) receive() (rpccp.Message, error) {
 	m, err := t.decoder.Decode()
 	if err != nil {
-		return rpccp.Message{}, err
+		return rpccp.Message{}, cmp.Or(t.in.err, err)
 	}
 	return rpccp.ReadRootMessage(m)
 }

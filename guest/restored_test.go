@@ -1,0 +1,154 @@
+//go:build linux
+
+package guest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"agentvm/rpc"
+)
+
+// again says hello anew, as to a machine that has been restored, and leaves the session before as it was.
+func (m *machine) again(t *testing.T, old *rpc.Client, cfg rpc.ClientConfig) *rpc.Client {
+	t.Helper()
+	stopReading(t, m, old)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cfg.Hold = 200 * time.Millisecond
+	c, err := rpc.Dial(ctx, keptOpen{m.conn}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func script(text string) rpc.ExecParams { return rpc.ExecParams{Args: []string{"/bin/sh", "-c", text}} }
+
+// expect runs a script and compares what it writes.
+func expect(t *testing.T, c *rpc.Client, name, text, want string) {
+	t.Helper()
+	if got := run(t, c, script(text)); got.Stdout != want {
+		t.Errorf("%s: got %+v, want %q", name, got, want)
+	}
+}
+
+// entropy is as good as random for a test.
+func entropy() []byte { return bytes.Repeat([]byte{7}, leastEntropy) }
+
+// TestMachineGoesOn has a machine believe that it was restored, which it sees by nothing but Start.
+func TestMachineGoesOn(t *testing.T) {
+	needMachine(t)
+	root, _ := rootDisk(t)
+	share := t.TempDir()
+	m := bootMachine(t, root,
+		"-fsdev", "local,id=s0,security_model=none,path="+share, "-device", "virtio-9p-device,fsdev=s0,mount_tag=share0",
+		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net,mac=52:54:00:00:00:01")
+	c := dial(t, m)
+	network := &rpc.NetworkParams{Search: []string{"a.example"}}
+	_, err := c.Start(t.Context(), rpc.StartParams{
+		Hostname: "first", Env: []string{"A=1", "B=1"}, Mounts: []rpc.Mount{{Tag: "share0", Target: "/mnt/a"}}, Network: network,
+		UnixSockets: []rpc.UnixSocket{{Path: "/run/host/a", ID: "a"}}, Connect: hostSocket(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const identity = "cat /etc/machine-id"
+	id := run(t, c, script(identity)).Stdout
+	if !regexp.MustCompile(`^[0-9a-f]{32}\n$`).MatchString(id) {
+		t.Errorf("machine-id: %q", id)
+	}
+	expect(t, c, "hook", `mkdir -p /etc/agentvm/generation.d && cd /etc/agentvm/generation.d && printf '#!/bin/sh\necho "$@" >/tmp/hook\n' >a &&
+		printf '#!/bin/sh\nexit 3\n' >b && chmod +x a b && echo x >c && echo ok`, "ok\n")
+	if _, err := c.Exec(t.Context(), script("exec sleep 4711")); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("killed", func(t *testing.T) {
+		c = m.again(t, c, rpc.ClientConfig{})
+		info, err := c.Start(t.Context(), rpc.StartParams{
+			Time: time.Unix(2e9, 0), Hostname: "second", Env: []string{"A=2"}, Mounts: []rpc.Mount{{Tag: "share0", Target: "/mnt/b"}}, Network: network,
+			UnixSockets: []rpc.UnixSocket{{Path: "/run/host/b", ID: "b"}}, Connect: hostSocket(t),
+			Restored: &rpc.Restored{
+				Entropy: entropy(), Generation: 18446744073709551615, GenerationID: [16]byte{0xab, 15: 0xcd}, NewIdentity: true,
+				MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 0, 2},
+			},
+		})
+		if err != nil || info.NetworkWarning+info.ShareWarning+info.DiskWarning != "" {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		expect(t, c, "old programs", "grep -l 471[1] /proc/[0-9]*/cmdline 2>/dev/null", "")
+		expect(t, c, "clock", "test $(date +%s) -lt 2000000100 && test $(date +%s) -ge 2000000000 && echo ok", "ok\n")
+		expect(t, c, "name and environment", "hostname; echo $A$B", "second\n2\n")
+		expect(t, c, "shares", "grep -o ' /mnt/. 9p' /proc/mounts", " /mnt/b 9p\n")
+		expect(t, c, "sockets", "ls /run/host", "b\n")
+		expect(t, c, "card", "cat /sys/class/net/eth0/address; ip -4 addr show eth0 | grep -o 'inet [0-9./]*'", "52:54:00:00:00:02\ninet 10.0.2.15/24\n")
+		expect(t, c, "generation", "cat /run/agentvm/generation; stat -c %a /run/agentvm/generation", "18446744073709551615\nab0000000000000000000000000000cd\n644\n")
+		expect(t, c, "hooks", "for i in $(seq 100); do test -s /tmp/hook && break; sleep 0.05; done; cat /tmp/hook", "18446744073709551615 ab0000000000000000000000000000cd\n")
+		if got := run(t, c, script(identity)).Stdout; got == id || len(got) != 33 {
+			t.Errorf("machine-id %q, was %q", got, id)
+		}
+	})
+
+	t.Run("kept", func(t *testing.T) {
+		stdin, end := io.Pipe()
+		defer func() { _ = end.Close() }()
+		p := script("cd /mnt/b; echo begun; cat >/tmp/input; echo ended >>/tmp/input; while :; do echo text; done; exec sleep 4712")
+		p.Stdin = stdin
+		if _, err := c.Exec(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		shell, err := c.OpenShell(t.Context(), rpc.ExecParams{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := shell.Run(t.Context(), rpc.Command{Line: "sleep 1; echo done >/tmp/shell"}); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, c, "begun", "for i in $(seq 100); do test -e /tmp/input && break; sleep 0.05; done; echo", "\n")
+		c = m.again(t, c, rpc.ClientConfig{KeepPrograms: true})
+		info, err := c.Start(t.Context(), rpc.StartParams{
+			Mounts: []rpc.Mount{{Tag: "share0", Target: "/mnt/c"}}, Network: network,
+			Restored: &rpc.Restored{Entropy: entropy(), Generation: 2},
+		})
+		if err != nil || !strings.HasPrefix(info.ShareWarning, "/mnt/c is not shared: ") {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		expect(t, c, "input", "for i in $(seq 100); do grep -s ended /tmp/input && break; sleep 0.05; done", "ended\n")
+		expect(t, c, "shell", "for i in $(seq 100); do grep -s done /tmp/shell && break; sleep 0.05; done", "done\n")
+		expect(t, c, "program", "grep -l begu[n] /proc/[0-9]*/cmdline | wc -l", "1\n")
+		expect(t, c, "shell's end", "for i in $(seq 100); do grep -ls shell[.] /proc/[0-9]*/cmdline | grep -q . || break; sleep 0.05; done; ls /run/agentvm", "generation\n")
+		expect(t, c, "same identity", "cat /sys/class/net/eth0/address", "52:54:00:00:00:02\n")
+	})
+
+	t.Run("same session", func(t *testing.T) {
+		expect(t, c, "the share's user ends", "kill -9 $(grep -l begu[n] /proc/[0-9]*/cmdline | cut -d/ -f3); sleep 0.2; echo ok", "ok\n")
+		for i := range 2 {
+			info, err := c.Start(t.Context(), rpc.StartParams{
+				Env: []string{"A=3"}, Mounts: []rpc.Mount{{Tag: "share0", Target: "/mnt/b"}}, Network: network,
+				NoNewPrivileges: true, Restored: &rpc.Restored{Entropy: entropy(), Generation: uint64(i)},
+			})
+			if err != nil || info.NetworkWarning+info.ShareWarning != "" {
+				t.Fatalf("%+v, %v", info, err)
+			}
+			expect(t, c, "all of it", "echo $A; grep -c /mnt /proc/mounts; cat /run/agentvm/generation | head -1; grep NoNew /proc/self/status | cut -f2",
+				fmt.Sprintf("3\n1\n%d\n1\n", i))
+		}
+	})
+	if _, err := c.Start(t.Context(), rpc.StartParams{Restored: &rpc.Restored{Entropy: []byte("few")}}); err == nil || !strings.Contains(err.Error(), "3 bytes of entropy") {
+		t.Errorf("too little entropy: %v", err)
+	}
+	if err := c.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if console := m.off(t); console != "" {
+		t.Errorf("the console is not quiet:\n%s", console)
+	}
+}
