@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"math/rand/v2"
 	"os"
@@ -26,10 +27,9 @@ func newMemory(size int, pages ...int) memory {
 
 // scribble fills a page with noise.
 func (m memory) scribble(page int, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range PageSize {
-		m[page*PageSize+i] = byte(r.Uint32())
-	}
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	rand.NewChaCha8(key).Read(m[page*PageSize : (page+1)*PageSize]) // never fails
 }
 
 // extents is all of the memory.

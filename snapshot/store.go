@@ -49,6 +49,7 @@ func OpenStore(dir string) (*Store, error) {
 		}
 		sweep(d, "")
 	}
+	sweepKeys(s.bases())
 	return s, nil
 }
 

@@ -181,6 +181,25 @@ func sweep(dir, base string) {
 	}
 }
 
+// sweepKeys removes the locks of keys in dir whose holders are no more.
+func sweepKeys(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		key, ok := strings.CutSuffix(entry.Name(), directoryLock)
+		if !ok || !strings.HasPrefix(key, ".") || strings.HasSuffix(key, temporarySuffix) {
+			continue // the directory's own lock is nobody's key
+		}
+		lock := flock.New(filepath.Join(dir, entry.Name()), flock.SetFlag(os.O_RDWR), flock.SetPermissions(0o600))
+		if ok, err := lock.TryLock(); err == nil && ok && current(lock) {
+			os.Remove(lock.Path())
+		}
+		lock.Close()
+	}
+}
+
 // isTemporary says whether a name is one that newTemporary gives.
 func isTemporary(name, base string) bool {
 	rest, ok := strings.CutPrefix(name, "."+base)
