@@ -9,7 +9,7 @@ import (
 // zeros, and a hole of the file.
 const (
 	nearby     = 256 << 10 // bytes between regions that are always joined
-	maxRegions = 512       // beyond, they are joined from farther away
+	maxRegions = 128       // beyond, they are joined from farther away: a process has 65530 mappings on Linux, for all its machines
 )
 
 // Memory returns the parts of the memory that may be other than zero, ascending and disjoint, the base's included. Those of a file without a

@@ -134,6 +134,31 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestRegionsAreFew: however a guest scatters what it writes, a machine needs few mappings.
+func TestRegionsAreFew(t *testing.T) {
+	const length, step = 256 << 20, 300 << 10
+	page := newMemory(PageSize, 0)
+	c := Content{Meta: testMeta(length)}
+	for at := int64(0); at < length; at += step {
+		c.Memory = append(c.Memory, Extent{At: at, Length: PageSize, Source: bytes.NewReader(page)})
+	}
+	f := writeFile(t, filepath.Join(t.TempDir(), "x.snap"), c)
+	if n := len(f.Memory()); n > maxRegions || n == 0 {
+		t.Errorf("%d regions for %d pages", n, len(c.Memory))
+	}
+	if n := len(f.runs()); n != len(c.Memory) {
+		t.Errorf("%d runs for %d pages", n, len(c.Memory))
+	}
+	part := make([]byte, PageSize)
+	for _, r := range f.Memory() {
+		for at := roundUp(r.At, step); at < r.At+r.Length; at += step {
+			if err := readFull(r.File, part, r.Offset+at-r.At); err != nil || !bytes.Equal(part, page) {
+				t.Fatalf("page at %d: %v", at, err)
+			}
+		}
+	}
+}
+
 func TestFilesAreEqualWhenContentIs(t *testing.T) {
 	m := newMemory(700*PageSize, 1, 2, 300, 699)
 	dir := t.TempDir()
