@@ -8,11 +8,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"agentvm/egress"
 	"agentvm/mount"
 	"agentvm/nat"
+	"agentvm/vm"
 )
 
 // Config is what a VM is started with, as config.json keeps it. The zero value is vm.Config's, with a disk that stays.
@@ -23,6 +25,12 @@ type Config struct {
 	Env      []string `json:"env,omitempty"`    // KEY=VALUE
 	Mounts   []string `json:"mounts,omitempty"` // as mount.Parse reads them, the host's path absolute
 	Network  Network  `json:"network,omitzero"`
+
+	// CACertificate is a file, absolute, that is read at each start: see vm.Config.
+	CACertificate   string    `json:"caCertificate,omitempty"`
+	NoNewPrivileges bool      `json:"noNewPrivileges,omitempty"`
+	Sockets         []string  `json:"sockets,omitempty"` // as vm.ParseUnixSocket reads them, the host's path absolute
+	Sidecars        []Sidecar `json:"sidecars,omitempty"`
 
 	// DiskSize is that of the disk which keeps the VM's files, in bytes, when it is made. Default: 10 GiB; negative: no
 	// disk, nothing stays.
@@ -58,6 +66,10 @@ type Network struct {
 	SendLimit    int64            `json:"sendLimit,omitempty"`    // bytes/s
 	ReceiveLimit int64            `json:"receiveLimit,omitempty"` // bytes/s
 	Capture      string           `json:"capture,omitempty"`      // file for a pcap of every frame, absolute
+
+	// Log is a file, absolute, to which every event is appended, with processes. Default: none. In the VM's directory the last
+	// events are kept anyway, see Store.NetworkLogPath.
+	Log string `json:"log,omitempty"`
 }
 
 // Duration is a time.Duration that JSON spells like "90s".
@@ -84,13 +96,27 @@ func (c Config) Check() error {
 			return fmt.Errorf("mount %q: the host's path must be absolute, for the daemon has another working directory", text)
 		}
 	}
+	for _, text := range c.Sockets {
+		socket, err := vm.ParseUnixSocket(text)
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(text, socket.Host) {
+			return fmt.Errorf("socket %q: the host's path must be absolute, for the daemon has another working directory", text)
+		}
+	}
+	if err := checkSidecars(c.Sidecars); err != nil {
+		return err
+	}
 	for _, text := range c.Network.Forwards {
 		if _, err := nat.ParseForward(text); err != nil {
 			return err
 		}
 	}
-	if c.Network.Capture != "" && !filepath.IsAbs(c.Network.Capture) {
-		return fmt.Errorf("capture file %q: the path must be absolute", c.Network.Capture)
+	for what, path := range map[string]string{"capture file": c.Network.Capture, "network log": c.Network.Log, "CA certificate": c.CACertificate} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("%s %q: the path must be absolute", what, path)
+		}
 	}
 	if c.IdleTimeout < 0 || c.MaxLifetime < 0 {
 		return errors.New("idle time-out and maximum lifetime: want a positive time, or 0 for none")

@@ -33,7 +33,7 @@ type Outcome struct {
 // Follow passes a job's output from a cursor on to s, and s.Stdin to the job, until the job has ended or ctx ends; the
 // Outcome says then how far it came. An error of a writer ends it too. A Read of Stdin that blocks at the end is left to
 // itself, and what it returns is lost.
-func Follow(ctx context.Context, j *rpc.JobClient, s Streams, from uint64) (Outcome, error) {
+func Follow(ctx context.Context, j Job, s Streams, from uint64) (Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if s.Stdin != nil {
@@ -73,7 +73,7 @@ func (s Streams) write(chunks []rpc.JobChunk) error {
 }
 
 // feed passes input on until it ends, the program reads no more, or ctx ends.
-func feed(ctx context.Context, j *rpc.JobClient, r io.Reader) {
+func feed(ctx context.Context, j Job, r io.Reader) {
 	b := make([]byte, inputSize)
 	for {
 		n, err := r.Read(b)

@@ -31,7 +31,7 @@ func (h handler) Info() rpc.DaemonInfo {
 	slices.Sort(i.Labels)
 	i.Config, _ = json.Marshal(d.config)
 	i.Clients, _ = d.clients.count()
-	i.Jobs, _ = d.jobs.count()
+	i.Jobs = d.jobs.count()
 	d.describe(&i)
 	return i
 }
@@ -100,7 +100,7 @@ func (h handler) StartJob(ctx context.Context, r rpc.Request, o rpc.JobOptions) 
 	if err != nil {
 		return nil, err
 	}
-	j, err := h.d.jobs.start(ctx, v, r, o)
+	j, err := h.d.jobs.start(ctx, v, r, o, forClient)
 	if err != nil {
 		return nil, err
 	}

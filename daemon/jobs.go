@@ -42,7 +42,8 @@ type jobs struct {
 	mu     sync.Mutex
 	byID   map[string]*job
 	active int       // that run or are being started
-	idle   time.Time // since when none runs; meaningful when active is 0
+	beside int       // those of them that are sidecars
+	idle   time.Time // since when no other runs; meaningful when none does
 	closed bool
 }
 
@@ -50,26 +51,34 @@ func newJobs(dir string, logger *slog.Logger, now func() time.Time) *jobs {
 	return &jobs{dir: dir, logger: logger, now: now, byID: make(map[string]*job), idle: now(), ending: make(chan struct{})}
 }
 
+// purpose says for whom a job runs.
+type purpose bool
+
+const (
+	forClient purpose = false // somebody who uses the VM
+	forVM     purpose = true  // the VM itself: a sidecar
+)
+
 // start runs a program in v.
-func (m *jobs) start(ctx context.Context, v VM, r rpc.Request, o rpc.JobOptions) (*job, error) {
-	if err := m.enter(); err != nil {
+func (m *jobs) start(ctx context.Context, v VM, r rpc.Request, o rpc.JobOptions, whose purpose) (*job, error) {
+	if err := m.enter(whose); err != nil {
 		return nil, err
 	}
 	j, err := m.create(r, o)
 	if err != nil {
-		m.leave()
+		m.leave(whose)
 		return nil, err
 	}
 	j.process, err = v.Spawn(ctx, j.command(r, o))
 	if err != nil {
-		m.leave()
+		m.leave(whose)
 		return nil, errors.Join(err, j.discard())
 	}
 	m.mu.Lock()
 	m.byID[j.record.ID] = j
 	m.mu.Unlock()
 	go func() { // counted by enter
-		defer m.leave()
+		defer m.leave(whose)
 		j.follow()
 		m.prune()
 	}()
@@ -77,7 +86,7 @@ func (m *jobs) start(ctx context.Context, v VM, r rpc.Request, o rpc.JobOptions)
 }
 
 // enter counts a job that begins, leave one that has ended.
-func (m *jobs) enter() error {
+func (m *jobs) enter(whose purpose) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -87,14 +96,21 @@ func (m *jobs) enter() error {
 		return &rpc.Error{Kind: rpc.KindLimit, Errno: errnoAgain, Message: fmt.Sprintf("%d jobs run already: that is the limit", m.active)}
 	}
 	m.active++
+	if whose == forVM {
+		m.beside++
+	}
 	m.running.Add(1)
 	return nil
 }
 
-func (m *jobs) leave() {
+func (m *jobs) leave(whose purpose) {
 	m.mu.Lock()
 	m.active--
-	m.idle = m.now()
+	if whose == forVM {
+		m.beside--
+	} else {
+		m.idle = m.now()
+	}
 	m.mu.Unlock()
 	m.running.Done()
 }
@@ -196,11 +212,18 @@ func (m *jobs) all() (list []*job) {
 	return list
 }
 
-// count is how many run, and since when none does.
-func (m *jobs) count() (active int, idle time.Time) {
+// count is how many run.
+func (m *jobs) count() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.active, m.idle
+	return m.active
+}
+
+// used is how many run but for sidecars, and since when none does.
+func (m *jobs) used() (active int, idle time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.active - m.beside, m.idle
 }
 
 // remove forgets a job that has ended.
@@ -277,22 +300,35 @@ func (m *jobs) close() {
 
 // load finds the jobs of earlier daemons. Those that had not ended have now.
 func (m *jobs) load() {
-	entries, err := os.ReadDir(m.dir)
-	if err != nil {
-		return // there are none
-	}
-	for _, e := range entries {
-		dir := filepath.Join(m.dir, e.Name())
-		if err := m.reload(dir); err != nil {
-			m.logger.Warn("the output of an earlier job cannot be read and is deleted", "job", e.Name(), "error", err)
-			_ = os.RemoveAll(dir)
+	for _, dir := range m.directories() {
+		removeTemporary(dir)
+		j, err := m.open(dir, true)
+		if err == nil {
+			err = j.conclude()
 		}
+		if err != nil {
+			m.logger.Warn("the output of an earlier job cannot be read and is deleted", "job", filepath.Base(dir), "error", err)
+			_ = os.RemoveAll(dir)
+			continue
+		}
+		m.mu.Lock()
+		m.byID[j.record.ID] = j
+		m.mu.Unlock()
 	}
 	m.prune()
 }
 
-func (m *jobs) reload(dir string) error {
-	removeTemporary(dir)
+// directories are those of the jobs that there are.
+func (m *jobs) directories() (list []string) {
+	entries, _ := os.ReadDir(m.dir) // if that fails there are none
+	for _, e := range entries {
+		list = append(list, filepath.Join(m.dir, e.Name()))
+	}
+	return list
+}
+
+// open opens what an earlier daemon has left of a job.
+func (m *jobs) open(dir string, write bool) (*job, error) {
 	j := &job{manager: m, dir: dir, ended: make(chan struct{}), moved: make(chan struct{})}
 	b, err := readSmall(recordPath(dir), maxRecord)
 	if err == nil {
@@ -302,41 +338,58 @@ func (m *jobs) reload(dir string) error {
 		err = fmt.Errorf("it is of job %.40q", j.record.ID)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if j.log, err = journal.Open(journalPath(dir)); err != nil {
-		return err
+	open := journal.OpenReadOnly
+	if write {
+		open = journal.Open
 	}
-	if err := j.conclude(); err != nil {
-		return errors.Join(err, j.log.Close())
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.byID[j.record.ID] = j
-	return nil
+	j.log, err = open(journalPath(dir))
+	return j, err
 }
 
 // maxRecord bounds a job.json: arguments may be long.
 const maxRecord = 8 << 20
 
-// conclude reads how the job has ended, or says that nobody knows.
-func (j *job) conclude() error {
+// errNoEnd is about a journal that nobody has finished.
+var errNoEnd = errors.New("its journal has no end")
+
+// readEnd reads how the job has ended.
+func (j *job) readEnd() error {
 	end, _ := j.log.Size()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // what is there is returned all the same
 	b, err := j.log.Read(ctx, end, 1)
 	if err != nil || !b.End {
-		last := j.manager.now()
-		if info, err := os.Stat(journalPath(j.dir)); err == nil {
-			last = info.ModTime() // of its last output
-		}
-		j.finish(result{Ended: last, Error: "the daemon was killed while the job ran"})
-		return nil
+		return errNoEnd
 	}
-	j.result = new(result)
-	if err := json.Unmarshal(b.Result, j.result); err != nil {
+	var how result
+	if err := json.Unmarshal(b.Result, &how); err != nil {
 		return err
 	}
+	j.result = &how
 	close(j.ended)
 	return nil
+}
+
+// conclude reads how the job has ended, or says that nobody knows.
+func (j *job) conclude() error {
+	err := j.readEnd()
+	if errors.Is(err, errNoEnd) {
+		j.finish(result{Ended: lastWrite(j.dir, j.manager.now()), Error: errUnseen.Error()})
+		return nil
+	}
+	if err != nil {
+		return errors.Join(err, j.log.Close())
+	}
+	return nil
+}
+
+// lastWrite is when a job wrote its last output, as far as that is known.
+func lastWrite(dir string, now time.Time) time.Time {
+	info, err := os.Stat(journalPath(dir))
+	if err != nil {
+		return now
+	}
+	return info.ModTime()
 }

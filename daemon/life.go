@@ -24,6 +24,7 @@ func (d *daemon) live() {
 		return
 	}
 	d.logger.Info("the VM runs", "took", time.Since(d.started))
+	defer d.runSidecars(v)()
 	select {
 	case <-v.Done():
 		d.endedByItself(v)
@@ -148,7 +149,7 @@ func (d *daemon) idleFor(now time.Time) time.Duration {
 		return 0
 	}
 	connected, left := d.clients.last()
-	active, ended := d.jobs.count()
+	active, ended := d.jobs.used()
 	if connected > 0 || active > 0 {
 		return 0
 	}

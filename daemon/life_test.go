@@ -204,7 +204,7 @@ func TestBoot(t *testing.T) {
 		v := newFakeVM()
 		d := startInside(t, Config{}, timing{}, slow(v))
 		c := d.connect(t)
-		if s := d.status(t); s.State != Starting {
+		if s := d.status(t); s.State != Booting {
 			t.Errorf("status %+v", s)
 		}
 		if _, err := c.Stats(t.Context()); err == nil || !strings.Contains(err.Error(), "boots") {

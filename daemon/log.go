@@ -11,7 +11,7 @@ import (
 // maxLog is up to where daemon.log grows; then it becomes daemon.log.1, whose content is lost.
 const maxLog = 1 << 20
 
-// logFile is a log of bounded size. It is rotated by copying, not by renaming, so that what else has it open goes on
+// logFile is a log of bounded size: the daemon's, or that of its VM's network. It is rotated by copying, not by renaming, so that what else has it open goes on
 // writing into it: the daemon's standard error, which a panic goes to. Everybody opens it to append.
 type logFile struct {
 	path  string
@@ -32,7 +32,7 @@ func openLog(path string, limit int64) (*logFile, error) {
 func openAppend(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open the daemon's log: %w", err)
+		return nil, fmt.Errorf("open a log of the daemon: %w", err)
 	}
 	return f, nil
 }

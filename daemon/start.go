@@ -24,9 +24,9 @@ const (
 // before keeps its files; c replaces its configuration. ErrRunning when it runs already. When ctx ends meanwhile the VM is
 // stopped again. The daemon outlives this process; while this process lives, a goroutine waits for the daemon's end.
 func (s Store) Start(ctx context.Context, name string, c Config, progress Progress) (*Client, error) {
-	client, err := s.start(ctx, name, c)
+	client, err := s.Launch(ctx, name, c)
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+		return nil, err
 	}
 	err = client.AwaitReady(ctx, progress.tell)
 	if err == nil {
@@ -40,7 +40,16 @@ func (s Store) Start(ctx context.Context, name string, c Config, progress Progre
 	return nil, fmt.Errorf("start %s: %w", name, errors.Join(err, client.Close()))
 }
 
-// start returns when the daemon listens.
+// Launch is Start that returns when the daemon listens, and leaves the boot to it: Client.AwaitReady tells how that ends, and so
+// does Status later on.
+func (s Store) Launch(ctx context.Context, name string, c Config) (*Client, error) {
+	client, err := s.start(ctx, name, c)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return client, nil
+}
+
 func (s Store) start(ctx context.Context, name string, c Config) (*Client, error) {
 	p, err := s.paths(name)
 	if err != nil {

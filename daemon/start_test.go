@@ -72,6 +72,30 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// TestLaunch returns before the VM runs.
+func TestLaunch(t *testing.T) {
+	s := testStore(t, roleFake)
+	c, err := s.Launch(t.Context(), "dev", Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if alive, err := s.Alive("dev"); !alive || err != nil {
+		t.Errorf("alive %v, %v", alive, err)
+	}
+	if err := errors.Join(c.AwaitReady(t.Context(), nil), c.Stop(t.Context(), 0), c.Close()); err != nil {
+		t.Error(err)
+	}
+	if alive, err := s.Alive("dev"); alive || err != nil {
+		t.Errorf("alive %v, %v", alive, err)
+	}
+	if _, err := s.Alive("other"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	if _, err := s.Launch(t.Context(), "dev", Config{Mounts: []string{"x"}}); err == nil || !strings.Contains(err.Error(), "start dev") {
+		t.Error(err)
+	}
+}
+
 // TestStartFails has daemons that do not become ready.
 func TestStartFails(t *testing.T) {
 	for _, test := range []struct {

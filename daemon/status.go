@@ -16,7 +16,8 @@ type State string
 
 // States.
 const (
-	Starting State = "starting"
+	Starting State = "starting" // its daemon does not listen yet
+	Booting  State = "booting"
 	Running  State = "running"
 	Stopping State = "stopping"
 	Failed   State = "failed" // it ended by itself, or could not be started: see Status.Error
@@ -144,9 +145,17 @@ func (s Store) ask(ctx context.Context, p paths, status *Status) bool {
 		status.State, status.Error = Unreachable, err.Error()
 		return false
 	}
-	status.State, status.Error, status.Info = State(info.State.String()), info.Error, &info
+	status.State, status.Error, status.Info = stateOf(info.State), info.Error, &info
 	status.Metrics = st.Metrics
 	return true
+}
+
+// stateOf is what a daemon that answers says; only one that boots has not started.
+func stateOf(s rpc.DaemonState) State {
+	if s == rpc.DaemonStarting {
+		return Booting
+	}
+	return State(s.String())
 }
 
 func (s Store) askInfo(ctx context.Context, p paths, st state) (rpc.DaemonInfo, error) {

@@ -64,6 +64,26 @@ func (s Store) LogPath(name string) (string, error) {
 	return p.log(), err
 }
 
+// NetworkLogPath is where the last events of a VM's network are, an egress.Event of JSON in each line; with ".1" those
+// before.
+func (s Store) NetworkLogPath(name string) (string, error) {
+	p, err := s.existing(name)
+	return p.audit(), err
+}
+
+// Alive says whether a VM has a daemon. It is cheap, and asks nobody.
+func (s Store) Alive(name string) (bool, error) {
+	p, err := s.existing(name)
+	if err != nil {
+		return false, err
+	}
+	alive, unlock, err := probe(p)
+	if err != nil || alive {
+		return alive, err
+	}
+	return false, unlock()
+}
+
 // Remove deletes a VM that does not run and everything it has kept.
 func (s Store) Remove(ctx context.Context, name string) error {
 	p, err := s.existing(name)

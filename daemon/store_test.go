@@ -42,7 +42,9 @@ func TestConfigJSON(t *testing.T) {
 	}
 	c := Config{
 		Image: "alpine", Memory: 1 << 30, Env: []string{"A=1"}, Mounts: []string{filepath.Join(t.TempDir(), "x") + ":/y:ro"},
-		Network:  Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80}, Forwards: []string{"8080:80"}},
+		Network:         Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80}, Forwards: []string{"8080:80"}},
+		NoNewPrivileges: true, Sockets: []string{filepath.Join(os.TempDir(), "s") + ":/run/s:0600"},
+		Sidecars: []Sidecar{{Name: "a", Args: []string{"b"}, Env: []string{"C=1"}, User: "d", Restart: OnFailure, Backoff: Duration(time.Second)}},
 		DiskSize: -1, IdleTimeout: Duration(90 * time.Second), Labels: map[string]string{"a": "b"},
 	}
 	if err := c.Check(); err != nil {
@@ -82,6 +84,12 @@ func TestConfigCheck(t *testing.T) {
 		"negative idle":    {IdleTimeout: -1},
 		"mask":             {Mounts: []string{filepath.Join(os.TempDir(), "x") + ":/y:mask=../z"}},
 		"MTU":              {Network: Network{MTU: 5}},
+		"relative log":     {Network: Network{Log: "x"}},
+		"relative CA":      {CACertificate: "x"},
+		"missing CA":       {CACertificate: filepath.Join(os.TempDir(), "no", "such")},
+		"relative socket":  {Sockets: []string{"x:/y"}},
+		"socket":           {Sockets: []string{filepath.Join(os.TempDir(), "x") + ":y"}},
+		"sidecar":          {Sidecars: []Sidecar{{Name: "x"}}},
 	} {
 		if err := c.Check(); err == nil {
 			t.Errorf("%s: no error", name)

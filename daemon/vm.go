@@ -15,8 +15,8 @@ import (
 // machine is a *vm.VM as a daemon sees it.
 type machine struct {
 	*vm.VM
-	config  Config
-	capture *captureFile
+	config Config
+	files  *machineFiles
 }
 
 var _ VM = (*machine)(nil)
@@ -32,11 +32,11 @@ func (m *machine) Spawn(ctx context.Context, c vm.Command) (Process, error) {
 
 // Stop stops the VM.
 func (m *machine) Stop(ctx context.Context) error {
-	return errors.Join(m.VM.Stop(ctx), m.capture.Close())
+	return errors.Join(m.VM.Stop(ctx), m.files.Close())
 }
 
 // Close switches the VM off.
-func (m *machine) Close() error { return errors.Join(m.VM.Close(), m.capture.Close()) }
+func (m *machine) Close() error { return errors.Join(m.VM.Close(), m.files.Close()) }
 
 // Describe fills in what is known since the boot.
 func (m *machine) Describe(i *rpc.DaemonInfo) {

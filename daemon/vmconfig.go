@@ -23,7 +23,19 @@ import (
 func (c Config) vmConfig() (v vm.Config, err error) {
 	v = vm.Config{
 		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
-		KernelArguments: c.KernelArguments,
+		KernelArguments: c.KernelArguments, NoNewPrivileges: c.NoNewPrivileges,
+	}
+	if c.CACertificate != "" {
+		if v.CACertificate, err = os.ReadFile(c.CACertificate); err != nil {
+			return v, fmt.Errorf("CA certificate: %w", err)
+		}
+	}
+	for _, text := range c.Sockets {
+		socket, err := vm.ParseUnixSocket(text)
+		if err != nil {
+			return v, err
+		}
+		v.UnixSockets = append(v.UnixSockets, socket)
 	}
 	for _, text := range c.Mounts {
 		spec, err := mount.Parse(text)
@@ -66,19 +78,45 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 			return nil, err
 		}
 	}
-	capture, err := openCapture(b.config.Network.Capture)
+	files, err := openFiles(b, &config.Network)
 	if err != nil {
 		return nil, err
 	}
-	if capture != nil {
-		config.Network.Capture = capture
-	}
 	v, err := vm.Start(ctx, config)
 	if err != nil {
-		return nil, errors.Join(err, capture.Close())
+		return nil, errors.Join(err, files.Close())
 	}
-	return &machine{VM: v, config: b.config, capture: capture}, nil
+	return &machine{VM: v, config: b.config, files: files}, nil
 }
+
+// machineFiles are what a VM's network is written to.
+type machineFiles struct {
+	capture *captureFile
+	audit   *auditLog
+}
+
+// openFiles opens them and has the network write there.
+func openFiles(b booting, n *vm.Network) (f *machineFiles, err error) {
+	f = &machineFiles{}
+	if n.Disabled {
+		return f, nil
+	}
+	if f.capture, err = openCapture(b.config.Network.Capture); err != nil {
+		return nil, err
+	}
+	if f.capture != nil {
+		n.Capture = f.capture
+	}
+	if f.audit, err = openAudit(b.paths.audit(), b.config.Network.Log, b.logger); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	n.Audit, n.AuditProcesses = f.audit.write, b.config.Network.Log != ""
+	f.audit.write(StartEvent(*n))
+	return f, nil
+}
+
+// Close closes them, after the VM.
+func (f *machineFiles) Close() error { return errors.Join(f.capture.Close(), f.audit.Close()) }
 
 // makeDisk makes a disk unless there is one. It gets its name when it is complete; this process has the VM's lock.
 func makeDisk(path string, size int64) error {

@@ -1,6 +1,8 @@
 package egress
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/netip"
 	"time"
 )
@@ -67,4 +69,13 @@ func cut(text string, length int) string {
 
 func (e *Event) decided(d Decision) {
 	e.Rule, e.Reason, e.Message = d.Rule, d.Reason, d.Message
+}
+
+// Line is the event as a line of JSON, with its end.
+func (e Event) Line() ([]byte, error) {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(e)
+	return line.Bytes(), err
 }

@@ -7,6 +7,7 @@ const (
 	ReasonAllowRule = "allowed-by-rule" // allowed: an allow rule names it
 	ReasonHostPort  = "host-port"       // allowed: a port of the host's that was opened
 	ReasonLocalName = "local-name"      // allowed: a name of the VM's own
+	ReasonStart     = "start"           // not a decision: the first event of a VM in a log, with its policy
 	ReasonResolver  = "resolver"        // allowed: a configured DNS server, for the VM's own resolver
 
 	ReasonNone           = "mode-none"            // denied: the network is off

@@ -9,8 +9,14 @@ import (
 
 // Open opens the log of an earlier process to read it or to go on with it. A last record that was cut short by the end of
 // that process is dropped. A damaged file is a *CorruptError, and so is one that is empty.
-func Open(path string) (*Log, error) {
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
+func Open(path string) (*Log, error) { return openMode(path, os.O_RDWR) }
+
+// OpenReadOnly is Open of a log that is only to be read: Append and Finish fail, and nothing in the file changes. The process that
+// wrote it must have ended; another one may go on with it meanwhile, which this Log does not see.
+func OpenReadOnly(path string) (*Log, error) { return openMode(path, os.O_RDONLY) }
+
+func openMode(path string, mode int) (*Log, error) {
+	file, err := os.OpenFile(path, mode, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}

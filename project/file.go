@@ -25,11 +25,17 @@ type File struct {
 	Env    []string `toml:"env,omitempty" json:"env,omitempty"`       // KEY=VALUE, or KEY
 	Ports  []string `toml:"ports,omitempty" json:"ports,omitempty"`   // [address:]port:guestport[/udp]
 
+	CACert          string   `toml:"ca-cert,omitempty" json:"caCert,omitempty"` // file, absolute
+	NoNewPrivileges bool     `toml:"no-new-privileges,omitempty" json:"noNewPrivileges,omitempty"`
+	Sockets         []string `toml:"sockets,omitempty" json:"sockets,omitempty"` // host[:guest][:mode], the host's path absolute
+
 	IdleTimeout string `toml:"idle-timeout,omitempty" json:"idleTimeout,omitempty"` // as time.ParseDuration reads it
 	MaxLifetime string `toml:"max-lifetime,omitempty" json:"maxLifetime,omitempty"`
 	DiskSize    string `toml:"disk-size,omitempty" json:"diskSize,omitempty"` // a size, or 0
 
 	Network Network `toml:"network,omitempty" json:"network,omitzero"`
+
+	Sidecars []Sidecar `toml:"sidecar,omitempty" json:"sidecars,omitempty"` // for VMs that live on
 
 	text   []byte // nil: not parsed
 	places map[string]place
@@ -53,7 +59,8 @@ func (f *File) Encode(w io.Writer) error {
 
 // keys are all that a file may have.
 var keys = []string{
-	"image", "memory", "mounts", "masks", "env", "ports", "idle-timeout", "max-lifetime", "disk-size",
+	"image", "memory", "mounts", "masks", "env", "ports", "ca-cert", "no-new-privileges", "sockets", "idle-timeout", "max-lifetime", "disk-size",
+	"sidecar", "sidecar.name", "sidecar.command", "sidecar.env", "sidecar.user", "sidecar.restart", "sidecar.backoff",
 	"network", "network.mode", "network.allow", "network.deny", "network.host-ports",
 }
 
@@ -123,10 +130,11 @@ func (f *File) read(tree map[string]any) error {
 	return errors.Join(
 		f.string(tree, "image", &f.Image), f.string(tree, "memory", &f.Memory), f.list(tree, "mounts", &f.Mounts),
 		f.list(tree, "masks", &f.Masks), f.list(tree, "env", &f.Env), f.list(tree, "ports", &f.Ports),
+		f.string(tree, "ca-cert", &f.CACert), f.bool(tree, "no-new-privileges", &f.NoNewPrivileges), f.list(tree, "sockets", &f.Sockets),
 		f.string(tree, "idle-timeout", &f.IdleTimeout), f.string(tree, "max-lifetime", &f.MaxLifetime),
 		f.string(tree, "disk-size", &f.DiskSize), f.string(network, "network.mode", &f.Network.Mode),
 		f.list(network, "network.allow", &f.Network.Allow), f.list(network, "network.deny", &f.Network.Deny),
-		f.ports(network, "network.host-ports"),
+		f.ports(network, "network.host-ports"), f.sidecars(tree),
 	)
 }
 
@@ -143,6 +151,17 @@ func (f *File) string(tree map[string]any, key string, to *string) error {
 	}
 	if *to, ok = v.(string); !ok || *to == "" || strings.ContainsRune(*to, 0) {
 		return f.Errorf(key, -1, "%s is a text, in quotes", key)
+	}
+	return nil
+}
+
+func (f *File) bool(tree map[string]any, key string, to *bool) error {
+	v, ok := value(tree, key)
+	if !ok {
+		return nil
+	}
+	if *to, ok = v.(bool); !ok {
+		return f.Errorf(key, -1, "%s is true or false", key)
 	}
 	return nil
 }
@@ -207,13 +226,20 @@ func (f *File) check() error {
 			return f.Errorf("env", i, "env %q: want KEY=VALUE or KEY", kv)
 		}
 	}
+	dir := filepath.Dir(f.Path)
 	for i, text := range f.Mounts {
-		f.Mounts[i] = absolute(filepath.Dir(f.Path), text)
+		f.Mounts[i] = absolute(dir, text)
 	}
-	return nil
+	for i, text := range f.Sockets {
+		f.Sockets[i] = absolute(dir, text)
+	}
+	if f.CACert != "" && !filepath.IsAbs(f.CACert) {
+		f.CACert = filepath.Join(dir, f.CACert)
+	}
+	return f.checkSidecars()
 }
 
-// absolute is a mount with the host's path seen from dir. A relative path ends at the first colon.
+// absolute is a mount or a socket with the host's path seen from dir. A relative path ends at the first colon.
 func absolute(dir, text string) string {
 	if filepath.IsAbs(text) {
 		return text

@@ -24,6 +24,20 @@ ports = ["8080:80"]
 idle-timeout = "10m"
 max-lifetime = "2h"
 disk-size = "20G"
+ca-cert = "ca.pem"
+no-new-privileges = true
+sockets = ["agent.sock:/run/agent.sock:0600"]
+
+[[sidecar]]
+command = "redis-server"
+
+[[sidecar]]
+name = "web"
+command = ["httpd", "-f", ""]
+env = ["PORT=80"]
+user = "nobody"
+restart = "on-failure"
+backoff = "500ms"
 
 [network]
 mode = "allowlist"
@@ -43,6 +57,11 @@ func TestParse(t *testing.T) {
 		Path: path, Image: "alpine", Memory: "1G", Mounts: []string{dir + ":/src", filepath.Join(dir, "data") + ":ro"},
 		Masks: []string{".env", ".git/hooks"}, Env: []string{"CI=1"}, Ports: []string{"8080:80"},
 		IdleTimeout: "10m", MaxLifetime: "2h", DiskSize: "20G",
+		CACert: filepath.Join(dir, "ca.pem"), NoNewPrivileges: true, Sockets: []string{filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
+		Sidecars: []Sidecar{
+			{Name: "1", Command: []string{"/bin/sh", "-c", "redis-server"}},
+			{Name: "web", Command: []string{"httpd", "-f", ""}, Env: []string{"PORT=80"}, User: "nobody", Restart: "on-failure", Backoff: "500ms"},
+		},
 		Network: Network{Mode: "allowlist", Allow: []string{"pypi.org:443"}, Deny: []string{"*:25"}, HostPorts: []int{5432}},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(File{})); diff != "" {
@@ -83,6 +102,20 @@ func TestParseErrors(t *testing.T) {
 		{"bad port", "[network]\nhost-ports = [80, 70000]", "f:2:19: each of network.host-ports"},
 		{"network is no table", "network = 1", "f:1:11: network is a table"},
 		{"bad env", `env = ["=x"]`, "f:1:8: env"},
+		{"bool", "no-new-privileges = \"yes\"", "f:1:21: no-new-privileges is true or false"},
+		{"sockets", "sockets = [1]", "f:1:12: each of sockets"},
+		{"sidecar is no table", "sidecar = 1", "f:1:11: sidecar is an array of tables"},
+		{"sidecar is one table", "[sidecar]\ncommand = \"a\"", "f:1:1: sidecar is an array of tables"},
+		{"sidecar's key", "[[sidecar]]\ncommand = \"a\"\n[[sidecar]]\ncmd = \"a\"", "f:4:7: unknown key \"sidecar.cmd\""},
+		{"no command", "[[sidecar]]\ncommand = \"a\"\n\n[[sidecar]]\nname = \"b\"", "f:4:1: a sidecar has a command"},
+		{"empty command", "[[sidecar]]\ncommand = []", "f:2:11: a sidecar has a command"},
+		{"number in command", "[[sidecar]]\ncommand = [\"a\",\n1]", "f:3:1: each of command"},
+		{"restart", "[[sidecar]]\ncommand = \"a\"\n[[sidecar]]\ncommand = \"a\"\nrestart = \"no\"", "f:5:11: restart \"no\""},
+		{"backoff", "[[sidecar]]\ncommand = \"a\"\nbackoff = \"0s\"", "f:3:11: backoff"},
+		{"sidecar's env", "[[sidecar]]\ncommand = \"a\"\nenv = [\"A=1\", \"B\"]", "f:3:15: env \"B\""},
+		{"inline sidecar", "sidecar = [{command = \"a\"},\n {command = 1}]", "f:2:2: command is a list"},
+		{"two of a name", "[[sidecar]]\ncommand = \"a\"\nname = \"x\"\n[[sidecar]]\ncommand = \"b\"\nname = \"x\"", "f:6:8: there are two sidecars"},
+		{"too many", strings.Repeat("[[sidecar]]\ncommand = \"a\"\n", 17), "f:33:1: a file has at most 16"},
 		{"too long", strings.Repeat("#", maxFile+1), "at most"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,6 +1,9 @@
 package project
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // place is where a key is, its value, and the elements if that is an array, in bytes from the beginning.
 type place struct {
@@ -13,12 +16,15 @@ type place struct {
 type scanner struct {
 	text  string
 	at    int
-	table string // the header's name and a dot
+	table string // the header's name and a dot; of an array of tables with the element's number: sidecar[0].
+	plain string // the same without a number
 	found map[string]place
+
+	elements map[string]int // of arrays of tables
 }
 
 func scan(text string) map[string]place {
-	s := scanner{text: text, found: map[string]place{}}
+	s := scanner{text: text, found: map[string]place{}, elements: map[string]int{}}
 	for s.blank(); s.at < len(s.text); s.blank() {
 		if s.text[s.at] == '[' {
 			s.header()
@@ -58,11 +64,22 @@ func (s *scanner) line() {
 func (s *scanner) header() {
 	start := s.at
 	s.line()
-	name := strings.TrimLeft(s.text[start:s.at], "[")
-	name, _, _ = strings.Cut(name, "]")
+	line := s.text[start:s.at]
+	name, _, _ := strings.Cut(strings.TrimLeft(line, "["), "]")
 	name = bare(name)
 	s.note(name, place{key: start})
-	s.table = name + "."
+	s.table, s.plain = name+".", name+"."
+	if strings.HasPrefix(line, "[[") {
+		s.table = s.element(name, place{key: start}) + "."
+	}
+}
+
+// element notes the next element of an array of tables.
+func (s *scanner) element(name string, p place) string {
+	numbered := name + "[" + strconv.Itoa(s.elements[name]) + "]"
+	s.elements[name]++
+	s.note(numbered, p)
+	return numbered
 }
 
 func (s *scanner) note(name string, p place) {
@@ -87,7 +104,8 @@ func (s *scanner) assignment() {
 	for s.at < len(s.text) && s.text[s.at] != '=' && s.text[s.at] != '\n' {
 		s.step()
 	}
-	name := s.table + bare(s.text[start:s.at])
+	key := bare(s.text[start:s.at])
+	name := s.table + key
 	if s.at < len(s.text) {
 		s.at++
 	}
@@ -95,6 +113,7 @@ func (s *scanner) assignment() {
 	p := place{key: start, value: s.at}
 	s.values(name, &p)
 	s.note(name, p)
+	s.note(s.plain+key, p)
 	if table, _, dotted := strings.Cut(name, "."); dotted {
 		s.note(table, place{key: start})
 	}

@@ -97,7 +97,7 @@ func askFor[T any](ctx context.Context, client *daemon.Client, name string, ques
 // namedProcess is a job as a process.
 type namedProcess struct {
 	name    string
-	job     *rpc.JobClient
+	job     daemon.Job
 	command vm.Command
 	from    uint64 // where its output is read from
 	began   time.Time
@@ -106,7 +106,7 @@ type namedProcess struct {
 	stdout, stderr *keeper // what --json prints; nil where the command has a writer
 }
 
-func newNamedProcess(name string, job *rpc.JobClient, command vm.Command, from uint64) *namedProcess {
+func newNamedProcess(name string, job daemon.Job, command vm.Command, from uint64) *namedProcess {
 	p := &namedProcess{name: name, job: job, command: command, from: from, began: time.Now()}
 	if command.Stdout == nil {
 		p.stdout = newKeeper(command.MaxOutput)
@@ -173,7 +173,7 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 func onlyFresh(command *cobra.Command, name string) error {
 	for _, flag := range []string{
 		"image", "memory", "mount", "net", "allow", "deny", "policy", "host-port", "publish", "dns", "pcap", "net-log", "mtu", "no-ipv6",
-		"send-limit", "receive-limit", "network", "no-network",
+		"send-limit", "receive-limit", "network", "no-network", "ca-cert", "no-new-privileges", "socket",
 	} {
 		if command.Flags().Changed(flag) {
 			return fmt.Errorf("--%s is for a fresh machine: %s is as agentvm start has made it", flag, name)

@@ -65,16 +65,11 @@ func (c *cli) jobListCommand() *cobra.Command {
 	var asJSON bool
 	command := &cobra.Command{
 		Use: "ls [flags] NAME", Aliases: []string{"list"}, Short: "List the commands of a VM", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
-		Long: "Lists the commands that run in a VM, and those of exec -d that have ended.",
+		Long: "Lists the commands that run in a VM, and those of exec -d that have ended; of a VM that does not run those that are left.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := connect(cmd.Context(), args[0])
+			found, err := listJobs(cmd.Context(), args[0])
 			if err != nil {
 				return err
-			}
-			defer client.Close()
-			found, err := client.Jobs(cmd.Context())
-			if err != nil {
-				return ended(args[0], err)
 			}
 			list := []jobInfo{}
 			for _, i := range found {
@@ -120,9 +115,51 @@ func shortCommand(args []string) string {
 	return string(text)
 }
 
-// withJob gives a job to do.
-func withJob(ctx context.Context, name, id string, do func(*rpc.JobClient) error) error {
+// listJobs asks a VM, or reads what one that does not run has left.
+func listJobs(ctx context.Context, name string) ([]rpc.JobInfo, error) {
 	client, err := connect(ctx, name)
+	if errors.Is(err, daemon.ErrNotRunning) {
+		var list []rpc.JobInfo
+		err = withPast(name, func(past *daemon.PastJobs) error {
+			list = past.List()
+			return nil
+		})
+		return list, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	list, err := client.Jobs(ctx)
+	return list, ended(name, err)
+}
+
+// withPast gives the jobs to do that a VM has left which does not run.
+func withPast(name string, do func(*daemon.PastJobs) error) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	past, err := store.PastJobs(name)
+	if err != nil {
+		return err
+	}
+	defer past.Close()
+	return do(past)
+}
+
+// withJob gives a job to do.
+func withJob(ctx context.Context, name, id string, do func(daemon.Job) error) error {
+	client, err := connect(ctx, name)
+	if errors.Is(err, daemon.ErrNotRunning) {
+		return withPast(name, func(past *daemon.PastJobs) error {
+			job, err := past.Job(id)
+			if err != nil {
+				return fmt.Errorf("%s: %w (agentvm job ls %s lists them)", name, err, name)
+			}
+			return do(job)
+		})
+	}
 	if err != nil {
 		return err
 	}
@@ -147,7 +184,7 @@ kept; what is missing is said on standard error.`,
 			s := newSession(shellPatience)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			err := withJob(ctx, args[0], args[1], func(j *rpc.JobClient) error { return c.printOutput(ctx, j, from, follow, s) })
+			err := withJob(ctx, args[0], args[1], func(j daemon.Job) error { return c.printOutput(ctx, j, from, follow, s) })
 			return s.explain(err)
 		},
 	}
@@ -159,7 +196,7 @@ kept; what is missing is said on standard error.`,
 // outputSize is how many bytes one answer about output brings.
 const outputSize = 512 << 10
 
-func (c *cli) printOutput(ctx context.Context, j *rpc.JobClient, from uint64, follow bool, s *session) error {
+func (c *cli) printOutput(ctx context.Context, j daemon.Job, from uint64, follow bool, s *session) error {
 	streams := daemon.Streams{Stdout: output{c.stdout, s}, Stderr: output{c.stderr, s}}
 	var lost uint64
 	var err error
@@ -175,7 +212,7 @@ func (c *cli) printOutput(ctx context.Context, j *rpc.JobClient, from uint64, fo
 }
 
 // printSoFar prints what has been written up to now.
-func printSoFar(ctx context.Context, j *rpc.JobClient, s daemon.Streams, from uint64) (lost uint64, err error) {
+func printSoFar(ctx context.Context, j daemon.Job, s daemon.Streams, from uint64) (lost uint64, err error) {
 	info, err := j.Info(ctx)
 	for err == nil && from < info.OutputBytes {
 		var o rpc.JobOutput
@@ -226,7 +263,7 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 	ctx = s.begin(ctx)
 	defer s.end()
 	var result *vm.Result
-	err := withJob(ctx, name, id, func(j *rpc.JobClient) error {
+	err := withJob(ctx, name, id, func(j daemon.Job) error {
 		info, err := j.Info(ctx)
 		if err != nil {
 			return err
@@ -263,7 +300,7 @@ func (c *cli) jobWaitCommand() *cobra.Command {
 		ctx = s.begin(ctx)
 		defer s.end()
 		var o daemon.Outcome
-		err := withJob(ctx, args[0], args[1], func(j *rpc.JobClient) error {
+		err := withJob(ctx, args[0], args[1], func(j daemon.Job) error {
 			info, err := j.Info(ctx)
 			if err == nil {
 				o, err = daemon.Follow(ctx, j, daemon.Streams{}, info.OutputBytes)
@@ -287,7 +324,7 @@ func (c *cli) jobKillCommand() *cobra.Command {
 				return errors.New("--signal: want a number of Linux's, 1 to 64")
 			}
 			return each(args[1:], func(id string) error {
-				return withJob(cmd.Context(), args[0], id, func(j *rpc.JobClient) error {
+				return withJob(cmd.Context(), args[0], id, func(j daemon.Job) error {
 					if number > 0 {
 						return j.Signal(cmd.Context(), number)
 					}
@@ -305,7 +342,7 @@ func (c *cli) jobRemoveCommand() *cobra.Command {
 		Use: "rm NAME ID...", Short: "Forget jobs that have ended, and their output", Args: counted(2, 0), ValidArgsFunction: completeJobs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args[1:], func(id string) error {
-				return withJob(cmd.Context(), args[0], id, func(j *rpc.JobClient) error { return j.Remove(cmd.Context()) })
+				return withJob(cmd.Context(), args[0], id, func(j daemon.Job) error { return j.Remove(cmd.Context()) })
 			})
 		},
 	}
@@ -322,12 +359,7 @@ func completeJobs(most int) cobra.CompletionFunc {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), completeTime)
 		defer cancel()
-		client, err := connect(ctx, args[0])
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		defer client.Close()
-		jobs, _ := client.Jobs(ctx)
+		jobs, _ := listJobs(ctx, args[0])
 		var list []string
 		for _, j := range jobs {
 			list = append(list, cobra.CompletionWithDesc(j.ID, shortCommand(j.Args)))

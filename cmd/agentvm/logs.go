@@ -9,6 +9,8 @@ import (
 	"os/signal"
 
 	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
 )
 
 const logsLong = `Prints the log of a VM's daemon: how it was started, what went wrong, how it ended; with --console what the kernel has
@@ -32,7 +34,7 @@ func (c *cli) logsCommand() *cobra.Command {
 			return c.printLogs(ctx, args[0], follow)
 		},
 	}
-	command.Flags().BoolVarP(&follow, "follow", "f", false, "wait for further lines, until interrupted")
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "wait for further lines, until the VM has ended")
 	command.Flags().BoolVar(&console, "console", false, "print the kernel's console instead; the VM must run")
 	return command
 }
@@ -50,10 +52,41 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 		_, err := fmt.Fprintf(c.stdout, "%s\n", printable(string(line)))
 		return err
 	}
-	if err := readLines(ctx, path+".1", false, show); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := readLines(ctx, path+".1", nil, show); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return readLines(ctx, path, follow, show)
+	if !follow {
+		return readLines(ctx, path, nil, show)
+	}
+	if err := readLines(ctx, path, whileAlive(store, name), show); err != nil {
+		return err
+	}
+	if ctx.Err() == nil {
+		fmt.Fprintln(c.stderr, "agentvm:", howItEnded(ctx, store, name))
+	}
+	return nil
+}
+
+// whileAlive is for readLines: it follows what the daemon of a VM writes.
+func whileAlive(store daemon.Store, name string) func() bool {
+	return func() bool {
+		alive, err := store.Alive(name)
+		return alive && err == nil
+	}
+}
+
+// howItEnded says what has become of a VM that does not run any more.
+func howItEnded(ctx context.Context, store daemon.Store, name string) string {
+	status, err := store.Status(ctx, name)
+	switch {
+	case errors.Is(err, daemon.ErrNotFound):
+		return name + " has been removed"
+	case err != nil:
+		return err.Error()
+	case status.Error != "":
+		return fmt.Sprintf("%s is %s: %s", name, status.State, printable(status.Error))
+	}
+	return fmt.Sprintf("%s is %s", name, status.State)
 }
 
 // printConsole prints the guest's bytes: to a terminal without what that would interpret.

@@ -15,17 +15,21 @@ import (
 	"agentvm/images"
 	"agentvm/mount"
 	"agentvm/nat"
+	"agentvm/project"
 	"agentvm/vm"
 )
 
 // machineFlags are the flags of commands that start a machine.
 type machineFlags struct {
 	networkFlags
+	trust  trustFlags
 	image  string
 	memory string
 	mounts []string
 	env    []string
 	remove bool
+
+	project *project.File // nil: none was read
 }
 
 func (f *machineFlags) register(command *cobra.Command) {
@@ -42,6 +46,7 @@ func (f *machineFlags) registerMachine(command *cobra.Command) {
 	flags.StringVar(&f.memory, "memory", "512M", "memory of the machine, as 768M or 2G")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of this computer to the machine: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
 	f.registerProject(command)
+	f.trust.register(command)
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the machine, or pass KEY on from here (may be repeated)")
 }
 
@@ -130,7 +135,7 @@ func (f *machineFlags) config() (vm.Config, error) {
 		}
 		config.Mounts = append(config.Mounts, spec)
 	}
-	return config, nil
+	return config, f.trust.apply(&config)
 }
 
 // environment completes KEY by this process's value; a KEY that is not set here is left out.

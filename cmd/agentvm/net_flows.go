@@ -78,11 +78,11 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 func recordedFlows(ctx context.Context, path string) ([]*recordedFlow, error) {
 	var list []*recordedFlow
 	open := make(map[uint64]*recordedFlow)
-	err := readLines(ctx, path, false, func(line []byte) error {
+	err := readLines(ctx, path, nil, func(line []byte) error {
 		var e egress.Event
 		switch err := json.Unmarshal(line, &e); {
 		case err != nil:
-		case e.Kind == egress.KindPolicy && e.Reason == startReason:
+		case e.Kind == egress.KindPolicy && e.Reason == egress.ReasonStart:
 			for _, f := range open {
 				f.State = flowUnknown
 			}

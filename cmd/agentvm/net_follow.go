@@ -17,33 +17,47 @@ const (
 	maxLogLine = 1 << 20
 )
 
-// readLines gives each line of a file to use, without its end. With follow it then waits for further lines, until ctx
-// ends; a file that has become shorter is read from its beginning again.
-func readLines(ctx context.Context, path string, follow bool, use func(line []byte) error) error {
+// always follows a file until ctx ends.
+func always() bool { return true }
+
+// readLines gives each line of a file to use, without its end. With more it then waits for further lines, until ctx
+// ends or more says that none will come. A file that has become shorter is read from its beginning again, after the rest of
+// what was there, where that is kept under the same name with ".1".
+func readLines(ctx context.Context, path string, more func() bool, use func(line []byte) error) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
 	r := &lineReader{file: file, buffered: bufio.NewReaderSize(file, 64<<10)}
+	defer r.close()
+	last := more == nil
 	for {
-		line, err := r.next(!follow)
-		switch {
-		case err == nil:
-			if err := use(line); err != nil {
+		line, err := r.next(last)
+		if err == nil {
+			err = use(line)
+			if err != nil {
 				return err
 			}
 			continue
-		case !errors.Is(err, io.EOF):
-			return fmt.Errorf("%s: %w", path, err)
-		case !follow:
-			return nil
 		}
-		if err := r.wait(ctx); err != nil {
-			if ctx.Err() != nil {
+		moved := false
+		if errors.Is(err, io.EOF) {
+			moved, err = r.advance()
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", path, err)
+		case moved:
+		case last:
+			return nil
+		case !more():
+			last = true // what was written before the end is still to be read
+		default:
+			select {
+			case <-time.After(followPause):
+			case <-ctx.Done():
 				return nil // somebody has seen enough
 			}
-			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 }
@@ -53,7 +67,15 @@ type lineReader struct {
 	file     *os.File
 	buffered *bufio.Reader
 	partial  []byte
-	at       int64 // bytes read so far
+	at       int64    // bytes read so far
+	rest     *os.File // what was written before the file became shorter, while that is read; else nil
+}
+
+func (r *lineReader) close() {
+	_ = r.file.Close()
+	if r.rest != nil {
+		_ = r.rest.Close()
+	}
 }
 
 // next returns the next line, valid until the next call, or io.EOF. A last line without an end counts when last is set;
@@ -85,19 +107,47 @@ func (r *lineReader) take(n int) []byte {
 	return line
 }
 
-// wait returns after a moment, with the reader at the beginning of a file that was cut off.
-func (r *lineReader) wait(ctx context.Context) error {
-	select {
-	case <-time.After(followPause):
-	case <-ctx.Done():
-		return ctx.Err()
+// advance goes on, at the end of what is read, with what comes then: the rest of a file that was cut off meanwhile, and after
+// that its new beginning. It says whether there is such a thing.
+func (r *lineReader) advance() (moved bool, err error) {
+	if r.rest != nil { // it has been read
+		err := r.rest.Close()
+		r.rest = nil
+		r.restart()
+		return true, err
 	}
 	info, err := r.file.Stat()
 	if err != nil || info.Size() >= r.at {
-		return err
+		return false, err
 	}
+	if _, err = r.file.Seek(0, io.SeekStart); err != nil {
+		return false, err
+	}
+	if r.rest = openRest(r.file.Name()+".1", r.at); r.rest != nil {
+		r.buffered.Reset(r.rest)
+	} else {
+		r.restart()
+	}
+	return true, nil
+}
+
+// restart reads the file from its beginning.
+func (r *lineReader) restart() {
 	r.at, r.partial = 0, r.partial[:0]
-	_, err = r.file.Seek(0, io.SeekStart)
 	r.buffered.Reset(r.file)
-	return err
+}
+
+// openRest opens what a rotated file has held, from a place on; nil when it is not there.
+func openRest(path string, from int64) *os.File {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	if info, err := file.Stat(); err == nil && info.Size() >= from {
+		if _, err = file.Seek(from, io.SeekStart); err == nil {
+			return file
+		}
+	}
+	_ = file.Close()
+	return nil
 }

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strings"
 	"time"
 
@@ -15,7 +18,8 @@ import (
 )
 
 const netLogLong = `Prints what a file of --net-log records: every connection, DNS query and denial, in one line each. Lines that are no
-records are left out and counted.`
+records are left out and counted. With -n NAME it prints what is kept of a VM that agentvm start has started, whether it runs or not: start
+has no need of --net-log for that, which keeps everything and says whose each connection was.`
 
 // logFilter says which events of a log are wanted.
 type logFilter struct {
@@ -26,31 +30,69 @@ func (c *cli) netLogCommand() *cobra.Command {
 	var f logFilter
 	var name string
 	command := &cobra.Command{
-		Use: "log [flags] FILE | --denied -n NAME", Short: "Print a network log, or what a VM that runs was denied",
+		Use: "log [flags] FILE | -n NAME", Short: "Print a network log, or what a VM that lives on has done in its network",
 		Long:    netLogLong,
-		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log --denied -n dev",
+		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log -f -n dev",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := fileOrName(name, args); err != nil {
 				return err
 			}
 			if name != "" {
-				return c.printDenials(cmd.Context(), name, f)
+				return c.printLogOf(cmd.Context(), name, f)
 			}
-			return c.printLog(cmd.Context(), args[0], f)
+			return c.printLog(cmd.Context(), args[0], f, f.always())
 		},
 	}
-	nameFlag(command, &name, "with --denied: ask the VM of this `NAME`, which runs, what it was denied last")
+	nameFlag(command, &name, "print what the VM of this `NAME` has done, as far as it is kept: the last 4 to 8 MiB")
 	flags := command.Flags()
-	flags.BoolVarP(&f.follow, "follow", "f", false, "wait for further lines, until interrupted")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "wait for further lines, until interrupted or, with -n, the VM has ended")
 	flags.BoolVar(&f.denied, "denied", false, "only what was denied")
 	flags.BoolVar(&f.asJSON, "json", false, "print the lines as they are in the file")
 	return command
 }
 
-func (c *cli) printLog(ctx context.Context, path string, f logFilter) error {
+// always is what readLines wants to know of a file that nobody ends.
+func (f logFilter) always() func() bool {
+	if f.follow {
+		return always
+	}
+	return nil
+}
+
+// printLogOf prints what is kept of a named VM.
+func (c *cli) printLogOf(ctx context.Context, name string, f logFilter) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	path, err := store.NetworkLogPath(name)
+	if err != nil {
+		return suggest(store, name, err)
+	}
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s: nothing is recorded: it has no network, or was last started by an older agentvm", name)
+	}
+	before := f
+	before.follow = false
+	if err := c.printLog(ctx, path+".1", before, nil); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if !f.follow {
+		return c.printLog(ctx, path, f, nil)
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+	defer stop()
+	err = c.printLog(ctx, path, f, whileAlive(store, name))
+	if err == nil && ctx.Err() == nil {
+		fmt.Fprintln(c.stderr, "agentvm:", howItEnded(ctx, store, name))
+	}
+	return err
+}
+
+func (c *cli) printLog(ctx context.Context, path string, f logFilter, more func() bool) error {
 	foreign := 0
-	err := readLines(ctx, path, f.follow, func(line []byte) error {
+	err := readLines(ctx, path, more, func(line []byte) error {
 		var e egress.Event
 		if err := json.Unmarshal(line, &e); err != nil || e.Kind == "" {
 			foreign++

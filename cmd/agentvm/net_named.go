@@ -88,24 +88,6 @@ func printLiveFlows(w io.Writer, list []liveFlow) error {
 	return table.Flush()
 }
 
-// printDenials prints what a VM remembers to have denied.
-func (c *cli) printDenials(ctx context.Context, name string, f logFilter) error {
-	if !f.denied || f.follow {
-		return errors.New("a VM remembers its last denials and nothing else: want --denied, without -f")
-	}
-	return withVM(ctx, name, func(client *daemon.Client) error {
-		events, err := askFor[[]egress.Event](ctx, client, "denials", nil)
-		for _, e := range events {
-			if f.asJSON {
-				err = errors.Join(err, printJSON(c.stdout, e))
-			} else {
-				err = errors.Join(err, printEvent(c.stdout, e))
-			}
-		}
-		return err
-	})
-}
-
 // explainNamed asks a VM what its policy decides.
 func explainNamed(ctx context.Context, name, text string) (*explanation, error) {
 	t, err := parseTarget(text)

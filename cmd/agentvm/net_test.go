@@ -31,7 +31,7 @@ func TestReadLines(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			err := readLines(context.Background(), path, false, func(line []byte) error {
+			err := readLines(context.Background(), path, nil, func(line []byte) error {
 				got = append(got, string(line))
 				return nil
 			})
@@ -43,7 +43,7 @@ func TestReadLines(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, maxLogLine+2), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := readLines(context.Background(), path, false, func([]byte) error { return nil }); err == nil {
+	if err := readLines(context.Background(), path, nil, func([]byte) error { return nil }); err == nil {
 		t.Error("a line without an end was read")
 	}
 }
@@ -69,7 +69,7 @@ func TestReadLinesFollows(t *testing.T) {
 		"c":  cancel,
 	}
 	var got []string
-	err := readLines(ctx, path, true, func(line []byte) error {
+	err := readLines(ctx, path, always, func(line []byte) error {
 		got = append(got, string(line))
 		if step := steps[string(line)]; step != nil {
 			step()
@@ -77,6 +77,34 @@ func TestReadLinesFollows(t *testing.T) {
 		return nil
 	})
 	if err != nil || !slices.Equal(got, []string{"a", "bb", "c"}) {
+		t.Errorf("lines %q, %v", got, err)
+	}
+}
+
+// TestReadLinesOfRotatedFile has a log become its .1 while it is followed, which then ends.
+func TestReadLinesOfRotatedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	write(path, "one line\n")
+	ended := false
+	var got []string
+	err := readLines(t.Context(), path, func() bool { return !ended }, func(line []byte) error {
+		got = append(got, string(line))
+		switch string(line) {
+		case "one line":
+			write(path+".1", "one line\ntwo\n")
+			write(path, "3\n")
+		case "3":
+			ended = true
+			write(path, "3\n4\nrest")
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(got, []string{"one line", "two", "3", "4", "rest"}) {
 		t.Errorf("lines %q, %v", got, err)
 	}
 }

@@ -111,7 +111,6 @@ type networkFlags struct {
 func (f *networkFlags) register(command *cobra.Command) {
 	flags := command.Flags()
 	f.registerKept(flags)
-	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
 	flags.BoolVar(&f.network, "network", false, "give the machine a network (it has one anyway)")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not say afterwards on standard error what was denied")
 }
@@ -122,6 +121,7 @@ func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP; on 127.0.0.1 by default (may be repeated)")
 	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of this computer's (may be repeated)")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the machine to a `FILE` for Wireshark")
+	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
 	flags.IntVar(&f.mtu, "mtu", 0, "largest IP packet in `BYTES` (default 1500)")
 	flags.BoolVar(&f.noIPv6, "no-ipv6", false, "give the machine IPv4 only")
 	flags.StringVar(&f.send, "send-limit", "", "bytes a second (`RATE`) that the machine may send, as 500K or 10M (default none)")

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"sync"
-	"time"
 
+	"agentvm/daemon"
 	"agentvm/egress"
 	"agentvm/vm"
 )
@@ -39,7 +37,7 @@ func watchNetwork(f *networkFlags, n *vm.Network) (*networkWatch, error) {
 	}
 	n.Audit, n.AuditProcesses = w.record, w.log != nil
 	if w.log != nil {
-		w.write(startEvent(*n))
+		w.write(daemon.StartEvent(*n))
 	}
 	return w, nil
 }
@@ -58,16 +56,6 @@ func (w *networkWatch) open(f *networkFlags) (err error) {
 	return nil
 }
 
-// startReason marks the event with which a log begins, and each later machine of the same file.
-const startReason = "start"
-
-// startEvent says which policy a machine begins with.
-func startEvent(n vm.Network) egress.Event {
-	return egress.Event{
-		Time: time.Now(), Kind: egress.KindPolicy, Verdict: egress.VerdictAllow, Reason: startReason, Message: vm.DescribePolicy(n.Policy),
-	}
-}
-
 // record is vm.Network.Audit.
 func (w *networkWatch) record(e egress.Event) {
 	w.mu.Lock()
@@ -80,12 +68,9 @@ func (w *networkWatch) record(e egress.Event) {
 
 // write appends an event to the log with one write, so that its lines are whole for those who follow it.
 func (w *networkWatch) write(e egress.Event) {
-	var line bytes.Buffer
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(e)
+	line, err := e.Line()
 	if err == nil {
-		_, err = w.log.Write(line.Bytes())
+		_, err = w.log.Write(line)
 	}
 	if err != nil && w.err == nil {
 		w.err = err

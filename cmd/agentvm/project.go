@@ -80,6 +80,7 @@ func (f *machineFlags) readProject(command *cobra.Command, args []string) (*proj
 	if err := setFlags(flags, file); err != nil {
 		return nil, err
 	}
+	f.project = file
 	return file, f.maskProject(file)
 }
 
@@ -113,7 +114,11 @@ func setFlags(flags *pflag.FlagSet, file *project.File) error {
 		set("image", "image", file.Image), set("memory", "memory", file.Memory), set("mount", "mounts", file.Mounts...),
 		set("env", "env", file.Env...), set("idle-timeout", "idle-timeout", file.IdleTimeout),
 		set("max-lifetime", "max-lifetime", file.MaxLifetime), set("disk-size", "disk-size", file.DiskSize),
+		set("ca-cert", "ca-cert", file.CACert), set("socket", "sockets", file.Sockets...),
 	)
+	if file.NoNewPrivileges {
+		err = errors.Join(err, set("no-new-privileges", "no-new-privileges", "true"))
+	}
 	if off, _ := flags.GetBool("no-network"); off {
 		return err
 	}
@@ -150,15 +155,21 @@ func (f *machineFlags) maskProject(file *project.File) error {
 	return nil
 }
 
-// realPath is absolute and without links, as far as that can be found out.
+// realPath is absolute and without links, as far as the path exists.
 func realPath(path string) string {
 	if absolute, err := filepath.Abs(path); err == nil {
 		path = absolute
 	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
+	rest := ""
+	for there := path; ; there = filepath.Dir(there) {
+		if real, err := filepath.EvalSymlinks(there); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if there == filepath.Dir(there) {
+			return path
+		}
+		rest = filepath.Join(filepath.Base(there), rest)
 	}
-	return path
 }
 
 const configLong = `Prints what a machine that is started in this directory would be like: the settings of ` + project.Name + `, changed by the
@@ -197,6 +208,7 @@ func (c *cli) configCommand() *cobra.Command {
 func (f *machineFlags) settings(file *project.File) *project.File {
 	shown := &project.File{
 		Image: f.image, Memory: f.memory, Mounts: f.mounts, Env: f.env, Ports: f.publish,
+		CACert: f.trust.ca, NoNewPrivileges: f.trust.noNewPrivileges, Sockets: f.trust.sockets,
 		Network: project.Network{Mode: f.mode, Allow: f.allow, Deny: f.deny},
 	}
 	for _, text := range f.hostPorts {
@@ -207,6 +219,7 @@ func (f *machineFlags) settings(file *project.File) *project.File {
 	if file != nil {
 		shown.Path = file.Path
 		shown.IdleTimeout, shown.MaxLifetime, shown.DiskSize = file.IdleTimeout, file.MaxLifetime, file.DiskSize
+		shown.Sidecars = file.Sidecars
 	}
 	return shown
 }

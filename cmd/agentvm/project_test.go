@@ -68,7 +68,7 @@ func TestProjectFlags(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := machineFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
-			compare := cmp.AllowUnexported(machineFlags{}, networkFlags{}, policyFlags{})
+			compare := cmp.AllowUnexported(machineFlags{}, networkFlags{}, policyFlags{}, trustFlags{})
 			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
 				t.Error(diff)
 			}
@@ -92,6 +92,10 @@ func TestProjectErrors(t *testing.T) {
 		{"port for neighbours", `ports = ["0.0.0.0:80:80"]`, ":1:10: ", true},
 		{"private networks", "[network]\nmode = \"open\"", ":2:8: ", true},
 		{"addresses", "[network]\nallow = [\"10.0.0.0/8:22\"]", ":2:10: ", true},
+		{"bad socket", `sockets = ["/run/s:x"]`, ":1:12: socket", false},
+		{"socket", `sockets = ["s:/run/s"]`, ":1:12: ", true},
+		{"certificate elsewhere", `ca-cert = "/etc/ca.pem"`, ":1:11: ", true},
+		{"certificate by a link", `ca-cert = "link/ca.pem"`, ":1:11: ", true},
 		{"ports of the host", "network.host-ports = [5432]", ":1:23: ", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -9,13 +9,14 @@ import (
 	"agentvm/mount"
 	"agentvm/nat"
 	"agentvm/project"
+	"agentvm/vm"
 )
 
 // checkProject checks the values that package project does not know, with their places. A file comes with what was cloned, and a
 // machine with a writable mount can change it. So, unless it is trusted, it cannot give more of this computer than its own directory.
 func checkProject(file *project.File, trusted bool) error {
 	p := projectCheck{file, trusted}
-	for _, check := range []func() error{p.mounts, p.env, p.masks, p.ports, p.network} {
+	for _, check := range []func() error{p.mounts, p.env, p.masks, p.ports, p.network, p.certificate, p.sockets} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -43,8 +44,7 @@ func (p projectCheck) mounts() error {
 		if err != nil {
 			return p.Errorf("mounts", i, "%w", err)
 		}
-		rel, err := filepath.Rel(dir, realPath(spec.HostPath))
-		if err == nil && filepath.IsLocal(rel) {
+		if isBelow(dir, spec.HostPath) {
 			continue
 		}
 		if err := p.beyond("mounts", i, spec.HostPath+" is outside of "+dir); err != nil {
@@ -88,6 +88,33 @@ func (p projectCheck) ports() error {
 		}
 	}
 	return nil
+}
+
+// certificate keeps files out that are not the project's: what is a certificate of them would go into the machine.
+func (p projectCheck) certificate() error {
+	if p.CACert == "" || isBelow(realPath(filepath.Dir(p.Path)), p.CACert) {
+		return nil
+	}
+	return p.beyond("ca-cert", -1, p.CACert+" is outside of the project")
+}
+
+// sockets are always more than the directory: a server listens behind each.
+func (p projectCheck) sockets() error {
+	for i, text := range p.Sockets {
+		if _, err := vm.ParseUnixSocket(text); err != nil {
+			return p.Errorf("sockets", i, "%w", err)
+		}
+		if err := p.beyond("sockets", i, "a socket of this computer"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isBelow says whether a path, without its links, is in dir.
+func isBelow(dir, path string) bool {
+	rel, err := filepath.Rel(dir, realPath(path))
+	return err == nil && filepath.IsLocal(rel)
 }
 
 func (p projectCheck) network() error {

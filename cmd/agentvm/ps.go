@@ -18,7 +18,8 @@ import (
 
 const psLong = `Lists VMs that run, boot or stop, and those that have failed or whose daemon was killed; with -a also those that were stopped.
 
-  starting, running, stopping   as it says
+  starting                      its daemon is just beginning
+  booting, running, stopping    as it says
   failed                        it could not be started, or has ended by itself; agentvm logs NAME says why
   crashed                       its daemon was killed; agentvm start NAME starts it again
   unreachable                   its daemon lives and does not answer`

@@ -14,6 +14,7 @@ import (
 	"agentvm/daemon"
 	"agentvm/images"
 	"agentvm/mount"
+	"agentvm/project"
 )
 
 const startLong = `Boots a VM that lives on: in a process of its own, without this terminal, until agentvm stop. Commands run in it
@@ -38,6 +39,7 @@ type startFlags struct {
 	metrics      string
 	labels       map[string]string
 	kept, silent bool
+	wait         bool
 
 	command *cobra.Command
 }
@@ -64,6 +66,7 @@ func (f *startFlags) register() {
 	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
 	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
 	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
+	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
 }
 
@@ -81,6 +84,9 @@ func (c *cli) startVM(f *startFlags, name string) error {
 	s := newSession(shellPatience)
 	ctx := s.begin(context.Background())
 	defer s.end()
+	if !f.wait {
+		return s.explain(c.launch(ctx, store, name, config, f.silent))
+	}
 	return s.explain(c.boot(ctx, store, name, config, f.silent))
 }
 
@@ -94,16 +100,34 @@ func (c *cli) boot(ctx context.Context, store daemon.Store, name string, config 
 	tell(slog.LevelInfo, "booting")
 	began := time.Now()
 	client, err := store.Start(ctx, name, config, tell)
+	if err != nil {
+		return adviseStart(name, err)
+	}
+	tell(slog.LevelInfo, fmt.Sprintf("runs, after %.1f s; agentvm exec -n %s runs a command in it", time.Since(began).Seconds(), name))
+	return client.Close()
+}
+
+// launch leaves the boot to the daemon.
+func (c *cli) launch(ctx context.Context, store daemon.Store, name string, config daemon.Config, silent bool) error {
+	client, err := store.Launch(ctx, name, config)
+	if err != nil {
+		return adviseStart(name, err)
+	}
+	if !silent {
+		fmt.Fprintf(c.stderr, "agentvm: %s: boots; agentvm ps says when it runs, agentvm exec -n %s waits for it\n", name, name)
+	}
+	return client.Close()
+}
+
+// adviseStart adds to an error what to do.
+func adviseStart(name string, err error) error {
 	switch {
 	case errors.Is(err, daemon.ErrRunning):
 		return fmt.Errorf("%w (agentvm exec -n %s runs a command in it, agentvm stop %s ends it)", err, name, name)
 	case errors.Is(err, images.ErrNotFound):
 		return fmt.Errorf("%w (agentvm image ls shows what there is)", err)
-	case err != nil:
-		return err
 	}
-	tell(slog.LevelInfo, fmt.Sprintf("runs, after %.1f s; agentvm exec -n %s runs a command in it", time.Since(began).Seconds(), name))
-	return client.Close()
+	return err
 }
 
 // config is what the VM was last started with, if it was, changed as the flags say.
@@ -121,7 +145,7 @@ func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, err
 	} else {
 		config.StoreDir = dir
 	}
-	return config, errors.Join(f.changeMachine(&config, name), f.changeNetwork(&config.Network), f.changeLife(&config))
+	return config, errors.Join(f.changeMachine(&config, name), f.changeTrust(&config), f.changeNetwork(&config.Network), f.changeLife(&config))
 }
 
 // changed says whether a flag is given.
@@ -153,7 +177,24 @@ func (f *startFlags) changeMachine(config *daemon.Config, name string) (err erro
 	if f.changed("hostname") {
 		config.Hostname = f.hostname
 	}
-	return nil
+	if f.project != nil {
+		config.Sidecars, err = sidecars(f.project)
+	}
+	return err
+}
+
+// sidecars are those of a project file, which has checked them.
+func sidecars(file *project.File) (list []daemon.Sidecar, err error) {
+	for _, s := range file.Sidecars {
+		sidecar := daemon.Sidecar{Name: s.Name, Args: s.Command, Env: s.Env, User: s.User, Restart: daemon.RestartPolicy(s.Restart)}
+		if s.Backoff != "" {
+			if err := sidecar.Backoff.UnmarshalText([]byte(s.Backoff)); err != nil {
+				return nil, fmt.Errorf("sidecar %s: %w", s.Name, err)
+			}
+		}
+		list = append(list, sidecar)
+	}
+	return list, nil
 }
 
 // absoluteMounts are the mounts with the host's paths as seen from elsewhere.
@@ -201,15 +242,27 @@ func (f *startFlags) changeNetwork(config *daemon.Network) error {
 	if f.changed("receive-limit") {
 		config.ReceiveLimit = n.ReceiveLimit
 	}
-	if f.changed("pcap") && f.capture != "" {
-		if f.capture, err = filepath.Abs(f.capture); err != nil {
-			return fmt.Errorf("--pcap: %w", err)
+	if f.changed("pcap") {
+		if config.Capture, err = absoluteFile("--pcap", f.capture); err != nil {
+			return err
 		}
 	}
-	if f.changed("pcap") {
-		config.Capture = f.capture
+	if f.changed("net-log") {
+		config.Log, err = absoluteFile("--net-log", f.log)
 	}
-	return nil
+	return err
+}
+
+// absoluteFile is a flag's file as seen from elsewhere; none stays none.
+func absoluteFile(flag, path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flag, err)
+	}
+	return absolute, nil
 }
 
 func (f *startFlags) changeLife(config *daemon.Config) error {

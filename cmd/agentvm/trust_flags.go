@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
+	"agentvm/vm"
+)
+
+// trustFlags say whom the machine trusts and what it may do with this computer beyond its network and mounts.
+type trustFlags struct {
+	ca              string
+	noNewPrivileges bool
+	sockets         []string
+}
+
+func (f *trustFlags) register(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&f.ca, "ca-cert", "", "have the machine trust the certificates of this PEM `FILE` as well")
+	flags.BoolVar(&f.noNewPrivileges, "no-new-privileges", false, "have set-user-ID programs give nothing in the machine: who is not root there does not become it")
+	flags.StringArrayVar(&f.sockets, "socket", nil, "let the machine connect to a Unix socket of this computer: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)")
+	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
+}
+
+// apply puts what the flags say into a machine's configuration.
+func (f *trustFlags) apply(config *vm.Config) (err error) {
+	config.NoNewPrivileges = f.noNewPrivileges
+	if f.ca != "" {
+		if config.CACertificate, err = os.ReadFile(f.ca); err != nil {
+			return fmt.Errorf("--ca-cert: %w", err)
+		}
+	}
+	for _, text := range f.sockets {
+		socket, err := vm.ParseUnixSocket(text)
+		if err != nil {
+			return err
+		}
+		config.UnixSockets = append(config.UnixSockets, socket)
+	}
+	return nil
+}
+
+// changeTrust changes what the flags name.
+func (f *startFlags) changeTrust(config *daemon.Config) (err error) {
+	var checked vm.Config
+	if err := f.trust.apply(&checked); err != nil { // which finds mistakes before there is a daemon
+		return err
+	}
+	if f.changed("ca-cert") {
+		if config.CACertificate, err = absoluteFile("--ca-cert", f.trust.ca); err != nil {
+			return err
+		}
+	}
+	if f.changed("no-new-privileges") {
+		config.NoNewPrivileges = f.trust.noNewPrivileges
+	}
+	if f.changed("socket") {
+		config.Sockets = nil
+		for _, socket := range checked.UnixSockets {
+			config.Sockets = append(config.Sockets, socket.String())
+		}
+	}
+	return nil
+}
