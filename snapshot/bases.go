@@ -21,6 +21,9 @@ const (
 	maxBaseBytes = 4 << 30 // on the disk
 )
 
+// keyLock ends the name of the file that is locked by who writes the base of a key: .KEY.writing.
+const keyLock = ".writing"
+
 // Base opens the base of a key, up to 128 letters, digits, "-" and "_"; fs.ErrNotExist when there is none.
 func (s *Store) Base(key string) (*File, error) {
 	path, err := s.basePath(key)
@@ -64,7 +67,7 @@ func (s *Store) WriteBase(ctx context.Context, key string, c Content) error {
 // lockKey returns nil when somebody else has the lock.
 func (s *Store) lockKey(key string) (*flock.Flock, error) {
 	for {
-		lock := flock.New(filepath.Join(s.bases(), "."+key+directoryLock), flock.SetPermissions(0o600))
+		lock := flock.New(filepath.Join(s.bases(), "."+key+keyLock), flock.SetPermissions(0o600))
 		ok, err := lock.TryLock()
 		if err != nil {
 			return nil, fmt.Errorf("write the base %s: %w", key, err)
@@ -97,7 +100,7 @@ func (s *Store) RemoveBase(ctx context.Context, key string) error {
 		return fmt.Errorf("remove the base %s: %w", key, err)
 	}
 	defer unlock()
-	if page, err := peek(path); err == nil && len(s.layeredOn(id(page))) > 0 {
+	if len(layeredOn(path)) > 0 {
 		return nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -136,8 +139,12 @@ func (s *Store) collect(ctx context.Context, keep func(Entry) bool, most int, by
 	if err != nil {
 		return err
 	}
+	snapshots, err := s.List()
+	if err != nil {
+		return err
+	}
 	needed, foreign := map[string]bool{}, false
-	for _, e := range s.all() {
+	for _, e := range append(snapshots, bases...) {
 		if e.unreadable() {
 			return fmt.Errorf("collect bases: nothing is removed while it is not known what is needed: %w", e.Err)
 		}

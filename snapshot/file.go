@@ -1,11 +1,13 @@
 package snapshot
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,27 +169,57 @@ func baseDirectories(path string) []string {
 
 // findBase opens the file with an ID that path may be layered on.
 func findBase(path string, sum digest) (*File, error) {
-	for _, dir := range baseDirectories(path) {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue // it need not be there
-		}
-		for _, entry := range entries {
-			name := filepath.Join(dir, entry.Name())
-			if !strings.HasSuffix(name, Suffix) {
-				continue
-			}
-			if page, err := peek(name); err != nil || digest(page[sumAt:]) != sum {
-				continue
-			}
-			f, err := openAlone(name)
-			if err != nil {
-				return nil, fmt.Errorf("its base %s: %w", name, err)
-			}
-			return f, nil
+	var name string
+	for file, page := range neighbours(path) {
+		if digest(page[sumAt:]) == sum {
+			name = file
+			break
 		}
 	}
-	return nil, fmt.Errorf("%w: no file with ID %s beside it", ErrNoBase, hex.EncodeToString(sum[:]))
+	if name == "" {
+		return nil, fmt.Errorf("%w: no file with ID %s beside it", ErrNoBase, hex.EncodeToString(sum[:]))
+	}
+	f, err := openAlone(name)
+	if err != nil {
+		return nil, fmt.Errorf("its base %s: %w", name, err)
+	}
+	return f, nil
+}
+
+// layeredOn returns the names of the snapshots that need the file at path because they are layered on it: none when there is
+// another file with its ID. For an answer that stays true, nobody must add or remove meanwhile.
+func layeredOn(path string) (names []string) {
+	own, err := peek(path)
+	if err != nil {
+		return nil
+	}
+	for file, page := range neighbours(path) {
+		if bytes.Equal(page, own) && !sameFile(file, path) {
+			return nil
+		}
+		if h, err := decodeHeader(page); err == nil && h.base == digest(own[sumAt:]) {
+			names = append(names, strings.TrimSuffix(filepath.Base(file), Suffix))
+		}
+	}
+	return names
+}
+
+// neighbours goes through the files that path may be layered on or that may be layered on it, with their headers, unchecked.
+func neighbours(path string) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for _, dir := range baseDirectories(path) {
+			entries, _ := os.ReadDir(dir) // it need not be there
+			for _, entry := range entries {
+				name := filepath.Join(dir, entry.Name())
+				if !strings.HasSuffix(name, Suffix) {
+					continue
+				}
+				if page, err := peek(name); err == nil && !yield(name, page) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // peek reads the header of a file, unchecked.

@@ -145,11 +145,17 @@ func TestLayersRefuse(t *testing.T) {
 			}
 		})
 	}
+	if err := errors.Join(os.Remove(layered.Path()), os.Remove(odd.Path())); err != nil {
+		t.Fatal(err)
+	}
 	// The base is replaced while something is layered on it.
 	c := layer(below, base, below)
 	c.Memory = append(c.Memory[:0], Extent{Length: PageSize, Source: readerFunc(func(p []byte, _ int64) (int, error) {
+		if err := Write(context.Background(), base.Path(), content(newMemory(400*PageSize, 2))); err != nil {
+			t.Error(err)
+		}
 		clear(p)
-		return len(p), Write(context.Background(), base.Path(), content(newMemory(400*PageSize, 2)))
+		return len(p), nil
 	})})
 	if err := Write(t.Context(), filepath.Join(dir, "x.snap"), c); !errors.Is(err, ErrNoBase) {
 		t.Errorf("with another base meanwhile: %v", err)

@@ -158,7 +158,7 @@ func countTemporaries(t *testing.T, dir string) (n int) {
 	t.Helper()
 	for _, sub := range []string{snapshotsName, basesName} {
 		for _, name := range names(t, filepath.Join(dir, sub)) {
-			if strings.Contains(name, temporarySuffix) || name != directoryLock && strings.HasSuffix(name, directoryLock) {
+			if strings.Contains(name, temporarySuffix) || strings.HasSuffix(name, keyLock) {
 				n++
 			}
 		}

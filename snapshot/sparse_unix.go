@@ -39,7 +39,7 @@ func nextData(file *os.File, offset int64) (start, length int64, err error) {
 }
 
 // allocated is how many bytes a file takes on the disk.
-func allocated(_ string, info os.FileInfo) int64 {
+func allocated(info os.FileInfo) int64 {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int64(stat.Blocks) * 512
 	}

@@ -160,22 +160,22 @@ func entries(dir string) (list []Entry, err error) {
 		if !ok || strings.HasPrefix(name, ".") {
 			continue
 		}
-		if e, err := describe(filepath.Join(dir, file.Name()), name); err == nil {
+		if e := describe(filepath.Join(dir, file.Name()), name); !errors.Is(e.Err, fs.ErrNotExist) { // it has been removed meanwhile
 			list = append(list, e)
-		} else if !errors.Is(err, fs.ErrNotExist) { // it has been removed meanwhile
-			return nil, err
 		}
 	}
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
-func describe(path, name string) (Entry, error) {
+func describe(path, name string) Entry {
+	e := Entry{Name: name, Path: path}
 	info, err := os.Stat(path)
 	if err != nil {
-		return Entry{}, err
+		e.Err = err
+		return e
 	}
-	e := Entry{Name: name, Path: path, Size: info.Size(), Allocated: allocated(path, info), Used: info.ModTime()}
+	e.Size, e.Allocated, e.Used = info.Size(), allocated(info), info.ModTime()
 	if f, err := openAlone(path); err != nil {
 		e.Err = fmt.Errorf("open snapshot %s: %w", path, err)
 	} else {
@@ -191,7 +191,7 @@ func describe(path, name string) (Entry, error) {
 			}
 		}
 	}
-	return e, nil
+	return e
 }
 
 // unreadable says whether an entry's file may be a good one that cannot be read now.
@@ -210,10 +210,8 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 		return fmt.Errorf("remove snapshot %s: %w", name, err)
 	}
 	defer unlock()
-	if page, err := peek(path); err == nil {
-		if on := s.layeredOn(id(page)); len(on) > 0 {
-			return &LayeredError{Name: name, On: on}
-		}
+	if on := layeredOn(path); len(on) > 0 {
+		return &LayeredError{Name: name, On: on}
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove snapshot: %w", err)
@@ -224,23 +222,6 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 // lock keeps everybody from adding and removing.
 func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	return lockDirectories(ctx, s.snapshots(), s.bases())
-}
-
-// layeredOn returns the names of what is layered on an ID. Nobody must add or remove meanwhile.
-func (s *Store) layeredOn(id string) (names []string) {
-	for _, e := range s.all() {
-		if e.Base == id {
-			names = append(names, e.Name)
-		}
-	}
-	return names
-}
-
-// all describes what can be described: a directory that cannot be read has nothing that could be opened.
-func (s *Store) all() []Entry {
-	snapshots, _ := entries(s.snapshots())
-	bases, _ := entries(s.bases())
-	return append(snapshots, bases...)
 }
 
 // LayeredError says that a snapshot is kept for others.

@@ -94,7 +94,7 @@ func (t *temporary) discard() {
 // publication says how a file gets its name.
 type publication struct {
 	exclusive bool  // it must not be there
-	locked    bool  // the directory is a store's: its lock keeps others from adding and removing meanwhile
+	locked    bool  // the directory is a store's, whether or not it has a lock yet
 	base      *File // must still be where it was
 }
 
@@ -130,7 +130,7 @@ func (t *temporary) publish(ctx context.Context, p publication) error {
 
 func (p publication) lock(ctx context.Context, dir string) (func(), error) {
 	var dirs []string
-	if p.locked {
+	if _, err := os.Lstat(filepath.Join(dir, directoryLock)); err == nil || p.locked {
 		dirs = append(dirs, dir)
 	}
 	if p.base != nil {
@@ -140,9 +140,12 @@ func (p publication) lock(ctx context.Context, dir string) (func(), error) {
 }
 
 func (p publication) check(path string) error {
-	if p.exclusive {
-		if _, err := os.Lstat(path); err == nil {
+	if _, err := os.Lstat(path); err == nil {
+		if p.exclusive {
 			return fs.ErrExist
+		}
+		if on := layeredOn(path); len(on) > 0 {
+			return fmt.Errorf("what is there cannot be replaced: %w", &LayeredError{Name: filepath.Base(path), On: on})
 		}
 	}
 	if p.base != nil {
@@ -188,9 +191,8 @@ func sweepKeys(dir string) {
 		return
 	}
 	for _, entry := range entries {
-		key, ok := strings.CutSuffix(entry.Name(), directoryLock)
-		if !ok || !strings.HasPrefix(key, ".") || strings.HasSuffix(key, temporarySuffix) {
-			continue // the directory's own lock is nobody's key
+		if name := entry.Name(); !strings.HasPrefix(name, ".") || !strings.HasSuffix(name, keyLock) {
+			continue
 		}
 		lock := flock.New(filepath.Join(dir, entry.Name()), flock.SetFlag(os.O_RDWR), flock.SetPermissions(0o600))
 		if ok, err := lock.TryLock(); err == nil && ok && current(lock) {
@@ -214,7 +216,7 @@ func isTemporary(name, base string) bool {
 
 // The lock of a directory of snapshots: who adds or removes there, or adds what is layered on something there, holds it for
 // that moment.
-const directoryLock = ".lock"
+const directoryLock = ".snapshots.lock"
 
 const lockPoll = 5 * time.Millisecond
 
