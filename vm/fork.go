@@ -24,8 +24,8 @@ type ForkOptions struct {
 	// Configure changes the configuration of fork i, which is the VM's own but for this: Hostname has a suffix that no other
 	// fork has, ports of the host in Network.Forwards are 0, so that each fork gets others, and Console, Network.Capture,
 	// Network.Audit and Disk are not set. For a VM with a writable disk it must set Disk, to a path where a copy of
-	// the disk can be made. Memory, Image, Kernel, KernelArguments, the number of Mounts, Network.Disabled and Network.MTU
-	// must stay. Default: nothing is changed.
+	// the disk can be made. Memory, Image, Kernel, KernelArguments, the number of Mounts, and of Network Disabled,
+	// DisableIPv6, MTU and Subnet must stay. Default: nothing is changed.
 	Configure func(i int, c *Config)
 }
 
@@ -129,14 +129,17 @@ func (v *VM) sameShape(c Config) error {
 		return errors.New("a fork has the memory, image and kernel of its VM")
 	case len(c.Mounts) != len(own.Mounts):
 		return fmt.Errorf("%d mounts: a fork has as many as its VM, %d", len(c.Mounts), len(own.Mounts))
-	case c.Network.Disabled != own.Network.Disabled || c.Network.MTU != own.Network.MTU:
-		return errors.New("a fork has a network with the MTU of its VM's, or none like that")
+	case c.Network.Disabled != own.Network.Disabled:
+		return errors.New("a fork has a network, or none, like its VM")
 	case own.Disk != "" && c.Disk == "":
 		return errors.New("the VM has a writable disk: name a path for the fork's copy (ForkOptions.Configure, Config.Disk)")
 	case own.Disk == "" && c.Disk != "":
 		return fmt.Errorf("writable disk %s: the VM has none, so its forks can have none", c.Disk)
 	}
-	return nil
+	if c.Network.Disabled {
+		return nil
+	}
+	return v.config.Network.shape().admits(c.Network)
 }
 
 // gatherForks gets what of the forks' parts is not the VM's own.

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,8 +28,8 @@ type RestoreOptions struct {
 // Restore starts a VM from a file that Snapshot has written, and returns when it can run commands. Any number of VMs can be
 // started from one file; they share the memory that none of them writes.
 //
-// Of c, Image, Memory, Network.MTU and Network.Subnet are the snapshot's unless given; Image, Memory, Network.MTU and
-// Network.Disabled must be the same as then, Kernel and KernelArguments must be empty. There must be as many Mounts as the VM
+// Of c, Image, Memory, Network.MTU and Network.Subnet are the snapshot's unless given, and must then be the same, as must
+// Network.Disabled and Network.DisableIPv6; Kernel and KernelArguments must be empty. There must be as many Mounts as the VM
 // had: they are mounted anew. A writable disk is copied to c.Disk, where nothing may be yet. Env, Hostname and the rest of
 // Network are c's alone: a policy is not part of a snapshot.
 func Restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM, error) {
@@ -102,7 +103,7 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, identity, error
 		c.Memory = m.Memory
 	}
 	c.Memory = wholePages(c.Memory)
-	return c, id, errors.Join(fits(m, c, extra), adoptNetwork(shape, &c.Network, o))
+	return c, id, errors.Join(fits(m, c, extra), adoptNetwork(shape, &c.Network))
 }
 
 // unmarshal reads what may be missing.
@@ -134,27 +135,33 @@ func fits(m snapshot.Meta, c Config, extra savedExtra) error {
 }
 
 // adoptNetwork fills in of n what is the snapshot's.
-func adoptNetwork(shape *networkShape, n *Network, o RestoreOptions) error {
-	if n.Disabled != (shape == nil) {
+func adoptNetwork(saved *networkShape, n *Network) error {
+	if n.Disabled != (saved == nil) {
 		return errors.New("the VM had a network and needs one, or had none and can have none (Network.Disabled)")
 	}
-	if shape == nil {
+	if saved == nil {
 		return nil
 	}
-	if n.MTU == 0 {
-		n.MTU = shape.MTU
-	}
-	if n.MTU != shape.MTU {
-		return fmt.Errorf("MTU of %d: the VM had %d, which cannot change", n.MTU, shape.MTU)
-	}
-	subnet, err := netip.ParsePrefix(shape.Subnet)
-	switch {
-	case err != nil:
+	subnet, err := netip.ParsePrefix(saved.Subnet)
+	if err != nil {
 		return fmt.Errorf("%w: its subnet: %w", snapshot.ErrFormat, err)
-	case !n.Subnet.IsValid():
+	}
+	if !n.Subnet.IsValid() {
 		n.Subnet = subnet
-	case o.SameIdentity && n.Subnet.Masked() != subnet:
-		return fmt.Errorf("subnet %v: the VM had %v, and keeps its address with SameIdentity", n.Subnet, subnet)
+	}
+	n.MTU = cmp.Or(n.MTU, saved.MTU)
+	return saved.admits(*n)
+}
+
+// admits says whether the guest of a saved machine, which has its addresses, can live in a network.
+func (saved *networkShape) admits(n Network) error {
+	switch {
+	case n.MTU != saved.MTU:
+		return fmt.Errorf("MTU of %d: the VM has %d, which cannot change", n.MTU, saved.MTU)
+	case n.Subnet.Masked().String() != saved.Subnet:
+		return fmt.Errorf("subnet %v: the VM has its address in %s, which cannot change", n.Subnet, saved.Subnet)
+	case n.DisableIPv6 != saved.DisableIPv6:
+		return errors.New("IPv6: the VM has it and needs it, or has none and can have none (Network.DisableIPv6)")
 	}
 	return nil
 }

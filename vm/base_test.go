@@ -1,0 +1,240 @@
+package vm_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"agentvm/mount"
+	"agentvm/vm"
+)
+
+// kinds gives each test VMs of a size of its own, whose base nobody else uses.
+var kinds struct {
+	sync.Mutex
+	count uint64
+}
+
+func ownKind(t testing.TB) vm.Config {
+	c := config(t)
+	kinds.Lock()
+	defer kinds.Unlock()
+	kinds.count++
+	c.Memory = 80<<20 + kinds.count<<20
+	return c
+}
+
+// startOne starts a VM that ends with the test, and says whether it has gone on from a base.
+func startOne(t testing.TB, c vm.Config) (*vm.VM, bool) {
+	t.Helper()
+	v, err := vm.Start(limited(t), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { v.Close() })
+	return v, vm.FromBase(v)
+}
+
+func baseFile(c vm.Config, v *vm.VM) string {
+	return filepath.Join(c.StoreDir, "bases", vm.BaseKey(v)+".snap")
+}
+
+func TestBase(t *testing.T) {
+	c := ownKind(t)
+	c.Hostname, c.Env = "first", []string{"A=first"}
+	c.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/mnt/first"}}
+	first, fromBase := startOne(t, c)
+	if fromBase {
+		t.Error("the first VM of its kind has a base")
+	}
+	wantOutput(t, first, "hostname; echo $A; ls /mnt; echo first >/root/file", "first\nfirst\nfirst\n")
+	began := time.Now()
+	first.Close() // waits for the base
+	t.Log("the end took", time.Since(began))
+	if info, err := os.Stat(baseFile(c, first)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+
+	c.Hostname, c.Env = "second", []string{"A=second"}
+	c.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/mnt/second"}}
+	second, fromBase := startOne(t, c)
+	if !fromBase {
+		t.Error("the second VM of its kind has no base")
+	}
+	wantOutput(t, second, "hostname; echo $A; ls /mnt /root", "second\nsecond\n/mnt:\nsecond\n\n/root:\n")
+	third, fromBase := startOne(t, c)
+	if !fromBase {
+		t.Error("the third VM of its kind has no base")
+	}
+	wantClock(t, third)
+	for what, line := range identities {
+		a, b := mustRun(t, second, vm.Command{Line: line}), mustRun(t, third, vm.Command{Line: line})
+		if same := string(a.Stdout) == string(b.Stdout); same != (what == "host name" || what == "MAC") {
+			t.Errorf("%s: %q and %q", what, a.Stdout, b.Stdout)
+		}
+	}
+	if second.Generation() != 0 || second.BootTime() <= 0 || second.KernelRelease() == "" {
+		t.Errorf("generation %d, boot %v, kernel %q", second.Generation(), second.BootTime(), second.KernelRelease())
+	}
+
+	c.ColdBoot = true
+	if cold, fromBase := startOne(t, c); fromBase || vm.BaseKey(cold) != "" {
+		t.Error("ColdBoot has used a base")
+	}
+}
+
+// Every machine of another shape has a base of its own.
+func TestBasesOfOtherShapes(t *testing.T) {
+	c := ownKind(t)
+	shapes := map[string]func(*vm.Config){
+		"as it is":  func(*vm.Config) {},
+		"network":   func(c *vm.Config) { c.Network.Disabled = true },
+		"MTU":       func(c *vm.Config) { c.Network.MTU = 1400 },
+		"IPv6":      func(c *vm.Config) { c.Network.DisableIPv6 = true },
+		"search":    func(c *vm.Config) { c.Network.Search = []string{"example.com"} },
+		"a mount":   func(c *vm.Config) { c.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/mnt/a"}} },
+		"arguments": func(c *vm.Config) { c.KernelArguments = "quiet" },
+	}
+	keys := make(map[string]string)
+	for name, change := range shapes {
+		own := c
+		change(&own)
+		for i := range 2 {
+			v, fromBase := startOne(t, own)
+			if other := keys[vm.BaseKey(v)]; fromBase != (i == 1) || other != "" && other != name {
+				t.Errorf("%s, start %d: from a base %v, the one of %q", name, i, fromBase, other)
+			}
+			keys[vm.BaseKey(v)] = name
+			wantOutput(t, v, "echo works", "works\n")
+			if name == "search" {
+				wantOutput(t, v, "grep -c example.com /etc/resolv.conf", "1\n")
+			}
+			v.Close()
+		}
+	}
+}
+
+func TestDamagedBases(t *testing.T) {
+	damages := map[string]func(path string, content []byte) error{
+		"empty":     func(path string, _ []byte) error { return os.WriteFile(path, nil, 0o600) },
+		"no base":   func(path string, _ []byte) error { return os.WriteFile(path, make([]byte, 1<<20), 0o600) },
+		"cut":       func(path string, b []byte) error { return os.WriteFile(path, b[:len(b)/2], 0o600) },
+		"a header":  func(path string, b []byte) error { b[100] ^= 1; return os.WriteFile(path, b, 0o600) },
+		"a memory":  func(path string, b []byte) error { clear(b[1<<20:]); return os.WriteFile(path, b, 0o600) },
+		"directory": func(path string, _ []byte) error { return os.Mkdir(path, 0o700) },
+	}
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			c := ownKind(t)
+			v, _ := startOne(t, c)
+			v.Close()
+			path := baseFile(c, v)
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(path, content); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			v, _ = startOne(t, c)
+			t.Log("started after", time.Since(began))
+			wantOutput(t, v, "echo works", "works\n")
+			v.Close()
+			if name == "directory" {
+				return // it is not ours to remove
+			}
+			for range 2 {
+				v, _ = startOne(t, c)
+				v.Close()
+			}
+			if last, fromBase := startOne(t, c); !fromBase {
+				t.Errorf("there is no new base %s", vm.BaseKey(last))
+			}
+		})
+	}
+}
+
+// First VMs of a kind may start at once; all work, and there is one base.
+func TestFirstStartsAtOnce(t *testing.T) {
+	c := ownKind(t)
+	var starts sync.WaitGroup
+	for range 4 {
+		starts.Go(func() {
+			v, err := vm.Start(limited(t), c)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer v.Close()
+			if r, err := v.Exec(limited(t), "echo works"); err != nil || string(r.Stdout) != "works\n" {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+	starts.Wait()
+	if _, fromBase := startOne(t, c); !fromBase {
+		t.Error("there is no base afterwards")
+	}
+}
+
+// A start that is given up in the middle, and a VM that ends while its base is written, leave what others can use.
+func TestFirstStartIsGivenUp(t *testing.T) {
+	c := ownKind(t)
+	for _, after := range []time.Duration{time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		v, err := vm.Start(ctx, c)
+		cancel()
+		if err == nil {
+			v.Close()
+		}
+	}
+	v, _ := startOne(t, c)
+	v.Close()
+	v, fromBase := startOne(t, c)
+	if !fromBase {
+		t.Error("there is no base")
+	}
+	wantOutput(t, v, "echo works", "works\n")
+	v.Close()
+	if n := vm.SavedInUse(); n > 1 { // the shared VM's
+		t.Errorf("%d saved machines are in use by nobody", n)
+	}
+}
+
+// Snapshots may leave what is in the base to that.
+func TestSnapshotAboveABase(t *testing.T) {
+	c := ownKind(t)
+	v, _ := startOne(t, c)
+	v.Close()
+	v, fromBase := startOne(t, c)
+	if !fromBase {
+		t.Fatal("no base")
+	}
+	wantOutput(t, v, "echo saved >/root/file", "")
+	dir := filepath.Join(c.StoreDir, "snapshots")
+	sizes := make(map[bool]int64)
+	for _, layered := range []bool{false, true} {
+		path := filepath.Join(dir, filepath.Base(t.Name())+map[bool]string{false: "-whole.snap", true: "-layered.snap"}[layered])
+		if _, err := v.Snapshot(limited(t), path, vm.SnapshotOptions{Base: layered}); err != nil {
+			t.Fatal(err)
+		}
+		sizes[layered] = allocated(t, path)
+		r := restore(t, path, nil, vm.RestoreOptions{})
+		wantOutput(t, r, "cat /root/file", "saved\n")
+		again := filepath.Join(dir, filepath.Base(t.Name())+"-again.snap")
+		if _, err := r.Snapshot(limited(t), again, vm.SnapshotOptions{Base: layered}); err != nil {
+			t.Fatal(err)
+		}
+		wantOutput(t, restore(t, again, nil, vm.RestoreOptions{}), "cat /root/file", "saved\n")
+	}
+	if sizes[true]*2 > sizes[false] {
+		t.Errorf("a layered snapshot takes %d bytes, a whole one %d", sizes[true], sizes[false])
+	}
+}
