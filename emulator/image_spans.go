@@ -107,7 +107,7 @@ func consolidated(base []part, spans []span, limit int) []span {
 func joined(parts []part, spans []span, short int64) []span {
 	all := slices.Clone(spans)
 	for i, p := range parts {
-		if i > 0 && p.at-parts[i-1].end() <= short {
+		if i > 0 && parts[i-1].end() < p.at && p.at-parts[i-1].end() <= short {
 			all = append(all, span{parts[i-1].end(), p.at})
 		}
 		if p.length <= short {
