@@ -3,6 +3,7 @@ package emulator_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +103,9 @@ func (w *worker) close() {
 		return
 	}
 	w.closed = true
-	if w.Machine != nil {
+	if w.Machine == nil {
+		w.console.Host().Close()
+	} else {
 		if err := w.Machine.Close(); err != nil {
 			w.Error(err)
 		}
@@ -146,7 +149,7 @@ func restoreWorker(t testing.TB, cfg emulator.Config, i *emulator.Image) *worker
 // until runs the guest until its console has a line with the prefix, which it returns.
 func (w *worker) until(prefix string) string {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 	defer cancel()
 	found := make(chan string, 1)
 	var seen []string
@@ -179,13 +182,13 @@ func (w *worker) until(prefix string) string {
 	}
 }
 
-// ask writes a line to the guest's console and returns its answer.
-func (w *worker) ask(question, prefix string) string {
+// ask writes a line to the guest's console and returns its answer, which is behind "= ".
+func (w *worker) ask(question string) string {
 	w.Helper()
 	if _, err := io.WriteString(w.console.Host(), question+"\n"); err != nil {
 		w.Fatal(err)
 	}
-	return w.until(prefix)
+	return w.until("= ")[2:]
 }
 
 // advance runs exactly so many instructions.
@@ -226,4 +229,14 @@ func (w *worker) capture() *emulator.Image {
 		}
 	})
 	return i
+}
+
+// sum is the digest of what a function writes.
+func sum(t testing.TB, write func(io.Writer) error) [32]byte {
+	t.Helper()
+	h := sha256.New()
+	if err := write(h); err != nil {
+		t.Fatal(err)
+	}
+	return [32]byte(h.Sum(nil))
 }

@@ -18,12 +18,12 @@ func withConsole(cfg emulator.Config) emulator.Config {
 // BenchmarkCapture saves a guest that has started one process since its image.
 func BenchmarkCapture(b *testing.B) {
 	w := bootWorker(b, idleGuest, "")
-	w.ask("run", "ran")
+	w.ask("run")
 	w.capture()
 	var extents int
 	for b.Loop() {
 		b.StopTimer()
-		w.ask("run", "ran")
+		w.ask("run")
 		b.StartTimer()
 		i, err := w.Capture()
 		if err != nil {
@@ -61,9 +61,9 @@ func BenchmarkCaptureAll(b *testing.B) {
 // BenchmarkRestore makes machines from an image, and runs each until it has answered once.
 func BenchmarkRestore(b *testing.B) {
 	w := bootWorker(b, idleGuest, "")
-	w.ask("run", "ran")
+	w.ask("run")
 	w.capture()
-	w.ask("run", "ran")
+	w.ask("run")
 	image := w.capture()
 	b.Run("make", func(b *testing.B) {
 		for b.Loop() {
@@ -80,7 +80,7 @@ func BenchmarkRestore(b *testing.B) {
 	b.Run("answer", func(b *testing.B) {
 		for b.Loop() {
 			c := restoreWorker(b, idleGuest, image)
-			c.ask("time", "time")
+			c.ask("time")
 			c.close()
 		}
 	})
