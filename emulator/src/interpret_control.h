@@ -8,11 +8,11 @@
         BRANCH(OP_C_BEQZ, 1, RS1 == 0)
         BRANCH(OP_C_BNEZ, 1, RS1 != 0)
         case OP_J:
-            d = (const struct insn *)((const uint8_t *)d + d->imm);
+            d = (const struct insn *)((const uint8_t *)d + SLOT_IMM);
             break;
         case OP_JAL:
             RD = PC() + 4;
-            d = (const struct insn *)((const uint8_t *)d + d->imm);
+            d = (const struct insn *)((const uint8_t *)d + SLOT_IMM);
             break;
         case OP_JUMP_FAR:
             pc = PC();
@@ -21,11 +21,11 @@
             pc += (uint64_t)IMM;
             goto jump;
         case OP_BRANCH_FAR:
-            if (branch_taken(d->imm & 7, RS1, RS2)) {
-                pc = PC() + (uint64_t)(int64_t)(d->imm >> 4);
+            if (branch_taken(SLOT_IMM & 7, RS1, RS2)) {
+                pc = PC() + (uint64_t)(int64_t)(SLOT_IMM >> 4);
                 goto jump;
             }
-            d += (d->imm & 8) != 0 ? 2 : 1;
+            d += (SLOT_IMM & 8) != 0 ? 2 : 1;
             break;
         case OP_JR:
         case OP_C_JR:

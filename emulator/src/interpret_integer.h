@@ -5,12 +5,12 @@
         ALU(OP_SLTIU, RS1 < (uint64_t)IMM)
         ALU(OP_XORI, RS1 ^ (uint64_t)IMM)
         ALU(OP_SLTU, RS1 < RS2)
-        ALU(OP_SLLIW, SEXT32((uint32_t)RS1 << d->imm))
-        ALU(OP_SRLIW, SEXT32((uint32_t)RS1 >> d->imm))
+        ALU(OP_SLLIW, SEXT32((uint32_t)RS1 << SLOT_IMM))
+        ALU(OP_SRLIW, SEXT32((uint32_t)RS1 >> SLOT_IMM))
         BOTH(OP_ADDI, OP_C_ADDI, +, (uint64_t)IMM)
         BOTH(OP_ANDI, OP_C_ANDI, &, (uint64_t)IMM)
-        BOTH(OP_SLLI, OP_C_SLLI, <<, d->imm)
-        BOTH(OP_SRLI, OP_C_SRLI, >>, d->imm)
+        BOTH(OP_SLLI, OP_C_SLLI, <<, SLOT_IMM)
+        BOTH(OP_SRLI, OP_C_SRLI, >>, SLOT_IMM)
         BOTH(OP_ADD, OP_C_ADD, +, RS2)
         BOTH(OP_SUB, OP_C_SUB, -, RS2)
         BOTH(OP_XOR, OP_C_XOR, ^, RS2)
@@ -19,7 +19,7 @@
         BOTH_WORD(OP_ADDIW, OP_C_ADDIW, +, (uint64_t)IMM)
         BOTH_WORD(OP_ADDW, OP_C_ADDW, +, RS2)
         BOTH_WORD(OP_SUBW, OP_C_SUBW, -, RS2)
-        case OP_C_SRAI: RD = (uint64_t)((int64_t)RD >> d->imm); d += 1; break;
+        case OP_C_SRAI: RD = (uint64_t)((int64_t)RD >> SLOT_IMM); d += 1; break;
         case OP_C_ADDI4SPN:
         case OP_C_ADDI16SP: RD = RS1 + (uint64_t)IMM; d += 1; break;
         case OP_C_LI:
