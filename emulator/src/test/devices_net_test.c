@@ -304,6 +304,72 @@ static void reset_keeps_stream(void) {
     expect_frame(60, 1);
 }
 
+// new_stream is what a restored machine finds in its descriptor.
+static void new_stream(int fd) {
+    struct stream *stream = &streams[fd];
+    stream->in_at = stream->in_end = stream->out_end = stream->error = 0;
+    stream->out_room = UINT32_MAX;
+}
+
+// Of a frame that was half sent and one that was half received when the machine was saved, nothing is left.
+static void restored_between_frames(void) {
+    uint32_t at = 0;
+    machine_start();
+    net_start(MRG_RXBUF);
+    give_buffers(4, 2048);
+    host_frame(1514, 0, 0);
+    streams[FD_NET].in_end -= 50;
+    streams[FD_NET].out_room = 70;
+    poll_net();
+    guest_frame(100, 1);
+    guest_frame(101, 2);
+    kick(&sending);
+    CHECK_EQ(streams[FD_NET].out_end, 70);
+    new_stream(FD_NET);
+    memcpy(config.net_mac, "\x52\x54\x00\x65\x43\x21", 6);
+    net_restored();
+    host_frame(60, 0, 0);
+    poll_net();
+    expect_frame(60, 1);
+    expect_nothing();
+    expect_stream(&at, 101, 2); // the one that was not begun
+    CHECK_EQ(at, streams[FD_NET].out_end);
+    CHECK_EQ(virtio_mmio_read(SLOT_NET, 0x105, 1), 0x21);
+    CHECK_EQ(reg(SLOT_NET, 0xfc), 0); // the link was up all the time
+}
+
+static void restored_after_a_broken_link(void) {
+    machine_start();
+    net_start(MRG_RXBUF);
+    give_buffers(2, 2048);
+    host_send(FD_NET, "\1\0\0\0", 4);
+    poll_net();
+    CHECK_EQ(virtio_mmio_read(SLOT_NET, 0x106, 2), 0);
+    new_stream(FD_NET);
+    net_restored();
+    CHECK_EQ(virtio_mmio_read(SLOT_NET, 0x106, 2), 1);
+    CHECK_EQ(reg(SLOT_NET, 0xfc), 2);
+    host_frame(60, 0, 0);
+    poll_net();
+    expect_frame(60, 1);
+}
+
+// A machine without a network, or with a driver that has not started, is restored as well.
+static void restored_without_driver(void) {
+    machine_configure();
+    config.net_fd = -1;
+    devices_init();
+    net_restored();
+    CHECK_EQ(reg(SLOT_NET, 0x08), 0);
+    machine_start();
+    net_restored();
+    net_start(MRG_RXBUF);
+    give_buffers(1, 2048);
+    host_frame(60, 0, 0);
+    poll_net();
+    expect_frame(60, 1);
+}
+
 const struct test net_tests[] = {
     {"net/features follow the stream's header", features},
     {"net/receives", receives},
@@ -318,5 +384,8 @@ const struct test net_tests[] = {
     {"net/sends in pieces", sends_in_pieces},
     {"net/sends with back-pressure", sends_back_pressure},
     {"net/reset keeps the stream whole", reset_keeps_stream},
+    {"net/restored between frames", restored_between_frames},
+    {"net/restored after a broken link", restored_after_a_broken_link},
+    {"net/restored without a driver", restored_without_driver},
     {0},
 };

@@ -514,6 +514,56 @@ static void share_bad_size(void) {
     CHECK_EQ(streams[FD_SHARE].out_end, 0);
 }
 
+// A request that went out in part, one that waits for its reply and one whose reply came in part: all get EIO once the
+// machine is restored, and the next request goes to the new server from its first byte.
+static void share_restored_refuses(void) {
+    uint32_t head, len;
+    machine_start();
+    share_start();
+    uint64_t waits = ask(5, "first", 64), half_answered = ask(6, "second", 64);
+    respond(6, "a reply");
+    streams[FD_SHARE].in_end -= 3;
+    devices_poll(1ull << FD_SHARE);
+    streams[FD_SHARE].out_room = 4;
+    uint64_t half_sent = ask(7, "third", 64), not_sent = ask(8, "fourth", 64);
+    CHECK(!next_used(&share, &head, &len));
+    struct stream *stream = &streams[FD_SHARE];
+    stream->in_at = stream->in_end = stream->out_end = 0;
+    stream->out_room = UINT32_MAX;
+    share_restored();
+    check_writes();
+    expect_error(waits, 5);
+    expect_error(half_answered, 6);
+    expect_error(half_sent, 7);
+    CHECK(!next_used(&share, &head, &len));
+    CHECK(reg(SLOT_SHARE, 0x60) & 1); // the guest is told
+    devices_poll(~0ull);
+    uint8_t want[64];
+    uint32_t size = make_message(want, 100, 8, "fourth");
+    CHECK_EQ(stream->out_end, size);
+    CHECK(memcmp(stream->out, want, size) == 0);
+    respond(8, "ok");
+    devices_poll(1ull << FD_SHARE);
+    CHECK(next_used(&share, &head, &len));
+    CHECK(memcmp(guest(not_sent) + 7, "ok", 2) == 0);
+}
+
+// The server of the old machine was gone; the new machine has one.
+static void share_restored_after_death(void) {
+    uint32_t head, len;
+    machine_start();
+    share_start();
+    streams[FD_SHARE].error = WASI_EIO;
+    expect_error(ask(5, "", 64), 5);
+    streams[FD_SHARE].error = 0;
+    share_restored();
+    uint64_t reply = ask(6, "", 64);
+    respond(6, "ok");
+    devices_poll(1ull << FD_SHARE);
+    CHECK(next_used(&share, &head, &len));
+    CHECK(memcmp(guest(reply) + 7, "ok", 2) == 0);
+}
+
 const struct test stream_tests[] = {
     {"console/handshake", console_handshake},
     {"console/without bulk port", console_without_bulk},
@@ -537,5 +587,7 @@ const struct test stream_tests[] = {
     {"9p/waiting chain changed", share_chain_changed},
     {"9p/server fails while sending", share_fails_while_sending},
     {"9p/chain made available twice", share_head_twice},
+    {"9p/restored with requests under way", share_restored_refuses},
+    {"9p/restored after the server's death", share_restored_after_death},
     {0},
 };
