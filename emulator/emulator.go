@@ -6,7 +6,11 @@
 // Machine's methods at a time; the one that called Run owns it until Run returns. Other goroutines reach the guest
 // only through the files given in Config, which wake the machine by themselves.
 //
-// The package opens no files, sockets or processes and starts no goroutines.
+// A machine's memory between two slices is all there is of it: Capture makes an Image of it, and Restore machines from
+// that, which go on where it was.
+//
+// The package opens no sockets or processes and starts no goroutines. The only files it makes are those of captured
+// images, which have no name (on Windows: temporary ones), and the cache of compiled code.
 package emulator
 
 import (
