@@ -2,6 +2,7 @@ package emulator_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -157,17 +158,19 @@ func spoiltImage(t *testing.T, i *emulator.Image, random *rand.Rand, round int) 
 		}
 	}
 	garbage := make([]byte, 64)
-	spots, from, to := 1<<(round%13), int64(0x10000), int64(17<<20)
-	switch round % 3 {
+	spots, from, to := 1<<(round%11), int64(0x10000), int64(17<<20)
+	switch round % 4 {
 	case 1:
 		from, to = 0x10000, 0x30000 // the hart and the module's first data
 	case 2:
 		from = i.Size() - 34<<20 // decoded code
 		to = i.Size()
+	case 3:
+		from, to = 0x120000, 0x130000 // devices
 	}
 	for range spots {
-		for n := range garbage {
-			garbage[n] = byte(random.Uint32())
+		for n := 0; n < len(garbage); n += 8 {
+			binary.LittleEndian.PutUint64(garbage[n:], random.Uint64())
 		}
 		at := from + random.Int64N(to-from-64)
 		if _, err := file.WriteAt(garbage[:1+random.IntN(64)], at); err != nil {

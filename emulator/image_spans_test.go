@@ -33,7 +33,7 @@ func pagesOf(t *testing.T, parts []part, pages int) []place {
 func TestImagesLieOverEachOther(t *testing.T) {
 	const pages = 300
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 40 {
 		var base []part
 		want := make([]place, pages)
 		for range 6 {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func workAt(t testing.TB, instructions uint64) *worker {
 }
 
 // A restored machine does what its original does, instruction by instruction, however the image came into its memory,
-// and both do what a machine does that was never captured.
+// and both do what a machine does that was never captured. AGENTVM_TEST_MILLIONS=1000 looks at a billion instructions.
 func TestRestoredMachineEqualsItsOriginal(t *testing.T) {
 	program := testProgram(t)
 	original, untouched := workAt(t, 60e6), workAt(t, 60e6)
@@ -39,7 +40,7 @@ func TestRestoredMachineEqualsItsOriginal(t *testing.T) {
 	cfg.Console = copied.console
 	copied.attach(program.CopyImages().Restore(t.Context(), cfg, image))
 	all := []*worker{untouched, original, mapped, copied}
-	for millions := range 20 {
+	for millions := range lockstepMillions(t) {
 		want := all[0].hash()
 		for i, w := range all[1:] {
 			if w.hash() != want {
@@ -50,6 +51,19 @@ func TestRestoredMachineEqualsItsOriginal(t *testing.T) {
 			w.advance(1e6)
 		}
 	}
+}
+
+func lockstepMillions(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("AGENTVM_TEST_MILLIONS")
+	if text == "" {
+		return 20
+	}
+	millions, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return millions
 }
 
 // Each image is made by a machine that comes from the image before; decoded code has to come along.
