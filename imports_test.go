@@ -40,6 +40,7 @@ var mayImport = map[string][]string{
 	"kernel":           nil,
 	"mount":            nil,
 	"netstack":         nil,
+	"preview":          nil,
 	"project":          nil,
 	"rpc":              nil,
 	"snapshot":         nil,
@@ -50,7 +51,8 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in vm, the page that tells a guest what was denied, and
 // in daemon the metrics.
 var reserved = map[string][]string{
-	"net/http":                                     {"daemon", "images", "integration", "vm"},
+	"net/http":                                     {"daemon", "images", "integration", "preview", "vm"},
+	"modernc.org/sqlite":                           {"preview"},
 	"github.com/prometheus":                        {"daemon"},
 	"capnproto.org/go/capnp/v3":                    {"rpc"},
 	"gvisor.dev/gvisor":                            {"netstack"},
