@@ -108,7 +108,7 @@ func (m *Machine) save(spans []span) (*content, *source, error) {
 	}
 	memory, _ := m.memory.Read(0, uint32(size))
 	live := nonzero(memory, spans, base, m.granule())
-	live = consolidated(base, live, maxExtents)
+	live = consolidated(base, live, maxExtents, m.granule())
 	if err := writeSpans(file.file, memory, live, base, m.granule()); err != nil {
 		return nil, nil, fmt.Errorf("write the memory: %w", err)
 	}
@@ -123,7 +123,7 @@ func nonzero(memory []byte, spans []span, base []part, page int64) []span {
 	inBase := covered(base)
 	for _, s := range spans {
 		for at := s.at; at < s.end; at += page {
-			if !inBase(at) && isZero(memory[at:at+page]) {
+			if !inBase(at, at+page) && isZero(memory[at:at+page]) {
 				continue
 			}
 			if n := len(live); n > 0 && live[n-1].end == at {

@@ -92,19 +92,20 @@ func overlay(base []part, spans []span, top *source) []part {
 func (p part) piece(at, end int64) part { return part{at, end - at, p.source, p.offset + at - p.at} }
 
 // consolidated adds to the spans what has to be written anew so that an image of no more than limit parts comes out:
-// parts, and gaps between them, that are shorter than some length, which grows until it suffices.
-func consolidated(base []part, spans []span, limit int) []span {
-	for short := int64(2 * imagePage); ; short *= 2 {
+// parts, and gaps between them, that are shorter than some length, which grows until it suffices. Spans stay multiples of
+// page.
+func consolidated(base []part, spans []span, limit int, page int64) []span {
+	for short := 2 * page; ; short *= 2 {
 		parts := overlay(base, spans, nil)
 		if len(parts) <= limit {
 			return spans
 		}
-		spans = joined(parts, spans, short)
+		spans = joined(parts, spans, short, page)
 	}
 }
 
 // joined adds the short parts and the short gaps to the spans.
-func joined(parts []part, spans []span, short int64) []span {
+func joined(parts []part, spans []span, short, page int64) []span {
 	all := slices.Clone(spans)
 	for i, p := range parts {
 		if i > 0 && parts[i-1].end() < p.at && p.at-parts[i-1].end() <= short {
@@ -115,15 +116,15 @@ func joined(parts []part, spans []span, short int64) []span {
 		}
 	}
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.at, b.at) })
-	return widened(all, imagePage)
+	return widened(all, page)
 }
 
-// covered says for each page, asked in ascending order, whether one of the parts has it.
-func covered(parts []part) func(at int64) bool {
-	return func(at int64) bool {
+// covered says for each page, asked in ascending order, whether one of the parts has something of it.
+func covered(parts []part) func(at, end int64) bool {
+	return func(at, end int64) bool {
 		for len(parts) > 0 && parts[0].end() <= at {
 			parts = parts[1:]
 		}
-		return len(parts) > 0 && parts[0].at <= at
+		return len(parts) > 0 && parts[0].at < end
 	}
 }

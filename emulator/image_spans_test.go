@@ -54,7 +54,7 @@ func TestImagesLieOverEachOther(t *testing.T) {
 			if diff := cmp.Diff(want, pagesOf(t, overlay(base, spans, top), pages), cmp.Comparer(func(a, b place) bool { return a == b })); diff != "" {
 				t.Fatal(diff)
 			}
-			spans = consolidated(base, spans, limit)
+			spans = consolidated(base, spans, limit, imagePage)
 			parts := overlay(base, spans, top)
 			if len(parts) > limit {
 				t.Fatalf("%d parts, the limit is %d", len(parts), limit)
@@ -91,5 +91,22 @@ func TestSpansWithoutHoles(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// On a computer whose pages are larger, a page counts as the base's when the base has any of it.
+func TestZeroPagesAreLeftOut(t *testing.T) {
+	const page = 4 * imagePage
+	base := []part{{at: page + imagePage, length: imagePage}, {at: 3*page - imagePage, length: 2 * imagePage}}
+	memory := make([]byte, 8*page)
+	memory[6*page+1] = 1
+	got := nonzero(memory, []span{{0, 8 * page}}, base, page)
+	want := []span{{page, 4 * page}, {6 * page, 7 * page}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(span{})); diff != "" {
+		t.Error(diff)
+	}
+	spans := consolidated([]part{{at: imagePage, length: imagePage}, {at: page - imagePage, length: 2 * imagePage}}, want, 1, page)
+	if diff := cmp.Diff([]span{{0, 7 * page}}, spans, cmp.AllowUnexported(span{})); diff != "" {
+		t.Error(diff)
 	}
 }
