@@ -184,6 +184,16 @@ func (c *content) retain() *content {
 	return c
 }
 
+// tryRetain is retain for those who have no reference themselves; false when the last one is gone.
+func (c *content) tryRetain() bool {
+	for refs := c.refs.Load(); refs > 0; refs = c.refs.Load() {
+		if c.refs.CompareAndSwap(refs, refs+1) {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *content) release() error {
 	if c == nil || c.refs.Add(-1) > 0 {
 		return nil

@@ -23,17 +23,22 @@ func (p *Program) Restore(ctx context.Context, cfg Config, i *Image) (*Machine, 
 	m := &Machine{config: cfg, budget: firstBudget}
 	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
 	m.attachFiles()
-	if err := m.startFrom(ctx, p, i.content); err != nil {
+	if err := m.startFrom(ctx, p, i); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("restore a machine: %w", err)
 	}
 	return m, nil
 }
 
-func (m *Machine) startFrom(ctx context.Context, p *Program, c *content) error {
+func (m *Machine) startFrom(ctx context.Context, p *Program, i *Image) error {
 	if err := m.config.validate(); err != nil {
 		return err
 	}
+	c := i.content
+	if i.closed.Load() || !c.tryRetain() {
+		return errors.New("the image is closed")
+	}
+	m.base = c
 	if err := m.instantiate(ctx, p); err != nil {
 		return err
 	}
@@ -48,7 +53,6 @@ func (m *Machine) startFrom(ctx context.Context, p *Program, c *content) error {
 	if err := m.linear.load(touched, c); err != nil {
 		return fmt.Errorf("map the image: %w", err)
 	}
-	m.base = c.retain()
 	if err := m.resume(); err != nil {
 		return err
 	}

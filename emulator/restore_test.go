@@ -143,6 +143,10 @@ func TestImageAndMachinesEndInAnyOrder(t *testing.T) {
 	if err := errors.Join(first.Close(), second.Close(), second.Close()); err != nil {
 		t.Fatal(err)
 	}
+	if m, err := testProgram(t).Restore(t.Context(), withConsole(idleGuest), second); err == nil {
+		m.Close()
+		t.Error("a closed image is restored")
+	}
 	third := a.capture()
 	a.close()
 	if got := restoreWorker(t, idleGuest, third).ask("read"); got != "something <nil>" {
