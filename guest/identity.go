@@ -34,12 +34,20 @@ func (s *Supervisor) identify(r *rpc.Restored) {
 		return
 	}
 	err := giveMachineID("", true)
-	if reset := sockets.Reset(); reset != nil {
-		err = errors.Join(err, fmt.Errorf("connections of before are not reset: %w", reset))
+	if hasChildren() { // without programs there is nobody who would miss a connection
+		if reset := sockets.Reset(); reset != nil {
+			err = errors.Join(err, fmt.Errorf("connections of before are not reset: %w", reset))
+		}
 	}
 	if err != nil {
 		s.tasks.Go(func() { s.note(slog.LevelDebug, fmt.Sprintf("identity of the VM: %v", err)) })
 	}
+}
+
+// hasChildren says whether this process, to which orphans are left, has any.
+func hasChildren() bool {
+	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err != unix.ECHILD
 }
 
 // giveMachineID writes a new machine-id below root: with anew in any case, else where there is none yet. A share's is left alone.

@@ -3,8 +3,11 @@
 package guest
 
 import (
+	"runtime"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // reaper collects every child of this process, its own and those that were left to it, in one blocking wait4. It needs no
@@ -30,7 +33,7 @@ func newReaper() *reaper {
 func (r *reaper) start(path string, args []string, attr *syscall.ProcAttr, ended func(syscall.WaitStatus)) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pid, err := syscall.ForkExec(path, args, attr)
+	pid, err := forkExec(path, args, attr)
 	if err != nil {
 		return 0, err
 	}
@@ -40,6 +43,15 @@ func (r *reaper) start(path string, args []string, attr *syscall.ProcAttr, ended
 	default:
 	}
 	return pid, nil
+}
+
+// forkExec gives the child the timer slack that all processes have: threads, and so children, inherit it from whichever thread makes
+// them, and that may be the monitor of restMonitor.
+func forkExec(path string, args []string, attr *syscall.ProcAttr) (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_SET_TIMERSLACK, usualSlack, 0)
+	return syscall.ForkExec(path, args, attr)
 }
 
 func (r *reaper) run() {

@@ -74,8 +74,9 @@ func startConn(r io.Reader, w io.Writer, closer io.Closer, offer func(*conn) cap
 		c.offer = offer(c)
 	}
 	sent := make(chan struct{})
-	go func() { defer close(sent); c.sendQueue() }()
+	go func() { defer close(sent); deepen(false); c.sendQueue() }()
 	go func() {
+		deepen(false)
 		c.fail(c.receiveAll())
 		<-sent
 		c.releaseAll()
@@ -83,6 +84,22 @@ func startConn(r io.Reader, w io.Writer, closer io.Closer, offer func(*conn) cap
 	}()
 	return c
 }
+
+// deepen grows the goroutine's stack at once to what it will need. Else it grows three times, and each time all that is on it by
+// then is looked through: in the guest, that took as long as what the goroutine is for. Its argument is false: it is the frame that
+// counts, not what is in it.
+//
+//go:noinline
+func deepen(really bool) byte {
+	if !really {
+		return 0
+	}
+	var b [12 << 10]byte
+	return keep(&b)
+}
+
+//go:noinline
+func keep(b *[12 << 10]byte) byte { return b[len(b)/2] }
 
 // farewellTime is how long close waits for the peer to take the message that ends the connection.
 const farewellTime = 100 * time.Millisecond

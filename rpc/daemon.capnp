@@ -34,6 +34,14 @@ interface Daemon {
 
   files @8 () -> (files :Guest.Files, failure :Guest.Failure);
   # The guest's own. Bulk goes over a connection of its own: see channel in package daemon's handshake.
+
+  pause @9 () -> (failure :Guest.Failure);
+  resume @10 () -> (failure :Guest.Failure);
+  # Nothing happens where the VM is so already.
+
+  snapshot @11 (path :Text, comment :Text, layered :Bool) -> (json :Data, failure :Guest.Failure);
+  # Writes the VM into a new file at an absolute path of the host, and returns the file's description (snapshot.Meta). `layered`
+  # leaves out what is as in the file that the VM was started from.
 }
 
 interface Job {
@@ -61,6 +69,7 @@ enum DaemonState {
   running @1;
   stopping @2;
   failed @3;              # the VM could not be started, or has ended by itself; see DaemonInfo.error
+  paused @4;
 }
 
 struct DaemonInfo {

@@ -29,8 +29,20 @@ type DaemonHandler interface {
 	Stats(ctx context.Context) (Stats, error)
 	// Ask answers a question in JSON by one in JSON.
 	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
+	// Pause has the VM stand still until Resume. Either does nothing where the VM is so already.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	// Snapshot writes the VM into a new file and returns its description in JSON.
+	Snapshot(ctx context.Context, o SnapshotOrder) (description []byte, err error)
 	// Files is the guest's bulk connection, which stays the handler's: clients get its capability.
 	Files(ctx context.Context) (*FilesClient, error)
+}
+
+// SnapshotOrder says where a snapshot is to be written, and what is to be in it.
+type SnapshotOrder struct {
+	Path    string // absolute, of the host; nothing may be there
+	Comment string
+	Layered bool // without what is as in the file that the VM was started from
 }
 
 // JobHandler is one client's view of a job.
@@ -57,6 +69,7 @@ const (
 	DaemonRunning
 	DaemonStopping
 	DaemonFailed // the VM could not be started or has ended by itself: see DaemonInfo.Error
+	DaemonPaused
 )
 
 // String is the state as a word.
@@ -70,6 +83,8 @@ func (s DaemonState) String() string {
 		return "stopping"
 	case DaemonFailed:
 		return "failed"
+	case DaemonPaused:
+		return "paused"
 	default:
 		return "unknown"
 	}

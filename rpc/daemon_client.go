@@ -205,6 +205,36 @@ func (c *DaemonClient) Ask(ctx context.Context, name string, json []byte) ([]byt
 	return copyData(r.Json())
 }
 
+// Pause has the VM stand still until Resume: it takes no processor time, and what is asked of its guest waits.
+func (c *DaemonClient) Pause(ctx context.Context) error {
+	future, release := c.daemon.Pause(ctx, nil)
+	defer release()
+	_, err := daemonResult(c, "pause", future)
+	return err
+}
+
+// Resume has a paused VM go on.
+func (c *DaemonClient) Resume(ctx context.Context) error {
+	future, release := c.daemon.Resume(ctx, nil)
+	defer release()
+	_, err := daemonResult(c, "resume", future)
+	return err
+}
+
+// Snapshot has the VM written into a file, and returns the file's description in JSON.
+func (c *DaemonClient) Snapshot(ctx context.Context, o SnapshotOrder) ([]byte, error) {
+	future, release := c.daemon.Snapshot(ctx, func(w wire.Daemon_snapshot_Params) error {
+		w.SetLayered(o.Layered)
+		return errors.Join(w.SetPath(o.Path), w.SetComment(o.Comment))
+	})
+	defer release()
+	r, err := daemonResult(c, "snapshot", future)
+	if err != nil {
+		return nil, err
+	}
+	return copyData(r.Json())
+}
+
 // Files gives access to the guest's files over this connection. Close it before the connection.
 func (c *DaemonClient) Files(ctx context.Context) (*FilesClient, error) {
 	future, release := c.daemon.Files(ctx, nil)

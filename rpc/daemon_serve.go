@@ -164,6 +164,37 @@ func (d *daemon) Ask(ctx context.Context, call wire.Daemon_ask) error {
 	return r.SetJson(answer)
 }
 
+func (d *daemon) Pause(ctx context.Context, call wire.Daemon_pause) error {
+	call.Go()
+	return perform(call.AllocResults, func() error { return linuxFailure(d.h.Pause(ctx)) })
+}
+
+func (d *daemon) Resume(ctx context.Context, call wire.Daemon_resume) error {
+	call.Go()
+	return perform(call.AllocResults, func() error { return linuxFailure(d.h.Resume(ctx)) })
+}
+
+func (d *daemon) Snapshot(ctx context.Context, call wire.Daemon_snapshot) error {
+	path, err := call.Args().Path()
+	if err != nil {
+		return err
+	}
+	comment, err := call.Args().Comment()
+	if err != nil {
+		return err
+	}
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	description, err := d.h.Snapshot(ctx, SnapshotOrder{path, comment, call.Args().Layered()})
+	if err != nil {
+		return reply(r, linuxFailure(err))
+	}
+	return r.SetJson(description)
+}
+
 // Files passes the guest's capability on: calls on it go through this process unread.
 func (d *daemon) Files(ctx context.Context, call wire.Daemon_files) error {
 	r, err := call.AllocResults()

@@ -80,6 +80,17 @@ func (d *fakeDaemon) Ask(_ context.Context, name string, json []byte) ([]byte, e
 	return append([]byte(name+" "), json...), nil
 }
 
+func (d *fakeDaemon) Pause(context.Context) error { return syscall.EBUSY }
+
+func (d *fakeDaemon) Resume(context.Context) error { return nil }
+
+func (d *fakeDaemon) Snapshot(_ context.Context, o SnapshotOrder) ([]byte, error) {
+	if o.Path == "" {
+		return nil, &fs.PathError{Op: "create", Path: "x", Err: syscall.EEXIST}
+	}
+	return fmt.Appendf(nil, "%+v", o), nil
+}
+
 func (d *fakeDaemon) Files(context.Context) (*FilesClient, error) { return nil, syscall.ENOSYS }
 
 type fakeJob struct {

@@ -125,6 +125,7 @@ type shell struct {
 }
 
 func (s *shell) Run(ctx context.Context, call wire.Shell_run) error {
+	deepen(false)
 	r, q, err := open(call.AllocResults, call.Args().Params, readCommand)
 	if err != nil {
 		return err

@@ -54,6 +54,7 @@ func reply(r results, err error) error {
 }
 
 func (s *supervisor) Start(_ context.Context, call wire.Supervisor_start) error {
+	deepen(false)
 	var sink wire.LogSink
 	var proxy wire.NetworkProxy
 	r, p, err := open(call.AllocResults, call.Args().Params, func(w wire.StartParams) (StartParams, error) {
@@ -90,6 +91,7 @@ func logTo(sink wire.LogSink) func(slog.Level, string) {
 }
 
 func (s *supervisor) Exec(ctx context.Context, call wire.Supervisor_exec) error {
+	deepen(false)
 	r, q, err := open(call.AllocResults, call.Args().Params, readRequest)
 	if err != nil {
 		return err

@@ -1,5 +1,10 @@
 //go:build linux
 
+// The machine has one processor for good: the runtime need not look for others every second.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // agentvm-guest is PID 1 of the virtual machine. It is built by guest/build.sh and embedded by guest/supervisor.
 package main
 

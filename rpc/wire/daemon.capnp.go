@@ -194,6 +194,66 @@ func (c Daemon) Files(ctx context.Context, params func(Daemon_files_Params) erro
 
 }
 
+func (c Daemon) Pause(ctx context.Context, params func(Daemon_pause_Params) error) (Daemon_pause_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      9,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "pause",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_pause_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_pause_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Resume(ctx context.Context, params func(Daemon_resume_Params) error) (Daemon_resume_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      10,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "resume",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_resume_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_resume_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Snapshot(ctx context.Context, params func(Daemon_snapshot_Params) error) (Daemon_snapshot_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      11,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "snapshot",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_snapshot_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_snapshot_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Daemon) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -284,6 +344,12 @@ type Daemon_Server interface {
 	Ask(context.Context, Daemon_ask) error
 
 	Files(context.Context, Daemon_files) error
+
+	Pause(context.Context, Daemon_pause) error
+
+	Resume(context.Context, Daemon_resume) error
+
+	Snapshot(context.Context, Daemon_snapshot) error
 }
 
 // Daemon_NewServer creates a new Server from an implementation of Daemon_Server.
@@ -302,7 +368,7 @@ func Daemon_ServerToClient(s Daemon_Server) Daemon {
 // This can be used to create a more complicated Server.
 func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 9)
+		methods = make([]server.Method, 0, 12)
 	}
 
 	methods = append(methods, server.Method{
@@ -410,6 +476,42 @@ func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Files(ctx, Daemon_files{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      9,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "pause",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Pause(ctx, Daemon_pause{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      10,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "resume",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Resume(ctx, Daemon_resume{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      11,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "snapshot",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Snapshot(ctx, Daemon_snapshot{call})
 		},
 	})
 
@@ -567,6 +669,57 @@ func (c Daemon_files) Args() Daemon_files_Params {
 func (c Daemon_files) AllocResults() (Daemon_files_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Daemon_files_Results(r), err
+}
+
+// Daemon_pause holds the state for a server call to Daemon.pause.
+// See server.Call for documentation.
+type Daemon_pause struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_pause) Args() Daemon_pause_Params {
+	return Daemon_pause_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_pause) AllocResults() (Daemon_pause_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_pause_Results(r), err
+}
+
+// Daemon_resume holds the state for a server call to Daemon.resume.
+// See server.Call for documentation.
+type Daemon_resume struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_resume) Args() Daemon_resume_Params {
+	return Daemon_resume_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_resume) AllocResults() (Daemon_resume_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_resume_Results(r), err
+}
+
+// Daemon_snapshot holds the state for a server call to Daemon.snapshot.
+// See server.Call for documentation.
+type Daemon_snapshot struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_snapshot) Args() Daemon_snapshot_Params {
+	return Daemon_snapshot_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_snapshot) AllocResults() (Daemon_snapshot_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_snapshot_Results(r), err
 }
 
 // Daemon_List is a list of Daemon.
@@ -2163,6 +2316,500 @@ func (p Daemon_files_Results_Future) Files() Files {
 }
 
 func (p Daemon_files_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_pause_Params capnp.Struct
+
+// Daemon_pause_Params_TypeID is the unique identifier for the type Daemon_pause_Params.
+const Daemon_pause_Params_TypeID = 0xf2f027829b7dfe09
+
+func NewDaemon_pause_Params(s *capnp.Segment) (Daemon_pause_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_pause_Params(st), err
+}
+
+func NewRootDaemon_pause_Params(s *capnp.Segment) (Daemon_pause_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_pause_Params(st), err
+}
+
+func ReadRootDaemon_pause_Params(msg *capnp.Message) (Daemon_pause_Params, error) {
+	root, err := msg.Root()
+	return Daemon_pause_Params(root.Struct()), err
+}
+
+func (s Daemon_pause_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_pause_Params) DecodeFromPtr(p capnp.Ptr) Daemon_pause_Params {
+	return Daemon_pause_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_pause_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_pause_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_pause_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_pause_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_pause_Params_List is a list of Daemon_pause_Params.
+type Daemon_pause_Params_List = capnp.StructList[Daemon_pause_Params]
+
+// NewDaemon_pause_Params creates a new list of Daemon_pause_Params.
+func NewDaemon_pause_Params_List(s *capnp.Segment, sz int32) (Daemon_pause_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_pause_Params](l), err
+}
+
+// Daemon_pause_Params_Future is a wrapper for a Daemon_pause_Params promised by a client call.
+type Daemon_pause_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_pause_Params_Future) Struct() (Daemon_pause_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_pause_Params(p.Struct()), err
+}
+
+type Daemon_pause_Results capnp.Struct
+
+// Daemon_pause_Results_TypeID is the unique identifier for the type Daemon_pause_Results.
+const Daemon_pause_Results_TypeID = 0xc2a8f1c8a4fa19f3
+
+func NewDaemon_pause_Results(s *capnp.Segment) (Daemon_pause_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_pause_Results(st), err
+}
+
+func NewRootDaemon_pause_Results(s *capnp.Segment) (Daemon_pause_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_pause_Results(st), err
+}
+
+func ReadRootDaemon_pause_Results(msg *capnp.Message) (Daemon_pause_Results, error) {
+	root, err := msg.Root()
+	return Daemon_pause_Results(root.Struct()), err
+}
+
+func (s Daemon_pause_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_pause_Results) DecodeFromPtr(p capnp.Ptr) Daemon_pause_Results {
+	return Daemon_pause_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_pause_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_pause_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_pause_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_pause_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_pause_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Daemon_pause_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_pause_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Daemon_pause_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_pause_Results_List is a list of Daemon_pause_Results.
+type Daemon_pause_Results_List = capnp.StructList[Daemon_pause_Results]
+
+// NewDaemon_pause_Results creates a new list of Daemon_pause_Results.
+func NewDaemon_pause_Results_List(s *capnp.Segment, sz int32) (Daemon_pause_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_pause_Results](l), err
+}
+
+// Daemon_pause_Results_Future is a wrapper for a Daemon_pause_Results promised by a client call.
+type Daemon_pause_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_pause_Results_Future) Struct() (Daemon_pause_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_pause_Results(p.Struct()), err
+}
+func (p Daemon_pause_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Daemon_resume_Params capnp.Struct
+
+// Daemon_resume_Params_TypeID is the unique identifier for the type Daemon_resume_Params.
+const Daemon_resume_Params_TypeID = 0xec7045b3ebdb6a4d
+
+func NewDaemon_resume_Params(s *capnp.Segment) (Daemon_resume_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_resume_Params(st), err
+}
+
+func NewRootDaemon_resume_Params(s *capnp.Segment) (Daemon_resume_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_resume_Params(st), err
+}
+
+func ReadRootDaemon_resume_Params(msg *capnp.Message) (Daemon_resume_Params, error) {
+	root, err := msg.Root()
+	return Daemon_resume_Params(root.Struct()), err
+}
+
+func (s Daemon_resume_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_resume_Params) DecodeFromPtr(p capnp.Ptr) Daemon_resume_Params {
+	return Daemon_resume_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_resume_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_resume_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_resume_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_resume_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_resume_Params_List is a list of Daemon_resume_Params.
+type Daemon_resume_Params_List = capnp.StructList[Daemon_resume_Params]
+
+// NewDaemon_resume_Params creates a new list of Daemon_resume_Params.
+func NewDaemon_resume_Params_List(s *capnp.Segment, sz int32) (Daemon_resume_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_resume_Params](l), err
+}
+
+// Daemon_resume_Params_Future is a wrapper for a Daemon_resume_Params promised by a client call.
+type Daemon_resume_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_resume_Params_Future) Struct() (Daemon_resume_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_resume_Params(p.Struct()), err
+}
+
+type Daemon_resume_Results capnp.Struct
+
+// Daemon_resume_Results_TypeID is the unique identifier for the type Daemon_resume_Results.
+const Daemon_resume_Results_TypeID = 0xabe65ef5c494184f
+
+func NewDaemon_resume_Results(s *capnp.Segment) (Daemon_resume_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_resume_Results(st), err
+}
+
+func NewRootDaemon_resume_Results(s *capnp.Segment) (Daemon_resume_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_resume_Results(st), err
+}
+
+func ReadRootDaemon_resume_Results(msg *capnp.Message) (Daemon_resume_Results, error) {
+	root, err := msg.Root()
+	return Daemon_resume_Results(root.Struct()), err
+}
+
+func (s Daemon_resume_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_resume_Results) DecodeFromPtr(p capnp.Ptr) Daemon_resume_Results {
+	return Daemon_resume_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_resume_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_resume_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_resume_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_resume_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_resume_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Daemon_resume_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_resume_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Daemon_resume_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_resume_Results_List is a list of Daemon_resume_Results.
+type Daemon_resume_Results_List = capnp.StructList[Daemon_resume_Results]
+
+// NewDaemon_resume_Results creates a new list of Daemon_resume_Results.
+func NewDaemon_resume_Results_List(s *capnp.Segment, sz int32) (Daemon_resume_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_resume_Results](l), err
+}
+
+// Daemon_resume_Results_Future is a wrapper for a Daemon_resume_Results promised by a client call.
+type Daemon_resume_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_resume_Results_Future) Struct() (Daemon_resume_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_resume_Results(p.Struct()), err
+}
+func (p Daemon_resume_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Daemon_snapshot_Params capnp.Struct
+
+// Daemon_snapshot_Params_TypeID is the unique identifier for the type Daemon_snapshot_Params.
+const Daemon_snapshot_Params_TypeID = 0x9127b3d3ae2132e6
+
+func NewDaemon_snapshot_Params(s *capnp.Segment) (Daemon_snapshot_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Daemon_snapshot_Params(st), err
+}
+
+func NewRootDaemon_snapshot_Params(s *capnp.Segment) (Daemon_snapshot_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Daemon_snapshot_Params(st), err
+}
+
+func ReadRootDaemon_snapshot_Params(msg *capnp.Message) (Daemon_snapshot_Params, error) {
+	root, err := msg.Root()
+	return Daemon_snapshot_Params(root.Struct()), err
+}
+
+func (s Daemon_snapshot_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_snapshot_Params) DecodeFromPtr(p capnp.Ptr) Daemon_snapshot_Params {
+	return Daemon_snapshot_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_snapshot_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_snapshot_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_snapshot_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_snapshot_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_snapshot_Params) Path() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Daemon_snapshot_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_snapshot_Params) PathBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_snapshot_Params) SetPath(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Daemon_snapshot_Params) Comment() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s Daemon_snapshot_Params) HasComment() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_snapshot_Params) CommentBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_snapshot_Params) SetComment(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
+func (s Daemon_snapshot_Params) Layered() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s Daemon_snapshot_Params) SetLayered(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+// Daemon_snapshot_Params_List is a list of Daemon_snapshot_Params.
+type Daemon_snapshot_Params_List = capnp.StructList[Daemon_snapshot_Params]
+
+// NewDaemon_snapshot_Params creates a new list of Daemon_snapshot_Params.
+func NewDaemon_snapshot_Params_List(s *capnp.Segment, sz int32) (Daemon_snapshot_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_snapshot_Params](l), err
+}
+
+// Daemon_snapshot_Params_Future is a wrapper for a Daemon_snapshot_Params promised by a client call.
+type Daemon_snapshot_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_snapshot_Params_Future) Struct() (Daemon_snapshot_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_snapshot_Params(p.Struct()), err
+}
+
+type Daemon_snapshot_Results capnp.Struct
+
+// Daemon_snapshot_Results_TypeID is the unique identifier for the type Daemon_snapshot_Results.
+const Daemon_snapshot_Results_TypeID = 0xac1da92114ade1d5
+
+func NewDaemon_snapshot_Results(s *capnp.Segment) (Daemon_snapshot_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_snapshot_Results(st), err
+}
+
+func NewRootDaemon_snapshot_Results(s *capnp.Segment) (Daemon_snapshot_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_snapshot_Results(st), err
+}
+
+func ReadRootDaemon_snapshot_Results(msg *capnp.Message) (Daemon_snapshot_Results, error) {
+	root, err := msg.Root()
+	return Daemon_snapshot_Results(root.Struct()), err
+}
+
+func (s Daemon_snapshot_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_snapshot_Results) DecodeFromPtr(p capnp.Ptr) Daemon_snapshot_Results {
+	return Daemon_snapshot_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_snapshot_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_snapshot_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_snapshot_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_snapshot_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_snapshot_Results) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_snapshot_Results) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_snapshot_Results) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_snapshot_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Daemon_snapshot_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_snapshot_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Daemon_snapshot_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_snapshot_Results_List is a list of Daemon_snapshot_Results.
+type Daemon_snapshot_Results_List = capnp.StructList[Daemon_snapshot_Results]
+
+// NewDaemon_snapshot_Results creates a new list of Daemon_snapshot_Results.
+func NewDaemon_snapshot_Results_List(s *capnp.Segment, sz int32) (Daemon_snapshot_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_snapshot_Results](l), err
+}
+
+// Daemon_snapshot_Results_Future is a wrapper for a Daemon_snapshot_Results promised by a client call.
+type Daemon_snapshot_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_snapshot_Results_Future) Struct() (Daemon_snapshot_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_snapshot_Results(p.Struct()), err
+}
+func (p Daemon_snapshot_Results_Future) Failure() Failure_Future {
 	return Failure_Future{Future: p.Future.Field(1, nil)}
 }
 
@@ -3816,6 +4463,7 @@ const (
 	DaemonState_running  DaemonState = 1
 	DaemonState_stopping DaemonState = 2
 	DaemonState_failed   DaemonState = 3
+	DaemonState_paused   DaemonState = 4
 )
 
 // String returns the enum's constant name.
@@ -3829,6 +4477,8 @@ func (c DaemonState) String() string {
 		return "stopping"
 	case DaemonState_failed:
 		return "failed"
+	case DaemonState_paused:
+		return "paused"
 
 	default:
 		return ""
@@ -3847,6 +4497,8 @@ func DaemonStateFromString(c string) DaemonState {
 		return DaemonState_stopping
 	case "failed":
 		return DaemonState_failed
+	case "paused":
+		return DaemonState_paused
 
 	default:
 		return 0
