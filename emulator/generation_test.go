@@ -1,0 +1,155 @@
+package emulator_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"agentvm/emulator"
+	"agentvm/kernel"
+)
+
+// memoryInitramfs has testdata/memory as its only program.
+var memoryInitramfs = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "agentvm-memory-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "init")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./testdata/memory")
+	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the guest's program: %w\n%s", err, out)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return nil, err
+	}
+	var archive bytes.Buffer
+	addToArchive(&archive, "dev", 0o040755, nil)
+	addToArchive(&archive, "init", 0o100755, data)
+	addToArchive(&archive, "TRAILER!!!", 0, nil)
+	return archive.Bytes(), nil
+})
+
+// bootMemory boots testdata/memory and runs it until it waits for questions.
+func bootMemory(t testing.TB, cfg emulator.Config) *worker {
+	t.Helper()
+	program := testProgram(t)
+	w := newWorker(t)
+	cfg.Console = w.console
+	w.attach(program.NewMachine(t.Context(), cfg))
+	image, err := kernel.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	initramfs, err := memoryInitramfs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linux := emulator.Linux{Kernel: image, Initramfs: initramfs, CommandLine: "console=hvc0 quiet panic=-1"}
+	if err := w.LoadLinux(linux); err != nil {
+		t.Fatal(err)
+	}
+	w.until("ready")
+	return w
+}
+
+func askMemory(w *worker, question string) string {
+	w.Helper()
+	return askWatching(w, question, func() {})
+}
+
+// askWatching asks, and watches the guest every now and then until it answers: minutes later on a busy computer.
+func askWatching(w *worker, question string, watch func()) string {
+	w.Helper()
+	if _, err := io.WriteString(w.console.Host(), question+"\n"); err != nil {
+		w.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+		w.runFor(20 * time.Millisecond)
+		watch()
+		select {
+		case line := <-w.lines:
+			if answer, found := strings.CutPrefix(line, "= "); found {
+				return answer
+			}
+		default:
+		}
+	}
+	w.Fatalf("the guest does not answer %q", question)
+	return ""
+}
+
+func (w *worker) runFor(d time.Duration) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), d)
+	defer cancel()
+	if exit, err := w.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		w.Fatalf("the guest stopped: %v, %v", exit, err)
+	}
+}
+
+// Machines from one image have random numbers of their own from their first instruction on, without help from inside the
+// guest: everything else about them is the same here, the entropy device included.
+func TestGenerationReseedsTheGuest(t *testing.T) {
+	cfg := emulator.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Generation: [16]byte{1}}
+	original := bootMemory(t, cfg)
+	askMemory(original, "random") // the kernel's generator is ready and in use
+	saved := original.capture()
+
+	numbers := make(map[string]string)
+	restore := func(name string, generation byte) *worker {
+		cfg.Generation[15] = generation
+		w := restoreWorker(t, cfg, saved)
+		numbers[name] = askMemory(w, "random")
+		return w
+	}
+	restore("first", 2)
+	same := restore("of the same generation", 2)
+	if numbers["first"] != numbers["of the same generation"] {
+		t.Fatal("two machines that differ in nothing have different random numbers: the test shows nothing")
+	}
+	unchanged := restore("of the image's own generation", 0)
+	restore("second", 3)
+	numbers["original"] = askMemory(original, "random")
+	if numbers["original"] != numbers["of the image's own generation"] {
+		t.Error("a machine restored as it was has other random numbers than its original")
+	}
+	delete(numbers, "of the same generation")
+	delete(numbers, "of the image's own generation")
+	seen := make(map[string]string)
+	for name, number := range numbers {
+		if other, twice := seen[number]; twice || len(number) != 64 {
+			t.Errorf("random numbers of the machines %q and %q: both %s", name, other, number)
+		}
+		seen[number] = name
+	}
+	if got := askMemory(same, "reseeds"); got != "1" {
+		t.Errorf("the kernel says %q times that it has reseeded, want once", got)
+	}
+	if got := askMemory(unchanged, "reseeds"); got != "0" {
+		t.Errorf("the kernel says %q times that it has reseeded without reason", got)
+	}
+
+	again := restoreGeneration(t, cfg, same.capture(), 4)
+	if got := askMemory(again, "reseeds"); got != "2" {
+		t.Errorf("after a second restore the kernel says %q times that it has reseeded, want twice", got)
+	}
+}
+
+func restoreGeneration(t *testing.T, cfg emulator.Config, i *emulator.Image, generation byte) *worker {
+	t.Helper()
+	cfg.Generation[15] = generation
+	return restoreWorker(t, cfg, i)
+}
