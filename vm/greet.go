@@ -69,6 +69,10 @@ func (v *VM) personalStart(ctx context.Context, client *rpc.Client, goesOn bool)
 		return err
 	}
 	v.info = info
+	if time.Since(began) > clockTolerance { // the guest was busy, and its clock is late by that
+		v.clockDue.Store(true)
+		_ = v.own(func() { <-v.dialed; v.settleClock(context.Background()) })
+	}
 	v.config.Logger.Debug("timing: the guest has started", "took", time.Since(began), "instructions", v.Instructions())
 	for what, text := range map[string]string{
 		"network": info.NetworkWarning, "disk": info.DiskWarning, "mounts": info.ShareWarning,

@@ -84,16 +84,21 @@ func (v *VM) Resume(ctx context.Context) error {
 	return v.alive()
 }
 
-// settleClock sets the clock of a guest whose time stood still. What fails is tried again by watch.
+// settleClock sets the clock of a guest whose time stood still. What fails, or takes so long that the clock is late, is tried
+// again by watch.
 func (v *VM) settleClock(ctx context.Context) {
 	select {
 	case <-v.dialed:
 	default: // a guest that is being greeted is told the time anyway, and again by watch
 		return
 	}
+	if !v.clockDue.Swap(false) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	if v.clockDue.Swap(false) && v.SyncClock(ctx) != nil {
+	began := time.Now()
+	if v.SyncClock(ctx) != nil || time.Since(began) > clockTolerance {
 		v.clockDue.Store(true)
 	}
 }
