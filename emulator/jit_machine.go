@@ -32,7 +32,8 @@ const (
 	jitRefused  = 12
 	jitEntered  = 40
 	jitStuck    = 48
-	jitHotList  = 56
+	jitExecuted = 56
+	jitHotList  = 64
 	jitHotMax   = 256
 )
 
@@ -53,6 +54,7 @@ type machineJIT struct {
 	functions map[uint32]*instance // by place in the table
 	oldest    []uint32             // their numbers, in the order of installation
 	stats     JITStats
+	final     JITStats // when the machine was closed
 
 	closed  atomic.Bool
 	arrived atomic.Bool
@@ -80,7 +82,14 @@ type instance struct {
 type translatedPage struct {
 	sum     [sha256.Size]byte
 	entries map[uint16]entryState
+	regions int // since they were last merged
+	merges  int
 }
+
+// mergeAt is how many regions a page may have before they are translated again as one, so that jumps between them stay
+// inside; each merge doubles it.
+const mergeAt = 2
+
 
 type entryState struct {
 	state    int // one of the following
@@ -99,6 +108,7 @@ type JITStats struct {
 	Regions, Instructions int    // installed, guest instructions in them
 	Refused, Dropped      int    // entries that cannot be translated; jobs that found the queue full
 	Entered, Stuck        uint64 // calls of translated code, and those that did nothing
+	Executed              uint64 // instructions in translated code
 }
 
 // startJIT prepares a new or restored machine.
@@ -242,14 +252,29 @@ func (j *machineJIT) want(frame uint32, entries []uint16) error {
 	if len(r.Entries) == 0 {
 		return nil
 	}
+	page.merge(&r)
 	for e, known := range page.entries {
-		if known.state != entryRefused {
+		if known.state != entryRefused && !slices.Contains(r.Entries, e) {
 			r.Stops = append(r.Stops, e)
 		}
 	}
 	slices.Sort(r.Stops)
 	r.Code = slices.Clone(code)
 	return j.request(frame, page, r)
+}
+
+// merge adds the entries that are there already to a request, once there are many regions.
+func (p *translatedPage) merge(r *jit.Request) {
+	if p.regions >= mergeAt<<p.merges {
+		p.regions, p.merges = 0, p.merges+1
+		for e, known := range p.entries {
+			if known.state == entryInstalled {
+				r.Entries = append(r.Entries, e)
+			}
+		}
+		slices.Sort(r.Entries)
+	}
+	p.regions++
 }
 
 // page gives the record of a page, a new one when its contents have changed.
@@ -272,7 +297,9 @@ func (j *machineJIT) request(frame uint32, page *translatedPage, r jit.Request) 
 		}
 	}
 	for _, e := range r.Entries {
-		page.entries[e] = entryState{state: entryPending}
+		if _, known := page.entries[e]; !known {
+			page.entries[e] = entryState{state: entryPending}
+		}
 	}
 	switch {
 	case made != nil:
@@ -280,7 +307,9 @@ func (j *machineJIT) request(frame uint32, page *translatedPage, r jit.Request) 
 	case !j.t.submit(job):
 		j.stats.Dropped++
 		for _, e := range r.Entries {
-			delete(page.entries, e)
+			if page.entries[e].state == entryPending {
+				delete(page.entries, e)
+			}
 		}
 	}
 	return nil
@@ -293,7 +322,7 @@ func (j *machineJIT) accept(frame uint32, r jit.Request, made *translation) erro
 		return nil
 	}
 	for _, e := range r.Entries {
-		if !slices.Contains(made.region.Entries, e) {
+		if !slices.Contains(made.region.Entries, e) && page.entries[e].state == entryPending {
 			page.entries[e] = entryState{state: entryRefused}
 			j.stats.Refused++
 			j.refuse(frame, e)
@@ -425,6 +454,7 @@ func (m *Machine) JITStats() JITStats {
 	}
 	s := m.jit.stats
 	s.Entered, _ = m.memory.ReadUint64Le(m.jit.abi.State + jitEntered)
+	s.Executed, _ = m.memory.ReadUint64Le(m.jit.abi.State + jitExecuted)
 	s.Stuck, _ = m.memory.ReadUint64Le(m.jit.abi.State + jitStuck)
 	return s
 }

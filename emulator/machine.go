@@ -189,10 +189,14 @@ func (m *Machine) PC() uint64 { return m.result.PC }
 // Close frees the machine and closes its files. It must not be called while Run is running.
 func (m *Machine) Close() error {
 	err := m.system.Close()
+	if m.jit != nil {
+		m.jit.final = m.JITStats()
+	}
 	if m.module != nil {
 		err = errors.Join(err, m.module.Close(m.ctx))
 	}
 	if m.jit != nil {
+		m.config.Logger.Debug("translated code", "stats", m.jit.final, "instructions", m.Retired())
 		err = errors.Join(err, m.jit.close())
 	}
 	err = errors.Join(err, m.base.release())

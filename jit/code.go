@@ -32,15 +32,6 @@ func (c *code) memory(op byte, offset uint32) *code {
 	return c
 }
 
-// table is br_table with the last depth as the default.
-func (c *code) table(depths []int) *code {
-	c.bytes = appendUnsigned(append(c.bytes, opBrTable), uint64(len(depths)-1))
-	for _, d := range depths {
-		c.bytes = appendUnsigned(c.bytes, uint64(d))
-	}
-	return c
-}
-
 // Opcodes of the instructions in use.
 const (
 	opUnreachable = 0x00
@@ -50,7 +41,6 @@ const (
 	opElse        = 0x05
 	opEnd         = 0x0b
 	opBr          = 0x0c
-	opBrTable     = 0x0e
 	opCall        = 0x10
 	opDrop        = 0x1a
 	opSelect      = 0x1b

@@ -220,11 +220,22 @@ func (g *generator) dispatch() {
 		g.follow(g.graph.root, g.graph.entries[0], state{})
 		return
 	}
-	depths := make([]int, len(g.graph.entries))
-	for i, e := range g.graph.entries {
-		depths[i] = g.depth(labelBehind, e)
+	g.choose(g.graph.entries, 0)
+}
+
+// choose finds an entry by halves: indirect branches, which br_table would be, are slow where the processor may not
+// predict them.
+func (g *generator) choose(entries []*block, first int) {
+	if len(entries) == 1 {
+		g.br(g.depth(labelBehind, entries[0]))
+		return
 	}
-	g.get(localEntry).table(depths)
+	half := len(entries) / 2
+	g.get(localEntry).i32(int32(first + half)).op(opI32LtU)
+	g.when()
+	g.choose(entries[:half], first)
+	g.close()
+	g.choose(entries[half:], first+half)
 }
 
 // finish writes how a block ends.

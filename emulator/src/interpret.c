@@ -1,6 +1,7 @@
 // Which form of the interpreter's loop runs. Both do exactly the same; which is faster is the host's business
 // (docs/rationale.md): a jump table where indirect branches are predicted, else a tree of conditional branches.
 #include "interpret.h"
+#include "jit.h"
 #include "wasi.h"
 
 struct insn crossing[3];
@@ -68,6 +69,7 @@ static bool choose_table(void) {
 }
 
 void interpret(void) {
+    jit_uncount();
     if (choose_table()) interpret_table();
     else interpret_tree();
 }

@@ -40,9 +40,12 @@
             RD = PC() + 2;
             goto jump;
         case OP_PAGE_END:
-            n++; // not an instruction
+            n++; // not an instruction, nor a jump that is counted
             pc = PC();
-            goto jump;
+            if (TLB_ENTRY(code, pc)->tag != (pc & PAGE_MASK)) goto jump;
+            d = &((const struct code_page *)(uintptr_t)TLB_ENTRY(code, pc)->addend)->slot[(pc & (PAGE_SIZE - 1)) >> 1];
+            pc_base = pc - ((uint32_t)(uintptr_t)d >> 2);
+            break;
         case OP_UNDECODED:
             n++;
             code_decode(d);

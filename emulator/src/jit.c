@@ -31,8 +31,9 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
     jit.eager = eager;
     jit.table = table;
     jit.hot_count = 0;
-    jit.first = jit.next;
-    if (eager) __builtin_memset(jit.heat, 0xff, sizeof jit.heat);
+    if (jit.next != 0) __builtin_memset(jit.live, 0, sizeof jit.live);
+    else jit.next = 1;
+    if (eager) __builtin_memset(jit.heat, 0xff, sizeof jit.heat); // one more is a multiple of the threshold
     layout = (struct jit_layout){
         .x = offsetof(struct hart_state, x),
         .f = offsetof(struct hart_state, f),
@@ -62,18 +63,24 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
     return &layout;
 }
 
-static bool live(uint32_t function) {
-    return function - jit.first < jit.next - jit.first && jit.live[function % JIT_FUNCTIONS] == function;
-}
+static bool live(uint32_t function) { return jit.live[function % JIT_FUNCTIONS] == function; }
 
 bool jit_hot(const struct code_page *page, const struct insn *slot) {
-    if (jit.eager) jit.heat[(uintptr_t)slot / sizeof *slot % JIT_HEAT] = 0xff;
+    if (jit.eager) jit.heat[(uintptr_t)slot / sizeof *slot % JIT_HEAT]--;
     if (!jit.enabled || slot->op == OP_TRANSLATED || jit.hot_count == JIT_HOT) return false;
     uint32_t offset = (uint32_t)(slot - page->slot) * 2;
     if (jit.eager && jit.refused_frame == page->frame && jit.refused_offset == offset) return false;
     jit.hot[jit.hot_count++] = (struct jit_hot){page->frame, offset};
     if (jit.eager) hart.stop = RUN_TRANSLATE;
     return jit.eager;
+}
+
+void jit_uncount(void) {
+    const struct tlb_entry *e = &current_tlb()->code[hart.pc >> 12 & (TLB_SIZE - 1)];
+    if (jit.eager || e->tag != (hart.pc & ~(uint64_t)(PAGE_SIZE - 1))) return;
+    const struct insn *slot = &((const struct code_page *)(uintptr_t)e->addend)->slot[(hart.pc & (PAGE_SIZE - 1)) >> 1];
+    uint16_t *heat = &jit.heat[(uintptr_t)slot / sizeof *slot % JIT_HEAT];
+    if (*heat % JIT_THRESHOLD != 0) --*heat; // from zero on, it would be hot at once
 }
 
 // jit_reserve gives the number of a new function. Numbers are never used again, so that a slot that was left behind
@@ -93,21 +100,12 @@ EXPORT(jit_install) uint32_t jit_install(uint32_t frame, uint32_t offset, uint32
 
 // jit_remove says that a function is not in the table any more. Its entries become ordinary slots when they are reached.
 EXPORT(jit_remove) void jit_remove(uint32_t function) {
-    if (live(function)) jit.live[function % JIT_FUNCTIONS] = function - 1;
+    if (live(function)) jit.live[function % JIT_FUNCTIONS] = 0;
 }
 
 // Entering -------------------------------------------------------------------------------------------------------
 
 typedef void (*region)(uint32_t hart_at, uint32_t tlb, uint32_t slots, uint64_t page, uint64_t self, uint32_t entry);
-
-static void enter(const struct code_page *page, const struct insn *slot) {
-    uint64_t bits;
-    __builtin_memcpy(&bits, slot, sizeof bits);
-    region function = (region)(uintptr_t)(jit.table + (uint32_t)(bits >> 32) % JIT_FUNCTIONS);
-    jit.entered++;
-    function(HART_ADDRESS, (uint32_t)(uintptr_t)current_tlb(), (uint32_t)(uintptr_t)page, hart.pc & ~(uint64_t)(PAGE_SIZE - 1),
-             bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
-}
 
 // single decodes the instruction at an entry by itself, with a page end behind it.
 static const struct insn *single(const struct code_page *page, const struct insn *slot) {
@@ -125,23 +123,39 @@ static const struct insn *single(const struct code_page *page, const struct insn
 }
 
 const struct insn *jit_run(const struct insn *slot) {
+    const struct tlb *tlb = current_tlb();
+    struct code_page *page = (struct code_page *)(slot - (hart.pc & (PAGE_SIZE - 1)) / 2);
+    uint64_t pc = hart.pc;
+    int64_t before = hart.budget, all = before;
+    const struct insn *rest = NULL;
     for (;;) {
-        uint32_t offset = (uint32_t)(hart.pc & (PAGE_SIZE - 1));
-        struct code_page *page = (struct code_page *)(slot - offset / 2);
-        if (!live((uint32_t)slot->imm)) {
-            page->slot[offset / 2] = (struct insn){.op = OP_UNDECODED};
-            return slot;
+        uint64_t bits;
+        __builtin_memcpy(&bits, slot, sizeof bits);
+        uint32_t function = (uint32_t)(bits >> 32);
+        if (!live(function)) {
+            page->slot[slot - page->slot] = (struct insn){.op = OP_UNDECODED};
+            rest = slot;
+            break;
         }
-        int64_t before = hart.budget;
-        enter(page, slot);
-        if (hart.cause != CAUSE_NONE || hart.recheck) return NULL;
-        if (hart.budget == before) return single(page, slot);
-        const struct tlb_entry *e = &current_tlb()->code[hart.pc >> 12 & (TLB_SIZE - 1)];
-        if (e->tag != (hart.pc & ~(uint64_t)(PAGE_SIZE - 1))) return NULL;
+        ((region)(uintptr_t)(jit.table + function % JIT_FUNCTIONS))(
+            HART_ADDRESS, (uint32_t)(uintptr_t)tlb, (uint32_t)(uintptr_t)page, pc & ~(uint64_t)(PAGE_SIZE - 1),
+            bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
+        jit.entered++;
+        if (hart.cause != CAUSE_NONE || hart.recheck) break;
+        if (hart.budget == before) {
+            rest = single(page, slot);
+            break;
+        }
+        before = hart.budget;
+        pc = hart.pc;
+        const struct tlb_entry *e = &tlb->code[pc >> 12 & (TLB_SIZE - 1)];
+        if (e->tag != (pc & ~(uint64_t)(PAGE_SIZE - 1))) break;
         page = (struct code_page *)(uintptr_t)e->addend;
-        slot = &page->slot[(hart.pc & (PAGE_SIZE - 1)) >> 1];
-        if (slot->op != OP_TRANSLATED) return NULL;
+        slot = &page->slot[(pc & (PAGE_SIZE - 1)) >> 1];
+        if (slot->op != OP_TRANSLATED) break;
     }
+    jit.executed += (uint64_t)(all - hart.budget);
+    return rest;
 }
 
 // What translated code calls -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 
 #include "hart.h"
 
-enum { JIT_HEAT = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192 };
+enum { JIT_HEAT = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192, JIT_THRESHOLD = 2048 };
 
 // What Go and the machine tell each other between two slices.
 struct jit_state {
@@ -13,12 +13,14 @@ struct jit_state {
     uint32_t hot_count;
     uint32_t refused_frame, refused_offset; // eager: what was asked for last and cannot be translated
     uint32_t table;       // index of the first function in the table
-    uint32_t first, next; // numbers of the first function since the last jit_configure, and of the next one
+    uint32_t next;        // number of the next function; 0 is none
+    uint32_t padding;
     uint64_t value;    // of the load helper
     uint64_t entered;  // calls of translated code
     uint64_t stuck;    // of these: it did nothing
+    uint64_t executed; // instructions in it
     struct jit_hot { uint32_t frame, offset; } hot[JIT_HOT]; // code that was reached often
-    uint8_t heat[JIT_HEAT]; // counts what jumps reach, modulo 256; slots share counters
+    uint16_t heat[JIT_HEAT]; // counts what jumps reach; slots share counters
     uint32_t live[JIT_FUNCTIONS]; // the function at each place of the table
 };
 
@@ -26,8 +28,11 @@ extern struct jit_state jit;
 
 // jit_count counts a jump to the slot: true when it has become hot.
 static inline bool jit_count(const struct insn *slot) {
-    return ++jit.heat[(uintptr_t)slot / sizeof *slot % JIT_HEAT] == 0;
+    return ++jit.heat[(uintptr_t)slot / sizeof *slot % JIT_HEAT] % JIT_THRESHOLD == 0;
 }
+
+// jit_uncount makes up for the jump with which a slice begins, wherever that is.
+void jit_uncount(void);
 
 // jit_hot notes hot code. true: the slice must end before it.
 bool jit_hot(const struct code_page *page, const struct insn *slot);
