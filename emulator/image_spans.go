@@ -95,7 +95,7 @@ func (p part) piece(at, end int64) part { return part{at, end - at, p.source, p.
 // parts, and gaps between them, that are shorter than some length, which grows until it suffices. Spans stay multiples of
 // page.
 func consolidated(base []part, spans []span, limit int, page int64) []span {
-	for short := 2 * page; ; short *= 2 {
+	for short := page; ; short += max(page, short/4/page*page) {
 		parts := overlay(base, spans, nil)
 		if len(parts) <= limit {
 			return spans
