@@ -108,7 +108,7 @@ func (m *machine) off(t *testing.T) string {
 	return m.console.String()
 }
 
-func initramfs(t *testing.T) []byte {
+func initramfs(t testing.TB) []byte {
 	t.Helper()
 	program, err := supervisor.Binary()
 	if err != nil {

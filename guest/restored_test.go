@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -128,6 +130,29 @@ func TestMachineGoesOn(t *testing.T) {
 		expect(t, c, "same identity", "cat /sys/class/net/eth0/address", "52:54:00:00:00:02\n")
 	})
 
+	t.Run("connections", func(t *testing.T) {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
+		port := listener.Addr().(*net.TCPAddr).Port // QEMU's 10.0.2.2 is this computer's loopback
+		if _, err := c.Exec(t.Context(), script(fmt.Sprintf("sleep 4713 | nc 10.0.2.2 %d", port))); err != nil {
+			t.Fatal(err)
+		}
+		peer, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = peer.Close() }()
+		expect(t, c, "connected", "grep -c 0202000A /proc/net/tcp", "1\n")
+		c = m.again(t, c, rpc.ClientConfig{KeepPrograms: true})
+		if _, err := c.Start(t.Context(), rpc.StartParams{Network: network, Restored: &rpc.Restored{Entropy: entropy(), NewIdentity: true}}); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, c, "reset", "grep -c 0202000A /proc/net/tcp", "0\n")
+	})
+
 	t.Run("same session", func(t *testing.T) {
 		expect(t, c, "the share's user ends", "kill -9 $(grep -l begu[n] /proc/[0-9]*/cmdline | cut -d/ -f3); sleep 0.2; echo ok", "ok\n")
 		for i := range 2 {
@@ -150,5 +175,40 @@ func TestMachineGoesOn(t *testing.T) {
 	}
 	if console := m.off(t); console != "" {
 		t.Errorf("the console is not quiet:\n%s", console)
+	}
+}
+
+// TestDiskIsLeftClean writes to a disk below the overlay and shuts the machine down: nobody has to replay a journal.
+func TestDiskIsLeftClean(t *testing.T) {
+	needMachine(t)
+	mkfs, err := exec.LookPath("mkfs.ext4")
+	if err != nil {
+		t.Skip("needs mkfs.ext4 (Debian: e2fsprogs)")
+	}
+	disk := t.TempDir() + "/disk"
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(mkfs, "-q", "-F", disk, "32M").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	root, _ := rootDisk(t)
+	m := bootMachine(t, root, "-drive", "if=none,id=upper,format=raw,file="+disk, "-device", "virtio-blk-device,drive=upper")
+	c := dial(t, m)
+	defer func() { _ = c.Close() }()
+	if info, err := c.Start(t.Context(), rpc.StartParams{}); err != nil || info.DiskWarning != "" {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	expect(t, c, "mounted and written", "grep -c ' ext4 ' /proc/mounts; for i in 1 2 3; do echo $i >/root/$i; done; (while :; do echo x; done >/root/busy) & sleep 0.2; ls /root/1", "0\n/root/1\n")
+	during, err := readExtent(disk)
+	if err != nil || !during.replay {
+		t.Errorf("while it is mounted: %+v, %v", during, err)
+	}
+	if err := c.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	m.off(t)
+	if after, err := readExtent(disk); err != nil || after.replay {
+		t.Errorf("after the shutdown: %+v, %v", after, err)
 	}
 }

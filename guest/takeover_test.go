@@ -1,0 +1,68 @@
+//go:build linux
+
+package guest
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"agentvm/rpc"
+)
+
+// endless is input of any length.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+// TestMachineIsTakenOver copies a machine at moments of a session that is busy in both directions, and has each copy start anew:
+// the guest is in the middle of whatever it does then. Nothing is repeated or timed out.
+func TestMachineIsTakenOver(t *testing.T) {
+	e := bootEmulated(t, emulatedProgram(t))
+	c := e.dial(rpc.ClientConfig{})
+	defer func() { _ = c.Close() }()
+	if _, err := c.Start(t.Context(), rpc.StartParams{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []rpc.ExecParams{
+		{Args: []string{"cat"}, Stdin: endless{}, Stdout: io.Discard},
+		{Args: []string{"/bin/sh", "-c", "while :; do echo endless; done"}, Stdout: io.Discard},
+	} {
+		if _, err := c.Exec(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 6 {
+		time.Sleep(time.Duration(random.IntN(20_000)) * time.Microsecond)
+		e.pause()
+		copied := e.copy(t)
+		e.run()
+		begin := copied.Retired()
+		copied.run()
+		again := copied.dial(rpc.ClientConfig{HelloInterval: time.Hour, KeepPrograms: i%2 == 1})
+		greeted := copied.Retired() - begin
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := again.Start(ctx, rpc.StartParams{Restored: &rpc.Restored{Entropy: entropy(), NewIdentity: true}}); err != nil {
+			t.Errorf("copy %d: %v", i, err)
+		}
+		t.Logf("copy %d: %d instructions until the hello was answered, %d more until it had started", i, greeted, copied.Retired()-begin-greeted)
+		want := "0\n"
+		if i%2 == 1 {
+			want = "1\n"
+		}
+		if got := run(t, again, script("ps | grep -c 'echo endles[s]'")); got.Stdout != want {
+			t.Errorf("copy %d: programs: %+v, want %q", i, got, want)
+		}
+		cancel()
+		_ = again.Close()
+		copied.pause()
+	}
+	select {
+	case <-c.Done():
+		t.Error("the session of the first machine has ended")
+	default:
+	}
+}
