@@ -93,6 +93,20 @@ func (g *talker) Exec(ctx context.Context, r Request) (Program, Delivery, error)
 	return &talk{g: g}, Delivery{Stdout: bytes.Repeat([]byte("begun "), 20)}, nil
 }
 
+// outcome waits until both programs have been let go.
+func (g *talker) outcome(t *testing.T) (killed, kept int) {
+	for begin := time.Now(); time.Since(begin) < 10*time.Second; time.Sleep(time.Millisecond) {
+		g.mu.Lock()
+		killed, kept = g.killed, g.kept
+		g.mu.Unlock()
+		if killed+kept == 2 {
+			return killed, kept
+		}
+	}
+	t.Error("not all programs have been let go")
+	return killed, kept
+}
+
 type talk struct {
 	forever
 	g *talker
@@ -200,11 +214,9 @@ func TestKeepPrograms(t *testing.T) {
 			if _, err := c.Start(t.Context(), StartParams{}); err != nil {
 				t.Fatal(err)
 			}
-			guest.mu.Lock()
-			if guest.killed != tt.killed || guest.kept != tt.kept {
-				t.Errorf("%d programs killed, %d kept", guest.killed, guest.kept)
+			if killed, kept := guest.outcome(t); killed != tt.killed || kept != tt.kept {
+				t.Errorf("%d programs killed, %d kept", killed, kept)
 			}
-			guest.mu.Unlock()
 			_, _ = c.Close(), old.Close()
 			guest.waiting.Wait()
 		})
