@@ -172,6 +172,7 @@ static bool write_satp(uint64_t v) {
     if (v >> 60 != 0 && v >> 60 != 8) return true;
     hart.satp = v & ~(0xffffull << 44); // no address-space identifiers
     tlb_flush_all();
+    hart.recheck = 1; // the next instruction may be elsewhere
     return true;
 }
 

@@ -182,6 +182,22 @@ static void without_destination(struct insn *d, unsigned id, bool is_long) {
     }
 }
 
+// alone gives an operation of the group OP_GROUP_ALU its own case of the interpreter if it has one.
+static void alone(struct insn *d, unsigned id) {
+    switch (id) {
+    case ID_SLTI: d->op = OP_SLTI; break;
+    case ID_ORI: d->op = OP_ORI; break;
+    case ID_SRAI: d->op = OP_SRAI; break;
+    case ID_SRAIW: d->op = OP_SRAIW; break;
+    case ID_SLT: d->op = OP_SLT; break;
+    case ID_SLL: d->op = OP_SLL; break;
+    case ID_SRL: d->op = OP_SRL; break;
+    case ID_SRA: d->op = OP_SRA; break;
+    default: return;
+    }
+    d->imm >>= 8;
+}
+
 bool decode_word(uint32_t w, struct insn *d, uint32_t offset) {
     const struct instruction_row *row = find_row(w);
     bool is_long = (w & 3) == 3;
@@ -194,6 +210,7 @@ bool decode_word(uint32_t w, struct insn *d, uint32_t offset) {
         branch(d, offset, is_long);
     else if (d->rd == 0) without_destination(d, row->id, is_long);
     if (d->op == OP_ADDI && d->rs1 == 0) d->op = OP_LI;
+    else if (d->op == OP_GROUP_ALU) alone(d, row->id);
     return true;
 illegal:
     *d = (struct insn){.op = OP_ILLEGAL, .imm = (int32_t)(is_long ? w : w & 0xffff)};

@@ -20,11 +20,8 @@ static uint64_t divide32(int32_t a, int32_t b) {
 
 static uint64_t remainder32(int32_t a, int32_t b) { return b == 0 ? SEXT32(a) : b == -1 ? 0 : SEXT32(a % b); }
 
-static uint64_t shift(unsigned id, uint64_t a, uint64_t b) {
+static uint64_t shift32(unsigned id, uint64_t a, uint64_t b) {
     switch (id) {
-    case ID_SLL: return a << (b & 63);
-    case ID_SRL: return a >> (b & 63);
-    case ID_SRA: return (uint64_t)((int64_t)a >> (b & 63));
     case ID_SLLW: return SEXT32((uint32_t)a << (b & 31));
     case ID_SRLW: return SEXT32((uint32_t)a >> (b & 31));
     default: return SEXT32((int32_t)a >> (b & 31)); // sraw
@@ -50,13 +47,5 @@ static uint64_t product_or_quotient(unsigned id, uint64_t a, uint64_t b) {
 
 void execute_alu(const struct insn *d) {
     unsigned id = d->imm & 0xff;
-    int64_t immediate = d->imm >> 8;
-    switch (id) {
-    case ID_SLTI: RD = (int64_t)RS1 < immediate; break;
-    case ID_ORI: RD = RS1 | (uint64_t)immediate; break;
-    case ID_SRAI: RD = (uint64_t)((int64_t)RS1 >> immediate); break;
-    case ID_SRAIW: RD = SEXT32((int32_t)RS1 >> immediate); break;
-    case ID_SLT: RD = (int64_t)RS1 < (int64_t)RS2; break;
-    default: RD = id >= ID_MUL && id <= ID_REMUW ? product_or_quotient(id, RS1, RS2) : shift(id, RS1, RS2); break;
-    }
+    RD = id >= ID_MUL && id <= ID_REMUW ? product_or_quotient(id, RS1, RS2) : shift32(id, RS1, RS2);
 }

@@ -78,6 +78,15 @@ enum {
     OP_JR,         // jalr without link
     OP_LOAD_X0,    // load whose result is discarded; rs2 is the size's funct3
     OP_LI, // addi from x0
+    // The commoner ones of OP_GROUP_ALU, with the operand in imm by itself.
+    OP_SLTI,
+    OP_ORI,
+    OP_SRAI,
+    OP_SRAIW,
+    OP_SLT,
+    OP_SLL,
+    OP_SRL,
+    OP_SRA,
     OP_TRANSLATED, // an entry of a translated region, see jit.h
 };
 

@@ -29,5 +29,13 @@
         case OP_NOP: d += 2; break;
         case OP_C_NOP:
         case OP_C_NOP2: d += 1; break;
+        ALU(OP_SLTI, (int64_t)RS1 < IMM)
+        ALU(OP_ORI, RS1 | (uint64_t)IMM)
+        ALU(OP_SRAI, (uint64_t)((int64_t)RS1 >> SLOT_IMM))
+        ALU(OP_SRAIW, SEXT32((int32_t)RS1 >> SLOT_IMM))
+        ALU(OP_SLT, (int64_t)RS1 < (int64_t)RS2)
+        ALU(OP_SLL, RS1 << (RS2 & 63))
+        ALU(OP_SRL, RS1 >> (RS2 & 63))
+        ALU(OP_SRA, (uint64_t)((int64_t)RS1 >> (RS2 & 63)))
         ALU(OP_MUL, RS1 * RS2)
         ALU(OP_MULW, SEXT32(RS1 * RS2))

@@ -170,8 +170,12 @@ next:
         case OP_GROUP_CSR:
             hart.budget = n + 1; // as if this instruction had not retired yet
             if (!execute_csr(d)) goto exception;
-            hart.pc = PC() + 4;
-            goto resume;
+            if (hart.recheck || interrupt_waiting()) {
+                hart.pc = PC() + 4;
+                goto resume;
+            }
+            d += 2;
+            break;
         case OP_GROUP_SYS:
             hart.budget = n + 1;
             if (execute_sys(d, PC())) goto resume;
