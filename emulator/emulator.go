@@ -48,7 +48,8 @@ type ProgramConfig struct {
 	Interpreter bool
 	// Module replaces the embedded machine by another build of the same sources, for benchmarks. Nil: the embedded one.
 	Module []byte
-	// Translation says what becomes of code that is executed often. Deterministic machines translate only with TranslateAll.
+	// Translation says what becomes of code that is executed often. Deterministic machines do not translate with
+	// TranslateHot.
 	Translation Translation
 	// CodeBytes bounds the translated code of all machines together, by estimate; 0 is DefaultCodeBytes.
 	CodeBytes int64

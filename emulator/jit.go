@@ -25,6 +25,9 @@ const (
 	TranslateNever
 	// TranslateHot translates hot code in the background.
 	TranslateHot
+	// TranslateWaiting is TranslateHot, but each slice waits for the translations it asked for: the same each time, for
+	// tests and deterministic machines.
+	TranslateWaiting
 	// TranslateAll translates code when it is first reached, before it goes on. Slow, and the same each time: for tests.
 	TranslateAll
 )

@@ -114,7 +114,7 @@ type JITStats struct {
 // startJIT prepares a new or restored machine.
 func (m *Machine) startJIT(ctx context.Context, p *Program) error {
 	t := p.translator
-	if t.mode == TranslateNever || (m.config.Deterministic && t.mode != TranslateAll) {
+	if t.mode == TranslateNever || (m.config.Deterministic && t.mode == TranslateHot) {
 		// The image that a machine is restored from may have entries of functions that are not here.
 		_, err := m.module.ExportedFunction("jit_configure").Call(m.ctx, 0, 0, 0)
 		return err
@@ -290,7 +290,7 @@ func (j *machineJIT) page(frame uint32, sum [sha256.Size]byte) *translatedPage {
 func (j *machineJIT) request(frame uint32, page *translatedPage, r jit.Request) error {
 	job := &job{layout: &j.abi.Layout, request: r, key: translationKey(r), to: j, frame: frame}
 	made := j.t.lookup(job.key)
-	if made == nil && j.t.mode == TranslateAll {
+	if made == nil && j.t.mode != TranslateHot {
 		var err error
 		if made, err = j.t.translate(job); err != nil {
 			return err

@@ -9,15 +9,31 @@ import (
 
 	"agentvm/emulator"
 	"agentvm/emulator/riscv"
+	"agentvm/kernel"
+
+	"github.com/google/go-cmp/cmp"
 )
 
+// translatingProgram translates all that a machine reaches before it goes on.
 func translatingProgram(t testing.TB) *emulator.Program {
 	t.Helper()
-	p, err := emulator.NewProgram(context.Background(), emulator.ProgramConfig{Translation: emulator.TranslateAll})
+	return programThat(t, emulator.ProgramConfig{Translation: emulator.TranslateAll})
+}
+
+func programThat(t testing.TB, cfg emulator.ProgramConfig) *emulator.Program {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("translates")
+	}
+	p, err := emulator.NewProgram(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Close(context.Background()) })
+	t.Cleanup(func() {
+		if err := p.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 	return p
 }
 
@@ -79,4 +95,50 @@ func listing(pieces []piece) string {
 		fmt.Fprintln(&text, riscv.Disassemble(word, 0))
 	}
 	return text.String()
+}
+
+// TestTranslatedLockstep runs Linux, from power-on through a program that computes, collects garbage, writes files, starts
+// processes and sleeps, interpreted and translated side by side. After each million instructions they are the same in
+// every register and every byte of RAM. AGENTVM_LOCKSTEP says for how many millions.
+func TestTranslatedLockstep(t *testing.T) {
+	millions := fuzzSetting(t, "AGENTVM_LOCKSTEP", 80)
+	interpreted := lockstepGuest(t, testProgram(t))
+	translated := lockstepGuest(t, programThat(t, emulator.ProgramConfig{Translation: emulator.TranslateWaiting}))
+	for i := range millions {
+		for _, w := range []*worker{interpreted, translated} {
+			if _, stopped, err := w.Step(1_000_000); stopped || err != nil {
+				t.Fatalf("step %d: stopped %t, %v", i, stopped, err)
+			}
+		}
+		if interpreted.hash() != translated.hash() {
+			a, _ := interpreted.Registers()
+			b, _ := translated.Registers()
+			t.Fatalf("step %d: %d instructions interpreted, %d translated; interpreted - translated +\n%s", i, interpreted.Retired(), translated.Retired(), cmp.Diff(a, b))
+		}
+	}
+	s := translated.JITStats()
+	t.Logf("%d instructions, %+v", translated.Retired(), s)
+	if s.Executed < translated.Retired()/4 {
+		t.Errorf("%d of %d instructions were translated ones", s.Executed, translated.Retired())
+	}
+}
+
+// lockstepGuest is a guest that works without end, at power-on.
+func lockstepGuest(t *testing.T, p *emulator.Program) *worker {
+	t.Helper()
+	image, err := kernel.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	initramfs, err := workerInitramfs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorker(t)
+	w.attach(p.NewMachine(t.Context(), emulator.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}))
+	linux := emulator.Linux{Kernel: image, Initramfs: initramfs, CommandLine: "console=hvc0 quiet panic=-1 work=1"}
+	if err := w.LoadLinux(linux); err != nil {
+		t.Fatal(err)
+	}
+	return w
 }

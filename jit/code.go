@@ -1,5 +1,10 @@
 package jit
 
+import (
+	"encoding/binary"
+	"math"
+)
+
 // code is the body of a function under construction. Its methods append one instruction each and return the receiver,
 // so that an expression reads in the order of the stack machine.
 type code struct{ bytes []byte }
@@ -147,3 +152,9 @@ const (
 	opI64Extend16S   = 0xc3
 	opI64Extend32S   = 0xc4
 )
+
+// f64 is a constant.
+func (c *code) f64(v float64) *code {
+	c.bytes = binary.LittleEndian.AppendUint64(append(c.bytes, opF64Const), math.Float64bits(v))
+	return c
+}

@@ -36,10 +36,9 @@ func memoryEmitters() map[string]*emitter {
 	return all
 }
 
-// probe looks up rs1+imm in the TLB's table at an offset: the virtual address is then in localVA, the entry's addend in
-// localHost, and whether the entry is another page's on the stack. The addend is read first, so that the check of its
-// bounds covers the tag.
-func (g *generator) probe(i *instruction, table uint32, size int64) {
+// lookup finds the entry for rs1+imm in the TLB's table at an offset: the virtual address is then in localVA, the entry's
+// address in localEA, its addend in localHost. The addend is read before the tag, so that its check of bounds covers both.
+func (g *generator) lookup(i *instruction, table uint32) {
 	l := g.layout
 	g.x(i.Rs1)
 	if i.Imm != 0 {
@@ -49,12 +48,17 @@ func (g *generator) probe(i *instruction, table uint32, size int64) {
 	shift, mask := 12-log2(l.EntrySize), int32((l.Entries-1)*l.EntrySize)
 	g.i64(int64(shift)).op(opI64ShrU, opWrap).i32(mask).op(opI32And).get(localTLB).op(opI32Add).tee(localEA)
 	g.memory(opI32Load, table+l.Addend).set(localHost)
+}
+
+// probe also pushes whether the entry is another page's, for an access of size bytes.
+func (g *generator) probe(i *instruction, table uint32, size int64) {
+	g.lookup(i, table)
 	g.get(localVA)
 	if size > 1 {
 		g.i64(size - 1).op(opI64Add)
 	}
 	g.i64(-PageSize).op(opI64And)
-	g.get(localEA).memory(opI64Load, table+l.Tag).op(opI64Ne)
+	g.get(localEA).memory(opI64Load, table+g.layout.Tag).op(opI64Ne)
 }
 
 func log2(v uint32) uint32 {
