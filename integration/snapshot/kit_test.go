@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(restoreEnv); path != "" {
 		os.Exit(restoreAndAnswer(path))
 	}
+	if store := os.Getenv(startEnv); store != "" {
+		os.Exit(startAndAnswer(store))
+	}
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "agentvm-snapshot-")
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,8 +16,12 @@ import (
 	"agentvm/vm"
 )
 
-// restoreEnv makes the test binary a process that restores the file which it names.
-const restoreEnv = "AGENTVM_TEST_RESTORE"
+// What makes the test binary another process: one that restores the file which the variable names, or that starts a VM with
+// the store which it names.
+const (
+	restoreEnv = "AGENTVM_TEST_RESTORE"
+	startEnv   = "AGENTVM_TEST_START"
+)
 
 // restoreAndAnswer restores a file and prints the answers of its VM.
 func restoreAndAnswer(path string) int {
@@ -87,5 +93,89 @@ func TestManyProcessesRestoreOneFile(t *testing.T) {
 		if a["file"] != sum {
 			t.Errorf("process %d: the file's hash is %s, was %s", i, a["file"], sum)
 		}
+	}
+}
+
+// startAndAnswer starts the first VM of its kind, or one of the first.
+func startAndAnswer(store string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	v, err := vm.Start(ctx, vm.Config{StoreDir: store, Image: os.Getenv("AGENTVM_TEST_IMAGE"), Memory: firstMemory})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer v.Close()
+	r, err := v.Exec(ctx, "cat /proc/sys/kernel/random/uuid /etc/machine-id")
+	if err != nil || r.ExitCode != 0 {
+		fmt.Fprintln(os.Stderr, r, err)
+		return 1
+	}
+	fmt.Printf("%s", r.Stdout)
+	return 0
+}
+
+// firstMemory makes VMs of a kind that no other test has.
+const firstMemory = 131 << 20
+
+func bases(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(kit.store, "bases", "*.snap"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// Processes that start the first VMs of a kind at the same time, some of which are killed, leave one base that works.
+func TestFirstStartsOfManyProcesses(t *testing.T) {
+	c := config(t)
+	before := len(bases(t))
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	seen := make(map[string]int)
+	for i := range 6 {
+		running.Go(func() {
+			ctx := limited(t)
+			if i%3 == 2 { // killed in the middle
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, time.Duration(i)*400*time.Millisecond)
+				defer cancel()
+			}
+			command := exec.CommandContext(ctx, os.Args[0])
+			command.Env = append(os.Environ(), startEnv+"="+kit.store, "AGENTVM_TEST_IMAGE="+c.Image)
+			var stderr bytes.Buffer
+			command.Stderr = &stderr
+			text, err := command.Output()
+			if err != nil {
+				if ctx.Err() == nil {
+					t.Errorf("process %d: %v: %.2000s", i, err, stderr.Bytes())
+				}
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, id := range strings.Fields(string(text)) {
+				if other, taken := seen[id]; taken {
+					t.Errorf("processes %d and %d have %s", other, i, id)
+				}
+				seen[id] = i
+			}
+		})
+	}
+	running.Wait()
+	c.Memory = firstMemory
+	v := start(t, c)
+	output(t, v, "true")
+	v.Close()
+	if n := len(bases(t)); n > before+1 {
+		t.Errorf("%d bases for one kind of VM", n-before)
+	}
+	began := time.Now()
+	output(t, start(t, c), "true")
+	t.Log("the next start and its first command took", time.Since(began))
+	left, err := filepath.Glob(filepath.Join(kit.store, "bases", ".*.tmp"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
