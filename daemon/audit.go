@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentvm/egress"
@@ -22,6 +23,8 @@ type auditLog struct {
 	wanted *os.File // nil: none
 	logger *slog.Logger
 	failed sync.Once // what cannot be written is said once
+
+	denials atomic.Int64 // of the gate's that have come
 }
 
 func openAudit(kept, wanted string, logger *slog.Logger) (*auditLog, error) {
@@ -41,6 +44,9 @@ func openAudit(kept, wanted string, logger *slog.Logger) (*auditLog, error) {
 
 // write is vm.Network.Audit. Each event is one write, so that lines are whole for those who follow.
 func (a *auditLog) write(e egress.Event) {
+	if e.Verdict == egress.VerdictDeny && e.Kind != egress.KindPolicy && e.Kind != egress.KindUnix {
+		a.denials.Add(1)
+	}
 	line, err := e.Line()
 	if err == nil {
 		_, err = a.kept.Write(line)

@@ -48,6 +48,8 @@ type Config struct {
 	StoreDir string            `json:"storeDir,omitempty"` // of images; default: images.DefaultDir
 	Debug    bool              `json:"debug,omitempty"`    // the log has debug lines
 
+	// ColdBoot is vm.Config's.
+	ColdBoot bool `json:"coldBoot,omitempty"`
 	// KernelArguments are added to the kernel's command line.
 	KernelArguments string `json:"kernelArguments,omitempty"`
 }

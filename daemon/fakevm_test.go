@@ -10,10 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"agentvm/rpc"
+	"agentvm/snapshot"
 	"agentvm/vm"
 )
 
@@ -22,6 +24,7 @@ type fakeVM struct {
 	done chan struct{}
 	once sync.Once
 
+	paused  atomic.Bool
 	writing sync.WaitGroup // like a VM's, its end waits for what is being written
 
 	mu    sync.Mutex
@@ -72,7 +75,13 @@ func (v *fakeVM) Ask(_ context.Context, name string, q []byte) ([]byte, error) {
 	return append([]byte(name), q...), nil
 }
 func (v *fakeVM) Files(context.Context) (*rpc.FilesClient, error) { return nil, syscall.ENOSYS }
-func (v *fakeVM) Describe(i *rpc.DaemonInfo)                      { i.Kernel = "fake" }
+func (v *fakeVM) Pause(context.Context) error                     { v.paused.Store(true); return nil }
+func (v *fakeVM) Resume(context.Context) error                    { v.paused.Store(false); return nil }
+func (v *fakeVM) Paused() bool                                    { return v.paused.Load() }
+func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error) {
+	return snapshot.Meta{Comment: o.Comment}, os.WriteFile(path, []byte("snapshot"), 0o600)
+}
+func (v *fakeVM) Describe(i *rpc.DaemonInfo) { i.Kernel = "fake" }
 
 // fakeProcess is a program of a fakeVM.
 type fakeProcess struct {

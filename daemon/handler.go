@@ -4,8 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"agentvm/rpc"
@@ -46,6 +51,8 @@ func (d *daemon) describe(i *rpc.DaemonInfo) {
 		i.State, i.Error = rpc.DaemonFailed, failure.Error()
 	case stopping:
 		i.State = rpc.DaemonStopping
+	case v != nil && v.Paused():
+		i.State = rpc.DaemonPaused
 	case v != nil:
 		i.State = rpc.DaemonRunning
 	}
@@ -87,6 +94,56 @@ func (d *daemon) running() (VM, error) {
 		return nil, &rpc.Error{Kind: rpc.KindState, Errno: errnoAgain, Message: "the VM boots"}
 	}
 	return d.vm, nil
+}
+
+// awake is running for what only the guest can answer and nobody is to wait for.
+func (d *daemon) awake() (VM, error) {
+	v, err := d.running()
+	if err == nil && v.Paused() {
+		return nil, &rpc.Error{Kind: rpc.KindState, Errno: errnoAgain, Message: "the VM is paused: let it go on with agentvm resume " + d.name}
+	}
+	return v, err
+}
+
+// Pause has the VM stand still.
+func (h handler) Pause(ctx context.Context) error {
+	v, err := h.d.running()
+	if err != nil {
+		return err
+	}
+	h.d.logger.Info("the VM is paused")
+	return v.Pause(ctx)
+}
+
+// Resume has it go on.
+func (h handler) Resume(ctx context.Context) error {
+	v, err := h.d.running()
+	if err != nil {
+		return err
+	}
+	h.d.logger.Info("the VM goes on")
+	return v.Resume(ctx)
+}
+
+// Snapshot writes the VM into a new file.
+func (h handler) Snapshot(ctx context.Context, o rpc.SnapshotOrder) ([]byte, error) {
+	v, err := h.d.running()
+	if err != nil {
+		return nil, err
+	}
+	if !filepath.IsAbs(o.Path) {
+		return nil, &rpc.Error{Kind: rpc.KindInvalid, Errno: errnoInvalid, Message: fmt.Sprintf("snapshot %.200q: the path must be absolute", o.Path)}
+	}
+	if _, err := os.Lstat(o.Path); err == nil {
+		return nil, &fs.PathError{Op: "create", Path: o.Path, Err: syscall.EEXIST}
+	}
+	began := time.Now()
+	meta, err := v.Snapshot(ctx, o.Path, vm.SnapshotOptions{Comment: o.Comment, Base: o.Layered})
+	h.d.logger.Info("snapshot", "path", o.Path, "took", time.Since(began), "error", err)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(meta)
 }
 
 // StartJob starts a program; while the VM boots, it waits.
@@ -132,7 +189,7 @@ func (h handler) Stop(ctx context.Context, grace time.Duration) error {
 
 // Stats reads the guest's counters.
 func (h handler) Stats(ctx context.Context) (rpc.Stats, error) {
-	v, err := h.d.running()
+	v, err := h.d.awake()
 	if err != nil {
 		return rpc.Stats{}, err
 	}
@@ -150,7 +207,7 @@ func (h handler) Ask(ctx context.Context, name string, question []byte) ([]byte,
 
 // Files is the guest's bulk connection.
 func (h handler) Files(ctx context.Context) (*rpc.FilesClient, error) {
-	v, err := h.d.running()
+	v, err := h.d.awake()
 	if err != nil {
 		return nil, err
 	}

@@ -44,12 +44,20 @@ func (d *daemon) bootVM() (VM, error) {
 		case <-booted:
 		}
 	}()
-	v, err := d.boot(ctx, booting{d.name, d.config, d.paths, d.report, d.logger})
+	v, err := d.boot(ctx, booting{d.name, d.config, d.restore, d.paths, d.report, d.logger})
 	close(booted)
 	if err != nil && context.Cause(ctx) != nil {
 		err = errGivenUp
 	}
-	return v, err
+	if err == nil && d.restore != nil {
+		if err = d.paths.restored(); err != nil {
+			err = errors.Join(err, v.Close())
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
 }
 
 func (d *daemon) endedByItself(v VM) {
@@ -147,6 +155,9 @@ func (d *daemon) idleFor(now time.Time) time.Duration {
 	case <-d.booted:
 	default:
 		return 0
+	}
+	if v, err := d.running(); err == nil && v.Paused() {
+		return 0 // whoever paused it wants to go on
 	}
 	connected, left := d.clients.last()
 	active, ended := d.jobs.used()

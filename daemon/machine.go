@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"agentvm/rpc"
+	"agentvm/snapshot"
 	"agentvm/vm"
 )
 
@@ -22,6 +23,12 @@ type VM interface {
 	// Ask answers a question about the network, see docs/daemon.md.
 	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
 	Files(ctx context.Context) (*rpc.FilesClient, error)
+	// Pause has the VM stand still until Resume; Paused says whether it does.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	Paused() bool
+	// Snapshot writes the VM into a file.
+	Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error)
 	// Describe fills what the VM knows of Kernel, Image, Memory, Ports and Policy.
 	Describe(*rpc.DaemonInfo)
 }
@@ -41,6 +48,7 @@ type bootFunc func(ctx context.Context, b booting) (VM, error)
 type booting struct {
 	name     string
 	config   Config
+	restore  *Restoration // nil: it boots
 	paths    paths
 	progress func(slog.Level, string)
 	logger   *slog.Logger

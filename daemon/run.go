@@ -88,6 +88,9 @@ func runLocked(ctx context.Context, s Store, name string, p paths, t timing, boo
 		return err
 	}
 	d := newDaemon(s, name, p, config, t, boot, newLogger(log, config.Debug))
+	if d.restore, err = p.readRestoration(); err != nil {
+		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
+	}
 	err = d.run(ctx)
 	if err != nil {
 		d.logger.Error("the daemon has failed", "error", err)
@@ -109,6 +112,7 @@ type daemon struct {
 	name    string
 	paths   paths
 	config  Config
+	restore *Restoration // nil: the VM boots
 	timing  timing
 	boot    bootFunc
 	logger  *slog.Logger

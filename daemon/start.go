@@ -28,7 +28,12 @@ func (s Store) Start(ctx context.Context, name string, c Config, progress Progre
 	if err != nil {
 		return nil, err
 	}
-	err = client.AwaitReady(ctx, progress.tell)
+	return awaitStart(ctx, client, progress)
+}
+
+// awaitStart waits for the boot. When that fails the client is closed.
+func awaitStart(ctx context.Context, client *Client, progress Progress) (*Client, error) {
+	err := client.AwaitReady(ctx, progress.tell)
 	if err == nil {
 		return client, nil
 	}
@@ -37,20 +42,20 @@ func (s Store) Start(ctx context.Context, name string, c Config, progress Progre
 		defer cancel()
 		err = errors.Join(ctx.Err(), client.Stop(quit, 0))
 	}
-	return nil, fmt.Errorf("start %s: %w", name, errors.Join(err, client.Close()))
+	return nil, fmt.Errorf("start %s: %w", client.name, errors.Join(err, client.Close()))
 }
 
 // Launch is Start that returns when the daemon listens, and leaves the boot to it: Client.AwaitReady tells how that ends, and so
 // does Status later on.
 func (s Store) Launch(ctx context.Context, name string, c Config) (*Client, error) {
-	client, err := s.start(ctx, name, c)
+	client, err := s.start(ctx, name, c, nil)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return client, nil
 }
 
-func (s Store) start(ctx context.Context, name string, c Config) (*Client, error) {
+func (s Store) start(ctx context.Context, name string, c Config, r *Restoration) (*Client, error) {
 	p, err := s.paths(name)
 	if err != nil {
 		return nil, err
@@ -69,7 +74,10 @@ func (s Store) start(ctx context.Context, name string, c Config) (*Client, error
 		return nil, err
 	}
 	defer func() { _ = unlock() }()
-	if err := s.prepare(p, c); err != nil {
+	if _, err := os.Stat(p.config()); r != nil && err == nil {
+		return nil, ErrExists
+	}
+	if err := s.prepare(p, c, r); err != nil {
 		return nil, err
 	}
 	d, err := s.spawn(name, p)
@@ -80,7 +88,7 @@ func (s Store) start(ctx context.Context, name string, c Config) (*Client, error
 }
 
 // prepare leaves a directory without state and with the configuration.
-func (s Store) prepare(p paths, c Config) error {
+func (s Store) prepare(p paths, c Config, r *Restoration) error {
 	alive, unlock, err := probe(p)
 	if err != nil {
 		return err
@@ -89,7 +97,13 @@ func (s Store) prepare(p paths, c Config) error {
 		return ErrRunning
 	}
 	cleanUp(p)
-	return errors.Join(writeConfig(p.config(), c), unlock())
+	if r != nil {
+		err = p.writeRestoration(*r)
+	}
+	if err == nil {
+		err = writeConfig(p.config(), c)
+	}
+	return errors.Join(err, unlock())
 }
 
 // child is a daemon that this process has started.

@@ -225,7 +225,7 @@ func TestKillLoop(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	seen := make(map[State]int)
 	for i := range rounds {
-		if err := s.prepare(p, Config{}); err != nil {
+		if err := s.prepare(p, Config{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		d, err := s.spawn("dev", p)

@@ -80,10 +80,11 @@ func (p paths) lock() string   { return filepath.Join(p.dir, "lock") }
 func (p paths) starting() string {
 	return filepath.Join(p.dir, "starting")
 }
-func (p paths) log() string   { return filepath.Join(p.dir, "daemon.log") }
-func (p paths) audit() string { return filepath.Join(p.dir, "network.log") }
-func (p paths) disk() string  { return filepath.Join(p.dir, "disk.img") }
-func (p paths) jobs() string  { return filepath.Join(p.dir, "jobs") }
+func (p paths) log() string     { return filepath.Join(p.dir, "daemon.log") }
+func (p paths) audit() string   { return filepath.Join(p.dir, "network.log") }
+func (p paths) restore() string { return filepath.Join(p.dir, "restore.json") }
+func (p paths) disk() string    { return filepath.Join(p.dir, "disk.img") }
+func (p paths) jobs() string    { return filepath.Join(p.dir, "jobs") }
 
 func (p paths) readState(name string) (state, error) {
 	b, err := readSmall(p.state(), maxState)

@@ -18,6 +18,7 @@ type State string
 const (
 	Starting State = "starting" // its daemon does not listen yet
 	Booting  State = "booting"
+	Paused   State = "paused"
 	Running  State = "running"
 	Stopping State = "stopping"
 	Failed   State = "failed" // it ended by itself, or could not be started: see Status.Error

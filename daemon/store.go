@@ -28,6 +28,7 @@ var (
 	ErrNotFound   = errors.New("no such VM")
 	ErrNotRunning = errors.New("the VM does not run")
 	ErrRunning    = errors.New("the VM runs already")
+	ErrExists     = errors.New("there is a VM of this name already")
 )
 
 func (s Store) paths(name string) (paths, error) {

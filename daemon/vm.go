@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"agentvm/egress"
 	"agentvm/nat"
@@ -17,6 +19,8 @@ type machine struct {
 	*vm.VM
 	config Config
 	files  *machineFiles
+
+	unheard atomic.Int64 // denials that will never come
 }
 
 var _ VM = (*machine)(nil)
@@ -52,6 +56,31 @@ func (m *machine) Describe(i *rpc.DaemonInfo) {
 			continue // it was parsed before
 		}
 		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %d/%s", at, f.GuestPort, at.Network()))
+	}
+}
+
+const (
+	settleTime  = 300 * time.Millisecond
+	settlePause = 2 * time.Millisecond
+)
+
+// settleDenials waits for denials that are on their way: a command that was denied something may have ended before it is
+// known whose connection that was. Those that do not come in time are not waited for again.
+func (m *machine) settleDenials(ctx context.Context) {
+	if m.files.audit == nil {
+		return
+	}
+	for deadline := time.Now().Add(settleTime); ; {
+		s := m.NetworkStats().Egress
+		missing := int64(s.Denied+s.Refused) - int64(s.EventsLost) - m.files.audit.denials.Load()
+		if missing <= m.unheard.Load() || ctx.Err() != nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			m.unheard.Store(missing)
+			return
+		}
+		time.Sleep(settlePause)
 	}
 }
 
@@ -91,8 +120,11 @@ func (m *machine) Ask(ctx context.Context, name string, question []byte) ([]byte
 func (m *machine) answer(ctx context.Context, name string, question []byte) (any, error) {
 	switch name {
 	case "flows":
+		ctx, cancel := context.WithTimeout(ctx, askTime) // for a guest that stands still
+		defer cancel()
 		return m.Flows(ctx), nil
 	case "denials":
+		m.settleDenials(ctx)
 		return m.Denials(), nil
 	case "networkStats":
 		return m.NetworkStats(), nil

@@ -23,7 +23,7 @@ import (
 func (c Config) vmConfig() (v vm.Config, err error) {
 	v = vm.Config{
 		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
-		KernelArguments: c.KernelArguments, NoNewPrivileges: c.NoNewPrivileges,
+		KernelArguments: c.KernelArguments, NoNewPrivileges: c.NoNewPrivileges, ColdBoot: c.ColdBoot,
 	}
 	if c.CACertificate != "" {
 		if v.CACertificate, err = os.ReadFile(c.CACertificate); err != nil {
@@ -69,11 +69,15 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.Hostname = cmp.Or(config.Hostname, b.name)
+	if b.restore == nil || !b.restore.SameIdentity { // which has the saved name unless there is one
+		config.Hostname = cmp.Or(config.Hostname, b.name)
+	}
 	config.Logger = b.logger
 	config.Progress = tellProgress(b.progress)
 	if b.config.DiskSize >= 0 {
 		config.Disk = b.paths.disk()
+	}
+	if config.Disk != "" && b.restore == nil {
 		if err := makeDisk(config.Disk, b.config.DiskSize); err != nil {
 			return nil, err
 		}
@@ -82,7 +86,7 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := vm.Start(ctx, config)
+	v, err := b.restore.start(ctx, config)
 	if err != nil {
 		return nil, errors.Join(err, files.Close())
 	}

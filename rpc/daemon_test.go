@@ -176,6 +176,19 @@ func TestDaemonClient(t *testing.T) {
 	if diff := cmp.Diff(d.Jobs(), jobs); err != nil || diff != "" {
 		t.Errorf("Jobs: %v (-want +got)\n%s", err, diff)
 	}
+	if err := c.Pause(ctx); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("Pause: %v", err)
+	}
+	if err := c.Resume(ctx); err != nil {
+		t.Errorf("Resume: %v", err)
+	}
+	order := SnapshotOrder{Path: "/p", Comment: "c", Layered: true}
+	if b, err := c.Snapshot(ctx, order); err != nil || string(b) != fmt.Sprintf("%+v", order) {
+		t.Errorf("Snapshot: %s, %v", b, err)
+	}
+	if _, err := c.Snapshot(ctx, SnapshotOrder{}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("Snapshot: %v", err)
+	}
 	if b, err := c.Ask(ctx, "what", []byte("7")); err != nil || string(b) != "what 7" {
 		t.Errorf("Ask: %q, %v", b, err)
 	}

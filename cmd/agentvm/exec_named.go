@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 type namedVM struct {
 	*daemon.Client
 	env []string
+	out io.Writer // gets what there is to say
 }
 
 // spawn starts a command that ends with this client.
@@ -38,8 +40,23 @@ func (v namedVM) start(ctx context.Context, command vm.Command, o rpc.JobOptions
 	if command.Terminal != nil {
 		params.Terminal = &rpc.Size{Columns: command.Terminal.Columns, Rows: command.Terminal.Rows}
 	}
+	defer v.tellPaused(ctx)()
 	job, err := v.StartJob(ctx, params, nil, o)
 	return job, ended(v.Name(), err)
+}
+
+// pausedTime is how long a start may take before it is asked what it waits for.
+const pausedTime = time.Second
+
+// tellPaused says after a while that the VM is paused, unless the function that it returns is called before.
+func (v namedVM) tellPaused(ctx context.Context) (stop func()) {
+	timer := time.AfterFunc(pausedTime, func() {
+		info, err := v.Info(ctx)
+		if err == nil && info.State == rpc.DaemonPaused {
+			fmt.Fprintf(v.out, "agentvm: %s is paused: the command waits until agentvm resume %s\n", v.Name(), v.Name())
+		}
+	})
+	return func() { timer.Stop() }
 }
 
 // runNamed is run in a named VM. The denials are those of the time while the command ran, whoever asked.
@@ -57,7 +74,7 @@ func (c *cli) runNamed(ctx context.Context, name string, env []string, command v
 	}
 	defer client.Close() // which ends the command, if it still runs
 	began := time.Now()
-	result, err := c.runIn(ctx, namedVM{client, env}.spawn, command, terminal, s)
+	result, err := c.runIn(ctx, namedVM{client, env, c.stderr}.spawn, command, terminal, s)
 	if err != nil {
 		return result, denials{}, err
 	}
@@ -161,7 +178,7 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 		command.Terminal = &vm.Size{Columns: 80, Rows: 24}
 	}
 	o := rpc.JobOptions{Durable: true, Input: input || f.terminal, Timeout: command.Timeout, Label: f.label}
-	job, err := namedVM{client, env}.start(ctx, command, o)
+	job, err := namedVM{client, env, c.stderr}.start(ctx, command, o)
 	if err != nil {
 		return err
 	}
@@ -173,7 +190,7 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 func onlyFresh(command *cobra.Command, name string) error {
 	for _, flag := range []string{
 		"image", "memory", "mount", "net", "allow", "deny", "policy", "host-port", "publish", "dns", "pcap", "net-log", "mtu", "no-ipv6",
-		"send-limit", "receive-limit", "network", "no-network", "ca-cert", "no-new-privileges", "socket",
+		"send-limit", "receive-limit", "network", "no-network", "ca-cert", "no-new-privileges", "socket", "cold",
 	} {
 		if command.Flags().Changed(flag) {
 			return fmt.Errorf("--%s is for a fresh machine: %s is as agentvm start has made it", flag, name)

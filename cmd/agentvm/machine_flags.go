@@ -27,6 +27,7 @@ type machineFlags struct {
 	memory string
 	mounts []string
 	env    []string
+	cold   bool
 	remove bool
 
 	project *project.File // nil: none was read
@@ -44,8 +45,16 @@ func (f *machineFlags) registerMachine(command *cobra.Command) {
 	flags.SortFlags = false
 	flags.StringVar(&f.image, "image", "", "image to boot: a name of agentvm image ls, alpine, alpine:VERSION or busybox (default alpine)")
 	flags.StringVar(&f.memory, "memory", "512M", "memory of the machine, as 768M or 2G")
-	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of this computer to the machine: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
+	flags.BoolVar(&f.cold, "cold", false, "boot the machine, also when it could go on from a saved one that has just booted")
+	f.registerShared(command)
 	f.registerProject(command)
+}
+
+// registerShared registers the flags that a machine can have which goes on from a snapshot, too.
+func (f *machineFlags) registerShared(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of this computer to the machine: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
+	flags.Var(maskFlag{&f.mounts}, "mask", "hide a `PATH` of the mount before it from the machine, as .env or .git/hooks (may be repeated)")
 	f.trust.register(command)
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the machine, or pass KEY on from here (may be repeated)")
 }
@@ -114,7 +123,7 @@ func (c *cli) tellForwards(asked []nat.Forward, at []net.Addr) {
 }
 
 func (f *machineFlags) config() (vm.Config, error) {
-	config := vm.Config{Image: f.image}
+	config := vm.Config{Image: f.image, ColdBoot: f.cold}
 	if !f.remove {
 		return config, errors.New("--rm=false: a machine without a name keeps nothing: agentvm start NAME makes one that does")
 	}

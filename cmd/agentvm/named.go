@@ -50,7 +50,7 @@ func connect(ctx context.Context, name string) (*daemon.Client, error) {
 // settling says that a daemon lives although it cannot be reached yet, or any more.
 func settling(ctx context.Context, store daemon.Store, name string) bool {
 	status, err := store.Status(ctx, name)
-	return err == nil && (status.State == daemon.Starting || status.State == daemon.Booting || status.State == daemon.Stopping || status.State == daemon.Running)
+	return err == nil && (status.State == daemon.Starting || status.State == daemon.Booting || status.State == daemon.Stopping || status.State == daemon.Running || status.State == daemon.Paused)
 }
 
 // suggest adds to the error about an unknown name what may have been meant.

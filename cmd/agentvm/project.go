@@ -44,7 +44,6 @@ func addMask(text *string, mask string) error {
 // registerProject registers what the project file gives defaults to, and has it read before the command runs.
 func (f *machineFlags) registerProject(command *cobra.Command) {
 	flags := command.Flags()
-	flags.Var(maskFlag{&f.mounts}, "mask", "hide a `PATH` of the mount before it from the machine, as .env or .git/hooks (may be repeated)")
 	flags.Bool("no-project", false, "do not read "+project.Name+" of this directory or one above it")
 	flags.Bool("trust-project", false, "let "+project.Name+" give what it must not by itself: directories elsewhere, this computer's variables, ports and private networks")
 	command.PreRunE = func(command *cobra.Command, args []string) error {

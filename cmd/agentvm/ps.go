@@ -20,6 +20,7 @@ const psLong = `Lists VMs that run, boot or stop, and those that have failed or 
 
   starting                      its daemon is just beginning
   booting, running, stopping    as it says
+  paused                        it stands still until agentvm resume NAME
   failed                        it could not be started, or has ended by itself; agentvm logs NAME says why
   crashed                       its daemon was killed; agentvm start NAME starts it again
   unreachable                   its daemon lives and does not answer`

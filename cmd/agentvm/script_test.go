@@ -53,6 +53,10 @@ func TestScript(t *testing.T) {
 			env.Setenv("AGENTVM_STORE", store)
 			env.Setenv("AGENTVM_ALPINE_MIRROR", mirror)
 			env.Setenv("AGENTVM_DEBUG", "")
+			env.Setenv("FORKS", "20")
+			if raceDetector {
+				env.Setenv("FORKS", "3")
+			}
 			return nil
 		},
 		Condition: func(condition string) (bool, error) {

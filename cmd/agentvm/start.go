@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"agentvm/daemon"
 	"agentvm/images"
@@ -60,13 +61,18 @@ func (f *startFlags) register() {
 	flags := f.command.Flags()
 	f.registerMachine(f.command)
 	f.networkFlags.registerKept(flags)
+	f.registerLife(flags)
+	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
+	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
+}
+
+// registerLife registers what a VM that lives on can change at each start.
+func (f *startFlags) registerLife(flags *pflag.FlagSet) {
 	flags.StringVar(&f.hostname, "hostname", "", "the machine's name for itself (default: NAME)")
 	flags.DurationVar(&f.idle, "idle-timeout", 0, "stop the VM when nobody has been connected and nothing has run in it for so long, as 10m (default never)")
 	flags.DurationVar(&f.most, "max-lifetime", 0, "stop the VM so long after its start, as 2h (default never)")
-	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
 	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
 	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
-	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
 }
 
@@ -145,7 +151,12 @@ func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, err
 	} else {
 		config.StoreDir = dir
 	}
-	return config, errors.Join(f.changeMachine(&config, name), f.changeTrust(&config), f.changeNetwork(&config.Network), f.changeLife(&config))
+	return config, f.change(&config, name)
+}
+
+// change changes what the flags name.
+func (f *startFlags) change(config *daemon.Config, name string) error {
+	return errors.Join(f.changeMachine(config, name), f.changeTrust(config), f.changeNetwork(&config.Network), f.changeLife(config))
 }
 
 // changed says whether a flag is given.
@@ -158,6 +169,9 @@ func (f *startFlags) changeMachine(config *daemon.Config, name string) (err erro
 	}
 	if f.changed("image") {
 		config.Image = f.image
+	}
+	if f.changed("cold") {
+		config.ColdBoot = f.cold
 	}
 	if !f.kept || f.changed("memory") {
 		if config.Memory, err = parseMemory(f.memory); err != nil {

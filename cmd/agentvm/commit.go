@@ -1,0 +1,99 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/vm"
+)
+
+const commitLong = `Makes an image of a VM's files as they are, without what is mounted there: /proc, /tmp, directories of this computer. Machines
+can be started from it. Programs that run meanwhile may be caught while they write: stop them first. Memory and
+programs are not in an image: agentvm snapshot keeps those.`
+
+func (c *cli) commitCommand() *cobra.Command {
+	var quiet bool
+	command := &cobra.Command{
+		Use: "commit [flags] NAME IMAGE[:TAG]", Short: "Make an image of a VM's files", Long: commitLong,
+		Example: "  agentvm exec -n dev \"apk add make gcc\"\n  agentvm commit dev build:1\n  agentvm exec --image build:1 \"make --version\"",
+		Args:    counted(2, 2), ValidArgsFunction: completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := newSession(shellPatience)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			return s.explain(c.commit(ctx, args[0], args[1], quiet))
+		},
+	}
+	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not say what was left out")
+	return command
+}
+
+func (c *cli) commit(ctx context.Context, name, image string, quiet bool) error {
+	store, err := c.store(nil)
+	if err != nil {
+		return err
+	}
+	client, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	remote, err := client.Files(ctx)
+	if err != nil {
+		return ended(name, err)
+	}
+	defer remote.Close()
+	packed, unpacked := io.Pipe()
+	filtered, images := io.Pipe()
+	report := make(chan skipped, 1)
+	go func() {
+		summary, err := vm.NewFiles(remote).TarOut(ctx, []string{"/"}, unpacked)
+		_ = unpacked.CloseWithError(err) // nil: the end
+		report <- skipped{int64(len(summary.Warnings)), summary.Warnings}
+	}()
+	go func() { _ = images.CloseWithError(impersonal(packed, images)) }()
+	made, err := store.Import(ctx, image, io.TeeReader(filtered, c.counting("reading the files of "+name, io.Discard)))
+	_, _ = filtered.CloseWithError(errGivenUp), packed.CloseWithError(errGivenUp)
+	left := <-report
+	if err != nil {
+		return ended(name, err)
+	}
+	if !quiet {
+		c.tellSkipped(left)
+	}
+	fmt.Fprintln(c.stdout, made.Name)
+	return nil
+}
+
+var errGivenUp = errors.New("it is not needed any more")
+
+// impersonal passes an archive on without what must be each VM's own. The archive is the guest's, and may be anything:
+// who makes an image of it takes it for that.
+func impersonal(from io.Reader, to io.Writer) error {
+	in, out := tar.NewReader(from), tar.NewWriter(to)
+	for {
+		header, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return out.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("the guest's archive: %w", err)
+		}
+		switch path.Clean("/" + header.Name) {
+		case "/etc/machine-id", "/var/lib/dbus/machine-id":
+			continue
+		}
+		if err := out.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, in); err != nil {
+			return err
+		}
+	}
+}

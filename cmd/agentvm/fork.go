@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
+	"agentvm/images"
+	"agentvm/nat"
+	"agentvm/rpc"
+	"agentvm/snapshot"
+)
+
+const forkLong = `Makes VMs that go on from where one is that runs, with its memory and its files. That one goes on undisturbed. Each fork is another
+computer: it has its own random numbers, network address, host name and generation (/run/agentvm/generation), and connections are cut in
+it. It is started as the VM was, but for ports of this computer and addresses of metrics, which get free ones, and files of
+--net-log and --pcap. Later it starts from its own disk, like every VM.
+
+Programs are killed in the forks, unless --keep-programs has each copy run on.`
+
+const forkExample = `  agentvm fork dev try1
+  agentvm fork dev a b c
+  agentvm fork dev worker --count 20          # worker-1 to worker-20
+  agentvm fork --keep-programs server copy`
+
+// forkTime is how old a fork's file must be to be one of a process that was killed.
+const forkTime = time.Hour
+
+type forkFlags struct {
+	count        int
+	keep, silent bool
+}
+
+func (c *cli) forkCommand() *cobra.Command {
+	var f forkFlags
+	command := &cobra.Command{
+		Use: "fork [flags] NAME NEW...", Short: "Make VMs that go on from where one is", Long: forkLong, Example: forkExample,
+		Args: counted(2, 0), ValidArgsFunction: completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := forkNames(args[1:], cmd.Flags().Changed("count"), f.count)
+			if err != nil {
+				return err
+			}
+			s := newSession(shellPatience)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			return s.explain(c.fork(ctx, args[0], list, &f))
+		},
+	}
+	flags := command.Flags()
+	flags.IntVar(&f.count, "count", 1, "make `N` forks, called NEW-1 to NEW-N")
+	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on in the forks; nobody sees what those print")
+	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how it goes")
+	return command
+}
+
+// maxForks bounds one command.
+const maxForks = 1000
+
+// forkNames are the names of the forks.
+func forkNames(list []string, counted bool, count int) ([]string, error) {
+	if counted && (len(list) != 1 || count < 1 || count > maxForks) {
+		return nil, fmt.Errorf("--count %d: want 1 to %d, and one NEW, which gets numbers", count, maxForks)
+	}
+	if counted {
+		base := list[0]
+		list = nil
+		for i := range count {
+			list = append(list, fmt.Sprintf("%s-%d", base, i+1))
+		}
+	}
+	seen := map[string]bool{}
+	for _, name := range list {
+		if err := daemon.CheckName(name); err != nil {
+			return nil, err
+		}
+		if seen[name] {
+			return nil, fmt.Errorf("two forks cannot both be called %s", name)
+		}
+		seen[name] = true
+	}
+	return list, nil
+}
+
+// fork has the VM written into a file, which all forks go on from and which is then given up: they have it mapped.
+func (c *cli) fork(ctx context.Context, name string, list []string, f *forkFlags) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	if err := absent(store, list); err != nil {
+		return err
+	}
+	client, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	config, err := forkConfig(ctx, client)
+	if err != nil {
+		return ended(name, err)
+	}
+	path, err := forkFile()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(path) }() // where that fails, a later fork does it
+	began := time.Now()
+	if _, err := client.Snapshot(ctx, rpc.SnapshotOrder{Path: path, Layered: true}); err != nil {
+		return saveError(name, err)
+	}
+	return c.startForks(ctx, store, list, config, daemon.Restoration{Snapshot: path, KeepPrograms: f.keep}, func(fork string) {
+		if !f.silent {
+			fmt.Fprintf(c.stderr, "agentvm: %s: runs, after %.1f s\n", fork, time.Since(began).Seconds())
+		}
+	})
+}
+
+// absent is the error of names that are taken.
+func absent(store daemon.Store, list []string) error {
+	for _, name := range list {
+		if _, err := store.LogPath(name); !errors.Is(err, daemon.ErrNotFound) {
+			if err == nil {
+				err = fmt.Errorf("%s: %w: take another name, or remove it (agentvm rm %s)", name, daemon.ErrExists, name)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// starters is how many forks are started at a time.
+const starters = 4
+
+func (c *cli) startForks(ctx context.Context, store daemon.Store, list []string, config daemon.Config, r daemon.Restoration, runs func(string)) error {
+	errs := make([]error, len(list))
+	slots := make(chan struct{}, starters)
+	var starting sync.WaitGroup
+	for i, name := range list {
+		slots <- struct{}{}
+		starting.Go(func() {
+			defer func() { <-slots }()
+			client, err := store.Restore(ctx, name, config, r, nil)
+			if err == nil {
+				runs(name)
+				err = client.Close()
+			}
+			errs[i] = err
+		})
+	}
+	starting.Wait()
+	return errors.Join(errs...)
+}
+
+// forkConfig is what a VM runs with, without what only one can have.
+func forkConfig(ctx context.Context, client *daemon.Client) (config daemon.Config, err error) {
+	if config, err = liveConfig(ctx, client); err != nil {
+		return config, err
+	}
+	config.Hostname, config.Network.Capture, config.Network.Log = "", "", ""
+	for i, text := range config.Network.Forwards {
+		forward, err := nat.ParseForward(text)
+		if err != nil {
+			return config, err
+		}
+		forward.Listen = netip.AddrPortFrom(forward.Listen.Addr(), 0)
+		config.Network.Forwards[i] = forward.String()
+	}
+	if at, err := netip.ParseAddrPort(config.Metrics); err == nil {
+		config.Metrics = netip.AddrPortFrom(at.Addr(), 0).String()
+	}
+	return config, nil
+}
+
+// liveConfig is what a VM runs with, with the policy that holds now.
+func liveConfig(ctx context.Context, client *daemon.Client) (config daemon.Config, err error) {
+	info, err := client.Info(ctx)
+	if err == nil {
+		err = json.Unmarshal(info.Config, &config)
+	}
+	if err != nil || config.Network.Disabled {
+		return config, err
+	}
+	answer, err := askFor[daemon.PolicyAnswer](ctx, client, "policy", nil)
+	config.Network.Policy = answer.Policy
+	return config, err
+}
+
+// forkFile names a file for forks, beside the bases that it may be layered on, and removes those that were left.
+func forkFile() (string, error) {
+	dir, err := images.DefaultDir()
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "forks")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make a place for forks: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("make a place for forks: %w", err)
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > forkTime {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	return filepath.Join(dir, strings.ToLower(rand.Text())+snapshot.Suffix), nil
+}

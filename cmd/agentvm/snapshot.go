@@ -1,0 +1,228 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/images"
+	"agentvm/rpc"
+	"agentvm/snapshot"
+)
+
+const snapshotLong = `Snapshots are VMs in files: memory, programs and disk, as they were at one moment. They hold whatever secrets are in a VM's memory.
+They are kept in AGENTVM_STORE and belong to the version of agentvm that has written them.`
+
+const snapshotExample = `  agentvm snapshot create dev clean --comment "before the migration"
+  agentvm snapshot ls
+  agentvm snapshot restore clean again
+  agentvm snapshot export clean clean.snap.zst`
+
+func (c *cli) snapshotCommand() *cobra.Command {
+	command := &cobra.Command{Use: "snapshot", Short: "VMs in files: create, list, restore, export, import and remove them", Long: snapshotLong, Example: snapshotExample}
+	command.AddCommand(c.snapshotCreateCommand(), c.snapshotListCommand(), c.snapshotInspectCommand(), c.snapshotRestoreCommand(),
+		c.snapshotExportCommand(), c.snapshotImportCommand(), c.snapshotRemoveCommand())
+	return command
+}
+
+// snapshots is the store of snapshots, beside the images.
+func snapshots() (*snapshot.Store, error) {
+	dir, err := images.DefaultDir()
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.OpenStore(dir)
+}
+
+func (c *cli) snapshotCreateCommand() *cobra.Command {
+	var comment string
+	command := &cobra.Command{
+		Use: "create [flags] NAME SNAPSHOT", Short: "Write a VM that runs into a snapshot", Args: counted(2, 2), ValidArgsFunction: completeNames(1),
+		Long:    "Writes a VM that runs, or is paused, into a snapshot. It stands still only for a moment, and while its disk is copied.",
+		Example: "  agentvm snapshot create dev clean --comment \"before the migration\"",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := newSession(shellPatience)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			return s.explain(c.createSnapshot(ctx, args[0], args[1], comment))
+		},
+	}
+	command.Flags().StringVar(&comment, "comment", "", "a `TEXT` that agentvm snapshot ls shows")
+	return command
+}
+
+func (c *cli) createSnapshot(ctx context.Context, name, as, comment string) error {
+	store, err := snapshots()
+	if err != nil {
+		return err
+	}
+	path, err := store.Path(as)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("snapshot %s: %w: take another name, or remove it (agentvm snapshot rm %s)", as, fs.ErrExist, as)
+	}
+	client, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	config, err := liveConfig(ctx, client)
+	if err != nil {
+		return ended(name, err)
+	}
+	config.Hostname = cmp.Or(config.Hostname, name)
+	began := time.Now()
+	if _, err = client.Snapshot(ctx, rpc.SnapshotOrder{Path: path, Comment: comment}); err != nil {
+		return saveError(name, err)
+	}
+	if err := keepConfig(path, config); err != nil {
+		return errors.Join(err, store.Remove(ctx, as))
+	}
+	if info, err := entryOf(store, as); err == nil {
+		fmt.Fprintf(c.stderr, "agentvm: snapshot %s of %s: %s, after %.1f s\n", as, name, bytesText(info.Allocated), time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// saveError says of a VM that could not be written into a file what may help.
+func saveError(name string, err error) error {
+	if isFull(err) {
+		return fmt.Errorf("%s: %w (agentvm snapshot ls shows what snapshots take)", name, err)
+	}
+	return ended(name, err)
+}
+
+func entryOf(store *snapshot.Store, name string) (snapshot.Entry, error) {
+	list, err := store.List()
+	for _, e := range list {
+		if e.Name == name {
+			return e, nil
+		}
+	}
+	return snapshot.Entry{}, errors.Join(err, fmt.Errorf("snapshot %s: %w (agentvm snapshot ls lists them)", name, fs.ErrNotExist))
+}
+
+// snapshotInfo is what snapshot ls --json prints of a snapshot, and inspect, too.
+type snapshotInfo struct {
+	Name      string    `json:"name"`
+	ID        string    `json:"id,omitempty"`
+	Path      string    `json:"path"`
+	Created   time.Time `json:"created,omitzero"`
+	Comment   string    `json:"comment,omitempty"`
+	Image     string    `json:"image,omitempty"`
+	Memory    uint64    `json:"memory,omitempty"` // bytes
+	Disk      int64     `json:"disk,omitempty"`   // bytes
+	Mounts    int       `json:"mounts,omitempty"` // as many as a VM must have that goes on from it
+	Allocated int64     `json:"allocated"`        // bytes that the file takes
+	LayeredOn string    `json:"layeredOn,omitempty"`
+	Error     string    `json:"error,omitempty"` // why it cannot be used
+}
+
+func infoOf(e snapshot.Entry) snapshotInfo {
+	i := snapshotInfo{
+		Name: e.Name, ID: e.ID, Path: e.Path, Created: e.Meta.Created, Comment: e.Meta.Comment, Image: e.Meta.Image, Memory: e.Meta.Memory,
+		Mounts: e.Meta.Shares, Allocated: e.Allocated, LayeredOn: e.Base,
+	}
+	if e.Meta.Disk != nil {
+		i.Disk = e.Meta.Disk.Size
+	}
+	if e.Err != nil {
+		i.Error = e.Err.Error()
+	}
+	return i
+}
+
+func (c *cli) snapshotListCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use: "ls [flags]", Aliases: []string{"list"}, Short: "List snapshots", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			store, err := snapshots()
+			if err != nil {
+				return err
+			}
+			found, err := store.List()
+			if err != nil {
+				return err
+			}
+			list := []snapshotInfo{}
+			for _, e := range found {
+				list = append(list, infoOf(e))
+			}
+			if asJSON {
+				return printJSON(c.stdout, list)
+			}
+			return printSnapshots(c.stdout, list)
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	return command
+}
+
+func printSnapshots(w io.Writer, list []snapshotInfo) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tCREATED\tSIZE\tIMAGE\tMEMORY\tCOMMENT")
+	for _, i := range list {
+		comment := i.Comment
+		if i.Error != "" {
+			comment = i.Error
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\n", i.Name, i.Created.Local().Format("2006-01-02 15:04"), bytesText(i.Allocated), i.Image,
+			i.Memory>>20, printable(comment))
+	}
+	return table.Flush()
+}
+
+func (c *cli) snapshotRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm SNAPSHOT...", Aliases: []string{"remove"}, Short: "Remove snapshots", Args: counted(1, 0), ValidArgsFunction: completeSnapshots(0),
+		Long: "Removes snapshots. VMs that went on from them are not touched.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := snapshots()
+			if err != nil {
+				return err
+			}
+			return each(args, func(name string) error {
+				err := store.Remove(cmd.Context(), name)
+				if err == nil {
+					err = forgetConfig(store, name)
+				}
+				return missing(name, err)
+			})
+		},
+	}
+}
+
+// missing says what to do about a snapshot that is not there.
+func missing(name string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("snapshot %s: there is none of this name (agentvm snapshot ls lists them)", name)
+	}
+	return err
+}
+
+// completeSnapshots completes up to most names of snapshots; 0: any number.
+func completeSnapshots(most int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		store, err := snapshots()
+		if err != nil || most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		found, _ := store.List()
+		var list []string
+		for _, e := range found {
+			list = append(list, cobra.CompletionWithDesc(e.Name, e.Meta.Comment))
+		}
+		return list, cobra.ShellCompDirectiveNoFileComp
+	}
+}
