@@ -54,7 +54,8 @@ static bool store_conditional(const struct insn *d, uint64_t va, uint32_t size) 
     if (host == NULL) return false;
     uint64_t now = size == 4 ? (uint64_t)(int64_t) * (int32_t *)host : *(uint64_t *)host;
     bool holds = hart.reservation == va && hart.reserved_value == now;
-    if (holds) __builtin_memcpy(host, &hart.x[d->rs2 / 8], size);
+    if (holds && size == 4) *(uint32_t *)host = (uint32_t)hart.x[d->rs2 / 8];
+    else if (holds) *(uint64_t *)host = hart.x[d->rs2 / 8];
     hart.reservation = ~0ull;
     write_rd(d, !holds);
     return true;

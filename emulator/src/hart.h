@@ -90,6 +90,11 @@ enum {
     OP_TRANSLATED, // an entry of a translated region, see jit.h
 };
 
+// Unaligned host accesses are fine in WebAssembly; the attribute keeps the compiler honest elsewhere.
+typedef uint16_t unaligned16 __attribute__((aligned(1)));
+typedef uint32_t unaligned32 __attribute__((aligned(1)));
+typedef uint64_t unaligned64 __attribute__((aligned(1)));
+
 // Translation caches ---------------------------------------------------------------------------------------------
 
 enum { TLB_SIZE = 256 };
@@ -187,6 +192,8 @@ struct code_page *fetch_page(uint64_t va);           // NULL after an exception
 bool fetch_crossing(uint64_t va, uint32_t *word);
 bool memory_init(void);
 uint8_t *ram_start(void);
+extern uint8_t *ram; // memory.c; for mmu.c, others call ram_at
+extern uint64_t ram_bytes;
 void *grow_memory(uint64_t size);
 void cbo_zero(uint64_t va);
 void tlb_flush_all(void);

@@ -38,11 +38,6 @@
 #define ALU(op, value)                                                                                                 \
     case op: RD = (value); d += 2; break;
 
-// Unaligned host accesses are fine in WebAssembly; the attribute keeps the compiler honest elsewhere.
-typedef uint16_t u16 __attribute__((aligned(1)));
-typedef uint32_t u32 __attribute__((aligned(1)));
-typedef uint64_t u64 __attribute__((aligned(1)));
-
 // A miss leaves for the out-of-line path, which does the whole instruction; `length` says where the next one is.
 #define MISS(bytes)                                                                                                    \
     do {                                                                                                               \
@@ -86,12 +81,12 @@ typedef uint64_t u64 __attribute__((aligned(1)));
 #define FP_LOAD(op, bytes)                                                                                             \
     case op:                                                                                                           \
         if (!FP_STATE(FP_DIRTY)) MISS(bytes);                                                                          \
-        LOAD_TO(F(SLOT_RD), u64, u64, bytes)
+        LOAD_TO(F(SLOT_RD), unaligned64, uint64_t, bytes)
 
 #define FP_STORE(op, bytes)                                                                                            \
     case op:                                                                                                           \
         if (!FP_STATE(FP_INITIAL)) MISS(bytes);                                                                        \
-        STORE_FROM(u64, F(SLOT_RS2), bytes)
+        STORE_FROM(unaligned64, F(SLOT_RS2), bytes)
 
 #define BRANCH(op, step, condition)                                                                                    \
     case op:                                                                                                           \

@@ -6,8 +6,8 @@ struct machine_config config;
 uint8_t dirty_pages[1 << 20];
 struct released_pages released_pages;
 
-static uint8_t *ram;
-static uint64_t ram_size;
+uint8_t *ram;
+uint64_t ram_bytes;
 
 enum { WASM_PAGE = 65536 };
 
@@ -20,19 +20,19 @@ void *grow_memory(uint64_t size) {
 }
 
 bool memory_init(void) {
-    ram_size = config.ram_size;
-    if (ram_size == 0 || ram_size % PAGE_SIZE != 0) return false;
-    ram = grow_memory(ram_size);
+    ram_bytes = config.ram_size;
+    if (ram_bytes == 0 || ram_bytes % PAGE_SIZE != 0) return false;
+    ram = grow_memory(ram_bytes);
     return ram != NULL;
 }
 
 uint8_t *ram_start(void) { return ram; }
 
-uint64_t ram_frames(void) { return ram_size / PAGE_SIZE; }
+uint64_t ram_frames(void) { return ram_bytes / PAGE_SIZE; }
 
 void *ram_at(uint64_t gpa, uint64_t len) {
     uint64_t offset = gpa - RAM_BASE;
-    if (offset >= ram_size || len > ram_size - offset) return NULL;
+    if (offset >= ram_bytes || len > ram_bytes - offset) return NULL;
     return ram + offset;
 }
 

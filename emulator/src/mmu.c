@@ -29,6 +29,11 @@ static bool permitted(uint64_t pte, enum access access, unsigned privilege) {
     }
 }
 
+// Short forms of ram_at for what each miss needs.
+static inline uint8_t *ram_byte(uint64_t gpa) { return gpa - RAM_BASE < ram_bytes ? ram + (uint32_t)(gpa - RAM_BASE) : NULL; }
+
+static inline uint64_t *ram_entry(uint64_t gpa) { return (uint64_t *)ram_byte(gpa); } // aligned, so all of it is there
+
 // translate finds the guest physical address of va and tells through *user_page whether supervisor access to it
 // depends on SUM. It raises an exception and returns false when there is none.
 static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user_page, bool *may_write) {
@@ -43,7 +48,7 @@ static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user
     uint64_t table = (hart.satp & ((1ull << 44) - 1)) * PAGE_SIZE;
     for (int level = 2; level >= 0; level--) {
         unsigned shift = 12 + 9 * (unsigned)level;
-        uint64_t where = table + (va >> shift & 511) * 8, *entry = ram_at(where, 8);
+        uint64_t where = table + (va >> shift & 511) * 8, *entry = ram_entry(where);
         if (entry == NULL) {
             raise(access_fault_cause[access], va);
             return false;
@@ -102,7 +107,7 @@ static uint8_t *cached(const struct tlb_entry *entries, uint64_t va) {
 static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
     bool user_page, may_write;
     if (!translate(va, access, gpa, &user_page, &may_write)) return NULL;
-    uint8_t *host = ram_at(*gpa, 1);
+    uint8_t *host = ram_byte(*gpa);
     if (host == NULL) return NULL;
     struct tlb *tlb = current_tlb();
     if (user_page && hart.privilege == PRIV_S) note_user_entry(va);
@@ -119,10 +124,23 @@ static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
 
 static bool same_page(uint64_t va, uint32_t size) { return ((va ^ (va + size - 1)) & ~(uint64_t)(PAGE_SIZE - 1)) == 0; }
 
+// A copy whose size is no constant would be a memory.copy, a call of the host's in wazero.
 static uint64_t load_bytes(const uint8_t *from, uint32_t size) {
-    uint64_t value = 0;
-    __builtin_memcpy(&value, from, size);
-    return value;
+    switch (size) {
+    case 1: return *from;
+    case 2: return *(const unaligned16 *)from;
+    case 4: return *(const unaligned32 *)from;
+    default: return *(const unaligned64 *)from;
+    }
+}
+
+static void store_bytes(uint8_t *to, uint64_t value, uint32_t size) {
+    switch (size) {
+    case 1: *to = (uint8_t)value; break;
+    case 2: *(unaligned16 *)to = (uint16_t)value; break;
+    case 4: *(unaligned32 *)to = (uint32_t)value; break;
+    default: *(unaligned64 *)to = value; break;
+    }
 }
 
 static uint64_t slow_load_within_page(uint64_t va, uint32_t size) {
@@ -147,7 +165,7 @@ static void slow_store_within_page(uint64_t va, uint64_t value, uint32_t size) {
     uint64_t gpa = 0;
     uint8_t *host = data_pointer(va, ACCESS_WRITE, &gpa);
     if (host != NULL) {
-        __builtin_memcpy(host, &value, size);
+        store_bytes(host, value, size);
         return;
     }
     if (hart.cause != CAUSE_NONE) return;
