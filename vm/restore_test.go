@@ -1,6 +1,7 @@
 package vm_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -261,5 +262,72 @@ func TestSnapshotOfAnotherMachine(t *testing.T) {
 	_, err = vm.Restore(limited(t), other, vm.Config{StoreDir: config(t).StoreDir}, vm.RestoreOptions{})
 	if !errors.Is(err, snapshot.ErrVersion) || !strings.Contains(err.Error(), "another version of agentvm") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Ends of the VM or of the context during a snapshot leave a whole file or none.
+func TestEndsDuringASnapshot(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 6 {
+		v := ownVM(t, nil)
+		path := filepath.Join(dir, fmt.Sprint(i))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := v.Snapshot(ctx, path, vm.SnapshotOptions{}); done <- err }()
+		time.Sleep(time.Duration(i) * 4 * time.Millisecond)
+		if i%2 == 0 {
+			v.Close()
+		} else {
+			cancel()
+		}
+		err := <-done
+		if err != nil && !errors.Is(err, vm.ErrStopped) && !errors.Is(err, context.Canceled) {
+			t.Errorf("Snapshot = %v", err)
+		}
+		if _, missing := os.Stat(path); (missing == nil) != (err == nil) {
+			t.Errorf("Snapshot = %v, its file: %v", err, missing)
+		}
+		if err == nil {
+			wantOutput(t, restore(t, path, nil, vm.RestoreOptions{}), "echo works", "works\n")
+		}
+		cancel()
+		v.Close()
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			t.Errorf("%s is left", e.Name())
+		}
+	}
+}
+
+// What is asked of a fork that has not been greeted yet waits, and its ends hang nobody.
+func TestForkThatIsBeingGreeted(t *testing.T) {
+	v := ownVM(t, nil)
+	forks := fork(t, v, 4, vm.ForkOptions{})
+	pause(t, forks[0])
+	pause(t, forks[1])
+	if _, err := forks[2].Snapshot(limited(t), filepath.Join(t.TempDir(), "snap"), vm.SnapshotOptions{}); err != nil {
+		t.Error(err)
+	}
+	if err := forks[1].Stop(limited(t)); err != nil {
+		t.Errorf("Stop of a paused fork: %v", err)
+	}
+	if err := forks[3].Close(); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := forks[0].Exec(ctx, "true"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a command of a paused fork: %v", err)
+	}
+	resume(t, forks[0])
+	wantOutput(t, forks[0], "echo works", "works\n")
+	wantClock(t, forks[0])
+	if _, err := forks[3].Exec(limited(t), "true"); !errors.Is(err, vm.ErrStopped) {
+		t.Errorf("a command of a fork that has ended: %v", err)
 	}
 }

@@ -53,17 +53,19 @@ func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 		return meta, err
 	}
 	began := time.Now()
-	image, copied, err := v.photograph(ctx, path)
+	p, err := v.photograph(ctx, path)
 	if err != nil {
 		return meta, err
 	}
+	defer p.close()
 	v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
-	defer image.Close()
-	defer copied.remove()
-	content := snapshot.Content{Meta: meta, Base: v.baseFile(o)}
-	content.Meta.LinearMemory, content.Memory = image.Size(), extents(image, content.Base)
-	if copied != nil {
-		content.Disk, content.DiskSize = copied.File, v.parts.upper.Size()
+	content := snapshot.Content{Meta: meta}
+	if o.Base {
+		content.Base = p.saved.base()
+	}
+	content.Meta.LinearMemory, content.Memory = p.image.Size(), extents(p.image, content.Base)
+	if p.disk != nil {
+		content.Disk, content.DiskSize = p.disk.File, p.diskSize
 		content.Meta.Disk = &snapshot.Disk{Size: content.DiskSize}
 	}
 	err = snapshot.Write(ctx, path, content)
@@ -86,32 +88,53 @@ func (v *VM) describe(comment string) (snapshot.Meta, error) {
 	return meta, err
 }
 
-// baseFile is the file to layer a snapshot on, or nil: it is the one that itself is layered on none.
-func (v *VM) baseFile(o SnapshotOptions) *snapshot.File {
-	if !o.Base || v.parts.saved == nil {
+// base is the file to layer a snapshot on, or nil: it is the one that itself is layered on none.
+func (s *saved) base() *snapshot.File {
+	if s == nil {
 		return nil
 	}
-	if base := v.parts.saved.file.Base(); base != nil {
+	if base := s.file.Base(); base != nil {
 		return base
 	}
-	return v.parts.saved.file
+	return s.file
 }
 
-// photograph notes the machine's memory and copies its disk, both at one moment. Without a disk the copy is nil.
-func (v *VM) photograph(ctx context.Context, path string) (image *emulator.Image, copied *diskCopy, err error) {
+// photo is a machine at one moment. It needs the VM no more.
+type photo struct {
+	image    *emulator.Image
+	saved    *saved    // the file that has parts of image; nil: none
+	disk     *diskCopy // nil: none
+	diskSize int64
+}
+
+// photograph notes the machine's memory and copies its disk, both at one moment.
+func (v *VM) photograph(ctx context.Context, path string) (*photo, error) {
 	v.syncDisk(ctx)
-	err = v.atDesk(ctx, func(m *emulator.Machine) (err error) {
-		if copied, err = copyDisk(ctx, v.parts.upper, path); err != nil {
-			return err
+	p := &photo{}
+	err := v.atDesk(ctx, func(m *emulator.Machine) (err error) {
+		if u := v.parts.upper; u != nil {
+			p.diskSize = u.Size()
+			if p.disk, err = copyDisk(ctx, u, path); err != nil {
+				return err
+			}
 		}
-		image, err = m.Capture()
+		p.saved = v.parts.saved.again()
+		p.image, err = m.Capture()
 		return err
 	})
 	if err != nil {
-		copied.remove()
-		return nil, nil, err
+		p.close()
+		return nil, err
 	}
-	return image, copied, nil
+	return p, nil
+}
+
+func (p *photo) close() {
+	if p.image != nil {
+		_ = p.image.Close()
+	}
+	p.disk.remove()
+	p.saved.close()
 }
 
 // syncDisk has the guest write back what it has of its disk in memory. The copy is as good without: what is missing on the
@@ -131,12 +154,9 @@ func (v *VM) syncDisk(ctx context.Context) {
 // diskCopy is a copy of a writable disk that is there for a moment.
 type diskCopy struct{ *os.File }
 
-// copyDisk copies a disk for the snapshot at path; of no disk there is no copy. Its name is that of a temporary file of
+// copyDisk copies a disk for the snapshot at path. Its name is that of a temporary file of
 // package snapshot, which removes what a process leaves that was killed.
 func copyDisk(ctx context.Context, u *upper, path string) (*diskCopy, error) {
-	if u == nil {
-		return nil, nil
-	}
 	random := make([]byte, 8)
 	_, _ = rand.Read(random)
 	dir, base := filepath.Split(path)
