@@ -72,6 +72,7 @@ var parts = []struct {
 	{"workloads", measureWorkloads},
 	{"coldstart", measureColdStart},
 	{"boot", measureBoot},
+	{"snapshot", measureSnapshot},
 	{"commands", measureCommands},
 	{"network", measureNetwork},
 	{"daemon", measureDaemon},

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,8 +40,9 @@ type qemuGuest struct {
 	stop    context.CancelFunc
 }
 
-// startQEMU returns when the guest can run commands. With a network it is that of QEMU's own stack, libslirp.
-func (k *kit) startQEMU(ctx context.Context, network *rpc.NetworkParams) (*qemuGuest, error) {
+// startQEMU returns when the guest can run commands. With a network it is that of QEMU's own stack, libslirp. flags are
+// further ones for QEMU, such as -incoming for a guest that has booted before.
+func (k *kit) startQEMU(ctx context.Context, network *rpc.NetworkParams, flags ...string) (*qemuGuest, error) {
 	if err := needTool(qemuName, qemuPackage); err != nil {
 		return nil, err
 	}
@@ -59,13 +61,17 @@ func (k *kit) startQEMU(ctx context.Context, network *rpc.NetworkParams) (*qemuG
 	if network != nil {
 		arguments = append(arguments, "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")
 	}
-	g.command = exec.CommandContext(run, qemuName, arguments...)
+	g.command = exec.CommandContext(run, qemuName, append(arguments, flags...)...)
 	g.command.Stdout, g.command.Stderr = &g.console, &g.console
 	if err := g.command.Start(); err != nil {
 		stop()
 		return nil, err
 	}
-	if err := g.greet(ctx, listener.(*net.UnixListener), network); err != nil {
+	params := rpc.StartParams{Hostname: "bench", Network: network}
+	if slices.Contains(flags, "-incoming") {
+		params.Restored = goesOn()
+	}
+	if err := g.greet(ctx, listener.(*net.UnixListener), params); err != nil {
 		g.close()
 		return nil, fmt.Errorf("QEMU's guest: %w\n%s", err, g.console.Bytes())
 	}
@@ -83,7 +89,7 @@ func (k *kit) qemuArguments(socket string) []string {
 	}
 }
 
-func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, network *rpc.NetworkParams) error {
+func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, params rpc.StartParams) error {
 	if err := listener.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return err
 	}
@@ -96,7 +102,8 @@ func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, netwo
 	if g.client, err = rpc.Dial(ctx, conn, rpc.ClientConfig{}); err != nil {
 		return err
 	}
-	info, err := g.client.Start(ctx, rpc.StartParams{Time: time.Now(), Hostname: "bench", Network: network})
+	params.Time = time.Now()
+	info, err := g.client.Start(ctx, params)
 	if err == nil && info.NetworkWarning != "" {
 		err = errors.New(info.NetworkWarning)
 	}
