@@ -46,8 +46,10 @@ func (d *daemon) sample(ctx context.Context) sample {
 	if err != nil {
 		return s
 	}
-	if stats, err := v.Stats(ctx); err == nil {
-		s.guest = &stats
+	if !v.Paused() {
+		if stats, err := v.Stats(ctx); err == nil {
+			s.guest = &stats
+		}
 	}
 	if n, ok := v.(networkCounter); ok && !d.config.Network.Disabled {
 		stats := n.NetworkStats()
@@ -135,7 +137,7 @@ func pairs(labels []string) (list []*dto.LabelPair) {
 func (c collector) daemon(s sample) {
 	c.gauge("build_info", "The daemon's program.", 1, "version", s.info.Version, "goversion", runtime.Version())
 	c.gauge("vm_info", "What the VM was started with.", 1, "image", s.info.Image, "kernel", s.info.Kernel)
-	for _, state := range []rpc.DaemonState{rpc.DaemonStarting, rpc.DaemonRunning, rpc.DaemonStopping, rpc.DaemonFailed} {
+	for _, state := range []rpc.DaemonState{rpc.DaemonStarting, rpc.DaemonRunning, rpc.DaemonStopping, rpc.DaemonFailed, rpc.DaemonPaused} {
 		c.gauge("vm_state", "1 for the state that the VM is in.", number(s.info.State == state), "state", state.String())
 	}
 	c.seconds(dto.MetricType_GAUGE, "uptime_seconds", "Time since the daemon's start.", s.uptime)

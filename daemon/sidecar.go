@@ -76,7 +76,12 @@ func checkSidecars(list []Sidecar) error {
 func (d *daemon) runSidecars(v VM) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	for _, s := range d.config.Sidecars {
+	list := d.config.Sidecars
+	if len(list) > 0 && d.restore != nil && d.restore.KeepPrograms {
+		d.logger.Warn("sidecars run on with the other programs and are not watched until the VM's next start")
+		list = nil
+	}
+	for _, s := range list {
 		running.Go(func() { d.keepRunning(ctx, v, s) })
 	}
 	return func() {

@@ -168,19 +168,26 @@ func forkConfig(ctx context.Context, client *daemon.Client) (config daemon.Confi
 	if config, err = liveConfig(ctx, client); err != nil {
 		return config, err
 	}
+	return config, unshare(&config)
+}
+
+// unshare takes out of a configuration what only one VM can have.
+func unshare(config *daemon.Config) error {
 	config.Hostname, config.Network.Capture, config.Network.Log = "", "", ""
-	for i, text := range config.Network.Forwards {
+	var forwards []string
+	for _, text := range config.Network.Forwards {
 		forward, err := nat.ParseForward(text)
 		if err != nil {
-			return config, err
+			return err
 		}
 		forward.Listen = netip.AddrPortFrom(forward.Listen.Addr(), 0)
-		config.Network.Forwards[i] = forward.String()
+		forwards = append(forwards, forward.String())
 	}
+	config.Network.Forwards = forwards
 	if at, err := netip.ParseAddrPort(config.Metrics); err == nil {
 		config.Metrics = netip.AddrPortFrom(at.Addr(), 0).String()
 	}
-	return config, nil
+	return nil
 }
 
 // liveConfig is what a VM runs with, with the policy that holds now.

@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"agentvm/daemon"
+	"agentvm/snapshot"
 )
 
 // ownStore gives the script a store whose VMs are its own, with the images and the compiled machine of all scripts. At
@@ -83,6 +84,12 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("%s: %q, %v", args[1], out, err)
+}
+
+// foreignSnapshot writes the snapshot of a VM of another machine: foreign FILE.
+func foreignSnapshot(ts *testscript.TestScript, _ bool, args []string) {
+	meta := snapshot.Meta{Machine: strings.Repeat("0123456789abcdef", 4), LinearMemory: 1 << 20, Memory: 128 << 20, Image: "busybox"}
+	ts.Check(snapshot.Write(context.Background(), ts.MkAbs(args[0]), snapshot.Content{Meta: meta}))
 }
 
 // together runs a command several times at once and wants this of each: together COUNT OUTPUT COMMAND [ARGS...]. A "%"

@@ -71,7 +71,7 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "random": random, "sha256": sha256File, "wasm": wasmFile, "elf": elfFile,
 			"serve": serve, "freeport": freePort, "fetch": fetch, "pcap": pcapFile,
-			"servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
+			"foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
 		},
 	})
 }

@@ -173,12 +173,12 @@ func printSnapshots(w io.Writer, list []snapshotInfo) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tCREATED\tSIZE\tIMAGE\tMEMORY\tCOMMENT")
 	for _, i := range list {
-		comment := i.Comment
 		if i.Error != "" {
-			comment = i.Error
+			fmt.Fprintf(table, "%s\t\t%s\t\t\t%s\n", i.Name, bytesText(i.Allocated), printable(i.Error))
+			continue
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\n", i.Name, i.Created.Local().Format("2006-01-02 15:04"), bytesText(i.Allocated), i.Image,
-			i.Memory>>20, printable(comment))
+			i.Memory>>20, printable(i.Comment))
 	}
 	return table.Flush()
 }
