@@ -2,9 +2,31 @@ package preview
 
 import (
 	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
 	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
 	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
 )
+
+// Lifetimes of previews, and how many a VM may have.
+const (
+	DefaultLifetime = time.Hour
+	MaxLifetime     = 24 * time.Hour
+	MaxPerVM        = 128
+)
+
+// maxRevoked is how many revoked previews of a VM are remembered as such; of older ones Check says that it does not know them.
+const maxRevoked = 1024
 
 // Options are those of a Store. The zero value is good.
 type Options struct {
@@ -18,48 +40,205 @@ type Options struct {
 	Random io.Reader
 }
 
-// A Preview is a link to a port of a VM.
-type Preview struct {
-	// ID is for people and for Revoke. It gives no access.
-	ID string
-	// VM is the VM's name, VMID tells it from others that had the name before.
-	VM, VMID string
-	// Port is the guest's TCP port.
-	Port uint16
-	// Created and Expires are in whole seconds; at Expires the preview is over.
-	Created, Expires time.Time
-	// Token is the secret part of the link.
-	Token string
+// A Store keeps previews. Several Stores, of one process or many, may have the same file open.
+type Store struct {
+	path    string
+	options Options
+	key     *Key
+
+	// Two connections: SQLite tells a connection only what others have changed, and Check must hear of everything.
+	writes, reads *sql.DB
+	version       *sql.Stmt // of reads
+
+	reload chan struct{} // holds a token while index is being made
+	mu     sync.RWMutex
+	index  *index        // nil before the first Check
+	change chan struct{} // closed by the next write of this Store; nil after Close
 }
 
-// A Store keeps previews.
-type Store struct{}
-
-// OpenStore opens the SQLite file path, and makes it and its directory when they are missing.
-func OpenStore(path string, o Options) (*Store, error) { return nil, ErrClosed }
-
-// Close closes the file.
-func (s *Store) Close() error { return nil }
-
-// Create makes a preview.
-func (s *Store) Create(ctx context.Context, vm, vmID string, port uint16, lifetime time.Duration) (Preview, error) {
-	return Preview{}, ErrClosed
+// OpenStore opens the SQLite file path (mode 0600), and makes it, its key and its directory when they are missing.
+func OpenStore(path string, o Options) (*Store, error) {
+	o = o.withDefaults(path)
+	s := &Store{path: path, options: o, reload: make(chan struct{}, 1), change: make(chan struct{})}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open previews %s: %w", path, err), s.closeFiles())
+	}
+	return s, nil
 }
 
-// List returns the active previews of a VM, or of all when vm is "".
-func (s *Store) List(ctx context.Context, vm string) ([]Preview, error) { return nil, ErrClosed }
+func (o Options) withDefaults(path string) Options {
+	if o.KeyPath == "" {
+		o.KeyPath = filepath.Join(filepath.Dir(path), "preview.key")
+	}
+	if o.MaxLifetime <= 0 {
+		o.MaxLifetime = MaxLifetime
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Random == nil {
+		o.Random = rand.Reader
+	}
+	return o
+}
 
-// Revoke ends a preview, named by its ID or its token.
-func (s *Store) Revoke(ctx context.Context, id string) error { return ErrClosed }
+func (s *Store) open() (err error) {
+	if err := prepareFile(s.path); err != nil {
+		return err
+	}
+	dsn, err := dataSource(s.path)
+	if err != nil {
+		return err
+	}
+	for _, db := range []**sql.DB{&s.writes, &s.reads} {
+		if *db, err = sql.Open("sqlite", dsn); err != nil {
+			return err
+		}
+		(*db).SetMaxOpenConns(1)
+	}
+	if err := s.prepareSchema(); err != nil {
+		return fmt.Errorf("%w; remove the file, which ends all previews, if it is damaged", err)
+	}
+	if s.version, err = s.reads.Prepare("PRAGMA data_version"); err != nil {
+		return err
+	}
+	s.key, err = OpenKey(s.options.KeyPath, s.options.Random, s.options.Now)
+	return err
+}
 
-// RevokeAll ends the previews of a VM and returns how many there were.
-func (s *Store) RevokeAll(ctx context.Context, vm string) (int, error) { return 0, ErrClosed }
+// prepareFile makes the file so that SQLite need not, which would give it the mode of the umask. The files that SQLite puts beside
+// it get its mode.
+func prepareFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if runtime.GOOS != "windows" {
+		err = f.Chmod(0o600)
+	}
+	return errors.Join(err, f.Close())
+}
 
-// Collect removes what has expired and returns how much it was.
-func (s *Store) Collect(ctx context.Context) (int, error) { return 0, ErrClosed }
+// dataSource names a file to the driver. Commits wait for the disk: after a power cut a revoked preview must not be back.
+func dataSource(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	path = filepath.ToSlash(path)
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path // C:/...
+	}
+	query := url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "trusted_schema(0)"},
+	}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}).String(), nil
+}
 
-// Rotate makes a new key.
-func (s *Store) Rotate(ctx context.Context) error { return ErrClosed }
+// The application ID is in the file's header and tells that it is one of ours.
+const (
+	applicationID = 0x61767076 // "avpv"
+	schemaVersion = 1
+	schema        = `
+CREATE TABLE preview (
+	nonce   BLOB PRIMARY KEY CHECK (length(nonce) = 8),
+	vm      TEXT NOT NULL,
+	vm_id   TEXT NOT NULL,
+	port    INTEGER NOT NULL CHECK (port BETWEEN 1 AND 65535),
+	created INTEGER NOT NULL, -- Unix seconds, as all times
+	expires INTEGER NOT NULL,
+	revoked INTEGER NOT NULL DEFAULT 0 -- when, or 0
+) STRICT, WITHOUT ROWID;
+CREATE INDEX preview_vm ON preview (vm);`
+)
 
-// Check returns the preview of a token.
-func (s *Store) Check(ctx context.Context, token string) (Preview, error) { return Preview{}, ErrClosed }
+// prepareSchema makes an empty file ours, and refuses one that is somebody else's or of a later version.
+func (s *Store) prepareSchema() error {
+	return s.transact(context.Background(), func(tx *sql.Tx) error {
+		var application, version, tables int
+		err := errors.Join(
+			tx.QueryRow("PRAGMA application_id").Scan(&application),
+			tx.QueryRow("PRAGMA user_version").Scan(&version),
+			tx.QueryRow("SELECT count(*) FROM sqlite_schema").Scan(&tables),
+		)
+		switch {
+		case err != nil:
+			return err
+		case application == applicationID && version == schemaVersion:
+			return nil
+		case application == applicationID && version > schemaVersion:
+			return fmt.Errorf("it was made by a later version (schema %d): use that version of agentvm", version)
+		case application != 0 || version != 0 || tables != 0:
+			return errors.New("it is a database of something else")
+		}
+		_, err = tx.Exec(schema + fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d;", applicationID, schemaVersion))
+		return err
+	})
+}
+
+// transact runs f in a transaction that excludes other writers, of other processes too.
+func (s *Store) transact(ctx context.Context, f func(tx *sql.Tx) error) error {
+	tx, err := s.writes.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// change runs f as transact does, and then tells those who wait for changes.
+func (s *Store) write(ctx context.Context, what string, f func(tx *sql.Tx) error) error {
+	if s.changes() == nil {
+		return ErrClosed
+	}
+	if err := s.transact(ctx, f); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.change != nil {
+		close(s.change)
+		s.change = make(chan struct{})
+	}
+	return nil
+}
+
+// changes returns a channel that is closed at the next write through this Store; nil when it is closed.
+func (s *Store) changes() <-chan struct{} {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.change
+}
+
+// Close closes the file. What is being asked meanwhile fails.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	closed := s.change == nil
+	if !closed {
+		close(s.change)
+		s.change = nil
+	}
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	return s.closeFiles()
+}
+
+func (s *Store) closeFiles() (err error) {
+	if s.version != nil {
+		err = s.version.Close()
+	}
+	for _, db := range []*sql.DB{s.reads, s.writes} {
+		if db != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}
+	return err
+}
