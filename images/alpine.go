@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 )
 
@@ -44,9 +43,6 @@ func (a alpineSource) path(branch, file string) *url.URL {
 	return a.base.JoinPath(branch, "releases", Architecture, file)
 }
 
-// alpineVersion is what may follow "alpine:".
-var alpineVersion = regexp.MustCompile(`^(latest|[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?)$`)
-
 // alpineName returns the name under which the store keeps an Alpine reference, and false for other references.
 func alpineName(ref string) (string, bool, error) {
 	name, version, tagged := strings.Cut(ref, ":")
@@ -55,7 +51,7 @@ func alpineName(ref string) (string, bool, error) {
 		return "", false, nil
 	case !tagged:
 		return "alpine:" + pinnedAlpine.version, true, nil
-	case !alpineVersion.MatchString(version):
+	case version != "latest" && !isVersion(version, 2) && !isVersion(version, 3):
 		return "", true, fmt.Errorf("image %.80q: the version of Alpine is latest, or as 3.20 or 3.20.3", ref)
 	}
 	return ref, true, nil
@@ -69,7 +65,7 @@ func (a alpineSource) find(ctx context.Context, version string) (release, error)
 	if !a.trusted() {
 		return release{}, fmt.Errorf("alpine:%s takes its checksum from the mirror, which therefore has to be https: %s", version, a.base.Redacted())
 	}
-	if exactVersion.MatchString(version) {
+	if isVersion(version, 3) {
 		return a.exact(ctx, release{version: version})
 	}
 	branch := "latest-stable"

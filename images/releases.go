@@ -3,7 +3,6 @@ package images
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -15,7 +14,16 @@ type release struct {
 
 const alpineFlavor = "alpine-minirootfs"
 
-var exactVersion = regexp.MustCompile(`^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$`)
+// isVersion says whether text is that many numbers of up to four digits with dots between them.
+func isVersion(text string, numbers int) bool {
+	parts := strings.Split(text, ".")
+	for _, part := range parts {
+		if len(part) < 1 || len(part) > 4 || strings.IndexFunc(part, func(r rune) bool { return r < '0' || r > '9' }) >= 0 {
+			return false
+		}
+	}
+	return len(parts) == numbers
+}
 
 // fileName is the release's name on the server.
 func (r release) fileName() string {
@@ -77,7 +85,7 @@ func (i *releaseItem) release() (release, error) {
 	}
 	found := release{version: item["version"], sha512: strings.ToLower(item["sha512"])}
 	switch {
-	case !exactVersion.MatchString(found.version):
+	case !isVersion(found.version, 3):
 		return release{}, fmt.Errorf("the list of releases names an odd version %.40q", found.version)
 	case !isHex(found.sha512, 128):
 		return release{}, errors.New("the list of releases has no SHA-512 for the release")
