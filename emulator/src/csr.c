@@ -170,8 +170,10 @@ static bool write_user(uint32_t n, uint64_t v) {
 static bool write_satp(uint64_t v) {
     if (!satp_allowed()) return false;
     if (v >> 60 != 0 && v >> 60 != 8) return true;
-    hart.satp = v & ~(0xffffull << 44); // no address-space identifiers
-    tlb_flush_all();
+    uint64_t old = hart.satp;
+    hart.satp = v;
+    if (old >> 60 != v >> 60) tlb_flush_all();
+    else if (old != v) tlb_flush_space();
     hart.recheck = 1; // the next instruction may be elsewhere
     return true;
 }

@@ -38,8 +38,9 @@ static bool wait_for_interrupt(void) {
 
 static bool fence_translation(const struct insn *d) {
     if (hart.privilege == PRIV_U || (hart.privilege == PRIV_S && (hart.mstatus & MSTATUS_TVM) != 0)) return illegal();
-    if (d->rs1 == 0) tlb_flush_all();
-    else tlb_flush_page(hart.x[d->rs1 / 8]);
+    if (d->rs1 != 0) tlb_flush_page(hart.x[d->rs1 / 8]);
+    else if (d->rs2 == 0) tlb_flush_all();
+    else if ((hart.x[d->rs2 / 8] & 0xffff) == (hart.satp >> 44 & 0xffff)) tlb_flush_space();
     hart.pc += 4;
     return true;
 }

@@ -197,6 +197,7 @@ extern uint64_t ram_bytes;
 void *grow_memory(uint64_t size);
 void cbo_zero(uint64_t va);
 void tlb_flush_all(void);
+void tlb_flush_space(void); // all but global pages
 void tlb_forget_all_writes(void);
 void tlb_flush_page(uint64_t va);
 void tlb_forget_writes(uint32_t frame); // called when `frame` becomes code

@@ -4,7 +4,7 @@
 
 enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_FETCH };
 
-enum { PTE_V = 1, PTE_R = 2, PTE_W = 4, PTE_X = 8, PTE_U = 16, PTE_A = 64, PTE_D = 128 };
+enum { PTE_V = 1, PTE_R = 2, PTE_W = 4, PTE_X = 8, PTE_U = 16, PTE_G = 32, PTE_A = 64, PTE_D = 128 };
 #define PTE_RESERVED (0x3ffull << 54) // N, PBMT and the reserved bits: none of these extensions is there
 #define SATP_MODE_SV39 8
 
@@ -34,16 +34,21 @@ static inline uint8_t *ram_byte(uint64_t gpa) { return gpa - RAM_BASE < ram_byte
 
 static inline uint64_t *ram_entry(uint64_t gpa) { return (uint64_t *)ram_byte(gpa); } // aligned, so all of it is there
 
-// translate finds the guest physical address of va and tells through *user_page whether supervisor access to it
-// depends on SUM. It raises an exception and returns false when there is none.
-static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user_page, bool *may_write) {
+struct mapping {
+    uint64_t gpa;
+    bool user_page; // supervisor access depends on SUM
+    bool may_write; // the page table says so, and its dirty bit is set
+    bool global;    // the same in all address spaces
+};
+
+// translate finds the guest physical address of va. It raises an exception and returns false when there is none.
+static bool translate(uint64_t va, enum access access, struct mapping *m) {
     unsigned privilege = effective_privilege(access);
-    *user_page = false;
-    *may_write = true;
     if (privilege == PRIV_M || hart.satp >> 60 != SATP_MODE_SV39) {
-        *gpa = va;
+        *m = (struct mapping){.gpa = va, .may_write = true, .global = true}; // until satp's mode changes
         return true;
     }
+    uint64_t global = 0; // also when a table on the way says so
     if ((uint64_t)((int64_t)(va << 25) >> 25) != va) goto page_fault;
     uint64_t table = (hart.satp & ((1ull << 44) - 1)) * PAGE_SIZE;
     for (int level = 2; level >= 0; level--) {
@@ -55,6 +60,7 @@ static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user
         }
         uint64_t pte = *entry;
         if ((pte & PTE_V) == 0 || (pte & (PTE_R | PTE_W)) == PTE_W || (pte & PTE_RESERVED) != 0) goto page_fault;
+        global |= pte & PTE_G;
         if ((pte & (PTE_R | PTE_X)) == 0) {
             if ((pte & (PTE_U | PTE_A | PTE_D)) != 0) goto page_fault;
             table = (pte >> 10) * PAGE_SIZE;
@@ -67,9 +73,12 @@ static bool translate(uint64_t va, enum access access, uint64_t *gpa, bool *user
             *entry = pte |= wanted;
             ram_written(where, 8);
         }
-        *gpa = base | (va & inside);
-        *user_page = (pte & PTE_U) != 0;
-        *may_write = (pte & (PTE_W | PTE_D)) == (PTE_W | PTE_D);
+        *m = (struct mapping){
+            .gpa = base | (va & inside),
+            .user_page = (pte & PTE_U) != 0,
+            .may_write = (pte & (PTE_W | PTE_D)) == (PTE_W | PTE_D),
+            .global = global != 0,
+        };
         return true;
     }
 page_fault:
@@ -83,6 +92,16 @@ static void note_user_entry(uint64_t va) {
     enum { CAPACITY = sizeof hart.user_entry / sizeof hart.user_entry[0] };
     if (hart.user_entries < CAPACITY) hart.user_entry[hart.user_entries] = (uint16_t)(va >> 12 & (TLB_SIZE - 1));
     if (hart.user_entries <= CAPACITY) hart.user_entries++;
+}
+
+// Entries of the supervisor's set for pages of this address space only, other than those for user pages. Linux has none:
+// its own pages are global.
+static bool local_entries;
+
+static void note_entry(const struct mapping *m, uint64_t va) {
+    if (hart.privilege != PRIV_S) return;
+    if (m->user_page) note_user_entry(va);
+    else if (!m->global) local_entries = true;
 }
 
 static inline uint32_t frame_of(uint64_t gpa) { return (uint32_t)((gpa - RAM_BASE) / PAGE_SIZE); }
@@ -105,18 +124,19 @@ static uint8_t *cached(const struct tlb_entry *entries, uint64_t va) {
 // data_pointer translates one access that stays within a page, fills the TLB, and returns where the bytes are in
 // RAM. NULL with hart.cause unset means a device register at *gpa.
 static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
-    bool user_page, may_write;
-    if (!translate(va, access, gpa, &user_page, &may_write)) return NULL;
-    uint8_t *host = ram_byte(*gpa);
+    struct mapping m;
+    if (!translate(va, access, &m)) return NULL;
+    *gpa = m.gpa;
+    uint8_t *host = ram_byte(m.gpa);
     if (host == NULL) return NULL;
     struct tlb *tlb = current_tlb();
-    if (user_page && hart.privilege == PRIV_S) note_user_entry(va);
+    note_entry(&m, va);
     fill(tlb->read, va, *gpa, host);
     if (access == ACCESS_WRITE) {
         code_drop(frame_of(*gpa));
         mark_dirty(host);
         fill(tlb->write, va, *gpa, host);
-    } else if (may_write && is_dirty(host) && !code_present(frame_of(*gpa))) {
+    } else if (m.may_write && is_dirty(host) && !code_present(frame_of(*gpa))) {
         fill(tlb->write, va, *gpa, host); // a page that is read is often written next; a read marks none
     }
     return host;
@@ -178,10 +198,9 @@ void slow_store(uint64_t va, uint64_t value, uint32_t size) {
         slow_store_within_page(va, value, size);
         return;
     }
-    uint64_t gpa = 0, second = (va + size - 1) & ~(uint64_t)(PAGE_SIZE - 1);
-    bool user_page, may_write;
-    if (!translate(va, ACCESS_WRITE, &gpa, &user_page, &may_write)) return;
-    if (!translate(second, ACCESS_WRITE, &gpa, &user_page, &may_write)) return;
+    uint64_t second = (va + size - 1) & ~(uint64_t)(PAGE_SIZE - 1);
+    struct mapping m;
+    if (!translate(va, ACCESS_WRITE, &m) || !translate(second, ACCESS_WRITE, &m)) return;
     for (uint32_t i = 0; i < size && hart.cause == CAUSE_NONE; i++) slow_store_within_page(va + i, value >> (8 * i), 1);
 }
 
@@ -208,18 +227,18 @@ void cbo_zero(uint64_t va) {
 
 // Code ----------------------------------------------------------------------------------------------------------
 
-static uint8_t *code_pointer(uint64_t va, uint64_t *gpa) {
-    bool user_page, may_write;
-    if (!translate(va, ACCESS_FETCH, gpa, &user_page, &may_write)) return NULL;
-    uint8_t *host = ram_at(*gpa, 1);
+static uint8_t *code_pointer(uint64_t va, struct mapping *m) {
+    if (!translate(va, ACCESS_FETCH, m)) return NULL;
+    uint8_t *host = ram_byte(m->gpa);
     if (host == NULL) raise(CAUSE_FETCH_ACCESS, va);
     return host;
 }
 
 struct code_page *fetch_page(uint64_t va) {
-    uint64_t gpa;
-    if (code_pointer(va, &gpa) == NULL) return NULL;
-    struct code_page *page = code_page_for(frame_of(gpa));
+    struct mapping m;
+    if (code_pointer(va, &m) == NULL) return NULL;
+    note_entry(&m, va);
+    struct code_page *page = code_page_for(frame_of(m.gpa));
     struct tlb_entry *e = &current_tlb()->code[va >> 12 & (TLB_SIZE - 1)];
     e->tag = va & ~(uint64_t)(PAGE_SIZE - 1);
     e->addend = (uint32_t)(uintptr_t)page;
@@ -230,11 +249,11 @@ struct code_page *fetch_page(uint64_t va) {
 // fetch_crossing reads the 32-bit instruction at va whose halves are in two pages. A fault in the second half is
 // reported at that half's address; *word is then the first half.
 bool fetch_crossing(uint64_t va, uint32_t *word) {
-    uint64_t gpa;
-    uint8_t *low = code_pointer(va, &gpa);
+    struct mapping m;
+    uint8_t *low = code_pointer(va, &m);
     if (low == NULL) return false;
     *word = (uint32_t)load_bytes(low, 2);
-    uint8_t *high = code_pointer(va + 2, &gpa);
+    uint8_t *high = code_pointer(va + 2, &m);
     if (high == NULL) return false;
     *word |= (uint32_t)load_bytes(high, 2) << 16;
     return true;
@@ -247,6 +266,17 @@ static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
 void tlb_flush_all(void) {
     __builtin_memset(hart.tlb, 0xff, sizeof hart.tlb);
     hart.user_entries = 0;
+    local_entries = false;
+}
+
+// tlb_flush_space drops what is not global. The caches have translations of one address space only, so there is nothing
+// to look for; and the kernel's own, which are most of what is needed after a switch, stay.
+void tlb_flush_space(void) {
+    if (local_entries) __builtin_memset(&hart.tlb[PRIV_S], 0xff, sizeof hart.tlb[PRIV_S]);
+    local_entries = false;
+    tlb_sum_cleared();
+    __builtin_memset(&hart.tlb[PRIV_U], 0xff, sizeof hart.tlb[PRIV_U]);
+    if ((hart.mstatus & MSTATUS_MPRV) != 0) tlb_flush_machine();
 }
 
 // tlb_forget_all_writes makes the next store to each page take the slow path, which marks it.

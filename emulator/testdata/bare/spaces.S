@@ -11,10 +11,10 @@
 #define WINDOW 0x40000000
 #define NOWHERE 0x40001000
 
-// table ROOT, MIDDLE, LEAF, FRAME: RAM onto itself with one superpage, and FRAME at WINDOW.
+// table ROOT, MIDDLE, LEAF, FRAME: RAM onto itself with one global superpage, and FRAME at WINDOW.
 .macro table root, middle, leaf, frame
     la t1, \root
-    li t0, (0x80000000 >> 2) | V | R | W | X | A | D
+    li t0, (0x80000000 >> 2) | V | R | W | X | A | D | G
     sd t0, 16(t1)
     la t0, \middle
     srli t0, t0, 2
@@ -45,6 +45,29 @@
     li t0, (8 << 16) | \asid
     slli t0, t0, 44
     or \register, \register, t0
+.endm
+
+// user_program LEAF: at NOWHERE is what U executes.
+.macro user_program leaf
+    la t0, user_code
+    srli t0, t0, 2
+    ori t0, t0, V | R | X | U | A | D
+    la t1, \leaf
+    sd t0, 8(t1)
+.endm
+
+// user_reads VALUE: what U finds at s4.
+.macro user_reads value
+    li a0, 0
+    li t6, MPP
+    csrc mstatus, t6
+    li t6, NOWHERE
+    csrw mepc, t6
+    la s10, 9f
+    mret
+    .balign 4
+9:  is s0, 8
+    is a0, \value
 .endm
 
 .macro reads value
@@ -165,7 +188,58 @@ main:
     is t0, 0x44
     ld t0, frame2
     is t0, 0x44
+    // Users' pages, as a user sees them and as S does while SUM is set.
+    entry leaf2, frame3, V | R | W | U | A | D
+    user_program leaf2
+    entry leaf1, frame1, V | R | W | U | A | D
+    user_program leaf1
+    sfence.vma
+    user_reads 0x44
+    csrw satp, s6
+    user_reads 0x11
+    li t0, SUM
+    csrs mstatus, t0
+    reads 0x11
+    csrw satp, s7
+    reads 0x44
+    csrw satp, s6
+    reads 0x11
+    csrw satp, s7
+    user_reads 0x44
+    // A fence for this space alone, and one for another space.
+    entry leaf2, frame1, V | R | W | U | A | D
+    li t0, 2
+    sfence.vma x0, t0
+    user_reads 0x11
+    reads 0x11
+    entry leaf1, frame3, V | R | W | U | A | D
+    li t0, 1
+    sfence.vma x0, t0
+    user_reads 0x11
+    csrw satp, s6
+    user_reads 0x44
+    reads 0x44
+    // A global page in both spaces; what stands for it changes with a fence by address.
+    entry leaf1, frame1, V | R | W | X | A | D | G
+    entry leaf2, frame1, V | R | W | X | A | D | G
+    sfence.vma
+    reads 0x11
+    csrw satp, s7
+    reads 0x11
+    entry leaf1, frame3, V | R | W | X | A | D | G
+    entry leaf2, frame3, V | R | W | X | A | D | G
+    sfence.vma s4
+    reads 0x44
+    csrw satp, s6
+    reads 0x44
+    // Without translation there are no pages.
+    csrw satp, x0
+    to 1, load
+    is s0, 5
+    csrw satp, s7
+
     // Tables themselves change: another leaf table below the same middle one.
+    entry leaf1, frame1, V | R | W | X | A | D
     la t0, leaf1
     srli t0, t0, 2
     ori t0, t0, V
@@ -202,6 +276,10 @@ frame2: .dword 0x22
     ecall
     .balign 4096
 frame3: .dword 0x33
+    .balign 4096
+user_code:
+    ld a0, 0(s4)
+    ecall
     .balign 4096
 root1: .space 4096
 middle1: .space 4096
