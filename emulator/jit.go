@@ -72,7 +72,7 @@ type translation struct {
 	region   jit.Region
 	compiled wazero.CompiledModule
 	bytes    int64
-	users    atomic.Int32 // instances
+	users    atomic.Int32 // instances, and those who are about to make one
 }
 
 func newTranslator(ctx context.Context, runtime wazero.Runtime, cfg ProgramConfig) (*translator, error) {
@@ -154,13 +154,20 @@ func translationKey(r jit.Request) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
+// lookup finds a translation that is there, nil otherwise. It is the caller's to release.
 func (t *translator) lookup(key [sha256.Size]byte) *translation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.known[key]
+	made := t.known[key]
+	if made != nil {
+		made.users.Add(1)
+	}
+	return made
 }
 
-// translate makes a translation, or finds the one that another machine has asked for.
+func (made *translation) release() { made.users.Add(-1) }
+
+// translate makes a translation, or finds the one that another machine has asked for. It is the caller's to release.
 func (t *translator) translate(j *job) (*translation, error) {
 	if made := t.lookup(j.key); made != nil {
 		return made, nil
@@ -177,9 +184,11 @@ func (t *translator) translate(j *job) (*translation, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if other := t.known[j.key]; other != nil {
+	if other := t.known[j.key]; other != nil { // a machine that waits for its translations was faster
+		other.users.Add(1)
 		return other, nil
 	}
+	made.users.Add(1)
 	t.known[j.key] = made
 	t.order = append(t.order, made)
 	t.bytes.Add(made.bytes)

@@ -109,6 +109,8 @@ type JITStats struct {
 	Refused, Dropped      int    // entries that cannot be translated; jobs that found the queue full
 	Entered, Stuck        uint64 // calls of translated code, and those that did nothing
 	Executed              uint64 // instructions in translated code
+	Evicted               int    // regions that made way for others
+	Bytes                 int64  // translated code of all machines of the program, by estimate
 }
 
 // startJIT prepares a new or restored machine.
@@ -156,9 +158,20 @@ func (j *machineJIT) instantiate(ctx context.Context, compiled wazero.CompiledMo
 
 func (j *machineJIT) deliver(d delivery) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed.Load() {
+		d.discard()
+		return
+	}
 	j.inbox = append(j.inbox, d)
-	j.mu.Unlock()
 	j.arrived.Store(true)
+}
+
+// discard gives back what nobody takes.
+func (d *delivery) discard() {
+	if d.made != nil {
+		d.made.release()
+	}
 }
 
 // behindSlice takes the machine's hot code to the translator and puts in place what came back.
@@ -252,7 +265,9 @@ func (j *machineJIT) want(frame uint32, entries []uint16) error {
 	if len(r.Entries) == 0 {
 		return nil
 	}
-	page.merge(&r)
+	if j.t.mode != TranslateAll {
+		page.merge(&r)
+	}
 	for e, known := range page.entries {
 		if known.state != entryRefused && !slices.Contains(r.Entries, e) {
 			r.Stops = append(r.Stops, e)
@@ -315,8 +330,9 @@ func (j *machineJIT) request(frame uint32, page *translatedPage, r jit.Request) 
 	return nil
 }
 
-// accept puts a translation in place, unless the page has changed meanwhile.
+// accept puts a translation in place, unless the page has changed meanwhile. It releases the translation.
 func (j *machineJIT) accept(frame uint32, r jit.Request, made *translation) error {
+	defer made.release()
 	page, code := j.pages[frame], j.code(frame)
 	if page == nil || page.sum != sha256.Sum256(r.Code) || !slices.Equal(code, r.Code) {
 		return nil
@@ -425,17 +441,24 @@ func (j *machineJIT) evictOldest() error {
 	if _, err := j.set.Call(j.m.ctx, uint64(j.table+at), 0); err != nil {
 		return err
 	}
+	j.stats.Evicted++
 	return j.free(in)
 }
 
 func (j *machineJIT) free(in *instance) error {
-	in.made.users.Add(-1)
+	in.made.release()
 	return in.module.Close(j.m.ctx)
 }
 
 // close frees all instances; the machine's own is closed already.
 func (j *machineJIT) close() error {
+	j.mu.Lock()
 	j.closed.Store(true)
+	for _, d := range j.inbox {
+		d.discard()
+	}
+	j.inbox = nil
+	j.mu.Unlock()
 	var err error
 	for _, in := range j.functions {
 		err = errors.Join(err, j.free(in))
@@ -453,6 +476,7 @@ func (m *Machine) JITStats() JITStats {
 		return JITStats{}
 	}
 	s := m.jit.stats
+	s.Bytes = m.jit.t.bytes.Load()
 	s.Entered, _ = m.memory.ReadUint64Le(m.jit.abi.State + jitEntered)
 	s.Executed, _ = m.memory.ReadUint64Le(m.jit.abi.State + jitExecuted)
 	s.Stuck, _ = m.memory.ReadUint64Le(m.jit.abi.State + jitStuck)

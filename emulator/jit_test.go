@@ -1,6 +1,11 @@
 package emulator_test
 
 import (
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
 	"bytes"
 	"context"
 	"fmt"
@@ -12,6 +17,7 @@ import (
 	"agentvm/kernel"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 )
 
 // translatingProgram translates all that a machine reaches before it goes on.
@@ -141,4 +147,103 @@ func lockstepGuest(t *testing.T, p *emulator.Program) *worker {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// TestBareTranslated runs the bare programs, for traps, paging, interrupts, CSRs, atomics and changing code, with all of
+// their code translated when it is first reached. AGENTVM_TEST_TRANSLATE=all does the same to any other test.
+func TestBareTranslated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("translates")
+	}
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestBare|TestStepIsExact|TestTrapsEndTheSlice|TestFinisherPowersOff)$", "-test.v")
+	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all")
+	out, err := again.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestBare ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestTranslationIsBounded: with room for a few regions only, old ones make way, and nothing else changes.
+func TestTranslationIsBounded(t *testing.T) {
+	interpreted := lockstepGuest(t, testProgram(t))
+	translated := lockstepGuest(t, programThat(t, emulator.ProgramConfig{Translation: emulator.TranslateWaiting, CodeBytes: 1 << 20}))
+	for range 50 {
+		for _, w := range []*worker{interpreted, translated} {
+			if _, stopped, err := w.Step(1_000_000); stopped || err != nil {
+				t.Fatalf("stopped %t, %v", stopped, err)
+			}
+		}
+	}
+	if interpreted.hash() != translated.hash() {
+		t.Errorf("after %d instructions the two machines differ", translated.Retired())
+	}
+	if s := translated.JITStats(); s.Evicted == 0 || s.Bytes > 2<<20 {
+		t.Errorf("%+v, want evictions and at most 1 MiB", s)
+	}
+}
+
+// TestMachinesTranslateTogether: machines share a translator, are closed while it works for them, and get exact results.
+func TestMachinesTranslateTogether(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	p, err := emulator.NewProgram(context.Background(), emulator.ProgramConfig{Translation: emulator.TranslateHot})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() {
+			m, err := p.NewMachine(t.Context(), emulator.Config{Memory: 16 << 20, MachineMode: true})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer m.Close()
+			loadCode(t, m, addiX1, jumpBack4)
+			wait := time.Now().Add(time.Minute)
+			for i%2 == 0 && m.JITStats().Executed == 0 && time.Now().Before(wait) || m.Retired() < 100_000 {
+				if _, _, err := m.Step(9999); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			r, err := m.Registers()
+			if want := (m.Retired() + 1) / 2; err != nil || r.X[1] != want {
+				t.Errorf("x1 is %d, want %d (%v)", r.X[1], want, err)
+			}
+			if i%2 == 0 && m.JITStats().Executed == 0 {
+				t.Error("the loop was never translated")
+			}
+		})
+	}
+	all.Wait()
+	if err := p.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	goleak.VerifyNone(t, before)
+}
+
+// TestRestoredMachineTranslatesAnew: the memory of a machine names functions that its copies do not have.
+func TestRestoredMachineTranslatesAnew(t *testing.T) {
+	for name, cfg := range map[string]emulator.ProgramConfig{
+		"translated": {Translation: emulator.TranslateWaiting}, "interpreted": {Translation: emulator.TranslateNever},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := lockstepGuest(t, programThat(t, emulator.ProgramConfig{Translation: emulator.TranslateWaiting}))
+			first.advance(30_000_000)
+			image, err := first.Capture()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer image.Close()
+			w := newWorker(t)
+			w.attach(programThat(t, cfg).Restore(t.Context(), emulator.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}, image))
+			for range 10 {
+				first.advance(1_000_000)
+				w.advance(1_000_000)
+				if first.hash() != w.hash() {
+					t.Fatalf("the copy differs at %d instructions", w.Retired())
+				}
+			}
+		})
+	}
 }

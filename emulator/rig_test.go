@@ -3,6 +3,7 @@ package emulator_test
 import (
 	"context"
 	"encoding/binary"
+	"os"
 	"sync"
 	"testing"
 
@@ -10,9 +11,14 @@ import (
 	"agentvm/emulator/riscv"
 )
 
-// machineProgram is compiled once for all tests of the processor.
+// machineProgram is compiled once for all tests of the processor. AGENTVM_TEST_TRANSLATE=all has all code translated
+// when it is first reached, see TestOthersTranslated.
 var machineProgram = sync.OnceValues(func() (*emulator.Program, error) {
-	return emulator.NewProgram(context.Background(), emulator.ProgramConfig{})
+	cfg := emulator.ProgramConfig{}
+	if os.Getenv("AGENTVM_TEST_TRANSLATE") == "all" {
+		cfg.Translation = emulator.TranslateAll
+	}
+	return emulator.NewProgram(context.Background(), cfg)
 })
 
 func testProgram(t testing.TB) *emulator.Program {
