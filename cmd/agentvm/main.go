@@ -4,6 +4,7 @@ package main
 import "os"
 
 func main() {
+	collectLater()
 	c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	os.Exit(c.main(os.Args[1:]))
 }
