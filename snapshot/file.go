@@ -197,7 +197,7 @@ func layeredOn(path string) (names []string) {
 		if bytes.Equal(page, own) && !sameFile(file, path) {
 			return nil
 		}
-		if h, err := decodeHeader(page); err == nil && h.base == digest(own[sumAt:]) {
+		if h, err := decodeHeader(page); err == nil && h.base != (digest{}) && h.base == digest(own[sumAt:]) {
 			names = append(names, strings.TrimSuffix(filepath.Base(file), Suffix))
 		}
 	}
