@@ -2,6 +2,7 @@ package vm_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -142,6 +143,7 @@ func TestDamagedBases(t *testing.T) {
 			if err := damage(path, content); err != nil {
 				t.Fatal(err)
 			}
+			c.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})) // shown when the test fails
 			began := time.Now()
 			v, _ = startOne(t, c)
 			t.Log("started after", time.Since(began))
