@@ -16,6 +16,8 @@ import (
 const (
 	statePolls = 50
 	pollTime   = 100 * time.Millisecond
+	// earlyPolls divide the first of these times: a daemon needs some 20 ms, and a fork little more.
+	earlyPolls = 20
 	// quitTime is how long a start that was given up waits for the VM to stop.
 	quitTime = 15 * time.Second
 )
@@ -157,9 +159,12 @@ func (s Store) command(name string) ([]string, error) {
 
 // await polls for the state file and connects. A daemon that dies is noticed at once.
 func (d *child) await(ctx context.Context) (*Client, error) {
-	ticker := time.NewTicker(pollTime)
+	ticker := time.NewTicker(pollTime / earlyPolls)
 	defer ticker.Stop()
-	for range statePolls {
+	for i := range earlyPolls + statePolls - 1 {
+		if i == earlyPolls {
+			ticker.Reset(pollTime)
+		}
 		select {
 		case <-d.ended:
 			return nil, d.died()
