@@ -94,6 +94,9 @@ func (s *Server) forward(w *pacedWriter, r *http.Request, v *visit) {
 			return
 		}
 	}
+	if w.control.EnableFullDuplex() != nil { // a guest may answer while it is still being sent to
+		s.log.Debug("a preview's answer waits for the end of its request")
+	}
 	r.Body = http.MaxBytesReader(w.ResponseWriter, w.body(r.Body), s.limits.BodyBytes)
 	s.proxy.ServeHTTP(w, r)
 }
