@@ -22,6 +22,8 @@ const (
 	baseFormat = 1
 	// savedTimeout is how long the guest of a machine that goes on from a base may take to answer: it needs milliseconds.
 	savedTimeout = 15 * time.Second
+	// warmUpTime bounds the first command of a guest that is to be a base.
+	warmUpTime = 10 * time.Second
 	// baseTime bounds the writing of a base, and with it how long a VM's end may wait for that.
 	baseTime = 10 * time.Second
 )
@@ -128,37 +130,42 @@ func (p *parts) removeBase(c Config) {
 }
 
 // makeBase starts the guest with nothing that is this VM's own, lets it run a first command, and has what it is then written.
-// It returns whether the guest has been started.
+// It returns whether the guest has been started. That there will be no base is no error.
 func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (started bool, err error) {
 	began := time.Now()
 	info, err := client.Start(ctx, rpc.StartParams{Time: time.Now(), Network: v.network.params()})
 	if err != nil {
 		return false, err
 	}
-	if info.NetworkWarning != "" {
-		v.config.Logger.Debug("no base is made", "network", readable([]byte(info.NetworkWarning), 1))
-		return true, nil
-	}
-	if err := warmUp(ctx, client); err != nil {
-		return true, err
-	}
-	image, err := v.capture(ctx)
-	if err != nil {
-		if v.alive() == nil {
-			v.config.Logger.Debug("no base is made", "error", err)
-			err = ctx.Err()
+	image, err := v.photographBase(ctx, client, info)
+	if err == nil {
+		v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
+		if err = v.own(func() { v.writeBase(image) }); err != nil {
+			err = errors.Join(err, image.Close())
 		}
 		return true, err
 	}
-	v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
-	if err := v.own(func() { v.writeBase(image) }); err != nil {
-		return true, errors.Join(err, image.Close())
+	if ctx.Err() != nil || v.alive() != nil {
+		return true, err
 	}
+	v.config.Logger.Debug("no base is made", "error", err)
 	return true, nil
 }
 
-// warmUp has the guest read and set up what every first command needs.
+func (v *VM) photographBase(ctx context.Context, client *rpc.Client, info rpc.GuestInfo) (*emulator.Image, error) {
+	if info.NetworkWarning != "" {
+		return nil, errors.New("the guest's network: " + readable([]byte(info.NetworkWarning), 1))
+	}
+	if err := warmUp(ctx, client); err != nil {
+		return nil, err
+	}
+	return v.capture(ctx)
+}
+
+// warmUp has the guest read and set up what every first command needs. An image whose shell does not end gets no base.
 func warmUp(ctx context.Context, client *rpc.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, warmUpTime)
+	defer cancel()
 	p, err := client.Exec(ctx, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "true"}, Dir: defaultDir})
 	if err != nil {
 		return fmt.Errorf("run a first command: %w", err)
@@ -167,8 +174,10 @@ func warmUp(ctx context.Context, client *rpc.Client) error {
 	case <-p.Done():
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	return errors.Join(fmt.Errorf("the first command: %w", ctx.Err()), p.Kill(last))
 }
 
 // capture has the worker make an image of the machine.

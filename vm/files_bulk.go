@@ -72,7 +72,7 @@ func (b *bulk) close() {
 	}
 }
 
-// own runs do in a goroutine of the VM's, which waits for it. do must end when the machine does.
+// own runs do in a goroutine of the VM's, whose end waits for it. do must end when the machine does, or soon after.
 func (v *VM) own(do func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
