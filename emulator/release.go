@@ -15,8 +15,8 @@ const (
 
 // releasePages gives the pages that the guest reported as free (its balloon device) back to the host. slice calls it
 // when the module's result says that there are some: before the next slice, in which the guest is told and may use
-// them again. What is in them afterwards is zero or what the machine's image has there; the guest does not care, and a
-// page that it writes is marked dirty like any other.
+// them again. What is in them afterwards is zero or what an image has there that the machine was made from, or one that was made
+// of it; the guest does not care, and a page that it writes is marked dirty like any other.
 func (m *Machine) releasePages() error {
 	list, ok := m.memory.Read(m.layout.Released, releasedHeader+releasedMax*releasedRange)
 	if !ok {
@@ -31,7 +31,9 @@ func (m *Machine) releasePages() error {
 		entry = entry[releasedRange:]
 	}
 	binary.LittleEndian.PutUint32(list, 0)
-	m.stack[0] = uint64(reasonBudget) // a guest that idles until its report is answered must go on at once
+	if Reason(m.stack[0]) == reasonIdle {
+		m.stack[0] = uint64(reasonBudget) // a guest that idles until its report is answered must go on at once
+	}
 	return nil
 }
 

@@ -16,5 +16,19 @@ func (m *Machine) ReleasePages(count uint32, ranges ...[2]uint32) (left uint32, 
 	return binary.LittleEndian.Uint32(list), err
 }
 
+// ReleaseAt is ReleasePages, with nothing to release, at the end of a slice that ended for a reason. It returns the reason that
+// is left.
+func (m *Machine) ReleaseAt(reason Reason) (Reason, error) {
+	m.stack[0] = uint64(reason)
+	_, err := m.ReleasePages(0)
+	return Reason(m.stack[0]), err
+}
+
+// The reasons of slices that do not end a run.
+const (
+	ReasonBudget = reasonBudget
+	ReasonIdle   = reasonIdle
+)
+
 // RAMAddress is where RAM begins in linear memory.
 func (m *Machine) RAMAddress() uint32 { return m.layout.RAM }

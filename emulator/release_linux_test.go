@@ -110,3 +110,16 @@ func TestReleasedPages(t *testing.T) {
 		t.Errorf("a count that is too large: %v", err)
 	}
 }
+
+// A guest that gives pages back in the slice in which it powers itself off is off.
+func TestReleaseKeepsTheEnd(t *testing.T) {
+	m := newMachine(t, emulator.Config{Memory: 16 << 20})
+	for reason, want := range map[emulator.Reason]emulator.Reason{
+		emulator.PowerOff: emulator.PowerOff, emulator.Reboot: emulator.Reboot, emulator.Failure: emulator.Failure,
+		emulator.ReasonIdle: emulator.ReasonBudget, emulator.ReasonBudget: emulator.ReasonBudget,
+	} {
+		if got, err := m.ReleaseAt(reason); got != want || err != nil {
+			t.Errorf("after a slice that %v: %v, %v, want %v", reason, got, err, want)
+		}
+	}
+}
