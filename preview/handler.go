@@ -41,7 +41,7 @@ func (s *Server) serveVisit(w *pacedWriter, r *http.Request, v *visit, changed <
 		s.serveError(w, r, errBusy)
 		return
 	}
-	ctx, one := s.sessions.add(context.WithValue(r.Context(), visitKey{}, v), v.token)
+	ctx, one := s.sessions.add(withVisit(r.Context(), v), v.token)
 	defer s.sessions.remove(one)
 	select {
 	case <-changed: // maybe revoked before it could be cut
@@ -66,6 +66,10 @@ func (s *Server) serveVisit(w *pacedWriter, r *http.Request, v *visit, changed <
 
 // visitKey is where a request's context has its visit.
 type visitKey struct{}
+
+func withVisit(ctx context.Context, v *visit) context.Context {
+	return context.WithValue(ctx, visitKey{}, v)
+}
 
 func visitIn(ctx context.Context) *visit {
 	v, _ := ctx.Value(visitKey{}).(*visit)
