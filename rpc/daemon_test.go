@@ -353,6 +353,8 @@ func sentByClient(f *testing.F) []byte {
 	_, _ = c.Job(ctx, "a")
 	_, _ = c.Jobs(ctx)
 	_, _ = c.Ask(ctx, "a", []byte("{}"))
+	_, _ = c.Pause(ctx), c.Resume(ctx)
+	_, _ = c.Snapshot(ctx, SnapshotOrder{Path: "/p", Comment: "c"})
 	_ = c.Close()
 	<-served
 	return record.read
@@ -410,6 +412,8 @@ func FuzzHostileDaemon(f *testing.F) {
 		if c, err := DialDaemon(ctx, here); err == nil {
 			_, _ = c.Info(ctx)
 			_, _ = c.Jobs(ctx)
+			_ = c.Pause(ctx)
+			_, _ = c.Snapshot(ctx, SnapshotOrder{Path: "/p"})
 			if j, err := c.StartJob(ctx, ExecParams{Args: []string{"a"}}, nil, JobOptions{}); err == nil {
 				_, _ = j.Output(ctx, 0, 1, 0)
 				j.Release()
