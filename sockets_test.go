@@ -50,9 +50,10 @@ var opens = map[string]map[string]string{
 
 // mayOpen says which packages may do so. Only egress reaches out for a guest, and only nat's port forwards listen for one.
 // The others are no way for a guest: images downloads what the user has named, guest runs inside of the machine, daemon
-// and its clients talk on 127.0.0.1, agentvm looks a name up when it is told to.
+// and its clients talk on 127.0.0.1, agentvm looks a name up when it is told to. preview has an http.Transport whose only
+// way is the Dialer that it was given.
 var mayOpen = map[string][]string{
-	dials:   {"daemon", "egress", "guest", "images", "integration"},
+	dials:   {"daemon", "egress", "guest", "images", "integration", "preview"},
 	listens: {"daemon", "egress", "guest", "images", "integration", "nat"}, // egress: sockets that send echo requests
 	looksUp: {"cmd/agentvm", "integration"},
 }
