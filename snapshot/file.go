@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Suffix ends the names of files that others can be layered on.
@@ -52,9 +54,12 @@ func open(path string) (*File, error) {
 	return f, nil
 }
 
+// openFlags let nobody wait for a FIFO that has a snapshot's name.
+const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
+
 // openAlone opens a file without what it is layered on.
 func openAlone(path string) (*File, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, openFlags, 0)
 	if err != nil {
 		return nil, plain(err)
 	}
@@ -167,23 +172,25 @@ func baseDirectories(path string) []string {
 	return inOrder([]string{dir, filepath.Join(dir, "..", basesName), filepath.Join(dir, "..", snapshotsName)})
 }
 
-// findBase opens the file with an ID that path may be layered on.
+// findBase opens the file with an ID that path may be layered on. One that only says that it has the ID, or that another one
+// has just replaced, is passed over.
 func findBase(path string, sum digest) (*File, error) {
-	var name string
-	for file, page := range neighbours(path) {
-		if digest(page[sumAt:]) == sum {
-			name = file
-			break
+	var damage error
+	for name, page := range neighbours(path) {
+		if digest(page[sumAt:]) != sum {
+			continue
+		}
+		f, err := openAlone(name)
+		switch {
+		case err != nil:
+			damage = cmp.Or(damage, fmt.Errorf("its base %s: %w", name, err))
+		case f.sum != sum:
+			f.Close()
+		default:
+			return f, nil
 		}
 	}
-	if name == "" {
-		return nil, fmt.Errorf("%w: no file with ID %s beside it", ErrNoBase, hex.EncodeToString(sum[:]))
-	}
-	f, err := openAlone(name)
-	if err != nil {
-		return nil, fmt.Errorf("its base %s: %w", name, err)
-	}
-	return f, nil
+	return nil, cmp.Or(damage, fmt.Errorf("%w: no file with ID %s beside it", ErrNoBase, hex.EncodeToString(sum[:])))
 }
 
 // layeredOn returns the names of the snapshots that need the file at path because they are layered on it: none when there is
@@ -224,11 +231,14 @@ func neighbours(path string) iter.Seq2[string, []byte] {
 
 // peek reads the header of a file, unchecked.
 func peek(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, openFlags, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, ErrFormat)
+	}
 	page := make([]byte, headerSize)
 	return page, readFull(file, page, 0)
 }

@@ -188,3 +188,27 @@ func TestTamperedBase(t *testing.T) {
 		t.Errorf("opened: %v, %v", f, err)
 	}
 }
+
+// Files that only claim to be the base do not keep the true one from being found.
+func TestBaseIsLookedForFurther(t *testing.T) {
+	dir := t.TempDir()
+	m := newMemory(64*PageSize, 1, 2)
+	path := filepath.Join(dir, "base.snap")
+	base := writeFile(t, path, content(m))
+	layered := writeFile(t, filepath.Join(dir, "layer.snap"), layer(m, base, m)).Path()
+	damaged := readAll(t, path)
+	damaged[100] ^= 1 // in the header, which keeps its hash
+	saved(t, filepath.Join(dir, "a.snap"), damaged)
+
+	f := openFile(t, layered)
+	if f.Base().Path() != path {
+		t.Errorf("its base is %s, want %s", f.Base().Path(), path)
+	}
+	checkMemory(t, f, m)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(layered); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("without it: error %v, want that of the damaged one", err)
+	}
+}
