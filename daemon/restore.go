@@ -107,6 +107,7 @@ func (r *Restoration) start(ctx context.Context, c vm.Config) (*vm.VM, error) {
 			return nil, err
 		}
 	}
+	c.KernelArguments = "" // its kernel runs; they are for later starts
 	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity})
 }
 

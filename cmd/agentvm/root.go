@@ -18,6 +18,7 @@ const rootExample = `  agentvm                                    an interactive
   agentvm exec --allow pypi.org "..."        reaching nothing else
   agentvm start dev                          a VM that lives on
   agentvm exec -n dev "ls -la"               one command in it
+  agentvm fork dev try                       a VM that goes on from where dev is
   agentvm doctor                             what works here`
 
 func (c *cli) rootCommand() *cobra.Command {
