@@ -18,7 +18,9 @@ var ErrShape = errors.New("the image is of a machine of another shape")
 // also when Restore fails.
 //
 // The memory is mapped copy-on-write where the system can, so that machines of one image share what they do not write.
-// An image from a source that is not to be trusted gives the guest inside of it what it wants, and nothing beyond.
+// An image from a source that is not to be trusted gives the guest inside of it what it wants, and nothing of the host's. But it
+// has the machine's own data in it, decoded code above all: made for that, it keeps a slice from ever ending, and Go can stop
+// neither that nor, with its next garbage collection, the rest of the process. Run such an image in a process of its own.
 func (p *Program) Restore(ctx context.Context, cfg Config, i *Image) (*Machine, error) {
 	m := &Machine{config: cfg, budget: firstBudget}
 	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
