@@ -90,9 +90,10 @@ func (c *command) start(in *rpc.Input) {
 func (c *command) feed(ctx context.Context, in *rpc.Input) {
 	defer c.sh.s.tasks.Done()
 	defer in.Close()
-	b := make([]byte, readSize)
+	b := c.sh.s.files.buffer()
+	defer c.sh.s.files.recycle(b)
 	for {
-		n, err := in.Read(ctx, b)
+		n, err := in.Read(ctx, b[:])
 		if _, werr := c.input.Write(b[:n]); werr != nil || err != nil {
 			break
 		}

@@ -188,9 +188,10 @@ func (p *program) feed(in *rpc.Input, w *os.File, terminal bool) {
 		if !terminal {
 			defer func() { _ = w.Close() }()
 		}
-		b := make([]byte, readSize)
+		b := p.s.files.buffer()
+		defer p.s.files.recycle(b)
 		for {
-			n, err := in.Read(p.ctx, b)
+			n, err := in.Read(p.ctx, b[:])
 			if _, werr := w.Write(b[:n]); werr != nil {
 				return
 			}
