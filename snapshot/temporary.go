@@ -154,7 +154,8 @@ func (p publication) check(path string) error {
 	return nil
 }
 
-// sweep removes temporary files for base in dir, or all when base is empty, whose writers are no more.
+// sweep removes temporary files for base in dir, or all when base is empty, whose writers are no more, and what is in the places
+// that they guard.
 func sweep(dir, base string) {
 	if dir == "" {
 		dir = "."
@@ -164,23 +165,24 @@ func sweep(dir, base string) {
 		return // who writes there will see it, too
 	}
 	for _, entry := range entries {
-		name := strings.TrimSuffix(entry.Name(), ".lock")
-		if !isTemporary(name, base) {
-			continue
+		name := strings.TrimSuffix(strings.TrimSuffix(entry.Name(), ".lock"), scratchSuffix)
+		if isTemporary(name, base) {
+			sweepOne(filepath.Join(dir, name))
 		}
-		name = filepath.Join(dir, name)
-		lock := flock.New(lockName(name), flock.SetFlag(os.O_RDWR), flock.SetPermissions(0o600))
-		ok, err := lock.TryLock()
-		if err != nil && errors.Is(err, fs.ErrNotExist) && lockName(name) != name {
-			os.Remove(name) // its lock was removed before it
-		}
-		if ok && current(lock) {
-			os.Remove(name)
-		}
-		lock.Close()
-		if ok && lockName(name) != name {
-			os.Remove(lockName(name))
-		}
+	}
+}
+
+// sweepOne removes what belongs to a temporary file, which is there or not, unless its writer has the lock.
+func sweepOne(name string) {
+	lock := flock.New(lockName(name), flock.SetFlag(os.O_RDWR), flock.SetPermissions(0o600))
+	ok, err := lock.TryLock()
+	if ok && current(lock) || errors.Is(err, fs.ErrNotExist) { // its lock goes last
+		os.Remove(name + scratchSuffix)
+		os.Remove(name)
+	}
+	lock.Close()
+	if ok && lockName(name) != name {
+		os.Remove(lockName(name))
 	}
 }
 
