@@ -30,10 +30,10 @@ type abiJIT struct {
 const (
 	jitHotCount = 8
 	jitRefused  = 12
-	jitEntered  = 40
-	jitStuck    = 48
-	jitExecuted = 56
-	jitHotList  = 64
+	jitEntered  = 32
+	jitStuck    = 40
+	jitExecuted = 48
+	jitHotList  = 56
 	jitHotMax   = 256
 )
 
@@ -85,6 +85,9 @@ type translatedPage struct {
 	regions int // since they were last merged
 	merges  int
 }
+
+// maxPages bounds what is remembered of pages: a guest can make all of its RAM code.
+const maxPages = 4096
 
 // mergeAt is how many regions a page may have before they are translated again as one, so that jumps between them stay
 // inside; each merge doubles it.
@@ -296,6 +299,9 @@ func (p *translatedPage) merge(r *jit.Request) {
 func (j *machineJIT) page(frame uint32, sum [sha256.Size]byte) *translatedPage {
 	page := j.pages[frame]
 	if page == nil || page.sum != sum {
+		if len(j.pages) >= maxPages {
+			clear(j.pages) // their functions stay until they are evicted
+		}
 		page = &translatedPage{sum: sum, entries: map[uint16]entryState{}}
 		j.pages[frame] = page
 	}

@@ -29,7 +29,7 @@ func floatEmitters() map[string]*emitter {
 			all[row.Name] = floatEmitter(row)
 		}
 	}
-	loads := map[string]access{"flw": {4, opI64Load32U, 0}, "fld": {8, opI64Load, 0}}
+	loads := map[string]access{"flw": {4, opI64Load32U}, "fld": {8, opI64Load}}
 	for name, a := range loads {
 		all[name] = &emitter{usage{rs1: true}, func(g *generator, i *instruction, s state) state {
 			s = g.needFloat(i, s)
@@ -42,7 +42,7 @@ func floatEmitters() map[string]*emitter {
 			return s
 		}}
 	}
-	stores := map[string]access{"fsw": {4, opI64Store32, 0}, "fsd": {8, opI64Store, 0}}
+	stores := map[string]access{"fsw": {4, opI64Store32}, "fsd": {8, opI64Store}}
 	for name, a := range stores {
 		all[name] = &emitter{usage{rs1: true}, func(g *generator, i *instruction, s state) state {
 			g.needFloatOn(i, s)

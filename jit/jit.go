@@ -15,20 +15,18 @@ const PageSize = 4096
 // Layout says where the machine has what regions use. Addresses are in linear memory; offsets are relative to the
 // structure named. The machine reports it (struct jit_layout of emulator/src/jit.h), in this order.
 type Layout struct {
-	X, F, PC, Budget        uint32 // offsets in the hart; registers have 8 bytes each
-	Cause, NoCause, Recheck uint32 // offsets of the pending exception and of the wish to leave; the value of "none"
-	MStatus, FRM, FFlags    uint32 // offsets in the hart
-	Reservation, Reserved   uint32 // offsets of LR's address and value
-	Read, Write             uint32 // offsets of the TLB's tables in the set of a privilege level
-	Entries, EntrySize      uint32 // of a table; both powers of two
-	Tag, Addend             uint32 // offsets in an entry
-	Value                   uint32 // address where the load helper leaves its value
-	SlotSize, OpTranslated  uint32 // bytes of a decoded slot; the operation that stands for a translated one
-	Version                 uint32 // of the contract
+	X, F, PC, Budget       uint32 // offsets in the hart; registers have 8 bytes each
+	MStatus, FRM, FFlags   uint32 // offsets in the hart
+	Reservation, Reserved  uint32 // offsets of LR's address and value
+	Read, Write            uint32 // offsets of the TLB's tables in the set of a privilege level
+	Entries, EntrySize     uint32 // of a table; both powers of two
+	Tag, Addend            uint32 // offsets in an entry
+	SlotSize, OpTranslated uint32 // bytes of a decoded slot; the operation that stands for a translated one
+	Version                uint32 // of the contract
 }
 
 // Version of the contract between regions and the machine that this package was written for.
-const Version = 1
+const Version = 2
 
 // Request is what to translate.
 type Request struct {

@@ -4,21 +4,20 @@ package jit
 type access struct {
 	size int64
 	op   byte
-	sign byte // loads: extends the value that the helper gives, which is zero-extended; 0 is nothing to do
 }
 
 func memoryEmitters() map[string]*emitter {
 	loads := map[string]access{
-		"lb":  {1, opI64Load8S, opI64Extend8S},
-		"lh":  {2, opI64Load16S, opI64Extend16S},
-		"lw":  {4, opI64Load32S, opI64Extend32S},
-		"ld":  {8, opI64Load, 0},
-		"lbu": {1, opI64Load8U, 0},
-		"lhu": {2, opI64Load16U, 0},
-		"lwu": {4, opI64Load32U, 0},
+		"lb":  {1, opI64Load8S},
+		"lh":  {2, opI64Load16S},
+		"lw":  {4, opI64Load32S},
+		"ld":  {8, opI64Load},
+		"lbu": {1, opI64Load8U},
+		"lhu": {2, opI64Load16U},
+		"lwu": {4, opI64Load32U},
 	}
 	stores := map[string]access{
-		"sb": {1, opI64Store8, 0}, "sh": {2, opI64Store16, 0}, "sw": {4, opI64Store32, 0}, "sd": {8, opI64Store, 0},
+		"sb": {1, opI64Store8}, "sh": {2, opI64Store16}, "sw": {4, opI64Store32}, "sd": {8, opI64Store},
 	}
 	all := map[string]*emitter{}
 	for name, a := range loads {
@@ -72,69 +71,24 @@ func log2(v uint32) uint32 {
 // host pushes the address in linear memory of an access that hit.
 func (g *generator) host() *code { return g.get(localVA).op(opWrap).get(localHost).op(opI32Add) }
 
-// load writes a load; set pops its value. A miss calls the machine, whose answer is a status: 0 all is well, 1 an
-// exception is pending, 2 the value is there, but the machine wants to look at something before the next instruction.
+// load writes a load; set pops its value. What misses the TLB is left to the interpreter: misses are rare, and a call from
+// here would cost all that is executed around it, for wazero then keeps registers in memory.
 func (g *generator) load(i *instruction, s state, a access, set func()) {
 	g.probe(i, g.layout.Read, a.size)
 	g.when()
-	g.tellBudget(s)
-	g.get(localVA).i32(int32(a.size)).call(importLoad).tee(localStatus)
-	g.when()
-	g.fault(i, s)
-	g.loaded(a)
-	set()
-	g.leaveBehind(i, s)
+	g.leave(i.at, s)
 	g.close()
-	g.loaded(a)
-	set()
-	g.otherwise()
 	g.host().memory(a.op, 0)
 	set()
-	g.close()
-}
-
-// loaded pushes what the helper loaded.
-func (g *generator) loaded(a access) {
-	g.i32(0).memory(opI64Load, g.layout.Value)
-	if a.sign != 0 {
-		g.op(a.sign)
-	}
 }
 
 // store writes a store of what value pushes.
 func (g *generator) store(i *instruction, s state, a access, value func()) {
 	g.probe(i, g.layout.Write, a.size)
 	g.when()
-	g.tellBudget(s)
-	g.get(localVA)
-	value()
-	g.i32(int32(a.size)).call(importStore).tee(localStatus)
-	g.when()
-	g.fault(i, s)
-	g.leaveBehind(i, s)
+	g.leave(i.at, s)
 	g.close()
-	g.otherwise()
 	g.host()
 	value()
 	g.memory(a.op, 0)
-	g.close()
-}
-
-// tellBudget tells the machine what is left behind this instruction, for clocks that count instructions.
-func (g *generator) tellBudget(s state) {
-	g.get(localHart).get(localBudget).i64(int64(s.pending+1)).op(opI64Sub).memory(opI64Store, g.layout.Budget)
-}
-
-// fault leaves when the status is that of an exception.
-func (g *generator) fault(i *instruction, s state) {
-	g.get(localStatus).i32(1).op(opI32Eq)
-	g.when()
-	g.leave(i.at, s)
-	g.close()
-}
-
-// leaveBehind leaves after the instruction.
-func (g *generator) leaveBehind(i *instruction, s state) {
-	s.pending++
-	g.leave(i.next(), s)
 }

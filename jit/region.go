@@ -25,9 +25,7 @@ var locals = []localGroup{{localEA - localPC, typeI64}, {localRegisters - localE
 
 // Functions and types of a module.
 const (
-	importLoad = iota
-	importStore
-	importFloat
+	importFloat = iota
 	functionRegion
 	functionGet
 )

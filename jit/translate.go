@@ -4,8 +4,6 @@ package jit
 // that only the interpreter does is there, or none at all.
 //
 //	(import "machine" "memory" (memory 1))
-//	(import "machine" "jit_load" (func (param i64 i32) (result i32)))
-//	(import "machine" "jit_store" (func (param i64 i64 i32) (result i32)))
 //	(import "machine" "jit_float" (func (param i32) (result i32)))
 //	(func $region (param $hart i32) (param $tlb i32) (param $slots i32) (param $page i64) (param $self i64) (param $entry i32))
 //	(func (export "get") (param i32) (result funcref))
@@ -30,8 +28,6 @@ func Translate(l *Layout, r Request) (Region, bool) {
 // Types of a module, by index.
 const (
 	signatureRegion = iota
-	signatureLoad
-	signatureStore
 	signatureFloat
 	signatureGet
 )
@@ -39,18 +35,13 @@ const (
 func module(g *generator) []byte {
 	out := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 	types := appendType(nil, []byte{typeI32, typeI32, typeI32, typeI64, typeI64, typeI32}, nil)
-	types = appendType(types, []byte{typeI64, typeI32}, []byte{typeI32})
-	types = appendType(types, []byte{typeI64, typeI64, typeI32}, []byte{typeI32})
 	types = appendType(types, []byte{typeI32}, []byte{typeI32})
 	types = appendType(types, []byte{typeI32}, []byte{typeFuncref})
-	out = appendSection(out, sectionType, 5, types)
+	out = appendSection(out, sectionType, 3, types)
 
-	var imports []byte
-	for i, name := range []string{"jit_load", "jit_store", "jit_float"} {
-		imports = append(appendName(appendName(imports, "machine"), name), kindFunction, byte(signatureLoad+i))
-	}
+	imports := append(appendName(appendName(nil, "machine"), "jit_float"), kindFunction, signatureFloat)
 	imports = append(appendName(appendName(imports, "machine"), "memory"), kindMemory, 0, 1)
-	out = appendSection(out, sectionImport, 4, imports)
+	out = appendSection(out, sectionImport, 2, imports)
 
 	out = appendSection(out, sectionFunction, 2, []byte{signatureRegion, signatureGet})
 	out = appendSection(out, sectionTable, 1, []byte{typeFuncref, 0, 1})

@@ -10,19 +10,17 @@ struct jit_state jit;
 // jit_layout is Layout of jit/jit.go, in the same order; then what only the emulator needs.
 static struct jit_layout {
     uint32_t x, f, pc, budget;
-    uint32_t cause, no_cause, recheck;
     uint32_t mstatus, frm, fflags;
     uint32_t reservation, reserved;
     uint32_t read, write;
     uint32_t entries, entry_size;
     uint32_t tag, addend;
-    uint32_t value;
     uint32_t slot_size, op_translated;
     uint32_t version;
     uint32_t state, functions; // struct jit_state; size of the ring of functions
 } layout;
 
-enum { JIT_VERSION = 1 };
+enum { JIT_VERSION = 2 };
 
 // jit_configure must be called before the first slice, and again after a restore: the functions of before are not in the
 // table any more. Function n is at table + n modulo JIT_FUNCTIONS.
@@ -39,9 +37,6 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .f = offsetof(struct hart_state, f),
         .pc = offsetof(struct hart_state, pc),
         .budget = offsetof(struct hart_state, budget),
-        .cause = offsetof(struct hart_state, cause),
-        .no_cause = CAUSE_NONE,
-        .recheck = offsetof(struct hart_state, recheck),
         .mstatus = offsetof(struct hart_state, mstatus),
         .frm = offsetof(struct hart_state, frm),
         .fflags = offsetof(struct hart_state, fflags),
@@ -53,7 +48,6 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .entry_size = sizeof(struct tlb_entry),
         .tag = offsetof(struct tlb_entry, tag),
         .addend = offsetof(struct tlb_entry, addend),
-        .value = (uint32_t)(uintptr_t)&jit.value,
         .slot_size = sizeof(struct insn),
         .op_translated = OP_TRANSLATED,
         .version = JIT_VERSION,
@@ -141,7 +135,7 @@ const struct insn *jit_run(const struct insn *slot) {
             HART_ADDRESS, (uint32_t)(uintptr_t)tlb, (uint32_t)(uintptr_t)page, pc & ~(uint64_t)(PAGE_SIZE - 1),
             bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
         jit.entered++;
-        if (hart.cause != CAUSE_NONE || hart.recheck) break;
+        if (hart.cause != CAUSE_NONE) break;
         if (hart.budget == before) {
             rest = single(page, slot);
             break;
@@ -160,27 +154,9 @@ const struct insn *jit_run(const struct insn *slot) {
 
 // What translated code calls -----------------------------------------------------------------------------------------
 
-enum status { STATUS_OK, STATUS_EXCEPTION, STATUS_RECHECK };
-
-static enum status status(void) {
-    return hart.cause != CAUSE_NONE ? STATUS_EXCEPTION : hart.recheck ? STATUS_RECHECK : STATUS_OK;
-}
-
-// jit_load leaves the value, zero-extended, in jit.value.
-EXPORT(jit_load) uint32_t jit_load(uint64_t va, uint32_t size) {
-    jit.value = slow_load(va, size);
-    return status();
-}
-
-EXPORT(jit_store) uint32_t jit_store(uint64_t va, uint64_t value, uint32_t size) {
-    slow_store(va, value, size);
-    return status();
-}
-
-// jit_float executes a floating-point instruction whose operands are in the hart.
+// jit_float executes a floating-point instruction whose operands are in the hart; 1 after an exception.
 EXPORT(jit_float) uint32_t jit_float(uint32_t word) {
     struct insn d;
     decode_word(word, &d, 0);
-    execute_fp(&d);
-    return status();
+    return !execute_fp(&d);
 }

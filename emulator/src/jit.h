@@ -15,7 +15,6 @@ struct jit_state {
     uint32_t table;       // index of the first function in the table
     uint32_t next;        // number of the next function; 0 is none
     uint32_t padding;
-    uint64_t value;    // of the load helper
     uint64_t entered;  // calls of translated code
     uint64_t stuck;    // of these: it did nothing
     uint64_t executed; // instructions in it
@@ -38,7 +37,7 @@ void jit_uncount(void);
 bool jit_hot(const struct code_page *page, const struct insn *slot);
 
 // jit_run executes translated code from the slot on, where hart.pc is, and what follows it as long as that is translated.
-// It returns with pc, budget, cause and recheck in the hart. Otherwise, its result is NULL, or where to go on with
+// It returns with pc, budget and cause in the hart. Otherwise, its result is NULL, or where to go on with
 // interpreting the instruction at pc, which translated code has not managed.
 const struct insn *jit_run(const struct insn *slot);
 
