@@ -1,23 +1,40 @@
 package wasi
 
-// ring is a bounded queue of bytes. Positions only grow; their difference is the fill.
+// ring is a bounded queue of bytes. Positions only grow; their difference is the fill. Its memory grows with the largest
+// fill there was: most rings never hold more than a message of a capacity for many.
 type ring struct {
 	buf        []byte
+	capacity   int
 	head, tail uint64 // read and write positions
 }
 
+// smallRing is what a ring takes at first, in bytes.
+const smallRing = 4096
+
 // newRing returns a ring for capacity bytes, at least one.
-func newRing(capacity int) ring {
-	return ring{buf: make([]byte, max(capacity, 1))}
-}
+func newRing(capacity int) ring { return ring{capacity: max(capacity, 1)} }
 
 func (r *ring) size() int { return int(r.tail - r.head) }
-func (r *ring) room() int { return len(r.buf) - r.size() }
+func (r *ring) room() int { return r.capacity - r.size() }
 func (r *ring) clear()    { r.head = r.tail }
+
+// grow takes more memory. What is at a position stays at that position.
+func (r *ring) grow(length int) {
+	buf := make([]byte, length)
+	n := r.peek(buf[r.head%uint64(length):])
+	r.peekAt(n, buf[:r.size()-n])
+	r.buf = buf
+}
 
 // write appends as much of p as there is room for.
 func (r *ring) write(p []byte) int {
 	p = p[:min(len(p), r.room())]
+	if len(p) == 0 {
+		return 0
+	}
+	if wanted := r.size() + len(p); wanted > len(r.buf) {
+		r.grow(min(max(wanted, 2*len(r.buf), smallRing), r.capacity))
+	}
 	at := int(r.tail % uint64(len(r.buf)))
 	n := copy(r.buf[at:], p)
 	copy(r.buf, p[n:])
