@@ -150,18 +150,18 @@ func (v *VM) patient(parent context.Context, limit time.Duration, cause error) (
 func (v *VM) outlast(stop <-chan struct{}, limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	_, resumed, before := v.pause.state()
+	_, _, before := v.pause.state()
 	for {
 		select {
 		case <-timer.C:
 		case <-stop:
 			return false
 		}
-		paused, _, count := v.pause.state()
+		paused, resumed, count := v.pause.state()
 		if !paused && count == before {
 			return true
 		}
-		_, resumed, before = v.pause.state()
+		before = count
 		select {
 		case <-resumed:
 		case <-stop:
