@@ -1,10 +1,5 @@
 package emulator
 
-import (
-	"cmp"
-	"slices"
-)
-
 // span is a part of linear memory.
 type span struct{ at, end int64 }
 
@@ -65,28 +60,29 @@ func widened(spans []span, unit int64) []span {
 // is what it was.
 func overlay(base []part, spans []span, top *source) []part {
 	parts := make([]part, 0, len(base)+2*len(spans))
-	first := 0 // of the spans that end behind the part's start
+	next, done := 0, int64(0) // the next span, and the end of the last one
 	for _, p := range base {
-		for first < len(spans) && spans[first].end <= p.at {
-			first++
-		}
-		at := p.at
-		for i := first; i < len(spans) && spans[i].at < p.end(); i++ {
-			if spans[i].at > at {
-				parts = append(parts, p.piece(at, spans[i].at))
+		at := max(p.at, done)
+		for ; next < len(spans) && spans[next].at < p.end(); next++ {
+			if spans[next].at > at {
+				parts = append(parts, p.piece(at, spans[next].at))
 			}
-			at = spans[i].end
+			parts = append(parts, spans[next].part(top))
+			done = spans[next].end
+			at = max(at, done)
 		}
 		if at < p.end() {
 			parts = append(parts, p.piece(at, p.end()))
 		}
 	}
-	for _, s := range spans {
-		parts = append(parts, part{s.at, s.end - s.at, top, s.at})
+	for _, s := range spans[next:] {
+		parts = append(parts, s.part(top))
 	}
-	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.at, b.at) })
 	return parts
 }
+
+// part is the span at the same place of a file.
+func (s span) part(of *source) part { return part{s.at, s.end - s.at, of, s.at} }
 
 // piece is the part's memory from at to end.
 func (p part) piece(at, end int64) part { return part{at, end - at, p.source, p.offset + at - p.at} }
@@ -95,27 +91,27 @@ func (p part) piece(at, end int64) part { return part{at, end - at, p.source, p.
 // parts, and gaps between them, that are shorter than some length, which grows until it suffices. Spans stay multiples of
 // page.
 func consolidated(base []part, spans []span, limit int, page int64) []span {
+	top := &source{}
 	for short := page; ; short += max(page, short/4/page*page) {
-		parts := overlay(base, spans, nil)
+		parts := overlay(base, spans, top)
 		if len(parts) <= limit {
 			return spans
 		}
-		spans = joined(parts, spans, short, page)
+		spans = joined(parts, top, short, page)
 	}
 }
 
-// joined adds the short parts and the short gaps to the spans.
-func joined(parts []part, spans []span, short, page int64) []span {
-	all := slices.Clone(spans)
+// joined is those of the parts that come from top, with the short ones and the short gaps.
+func joined(parts []part, top *source, short, page int64) []span {
+	var all []span
 	for i, p := range parts {
 		if i > 0 && parts[i-1].end() < p.at && p.at-parts[i-1].end() <= short {
 			all = append(all, span{parts[i-1].end(), p.at})
 		}
-		if p.length <= short {
+		if p.source == top || p.length <= short {
 			all = append(all, span{p.at, p.end()})
 		}
 	}
-	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.at, b.at) })
 	return widened(all, page)
 }
 
