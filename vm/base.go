@@ -166,20 +166,31 @@ func (v *VM) photographBase(ctx context.Context, client *rpc.Client, info rpc.Gu
 // or third time on, which would else cost each VM 50,000 instructions.
 const warmUps = 3
 
-// warmUp has the guest read and set up what every first command needs.
+// warmUp has the guest read and set up what every first command needs. An image whose shell does not end gets no base.
 func warmUp(ctx context.Context, client *rpc.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, warmUpTime)
+	defer cancel()
 	for range warmUps {
-		p, err := client.Exec(ctx, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "true"}, Dir: defaultDir})
-		if err != nil {
-			return fmt.Errorf("run a first command: %w", err)
-		}
-		select {
-		case <-p.Done():
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := firstCommand(ctx, client); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func firstCommand(ctx context.Context, client *rpc.Client) error {
+	p, err := client.Exec(ctx, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "true"}, Dir: defaultDir})
+	if err != nil {
+		return fmt.Errorf("run a first command: %w", err)
+	}
+	select {
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	return errors.Join(fmt.Errorf("the first command: %w", ctx.Err()), p.Kill(last))
 }
 
 // capture has the worker make an image of the machine.
