@@ -30,11 +30,14 @@ type alpineSource struct {
 	fetch *fetcher
 }
 
+// ErrMirror says what is wrong with Config.AlpineMirror; no other directory would help.
+var ErrMirror = errors.New("not an http or https URL")
+
 func newAlpineSource(mirror string, fetch *fetcher) (alpineSource, error) {
 	mirror = cmp.Or(mirror, os.Getenv("AGENTVM_ALPINE_MIRROR"), alpineServer)
 	base, err := url.Parse(mirror)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return alpineSource{}, fmt.Errorf("Alpine mirror %q is not an http or https URL (AGENTVM_ALPINE_MIRROR)", mirror)
+		return alpineSource{}, fmt.Errorf("Alpine mirror %q (AGENTVM_ALPINE_MIRROR): %w", mirror, ErrMirror)
 	}
 	return alpineSource{base, fetch}, nil
 }

@@ -73,6 +73,18 @@ func TestStoreThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// Another directory is no advice where the directory is not what is wrong.
+func TestStoreOfWrongMirror(t *testing.T) {
+	t.Setenv("AGENTVM_ALPINE_MIRROR", "ftp://x")
+	for _, dir := range []string{"", t.TempDir()} {
+		p := &parts{}
+		err := p.openStore(Config{StoreDir: dir, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "AGENTVM_ALPINE_MIRROR") || strings.Contains(err.Error(), "AGENTVM_STORE") || p.temporary != "" {
+			t.Errorf("store %q: error %v, temporary store %q", dir, err, p.temporary)
+		}
+	}
+}
+
 func TestTemporaryStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -13,8 +13,8 @@ import (
 func (p *parts) openStore(c Config) error {
 	config := images.Config{Dir: c.StoreDir, Progress: c.Progress, Logger: c.Logger}
 	var err error
-	if p.store, err = config.Open(); err == nil {
-		return nil
+	if p.store, err = config.Open(); err == nil || errors.Is(err, images.ErrMirror) {
+		return err
 	}
 	if c.StoreDir != "" || os.Getenv("AGENTVM_STORE") != "" {
 		return fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", err)
