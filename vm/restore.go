@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"time"
 
 	"agentvm/disk"
@@ -26,7 +27,8 @@ type RestoreOptions struct {
 }
 
 // Restore starts a VM from a file that Snapshot has written, and returns when it can run commands. Any number of VMs can be
-// started from one file; they share the memory that none of them writes.
+// started from one file; they share the memory that none of them writes. The contents are not verified: snapshot.File.Verify does that.
+// What somebody else has made belongs into a process of its own, for it can make that stand still (docs/snapshots.md).
 //
 // Of c, Image, Memory, Network.MTU and Network.Subnet are the snapshot's unless given, and must then be the same, as must
 // Network.Disabled and Network.DisableIPv6; Kernel and KernelArguments must be empty. There must be as many Mounts as the VM
@@ -69,16 +71,21 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 	return v, err
 }
 
-// openSaved opens a snapshot, or shares it when a VM of this process goes on from the same one.
+// openSaved opens a snapshot, or shares it when a VM of this process goes on from the same one: the same by its ID and its place. The
+// ID alone would not do. It stands for contents that nobody has verified yet, and who copies the header of another's file must not
+// have that one's VMs start from his.
 func openSaved(path string) (*saved, error) {
 	file, err := snapshot.Open(path)
 	if err != nil {
 		return nil, err
 	}
+	if whole, err := filepath.Abs(path); err == nil {
+		path = whole
+	}
 	used := false
-	s, err := acquireSaved("snapshot\x00"+file.ID(), func() (*snapshot.File, error) { used = true; return file, nil })
+	s, err := acquireSaved("snapshot\x00"+file.ID()+"\x00"+path, func() (*snapshot.File, error) { used = true; return file, nil })
 	if !used {
-		err = errors.Join(err, file.Close())
+		_ = file.Close()
 	}
 	return s, err
 }

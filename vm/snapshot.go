@@ -2,12 +2,9 @@ package vm
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"agentvm/emulator"
@@ -152,28 +149,34 @@ func (v *VM) syncDisk(ctx context.Context) {
 }
 
 // diskCopy is a copy of a writable disk that is there for a moment.
-type diskCopy struct{ *os.File }
+type diskCopy struct {
+	*os.File
+	place *snapshot.Scratch
+}
 
-// copyDisk copies a disk for the snapshot at path. Its name is that of a temporary file of
-// package snapshot, which removes what a process leaves that was killed.
+// copyDisk copies a disk for the snapshot at path.
 func copyDisk(ctx context.Context, u *upper, path string) (*diskCopy, error) {
-	random := make([]byte, 8)
-	_, _ = rand.Read(random)
-	dir, base := filepath.Split(path)
-	name := filepath.Join(dir, fmt.Sprintf(".%s.%x.tmp", base, random))
-	if err := u.Clone(ctx, name); err != nil {
+	place, err := snapshot.NewScratch(path)
+	if err != nil {
 		return nil, err
 	}
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(name))
+	c := &diskCopy{place: place}
+	if err = u.Clone(ctx, place.Path()); err == nil {
+		c.File, err = os.Open(place.Path())
 	}
-	return &diskCopy{file}, nil
+	if err != nil {
+		c.remove()
+		return nil, err
+	}
+	return c, nil
 }
 
 func (c *diskCopy) remove() {
-	if c != nil {
-		_ = c.Close()
-		_ = os.Remove(c.Name())
+	if c == nil {
+		return
 	}
+	if c.File != nil {
+		_ = c.Close()
+	}
+	_ = c.place.Close()
 }
