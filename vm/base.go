@@ -29,7 +29,10 @@ const (
 )
 
 // brokenBaseError says that a VM could not be started from its base.
-type brokenBaseError struct{ error }
+type brokenBaseError struct {
+	error
+	remove func() // removes the base
+}
 
 func (e *brokenBaseError) Unwrap() error { return e.error }
 

@@ -163,6 +163,26 @@ func TestDamagedBases(t *testing.T) {
 	}
 }
 
+// A configuration that its guest refuses says nothing of the base.
+func TestBaseOutlivesWrongConfigurations(t *testing.T) {
+	c := ownKind(t)
+	c.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/mnt/right"}}
+	v, _ := startOne(t, c)
+	v.Close()
+	wrong := c
+	wrong.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/etc/passwd/wrong"}}
+	if v, err := vm.Start(limited(t), wrong); err == nil {
+		v.Close()
+		t.Fatal("a directory is mounted below a file")
+	}
+	if _, err := os.Stat(baseFile(c, v)); err != nil {
+		t.Errorf("the base: %v", err)
+	}
+	if _, fromBase := startOne(t, c); !fromBase {
+		t.Error("a VM with a right configuration does not start from the base")
+	}
+}
+
 // First VMs of a kind may start at once; all work, and there is one base.
 func TestFirstStartsAtOnce(t *testing.T) {
 	c := ownKind(t)

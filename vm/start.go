@@ -23,9 +23,11 @@ func Start(ctx context.Context, config Config) (*VM, error) {
 	}
 	v, err := start(ctx, config)
 	if broken := (*brokenBaseError)(nil); errors.As(err, &broken) && ctx.Err() == nil {
-		config.Logger.Warn("the saved machine that VMs of this kind start from does not work, so it is removed and this one boots", "error", err)
+		config.Logger.Warn("the saved machine that VMs of this kind start from does not work, so this one boots", "error", err)
 		config.ColdBoot = true
-		v, err = start(ctx, config)
+		if v, err = start(ctx, config); err == nil {
+			broken.remove() // else the configuration is what does not work
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start a VM: %w", err)
@@ -43,8 +45,7 @@ func start(ctx context.Context, config Config) (*VM, error) {
 	id.anew = p.memory != nil || p.layBase
 	v, err := begin(ctx, config, p, id)
 	if err != nil && p.saved != nil && ctx.Err() == nil {
-		p.removeBase(config)
-		err = &brokenBaseError{err}
+		err = &brokenBaseError{err, func() { p.removeBase(config) }}
 	}
 	if err != nil {
 		return nil, err
