@@ -63,7 +63,7 @@ func atomicEmitters() map[string]*emitter {
 // aligned looks up rs1 in a TLB table and leaves before the instruction when it misses, or is not a multiple of size: the
 // tag has zeros there.
 func (g *generator) aligned(i *instruction, s state, table uint32, size int64) {
-	g.lookup(i, table)
+	g.lookup(i, 0, table)
 	g.get(localVA).i64(-PageSize|(size-1)).op(opI64And).get(localEA).memory(opI64Load, table+g.layout.Tag).op(opI64Ne)
 	g.when()
 	g.leave(i.at, s)

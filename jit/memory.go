@@ -35,13 +35,13 @@ func memoryEmitters() map[string]*emitter {
 	return all
 }
 
-// lookup finds the entry for rs1+imm in the TLB's table at an offset: the virtual address is then in localVA, the entry's
+// lookup finds the entry for rs1+offset in the TLB's table at an offset: the virtual address is then in localVA, the entry's
 // address in localEA, its addend in localHost. The addend is read before the tag, so that its check of bounds covers both.
-func (g *generator) lookup(i *instruction, table uint32) {
+func (g *generator) lookup(i *instruction, offset int64, table uint32) {
 	l := g.layout
 	g.x(i.Rs1)
-	if i.Imm != 0 {
-		g.i64(i.Imm).op(opI64Add)
+	if offset != 0 {
+		g.i64(offset).op(opI64Add)
 	}
 	g.tee(localVA)
 	shift, mask := 12-log2(l.EntrySize), int32((l.Entries-1)*l.EntrySize)
@@ -50,8 +50,8 @@ func (g *generator) lookup(i *instruction, table uint32) {
 }
 
 // probe also pushes whether the entry is another page's, for an access of size bytes.
-func (g *generator) probe(i *instruction, table uint32, size int64) {
-	g.lookup(i, table)
+func (g *generator) probe(i *instruction, offset int64, table uint32, size int64) {
+	g.lookup(i, offset, table)
 	g.get(localVA)
 	if size > 1 {
 		g.i64(size - 1).op(opI64Add)
@@ -74,21 +74,15 @@ func (g *generator) host() *code { return g.get(localVA).op(opWrap).get(localHos
 // load writes a load; set pops its value. What misses the TLB is left to the interpreter: misses are rare, and a call from
 // here would cost all that is executed around it, for wazero then keeps registers in memory.
 func (g *generator) load(i *instruction, s state, a access, set func()) {
-	g.probe(i, g.layout.Read, a.size)
-	g.when()
-	g.leave(i.at, s)
-	g.close()
-	g.host().memory(a.op, 0)
+	push := g.place(i, s, g.layout.Read, a.size)
+	g.memory(a.op, push())
 	set()
 }
 
 // store writes a store of what value pushes.
 func (g *generator) store(i *instruction, s state, a access, value func()) {
-	g.probe(i, g.layout.Write, a.size)
-	g.when()
-	g.leave(i.at, s)
-	g.close()
-	g.host()
+	push := g.place(i, s, g.layout.Write, a.size)
+	offset := push()
 	value()
-	g.memory(a.op, 0)
+	g.memory(a.op, offset)
 }

@@ -60,11 +60,17 @@ type generator struct {
 	register [32]int // local of each integer register in use
 	dirty    [32]bool
 	used     int // integer registers in use
+	groups   map[*instruction]*group
+	hosts    int // locals of groups
 }
 
 // generate writes the body of the region's function.
 func (g *generator) generate() {
 	g.findRegisters()
+	g.groups = map[*instruction]*group{}
+	for _, b := range g.graph.ordered {
+		g.findGroups(b)
+	}
 	g.get(localHart).memory(opI64Load, g.layout.Budget).set(localBudget)
 	for r := 31; r > 0; r-- { // the highest offset first: wazero then needs one check of bounds
 		if g.register[r] != 0 {

@@ -50,7 +50,7 @@ func module(g *generator) []byte {
 
 	get := new(code)
 	get.get(0).index(opTableGet, 0)
-	bodies := appendBody(nil, append(locals[:len(locals):len(locals)], localGroup{g.used, typeI64}), g.bytes)
+	bodies := appendBody(nil, append(locals[:len(locals):len(locals)], localGroup{g.used, typeI64}, localGroup{g.hosts, typeI32}), g.bytes)
 	bodies = appendBody(bodies, nil, get.bytes)
 	return appendSection(out, sectionCode, 2, bodies)
 }
