@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func TestGiveMachineID(t *testing.T) {
@@ -56,6 +57,29 @@ func TestGiveMachineID(t *testing.T) {
 				t.Errorf("%v, %v", info, err)
 			}
 		})
+	}
+}
+
+// A program may have made anything of the file; Start neither waits for it nor reads all of it.
+func TestMachineIDThatIsNone(t *testing.T) {
+	for name, place := range map[string]func(path string) error{
+		"FIFO":      func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"endless":   func(path string) error { return os.Symlink("/dev/zero", path) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o755) },
+	} {
+		for _, anew := range []bool{false, true} {
+			root := t.TempDir()
+			if err := os.Mkdir(root+"/etc", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := place(root + machineID); err != nil {
+				t.Fatal(err)
+			}
+			err := giveMachineID(root, anew)
+			if info, _ := os.Lstat(root + machineID); info.Size() != 33 && err == nil {
+				t.Errorf("%s, anew %v: it is still %v", name, anew, info.Mode())
+			}
+		}
 	}
 }
 

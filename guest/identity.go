@@ -52,9 +52,7 @@ func hasChildren() bool {
 
 // giveMachineID writes a new machine-id below root: with anew in any case, else where there is none yet. A share's is left alone.
 func giveMachineID(root string, anew bool) error {
-	old, err := os.ReadFile(root + machineID)
-	old = bytes.TrimSpace(old)
-	if !anew && err == nil && len(old) > 0 && string(old) != "uninitialized" {
+	if !anew && hasMachineID(root+machineID) {
 		return nil
 	}
 	id, err := newMachineID()
@@ -66,6 +64,23 @@ func giveMachineID(root string, anew bool) error {
 		err = errors.Join(err, placeMachineID(root, machineIDDBus, id))
 	}
 	return err
+}
+
+// hasMachineID says whether the file has one. It may be anything that a program of the guest has made of it.
+func hasMachineID(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false
+	}
+	var b [64]byte
+	n, err := unix.Read(fd, b[:])
+	id := bytes.TrimSpace(b[:max(n, 0)])
+	return err == nil && len(id) > 0 && string(id) != "uninitialized"
 }
 
 // newMachineID is a random UUID of version 4 (RFC 9562 section 5.4), as systemd makes it.
