@@ -49,13 +49,18 @@ func (p *pacedWriter) allowRead() {
 	}
 }
 
-// endOfBody takes the deadline away: from now on reading is how net/http notices that the visitor has gone.
-func (p *pacedWriter) endOfBody() {
+// endOfBody takes the deadline away: from now on reading is how net/http notices that the visitor has gone. After a
+// failure it reads no more: net/http would wait for the rest of the body.
+func (p *pacedWriter) endOfBody(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hasBody = false
-	if !p.isCut {
+	switch {
+	case p.isCut:
+	case err == io.EOF: //nolint:errorlint // net/http's own
 		p.control.SetReadDeadline(time.Time{})
+	default:
+		p.control.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
@@ -139,7 +144,7 @@ func (b *pacedBody) Read(to []byte) (int, error) {
 	b.pace.allowRead()
 	n, err := b.ReadCloser.Read(to)
 	if err != nil {
-		b.pace.endOfBody()
+		b.pace.endOfBody(err)
 	}
 	return n, err
 }

@@ -217,23 +217,38 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestRevokedAreBounded makes and revokes more than are remembered.
+// TestRevokedAreBounded revokes more than are remembered.
 func TestRevokedAreBounded(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "previews.db"), Options{})
 	other := create(t, s, "other", 80, 0)
 	if err := s.Revoke(t.Context(), other.ID); err != nil {
 		t.Fatal(err)
 	}
-	for range maxRevoked/MaxPerVM + 2 {
-		for range MaxPerVM {
-			create(t, s, "dev", 80, 0)
-		}
-		if n, err := s.RevokeAll(t.Context(), "dev"); n != MaxPerVM || err != nil {
-			t.Fatal(n, err)
-		}
+	first, err := s.newRow("dev", "dev-id", 80, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As many as are remembered, revoked long ago. Making each by Create takes a minute.
+	_, err = s.writes.Exec(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO preview (nonce, vm, vm_id, port, created, expires, revoked) SELECT randomblob(8), ?, ?, ?, ?, ?, i FROM n`,
+		maxRevoked, first.vm, first.vmID, first.port, first.created, first.expires)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fresh []Preview
+	for range 3 {
+		fresh = append(fresh, create(t, s, "dev", 80, 0))
+	}
+	if n, err := s.RevokeAll(t.Context(), "dev"); n != 3 || err != nil {
+		t.Fatal(n, err)
 	}
 	if n := countRows(t, s); n != maxRevoked+1 {
 		t.Errorf("%d rows, want %d and that of the other VM", n, maxRevoked)
+	}
+	for _, p := range append(fresh, other) {
+		if _, err := s.Check(t.Context(), p.Token); !errors.Is(err, ErrRevoked) {
+			t.Errorf("the newest: %v", err)
+		}
 	}
 }
 
