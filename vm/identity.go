@@ -29,7 +29,7 @@ func newIdentity() identity {
 // successor is that of a VM that goes on from one of identity i; with anew it is another computer.
 func (i identity) successor(anew bool) identity {
 	next := newIdentity()
-	next.generation, next.mac, next.anew = i.generation+1, i.mac, anew
+	next.generation, next.mac, next.anew = max(i.generation, i.generation+1), i.mac, anew // a file may say any number
 	if anew {
 		next.mac = make(net.HardwareAddr, 6)
 		_, _ = rand.Read(next.mac)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -48,6 +49,15 @@ func TestSavedFilesAreNotTakenForEachOther(t *testing.T) {
 	}
 	if second.savedFile != third.savedFile {
 		t.Error("two VMs of one file do not share it")
+	}
+}
+
+// Generations never go back, whatever number a file names.
+func TestGenerationsGoOn(t *testing.T) {
+	for before, want := range map[uint64]uint64{0: 1, 41: 42, math.MaxUint64: math.MaxUint64} {
+		if got := (identity{generation: before}).successor(true).generation; got != want {
+			t.Errorf("generation %d is followed by %d, want %d", before, got, want)
+		}
 	}
 }
 
