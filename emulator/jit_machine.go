@@ -93,7 +93,6 @@ const maxPages = 4096
 // inside; each merge doubles it.
 const mergeAt = 2
 
-
 type entryState struct {
 	state    int // one of the following
 	function uint32
