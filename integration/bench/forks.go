@@ -70,12 +70,13 @@ func measureForkMemory(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	start := time.Now()
+	var answered time.Duration
 	for _, n := range []int{50, 100} {
+		start := time.Now()
 		if err := list.grow(ctx, g, n-len(list.guests)); err != nil {
 			return err
 		}
-		answered := time.Since(start)
+		answered += time.Since(start)
 		now, err := ownMemory()
 		if err != nil {
 			return err
@@ -84,7 +85,7 @@ func measureForkMemory(ctx context.Context, b *bench) error {
 		b.report.value(fmt.Sprint("Snapshot/memory/", n, "-forks"), each, "MB")
 		b.report.add(figure{name: fmt.Sprint("memory of each of ", n, " idle forks of a 256 MiB VM"), unit: "MB", value: each, bar: atMost(12)})
 		if n == 100 {
-			b.report.add(figure{name: "100 forks, until each has answered", unit: "ms", value: milliseconds(answered)})
+			b.report.add(figure{name: "100 forks, 50 at a time, until each has answered", unit: "ms", value: milliseconds(answered)})
 		}
 	}
 	return nil
