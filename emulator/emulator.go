@@ -9,7 +9,8 @@
 // A machine's memory between two slices is all there is of it: Capture makes an Image of it, and Restore machines from
 // that, which go on where it was.
 //
-// The package opens no sockets or processes and starts no goroutines. The only files it makes are those of captured
+// The package opens no sockets or processes. A Program that translates hot code (docs/jit.md) has one goroutine for that,
+// from the first request until Close; there are no others. The only files it makes are those of captured
 // images, which have no name (on Windows: temporary ones), and the cache of compiled code.
 package emulator
 
@@ -100,7 +101,7 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
 	return c.WithCompilationCache(cache), nil
 }
 
-// Close frees the compiled code. No Machine of the program may be in use.
+// Close ends the translation of hot code and frees the compiled code. No Machine of the program may be in use.
 func (p *Program) Close(ctx context.Context) error {
 	if p.translator != nil {
 		p.translator.close()

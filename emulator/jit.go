@@ -137,8 +137,7 @@ func (t *translator) work() {
 			if j.to.closed.Load() {
 				continue
 			}
-			made, err := t.translate(j)
-			j.to.deliver(delivery{frame: j.frame, request: j.request, made: made, err: err})
+			j.to.deliver(delivery{frame: j.frame, request: j.request, made: t.translate(j)})
 		}
 	}
 }
@@ -168,31 +167,32 @@ func (t *translator) lookup(key [sha256.Size]byte) *translation {
 func (made *translation) release() { made.users.Add(-1) }
 
 // translate makes a translation, or finds the one that another machine has asked for. It is the caller's to release.
-func (t *translator) translate(j *job) (*translation, error) {
+func (t *translator) translate(j *job) *translation {
 	if made := t.lookup(j.key); made != nil {
-		return made, nil
+		return made
 	}
 	made := &translation{key: j.key, bytes: 256}
 	if region, ok := jit.Translate(j.layout, j.request); ok {
 		compiled, err := t.runtime.CompileModule(context.Background(), region.Module)
-		if err != nil {
-			return nil, fmt.Errorf("compile translated code: %w", err)
+		if err != nil { // the interpreter does it, then
+			j.to.m.config.Logger.Warn("hot code stays interpreted", "error", err)
+		} else {
+			made.bytes = int64(len(region.Module))*bytesPerByte + bytesPerModule
+			region.Module = nil
+			made.region, made.compiled = region, compiled
 		}
-		made.bytes = int64(len(region.Module))*bytesPerByte + bytesPerModule
-		region.Module = nil
-		made.region, made.compiled = region, compiled
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if other := t.known[j.key]; other != nil { // a machine that waits for its translations was faster
 		other.users.Add(1)
-		return other, nil
+		return other
 	}
 	made.users.Add(1)
 	t.known[j.key] = made
 	t.order = append(t.order, made)
 	t.bytes.Add(made.bytes)
-	return made, nil
+	return made
 }
 
 // Estimates of what a module costs: native code for each byte of it, and what goes with it.

@@ -67,7 +67,6 @@ type delivery struct {
 	frame   uint32
 	request jit.Request
 	made    *translation
-	err     error
 }
 
 // instance is a translation in use.
@@ -170,11 +169,7 @@ func (j *machineJIT) deliver(d delivery) {
 }
 
 // discard gives back what nobody takes.
-func (d *delivery) discard() {
-	if d.made != nil {
-		d.made.release()
-	}
-}
+func (d *delivery) discard() { d.made.release() }
 
 // behindSlice takes the machine's hot code to the translator and puts in place what came back.
 func (j *machineJIT) behindSlice() error {
@@ -196,9 +191,6 @@ func (j *machineJIT) behindSlice() error {
 	j.arrived.Store(false)
 	j.mu.Unlock()
 	for _, d := range inbox {
-		if d.err != nil {
-			return d.err
-		}
 		if err := j.accept(d.frame, d.request, d.made); err != nil {
 			return err
 		}
@@ -311,10 +303,7 @@ func (j *machineJIT) request(frame uint32, page *translatedPage, r jit.Request) 
 	job := &job{layout: &j.abi.Layout, request: r, key: translationKey(r), to: j, frame: frame}
 	made := j.t.lookup(job.key)
 	if made == nil && j.t.mode != TranslateHot {
-		var err error
-		if made, err = j.t.translate(job); err != nil {
-			return err
-		}
+		made = j.t.translate(job)
 	}
 	for _, e := range r.Entries {
 		if _, known := page.entries[e]; !known {
