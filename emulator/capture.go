@@ -13,6 +13,10 @@ import (
 // image's: below, the page faults that follow cost more than the memory is worth.
 const remapLength = 256 << 10
 
+// maxFiled is how many times its RAM a machine's captures may write before one writes everything anew: a file stays as long as an
+// image, or the machine, has one page of it, and a guest that writes much in between could make that many times its RAM.
+const maxFiled = 2
+
 // Capture makes an image of the machine, between two slices. It costs the pages that were written since the image that the
 // machine was made from, or since the last Capture: they are copied into a file in memory (a memfd on Linux, a
 // temporary file without a name elsewhere). The machine goes on, and shares the image's pages with the machines that are
@@ -22,20 +26,31 @@ func (m *Machine) Capture() (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
+	var base []part
+	anew := m.filed > maxFiled*int64(m.config.Memory)
+	if anew {
+		spans = m.everything()
+	} else if m.base != nil {
+		base = m.base.parts
+	}
 	if err := m.callNothing("captured"); err != nil {
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
-	captured, file, err := m.save(spans)
+	captured, file, err := m.save(spans, base)
 	if err != nil {
 		m.markWritten(spans)
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
-	if err := m.share(captured, file); err != nil {
+	if err := m.share(captured, file, anew); err != nil {
 		captured.release()
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
 	m.base.release()
 	m.base = captured
+	if anew {
+		m.filed = 0
+	}
+	m.filed += captured.lengthIn(file)
 	m.exposed = false
 	return &Image{content: captured.retain()}, nil
 }
@@ -55,6 +70,12 @@ func (m *Machine) written() ([]span, error) {
 	}
 	spans = append(spans, marked(dirty[ram/imagePage:], ram, imagePage)...)
 	return widened(spans, m.granule()), nil
+}
+
+// everything lists what an image of the machine may have.
+func (m *Machine) everything() []span {
+	all := span{int64(m.layout.Hart) / imagePage * imagePage, int64(m.memory.Size())}
+	return widened(without(all, m.scratch()), m.granule())
 }
 
 // scratch lists the pages that an image need not have.
@@ -92,7 +113,7 @@ func (m *Machine) markRAM(offset, length uint64) {
 }
 
 // save writes the spans to a new file and lays them over the base.
-func (m *Machine) save(spans []span) (*content, *source, error) {
+func (m *Machine) save(spans []span, base []part) (*content, *source, error) {
 	file, err := newImageFile()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a file for the memory: %w", err)
@@ -101,10 +122,6 @@ func (m *Machine) save(spans []span) (*content, *source, error) {
 	size := int64(m.memory.Size())
 	if err := file.file.Truncate(size); err != nil {
 		return nil, nil, err
-	}
-	var base []part
-	if m.base != nil {
-		base = m.base.parts
 	}
 	memory, _ := m.memory.Read(0, uint32(size))
 	live := nonzero(memory, spans, base, m.granule())
@@ -159,19 +176,44 @@ func writeSpans(file *os.File, memory []byte, spans []span, base []part, page in
 	return nil
 }
 
-// share lets the machine use the new file's pages where it has many in one piece. What is there is equal.
-func (m *Machine) share(c *content, file *source) error {
+// share lets the machine use the new file's pages where it has many in one piece, or with anew wherever it can. What is there is
+// equal.
+func (m *Machine) share(c *content, file *source, anew bool) error {
 	if m.linear.copies || !canMap {
 		return nil
 	}
 	for _, p := range c.parts {
-		if p.source != file || p.length < remapLength {
+		if p.source != file || p.length < remapLength && !anew {
 			continue
 		}
 		if err := m.linear.place(p); err != nil {
-			m.broken = fmt.Errorf("map the image: %w", err)
-			return m.broken
+			return m.lost(err)
 		}
 	}
+	if !anew {
+		return nil
+	}
+	return m.blankBetween(c.parts)
+}
+
+// blankBetween gives up what of files is still mapped where the memory is zeros, from the RAM on: before, there is what an image
+// need not have.
+func (m *Machine) blankBetween(parts []part) error {
+	at, page := int64(m.layout.RAM), m.granule()
+	at = (at + page - 1) / page * page
+	for _, p := range append(slices.Clone(parts), part{at: int64(m.memory.Size())}) {
+		if p.at > at {
+			if err := blank(m.linear.memory[at:p.at]); err != nil {
+				return m.lost(err)
+			}
+		}
+		at = max(at, p.end())
+	}
 	return nil
+}
+
+// lost is the end of a machine whose memory cannot be mapped.
+func (m *Machine) lost(err error) error {
+	m.broken = fmt.Errorf("map the image: %w", err)
+	return m.broken
 }

@@ -179,6 +179,16 @@ func (c *content) adopt() {
 	}
 }
 
+// lengthIn is how much of the memory is in a source.
+func (c *content) lengthIn(s *source) (n int64) {
+	for _, p := range c.parts {
+		if p.source == s {
+			n += p.length
+		}
+	}
+	return n
+}
+
 func (c *content) retain() *content {
 	c.refs.Add(1)
 	return c

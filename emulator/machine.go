@@ -35,6 +35,7 @@ type Machine struct {
 	retired       atomic.Uint64 // of result, for other goroutines
 
 	base    *content    // what the memory was at the last Capture or Restore; nil: zero
+	filed   int64       // bytes that captures have written into files since one wrote everything
 	exposed bool        // RAM was handed out: what is written there is not marked
 	broken  error       // the memory is not there any more
 	jit     *machineJIT // nil: everything is interpreted
