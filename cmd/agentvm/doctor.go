@@ -105,7 +105,10 @@ func (c *cli) checkStore() []finding {
 	store, err := c.store(nil)
 	if err != nil {
 		f.Status, f.Detail, f.Advice = fair, err.Error(), "each start gets its image again; set AGENTVM_STORE to a directory that can be written"
-		if os.Getenv("AGENTVM_STORE") != "" {
+		switch {
+		case errors.Is(err, images.ErrMirror):
+			f.Status, f.Advice = bad, "correct AGENTVM_ALPINE_MIRROR"
+		case os.Getenv("AGENTVM_STORE") != "":
 			f.Status, f.Advice = bad, "set it to a directory that can be written"
 		}
 		return []finding{f}
