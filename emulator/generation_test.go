@@ -1,14 +1,9 @@
 package emulator_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,28 +14,7 @@ import (
 )
 
 // memoryInitramfs has testdata/memory as its only program.
-var memoryInitramfs = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "agentvm-memory-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "init")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./testdata/memory")
-	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the guest's program: %w\n%s", err, out)
-	}
-	data, err := os.ReadFile(program)
-	if err != nil {
-		return nil, err
-	}
-	var archive bytes.Buffer
-	addToArchive(&archive, "dev", 0o040755, nil)
-	addToArchive(&archive, "init", 0o100755, data)
-	addToArchive(&archive, "TRAILER!!!", 0, nil)
-	return archive.Bytes(), nil
-})
+var memoryInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsOf("memory") })
 
 // bootMemory boots testdata/memory and runs it until it waits for questions.
 func bootMemory(t testing.TB, cfg emulator.Config) *worker {

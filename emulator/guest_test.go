@@ -21,17 +21,20 @@ import (
 )
 
 // workerInitramfs has testdata/worker as its only file.
-var workerInitramfs = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "agentvm-worker-")
+var workerInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsOf("worker") })
+
+// initramfsOf builds the program testdata/NAME for the guest and packs it as /init.
+func initramfsOf(name string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "agentvm-"+name+"-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "init")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./testdata/worker")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./testdata/"+name)
 	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the worker: %w\n%s", err, out)
+		return nil, fmt.Errorf("build the guest's program %s: %w\n%s", name, err, out)
 	}
 	data, err := os.ReadFile(program)
 	if err != nil {
@@ -42,7 +45,7 @@ var workerInitramfs = sync.OnceValues(func() ([]byte, error) {
 	addToArchive(&archive, "init", 0o100755, data)
 	addToArchive(&archive, "TRAILER!!!", 0, nil)
 	return archive.Bytes(), nil
-})
+}
 
 // addToArchive writes one member of a cpio archive; source: the kernel's driver-api/early-userspace/buffer-format.rst.
 func addToArchive(archive *bytes.Buffer, name string, mode uint32, data []byte) {

@@ -20,7 +20,7 @@ func main() {
 		return // the process that a turn of work starts
 	}
 	started := time.Now()
-	if err := errors.Join(syscall.Mount("dev", "/dev", "devtmpfs", 0, ""), os.Mkdir("/work", 0o755)); err != nil {
+	if err := errors.Join(syscall.Mount("dev", "/dev", "devtmpfs", 0, ""), os.Mkdir("/files", 0o755)); err != nil {
 		fmt.Println("prepare:", err)
 	}
 	fmt.Println("ready")
@@ -45,9 +45,9 @@ func answer(line string, started time.Time) {
 		work(1)
 		fmt.Println("= ran")
 	case "write":
-		fmt.Println("=", os.WriteFile("/work/note", []byte(rest), 0o644))
+		fmt.Println("=", os.WriteFile("/files/note", []byte(rest), 0o644))
 	case "read":
-		note, err := os.ReadFile("/work/note")
+		note, err := os.ReadFile("/files/note")
 		fmt.Println("=", string(note), err)
 	}
 }
@@ -58,7 +58,7 @@ func work(turn int) {
 		sum := sha256.Sum256(fmt.Append(nil, turn, i))
 		tree[fmt.Sprintf("%x", sum[:4])] = make([]byte, 64+i%512)
 	}
-	name := fmt.Sprintf("/work/%d", turn%16)
+	name := fmt.Sprintf("/files/%d", turn%16)
 	if err := os.WriteFile(name, make([]byte, 4096*(turn%32+1)), 0o644); err != nil {
 		fmt.Println("write:", err)
 	}
