@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"agentvm/emulator"
-	"agentvm/kernel"
 )
 
 // memoryInitramfs has testdata/memory as its only program.
@@ -19,24 +18,7 @@ var memoryInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsO
 // bootMemory boots testdata/memory and runs it until it waits for questions.
 func bootMemory(t testing.TB, cfg emulator.Config) *worker {
 	t.Helper()
-	program := testProgram(t)
-	w := newWorker(t)
-	cfg.Console = w.console
-	w.attach(program.NewMachine(t.Context(), cfg))
-	image, err := kernel.Image()
-	if err != nil {
-		t.Fatal(err)
-	}
-	initramfs, err := memoryInitramfs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	linux := emulator.Linux{Kernel: image, Initramfs: initramfs, CommandLine: "console=hvc0 quiet panic=-1"}
-	if err := w.LoadLinux(linux); err != nil {
-		t.Fatal(err)
-	}
-	w.until("ready")
-	return w
+	return bootGuest(t, cfg, memoryInitramfs, "")
 }
 
 func askMemory(w *worker, question string) string {

@@ -121,6 +121,12 @@ func (w *worker) close() {
 // questions.
 func bootWorker(t testing.TB, cfg emulator.Config, parameters string) *worker {
 	t.Helper()
+	return bootGuest(t, cfg, workerInitramfs, " "+parameters)
+}
+
+// bootGuest boots a program of testdata and runs it until it says that it is ready.
+func bootGuest(t testing.TB, cfg emulator.Config, initramfs func() ([]byte, error), parameters string) *worker {
+	t.Helper()
 	program := testProgram(t)
 	w := newWorker(t)
 	cfg.Console = w.console
@@ -129,11 +135,11 @@ func bootWorker(t testing.TB, cfg emulator.Config, parameters string) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	initramfs, err := workerInitramfs()
+	archive, err := initramfs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	linux := emulator.Linux{Kernel: image, Initramfs: initramfs, CommandLine: "console=hvc0 quiet panic=-1 " + parameters}
+	linux := emulator.Linux{Kernel: image, Initramfs: archive, CommandLine: "console=hvc0 quiet panic=-1" + parameters}
 	if err := w.LoadLinux(linux); err != nil {
 		t.Fatal(err)
 	}

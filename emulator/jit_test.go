@@ -50,23 +50,7 @@ func TestTranslatedStepIsExact(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	loadCode(t, m, addiX1, jumpBack4)
-	for _, budget := range []int64{1, 2, 3, 1000, 16384, 16385, 50_000} {
-		before := m.Retired()
-		if _, stopped, err := m.Step(budget); stopped || err != nil {
-			t.Fatalf("Step(%d) stopped %t, error %v", budget, stopped, err)
-		}
-		if got := m.Retired() - before; got != uint64(budget) {
-			t.Errorf("Step(%d) executed %d instructions", budget, got)
-		}
-	}
-	r, err := m.Registers()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := (m.Retired() + 1) / 2; r.X[1] != want {
-		t.Errorf("x1 is %d after %d instructions, want %d", r.X[1], m.Retired(), want)
-	}
+	checkSteps(t, m)
 	if s := m.JITStats(); s.Regions != 1 || s.Entered == 0 {
 		t.Errorf("JITStats() = %+v, want one region in use", s)
 	}

@@ -142,22 +142,7 @@ func (q *qmp) do(command string, arguments, answer any) error {
 
 // warmQEMU is a process of QEMU that goes on from the file, until its output.
 func (k *kit) warmQEMU(ctx context.Context, file string) (cost, error) {
-	start := time.Now()
-	g, err := k.startQEMU(ctx, &rpc.NetworkParams{}, "-incoming", "exec:cat "+file)
-	if err != nil {
-		return cost{}, err
-	}
-	defer g.close()
-	out, err := g.sh(ctx, "echo hi")
-	if err == nil && out != "hi\n" {
-		err = errors.New("QEMU's guest did not say hi")
-	}
-	if err != nil {
-		return cost{}, err
-	}
-	wall := time.Since(start)
-	cpu, err := processorTime(g.pid())
-	return cost{wall, cpu}, err
+	return k.qemuUntilOutput(ctx, "-incoming", "exec:cat "+file)
 }
 
 // goesOn is what a guest is told that has been started before.

@@ -33,7 +33,7 @@ func measureColdStart(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		qemu, err := b.kit.coldQEMU(ctx)
+		qemu, err := b.kit.qemuUntilOutput(ctx)
 		if err != nil {
 			return err
 		}
@@ -102,9 +102,10 @@ func (k *kit) coldOwn(ctx context.Context) (cost, error) {
 	return p.took, p.Wait()
 }
 
-func (k *kit) coldQEMU(ctx context.Context) (cost, error) {
+// qemuUntilOutput is a process of QEMU until its guest's output; arguments are added to its command line.
+func (k *kit) qemuUntilOutput(ctx context.Context, arguments ...string) (cost, error) {
 	start := time.Now()
-	g, err := k.startQEMU(ctx, &rpc.NetworkParams{})
+	g, err := k.startQEMU(ctx, &rpc.NetworkParams{}, arguments...)
 	if err != nil {
 		return cost{}, err
 	}
