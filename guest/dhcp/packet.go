@@ -142,8 +142,9 @@ func parseOptions(b []byte) (map[byte][]byte, error) {
 		if len(b) < 2 || len(b) < 2+int(b[1]) {
 			return nil, errDamaged
 		}
-		code, value := b[0], b[2:2+b[1]]
-		b = b[2+b[1]:]
+		code, end := b[0], 2+int(b[1]) // as int: a byte would wrap at lengths 254 and 255
+		value := b[2:end]
+		b = b[end:]
 		if before, again := options[code]; again {
 			value = append(before[:len(before):len(before)], value...)
 		}

@@ -176,6 +176,20 @@ func TestLongOption(t *testing.T) {
 	}
 }
 
+// TestLongestOption: lengths whose sum with the header's two bytes does not fit a byte.
+func TestLongestOption(t *testing.T) {
+	for _, length := range []int{253, 254, 255} {
+		b := append([]byte{optionDomain, byte(length)}, bytes.Repeat([]byte{'a'}, length)...)
+		r, err := parseReply(options(append(b, optionMTU, 2, 5, 0xdc)...), 7, testMAC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, mtu := len(r.options[optionDomain]), r.options[optionMTU]; got != length || !bytes.Equal(mtu, []byte{5, 0xdc}) {
+			t.Errorf("an option of %d bytes: got %d, and the next is %v", length, got, mtu)
+		}
+	}
+}
+
 // FuzzReply reads anything as a reply. What this package takes for one, with its lease, the library has to read alike.
 func FuzzReply(f *testing.F) {
 	f.Add(options(maskOption...))
