@@ -92,6 +92,10 @@ func (p *ruleParser) name(rule *Rule, s span) error {
 		labels = append(labels, ascii)
 	}
 	rule.name = strings.Join(labels, ".")
+	if isNumeric(rule.name) {
+		// Digits of other scripts become ASCII ones, so that what looked like a name is an address now.
+		return p.fail(s.at, "this name is %s in ASCII, which is an address or a part of one, and no name", rule.name)
+	}
 	if len(rule.name) > maxName {
 		return p.fail(s.at, "the name has %d characters; names have at most %d", len(rule.name), maxName)
 	}
