@@ -46,6 +46,9 @@ type Config struct {
 	Env []string
 	// Network is the guest's network. Default: it reaches every public address, and nothing of this host.
 	Network Network
+	// Access says which ports of the guest may be listened at and connected to, and by whom. Default: the VM's owner reaches every
+	// port, and outsiders those of Network.Forwards.
+	Access Access
 	// Hostname is the guest's name. Default: "agentvm".
 	Hostname string
 
@@ -106,6 +109,9 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	c.Network = c.Network.withDefaults()
+	if err := c.checkAccess(); err != nil {
+		return c, err
+	}
 	var err error
 	if c.CACertificate, err = certificates(c.CACertificate); err != nil {
 		return c, err

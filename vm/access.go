@@ -1,0 +1,192 @@
+package vm
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+)
+
+// Who may connect to what listens in a VM, and what its own programs may connect to, is decided here, by Access.Decide, and nowhere
+// else. Three controls are stacked, and a connection passes all that are about it:
+//
+//	                                        network.listen  network.connect  exempt ports  egress policy
+//	listener made by the host (VM.Listen)         x
+//	program of the VM: dial, port-forward         x               x
+//	fetch, previews                               x               x
+//	outsider: -p, other VMs                       x                               x
+//	guest's own connection outward                                x                              x
+//
+// The last column is egress.Gate's, which asks this one first. What no line names is denied.
+
+// Access is what may be reached inside of a VM, and from inside. The zero value lets the VM's owner and its own programs use every
+// port, and nobody else any.
+type Access struct {
+	// Listen is network.listen: ports that programs of the VM may listen at. The kernel of the guest stops most programs
+	// from listening at others; whatever listens there anyway is reached by nothing from outside.
+	Listen PortPolicy
+	// Connect is network.connect: ports that may be connected to, by the guest in the world and by the host in the guest. What programs
+	// of the guest do with each other inside of it is not seen.
+	Connect PortPolicy
+	// LoopbackExemptPorts are ports of the guest that outsiders may reach: port forwards and other VMs, at most
+	// MaxExemptPorts. A port forward of Network.Forwards names its port and thereby exempts it. It opens nothing outward. Default: none.
+	LoopbackExemptPorts []uint16
+}
+
+// MaxExemptPorts is how many Access.LoopbackExemptPorts there can be.
+const MaxExemptPorts = 256
+
+// PortPolicy says which ports are permitted. The zero value permits all; as soon as there is an Allow, only what it names; Deny wins.
+type PortPolicy struct {
+	Allow, Deny []PortRange
+}
+
+// Permits says whether the policy permits a port.
+func (p PortPolicy) Permits(port uint16) bool {
+	has := func(r PortRange) bool { return r.First <= port && port <= r.Last }
+	if slices.ContainsFunc(p.Deny, has) {
+		return false
+	}
+	return len(p.Allow) == 0 || slices.ContainsFunc(p.Allow, has)
+}
+
+// Restricts says whether there is a port that the policy may not permit.
+func (p PortPolicy) Restricts() bool { return len(p.Allow)+len(p.Deny) > 0 }
+
+// Caller is who wants to reach something.
+type Caller string
+
+// Callers.
+const (
+	CallerProgram Caller = "program" // a program of the VM, and who acts as one: the embedding program, the VM's owner
+	CallerFetch   Caller = "fetch"   // HTTP requests of the owner's, and previews
+	CallerOutside Caller = "outside" // port forwards and other VMs
+)
+
+// Operation is what a Caller wants to do.
+type Operation string
+
+// Operations.
+const (
+	OpListen   Operation = "listen"           // at a port of the guest's. Port 0, any free one, is permitted: ask again with the one it became
+	OpLoopback Operation = "connect-loopback" // to a port of the guest's
+	OpConnect  Operation = "connect"          // from the guest to a port of the world
+)
+
+// Messages of AccessError.
+const (
+	blockedByListen  = "blocked by network.listen policy"
+	blockedByConnect = "blocked by network.connect policy"
+)
+
+// AccessError is a refusal by Access. It wraps a syscall.Errno: errors.Is(err, syscall.EACCES) holds unless what was asked for
+// cannot be (EINVAL).
+type AccessError struct {
+	Op      Operation
+	Port    uint16
+	Message string
+	Errno   syscall.Errno // 0: EACCES
+}
+
+// Error is the message.
+func (e *AccessError) Error() string { return e.Message }
+
+// Unwrap returns the errno.
+func (e *AccessError) Unwrap() error {
+	if e.Errno == 0 {
+		return syscall.EACCES
+	}
+	return e.Errno
+}
+
+// Decide says whether who may do op with a port: nil, or an *AccessError. It is pure.
+func (a Access) Decide(who Caller, op Operation, port uint16) error {
+	refuse := func(message string) error { return &AccessError{Op: op, Port: port, Message: message} }
+	switch {
+	case port == 0 && op != OpListen:
+		return &AccessError{Op: op, Message: "port 0 cannot be connected to: name one from 1 to 65535", Errno: syscall.EINVAL}
+	case op == OpListen && who == CallerProgram:
+		if port != 0 && !a.Listen.Permits(port) {
+			return refuse(blockedByListen)
+		}
+	case op == OpConnect && who == CallerProgram:
+		if !a.Connect.Permits(port) {
+			return refuse(blockedByConnect)
+		}
+	case op == OpLoopback && (who == CallerProgram || who == CallerFetch):
+		if !a.Connect.Permits(port) {
+			return refuse(blockedByConnect)
+		}
+		if !a.Listen.Permits(port) {
+			return refuse(blockedByListen)
+		}
+	case op == OpLoopback && who == CallerOutside:
+		if !a.Listen.Permits(port) {
+			return refuse(blockedByListen)
+		}
+		if !slices.Contains(a.LoopbackExemptPorts, port) {
+			return refuse(fmt.Sprintf("port %d is not exempt from loopback confinement; name it with --loopback-exempt %d, or with -p", port, port))
+		}
+	default:
+		return refuse(fmt.Sprintf("%s of %s is not permitted to anybody", op, who))
+	}
+	return nil
+}
+
+// Check says what is wrong with the configuration.
+func (a Access) Check() error {
+	if err := a.Listen.check("network.listen"); err != nil {
+		return err
+	}
+	if err := a.Connect.check("network.connect"); err != nil {
+		return err
+	}
+	if n := len(a.LoopbackExemptPorts); n > MaxExemptPorts {
+		return fmt.Errorf("%d loopback exempt ports: there can be at most %d", n, MaxExemptPorts)
+	}
+	if slices.Contains(a.LoopbackExemptPorts, 0) {
+		return fmt.Errorf("loopback exempt port 0: want 1 to 65535")
+	}
+	return nil
+}
+
+func (p PortPolicy) check(name string) error {
+	for _, r := range slices.Concat(p.Allow, p.Deny) {
+		if r.First == 0 || r.First > r.Last {
+			return fmt.Errorf("%s: ports %s: want FIRST-LAST, from 1 to 65535", name, r)
+		}
+	}
+	return nil
+}
+
+// checkAccess finds what is wrong with Access, and with forwards that it does not permit.
+func (c Config) checkAccess() error {
+	if err := c.Access.Check(); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	if c.Network.Disabled {
+		return nil
+	}
+	for _, f := range c.Network.Forwards {
+		if err := c.access().Decide(CallerOutside, OpLoopback, f.GuestPort); err != nil && f.GuestPort != 0 {
+			return fmt.Errorf("port forward %s: port %d of the guest is %w", f, f.GuestPort, err)
+		}
+	}
+	return nil
+}
+
+// access is Access with what forwards exempt by naming it.
+func (c Config) access() Access {
+	a := c.Access
+	a.LoopbackExemptPorts = slices.Clone(a.LoopbackExemptPorts)
+	if !c.Network.Disabled {
+		for _, f := range c.Network.Forwards {
+			a.LoopbackExemptPorts = append(a.LoopbackExemptPorts, f.GuestPort)
+		}
+	}
+	return a
+}
+
+// decide is Access.Decide for this VM.
+func (v *VM) decide(who Caller, op Operation, port uint16) error {
+	return v.config.access().Decide(who, op, port)
+}
