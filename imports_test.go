@@ -21,9 +21,9 @@ var mayImport = map[string][]string{
 	"jit":               {"emulator/riscv"},
 	"guest":             {"rpc"},
 	"nat":               {"netstack"},
-	"daemon":            {"disk", "egress", "images", "journal", "mount", "nat", "rpc", "snapshot", "vm"},
+	"daemon":            {"disk", "egress", "images", "journal", "mount", "nat", "preview", "rpc", "snapshot", "vm"},
 	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
-	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "project", "rpc", "snapshot", "vm", "wasi"},
+	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "preview", "project", "rpc", "snapshot", "vm", "wasi"},
 	"cmd/agentvm-guest": {"guest"},
 	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "vm", "wasi"},
 	"scripts":           {"emulator", "emulator/riscv"},
@@ -49,9 +49,9 @@ var mayImport = map[string][]string{
 
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
 // outside of the packages that speak it. net/http serves, in vm, the page that tells a guest what was denied, and
-// in daemon the metrics.
+// in daemon the metrics; cmd/agentvm has requests of agentvm fetch.
 var reserved = map[string][]string{
-	"net/http":                                     {"daemon", "images", "integration", "preview", "vm"},
+	"net/http":                                     {"cmd/agentvm", "daemon", "images", "integration", "preview", "vm"},
 	"modernc.org/sqlite":                           {"preview"},
 	"github.com/prometheus":                        {"daemon"},
 	"capnproto.org/go/capnp/v3":                    {"rpc"},

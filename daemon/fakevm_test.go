@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,6 +32,8 @@ type fakeVM struct {
 	cause error
 	how   string // "stop" or "close"
 	grace bool   // Stop waits for its context
+
+	servers map[uint16]string // addresses of what listens "in" it
 }
 
 func newFakeVM() *fakeVM { return &fakeVM{done: make(chan struct{})} }
@@ -80,6 +83,16 @@ func (v *fakeVM) Resume(context.Context) error                    { v.paused.Sto
 func (v *fakeVM) Paused() bool                                    { return v.paused.Load() }
 func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error) {
 	return snapshot.Meta{Comment: o.Comment}, os.WriteFile(path, []byte("snapshot"), 0o600)
+}
+func (v *fakeVM) DialPreview(ctx context.Context, _ string, port uint16) (net.Conn, error) {
+	v.mu.Lock()
+	address := v.servers[port]
+	v.mu.Unlock()
+	if address == "" {
+		return nil, syscall.ECONNREFUSED
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", address)
 }
 func (v *fakeVM) Describe(i *rpc.DaemonInfo) { i.Kernel = "fake" }
 

@@ -196,8 +196,11 @@ func (h handler) Stats(ctx context.Context) (rpc.Stats, error) {
 	return v.Stats(ctx)
 }
 
-// Ask puts a question to the VM.
+// Ask puts a question to the VM, or an order to the daemon.
 func (h handler) Ask(ctx context.Context, name string, question []byte) ([]byte, error) {
+	if name == "preview" {
+		return h.openPreviews(ctx)
+	}
 	v, err := h.d.running()
 	if err != nil {
 		return nil, err

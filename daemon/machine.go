@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"net"
 
 	"agentvm/rpc"
 	"agentvm/snapshot"
@@ -29,6 +30,8 @@ type VM interface {
 	Paused() bool
 	// Snapshot writes the VM into a file.
 	Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error)
+	// DialPreview connects to a port of the VM's loopback, as preview.Dialer has it, if policy permits.
+	DialPreview(ctx context.Context, name string, port uint16) (net.Conn, error)
 	// Describe fills what the VM knows of Kernel, Image, Memory, Ports and Policy.
 	Describe(*rpc.DaemonInfo)
 }

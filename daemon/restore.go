@@ -19,6 +19,8 @@ type Restoration struct {
 	Snapshot     string `json:"snapshot"` // file, absolute
 	KeepPrograms bool   `json:"keepPrograms,omitempty"`
 	SameIdentity bool   `json:"sameIdentity,omitempty"`
+	// Identity is the saved VM's, for one that gets its name, so that links to it go on. Default: another.
+	Identity *Identity `json:"identity,omitempty"`
 }
 
 // Restore makes a VM that goes on from a snapshot, and returns when it runs. Of c, DiskSize, and where they are not given
@@ -52,6 +54,9 @@ func (s Store) restore(ctx context.Context, name string, c Config, r Restoration
 func (r Restoration) check() error {
 	if !filepath.IsAbs(r.Snapshot) {
 		return fmt.Errorf("snapshot %q: the path must be absolute, for the daemon has another working directory", r.Snapshot)
+	}
+	if r.Identity != nil {
+		return r.Identity.check()
 	}
 	return nil
 }

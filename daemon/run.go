@@ -91,6 +91,9 @@ func runLocked(ctx context.Context, s Store, name string, p paths, t timing, boo
 	if d.restore, err = p.readRestoration(); err != nil {
 		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
 	}
+	if d.identity, err = p.ensureIdentity(d.restore); err != nil {
+		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
+	}
 	err = d.run(ctx)
 	if err != nil {
 		d.logger.Error("the daemon has failed", "error", err)
@@ -120,6 +123,9 @@ type daemon struct {
 	state   state
 	jobs    *jobs
 
+	identity Identity
+	previews *previews
+
 	booted chan struct{} // closed when vm or failure is set
 	halted chan struct{} // closed when the VM has ended, or has not started and will not
 
@@ -145,6 +151,7 @@ func newDaemon(s Store, name string, p paths, c Config, t timing, boot bootFunc,
 		booted: make(chan struct{}), halted: make(chan struct{}), stop: make(chan struct{}),
 		told: make(map[int]chan progressLine), jobs: newJobs(p.jobs(), logger, time.Now),
 	}
+	d.previews = newPreviews(d)
 	d.hard, d.harden = context.WithCancel(context.Background())
 	return d
 }
@@ -176,6 +183,7 @@ func (d *daemon) run(ctx context.Context) error {
 	parts.Go(func() { d.accept(serving, listener) })
 	metrics.start()
 	parts.Go(d.live)
+	parts.Go(d.previews.resume)
 	parts.Go(func() { d.watch(serving) })
 	<-d.halted
 	d.awaitTold()
@@ -184,6 +192,7 @@ func (d *daemon) run(ctx context.Context) error {
 	endServing()
 	_ = listener.Close()
 	metrics.close()
+	d.previews.close()
 	parts.Wait()
 	d.jobs.close()
 	stopSignals()

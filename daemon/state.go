@@ -80,6 +80,9 @@ func (p paths) lock() string   { return filepath.Join(p.dir, "lock") }
 func (p paths) starting() string {
 	return filepath.Join(p.dir, "starting")
 }
+func (p paths) identity() string {
+	return filepath.Join(p.dir, "identity.json")
+}
 func (p paths) log() string     { return filepath.Join(p.dir, "daemon.log") }
 func (p paths) audit() string   { return filepath.Join(p.dir, "network.log") }
 func (p paths) restore() string { return filepath.Join(p.dir, "restore.json") }

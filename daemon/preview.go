@@ -1,0 +1,220 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"agentvm/preview"
+	"agentvm/rpc"
+)
+
+// previews serves the links to a VM's ports, while there may be any:
+//
+//	idle ── the first preview is made, or the VM starts and there are some ──► serving ── the daemon ends ──► closed
+//
+// The listener's port stays the same over restarts, because links have it in them. Nothing here is done with mu held but to look
+// and to set; turn is held by who opens or closes.
+type previews struct {
+	daemon *daemon
+	turn   chan struct{}  // taken by who opens or closes
+	served sync.WaitGroup // Serve
+
+	mu     sync.Mutex
+	store  *preview.Store
+	server *preview.Server
+	port   uint16 // 0: not serving
+	closed bool
+}
+
+// PreviewPlace is the answer to the order "preview": whose links are to be made, and where they are served.
+type PreviewPlace struct {
+	Identity
+	Address string `json:"address"` // 127.0.0.1:PORT
+}
+
+// PreviewPath is the file in which the links of this store's VMs are kept, beside Dir; their key is beside it. Any number of processes
+// may have it open.
+func (s Store) PreviewPath() string {
+	return filepath.Join(filepath.Dir(filepath.Clean(s.Dir)), "preview.db")
+}
+
+func newPreviews(d *daemon) *previews { return &previews{daemon: d, turn: make(chan struct{}, 1)} }
+
+// resume serves again what was served before the daemon's start. What fails here is tried again when the next preview is made.
+func (p *previews) resume() {
+	d := p.daemon
+	if d.identity.PreviewPort == 0 {
+		return
+	}
+	if err := p.resumeActive(); err != nil {
+		d.logger.Warn("the VM's previews are not served", "error", err)
+	}
+}
+
+func (p *previews) resumeActive() error {
+	d := p.daemon
+	store, err := preview.OpenStore(d.store.PreviewPath(), preview.Options{})
+	if err != nil {
+		return err
+	}
+	list, err := store.List(d.hard, d.name)
+	if err = errors.Join(err, store.Close()); err != nil {
+		return err
+	}
+	for _, link := range list {
+		if link.VMID == d.identity.ID {
+			_, err := p.open(d.hard)
+			return err
+		}
+	}
+	return nil
+}
+
+// open serves previews, unless they are served already, and says where.
+func (p *previews) open(ctx context.Context) (PreviewPlace, error) {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return PreviewPlace{}, ctx.Err()
+	}
+	p.mu.Lock()
+	port, closed := p.port, p.closed
+	p.mu.Unlock()
+	if closed {
+		return PreviewPlace{}, &rpc.Error{Kind: rpc.KindState, Message: "the VM is being stopped"}
+	}
+	if port == 0 {
+		var err error
+		if port, err = p.start(); err != nil {
+			return PreviewPlace{}, err
+		}
+	}
+	identity := p.daemon.identity
+	identity.PreviewPort = port
+	return PreviewPlace{identity, loopback(port)}, nil
+}
+
+func loopback(port uint16) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))) }
+
+// start opens the store and the listener. The caller has its turn.
+func (p *previews) start() (uint16, error) {
+	d := p.daemon
+	store, err := preview.OpenStore(d.store.PreviewPath(), preview.Options{})
+	if err != nil {
+		return 0, err
+	}
+	l, port, err := p.listen()
+	if err != nil {
+		return 0, errors.Join(err, store.Close())
+	}
+	server := preview.NewServer(preview.ServerConfig{Store: store, Dialer: previewDialer{d}, Permit: d.permitPreview, Logger: d.logger})
+	p.mu.Lock()
+	p.store, p.server, p.port = store, server, port
+	p.mu.Unlock()
+	p.served.Go(func() {
+		if err := server.Serve(context.Background(), l); err != nil && !errors.Is(err, preview.ErrClosed) {
+			d.logger.Warn("previews are no longer served", "error", err)
+		}
+	})
+	d.logger.Info("previews", "address", l.Addr())
+	return port, nil
+}
+
+// listen listens at the port of before, or, where another program has it now, at another, which is kept from then on.
+func (p *previews) listen() (net.Listener, uint16, error) {
+	d, before := p.daemon, p.daemon.identity.PreviewPort
+	l, err := net.Listen("tcp4", loopback(before))
+	if err != nil && before != 0 {
+		taken := err
+		if l, err = net.Listen("tcp4", loopback(0)); err == nil {
+			d.logger.Warn("the port of the VM's previews is taken: links have a new one, see agentvm preview ls", "port", before, "now", l.Addr(), "error", taken)
+		}
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("listen for visitors of previews: %w", err)
+	}
+	port := uint16(l.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	if port != before {
+		identity := d.identity
+		identity.PreviewPort = port
+		if err := d.paths.writeIdentity(identity); err != nil {
+			return nil, 0, errors.Join(err, l.Close())
+		}
+	}
+	return l, port, nil
+}
+
+// close ends what is being served and waits for it. Nothing is served again.
+func (p *previews) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.turn <- struct{}{} // who opens is done in moments
+	defer func() { <-p.turn }()
+	p.mu.Lock()
+	server, store := p.server, p.store
+	p.mu.Unlock()
+	if server == nil {
+		return
+	}
+	_ = server.Close() // says nothing
+	p.served.Wait()
+	if err := store.Close(); err != nil {
+		p.daemon.logger.Warn("close the previews' store", "error", err)
+	}
+}
+
+// permitPreview refuses what is not a preview of this VM: links of one that had its name before lead nowhere.
+func (d *daemon) permitPreview(ctx context.Context, p preview.Preview) error {
+	if p.VM != d.name || p.VMID != d.identity.ID {
+		return fmt.Errorf("%s is another VM than the one that was shared: %w", d.name, preview.ErrNotRunning)
+	}
+	_, err := d.visited()
+	return err
+}
+
+// visited is the VM, for a visitor, who does not wait for one that boots or stands still.
+func (d *daemon) visited() (VM, error) {
+	v, err := d.awake()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", preview.ErrNotRunning, err)
+	}
+	return v, nil
+}
+
+// previewDialer is the way into the VM: what its own programs reach at 127.0.0.1, as far as its policy permits.
+type previewDialer struct{ d *daemon }
+
+// DialPreview connects.
+func (p previewDialer) DialPreview(ctx context.Context, name string, port uint16) (net.Conn, error) {
+	v, err := p.d.visited()
+	if err != nil {
+		return nil, err
+	}
+	return v.DialPreview(ctx, name, port)
+}
+
+// orderTime bounds what a client waits for the listener of previews.
+const orderTime = 15 * time.Second
+
+// openPreviews is the order "preview". The VM need not be awake: its links wait for it.
+func (h handler) openPreviews(ctx context.Context) ([]byte, error) {
+	if _, err := h.d.running(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, orderTime)
+	defer cancel()
+	place, err := h.d.previews.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(place)
+}
