@@ -9,15 +9,15 @@ import (
 
 // A decision goes through these steps in this order; the first that has an answer decides.
 //
-//	valid ─► mode none? ─► the host's alias? ─► loopback? ─► own subnet? ─► deny rule? ─► restricted? ─► by the mode
-//	         denied        deny rule: denied    denied       denied         denied        denied unless   public, open: allowed
-//	                       port opened: allowed                                           mode open       allowlist: by allow rules
-//	                       else: denied
+//	valid ─► network.connect? ─► mode none? ─► the host's alias? ─► loopback? ─► own subnet? ─► deny rule? ─► restricted? ─► by the mode
+//	         denied              denied        deny rule: denied    denied       denied         denied        denied unless   public, open: allowed
+//	                                           port opened: allowed                                           mode open       allowlist: by allow rules
+//	                                           else: denied
 //
-// "Restricted" are the ranges of restricted.go and the addresses of the host's own interfaces (own.go).
-// Nothing that a rule says is looked at before the first five have passed, so no rule opens the host or the VM's own network.
+// "Restricted" are the ranges of restricted.go and the addresses of the host's own interfaces (own.go), network.connect is Config.Connect.
+// Nothing that a rule says is looked at before the first six have passed, so no rule opens the host or the VM's own network.
 var steps = [...]func(*judge) (Decision, bool){
-	(*judge).checkValid, (*judge).checkNone, (*judge).checkHost, (*judge).checkLoopback, (*judge).checkOwn,
+	(*judge).checkValid, (*judge).checkConnect, (*judge).checkNone, (*judge).checkHost, (*judge).checkLoopback, (*judge).checkOwn,
 	(*judge).checkDeny, (*judge).checkRestricted, (*judge).checkMode,
 }
 
@@ -28,6 +28,7 @@ type surroundings struct {
 	hostAddrs []netip.Addr
 	local     []netip.Prefix
 	own       *ownAddrs
+	connect   func(port uint16) error // Config.Connect
 }
 
 func (s *surroundings) isHost(a netip.Addr) bool { return slices.Contains(s.hostAddrs, a) }
@@ -93,6 +94,17 @@ func (j *judge) checkValid() (d Decision, decided bool) {
 	}
 	if !j.noAddr && (!j.addr.IsValid() || j.addr.Zone() != "") {
 		return deny(ReasonBadAddress, "no address that can be dialled"), true
+	}
+	return d, false
+}
+
+// checkConnect asks for the port, where there is one: an address as a whole has none, nor has an echo request.
+func (j *judge) checkConnect() (d Decision, decided bool) {
+	if j.connect == nil || j.anyPort || j.request.Protocol == ICMP {
+		return d, false
+	}
+	if err := j.connect(j.request.To.Port()); err != nil {
+		return Decision{Reason: ReasonConnect, Message: err.Error()}, true
 	}
 	return d, false
 }

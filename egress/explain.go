@@ -38,8 +38,11 @@ func (s *surroundings) explain(p Policy, host string, port uint16, protocol stri
 	}
 	asked := s.question(p, name, typeA, pins)
 	if !asked.Allowed {
-		asked.Applies = append(explainRules(s, p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}),
-			name+" is not looked up: "+asked.Message)
+		r := Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}
+		asked.Applies = append(explainRules(s, p, r), name+" is not looked up: "+asked.Message)
+		if d, denied := newJudge(s, p, r).checkConnect(); denied {
+			asked.Applies = append(asked.Applies, "also: "+d.Message)
+		}
 		return asked
 	}
 	return s.explainAddresses(p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}, addresses)

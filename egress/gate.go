@@ -20,6 +20,11 @@ type Config struct {
 	Local     []netip.Prefix   // the VM's own subnets: never dialled
 	Resolvers []netip.AddrPort // the only servers that DialResolver reaches, wherever they are
 
+	// Connect is asked before the policy, about the port of each connection and datagram flow of the guest's that leaves the VM (not of
+	// echo requests, nor of questions to its resolver). An error denies it, with the error's text as the message and nothing
+	// added. It is called with locks held: it must be quick, and call nothing of the gate's. nil: every port.
+	Connect func(port uint16) error
+
 	// Dial opens every socket of the gate's: network is "tcp" or "udp", address an IP address and a port. nil: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Ping sends an echo request and waits for the answer, nil. nil: the host's unprivileged ping sockets where it has them, else (and
@@ -65,7 +70,7 @@ func New(c Config) (*Gate, error) {
 	}
 	c.fill()
 	g := &Gate{
-		surroundings: surroundings{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local), &ownAddrs{ask: c.HostOwn}},
+		surroundings: surroundings{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local), &ownAddrs{ask: c.HostOwn}, c.Connect},
 		resolvers:    unmappedPorts(c.Resolvers),
 		dialer:       c.Dial,
 		pinger:       c.Ping,

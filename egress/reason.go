@@ -10,6 +10,7 @@ const (
 	ReasonStart     = "start"           // not a decision: the first event of a VM in a log, with its policy
 	ReasonResolver  = "resolver"        // allowed: a configured DNS server, for the VM's own resolver
 
+	ReasonConnect        = "network-connect"      // denied: Config.Connect does not permit the port
 	ReasonNone           = "mode-none"            // denied: the network is off
 	ReasonDenyRule       = "denied-by-rule"       // denied: a deny rule names it
 	ReasonRestricted     = "restricted-range"     // denied: private, link-local, multicast, ...
