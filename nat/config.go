@@ -65,6 +65,10 @@ type Config struct {
 	// nothing.
 	Intercept func(network string, to netip.AddrPort) func(context.Context, net.Conn)
 
+	// Inward is asked about the guest's port of a port forward, when it is opened and again for each connection and UDP
+	// session that comes; an error refuses it. It must not block. nil: every port.
+	Inward func(protocol string, port uint16) error
+
 	// HighMark and LowMark are bytes towards the guest for each TCP flow that it has not acknowledged: above HighMark the
 	// host's socket is not read, until there are fewer than LowMark. Defaults 16 KiB and 4 KiB; HighMark is at most
 	// MaxMark and more than LowMark. Throughput is at most HighMark for each round trip to the guest.
@@ -113,6 +117,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Intercept == nil {
 		c.Intercept = func(string, netip.AddrPort) func(context.Context, net.Conn) { return nil }
+	}
+	if c.Inward == nil {
+		c.Inward = func(string, uint16) error { return nil }
 	}
 	if c.Clock == nil {
 		c.Clock = systemClock{}

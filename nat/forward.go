@@ -28,6 +28,9 @@ func (n *NAT) Forward(ctx context.Context, f Forward) (net.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := n.config.Inward(f.Protocol, f.GuestPort); err != nil {
+		return nil, fmt.Errorf("port forward %s: %w", f, err)
+	}
 	if err := n.limits.forwards.take(); err != nil {
 		return nil, fmt.Errorf("port forward %s: %w", f, err)
 	}
@@ -176,6 +179,11 @@ func (w *forward) connect(host *net.TCPConn) {
 	})
 	if err != nil {
 		resetHost(host)
+		return
+	}
+	if err := w.nat.config.Inward("tcp", w.guest.Port()); err != nil {
+		resetHost(host)
+		f.close(ReasonPolicy, err)
 		return
 	}
 	if !w.add(f) {

@@ -80,6 +80,10 @@ func (w *forwardUDP) session(from netip.AddrPort) *forwardSession {
 	if err != nil {
 		return nil
 	}
+	if err := w.nat.config.Inward("udp", w.guest.Port()); err != nil {
+		f.close(ReasonPolicy, err)
+		return nil
+	}
 	s, err = w.open(f, from)
 	if err != nil {
 		reason, _ := udpFailure(err)
