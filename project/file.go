@@ -34,6 +34,8 @@ type File struct {
 	DiskSize    string `toml:"disk-size,omitempty" json:"diskSize,omitempty"` // a size, or 0
 
 	Network Network `toml:"network,omitempty" json:"network,omitzero"`
+	Access  Access  `toml:"access,omitempty" json:"access,omitzero"`
+	Preview Preview `toml:"preview,omitempty" json:"preview,omitzero"`
 
 	Sidecars []Sidecar `toml:"sidecar,omitempty" json:"sidecars,omitempty"` // for VMs that live on
 
@@ -62,6 +64,8 @@ var keys = []string{
 	"image", "memory", "mounts", "masks", "env", "ports", "ca-cert", "no-new-privileges", "sockets", "idle-timeout", "max-lifetime", "disk-size",
 	"sidecar", "sidecar.name", "sidecar.command", "sidecar.env", "sidecar.user", "sidecar.restart", "sidecar.backoff",
 	"network", "network.mode", "network.allow", "network.deny", "network.host-ports",
+	"access", "access.listen-allow", "access.listen-deny", "access.connect-allow", "access.connect-deny", "access.loopback-exempt-ports",
+	"preview", "preview.max-expires-in-seconds",
 }
 
 // Parse reads a file. Errors begin with path:line:column, columns in characters from 1. Mounts whose host path is relative
@@ -77,10 +81,15 @@ func Parse(path string, text []byte) (*File, error) {
 		return nil, f.syntaxError(err)
 	}
 	f.places = scan(string(text))
+	var written []string
 	for _, key := range meta.Keys() {
-		if !slices.Contains(keys, key.String()) {
-			return nil, f.Errorf(key.String(), -1, "unknown key %q: there are %s", key.String(), strings.Join(keys, ", "))
+		if !slices.Contains(keys, dashed(key.String())) {
+			return nil, f.Errorf(dashed(key.String()), -1, "unknown key %q: there are %s", key.String(), strings.Join(keys, ", "))
 		}
+		written = append(written, key.String())
+	}
+	if err := f.spellings(written); err != nil {
+		return nil, err
 	}
 	if err := f.read(tree); err != nil {
 		return nil, err
@@ -123,9 +132,9 @@ func (f *File) at(offset int, format string, args ...any) error {
 
 // read takes the values out of the tree, one by one, because each error needs its place.
 func (f *File) read(tree map[string]any) error {
-	network, ok := tree["network"].(map[string]any)
-	if !ok && tree["network"] != nil {
-		return f.Errorf("network", -1, "network is a table, as in [network]")
+	network, err := f.table(tree, "network")
+	if err != nil {
+		return err
 	}
 	return errors.Join(
 		f.string(tree, "image", &f.Image), f.string(tree, "memory", &f.Memory), f.list(tree, "mounts", &f.Mounts),
@@ -134,14 +143,8 @@ func (f *File) read(tree map[string]any) error {
 		f.string(tree, "idle-timeout", &f.IdleTimeout), f.string(tree, "max-lifetime", &f.MaxLifetime),
 		f.string(tree, "disk-size", &f.DiskSize), f.string(network, "network.mode", &f.Network.Mode),
 		f.list(network, "network.allow", &f.Network.Allow), f.list(network, "network.deny", &f.Network.Deny),
-		f.ports(network, "network.host-ports"), f.sidecars(tree),
+		f.ports(network, "network.host-ports", &f.Network.HostPorts), f.access(tree), f.sidecars(tree),
 	)
-}
-
-// value finds a key in the table that it belongs to.
-func value(tree map[string]any, key string) (any, bool) {
-	v, ok := tree[strings.TrimPrefix(key, "network.")]
-	return v, ok
 }
 
 func (f *File) string(tree map[string]any, key string, to *string) error {
@@ -185,7 +188,7 @@ func (f *File) list(tree map[string]any, key string, to *[]string) error {
 	return nil
 }
 
-func (f *File) ports(tree map[string]any, key string) error {
+func (f *File) ports(tree map[string]any, key string, to *[]int) error {
 	v, ok := value(tree, key)
 	if !ok {
 		return nil
@@ -199,7 +202,7 @@ func (f *File) ports(tree map[string]any, key string) error {
 		if !ok || port < 1 || port > 65535 {
 			return f.Errorf(key, i, "each of %s is a port from 1 to 65535", key)
 		}
-		f.Network.HostPorts = append(f.Network.HostPorts, int(port))
+		*to = append(*to, int(port))
 	}
 	return nil
 }

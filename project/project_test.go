@@ -44,6 +44,16 @@ mode = "allowlist"
 allow = ["pypi.org:443"]
 deny = ["*:25"]
 host-ports = [5432]
+
+[access]
+listen-allow = ["3000-3999"]
+listen_deny = ["3001"]
+connect-allow = ["443", "80"]
+connect-deny = ["25"]
+loopback_exempt_ports = [8080]
+
+[preview]
+max_expires_in_seconds = 600
 `
 
 func TestParse(t *testing.T) {
@@ -63,6 +73,11 @@ func TestParse(t *testing.T) {
 			{Name: "web", Command: []string{"httpd", "-f", ""}, Env: []string{"PORT=80"}, User: "nobody", Restart: "on-failure", Backoff: "500ms"},
 		},
 		Network: Network{Mode: "allowlist", Allow: []string{"pypi.org:443"}, Deny: []string{"*:25"}, HostPorts: []int{5432}},
+		Access: Access{
+			ListenAllow: []string{"3000-3999"}, ListenDeny: []string{"3001"}, ConnectAllow: []string{"443", "80"}, ConnectDeny: []string{"25"},
+			LoopbackExemptPorts: []int{8080},
+		},
+		Preview: Preview{MaxExpiresInSeconds: 600},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(File{})); diff != "" {
 		t.Error(diff)
@@ -100,6 +115,13 @@ func TestParseErrors(t *testing.T) {
 		{"dotted", "network.mode = \"all\"", "f:1:16: network.mode"},
 		{"inline", "network = {deny = [], mode = \"all\"}", "f:1:28: network.mode"},
 		{"bad port", "[network]\nhost-ports = [80, 70000]", "f:2:19: each of network.host-ports"},
+		{"bad range's place", "[access]\nlisten_allow = [\n 1]", "f:3:2: each of access.listen-allow is a text"},
+		{"exempt port", "[access]\nloopback-exempt-ports = [0]", "f:2:26: each of access.loopback-exempt-ports"},
+		{"two spellings", "[access]\nlisten_deny = [\"1\"]\nlisten-deny = [\"2\"]", "in another spelling"},
+		{"access is no table", "access = 1", "f:1:10: access is a table"},
+		{"preview is no table", "preview = 1", "f:1:11: preview is a table"},
+		{"a day and a second", "[preview]\nmax-expires-in-seconds = 86401", "f:2:26: preview.max-expires-in-seconds is a number from 1 to 86400"},
+		{"no seconds", "[preview]\nmax-expires-in-seconds = 0", "f:2:26: preview.max-expires"},
 		{"network is no table", "network = 1", "f:1:11: network is a table"},
 		{"bad env", `env = ["=x"]`, "f:1:8: env"},
 		{"bool", "no-new-privileges = \"yes\"", "f:1:21: no-new-privileges is true or false"},

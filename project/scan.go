@@ -88,14 +88,14 @@ func (s *scanner) note(name string, p place) {
 	}
 }
 
-// bare is a key without quotes and spaces; keys whose names need quotes are unknown ones anyway.
+// bare is a key without quotes and spaces, dashed; keys whose names need quotes are unknown ones anyway.
 func bare(key string) string {
-	return strings.Map(func(r rune) rune {
+	return dashed(strings.Map(func(r rune) rune {
 		if strings.ContainsRune(" \t\"'", r) {
 			return -1
 		}
 		return r
-	}, key)
+	}, key))
 }
 
 // assignment reads key = value.
