@@ -114,12 +114,16 @@ func (l *Learner) addQuery(e Event) {
 		l.local = true
 		return
 	}
-	if !isAnswer(e.Answer) || name == "localhost" || strings.HasSuffix(name, ".localhost") { // answered without asking anybody
+	addrs := addresses(e.Answer)
+	switch {
+	case !isAnswer(e.Answer), name == "localhost", strings.HasSuffix(name, ".localhost"): // nothing, or answered without asking anybody
 		return
+	case len(addrs) > 0 && !slices.ContainsFunc(addrs, isPublic):
+		return // taken out of answers in every mode but open
 	}
 	one := &need{names: []string{name}, name: name}
 	if addr, reverse := reverseAddr(name); reverse {
-		if _, _, restricted := restriction(addr); restricted {
+		if !isPublic(addr) {
 			return // of the VM's own network
 		}
 		one = &need{addr: addr, reverse: true}
@@ -133,18 +137,33 @@ func (l *Learner) addQuery(e Event) {
 	}
 	l.lookups[name] = one
 	l.asked[name] = l.clock
-	l.noteAnswer(name, e.Answer)
+	for _, addr := range addrs {
+		l.noteName(addr, name)
+	}
 }
 
-// noteAnswer remembers which name led to an address, for reverse look-ups.
-func (l *Learner) noteAnswer(name, answer string) {
-	for word := range strings.FieldsFuncSeq(answer, func(r rune) bool { return r == ' ' || r == ',' }) {
-		addr, err := netip.ParseAddr(word)
-		if err != nil || len(l.at) >= maxNeeds || len(l.at[addr]) >= maxEventNames || slices.Contains(l.at[addr], name) {
-			continue
-		}
-		l.at[addr] = append(l.at[addr], name)
+// noteName remembers which names lead to an address, for reverse look-ups.
+func (l *Learner) noteName(addr netip.Addr, name string) {
+	known := l.at[addr]
+	if known == nil && len(l.at) >= maxNeeds || len(known) >= maxEventNames || slices.Contains(known, name) {
+		return
 	}
+	l.at[addr] = append(known, name)
+}
+
+// addresses are those in the text of an answer.
+func addresses(answer string) (list []netip.Addr) {
+	for word := range strings.FieldsFuncSeq(answer, func(r rune) bool { return r == ' ' || r == ',' }) {
+		if addr, err := netip.ParseAddr(word); err == nil {
+			list = append(list, addr.Unmap())
+		}
+	}
+	return list
+}
+
+func isPublic(a netip.Addr) bool {
+	_, _, restricted := restriction(a)
+	return !restricted
 }
 
 // isAnswer tells records from what package dns says when there are none, which begins with a code: NXDOMAIN, NODATA, SERVFAIL.
@@ -173,11 +192,15 @@ func (l *Learner) addFlow(e Event) {
 	if !to.Addr().IsValid() || to.Addr().Zone() != "" || s.port == 0 && e.Kind != ICMP {
 		return // no address that was dialled
 	}
-	if _, _, restricted := restriction(to.Addr()); restricted {
+	if !isPublic(to.Addr()) {
 		l.addBeyond(Request{Protocol: e.Kind, To: to, Names: names})
 		return
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !canBeRule(name) })
+	slices.Sort(names)
+	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !canBeRule(name) })
+	for _, name := range names {
+		l.noteName(to.Addr(), name)
+	}
 	l.addNeed(&need{service: s, addr: to.Addr(), names: names, name: l.latest(names)})
 }
 
