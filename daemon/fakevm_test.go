@@ -77,6 +77,10 @@ func (v *fakeVM) Stats(context.Context) (rpc.Stats, error) { return rpc.Stats{Me
 func (v *fakeVM) Ask(_ context.Context, name string, q []byte) ([]byte, error) {
 	return append([]byte(name), q...), nil
 }
+func (v *fakeVM) DialLocal(context.Context, string, uint16, rpc.LocalPurpose) (rpc.Stream, error) {
+	return nil, syscall.ECONNREFUSED
+}
+func (v *fakeVM) Sockets(context.Context) ([]rpc.Socket, error) { return nil, syscall.ENOSYS }
 func (v *fakeVM) Files(context.Context) (*rpc.FilesClient, error) { return nil, syscall.ENOSYS }
 func (v *fakeVM) Pause(context.Context) error                     { v.paused.Store(true); return nil }
 func (v *fakeVM) Resume(context.Context) error                    { v.paused.Store(false); return nil }

@@ -24,6 +24,9 @@ type VM interface {
 	// Ask answers a question about the network, see docs/daemon.md.
 	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
 	Files(ctx context.Context) (*rpc.FilesClient, error)
+	// DialLocal connects to a server in the VM, Sockets lists the guest's.
+	DialLocal(ctx context.Context, host string, port uint16, purpose rpc.LocalPurpose) (rpc.Stream, error)
+	Sockets(ctx context.Context) ([]rpc.Socket, error)
 	// Pause has the VM stand still until Resume; Paused says whether it does.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error

@@ -59,7 +59,7 @@ func serve(u upper) error {
 		return err
 	}
 	s.upper = u
-	if err := serveFiles(); err != nil {
+	if err := serveBulk(s); err != nil {
 		return err
 	}
 	if err := rpc.Serve(context.Background(), port, s, nil); err != nil {
@@ -68,9 +68,9 @@ func serve(u upper) error {
 	return errors.New("control port was closed")
 }
 
-// serveFiles has the bulk port served, where there is one, for as long as the machine runs. A VM whose bulk port fails
+// serveBulk has the bulk port served, where there is one, for as long as the machine runs. A VM whose bulk port fails
 // later goes on without.
-func serveFiles() error {
+func serveBulk(s *Supervisor) error {
 	port, err := openPort(bulkPort)
 	if errors.Is(err, errNoPort) {
 		return nil
@@ -82,7 +82,7 @@ func serveFiles() error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = rpc.ServeFiles(context.Background(), port, service, nil) }()
+	go func() { _ = rpc.ServeBulk(context.Background(), port, service, s, nil) }()
 	return nil
 }
 

@@ -7,37 +7,120 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"agentvm/rpc"
 )
 
-// OpenLocalTCP connects to a server in this VM; see rpc.Handler. No name is looked up.
+// OpenLocalTCP connects to a server in this VM; see rpc.LoopbackHandler. No name is looked up.
 func (s *Supervisor) OpenLocalTCP(ctx context.Context, host string, port uint16) (rpc.Stream, error) {
-	hosts := []string{"127.0.0.1", "::1"}
-	switch host {
-	case "", "localhost":
-	case "127.0.0.1", "::1":
-		hosts = []string{host}
-	default:
-		return nil, &rpc.Error{
-			Kind: rpc.KindInvalid, Errno: int32(syscall.EINVAL),
-			Message: fmt.Sprintf("connect to %q: only 127.0.0.1, ::1 and localhost are this VM's own", host),
-		}
+	hosts, err := loopbackHosts(host)
+	if err != nil {
+		return nil, err
 	}
 	var first error
 	for _, h := range hosts {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(h, strconv.Itoa(int(port))))
 		if err == nil {
-			return c.(*net.TCPConn), nil
+			return s.locals.keep(c.(*net.TCPConn)), nil
 		}
 		if first == nil {
-			first = err
+			first = bareErrno(err)
 		}
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			break
 		}
 	}
 	return nil, first
+}
+
+// loopbackHosts are the addresses that a host names; localhost's are tried one after the other.
+func loopbackHosts(host string) ([]string, error) {
+	if host == "" || host == "localhost" {
+		return []string{"127.0.0.1", "::1"}, nil
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil || !a.IsLoopback() || a.Is4In6() || a.Zone() != "" {
+		return nil, &rpc.Error{
+			Kind: rpc.KindInvalid, Errno: int32(syscall.EADDRNOTAVAIL),
+			Message: fmt.Sprintf("%.80q: only 127.0.0.0/8, ::1 and localhost are this VM's own", host),
+		}
+	}
+	return []string{a.String()}, nil
+}
+
+// bareErrno leaves of an error what the system call said.
+func bareErrno(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}
+
+// locals are connections and listeners of the host's on this machine's loopback interface. They end with the session that has
+// made them, and when the machine goes on as another one: then that session goes on only in the memory of this one.
+type locals struct {
+	mu   sync.Mutex
+	open map[interface{ Close() error }]struct{}
+}
+
+// keep remembers a connection until it is closed.
+func (l *locals) keep(c *net.TCPConn) *localConn {
+	k := &localConn{TCPConn: c, of: l}
+	l.add(k)
+	return k
+}
+
+func (l *locals) add(c interface{ Close() error }) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == nil {
+		l.open = make(map[interface{ Close() error }]struct{})
+	}
+	l.open[c] = struct{}{}
+}
+
+func (l *locals) remove(c interface{ Close() error }) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, c)
+}
+
+// reset ends all there are. Programs see a reset.
+func (l *locals) reset() {
+	l.mu.Lock()
+	open := l.open
+	l.open = nil
+	l.mu.Unlock()
+	for c := range open {
+		if c, ok := c.(*localConn); ok {
+			_ = c.SetLinger(0)
+		}
+		_ = c.Close()
+	}
+}
+
+// localConn is a connection that is remembered.
+type localConn struct {
+	*net.TCPConn
+	of *locals
+}
+
+func (c *localConn) Close() error {
+	c.of.remove(c)
+	return c.TCPConn.Close()
+}
+
+func (c *localConn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	return n, bareErrno(err)
+}
+
+func (c *localConn) Write(b []byte) (int, error) {
+	n, err := c.TCPConn.Write(b)
+	return n, bareErrno(err)
 }

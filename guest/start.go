@@ -24,6 +24,7 @@ const killPatience = time.Second
 func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc.GuestInfo, error) {
 	s.starting.Lock()
 	defer s.starting.Unlock()
+	s.locals.reset() // their other ends are in another machine, or gone
 	if p.Restored != nil {
 		if err := addEntropy(p.Restored.Entropy); err != nil {
 			return rpc.GuestInfo{}, err

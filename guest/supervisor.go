@@ -27,6 +27,7 @@ type Supervisor struct {
 	files  outputs
 	// denials is the file that ReportDenials writes.
 	denials denials
+	locals  locals // connections and listeners on the loopback interface that are the host's
 	// starting is held by Start, for all of it; it guards the three below.
 	starting sync.Mutex
 	shares   shares
@@ -72,6 +73,7 @@ func (s *Supervisor) Close() error {
 	s.stopHooks()
 	s.mu.Unlock()
 	s.forwards.close()
+	s.locals.reset()
 	s.reaper.close()
 	s.tasks.Wait()
 	s.files.close()

@@ -12,7 +12,7 @@ using Go = import "/go.capnp";
 $Go.package("wire");
 $Go.import("agentvm/rpc/wire");
 
-interface Supervisor {
+interface Supervisor extends (Loopback) {
   start @0 (params :StartParams) -> (info :GuestInfo, failure :Failure);
   # After the hello, before anything else: sets the clock, the host name and the environment, mounts the shares. With
   # `restored` also once more in a session that goes on: what an earlier start set up is replaced.
@@ -42,6 +42,39 @@ interface Supervisor {
 
   openLocalTcp @8 (host :Text, port :UInt16, toClient :Sink) -> (toGuest :Sink, failure :Failure);
   # Connects to a server inside the VM: host is 127.0.0.1, ::1, or localhost (or empty) for whichever of both answers.
+  # Loopback.connect on the bulk port does the same without delaying control.
+}
+
+interface Loopback {
+  # The VM's own loopback interface, for the host. Its bytes belong on the bulk port.
+
+  connect @0 (host :Text, port :UInt16, toClient :Sink) -> (toGuest :Sink, local :Endpoint, failure :Failure);
+  # Connects to a server inside the VM: host is an address of 127.0.0.0/8, ::1, or localhost (or empty) for 127.0.0.1 and
+  # then ::1. `local` is the connection's own end.
+
+  listenLocalTcp @1 (host :Text, port :UInt16, backlog :UInt16, acceptor :Acceptor)
+      -> (listener :Listener, local :Endpoint, failure :Failure);
+  # Listens inside the VM: host is as above, but that localhost is 127.0.0.1; port 0 is any free one. What programs of the VM
+  # connect there is handed to `acceptor`. Ends with `listener`, and with the session in any case.
+}
+
+interface Acceptor {
+  # Served by the host.
+
+  accept @0 (remote :Endpoint, toProgram :Sink) -> (toHost :Sink, failure :Failure);
+  # A program has connected; remote is its end. Answered when the host takes the connection. With a failure the program sees a
+  # reset. The guest leaves at most `backlog` calls unanswered.
+}
+
+interface Listener {
+  # Dropping the capability closes it. Connections that were accepted stay.
+
+  close @0 () -> (failure :Failure);
+  # Answered when the port is free.
+}
+
+interface Bulk extends (Files, Loopback) {
+  # The bootstrap capability of the console port agentvm.bulk.
 }
 
 interface Sink {
@@ -77,7 +110,7 @@ struct TcpTarget {
 }
 
 interface Files {
-  # The VM's files, as root sees them: the bootstrap capability of the console port agentvm.bulk. Paths are absolute and,
+  # The VM's files, as root sees them, on the console port agentvm.bulk. Paths are absolute and,
   # like names, any bytes but NUL. The last name of a path is not followed when it is a symbolic link, unless it says so.
 
   stat @0 (path :Data, follow :Bool) -> (info :FileInfo, failure :Failure);
@@ -339,6 +372,7 @@ struct Socket {
   uid @4 :UInt32;
   pid @5 :UInt32;         # 0: held by no process, or by one that ended meanwhile
   process @6 :Text;       # the kernel's short name of pid, at most 15 bytes
+  family @7 :UInt8;       # 4 or 6: of the socket, which may have IPv4 addresses also where it is 6; 0: as the addresses
 }
 
 enum FailureKind {

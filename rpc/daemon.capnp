@@ -42,6 +42,20 @@ interface Daemon {
   snapshot @11 (path :Text, comment :Text, layered :Bool) -> (json :Data, failure :Guest.Failure);
   # Writes the VM into a new file at an absolute path of the host, and returns the file's description (snapshot.Meta). `layered`
   # leaves out what is as in the file that the VM was started from.
+
+  openLocalTcp @12 (host :Text, port :UInt16, purpose :LocalPurpose, toClient :Guest.Sink)
+      -> (toGuest :Guest.Sink, local :Guest.Endpoint, failure :Guest.Failure);
+  # Connects to a server inside the VM: host is an address of 127.0.0.0/8, ::1, or localhost (or empty) for 127.0.0.1 and then
+  # ::1. The connection ends with the client's. Belongs on a connection for bulk.
+
+  sockets @13 () -> (sockets :List(Guest.Socket), failure :Guest.Failure);
+  # As Supervisor.sockets.
+}
+
+enum LocalPurpose {
+  # Which rules a connection into the VM is under.
+  dial @0;                # those of a program of the VM
+  fetch @1;               # those of a request to a server of the VM
 }
 
 interface Job {

@@ -36,6 +36,10 @@ type DaemonHandler interface {
 	Snapshot(ctx context.Context, o SnapshotOrder) (description []byte, err error)
 	// Files is the guest's bulk connection, which stays the handler's: clients get its capability.
 	Files(ctx context.Context) (*FilesClient, error)
+	// DialLocal connects to a server in the VM. A Stream that is a net.Conn tells its address. It is closed when the client has gone.
+	DialLocal(ctx context.Context, host string, port uint16, purpose LocalPurpose) (Stream, error)
+	// Sockets lists the guest's sockets.
+	Sockets(ctx context.Context) ([]Socket, error)
 }
 
 // SnapshotOrder says where a snapshot is to be written, and what is to be in it.

@@ -15,14 +15,17 @@ import (
 // the client does, it ends no more than its own connection. All its views of jobs are released when ServeDaemon returns;
 // calls of the handler's that it has begun may end a little later, their contexts are cancelled.
 func ServeDaemon(ctx context.Context, stream io.ReadWriteCloser, h DaemonHandler) {
-	c := startConn(stream, stream, stream, func(*conn) capnp.Client { return capnp.Client(wire.Daemon_ServerToClient(&daemon{h})) })
+	c := startConn(stream, stream, stream, func(c *conn) capnp.Client { return capnp.Client(wire.Daemon_ServerToClient(&daemon{h, c})) })
 	stop := context.AfterFunc(ctx, c.close)
 	defer stop()
 	<-c.done
 }
 
 // daemon serves the bootstrap capability from a DaemonHandler. Methods that wait let the next call begin.
-type daemon struct{ h DaemonHandler }
+type daemon struct {
+	h DaemonHandler
+	c *conn
+}
 
 func (d *daemon) Info(_ context.Context, call wire.Daemon_info) error {
 	r, err := call.AllocResults()

@@ -93,6 +93,12 @@ func (d *fakeDaemon) Snapshot(_ context.Context, o SnapshotOrder) ([]byte, error
 
 func (d *fakeDaemon) Files(context.Context) (*FilesClient, error) { return nil, syscall.ENOSYS }
 
+func (d *fakeDaemon) DialLocal(context.Context, string, uint16, LocalPurpose) (Stream, error) {
+	return nil, syscall.ECONNREFUSED
+}
+
+func (d *fakeDaemon) Sockets(context.Context) ([]Socket, error) { return nil, syscall.ENOSYS }
+
 type fakeJob struct {
 	d     *fakeDaemon
 	id    string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"time"
 )
 
@@ -24,10 +25,17 @@ type Handler interface {
 	Sockets(*SocketQuery) ([]Socket, error)
 	// ReportDenials makes lines about refused connections readable in the guest. It must not block for long.
 	ReportDenials(lines []string) error
-	// OpenLocalTCP connects to a server on the guest's loopback; host is an address, "localhost" or empty.
-	OpenLocalTCP(ctx context.Context, host string, port uint16) (Stream, error)
+	LoopbackHandler
 	// Shutdown powers off; it returns only when it cannot.
 	Shutdown() error
+}
+
+// LoopbackHandler is the guest's own loopback interface.
+type LoopbackHandler interface {
+	// OpenLocalTCP connects to a server on the guest's loopback; host is an address, "localhost" or empty.
+	OpenLocalTCP(ctx context.Context, host string, port uint16) (Stream, error)
+	// ListenLocalTCP listens on the guest's loopback. Its connections are Streams.
+	ListenLocalTCP(host string, port uint16) (net.Listener, error)
 }
 
 // Request is a program to run, as the guest sees it.

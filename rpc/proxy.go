@@ -108,7 +108,7 @@ func (c *conn) connector(proxy wire.NetworkProxy) Connector {
 		return nil
 	}
 	return func(ctx context.Context, id string) (Stream, error) {
-		return c.dial("socket "+id+" of the host", func(toClient wire.Sink) (wire.Sink, func(), error) {
+		return c.dial(streamAddr("socket "+id+" of the host"), nil, func(_ *Conn, toClient wire.Sink) (wire.Sink, func(), error) {
 			future, release := proxy.Connect(ctx, func(w wire.NetworkProxy_connect_Params) error {
 				target, err := w.NewTarget()
 				if err != nil {

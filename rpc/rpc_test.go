@@ -276,3 +276,5 @@ func TestErrnoNames(t *testing.T) {
 		t.Errorf("an unknown number unwraps to %v", err.Unwrap())
 	}
 }
+
+func (e *echo) ListenLocalTCP(string, uint16) (net.Listener, error) { return nil, syscall.EADDRINUSE }

@@ -20,11 +20,24 @@ var ErrHangup = errors.New("nobody at the other end of the port")
 // returns. Whatever bytes arrive, it ends at most the session. logger may be nil.
 func Serve(ctx context.Context, port io.ReadWriteCloser, h Handler, logger *slog.Logger) error {
 	return serve(ctx, port, logger, func(c *conn) capnp.Client {
-		return capnp.Client(wire.Supervisor_ServerToClient(&supervisor{h: h, c: c}))
+		return capnp.Client(wire.Supervisor_ServerToClient(&supervisor{loopback: loopback{h, c}, h: h, c: c}))
 	})
 }
 
-// ServeFiles is Serve for the bulk port, whose bootstrap is the file service.
+// ServeBulk is Serve for the bulk port: the file service, and the loopback interface.
+func ServeBulk(ctx context.Context, port io.ReadWriteCloser, h FilesHandler, l LoopbackHandler, logger *slog.Logger) error {
+	return serve(ctx, port, logger, func(c *conn) capnp.Client {
+		return capnp.Client(wire.Bulk_ServerToClient(&bulk{files{h: h, c: c}, loopback{l, c}}))
+	})
+}
+
+// bulk serves the bootstrap capability of the bulk port.
+type bulk struct {
+	files
+	loopback
+}
+
+// ServeFiles is ServeBulk without a loopback interface.
 func ServeFiles(ctx context.Context, port io.ReadWriteCloser, h FilesHandler, logger *slog.Logger) error {
 	return serve(ctx, port, logger, func(c *conn) capnp.Client {
 		return capnp.Client(wire.Files_ServerToClient(&files{h: h, c: c}))

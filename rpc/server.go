@@ -10,6 +10,7 @@ import (
 
 // supervisor serves the bootstrap capability from a Handler.
 type supervisor struct {
+	loopback
 	h Handler
 	c *conn
 }
@@ -192,28 +193,4 @@ func readRequest(w wire.ExecParams) (q Request, err error) {
 	q.Stdin = newInput(w.Stdin())
 	q.Hold = time.Duration(w.HoldMillis()) * time.Millisecond
 	return q, nil
-}
-
-// OpenLocalTcp is spelled as the schema's generator does.
-func (s *supervisor) OpenLocalTcp(ctx context.Context, call wire.Supervisor_openLocalTcp) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	host, err := call.Args().Host()
-	if err != nil {
-		return err
-	}
-	port, toClient := call.Args().Port(), call.Args().ToClient().AddRef()
-	call.Go()
-	stream, err := s.h.OpenLocalTCP(ctx, host, port)
-	if err != nil {
-		toClient.Release()
-		return reply(r, err)
-	}
-	sink, err := s.c.serveStream(stream, toClient)
-	if err != nil {
-		return err
-	}
-	return r.SetToGuest(sink)
 }

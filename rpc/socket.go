@@ -16,14 +16,16 @@ const maxProcessName = 64
 
 // Socket is a TCP or UDP socket in the guest, as its kernel sees it. Everything in it is the guest's word.
 type Socket struct {
-	Network string // "tcp" or "udp"
+	Family  int    `json:"family"`    // 4 or 6
+	Network string `json:"transport"` // "tcp" or "udp"
 	// Local and Remote have IPv4 addresses as such, also where the socket is an IPv6 one. Remote is the unspecified address
 	// and port 0 when the socket is not connected.
-	Local, Remote netip.AddrPort
-	State         SocketState
-	UID           uint32
-	PID           int    // 0: no process has it, or the one that had it has ended
-	Process       string // the kernel's short name of PID, at most 15 bytes of anything
+	Local   netip.AddrPort `json:"local"`
+	Remote  netip.AddrPort `json:"remote"`
+	State   SocketState    `json:"state"`
+	UID     uint32         `json:"uid"`
+	PID     int            `json:"pid"`     // 0: no process has it, or the one that had it has ended
+	Process string         `json:"process"` // the kernel's short name of PID, at most 15 bytes of anything
 }
 
 // SocketQuery names one socket by what its packets carry. A TCP socket is found by both ends; a listener, or a UDP socket that
@@ -55,6 +57,9 @@ func (s SocketState) String() string {
 	}
 	return fmt.Sprintf("STATE_%d", uint8(s))
 }
+
+// MarshalText is String.
+func (s SocketState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Sockets lists the guest's TCP and UDP sockets, listeners among them, without connections in TIME_WAIT; at most MaxSockets, in no
 // order.
@@ -166,6 +171,7 @@ func (s Socket) write(w wire.Socket) error {
 	w.SetState(uint8(s.State))
 	w.SetUid(s.UID)
 	w.SetPid(uint32(s.PID))
+	w.SetFamily(uint8(s.Family))
 	if err := writeEndpoint(w.NewLocal, s.Local); err != nil {
 		return err
 	}
@@ -202,7 +208,19 @@ func readSocket(w wire.Socket) (s Socket, err error) {
 	if s.Remote, err = readEndpoint(w.Remote()); err != nil {
 		return s, err
 	}
+	s.Family = familyOf(w.Family(), s.Local)
 	name, err := w.ProcessBytes()
 	s.Process = string(name[:min(len(name), maxProcessName)])
 	return s, err
+}
+
+// familyOf is a guest's word for a socket's family, or when that is none what its address says.
+func familyOf(told uint8, local netip.AddrPort) int {
+	switch {
+	case told == 4 || told == 6:
+		return int(told)
+	case local.Addr().Is6():
+		return 6
+	}
+	return 4
 }

@@ -36,16 +36,30 @@ type relay struct {
 
 // serveStream takes over s and the reference to toPeer.
 func (c *conn) serveStream(s Stream, toPeer wire.Sink) (wire.Sink, error) {
+	r, fromPeer := c.newRelay(s)
+	if err := c.join(r, toPeer); err != nil {
+		fromPeer.Release()
+		return wire.Sink{}, err
+	}
+	return fromPeer, nil
+}
+
+// newRelay takes over s, and makes the Sink for what comes from the peer.
+func (c *conn) newRelay(s Stream) (*relay, wire.Sink) {
 	r := &relay{s: s, open: 2}
-	in := &inlet{take: r.write, finish: r.ended, cancel: r.reset}
-	out := newOutlet(c.ctx, toPeer, streamChunk)
 	r.stop = context.AfterFunc(c.ctx, func() { reset(s) }) // nothing else ends a Write that blocks
+	return r, wire.Sink_ServerToClient(&inlet{take: r.write, finish: r.ended, cancel: r.reset})
+}
+
+// join takes over the reference to toPeer, and begins to send there.
+func (c *conn) join(r *relay, toPeer wire.Sink) error {
+	out := newOutlet(c.ctx, toPeer, streamChunk)
 	if !c.spawn(func() { r.pump(out) }) {
 		out.release()
 		r.reset()
-		return wire.Sink{}, ErrClosed
+		return ErrClosed
 	}
-	return wire.Sink_ServerToClient(in), nil
+	return nil
 }
 
 func (r *relay) write(b []byte) error {

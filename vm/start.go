@@ -72,11 +72,13 @@ func begin(ctx context.Context, config Config, p *parts, id identity) (*VM, erro
 }
 
 func newVM(config Config, p *parts, id identity) *VM {
-	return &VM{
+	v := &VM{
 		config: config, parts: p, identity: id, image: *p.image, network: p.network, console: &console{copy: config.Console},
 		bulk: newBulk(), desk: newDesk(), pause: newPause(),
 		dialed: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}),
 	}
+	v.locals = newLocals(v.warnLocal)
+	return v
 }
 
 // powerOn makes the machine of its parts and starts the goroutines.

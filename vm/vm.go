@@ -32,7 +32,9 @@ type VM struct {
 	pause    *pause
 	clockDue atomic.Bool // the guest's clock is to be set
 	network  *network    // nil: the VM has none
-	bulk     *bulk       // files
+	bulk     *bulk       // files, and connections of the host's with the guest's loopback interface
+	locals   *locals     // of those, how many
+	fetching fetching    // HTTP with servers in the VM
 
 	kill      context.CancelCauseFunc // ends the worker
 	streams   sync.WaitGroup          // goroutines that end with the machine's streams

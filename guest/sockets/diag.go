@@ -114,7 +114,10 @@ func parseDiag(b []byte, network string) (e entry, err error) {
 		return e, errCut
 	}
 	id := b[4:]
-	e.Network, e.State = network, rpc.SocketState(b[1])
+	e.Network, e.State, e.Family = network, rpc.SocketState(b[1]), 4
+	if b[0] == unix.AF_INET6 {
+		e.Family = 6
+	}
 	e.Local = endpoint(b[0], id[4:20], binary.BigEndian.Uint16(id))
 	e.Remote = endpoint(b[0], id[20:36], binary.BigEndian.Uint16(id[2:]))
 	if group := netlink.Attribute(b[messageSize:], groupNumber); len(group) == 8 {

@@ -52,7 +52,11 @@ func parseLine(fields []string, network string) (e entry, ok bool) {
 	if err != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
 		return e, false
 	}
-	socket := rpc.Socket{Network: network, Local: local, Remote: remote, State: rpc.SocketState(state), UID: uint32(uid)}
+	family := 4
+	if len(fields[1]) > len("00000000:0000") {
+		family = 6
+	}
+	socket := rpc.Socket{Family: family, Network: network, Local: local, Remote: remote, State: rpc.SocketState(state), UID: uint32(uid)}
 	return entry{Socket: socket, inode: uint32(inode)}, true
 }
 

@@ -196,6 +196,46 @@ func (c Supervisor) OpenLocalTcp(ctx context.Context, params func(Supervisor_ope
 
 }
 
+func (c Supervisor) Connect(ctx context.Context, params func(Loopback_connect_Params) error) (Loopback_connect_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "connect",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Loopback_connect_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Loopback_connect_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Supervisor) ListenLocalTcp(ctx context.Context, params func(Loopback_listenLocalTcp_Params) error) (Loopback_listenLocalTcp_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "listenLocalTcp",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Loopback_listenLocalTcp_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Loopback_listenLocalTcp_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Supervisor) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -286,6 +326,10 @@ type Supervisor_Server interface {
 	ReportDeny(context.Context, Supervisor_reportDeny) error
 
 	OpenLocalTcp(context.Context, Supervisor_openLocalTcp) error
+
+	Connect(context.Context, Loopback_connect) error
+
+	ListenLocalTcp(context.Context, Loopback_listenLocalTcp) error
 }
 
 // Supervisor_NewServer creates a new Server from an implementation of Supervisor_Server.
@@ -304,7 +348,7 @@ func Supervisor_ServerToClient(s Supervisor_Server) Supervisor {
 // This can be used to create a more complicated Server.
 func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 9)
+		methods = make([]server.Method, 0, 11)
 	}
 
 	methods = append(methods, server.Method{
@@ -412,6 +456,30 @@ func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.M
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.OpenLocalTcp(ctx, Supervisor_openLocalTcp{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "connect",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Connect(ctx, Loopback_connect{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "listenLocalTcp",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.ListenLocalTcp(ctx, Loopback_listenLocalTcp{call})
 		},
 	})
 
@@ -2261,6 +2329,1943 @@ func (p Supervisor_openLocalTcp_Results_Future) ToGuest() Sink {
 
 func (p Supervisor_openLocalTcp_Results_Future) Failure() Failure_Future {
 	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Loopback capnp.Client
+
+// Loopback_TypeID is the unique identifier for the type Loopback.
+const Loopback_TypeID = 0xf07a97ed4e8e302b
+
+func (c Loopback) Connect(ctx context.Context, params func(Loopback_connect_Params) error) (Loopback_connect_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "connect",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Loopback_connect_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Loopback_connect_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Loopback) ListenLocalTcp(ctx context.Context, params func(Loopback_listenLocalTcp_Params) error) (Loopback_listenLocalTcp_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "listenLocalTcp",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Loopback_listenLocalTcp_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Loopback_listenLocalTcp_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Loopback) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Loopback) String() string {
+	return "Loopback(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Loopback) AddRef() Loopback {
+	return Loopback(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Loopback) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Loopback) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Loopback) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Loopback) DecodeFromPtr(p capnp.Ptr) Loopback {
+	return Loopback(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Loopback) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Loopback) IsSame(other Loopback) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Loopback) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Loopback) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Loopback_Server is a Loopback with a local implementation.
+type Loopback_Server interface {
+	Connect(context.Context, Loopback_connect) error
+
+	ListenLocalTcp(context.Context, Loopback_listenLocalTcp) error
+}
+
+// Loopback_NewServer creates a new Server from an implementation of Loopback_Server.
+func Loopback_NewServer(s Loopback_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Loopback_Methods(nil, s), s, c)
+}
+
+// Loopback_ServerToClient creates a new Client from an implementation of Loopback_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Loopback_ServerToClient(s Loopback_Server) Loopback {
+	return Loopback(capnp.NewClient(Loopback_NewServer(s)))
+}
+
+// Loopback_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Loopback_Methods(methods []server.Method, s Loopback_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 2)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "connect",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Connect(ctx, Loopback_connect{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "listenLocalTcp",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.ListenLocalTcp(ctx, Loopback_listenLocalTcp{call})
+		},
+	})
+
+	return methods
+}
+
+// Loopback_connect holds the state for a server call to Loopback.connect.
+// See server.Call for documentation.
+type Loopback_connect struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Loopback_connect) Args() Loopback_connect_Params {
+	return Loopback_connect_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Loopback_connect) AllocResults() (Loopback_connect_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Loopback_connect_Results(r), err
+}
+
+// Loopback_listenLocalTcp holds the state for a server call to Loopback.listenLocalTcp.
+// See server.Call for documentation.
+type Loopback_listenLocalTcp struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Loopback_listenLocalTcp) Args() Loopback_listenLocalTcp_Params {
+	return Loopback_listenLocalTcp_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Loopback_listenLocalTcp) AllocResults() (Loopback_listenLocalTcp_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Loopback_listenLocalTcp_Results(r), err
+}
+
+// Loopback_List is a list of Loopback.
+type Loopback_List = capnp.CapList[Loopback]
+
+// NewLoopback_List creates a new list of Loopback.
+func NewLoopback_List(s *capnp.Segment, sz int32) (Loopback_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Loopback](l), err
+}
+
+type Loopback_connect_Params capnp.Struct
+
+// Loopback_connect_Params_TypeID is the unique identifier for the type Loopback_connect_Params.
+const Loopback_connect_Params_TypeID = 0x925b1c42c2ab3689
+
+func NewLoopback_connect_Params(s *capnp.Segment) (Loopback_connect_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Loopback_connect_Params(st), err
+}
+
+func NewRootLoopback_connect_Params(s *capnp.Segment) (Loopback_connect_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Loopback_connect_Params(st), err
+}
+
+func ReadRootLoopback_connect_Params(msg *capnp.Message) (Loopback_connect_Params, error) {
+	root, err := msg.Root()
+	return Loopback_connect_Params(root.Struct()), err
+}
+
+func (s Loopback_connect_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Loopback_connect_Params) DecodeFromPtr(p capnp.Ptr) Loopback_connect_Params {
+	return Loopback_connect_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Loopback_connect_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Loopback_connect_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Loopback_connect_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Loopback_connect_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Loopback_connect_Params) Host() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Loopback_connect_Params) HasHost() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Loopback_connect_Params) HostBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Loopback_connect_Params) SetHost(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Loopback_connect_Params) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s Loopback_connect_Params) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+func (s Loopback_connect_Params) ToClient() Sink {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Sink(p.Interface().Client())
+}
+
+func (s Loopback_connect_Params) HasToClient() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Loopback_connect_Params) SetToClient(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+// Loopback_connect_Params_List is a list of Loopback_connect_Params.
+type Loopback_connect_Params_List = capnp.StructList[Loopback_connect_Params]
+
+// NewLoopback_connect_Params creates a new list of Loopback_connect_Params.
+func NewLoopback_connect_Params_List(s *capnp.Segment, sz int32) (Loopback_connect_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Loopback_connect_Params](l), err
+}
+
+// Loopback_connect_Params_Future is a wrapper for a Loopback_connect_Params promised by a client call.
+type Loopback_connect_Params_Future struct{ *capnp.Future }
+
+func (f Loopback_connect_Params_Future) Struct() (Loopback_connect_Params, error) {
+	p, err := f.Future.Ptr()
+	return Loopback_connect_Params(p.Struct()), err
+}
+func (p Loopback_connect_Params_Future) ToClient() Sink {
+	return Sink(p.Future.Field(1, nil).Client())
+}
+
+type Loopback_connect_Results capnp.Struct
+
+// Loopback_connect_Results_TypeID is the unique identifier for the type Loopback_connect_Results.
+const Loopback_connect_Results_TypeID = 0x808549dc3f35e17a
+
+func NewLoopback_connect_Results(s *capnp.Segment) (Loopback_connect_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Loopback_connect_Results(st), err
+}
+
+func NewRootLoopback_connect_Results(s *capnp.Segment) (Loopback_connect_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Loopback_connect_Results(st), err
+}
+
+func ReadRootLoopback_connect_Results(msg *capnp.Message) (Loopback_connect_Results, error) {
+	root, err := msg.Root()
+	return Loopback_connect_Results(root.Struct()), err
+}
+
+func (s Loopback_connect_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Loopback_connect_Results) DecodeFromPtr(p capnp.Ptr) Loopback_connect_Results {
+	return Loopback_connect_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Loopback_connect_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Loopback_connect_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Loopback_connect_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Loopback_connect_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Loopback_connect_Results) ToGuest() Sink {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Sink(p.Interface().Client())
+}
+
+func (s Loopback_connect_Results) HasToGuest() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Loopback_connect_Results) SetToGuest(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Loopback_connect_Results) Local() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Endpoint(p.Struct()), err
+}
+
+func (s Loopback_connect_Results) HasLocal() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Loopback_connect_Results) SetLocal(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewLocal sets the local field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s Loopback_connect_Results) NewLocal() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Loopback_connect_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return Failure(p.Struct()), err
+}
+
+func (s Loopback_connect_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Loopback_connect_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Loopback_connect_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Loopback_connect_Results_List is a list of Loopback_connect_Results.
+type Loopback_connect_Results_List = capnp.StructList[Loopback_connect_Results]
+
+// NewLoopback_connect_Results creates a new list of Loopback_connect_Results.
+func NewLoopback_connect_Results_List(s *capnp.Segment, sz int32) (Loopback_connect_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Loopback_connect_Results](l), err
+}
+
+// Loopback_connect_Results_Future is a wrapper for a Loopback_connect_Results promised by a client call.
+type Loopback_connect_Results_Future struct{ *capnp.Future }
+
+func (f Loopback_connect_Results_Future) Struct() (Loopback_connect_Results, error) {
+	p, err := f.Future.Ptr()
+	return Loopback_connect_Results(p.Struct()), err
+}
+func (p Loopback_connect_Results_Future) ToGuest() Sink {
+	return Sink(p.Future.Field(0, nil).Client())
+}
+
+func (p Loopback_connect_Results_Future) Local() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(1, nil)}
+}
+func (p Loopback_connect_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Loopback_listenLocalTcp_Params capnp.Struct
+
+// Loopback_listenLocalTcp_Params_TypeID is the unique identifier for the type Loopback_listenLocalTcp_Params.
+const Loopback_listenLocalTcp_Params_TypeID = 0x84e5d4e6d98a16b7
+
+func NewLoopback_listenLocalTcp_Params(s *capnp.Segment) (Loopback_listenLocalTcp_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Loopback_listenLocalTcp_Params(st), err
+}
+
+func NewRootLoopback_listenLocalTcp_Params(s *capnp.Segment) (Loopback_listenLocalTcp_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Loopback_listenLocalTcp_Params(st), err
+}
+
+func ReadRootLoopback_listenLocalTcp_Params(msg *capnp.Message) (Loopback_listenLocalTcp_Params, error) {
+	root, err := msg.Root()
+	return Loopback_listenLocalTcp_Params(root.Struct()), err
+}
+
+func (s Loopback_listenLocalTcp_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Loopback_listenLocalTcp_Params) DecodeFromPtr(p capnp.Ptr) Loopback_listenLocalTcp_Params {
+	return Loopback_listenLocalTcp_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Loopback_listenLocalTcp_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Loopback_listenLocalTcp_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Loopback_listenLocalTcp_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Loopback_listenLocalTcp_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Loopback_listenLocalTcp_Params) Host() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Loopback_listenLocalTcp_Params) HasHost() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Loopback_listenLocalTcp_Params) HostBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Loopback_listenLocalTcp_Params) SetHost(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Loopback_listenLocalTcp_Params) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s Loopback_listenLocalTcp_Params) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+func (s Loopback_listenLocalTcp_Params) Backlog() uint16 {
+	return capnp.Struct(s).Uint16(2)
+}
+
+func (s Loopback_listenLocalTcp_Params) SetBacklog(v uint16) {
+	capnp.Struct(s).SetUint16(2, v)
+}
+
+func (s Loopback_listenLocalTcp_Params) Acceptor() Acceptor {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Acceptor(p.Interface().Client())
+}
+
+func (s Loopback_listenLocalTcp_Params) HasAcceptor() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Loopback_listenLocalTcp_Params) SetAcceptor(v Acceptor) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+// Loopback_listenLocalTcp_Params_List is a list of Loopback_listenLocalTcp_Params.
+type Loopback_listenLocalTcp_Params_List = capnp.StructList[Loopback_listenLocalTcp_Params]
+
+// NewLoopback_listenLocalTcp_Params creates a new list of Loopback_listenLocalTcp_Params.
+func NewLoopback_listenLocalTcp_Params_List(s *capnp.Segment, sz int32) (Loopback_listenLocalTcp_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Loopback_listenLocalTcp_Params](l), err
+}
+
+// Loopback_listenLocalTcp_Params_Future is a wrapper for a Loopback_listenLocalTcp_Params promised by a client call.
+type Loopback_listenLocalTcp_Params_Future struct{ *capnp.Future }
+
+func (f Loopback_listenLocalTcp_Params_Future) Struct() (Loopback_listenLocalTcp_Params, error) {
+	p, err := f.Future.Ptr()
+	return Loopback_listenLocalTcp_Params(p.Struct()), err
+}
+func (p Loopback_listenLocalTcp_Params_Future) Acceptor() Acceptor {
+	return Acceptor(p.Future.Field(1, nil).Client())
+}
+
+type Loopback_listenLocalTcp_Results capnp.Struct
+
+// Loopback_listenLocalTcp_Results_TypeID is the unique identifier for the type Loopback_listenLocalTcp_Results.
+const Loopback_listenLocalTcp_Results_TypeID = 0xe01410613763f6db
+
+func NewLoopback_listenLocalTcp_Results(s *capnp.Segment) (Loopback_listenLocalTcp_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Loopback_listenLocalTcp_Results(st), err
+}
+
+func NewRootLoopback_listenLocalTcp_Results(s *capnp.Segment) (Loopback_listenLocalTcp_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Loopback_listenLocalTcp_Results(st), err
+}
+
+func ReadRootLoopback_listenLocalTcp_Results(msg *capnp.Message) (Loopback_listenLocalTcp_Results, error) {
+	root, err := msg.Root()
+	return Loopback_listenLocalTcp_Results(root.Struct()), err
+}
+
+func (s Loopback_listenLocalTcp_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Loopback_listenLocalTcp_Results) DecodeFromPtr(p capnp.Ptr) Loopback_listenLocalTcp_Results {
+	return Loopback_listenLocalTcp_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Loopback_listenLocalTcp_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Loopback_listenLocalTcp_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Loopback_listenLocalTcp_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Loopback_listenLocalTcp_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Loopback_listenLocalTcp_Results) Listener() Listener {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Listener(p.Interface().Client())
+}
+
+func (s Loopback_listenLocalTcp_Results) HasListener() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Loopback_listenLocalTcp_Results) SetListener(v Listener) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Loopback_listenLocalTcp_Results) Local() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Endpoint(p.Struct()), err
+}
+
+func (s Loopback_listenLocalTcp_Results) HasLocal() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Loopback_listenLocalTcp_Results) SetLocal(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewLocal sets the local field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s Loopback_listenLocalTcp_Results) NewLocal() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Loopback_listenLocalTcp_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return Failure(p.Struct()), err
+}
+
+func (s Loopback_listenLocalTcp_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Loopback_listenLocalTcp_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Loopback_listenLocalTcp_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Loopback_listenLocalTcp_Results_List is a list of Loopback_listenLocalTcp_Results.
+type Loopback_listenLocalTcp_Results_List = capnp.StructList[Loopback_listenLocalTcp_Results]
+
+// NewLoopback_listenLocalTcp_Results creates a new list of Loopback_listenLocalTcp_Results.
+func NewLoopback_listenLocalTcp_Results_List(s *capnp.Segment, sz int32) (Loopback_listenLocalTcp_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Loopback_listenLocalTcp_Results](l), err
+}
+
+// Loopback_listenLocalTcp_Results_Future is a wrapper for a Loopback_listenLocalTcp_Results promised by a client call.
+type Loopback_listenLocalTcp_Results_Future struct{ *capnp.Future }
+
+func (f Loopback_listenLocalTcp_Results_Future) Struct() (Loopback_listenLocalTcp_Results, error) {
+	p, err := f.Future.Ptr()
+	return Loopback_listenLocalTcp_Results(p.Struct()), err
+}
+func (p Loopback_listenLocalTcp_Results_Future) Listener() Listener {
+	return Listener(p.Future.Field(0, nil).Client())
+}
+
+func (p Loopback_listenLocalTcp_Results_Future) Local() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(1, nil)}
+}
+func (p Loopback_listenLocalTcp_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Acceptor capnp.Client
+
+// Acceptor_TypeID is the unique identifier for the type Acceptor.
+const Acceptor_TypeID = 0xf76f3e331d4633ab
+
+func (c Acceptor) Accept(ctx context.Context, params func(Acceptor_accept_Params) error) (Acceptor_accept_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xf76f3e331d4633ab,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Acceptor",
+			MethodName:    "accept",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Acceptor_accept_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Acceptor_accept_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Acceptor) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Acceptor) String() string {
+	return "Acceptor(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Acceptor) AddRef() Acceptor {
+	return Acceptor(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Acceptor) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Acceptor) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Acceptor) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Acceptor) DecodeFromPtr(p capnp.Ptr) Acceptor {
+	return Acceptor(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Acceptor) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Acceptor) IsSame(other Acceptor) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Acceptor) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Acceptor) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Acceptor_Server is a Acceptor with a local implementation.
+type Acceptor_Server interface {
+	Accept(context.Context, Acceptor_accept) error
+}
+
+// Acceptor_NewServer creates a new Server from an implementation of Acceptor_Server.
+func Acceptor_NewServer(s Acceptor_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Acceptor_Methods(nil, s), s, c)
+}
+
+// Acceptor_ServerToClient creates a new Client from an implementation of Acceptor_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Acceptor_ServerToClient(s Acceptor_Server) Acceptor {
+	return Acceptor(capnp.NewClient(Acceptor_NewServer(s)))
+}
+
+// Acceptor_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Acceptor_Methods(methods []server.Method, s Acceptor_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 1)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xf76f3e331d4633ab,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Acceptor",
+			MethodName:    "accept",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Accept(ctx, Acceptor_accept{call})
+		},
+	})
+
+	return methods
+}
+
+// Acceptor_accept holds the state for a server call to Acceptor.accept.
+// See server.Call for documentation.
+type Acceptor_accept struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Acceptor_accept) Args() Acceptor_accept_Params {
+	return Acceptor_accept_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Acceptor_accept) AllocResults() (Acceptor_accept_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Acceptor_accept_Results(r), err
+}
+
+// Acceptor_List is a list of Acceptor.
+type Acceptor_List = capnp.CapList[Acceptor]
+
+// NewAcceptor_List creates a new list of Acceptor.
+func NewAcceptor_List(s *capnp.Segment, sz int32) (Acceptor_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Acceptor](l), err
+}
+
+type Acceptor_accept_Params capnp.Struct
+
+// Acceptor_accept_Params_TypeID is the unique identifier for the type Acceptor_accept_Params.
+const Acceptor_accept_Params_TypeID = 0xa26960a89101e41a
+
+func NewAcceptor_accept_Params(s *capnp.Segment) (Acceptor_accept_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Acceptor_accept_Params(st), err
+}
+
+func NewRootAcceptor_accept_Params(s *capnp.Segment) (Acceptor_accept_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Acceptor_accept_Params(st), err
+}
+
+func ReadRootAcceptor_accept_Params(msg *capnp.Message) (Acceptor_accept_Params, error) {
+	root, err := msg.Root()
+	return Acceptor_accept_Params(root.Struct()), err
+}
+
+func (s Acceptor_accept_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Acceptor_accept_Params) DecodeFromPtr(p capnp.Ptr) Acceptor_accept_Params {
+	return Acceptor_accept_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Acceptor_accept_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Acceptor_accept_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Acceptor_accept_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Acceptor_accept_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Acceptor_accept_Params) Remote() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Endpoint(p.Struct()), err
+}
+
+func (s Acceptor_accept_Params) HasRemote() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Acceptor_accept_Params) SetRemote(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewRemote sets the remote field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s Acceptor_accept_Params) NewRemote() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Acceptor_accept_Params) ToProgram() Sink {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Sink(p.Interface().Client())
+}
+
+func (s Acceptor_accept_Params) HasToProgram() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Acceptor_accept_Params) SetToProgram(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+// Acceptor_accept_Params_List is a list of Acceptor_accept_Params.
+type Acceptor_accept_Params_List = capnp.StructList[Acceptor_accept_Params]
+
+// NewAcceptor_accept_Params creates a new list of Acceptor_accept_Params.
+func NewAcceptor_accept_Params_List(s *capnp.Segment, sz int32) (Acceptor_accept_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Acceptor_accept_Params](l), err
+}
+
+// Acceptor_accept_Params_Future is a wrapper for a Acceptor_accept_Params promised by a client call.
+type Acceptor_accept_Params_Future struct{ *capnp.Future }
+
+func (f Acceptor_accept_Params_Future) Struct() (Acceptor_accept_Params, error) {
+	p, err := f.Future.Ptr()
+	return Acceptor_accept_Params(p.Struct()), err
+}
+func (p Acceptor_accept_Params_Future) Remote() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Acceptor_accept_Params_Future) ToProgram() Sink {
+	return Sink(p.Future.Field(1, nil).Client())
+}
+
+type Acceptor_accept_Results capnp.Struct
+
+// Acceptor_accept_Results_TypeID is the unique identifier for the type Acceptor_accept_Results.
+const Acceptor_accept_Results_TypeID = 0x9be599e6b9566d21
+
+func NewAcceptor_accept_Results(s *capnp.Segment) (Acceptor_accept_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Acceptor_accept_Results(st), err
+}
+
+func NewRootAcceptor_accept_Results(s *capnp.Segment) (Acceptor_accept_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Acceptor_accept_Results(st), err
+}
+
+func ReadRootAcceptor_accept_Results(msg *capnp.Message) (Acceptor_accept_Results, error) {
+	root, err := msg.Root()
+	return Acceptor_accept_Results(root.Struct()), err
+}
+
+func (s Acceptor_accept_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Acceptor_accept_Results) DecodeFromPtr(p capnp.Ptr) Acceptor_accept_Results {
+	return Acceptor_accept_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Acceptor_accept_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Acceptor_accept_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Acceptor_accept_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Acceptor_accept_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Acceptor_accept_Results) ToHost() Sink {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Sink(p.Interface().Client())
+}
+
+func (s Acceptor_accept_Results) HasToHost() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Acceptor_accept_Results) SetToHost(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Acceptor_accept_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Acceptor_accept_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Acceptor_accept_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Acceptor_accept_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Acceptor_accept_Results_List is a list of Acceptor_accept_Results.
+type Acceptor_accept_Results_List = capnp.StructList[Acceptor_accept_Results]
+
+// NewAcceptor_accept_Results creates a new list of Acceptor_accept_Results.
+func NewAcceptor_accept_Results_List(s *capnp.Segment, sz int32) (Acceptor_accept_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Acceptor_accept_Results](l), err
+}
+
+// Acceptor_accept_Results_Future is a wrapper for a Acceptor_accept_Results promised by a client call.
+type Acceptor_accept_Results_Future struct{ *capnp.Future }
+
+func (f Acceptor_accept_Results_Future) Struct() (Acceptor_accept_Results, error) {
+	p, err := f.Future.Ptr()
+	return Acceptor_accept_Results(p.Struct()), err
+}
+func (p Acceptor_accept_Results_Future) ToHost() Sink {
+	return Sink(p.Future.Field(0, nil).Client())
+}
+
+func (p Acceptor_accept_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Listener capnp.Client
+
+// Listener_TypeID is the unique identifier for the type Listener.
+const Listener_TypeID = 0xfbd23463c33e5b92
+
+func (c Listener) Close(ctx context.Context, params func(Listener_close_Params) error) (Listener_close_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xfbd23463c33e5b92,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Listener",
+			MethodName:    "close",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Listener_close_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Listener_close_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Listener) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Listener) String() string {
+	return "Listener(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Listener) AddRef() Listener {
+	return Listener(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Listener) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Listener) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Listener) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Listener) DecodeFromPtr(p capnp.Ptr) Listener {
+	return Listener(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Listener) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Listener) IsSame(other Listener) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Listener) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Listener) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Listener_Server is a Listener with a local implementation.
+type Listener_Server interface {
+	Close(context.Context, Listener_close) error
+}
+
+// Listener_NewServer creates a new Server from an implementation of Listener_Server.
+func Listener_NewServer(s Listener_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Listener_Methods(nil, s), s, c)
+}
+
+// Listener_ServerToClient creates a new Client from an implementation of Listener_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Listener_ServerToClient(s Listener_Server) Listener {
+	return Listener(capnp.NewClient(Listener_NewServer(s)))
+}
+
+// Listener_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Listener_Methods(methods []server.Method, s Listener_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 1)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xfbd23463c33e5b92,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Listener",
+			MethodName:    "close",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Close(ctx, Listener_close{call})
+		},
+	})
+
+	return methods
+}
+
+// Listener_close holds the state for a server call to Listener.close.
+// See server.Call for documentation.
+type Listener_close struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Listener_close) Args() Listener_close_Params {
+	return Listener_close_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Listener_close) AllocResults() (Listener_close_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Listener_close_Results(r), err
+}
+
+// Listener_List is a list of Listener.
+type Listener_List = capnp.CapList[Listener]
+
+// NewListener_List creates a new list of Listener.
+func NewListener_List(s *capnp.Segment, sz int32) (Listener_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Listener](l), err
+}
+
+type Listener_close_Params capnp.Struct
+
+// Listener_close_Params_TypeID is the unique identifier for the type Listener_close_Params.
+const Listener_close_Params_TypeID = 0xcc226b883ba9af1a
+
+func NewListener_close_Params(s *capnp.Segment) (Listener_close_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Listener_close_Params(st), err
+}
+
+func NewRootListener_close_Params(s *capnp.Segment) (Listener_close_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Listener_close_Params(st), err
+}
+
+func ReadRootListener_close_Params(msg *capnp.Message) (Listener_close_Params, error) {
+	root, err := msg.Root()
+	return Listener_close_Params(root.Struct()), err
+}
+
+func (s Listener_close_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Listener_close_Params) DecodeFromPtr(p capnp.Ptr) Listener_close_Params {
+	return Listener_close_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Listener_close_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Listener_close_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Listener_close_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Listener_close_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Listener_close_Params_List is a list of Listener_close_Params.
+type Listener_close_Params_List = capnp.StructList[Listener_close_Params]
+
+// NewListener_close_Params creates a new list of Listener_close_Params.
+func NewListener_close_Params_List(s *capnp.Segment, sz int32) (Listener_close_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Listener_close_Params](l), err
+}
+
+// Listener_close_Params_Future is a wrapper for a Listener_close_Params promised by a client call.
+type Listener_close_Params_Future struct{ *capnp.Future }
+
+func (f Listener_close_Params_Future) Struct() (Listener_close_Params, error) {
+	p, err := f.Future.Ptr()
+	return Listener_close_Params(p.Struct()), err
+}
+
+type Listener_close_Results capnp.Struct
+
+// Listener_close_Results_TypeID is the unique identifier for the type Listener_close_Results.
+const Listener_close_Results_TypeID = 0xe0ca2a5397011342
+
+func NewListener_close_Results(s *capnp.Segment) (Listener_close_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Listener_close_Results(st), err
+}
+
+func NewRootListener_close_Results(s *capnp.Segment) (Listener_close_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Listener_close_Results(st), err
+}
+
+func ReadRootListener_close_Results(msg *capnp.Message) (Listener_close_Results, error) {
+	root, err := msg.Root()
+	return Listener_close_Results(root.Struct()), err
+}
+
+func (s Listener_close_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Listener_close_Results) DecodeFromPtr(p capnp.Ptr) Listener_close_Results {
+	return Listener_close_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Listener_close_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Listener_close_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Listener_close_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Listener_close_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Listener_close_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Failure(p.Struct()), err
+}
+
+func (s Listener_close_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Listener_close_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Listener_close_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Listener_close_Results_List is a list of Listener_close_Results.
+type Listener_close_Results_List = capnp.StructList[Listener_close_Results]
+
+// NewListener_close_Results creates a new list of Listener_close_Results.
+func NewListener_close_Results_List(s *capnp.Segment, sz int32) (Listener_close_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Listener_close_Results](l), err
+}
+
+// Listener_close_Results_Future is a wrapper for a Listener_close_Results promised by a client call.
+type Listener_close_Results_Future struct{ *capnp.Future }
+
+func (f Listener_close_Results_Future) Struct() (Listener_close_Results, error) {
+	p, err := f.Future.Ptr()
+	return Listener_close_Results(p.Struct()), err
+}
+func (p Listener_close_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Bulk capnp.Client
+
+// Bulk_TypeID is the unique identifier for the type Bulk.
+const Bulk_TypeID = 0xebb5eb4532c122ad
+
+func (c Bulk) Stat(ctx context.Context, params func(Files_stat_Params) error) (Files_stat_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "stat",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_stat_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_stat_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) List(ctx context.Context, params func(Files_list_Params) error) (Files_list_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "list",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_list_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_list_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Open(ctx context.Context, params func(Files_open_Params) error) (Files_open_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "open",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_open_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_open_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Remove(ctx context.Context, params func(Files_remove_Params) error) (Files_remove_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      3,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "remove",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_remove_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_remove_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) MakeDir(ctx context.Context, params func(Files_makeDir_Params) error) (Files_makeDir_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      4,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "makeDir",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_makeDir_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_makeDir_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Rename(ctx context.Context, params func(Files_rename_Params) error) (Files_rename_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      5,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "rename",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_rename_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_rename_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Symlink(ctx context.Context, params func(Files_symlink_Params) error) (Files_symlink_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      6,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "symlink",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_symlink_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_symlink_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Chmod(ctx context.Context, params func(Files_chmod_Params) error) (Files_chmod_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      7,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chmod",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_chmod_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_chmod_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Chown(ctx context.Context, params func(Files_chown_Params) error) (Files_chown_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      8,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chown",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 16, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_chown_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_chown_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Pack(ctx context.Context, params func(Files_pack_Params) error) (Files_pack_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      9,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "pack",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 3}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_pack_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_pack_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Unpack(ctx context.Context, params func(Files_unpack_Params) error) (Files_unpack_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      10,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "unpack",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_unpack_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_unpack_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) Connect(ctx context.Context, params func(Loopback_connect_Params) error) (Loopback_connect_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "connect",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Loopback_connect_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Loopback_connect_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) ListenLocalTcp(ctx context.Context, params func(Loopback_listenLocalTcp_Params) error) (Loopback_listenLocalTcp_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "listenLocalTcp",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Loopback_listenLocalTcp_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Loopback_listenLocalTcp_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Bulk) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Bulk) String() string {
+	return "Bulk(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Bulk) AddRef() Bulk {
+	return Bulk(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Bulk) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Bulk) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Bulk) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Bulk) DecodeFromPtr(p capnp.Ptr) Bulk {
+	return Bulk(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Bulk) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Bulk) IsSame(other Bulk) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Bulk) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Bulk) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Bulk_Server is a Bulk with a local implementation.
+type Bulk_Server interface {
+	Stat(context.Context, Files_stat) error
+
+	List(context.Context, Files_list) error
+
+	Open(context.Context, Files_open) error
+
+	Remove(context.Context, Files_remove) error
+
+	MakeDir(context.Context, Files_makeDir) error
+
+	Rename(context.Context, Files_rename) error
+
+	Symlink(context.Context, Files_symlink) error
+
+	Chmod(context.Context, Files_chmod) error
+
+	Chown(context.Context, Files_chown) error
+
+	Pack(context.Context, Files_pack) error
+
+	Unpack(context.Context, Files_unpack) error
+
+	Connect(context.Context, Loopback_connect) error
+
+	ListenLocalTcp(context.Context, Loopback_listenLocalTcp) error
+}
+
+// Bulk_NewServer creates a new Server from an implementation of Bulk_Server.
+func Bulk_NewServer(s Bulk_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Bulk_Methods(nil, s), s, c)
+}
+
+// Bulk_ServerToClient creates a new Client from an implementation of Bulk_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Bulk_ServerToClient(s Bulk_Server) Bulk {
+	return Bulk(capnp.NewClient(Bulk_NewServer(s)))
+}
+
+// Bulk_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Bulk_Methods(methods []server.Method, s Bulk_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 13)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "stat",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Stat(ctx, Files_stat{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "list",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.List(ctx, Files_list{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      2,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "open",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Open(ctx, Files_open{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      3,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "remove",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Remove(ctx, Files_remove{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      4,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "makeDir",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.MakeDir(ctx, Files_makeDir{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      5,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "rename",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Rename(ctx, Files_rename{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      6,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "symlink",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Symlink(ctx, Files_symlink{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      7,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chmod",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Chmod(ctx, Files_chmod{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      8,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "chown",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Chown(ctx, Files_chown{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      9,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "pack",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Pack(ctx, Files_pack{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      10,
+			InterfaceName: "agentvm.capnp:Files",
+			MethodName:    "unpack",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Unpack(ctx, Files_unpack{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      0,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "connect",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Connect(ctx, Loopback_connect{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xf07a97ed4e8e302b,
+			MethodID:      1,
+			InterfaceName: "agentvm.capnp:Loopback",
+			MethodName:    "listenLocalTcp",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.ListenLocalTcp(ctx, Loopback_listenLocalTcp{call})
+		},
+	})
+
+	return methods
+}
+
+// Bulk_List is a list of Bulk.
+type Bulk_List = capnp.CapList[Bulk]
+
+// NewBulk_List creates a new list of Bulk.
+func NewBulk_List(s *capnp.Segment, sz int32) (Bulk_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Bulk](l), err
 }
 
 type Sink capnp.Client
@@ -12553,6 +14558,14 @@ func (s Socket) ProcessBytes() ([]byte, error) {
 
 func (s Socket) SetProcess(v string) error {
 	return capnp.Struct(s).SetText(2, v)
+}
+
+func (s Socket) Family() uint8 {
+	return capnp.Struct(s).Uint8(3)
+}
+
+func (s Socket) SetFamily(v uint8) {
+	capnp.Struct(s).SetUint8(3, v)
 }
 
 // Socket_List is a list of Socket.

@@ -254,6 +254,46 @@ func (c Daemon) Snapshot(ctx context.Context, params func(Daemon_snapshot_Params
 
 }
 
+func (c Daemon) OpenLocalTcp(ctx context.Context, params func(Daemon_openLocalTcp_Params) error) (Daemon_openLocalTcp_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      12,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "openLocalTcp",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_openLocalTcp_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_openLocalTcp_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Sockets(ctx context.Context, params func(Daemon_sockets_Params) error) (Daemon_sockets_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      13,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "sockets",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_sockets_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_sockets_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Daemon) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -350,6 +390,10 @@ type Daemon_Server interface {
 	Resume(context.Context, Daemon_resume) error
 
 	Snapshot(context.Context, Daemon_snapshot) error
+
+	OpenLocalTcp(context.Context, Daemon_openLocalTcp) error
+
+	Sockets(context.Context, Daemon_sockets) error
 }
 
 // Daemon_NewServer creates a new Server from an implementation of Daemon_Server.
@@ -368,7 +412,7 @@ func Daemon_ServerToClient(s Daemon_Server) Daemon {
 // This can be used to create a more complicated Server.
 func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 12)
+		methods = make([]server.Method, 0, 14)
 	}
 
 	methods = append(methods, server.Method{
@@ -512,6 +556,30 @@ func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Snapshot(ctx, Daemon_snapshot{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      12,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "openLocalTcp",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.OpenLocalTcp(ctx, Daemon_openLocalTcp{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      13,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "sockets",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Sockets(ctx, Daemon_sockets{call})
 		},
 	})
 
@@ -720,6 +788,40 @@ func (c Daemon_snapshot) Args() Daemon_snapshot_Params {
 func (c Daemon_snapshot) AllocResults() (Daemon_snapshot_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Daemon_snapshot_Results(r), err
+}
+
+// Daemon_openLocalTcp holds the state for a server call to Daemon.openLocalTcp.
+// See server.Call for documentation.
+type Daemon_openLocalTcp struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_openLocalTcp) Args() Daemon_openLocalTcp_Params {
+	return Daemon_openLocalTcp_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_openLocalTcp) AllocResults() (Daemon_openLocalTcp_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_openLocalTcp_Results(r), err
+}
+
+// Daemon_sockets holds the state for a server call to Daemon.sockets.
+// See server.Call for documentation.
+type Daemon_sockets struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_sockets) Args() Daemon_sockets_Params {
+	return Daemon_sockets_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_sockets) AllocResults() (Daemon_sockets_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_sockets_Results(r), err
 }
 
 // Daemon_List is a list of Daemon.
@@ -2811,6 +2913,468 @@ func (f Daemon_snapshot_Results_Future) Struct() (Daemon_snapshot_Results, error
 }
 func (p Daemon_snapshot_Results_Future) Failure() Failure_Future {
 	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_openLocalTcp_Params capnp.Struct
+
+// Daemon_openLocalTcp_Params_TypeID is the unique identifier for the type Daemon_openLocalTcp_Params.
+const Daemon_openLocalTcp_Params_TypeID = 0xa422fb1058007757
+
+func NewDaemon_openLocalTcp_Params(s *capnp.Segment) (Daemon_openLocalTcp_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Daemon_openLocalTcp_Params(st), err
+}
+
+func NewRootDaemon_openLocalTcp_Params(s *capnp.Segment) (Daemon_openLocalTcp_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Daemon_openLocalTcp_Params(st), err
+}
+
+func ReadRootDaemon_openLocalTcp_Params(msg *capnp.Message) (Daemon_openLocalTcp_Params, error) {
+	root, err := msg.Root()
+	return Daemon_openLocalTcp_Params(root.Struct()), err
+}
+
+func (s Daemon_openLocalTcp_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_openLocalTcp_Params) DecodeFromPtr(p capnp.Ptr) Daemon_openLocalTcp_Params {
+	return Daemon_openLocalTcp_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_openLocalTcp_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_openLocalTcp_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_openLocalTcp_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_openLocalTcp_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_openLocalTcp_Params) Host() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Daemon_openLocalTcp_Params) HasHost() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_openLocalTcp_Params) HostBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_openLocalTcp_Params) SetHost(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Daemon_openLocalTcp_Params) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s Daemon_openLocalTcp_Params) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+func (s Daemon_openLocalTcp_Params) Purpose() LocalPurpose {
+	return LocalPurpose(capnp.Struct(s).Uint16(2))
+}
+
+func (s Daemon_openLocalTcp_Params) SetPurpose(v LocalPurpose) {
+	capnp.Struct(s).SetUint16(2, uint16(v))
+}
+
+func (s Daemon_openLocalTcp_Params) ToClient() Sink {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Sink(p.Interface().Client())
+}
+
+func (s Daemon_openLocalTcp_Params) HasToClient() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_openLocalTcp_Params) SetToClient(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+// Daemon_openLocalTcp_Params_List is a list of Daemon_openLocalTcp_Params.
+type Daemon_openLocalTcp_Params_List = capnp.StructList[Daemon_openLocalTcp_Params]
+
+// NewDaemon_openLocalTcp_Params creates a new list of Daemon_openLocalTcp_Params.
+func NewDaemon_openLocalTcp_Params_List(s *capnp.Segment, sz int32) (Daemon_openLocalTcp_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_openLocalTcp_Params](l), err
+}
+
+// Daemon_openLocalTcp_Params_Future is a wrapper for a Daemon_openLocalTcp_Params promised by a client call.
+type Daemon_openLocalTcp_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_openLocalTcp_Params_Future) Struct() (Daemon_openLocalTcp_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_openLocalTcp_Params(p.Struct()), err
+}
+func (p Daemon_openLocalTcp_Params_Future) ToClient() Sink {
+	return Sink(p.Future.Field(1, nil).Client())
+}
+
+type Daemon_openLocalTcp_Results capnp.Struct
+
+// Daemon_openLocalTcp_Results_TypeID is the unique identifier for the type Daemon_openLocalTcp_Results.
+const Daemon_openLocalTcp_Results_TypeID = 0xf1d2b1b17569c9d5
+
+func NewDaemon_openLocalTcp_Results(s *capnp.Segment) (Daemon_openLocalTcp_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_openLocalTcp_Results(st), err
+}
+
+func NewRootDaemon_openLocalTcp_Results(s *capnp.Segment) (Daemon_openLocalTcp_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_openLocalTcp_Results(st), err
+}
+
+func ReadRootDaemon_openLocalTcp_Results(msg *capnp.Message) (Daemon_openLocalTcp_Results, error) {
+	root, err := msg.Root()
+	return Daemon_openLocalTcp_Results(root.Struct()), err
+}
+
+func (s Daemon_openLocalTcp_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_openLocalTcp_Results) DecodeFromPtr(p capnp.Ptr) Daemon_openLocalTcp_Results {
+	return Daemon_openLocalTcp_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_openLocalTcp_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_openLocalTcp_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_openLocalTcp_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_openLocalTcp_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_openLocalTcp_Results) ToGuest() Sink {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Sink(p.Interface().Client())
+}
+
+func (s Daemon_openLocalTcp_Results) HasToGuest() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_openLocalTcp_Results) SetToGuest(v Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Daemon_openLocalTcp_Results) Local() (Endpoint, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Endpoint(p.Struct()), err
+}
+
+func (s Daemon_openLocalTcp_Results) HasLocal() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_openLocalTcp_Results) SetLocal(v Endpoint) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewLocal sets the local field to a newly
+// allocated Endpoint struct, preferring placement in s's segment.
+func (s Daemon_openLocalTcp_Results) NewLocal() (Endpoint, error) {
+	ss, err := NewEndpoint(capnp.Struct(s).Segment())
+	if err != nil {
+		return Endpoint{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Daemon_openLocalTcp_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return Failure(p.Struct()), err
+}
+
+func (s Daemon_openLocalTcp_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Daemon_openLocalTcp_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Daemon_openLocalTcp_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_openLocalTcp_Results_List is a list of Daemon_openLocalTcp_Results.
+type Daemon_openLocalTcp_Results_List = capnp.StructList[Daemon_openLocalTcp_Results]
+
+// NewDaemon_openLocalTcp_Results creates a new list of Daemon_openLocalTcp_Results.
+func NewDaemon_openLocalTcp_Results_List(s *capnp.Segment, sz int32) (Daemon_openLocalTcp_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Daemon_openLocalTcp_Results](l), err
+}
+
+// Daemon_openLocalTcp_Results_Future is a wrapper for a Daemon_openLocalTcp_Results promised by a client call.
+type Daemon_openLocalTcp_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_openLocalTcp_Results_Future) Struct() (Daemon_openLocalTcp_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_openLocalTcp_Results(p.Struct()), err
+}
+func (p Daemon_openLocalTcp_Results_Future) ToGuest() Sink {
+	return Sink(p.Future.Field(0, nil).Client())
+}
+
+func (p Daemon_openLocalTcp_Results_Future) Local() Endpoint_Future {
+	return Endpoint_Future{Future: p.Future.Field(1, nil)}
+}
+func (p Daemon_openLocalTcp_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Daemon_sockets_Params capnp.Struct
+
+// Daemon_sockets_Params_TypeID is the unique identifier for the type Daemon_sockets_Params.
+const Daemon_sockets_Params_TypeID = 0xbffa650a4dfed978
+
+func NewDaemon_sockets_Params(s *capnp.Segment) (Daemon_sockets_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_sockets_Params(st), err
+}
+
+func NewRootDaemon_sockets_Params(s *capnp.Segment) (Daemon_sockets_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_sockets_Params(st), err
+}
+
+func ReadRootDaemon_sockets_Params(msg *capnp.Message) (Daemon_sockets_Params, error) {
+	root, err := msg.Root()
+	return Daemon_sockets_Params(root.Struct()), err
+}
+
+func (s Daemon_sockets_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_sockets_Params) DecodeFromPtr(p capnp.Ptr) Daemon_sockets_Params {
+	return Daemon_sockets_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_sockets_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_sockets_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_sockets_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_sockets_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_sockets_Params_List is a list of Daemon_sockets_Params.
+type Daemon_sockets_Params_List = capnp.StructList[Daemon_sockets_Params]
+
+// NewDaemon_sockets_Params creates a new list of Daemon_sockets_Params.
+func NewDaemon_sockets_Params_List(s *capnp.Segment, sz int32) (Daemon_sockets_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_sockets_Params](l), err
+}
+
+// Daemon_sockets_Params_Future is a wrapper for a Daemon_sockets_Params promised by a client call.
+type Daemon_sockets_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_sockets_Params_Future) Struct() (Daemon_sockets_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_sockets_Params(p.Struct()), err
+}
+
+type Daemon_sockets_Results capnp.Struct
+
+// Daemon_sockets_Results_TypeID is the unique identifier for the type Daemon_sockets_Results.
+const Daemon_sockets_Results_TypeID = 0xda76cd6fe8b98e9b
+
+func NewDaemon_sockets_Results(s *capnp.Segment) (Daemon_sockets_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_sockets_Results(st), err
+}
+
+func NewRootDaemon_sockets_Results(s *capnp.Segment) (Daemon_sockets_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_sockets_Results(st), err
+}
+
+func ReadRootDaemon_sockets_Results(msg *capnp.Message) (Daemon_sockets_Results, error) {
+	root, err := msg.Root()
+	return Daemon_sockets_Results(root.Struct()), err
+}
+
+func (s Daemon_sockets_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_sockets_Results) DecodeFromPtr(p capnp.Ptr) Daemon_sockets_Results {
+	return Daemon_sockets_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_sockets_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_sockets_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_sockets_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_sockets_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_sockets_Results) Sockets() (Socket_List, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Socket_List(p.List()), err
+}
+
+func (s Daemon_sockets_Results) HasSockets() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_sockets_Results) SetSockets(v Socket_List) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewSockets sets the sockets field to a newly
+// allocated Socket_List, preferring placement in s's segment.
+func (s Daemon_sockets_Results) NewSockets(n int32) (Socket_List, error) {
+	l, err := NewSocket_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return Socket_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Daemon_sockets_Results) Failure() (Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Failure(p.Struct()), err
+}
+
+func (s Daemon_sockets_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_sockets_Results) SetFailure(v Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated Failure struct, preferring placement in s's segment.
+func (s Daemon_sockets_Results) NewFailure() (Failure, error) {
+	ss, err := NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_sockets_Results_List is a list of Daemon_sockets_Results.
+type Daemon_sockets_Results_List = capnp.StructList[Daemon_sockets_Results]
+
+// NewDaemon_sockets_Results creates a new list of Daemon_sockets_Results.
+func NewDaemon_sockets_Results_List(s *capnp.Segment, sz int32) (Daemon_sockets_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_sockets_Results](l), err
+}
+
+// Daemon_sockets_Results_Future is a wrapper for a Daemon_sockets_Results promised by a client call.
+type Daemon_sockets_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_sockets_Results_Future) Struct() (Daemon_sockets_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_sockets_Results(p.Struct()), err
+}
+func (p Daemon_sockets_Results_Future) Failure() Failure_Future {
+	return Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type LocalPurpose uint16
+
+// LocalPurpose_TypeID is the unique identifier for the type LocalPurpose.
+const LocalPurpose_TypeID = 0x94cfc21719b54d60
+
+// Values of LocalPurpose.
+const (
+	LocalPurpose_dial  LocalPurpose = 0
+	LocalPurpose_fetch LocalPurpose = 1
+)
+
+// String returns the enum's constant name.
+func (c LocalPurpose) String() string {
+	switch c {
+	case LocalPurpose_dial:
+		return "dial"
+	case LocalPurpose_fetch:
+		return "fetch"
+
+	default:
+		return ""
+	}
+}
+
+// LocalPurposeFromString returns the enum value with a name,
+// or the zero value if there's no such value.
+func LocalPurposeFromString(c string) LocalPurpose {
+	switch c {
+	case "dial":
+		return LocalPurpose_dial
+	case "fetch":
+		return LocalPurpose_fetch
+
+	default:
+		return 0
+	}
+}
+
+type LocalPurpose_List = capnp.EnumList[LocalPurpose]
+
+func NewLocalPurpose_List(s *capnp.Segment, sz int32) (LocalPurpose_List, error) {
+	return capnp.NewEnumList[LocalPurpose](s, sz)
 }
 
 type Job capnp.Client

@@ -1,0 +1,336 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"agentvm/rpc/wire"
+)
+
+// Conn is this end of a byte stream through the connection between host and guest, or client and daemon. It implements Stream and
+// net.Conn. A Write returns when its bytes are on the way, at most 288 KiB of them unread by the other end.
+//
+//	Write ──► out ══ pump ──► Sink of the peer's      two pipes of package net, for their deadlines
+//	Read  ◄── in  ══ inlet ◄── Sink for the peer      either direction ends by itself
+//
+// Errors are *net.OpError around an *Error with an errno, around os.ErrDeadlineExceeded or net.ErrClosed, or io.EOF as it is.
+type Conn struct {
+	in, out net.Conn // the ends that Read and Write use of two pipes
+	ended   func()   // see finished
+	stop    func() bool
+	giveUp  context.CancelFunc // of sending
+	linger  time.Duration
+
+	mu            sync.Mutex
+	local, remote net.Addr
+	broken        error // why there is no more to read than io.EOF
+	failed        error // why nothing can be written
+	open          int   // directions
+	closed        bool
+	writeClosed   bool
+	readClosed    bool
+	counted       bool // ended has been called
+}
+
+// lingerTime is how long what was written before Close may take to arrive.
+const lingerTime = 10 * time.Second
+
+var (
+	_ net.Conn      = (*Conn)(nil)
+	_ Stream        = (*Conn)(nil)
+	_ io.ReaderFrom = (*Conn)(nil)
+	_ io.WriterTo   = (*Conn)(nil)
+)
+
+// Linux's numbers, for errors that the guest would have given.
+var (
+	errBrokenPipe   = &Error{Kind: KindSystem, Errno: 32, Message: "broken pipe"}
+	errReset        = &Error{Kind: KindSystem, Errno: 104, Message: "connection reset by peer"}
+	errNotConnected = &Error{Kind: KindSystem, Errno: 107, Message: "transport endpoint is not connected"}
+)
+
+// lostError is how a stream ends whose connection has ended: a reset, and ErrClosed.
+type lostError struct{}
+
+func (lostError) Error() string   { return ErrClosed.Error() }
+func (lostError) Unwrap() []error { return []error{ErrClosed, errReset} }
+
+// newConn makes a Conn and the Sink that the peer is to send to.
+func (c *conn) newConn(remote net.Addr, ended func()) (*Conn, wire.Sink, net.Conn) {
+	in, arriving := net.Pipe()
+	out, leaving := net.Pipe()
+	s := &Conn{local: streamAddr("agentvm"), remote: remote, ended: ended, in: in, out: out, open: 2, linger: lingerTime}
+	s.stop = context.AfterFunc(c.ctx, func() { s.setBroken(lostError{}); _, _ = arriving.Close(), leaving.Close() })
+	inlet := &inlet{
+		take: func(b []byte) error {
+			_, err := arriving.Write(b)
+			return s.untaken(err)
+		},
+		finish: func(why error) error {
+			if c.ctx.Err() != nil {
+				why = lostError{}
+			}
+			s.setBroken(why)
+			s.over()
+			return arriving.Close()
+		},
+	}
+	return s, wire.Sink_ServerToClient(inlet), leaving
+}
+
+// begin starts to send to the peer, whose Sink stays the caller's.
+func (s *Conn) begin(c *conn, toPeer wire.Sink, leaving net.Conn) error {
+	ctx, giveUp := context.WithCancel(c.ctx)
+	o := newOutlet(ctx, toPeer.AddRef(), streamChunk)
+	s.mu.Lock()
+	s.giveUp = giveUp
+	s.mu.Unlock()
+	if !c.spawn(func() { s.pump(leaving, o) }) {
+		giveUp()
+		o.release()
+		return ErrClosed
+	}
+	return nil
+}
+
+// dial makes a Conn. ask gives the peer a Sink and gets one; what it returns is valid until the function it returns is
+// called.
+func (c *conn) dial(remote net.Addr, ended func(), ask func(s *Conn, toClient wire.Sink) (wire.Sink, func(), error)) (*Conn, error) {
+	s, toClient, leaving := c.newConn(remote, ended)
+	toServer, release, err := ask(s, toClient)
+	defer release()
+	if err == nil && !toServer.IsValid() {
+		err = errors.New("the peer has not answered with a stream")
+	}
+	if err == nil {
+		err = s.begin(c, toServer, leaving)
+	}
+	if err != nil {
+		s.abandon()
+		return nil, &net.OpError{Op: "dial", Net: remote.Network(), Addr: s.remote, Err: err}
+	}
+	return s, nil
+}
+
+// abandon frees a Conn that nobody has got.
+func (s *Conn) abandon() {
+	s.stop()
+	_, _ = s.in.Close(), s.out.Close()
+}
+
+// untaken is what the peer sees of an error of passing bytes to Read: nobody reads any more, or only nothing more of them.
+func (s *Conn) untaken(err error) error {
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readClosed && !s.closed {
+		return nil
+	}
+	return errClosedStream
+}
+
+// pump sends what is written until CloseWrite, Close or an error.
+func (s *Conn) pump(leaving net.Conn, o *outlet) {
+	defer s.over()
+	defer s.giveUp()
+	defer o.release()
+	_, err := io.CopyBuffer(o, struct{ io.Reader }{leaving}, make([]byte, streamChunk))
+	if err == nil {
+		err = o.end()
+	}
+	switch {
+	case err == nil:
+		err = errBrokenPipe
+	case errors.Is(err, ErrClosed):
+		err = lostError{}
+	case errors.Is(err, context.Canceled):
+		err = net.ErrClosed
+	}
+	s.mu.Lock()
+	s.failed = err
+	s.mu.Unlock()
+	_ = leaving.Close()
+}
+
+// over counts the directions that are over.
+func (s *Conn) over() {
+	s.mu.Lock()
+	if s.open--; s.open == 0 {
+		s.stop()
+	}
+	s.mu.Unlock()
+	s.finished()
+}
+
+// finished calls ended when the connection is closed and over.
+func (s *Conn) finished() {
+	s.mu.Lock()
+	due := s.closed && s.open == 0 && !s.counted && s.ended != nil
+	s.counted = s.counted || due
+	s.mu.Unlock()
+	if due {
+		s.ended()
+	}
+}
+
+func (s *Conn) setBroken(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken == nil {
+		s.broken = why
+	}
+}
+
+// Read returns io.EOF when the other end has ended its direction, and its error when it broke off.
+func (s *Conn) Read(b []byte) (int, error) {
+	n, err := s.in.Read(b)
+	if err == nil {
+		return n, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		err = net.ErrClosed
+	case s.readClosed:
+		return n, io.EOF
+	case errors.Is(err, io.EOF) && s.broken == nil:
+		return n, io.EOF
+	case errors.Is(err, io.EOF):
+		err = s.broken
+	}
+	return n, s.fault("read", err)
+}
+
+// Write fails with EPIPE after CloseWrite, and when the other end does not read any more.
+func (s *Conn) Write(b []byte) (int, error) {
+	n, err := s.out.Write(b)
+	if err == nil {
+		return n, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		err = net.ErrClosed
+	case s.writeClosed:
+		err = errBrokenPipe
+	case errors.Is(err, io.ErrClosedPipe) && s.failed != nil:
+		err = s.failed
+	case errors.Is(err, io.ErrClosedPipe):
+		err = errBrokenPipe
+	}
+	return n, s.fault("write", err)
+}
+
+// fault needs s.mu.
+func (s *Conn) fault(op string, err error) error {
+	return &net.OpError{Op: op, Net: s.remote.Network(), Source: s.local, Addr: s.remote, Err: err}
+}
+
+// ReadFrom writes what r has until its end.
+func (s *Conn) ReadFrom(r io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, make([]byte, streamChunk))
+}
+
+// WriteTo reads all until the end into w.
+func (s *Conn) WriteTo(w io.Writer) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{s}, make([]byte, streamChunk))
+}
+
+// CloseWrite ends the direction of Write once everything has been sent. It does not wait for that. ENOTCONN when the
+// connection is broken.
+func (s *Conn) CloseWrite() error {
+	s.mu.Lock()
+	switch {
+	case s.closed:
+		defer s.mu.Unlock()
+		return s.fault("close", net.ErrClosed)
+	case s.broken != nil || s.failed != nil && !s.writeClosed:
+		defer s.mu.Unlock()
+		return s.fault("shutdown", errNotConnected)
+	}
+	s.writeClosed = true
+	s.mu.Unlock()
+	return s.out.Close()
+}
+
+// CloseRead has Read return io.EOF; what still comes is thrown away.
+func (s *Conn) CloseRead() error {
+	s.mu.Lock()
+	switch {
+	case s.closed:
+		defer s.mu.Unlock()
+		return s.fault("close", net.ErrClosed)
+	case s.broken != nil:
+		defer s.mu.Unlock()
+		return s.fault("shutdown", errNotConnected)
+	}
+	s.readClosed = true
+	s.mu.Unlock()
+	return s.in.Close()
+}
+
+// Close ends both directions. What was written is still sent, for 10 s, after which the other end sees a reset; a peer that
+// sends more is told that nobody reads.
+func (s *Conn) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		defer s.mu.Unlock()
+		return s.fault("close", net.ErrClosed)
+	}
+	s.closed = true
+	if s.open > 0 {
+		time.AfterFunc(s.linger, s.giveUp)
+	}
+	s.mu.Unlock()
+	err := errors.Join(s.out.Close(), s.in.Close())
+	s.finished()
+	return err
+}
+
+// LocalAddr is the guest's word; where it is not known, it tells only that the address is none of the host's.
+func (s *Conn) LocalAddr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.local
+}
+
+// RemoteAddr is what was asked for, or who has connected.
+func (s *Conn) RemoteAddr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remote
+}
+
+// SetDeadline is for both directions, as net.Conn has it.
+func (s *Conn) SetDeadline(t time.Time) error {
+	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
+}
+
+// SetReadDeadline ends reads at t.
+func (s *Conn) SetReadDeadline(t time.Time) error { return s.set(s.in.SetReadDeadline(t)) }
+
+// SetWriteDeadline ends writes at t.
+func (s *Conn) SetWriteDeadline(t time.Time) error { return s.set(s.out.SetWriteDeadline(t)) }
+
+// set is the outcome of setting a deadline: an error only after Close.
+func (s *Conn) set(error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.fault("set", net.ErrClosed)
+	}
+	return nil
+}
+
+type streamAddr string
+
+func (streamAddr) Network() string  { return "agentvm" }
+func (a streamAddr) String() string { return string(a) }
