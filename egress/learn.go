@@ -169,7 +169,9 @@ func isPublic(a netip.Addr) bool {
 // isAnswer tells records from what package dns says when there are none, which begins with a code: NXDOMAIN, NODATA, SERVFAIL.
 func isAnswer(text string) bool { return text != "" && (text[0] < 'A' || text[0] > 'Z') }
 
-func isLocalZone(name string) bool { return name == GatewayName || strings.HasSuffix(name, "."+GatewayName) }
+func isLocalZone(name string) bool {
+	return name == GatewayName || strings.HasSuffix(name, "."+GatewayName)
+}
 
 // canBeRule says whether a rule can name that, and means a name by it.
 func canBeRule(name string) bool {
