@@ -47,29 +47,6 @@ func askWatching(w *worker, question string, watch func()) string {
 	return ""
 }
 
-// stepToAnswer asks, and stops within some hundred instructions of the answer. The guest's program has just run then, so that its
-// kernel is not in the middle of seeding its generator by itself: what Linux 6.12 has drawn for that before it is copied
-// replaces what the generation device's interrupt makes of it (docs/rough-edges.md).
-func stepToAnswer(w *worker, question string) {
-	w.Helper()
-	if _, err := io.WriteString(w.console.Host(), question+"\n"); err != nil {
-		w.Fatal(err)
-	}
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
-		if _, stopped, err := w.Step(500); stopped || err != nil {
-			w.Fatalf("the guest stopped: %v", err)
-		}
-		select {
-		case line := <-w.lines:
-			if strings.HasPrefix(line, "= ") {
-				return
-			}
-		case <-time.After(20 * time.Microsecond): // the line comes by another goroutine
-		}
-	}
-	w.Fatalf("the guest does not answer %q", question)
-}
-
 func (w *worker) runFor(d time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), d)
@@ -84,7 +61,7 @@ func (w *worker) runFor(d time.Duration) {
 func TestGenerationReseedsTheGuest(t *testing.T) {
 	cfg := emulator.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Generation: [16]byte{1}}
 	original := bootMemory(t, cfg)
-	stepToAnswer(original, "random") // the kernel's generator is ready and in use
+	askMemory(original, "random") // the kernel's generator is ready and in use
 	saved := original.capture()
 
 	numbers := make(map[string]string)
@@ -127,7 +104,7 @@ func TestGenerationReseedsTheGuest(t *testing.T) {
 	}
 }
 
-func restoreGeneration(t *testing.T, cfg emulator.Config, i *emulator.Image, generation byte) *worker {
+func restoreGeneration(t testing.TB, cfg emulator.Config, i *emulator.Image, generation byte) *worker {
 	t.Helper()
 	cfg.Generation[15] = generation
 	return restoreWorker(t, cfg, i)

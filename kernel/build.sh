@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + agentvm.config
+# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + vmfork.patch + agentvm.config
 # -> Image.zst and provenance.json.
 #
 #   kernel/build.sh [WORK [OUT]]     WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
@@ -23,6 +23,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "${1:-/tmp/agentvm-kernel}" "${2:-$here}"
 work=$(cd "${1:-/tmp/agentvm-kernel}" && pwd)
 out=$(cd "${2:-$here}" && pwd)
+patches="boot-cost.patch vmfork.patch"
 tarball=$work/$package.tar.xz
 build=$work/build
 
@@ -98,13 +99,15 @@ fetch_tarball() {
 	[ "$(sha256 "$tarball")" = $tar_sha256 ] || die "$tarball has the wrong sha256: want $tar_sha256"
 }
 
-# The stamp names tarball and patch, so that a change of either starts from a fresh tree.
+# The stamp names tarball and patches, so that a change of any starts from a fresh tree.
 unpack() {
-	stamp=$work/$package/.unpacked.$(cat "$tarball" "$here/boot-cost.patch" | sha256sum | cut -c1-16)
+	stamp=$work/$package/.unpacked.$( (cd "$here" && cat "$tarball" $patches) | sha256sum | cut -c1-16)
 	[ -f "$stamp" ] && return
 	rm -rf "${work:?}/$package"
 	tar -xJ -f "$tarball" -C "$work"
-	patch -s -p1 -d "$work/$package" <"$here/boot-cost.patch" || die "boot-cost.patch does not fit $version"
+	for patch in $patches; do
+		patch -s -p1 -d "$work/$package" <"$here/$patch" || die "$patch does not fit $version"
+	done
 	touch "$stamp"
 }
 
@@ -155,7 +158,8 @@ provenance() {
   "inputs": {
     "agentvm.config": "$(sha256 "$here/agentvm.config")",
     "build.sh": "$(sha256 "$here/build.sh")",
-    "boot-cost.patch": "$(sha256 "$here/boot-cost.patch")"
+    "boot-cost.patch": "$(sha256 "$here/boot-cost.patch")",
+    "vmfork.patch": "$(sha256 "$here/vmfork.patch")"
   },
   "image": {
     "raw_sha256": "$(sha256 "$work/Image")",

@@ -31,13 +31,18 @@ func main() {
 	}
 }
 
-// answer obeys "random" (bytes of /dev/urandom), "fill MIB" (in a process that ends then), "reseeds" (what the kernel
-// logged about them) and "fork" (a process that does nothing).
+// answer obeys "random" (bytes of /dev/urandom), "stream" (the last of many that were read at once), "reseed" (the kernel's
+// generator, now), "fill MIB" (in a process that ends then), "reseeds" (what the kernel logged about them) and "fork" (a
+// process that does nothing).
 func answer(line string) string {
 	command, rest, _ := strings.Cut(line, " ")
 	switch command {
 	case "random":
-		return random()
+		return random(32)
+	case "stream":
+		return random(256 << 10)
+	case "reseed":
+		return reseed()
 	case "reseeds":
 		return reseeds()
 	case "fork":
@@ -49,8 +54,9 @@ func answer(line string) string {
 	return "done"
 }
 
-func random() string {
-	bytes := make([]byte, 32)
+// random reads so many bytes in one call, and tells the last 32.
+func random(size int) string {
+	bytes := make([]byte, size)
 	source, err := os.Open("/dev/urandom")
 	if err == nil {
 		_, err = source.Read(bytes)
@@ -58,7 +64,21 @@ func random() string {
 	if err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("%x", sha256.Sum256(bytes))
+	return fmt.Sprintf("%x", sha256.Sum256(bytes[size-32:]))
+}
+
+// reseed has the kernel do what its timer has it do every minute.
+func reseed() string {
+	const reseedCRNG = 0x5207 // RNDRESEEDCRNG of linux/random.h
+	source, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return err.Error()
+	}
+	defer source.Close()
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, source.Fd(), reseedCRNG, 0); errno != 0 {
+		return errno.Error()
+	}
+	return "done"
 }
 
 // reseeds counts the lines of the kernel's log that a changed generation leaves.
