@@ -154,7 +154,7 @@ func (r *recorder) batch(ctx context.Context) (lines []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dropped > 0 {
-		lines = append(lines, fmt.Sprintf("%d more were denied", r.dropped))
+		lines = append(lines, lostLine(time.Now(), r.dropped))
 		r.dropped = 0
 	}
 	return lines
@@ -179,16 +179,6 @@ func EventTarget(e egress.Event) string {
 		host += "/udp"
 	}
 	return host
-}
-
-// denialLine is a denial as a line for people and for grep.
-func denialLine(e egress.Event) string {
-	by := ""
-	if e.Process != "" {
-		by = " (" + e.Process + ")"
-	}
-	line := fmt.Sprintf("%s %s %s%s: %s", e.Time.UTC().Format(time.RFC3339), e.Kind, EventTarget(e), by, e.Message)
-	return oneLine(line) // the guest chose the names: a line of theirs is not to look like two
 }
 
 // heldGate is the gate as the NAT sees it: what becomes of a connection is held back until it is known whose it is, for a

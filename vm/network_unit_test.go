@@ -58,8 +58,11 @@ func denial(to string, names ...string) egress.Event {
 
 func TestDenialLine(t *testing.T) {
 	named := denial("203.0.113.1:443", "example.com", "other.example")
-	named.Process = "wget[7]"
-	query := egress.Event{Time: named.Time, Kind: egress.KindDNS, Names: []string{"example.com"}, Message: "no"}
+	named.Process, named.Flow, named.Rule, named.Message = "wget[7]", 12, "*:443/tcp", `it is "so"`
+	query := egress.Event{Time: named.Time, Kind: egress.KindDNS, Verdict: egress.VerdictDeny, Names: []string{"example.com"}, Query: "AAAA", Message: "no"}
+	hostile := denial("203.0.113.1:443", "a\nb\x1b[2J\xff")
+	hostile.Process = "x reason=y \"[1]"
+	const begin = "time=2026-01-02T03:04:05.000000Z verdict=deny "
 	udp := denial("[2001:db8::1]:53")
 	udp.Kind = egress.KindUDP
 	echo := denial("203.0.113.1:0")
@@ -69,12 +72,16 @@ func TestDenialLine(t *testing.T) {
 		event egress.Event
 		want  string
 	}{
-		{"address", denial("203.0.113.1:443"), "2026-01-02T03:04:05Z tcp 203.0.113.1:443: it is so"},
-		{"name and process", named, "2026-01-02T03:04:05Z tcp example.com:443 (wget[7]): it is so"},
-		{"query", query, "2026-01-02T03:04:05Z dns example.com: no"},
-		{"UDP over IPv6", udp, "2026-01-02T03:04:05Z udp [2001:db8::1]:53/udp: it is so"},
-		{"hostile name", denial("203.0.113.1:443", "a\nb\x1b[2J\xff"), "2026-01-02T03:04:05Z tcp a?b?[2J?:443: it is so"},
-		{"echo", echo, "2026-01-02T03:04:05Z icmp 203.0.113.1: it is so"},
+		{"address", denial("203.0.113.1:443"), begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 reason=because message="it is so"`},
+		{"all of it", named, begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 names=example.com,other.example process=wget[7] flow=12 ` +
+			`rule=*:443/tcp reason=because message="it is \"so\""`},
+		{"query", query, begin + `kind=dns names=example.com query=AAAA message="no"`},
+		{"UDP over IPv6", udp, begin + `kind=udp source=192.168.127.3:40000 destination=[2001:db8::1]:53 reason=because message="it is so"`},
+		{"echo", echo, begin + `kind=icmp source=192.168.127.3:40000 destination=203.0.113.1:0 reason=because message="it is so"`},
+		{
+			"hostile name and process", hostile, begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 names=a?b?[2J? ` +
+				`process="x reason=y \"[1]" reason=because message="it is so"`,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -100,7 +107,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	}
 	ctx := t.Context()
 	lines := r.batch(ctx)
-	if len(lines) != reportBatch+1 || lines[reportBatch] != fmt.Sprintf("%d more were denied", many-maxReports) {
+	if len(lines) != reportBatch+1 || !strings.HasSuffix(lines[reportBatch], fmt.Sprintf(` verdict=deny lost=%d message="%[1]d more were denied"`, many-maxReports)) {
 		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-1])
 	}
 	if again := r.batch(ctx); len(again) != reportBatch {
