@@ -14,6 +14,7 @@ import (
 	"agentvm/egress"
 	"agentvm/mount"
 	"agentvm/nat"
+	"agentvm/preview"
 	"agentvm/vm"
 )
 
@@ -25,6 +26,10 @@ type Config struct {
 	Env      []string `json:"env,omitempty"`    // KEY=VALUE
 	Mounts   []string `json:"mounts,omitempty"` // as mount.Parse reads them, the host's path absolute
 	Network  Network  `json:"network,omitzero"`
+	Access   Access   `json:"access,omitzero"`
+
+	// PreviewMaxLifetime cuts the lifetimes of links to the VM (preview.maxExpiresInSeconds). Default: preview.MaxLifetime.
+	PreviewMaxLifetime Duration `json:"previewMaxLifetime,omitzero"`
 
 	// CACertificate is a file, absolute, that is read at each start: see vm.Config.
 	CACertificate   string    `json:"caCertificate,omitempty"`
@@ -72,6 +77,24 @@ type Network struct {
 	// Log is a file, absolute, to which every event is appended, with processes. Default: none. In the VM's directory the last
 	// events are kept anyway, see Store.NetworkLogPath.
 	Log string `json:"log,omitempty"`
+}
+
+// Access is vm.Access as JSON.
+type Access struct {
+	ListenAllow         []vm.PortRange `json:"listenAllow,omitempty"`
+	ListenDeny          []vm.PortRange `json:"listenDeny,omitempty"`
+	ConnectAllow        []vm.PortRange `json:"connectAllow,omitempty"`
+	ConnectDeny         []vm.PortRange `json:"connectDeny,omitempty"`
+	LoopbackExemptPorts []uint16       `json:"loopbackExemptPorts,omitempty"`
+}
+
+// VM is the same for a VM.
+func (a Access) VM() vm.Access {
+	return vm.Access{
+		Listen:              vm.PortPolicy{Allow: a.ListenAllow, Deny: a.ListenDeny},
+		Connect:             vm.PortPolicy{Allow: a.ConnectAllow, Deny: a.ConnectDeny},
+		LoopbackExemptPorts: a.LoopbackExemptPorts,
+	}
 }
 
 // Duration is a time.Duration that JSON spells like "90s".
@@ -122,6 +145,12 @@ func (c Config) Check() error {
 	}
 	if c.IdleTimeout < 0 || c.MaxLifetime < 0 {
 		return errors.New("idle time-out and maximum lifetime: want a positive time, or 0 for none")
+	}
+	if c.PreviewMaxLifetime < 0 || time.Duration(c.PreviewMaxLifetime) > preview.MaxLifetime {
+		return fmt.Errorf("the longest lifetime of previews: want up to %v, or 0 for that", preview.MaxLifetime)
+	}
+	if err := c.Access.VM().Check(); err != nil {
+		return err
 	}
 	if err := checkMetrics(c.Metrics); err != nil {
 		return err

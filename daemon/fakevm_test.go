@@ -33,7 +33,7 @@ type fakeVM struct {
 	how   string // "stop" or "close"
 	grace bool   // Stop waits for its context
 
-	servers map[uint16]string // addresses of what listens "in" it
+	servers map[string]string // by port: addresses of what listens "in" it
 }
 
 func newFakeVM() *fakeVM { return &fakeVM{done: make(chan struct{})} }
@@ -77,10 +77,6 @@ func (v *fakeVM) Stats(context.Context) (rpc.Stats, error) { return rpc.Stats{Me
 func (v *fakeVM) Ask(_ context.Context, name string, q []byte) ([]byte, error) {
 	return append([]byte(name), q...), nil
 }
-func (v *fakeVM) DialLocal(context.Context, string, uint16, rpc.LocalPurpose) (rpc.Stream, error) {
-	return nil, syscall.ECONNREFUSED
-}
-func (v *fakeVM) Sockets(context.Context) ([]rpc.Socket, error) { return nil, syscall.ENOSYS }
 func (v *fakeVM) Files(context.Context) (*rpc.FilesClient, error) { return nil, syscall.ENOSYS }
 func (v *fakeVM) Pause(context.Context) error                     { v.paused.Store(true); return nil }
 func (v *fakeVM) Resume(context.Context) error                    { v.paused.Store(false); return nil }
@@ -88,15 +84,35 @@ func (v *fakeVM) Paused() bool                                    { return v.pau
 func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error) {
 	return snapshot.Meta{Comment: o.Comment}, os.WriteFile(path, []byte("snapshot"), 0o600)
 }
-func (v *fakeVM) DialPreview(ctx context.Context, _ string, port uint16) (net.Conn, error) {
+
+// DialContext leads to servers of the test's.
+func (v *fakeVM) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host != "localhost" {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.EADDRNOTAVAIL}
+	}
 	v.mu.Lock()
-	address := v.servers[port]
+	server := v.servers[port]
 	v.mu.Unlock()
-	if address == "" {
-		return nil, syscall.ECONNREFUSED
+	if server == "" {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	}
 	var d net.Dialer
-	return d.DialContext(ctx, "tcp", address)
+	return d.DialContext(ctx, "tcp", server)
+}
+func (v *fakeVM) DialFetch(ctx context.Context, network, address string) (net.Conn, error) {
+	return v.DialContext(ctx, network, address)
+}
+func (v *fakeVM) CheckFetch(_ context.Context, port uint16) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.servers[strconv.Itoa(int(port))] == "" {
+		return syscall.ECONNREFUSED
+	}
+	return nil
+}
+func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
+	return []vm.Socket{{Network: "tcp", PID: 7}}, nil
 }
 func (v *fakeVM) Describe(i *rpc.DaemonInfo) { i.Kernel = "fake" }
 

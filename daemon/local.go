@@ -2,19 +2,47 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"strconv"
 
 	"agentvm/rpc"
+	"agentvm/vm"
 )
 
-// DialLocal connects to a server in the VM, for a client.
+// DialLocal connects to a server in the VM. The VM's guards decide, and what they say reaches the client.
 func (h handler) DialLocal(ctx context.Context, host string, port uint16, purpose rpc.LocalPurpose) (rpc.Stream, error) {
-	v, err := h.d.running()
+	v, err := h.d.awake()
 	if err != nil {
 		return nil, err
 	}
-	return v.DialLocal(ctx, host, port, purpose)
+	if host == "" {
+		host = "localhost"
+	}
+	dial := v.DialContext
+	if purpose == rpc.ForFetch {
+		dial = v.DialFetch
+	}
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+	if err != nil {
+		return nil, withoutOp(err)
+	}
+	stream, ok := conn.(rpc.Stream)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("connection of type %T: its directions cannot end one by one", conn), conn.Close())
+	}
+	return stream, nil
+}
+
+// withoutOp leaves out which connection failed, which the client adds itself.
+func withoutOp(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return op.Err
+	}
+	return err
 }
 
 // Sockets lists the guest's sockets.
@@ -26,14 +54,21 @@ func (h handler) Sockets(ctx context.Context) ([]rpc.Socket, error) {
 	return v.Sockets(ctx)
 }
 
-// DialLocal connects to a server in the VM.
-func (m *machine) DialLocal(ctx context.Context, host string, port uint16, _ rpc.LocalPurpose) (rpc.Stream, error) {
-	if host == "" {
-		host = "localhost"
-	}
-	c, err := m.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
-	if err != nil {
-		return nil, err
-	}
-	return c.(rpc.Stream), nil
+// HTTPClient sends requests to servers in the VM, as vm.VM.HTTPClient does, over the connection for bulk. Close its idle connections after use.
+func (c *Client) HTTPClient() *http.Client {
+	return vm.NewHTTPClient(func(ctx context.Context, _, address string) (net.Conn, error) {
+		host, digits, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		port, err := strconv.ParseUint(digits, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("port %q: want a number", digits)
+		}
+		bulk, err := c.Bulk(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return bulk.DialLocal(ctx, host, uint16(port), rpc.ForFetch)
+	})
 }

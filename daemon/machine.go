@@ -24,17 +24,18 @@ type VM interface {
 	// Ask answers a question about the network, see docs/daemon.md.
 	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
 	Files(ctx context.Context) (*rpc.FilesClient, error)
-	// DialLocal connects to a server in the VM, Sockets lists the guest's.
-	DialLocal(ctx context.Context, host string, port uint16, purpose rpc.LocalPurpose) (rpc.Stream, error)
-	Sockets(ctx context.Context) ([]rpc.Socket, error)
 	// Pause has the VM stand still until Resume; Paused says whether it does.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Paused() bool
 	// Snapshot writes the VM into a file.
 	Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error)
-	// DialPreview connects to a port of the VM's loopback, as preview.Dialer has it, if policy permits.
-	DialPreview(ctx context.Context, name string, port uint16) (net.Conn, error)
+	// DialContext connects to the VM's loopback as a program of the VM does, DialFetch as a request of its owner's.
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	DialFetch(ctx context.Context, network, address string) (net.Conn, error)
+	// CheckFetch says whether DialFetch would reach a port.
+	CheckFetch(ctx context.Context, port uint16) error
+	Sockets(ctx context.Context) ([]vm.Socket, error)
 	// Describe fills what the VM knows of Kernel, Image, Memory, Ports and Policy.
 	Describe(*rpc.DaemonInfo)
 }

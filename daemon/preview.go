@@ -177,8 +177,11 @@ func (d *daemon) permitPreview(ctx context.Context, p preview.Preview) error {
 	if p.VM != d.name || p.VMID != d.identity.ID {
 		return fmt.Errorf("%s is another VM than the one that was shared: %w", d.name, preview.ErrNotRunning)
 	}
-	_, err := d.visited()
-	return err
+	v, err := d.visited()
+	if err != nil {
+		return err
+	}
+	return v.CheckFetch(ctx, p.Port)
 }
 
 // visited is the VM, for a visitor, who does not wait for one that boots or stands still.
@@ -193,13 +196,13 @@ func (d *daemon) visited() (VM, error) {
 // previewDialer is the way into the VM: what its own programs reach at 127.0.0.1, as far as its policy permits.
 type previewDialer struct{ d *daemon }
 
-// DialPreview connects.
-func (p previewDialer) DialPreview(ctx context.Context, name string, port uint16) (net.Conn, error) {
+// DialPreview connects. The name is this VM's, see permitPreview.
+func (p previewDialer) DialPreview(ctx context.Context, _ string, port uint16) (net.Conn, error) {
 	v, err := p.d.visited()
 	if err != nil {
 		return nil, err
 	}
-	return v.DialPreview(ctx, name, port)
+	return v.DialFetch(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(int(port))))
 }
 
 // orderTime bounds what a client waits for the listener of previews.

@@ -5,14 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"agentvm/egress"
 	"agentvm/nat"
-	"agentvm/preview"
 	"agentvm/rpc"
 	"agentvm/vm"
 )
@@ -198,14 +195,6 @@ const (
 	errnoNoSys   = 38
 	errnoSearch  = 3
 )
-
-// DialPreview is the VM's.
-func (m *machine) DialPreview(ctx context.Context, name string, port uint16) (net.Conn, error) {
-	if v, ok := any(m.VM).(preview.Dialer); ok {
-		return v.DialPreview(ctx, name, port)
-	}
-	return nil, syscall.ENOSYS
-}
 
 // Files is the guest's bulk connection.
 func (m *machine) Files(ctx context.Context) (*rpc.FilesClient, error) { return m.FilesClient(ctx) }

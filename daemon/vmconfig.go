@@ -24,6 +24,7 @@ func (c Config) vmConfig() (v vm.Config, err error) {
 	v = vm.Config{
 		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
 		KernelArguments: c.KernelArguments, NoNewPrivileges: c.NoNewPrivileges, ColdBoot: c.ColdBoot,
+		Access: c.Access.VM(),
 	}
 	if c.CACertificate != "" {
 		if v.CACertificate, err = os.ReadFile(c.CACertificate); err != nil {

@@ -131,6 +131,9 @@ func (f *machineFlags) config() (vm.Config, error) {
 	if config.Network, err = f.networkFlags.config(); err != nil {
 		return config, err
 	}
+	if err = f.access.apply(&config); err != nil {
+		return config, err
+	}
 	if config.Memory, err = parseMemory(f.memory); err != nil {
 		return config, err
 	}

@@ -99,6 +99,7 @@ func parsePort(text string) (uint16, error) {
 // networkFlags are the flags of a machine's network.
 type networkFlags struct {
 	policyFlags
+	access             accessFlags
 	network, noNetwork bool
 	publish, resolvers []string
 	capture, log       string
@@ -118,6 +119,7 @@ func (f *networkFlags) register(command *cobra.Command) {
 // registerKept registers the flags that a named VM can have as well.
 func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	f.policyFlags.register(flags)
+	f.access.register(flags)
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP; on 127.0.0.1 by default (may be repeated)")
 	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of this computer's (may be repeated)")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the machine to a `FILE` for Wireshark")

@@ -118,19 +118,25 @@ func setFlags(flags *pflag.FlagSet, file *project.File) error {
 	if file.NoNewPrivileges {
 		err = errors.Join(err, set("no-new-privileges", "no-new-privileges", "true"))
 	}
+	err = errors.Join(err, set("listen-allow", "access.listen-allow", file.Access.ListenAllow...), set("listen-deny", "access.listen-deny", file.Access.ListenDeny...),
+		set("connect-allow", "access.connect-allow", file.Access.ConnectAllow...), set("connect-deny", "access.connect-deny", file.Access.ConnectDeny...),
+		set("loopback-exempt", "access.loopback-exempt-ports", portTexts(file.Access.LoopbackExemptPorts)...))
 	if off, _ := flags.GetBool("no-network"); off {
 		return err
 	}
-	var ports []string
-	for _, port := range file.Network.HostPorts {
-		ports = append(ports, strconv.Itoa(port))
-	}
-	err = errors.Join(err, set("publish", "ports", file.Ports...), set("host-port", "network.host-ports", ports...))
+	err = errors.Join(err, set("publish", "ports", file.Ports...), set("host-port", "network.host-ports", portTexts(file.Network.HostPorts)...))
 	if flags.Changed("policy") {
 		return err
 	}
 	return errors.Join(err, set("net", "network.mode", file.Network.Mode),
 		set("allow", "network.allow", file.Network.Allow...), set("deny", "network.deny", file.Network.Deny...))
+}
+
+func portTexts(ports []int) (list []string) {
+	for _, port := range ports {
+		list = append(list, strconv.Itoa(port))
+	}
+	return list
 }
 
 // maskProject hides what the file masks in all mounts, those of flags too, that show it.
@@ -208,17 +214,26 @@ func (f *machineFlags) settings(file *project.File) *project.File {
 	shown := &project.File{
 		Image: f.image, Memory: f.memory, Mounts: f.mounts, Env: f.env, Ports: f.publish,
 		CACert: f.trust.ca, NoNewPrivileges: f.trust.noNewPrivileges, Sockets: f.trust.sockets,
-		Network: project.Network{Mode: f.mode, Allow: f.allow, Deny: f.deny},
-	}
-	for _, text := range f.hostPorts {
-		if port, err := parsePort(text); err == nil {
-			shown.Network.HostPorts = append(shown.Network.HostPorts, int(port))
-		}
+		Network: project.Network{Mode: f.mode, Allow: f.allow, Deny: f.deny, HostPorts: portNumbers(f.hostPorts)},
+		Access: project.Access{
+			ListenAllow: f.access.listenAllow, ListenDeny: f.access.listenDeny, ConnectAllow: f.access.connectAllow,
+			ConnectDeny: f.access.connectDeny, LoopbackExemptPorts: portNumbers(f.access.exempt),
+		},
 	}
 	if file != nil {
 		shown.Path = file.Path
 		shown.IdleTimeout, shown.MaxLifetime, shown.DiskSize = file.IdleTimeout, file.MaxLifetime, file.DiskSize
-		shown.Sidecars = file.Sidecars
+		shown.Sidecars, shown.Preview = file.Sidecars, file.Preview
 	}
 	return shown
+}
+
+// portNumbers are the ports of a flag that has been checked.
+func portNumbers(texts []string) (list []int) {
+	for _, text := range texts {
+		if port, err := parsePort(text); err == nil {
+			list = append(list, int(port))
+		}
+	}
+	return list
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 // machine with a writable mount can change it. So, unless it is trusted, it cannot give more of this computer than its own directory.
 func checkProject(file *project.File, trusted bool) error {
 	p := projectCheck{file, trusted}
-	for _, check := range []func() error{p.mounts, p.env, p.masks, p.ports, p.network, p.certificate, p.sockets} {
+	for _, check := range []func() error{p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -85,6 +86,22 @@ func (p projectCheck) ports() error {
 			if err := p.beyond("ports", i, "a port at "+at.String()); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// access can only take ports of the machine away, or open one of its own to others, so it needs no trust.
+func (p projectCheck) access() error {
+	a := p.Access
+	return errors.Join(p.ranges("access.listen-allow", a.ListenAllow), p.ranges("access.listen-deny", a.ListenDeny),
+		p.ranges("access.connect-allow", a.ConnectAllow), p.ranges("access.connect-deny", a.ConnectDeny))
+}
+
+func (p projectCheck) ranges(key string, texts []string) error {
+	for i, text := range texts {
+		if _, err := vm.ParsePortRange(text); err != nil {
+			return p.Errorf(key, i, "%w", err)
 		}
 	}
 	return nil

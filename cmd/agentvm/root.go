@@ -66,7 +66,7 @@ func (c *cli) addCommands(root *cobra.Command) {
 	}
 	add(groupOnce, c.execCommand(), c.shellCommand())
 	add(groupNamed, c.startCommand(), c.stopCommand(), c.restartCommand(), c.removeCommand(), c.psCommand(), c.attachCommand(), c.jobCommand(),
-		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand(), c.pauseCommand(), c.resumeCommand(), c.forkCommand(), c.snapshotCommand(),
+		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand(), c.portsCommand(), c.portForwardCommand(), c.fetchCommand(), c.previewCommand(), c.pauseCommand(), c.resumeCommand(), c.forkCommand(), c.snapshotCommand(),
 		c.commitCommand())
 	add(groupOther, c.netCommand(), c.configCommand(), c.imageCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand(), c.daemonCommand())
 	root.SetHelpCommandGroupID(groupOther)

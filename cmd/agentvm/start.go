@@ -156,7 +156,7 @@ func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, err
 
 // change changes what the flags name.
 func (f *startFlags) change(config *daemon.Config, name string) error {
-	return errors.Join(f.changeMachine(config, name), f.changeTrust(config), f.changeNetwork(&config.Network), f.changeLife(config))
+	return errors.Join(f.changeMachine(config, name), f.changeTrust(config), f.changeNetwork(&config.Network), f.changeAccess(config), f.changeLife(config))
 }
 
 // changed says whether a flag is given.

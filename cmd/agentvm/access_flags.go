@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"agentvm/daemon"
+	"agentvm/vm"
+)
+
+// accessFlags say who may reach what listens in a machine, and which ports its programs may connect to.
+type accessFlags struct {
+	listenAllow, listenDeny, connectAllow, connectDeny, exempt []string
+}
+
+func (f *accessFlags) register(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&f.listenAllow, "listen-allow", nil, "let programs of the machine listen at no ports but those of a `RANGE`, as 8080 or 3000-3999 (may be repeated)")
+	flags.StringArrayVar(&f.listenDeny, "listen-deny", nil, "never let them listen at the ports of a `RANGE`, whatever is allowed (may be repeated)")
+	flags.StringArrayVar(&f.connectAllow, "connect-allow", nil, "let connections go to no ports but those of a `RANGE`: of the machine's to wherever the network policy lets them, and of this computer's to the machine (may be repeated)")
+	flags.StringArrayVar(&f.connectDeny, "connect-deny", nil, "never let connections go to the ports of a `RANGE`, whatever is allowed (may be repeated)")
+	flags.StringArrayVar(&f.exempt, "loopback-exempt", nil, "let others than this VM's owner reach a `PORT` of the machine's loopback; -p does that for its port (may be repeated)")
+}
+
+// accessFlag is one of them: its name, what is given, and where that goes.
+type accessFlag struct {
+	name  string
+	given []string
+	to    *[]vm.PortRange
+}
+
+// flags are those with ranges.
+func (f *accessFlags) flags(a *daemon.Access) []accessFlag {
+	return []accessFlag{
+		{"listen-allow", f.listenAllow, &a.ListenAllow}, {"listen-deny", f.listenDeny, &a.ListenDeny},
+		{"connect-allow", f.connectAllow, &a.ConnectAllow}, {"connect-deny", f.connectDeny, &a.ConnectDeny},
+	}
+}
+
+// change replaces what the flags name for which changed holds.
+func (f *accessFlags) change(a *daemon.Access, changed func(flag string) bool) error {
+	for _, flag := range f.flags(a) {
+		if !changed(flag.name) {
+			continue
+		}
+		ranges, err := portRanges("--"+flag.name, flag.given)
+		if err != nil {
+			return err
+		}
+		*flag.to = ranges
+	}
+	if !changed("loopback-exempt") {
+		return nil
+	}
+	a.LoopbackExemptPorts = nil
+	for _, text := range f.exempt {
+		port, err := parsePort(text)
+		if err != nil {
+			return fmt.Errorf("--loopback-exempt %q: want a port from 1 to 65535", text)
+		}
+		a.LoopbackExemptPorts = append(a.LoopbackExemptPorts, port)
+	}
+	return nil
+}
+
+// apply puts what the flags say into a machine's configuration.
+func (f *accessFlags) apply(config *vm.Config) error {
+	var a daemon.Access
+	if err := f.change(&a, func(string) bool { return true }); err != nil {
+		return err
+	}
+	config.Access = a.VM()
+	return config.Access.Check()
+}
+
+func portRanges(what string, texts []string) (list []vm.PortRange, err error) {
+	for _, text := range texts {
+		r, err := vm.ParsePortRange(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// changeAccess changes what the flags of a VM that lives on name.
+func (f *startFlags) changeAccess(config *daemon.Config) error {
+	if err := f.access.change(&config.Access, f.changed); err != nil {
+		return err
+	}
+	if f.project != nil {
+		config.PreviewMaxLifetime = daemon.Duration(f.project.Preview.MaxLifetime())
+	}
+	return config.Access.VM().Check()
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/daemon"
+	"agentvm/preview"
+)
+
+const previewLong = `Links to servers in VMs, for a person with a browser. Whoever has a link sees what the server on one port of one VM serves, until the
+link expires or is revoked; nobody else does, and nothing else of the VM is shown. Links are for this computer: they lead to its loopback.
+
+A link stays good while its VM is stopped and started again, and while a snapshot of the VM is restored under the VM's name. It leads to no other
+VM that has the name later.`
+
+const previewExample = `  agentvm preview create dev 3000
+  agentvm preview create dev 3000 --expires 10m
+  agentvm preview ls
+  agentvm preview revoke dev`
+
+func (c *cli) previewCommand() *cobra.Command {
+	command := &cobra.Command{Use: "preview", Short: "Share a server in a VM by a link", Long: previewLong, Example: previewExample}
+	command.AddCommand(c.previewCreateCommand(), c.previewListCommand(), c.previewRevokeCommand(), c.previewOpenCommand())
+	return command
+}
+
+// previews opens the store of links. Close it.
+func previews(o preview.Options) (*preview.Store, error) {
+	store, err := vms()
+	if err != nil {
+		return nil, err
+	}
+	return preview.OpenStore(store.PreviewPath(), o)
+}
+
+// link is what preview create and ls print of a preview with --json.
+type link struct {
+	ID      string    `json:"id"`
+	VM      string    `json:"vm"`
+	Port    uint16    `json:"port"`
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+	State   linkState `json:"state"`
+	URL     string    `json:"url,omitempty"`
+	PathURL string    `json:"pathUrl,omitempty"` // for clients that do not resolve names below localhost
+}
+
+// linkState says whether a link leads anywhere.
+type linkState string
+
+const (
+	linkReady   linkState = "ready"
+	linkStopped linkState = "stopped" // the VM does not run; when it does, the link leads there again
+	linkGone    linkState = "gone"    // the VM was removed
+)
+
+// linkTo is what to know of a preview of a VM with that identity.
+func linkTo(p preview.Preview, of daemon.Identity, state linkState) link {
+	l := link{ID: p.ID, VM: p.VM, Port: p.Port, Created: p.Created, Expires: p.Expires, State: state}
+	if of.PreviewPort != 0 && state != linkGone {
+		l.URL, l.PathURL = p.URL(of.PreviewPort), p.PathURL(of.PreviewPort)
+	}
+	return l
+}
+
+const previewCreateLong = `Makes a link to a port of a VM that runs, and prints it. With it a browser on this computer sees what listens there, as if it were
+http://localhost:PORT in the VM. It is good for an hour unless --expires says otherwise, and for 24 hours at most, or what
+the VM's agentvm.toml says ([preview] max-expires-in-seconds).
+
+The link is a secret: whoever has it needs no other.`
+
+func (c *cli) previewCreateCommand() *cobra.Command {
+	var lifetime time.Duration
+	var asJSON bool
+	command := &cobra.Command{
+		Use: "create [flags] NAME PORT", Short: "Make a link to a port of a VM", Long: previewCreateLong, Args: counted(2, 2), ValidArgsFunction: completeNames(1),
+		Example: "  agentvm preview create dev 3000\n  agentvm preview create dev 3000 --expires 10m --json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			port, err := guestPort(args[1])
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("expires") && lifetime < time.Second {
+				return fmt.Errorf("--expires %v: want a time of a second or more, as 10m or 2h", lifetime)
+			}
+			return c.createPreview(cmd.Context(), args[0], port, lifetime, asJSON)
+		},
+	}
+	command.Flags().DurationVar(&lifetime, "expires", 0, "how long the link is good, as 10m or 2h (default 1h)")
+	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return command
+}
+
+// guestPort reads a port that something in a VM may listen on.
+func guestPort(text string) (uint16, error) {
+	port, err := parsePort(text)
+	if err != nil {
+		return 0, fmt.Errorf("port %q: want a port of the VM, from 1 to 65535", text)
+	}
+	return port, nil
+}
+
+func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifetime time.Duration, asJSON bool) error {
+	client, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	config, err := liveConfig(ctx, client)
+	if err != nil {
+		return ended(name, err)
+	}
+	place, err := askFor[daemon.PreviewPlace](ctx, client, "preview", nil)
+	if err != nil {
+		return err
+	}
+	store, err := previews(preview.Options{MaxLifetime: time.Duration(config.PreviewMaxLifetime)})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	made, err := store.Create(ctx, name, place.ID, port, lifetime)
+	if err != nil {
+		return err
+	}
+	shown := linkTo(made, place.Identity, linkReady)
+	if asJSON {
+		return printJSON(c.stdout, shown)
+	}
+	fmt.Fprintln(c.stdout, shown.URL)
+	c.tellLink(shown, lifetime)
+	return nil
+}
+
+// tellLink says how long a link is good, above all when that is less than was asked for.
+func (c *cli) tellLink(l link, asked time.Duration) {
+	cut := ""
+	if given := l.Expires.Sub(l.Created); asked-given >= time.Second {
+		cut = fmt.Sprintf(", %v and not %v, for that is the most", given, asked)
+	}
+	fmt.Fprintf(c.stderr, "agentvm: preview %s of port %d of %s is good until %s%s; agentvm preview revoke %s ends it\n",
+		l.ID, l.Port, l.VM, l.Expires.Local().Format(time.DateTime), cut, l.ID)
+}
