@@ -140,7 +140,7 @@ func TestOpenLocalTCP(t *testing.T) {
 	for _, tt := range []struct {
 		host string
 		want error
-	}{{"", nil}, {"localhost", nil}, {"127.0.0.1", nil}, {"192.0.2.1", syscall.EINVAL}, {"example.org", syscall.EINVAL}} {
+	}{{"", nil}, {"localhost", nil}, {"127.0.0.1", nil}, {"127.1.2.3", syscall.ECONNREFUSED}, {"192.0.2.1", syscall.EADDRNOTAVAIL}, {"::ffff:127.0.0.1", syscall.EADDRNOTAVAIL}, {"example.org", syscall.EADDRNOTAVAIL}} {
 		c, err := s.OpenLocalTCP(t.Context(), tt.host, port)
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%q: %v", tt.host, err)

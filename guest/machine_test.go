@@ -317,7 +317,7 @@ func testSockets(t *testing.T, c *rpc.Client, root string) {
 		t.Fatal(err)
 	}
 	want := rpc.Socket{
-		Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:4711"), Remote: netip.MustParseAddrPort("0.0.0.0:0"),
+		Family: 4, Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:4711"), Remote: netip.MustParseAddrPort("0.0.0.0:0"),
 		State: rpc.SocketListen, UID: 1000, Process: server[0],
 	}
 	var got rpc.Socket

@@ -97,9 +97,9 @@ func TestLongWarning(t *testing.T) {
 func TestSockets(t *testing.T) {
 	at := netip.MustParseAddrPort
 	sockets := []Socket{
-		{Network: "tcp", Local: at("127.0.0.1:80"), Remote: at("0.0.0.0:0"), State: SocketListen, UID: 1000, PID: 7, Process: "httpd"},
-		{Network: "udp", Local: at("[fd5a::1]:53"), Remote: at("[fd5a::2]:5353"), State: SocketEstablished},
-		{Network: "tcp", State: 6},
+		{Family: 4, Network: "tcp", Local: at("127.0.0.1:80"), Remote: at("0.0.0.0:0"), State: SocketListen, UID: 1000, PID: 7, Process: "httpd"},
+		{Family: 6, Network: "udp", Local: at("[fd5a::1]:53"), Remote: at("[fd5a::2]:5353"), State: SocketEstablished},
+		{Family: 6, Network: "tcp", State: 6},
 	}
 	guest := &networked{sockets: sockets}
 	c := dialNetworked(t, guest)
@@ -115,6 +115,9 @@ func TestSockets(t *testing.T) {
 		t.Errorf("got %+v, %v, %v", s, ok, err)
 	}
 	listener := SocketQuery{Network: "tcp", Local: at("127.0.0.1:80")}
+	if got := familyOf(0, at("[::1]:1")); got != 6 { // a guest that does not tell
+		t.Errorf("family of ::1 is %d", got)
+	}
 	guest.sockets = nil
 	if s, ok, err := c.FindSocket(t.Context(), listener); err != nil || ok {
 		t.Errorf("got %+v, %v, %v", s, ok, err)
@@ -131,7 +134,7 @@ func TestSockets(t *testing.T) {
 // TestManySockets: as many as there may be fit into a message, and those beyond are left out.
 func TestManySockets(t *testing.T) {
 	socket := Socket{
-		Network: "tcp", Local: netip.MustParseAddrPort("[fd5a::1]:80"), Remote: netip.MustParseAddrPort("[fd5a::2]:8080"),
+		Family: 6, Network: "tcp", Local: netip.MustParseAddrPort("[fd5a::1]:80"), Remote: netip.MustParseAddrPort("[fd5a::2]:8080"),
 		State: SocketEstablished, Process: "fifteen-letters",
 	}
 	got, err := dialNetworked(t, &networked{sockets: slices.Repeat([]Socket{socket}, MaxSockets+5)}).Sockets(t.Context())

@@ -75,8 +75,12 @@ func (s *scene) want(t *testing.T) []rpc.Socket {
 		t.Fatal(err)
 	}
 	own := func(network string, local, remote netip.AddrPort, state rpc.SocketState) rpc.Socket {
+		family := 4
+		if local.Addr().Is6() {
+			family = 6
+		}
 		return rpc.Socket{
-			Network: network, Local: local, Remote: remote, State: state, UID: uint32(os.Getuid()),
+			Family: family, Network: network, Local: local, Remote: remote, State: state, UID: uint32(os.Getuid()),
 			PID: os.Getpid(), Process: strings.TrimSpace(string(comm)),
 		}
 	}
@@ -273,7 +277,7 @@ func TestRecorded(t *testing.T) {
 		t.Skip("recorded on a little-endian processor")
 	}
 	want := entry{Socket: rpc.Socket{
-		Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:8080"), Remote: netip.MustParseAddrPort("0.0.0.0:0"),
+		Family: 4, Network: "tcp", Local: netip.MustParseAddrPort("127.0.0.1:8080"), Remote: netip.MustParseAddrPort("0.0.0.0:0"),
 		State: rpc.SocketListen,
 	}, inode: 64470}
 	message, err := hex.DecodeString(recordedDiag)
