@@ -100,6 +100,35 @@ func (r Rule) Equal(other Rule) bool {
 		r.protocol == other.protocol && slices.Equal(r.ports, other.ports)
 }
 
+// Covers says whether a rule names all destinations that another names.
+func (r Rule) Covers(other Rule) bool {
+	return other.host != hostNothing && r.coversHost(other) && r.coversService(other)
+}
+
+func (r Rule) coversHost(other Rule) bool {
+	switch other.host {
+	case hostName:
+		return r.matchesName(other.name)
+	case hostBelow:
+		return r.host == hostAny || r.host == hostBelow && (r.name == other.name || r.matchesName(other.name))
+	case hostPrefix:
+		return r.host == hostAny || r.host == hostPrefix && r.prefix.Bits() <= other.prefix.Bits() && r.prefix.Contains(other.prefix.Addr())
+	}
+	return r.host == hostAny
+}
+
+func (r Rule) coversService(other Rule) bool {
+	if r.protocol != "" && r.protocol != other.protocol {
+		return false
+	}
+	if r.ports == nil || other.protocol == ICMP {
+		return r.ports == nil
+	}
+	return other.ports != nil && !slices.ContainsFunc(other.ports, func(p portRange) bool {
+		return !slices.ContainsFunc(r.ports, func(own portRange) bool { return own.first <= p.first && p.last <= own.last })
+	})
+}
+
 // MarshalText is String.
 func (r Rule) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 

@@ -212,3 +212,40 @@ func TestInternationalNames(t *testing.T) {
 		}
 	}
 }
+
+func TestRuleCovers(t *testing.T) {
+	tests := []struct {
+		rule, other string
+		want        bool
+	}{
+		{"a.example", "a.example:443/tcp", true},
+		{"a.example:443/tcp", "a.example", false},
+		{"a.example:443", "a.example:443/udp", true},
+		{"a.example:443/tcp", "a.example:443", false},
+		{"a.example:1-100", "a.example:20,80-90", true},
+		{"a.example:1-85", "a.example:20,80-90", false},
+		{"a.example:1-65535", "a.example:*/tcp", false},
+		{"a.example:443", "a.example:*/icmp", false},
+		{"a.example", "a.example:*/icmp", true},
+		{"*.example", "a.example", true},
+		{"*.example", "example", false},
+		{"*.example", "*.b.example", true},
+		{"*.b.example", "*.example", false},
+		{"*.example", "*.example", true},
+		{"*", "*.example", true},
+		{"*", "203.0.113.0/24", true},
+		{"*.example", "*", false},
+		{"203.0.113.0/24", "203.0.113.7:80", true},
+		{"203.0.113.0/25", "203.0.113.0/24", false},
+		{"[2606:4700::]/32", "203.0.113.7", false},
+		{"0.0.0.0/0", "[2606:4700::1]", false},
+	}
+	for _, test := range tests {
+		if list := rules(t, test.rule, test.other); list[0].Covers(list[1]) != test.want {
+			t.Errorf("%s covers %s: %v", test.rule, test.other, !test.want)
+		}
+	}
+	if rules(t, "*")[0].Covers(Rule{}) {
+		t.Error("everything covers nothing")
+	}
+}
