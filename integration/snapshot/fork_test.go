@@ -61,6 +61,7 @@ const busy = `mkdir -p /tmp/build; for i in $(seq 1 20); do
 done; cat /tmp/build/*.o | sha256sum | cut -c1-64`
 
 func TestForkDuringACompilation(t *testing.T) {
+	t.Parallel()
 	v := start(t, config(t))
 	undisturbed := output(t, v, busy)
 	output(t, v, "rm -r /tmp/build")
@@ -85,6 +86,7 @@ func TestForkDuringACompilation(t *testing.T) {
 
 // The download of the VM that is forked goes on to its end; the fork's copy of the connection is reset.
 func TestForkDuringADownload(t *testing.T) {
+	t.Parallel()
 	content := make([]byte, 8<<20)
 	rand.NewChaCha8([32]byte{1}).Read(content)
 	sum := sha256.Sum256(content)
@@ -161,6 +163,7 @@ func TestFiftyForks(t *testing.T) {
 
 // Networks of forks are apart, and both work while the other does.
 func TestForksOnTheNetwork(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
