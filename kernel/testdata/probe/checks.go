@@ -32,6 +32,7 @@ var checks = []check{
 	{"landlock", landlock},
 	{"namespaces", namespaces},
 	{"sockets", sockets},
+	{"sock_destroy", sockDestroy},
 	{"tun", tun},
 	{"links", links},
 	{"nf_tables", nfTables},

@@ -4,8 +4,10 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +33,65 @@ func sockets() (string, error) {
 		unix.Close(fd)
 	}
 	return "", nil
+}
+
+// sockDestroy ends a connection from outside of its program, which sees that: `ss -K`, and what a fork does to its copies.
+func sockDestroy() (string, error) {
+	if err := up("lo"); err != nil {
+		return "", err
+	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer listener.Close()
+	conn, err := net.Dial("tcp4", listener.Addr().String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	const destroy = 21 // SOCK_DESTROY of linux/sock_diag.h
+	answer, err := ask(unix.NETLINK_SOCK_DIAG, destroy, unix.NLM_F_ACK, diagRequest(conn))
+	if err != nil {
+		return "", err
+	}
+	if err := answer.errno(); err != nil {
+		return "", err
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+		return "", fmt.Errorf("a destroyed connection reads %v", err)
+	}
+	return "", nil
+}
+
+func up(link string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq(link)
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
+}
+
+// diagRequest is a struct inet_diag_req_v2 of linux/inet_diag.h for a TCP connection over IPv4, whatever its cookie.
+func diagRequest(conn net.Conn) []byte {
+	ends := [2]netip.AddrPort{
+		netip.MustParseAddrPort(conn.LocalAddr().String()),
+		netip.MustParseAddrPort(conn.RemoteAddr().String()),
+	}
+	request := make([]byte, 56)
+	request[0], request[1] = unix.AF_INET, unix.IPPROTO_TCP
+	for i, end := range ends {
+		binary.BigEndian.PutUint16(request[8+2*i:], end.Port())
+		copy(request[12+16*i:], end.Addr().AsSlice())
+	}
+	copy(request[48:], "\xff\xff\xff\xff\xff\xff\xff\xff")
+	return request
 }
 
 func tun() (string, error) {
