@@ -20,6 +20,6 @@ var ErrLimit = errors.New("too many previews")
 // ErrClosed is what a closed Store or Server returns.
 var ErrClosed = errors.New("preview: closed")
 
-// ErrNotRunning is for Dialer and ServerConfig.Permit to return, wrapped or not, when the VM of a preview is not there, or is
+// ErrNotRunning is for Dialer and ServerConfig.Permit to return, wrapped or not, when the VM of a preview is not there, stands still, or is
 // another one of the same name. The visitor is told so.
 var ErrNotRunning = errors.New("the VM is not running")

@@ -89,7 +89,7 @@ func noticeOf(err error, v *visit) notice {
 			"Check that all of it was copied: it has 63 letters and digits."}
 	case errors.As(err, &tooLarge):
 		return notice{http.StatusRequestEntityTooLarge, "Too large", "Previews take requests of up to " + strconv.FormatInt(tooLarge.Limit, 10) + " bytes.", ""}
-	case errors.Is(err, errBusy), errors.Is(err, syscall.EAGAIN):
+	case errors.Is(err, errBusy), errors.Is(err, syscall.EAGAIN) && !errors.Is(err, ErrNotRunning):
 		return notice{http.StatusServiceUnavailable, "Too busy", "There are too many connections at the moment.", "Try again in a few seconds."}
 	case v != nil:
 		return noticeOfVM(err, v)
@@ -103,7 +103,7 @@ func noticeOfVM(err error, v *visit) notice {
 	vm := "the virtual machine “" + v.preview.VM + "”"
 	switch {
 	case errors.Is(err, ErrNotRunning):
-		return notice{http.StatusServiceUnavailable, "The virtual machine is not running", "This link leads to " + vm + ", which is not there at the moment.", "Start it and reload this page."}
+		return notice{http.StatusServiceUnavailable, "The virtual machine is not running", "This link leads to " + vm + ", which does not run at the moment, or is paused.", "Start it, or let it go on, and reload this page."}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return notice{http.StatusBadGateway, "Nothing is listening", "No program in " + vm + " listens on " + port + ".", "Start it and reload this page."}
 	case errors.Is(err, syscall.EACCES):

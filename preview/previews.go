@@ -39,7 +39,7 @@ func (s *Store) Create(ctx context.Context, vm, vmID string, port uint16, lifeti
 			return err
 		}
 		var active int
-		if err := tx.QueryRow("SELECT count(*) FROM preview WHERE vm = ? AND revoked = 0", vm).Scan(&active); err != nil {
+		if err := tx.QueryRow("SELECT count(*) FROM preview WHERE vm = ? AND vm_id = ? AND revoked = 0", vm, vmID).Scan(&active); err != nil {
 			return err
 		}
 		if active >= MaxPerVM {

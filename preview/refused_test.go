@@ -1,0 +1,119 @@
+package preview
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestRefused has all that a visitor may be told instead of an answer, as a page and as text.
+func TestRefused(t *testing.T) {
+	var permit error
+	w := newWorld(t, func(cfg *ServerConfig) {
+		cfg.Permit = func(context.Context, Preview) error { return permit }
+		cfg.Limits.BodyBytes = 100
+		cfg.Limits.ResponseTimeout = 50 * time.Millisecond
+	})
+	garbage := listen(t)
+	go func() {
+		for {
+			conn, err := garbage.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(conn, "SSH-2.0-dropbear\r\n")
+			conn.Close()
+		}
+	}()
+	w.vms.put("dev", 22, garbage.Addr().String())
+	silent := listen(t)
+	w.vms.put("dev", 23, silent.Addr().String())
+	w.vms.serve(t, "dev", 3000, http.HandlerFunc(echo))
+	w.vms.serve(t, "dev", 3001, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Large", strings.Repeat("x", 1<<20))
+	}))
+	works, nobody := create(t, w.store, "dev", 3000, 0), create(t, w.store, "dev", 1, 0)
+	ssh, stuck, large := create(t, w.store, "dev", 22, 0), create(t, w.store, "dev", 23, 0), create(t, w.store, "dev", 3001, 0)
+	short, revoked := create(t, w.store, "dev", 3000, time.Minute), create(t, w.store, "dev", 3000, 0)
+	if err := w.store.Revoke(t.Context(), revoked.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.advance(2 * time.Minute)
+	for _, c := range []struct {
+		name, token, body string
+		permit            error
+		status            int
+		text              string
+	}{
+		{"works", works.Token, "", nil, 200, "GET"},
+		{"wrong", strings.Repeat("0", 63), "", nil, 404, "No such preview"},
+		{"cut", works.Token[:62], "", nil, 404, "No such preview"},
+		{"changed", works.Token[:40] + "0000" + works.Token[44:], "", nil, 404, "No such preview"},
+		{"expired", short.Token, "", nil, 410, "expired"},
+		{"revoked", revoked.Token, "", nil, 410, "withdrawn"},
+		{"nobody listens", nobody.Token, "", nil, 502, "No program in the virtual machine “dev” listens on port 1"},
+		{"no HTTP", ssh.Token, "", nil, 502, "does not speak HTTP"},
+		{"silent", stuck.Token, "", nil, 504, "does not answer"},
+		{"large header", large.Token, "", nil, 502, "Not a proper answer"},
+		{"large body", works.Token, strings.Repeat("x", 101), nil, 413, "100 bytes"},
+		{"policy", works.Token, "", fmt.Errorf("blocked by network.listen policy: %w", syscall.EACCES), 403, "policy"},
+		{"stopped", works.Token, "", ErrNotRunning, 503, "not running"},
+		{"paused", works.Token, "", fmt.Errorf("%w: %w", ErrNotRunning, syscall.EAGAIN), 503, "is paused"},
+		{"busy VM", works.Token, "", syscall.EAGAIN, 503, "Too busy"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			permit = c.permit
+			p := Preview{Token: c.token}
+			for form, base := range w.forms(p) {
+				for accept, kind := range map[string]string{"text/html,*/*": "text/html; charset=utf-8", "*/*": "text/plain; charset=utf-8"} {
+					r := w.do(t, "GET", base, c.body, "Accept: "+accept)
+					if r.status != c.status || !strings.Contains(r.body, c.text) {
+						t.Errorf("%s: status %d\n%s", form, r.status, r.body)
+					}
+					if r.status == 200 {
+						continue
+					}
+					if got := r.header.Get("Content-Type"); got != kind {
+						t.Errorf("%s: %s is answered by %s", form, accept, got)
+					}
+					if strings.Contains(r.body, c.token) || strings.Contains(r.body, "<script") {
+						t.Errorf("%s: the page tells the token, or has scripts:\n%s", form, r.body)
+					}
+					if !strings.HasPrefix(r.header.Get("Content-Security-Policy"), "default-src 'none'") || r.header.Get("Referrer-Policy") != "no-referrer" ||
+						r.header.Get("Cache-Control") != "no-store" {
+						t.Errorf("%s: header %v", form, r.header)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestRevokedBeforeTheVM checks that the VM is not touched for what is not good, not even by Permit.
+func TestRevokedBeforeTheVM(t *testing.T) {
+	asked := 0
+	w := newWorld(t, func(cfg *ServerConfig) {
+		cfg.Permit = func(context.Context, Preview) error { asked++; return nil }
+	})
+	w.vms.serve(t, "dev", 3000, http.HandlerFunc(echo))
+	revoked, expired := create(t, w.store, "dev", 3000, 0), create(t, w.store, "dev", 3000, time.Minute)
+	if err := w.store.Revoke(t.Context(), revoked.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.advance(time.Minute)
+	for _, p := range []Preview{revoked, expired, {Token: "nonsense"}, {Token: strings.Repeat("v", 63)}} {
+		for form, base := range w.forms(p) {
+			if r := w.get(t, base); r.status != 410 && r.status != 404 {
+				t.Errorf("%s: status %d", form, r.status)
+			}
+		}
+	}
+	if asked != 0 || w.vms.count() != 0 {
+		t.Errorf("asked %d times, dialled %d times", asked, w.vms.count())
+	}
+}
