@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -211,7 +212,11 @@ func explainFetch(name string, r *http.Request, err error) error {
 	}
 	what := fmt.Sprintf("fetch from port %s of %s", r.URL.Port(), name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("%s: nothing listens there (agentvm ports %s lists what does): %w", what, name, err)
+		return fmt.Errorf("%s: %w (agentvm ports %s lists what listens)", what, syscall.ECONNREFUSED, name)
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		err = op.Err // where to is said
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

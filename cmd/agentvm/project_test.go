@@ -68,7 +68,7 @@ func TestProjectFlags(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := machineFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
-			compare := cmp.AllowUnexported(machineFlags{}, networkFlags{}, policyFlags{}, trustFlags{})
+			compare := cmp.AllowUnexported(machineFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, trustFlags{})
 			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
 				t.Error(diff)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/daemon"
 	"agentvm/images"
 	"agentvm/rpc"
 	"agentvm/snapshot"
@@ -85,13 +86,24 @@ func (c *cli) createSnapshot(ctx context.Context, name, as, comment string) erro
 	if _, err = client.Snapshot(ctx, rpc.SnapshotOrder{Path: path, Comment: comment}); err != nil {
 		return saveError(name, err)
 	}
-	if err := keepConfig(path, config); err != nil {
+	if err := keepConfig(path, identified(name, config)); err != nil {
 		return errors.Join(err, store.Remove(ctx, as))
 	}
 	if info, err := entryOf(store, as); err == nil {
 		fmt.Fprintf(c.stderr, "agentvm: snapshot %s of %s: %s, after %.1f s\n", as, name, bytesText(info.Allocated), time.Since(began).Seconds())
 	}
 	return nil
+}
+
+// identified adds who a VM is, if that is known.
+func identified(name string, config daemon.Config) keptVM {
+	kept := keptVM{Config: config, Name: name}
+	if vms, err := vms(); err == nil {
+		if identity, err := vms.Identity(name); err == nil {
+			kept.Identity = &identity
+		}
+	}
+	return kept
 }
 
 // saveError says of a VM that could not be written into a file what may help.

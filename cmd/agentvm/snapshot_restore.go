@@ -83,7 +83,12 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 			fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", name, printable(text))
 		}
 	}
-	client, err := store.Restore(ctx, name, config, daemon.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same}, tell)
+	identity, err := keptIdentity(path, name)
+	if err != nil {
+		return err
+	}
+	r := daemon.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
+	client, err := store.Restore(ctx, name, config, r, tell)
 	if err != nil {
 		return err
 	}
@@ -119,9 +124,16 @@ func configPath(snapshotPath string) string {
 	return strings.TrimSuffix(snapshotPath, snapshot.Suffix) + ".vm.json"
 }
 
+// keptVM is what a snapshot's VM was started with, and who it is.
+type keptVM struct {
+	daemon.Config
+	Name     string           `json:"name,omitempty"`
+	Identity *daemon.Identity `json:"identity,omitempty"` // for a VM of that name: links to the saved one lead there again
+}
+
 // keepConfig writes it.
-func keepConfig(snapshotPath string, config daemon.Config) error {
-	b, err := json.MarshalIndent(config, "", "  ")
+func keepConfig(snapshotPath string, kept keptVM) error {
+	b, err := json.MarshalIndent(kept, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -141,18 +153,32 @@ func keepConfig(snapshotPath string, config daemon.Config) error {
 }
 
 // keptConfig reads it. A snapshot that was imported has none.
-func keptConfig(snapshotPath string) (config daemon.Config, err error) {
+func keptConfig(snapshotPath string) (daemon.Config, error) {
+	kept, err := readKept(snapshotPath)
+	return kept.Config, err
+}
+
+// keptIdentity is the saved VM's for one that gets its name, else nil.
+func keptIdentity(snapshotPath, name string) (*daemon.Identity, error) {
+	kept, err := readKept(snapshotPath)
+	if err != nil || kept.Name != name {
+		return nil, err
+	}
+	return kept.Identity, nil
+}
+
+func readKept(snapshotPath string) (kept keptVM, err error) {
 	b, err := os.ReadFile(configPath(snapshotPath))
 	if errors.Is(err, fs.ErrNotExist) {
-		return config, nil
+		return kept, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(b, &config)
+		err = json.Unmarshal(b, &kept)
 	}
 	if err != nil {
-		return config, fmt.Errorf("what the saved VM was started with: %s: %w", configPath(snapshotPath), err)
+		return kept, fmt.Errorf("what the saved VM was started with: %s: %w", configPath(snapshotPath), err)
 	}
-	return config, nil
+	return kept, nil
 }
 
 // forgetConfig removes it.
