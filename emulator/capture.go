@@ -52,7 +52,7 @@ func (m *Machine) Capture() (*Image, error) {
 	}
 	m.filed += captured.lengthIn(file)
 	m.exposed = false
-	return &Image{content: captured.retain()}, nil
+	return &Image{content: captured.retain(), own: true}, nil
 }
 
 // written lists what may differ from the machine's base: the module's own data, and marked pages behind it.

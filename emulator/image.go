@@ -29,12 +29,13 @@ type Extent struct {
 type Image struct {
 	content *content
 	foreign bool // the files came from NewImage's caller
+	own     bool // nobody but a machine of this package has made it
 	closed  atomic.Bool
 }
 
 // NewImage describes a memory of size bytes that is in files. The caller keeps the files open until Close, and they
 // must not change, let alone become shorter, as long as a machine or an image made from this one exists: they are mapped.
-// Extents may come in any order; those that overlap, or reach beyond the memory or the file, are an error.
+// Nobody vouches for what is in them, see Program.Restore. Extents may come in any order; those that overlap, or reach beyond the memory or the file, are an error.
 func NewImage(size int64, extents []Extent) (*Image, error) {
 	if size <= 0 || size%wasmPage != 0 || size > maxLinear {
 		return nil, fmt.Errorf("an image of %d bytes: linear memory has a multiple of %d, less than 4 GiB", size, wasmPage)
@@ -49,6 +50,16 @@ func NewImage(size int64, extents []Extent) (*Image, error) {
 		return nil, err
 	}
 	return &Image{content: c, foreign: true}, nil
+}
+
+// NewOwnImage is NewImage for what Capture has made and nobody else can have changed: Program.Restore takes it as it is. Made up, it
+// could have a slice that never ends, and with it stop the process.
+func NewOwnImage(size int64, extents []Extent) (*Image, error) {
+	i, err := NewImage(size, extents)
+	if err == nil {
+		i.own = true
+	}
+	return i, err
 }
 
 // checkExtents refuses what could not be mapped: touching a mapping beyond its file's end ends the process.

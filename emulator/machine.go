@@ -152,6 +152,16 @@ func (m *Machine) read(address uint32, into any) error {
 	return err
 }
 
+// decode decodes a structure at an address of what read reads.
+func decode(read func(uint32, []byte) error, address uint32, into any) error {
+	data := make([]byte, binary.Size(into))
+	if err := read(address, data); err != nil {
+		return err
+	}
+	_, err := binary.Decode(data, binary.LittleEndian, into)
+	return err
+}
+
 // write encodes a structure at an address of linear memory.
 func (m *Machine) write(address uint32, from any) error {
 	encoded, err := binary.Append(nil, binary.LittleEndian, from)

@@ -52,6 +52,11 @@ func (l *linearMemory) load(touched int64, c *content) error {
 	if err := blank(l.memory[:touched]); err != nil {
 		return err
 	}
+	return l.fill(c)
+}
+
+// fill puts an image's parts into memory that is zeros.
+func (l *linearMemory) fill(c *content) error {
 	short := tooShort(c.parts, maxMappings)
 	for _, p := range c.parts {
 		put := l.place

@@ -18,9 +18,10 @@ var ErrShape = errors.New("the image is of a machine of another shape")
 // also when Restore fails.
 //
 // The memory is mapped copy-on-write where the system can, so that machines of one image share what they do not write.
-// An image from a source that is not to be trusted gives the guest inside of it what it wants, and nothing of the host's. But it
-// has the machine's own data in it, decoded code above all: made for that, it keeps a slice from ever ending, and Go can stop
-// neither that nor, with its next garbage collection, the rest of the process. Run such an image in a process of its own.
+// An image from NewImage may be anybody's, and anything may be in it: it gives the guest inside of it what it wants, and nothing of the
+// host's. Its machine is made anew, with the image's RAM and what of its state passes the checks of src/adopt.c; else the error is
+// ErrState. That costs the code that was decoded, and is the way to take an image from a source that is not to be trusted. One of
+// Capture, or from NewOwnImage, is taken as it is.
 func (p *Program) Restore(ctx context.Context, cfg Config, i *Image) (*Machine, error) {
 	m := &Machine{config: cfg, budget: firstBudget}
 	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
@@ -39,6 +40,9 @@ func (m *Machine) startFrom(ctx context.Context, p *Program, i *Image) error {
 	c := i.content
 	if i.closed.Load() || !c.tryRetain() {
 		return errors.New("the image is closed")
+	}
+	if !i.own {
+		return m.startForeign(ctx, p, c)
 	}
 	m.base = c
 	if err := m.instantiate(ctx, p); err != nil {

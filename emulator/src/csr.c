@@ -47,6 +47,72 @@ void csr_reset(bool start_m) {
     hart.senvcfg = 0;
 }
 
+static bool adopt_privilege(const struct hart_state *from) {
+    bool known = from->privilege == PRIV_U || from->privilege == PRIV_S || from->privilege == PRIV_M;
+    uint64_t mode = from->satp >> 60;
+    if (!known || (from->mstatus & MSTATUS_MPP) == 2ull << 11 || (mode != 0 && mode != 8)) return false;
+    hart.privilege = from->privilege;
+    hart.mstatus = (from->mstatus & MSTATUS_MASK) | MSTATUS_UXL_SXL;
+    hart.satp = from->satp;
+    return true;
+}
+
+static void adopt_machine(const struct hart_state *from) {
+    hart.medeleg = from->medeleg & DELEGABLE_EXCEPTIONS;
+    hart.mideleg = from->mideleg & S_INTERRUPTS;
+    hart.mie = from->mie & ALL_INTERRUPTS;
+    hart.mip = from->mip & ALL_INTERRUPTS;
+    hart.mtvec = from->mtvec & ~2ull;
+    hart.mcounteren = from->mcounteren & 7;
+    hart.mscratch = from->mscratch;
+    hart.mepc = from->mepc & ~1ull;
+    hart.mcause = from->mcause;
+    hart.mtval = from->mtval;
+    hart.menvcfg = from->menvcfg & (SENVCFG_MASK | MENVCFG_STCE);
+    hart.mtimecmp = from->mtimecmp;
+}
+
+static void adopt_supervisor(const struct hart_state *from) {
+    hart.stvec = from->stvec & ~2ull;
+    hart.scounteren = from->scounteren & 7;
+    hart.senvcfg = from->senvcfg & SENVCFG_MASK;
+    hart.sscratch = from->sscratch;
+    hart.sepc = from->sepc & ~1ull;
+    hart.scause = from->scause;
+    hart.stval = from->stval;
+    hart.stimecmp = from->stimecmp;
+}
+
+struct memory_range registers_state(void) { return memory_range(&hart, offsetof(struct hart_state, user_entries)); }
+
+// registers_adopt: between two slices no exception is pending and no budget left. Who answers SBI calls is the configuration's.
+bool registers_adopt(const void *other) {
+    const struct hart_state *from = other;
+    if (!adopt_privilege(from)) return false;
+    __builtin_memcpy(&hart.x[1], &from->x[1], sizeof hart.x - sizeof *hart.x);
+    __builtin_memcpy(hart.f, from->f, sizeof hart.f);
+    hart.pc = from->pc & ~1ull;
+    hart.retired_end = from->retired_end - (uint64_t)from->budget;
+    hart.instret_offset = from->instret_offset;
+    hart.tval = from->tval;
+    hart.wait = from->wait != 0;
+    hart.stop_code = from->stop_code;
+    hart.frm = from->frm & 7;
+    hart.fflags = from->fflags & 31;
+    hart.reservation = from->reservation;
+    hart.reserved_value = from->reserved_value;
+    adopt_machine(from);
+    adopt_supervisor(from);
+    return true;
+}
+
+struct memory_range cycle_state(void) { return memory_range(&cycle_offset, sizeof cycle_offset); }
+
+bool cycle_adopt(const void *from) {
+    __builtin_memcpy(&cycle_offset, from, sizeof cycle_offset);
+    return true;
+}
+
 static uint64_t mstatus_value(void) {
     return hart.mstatus | ((hart.mstatus & MSTATUS_FS) == MSTATUS_FS ? MSTATUS_SD : 0);
 }

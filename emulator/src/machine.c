@@ -99,6 +99,8 @@ EXPORT(restored) void restored(void) {
     if (vmgenid_restored) vmgenid_restored();
     if (jit_restored) jit_restored();
     ready_again = ~0ull;
+    result.retired = retired();
+    result.pc = hart.pc;
 }
 
 // A paused guest does not see the pause.

@@ -77,6 +77,31 @@ void jit_restored(void) __attribute__((weak));     // forgets translations, whic
 struct memory_range net_buffers(void);
 struct memory_range share_buffers(void);
 
+// What is taken over from a machine that nobody vouches for, see adopt.c. Each X_state is where X keeps what the guest can
+// tell; X_adopt takes it from a copy of another machine's, after devices_init, and leaves all else as it is. It relies on no
+// value of the copy: false refuses one that no machine has.
+struct memory_range registers_state(void), cycle_state(void), time_state(void), plic_state(void), rtc_state(void);
+struct memory_range vmgenid_state(void), virtio_state(void), console_state(void), net_state(void), share_state(void);
+struct memory_range balloon_state(void);
+bool registers_adopt(const void *from);
+bool cycle_adopt(const void *from);
+bool time_adopt(const void *from);
+bool plic_adopt(const void *from);
+bool rtc_adopt(const void *from);
+bool vmgenid_adopt(const void *from);
+bool virtio_adopt(const void *from);
+bool console_adopt(const void *from);
+bool net_adopt(const void *from);
+bool share_adopt(const void *from);
+bool balloon_adopt(const void *from);
+
+// truth reads a bool of such a copy, which may have any byte there.
+static inline bool truth(const void *of) { return *(const uint8_t *)of != 0; }
+
+static inline struct memory_range memory_range(const void *start, uint32_t size) {
+    return (struct memory_range){(uint32_t)(uintptr_t)start, size};
+}
+
 // Register accesses. Offsets are within the device's window; size is 1, 2, 4 or 8 bytes. Wrong sizes and unknown
 // offsets read as zero and ignore writes, as the virtio specification lets them.
 uint64_t virtio_mmio_read(unsigned slot, uint32_t offset, unsigned size);

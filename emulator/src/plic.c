@@ -71,3 +71,16 @@ void plic_write(uint32_t offset, uint64_t value) {
     else if (offset == CLAIM && value < SOURCES) plic.claimed &= ~(1u << value);
     update();
 }
+
+struct memory_range plic_state(void) { return memory_range(&plic, sizeof plic); }
+
+// plic_adopt leaves out which lines are high: the devices say so.
+bool plic_adopt(const void *other) {
+    const __typeof__(plic) *from = other;
+    for (unsigned i = 1; i < SOURCES; i++) plic.priority[i] = from->priority[i] & MAX_PRIORITY;
+    plic.claimed = from->claimed & ~1u;
+    plic.enabled = from->enabled & ~1u;
+    plic.threshold = from->threshold & MAX_PRIORITY;
+    update();
+    return true;
+}

@@ -56,3 +56,10 @@ void rtc_write(uint32_t offset, uint64_t value, unsigned size) {
     case REG_CLEAR_ALARM: rtc.alarm_armed = 0; break;
     }
 }
+
+struct memory_range rtc_state(void) { return memory_range(&rtc, sizeof rtc); }
+
+bool rtc_adopt(const void *from) {
+    __builtin_memcpy(&rtc, from, sizeof rtc);
+    return true;
+}

@@ -6,8 +6,10 @@
 enum { NS_PER_TICK = 1000000000 / TIMEBASE, NS_PER_INSTRUCTION = 10 };
 
 static uint64_t start_ns;    // of the monotonic clock; modulo 2^64, for a restored guest may be older than that clock
-static uint64_t skipped_ns;  // idle time that passed at once
-static uint64_t captured_ns; // the guest's time when it was captured
+static struct {
+    uint64_t skipped_ns;  // idle time that passed at once
+    uint64_t captured_ns; // the guest's time when it was captured
+} kept;
 static uint64_t stopped_ns;  // the guest's time while its clock is stopped
 static bool stopped;
 
@@ -18,7 +20,7 @@ static uint64_t clock_ns(uint32_t clock) {
 }
 
 static uint64_t elapsed_ns(void) {
-    if (config.clock_mode == CLOCK_INSTRUCTIONS) return retired() * NS_PER_INSTRUCTION + skipped_ns;
+    if (config.clock_mode == CLOCK_INSTRUCTIONS) return retired() * NS_PER_INSTRUCTION + kept.skipped_ns;
     return stopped ? stopped_ns : clock_ns(WASI_CLOCK_MONOTONIC) - start_ns;
 }
 
@@ -28,9 +30,16 @@ static void go_on_from(uint64_t elapsed) {
     if (config.clock_mode == CLOCK_HOST) start_ns = clock_ns(WASI_CLOCK_MONOTONIC) - elapsed;
 }
 
-void time_captured(void) { captured_ns = elapsed_ns(); }
+void time_captured(void) { kept.captured_ns = elapsed_ns(); }
 
-void time_restored(void) { go_on_from(captured_ns); }
+void time_restored(void) { go_on_from(kept.captured_ns); }
+
+struct memory_range time_state(void) { return memory_range(&kept, sizeof kept); }
+
+bool time_adopt(const void *from) {
+    __builtin_memcpy(&kept, from, sizeof kept);
+    return true;
+}
 
 void time_stop(void) {
     stopped_ns = elapsed_ns();
@@ -85,5 +94,5 @@ uint64_t timer_deadline_ns(void) {
 
 void time_skip(void) {
     uint64_t tick = next_tick(), now = guest_time();
-    if (config.clock_mode == CLOCK_INSTRUCTIONS && tick != ~0ull && tick > now) skipped_ns += (tick - now) * NS_PER_TICK;
+    if (config.clock_mode == CLOCK_INSTRUCTIONS && tick != ~0ull && tick > now) kept.skipped_ns += (tick - now) * NS_PER_TICK;
 }

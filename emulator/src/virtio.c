@@ -291,3 +291,63 @@ void virtio_mmio_write(unsigned slot, uint32_t offset, uint64_t value, unsigned 
     else if (size == 4)
         write_register(&virtio_devices[slot], offset, (uint32_t)value);
 }
+
+// Machines of others -----------------------------------------------------------------------------------------------
+
+struct memory_range virtio_state(void) { return memory_range(virtio_devices, sizeof virtio_devices); }
+
+static bool adopt_queue(struct virtqueue *queue, const struct virtqueue *from, uint16_t max) {
+    if (from->size > max || (from->size & (from->size - 1)) != 0)
+        return false;
+    *queue = (struct virtqueue){
+        .descriptors = from->descriptors,
+        .available = from->available,
+        .used = from->used,
+        .size = from->size,
+        .next_available = from->next_available,
+        .used_index = from->used_index,
+        .signalled = from->signalled,
+        .enabled = truth(&from->enabled),
+    };
+    return !queue->enabled || rings_in_ram(queue);
+}
+
+static void adopt_config(struct virtio_device *device, const uint8_t *from) {
+    for (uint32_t i = device->class->config_writable; i < device->class->config_writable_end; i++)
+        device->config[i] = from[i];
+}
+
+static bool adopt_status(struct virtio_device *device, const struct virtio_device *from) {
+    device->accepted = from->accepted;
+    device->status = from->status & (STATUS_DRIVER_BITS | STATUS_NEEDS_RESET);
+    if (device->status & STATUS_FEATURES_OK)
+        return features_acceptable(device);
+    return !(device->status & STATUS_DRIVER_OK);
+}
+
+static bool adopt_device(struct virtio_device *device, const struct virtio_device *from) {
+    if (!adopt_status(device, from))
+        return false;
+    device->interrupts = from->interrupts & (INTERRUPT_QUEUE | INTERRUPT_CONFIG);
+    device->offered_select = from->offered_select;
+    device->accepted_select = from->accepted_select;
+    device->queue_select = from->queue_select;
+    device->config_generation = from->config_generation;
+    device->backlog = from->backlog & ((1u << device->class->queues) - 1);
+    adopt_config(device, from->config);
+    for (unsigned i = 0; i < device->class->queues; i++)
+        if (!adopt_queue(&device->queues[i], &from->queues[i], device->class->queue_max[i]))
+            return false;
+    update_interrupt(device);
+    return true;
+}
+
+// virtio_adopt takes for each device that is here what its driver has set up. What the device is, and what it offers, is said by
+// this machine.
+bool virtio_adopt(const void *other) {
+    const struct virtio_device *from = other;
+    for (unsigned slot = 0; slot < VIRTIO_SLOTS; slot++)
+        if (virtio_devices[slot].class && !adopt_device(&virtio_devices[slot], &from[slot]))
+            return false;
+    return true;
+}

@@ -253,6 +253,22 @@ void share_restored(void) {
     }
 }
 
+struct memory_range share_state(void) { return memory_range(shares, sizeof shares); }
+
+// share_adopt takes who waits for replies, for share_restored to tell them.
+bool share_adopt(const void *other) {
+    const struct share *from = other;
+    for (unsigned index = 0; index < MAX_SHARES; index++) {
+        if (config.share_fd[index] < 0)
+            continue;
+        for (unsigned head = 0; head < SHARE_QUEUE_SIZE; head++) {
+            shares[index].pending[head] = truth(&from[index].pending[head]);
+            shares[index].tag[head] = from[index].tag[head];
+        }
+    }
+    return true;
+}
+
 struct memory_range share_buffers(void) { return (struct memory_range){wasi_address(&buffers), sizeof buffers}; }
 
 void share_init(void) {

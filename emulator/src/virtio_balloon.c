@@ -150,3 +150,18 @@ void balloon_init(void) {
     released_pages.count = 0;
     virtio_attach(SLOT_BALLOON, &balloon_class, BALLOON_F_REPORTING)->config_size = CONFIG_SIZE;
 }
+
+struct memory_range balloon_state(void) { return memory_range(&held, sizeof held); }
+
+// balloon_adopt: of a report that waits, nothing is dropped, and its chain given back with the next poll.
+bool balloon_adopt(const void *other) {
+    const __typeof__(held) *from = other;
+    if (!truth(&from->waiting))
+        return true;
+    if (from->queue >= QUEUES)
+        return false;
+    held.waiting = true;
+    held.queue = from->queue;
+    held.head = from->head;
+    return true;
+}

@@ -271,6 +271,21 @@ void console_restored(void) {
         ports[i].readable = ports[i].writable = true;
 }
 
+struct memory_range console_state(void) { return memory_range(ports, sizeof ports); }
+
+bool console_adopt(const void *other) {
+    enum { EVENTS = 1 << PORT_ADD | 1 << CONSOLE_PORT | 1 << PORT_NAME | 1 << PORT_OPEN };
+    const struct port *from = other;
+    for (unsigned i = 0; i < PORTS; i++) {
+        if (!present(i))
+            continue;
+        ports[i].sent = from[i].sent;
+        ports[i].pending = from[i].pending & EVENTS;
+        ports[i].open = truth(&from[i].open);
+    }
+    return true;
+}
+
 // Linux fills the receive queues with a page per entry, so their sizes are memory of the guest.
 static const struct virtio_class console_class = {
     .id = 3,

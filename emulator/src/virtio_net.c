@@ -341,6 +341,14 @@ void net_restored(void) {
     }
 }
 
+struct memory_range net_state(void) { return memory_range(&net.broken, sizeof net.broken); }
+
+// net_adopt only says to net_restored whether the guest has seen its link go down.
+bool net_adopt(const void *from) {
+    net.broken = truth(from);
+    return true;
+}
+
 struct memory_range net_buffers(void) { return (struct memory_range){wasi_address(&buffers), sizeof buffers}; }
 
 void net_init(void) {

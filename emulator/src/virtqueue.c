@@ -140,7 +140,7 @@ bool virtqueue_parse(struct virtio_device *device, struct virtqueue *queue, uint
     chain->head = head;
     chain->readable = chain->writable = 0;
     chain->readable_bytes = chain->writable_bytes = 0;
-    if (walk(device, queue, chain))
+    if (queue->enabled && walk(device, queue, chain)) // a driver may have taken the queue back since it gave the chain
         return true;
     virtio_fail(device);
     return false;
