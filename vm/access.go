@@ -157,36 +157,3 @@ func (p PortPolicy) check(name string) error {
 	}
 	return nil
 }
-
-// checkAccess finds what is wrong with Access, and with forwards that it does not permit.
-func (c Config) checkAccess() error {
-	if err := c.Access.Check(); err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	if c.Network.Disabled {
-		return nil
-	}
-	for _, f := range c.Network.Forwards {
-		if err := c.access().Decide(CallerOutside, OpLoopback, f.GuestPort); err != nil && f.GuestPort != 0 {
-			return fmt.Errorf("port forward %s: port %d of the guest is %w", f, f.GuestPort, err)
-		}
-	}
-	return nil
-}
-
-// access is Access with what forwards exempt by naming it.
-func (c Config) access() Access {
-	a := c.Access
-	a.LoopbackExemptPorts = slices.Clone(a.LoopbackExemptPorts)
-	if !c.Network.Disabled {
-		for _, f := range c.Network.Forwards {
-			a.LoopbackExemptPorts = append(a.LoopbackExemptPorts, f.GuestPort)
-		}
-	}
-	return a
-}
-
-// decide is Access.Decide for this VM.
-func (v *VM) decide(who Caller, op Operation, port uint16) error {
-	return v.config.access().Decide(who, op, port)
-}

@@ -112,6 +112,7 @@ func (c Config) withDefaults() (Config, error) {
 	if err := c.checkAccess(); err != nil {
 		return c, err
 	}
+	c.Access = c.Access.clone()
 	var err error
 	if c.CACertificate, err = certificates(c.CACertificate); err != nil {
 		return c, err

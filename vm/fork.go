@@ -102,7 +102,7 @@ func (v *VM) plan(n int, o ForkOptions) (list []*offspring, err error) {
 		c := &f.config
 		c.Hostname, c.Disk, c.Console = f.id.hostname(c.Hostname), "", nil
 		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, anyPorts(c.Network.Forwards)
-		c.Mounts, c.Env = slices.Clone(c.Mounts), slices.Clone(c.Env)
+		c.Mounts, c.Env, c.Access = slices.Clone(c.Mounts), slices.Clone(c.Env), c.Access.clone()
 		if o.Configure != nil {
 			o.Configure(i, c)
 		}

@@ -87,27 +87,35 @@ func (n Network) Check() error {
 	if err := n.check(); n.Disabled || err != nil {
 		return err
 	}
-	return n.tryGate(func(*egress.Gate) {})
+	return Config{Network: n}.tryGate(func(*egress.Gate) {})
 }
 
 // Explain says what a VM with this network would decide about a connection: host is a name or an address, protocol "tcp"
 // or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
 func (n Network) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
-	if n.Disabled {
+	return Config{Network: n}.Explain(host, port, protocol, addresses...)
+}
+
+// Explain is Network.Explain that also knows Access.Connect.
+func (c Config) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
+	if c.Network.Disabled {
 		return noNetwork, nil
 	}
-	if err = n.check(); err != nil {
+	if err = c.Network.check(); err == nil {
+		err = c.Access.Check()
+	}
+	if err != nil {
 		return d, err
 	}
-	err = n.tryGate(func(g *egress.Gate) { d = g.Explain(host, port, protocol, addresses...) })
+	err = c.tryGate(func(g *egress.Gate) { d = g.Explain(host, port, protocol, addresses...) })
 	return d, err
 }
 
 // tryGate gives use a gate that nobody goes through.
-func (n Network) tryGate(use func(*egress.Gate)) error {
-	part := &network{config: n}
+func (c Config) tryGate(use func(*egress.Gate)) error {
+	part := &network{config: c.Network}
 	part.config.Capture = nil
-	c := Config{Network: part.config, Logger: slog.New(slog.DiscardHandler)}
+	c = Config{Network: part.config, Access: c.Access, Logger: slog.New(slog.DiscardHandler)}
 	err := part.buildStack(c)
 	if err == nil {
 		err = part.buildGate(c, nil, nil)

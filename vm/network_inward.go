@@ -66,6 +66,8 @@ func inwardEvent(e nat.FlowEvent) egress.Event {
 		event.Verdict = egress.VerdictAllow
 	case nat.FlowClosed:
 		event.Verdict = egress.VerdictClose
+	case nat.FlowDenied:
+		event.Verdict = egress.VerdictDeny
 	default:
 		event.Verdict = egress.VerdictError
 	}

@@ -41,6 +41,7 @@ const (
 // openNetwork makes all of it and starts its goroutines, before there is a machine; close ends them.
 type network struct {
 	config   Network
+	access   *confinement
 	mac      net.HardwareAddr // the guest's; nil: the default
 	link     *wasi.Stream
 	stack    *netstack.Network
@@ -62,7 +63,7 @@ func openNetwork(c Config, mac net.HardwareAddr) (*network, error) {
 	if c.Network.Disabled {
 		return nil, nil
 	}
-	n := &network{config: c.Network, mac: mac, link: wasi.NewStream(linkSize), owners: newOwners()}
+	n := &network{config: c.Network, access: c.confinement(), mac: mac, link: wasi.NewStream(linkSize), owners: newOwners()}
 	n.recorder = newRecorder(n.config.Audit, n.owners)
 	n.recorder.processes = n.config.AuditProcesses
 	if err := n.build(c); err != nil {
@@ -88,7 +89,7 @@ func (n *network) build(c Config) (err error) {
 	}
 	n.flows, err = nat.New(nat.Config{
 		Network: n.stack, Egress: heldGate{n.gate, n.recorder}, Intercept: n.intercept, HighMark: highMark, LowMark: lowMark,
-		Limits: n.config.Limits, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Observe: n.recorder.observe,
+		Limits: n.config.Limits, Inward: n.access.inward, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Observe: n.recorder.observe,
 		Logger: c.Logger,
 	})
 	return err
@@ -119,7 +120,7 @@ func (n *network) buildGate(c Config, upstreams []netip.AddrPort, audit func(egr
 	n.gate, err = egress.New(egress.Config{
 		Policy: n.config.Policy, HostPorts: n.config.HostPorts, HostAddrs: valid(at.Host, at.Host6),
 		Local: validPrefixes(at.Subnet, at.Subnet6), Resolvers: upstreams, Dial: n.config.Dial,
-		Audit: audit, Logger: c.Logger,
+		Connect: c.Access.outward, Audit: audit, Logger: c.Logger,
 	})
 	return err
 }

@@ -122,12 +122,20 @@ func (v *VM) Forwards() []net.Addr {
 	return slices.Clone(v.network.forwards)
 }
 
-// Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address.
+// Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address. Who names
+// the port lets outsiders reach it, for as long; one that network.listen denies is refused (*AccessError).
 func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
 	if v.network == nil {
 		return nil, ErrNoNetwork
 	}
-	return v.network.flows.Forward(ctx, f)
+	unname := v.network.access.name(f.GuestPort)
+	at, err := v.network.flows.Forward(ctx, f)
+	if err != nil {
+		unname()
+		return nil, err
+	}
+	context.AfterFunc(ctx, unname)
+	return at, nil
 }
 
 // connect lets the network ask the guest and tell it.
