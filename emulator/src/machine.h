@@ -32,8 +32,8 @@ extern uint8_t dirty_pages[1 << 20];
 static inline void mark_dirty(const void *written) { dirty_pages[(uint32_t)(uintptr_t)written / PAGE_SIZE] = 1; }
 static inline bool is_dirty(const void *at) { return dirty_pages[(uint32_t)(uintptr_t)at / PAGE_SIZE] != 0; }
 
-// Pages that the guest gave back. The device that hears of it appends linear memory ranges, marked by ram_written; Go
-// frees them between two slices and sets count to 0.
+// Pages that the guest gave back. The device that hears of it appends linear memory ranges, and drops code decoded from
+// them; Go frees them between two slices and sets count to 0. They are not marked as written: nobody needs what was there.
 enum { RELEASED_MAX = 512 };
 extern struct released_pages {
     uint32_t count, reserved;
@@ -72,7 +72,7 @@ void devices_poll(uint64_t ready);
 void console_restored(void);
 void net_restored(void);
 void share_restored(void);
-void vmgenid_restored(void) __attribute__((weak)); // raises the interrupt when config.generation is another one
+void vmgenid_restored(void) __attribute__((weak)); // raises the interrupt unless the guest has read config.generation
 void jit_restored(void) __attribute__((weak));     // forgets translations, which belong to an instance of the module
 struct memory_range net_buffers(void);
 struct memory_range share_buffers(void);
@@ -109,8 +109,5 @@ void virtio_mmio_write(unsigned slot, uint32_t offset, uint64_t value, unsigned 
 uint64_t rtc_read(uint32_t offset, unsigned size);
 void rtc_write(uint32_t offset, uint64_t value, unsigned size);
 uint64_t vmgenid_read(uint32_t offset, unsigned size);
-
-// vmgenid_restored raises the interrupt when config.generation is not what the guest has read.
-void vmgenid_restored(void);
 
 #endif
