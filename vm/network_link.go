@@ -141,7 +141,7 @@ func (n *network) buildServices(c Config, upstreams []netip.AddrPort) (err error
 		Server: at.Gateway, Guest: at.Guest, GuestMAC: at.GuestMAC, Subnet: at.Subnet,
 		MTU: n.stack.MTU(), Search: n.config.Search, Logger: c.Logger,
 	})
-	n.page = newPage(n.gate, n.recorder)
+	n.page = newPage(c, n)
 	return err
 }
 

@@ -1,29 +1,18 @@
 package vm
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"agentvm/egress"
 )
-
-// pageText is what a guest reads at http://agentvm.internal/.
-const pageText = `This is a virtual machine of agentvm. What it may reach is decided outside of it.
-
-  http://agentvm.internal/policy     the policy
-  http://agentvm.internal/denials    what was denied, newest last, and what would allow it
-                                     (JSON with Accept: application/json, ?format=json, or as /denials.json)
-
-The same lines are in /run/agentvm/denials.
-`
 
 // Limits of the page's server: it has one reader, who is hostile.
 const (
@@ -32,24 +21,28 @@ const (
 	maxPageHeaders = 8 << 10
 )
 
-// page serves the guest what it may know of its policy, on port 80 of the gateway.
+// page serves the guest, on port 80 of the gateway, what it may know of its own VM: its policy, its limits, what was denied to
+// it. Each answer exists as text and as JSON. Nothing of this host is in it, and nothing of other VMs: it has nothing else to take
+// it from than what is in network.
+//
+//	/            what there is
+//	/policy      what may be reached, and who may reach the guest
+//	/limits      what the VM can hold, and what is used
+//	/denials     the last denials
 type page struct {
-	gate     *egress.Gate
-	recorder *recorder
-	server   *http.Server
-	conns    sync.WaitGroup // goroutines of connections
-	open     atomic.Int32
+	network *network
+	memory  uint64 // Config.Memory
+	mounts  int
+	locals  atomic.Pointer[locals] // nil before there is a VM
+	server  *http.Server
+	conns   sync.WaitGroup // goroutines of connections
+	open    atomic.Int32
 }
 
-func newPage(gate *egress.Gate, r *recorder) *page {
-	p := &page{gate: gate, recorder: r}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", p.index)
-	mux.HandleFunc("GET /policy", p.policy)
-	mux.HandleFunc("GET /denials", p.denials)
-	mux.HandleFunc("GET /denials.json", p.denials)
+func newPage(c Config, n *network) *page {
+	p := &page{network: n, memory: c.Memory, mounts: len(c.Mounts)}
 	p.server = &http.Server{
-		Handler: mux, MaxHeaderBytes: maxPageHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: p.count,
+		Handler: p, MaxHeaderBytes: maxPageHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: p.count,
 		ReadTimeout: pageTime, WriteTimeout: pageTime, IdleTimeout: pageTime,
 	}
 	return p
@@ -82,56 +75,66 @@ func (p *page) count(conn net.Conn, state http.ConnState) {
 	}
 }
 
-func (p *page) index(w http.ResponseWriter, _ *http.Request) { writeText(w, pageText) }
-
-func (p *page) policy(w http.ResponseWriter, r *http.Request) {
-	policy := p.gate.Policy()
-	if wantsJSON(r) {
-		writeJSON(w, spellPolicy(policy))
-		return
-	}
-	s := spellPolicy(policy)
-	var b strings.Builder
-	fmt.Fprintf(&b, "mode %s\n", s.Mode)
-	for _, rule := range s.Allow {
-		fmt.Fprintf(&b, "allow %s\n", rule)
-	}
-	for _, rule := range s.Deny {
-		fmt.Fprintf(&b, "deny %s\n", rule)
-	}
-	writeText(w, b.String())
+// answer is one page in both forms: text for people, and what is encoded as JSON for programs.
+type answer struct {
+	text  func(io.Writer)
+	value any
 }
 
-func (p *page) denials(w http.ResponseWriter, r *http.Request) {
-	list := p.recorder.list()
-	if wantsJSON(r) {
-		writeJSON(w, list)
-		return
+// ServeHTTP answers GET and HEAD of the pages, by whatever name the guest calls the host, and says what is wrong with everything
+// else in the same two forms.
+func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimSuffix(r.URL.Path, ".json")
+	pages := map[string]func() answer{"/": p.index, "/policy": p.policy, "/limits": p.limits, "/denials": p.denials}
+	make, known := pages[path]
+	switch {
+	case !known:
+		reply(w, r, http.StatusNotFound, problem(http.StatusNotFound, "there is no such page; http://agentvm.internal/ lists them"))
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		reply(w, r, http.StatusMethodNotAllowed, problem(http.StatusMethodNotAllowed, "pages are only read: use GET or HEAD"))
+	default:
+		reply(w, r, http.StatusOK, make())
 	}
-	if len(list) == 0 {
-		writeText(w, "Nothing was denied.\n")
-		return
-	}
-	var b strings.Builder
-	for _, e := range list {
-		fmt.Fprintln(&b, denialLine(e))
-	}
-	writeText(w, b.String())
 }
 
+// problem is an error as a page.
+func problem(code int, what string) answer {
+	type failure struct {
+		Status int    `json:"status"`
+		Error  string `json:"error"`
+	}
+	return answer{func(w io.Writer) { fmt.Fprintf(w, "%d: %s\n", code, what) }, failure{code, what}}
+}
+
+// reply sends an answer in the form that was asked for, and of HEAD only its header.
+func reply(w http.ResponseWriter, r *http.Request, code int, a answer) {
+	var body bytes.Buffer
+	header := w.Header()
+	if wantsJSON(r) {
+		header.Set("Content-Type", "application/json")
+		encodeJSON(&body, a.value)
+	} else {
+		header.Set("Content-Type", "text/plain; charset=utf-8")
+		a.text(&body)
+	}
+	header.Set("Vary", "Accept")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Content-Length", strconv.Itoa(body.Len()))
+	w.WriteHeader(code)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body.Bytes())
+	}
+}
+
+// wantsJSON reads the request's wish: the name of the page before the query, and that before the header.
 func wantsJSON(r *http.Request) bool {
-	return strings.HasSuffix(r.URL.Path, ".json") || r.URL.Query().Get("format") == "json" ||
-		strings.Contains(r.Header.Get("Accept"), "application/json")
-}
-
-func writeText(w http.ResponseWriter, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(w, text)
-}
-
-func writeJSON(w http.ResponseWriter, value any) {
-	w.Header().Set("Content-Type", "application/json")
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(value)
+	if strings.HasSuffix(r.URL.Path, ".json") {
+		return true
+	}
+	if form := r.URL.Query().Get("format"); form != "" {
+		return form == "json"
+	}
+	return strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "application/json")
 }

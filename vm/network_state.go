@@ -111,7 +111,7 @@ func (v *VM) NetworkStats() NetworkStats {
 	if v.network == nil {
 		return NetworkStats{}
 	}
-	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.flows.LimitUse()}
+	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.page.limitUse()}
 }
 
 // Forwards are the addresses at which Network.Forwards listen, in their order.

@@ -1,11 +1,9 @@
 package vm
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -159,53 +157,6 @@ func TestRelay(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got[:3], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
-	}
-}
-
-func TestPage(t *testing.T) {
-	rule, err := egress.ParseRule("example.com:443")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := openTestNetwork(t, Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}})
-	get := func(method, path, accept string) *httptest.ResponseRecorder {
-		request := httptest.NewRequest(method, "http://agentvm.internal"+path, nil)
-		request.Header.Set("Accept", accept)
-		answer := httptest.NewRecorder()
-		n.page.server.Handler.ServeHTTP(answer, request)
-		return answer
-	}
-	if a := get("GET", "/denials", ""); a.Body.String() != "Nothing was denied.\n" {
-		t.Errorf("no denials: %q", a.Body)
-	}
-	if a := get("GET", "/denials.json", ""); strings.TrimSpace(a.Body.String()) != "[]" {
-		t.Errorf("no denials: %q", a.Body)
-	}
-	n.recorder.record(denial("203.0.113.1:443", "example.com"))
-	n.recorder.record(denial("192.168.127.254:22"))
-	tests := []struct{ method, path, accept, want string }{
-		{"GET", "/", "", "http://agentvm.internal/denials"},
-		{"GET", "/denials", "*/*", "tcp example.com:443: it is so\n"},
-		{"GET", "/denials", "*/*", "tcp host.agentvm.internal:22: it is so\n"},
-		{"GET", "/denials", "text/html, application/json", `"destination":"203.0.113.1:443"`},
-		{"GET", "/denials?format=json", "", `"reason":"because"`},
-		{"GET", "/denials.json", "", `"names":["host.agentvm.internal"]`},
-		{"GET", "/policy", "", "mode allowlist\nallow example.com:443\n"},
-		{"GET", "/policy?format=json", "", `{"mode":"allowlist","allow":["example.com:443"],"deny":[]}`},
-		{"POST", "/denials", "", "Method Not Allowed"},
-		{"GET", "/etc/passwd", "", "404"},
-		{"GET", "/../denials/", "", ""},
-	}
-	for _, test := range tests {
-		t.Run(test.method+" "+test.path+" "+test.accept, func(t *testing.T) {
-			a := get(test.method, test.path, test.accept)
-			if body := a.Body.String(); !strings.Contains(body, test.want) {
-				t.Errorf("code %d, body %q; want %q", a.Code, body, test.want)
-			}
-			if strings.HasPrefix(a.Header().Get("Content-Type"), "application/json") && !json.Valid(a.Body.Bytes()) {
-				t.Errorf("%q is not JSON", a.Body)
-			}
-		})
 	}
 }
 

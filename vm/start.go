@@ -78,6 +78,7 @@ func newVM(config Config, p *parts, id identity) *VM {
 		dialed: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}),
 	}
 	v.locals = newLocals(v.warnLocal)
+	v.network.showLocals(v.locals)
 	return v
 }
 
