@@ -51,8 +51,31 @@ func (m *moment) copies() [2]*worker {
 	var made [2]*worker
 	for i := range made {
 		made[i] = restoreGeneration(m.TB, m.cfg, image, byte(i+2))
+		made[i].wantInterrupt()
 	}
 	return made
+}
+
+// wantInterrupt checks that a copy made while a program runs goes on in the kernel: programs cannot turn interrupts off.
+func (w *worker) wantInterrupt() {
+	w.Helper()
+	if w.inKernel() {
+		return
+	}
+	w.advance(1)
+	if !w.inKernel() {
+		w.Error("a copy has executed an instruction of its program before the interrupt")
+	}
+}
+
+// inKernel tells by the upper half of the address space.
+func (w *worker) inKernel() bool {
+	w.Helper()
+	r, err := w.Registers()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r.PC>>63 != 0
 }
 
 // A machine that is copied while its kernel makes random numbers finishes that in each copy, and none must go on with what was
