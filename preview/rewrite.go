@@ -3,6 +3,7 @@ package preview
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -150,15 +151,18 @@ func (v *visit) isGuests(u *url.URL) bool {
 	return port == strconv.Itoa(int(v.preview.Port))
 }
 
+// refreshURL is what the URL comes after. (An index into strings.ToLower of a header is none into the header.)
+var refreshURL = regexp.MustCompile(`(?i)url=`)
+
 // publicRefresh rewrites the URL of "5; url=/x" (HTML, "shared declarative refresh steps").
 func (v *visit) publicRefresh(value string) string {
-	i := strings.Index(strings.ToLower(value), "url=")
-	if i < 0 {
+	found := refreshURL.FindStringIndex(value)
+	if found == nil {
 		return value
 	}
-	to := value[i+4:]
+	from, to := value[:found[1]], value[found[1]:]
 	if len(to) > 1 && (to[0] == '"' || to[0] == '\'') {
 		to = strings.Trim(to, to[:1])
 	}
-	return value[:i+4] + v.public(to)
+	return from + v.public(to)
 }
