@@ -106,6 +106,7 @@ func (s *Store) RemoveBase(ctx context.Context, key string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove a base: %w", err)
 	}
+	unseal(path)
 	return nil
 }
 
@@ -170,5 +171,7 @@ func (s *Store) collect(ctx context.Context, keep func(Entry) bool, most int, by
 			}
 		}
 	}
+	sweepSeals(s.snapshots())
+	sweepSeals(s.bases())
 	return err
 }

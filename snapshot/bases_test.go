@@ -164,7 +164,7 @@ func TestWriteBaseTogether(t *testing.T) {
 	}
 	checkMemory(t, f, m)
 	f.Close()
-	if diff := cmp.Diff([]string{directoryLock, "key.snap"}, names(t, s.bases())); diff != "" {
+	if diff := cmp.Diff([]string{".key.snap.seal", directoryLock, "key.snap"}, names(t, s.bases())); diff != "" {
 		t.Error(diff)
 	}
 }

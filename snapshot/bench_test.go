@@ -46,7 +46,7 @@ func BenchmarkContents(b *testing.B) {
 	}
 	b.SetBytes(100 << 20)
 	for b.Loop() {
-		if err := p.write(context.Background(), discardAt{}); err != nil {
+		if _, err := p.write(context.Background(), discardAt{}); err != nil {
 			b.Fatal(err)
 		}
 	}

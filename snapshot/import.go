@@ -169,7 +169,8 @@ func (s *stream) contents(file io.WriterAt) error {
 	} else if !errors.Is(err, io.EOF) {
 		return streamError(err)
 	}
-	return h.finish(file, s.memory.encode(), s.disk.encode(), s.meta)
+	_, err := h.finish(file, s.memory.encode(), s.disk.encode(), s.meta)
+	return err
 }
 
 func (s *stream) pages(file io.WriterAt, t table, part section, name string) error {

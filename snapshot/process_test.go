@@ -192,7 +192,7 @@ func TestCollectLeavesWritersAlone(t *testing.T) {
 	if err := s.Create(t.Context(), "name", c); err != nil {
 		t.Fatal(err)
 	}
-	want := append([]string{directoryLock, "name.snap"}, others...)
+	want := append([]string{".name.snap.seal", directoryLock, "name.snap"}, others...)
 	if diff := cmp.Diff(sorted(want), names(t, s.snapshots())); diff != "" {
 		t.Error(diff)
 	}

@@ -41,7 +41,7 @@ func TestScratchIsLeftAlone(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"name.snap"}, visible(t, filepath.Dir(path))); diff != "" {
+	if diff := cmp.Diff([]string{".name.snap.seal", "name.snap"}, visible(t, filepath.Dir(path))); diff != "" {
 		t.Errorf("what is left (-want +got):\n%s", diff)
 	}
 }

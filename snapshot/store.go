@@ -50,6 +50,7 @@ func OpenStore(dir string) (*Store, error) {
 		sweep(d, "")
 	}
 	sweepKeys(s.bases())
+	makeKey(dir)
 	return s, nil
 }
 
@@ -216,6 +217,7 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove snapshot: %w", err)
 	}
+	unseal(path)
 	return nil
 }
 

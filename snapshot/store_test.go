@@ -205,7 +205,7 @@ func TestDamagedInStore(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if diff := cmp.Diff([]string{directoryLock, "good.snap"}, names(t, s.bases())); diff != "" {
+	if diff := cmp.Diff([]string{".good.snap.seal", directoryLock, "good.snap"}, names(t, s.bases())); diff != "" {
 		t.Errorf("files: %s", diff)
 	}
 }
@@ -232,7 +232,7 @@ func TestCreateTogether(t *testing.T) {
 	if made != 1 {
 		t.Errorf("%d got the name", made)
 	}
-	if diff := cmp.Diff([]string{directoryLock, "name.snap"}, names(t, s.snapshots())); diff != "" {
+	if diff := cmp.Diff([]string{".name.snap.seal", directoryLock, "name.snap"}, names(t, s.snapshots())); diff != "" {
 		t.Error(diff)
 	}
 }

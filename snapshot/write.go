@@ -39,10 +39,15 @@ func writeTo(ctx context.Context, path string, c Content, p publication) error {
 		return err
 	}
 	defer t.discard()
-	if err := plan.write(ctx, t.file); err != nil {
+	id, err := plan.write(ctx, t.file)
+	if err != nil {
 		return err
 	}
-	return t.publish(ctx, p)
+	if err := t.publish(ctx, p); err != nil {
+		return err
+	}
+	sealFile(path, id)
+	return nil
 }
 
 // plan is what is to be written, checked.
@@ -101,24 +106,24 @@ func (p *plan) setBase(base *File) error {
 }
 
 // write writes everything. The header goes last, but only the final name makes a file a snapshot.
-func (p *plan) write(ctx context.Context, file io.WriterAt) error {
+func (p *plan) write(ctx context.Context, file io.WriterAt) (id digest, err error) {
 	h := &p.header
 	h.place() // of memory and disk, which do not depend on the tables
 	memory, err := p.memory.write(ctx, file, h.memory.offset)
 	if err != nil {
-		return err
+		return id, err
 	}
 	var disk table
 	if p.disk != nil {
 		if disk, err = p.disk.write(ctx, file, h.disk.offset); err != nil {
-			return err
+			return id, err
 		}
 	}
 	return h.finish(file, memory.encode(), disk.encode(), p.meta)
 }
 
-// finish writes what comes before and after the contents.
-func (h *header) finish(file io.WriterAt, memory, disk, meta []byte) error {
+// finish writes what comes before and after the contents, and returns the ID.
+func (h *header) finish(file io.WriterAt, memory, disk, meta []byte) (id digest, err error) {
 	parts := []struct {
 		*section
 		bytes []byte
@@ -135,11 +140,12 @@ func (h *header) finish(file io.WriterAt, memory, disk, meta []byte) error {
 			continue
 		}
 		if _, err := file.WriteAt(part.bytes, part.offset); err != nil {
-			return err
+			return id, err
 		}
 	}
-	_, err := file.WriteAt(h.encode(), 0)
-	return err
+	page := h.encode()
+	_, err = file.WriteAt(page, 0)
+	return digest(page[sumAt:]), err
 }
 
 // write writes the pages that are not zeros to file, where the source's first byte belongs at offset, and makes their table.

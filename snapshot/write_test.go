@@ -197,7 +197,7 @@ func TestNoRoom(t *testing.T) {
 		}
 		full := &fullAt{}
 		full.left.Store(int64(writes))
-		if err := p.write(t.Context(), full); err == nil {
+		if _, err := p.write(t.Context(), full); err == nil {
 			if writes != 8 { // four pages, two tables, meta, header
 				t.Errorf("done after %d writes", writes)
 			}

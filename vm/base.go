@@ -96,7 +96,7 @@ func (p *parts) openBase(ctx context.Context, c Config) {
 		return
 	}
 	p.baseKey = baseName(meta)
-	p.saved, err = acquireSaved(p.store.Dir()+"\x00"+p.baseKey, func() (*snapshot.File, error) {
+	p.saved, err = acquireSaved(p.store.Dir()+"\x00"+p.baseKey, false, func() (*snapshot.File, error) {
 		s, err := snapshot.OpenStore(p.store.Dir())
 		if err != nil {
 			return nil, err

@@ -24,11 +24,16 @@ type RestoreOptions struct {
 	// SameIdentity leaves MAC, machine-id and host name as they were, and connections that lead nowhere to time out: for the
 	// one VM that takes the place of the saved one. Random numbers, clock and generation are new in any case.
 	SameIdentity bool
+	// Trusted says that VM.Snapshot has written the file and that nobody else can have changed it: the machine is taken as it is, with
+	// its decoded code, which saves some milliseconds. A file that was made up can then make its process stand still. Files in a
+	// store of agentvm that were written there need no such word. Default: of the file, only what was checked is taken over.
+	Trusted bool
 }
 
 // Restore starts a VM from a file that Snapshot has written, and returns when it can run commands. Any number of VMs can be
 // started from one file; they share the memory that none of them writes. The contents are not verified: snapshot.File.Verify does that.
-// What somebody else has made belongs into a process of its own, for it can make that stand still (docs/snapshots.md).
+// The file may be anybody's: what comes of it is a VM that is contained and can be stopped as any other, or an error
+// (docs/snapshots.md).
 //
 // Of c, Image, Memory, Network.MTU and Network.Subnet are the snapshot's unless given, and must then be the same, as must
 // Network.Disabled and Network.DisableIPv6; Kernel and KernelArguments must be empty. There must be as many Mounts as the VM
@@ -45,7 +50,7 @@ func Restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 }
 
 func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM, error) {
-	s, err := openSaved(path)
+	s, err := openSaved(path, o.Trusted)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +79,7 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 // openSaved opens a snapshot, or shares it when a VM of this process goes on from the same one: the same by its ID and its place. The
 // ID alone would not do. It stands for contents that nobody has verified yet, and who copies the header of another's file must not
 // have that one's VMs start from his.
-func openSaved(path string) (*saved, error) {
+func openSaved(path string, trusted bool) (*saved, error) {
 	file, err := snapshot.Open(path)
 	if err != nil {
 		return nil, err
@@ -83,7 +88,7 @@ func openSaved(path string) (*saved, error) {
 		path = whole
 	}
 	used := false
-	s, err := acquireSaved("snapshot\x00"+file.ID()+"\x00"+path, func() (*snapshot.File, error) { used = true; return file, nil })
+	s, err := acquireSaved("snapshot\x00"+file.ID()+"\x00"+path, trusted, func() (*snapshot.File, error) { used = true; return file, nil })
 	if !used {
 		_ = file.Close()
 	}

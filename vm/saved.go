@@ -32,8 +32,12 @@ type saved struct {
 	once sync.Once
 }
 
-// acquireSaved returns the saved machine of a name, which open opens when no VM of this process uses it.
-func acquireSaved(name string, open func() (*snapshot.File, error)) (*saved, error) {
+// acquireSaved returns the saved machine of a name, which open opens when no VM of this process uses it. It is taken as it is when its
+// store has made it or its caller vouches for it, else with care (emulator.Program.Restore).
+func acquireSaved(name string, trusted bool, open func() (*snapshot.File, error)) (*saved, error) {
+	if trusted {
+		name += "\x00trusted"
+	}
 	savedInUse.mu.Lock()
 	s, found := savedInUse.files[name]
 	if !found {
@@ -46,7 +50,7 @@ func acquireSaved(name string, open func() (*snapshot.File, error)) (*saved, err
 	s.users++
 	savedInUse.mu.Unlock()
 	if !found {
-		s.load(open)
+		s.load(trusted, open)
 	}
 	<-s.ready
 	if s.err != nil {
@@ -56,7 +60,7 @@ func acquireSaved(name string, open func() (*snapshot.File, error)) (*saved, err
 	return &saved{savedFile: s}, nil
 }
 
-func (s *savedFile) load(open func() (*snapshot.File, error)) {
+func (s *savedFile) load(trusted bool, open func() (*snapshot.File, error)) {
 	defer close(s.ready)
 	if s.file, s.err = open(); s.err != nil {
 		return
@@ -65,7 +69,11 @@ func (s *savedFile) load(open func() (*snapshot.File, error)) {
 	for _, r := range s.file.Memory() {
 		extents = append(extents, emulator.Extent{At: r.At, Length: r.Length, File: r.File, Offset: r.Offset})
 	}
-	if s.image, s.err = emulator.NewImage(s.file.Meta().LinearMemory, extents); s.err != nil {
+	newImage := emulator.NewImage
+	if trusted || s.file.Own() {
+		newImage = emulator.NewOwnImage
+	}
+	if s.image, s.err = newImage(s.file.Meta().LinearMemory, extents); s.err != nil {
 		s.err = fmt.Errorf("%s: %w", s.file.Path(), errors.Join(s.err, s.file.Close()))
 	}
 }

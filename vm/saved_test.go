@@ -33,7 +33,7 @@ func TestSavedFilesAreNotTakenForEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func(path string) *saved {
-		s, err := openSaved(path)
+		s, err := openSaved(path, false)
 		if err != nil {
 			t.Fatal(err)
 		}

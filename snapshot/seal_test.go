@@ -1,0 +1,148 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Only what was written in a store is its own: not what was imported, copied, moved, replaced, or sealed by another store.
+func TestOwn(t *testing.T) {
+	s, ctx := openStore(t), t.Context()
+	m := newMemory(300*PageSize, 1, 299)
+	mine, err := s.Path("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, mine, content(m)) // as package vm does, by its path
+	var stream bytes.Buffer
+	if err := s.Export(ctx, "mine", &stream); err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(s.snapshots(), name+Suffix) }
+	put := func(name string, b []byte) {
+		if err := os.WriteFile(at(name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := func(path string) bool { return openFile(t, path).Own() }
+
+	if !own(mine) {
+		t.Error("what the store has written is a stranger's")
+	}
+	if err := s.WriteBase(ctx, "key", content(m)); err != nil {
+		t.Fatal(err)
+	}
+	base, err := s.Base("key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer base.Close()
+	if !base.Own() {
+		t.Error("a base that the store has written is a stranger's")
+	}
+	if err := s.Import(ctx, bytes.NewReader(stream.Bytes()), "imported"); err != nil {
+		t.Fatal(err)
+	}
+	if own(at("imported")) {
+		t.Error("an import is taken for the store's own")
+	}
+	put("copied", readAll(t, mine))
+	if own(at("copied")) {
+		t.Error("a copied file is taken for the store's own")
+	}
+	elsewhere := filepath.Join(t.TempDir(), "mine"+Suffix)
+	if writeFile(t, elsewhere, content(m)); own(elsewhere) {
+		t.Error("a file outside of a store is taken for a store's own")
+	}
+
+	// Another store's file, with its seal.
+	other := openStore(t)
+	if err := other.Create(ctx, "theirs", content(newMemory(300*PageSize, 2))); err != nil {
+		t.Fatal(err)
+	}
+	theirs, _ := other.Path("theirs")
+	put("theirs", readAll(t, theirs))
+	seal := readAll(t, sealPath(theirs))
+	if err := os.WriteFile(sealPath(at("theirs")), seal, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if own(at("theirs")) {
+		t.Error("another store's seal is believed")
+	}
+	put("mine", readAll(t, theirs))
+	if own(mine) {
+		t.Error("a file is taken for the one that it replaced")
+	}
+}
+
+// What is layered on a stranger's file has that one's pages in it.
+func TestOwnNeedsItsBase(t *testing.T) {
+	s, ctx := openStore(t), t.Context()
+	m := newMemory(64*PageSize, 1, 9)
+	if err := s.Create(ctx, "base", content(m)); err != nil {
+		t.Fatal(err)
+	}
+	path, _ := s.Path("base")
+	base := openFile(t, path)
+	above := newMemory(64*PageSize, 1, 2, 9)
+	if err := s.Create(ctx, "above", layer(above, base, m)); err != nil {
+		t.Fatal(err)
+	}
+	upper, _ := s.Path("above")
+	if !openFile(t, upper).Own() {
+		t.Error("a layered file of the store's is a stranger's")
+	}
+	unseal(path)
+	if openFile(t, upper).Own() {
+		t.Error("a file layered on a stranger's is taken for the store's own")
+	}
+}
+
+// Keys and seals that others can read, or that are no such thing, are none; seals go with their files.
+func TestSealsAreKept(t *testing.T) {
+	s, ctx := openStore(t), context.Background()
+	m := newMemory(64*PageSize, 1)
+	for _, name := range []string{"a", "b"} {
+		if err := s.Create(ctx, name, content(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, _ := s.Path("a")
+	b, _ := s.Path("b")
+	key := filepath.Join(s.dir, keyName)
+	for _, change := range []func() error{
+		func() error { return os.Chmod(key, 0o644) },
+		func() error { return os.Chmod(sealPath(a), 0o604) },
+		func() error { return os.Truncate(sealPath(a), 31) },
+		func() error { return os.Remove(key) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if openFile(t, a).Own() {
+			t.Error("it is still taken for the store's own")
+		}
+		if err := os.Chmod(key, 0o600); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		_ = os.Chmod(sealPath(a), 0o600)
+	}
+	if err := s.Remove(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(sealPath(a)); err == nil {
+		t.Error("a seal stays without its file")
+	}
+	if err := os.Remove(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Collect(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(sealPath(b)); err == nil {
+		t.Error("a seal whose file was removed by others stays")
+	}
+}
