@@ -168,10 +168,10 @@ func (r Rule) matchesSameHost(other Rule) bool {
 
 // Request is a destination to decide about.
 type Request struct {
-	Protocol string         // TCP, UDP or ICMP (whose port is 0)
-	To       netip.AddrPort // the address that would be dialled
-	Names    []string       // names that were asked for and answered with that address
-	Aliases  []string       // names that those led to (CNAME): deny rules look at them, allow rules do not
+	Protocol string         `json:"protocol"`          // TCP, UDP or ICMP (whose port is 0)
+	To       netip.AddrPort `json:"to"`                // the address that would be dialled
+	Names    []string       `json:"names,omitempty"`   // names that were asked for and answered with that address
+	Aliases  []string       `json:"aliases,omitempty"` // names that those led to (CNAME): deny rules look at them, allow rules do not
 }
 
 // Decision is what a policy says about a request.

@@ -24,10 +24,11 @@ A policy file has the same:
 const netExample = `  agentvm net explain pypi.org:443 --allow '*.pypi.org'
   agentvm net check policy.toml
   agentvm exec --net-log net.jsonl "apk add curl" && agentvm net flows net.jsonl
-  agentvm net log -f --denied net.jsonl`
+  agentvm net log -f --denied net.jsonl
+  agentvm net learn --write -- make test`
 
 func (c *cli) netCommand() *cobra.Command {
-	command := &cobra.Command{Use: "net", Short: "Explain and check network policies, read network logs", Long: netLong, Example: netExample}
-	command.AddCommand(c.netExplainCommand(), c.netCheckCommand(), c.netLogCommand(), c.netFlowsCommand())
+	command := &cobra.Command{Use: "net", Short: "Explain, check and learn network policies, read network logs", Long: netLong, Example: netExample}
+	command.AddCommand(c.netExplainCommand(), c.netCheckCommand(), c.netLogCommand(), c.netFlowsCommand(), c.netLearnCommand())
 	return command
 }

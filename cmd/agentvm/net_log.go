@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/daemon"
 	"agentvm/egress"
 	"agentvm/vm"
 )
@@ -62,16 +63,9 @@ func (f logFilter) always() func() bool {
 
 // printLogOf prints what is kept of a named VM.
 func (c *cli) printLogOf(ctx context.Context, name string, f logFilter) error {
-	store, err := vms()
+	store, path, err := keptLog(name)
 	if err != nil {
 		return err
-	}
-	path, err := store.NetworkLogPath(name)
-	if err != nil {
-		return suggest(store, name, err)
-	}
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s: nothing is recorded: it has no network, or was last started by an older agentvm", name)
 	}
 	before := f
 	before.follow = false
@@ -90,11 +84,31 @@ func (c *cli) printLogOf(ctx context.Context, name string, f logFilter) error {
 	return err
 }
 
+// keptLog is where the newer half of what is kept of a VM is; the older one, if there is one, has the same name with ".1".
+func keptLog(name string) (store daemon.Store, path string, err error) {
+	if store, err = vms(); err != nil {
+		return store, "", err
+	}
+	if path, err = store.NetworkLogPath(name); err != nil {
+		return store, "", suggest(store, name, err)
+	}
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return store, "", fmt.Errorf("%s: nothing is recorded: it has no network, or was last started by an older agentvm", name)
+	}
+	return store, path, nil
+}
+
+// parseEvent reads a line of a log.
+func parseEvent(line []byte) (e egress.Event, ok bool) {
+	err := json.Unmarshal(line, &e)
+	return e, err == nil && e.Kind != ""
+}
+
 func (c *cli) printLog(ctx context.Context, path string, f logFilter, more func() bool) error {
 	foreign := 0
 	err := readLines(ctx, path, more, func(line []byte) error {
-		var e egress.Event
-		if err := json.Unmarshal(line, &e); err != nil || e.Kind == "" {
+		e, ok := parseEvent(line)
+		if !ok {
 			foreign++
 			return nil
 		}

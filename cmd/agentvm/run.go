@@ -21,10 +21,15 @@ const (
 // run starts a machine, runs a command in it with this process's signals and terminal, and switches the machine off. The
 // denials are those of the machine's whole life.
 func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
+	return c.runWith(ctx, f, func(*vm.Config) {}, command, terminal, p)
+}
+
+// runWith is run with a last change to the configuration.
+func (c *cli) runWith(ctx context.Context, f *machineFlags, change func(*vm.Config), command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
 	s := newSession(p)
 	ctx = s.begin(ctx)
 	defer s.end()
-	m, err := c.start(ctx, f)
+	m, err := c.startWith(ctx, f, change)
 	if err != nil {
 		return nil, denials{}, s.explain(err)
 	}
