@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"agentvm/egress"
 	"agentvm/vm"
@@ -17,7 +18,7 @@ import (
 
 const netExplainLong = `Says whether a machine with these flags could connect to HOST:PORT, and why. Nothing is started and nothing is
 sent: a name is decided by its rules alone. With --resolve it is looked up as this computer does, and each of its addresses
-is decided as well. With -n NAME a VM that runs is asked about its own policy.
+is decided as well. With -n NAME a VM that runs is asked about its own policy, and about the ports that it may connect to.
 
 Exits with 0 when the connection is allowed, with 1 when it is denied, and with 125 when there is no answer.`
 
@@ -29,7 +30,7 @@ type explanation struct {
 }
 
 func (c *cli) netExplainCommand() *cobra.Command {
-	var f policyFlags
+	var f explainFlags
 	var resolve, asJSON bool
 	var name string
 	command := &cobra.Command{
@@ -47,7 +48,7 @@ func (c *cli) netExplainCommand() *cobra.Command {
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	return runs(command, func(ctx context.Context, args []string) error {
 		if name != "" {
-			if f.set() || resolve {
+			if f.set() || len(f.access.connectAllow)+len(f.access.connectDeny) > 0 || resolve {
 				return errors.New("-n asks a VM about the policy that it has: without flags of a policy and --resolve")
 			}
 			e, err := explainNamed(ctx, name, args[0])
@@ -64,13 +65,32 @@ func (c *cli) netExplainCommand() *cobra.Command {
 	})
 }
 
-func explain(ctx context.Context, f *policyFlags, text string, resolve bool) (*explanation, error) {
+// explainFlags are those of a machine that decide about connections.
+type explainFlags struct {
+	policyFlags
+	access accessFlags // of these, only what is about connections outward
+}
+
+func (f *explainFlags) register(flags *pflag.FlagSet) {
+	f.policyFlags.register(flags)
+	flags.StringArrayVar(&f.access.connectAllow, "connect-allow", nil, "let connections go to no ports but those of a `RANGE` (may be repeated)")
+	flags.StringArrayVar(&f.access.connectDeny, "connect-deny", nil, "never let connections go to the ports of a `RANGE` (may be repeated)")
+}
+
+func (f *explainFlags) config() (c vm.Config, err error) {
+	if err := f.apply(&c.Network); err != nil {
+		return c, err
+	}
+	return c, f.access.apply(&c)
+}
+
+func explain(ctx context.Context, f *explainFlags, text string, resolve bool) (*explanation, error) {
 	t, err := parseTarget(text)
 	if err != nil {
 		return nil, err
 	}
-	var n vm.Network
-	if err := f.apply(&n); err != nil {
+	config, err := f.config()
+	if err != nil {
 		return nil, err
 	}
 	e := &explanation{Target: text}
@@ -79,7 +99,7 @@ func explain(ctx context.Context, f *policyFlags, text string, resolve bool) (*e
 			return nil, err
 		}
 	}
-	e.Decision, err = n.Explain(t.host, t.port, t.protocol, e.Addresses...)
+	e.Decision, err = config.Explain(t.host, t.port, t.protocol, e.Addresses...)
 	return e, err
 }
 

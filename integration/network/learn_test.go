@@ -19,8 +19,8 @@ wget -qO- http://a.cdn.example/5 >/dev/null
 wget -qO- http://b.cdn.example/5 >/dev/null
 wget -qO- http://198.51.100.9/5 >/dev/null
 nslookup mail.example | grep -q 198.51.100.10
-printf hello | nc -u -w 2 198.51.100.11 7 | grep -q HELLO
 wget -qO- http://host.agentvm.internal:%d/5 >/dev/null
+printf hello | nc -u -w 2 198.51.100.11 7 | grep -q HELLO
 `
 
 // learnableWorld makes that work.
