@@ -138,7 +138,11 @@ func (h handler) Snapshot(ctx context.Context, o rpc.SnapshotOrder) ([]byte, err
 		return nil, &fs.PathError{Op: "create", Path: o.Path, Err: syscall.EEXIST}
 	}
 	began := time.Now()
-	meta, err := v.Snapshot(ctx, o.Path, vm.SnapshotOptions{Comment: o.Comment, Base: o.Layered})
+	started, err := json.Marshal(h.d.config.Started())
+	if err != nil {
+		return nil, err
+	}
+	meta, err := v.Snapshot(ctx, o.Path, vm.SnapshotOptions{Comment: o.Comment, Base: o.Layered, Started: started})
 	h.d.logger.Info("snapshot", "path", o.Path, "took", time.Since(began), "error", err)
 	if err != nil {
 		return nil, err

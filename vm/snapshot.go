@@ -21,6 +21,9 @@ type SnapshotOptions struct {
 	// Base leaves out of the file what is as in the file that this VM was started from, which must then not be removed: the
 	// store keeps bases that snapshots need. Without effect where there is none. Default: the file has everything.
 	Base bool
+	// Started is kept in the file for whoever restores it elsewhere: how the VM was started, in the caller's words, as JSON. It is
+	// neither read nor used by this package, and not encrypted: nothing that is secret, and no paths of the host, belong into it.
+	Started json.RawMessage
 }
 
 // Snapshot writes the VM to a file, with what is in its memory and on its writable disk, and goes on. The guest stands still only
@@ -36,13 +39,21 @@ func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 
 // savedExtra is what of a saved machine only this package knows.
 type savedExtra struct {
-	Hostname string   `json:"hostname"`
-	MAC      string   `json:"mac,omitempty"` // empty: the default
-	Mounts   []string `json:"mounts,omitempty"`
+	Hostname string          `json:"hostname"`
+	MAC      string          `json:"mac,omitempty"` // empty: the default
+	Mounts   []string        `json:"mounts,omitempty"`
+	Started  json.RawMessage `json:"started,omitempty"` // SnapshotOptions.Started
+}
+
+// StartedAs is the SnapshotOptions.Started of a snapshot; nil when it has none. Anybody may have written it.
+func StartedAs(m snapshot.Meta) (json.RawMessage, error) {
+	var extra savedExtra
+	err := unmarshal(m.Extra, &extra)
+	return extra.Started, err
 }
 
 func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snapshot.Meta, error) {
-	meta, err := v.describe(o.Comment)
+	meta, err := v.describe(o)
 	if err != nil {
 		return meta, err
 	}
@@ -71,16 +82,16 @@ func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 }
 
 // describe says what the VM is.
-func (v *VM) describe(comment string) (snapshot.Meta, error) {
+func (v *VM) describe(o SnapshotOptions) (snapshot.Meta, error) {
 	meta, err := v.parts.meta(v.config)
 	if err != nil {
 		return meta, err
 	}
-	extra := savedExtra{Hostname: v.config.Hostname, MAC: v.identity.mac.String()}
+	extra := savedExtra{Hostname: v.config.Hostname, MAC: v.identity.mac.String(), Started: o.Started}
 	for _, m := range v.config.Mounts {
 		extra.Mounts = append(extra.Mounts, m.GuestPath)
 	}
-	meta.Comment, meta.Generation = comment, v.identity.generation
+	meta.Comment, meta.Generation = o.Comment, v.identity.generation
 	meta.Extra, err = json.Marshal(extra)
 	return meta, err
 }

@@ -22,7 +22,7 @@ func (c *cli) snapshotExportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "export SNAPSHOT FILE", Short: "Write a snapshot as one compressed stream (- for standard output)", Args: counted(2, 2),
 		ValidArgsFunction: completeSnapshots(1),
-		Long:              "Writes a snapshot, with what it is layered on, as one stream, compressed with zstd. How its VM was started is not in it.",
+		Long:              "Writes a snapshot, with what it is layered on, as one stream, compressed with zstd. Of how its VM was started it has what is no secret and not of this computer.",
 		Example:           "  agentvm snapshot export clean clean.snap.zst\n  agentvm snapshot export clean - | ssh other agentvm snapshot import - clean",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := newSession(shellPatience)
@@ -103,9 +103,11 @@ func (c *cli) importSnapshot(ctx context.Context, file, name string) error {
 // snapshotInspection is what snapshot inspect prints.
 type snapshotInspection struct {
 	snapshotInfo
-	Meta     snapshot.Meta  `json:"meta"`
-	Config   *daemon.Config `json:"config,omitempty"` // what its VM was started with; not of one that was imported
-	Verified bool           `json:"verified,omitempty"`
+	Meta     snapshot.Meta   `json:"meta"`
+	Config   *daemon.Config  `json:"config,omitempty"`  // what its VM was started with; not of one that was imported
+	Started  *daemon.Started `json:"started,omitempty"` // what the file itself says of that
+	Own      bool            `json:"own"`               // this store has written it, and takes it as it is
+	Verified bool            `json:"verified,omitempty"`
 }
 
 func (c *cli) snapshotInspectCommand() *cobra.Command {
@@ -138,6 +140,10 @@ func (c *cli) inspectSnapshot(ctx context.Context, name string, verify bool) err
 	if config, err := keptConfig(file.Path()); err == nil && config.StoreDir != "" {
 		shown.Config = &config
 	}
+	if started, err := daemon.StartedAs(file.Meta()); err == nil {
+		shown.Started = &started
+	}
+	shown.Own = file.Own()
 	if verify {
 		if err := file.Verify(ctx); err != nil {
 			return err

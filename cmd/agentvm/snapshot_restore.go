@@ -23,7 +23,8 @@ const restoreLong = `Makes a VM that goes on from a snapshot. It is another comp
 address and host name, unless --same-identity has it take that one's place. Programs are killed, unless --keep-programs has them run on.
 
 It is started as the VM was, with its network policy, mounts and ports; flags change that as those of agentvm start do. A snapshot that was
-imported does not have that: it is started like a new VM, and needs as many -m as the VM had.`
+imported says so, too, but gives nothing of this computer by itself: it needs as many -m as the VM had, ports and the values of variables are
+given anew, and so is an open network. agentvm snapshot inspect shows what the VM had.`
 
 // restoreFlags are start's that make sense for a machine that has booted.
 type restoreFlags struct {
@@ -106,6 +107,9 @@ func describeNetwork(n daemon.Network) string {
 // restored is what the VM was started with that was saved, changed as the flags say.
 func (f *restoreFlags) restored(path, name string) (daemon.Config, error) {
 	config, err := keptConfig(path)
+	if err == nil && config.StoreDir == "" {
+		config, err = f.imported(path)
+	}
 	if err != nil {
 		return config, err
 	}
@@ -117,6 +121,26 @@ func (f *restoreFlags) restored(path, name string) (daemon.Config, error) {
 	}
 	f.kept = true
 	return config, f.change(&config, name)
+}
+
+// imported is what a snapshot says by itself of how its VM was started.
+func (f *restoreFlags) imported(path string) (daemon.Config, error) {
+	file, err := snapshot.Open(path)
+	if err != nil {
+		return daemon.Config{}, err
+	}
+	started, err := daemon.StartedAs(file.Meta())
+	if err = errors.Join(err, file.Close()); err != nil {
+		return daemon.Config{}, err
+	}
+	config, err := started.Config()
+	if errors.Is(err, daemon.ErrOpenNetwork) {
+		if f.set() || f.changed("no-network") {
+			return config, nil
+		}
+		err = fmt.Errorf("%w: --net open gives it, --net public or --allow something less", err)
+	}
+	return config, err
 }
 
 // configPath is beside a snapshot: what its VM was started with.
@@ -152,7 +176,7 @@ func keepConfig(snapshotPath string, kept keptVM) error {
 	return nil
 }
 
-// keptConfig reads it. A snapshot that was imported has none.
+// keptConfig reads it. A snapshot that was imported has none, and the result no StoreDir.
 func keptConfig(snapshotPath string) (daemon.Config, error) {
 	kept, err := readKept(snapshotPath)
 	return kept.Config, err
