@@ -129,6 +129,9 @@ func (c *cli) learnFromRun(ctx context.Context, f *learnFlags, args []string) er
 		}
 	}
 	result, denied, err := c.runWith(ctx, &f.machineFlags, watch, command, f.terminal, execPatience)
+	if result == nil {
+		return err // nothing has run that could teach anything
+	}
 	l := lesson{Learned: learner.Learned(egress.LearnOptions{Wildcards: f.wildcards}), denied: denied}
 	reported := c.teach(f, &l, c.stderr)
 	if err != nil {
@@ -205,7 +208,7 @@ func eventsOf(ctx context.Context, name string, use func(egress.Event)) error {
 	return eventsIn(ctx, path, use)
 }
 
-// teach prints what was learned, and writes it where that is wanted.
+// teach prints what was learned, unless --quiet says that the files are enough, and writes those.
 func (c *cli) teach(f *learnFlags, l *lesson, to io.Writer) error {
 	var err error
 	switch {
