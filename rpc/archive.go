@@ -94,7 +94,7 @@ func (s *files) Pack(ctx context.Context, call wire.Files_pack) error {
 	if err != nil {
 		return reply(r, err)
 	}
-	out := newOutlet(ctx, sink, maxChunk)
+	out := newOutlet(ctx, sink, maxChunk, maxSends)
 	summary, err := s.h.Pack(ctx, out, paths, o)
 	if err == nil {
 		err = out.end()
@@ -189,7 +189,7 @@ func (f *FilesClient) Unpack(ctx context.Context, dir string, r io.Reader, o Unp
 	if err := failureOf(answer.Failure()); err != nil {
 		return err
 	}
-	out := newOutlet(ctx, answer.Sink().AddRef(), maxChunk)
+	out := newOutlet(ctx, answer.Sink().AddRef(), maxChunk, maxSends)
 	defer out.release()
 	return f.send(out, r)
 }

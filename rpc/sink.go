@@ -22,9 +22,9 @@ type outlet struct {
 	chunk int // bytes of a send at most
 }
 
-// newOutlet takes over the reference to sink. chunk is small where others wait for the same connection.
-func newOutlet(ctx context.Context, sink wire.Sink, chunk int) *outlet {
-	return &outlet{ctx: ctx, sink: sink, sends: window{limit: maxSends}, chunk: chunk}
+// newOutlet takes over the reference to sink. chunk times sends, at most maxSends, is little where others wait for the same connection.
+func newOutlet(ctx context.Context, sink wire.Sink, chunk, sends int) *outlet {
+	return &outlet{ctx: ctx, sink: sink, sends: window{limit: sends}, chunk: chunk}
 }
 
 // Write copies b into messages. It waits while the peer has not answered enough of those before. An error may be an

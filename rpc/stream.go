@@ -17,9 +17,36 @@ type Stream interface {
 	CloseWrite() error
 }
 
-// streamChunk bounds a send of streams that share a connection with control messages: eight of them delay those by the
-// time of 256 KiB.
-const streamChunk = 32 << 10
+const (
+	// streamChunk bounds a send of streams, and streamSends how many of a stream are unanswered: 256 KiB of each may wait before what
+	// else is said on the connection. With the frame of a message, a send is a whole number of the console driver's writes.
+	streamChunk = 128<<10 - 1<<10
+	streamSends = 2
+	// firstChunk is the buffer of a stream until that was full once: most streams never need more.
+	firstChunk = 4 << 10
+)
+
+// pour is io.Copy by the writes of an outlet, with a buffer that grows with what is read at once.
+func pour(o *outlet, from io.Reader) error {
+	b := make([]byte, firstChunk)
+	for {
+		n, err := from.Read(b)
+		if n > 0 {
+			if _, err := o.Write(b[:n]); err != nil {
+				return &sendError{err}
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if n == len(b) && n < streamChunk {
+			b = make([]byte, min(8*n, streamChunk))
+		}
+	}
+}
+
+// sendError is of the outlet that pour writes to.
+type sendError struct{ error }
 
 // relay joins a Stream to the peer, who asked for it:
 //
@@ -53,7 +80,7 @@ func (c *conn) newRelay(s Stream) (*relay, wire.Sink) {
 
 // join takes over the reference to toPeer, and begins to send there.
 func (c *conn) join(r *relay, toPeer wire.Sink) error {
-	out := newOutlet(c.ctx, toPeer, streamChunk)
+	out := newOutlet(c.ctx, toPeer, streamChunk, streamSends)
 	if !c.spawn(func() { r.pump(out) }) {
 		out.release()
 		r.reset()
@@ -81,27 +108,18 @@ func (r *relay) ended(why error) error {
 // pump is the direction to the peer.
 func (r *relay) pump(out *outlet) {
 	defer out.release()
-	b := make([]byte, streamChunk)
-	for {
-		n, err := r.s.Read(b)
-		if n > 0 {
-			if _, err := out.Write(b[:n]); err != nil {
-				r.reset()
-				return
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			if out.end() != nil {
-				r.reset()
-			}
-			r.finished()
-			return
-		case err != nil:
-			out.abort(err)
+	err := pour(out, r.s)
+	switch failed := (*sendError)(nil); {
+	case errors.As(err, &failed):
+		r.reset()
+	case errors.Is(err, io.EOF):
+		if out.end() != nil {
 			r.reset()
-			return
 		}
+		r.finished()
+	default:
+		out.abort(err)
+		r.reset()
 	}
 }
 

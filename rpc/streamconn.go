@@ -85,11 +85,11 @@ func (c *conn) newConn(remote net.Addr, ended func()) (*Conn, wire.Sink, net.Con
 // begin starts to send to the peer, whose Sink stays the caller's.
 func (s *Conn) begin(c *conn, toPeer wire.Sink, leaving net.Conn) error {
 	ctx, giveUp := context.WithCancel(c.ctx)
-	o := newOutlet(ctx, toPeer.AddRef(), streamChunk)
+	o := newOutlet(ctx, toPeer.AddRef(), streamChunk, streamSends)
 	s.mu.Lock()
 	s.giveUp = giveUp
 	s.mu.Unlock()
-	if !c.spawn(func() { s.pump(leaving, o) }) {
+	if !c.spawn(func() { s.pump(c, leaving, o) }) {
 		giveUp()
 		o.release()
 		return ErrClosed
@@ -136,20 +136,22 @@ func (s *Conn) untaken(err error) error {
 }
 
 // pump sends what is written until CloseWrite, Close or an error.
-func (s *Conn) pump(leaving net.Conn, o *outlet) {
+func (s *Conn) pump(c *conn, leaving net.Conn, o *outlet) {
 	defer s.over()
 	defer s.giveUp()
 	defer o.release()
-	_, err := io.CopyBuffer(o, struct{ io.Reader }{leaving}, make([]byte, streamChunk))
-	if err == nil {
+	err := pour(o, leaving)
+	if failed := (*sendError)(nil); errors.As(err, &failed) {
+		err = failed.error
+	} else { // closed
 		err = o.end()
 	}
 	switch {
 	case err == nil:
 		err = errBrokenPipe
-	case errors.Is(err, ErrClosed):
+	case c.ctx.Err() != nil || errors.Is(err, ErrClosed):
 		err = lostError{}
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled): // of lingering
 		err = net.ErrClosed
 	}
 	s.mu.Lock()
@@ -229,6 +231,9 @@ func (s *Conn) Write(b []byte) (int, error) {
 	return n, s.fault("write", err)
 }
 
+// torn says that the connection is broken in either direction. It needs s.mu.
+func (s *Conn) torn() bool { return s.broken != nil || s.failed != nil && !s.writeClosed }
+
 // fault needs s.mu.
 func (s *Conn) fault(op string, err error) error {
 	return &net.OpError{Op: op, Net: s.remote.Network(), Source: s.local, Addr: s.remote, Err: err}
@@ -252,7 +257,7 @@ func (s *Conn) CloseWrite() error {
 	case s.closed:
 		defer s.mu.Unlock()
 		return s.fault("close", net.ErrClosed)
-	case s.broken != nil || s.failed != nil && !s.writeClosed:
+	case s.torn():
 		defer s.mu.Unlock()
 		return s.fault("shutdown", errNotConnected)
 	}
@@ -268,7 +273,7 @@ func (s *Conn) CloseRead() error {
 	case s.closed:
 		defer s.mu.Unlock()
 		return s.fault("close", net.ErrClosed)
-	case s.broken != nil:
+	case s.torn():
 		defer s.mu.Unlock()
 		return s.fault("shutdown", errNotConnected)
 	}
