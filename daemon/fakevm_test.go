@@ -103,13 +103,8 @@ func (v *fakeVM) DialContext(ctx context.Context, network, address string) (net.
 func (v *fakeVM) DialFetch(ctx context.Context, network, address string) (net.Conn, error) {
 	return v.DialContext(ctx, network, address)
 }
-func (v *fakeVM) CheckFetch(_ context.Context, port uint16) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.servers[strconv.Itoa(int(port))] == "" {
-		return syscall.ECONNREFUSED
-	}
-	return nil
+func (v *fakeVM) Access() vm.Access {
+	return vm.Access{Listen: vm.PortPolicy{Deny: []vm.PortRange{{First: 9, Last: 9}}}}
 }
 func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
 	return []vm.Socket{{Network: "tcp", PID: 7}}, nil

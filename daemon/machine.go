@@ -33,8 +33,8 @@ type VM interface {
 	// DialContext connects to the VM's loopback as a program of the VM does, DialFetch as a request of its owner's.
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 	DialFetch(ctx context.Context, network, address string) (net.Conn, error)
-	// CheckFetch says whether DialFetch would reach a port.
-	CheckFetch(ctx context.Context, port uint16) error
+	// Access is the policy that both are under.
+	Access() vm.Access
 	Sockets(ctx context.Context) ([]vm.Socket, error)
 	// Describe fills what the VM knows of Kernel, Image, Memory, Ports and Policy.
 	Describe(*rpc.DaemonInfo)

@@ -13,6 +13,7 @@ import (
 
 	"agentvm/preview"
 	"agentvm/rpc"
+	"agentvm/vm"
 )
 
 // previews serves the links to a VM's ports, while there may be any:
@@ -115,7 +116,10 @@ func (p *previews) start() (uint16, error) {
 	if err != nil {
 		return 0, errors.Join(err, store.Close())
 	}
-	server := preview.NewServer(preview.ServerConfig{Store: store, Dialer: previewDialer{d}, Permit: d.permitPreview, Logger: d.logger})
+	server := preview.NewServer(preview.ServerConfig{
+		Store: store, Dialer: previewDialer{d}, Permit: d.permitPreview, Logger: d.logger,
+		Limits: preview.Limits{DialTimeout: dialTime},
+	})
 	p.mu.Lock()
 	p.store, p.server, p.port = store, server, port
 	p.mu.Unlock()
@@ -172,8 +176,9 @@ func (p *previews) close() {
 	}
 }
 
-// permitPreview refuses what is not a preview of this VM: links of one that had its name before lead nowhere.
-func (d *daemon) permitPreview(ctx context.Context, p preview.Preview) error {
+// permitPreview refuses what is not a preview of this VM, for links of one that had its name before lead nowhere, and what its policy
+// does not permit. Whether something listens is asked by the dial: a connection that is used again is one to what listened then.
+func (d *daemon) permitPreview(_ context.Context, p preview.Preview) error {
 	if p.VM != d.name || p.VMID != d.identity.ID {
 		return fmt.Errorf("%s is another VM than the one that was shared: %w", d.name, preview.ErrNotRunning)
 	}
@@ -181,7 +186,7 @@ func (d *daemon) permitPreview(ctx context.Context, p preview.Preview) error {
 	if err != nil {
 		return err
 	}
-	return v.CheckFetch(ctx, p.Port)
+	return v.Access().Decide(vm.CallerFetch, vm.OpLoopback, p.Port)
 }
 
 // visited is the VM, for a visitor, who does not wait for one that boots or stands still.

@@ -119,7 +119,9 @@ func wantGet(t testing.TB, url string, status int, text string) {
 	}
 }
 
-func hello(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "hello from "+r.URL.Path) }
+func hello(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.WriteString(w, "hello from "+r.URL.Path)
+}
 
 func readLog(t testing.TB, d *inside) string {
 	t.Helper()

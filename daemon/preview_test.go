@@ -117,6 +117,12 @@ func TestPreviewTokens(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { wantGet(t, base+c.token+"/", c.status, c.text) })
 	}
+	denied, err := links.Create(t.Context(), "dev", place.ID, 9, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.vm.serve(t, "9", hello)
+	wantGet(t, base+denied.Token+"/", 403, "policy")
 	const digits = "0123456789abcdefghijklmnopqrstuv"
 	for i := range link.Token {
 		flipped := []byte(link.Token)

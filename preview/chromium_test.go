@@ -1,22 +1,19 @@
 package preview
 
 import (
-	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/websocket"
+
+	"agentvm/preview/previewtest"
 )
 
 //go:embed testdata/page.html
@@ -66,7 +63,7 @@ func browserGuest(results chan<- map[string]string) http.Handler {
 // TestChromium opens previews in a real browser, by both forms. The page uses a redirect, cookies, fetch, events, a WebSocket, a form, and tries
 // what pages of other origins may and may not.
 func TestChromium(t *testing.T) {
-	browser := findChromium(t)
+	browser := previewtest.Chromium(t)
 	w := newWorld(t, nil)
 	results := make(chan map[string]string, 1)
 	w.vms.serve(t, "dev", 3000, browserGuest(results))
@@ -95,7 +92,7 @@ func TestChromium(t *testing.T) {
 			} else {
 				want["wrong"] = "refused" // not readable by other origins
 			}
-			stop := startChromium(t, browser, base+addresses)
+			stop := previewtest.Browse(t, browser, base+addresses)
 			defer stop()
 			select {
 			case got := <-results:
@@ -106,52 +103,5 @@ func TestChromium(t *testing.T) {
 				t.Error("the page's script did not end")
 			}
 		})
-	}
-}
-
-func findChromium(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	if os.Getenv("CI") == "true" && runtime.GOOS == "linux" {
-		t.Fatal("chromium is missing: apt-get install chromium")
-	}
-	t.Skip("there is no chromium")
-	return ""
-}
-
-// startChromium opens a page in a browser with a home of its own. The function that it returns ends it and all its processes.
-func startChromium(t *testing.T, browser, url string) (stop func()) {
-	t.Helper()
-	home := t.TempDir()
-	log, err := os.Create(filepath.Join(home, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	command := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync", "--no-proxy-server", "--no-zygote",
-		"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE *.localhost, EXCLUDE 127.0.0.1",
-		"--user-data-dir="+filepath.Join(home, "profile"), "--remote-debugging-port=0", "--remote-debugging-address=127.0.0.1", url)
-	command.Env = append(os.Environ(), "HOME="+home)
-	command.Stdout, command.Stderr = log, log
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	command.WaitDelay = 10 * time.Second
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		cancel()
-		command.Wait() // says that it was interrupted
-		log.Close()
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("chromium says:\n%.4000s", text)
-		}
-		// Its helpers end after it, and still write.
-		eventually(t, "the browser's files can be removed", func() bool { return os.RemoveAll(home) == nil })
 	}
 }
