@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"cmp"
 	"log/slog"
 	"os"
 	"syscall"
@@ -33,6 +34,7 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 	if err := s.prepare(p, log); err != nil {
 		return rpc.GuestInfo{}, err
 	}
+	listenWarning := s.confine(p.ListenDenied)
 	connected := s.connect(p.Network, p.Restored)
 	shareWarning, err := s.shares.replace(p.Mounts, p.Restored != nil)
 	networkWarning := connected()
@@ -46,7 +48,7 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 		s.announce(p.Restored)
 	}
 	info, err := guestInfo()
-	info.NetworkWarning, info.ShareWarning, info.DiskWarning = networkWarning, shareWarning, s.upper.warning
+	info.NetworkWarning, info.ShareWarning, info.DiskWarning = cmp.Or(networkWarning, listenWarning), shareWarning, s.upper.warning
 	return info, err
 }
 

@@ -28,11 +28,12 @@ type Supervisor struct {
 	// denials is the file that ReportDenials writes.
 	denials denials
 	locals  locals // connections and listeners on the loopback interface that are the host's
-	// starting is held by Start, for all of it; it guards the three below.
-	starting sync.Mutex
-	shares   shares
-	forwards forwards // sockets
-	card     *card    // configured; nil: none is
+	// starting is held by Start, for all of it; it guards the four below.
+	starting    sync.Mutex
+	shares      shares
+	forwards    forwards // sockets
+	card        *card    // configured; nil: none is
+	confinement confinement
 	// whole says that this is the machine's first process, and that what belongs to the whole machine is its to change.
 	whole bool
 	upper upper // of the root, in the machine's first process

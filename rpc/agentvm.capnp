@@ -277,6 +277,12 @@ struct StartParams {
   unixSockets @8 :List(UnixSocket);
   proxy @9 :NetworkProxy; # where unixSockets lead; may be null without them
   restored @10 :Restored; # null: the first start since the machine was switched on
+  listenDenied @11 :List(PortRange); # TCP ports that programs are not to listen at
+}
+
+struct PortRange {
+  first @0 :UInt16;
+  last @1 :UInt16;        # included
 }
 
 struct Restored {

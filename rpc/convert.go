@@ -78,6 +78,9 @@ func (p StartParams) write(w wire.StartParams) error {
 	if err := p.Restored.write(w.NewRestored); err != nil {
 		return err
 	}
+	if err := writePortRanges(w.NewListenDenied, p.ListenDenied); err != nil {
+		return err
+	}
 	mounts, err := w.NewMounts(int32(len(p.Mounts)))
 	if err != nil {
 		return err
@@ -121,6 +124,9 @@ func readStartParams(w wire.StartParams) (p StartParams, err error) {
 		return p, err
 	}
 	if p.Restored, err = readRestored(w.Restored()); err != nil {
+		return p, err
+	}
+	if p.ListenDenied, err = readPortRanges(w.ListenDenied()); err != nil {
 		return p, err
 	}
 	mounts, err := w.Mounts()

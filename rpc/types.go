@@ -31,7 +31,18 @@ type StartParams struct {
 	Connect     Connector
 	// Restored is set when the machine goes on from a snapshot; nil: it has just been switched on.
 	Restored *Restored
+	// ListenDenied are TCP ports that the guest's programs are not to listen at: bind fails with EACCES, and listeners that are there
+	// are closed. A program that is root can undo it. At most MaxPortRanges.
+	ListenDenied []PortRange
 }
+
+// PortRange is the ports from First to Last, both included.
+type PortRange struct {
+	First, Last uint16
+}
+
+// MaxPortRanges bounds StartParams.ListenDenied.
+const MaxPortRanges = 256
 
 // NetworkParams tells the guest how to configure its network card: by DHCP, and IPv6 by router advertisements.
 type NetworkParams struct {

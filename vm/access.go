@@ -21,8 +21,8 @@ import (
 // Access is what may be reached inside of a VM, and from inside. The zero value lets the VM's owner and its own programs use every
 // port, and nobody else any.
 type Access struct {
-	// Listen is network.listen: ports that programs of the VM may listen at. The kernel of the guest stops most programs
-	// from listening at others; whatever listens there anyway is reached by nothing from outside.
+	// Listen is network.listen: ports that programs of the VM may listen at. To bind a TCP socket to another fails with EACCES
+	// in the guest, unless its root takes that away; whatever listens there anyway is reached by nothing from outside.
 	Listen PortPolicy
 	// Connect is network.connect: ports that may be connected to, by the guest in the world and by the host in the guest. What programs
 	// of the guest do with each other inside of it is not seen.
@@ -32,10 +32,15 @@ type Access struct {
 	LoopbackExemptPorts []uint16
 }
 
-// MaxExemptPorts is how many Access.LoopbackExemptPorts there can be.
-const MaxExemptPorts = 256
+const (
+	// MaxExemptPorts is how many Access.LoopbackExemptPorts there can be.
+	MaxExemptPorts = 256
+	// MaxPortRanges is how many ranges PortPolicy.Allow and PortPolicy.Deny can have, each.
+	MaxPortRanges = 64
+)
 
 // PortPolicy says which ports are permitted. The zero value permits all; as soon as there is an Allow, only what it names; Deny wins.
+// Each has at most MaxPortRanges.
 type PortPolicy struct {
 	Allow, Deny []PortRange
 }
@@ -150,6 +155,9 @@ func (a Access) Check() error {
 }
 
 func (p PortPolicy) check(name string) error {
+	if n := max(len(p.Allow), len(p.Deny)); n > MaxPortRanges {
+		return fmt.Errorf("%s: %d ranges of ports: there can be at most %d", name, n, MaxPortRanges)
+	}
 	for _, r := range slices.Concat(p.Allow, p.Deny) {
 		if r.First == 0 || r.First > r.Last {
 			return fmt.Errorf("%s: ports %s: want FIRST-LAST, from 1 to 65535", name, r)

@@ -13,6 +13,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/nat"
+	"agentvm/rpc"
 )
 
 func TestAccessMessages(t *testing.T) {
@@ -253,6 +254,8 @@ func TestAccessCheck(t *testing.T) {
 		{"as many as there can be", Config{Access: Access{LoopbackExemptPorts: many[:MaxExemptPorts]}}, "", false},
 		{"one more", Config{Access: Access{LoopbackExemptPorts: many}}, "257 loopback exempt ports: there can be at most 256", false},
 		{"port 0", Config{Access: Access{LoopbackExemptPorts: []uint16{80, 0}}}, "loopback exempt port 0", false},
+		{"as many ranges as there can be", Config{Access: Access{Listen: PortPolicy{Allow: slices.Repeat([]PortRange{{1, 2}}, MaxPortRanges)}}}, "", false},
+		{"one range more", Config{Access: Access{Connect: PortPolicy{Deny: slices.Repeat([]PortRange{{1, 2}}, MaxPortRanges+1)}}}, "network.connect: 65 ranges of ports: there can be at most 64", false},
 		{"range from 0", Config{Access: Access{Listen: PortPolicy{Deny: []PortRange{{0, 80}}}}}, "network.listen: ports 0-80", false},
 		{"reversed range", Config{Access: Access{Connect: PortPolicy{Allow: []PortRange{{80, 79}}}}}, "network.connect: ports 80-79", false},
 		{"forward", Config{Network: forward(80)}, "", false},
@@ -315,6 +318,31 @@ func TestNamedPorts(t *testing.T) {
 	denied()
 	again()
 	want(80)
+}
+
+// The guest's kernel denies what the policy does not permit, and tells it in no more ranges than a guest takes.
+func TestDeniedToTheGuest(t *testing.T) {
+	every := func(step int) (list []PortRange) {
+		for port := 1; len(list) < MaxPortRanges; port += step {
+			list = append(list, PortRange{uint16(port), uint16(port)})
+		}
+		return list
+	}
+	for _, p := range []PortPolicy{
+		{}, {Deny: []PortRange{{80, 90}, {85, 100}, {101, 101}}}, {Allow: []PortRange{{3000, 3999}}}, {Allow: []PortRange{{1, 65535}}}, {Deny: []PortRange{{1, 65535}}},
+		{Allow: every(4), Deny: every(6)}, {Allow: []PortRange{{65535, 65535}, {1, 1}}}, {Allow: []PortRange{{1, 65535}}, Deny: every(250)},
+	} {
+		list := p.denied()
+		if len(list) > rpc.MaxPortRanges {
+			t.Errorf("%d ranges", len(list))
+		}
+		for port := 1; port <= 65535; port++ {
+			in := slices.ContainsFunc(list, func(r rpc.PortRange) bool { return int(r.First) <= port && port <= int(r.Last) })
+			if in == p.Permits(uint16(port)) {
+				t.Fatalf("%+v: port %d denied: %v", p, port, in)
+			}
+		}
+	}
 }
 
 func TestParsePortRange(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"agentvm/rpc"
 )
 
 // checkAccess finds what is wrong with Access, and forwards that it does not permit.
@@ -38,6 +40,23 @@ func (a Access) clone() Access {
 
 func (p PortPolicy) clone() PortPolicy {
 	return PortPolicy{slices.Clone(p.Allow), slices.Clone(p.Deny)}
+}
+
+// denied are the ports that the policy does not permit, for the guest's kernel.
+func (p PortPolicy) denied() (list []rpc.PortRange) {
+	if !p.Restricts() {
+		return nil
+	}
+	for port := 1; port <= 65535; port++ {
+		switch last := len(list) - 1; {
+		case p.Permits(uint16(port)):
+		case last >= 0 && int(list[last].Last) == port-1:
+			list[last].Last++
+		default:
+			list = append(list, rpc.PortRange{First: uint16(port), Last: uint16(port)})
+		}
+	}
+	return list
 }
 
 // outward is egress.Config.Connect.

@@ -59,7 +59,7 @@ func (v *VM) personalStart(ctx context.Context, client *rpc.Client, goesOn bool)
 		Time: time.Now(), Hostname: v.config.Hostname, Env: slices.Concat(v.image.Env, v.config.Env),
 		Mounts: v.parts.shares.mounts(), Network: v.network.params(),
 		CACertificate: v.config.CACertificate, NoNewPrivileges: v.config.NoNewPrivileges,
-		UnixSockets: rpcSockets(v.config.UnixSockets), Connect: v.socketConnector(),
+		UnixSockets: rpcSockets(v.config.UnixSockets), Connect: v.socketConnector(), ListenDenied: v.config.Access.Listen.denied(),
 	}
 	if goesOn {
 		params.Restored = v.identity.restored()

@@ -207,3 +207,66 @@ func TestTwoVMsWithTheSamePort(t *testing.T) {
 		t.Errorf("b: %q, %v", text, err)
 	}
 }
+
+// Programs of the guest cannot bind what network.listen denies; clients, datagrams and other ports are as ever.
+func TestListenPolicyInTheGuest(t *testing.T) {
+	g := boot(t, vm.Config{Access: vm.Access{Listen: vm.PortPolicy{Allow: []vm.PortRange{{First: 3000, Last: 3999}}, Deny: ports(3500)}}})
+	for _, p := range []int{port, 1, 2999, 3500, 4000, 65535} {
+		r := g.run(fmt.Sprintf("timeout 20 nc -l -p %d </dev/null", p))
+		if r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "Permission denied") {
+			t.Errorf("port %d: exit %d, %s", p, r.ExitCode, r.Stderr)
+		}
+	}
+	g.program(3000, "the guest")
+	g.program(3999, "the guest")
+	if text, err := g.fetch("localhost", 3999); err != nil || text != "the guest" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if r := g.run("wget -qO - http://127.0.0.1:3000/"); string(r.Stdout) != "the guest\n" {
+		t.Errorf("a client: %+v", r)
+	}
+	if l, err := g.Listen(limited(t), "tcp", "127.0.0.1:3500"); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("the host's listener: %v, %v", l, err)
+	}
+	l, err := g.Listen(limited(t), "tcp", "127.0.0.1:3001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+// A fork with a stricter policy has its listeners closed; one with a weaker policy may listen again, and their VM notices nothing.
+func TestListenPolicyOfForks(t *testing.T) {
+	g := boot(t, vm.Config{Access: vm.Access{Listen: vm.PortPolicy{Deny: ports(81)}}})
+	g.program(port, "the guest")
+	g.program(82, "the guest")
+	forks, err := g.Fork(limited(t), 2, vm.ForkOptions{KeepPrograms: true, Configure: func(i int, c *vm.Config) {
+		c.Access.Listen.Deny = [][]vm.PortRange{ports(port), nil}[i]
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	strict, free := &guest{forks[0], t}, &guest{forks[1], t}
+	for _, f := range []*guest{strict, free} {
+		t.Cleanup(func() { f.Close() })
+	}
+	if r := strict.run("netstat -ltn"); strings.Contains(string(r.Stdout), ":8080 ") || !strings.Contains(string(r.Stdout), ":82 ") {
+		t.Errorf("the strict fork listens at %s", r.Stdout)
+	}
+	if _, err := strict.fetch("localhost", port); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("the strict fork: %v", err)
+	}
+	if text, err := strict.fetch("localhost", 82); err != nil || text != "the guest" {
+		t.Errorf("the strict fork's other program: %q, %v", text, err)
+	}
+	strict.program(81, "now")
+	free.program(81, "free")
+	for _, f := range []*guest{free, g} {
+		if text, err := f.fetch("localhost", port); err != nil || text != "the guest" {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
+	if r := g.run("timeout 20 nc -l -p 81 </dev/null"); !strings.Contains(string(r.Stderr), "Permission denied") {
+		t.Errorf("the VM itself: %+v", r)
+	}
+}

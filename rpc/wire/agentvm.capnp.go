@@ -12798,12 +12798,12 @@ type StartParams capnp.Struct
 const StartParams_TypeID = 0xfa74f359e8cf6c3e
 
 func NewStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 10})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 11})
 	return StartParams(st), err
 }
 
 func NewRootStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 10})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 11})
 	return StartParams(st), err
 }
 
@@ -13050,12 +13050,36 @@ func (s StartParams) NewRestored() (Restored, error) {
 	return ss, err
 }
 
+func (s StartParams) ListenDenied() (PortRange_List, error) {
+	p, err := capnp.Struct(s).Ptr(10)
+	return PortRange_List(p.List()), err
+}
+
+func (s StartParams) HasListenDenied() bool {
+	return capnp.Struct(s).HasPtr(10)
+}
+
+func (s StartParams) SetListenDenied(v PortRange_List) error {
+	return capnp.Struct(s).SetPtr(10, v.ToPtr())
+}
+
+// NewListenDenied sets the listenDenied field to a newly
+// allocated PortRange_List, preferring placement in s's segment.
+func (s StartParams) NewListenDenied(n int32) (PortRange_List, error) {
+	l, err := NewPortRange_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return PortRange_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(10, l.ToPtr())
+	return l, err
+}
+
 // StartParams_List is a list of StartParams.
 type StartParams_List = capnp.StructList[StartParams]
 
 // NewStartParams creates a new list of StartParams.
 func NewStartParams_List(s *capnp.Segment, sz int32) (StartParams_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 10}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 11}, sz)
 	return capnp.StructList[StartParams](l), err
 }
 
@@ -13082,6 +13106,81 @@ func (p StartParams_Future) Proxy() NetworkProxy {
 
 func (p StartParams_Future) Restored() Restored_Future {
 	return Restored_Future{Future: p.Future.Field(9, nil)}
+}
+
+type PortRange capnp.Struct
+
+// PortRange_TypeID is the unique identifier for the type PortRange.
+const PortRange_TypeID = 0x8bab981fef8d7a75
+
+func NewPortRange(s *capnp.Segment) (PortRange, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return PortRange(st), err
+}
+
+func NewRootPortRange(s *capnp.Segment) (PortRange, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return PortRange(st), err
+}
+
+func ReadRootPortRange(msg *capnp.Message) (PortRange, error) {
+	root, err := msg.Root()
+	return PortRange(root.Struct()), err
+}
+
+func (s PortRange) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (PortRange) DecodeFromPtr(p capnp.Ptr) PortRange {
+	return PortRange(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s PortRange) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s PortRange) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s PortRange) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s PortRange) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s PortRange) First() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s PortRange) SetFirst(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+func (s PortRange) Last() uint16 {
+	return capnp.Struct(s).Uint16(2)
+}
+
+func (s PortRange) SetLast(v uint16) {
+	capnp.Struct(s).SetUint16(2, v)
+}
+
+// PortRange_List is a list of PortRange.
+type PortRange_List = capnp.StructList[PortRange]
+
+// NewPortRange creates a new list of PortRange.
+func NewPortRange_List(s *capnp.Segment, sz int32) (PortRange_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0}, sz)
+	return capnp.StructList[PortRange](l), err
+}
+
+// PortRange_Future is a wrapper for a PortRange promised by a client call.
+type PortRange_Future struct{ *capnp.Future }
+
+func (f PortRange_Future) Struct() (PortRange, error) {
+	p, err := f.Future.Ptr()
+	return PortRange(p.Struct()), err
 }
 
 type Restored capnp.Struct
