@@ -30,9 +30,8 @@ type splice struct {
 	mu        sync.Mutex
 	guestDone bool // the guest's FIN has come
 	hostDone  bool // the host's FIN has come
-	failed    bool
-	reason    Reason // of the failure
-	err       error
+
+	outcome outcome
 }
 
 // spliceTCP moves bytes both ways until the flow has ended, and closes both connections and the flow, which is
@@ -56,7 +55,7 @@ func (n *NAT) spliceTCP(f *flow, guest *netstack.Conn, host net.Conn) {
 	<-sent
 	s.finish()
 	idle.stop()
-	f.close(s.reason, s.err)
+	s.outcome.closeAs(f)
 }
 
 // toHost moves the guest's bytes until its FIN or a failure.
@@ -190,13 +189,7 @@ func (s *splice) recheck() {
 
 // fail ends both connections with RST. The first failure is the flow's reason.
 func (s *splice) fail(reason Reason, err error) {
-	s.mu.Lock()
-	first := !s.failed
-	if first {
-		s.failed, s.reason, s.err = true, reason, err
-	}
-	s.mu.Unlock()
-	if first {
+	if s.outcome.settle(reason, err) {
 		s.cancel()
 		resetHost(s.host)
 		s.guest.Abort()
@@ -234,10 +227,7 @@ func (s *splice) owed() bool {
 // finish waits for the guest's last acknowledgement, after both sides have sent their FIN, and frees the connections.
 func (s *splice) finish() {
 	_ = s.host.Close() // both ways are done, or it was reset
-	s.mu.Lock()
-	failed := s.failed
-	s.mu.Unlock()
-	if !failed {
+	if _, failed, _ := s.outcome.get(); !failed {
 		<-s.guest.Done() // or the flow is told to end
 	}
 	s.conclude()
@@ -249,13 +239,9 @@ func (s *splice) finish() {
 func (s *splice) conclude() {
 	var byte [1]byte
 	_, err := s.guest.Read(byte[:])
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failed {
+	if isAny(err, resets) {
+		s.outcome.settle(ReasonGuestReset, err)
 		return
 	}
-	s.failed, s.reason = true, ReasonDone // no other reason counts from here on
-	if isAny(err, resets) {
-		s.reason, s.err = ReasonGuestReset, err
-	}
+	s.outcome.settle(ReasonDone, nil)
 }

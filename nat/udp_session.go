@@ -2,7 +2,6 @@ package nat
 
 import (
 	"net"
-	"sync"
 
 	"agentvm/netstack"
 )
@@ -18,10 +17,7 @@ type session struct {
 	fromGuest *inbox
 	fromHost  *inbox
 
-	mu     sync.Mutex
-	failed bool
-	reason Reason // of the failure
-	err    error
+	outcome outcome
 }
 
 func newSession(f *flow, guest *netstack.PacketConn, host net.Conn) *session {
@@ -44,7 +40,7 @@ func (s *session) run() {
 	s.readHost()
 	<-sent
 	idle.stop()
-	s.flow.close(s.reason, s.err)
+	s.outcome.closeAs(s.flow)
 }
 
 // readGuest moves the guest's datagrams to the host.
@@ -133,13 +129,7 @@ func (s *session) hostFailed(err error) {
 
 // fail closes both sockets, so that both goroutines end. The first failure is the session's reason.
 func (s *session) fail(reason Reason, err error) {
-	s.mu.Lock()
-	first := !s.failed
-	if first {
-		s.failed, s.reason, s.err = true, reason, err
-	}
-	s.mu.Unlock()
-	if first {
+	if s.outcome.settle(reason, err) {
 		s.toHost.close()
 		s.toGuest.close()
 		_ = s.guest.Close()
