@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"net"
 
 	"agentvm/rpc"
@@ -16,32 +17,23 @@ import (
 // EADDRINUSE a program of the guest, or another listener, has the port; EACCES network.listen denies it; EADDRNOTAVAIL and EINVAL as for
 // DialContext. Accept's wrap net.ErrClosed after Close and after the VM's end.
 func (v *VM) Listen(ctx context.Context, network, address string) (net.Listener, error) {
-	l, err := v.listen(ctx, network, address)
+	host, port, err := parseLocal(network, address)
+	if err == nil {
+		err = v.decide(CallerProgram, OpListen, port)
+	}
+	var loopback *rpc.Loopback
+	if err == nil {
+		loopback, err = v.loopback(ctx)
+	}
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: localAddr(address), Err: err}
-	}
-	return l, nil
-}
-
-func (v *VM) listen(ctx context.Context, network, address string) (net.Listener, error) {
-	host, port, err := parseLocal(network, address)
-	if err != nil {
-		return nil, err
-	}
-	if err := v.decide(CallerProgram, OpListen, port); err != nil {
-		return nil, err
-	}
-	loopback, err := v.loopback(ctx)
-	if err != nil {
-		return nil, err
 	}
 	l, err := loopback.Listen(ctx, host, port, rpc.ListenConfig{Admit: v.locals.connections.take})
 	if err != nil {
 		return nil, v.explainFiles(err)
 	}
 	if err := v.decide(CallerProgram, OpListen, uint16(l.Addr().(*net.TCPAddr).Port)); err != nil {
-		_ = l.Close()
-		return nil, err
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: l.Addr(), Err: errors.Join(err, l.Close())}
 	}
 	return l, nil
 }
