@@ -194,3 +194,27 @@ func TestZeroPageIsNoOwnPage(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Every piece of the memory is found wrong by itself, and no other.
+func TestVerifyChunk(t *testing.T) {
+	m := newMemory(3*256*PageSize, 1, 300, 700)
+	path := filepath.Join(t.TempDir(), "a"+Suffix)
+	writeFile(t, path, content(m))
+	for damaged := range 3 {
+		b := readAll(t, path)
+		b[memoryAt+(damaged*256+40)*PageSize+5] ^= 1
+		spoilt := filepath.Join(t.TempDir(), "b"+Suffix)
+		if err := os.WriteFile(spoilt, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := openFile(t, spoilt)
+		if f.Chunks() != 3 {
+			t.Fatalf("%d pieces", f.Chunks())
+		}
+		for i := range f.Chunks() {
+			if err := f.VerifyChunk(i); errors.Is(err, ErrCorrupt) != (i == damaged) {
+				t.Errorf("piece %d, with piece %d damaged: %v", i, damaged, err)
+			}
+		}
+	}
+}

@@ -103,6 +103,13 @@ func (p *parts) openBase(ctx context.Context, c Config) {
 		}
 		return s.Base(p.baseKey)
 	})
+	if err == nil {
+		if err = p.saved.checkPiece(); err != nil {
+			p.saved.forget()
+			p.saved.close()
+			p.saved = nil
+		}
+	}
 	switch {
 	case err == nil:
 		p.memory = p.saved.image

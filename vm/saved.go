@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"agentvm/emulator"
 	"agentvm/snapshot"
@@ -24,6 +25,8 @@ type savedFile struct {
 	file  *snapshot.File // set when ready is closed, like image and err
 	image *emulator.Image
 	err   error
+
+	checked atomic.Bool // its contents have been verified, or somebody does it
 }
 
 // saved is a VM's hold on a savedFile.

@@ -50,6 +50,7 @@ func start(ctx context.Context, config Config) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.checkBase()
 	config.Logger.Debug("timing: started", "took", time.Since(began), "guest", v.BootTime(), "kernel", v.KernelRelease())
 	return v, nil
 }

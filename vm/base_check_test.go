@@ -1,0 +1,64 @@
+package vm_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"agentvm/snapshot"
+	"agentvm/vm"
+)
+
+// A bit of a base that has flipped on the disk is noticed, though nothing need fail because of it: by a start, or once a VM has lived a
+// while. The base goes, and a good one takes its place.
+func TestDamagedBaseIsNoticed(t *testing.T) {
+	c := ownKind(t)
+	v, _ := startOne(t, c)
+	v.Close()
+	path := baseFile(c, v)
+	f, err := snapshot.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	regions := f.Memory()
+	last := regions[len(regions)-1] // decoded code, or the guest's last pages: nobody misses a bit there
+	f.Close()
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1)
+	at := last.Offset + last.Length - 1
+	if _, err := file.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 0x10
+	if _, err := file.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	damaged, err := file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	v, _ = startOne(t, c) // its one piece may be another one
+	wantOutput(t, v, "echo works", "works\n")
+	deadline := time.Now().Add(time.Minute)
+	for {
+		if info, err := os.Stat(path); err != nil || !os.SameFile(info, damaged) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the damaged base is still there")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	v.Close()
+	for range 2 {
+		v, _ = startOne(t, c)
+		v.Close()
+	}
+	if last, fromBase := startOne(t, c); !fromBase {
+		t.Errorf("there is no new base %s", vm.BaseKey(last))
+	}
+}
