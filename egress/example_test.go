@@ -79,3 +79,17 @@ func ExamplePolicy_Explain() {
 	// allow rule *.alpinelinux.org:443 is about this host, but not about this port and protocol
 	// the name is taken to lead to a public address; addresses in restricted ranges would be taken out of the answer
 }
+
+// A permissive run teaches the smallest allowlist with which it would have passed.
+func ExampleLearner() {
+	at := netip.MustParseAddrPort("140.82.112.3:443")
+	var l egress.Learner
+	for _, e := range []egress.Event{ // as Config.Audit gets them
+		{Kind: egress.KindDNS, Verdict: egress.VerdictAllow, Names: []string{"github.com"}, Query: "A", Answer: "140.82.112.3"},
+		{Kind: egress.KindTCP, Verdict: egress.VerdictAllow, Reason: egress.ReasonPublic, Destination: at, Names: []string{"github.com"}},
+	} {
+		l.Add(e)
+	}
+	fmt.Println(l.Learned(egress.LearnOptions{}).Policy)
+	// Output: allowlist allow github.com:443/tcp
+}

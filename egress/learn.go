@@ -22,9 +22,10 @@ const (
 // The zero Learner is ready. It is not for concurrent use, and keeps a bounded number of needs, whatever it is given.
 type Learner struct {
 	flows   map[needKey]*need
-	lookups map[string]*need // by name, canonical
-	asked   map[string]int   // when a name was asked for last
-	at      map[netip.Addr][]string
+	lookups map[string]*need        // by name, canonical
+	asked   map[string]int          // when a name was asked for last
+	at      map[netip.Addr][]string // names that led to an address
+	recent  map[netip.Addr]string   // the one that did so last
 	beyond  map[needKey]Request
 	ports   map[uint16]struct{} // of the host
 	clock   int
@@ -96,7 +97,8 @@ func (l *Learner) init() {
 		return
 	}
 	l.flows, l.lookups, l.asked = map[needKey]*need{}, map[string]*need{}, map[string]int{}
-	l.at, l.beyond, l.ports = map[netip.Addr][]string{}, map[needKey]Request{}, map[uint16]struct{}{}
+	l.at, l.recent = map[netip.Addr][]string{}, map[netip.Addr]string{}
+	l.beyond, l.ports = map[needKey]Request{}, map[uint16]struct{}{}
 }
 
 // isOutward tells the gate's own decisions from events about other things, such as port forwards.
@@ -139,6 +141,9 @@ func (l *Learner) addQuery(e Event) {
 	l.asked[name] = l.clock
 	for _, addr := range addrs {
 		l.noteName(addr, name)
+		if l.recent[addr] != "" || len(l.recent) < maxNeeds {
+			l.recent[addr] = name
+		}
 	}
 }
 
@@ -197,6 +202,9 @@ func (l *Learner) addFlow(e Event) {
 	if !isPublic(to.Addr()) {
 		l.addBeyond(Request{Protocol: e.Kind, To: to, Names: names})
 		return
+	}
+	if name := l.recent[to.Addr()]; name != "" && len(names) == maxEventNames {
+		names = append(names, name) // an event has not all
 	}
 	slices.Sort(names)
 	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !canBeRule(name) })

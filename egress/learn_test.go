@@ -77,7 +77,11 @@ func refusal(l Learned, events []Event) string {
 			if slices.ContainsFunc(l.Beyond, func(r Request) bool { return r.To == to && r.Protocol == e.Kind }) {
 				continue
 			}
-			if d = s.decide(l.Policy, Request{Protocol: e.Kind, To: to, Names: e.Names}); !d.Allowed {
+			names := e.Names
+			if len(names) == maxEventNames {
+				names = pins[to.Addr()] // the event has not all
+			}
+			if d = s.decide(l.Policy, Request{Protocol: e.Kind, To: to, Names: names}); !d.Allowed {
 				return fmt.Sprintf("%s to %s: %s", e.Kind, e.Destination, d.Message)
 			}
 		}
@@ -141,6 +145,13 @@ func TestLearn(t *testing.T) {
 				asked("a.example", one), reached("tcp "+one+":443", "a.example"), asked("b.example", one), reached("tcp "+one+":80", "a.example", "b.example"),
 			},
 			allow: []string{"a.example:443/tcp", "b.example:80/tcp"},
+		},
+		{
+			name: "more names than an event has",
+			events: []Event{
+				asked("z.example", one), reached("tcp "+one+":443", "a.example", "b.example", "c.example", "d.example", "e.example", "f.example", "g.example", "h.example"),
+			},
+			allow: []string{"z.example:443/tcp"},
 		},
 		{
 			name: "a port that another name has anyway",
