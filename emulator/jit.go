@@ -3,12 +3,14 @@ package emulator
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 
@@ -59,11 +61,10 @@ type translator struct {
 
 // job asks for one translation.
 type job struct {
-	layout  *jit.Layout
-	request jit.Request
-	key     [sha256.Size]byte
-	to      *machineJIT
-	frame   uint32
+	layout *jit.Layout
+	ask    *ask
+	key    [sha256.Size]byte
+	to     *machineJIT
 }
 
 // translation is a compiled region. Its module is nil when there is nothing to translate.
@@ -91,24 +92,32 @@ func newTranslator(ctx context.Context, runtime wazero.Runtime, cfg ProgramConfi
 }
 
 func translationMode(cfg ProgramConfig) Translation {
-	debug := strings.Split(os.Getenv("AGENTVM_DEBUG"), ",")
-	has := func(word string) bool {
-		for _, d := range debug {
-			if d == word {
-				return true
-			}
-		}
-		return false
-	}
 	switch {
-	case has("nojit") || cfg.Interpreter:
+	case debugWord("nojit") || cfg.Interpreter:
 		return TranslateNever
 	case cfg.Translation != TranslateDefault:
 		return cfg.Translation
-	case has("jit"):
+	case debugWord("jit"):
 		return TranslateHot
 	}
 	return TranslateNever
+}
+
+// debugWord tells whether AGENTVM_DEBUG has a word.
+func debugWord(word string) bool {
+	return slices.Contains(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), word)
+}
+
+// dump writes a module to the folder that AGENTVM_DEBUG=jitdump makes below the temporary one. Who wants to look at modules
+// sees when some are missing.
+func (t *translator) dump(key [sha256.Size]byte, module []byte) {
+	if !debugWord("jitdump") {
+		return
+	}
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("agentvm-jit-%d", os.Getpid()))
+	if err := os.MkdirAll(dir, 0o700); err == nil {
+		_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%x.wasm", key[:12])), module, 0o600)
+	}
 }
 
 // close ends the goroutine.
@@ -137,20 +146,11 @@ func (t *translator) work() {
 			if j.to.closed.Load() {
 				continue
 			}
-			j.to.deliver(delivery{frame: j.frame, request: j.request, made: t.translate(j)})
+			began := time.Now()
+			made := t.translate(j)
+			j.to.deliver(delivery{j.ask, made, min(time.Since(began), translationCost(made.region.Instructions))})
 		}
 	}
-}
-
-// key names a translation by all that it depends on.
-func translationKey(r jit.Request) [sha256.Size]byte {
-	h := sha256.New()
-	h.Write(r.Code)
-	for _, list := range [][]uint16{r.Entries, r.Stops} {
-		_ = binary.Write(h, binary.LittleEndian, uint16(len(list)))
-		_ = binary.Write(h, binary.LittleEndian, list)
-	}
-	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // lookup finds a translation that is there, nil otherwise. It is the caller's to release.
@@ -172,7 +172,8 @@ func (t *translator) translate(j *job) *translation {
 		return made
 	}
 	made := &translation{key: j.key, bytes: 256}
-	if region, ok := jit.Translate(j.layout, j.request); ok {
+	if region, ok := jit.Translate(j.layout, j.ask.request); ok {
+		t.dump(j.key, region.Module)
 		compiled, err := t.runtime.CompileModule(context.Background(), region.Module)
 		if err != nil { // the interpreter does it, then
 			j.to.m.config.Logger.Warn("hot code stays interpreted", "error", err)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 
 	"github.com/tetratelabs/wazero"
@@ -207,7 +208,9 @@ func (m *Machine) Close() error {
 		err = errors.Join(err, m.module.Close(m.ctx))
 	}
 	if m.jit != nil {
-		m.config.Logger.Debug("translated code", "stats", m.jit.final, "instructions", m.Retired())
+		if debugWord("jitstats") {
+			fmt.Fprint(os.Stderr, m.jit.final.report(m.Retired()))
+		}
 		err = errors.Join(err, m.jit.close())
 	}
 	err = errors.Join(err, m.base.release())

@@ -90,7 +90,11 @@ func (m *Machine) slice(budget int64) (Reason, error) {
 	if err := m.execute(budget); err != nil {
 		return 0, err
 	}
-	m.adapt(int64(m.result.Retired-before), m.clock.Monotonic()-start)
+	executed := int64(m.result.Retired - before)
+	m.adapt(executed, m.clock.Monotonic()-start)
+	if m.jit != nil {
+		m.jit.earn(executed)
+	}
 	if m.result.Released != 0 {
 		if err := m.releasePages(); err != nil {
 			return 0, err

@@ -4,7 +4,7 @@ import "slices"
 
 // block is straight-line code: its body, then how it ends.
 type block struct {
-	at   int           // offset of its first instruction
+	at   int           // place of its first instruction, see pageStride
 	body []instruction // without the last one when that jumps
 	last *instruction  // the branch or jump at the end; nil: it goes on at `next`
 	next int           // last == nil: where it goes on, outside of the region when next is no block
@@ -34,9 +34,21 @@ func (b *block) cost() int {
 // Blocks are cut at this length, so that the budget is looked at often enough.
 const maxBlock = 64
 
+// Places in the pages of a request: page n begins at n times the stride. No jump reaches from one page into another one's
+// places, for what is beside a page is unknown: whatever is mapped there.
+const pageStride = 1 << 22
+
+// pageOf and offset are the page whose code has or jumps to a place, and the distance from that page's start, which is
+// negative or beyond the page for targets elsewhere.
+func pageOf(at int) int { return (at + pageStride/2) / pageStride }
+func offset(at int) int { return at - pageOf(at)*pageStride }
+
+// inPage tells whether a place is in its page.
+func inPage(at int) bool { o := offset(at); return o >= 0 && o < PageSize }
+
 // discovery finds the blocks that the entries reach.
 type discovery struct {
-	page    []byte
+	pages   []Page
 	decoded map[int]instruction
 	leaders map[int]bool
 	stops   map[int]bool
@@ -45,40 +57,44 @@ type discovery struct {
 
 func discover(r Request) []*block {
 	d := discovery{
-		page: r.Code, decoded: map[int]instruction{}, leaders: map[int]bool{}, stops: map[int]bool{}, left: r.Limit,
+		pages: r.Pages, decoded: map[int]instruction{}, leaders: map[int]bool{}, stops: map[int]bool{}, left: r.Limit,
 	}
 	if d.left == 0 {
 		d.left = DefaultLimit
 	}
-	for _, s := range r.Stops {
-		d.stops[int(s)] = true
+	var entries []int
+	for p, page := range r.Pages {
+		for _, s := range page.Stops {
+			d.stops[p*pageStride+int(s)] = true
+		}
+		for _, e := range page.Entries {
+			delete(d.stops, p*pageStride+int(e))
+			entries = append(entries, p*pageStride+int(e))
+		}
 	}
-	var work []int
-	for _, e := range r.Entries {
-		delete(d.stops, int(e))
-		work = append(work, int(e))
-	}
+	work := slices.Clone(entries)
 	for len(work) > 0 { // breadth first: what is near the entries is taken before the limit is reached
 		at := work[0]
 		work = append(work[1:], d.straight(at)...)
 	}
-	return d.blocks(r.Entries)
+	return d.blocks(r, entries)
 }
 
 // straight decodes from a leader on and returns the leaders that follow from it.
 func (d *discovery) straight(at int) []int {
-	if d.stops[at] || at < 0 || at >= PageSize {
+	if d.stops[at] || !inPage(at) || !d.seen(at) {
 		return nil
 	}
 	d.leaders[at] = true
 	for {
-		if _, seen := d.decoded[at]; seen || d.left == 0 || d.stops[at] {
+		if _, seen := d.decoded[at]; seen || d.left == 0 || d.stops[at] || !d.seen(at) {
 			return nil
 		}
-		i, ok := decode(d.page, at)
+		i, ok := decode(d.pages[pageOf(at)].Code, offset(at))
 		if !ok || i.flow() == flowLeave {
 			return nil
 		}
+		i.at = at
 		d.decoded[at] = i
 		d.left--
 		switch i.flow() {
@@ -93,8 +109,14 @@ func (d *discovery) straight(at int) []int {
 	}
 }
 
+// seen tells whether a place of a page, or behind it, was executed before.
+func (d *discovery) seen(at int) bool {
+	bits, bit := d.pages[pageOf(at)].Seen, offset(at)/2
+	return bits == nil || (bit/8 < len(bits) && bits[bit/8]>>(bit%8)&1 != 0)
+}
+
 // blocks cuts what was decoded at the leaders.
-func (d *discovery) blocks(entries []uint16) []*block {
+func (d *discovery) blocks(r Request, entries []int) []*block {
 	var all []*block
 	at := make(map[int]*block)
 	for leader := range d.leaders {
@@ -115,11 +137,44 @@ func (d *discovery) blocks(entries []uint16) []*block {
 		b.link(at)
 	}
 	for _, e := range entries {
-		if b := at[int(e)]; b != nil {
+		if b := at[e]; b != nil {
 			b.entry = 0 // numbered by newGraph
 		}
 	}
+	for _, e := range entries {
+		keep := r.Pages[pageOf(e)].Keep
+		if b := at[e]; b != nil && keep != nil && !slices.Contains(keep, uint16(offset(e))) && reachedFromOthers(b, all) {
+			b.entry = -1
+		}
+	}
 	return all
+}
+
+// reachedFromOthers tells whether other entries than b lead to it.
+func reachedFromOthers(b *block, all []*block) bool {
+	seen := map[*block]bool{}
+	var work []*block
+	for _, other := range all {
+		if other.entry >= 0 && other != b {
+			work = append(work, other)
+		}
+	}
+	for len(work) > 0 {
+		at := work[len(work)-1]
+		work = work[:len(work)-1]
+		if at == b {
+			return true
+		}
+		if !seen[at] {
+			seen[at] = true
+			for _, s := range at.successors {
+				if s != nil {
+					work = append(work, s)
+				}
+			}
+		}
+	}
+	return false
 }
 
 // fill gives a block its instructions. A block that gets too long returns the one that goes on behind it.

@@ -11,6 +11,7 @@ type graph struct {
 	publish int
 	ordered []*block // reverse postorder, the root first
 	again   bool     // some edge leads back to the root
+	pages   int      // that have entries
 }
 
 // newGraph makes the graph of blocks, of which those with an entry number are entered from outside. It is nil when no
@@ -141,9 +142,25 @@ func (g *graph) classify() {
 		}
 		b.merge = forward > 1 || (b.entry >= 0 && len(g.entries) > 1)
 	}
-	if g.publish > 1 && slices.ContainsFunc(g.ordered, (*block).indirect) {
+	seen := map[int]bool{}
+	for _, b := range g.entries {
+		seen[pageOf(b.at)] = true
+	}
+	g.pages = len(seen)
+	if g.publish > 1 && slices.ContainsFunc(g.ordered, func(b *block) bool { return b.indirect() || (g.pages > 1 && b.leavesPage()) }) {
 		g.again = true
 	}
+}
+
+// leavesPage tells whether a block jumps to, or goes on in, another page.
+func (b *block) leavesPage() bool {
+	switch {
+	case b.last == nil:
+		return !inPage(b.next)
+	case b.indirect():
+		return true
+	}
+	return !inPage(b.last.at+int(b.last.Imm)) || !inPage(b.last.next())
 }
 
 func (b *block) indirect() bool { return b.last != nil && b.last.flow() == flowIndirect }

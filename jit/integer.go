@@ -82,14 +82,14 @@ func multiplyEmitters() map[string]*emitter {
 		"mulhu":  pure(usesRegisters, (*generator).highUnsigned),
 		"mulh":   pure(usesRegisters, func(g *generator, i *instruction) { g.high(i, true) }),
 		"mulhsu": pure(usesRegisters, func(g *generator, i *instruction) { g.high(i, false) }),
-		"div":    divide(opI64DivS, false),
-		"divu":   divide(opI64DivU, false),
-		"rem":    divide(opI64DivS, true),
-		"remu":   divide(opI64DivU, true),
-		"divw":   divideWord(opI32DivS, false),
-		"divuw":  divideWord(opI32DivU, false),
-		"remw":   divideWord(opI32DivS, true),
-		"remuw":  divideWord(opI32DivU, true),
+		"div":    divideLong.emitter(true, false),
+		"divu":   divideLong.emitter(false, false),
+		"rem":    divideLong.emitter(true, true),
+		"remu":   divideLong.emitter(false, true),
+		"divw":   divideWord.emitter(true, false),
+		"divuw":  divideWord.emitter(false, false),
+		"remw":   divideWord.emitter(true, true),
+		"remuw":  divideWord.emitter(false, true),
 	}
 }
 
@@ -121,58 +121,49 @@ func (g *generator) high(i *instruction, both bool) {
 	}
 }
 
-// divide has no traps: dividing by zero gives all ones, or the dividend as the remainder; the most negative number by -1
-// gives itself, and zero. The remainder is a - (a/b)*b, for wazero's own is wrong on arm64 when registers are short.
-func divide(op byte, remainder bool) *emitter {
-	return pure(usesRegisters, func(g *generator, i *instruction) {
-		a, b := func() *code { return g.x(i.Rs1) }, func() *code { return g.x(i.Rs2) }
-		b().op(opI64Eqz).begin(typeI64)
-		if remainder {
-			a()
-		} else {
-			g.i64(-1)
-		}
-		g.otherwise()
-		signed := op == opI64DivS
-		if signed {
-			b().i64(-1).op(opI64Eq).begin(typeI64)
-			g.i64(0)
-			if !remainder {
-				a().op(opI64Sub)
-			}
-			g.otherwise()
-		}
-		if remainder {
-			a()
-		}
-		a()
-		b().op(op)
-		if remainder {
-			b().op(opI64Mul, opI64Sub)
-		}
-		if signed {
-			g.end()
-		}
-		g.end()
-	})
+// division is the arithmetic of one width.
+type division struct {
+	kind                    byte
+	isZero, equal, sub, mul byte
+	signed, unsigned        byte // operations
+	operand                 func(g *generator, r uint8) *code
+	constant                func(g *generator, v int64) *code
+	result                  []byte // what makes it a register's value
 }
 
-func divideWord(op byte, remainder bool) *emitter {
+var (
+	divideLong = division{
+		typeI64, opI64Eqz, opI64Eq, opI64Sub, opI64Mul, opI64DivS, opI64DivU,
+		func(g *generator, r uint8) *code { return g.x(r) },
+		func(g *generator, v int64) *code { return g.i64(v) }, nil,
+	}
+	divideWord = division{
+		typeI32, opI32Eqz, opI32Eq, opI32Sub, opI32Mul, opI32DivS, opI32DivU,
+		func(g *generator, r uint8) *code { return g.x(r).op(opWrap) },
+		func(g *generator, v int64) *code { return g.i32(int32(v)) }, []byte{opExtendS},
+	}
+)
+
+// emitter has no traps: dividing by zero gives all ones, or the dividend as the remainder; the most negative number by -1
+// gives itself, and zero. The remainder is a - (a/b)*b, for wazero's own is wrong on arm64 when registers are short.
+func (d division) emitter(signed, remainder bool) *emitter {
 	return pure(usesRegisters, func(g *generator, i *instruction) {
-		a, b := func() *code { return g.x(i.Rs1).op(opWrap) }, func() *code { return g.x(i.Rs2).op(opWrap) }
-		b().op(opI32Eqz).begin(typeI32)
+		a, b := func() *code { return d.operand(g, i.Rs1) }, func() *code { return d.operand(g, i.Rs2) }
+		b().op(d.isZero).begin(d.kind)
 		if remainder {
 			a()
 		} else {
-			g.i32(-1)
+			d.constant(g, -1)
 		}
 		g.otherwise()
-		signed := op == opI32DivS
+		op := d.unsigned
 		if signed {
-			b().i32(-1).op(opI32Eq).begin(typeI32)
-			g.i32(0)
+			op = d.signed
+			b()
+			d.constant(g, -1).op(d.equal).begin(d.kind)
+			d.constant(g, 0)
 			if !remainder {
-				a().op(opI32Sub)
+				a().op(d.sub)
 			}
 			g.otherwise()
 		}
@@ -182,11 +173,11 @@ func divideWord(op byte, remainder bool) *emitter {
 		a()
 		b().op(op)
 		if remainder {
-			b().op(opI32Mul, opI32Sub)
+			b().op(d.mul, d.sub)
 		}
 		if signed {
 			g.end()
 		}
-		g.end().op(opExtendS)
+		g.end().op(d.result...)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ var update = flag.Bool("update", false, "write what Translate makes now into tes
 // layout is one like the machine's.
 var layout = &jit.Layout{
 	X: 0, F: 256, PC: 512, Budget: 520, MStatus: 584, FRM: 576, FFlags: 580,
-	Reservation: 800, Reserved: 808, Read: 0, Write: 4096, Entries: 256, EntrySize: 16, Tag: 0, Addend: 8,
+	Reservation: 800, Reserved: 808, Read: 0, Write: 4096, Code: 8192, Entries: 256, EntrySize: 16, Tag: 0, Addend: 8,
 	SlotSize: 8, OpTranslated: 99, Version: jit.Version,
 }
 
@@ -40,6 +41,20 @@ func page(instructions ...uint32) []byte {
 	return code[:jit.PageSize]
 }
 
+// one asks for the region of one page.
+func one(entries []uint16, code []byte) jit.Request {
+	return jit.Request{Pages: []jit.Page{{Code: code, Entries: entries}}}
+}
+
+// seen has the bits of some offsets.
+func seen(offsets ...int) []byte {
+	bits := make([]byte, jit.PageSize/16)
+	for _, o := range offsets {
+		bits[o/16] |= 1 << (o / 2 % 8)
+	}
+	return bits
+}
+
 func encode(name string, o riscv.Operands) uint32 {
 	word, err := riscv.Encode(name, o)
 	if err != nil {
@@ -50,27 +65,31 @@ func encode(name string, o riscv.Operands) uint32 {
 
 // programs are pages whose translation is compared byte by byte, for it decides what the cache on disk finds.
 var programs = map[string]jit.Request{
-	"loop": {Entries: []uint16{0}, Code: page(
+	"loop": one([]uint16{0}, page(
 		encode("addi", riscv.Operands{Rd: 1, Rs1: 1, Imm: 1}),
 		encode("ld", riscv.Operands{Rd: 2, Rs1: 3, Imm: 8}),
 		encode("sd", riscv.Operands{Rs1: 3, Rs2: 2, Imm: 16}),
 		encode("bne", riscv.Operands{Rs1: 1, Rs2: 2, Imm: -12}),
 		encode("ecall", riscv.Operands{}),
-	)},
-	"call": {Entries: []uint16{0, 4}, Code: page(
+	)),
+	"call": one([]uint16{0, 4}, page(
 		encode("jal", riscv.Operands{Rd: 1, Imm: 12}),
 		encode("mul", riscv.Operands{Rd: 10, Rs1: 10, Rs2: 11}),
 		encode("jal", riscv.Operands{Imm: -8}),
 		encode("fadd.d", riscv.Operands{Rd: 1, Rs1: 2, Rs2: 3, RM: 7}),
 		encode("jalr", riscv.Operands{Rs1: 1}),
-	)},
-	"two heads": {Entries: []uint16{0}, Code: page( // a loop that is entered at two places
+	)),
+	"pages": {Pages: []jit.Page{ // a loop whose halves are in two pages
+		{Entries: []uint16{0}, Code: page(encode("addi", riscv.Operands{Rd: 1, Rs1: 1, Imm: 1}), encode("jal", riscv.Operands{Imm: 4096}))},
+		{Entries: []uint16{4}, Code: page(0, encode("jal", riscv.Operands{Imm: -4100}))},
+	}},
+	"two heads": one([]uint16{0}, page( // a loop that is entered at two places
 		encode("beq", riscv.Operands{Rs1: 1, Imm: 8}),
 		encode("amoadd.w", riscv.Operands{Rd: 1, Rs1: 2, Rs2: 3}),
 		encode("addi", riscv.Operands{Rd: 4, Rs1: 4, Imm: 1}),
 		encode("bne", riscv.Operands{Rs1: 4, Rs2: 5, Imm: -8}),
 		encode("ebreak", riscv.Operands{}),
-	)},
+	)),
 }
 
 func TestTranslateGolden(t *testing.T) {
@@ -126,7 +145,7 @@ func TestTranslateEveryInstruction(t *testing.T) {
 		if riscv.Lookup(word) != row {
 			word = row.Match | 1<<7 | 1<<5 | 1<<2
 		}
-		region, ok := jit.Translate(layout, jit.Request{Code: page(word, 0), Entries: []uint16{0}})
+		region, ok := jit.Translate(layout, one([]uint16{0}, page(word, 0)))
 		if !ok {
 			left[row.Extension] = true
 			continue
@@ -148,15 +167,18 @@ func TestTranslateLeaves(t *testing.T) {
 	tests := []struct {
 		name    string
 		request jit.Request
-		want    []uint16
+		want    []jit.Entry
 		count   int
 	}{
-		{"an instruction of the interpreter", jit.Request{Code: page(encode("ecall", riscv.Operands{})), Entries: []uint16{0}}, nil, 0},
-		{"no instruction", jit.Request{Code: page(0), Entries: []uint16{0}}, nil, 0},
-		{"behind a stop", jit.Request{Code: page(nop, nop, nop, 0), Entries: []uint16{0}, Stops: []uint16{8}}, []uint16{0}, 2},
-		{"an entry that is a stop", jit.Request{Code: page(nop, nop, 0), Entries: []uint16{0, 4}, Stops: []uint16{4}}, []uint16{0, 4}, 2},
-		{"beyond the limit", jit.Request{Code: page(nop, nop, nop, nop), Entries: []uint16{0}, Limit: 3}, []uint16{0}, 3},
-		{"the half of an instruction at the page's end", jit.Request{Code: append(page()[:jit.PageSize-2], 0x13, 0), Entries: []uint16{jit.PageSize - 2}}, nil, 0},
+		{"an instruction of the interpreter", one([]uint16{0}, page(encode("ecall", riscv.Operands{}))), nil, 0},
+		{"no instruction", one([]uint16{0}, page(0)), nil, 0},
+		{"behind a stop", jit.Request{Pages: []jit.Page{{Code: page(nop, nop, nop, 0), Entries: []uint16{0}, Stops: []uint16{8}}}}, []jit.Entry{{}}, 2},
+		{"an entry that is a stop", jit.Request{Pages: []jit.Page{{Code: page(nop, nop, 0), Entries: []uint16{0, 4}, Stops: []uint16{4}}}}, []jit.Entry{{}, {Offset: 4}}, 2},
+		{"beyond the limit", jit.Request{Pages: one([]uint16{0}, page(nop, nop, nop, nop)).Pages, Limit: 3}, []jit.Entry{{}}, 3},
+		{"what was not seen", jit.Request{Pages: []jit.Page{{Code: page(nop, nop, nop, nop), Entries: []uint16{0}, Seen: seen(0, 4, 12)}}}, []jit.Entry{{}}, 2},
+		{"an entry that was not seen", jit.Request{Pages: []jit.Page{{Code: page(nop), Entries: []uint16{0}, Seen: seen(4)}}}, nil, 0},
+		{"several pages", jit.Request{Pages: []jit.Page{{Code: page(nop)}, {Code: page(nop), Entries: []uint16{0}}, {Code: page(nop, nop), Entries: []uint16{0, 4}}}}, []jit.Entry{{1, 0}, {2, 0}, {2, 4}}, 3},
+		{"the half of an instruction at the page's end", one([]uint16{jit.PageSize - 2}, append(page()[:jit.PageSize-2], 0x13, 0)), nil, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -171,18 +193,21 @@ func TestTranslateLeaves(t *testing.T) {
 // FuzzTranslate: whatever is in a page, Translate ends, and what it makes is a valid module.
 func FuzzTranslate(f *testing.F) {
 	for _, r := range programs {
-		f.Add(r.Code[:64], uint16(0), uint16(8))
+		f.Add(r.Pages[0].Code[:64], uint16(0), uint16(8))
 	}
 	f.Add(bytes.Repeat([]byte{0xe3, 0x8e, 0x10, 0xfe, 0x01, 0xa0}, 200), uint16(6), uint16(600))
 	f.Fuzz(func(t *testing.T, code []byte, first, second uint16) {
 		whole := append(bytes.Clone(code), make([]byte, jit.PageSize)...)[:jit.PageSize]
 		first, second = first%jit.PageSize&^1, second%jit.PageSize&^1
-		r := jit.Request{Code: whole, Entries: []uint16{min(first, second), max(first, second)}}
+		entries := []uint16{min(first, second), max(first, second)}
 		if first == second {
-			r.Entries = r.Entries[:1]
+			entries = entries[:1]
 		}
-		if region, ok := jit.Translate(layout, r); ok {
-			compile(t, region.Module)
+		beside := one([]uint16{second}, slices.Concat(whole[first:], whole[:first])).Pages[0]
+		for _, r := range []jit.Request{one(entries, whole), {Pages: []jit.Page{one(entries, whole).Pages[0], beside}}} {
+			if region, ok := jit.Translate(layout, r); ok {
+				compile(t, region.Module)
+			}
 		}
 	})
 }
@@ -190,7 +215,7 @@ func FuzzTranslate(f *testing.F) {
 func ExampleTranslate() {
 	increment := encode("addi", riscv.Operands{Rd: 1, Rs1: 1, Imm: 1})
 	again := encode("jal", riscv.Operands{Imm: -4})
-	region, ok := jit.Translate(layout, jit.Request{Code: page(increment, again), Entries: []uint16{0}})
+	region, ok := jit.Translate(layout, one([]uint16{0}, page(increment, again)))
 	fmt.Println(ok, region.Instructions, region.Entries)
-	// Output: true 2 [0]
+	// Output: true 2 [{0 0}]
 }

@@ -4,8 +4,7 @@ package jit
 const (
 	localHart  = iota // i32: address of the hart
 	localTLB          // i32: address of the TLBs of the privilege level
-	localSlots        // i32: address of the page's decoded slots
-	localPage         // i64: virtual address of the page
+	localPage         // i64: virtual address of the page that is executed
 	localSelf         // i64: what a decoded slot of this region holds, but for the entry's number in bits 8 to 31
 	localEntry        // i32: index of the entry
 	localPC           // i64: where the interpreter goes on
@@ -43,6 +42,7 @@ const (
 	labelLoop                    // the start of a loop at `to`
 	labelIf                      // nothing
 	labelExit                    // the epilogue
+	labelChain                   // where localPC is looked up in this region, before the epilogue
 )
 
 // state is what is known at a place, beyond what the locals hold.
@@ -165,23 +165,74 @@ func (g *generator) close() {
 // tree writes a block and all that it dominates, as in Ramsey's "Beyond Relooper": what several edges lead to stands
 // behind a wasm block that those edges leave.
 func (g *generator) tree(b *block, s state) {
-	var behind []*block
-	for _, c := range b.children {
-		if c.merge {
-			behind = append(behind, c)
-		}
+	if b == g.graph.root && g.graph.again {
+		g.rootLoop()
+		return
 	}
-	isLoop := b.header || (b == g.graph.root && g.graph.again)
-	if isLoop {
+	behind := b.behind()
+	if b.header {
 		s = g.flush(s)
 		g.loop()
 		g.push(labelLoop, b)
 	}
 	g.nest(b, behind, s)
-	if isLoop {
+	if b.header {
 		g.pop()
 		g.end().op(opUnreachable)
 	}
+}
+
+// behind are the children that several edges lead to.
+func (b *block) behind() (all []*block) {
+	for _, c := range b.children {
+		if c.merge {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// rootLoop is the region of which some code comes back to the root.
+//
+//	loop $root
+//	  block $chain
+//	    the entries by localEntry, and all the rest
+//	  end
+//	  when localPC is an entry of this region: localEntry and localPage, br $root
+//	end
+func (g *generator) rootLoop() {
+	root := g.graph.root
+	g.loop()
+	g.push(labelLoop, root)
+	g.block()
+	g.push(labelChain, nil)
+	g.nest(root, root.behind(), state{})
+	g.pop()
+	g.end()
+	g.chain()
+	g.pop()
+	g.end()
+}
+
+// chain looks localPC up as the machine does when it jumps: by the code TLB and the decoded slot there, which says when it is
+// an entry of this region. So whatever ends a mapping or a translation for the machine ends it here.
+func (g *generator) chain() {
+	l := g.layout
+	g.get(localPC).i64(-PageSize).op(opI64And).set(localA)
+	shift, mask := 12-log2(l.EntrySize), int32((l.Entries-1)*l.EntrySize)
+	g.get(localPC).i64(int64(shift)).op(opI64ShrU, opWrap).i32(mask).op(opI32And).get(localTLB).op(opI32Add).tee(localEA)
+	g.memory(opI32Load, l.Code+l.Addend).set(localHost)
+	g.get(localEA).memory(opI64Load, l.Code+l.Tag).get(localA).op(opI64Eq)
+	g.when()
+	g.get(localPC).op(opWrap).i32(PageSize - 1).op(opI32And).i32(int32(l.SlotSize / 2)).op(opI32Mul)
+	g.get(localHost).op(opI32Add).memory(opI64Load, 0).get(localSelf).op(opI64Xor).tee(localB)
+	g.i64(^0xffffff00).op(opI64And, opI64Eqz)
+	g.when()
+	g.get(localA).set(localPage)
+	g.get(localB).i64(8).op(opI64ShrU, opWrap).set(localEntry)
+	g.br(g.depth(labelLoop, g.graph.root))
+	g.close()
+	g.close()
 }
 
 // nest opens a wasm block for each of behind; the children are in order, so that the last is outermost.
@@ -267,13 +318,18 @@ func (g *generator) finish(b *block, s state) {
 	}
 }
 
-// edge goes to another block, or leaves when there is none.
+// edge goes to another block, or leaves when there is none, in another page maybe for one of the region's.
 func (g *generator) edge(from, to *block, at int, s state) {
-	if to == nil {
+	switch {
+	case to != nil:
+		g.follow(from, to, s)
+	case g.graph.again && g.graph.pages > 1 && !inPage(at):
+		g.flush(s)
+		g.address(at).set(localPC)
+		g.br(g.depth(labelChain, nil))
+	default:
 		g.leave(at, s)
-		return
 	}
-	g.follow(from, to, s)
 }
 
 func (g *generator) follow(from, to *block, s state) {
@@ -301,10 +357,12 @@ func (g *generator) flush(s state) state {
 	return state{float: false}
 }
 
-// address pushes the virtual address of an offset of the page.
-func (g *generator) address(at int) *code { return g.get(localPage).i64(int64(at)).op(opI64Add) }
+// address pushes the virtual address of a place.
+func (g *generator) address(at int) *code {
+	return g.get(localPage).i64(int64(offset(at))).op(opI64Add)
+}
 
-// leave goes to the epilogue; the interpreter goes on at an offset of the page.
+// leave goes to the epilogue; the interpreter goes on at a place.
 func (g *generator) leave(at int, s state) {
 	g.flush(s)
 	g.address(at).set(localPC)
@@ -327,22 +385,14 @@ func (g *generator) condition(i *instruction) {
 	g.op(conditions[i.name])
 }
 
-// indirect is jalr. A target in this page may be an entry of this region: its slot then says so.
+// indirect is jalr. Its target may be an entry of this region.
 func (g *generator) indirect(i *instruction, s state) {
 	g.x(i.Rs1).i64(i.Imm).op(opI64Add).i64(^1).op(opI64And).set(localPC)
 	g.link(i)
 	g.flush(s)
 	if g.graph.again && g.graph.publish > 1 {
-		g.get(localPC).get(localPage).op(opI64Xor).i64(PageSize).op(opI64LtU)
-		g.when()
-		g.get(localPC).op(opWrap).i32(PageSize - 1).op(opI32And).i32(int32(g.layout.SlotSize / 2)).op(opI32Mul)
-		g.get(localSlots).op(opI32Add).memory(opI64Load, 0).get(localSelf).op(opI64Xor).tee(localA)
-		g.i64(^0xffffff00).op(opI64And, opI64Eqz)
-		g.when()
-		g.get(localA).i64(8).op(opI64ShrU, opWrap).set(localEntry)
-		g.br(g.depth(labelLoop, g.graph.root))
-		g.close()
-		g.close()
+		g.br(g.depth(labelChain, nil))
+		return
 	}
 	g.br(g.depth(labelExit, nil))
 }

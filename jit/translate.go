@@ -5,7 +5,7 @@ package jit
 //
 //	(import "machine" "memory" (memory 1))
 //	(import "machine" "jit_float" (func (param i32) (result i32)))
-//	(func $region (param $hart i32) (param $tlb i32) (param $slots i32) (param $page i64) (param $self i64) (param $entry i32))
+//	(func $region (param $hart i32) (param $tlb i32) (param $page i64) (param $self i64) (param $entry i32))
 //	(func (export "get") (param i32) (result funcref))
 func Translate(l *Layout, r Request) (Region, bool) {
 	blocks := discover(r)
@@ -20,7 +20,7 @@ func Translate(l *Layout, r Request) (Region, bool) {
 		region.Instructions += b.cost()
 	}
 	for _, e := range graph.entries[:graph.publish] {
-		region.Entries = append(region.Entries, uint16(e.at))
+		region.Entries = append(region.Entries, Entry{pageOf(e.at), uint16(offset(e.at))})
 	}
 	return region, true
 }
@@ -34,7 +34,7 @@ const (
 
 func module(g *generator) []byte {
 	out := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
-	types := appendType(nil, []byte{typeI32, typeI32, typeI32, typeI64, typeI64, typeI32}, nil)
+	types := appendType(nil, []byte{typeI32, typeI32, typeI64, typeI64, typeI32}, nil)
 	types = appendType(types, []byte{typeI32}, []byte{typeI32})
 	types = appendType(types, []byte{typeI32}, []byte{typeFuncref})
 	out = appendSection(out, sectionType, 3, types)

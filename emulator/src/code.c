@@ -67,9 +67,12 @@ void code_drop(uint32_t frame) {
     hart.recheck = 1;
 }
 
+struct code_page *code_page_of(const struct insn *slot) {
+    return &pool[(uint32_t)((uintptr_t)slot - (uintptr_t)pool) / sizeof *pool];
+}
+
 void code_decode(const struct insn *slot) {
-    uint32_t offset = (uint32_t)((uintptr_t)slot - (uintptr_t)pool);
-    struct code_page *page = &pool[offset / sizeof *page];
-    decode_slot(page, offset % sizeof *page / sizeof *slot);
+    struct code_page *page = code_page_of(slot);
+    decode_slot(page, (uint32_t)(slot - page->slot));
     mark_dirty(slot);
 }

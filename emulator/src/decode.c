@@ -152,18 +152,18 @@ static bool writes_only_rd(unsigned id) {
 // another page. `offset` is the instruction's place in its page.
 static void branch(struct insn *d, uint32_t offset, bool is_long) {
     uint32_t target = offset + (uint32_t)d->imm;
-    // The translator counts jumps back and calls where the far forms look up their target.
-    bool counted = jit.enabled && (d->imm < 0 || (d->op == OP_JAL && d->rd != 0)), near = target < PAGE_SIZE && !counted;
+    // The translator counts jumps back and calls.
+    bool counted = jit.enabled && (d->imm < 0 || (d->op == OP_JAL && d->rd != 0)), here = target < PAGE_SIZE, near = here && !counted;
     switch (d->op) {
     case OP_JAL:
     case OP_C_J:
-        if (!near) d->op = OP_JUMP_FAR;
+        if (!near) d->op = here ? OP_JUMP_COUNTED : OP_JUMP_FAR;
         else if (d->rd == 0) d->op = OP_J;
         break;
     default:
         if (near) break;
         unsigned condition = d->op == OP_C_BEQZ ? 0 : d->op == OP_C_BNEZ ? 1 : d->op - OP_BEQ + (d->op > OP_BNE ? 2 : 0);
-        d->op = OP_BRANCH_FAR;
+        d->op = here ? OP_BRANCH_COUNTED : OP_BRANCH_FAR;
         d->imm = (int32_t)((uint32_t)d->imm << 4 | (is_long ? 8u : 0) | condition);
         return;
     }

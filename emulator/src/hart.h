@@ -75,6 +75,8 @@ enum {
     OP_J,          // jump without link within the page
     OP_JUMP_FAR,   // jal to another page; imm is the distance, rd may be x0
     OP_BRANCH_FAR, // branch to another page; imm is distance << 4 | long << 3 | funct3
+    OP_JUMP_COUNTED,   // with translation, within the page: jal, c.j back; imm as for OP_JUMP_FAR
+    OP_BRANCH_COUNTED, // the same: a branch back; imm as for OP_BRANCH_FAR
     OP_JR,         // jalr without link
     OP_LOAD_X0,    // load whose result is discarded; rs2 is the size's funct3
     OP_LI, // addi from x0
@@ -181,6 +183,7 @@ bool code_present(uint32_t frame);
 void code_drop(uint32_t frame);
 struct memory_range code_pool(void);  // in linear memory
 struct memory_range code_index(void);
+struct code_page *code_page_of(const struct insn *slot); // slot of the pool
 void code_decode(const struct insn *slot); // decodes an undecoded slot of the pool
 
 // mmu.c. The slow_ functions do a whole access, device registers and page crossings included; after an exception

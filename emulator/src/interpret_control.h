@@ -27,6 +27,19 @@
             }
             d += (SLOT_IMM & 8) != 0 ? 2 : 1;
             break;
+        case OP_JUMP_COUNTED:
+            pc = PC();
+            RD = pc + 4;
+            hart.x[0] = 0;
+            d = (const struct insn *)((const uint8_t *)d + SLOT_IMM * 4);
+            goto counted;
+        case OP_BRANCH_COUNTED:
+            if (branch_taken(SLOT_IMM & 7, RS1, RS2)) {
+                d = (const struct insn *)((const uint8_t *)d + (SLOT_IMM >> 4) * 4);
+                goto counted;
+            }
+            d += (SLOT_IMM & 8) != 0 ? 2 : 1;
+            break;
         case OP_JR:
         case OP_C_JR:
             pc = (RS1 + (uint64_t)IMM) & ~1ull;

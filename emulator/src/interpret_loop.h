@@ -186,6 +186,10 @@ next:
         }
     }
 
+counted: // a jump within the page, with translation
+    if (!jit_count(d) || !jit_hot(code_page_of(d), d)) goto next;
+    hart.pc = PC();
+    goto leave;
 miss: // the TLB has no entry for the access that d makes, or it is none of RAM, or FP must be looked at
     hart.budget = n;
     if (!execute_memory(d)) goto exception;

@@ -12,15 +12,17 @@ static struct jit_layout {
     uint32_t x, f, pc, budget;
     uint32_t mstatus, frm, fflags;
     uint32_t reservation, reserved;
-    uint32_t read, write;
+    uint32_t read, write, code;
     uint32_t entries, entry_size;
     uint32_t tag, addend;
     uint32_t slot_size, op_translated;
     uint32_t version;
-    uint32_t state, functions; // struct jit_state; size of the ring of functions
+    uint32_t state, functions;          // struct jit_state; size of the ring of functions
+    uint32_t undecoded, code_page_size; // the operation of slots that were never executed; struct code_page
+    uint32_t edge, edge_threshold, threshold;
 } layout;
 
-enum { JIT_VERSION = 2 };
+enum { JIT_VERSION = 3 };
 
 // jit_configure must be called before the first slice, and again after a restore: the functions of before are not in the
 // table any more. Function n is at table + n modulo JIT_FUNCTIONS.
@@ -44,6 +46,7 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .reserved = offsetof(struct hart_state, reserved_value),
         .read = offsetof(struct tlb, read),
         .write = offsetof(struct tlb, write),
+        .code = offsetof(struct tlb, code),
         .entries = TLB_SIZE,
         .entry_size = sizeof(struct tlb_entry),
         .tag = offsetof(struct tlb_entry, tag),
@@ -53,6 +56,11 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .version = JIT_VERSION,
         .state = (uint32_t)(uintptr_t)&jit,
         .functions = JIT_FUNCTIONS,
+        .undecoded = OP_UNDECODED,
+        .code_page_size = sizeof(struct code_page),
+        .edge = JIT_EDGE,
+        .edge_threshold = JIT_EDGE_THRESHOLD,
+        .threshold = JIT_THRESHOLD,
     };
     return &layout;
 }
@@ -99,7 +107,7 @@ EXPORT(jit_remove) void jit_remove(uint32_t function) {
 
 // Entering -------------------------------------------------------------------------------------------------------
 
-typedef void (*region)(uint32_t hart_at, uint32_t tlb, uint32_t slots, uint64_t page, uint64_t self, uint32_t entry);
+typedef void (*region)(uint32_t hart_at, uint32_t tlb, uint64_t page, uint64_t self, uint32_t entry);
 
 // single decodes the instruction at an entry by itself, with a page end behind it.
 static const struct insn *single(const struct code_page *page, const struct insn *slot) {
@@ -116,12 +124,20 @@ static const struct insn *single(const struct code_page *page, const struct insn
     return &alone[0];
 }
 
+// count_edge notes that a region was left for another one.
+static void count_edge(uint32_t from, uint32_t to) {
+    jit.chained++;
+    if (++jit.edges[(from * 0x9e3779b1u ^ to) % JIT_EDGES] % JIT_EDGE_THRESHOLD != 0 || jit.hot_count == JIT_HOT) return;
+    jit.hot[jit.hot_count++] = (struct jit_hot){from | JIT_EDGE, to};
+}
+
 const struct insn *jit_run(const struct insn *slot) {
     const struct tlb *tlb = current_tlb();
     struct code_page *page = (struct code_page *)(slot - (hart.pc & (PAGE_SIZE - 1)) / 2);
     uint64_t pc = hart.pc;
     int64_t before = hart.budget, all = before;
     const struct insn *rest = NULL;
+    uint32_t last = 0;
     for (;;) {
         uint64_t bits;
         __builtin_memcpy(&bits, slot, sizeof bits);
@@ -131,8 +147,10 @@ const struct insn *jit_run(const struct insn *slot) {
             rest = slot;
             break;
         }
+        if (last != 0) count_edge(last, function);
+        last = function;
         ((region)(uintptr_t)(jit.table + function % JIT_FUNCTIONS))(
-            HART_ADDRESS, (uint32_t)(uintptr_t)tlb, (uint32_t)(uintptr_t)page, pc & ~(uint64_t)(PAGE_SIZE - 1),
+            HART_ADDRESS, (uint32_t)(uintptr_t)tlb, pc & ~(uint64_t)(PAGE_SIZE - 1),
             bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
         jit.entered++;
         if (hart.cause != CAUSE_NONE) break;
@@ -143,13 +161,40 @@ const struct insn *jit_run(const struct insn *slot) {
         before = hart.budget;
         pc = hart.pc;
         const struct tlb_entry *e = &tlb->code[pc >> 12 & (TLB_SIZE - 1)];
-        if (e->tag != (pc & ~(uint64_t)(PAGE_SIZE - 1))) break;
+        if (e->tag != (pc & ~(uint64_t)(PAGE_SIZE - 1))) {
+            jit.unmapped++;
+            break;
+        }
         page = (struct code_page *)(uintptr_t)e->addend;
         slot = &page->slot[(pc & (PAGE_SIZE - 1)) >> 1];
-        if (slot->op != OP_TRANSLATED) break;
+        if (slot->op != OP_TRANSLATED) {
+            jit.left[slot->op]++;
+            break;
+        }
     }
     jit.executed += (uint64_t)(all - hart.budget);
     return rest;
+}
+
+// jit_left sums up for what kinds of instructions regions were left: loads and stores, floating point, system, code that was
+// never executed, and others.
+EXPORT(jit_left) uint64_t jit_left(uint32_t kind) {
+    uint64_t sum = 0;
+    for (unsigned op = 0; op < 256; op++) {
+        unsigned is = 4;
+        switch (op) {
+        case OP_LB: case OP_LH: case OP_LBU: case OP_LHU: case OP_LW: case OP_LWU: case OP_LD: case OP_C_LW: case OP_C_LWSP:
+        case OP_C_LD: case OP_C_LDSP: case OP_SB: case OP_SH: case OP_SW: case OP_SD: case OP_C_SW: case OP_C_SWSP: case OP_C_SD:
+        case OP_C_SDSP: case OP_FLD: case OP_C_FLD: case OP_C_FLDSP: case OP_FSD: case OP_C_FSD: case OP_C_FSDSP: case OP_FLW:
+        case OP_FSW: case OP_LOAD_X0: case OP_GROUP_AMO: is = 0; break;
+        case OP_GROUP_FP: is = 1; break;
+        case OP_GROUP_CSR: case OP_GROUP_SYS: case OP_GROUP_CBO: is = 2; break;
+        case OP_UNDECODED: is = 3; break;
+        default: break;
+        }
+        if (is == kind) sum += jit.left[op];
+    }
+    return sum;
 }
 
 // What translated code calls -----------------------------------------------------------------------------------------

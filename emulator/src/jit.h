@@ -4,7 +4,8 @@
 
 #include "hart.h"
 
-enum { JIT_HEAT = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192, JIT_THRESHOLD = 2048 };
+enum { JIT_HEAT = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192, JIT_THRESHOLD = 1024,
+       JIT_EDGES = 4096, JIT_EDGE_THRESHOLD = 4096, JIT_EDGE = 1u << 31 };
 
 // What Go and the machine tell each other between two slices.
 struct jit_state {
@@ -18,8 +19,14 @@ struct jit_state {
     uint64_t entered;  // calls of translated code
     uint64_t stuck;    // of these: it did nothing
     uint64_t executed; // instructions in it
-    struct jit_hot { uint32_t frame, offset; } hot[JIT_HOT]; // code that was reached often
+    uint64_t chained;  // of these: another region was left for it
+    uint64_t unmapped; // left for a page that the code TLB does not have
+    uint64_t left[256]; // left for an instruction that is not translated, by its operation
+    // Code that was reached often: the RAM page's number and the offset there. Or regions of which one is often left for the
+    // other: a function's number with JIT_EDGE, and the other's.
+    struct jit_hot { uint32_t frame, offset; } hot[JIT_HOT];
     uint16_t heat[JIT_HEAT]; // counts what jumps reach; slots share counters
+    uint16_t edges[JIT_EDGES]; // counts what regions leave for others, which share counters
     uint32_t live[JIT_FUNCTIONS]; // the function at each place of the table
 };
 

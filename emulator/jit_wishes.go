@@ -1,0 +1,234 @@
+package emulator
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"agentvm/jit"
+)
+
+// What is worth compiling, and when. A translation must earn what it costs:
+//
+//	hot places, regions that call each other ──► wishes ──► the one that has lost most time ──► translator
+//	time of slices, instructions in translated code ──► budget ──► when
+//
+// A machine may spend a small part of the guest's time, and what translated code has saved already. So a cold machine is
+// never much slower than an interpreting one, and one that computes for long translates all that it needs.
+
+// codePlace is an offset in a page of RAM.
+type codePlace struct {
+	frame  uint32
+	offset uint16
+}
+
+// wishes are what the machine has counted since it was last translated.
+type wishes struct {
+	places map[codePlace]int // how often it was hot
+	edges  map[[2]uint32]int // regions by number of which the first is left for the second
+}
+
+// maxWishes bounds both maps: what is beyond is forgotten, and comes back if it is still hot.
+const maxWishes = 2048
+
+func newWishes() wishes { return wishes{map[codePlace]int{}, map[[2]uint32]int{}} }
+
+func (w *wishes) heat(at codePlace) {
+	if len(w.places) >= maxWishes {
+		clear(w.places)
+	}
+	w.places[at]++
+}
+
+func (w *wishes) join(a, b uint32) {
+	if len(w.edges) >= maxWishes {
+		clear(w.edges)
+	}
+	w.edges[[2]uint32{min(a, b), max(a, b)}]++
+}
+
+// Estimates, in nanoseconds. They need not be exact: they say which of two things comes first, and what is worth it.
+const (
+	gainOfInstruction  = 3         // interpreting one instead of executing its translation
+	costOfEntry        = 8         // entering and leaving a region, in instructions
+	gainOfPlace        = 60        // a jump to code that could be translated
+	gainOfEdge         = 30        // a jump from one region to another one
+	costOfTranslation  = 22 * 1000 // for an instruction
+	costOfModule       = 700 * 1000
+	costOfInterpreting = 7   // an instruction
+	worthTranslating   = 1e6 // lost by a page whose hot places are not translated
+)
+
+func translationCost(instructions int) time.Duration {
+	return time.Duration(costOfModule + costOfTranslation*instructions)
+}
+
+// compileBudget is how much time a machine may have the translator spend.
+type compileBudget struct {
+	left              time.Duration
+	executed, entered uint64 // counters of translated code when it was last looked at
+	waiting           int    // jobs at the translator
+	slices            uint   // since the start
+}
+
+const (
+	reinvested   = 4                     // one part of so many of what translated code saves
+	sharePercent = 2                     // of the guest's time may be spent before there is any gain
+	enough       = time.Millisecond      // what must be left to ask for a translation
+	maxSavings   = 40 * time.Millisecond // that may be spent at once
+
+	slicesBetween = 8 // looks at the wishes, which take time, too
+)
+
+func (b *compileBudget) spent(d time.Duration) { b.left -= d }
+
+// earn adds to the budget what a slice is worth.
+func (j *machineJIT) earn(instructions int64) {
+	b := &j.budget
+	executed, entered := j.counter(jitExecuted), j.counter(jitEntered)
+	b.left += time.Duration(instructions * costOfInterpreting * sharePercent / 100)
+	if saved := int64(executed-b.executed) - costOfEntry*int64(entered-b.entered); saved > 0 {
+		b.left += time.Duration(saved * gainOfInstruction / reinvested)
+	}
+	b.left = min(b.left, maxSavings)
+	b.executed, b.entered = executed, entered
+}
+
+// grantWishes asks for translations as far as the budget goes, or for all in those modes where nothing depends on time.
+func (j *machineJIT) grantWishes() error {
+	if j.t.mode == TranslateHot {
+		if j.budget.slices++; j.budget.slices%slicesBetween != 0 || j.budget.waiting != 0 || j.budget.left < enough {
+			return nil
+		}
+		_, err := j.grantBest()
+		return err
+	}
+	for {
+		if more, err := j.grantBest(); !more || err != nil {
+			return err
+		}
+	}
+}
+
+// grantBest asks for what has lost most time; false when nothing is worth it.
+func (j *machineJIT) grantBest() (bool, error) {
+	if len(j.wishes.places) == 0 && len(j.wishes.edges) == 0 {
+		return false, nil
+	}
+	frame, loss := j.hottestPage()
+	edge, edgeLoss := j.hottestEdge()
+	switch {
+	case loss == 0 && edgeLoss == 0:
+		return false, nil
+	case edgeLoss > loss:
+		delete(j.wishes.edges, edge)
+		return true, j.joinRegions(edge[0], edge[1])
+	}
+	return true, j.translatePage(frame)
+}
+
+func (j *machineJIT) hottestPage() (frame uint32, loss int) {
+	sums := map[uint32]int{}
+	for at, n := range j.wishes.places {
+		sums[at.frame] += n * int(j.abi.Threshold) * gainOfPlace
+	}
+	for f, sum := range sums {
+		if j.t.mode == TranslateHot && sum < worthTranslating {
+			continue
+		}
+		if sum > loss || (sum == loss && f < frame) {
+			frame, loss = f, sum
+		}
+	}
+	return frame, loss
+}
+
+// hottestEdge also forgets edges of regions that are gone. Joining must be worth translating both again.
+func (j *machineJIT) hottestEdge() (edge [2]uint32, loss int) {
+	for e, n := range j.wishes.edges {
+		a, b := j.instance(e[0]), j.instance(e[1])
+		if a == nil || b == nil || a.made.region.Instructions+b.made.region.Instructions > maxJoined {
+			delete(j.wishes.edges, e)
+			continue
+		}
+		lost := n * int(j.abi.EdgeThreshold) * gainOfEdge
+		if lost < costOfTranslation*(a.made.region.Instructions+b.made.region.Instructions) {
+			continue
+		}
+		if lost > loss || (lost == loss && slices.Compare(e[:], edge[:]) < 0) {
+			edge, loss = e, lost
+		}
+	}
+	return edge, loss
+}
+
+// maxJoined is how many instructions a region of several pages may have: wazero's time for a function grows faster than its
+// size.
+const maxJoined = 1000
+
+// translatePage asks for a region from the hot places of a page on.
+func (j *machineJIT) translatePage(frame uint32) error {
+	page := j.current(frame)
+	var entries []uint16
+	for at := range j.wishes.places {
+		if at.frame == frame {
+			entries = append(entries, at.offset)
+		}
+	}
+	for _, e := range entries {
+		delete(j.wishes.places, codePlace{frame, e})
+	}
+	if page == nil {
+		return nil
+	}
+	slices.Sort(entries)
+	refused := func(e uint16) bool {
+		state, known := page.entries[e]
+		if known && state.state == entryRefused {
+			j.refuse(frame, e)
+		}
+		return known
+	}
+	if entries = slices.DeleteFunc(entries, refused); len(entries) == 0 {
+		return nil
+	}
+	return j.request(&ask{frames: []uint32{frame}, pages: []*translatedPage{page}, limit: j.firstLimit(len(entries))}, [][]uint16{entries})
+}
+
+// joinRegions asks for one region instead of two.
+func (j *machineJIT) joinRegions(a, b uint32) error {
+	entries := map[uint32][]uint16{}
+	for _, in := range []*instance{j.instance(a), j.instance(b)} {
+		for frame, page := range in.pages {
+			if j.current(frame) != page {
+				return nil // its function is about to go
+			}
+			for offset, e := range page.entries {
+				if e.state == entryInstalled && e.function == in.number {
+					entries[frame] = append(entries[frame], offset)
+				}
+			}
+		}
+	}
+	q := &ask{limit: maxJoined, frames: slices.SortedFunc(maps.Keys(entries), cmp.Compare[uint32])}
+	var all [][]uint16
+	for _, frame := range q.frames {
+		slices.Sort(entries[frame])
+		q.pages = append(q.pages, j.pages[frame])
+		all = append(all, entries[frame])
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return j.request(q, all)
+}
+
+// firstLimit of the instructions of a region with so many entries: what is near hot places is hot, what is farther away gets
+// regions of its own when it is, and those are joined.
+func (j *machineJIT) firstLimit(entries int) int {
+	if j.t.mode == TranslateAll {
+		return jit.DefaultLimit
+	}
+	return min(jit.DefaultLimit, 64*entries)
+}
