@@ -108,7 +108,7 @@ func (f *fetchFlags) body(hasData bool, stdin *os.File) (io.ReadCloser, int64, e
 	case !isFile:
 		return io.NopCloser(strings.NewReader(f.data)), int64(len(f.data)), nil
 	case name == "-":
-		return io.NopCloser(stdin), -1, nil
+		return readAhead(stdin)
 	}
 	file, err := os.Open(name)
 	if err != nil {
@@ -127,6 +127,23 @@ func (f *fetchFlags) body(hasData bool, stdin *os.File) (io.ReadCloser, int64, e
 		return file, -1, nil
 	}
 	return nil, 0, errors.Join(fmt.Errorf("--data: %w", err), file.Close())
+}
+
+// knownBody is up to how many bytes of standard input are read before the request is sent, so that their number is known: small servers want
+// it. More are sent as they come.
+const knownBody = 1 << 20
+
+func readAhead(stdin *os.File) (io.ReadCloser, int64, error) {
+	first, err := io.ReadAll(io.LimitReader(stdin, knownBody))
+	switch {
+	case err != nil:
+		return nil, 0, fmt.Errorf("--data: standard input: %w", err)
+	case len(first) == 0:
+		return http.NoBody, 0, nil
+	case len(first) < knownBody:
+		return io.NopCloser(bytes.NewReader(first)), int64(len(first)), nil
+	}
+	return io.NopCloser(io.MultiReader(bytes.NewReader(first), stdin)), -1, nil
 }
 
 func (f *fetchFlags) setHeaders(r *http.Request, hasData bool) error {

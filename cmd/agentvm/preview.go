@@ -9,6 +9,8 @@ import (
 
 	"agentvm/daemon"
 	"agentvm/preview"
+	"agentvm/rpc"
+	"agentvm/vm"
 )
 
 const previewLong = `Links to servers in VMs, for a person with a browser. Whoever has a link sees what the server on one port of one VM serves, until the
@@ -114,6 +116,9 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 	if err != nil {
 		return ended(name, err)
 	}
+	if err := config.Access.VM().Decide(vm.CallerFetch, vm.OpLoopback, port); err != nil {
+		return fmt.Errorf("preview of port %d of %s: %w", port, name, err)
+	}
 	place, err := askFor[daemon.PreviewPlace](ctx, client, "preview", nil)
 	if err != nil {
 		return err
@@ -127,6 +132,7 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 	if err != nil {
 		return err
 	}
+	c.warnSilent(ctx, client, port)
 	shown := linkTo(made, place.Identity, linkReady)
 	if asJSON {
 		return printJSON(c.stdout, shown)
@@ -134,6 +140,26 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 	fmt.Fprintln(c.stdout, shown.URL)
 	c.tellLink(shown, lifetime)
 	return nil
+}
+
+// listenTime is how long a VM is asked whether anything listens, which only a warning needs.
+const listenTime = 5 * time.Second
+
+// warnSilent says it when nothing listens at a port yet, or nobody can know.
+func (c *cli) warnSilent(ctx context.Context, client *daemon.Client, port uint16) {
+	ctx, cancel := context.WithTimeout(ctx, listenTime)
+	defer cancel()
+	list, err := client.Sockets(ctx)
+	if err != nil {
+		fmt.Fprintf(c.stderr, "agentvm: whether anything listens at port %d of %s is not known: %v\n", port, client.Name(), err)
+		return
+	}
+	for _, s := range list {
+		if s.Network == "tcp" && s.State == rpc.SocketListen && s.Local.Port() == port {
+			return
+		}
+	}
+	fmt.Fprintf(c.stderr, "agentvm: nothing listens at port %d of %s yet: visitors are told so until something does\n", port, client.Name())
 }
 
 // tellLink says how long a link is good, above all when that is less than was asked for.
