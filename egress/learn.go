@@ -39,7 +39,7 @@ type Learner struct {
 type need struct {
 	service
 	addr    netip.Addr // invalid: a look-up of a name
-	names   []string   // that every event of it had
+	names   []string   // that led to the address, sorted
 	name    string     // of these, the one asked for last; empty: none
 	reverse bool       // a look-up of the address
 }
@@ -52,8 +52,9 @@ type service struct {
 
 type needKey struct {
 	service
-	addr netip.Addr
-	name string
+	addr  netip.Addr
+	name  string
+	names string // separated by spaces
 }
 
 // LearnOptions say what Learned may do more than it has to.
@@ -216,7 +217,7 @@ func (l *Learner) addFlow(e Event) {
 
 func (l *Learner) addBeyond(r Request) {
 	if len(l.beyond) < maxBeyond {
-		l.beyond[needKey{service{r.Protocol, r.To.Port()}, r.To.Addr(), ""}] = r
+		l.beyond[needKey{service: service{r.Protocol, r.To.Port()}, addr: r.To.Addr()}] = r
 	}
 }
 
@@ -231,9 +232,8 @@ func (l *Learner) latest(names []string) (latest string) {
 }
 
 func (l *Learner) addNeed(n *need) {
-	key := needKey{n.service, n.addr, n.name}
-	if old := l.flows[key]; old != nil {
-		old.names = slices.DeleteFunc(old.names, func(name string) bool { return !slices.Contains(n.names, name) })
+	key := needKey{n.service, n.addr, n.name, strings.Join(n.names, " ")}
+	if l.flows[key] != nil {
 		return
 	}
 	if len(l.flows) >= maxNeeds {

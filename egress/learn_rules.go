@@ -57,7 +57,7 @@ func (l *Learner) needs() (list []*need) {
 }
 
 func compareKeys(a, b needKey) int {
-	return cmp.Or(strings.Compare(a.name, b.name), a.addr.Compare(b.addr), compareServices(a.service, b.service))
+	return cmp.Or(strings.Compare(a.name, b.name), a.addr.Compare(b.addr), compareServices(a.service, b.service), strings.Compare(a.names, b.names))
 }
 
 func compareServices(a, b service) int {

@@ -3,6 +3,7 @@ package egress
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,7 +48,7 @@ func refusal(l Learned, events []Event) string {
 	pins := map[netip.Addr][]string{}
 	for _, e := range events {
 		for _, name := range e.Names {
-			if addr := e.Destination.Addr(); addr.IsValid() && !slices.Contains(pins[addr], name) {
+			if addr := e.Destination.Addr().Unmap(); addr.IsValid() && !slices.Contains(pins[addr], name) {
 				pins[addr] = append(pins[addr], name)
 			}
 		}
@@ -281,43 +282,57 @@ func FuzzLearn(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 1, 16, 2, 0, 1, 3, 1, 2}, false)
 	f.Add([]byte("the quick brown fox jumps over the lazy dog, and over the fence behind it"), true)
 	f.Add([]byte{0, 1, 0, 0, 2, 0, 1, 1, 0, 0x31, 2, 1, 1, 0x21, 3, 4, 5, 6, 7, 8}, true)
+	f.Fuzz(checkLearned)
+}
+
+// TestLearnAnything does the same with random runs.
+func TestLearnAnything(t *testing.T) {
+	random := rand.NewChaCha8([32]byte{6})
+	for i := range 2000 {
+		data := make([]byte, 3+random.Uint64()%120)
+		_, _ = random.Read(data)
+		if checkLearned(t, data, i%2 == 0); t.Failed() {
+			t.Fatalf("run %d", i)
+		}
+	}
+}
+
+func checkLearned(t *testing.T, data []byte, wildcards bool) {
 	names := []string{"a.example.org", "b.example.org", "c.b.example.org", "example.org", "x.co.uk", "y.co.uk", "db", "10.0.0.1", "1.113.0.203.in-addr.arpa", "*", "A.Example.org."}
 	addrs := []string{"203.0.113.1", "203.0.113.2", "203.0.113.3", "2606:4700::1", "10.0.0.5", "::ffff:203.0.113.1"}
 	answers := []string{"203.0.113.1", "203.0.113.2 203.0.113.3", "NXDOMAIN", "1 other record", ""}
-	f.Fuzz(func(t *testing.T, data []byte, wildcards bool) {
-		var events []Event
-		for ; len(data) >= 3 && len(events) < 64; data = data[3:] {
-			kind, b, c := data[0], int(data[1]), int(data[2])
-			if kind%3 == 0 {
-				if name := names[b%len(names)]; name != "*" && name != "10.0.0.1" { // no rule can name these
-					events = append(events, asked(name, answers[c%len(answers)]))
-				}
-				continue
+	var events []Event
+	for ; len(data) >= 3 && len(events) < 64; data = data[3:] {
+		kind, b, c := data[0], int(data[1]), int(data[2])
+		if kind%3 == 0 {
+			if name := names[b%len(names)]; name != "*" && name != "10.0.0.1" { // no rule can name these
+				events = append(events, asked(name, answers[c%len(answers)]))
 			}
-			var known []string
-			for i := range b % 4 {
-				known = append(known, names[(b/4+i)%len(names)])
-			}
-			e := reached(fmt.Sprintf("%s %s", []string{TCP, UDP}[kind/3%2], netip.AddrPortFrom(netip.MustParseAddr(addrs[c%len(addrs)]), uint16(1+c/len(addrs)%3))), known...)
-			if kind%3 == 2 {
-				e.Kind, e.Destination = ICMP, netip.AddrPortFrom(e.Destination.Addr(), 0)
-			}
-			events = append(events, e)
+			continue
 		}
-		l := learn(events, LearnOptions{Wildcards: wildcards})
-		for i, e := range events { // as the gate has them
-			for j, name := range e.Names {
-				events[i].Names[j] = canonicalName(name)
-			}
+		var known []string
+		for i := range b % 4 {
+			known = append(known, names[(b/4+i)%len(names)])
 		}
-		if l.Policy.Mode == None && len(l.Policy.Allow) == 0 {
-			l.Policy.Mode = Allowlist // nothing was reached
+		e := reached(fmt.Sprintf("%s %s", []string{TCP, UDP}[kind/3%2], netip.AddrPortFrom(netip.MustParseAddr(addrs[c%len(addrs)]), uint16(1+c/len(addrs)%3))), known...)
+		if kind%3 == 2 {
+			e.Kind, e.Destination = ICMP, netip.AddrPortFrom(e.Destination.Addr(), 0)
 		}
-		wantSmallest(t, l, events)
-		if t.Failed() {
-			t.Logf("%+v", events)
+		events = append(events, e)
+	}
+	l := learn(events, LearnOptions{Wildcards: wildcards})
+	for i, e := range events { // as the gate has them
+		for j, name := range e.Names {
+			events[i].Names[j] = canonicalName(name)
 		}
-	})
+	}
+	if l.Policy.Mode == None && len(l.Policy.Allow) == 0 {
+		l.Policy.Mode = Allowlist // nothing was reached
+	}
+	wantSmallest(t, l, events)
+	if t.Failed() {
+		t.Logf("%+v", events)
+	}
 }
 
 // FuzzLearner: any line of a file that calls itself a log gives a policy that is valid, or none.
