@@ -20,14 +20,15 @@ func (q *question) deliver(r rpccp.Return) { q.answer <- r }
 
 // pending is a question that somebody is going to wait for, once.
 type pending struct {
-	c  *conn
-	id uint32
-	q  *question
+	c    *conn
+	id   uint32
+	q    *question
+	data int // in its parameters, for beginning
 }
 
-// call begins a call. Calls on one capability arrive in the order in which they have begun.
-func (c *conn) call(target uint32, s capnp.Send) (pending, error) {
-	m, err := newMessage()
+// call begins a call whose parameters have about so many bytes of data. Calls on one capability arrive in the order in which they have begun.
+func (c *conn) call(target uint32, s capnp.Send, data int) (pending, error) {
+	m, err := c.t.newMessage(data)
 	if err != nil {
 		return pending{}, err
 	}

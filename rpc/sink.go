@@ -33,6 +33,7 @@ func (o *outlet) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
 		part := b[n:min(len(b), n+o.chunk)]
+		o.sends.data = len(part)
 		err := o.sends.add(o.ctx, func(ctx context.Context) {
 			_, _ = o.sink.Send(ctx, func(w wire.Sink_send_Params) error { return w.SetData(part) })
 		}, func(s capnp.Struct) error { return failureOf(wire.Sink_send_Results(s).Failure()) })

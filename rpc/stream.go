@@ -20,7 +20,7 @@ type Stream interface {
 const (
 	// streamChunk bounds a send of streams, and streamSends how many of a stream are unanswered: 256 KiB of each may wait before what
 	// else is said on the connection. With the frame of a message, a send is a whole number of the console driver's writes.
-	streamChunk = 128<<10 - 1<<10
+	streamChunk = 128<<10 - 2*blockSlack
 	streamSends = 2
 	// firstChunk is the buffer of a stream until that was full once: most streams never need more.
 	firstChunk = 4 << 10

@@ -23,20 +23,18 @@ const (
 // transport carries messages over a byte stream: one segment each, nearly always in one write, and none larger than
 // maxMessage. One goroutine receives and one sends.
 type transport struct {
-	in      *input
-	decoder *capnp.Decoder
-	w       io.Writer
-	joined  []byte // reused by send
+	in     *input
+	w      io.Writer
+	joined []byte // reused by send
+	head   [frameHead]byte
+	blocks blocks
 }
 
 func newTransport(r io.Reader, w io.Writer) *transport {
-	in := &input{Reader: r}
-	d := capnp.NewDecoder(in)
-	d.MaxMessageSize = maxMessage
-	return &transport{in: in, decoder: d, w: w}
+	return &transport{in: &input{Reader: r}, w: w}
 }
 
-// input remembers why it ended: the decoder does not always pass that on as it is.
+// input remembers why it ended: who reads from it does not always pass that on as it is.
 type input struct {
 	io.Reader
 	err error
@@ -51,8 +49,18 @@ func (in *input) Read(b []byte) (n int, err error) {
 }
 
 // newMessage returns an empty message to be filled and sent.
-func newMessage() (rpccp.Message, error) {
-	_, segment, err := capnp.NewMessage(capnp.SingleSegment(nil))
+func newMessage() (rpccp.Message, error) { return messageIn(capnp.SingleSegment(nil)) }
+
+// newMessage is newMessage for one that will have so many bytes of data.
+func (t *transport) newMessage(data int) (rpccp.Message, error) {
+	if b := t.blocks.empty(data); b != nil {
+		return messageIn(b)
+	}
+	return newMessage()
+}
+
+func messageIn(arena capnp.Arena) (rpccp.Message, error) {
+	_, segment, err := capnp.NewMessage(arena)
 	if err != nil {
 		return rpccp.Message{}, err
 	}
@@ -69,11 +77,28 @@ func messageSize(m *capnp.Message) int {
 }
 
 func (t *transport) receive() (rpccp.Message, error) {
-	m, err := t.decoder.Decode()
+	m, err := t.read()
 	if err != nil {
 		return rpccp.Message{}, cmp.Or(t.in.err, err)
 	}
 	return rpccp.ReadRootMessage(m)
+}
+
+// read takes one message: the number of its segments less one, the words of each, and so many words.
+func (t *transport) read() (*capnp.Message, error) {
+	if _, err := io.ReadFull(t.in, t.head[:]); err != nil {
+		return nil, err
+	}
+	segments, words := binary.LittleEndian.Uint32(t.head[:]), binary.LittleEndian.Uint32(t.head[4:])
+	if segments != 0 || words == 0 || words > (maxMessage-frameHead)/8 {
+		return nil, fmt.Errorf("%w: message of %d and one segments, the first of %d words", errProtocol, segments, words)
+	}
+	arena, err := t.blocks.full(int(words)*8, func(b []byte) error { _, err := io.ReadFull(t.in, b); return err })
+	if err != nil {
+		return nil, err
+	}
+	m, _, err := capnp.NewMessage(arena)
+	return m, err
 }
 
 func (t *transport) send(m *capnp.Message) error {
@@ -88,8 +113,12 @@ func (t *transport) send(m *capnp.Message) error {
 	if len(body) > maxMessage-8 {
 		return fmt.Errorf("message of %d bytes is too large", len(body))
 	}
-	t.joined = binary.LittleEndian.AppendUint32(t.joined[:0], 0) // number of segments less one
-	t.joined = binary.LittleEndian.AppendUint32(t.joined, uint32(len(body)/8))
+	if frame := framed(m, body); frame != nil {
+		_, err := t.w.Write(frame)
+		return err
+	}
+	t.joined = append(t.joined[:0], make([]byte, frameHead)...)
+	putHead(t.joined, len(body))
 	if len(body) <= joinLimit {
 		t.joined = append(t.joined, body...)
 		body = nil

@@ -13,6 +13,7 @@ import (
 // Answers are taken in the order of the calls. The first error ends it: the other calls are cancelled.
 type window struct {
 	limit int
+	data  int // bytes that the next call will have, about; 0: few
 	calls []awaited
 	err   error
 }
@@ -30,7 +31,7 @@ func (w *window) add(ctx context.Context, begin func(context.Context), take func
 	if w.err != nil {
 		return w.err
 	}
-	var slot pending
+	slot := pending{data: w.data}
 	begin(beginning(&slot))
 	if slot.c == nil {
 		return w.fail(ErrClosed)

@@ -6,6 +6,8 @@
 //   netprobe get ADDRESS PORT              reads to the end of the stream
 //   netprobe put ADDRESS PORT BYTES        sends BYTES, ends the stream and waits until the other side has ended its own
 //   netprobe hold ADDRESS PORT COUNT       opens COUNT connections at once, and holds them until standard input ends
+//   netprobe serve PORT BYTES              serves one connection after another on 127.0.0.1, until it is killed: after a 'g' it
+//                                          sends BYTES, after a 'p' it reads to the end and answers with one byte
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdint.h>
@@ -128,6 +130,37 @@ static void probe_hold(const char *address, int port, int count) {
         ;
 }
 
+static void send_all(int fd, long long bytes) {
+    while (bytes > 0) {
+        ssize_t n = write(fd, buffer, bytes < (long long)sizeof buffer ? (size_t)bytes : sizeof buffer);
+        if (n < 0)
+            return; // the host has gone
+        bytes -= n;
+    }
+}
+
+static void serve(int port, long long bytes) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int l = socket(AF_INET, SOCK_STREAM, 0);
+    if (l < 0 || bind(l, (struct sockaddr *)&at, sizeof at) != 0 || listen(l, 128) != 0)
+        fail("listen");
+    printf("ready\n");
+    fflush(stdout);
+    for (;;) {
+        char order = 0;
+        int fd = accept(l, NULL, NULL);
+        if (fd < 0)
+            fail("accept");
+        if (read(fd, &order, 1) == 1 && order == 'g') {
+            send_all(fd, bytes);
+        } else if (order == 'p') {
+            drain(fd);
+            send_all(fd, 1);
+        }
+        close(fd);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "connect") == 0)
         probe_connect(argv[2], atoi(argv[3]), atoi(argv[4]));
@@ -139,8 +172,10 @@ int main(int argc, char **argv) {
         probe_put(argv[2], atoi(argv[3]), atoll(argv[4]));
     else if (argc == 5 && strcmp(argv[1], "hold") == 0)
         probe_hold(argv[2], atoi(argv[3]), atoi(argv[4]));
+    else if (argc == 4 && strcmp(argv[1], "serve") == 0)
+        serve(atoi(argv[2]), atoll(argv[3]));
     else {
-        fprintf(stderr, "usage: netprobe connect|dns|get|put|hold ...\n");
+        fprintf(stderr, "usage: netprobe connect|dns|get|put|hold|serve ...\n");
         return 2;
     }
     return 0;
