@@ -46,7 +46,7 @@ func TestBare(t *testing.T) {
 			program := assemble(t, source)
 			var console bytes.Buffer
 			result, err := testProgram(t).RunELF(t.Context(), bytes.NewReader(program), emulator.ELFOptions{
-				Memory: bareMemory, MaxInstructions: 10_000_000, Timeout: 20 * time.Second, Console: &console,
+				Memory: bareMemory, MaxInstructions: 10_000_000, Timeout: 2 * time.Minute, Console: &console,
 			})
 			if err != nil || !result.Passed {
 				t.Errorf("%+v, %v\n%s", result, err, nearest(program, result.PC))

@@ -133,14 +133,14 @@ func lockstepGuest(t *testing.T, p *emulator.Program) *worker {
 	return w
 }
 
-// TestBareTranslated runs the bare programs, for traps, paging, interrupts, CSRs, atomics and changing code, with all of
-// their code translated when it is first reached. AGENTVM_TEST_TRANSLATE=all does the same to any other test.
+// TestBareTranslated runs the bare programs, for traps, paging, interrupts, CSRs, atomics and changing code, and the
+// comparison with QEMU, with all of their code translated when it is first reached. AGENTVM_TEST_TRANSLATE=all does the same to any other test.
 func TestBareTranslated(t *testing.T) {
 	if testing.Short() {
 		t.Skip("translates")
 	}
-	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestBare|TestStepIsExact|TestTrapsEndTheSlice|TestFinisherPowersOff)$", "-test.v")
-	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all")
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestBare|TestStepIsExact|TestTrapsEndTheSlice|TestFinisherPowersOff|TestDifferentialQEMU)$", "-test.v")
+	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all", "AGENTVM_FUZZ_SEQUENCES=200")
 	out, err := again.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestBare ") {
 		t.Errorf("%v\n%s", err, out)
@@ -229,5 +229,37 @@ func TestRestoredMachineTranslatesAnew(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTranslatedPagesJoin: a loop whose halves are in two pages becomes one region, which is not left any more.
+func TestTranslatedPagesJoin(t *testing.T) {
+	m, err := programThat(t, emulator.ProgramConfig{Translation: emulator.TranslateWaiting}).NewMachine(t.Context(), emulator.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	code := make([]uint32, 1026)
+	code[0], code[1] = addiX1, encode("jal", riscv.Operands{Imm: 4092})
+	code[1024], code[1025] = encode("addi", riscv.Operands{Rd: 2, Rs1: 2, Imm: 1}), encode("jal", riscv.Operands{Imm: -4100})
+	loadCode(t, m, code...)
+	for range 300 {
+		if _, _, err := m.Step(10_007); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := m.JITStats()
+	for range 100 {
+		if _, _, err := m.Step(10_007); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := m.JITStats()
+	if n := after.Entered - before.Entered; n > 1000 || after.Executed-before.Executed < 900_000 {
+		t.Errorf("regions were entered %d times for %d instructions: %+v", n, after.Executed-before.Executed, after)
+	}
+	r, err := m.Registers()
+	if want := (m.Retired() + 3) / 4; err != nil || r.X[1] != want || r.X[2] != (m.Retired()+1)/4 {
+		t.Errorf("x1 is %d, x2 %d after %d instructions, want %d (%v)", r.X[1], r.X[2], m.Retired(), want, err)
 	}
 }
