@@ -21,7 +21,7 @@ import (
 
 const (
 	// fetchDialTime is how long a connection into the guest may take.
-	fetchDialTime = 10 * time.Second
+	fetchDialTime = 30 * time.Second
 	// fetchIdleTime is how long a connection is kept for the next request.
 	fetchIdleTime = 30 * time.Second
 	// fetchIdle is how many connections are kept.

@@ -75,6 +75,8 @@ var parts = []struct {
 	{"snapshot", measureSnapshot},
 	{"commands", measureCommands},
 	{"network", measureNetwork},
+	{"reach", measureReach},
+	{"fetch", measureFetch},
 	{"daemon", measureDaemon},
 	{"idle", measureIdle},
 }

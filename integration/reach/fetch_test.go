@@ -149,9 +149,9 @@ func TestFetchCarries(t *testing.T) {
 		t.Errorf("20 requests took %d connections", n)
 	}
 	var together sync.WaitGroup
-	for i := range 40 {
+	for i := range 12 {
 		together.Go(func() {
-			data := make([]byte, 1+i*5000)
+			data := make([]byte, 1+i*20_000)
 			_, _ = rand.Read(data)
 			want := sha256.Sum256(data)
 			r, _ := http.NewRequestWithContext(limited(t), "POST", at+"/sum", strings.NewReader(string(data)))
