@@ -37,23 +37,36 @@ func (s *Supervisor) announce(r *rpc.Restored) {
 		s.tasks.Go(func() { s.note(slog.LevelWarn, fmt.Sprintf("generation of the VM: %v", err)) })
 	}
 	hooks := findHooks(hooksDir)
-	ctx, stop := context.WithCancel(context.Background())
 	s.mu.Lock()
-	before := s.stopHooks
-	s.stopHooks = stop
-	s.mu.Unlock()
-	before()
+	defer s.mu.Unlock()
+	s.stopHooks()
+	s.stopHooks = func() {}
 	if len(hooks) > 0 {
+		ctx, stop := context.WithCancel(context.Background())
+		s.stopHooks = stop
 		s.tasks.Go(func() { s.runHooks(ctx, hooks, number, id) })
+	}
+}
+
+// expectAnnouncement does what announce would do each time in each machine that goes on from this one: the directory is made, and the
+// kernel remembers where no programs are.
+func (s *Supervisor) expectAnnouncement() {
+	if s.whole {
+		_ = syscall.Mkdir(runtimeDir, 0o755)
+		findHooks(hooksDir)
 	}
 }
 
 // writeGeneration replaces the file in dir, which belongs to the guest: what is in the way is not followed.
 func writeGeneration(dir, content string) error {
-	if err := syscall.Mkdir(dir, 0o755); err != nil && err != syscall.EEXIST {
-		return &os.PathError{Op: "mkdir", Path: dir, Err: err}
+	const open = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(dir, open, 0)
+	if err == unix.ENOENT {
+		if err := syscall.Mkdir(dir, 0o755); err != nil {
+			return &os.PathError{Op: "mkdir", Path: dir, Err: err}
+		}
+		fd, err = unix.Open(dir, open, 0)
 	}
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}
 	}

@@ -63,7 +63,7 @@ func (s *Supervisor) resume(c *card, search []string, r *rpc.Restored) (warning 
 		warning = fmt.Sprintf("the VM's network card %s keeps its MAC: %v", c.name, err)
 	}
 	if r.NewIdentity {
-		s.keep(c, true)
+		s.keepSoon(c)
 	}
 	if c.setSearch(search) {
 		warning = cmp.Or(warning, c.resolve())
@@ -71,23 +71,30 @@ func (s *Supervisor) resume(c *card, search []string, r *rpc.Restored) (warning 
 	return warning
 }
 
-// keep has the lease renewed until another card takes its place, or the supervisor ends. With anew it is asked for at once, but for
-// the moment in which a machine that has just been restored has better things to do.
+// keepSoon has a new lease asked for, after the moment in which a machine that has just been restored has better things to do. Until
+// then nothing changes, not even a goroutine.
+func (s *Supervisor) keepSoon(c *card) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.disconnect
+	soon := time.AfterFunc(renewPause, func() { s.keep(c, true) })
+	s.disconnect = func() { soon.Stop(); before() }
+}
+
+// keep has the lease renewed until another card takes its place, or the supervisor ends; with anew it is asked for first.
 func (s *Supervisor) keep(c *card, anew bool) {
 	ctx, stop := context.WithCancel(context.Background())
 	s.mu.Lock()
-	before := s.disconnect
+	defer s.mu.Unlock()
+	if s.closed {
+		stop()
+		return
+	}
+	s.disconnect()
 	s.disconnect = stop
-	s.mu.Unlock()
-	before()
 	s.tasks.Go(func() {
 		lease := c.current()
 		if anew {
-			select {
-			case <-time.After(renewPause):
-			case <-ctx.Done():
-				return
-			}
 			if next, err := s.extend(c, lease, dhcp.Expired); err == nil {
 				lease = next
 			}

@@ -51,7 +51,7 @@ func forkExec(path string, args []string, attr *syscall.ProcAttr) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_SET_TIMERSLACK, usualSlack, 0)
-	return syscall.ForkExec(path, args, attr)
+	return forkAndExec(path, args, attr)
 }
 
 func (r *reaper) run() {

@@ -82,8 +82,12 @@ func sameFileSystem(dir int, root string) bool {
 // replaceFile writes a file, readable to all, through a temporary name in the same directory.
 func replaceFile(dir int, name string, content []byte) error {
 	temporary := "." + name + ".agentvm"
-	_ = unix.Unlinkat(dir, temporary, 0) // of a machine that was switched off meanwhile
-	fd, err := unix.Openat(dir, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	const create = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(dir, temporary, create, 0o644)
+	if err == unix.EEXIST { // of a machine that was switched off meanwhile
+		_ = unix.Unlinkat(dir, temporary, 0)
+		fd, err = unix.Openat(dir, temporary, create, 0o644)
+	}
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,8 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 	}
 	if p.Restored != nil {
 		s.announce(p.Restored)
+	} else {
+		s.expectAnnouncement()
 	}
 	info, err := guestInfo()
 	info.NetworkWarning, info.ShareWarning, info.DiskWarning = cmp.Or(networkWarning, listenWarning), shareWarning, s.upper.warning

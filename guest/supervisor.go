@@ -39,6 +39,7 @@ type Supervisor struct {
 	upper upper // of the root, in the machine's first process
 
 	mu       sync.Mutex
+	closed   bool
 	env      []string // of Start
 	programs map[*program]struct{}
 	shells   int
@@ -70,6 +71,7 @@ func (s *Supervisor) Close() error {
 	for p := range s.programs {
 		p.Release()
 	}
+	s.closed = true
 	s.disconnect()
 	s.stopHooks()
 	s.mu.Unlock()

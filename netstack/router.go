@@ -15,6 +15,9 @@ import (
 // the guest asks when it comes up, an idle VM need not be woken more often. Everything advertised lasts for several.
 const (
 	advertiseInterval = 1800 * time.Second
+	// firstAdvertisement is for guests that go on from a saved machine, which have the last host's to work with and better things to
+	// do at first. Those that boot ask.
+	firstAdvertisement = time.Second
 	routerLifetime    = 9000 * time.Second  // the longest of RFC 4861
 	dnsLifetime       = 5400 * time.Second  // three intervals (RFC 8106, section 5.1)
 	prefixPreferred   = 14400 * time.Second // four hours
@@ -41,7 +44,7 @@ func newRouter(n *Network) *router {
 	return &router{network: n, from: netip.AddrFrom16(local.As16())}
 }
 
-// start advertises now and then every interval.
+// start advertises soon and then every interval.
 func (r *router) start() {
 	if r.network.config.DisableIPv6 {
 		return
@@ -49,8 +52,7 @@ func (r *router) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = true
-	r.timer = r.network.config.Clock.AfterFunc(advertiseInterval, r.periodic)
-	r.advertise(netip.IPv6LinkLocalAllNodes())
+	r.timer = r.network.config.Clock.AfterFunc(firstAdvertisement, r.periodic)
 }
 
 func (r *router) periodic() {

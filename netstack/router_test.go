@@ -70,14 +70,18 @@ func contains(b, piece []byte) bool {
 	return false
 }
 
-// TestAdvertisementsInTime: one at the start, one each half hour, one for each solicitation, and nothing else moves.
+// TestAdvertisementsInTime: one soon after the start, one each half hour, one for each solicitation, and nothing else moves.
 func TestAdvertisementsInTime(t *testing.T) {
 	clock := faketime.NewManualClock()
 	n := newNetwork(t, netstack.Config{Clock: clock, MTU: 9000})
 	peer := netstacktest.StartPeer(t)
 	runOn(t, n, peer.Host())
-	if got := advertisements(t, peer, 9000); got != 1 {
+	if got := advertisements(t, peer, 9000); got != 0 {
 		t.Errorf("%d advertisements at the start", got)
+	}
+	clock.Advance(time.Second)
+	if got := advertisements(t, peer, 9000); got != 1 {
+		t.Errorf("%d advertisements soon after the start", got)
 	}
 	clock.Advance(29 * time.Minute)
 	if got := advertisements(t, peer, 9000); got != 0 {

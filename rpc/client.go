@@ -49,9 +49,9 @@ func (cfg ClientConfig) withDefaults() ClientConfig {
 	return cfg
 }
 
-// greet exchanges hellos and returns the reader to go on with. Everything before the guest's hello is left over from an
+// greet exchanges hellos and returns the reader to go on with, and the peer's. Everything before the guest's hello is left over from an
 // earlier connection and skipped. When ctx ends it closes conn, the only way to end a blocked Read.
-func greet(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (io.Reader, error) {
+func greet(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (io.Reader, hello, error) {
 	own := hello{version: Version, nonce: rand.Uint64() | 1}
 	if cfg.KeepPrograms {
 		own.flags |= helloKeep
@@ -64,13 +64,13 @@ func greet(ctx context.Context, conn io.ReadWriteCloser, cfg ClientConfig) (io.R
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, peer, ctx.Err()
 	case err != nil:
-		return nil, err
+		return nil, peer, err
 	case peer.version != Version:
-		return nil, &VersionError{Host: Version, Guest: peer.version}
+		return nil, peer, &VersionError{Host: Version, Guest: peer.version}
 	}
-	return r, nil
+	return r, peer, nil
 }
 
 // repeatHello writes h now and then every interval, until stop is called. stop waits and returns the first error.

@@ -56,6 +56,9 @@ const (
 	maxQueued = 128 << 20
 )
 
+// offered is the number of the export that a peer has from the beginning (helloOffer). The others begin at 1.
+const offered = 0
+
 type export struct {
 	client capnp.Client
 	refs   uint32 // how often the peer has it
@@ -72,6 +75,7 @@ func startConn(r io.Reader, w io.Writer, closer io.Closer, offer func(*conn) cap
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	if offer != nil {
 		c.offer = offer(c)
+		c.exports[offered] = &export{client: c.offer.AddRef(), refs: 1}
 	}
 	sent := make(chan struct{})
 	go func() { defer close(sent); deepen(false); c.sendQueue() }()

@@ -32,11 +32,14 @@ func DialFiles(ctx context.Context, conn io.ReadWriteCloser) (*FilesClient, erro
 
 // connect exchanges hellos and gets the guest's bootstrap capability.
 func connect(ctx context.Context, stream io.ReadWriteCloser, cfg ClientConfig) (*conn, capnp.Client, error) {
-	rest, err := greet(ctx, stream, cfg)
+	rest, peer, err := greet(ctx, stream, cfg)
 	if err != nil {
 		return nil, capnp.Client{}, errors.Join(fmt.Errorf("hello to the guest: %w", err), stream.Close())
 	}
 	c := startConn(rest, stream, stream, nil)
+	if peer.flags&helloOffer != 0 {
+		return c, capnp.NewClient(&remote{c, offered}), nil
+	}
 	boot, err := c.bootstrap(ctx)
 	if err != nil {
 		c.close()

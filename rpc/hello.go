@@ -11,7 +11,7 @@ import (
 const Version = 1
 
 // The hello: 8 bytes of magic, then little-endian version (4 bytes), flags (4 bytes), nonce (8 bytes). Its form is fixed
-// for all versions. Flags that are not known are ignored; the guest's are 0.
+// for all versions. Flags that are not known are ignored.
 //
 //	host                         guest
 //	 |                             | port opened
@@ -34,8 +34,12 @@ type hello struct {
 	flags   uint32
 }
 
-// helloKeep has the programs of the guest's session run on, which ends with this hello.
-const helloKeep = 1
+const (
+	// helloKeep, of the host, has the programs of the guest's session run on, which ends with this hello.
+	helloKeep = 1
+	// helloOffer, of the guest, says that its bootstrap capability is export 0 from the beginning, so that nobody need ask for it.
+	helloOffer = 2
+)
 
 func (h hello) encode() []byte {
 	b := make([]byte, 0, helloSize)

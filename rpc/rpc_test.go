@@ -172,7 +172,7 @@ func TestGuestOfAnotherVersion(t *testing.T) {
 	if _, err := io.ReadFull(host, b); err != nil {
 		t.Fatal(err)
 	}
-	if h, ok := parseHello(b[helloSize:]); !ok || h != (hello{version: Version, nonce: 5}) {
+	if h, ok := parseHello(b[helloSize:]); !ok || h != (hello{version: Version, flags: helloOffer, nonce: 5}) {
 		t.Errorf("got %+v", h)
 	}
 	if c, err := Dial(t.Context(), host, ClientConfig{}); err != nil {

@@ -63,7 +63,7 @@ func serve(ctx context.Context, port io.ReadWriteCloser, logger *slog.Logger, of
 		if peer, err = l.awaitHello(); err != nil {
 			break
 		}
-		if err = l.write(hello{version: Version, nonce: peer.nonce}.encode()); err != nil {
+		if err = l.write(hello{version: Version, flags: helloOffer, nonce: peer.nonce}.encode()); err != nil {
 			break
 		}
 		if peer.version != Version {
