@@ -25,7 +25,7 @@ var mayImport = map[string][]string{
 	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
 	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "preview", "project", "rpc", "snapshot", "vm", "wasi"},
 	"cmd/agentvm-guest": {"guest"},
-	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "vm", "wasi"},
+	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "preview", "rpc", "snapshot", "vm", "wasi"},
 	"scripts":           {"emulator", "emulator/riscv"},
 
 	// Leaves.

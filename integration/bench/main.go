@@ -77,6 +77,7 @@ var parts = []struct {
 	{"network", measureNetwork},
 	{"reach", measureReach},
 	{"fetch", measureFetch},
+	{"preview", measurePreview},
 	{"daemon", measureDaemon},
 	{"idle", measureIdle},
 }
