@@ -1,0 +1,148 @@
+package rpc
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// pipeLoopback is a guest's loopback without sockets: servers echo, and one program connects to each listener.
+type pipeLoopback struct{}
+
+func (pipeLoopback) OpenLocalTCP(context.Context, string, uint16) (Stream, error) {
+	near, far := net.Pipe()
+	go func() { _, _ = io.Copy(far, far); _ = far.Close() }()
+	return pipeStream{near}, nil
+}
+
+func (pipeLoopback) ListenLocalTCP(string, uint16) (net.Listener, error) {
+	l := &pipeListener{waiting: make(chan net.Conn, 1), closed: make(chan struct{})}
+	near, far := net.Pipe()
+	go func() { _, _ = far.Write([]byte("hello")); _, _ = io.Copy(io.Discard, far); _ = far.Close() }()
+	l.waiting <- pipeStream{near}
+	return l, nil
+}
+
+type pipeListener struct {
+	waiting chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.waiting:
+		return c, nil
+	case <-l.closed:
+	}
+	select {
+	case c := <-l.waiting: // nobody has accepted it
+		_ = c.Close()
+	default:
+	}
+	return nil, net.ErrClosed
+}
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4000} }
+
+// useLoopback does a bit of everything, for as long as limit.
+func useLoopback(ctx context.Context, l *Loopback, limit time.Duration) {
+	deadline := time.Now().Add(limit)
+	talk := func(c net.Conn) {
+		_ = c.SetDeadline(deadline)
+		_, _ = c.Write([]byte("x"))
+		_, _ = io.ReadFull(c, make([]byte, 1))
+		_ = c.Close()
+	}
+	if c, err := l.Dial(ctx, "", 4000, nil); err == nil {
+		talk(c)
+	}
+	s, err := l.Listen(ctx, "127.0.0.1", 4000, ListenConfig{Backlog: 2})
+	if err != nil {
+		return
+	}
+	stop := time.AfterFunc(limit, func() { _ = s.Close() })
+	if c, err := s.Accept(); err == nil {
+		talk(c)
+	}
+	stop.Stop()
+	_ = s.Close()
+}
+
+func serveLoopbackOn(t testing.TB, port io.ReadWriteCloser) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- ServeBulk(ctx, port, &shelf{}, pipeLoopback{}, nil) }()
+	t.Cleanup(func() { stop(); <-done })
+}
+
+// loopbackExchange is what both ends really say: the guest's bytes after its hello, and the host's.
+func loopbackExchange(f *testing.F) (guest, host []byte) {
+	near, port := net.Pipe()
+	heard, record := &recorder{Conn: port}, &recorder{Conn: near}
+	serveLoopbackOn(f, heard)
+	c, err := DialFiles(context.Background(), record)
+	if err != nil {
+		f.Fatal(err)
+	}
+	useLoopback(context.Background(), c.Loopback(), 10*time.Second)
+	_ = c.Close()
+	_, guest, _ = findAnswer(record.bytes())
+	for begin := time.Now(); len(host) == 0 && time.Since(begin) < time.Second; time.Sleep(time.Millisecond) {
+		_, host, _ = findAnswer(heard.bytes())
+	}
+	return guest, host
+}
+
+// FuzzHostileLoopbackGuest answers the hello of a host that dials and listens, and then sends anything.
+func FuzzHostileLoopbackGuest(f *testing.F) {
+	real, _ := loopbackExchange(f)
+	seed(f, real)
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		host, guest := net.Pipe()
+		ended := make(chan struct{})
+		go func() { defer close(ended); actAsGuest(guest, sent) }()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if c, err := DialFiles(ctx, host); err == nil {
+			useLoopback(ctx, c.Loopback(), 10*time.Millisecond)
+			_ = c.Close()
+		}
+		<-ended
+		if ctx.Err() != nil {
+			t.Error("the host did not return in time")
+		}
+	})
+}
+
+// FuzzHostileLoopbackHost sends anything to a guest, which must then still answer a hello.
+func FuzzHostileLoopbackHost(f *testing.F) {
+	_, real := loopbackExchange(f)
+	seed(f, real)
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		host, port := net.Pipe()
+		serveLoopbackOn(t, port)
+		_ = host.SetDeadline(time.Now().Add(10 * time.Millisecond))
+		drained := make(chan struct{})
+		go func() { defer close(drained); _, _ = io.Copy(io.Discard, host) }()
+		_, _ = host.Write(hello{version: Version, nonce: 99}.encode())
+		_, _ = host.Write(sent)
+		<-drained
+		_ = host.SetDeadline(time.Time{})
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		c, err := DialFiles(ctx, host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c2, err := c.Loopback().Dial(ctx, "", 1, nil); err != nil {
+			t.Error(err)
+		} else {
+			_ = c2.Close()
+		}
+		_ = c.Close()
+	})
+}
