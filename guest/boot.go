@@ -33,6 +33,10 @@ func boot(u *upper) error {
 	if err != nil {
 		return err
 	}
+	late, err := openOrigin(options)
+	if err != nil {
+		return err
+	}
 	if *u, err = mountRoot(options); err != nil {
 		return err
 	}
@@ -45,11 +49,11 @@ func boot(u *upper) error {
 	if err := settle(options); err != nil {
 		return err
 	}
-	return serve(*u)
+	return serve(*u, late)
 }
 
 // serve answers the host until the machine is switched off.
-func serve(u upper) error {
+func serve(u upper, late lateRoot) error {
 	port, err := openPort(controlPort)
 	if err != nil {
 		return err
@@ -58,7 +62,7 @@ func serve(u upper) error {
 	if err != nil {
 		return err
 	}
-	s.upper = u
+	s.upper, s.late = u, late
 	if err := serveBulk(s); err != nil {
 		return err
 	}
@@ -82,6 +86,7 @@ func serveBulk(s *Supervisor) error {
 	if err != nil {
 		return err
 	}
+	s.archive = service
 	go func() { _ = rpc.ServeBulk(context.Background(), port, service, s, nil) }()
 	return nil
 }

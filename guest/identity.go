@@ -26,8 +26,9 @@ const (
 )
 
 // identify makes the machine one of its own. What fails is no reason not to start: the host is told.
-func (s *Supervisor) identify(r *rpc.Restored) {
-	if r == nil || !r.NewIdentity {
+// With begun, what it is says its disk.
+func (s *Supervisor) identify(r *rpc.Restored, begun bool) {
+	if r == nil || !r.NewIdentity || begun {
 		if err := giveMachineID("", false); err != nil {
 			s.tasks.Go(func() { s.note(slog.LevelDebug, fmt.Sprintf("no machine-id in the VM: %v", err)) })
 		}

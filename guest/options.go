@@ -11,7 +11,7 @@ import (
 // options are the agentvm.key=value words of the kernel command line.
 type options struct {
 	root     string // agentvm.root: device of the EROFS image; default /dev/vda
-	upper    string // agentvm.upper: writable ext4 device, or "tmpfs"; default /dev/vdb when there is one, else tmpfs
+	upper    string // agentvm.upper: writable ext4 device, "tmpfs", or "late", see late.go; default /dev/vdb when there is one, else tmpfs
 	hostname string // agentvm.hostname; default agentvm
 }
 

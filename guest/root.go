@@ -40,16 +40,21 @@ func mountRoot(o options) (upper, error) {
 	if err != nil {
 		return upper{}, err
 	}
-	for _, dir := range []string{upperDir + "/data", upperDir + "/work"} {
+	return u, mountOverlay(lowerDir, upperDir, newRoot)
+}
+
+// mountOverlay mounts the image at lower below the writable layer at upper.
+func mountOverlay(lower, upper, target string) error {
+	for _, dir := range []string{upper + "/data", upper + "/work"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return u, err
+			return err
 		}
 	}
-	data := "lowerdir=" + lowerDir + ",upperdir=" + upperDir + "/data,workdir=" + upperDir + "/work"
-	if err := syscall.Mount("overlay", newRoot, "overlay", 0, data); err != nil {
-		return u, fmt.Errorf("mount the overlay of the root: %w", err)
+	data := "lowerdir=" + lower + ",upperdir=" + upper + "/data,workdir=" + upper + "/work"
+	if err := syscall.Mount("overlay", target, "overlay", 0, data); err != nil {
+		return fmt.Errorf("mount the overlay of the root: %w", err)
 	}
-	return u, nil
+	return nil
 }
 
 // mountUpper mounts the writable layer: the disk when there is one, else memory.
@@ -62,7 +67,7 @@ func mountUpper(o options) (u upper, err error) {
 			device = "/dev/vdb"
 		}
 	}
-	if device == "tmpfs" {
+	if device == "tmpfs" || device == lateOption {
 		return u, mountPoint{"tmpfs", upperDir, 0, "mode=0755"}.mount()
 	}
 	if err := awaitDevice(device); err != nil {
@@ -103,11 +108,8 @@ func awaitDevice(path string) error {
 // program's own pages.
 func switchRoot(dir string) error {
 	for _, m := range []string{"/dev", "/proc", "/sys"} {
-		if err := os.MkdirAll(dir+m, 0o755); err != nil {
+		if err := moveMount(m, dir); err != nil {
 			return err
-		}
-		if err := syscall.Mount(m, dir+m, "", syscall.MS_MOVE, ""); err != nil {
-			return fmt.Errorf("move %s to the new root: %w", m, err)
 		}
 	}
 	_ = os.Remove("/init")
@@ -121,4 +123,15 @@ func switchRoot(dir string) error {
 		return fmt.Errorf("change root: %w", err)
 	}
 	return os.Chdir("/")
+}
+
+// moveMount moves what is mounted at path, with all that is mounted below, to the same place of another root.
+func moveMount(path, root string) error {
+	if err := os.MkdirAll(root+path, 0o755); err != nil {
+		return err
+	}
+	if err := syscall.Mount(path, root+path, "", syscall.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("move %s to the new root: %w", path, err)
+	}
+	return nil
 }

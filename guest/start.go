@@ -31,20 +31,27 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 			return rpc.GuestInfo{}, err
 		}
 	}
-	if err := s.prepare(p, log); err != nil {
+	begun, err := s.begin(p)
+	if err != nil {
+		return rpc.GuestInfo{}, err
+	}
+	if err := s.prepare(p, begun, log); err != nil {
 		return rpc.GuestInfo{}, err
 	}
 	listenWarning := s.confine(p.ListenDenied)
 	connected := s.connect(p.Network, p.Restored)
 	shareWarning, err := s.shares.replace(p.Mounts, p.Restored != nil)
 	networkWarning := connected()
+	if begun && s.card != nil {
+		networkWarning = cmp.Or(networkWarning, s.card.resolve()) // in this root, too
+	}
 	if err != nil {
 		return rpc.GuestInfo{}, err
 	}
 	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {
 		return rpc.GuestInfo{}, err
 	}
-	if p.Restored != nil {
+	if p.Restored != nil && !begun {
 		s.announce(p.Restored)
 	} else {
 		s.expectAnnouncement()
@@ -54,8 +61,8 @@ func (s *Supervisor) Start(p rpc.StartParams, log func(slog.Level, string)) (rpc
 	return info, err
 }
 
-// prepare sets what needs no device.
-func (s *Supervisor) prepare(p rpc.StartParams, log func(slog.Level, string)) error {
+// prepare sets what needs no device. begun says that the root is the disk's from now on, with the machine's own files.
+func (s *Supervisor) prepare(p rpc.StartParams, begun bool, log func(slog.Level, string)) error {
 	s.mu.Lock()
 	s.env, s.log = p.Env, log
 	s.mu.Unlock()
@@ -66,7 +73,7 @@ func (s *Supervisor) prepare(p rpc.StartParams, log func(slog.Level, string)) er
 	}
 	s.awaitKilled(killPatience)
 	if s.whole {
-		s.identify(p.Restored)
+		s.identify(p.Restored, begun)
 	}
 	if p.Hostname != "" {
 		if err := syscall.Sethostname([]byte(p.Hostname)); err != nil {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/guest/files"
 	"agentvm/rpc"
 )
 
@@ -37,6 +38,9 @@ type Supervisor struct {
 	// whole says that this is the machine's first process, and that what belongs to the whole machine is its to change.
 	whole bool
 	upper upper // of the root, in the machine's first process
+	late  lateRoot
+	// archive serves files; nil where there is no bulk port.
+	archive *files.Service
 
 	mu       sync.Mutex
 	closed   bool

@@ -19,7 +19,7 @@ import (
 
 const (
 	// baseFormat changes when a base of an older version would not do.
-	baseFormat = 2
+	baseFormat = 3
 	// savedTimeout is how long the guest of a machine that goes on from a base may take to answer: it needs milliseconds.
 	savedTimeout = 15 * time.Second
 	// warmUpTime bounds the first command of a guest that is to be a base.
@@ -37,7 +37,9 @@ type brokenBaseError struct {
 func (e *brokenBaseError) Unwrap() error { return e.error }
 
 // usesBase says whether VMs of this configuration go on from a base.
-func (c Config) usesBase() bool { return !c.ColdBoot && c.Disk == "" && c.Kernel == nil }
+func (c Config) usesBase() bool {
+	return !c.ColdBoot && c.Kernel == nil && (c.Disk == "" || !strings.Contains(c.KernelArguments, upperArgument))
+}
 
 // networkShape is what a saved machine knows of its network; nil: it has none.
 type networkShape struct {
@@ -73,8 +75,8 @@ func bareDigest(digest string) string { return strings.TrimPrefix(digest, "sha25
 
 func machineDigest() string { return bareDigest(emulator.ModuleDigest()) }
 
-// baseName is the key of the base for machines that a meta describes.
-func baseName(m snapshot.Meta) string {
+// baseName is the key of the base for machines that a meta describes, with a writable disk of so many bytes, or 0.
+func baseName(m snapshot.Meta, disk int64) string {
 	shape, _ := json.Marshal(struct {
 		Format                                int
 		Machine, Kernel, Supervisor, RootDisk string
@@ -82,7 +84,8 @@ func baseName(m snapshot.Meta) string {
 		Shares                                int
 		Network                               json.RawMessage
 		KernelArguments                       string
-	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares, m.Network, m.KernelArguments})
+		Disk                                  int64
+	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares, m.Network, m.KernelArguments, disk})
 	sum := sha256.Sum256(shape)
 	return hex.EncodeToString(sum[:16])
 }
@@ -95,7 +98,7 @@ func (p *parts) openBase(ctx context.Context, c Config) {
 		c.Logger.Debug("no base", "error", err)
 		return
 	}
-	p.baseKey = baseName(meta)
+	p.baseKey = baseName(meta, p.upper.size())
 	p.saved, err = acquireSaved(p.store.Dir()+"\x00"+p.baseKey, false, func() (*snapshot.File, error) {
 		s, err := snapshot.OpenStore(p.store.Dir())
 		if err != nil {
@@ -119,6 +122,9 @@ func (p *parts) openBase(ctx context.Context, c Config) {
 		c.Logger.Warn("the saved machine that VMs of this kind start from cannot be used and is removed", "error", err)
 		p.removeBase(c)
 		p.layBase = true
+	}
+	if p.layBase && p.upper != nil {
+		p.upper.absent.Store(true)
 	}
 	c.Logger.Debug("timing: looked for the base", "took", time.Since(began), "key", p.baseKey, "error", err)
 }
@@ -149,6 +155,7 @@ func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (started bool, er
 	}
 	image, err := v.photographBase(ctx, client, info)
 	if err == nil {
+		v.parts.upper.present()
 		v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
 		if err = v.own(func() { v.writeBase(image) }); err != nil {
 			err = errors.Join(err, image.Close())
@@ -159,6 +166,7 @@ func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (started bool, er
 		return true, err
 	}
 	v.config.Logger.Debug("no base is made", "error", err)
+	v.parts.upper.present()
 	return true, nil
 }
 

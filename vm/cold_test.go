@@ -11,7 +11,7 @@ func TestColdBootByEnvironment(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]Config{
-		"disk": {Disk: "path"}, "kernel": {Kernel: []byte{1}}, "cold": {ColdBoot: true},
+		"a disk of one's own": {Disk: "path", KernelArguments: "agentvm.upper=tmpfs"}, "kernel": {Kernel: []byte{1}}, "cold": {ColdBoot: true},
 	} {
 		if c.usesBase() {
 			t.Errorf("%s: there would be a base", name)

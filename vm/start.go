@@ -116,12 +116,21 @@ func (v *VM) makeMachine(ctx context.Context, config emulator.Config) (*emulator
 	if err != nil {
 		return nil, err
 	}
-	err = machine.LoadLinux(emulator.Linux{Kernel: p.kernel, Initramfs: p.initramfs, CommandLine: v.config.commandLine()})
+	err = machine.LoadLinux(emulator.Linux{Kernel: p.kernel, Initramfs: p.initramfs, CommandLine: v.commandLine()})
 	if err != nil {
 		return nil, errors.Join(err, machine.Close())
 	}
 	p.kernel, p.initramfs = nil, nil // the machine has them
 	return machine, nil
+}
+
+// commandLine is the configuration's, and what a machine with a disk has to know that is to become a base.
+func (v *VM) commandLine() string {
+	line := v.config.commandLine()
+	if v.parts.layBase && v.parts.upper != nil {
+		line += " " + upperLate
+	}
+	return line
 }
 
 // commandLine is what the kernel is told; docs/kernel.md explains the words.

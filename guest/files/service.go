@@ -3,6 +3,7 @@
 package files
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 
@@ -27,6 +28,16 @@ func New(root string) (*Service, error) {
 		t.resolve = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
 	}
 	return &Service{tree: t}, nil
+}
+
+// Reopen makes the service's root what is at "/" now, after this process got another one there. Calls that are under way end in the
+// old one.
+func (s *Service) Reopen() error {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: "/", Err: err}
+	}
+	return errors.Join(unix.Dup3(fd, s.tree.fd, unix.O_CLOEXEC), unix.Close(fd))
 }
 
 // Close is to be called when no call is under way.
