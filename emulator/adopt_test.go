@@ -301,6 +301,7 @@ func FuzzStrangersState(f *testing.F) {
 		f.Add(state[:n], uint64(n), ^uint64(n))
 	}
 	f.Fuzz(func(t *testing.T, state []byte, at, word uint64) {
+		s.TB = t
 		var undos []func()
 		for _, p := range s.state {
 			n := min(int(p.Size), len(state))
