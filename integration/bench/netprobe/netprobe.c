@@ -153,6 +153,11 @@ static void serve(int port, long long bytes) {
             fail("accept");
         if (read(fd, &order, 1) == 1 && order == 'g') {
             send_all(fd, bytes);
+        } else if (order == 'G') { // of "GET /": the rest of so short a request is there, too
+            if (read(fd, buffer, sizeof buffer) < 0)
+                fail("read");
+            dprintf(fd, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %lld\r\n\r\n", bytes);
+            send_all(fd, bytes);
         } else if (order == 'p') {
             drain(fd);
             send_all(fd, 1);
