@@ -53,15 +53,16 @@ const (
 	gainOfInstruction  = 3         // interpreting one instead of executing its translation
 	costOfEntry        = 8         // entering and leaving a region, in instructions
 	gainOfPlace        = 60        // a jump to code that could be translated
-	gainOfEdge         = 30        // a jump from one region to another one
+	gainOfEdge         = 50        // a jump from one region to another one
 	costOfTranslation  = 22 * 1000 // for an instruction
 	costOfModule       = 700 * 1000
 	costOfInterpreting = 7   // an instruction
 	worthTranslating   = 1e6 // lost by a page whose hot places are not translated
 )
 
+// translationCost grows faster than the number of instructions, as wazero's time for a function does.
 func translationCost(instructions int) time.Duration {
-	return time.Duration(costOfModule + costOfTranslation*instructions)
+	return time.Duration(costOfModule + costOfTranslation*instructions*(600+instructions)/600)
 }
 
 // compileBudget is how much time a machine may have the translator spend.
@@ -122,8 +123,7 @@ func (j *machineJIT) grantBest() (bool, error) {
 	case loss == 0 && edgeLoss == 0:
 		return false, nil
 	case edgeLoss > loss:
-		delete(j.wishes.edges, edge)
-		return true, j.joinRegions(edge[0], edge[1])
+		return true, j.joinRegions(j.neighbours(edge))
 	}
 	return true, j.translatePage(frame)
 }
@@ -153,7 +153,7 @@ func (j *machineJIT) hottestEdge() (edge [2]uint32, loss int) {
 			continue
 		}
 		lost := n * int(j.abi.EdgeThreshold) * gainOfEdge
-		if lost < costOfTranslation*(a.made.region.Instructions+b.made.region.Instructions) {
+		if lost < int(translationCost(a.made.region.Instructions+b.made.region.Instructions)) {
 			continue
 		}
 		if lost > loss || (lost == loss && slices.Compare(e[:], edge[:]) < 0) {
@@ -165,7 +165,7 @@ func (j *machineJIT) hottestEdge() (edge [2]uint32, loss int) {
 
 // maxJoined is how many instructions a region of several pages may have: wazero's time for a function grows faster than its
 // size.
-const maxJoined = 1000
+const maxJoined = 1500
 
 // translatePage asks for a region from the hot places of a page on.
 func (j *machineJIT) translatePage(frame uint32) error {
@@ -196,10 +196,41 @@ func (j *machineJIT) translatePage(frame uint32) error {
 	return j.request(&ask{frames: []uint32{frame}, pages: []*translatedPage{page}, limit: j.firstLimit(len(entries))}, [][]uint16{entries})
 }
 
-// joinRegions asks for one region instead of two.
-func (j *machineJIT) joinRegions(a, b uint32) error {
+// neighbours are the regions of an edge, and those that are left for them, or they for these, about as often: joining one by
+// one would translate the first ones again and again. The edges between them are no wishes any more.
+func (j *machineJIT) neighbours(edge [2]uint32) []*instance {
+	all, size := map[uint32]bool{}, 0
+	add := func(number uint32) {
+		in := j.instance(number)
+		if !all[number] && in != nil && (len(all) < 2 || size+in.made.region.Instructions <= maxJoined) {
+			all[number] = true
+			size += in.made.region.Instructions
+		}
+	}
+	add(edge[0])
+	add(edge[1])
+	often := j.wishes.edges[edge]
+	for before := 0; before < len(all); {
+		before = len(all)
+		for _, e := range slices.SortedFunc(maps.Keys(j.wishes.edges), func(a, b [2]uint32) int { return slices.Compare(a[:], b[:]) }) {
+			if 3*j.wishes.edges[e] >= often && (all[e[0]] || all[e[1]]) {
+				add(e[0])
+				add(e[1])
+			}
+		}
+	}
+	maps.DeleteFunc(j.wishes.edges, func(e [2]uint32, _ int) bool { return all[e[0]] && all[e[1]] })
+	var regions []*instance
+	for _, number := range slices.Sorted(maps.Keys(all)) {
+		regions = append(regions, j.instance(number))
+	}
+	return regions
+}
+
+// joinRegions asks for one region instead of several.
+func (j *machineJIT) joinRegions(regions []*instance) error {
 	entries := map[uint32][]uint16{}
-	for _, in := range []*instance{j.instance(a), j.instance(b)} {
+	for _, in := range regions {
 		for frame, page := range in.pages {
 			if j.current(frame) != page {
 				return nil // its function is about to go
