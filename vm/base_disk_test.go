@@ -1,8 +1,13 @@
 package vm_test
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"agentvm/disk"
 	"agentvm/vm"
 )
 
@@ -57,5 +62,81 @@ func stop(t *testing.T, v *vm.VM) {
 	t.Helper()
 	if err := v.Stop(limited(t)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A base that a VM with a used disk has left has no block of it: not its superblock, which every look at the file system reads, and no
+// file.
+func TestBaseHasNothingOfItsDisk(t *testing.T) {
+	c := ownKind(t)
+	c.Disk = newDisk(t)
+	mark := []byte("a mark that nobody else has made 7c1f")
+	cold := c
+	cold.ColdBoot = true
+	v, _ := startOne(t, cold)
+	if err := v.WriteFile(limited(t), "/root/mark", bytes.Repeat(mark, 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, v)
+	image, err := os.ReadFile(c.Disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uuid := image[1024+0x68:][:16] // of ext4's superblock
+	if !bytes.Contains(image, mark) {
+		t.Fatal("the disk has no mark")
+	}
+	v, fromBase := startOne(t, c)
+	if fromBase {
+		t.Fatal("there is a base already")
+	}
+	wantOutput(t, v, "wc -c </root/mark", "37000\n")
+	stop(t, v)
+	base, err := os.ReadFile(baseFile(c, v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, of := range map[string][]byte{"a file": mark, "the superblock": uuid} {
+		if at := bytes.Index(base, of); at >= 0 {
+			t.Errorf("the base has %s of the disk at %#x", what, at)
+		}
+	}
+	v, fromBase = startOne(t, c)
+	if !fromBase {
+		t.Error("it boots")
+	}
+	wantOutput(t, v, "wc -c </root/mark", "37000\n")
+}
+
+// What is wrong with a disk is said as when a VM boots with it, and does not cost the base.
+func TestBaseWithBrokenDisk(t *testing.T) {
+	c := ownKind(t)
+	c.Disk = newDisk(t)
+	v, _ := startOne(t, c)
+	stop(t, v)
+	good := c.Disk
+	c.Disk = filepath.Join(t.TempDir(), "broken.img")
+	if err := disk.Create(c.Disk, testDiskSize); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(c.Disk, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteAt(make([]byte, 4096), 1024); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := vm.Start(limited(t), c); err == nil {
+		v.Close()
+		t.Error("a VM starts with a disk that is none")
+	} else if !strings.Contains(err.Error(), "writable disk") {
+		t.Errorf("Start() = %v, want what is wrong with the disk", err)
+	}
+	c.Disk = good
+	if _, fromBase := startOne(t, c); !fromBase {
+		t.Error("the base is gone")
 	}
 }
