@@ -45,6 +45,9 @@ func (m *Machine) Capture() (*Image, error) {
 		captured.release()
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
+	if captured.expected == nil && m.base != nil {
+		captured.expected = m.base.expected
+	}
 	m.base.release()
 	m.base = captured
 	if anew {
@@ -125,11 +128,12 @@ func (m *Machine) save(spans []span, base []part) (*content, *source, error) {
 	}
 	memory, _ := m.memory.Read(0, uint32(size))
 	live := nonzero(memory, spans, base, m.granule())
+	written := live
 	live = consolidated(base, live, maxExtents, m.granule())
 	if err := writeSpans(file.file, memory, live, base, m.granule()); err != nil {
 		return nil, nil, fmt.Errorf("write the memory: %w", err)
 	}
-	c := &content{size: size, parts: overlay(base, live, file)}
+	c := &content{size: size, parts: overlay(base, live, file), expected: worthwhile(written)}
 	c.adopt()
 	return c, file, nil
 }

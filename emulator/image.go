@@ -170,7 +170,9 @@ func (s *source) release() error {
 type content struct {
 	size  int64
 	parts []part // ascending, disjoint
-	refs  atomic.Int64
+	// expected is what machines soon write; see Image.Expect
+	expected []span
+	refs     atomic.Int64
 }
 
 // part is an extent of a source.

@@ -39,6 +39,7 @@ type Machine struct {
 	filed   int64       // bytes that captures have written into files since one wrote everything
 	exposed bool        // RAM was handed out: what is written there is not marked
 	broken  error       // the memory is not there any more
+	warming *warming    // nil: it is not, or was never
 	jit     *machineJIT // nil: everything is interpreted
 }
 
@@ -201,6 +202,7 @@ func (m *Machine) PC() uint64 { return m.result.PC }
 // Close frees the machine and closes its files. It must not be called while Run is running.
 func (m *Machine) Close() error {
 	err := m.system.Close()
+	m.warming.end()
 	if m.jit != nil {
 		m.jit.final = m.JITStats()
 	}

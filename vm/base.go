@@ -36,6 +36,12 @@ type brokenBaseError struct {
 
 func (e *brokenBaseError) Unwrap() error { return e.error }
 
+// baseExtra is what a base says beside its memory.
+type baseExtra struct {
+	// Written is what VMs that start from it write first.
+	Written []emulator.Range `json:"written"`
+}
+
 // usesBase says whether VMs of this configuration go on from a base.
 func (c Config) usesBase() bool {
 	return !c.ColdBoot && c.Kernel == nil && (c.Disk == "" || !strings.Contains(c.KernelArguments, upperArgument))
@@ -146,28 +152,50 @@ func (p *parts) removeBase(c Config) {
 }
 
 // makeBase starts the guest with nothing that is this VM's own, lets it run a first command, and has what it is then written.
-// It returns whether the guest has been started. That there will be no base is no error.
-func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (started bool, err error) {
+// The image is nil when there will be no base, which is no error.
+func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (image *emulator.Image, err error) {
 	began := time.Now()
 	info, err := client.Start(ctx, rpc.StartParams{Time: time.Now(), Network: v.network.params()})
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	image, err := v.photographBase(ctx, client, info)
-	if err == nil {
-		v.parts.upper.present()
-		v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
-		if err = v.own(func() { v.writeBase(image) }); err != nil {
-			err = errors.Join(err, image.Close())
-		}
-		return true, err
-	}
-	if ctx.Err() != nil || v.alive() != nil {
-		return true, err
-	}
-	v.config.Logger.Debug("no base is made", "error", err)
+	image, err = v.photographBase(ctx, client, info)
 	v.parts.upper.present()
-	return true, nil
+	switch {
+	case err == nil:
+		v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
+	case ctx.Err() == nil && v.alive() == nil:
+		v.config.Logger.Debug("no base is made", "error", err)
+		err = nil
+	}
+	return image, err
+}
+
+// keepBase has the base written. The VM, which has become what those that start from it will be, runs a first command as they do: what
+// it has written by then, they will. With a writable disk it does not, for then the shell is the user's.
+func (v *VM) keepBase(ctx context.Context, client *rpc.Client, image *emulator.Image) error {
+	written, err := v.rehearse(ctx, client)
+	if err != nil && (ctx.Err() != nil || v.alive() != nil) {
+		return errors.Join(err, image.Close())
+	}
+	v.config.Logger.Debug("timing: rehearsed the first command", "error", err)
+	if err = v.own(func() { v.writeBase(image, written) }); err != nil {
+		err = errors.Join(err, image.Close())
+	}
+	return err
+}
+
+func (v *VM) rehearse(ctx context.Context, client *rpc.Client) (written []emulator.Range, err error) {
+	limited, cancel := context.WithTimeout(ctx, warmUpTime)
+	defer cancel()
+	if v.parts.upper == nil {
+		err = firstCommand(limited, client)
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = v.atDesk(ctx, func(m *emulator.Machine) (err error) { written, err = m.Written(); return err })
+	return written, err
 }
 
 func (v *VM) photographBase(ctx context.Context, client *rpc.Client, info rpc.GuestInfo) (*emulator.Image, error) {
@@ -218,21 +246,24 @@ func (v *VM) capture(ctx context.Context) (image *emulator.Image, err error) {
 }
 
 // writeBase writes the base. It is a goroutine of the VM's, whose end waits for it.
-func (v *VM) writeBase(image *emulator.Image) {
+func (v *VM) writeBase(image *emulator.Image, written []emulator.Range) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), baseTime)
 	defer cancel()
-	err := v.writeBaseOf(ctx, image)
+	err := v.writeBaseOf(ctx, image, written)
 	v.config.Logger.Debug("timing: wrote the base", "took", time.Since(began), "key", v.parts.baseKey, "error", err)
 }
 
-func (v *VM) writeBaseOf(ctx context.Context, image *emulator.Image) error {
+func (v *VM) writeBaseOf(ctx context.Context, image *emulator.Image, written []emulator.Range) error {
 	defer image.Close()
 	meta, err := v.parts.meta(v.config)
 	if err != nil {
 		return err
 	}
 	meta.LinearMemory = image.Size()
+	if meta.Extra, err = json.Marshal(baseExtra{written}); err != nil {
+		return err
+	}
 	s, err := snapshot.OpenStore(v.parts.store.Dir())
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 
 // greet waits until the guest answers and gives it its parameters; greetErr is what went wrong. Its caller closes dialed.
 //
-//	boots, and is to leave a base:  hello ─► generic start ─► warm-up ─► capture ─► personal start
+//	boots, and is to leave a base:  hello ─► generic start ─► warm-up ─► capture ─► personal start ─► a command
 //	goes on from a saved machine:   hello, new session ─► personal start
 //	boots:                          hello ─► personal start
 func (v *VM) greet(ctx context.Context, control *wasi.StreamHost) {
@@ -35,13 +35,27 @@ func (v *VM) meet(ctx context.Context, control *wasi.StreamHost) error {
 	if err := v.own(func() { v.watch(client) }); err != nil {
 		return err
 	}
-	goesOn := v.parts.memory != nil
-	if v.parts.layBase {
-		if goesOn, err = v.makeBase(ctx, client); err != nil {
-			return withCause(ctx, err)
-		}
+	if !v.parts.layBase {
+		return withCause(ctx, v.personalStart(ctx, client, v.parts.memory != nil))
 	}
-	return withCause(ctx, v.personalStart(ctx, client, goesOn))
+	return withCause(ctx, v.startTwice(ctx, client))
+}
+
+// startTwice leaves a base on the way.
+func (v *VM) startTwice(ctx context.Context, client *rpc.Client) error {
+	image, err := v.makeBase(ctx, client)
+	if err != nil {
+		return err
+	}
+	err = v.personalStart(ctx, client, true)
+	switch {
+	case image == nil:
+	case err != nil:
+		err = errors.Join(err, image.Close())
+	default:
+		err = v.keepBase(ctx, client, image)
+	}
+	return err
 }
 
 // greetTime is how long the guest may take to answer. One that need not boot is soon known to be broken.

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -78,6 +79,11 @@ func (s *savedFile) load(trusted bool, open func() (*snapshot.File, error)) {
 	}
 	if s.image, s.err = newImage(s.file.Meta().LinearMemory, extents); s.err != nil {
 		s.err = fmt.Errorf("%s: %w", s.file.Path(), errors.Join(s.err, s.file.Close()))
+		return
+	}
+	var extra baseExtra
+	if json.Unmarshal(s.file.Meta().Extra, &extra) == nil { // other files have nothing of this
+		_ = s.image.Expect(extra.Written) // what cannot be is of no use, and does no harm
 	}
 }
 

@@ -1,0 +1,65 @@
+package emulator_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentvm/emulator"
+	"agentvm/wasi"
+)
+
+func TestExpectRefuses(t *testing.T) {
+	w := workAt(t, 60e6)
+	image := w.capture()
+	for _, test := range []struct {
+		name string
+		list []emulator.Range
+	}{
+		{"half a page", []emulator.Range{{At: 0, Length: 2048}}},
+		{"nothing", []emulator.Range{{At: 4096, Length: 0}}},
+		{"before the memory", []emulator.Range{{At: -4096, Length: 4096}}},
+		{"behind it", []emulator.Range{{At: image.Size(), Length: 4096}}},
+		{"beyond its end", []emulator.Range{{At: image.Size() - 4096, Length: 8192}}},
+		{"a length that wraps", []emulator.Range{{At: 4096, Length: 1<<63 - 4096}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := image.Expect(test.list); err == nil {
+				t.Error("accepted")
+			}
+		})
+	}
+	if err := image.Expect([]emulator.Range{{At: image.Size() - 4096, Length: 4096}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A machine whose image expects all that another one has written does what that one did, and can be closed at once.
+func TestExpectedPagesChangeNothing(t *testing.T) {
+	original := workAt(t, 60e6)
+	image := original.capture()
+	original.advance(2e6)
+	written, err := original.Written()
+	if err != nil || len(written) == 0 {
+		t.Fatalf("%d ranges written, %v", len(written), err)
+	}
+	if err := image.Expect(written); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		cfg := lockstep
+		cfg.Console = wasi.NewStream(64 << 10)
+		m, err := testProgram(t).Restore(t.Context(), cfg, image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := restoreWorker(t, lockstep, image)
+	again.advance(2e6)
+	if diff := cmp.Diff(original.hash(), again.hash()); diff != "" {
+		t.Error("the machine that was given its pages differs from the other one")
+	}
+}
