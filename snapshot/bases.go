@@ -24,13 +24,20 @@ const (
 // keyLock ends the name of the file that is locked by who writes the base of a key: .KEY.writing.
 const keyLock = ".writing"
 
-// Base opens the base of a key, up to 128 letters, digits, "-" and "_"; fs.ErrNotExist when there is none.
+// ErrStranger says of a base that somebody else has put it there, or that its writer was killed before it was sealed.
+var ErrStranger = errors.New("this store has not written it")
+
+// Base opens the base of a key, up to 128 letters, digits, "-" and "_"; fs.ErrNotExist when there is none, and ErrStranger for one that
+// is not the store's own. A store without a key, which cannot be written, takes what is there.
 func (s *Store) Base(key string) (*File, error) {
 	path, err := s.basePath(key)
 	if err != nil {
 		return nil, err
 	}
 	f, err := Open(path)
+	if err == nil && readKey(path) != nil && !f.Own() {
+		return nil, errors.Join(fmt.Errorf("open snapshot %s: %w", path, ErrStranger), f.Close())
+	}
 	if err == nil {
 		_ = os.Chtimes(path, time.Time{}, time.Now()) // when it was used; of a store that cannot be written nothing is collected
 	}
@@ -47,7 +54,7 @@ func (s *Store) basePath(key string) (string, error) {
 	return filepath.Join(s.bases(), key+Suffix), nil
 }
 
-// WriteBase writes the base of a key. It does nothing when there is one that can be opened, or when somebody is writing it.
+// WriteBase writes the base of a key. It does nothing when Base gives one, or when somebody is writing it.
 func (s *Store) WriteBase(ctx context.Context, key string, c Content) error {
 	path, err := s.basePath(key)
 	if err != nil {
@@ -58,7 +65,7 @@ func (s *Store) WriteBase(ctx context.Context, key string, c Content) error {
 		return err
 	}
 	defer unlockKey(lock)
-	if f, err := Open(path); err == nil {
+	if f, err := s.Base(key); err == nil {
 		return f.Close()
 	}
 	return write(ctx, path, c, publication{locked: true})

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -99,6 +100,35 @@ func TestOwnNeedsItsBase(t *testing.T) {
 	if openFile(t, upper).Own() {
 		t.Error("a file layered on a stranger's is taken for the store's own")
 	}
+}
+
+// A base that was put there, or whose writer did not get to seal it, is none, and makes way for one of the store's own.
+func TestStrangersBase(t *testing.T) {
+	s, ctx := openStore(t), t.Context()
+	c := content(newMemory(64*PageSize, 1))
+	if err := s.WriteBase(ctx, "key", c); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(s.bases(), "key"+Suffix)
+	unseal(path)
+	if f, err := s.Base("key"); !errors.Is(err, ErrStranger) {
+		t.Errorf("Base() = %v, %v, want ErrStranger", f, err)
+	}
+	if err := s.WriteBase(ctx, "key", c); err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.Base("key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := os.Remove(filepath.Join(s.dir, keyName)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = s.Base("key"); err != nil || f.Own() {
+		t.Fatalf("without a key: %v", err)
+	}
+	f.Close()
 }
 
 // Keys and seals that others can read, or that are no such thing, are none; seals go with their files.
