@@ -390,3 +390,12 @@ func FuzzParsePortRange(f *testing.F) {
 		}
 	})
 }
+
+// A connection through a forward that is refused is a denial in the audit.
+func TestRefusedForwardIsADenial(t *testing.T) {
+	refusal := Access{}.Decide(CallerOutside, OpLoopback, 80)
+	e := inwardEvent(nat.FlowEvent{Kind: nat.FlowDenied, Flow: nat.Flow{ID: 7, Direction: nat.In, Protocol: "tcp"}, Reason: nat.ReasonPolicy, Err: refusal})
+	if e.Verdict != egress.VerdictDeny || e.Reason != ReasonForward || e.Message != refusal.Error() || e.Flow != InwardFlows+7 {
+		t.Errorf("%+v", e)
+	}
+}
