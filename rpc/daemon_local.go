@@ -24,7 +24,7 @@ func (c *DaemonClient) DialLocal(ctx context.Context, host string, port uint16, 
 		future, release := c.daemon.OpenLocalTcp(ctx, func(w wire.Daemon_openLocalTcp_Params) error {
 			w.SetPort(port)
 			w.SetPurpose(wire.LocalPurpose(purpose))
-			return errors.Join(w.SetHost(host), w.SetToClient(toClient))
+			return errors.Join(w.SetHost(host), w.SetToClient(toClient.AddRef()))
 		})
 		r, err := daemonResult(c, "connect to "+s.remote.String()+" in the VM", future)
 		if err != nil {

@@ -29,7 +29,7 @@ func (l *Loopback) Dial(ctx context.Context, host string, port uint16, ended fun
 	return l.conn.dial(tcpAddr(host, port), ended, func(s *Conn, toClient wire.Sink) (wire.Sink, func(), error) {
 		future, release := l.remote.Connect(ctx, func(w wire.Loopback_connect_Params) error {
 			w.SetPort(port)
-			return errors.Join(w.SetHost(host), w.SetToClient(toClient))
+			return errors.Join(w.SetHost(host), w.SetToClient(toClient.AddRef()))
 		})
 		r, err := future.Struct()
 		if err != nil {
@@ -45,7 +45,7 @@ func (c *Client) OpenLocalTCP(ctx context.Context, host string, port uint16) (*C
 	return c.conn.dial(tcpAddr(host, port), nil, func(s *Conn, toClient wire.Sink) (wire.Sink, func(), error) {
 		future, release := c.supervisor.OpenLocalTcp(ctx, func(w wire.Supervisor_openLocalTcp_Params) error {
 			w.SetPort(port)
-			return errors.Join(w.SetHost(host), w.SetToClient(toClient))
+			return errors.Join(w.SetHost(host), w.SetToClient(toClient.AddRef()))
 		})
 		r, err := future.Struct()
 		if err != nil {

@@ -37,15 +37,21 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 	case c := <-l.waiting:
 		return c, nil
 	case <-l.closed:
+		return nil, net.ErrClosed
 	}
-	select {
-	case c := <-l.waiting: // nobody has accepted it
-		_ = c.Close()
-	default:
-	}
-	return nil, net.ErrClosed
 }
-func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() {
+		close(l.closed)
+		select {
+		case c := <-l.waiting: // nobody has accepted it
+			_ = c.Close()
+		default:
+		}
+	})
+	return nil
+}
 func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4000} }
 
 // useLoopback does a bit of everything, for as long as limit.

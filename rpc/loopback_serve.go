@@ -171,8 +171,9 @@ func (s *listening) acceptAll() {
 // offer gives a connection to the host. One that it does not take is reset.
 func (s *listening) offer(stream Stream, remote netip.AddrPort) {
 	r, toProgram := s.c.newRelay(stream)
+	defer toProgram.Release()
 	future, release := s.acceptor.Accept(s.ctx, func(w wire.Acceptor_accept_Params) error {
-		return errors.Join(writeEndpoint(w.NewRemote, remote), w.SetToProgram(toProgram))
+		return errors.Join(writeEndpoint(w.NewRemote, remote), w.SetToProgram(toProgram.AddRef()))
 	})
 	defer release()
 	answer, err := future.Struct()

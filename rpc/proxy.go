@@ -114,7 +114,7 @@ func (c *conn) connector(proxy wire.NetworkProxy) Connector {
 				if err != nil {
 					return err
 				}
-				return errors.Join(target.SetSocket(id), w.SetToClient(toClient))
+				return errors.Join(target.SetSocket(id), w.SetToClient(toClient.AddRef()))
 			})
 			r, err := future.Struct()
 			if err != nil {

@@ -97,10 +97,11 @@ func (s *Conn) begin(c *conn, toPeer wire.Sink, leaving net.Conn) error {
 	return nil
 }
 
-// dial makes a Conn. ask gives the peer a Sink and gets one; what it returns is valid until the function it returns is
-// called.
+// dial makes a Conn. ask gives the peer a reference to a Sink, if it comes so far, and gets one; what it returns is valid until
+// the function it returns is called.
 func (c *conn) dial(remote net.Addr, ended func(), ask func(s *Conn, toClient wire.Sink) (wire.Sink, func(), error)) (*Conn, error) {
 	s, toClient, leaving := c.newConn(remote, ended)
+	defer toClient.Release()
 	toServer, release, err := ask(s, toClient)
 	defer release()
 	if err == nil && !toServer.IsValid() {
