@@ -10,7 +10,8 @@
 // that, which go on where it was.
 //
 // The package opens no sockets or processes. A Program that translates hot code (docs/jit.md) has one goroutine for that,
-// from the first request until Close; there are no others. The only files it makes are those of captured
+// from the first request until Close, and a Machine that was restored one for some milliseconds, which copies pages that it is
+// expected to write (Image.Expect) and which Close waits for; there are no others. The only files it makes are those of captured
 // images, which have no name (on Windows: temporary ones), and the cache of compiled code.
 package emulator
 
