@@ -78,12 +78,7 @@ func (c *cli) closeWatch(w *networkWatch) {
 	}
 }
 
-// start boots a machine as the flags say.
-func (c *cli) start(ctx context.Context, f *machineFlags) (*machine, error) {
-	return c.startWith(ctx, f, func(*vm.Config) {})
-}
-
-// startWith is start with a last change to the configuration.
+// startWith boots a machine as the flags say, with a last change to the configuration.
 func (c *cli) startWith(ctx context.Context, f *machineFlags, change func(*vm.Config)) (*machine, error) {
 	config, err := f.config()
 	if err != nil {
