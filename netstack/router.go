@@ -18,10 +18,10 @@ const (
 	// firstAdvertisement is for guests that go on from a saved machine, which have the last host's to work with and better things to
 	// do at first. Those that boot ask.
 	firstAdvertisement = time.Second
-	routerLifetime    = 9000 * time.Second  // the longest of RFC 4861
-	dnsLifetime       = 5400 * time.Second  // three intervals (RFC 8106, section 5.1)
-	prefixPreferred   = 14400 * time.Second // four hours
-	prefixValid       = 86400 * time.Second
+	routerLifetime     = 9000 * time.Second  // the longest of RFC 4861
+	dnsLifetime        = 5400 * time.Second  // three intervals (RFC 8106, section 5.1)
+	prefixPreferred    = 14400 * time.Second // four hours
+	prefixValid        = 86400 * time.Second
 
 	// solicitedSpacing bounds the answers to a guest that does nothing but ask.
 	solicitedSpacing = 100 * time.Millisecond
