@@ -158,8 +158,7 @@ func (c *cli) extendProject(l *lesson) error {
 
 // projectText is the project file's, or, where there is none, that of a new one in the working directory.
 func projectText() (path string, text []byte, err error) {
-	path, err = project.Find(".")
-	if errors.Is(err, project.ErrNotFound) {
+	if _, err = project.Find("."); errors.Is(err, project.ErrNotFound) {
 		path, err = filepath.Abs(project.Name)
 		return path, nil, err
 	}
