@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // groupRoot is where the programs' cgroups are.
@@ -76,6 +77,25 @@ func (g *groups) release(c *group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.idle = append(g.idle, c)
+}
+
+// killLeft kills what ended programs have left running, and waits for its end, at most limit.
+func (g *groups) killLeft(limit time.Duration) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	deadline := time.Now().Add(limit)
+	for _, c := range g.idle {
+		if c.empty() {
+			continue
+		}
+		if err := c.kill(); err != nil {
+			return err
+		}
+		for !c.empty() && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return nil
 }
 
 // close removes the groups that are idle and empty.

@@ -118,7 +118,7 @@ func TestMachineGoesOn(t *testing.T) {
 		c = m.again(t, c, rpc.ClientConfig{KeepPrograms: true})
 		info, err := c.Start(t.Context(), rpc.StartParams{
 			Mounts: []rpc.Mount{{Tag: "share0", Target: "/mnt/c"}}, Network: network,
-			Restored: &rpc.Restored{Entropy: entropy(), Generation: 2},
+			Restored: &rpc.Restored{Entropy: entropy(), Generation: 2, KeepPrograms: true},
 		})
 		if err != nil || !strings.HasPrefix(info.ShareWarning, "/mnt/c is not shared: ") {
 			t.Fatalf("%+v, %v", info, err)
@@ -147,7 +147,9 @@ func TestMachineGoesOn(t *testing.T) {
 		defer func() { _ = peer.Close() }()
 		expect(t, c, "connected", "grep -c 0202000A /proc/net/tcp", "1\n")
 		c = m.again(t, c, rpc.ClientConfig{KeepPrograms: true})
-		if _, err := c.Start(t.Context(), rpc.StartParams{Network: network, Restored: &rpc.Restored{Entropy: entropy(), NewIdentity: true}}); err != nil {
+		if _, err := c.Start(t.Context(), rpc.StartParams{
+			Network: network, Restored: &rpc.Restored{Entropy: entropy(), NewIdentity: true, KeepPrograms: true},
+		}); err != nil {
 			t.Fatal(err)
 		}
 		expect(t, c, "reset", "grep -c 0202000A /proc/net/tcp", "0\n")

@@ -72,6 +72,11 @@ func (s *Supervisor) prepare(p rpc.StartParams, begun bool, log func(slog.Level,
 		}
 	}
 	s.awaitKilled(killPatience)
+	if p.Restored != nil && !p.Restored.KeepPrograms {
+		if err := s.groups.killLeft(killPatience); err != nil {
+			return err
+		}
+	}
 	if s.whole {
 		s.identify(p.Restored, begun)
 	}

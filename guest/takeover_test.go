@@ -34,6 +34,7 @@ func TestMachineIsTakenOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	run(t, c, script("setsid sleep 4321 >/dev/null 2>&1 &")) // left running by a program that has ended
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 6 {
 		time.Sleep(time.Duration(random.IntN(20_000)) * time.Microsecond)
@@ -45,7 +46,7 @@ func TestMachineIsTakenOver(t *testing.T) {
 		again := copied.dial(rpc.ClientConfig{HelloInterval: time.Hour, KeepPrograms: i%2 == 1})
 		greeted := copied.Retired() - begin
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		if _, err := again.Start(ctx, rpc.StartParams{Restored: &rpc.Restored{Entropy: entropy(), NewIdentity: true}}); err != nil {
+		if _, err := again.Start(ctx, rpc.StartParams{Restored: &rpc.Restored{Entropy: entropy(), NewIdentity: true, KeepPrograms: i%2 == 1}}); err != nil {
 			t.Errorf("copy %d: %v", i, err)
 		}
 		t.Logf("copy %d: %d instructions until the hello was answered, %d more until it had started", i, greeted, copied.Retired()-begin-greeted)
@@ -53,8 +54,8 @@ func TestMachineIsTakenOver(t *testing.T) {
 		if i%2 == 1 {
 			want = "1\n"
 		}
-		if got := run(t, again, script("ps | grep -c 'echo endles[s]'")); got.Stdout != want {
-			t.Errorf("copy %d: programs: %+v, want %q", i, got, want)
+		if got := run(t, again, script("ps | grep -c 'echo endles[s]'; ps | grep -c 'sleep 432[1]'")); got.Stdout != want+want {
+			t.Errorf("copy %d: programs: %+v, want %q twice", i, got, want)
 		}
 		cancel()
 		_ = again.Close()

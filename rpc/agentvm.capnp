@@ -292,6 +292,7 @@ struct Restored {
   generationId @2 :Data;  # 16 bytes, another one each time
   newIdentity @3 :Bool;   # the machine is another one than it was: new machine-id, MAC and lease; its connections are reset
   mac @4 :Data;           # 6 bytes, for newIdentity; empty: the card keeps its own
+  keepPrograms @5 :Bool;  # what programs that have ended left running goes on, too; else it is killed
 }
 
 struct NetworkParams {

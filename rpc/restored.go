@@ -21,6 +21,9 @@ type Restored struct {
 	NewIdentity bool
 	// MAC is the network card's address with NewIdentity, 6 bytes; nil: it keeps its own.
 	MAC net.HardwareAddr
+	// KeepPrograms has what ended programs of earlier sessions left running, such as daemons, run on. Programs of the session
+	// that ends with this one are ClientConfig.KeepPrograms'.
+	KeepPrograms bool
 }
 
 // write fills what create makes; nil stays null.
@@ -34,6 +37,7 @@ func (r *Restored) write(create func() (wire.Restored, error)) error {
 	}
 	w.SetGeneration(r.Generation)
 	w.SetNewIdentity(r.NewIdentity)
+	w.SetKeepPrograms(r.KeepPrograms)
 	if err := w.SetEntropy(r.Entropy); err != nil {
 		return err
 	}
@@ -47,7 +51,7 @@ func readRestored(w wire.Restored, err error) (*Restored, error) {
 	if err != nil || !w.IsValid() {
 		return nil, err
 	}
-	r := &Restored{Generation: w.Generation(), NewIdentity: w.NewIdentity()}
+	r := &Restored{Generation: w.Generation(), NewIdentity: w.NewIdentity(), KeepPrograms: w.KeepPrograms()}
 	if r.Entropy, err = copyData(w.Entropy()); err != nil {
 		return nil, err
 	}

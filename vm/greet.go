@@ -76,7 +76,7 @@ func (v *VM) personalStart(ctx context.Context, client *rpc.Client, goesOn bool)
 		UnixSockets: rpcSockets(v.config.UnixSockets), Connect: v.socketConnector(), ListenDenied: v.config.Access.Listen.denied(),
 	}
 	if goesOn {
-		params.Restored = v.identity.restored()
+		params.Restored = v.identity.restored(v.parts.keepPrograms)
 	}
 	info, err := client.Start(ctx, params)
 	if err != nil {

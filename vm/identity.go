@@ -49,10 +49,10 @@ func (i identity) hostname(name string) string {
 }
 
 // restored is what the guest is told, with random numbers that nobody else is given.
-func (i identity) restored() *rpc.Restored {
+func (i identity) restored(keepPrograms bool) *rpc.Restored {
 	entropy := make([]byte, entropySize)
 	_, _ = rand.Read(entropy)
 	return &rpc.Restored{
-		Entropy: entropy, Generation: i.generation, GenerationID: i.id, NewIdentity: i.anew, MAC: i.mac,
+		Entropy: entropy, Generation: i.generation, GenerationID: i.id, NewIdentity: i.anew, MAC: i.mac, KeepPrograms: keepPrograms,
 	}
 }

@@ -13280,6 +13280,14 @@ func (s Restored) SetMac(v []byte) error {
 	return capnp.Struct(s).SetData(2, v)
 }
 
+func (s Restored) KeepPrograms() bool {
+	return capnp.Struct(s).Bit(65)
+}
+
+func (s Restored) SetKeepPrograms(v bool) {
+	capnp.Struct(s).SetBit(65, v)
+}
+
 // Restored_List is a list of Restored.
 type Restored_List = capnp.StructList[Restored]
 
