@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,19 +57,25 @@ func TestPanicResetsAtOnce(t *testing.T) {
 	}
 }
 
+// TestBootCost takes the cheapest of a few boots: devices that answer late on a busy computer add instructions, up to 1 %, and
+// nothing takes any away.
 func TestBootCost(t *testing.T) {
 	guest := newGuest(t)
 	counted := []string{"-icount", "shift=0,sleep=off"}
-	output := guest.boot(t, "cost", counted...)
-	total, err := strconv.ParseUint(seen(output, "instructions"), 10, 64)
-	if err != nil {
-		t.Fatalf("console: %s", output)
+	firmware := guest.firmwareCost(t, counted...)
+	least := uint64(math.MaxUint64)
+	for range 4 {
+		output := guest.boot(t, "cost", counted...)
+		total, err := strconv.ParseUint(seen(output, "instructions"), 10, 64)
+		if err != nil {
+			t.Fatalf("console: %s", output)
+		}
+		t.Logf("kernel entry to PID 1: %.2f M guest instructions", float64(total-firmware)/1e6)
+		if least = min(least, total-firmware); least <= bootLimit {
+			return
+		}
 	}
-	cost := total - guest.firmwareCost(t, counted...)
-	t.Logf("kernel entry to PID 1: %.2f M guest instructions", float64(cost)/1e6)
-	if cost > bootLimit {
-		t.Errorf("boot takes %d guest instructions, want at most %d", cost, bootLimit)
-	}
+	t.Errorf("boot takes %d guest instructions, want at most %d", least, bootLimit)
 }
 
 // seen is what the probe printed about one promise.
