@@ -51,7 +51,8 @@ func newPreviews(d *daemon) *previews { return &previews{daemon: d, turn: make(c
 // resume serves again what was served before the daemon's start. What fails here is tried again when the next preview is made.
 func (p *previews) resume() {
 	d := p.daemon
-	if d.identity.PreviewPort == 0 {
+	takesPlace := d.restore != nil && d.restore.Identity != nil // of a VM that was saved perhaps before its first preview was made
+	if d.identity.PreviewPort == 0 && !takesPlace {
 		return
 	}
 	if err := p.resumeActive(); err != nil {

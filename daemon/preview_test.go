@@ -3,10 +3,13 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -156,7 +159,7 @@ func TestPreviewStreams(t *testing.T) {
 				t.Error(err)
 			}
 		}, 410},
-		{"expired", 2 * time.Second, func(*testing.T, *inside, preview.Preview) {}, 410},
+		{"expired", 5 * time.Second, func(*testing.T, *inside, preview.Preview) {}, 410},
 		{"stopped", time.Hour, func(_ *testing.T, d *inside, _ preview.Preview) { d.stop() }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -279,4 +282,34 @@ func TestPreviewOfVMsThatDoNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantGet(t, url, 200, "hello")
+}
+
+// TestPreviewOfVMSavedBefore has a VM take the place of one that was saved before its first preview was made, and so without a port.
+func TestPreviewOfVMSavedBefore(t *testing.T) {
+	d := startInside(t, Config{}, timing{}, nil)
+	d.vm.serve(t, "3000", hello)
+	saved, err := d.store.Identity("dev")
+	if err != nil || saved.PreviewPort != 0 {
+		t.Fatalf("%+v, %v", saved, err)
+	}
+	link, _ := d.share(t, time.Hour)
+	d.stop()
+	if err := errors.Join(d.wait(t), d.store.Remove(t.Context(), "dev"), os.MkdirAll(d.paths().dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := filepath.Join(t.TempDir(), "snapshot")
+	if err := d.paths().writeRestoration(Restoration{Snapshot: snapshot, Identity: &saved}); err != nil {
+		t.Fatal(err)
+	}
+	d.vm = newFakeVMLike(d.vm)
+	d.restart(t, Config{}, timing{}, nil)
+	var now Identity
+	await(t, "the link's new place", func() bool {
+		now, err = d.store.Identity("dev")
+		return err == nil && now.PreviewPort != 0
+	})
+	if err := d.connect(t).AwaitReady(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	wantGet(t, link.PathURL(now.PreviewPort)+"a", 200, "hello from /a")
 }

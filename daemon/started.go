@@ -77,7 +77,7 @@ func (s Started) Config() (Config, error) {
 		c.Network.Policy = egress.Policy{}
 		return c, ErrOpenNetwork
 	}
-	return c, errors.Join(c.Check(), c.Access.VM().Check())
+	return c, c.Check()
 }
 
 // ErrOpenNetwork says that the VM of a snapshot of others had a network with no limits. The configuration that comes with it has the usual one.
