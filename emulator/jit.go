@@ -193,6 +193,7 @@ func (t *translator) translate(j *job) *translation {
 	t.known[j.key] = made
 	t.order = append(t.order, made)
 	t.bytes.Add(made.bytes)
+	t.forgetUnused() // of what gives no region, or comes too late, nobody makes room for it
 	return made
 }
 
@@ -206,6 +207,14 @@ const (
 func (t *translator) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.forgetUnused()
+}
+
+// forgetUnused is forget for those who have the lock.
+func (t *translator) forgetUnused() {
+	if t.bytes.Load() <= t.limit {
+		return
+	}
 	kept := t.order[:0]
 	for _, made := range t.order {
 		if t.bytes.Load() <= t.limit || made.users.Load() != 0 {
