@@ -107,14 +107,14 @@ func (e *AccessError) Unwrap() error {
 func (a Access) Decide(who Caller, op Operation, port uint16) error {
 	refuse := func(message string) error { return &AccessError{Op: op, Port: port, Message: message} }
 	switch {
-	case port == 0 && op != OpListen:
+	case port == 0 && op == OpLoopback:
 		return &AccessError{Op: op, Message: "port 0 cannot be connected to: name one from 1 to 65535", Errno: syscall.EINVAL}
 	case op == OpListen && who == CallerProgram:
 		if port != 0 && !a.Listen.Permits(port) {
 			return refuse(blockedByListen)
 		}
 	case op == OpConnect && who == CallerProgram:
-		if !a.Connect.Permits(port) {
+		if !a.Connect.Permits(port) || port == 0 && a.Connect.Restricts() { // no range can name port 0
 			return refuse(blockedByConnect)
 		}
 	case op == OpLoopback && (who == CallerProgram || who == CallerFetch):

@@ -289,6 +289,19 @@ func TestAccessIsCopied(t *testing.T) {
 	}
 }
 
+// A guest can send to port 0 as well, which no range can name: who restricts anything does not permit it.
+func TestPortZeroOutward(t *testing.T) {
+	for denied, p := range map[bool]PortPolicy{false: {}, true: {Deny: []PortRange{{1, 65535}}}} {
+		err := Access{Connect: p}.outward(0)
+		if (err != nil) != denied || denied && err.Error() != blockedByConnect {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	if err := (Access{Connect: PortPolicy{Allow: []PortRange{{80, 80}}}}).outward(0); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("an allowlist: %v", err)
+	}
+}
+
 // A forward exempts its port for as long as it is there, and no other.
 func TestNamedPorts(t *testing.T) {
 	f := Config{

@@ -60,12 +60,7 @@ func (p PortPolicy) denied() (list []rpc.PortRange) {
 }
 
 // outward is egress.Config.Connect.
-func (a Access) outward(port uint16) error {
-	if port == 0 {
-		return nil // to be refused as no address
-	}
-	return a.Decide(CallerProgram, OpConnect, port)
-}
+func (a Access) outward(port uint16) error { return a.Decide(CallerProgram, OpConnect, port) }
 
 // confinement is a VM's Access with the ports that its owner named in port forwards.
 type confinement struct {
