@@ -97,6 +97,9 @@ func Parse(path string, text []byte) (*File, error) {
 	return f, f.check()
 }
 
+// Text is what was parsed, not to be changed; nil for a file that was not.
+func (f *File) Text() []byte { return f.text }
+
 func (f *File) syntaxError(err error) error {
 	syntax := toml.ParseError{}
 	if !errors.As(err, &syntax) {

@@ -126,14 +126,11 @@ func (c *cli) extendProject(l *lesson) error {
 	if len(l.Beyond) > 0 {
 		return fmt.Errorf("%s is not written: %s is in a private network, which no allowlist reaches", project.Name, l.Beyond[0].To)
 	}
-	path, text, err := projectText()
+	before, err := projectFile()
 	if err != nil {
 		return err
 	}
-	before, err := project.Parse(path, text)
-	if err != nil {
-		return err
-	}
+	path, text := before.Path, before.Text()
 	add, unused, err := l.beyond(before)
 	if err != nil {
 		return err
@@ -156,21 +153,17 @@ func (c *cli) extendProject(l *lesson) error {
 	return nil
 }
 
-// projectText is the project file's, or, where there is none, that of a new one in the working directory.
-func projectText() (path string, text []byte, err error) {
-	if _, err = project.Find("."); errors.Is(err, project.ErrNotFound) {
-		path, err = filepath.Abs(project.Name)
-		return path, nil, err
-	}
-	if err != nil {
-		return "", nil, err
-	}
+// projectFile is the project's, or, where there is none, a new one in the working directory.
+func projectFile() (*project.File, error) {
 	file, err := project.Load(".")
-	if err != nil {
-		return "", nil, err
+	if !errors.Is(err, project.ErrNotFound) {
+		return file, err
 	}
-	text, err = os.ReadFile(file.Path)
-	return file.Path, text, err
+	path, err := filepath.Abs(project.Name)
+	if err != nil {
+		return nil, err
+	}
+	return project.Parse(path, nil)
 }
 
 // beyond is what a project file lacks, and which of its rules nothing needed.
@@ -211,14 +204,15 @@ func (l *lesson) beyond(file *project.File) (add project.Network, unused []strin
 	return add, unused, nil
 }
 
-// replaceFile writes a file under another name and renames it, so that it is there as a whole at any moment. A link stays one.
+// replaceFile writes a file under another name and renames it, so that it is there as a whole at any moment. It follows no link: a
+// machine that has the directory as a mount could make one to any file of this computer, also after the project was read.
 func replaceFile(path string, text []byte) error {
 	mode := fs.FileMode(0o644)
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-		if info, err := os.Stat(path); err == nil {
-			mode = info.Mode().Perm()
-		}
+	switch info, err := os.Lstat(path); {
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Errorf("write %s: it is a link, and may lead anywhere: add the rules by hand, see --output", path)
+	case err == nil:
+		mode = info.Mode().Perm()
 	}
 	partial, err := os.CreateTemp(filepath.Dir(path), "."+project.Name+"-*")
 	if err != nil {
