@@ -19,7 +19,8 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// A paused machine takes no processor time, whatever its guest was doing.
+// A paused machine takes no processor time, whatever its guest was doing. What the process does once after a start, such as writing and
+// verifying the base, may still be going on in the first seconds.
 func TestPauseTakesNoProcessorTime(t *testing.T) {
 	v := ownVM(t, nil)
 	p, err := v.Spawn(limited(t), vm.Command{Line: "while :; do :; done"})
@@ -27,10 +28,15 @@ func TestPauseTakesNoProcessorTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	pause(t, v)
-	time.Sleep(200 * time.Millisecond) // the base of the VM may still be written
-	before := processorTime(t)
-	time.Sleep(2 * time.Second)
-	if used := processorTime(t) - before; used > 200*time.Millisecond {
+	used := time.Hour
+	for range 5 {
+		before := processorTime(t)
+		time.Sleep(2 * time.Second)
+		if used = processorTime(t) - before; used <= 200*time.Millisecond {
+			break
+		}
+	}
+	if used > 200*time.Millisecond {
 		t.Errorf("2 s of a pause took %v of processor time", used)
 	}
 	resume(t, v)
