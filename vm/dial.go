@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -38,25 +39,30 @@ func (v *VM) dialAs(ctx context.Context, who Caller, network, address string) (n
 
 // dialLoopback connects without asking any policy. host is a loopback address, or "localhost".
 func (v *VM) dialLoopback(ctx context.Context, host string, port uint16) (net.Conn, error) {
-	refuse := func(err error) (net.Conn, error) {
-		address := net.JoinHostPort(host, strconv.Itoa(int(port)))
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: localAddr(address), Err: err}
-	}
+	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
 	give, err := v.locals.connections.take()
 	if err != nil {
-		return refuse(err)
+		return nil, localFault("dial", address, err)
 	}
 	loopback, err := v.loopback(ctx)
 	if err != nil {
 		give()
-		return refuse(err)
+		return nil, localFault("dial", address, err)
 	}
 	c, err := loopback.Dial(ctx, host, port, give)
 	if err != nil {
 		give()
-		return nil, v.explainFiles(err)
+		return nil, localFault("dial", address, v.explainFiles(err))
 	}
 	return c, nil
+}
+
+// localFault is err as a *net.OpError, which the guest's own answers are already, but not why a VM has ended.
+func localFault(op, address string, err error) error {
+	if has := (*net.OpError)(nil); errors.As(err, &has) {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "tcp", Addr: localAddr(address), Err: err}
 }
 
 // loopback is the guest's loopback interface. It shares the connection of the files, so that it delays no command.

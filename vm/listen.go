@@ -30,7 +30,7 @@ func (v *VM) Listen(ctx context.Context, network, address string) (net.Listener,
 	}
 	l, err := loopback.Listen(ctx, host, port, rpc.ListenConfig{Admit: v.locals.connections.take})
 	if err != nil {
-		return nil, v.explainFiles(err)
+		return nil, localFault("listen", address, v.explainFiles(err))
 	}
 	if err := v.decide(CallerProgram, OpListen, uint16(l.Addr().(*net.TCPAddr).Port)); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: l.Addr(), Err: errors.Join(err, l.Close())}
