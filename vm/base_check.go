@@ -24,13 +24,16 @@ func (v *VM) checkBase() {
 	if s == nil || v.parts.baseKey == "" || s.checked.Swap(true) {
 		return
 	}
-	_ = v.own(func() {
+	err := v.own(func() {
 		if err := s.check(v.halted, baseCheckDelay); err != nil {
 			v.config.Logger.Warn("the saved machine that this VM was started from is damaged and is removed: what the VM does may be wrong, stop it and start it again",
 				"error", err)
 			v.parts.removeBase(v.config)
 		}
 	})
+	if err != nil { // the VM has ended
+		s.checked.Store(false)
+	}
 }
 
 // check verifies all pieces, unless it is to stop before.

@@ -52,6 +52,15 @@ func TestSavedFilesAreNotTakenForEachOther(t *testing.T) {
 	}
 }
 
+// A VM that ends before it has begun to verify its base leaves that to the next one.
+func TestBaseIsCheckedByTheNext(t *testing.T) {
+	s := &saved{savedFile: &savedFile{}}
+	v := &VM{parts: &parts{saved: s, baseKey: "key"}, cause: ErrStopped, ended: true}
+	if v.checkBase(); s.checked.Load() {
+		t.Error("nobody verifies the base")
+	}
+}
+
 // Generations never go back, whatever number a file names.
 func TestGenerationsGoOn(t *testing.T) {
 	for before, want := range map[uint64]uint64{0: 1, 41: 42, math.MaxUint64: math.MaxUint64} {
