@@ -40,14 +40,14 @@ func worthwhile(spans []span) []span {
 }
 
 // Written lists what the machine may have written since the image that it was made from, or since the last Capture, between two
-// slices. See Image.Expect.
+// slices; nothing when that is more than Image.Expect takes.
 func (m *Machine) Written() ([]Range, error) {
 	spans, err := m.written()
 	if err != nil {
 		return nil, err
 	}
 	var list []Range
-	for _, s := range spans {
+	for _, s := range worthwhile(spans) {
 		list = append(list, Range{s.at, s.end - s.at})
 	}
 	return list, nil

@@ -63,3 +63,15 @@ func TestExpectedPagesChangeNothing(t *testing.T) {
 		t.Error("the machine that was given its pages differs from the other one")
 	}
 }
+
+// What an image would ignore is not listed: a base that keeps the list is read at each start.
+func TestTooMuchWrittenIsNotListed(t *testing.T) {
+	w := workAt(t, 60e6)
+	w.capture()
+	if err := w.WriteRAM(8<<20, make([]byte, 5<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := w.Written(); err != nil || len(list) != 0 {
+		t.Errorf("%d ranges, %v", len(list), err)
+	}
+}
