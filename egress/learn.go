@@ -81,6 +81,7 @@ type Learned struct {
 // Add takes an event, in the order in which they happened.
 func (l *Learner) Add(e Event) {
 	l.init()
+	e.Names = slices.Clone(e.Names) // others have the event, too
 	e.bound()
 	l.lost += e.Lost
 	l.clock++

@@ -335,6 +335,16 @@ func checkLearned(t *testing.T, data []byte, wildcards bool) {
 	}
 }
 
+// TestLearnerLeavesEvents: an event is its other readers', too, who look at it meanwhile.
+func TestLearnerLeavesEvents(t *testing.T) {
+	long := strings.Repeat("a", maxName+1)
+	e := reached("tcp 203.0.113.1:443", long, "b.example")
+	learn([]Event{e}, LearnOptions{})
+	if e.Names[0] != long {
+		t.Errorf("a name has become %q", e.Names[0])
+	}
+}
+
 // FuzzLearner: any line of a file that calls itself a log gives a policy that is valid, or none.
 func FuzzLearner(f *testing.F) {
 	f.Add(`{"kind":"tcp","verdict":"allow","reason":"public-address","destination":"203.0.113.1:443","names":["a.example"]}`)
