@@ -191,6 +191,7 @@ func onlyFresh(command *cobra.Command, name string) error {
 	for _, flag := range []string{
 		"image", "memory", "mount", "net", "allow", "deny", "policy", "host-port", "publish", "dns", "pcap", "net-log", "mtu", "no-ipv6",
 		"send-limit", "receive-limit", "network", "no-network", "ca-cert", "no-new-privileges", "socket", "cold",
+		"listen-allow", "listen-deny", "connect-allow", "connect-deny", "loopback-exempt",
 	} {
 		if command.Flags().Changed(flag) {
 			return fmt.Errorf("--%s is for a fresh machine: %s is as agentvm start has made it", flag, name)

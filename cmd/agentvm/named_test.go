@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"agentvm/daemon"
 	"agentvm/egress"
@@ -148,4 +150,19 @@ func writeVM(t *testing.T, store daemon.Store, name string, config daemon.Config
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestOnlyFresh: no flag that a VM with a name cannot follow is passed over in silence, above all none that restricts it.
+func TestOnlyFresh(t *testing.T) {
+	var f machineFlags
+	command := &cobra.Command{Use: "exec"}
+	f.register(command)
+	harmless := []string{"env", "no-project", "trust-project", "quiet", "rm", "mask"} // a mask is an error without --mount
+	command.Flags().VisitAll(func(flag *pflag.Flag) {
+		flag.Changed = true
+		if refused := onlyFresh(command, "dev") != nil; refused == slices.Contains(harmless, flag.Name) {
+			t.Errorf("exec -n dev --%s is refused: %v", flag.Name, refused)
+		}
+		flag.Changed = false
+	})
 }
