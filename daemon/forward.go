@@ -187,9 +187,15 @@ func reset(conn net.Conn) {
 	_ = conn.Close()
 }
 
+// maxTold bounds what is remembered of errors, some of which are in the words of the guest.
+const maxTold = 64
+
 func (f *Forwards) report(err error) {
 	f.mu.Lock()
 	known := f.told[err.Error()]
+	if len(f.told) >= maxTold {
+		clear(f.told)
+	}
 	f.told[err.Error()] = true
 	f.mu.Unlock()
 	if f.tell != nil && !known {

@@ -233,3 +233,16 @@ func TestForwardRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestForwardForgetsErrors: a guest that has new words for each failure does not fill this computer's memory.
+func TestForwardForgetsErrors(t *testing.T) {
+	told := 0
+	f := &Forwards{told: make(map[string]bool), tell: func(error) { told++ }}
+	for i := range 10 * maxTold {
+		f.report(fmt.Errorf("reason %d", i))
+		f.report(fmt.Errorf("reason %d", i))
+	}
+	if told != 10*maxTold || len(f.told) > maxTold {
+		t.Errorf("%d errors told, %d remembered", told, len(f.told))
+	}
+}

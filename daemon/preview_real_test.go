@@ -104,6 +104,21 @@ func (s *shared) place(t *testing.T) (place PreviewPlace) {
 	return place
 }
 
+// share makes a link to the server, and leaves the store open for the test.
+func (s *shared) share(t *testing.T, place PreviewPlace) (*preview.Store, preview.Preview) {
+	t.Helper()
+	links, err := preview.OpenStore(s.store.PreviewPath(), preview.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = links.Close() })
+	link, err := links.Create(t.Context(), "dev", place.ID, 3000, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return links, link
+}
+
 // report waits for what the page says, by a request that is not the preview's.
 func (s *shared) report(t *testing.T) (report map[string]string) {
 	t.Helper()
@@ -144,15 +159,7 @@ func TestRealPreview(t *testing.T) {
 	s := startShared(t)
 	s.serve(t, "1")
 	place := s.place(t)
-	links, err := preview.OpenStore(s.store.PreviewPath(), preview.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer links.Close()
-	link, err := links.Create(t.Context(), "dev", place.ID, 3000, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	links, link := s.share(t, place)
 	defer previewtest.Browse(t, browser, link.URL(place.PreviewPort))()
 	s.wantReport(t, "1")
 
@@ -167,9 +174,11 @@ func TestRealPreview(t *testing.T) {
 	}
 	s.remove(t)
 	restoration := Restoration{Snapshot: saved, Identity: &place.Identity}
-	if s.client, err = s.store.Restore(t.Context(), "dev", s.config, restoration, nil); err != nil {
+	restored, err := s.store.Restore(t.Context(), "dev", s.config, restoration, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
+	s.client = restored
 	s.serve(t, "3")
 	s.wantReport(t, "3")
 
@@ -215,15 +224,7 @@ func TestRealPreviewHung(t *testing.T) {
 	s := startShared(t)
 	s.serve(t, "1")
 	place := s.place(t)
-	links, err := preview.OpenStore(s.store.PreviewPath(), preview.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer links.Close()
-	link, err := links.Create(t.Context(), "dev", place.ID, 3000, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, link := s.share(t, place)
 	ctx, cancel := context.WithCancel(t.Context())
 	fetching := s.client.HTTPClient()
 	hung := make(chan error, 8)
