@@ -86,7 +86,7 @@ type answer struct {
 func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimSuffix(r.URL.Path, ".json")
 	pages := map[string]func() answer{"/": p.index, "/policy": p.policy, "/limits": p.limits, "/denials": p.denials}
-	make, known := pages[path]
+	show, known := pages[path]
 	switch {
 	case !known:
 		reply(w, r, http.StatusNotFound, problem(http.StatusNotFound, "there is no such page; http://agentvm.internal/ lists them"))
@@ -94,7 +94,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", "GET, HEAD")
 		reply(w, r, http.StatusMethodNotAllowed, problem(http.StatusMethodNotAllowed, "pages are only read: use GET or HEAD"))
 	default:
-		reply(w, r, http.StatusOK, make())
+		reply(w, r, http.StatusOK, show())
 	}
 }
 
