@@ -133,8 +133,11 @@ func (s Store) ask(ctx context.Context, p paths, status *Status) bool {
 	st, err := p.readState(status.Name)
 	if errors.Is(err, fs.ErrNotExist) {
 		status.State = Starting
-		if _, err := p.readEnd(); err == nil {
+		if end, err := p.readEnd(); err == nil {
 			status.State = Stopping
+			if end.Error != "" { // all that is left to it is to let go of the lock
+				status.State, status.Ended, status.Error = Failed, end.Ended, end.Error
+			}
 		}
 		return false
 	}

@@ -277,6 +277,28 @@ func TestListTogether(t *testing.T) {
 	looking.Wait()
 }
 
+// TestFailedBeforeUnlock looks at a daemon whose VM has failed, in the moment before it lets go of its lock.
+func TestFailedBeforeUnlock(t *testing.T) {
+	d := startInside(t, Config{}, timing{}, nil)
+	d.stop()
+	_ = d.wait(t)
+	unlock, err := lockFile(t.Context(), d.paths().lock(), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end, want := range map[string]State{"": Stopping, "no such image": Failed} {
+		if err := d.paths().writeEnd(ending{Error: end}); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := d.store.Status(t.Context(), "dev"); err != nil || s.State != want || s.Error != end {
+			t.Errorf("an end with %q: %+v, %v", end, s, err)
+		}
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLogRotates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, err := openLog(path, 1000)
