@@ -17,28 +17,12 @@ const fetchPort = 4080
 // measureFetch measures HTTP from a server in the guest, in turn with what the guest uploads through its network. All times are the
 // host's.
 func measureFetch(ctx context.Context, b *bench) error {
-	probe, err := buildProbe(ctx, b.kit)
+	r, stop, err := startReach(ctx, b)
 	if err != nil {
 		return err
 	}
-	servers, err := startServers(b.transferSize())
-	if err != nil {
-		return err
-	}
-	defer servers.close()
-	g, err := startOwn(ctx, servers.config(b.kit.config()))
-	if err != nil {
-		return err
-	}
-	defer g.close()
-	if err := g.put(ctx, "/tmp/netprobe", probe); err != nil {
-		return err
-	}
-	f := fetch{reach{g: g, size: servers.size, sink: servers.sink()}}
-	if err := f.start(ctx); err != nil {
-		return err
-	}
-	return f.measure(ctx, b)
+	defer stop()
+	return fetch{r}.measure(ctx, b)
 }
 
 // fetch is a guest with an HTTP server in it, netprobe.

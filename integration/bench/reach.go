@@ -21,27 +21,11 @@ const reachPort = 4000
 // measureReach measures the host's connections into the guest: how long one takes, and how much one carries each way, in turn with
 // what the guest uploads through its network. All times are the host's.
 func measureReach(ctx context.Context, b *bench) error {
-	probe, err := buildProbe(ctx, b.kit)
+	r, stop, err := startReach(ctx, b)
 	if err != nil {
 		return err
 	}
-	servers, err := startServers(b.transferSize())
-	if err != nil {
-		return err
-	}
-	defer servers.close()
-	g, err := startOwn(ctx, servers.config(b.kit.config()))
-	if err != nil {
-		return err
-	}
-	defer g.close()
-	if err := g.put(ctx, "/tmp/netprobe", probe); err != nil {
-		return err
-	}
-	r := reach{g: g, size: servers.size, sink: servers.sink()}
-	if err := r.start(ctx); err != nil {
-		return err
-	}
+	defer stop()
 	if err := r.measureDial(ctx, b); err != nil {
 		return err
 	}
@@ -53,6 +37,35 @@ type reach struct {
 	g    *ownGuest
 	size int // bytes of a transfer
 	sink int // port of the host that swallows
+}
+
+// startReach boots a guest in which netprobe serves, and the host's servers that it is compared with; stop ends both.
+func startReach(ctx context.Context, b *bench) (r reach, stop func(), err error) {
+	probe, err := buildProbe(ctx, b.kit)
+	if err != nil {
+		return r, nil, err
+	}
+	servers, err := startServers(b.transferSize())
+	if err != nil {
+		return r, nil, err
+	}
+	g, err := startOwn(ctx, servers.config(b.kit.config()))
+	if err != nil {
+		servers.close()
+		return r, nil, err
+	}
+	stop = func() {
+		g.close()
+		servers.close()
+	}
+	r = reach{g: g, size: servers.size, sink: servers.sink()}
+	if err = g.put(ctx, "/tmp/netprobe", probe); err == nil {
+		err = r.start(ctx)
+	}
+	if err != nil {
+		stop()
+	}
+	return r, stop, err
 }
 
 // start has netprobe serve.
