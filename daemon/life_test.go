@@ -123,7 +123,7 @@ func TestEnds(t *testing.T) {
 		}, state: Stopped, log: "powered itself off"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			d := startInside(t, test.config, timing{failedTime: 100 * time.Millisecond}, nil)
+			d := startInside(t, test.config, timing{}, nil)
 			if test.end != nil {
 				test.end(t, d)
 			}
@@ -158,8 +158,7 @@ func TestReplacedStateStays(t *testing.T) {
 
 // TestNotIdle has a client and then a job keep a daemon from being idle.
 func TestNotIdle(t *testing.T) {
-	d := startInside(t, Config{IdleTimeout: Duration(300 * time.Millisecond)}, timing{}, nil)
-	c := d.connect(t)
+	d, c := startUsed(t, Config{IdleTimeout: Duration(300 * time.Millisecond)})
 	j, err := c.StartJob(t.Context(), rpc.ExecParams{Args: []string{"sleep"}}, nil, rpc.JobOptions{Durable: true})
 	if err != nil {
 		t.Fatal(err)

@@ -74,7 +74,32 @@ func (d *inside) restart(t testing.TB, c Config, tm timing, boot bootFunc) {
 		d.ended <- run(ctx, d.store, "dev", tm.withDefaults(), boot)
 	}()
 	t.Cleanup(func() { stop(); <-ended })
-	await(t, "the state file", func() bool { _, err := p.readState("dev"); return err == nil })
+	await(t, "the state file", func() bool { // one that is to end soon may have ended before it was seen
+		_, err := p.readState("dev")
+		return err == nil || len(d.ended) > 0
+	})
+}
+
+// startUsed starts a daemon with a first client, which is there before the boot ends: however busy the host is, it is not
+// idle before the test has begun.
+func startUsed(t testing.TB, c Config) (*inside, *Client) {
+	t.Helper()
+	here := make(chan struct{})
+	d := &inside{store: Store{Dir: t.TempDir(), Version: "test"}, vm: newFakeVM(), ended: make(chan error, 1)}
+	d.restart(t, c, timing{}, func(ctx context.Context, _ booting) (VM, error) {
+		select {
+		case <-here:
+			return d.vm, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+	client := d.connect(t)
+	close(here)
+	if err := client.AwaitReady(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	return d, client
 }
 
 func (d *inside) paths() paths { p, _ := d.store.paths("dev"); return p }

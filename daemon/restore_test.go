@@ -128,8 +128,7 @@ func TestRestoreInterrupted(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
-	d := startInside(t, Config{IdleTimeout: Duration(50 * time.Millisecond)}, timing{}, nil)
-	c := d.connect(t)
+	d, c := startUsed(t, Config{IdleTimeout: Duration(50 * time.Millisecond)})
 	for range 2 {
 		if err := c.Pause(t.Context()); err != nil {
 			t.Fatal(err)
