@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,12 @@ type translator struct {
 	limit   int64
 	shim    wazero.CompiledModule
 
+	cacheDir string // of compiled code; empty: there is none
+	compiled int    // modules, by the goroutine of background work
+
+	dumpOnce sync.Once
+	dumpDir  string
+
 	queue chan *job
 	done  chan struct{}
 	start sync.Once
@@ -67,6 +74,8 @@ type job struct {
 	to     *machineJIT
 }
 
+func (j *job) log() *slog.Logger { return j.to.m.config.Logger }
+
 // translation is a compiled region. Its module is nil when there is nothing to translate.
 type translation struct {
 	key      [sha256.Size]byte
@@ -78,7 +87,7 @@ type translation struct {
 
 func newTranslator(ctx context.Context, runtime wazero.Runtime, cfg ProgramConfig) (*translator, error) {
 	t := &translator{
-		runtime: runtime, mode: translationMode(cfg), limit: cfg.CodeBytes,
+		runtime: runtime, mode: translationMode(cfg), limit: cfg.CodeBytes, cacheDir: cfg.CacheDir,
 		queue: make(chan *job, queueLength), done: make(chan struct{}), known: map[[sha256.Size]byte]*translation{},
 	}
 	if t.limit == 0 {
@@ -108,15 +117,19 @@ func debugWord(word string) bool {
 	return slices.Contains(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), word)
 }
 
-// dump writes a module to the folder that AGENTVM_DEBUG=jitdump makes below the temporary one. Who wants to look at modules
+// dump writes a module to a folder that AGENTVM_DEBUG=jitdump makes below the temporary one. Who wants to look at modules
 // sees when some are missing.
-func (t *translator) dump(key [sha256.Size]byte, module []byte) {
+func (t *translator) dump(key [sha256.Size]byte, module []byte, log *slog.Logger) {
 	if !debugWord("jitdump") {
 		return
 	}
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("agentvm-jit-%d", os.Getpid()))
-	if err := os.MkdirAll(dir, 0o700); err == nil {
-		_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%x.wasm", key[:12])), module, 0o600)
+	t.dumpOnce.Do(func() {
+		var err error
+		t.dumpDir, err = os.MkdirTemp("", "agentvm-jit-") // a name that nobody can have put a link at
+		log.Warn("AGENTVM_DEBUG=jitdump writes translated code", "folder", t.dumpDir, "error", err)
+	})
+	if t.dumpDir != "" {
+		_ = os.WriteFile(filepath.Join(t.dumpDir, fmt.Sprintf("%x.wasm", key[:12])), module, 0o600)
 	}
 }
 
@@ -148,8 +161,23 @@ func (t *translator) work() {
 			}
 			began := time.Now()
 			made := t.translate(j)
-			j.to.deliver(delivery{j.ask, made, min(time.Since(began), translationCost(made.region.Instructions))})
+			took := min(time.Since(began), translationCost(made.region.Instructions))
+			j.to.deliver(delivery{j.ask, made, took})
+			t.tidy(j.log())
 		}
+	}
+}
+
+// tidyEvery is how many modules may be added to the folder of compiled code before it is looked at.
+const tidyEvery = 128
+
+// tidy keeps the folder of compiled code within its bounds.
+func (t *translator) tidy(log *slog.Logger) {
+	if t.compiled++; t.cacheDir == "" || t.compiled%tidyEvery != tidyEvery/4 {
+		return
+	}
+	if err := boundCache(t.cacheDir, time.Now()); err != nil {
+		log.Debug("the folder of compiled code could not be tidied up", "error", err)
 	}
 }
 
@@ -171,18 +199,7 @@ func (t *translator) translate(j *job) *translation {
 	if made := t.lookup(j.key); made != nil {
 		return made
 	}
-	made := &translation{key: j.key, bytes: 256}
-	if region, ok := jit.Translate(j.layout, j.ask.request); ok {
-		t.dump(j.key, region.Module)
-		compiled, err := t.runtime.CompileModule(context.Background(), region.Module)
-		if err != nil { // the interpreter does it, then
-			j.to.m.config.Logger.Warn("hot code stays interpreted", "error", err)
-		} else {
-			made.bytes = int64(len(region.Module))*bytesPerByte + bytesPerModule
-			region.Module = nil
-			made.region, made.compiled = region, compiled
-		}
-	}
+	made := t.compile(j)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if other := t.known[j.key]; other != nil { // a machine that waits for its translations was faster
@@ -197,10 +214,38 @@ func (t *translator) translate(j *job) *translation {
 	return made
 }
 
+// compile translates and compiles. wazero's compiler is trusted, but it works on what a guest has written: should it panic over that,
+// the guest stays interpreted.
+func (t *translator) compile(j *job) (made *translation) {
+	log := j.log()
+	defer func() {
+		if p := recover(); p != nil {
+			log.Warn("hot code stays interpreted", "error", p)
+			made = &translation{key: j.key, bytes: bytesPerNothing}
+		}
+	}()
+	made = &translation{key: j.key, bytes: bytesPerNothing}
+	region, ok := jit.Translate(j.layout, j.ask.request)
+	if !ok {
+		return made
+	}
+	t.dump(j.key, region.Module, log)
+	compiled, err := t.runtime.CompileModule(context.Background(), region.Module)
+	if err != nil {
+		log.Warn("hot code stays interpreted", "error", err)
+		return made
+	}
+	made.bytes = int64(len(region.Module))*bytesPerByte + bytesPerModule
+	region.Module = nil
+	made.region, made.compiled = region, compiled
+	return made
+}
+
 // Estimates of what a module costs: native code for each byte of it, and what goes with it.
 const (
-	bytesPerByte   = 4
-	bytesPerModule = 8 << 10
+	bytesPerByte    = 4
+	bytesPerModule  = 8 << 10
+	bytesPerNothing = 256 // to know that nothing can be translated
 )
 
 // forget drops the oldest translations that no machine uses until the limit holds.

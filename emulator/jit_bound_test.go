@@ -3,6 +3,7 @@ package emulator
 import (
 	"context"
 	"encoding/binary"
+	"log/slog"
 	"testing"
 
 	"github.com/tetratelabs/wazero"
@@ -26,6 +27,7 @@ func TestUnusedTranslationsAreBounded(t *testing.T) {
 		F: 256, PC: 512, Budget: 520, MStatus: 584, FRM: 576, FFlags: 580, Reservation: 800, Reserved: 808, Write: 4096, Code: 8192,
 		Entries: 256, EntrySize: 16, Addend: 8, SlotSize: 8, OpTranslated: 99, Version: jit.Version,
 	}
+	nobody := &machineJIT{m: &Machine{config: Config{Logger: slog.New(slog.DiscardHandler)}}}
 	for _, test := range []struct {
 		name   string
 		code   func(i uint32) []uint32
@@ -42,7 +44,7 @@ func TestUnusedTranslationsAreBounded(t *testing.T) {
 					binary.LittleEndian.PutUint32(page[4*at:], word)
 				}
 				request := jit.Request{Pages: []jit.Page{{Code: page, Entries: []uint16{0}}}}
-				made := translator.translate(&job{layout: layout, ask: &ask{request: request}, key: translationKey(layout, request)})
+				made := translator.translate(&job{layout: layout, ask: &ask{request: request}, key: translationKey(layout, request), to: nobody})
 				if (made.compiled != nil) != test.region {
 					t.Fatalf("code %d: a region is %t", i, made.compiled != nil)
 				}

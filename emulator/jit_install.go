@@ -3,6 +3,8 @@ package emulator
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/tetratelabs/wazero/api"
 )
@@ -12,8 +14,8 @@ type instance struct {
 	number  uint32
 	made    *translation
 	module  api.Module
-	pages   map[uint32]*translatedPage // by number of the RAM page
-	entries int                        // of these pages; without any it goes
+	pages   map[uint32]uint64 // ids of their records, by number of the RAM page
+	entries int               // of these pages; without any it goes
 }
 
 // instance finds a function by its number; nil when it was evicted.
@@ -30,30 +32,49 @@ func (j *machineJIT) place(q *ask, made *translation) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &instance{number: uint32(number[0]), made: made, pages: map[uint32]*translatedPage{}}
+	in := &instance{number: uint32(number[0]), made: made, pages: make(map[uint32]uint64, len(q.frames))}
 	for i, frame := range q.frames {
-		in.pages[frame] = q.pages[i]
+		in.pages[frame] = q.pages[i].id
 	}
 	at := in.number % j.abi.Functions
 	if err := j.makeRoom(at); err != nil {
 		return nil, err
 	}
 	if in.module, err = j.instantiate(j.m.ctx, made.compiled); err != nil {
-		return nil, fmt.Errorf("instantiate translated code: %w", err)
+		return nil, fmt.Errorf("%w: instantiate translated code: %w", errNoRoom, err)
 	}
 	made.users.Add(1)
-	reference, err := in.module.ExportedFunction("get").Call(j.m.ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := j.set.Call(j.m.ctx, uint64(j.table+at), reference[0]); err != nil {
-		return nil, fmt.Errorf("put translated code into the table: %w", err)
+	if err := j.publish(in, at); err != nil {
+		return nil, errors.Join(err, j.free(in))
 	}
 	j.functions[at] = in
-	j.oldest = append(j.oldest, in.number)
+	j.remember(in.number)
 	j.stats.Regions++
 	j.stats.Instructions += made.region.Instructions
 	return in, nil
+}
+
+// errNoRoom says that the host does not give what one more region needs. The guest goes on as it is.
+var errNoRoom = errors.New("no room for more translated code")
+
+// publish puts the function into its place in the table.
+func (j *machineJIT) publish(in *instance, at uint32) error {
+	reference, err := in.module.ExportedFunction("get").Call(j.m.ctx, 0)
+	if err == nil {
+		_, err = j.set.Call(j.m.ctx, uint64(j.table+at), reference[0])
+	}
+	if err != nil {
+		return fmt.Errorf("put translated code into the table: %w", err)
+	}
+	return nil
+}
+
+// remember notes the newest function, and forgets those that went because others have their entries.
+func (j *machineJIT) remember(number uint32) {
+	if len(j.oldest) > 2*len(j.functions)+64 {
+		j.oldest = slices.DeleteFunc(j.oldest, func(n uint32) bool { return j.instance(n) == nil })
+	}
+	j.oldest = append(j.oldest, number)
 }
 
 // growBy is how many functions the table gets room for at a time.
@@ -63,7 +84,7 @@ const growBy = 256
 func (j *machineJIT) makeRoom(at uint32) error {
 	for j.grown <= at {
 		if size, err := j.grow.Call(j.m.ctx, growBy); err != nil || int32(size[0]) < 0 {
-			return errors.Join(err, errors.New("the table of functions cannot grow"))
+			return errors.Join(errNoRoom, err)
 		}
 		j.grown += growBy
 	}
@@ -99,6 +120,11 @@ func (j *machineJIT) evict(number uint32) error {
 	at := number % j.abi.Functions
 	in := j.functions[at]
 	delete(j.functions, at)
+	for frame, id := range in.pages {
+		if page := j.pages[frame]; page != nil && page.id == id {
+			maps.DeleteFunc(page.entries, func(_ uint16, e entryState) bool { return e.function == number })
+		}
+	}
 	if _, err := j.remove.Call(j.m.ctx, uint64(number)); err != nil {
 		return err
 	}

@@ -43,20 +43,22 @@ const (
 
 // machineJIT is the translated code of one machine. It belongs to the goroutine that runs the machine, but for the inbox.
 type machineJIT struct {
-	m       *Machine
-	t       *translator
-	abi     abiJIT
-	table   uint32 // index of the first function
-	shim    api.Module
-	set     api.Function
-	grow    api.Function
-	install api.Function
-	reserve api.Function
-	remove  api.Function
-	grown   uint32 // functions that the table has room for
-	pages   map[uint32]*translatedPage
-	wishes  wishes
-	budget  compileBudget
+	m        *Machine
+	t        *translator
+	abi      abiJIT
+	table    uint32 // index of the first function
+	shim     api.Module
+	set      api.Function
+	grow     api.Function
+	install  api.Function
+	reserve  api.Function
+	remove   api.Function
+	grown    uint32 // functions that the table has room for
+	pages    map[uint32]*translatedPage
+	lastPage uint64 // id of the newest of them
+	wishes   wishes
+	budget   compileBudget
+	full     bool // no more is asked for: the host has no room
 
 	functions map[uint32]*instance // by place in the table
 	oldest    []uint32             // their numbers, in the order of installation
@@ -206,11 +208,11 @@ func (j *machineJIT) collect(count uint32) error {
 // comesBack puts the entries of a page in place whose decoded form was dropped and is back with the same contents.
 func (j *machineJIT) comesBack(at codePlace) (bool, error) {
 	page := j.pages[at.frame]
-	if page == nil || page.entries[at.offset].state != entryInstalled || j.current(at.frame) != page {
+	if page == nil || !page.entries[at.offset].installed() || j.current(at.frame) != page {
 		return false, nil
 	}
 	err := j.reinstall(at.frame, page)
-	return page.entries[at.offset].state == entryInstalled, err
+	return page.entries[at.offset].installed(), err
 }
 
 // close frees all instances; the machine's own is closed already.

@@ -3,34 +3,39 @@ package emulator
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
 	"agentvm/jit"
 )
 
-// translatedPage is what is known of a page of RAM as long as it has these contents.
+// translatedPage is what is known of a page of RAM as long as it has these contents. A guest can make all of its RAM code, and all of
+// that hot, so a record has a fixed size but for what is installed, which the limit of translated code bounds, and for the one job
+// that is under way.
 type translatedPage struct {
+	id      uint64 // of this record: pages come and go
 	sum     [sha256.Size]byte
 	entries map[uint16]entryState
-	dropped map[uint16]bool         // what was once an entry that code of its region leads to, and will stay one the next time
-	seen    [jit.PageSize / 16]byte // a bit for each halfword that was ever executed
+	refused halfwords // entries from which nothing can be translated
+	dropped halfwords // what was once an entry that code of its region leads to, and will stay one the next time
+	seen    halfwords // what was ever executed
 }
 
-// maxPages bounds what is remembered of pages: a guest can make all of its RAM code.
+// halfwords has a bit for each halfword of a page.
+type halfwords [jit.PageSize / 16]byte
+
+func (h *halfwords) has(offset uint16) bool { return h[offset/16]>>(offset/2%8)&1 != 0 }
+
+func (h *halfwords) add(offset uint16) { h[offset/16] |= 1 << (offset / 2 % 8) }
+
+// maxPages bounds what is remembered of pages, to some 5 MiB.
 const maxPages = 4096
 
-type entryState struct {
-	state    int // one of the following
-	function uint32
-	index    uint32
-}
+// entryState is an entry that a translation has, or will have: function 0 is one that is asked for.
+type entryState struct{ function, index uint32 }
 
-const (
-	entryPending = iota + 1
-	entryRefused
-	entryInstalled
-)
+func (e entryState) installed() bool { return e.function != 0 }
 
 // ask is a request of a machine: the pages, and what was known of them.
 type ask struct {
@@ -60,7 +65,8 @@ func (j *machineJIT) current(frame uint32) *translatedPage {
 		if len(j.pages) >= maxPages {
 			clear(j.pages) // their functions stay until they are evicted
 		}
-		page = &translatedPage{sum: sum, entries: map[uint16]entryState{}, dropped: map[uint16]bool{}}
+		j.lastPage++
+		page = &translatedPage{id: j.lastPage, sum: sum, entries: map[uint16]entryState{}}
 		j.pages[frame] = page
 	}
 	return page
@@ -78,7 +84,7 @@ func (j *machineJIT) observe(frame uint32, page *translatedPage) {
 	}
 	for i := range uint32(jit.PageSize / 2) {
 		if uint32(slots[i*j.abi.SlotSize]) != j.abi.Undecoded {
-			page.seen[i/8] |= 1 << (i % 8)
+			page.seen.add(uint16(2 * i))
 		}
 	}
 }
@@ -97,7 +103,7 @@ func (j *machineJIT) request(q *ask, entries [][]uint16) error {
 	for i, page := range q.pages {
 		for _, e := range entries[i] {
 			if _, known := page.entries[e]; !known {
-				page.entries[e] = entryState{state: entryPending}
+				page.entries[e] = entryState{}
 			}
 		}
 	}
@@ -106,7 +112,7 @@ func (j *machineJIT) request(q *ask, entries [][]uint16) error {
 		return j.accept(q, made)
 	case !j.t.submit(job):
 		j.stats.Dropped++
-		q.forget()
+		q.forget(ignore)
 	default:
 		j.budget.waiting++
 	}
@@ -115,8 +121,8 @@ func (j *machineJIT) request(q *ask, entries [][]uint16) error {
 
 func (j *machineJIT) pageRequest(frame uint32, page *translatedPage, entries []uint16) jit.Page {
 	p := jit.Page{Code: slices.Clone(j.code(frame)), Entries: entries}
-	for e, known := range page.entries {
-		if known.state != entryRefused && !slices.Contains(entries, e) {
+	for e := range page.entries {
+		if !slices.Contains(entries, e) {
 			p.Stops = append(p.Stops, e)
 		}
 	}
@@ -127,8 +133,8 @@ func (j *machineJIT) pageRequest(frame uint32, page *translatedPage, entries []u
 	j.observe(frame, page)
 	p.Keep = []uint16{}
 	for _, e := range entries {
-		page.seen[e/16] |= 1 << (e / 2 % 8)
-		if _, installed := page.entries[e]; page.dropped[e] || !installed {
+		page.seen.add(e)
+		if _, installed := page.entries[e]; page.dropped.has(e) || !installed {
 			p.Keep = append(p.Keep, e)
 		}
 	}
@@ -136,40 +142,44 @@ func (j *machineJIT) pageRequest(frame uint32, page *translatedPage, entries []u
 	return p
 }
 
-// forget makes what the ask waits for unknown again.
-func (q *ask) forget() {
+// forget makes what the ask still waits for unknown again; each is called for every such entry.
+func (q *ask) forget(each func(frame uint32, page *translatedPage, offset uint16)) {
 	for i, page := range q.pages {
 		for _, e := range q.request.Pages[i].Entries {
-			if page.entries[e].state == entryPending {
+			if known, is := page.entries[e]; is && !known.installed() {
 				delete(page.entries, e)
+				each(q.frames[i], page, e)
 			}
 		}
 	}
 }
+
+func ignore(uint32, *translatedPage, uint16) {}
 
 // accept puts a translation in place, unless a page has changed meanwhile. It releases the translation.
 func (j *machineJIT) accept(q *ask, made *translation) error {
 	defer made.release()
 	for i, frame := range q.frames {
 		if j.current(frame) != q.pages[i] {
-			q.forget()
+			q.forget(ignore)
 			return nil
 		}
 	}
 	if made.compiled != nil {
-		if err := j.put(q, made); err != nil {
+		err := j.put(q, made)
+		if errors.Is(err, errNoRoom) {
+			j.m.config.Logger.Warn("hot code stays interpreted from now on", "error", err)
+			j.full, err = true, nil
+		}
+		if err != nil {
 			return err
 		}
 	}
-	for i, page := range q.pages {
-		for _, e := range q.request.Pages[i].Entries {
-			if page.entries[e].state == entryPending {
-				page.entries[e] = entryState{state: entryRefused}
-				j.stats.Refused++
-				j.refuse(q.frames[i], e)
-			}
-		}
-	}
+	q.forget(func(frame uint32, page *translatedPage, e uint16) {
+		page.refused.add(e)
+		j.stats.Refused++
+		j.refuse(frame, e)
+	})
 	return nil
 }
 
@@ -182,9 +192,9 @@ func (j *machineJIT) put(q *ask, made *translation) error {
 	for index, e := range made.region.Entries {
 		page := q.pages[e.Page]
 		before := page.entries[e.Offset]
-		page.entries[e.Offset] = entryState{entryInstalled, in.number, uint32(index)}
+		page.entries[e.Offset] = entryState{in.number, uint32(index)}
 		in.entries++
-		if before.state == entryInstalled {
+		if before.installed() {
 			if err := j.drop(before.function); err != nil {
 				return err
 			}
@@ -205,11 +215,11 @@ func (j *machineJIT) put(q *ask, made *translation) error {
 func (j *machineJIT) dropInner(r jit.Page, page *translatedPage, number uint32) error {
 	for _, e := range r.Entries {
 		known := page.entries[e]
-		if known.state != entryInstalled || known.function == number || slices.Contains(r.Keep, e) || r.Keep == nil {
+		if !known.installed() || known.function == number || slices.Contains(r.Keep, e) || r.Keep == nil {
 			continue
 		}
 		delete(page.entries, e)
-		page.dropped[e] = true
+		page.dropped.add(e)
 		if err := j.drop(known.function); err != nil {
 			return err
 		}
@@ -226,7 +236,7 @@ func (j *machineJIT) refuse(frame uint32, offset uint16) {
 // reinstall makes the decoded page's slots entries of their functions.
 func (j *machineJIT) reinstall(frame uint32, page *translatedPage) error {
 	for offset, e := range page.entries {
-		if e.state != entryInstalled {
+		if !e.installed() {
 			continue
 		}
 		if j.instance(e.function) == nil {

@@ -114,7 +114,7 @@ func (j *machineJIT) grantWishes() error {
 
 // grantBest asks for what has lost most time; false when nothing is worth it.
 func (j *machineJIT) grantBest() (bool, error) {
-	if len(j.wishes.places) == 0 && len(j.wishes.edges) == 0 {
+	if j.full || len(j.wishes.places) == 0 && len(j.wishes.edges) == 0 {
 		return false, nil
 	}
 	frame, loss := j.hottestPage()
@@ -184,10 +184,11 @@ func (j *machineJIT) translatePage(frame uint32) error {
 	}
 	slices.Sort(entries)
 	refused := func(e uint16) bool {
-		state, known := page.entries[e]
-		if known && state.state == entryRefused {
+		if page.refused.has(e) {
 			j.refuse(frame, e)
+			return true
 		}
+		_, known := page.entries[e]
 		return known
 	}
 	if entries = slices.DeleteFunc(entries, refused); len(entries) == 0 {
@@ -231,12 +232,13 @@ func (j *machineJIT) neighbours(edge [2]uint32) []*instance {
 func (j *machineJIT) joinRegions(regions []*instance) error {
 	entries := map[uint32][]uint16{}
 	for _, in := range regions {
-		for frame, page := range in.pages {
-			if j.current(frame) != page {
+		for frame, id := range in.pages {
+			page := j.current(frame)
+			if page == nil || page.id != id {
 				return nil // its function is about to go
 			}
 			for offset, e := range page.entries {
-				if e.state == entryInstalled && e.function == in.number {
+				if e.function == in.number {
 					entries[frame] = append(entries[frame], offset)
 				}
 			}

@@ -1,0 +1,98 @@
+package emulator
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of the folder of compiled code. wazero writes a file there for each module and never removes one; it knows what it
+// needs again by names that say nothing to us. The machine's own module is large and few others are; regions are small and many.
+const (
+	largeModule    = 1 << 20  // bytes
+	keepLarge      = 8        // builds of the machine
+	keepSmallBytes = 64 << 20 // of regions, sizes rounded up to blocks
+	fileBlock      = 4096
+	// strayAge is when a file that a process was writing is nobody's any more.
+	strayAge = time.Hour
+)
+
+// boundCache removes from a folder of compiled code what was written first, until the rest is within the bounds. What is removed is
+// compiled again where it is needed, and is the newest then. Other processes may do the same at the same time, read and write:
+// files appear in the folder whole, and a file that is gone was not there.
+func boundCache(dir string, now time.Time) error {
+	folders, err := filepath.Glob(filepath.Join(dir, "wazero-*")) // one for each version of wazero
+	if err != nil {
+		return err
+	}
+	var large, small []cacheFile
+	for _, folder := range folders {
+		files, err := cacheFiles(folder, now)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			if f.size >= largeModule {
+				large = append(large, f)
+			} else {
+				small = append(small, f)
+			}
+		}
+	}
+	return errors.Join(
+		removeOldest(large, func(n int, _ int64) bool { return n > keepLarge }),
+		removeOldest(small, func(_ int, bytes int64) bool { return bytes > keepSmallBytes }),
+	)
+}
+
+type cacheFile struct {
+	path string
+	size int64
+	at   time.Time
+}
+
+// cacheFiles lists the finished files of a folder, and removes what nobody will finish.
+func cacheFiles(folder string, now time.Time) ([]cacheFile, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	var files []cacheFile
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue // removed meanwhile, or none of ours
+		}
+		path := filepath.Join(folder, e.Name())
+		switch {
+		case !strings.HasSuffix(e.Name(), ".tmp"):
+			files = append(files, cacheFile{path, (info.Size() + fileBlock - 1) / fileBlock * fileBlock, info.ModTime()})
+		case now.Sub(info.ModTime()) > strayAge:
+			_ = os.Remove(path)
+		}
+	}
+	return files, nil
+}
+
+// removeOldest removes files as long as there are too many, of so many bytes.
+func removeOldest(files []cacheFile, tooMany func(n int, bytes int64) bool) error {
+	slices.SortFunc(files, func(a, b cacheFile) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.path, b.path)) })
+	var bytes int64
+	for _, f := range files {
+		bytes += f.size
+	}
+	var failed error
+	for ; len(files) > 0 && tooMany(len(files), bytes); files = files[1:] {
+		if err := os.Remove(files[0].path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = errors.Join(failed, err) // on Windows: in use
+			continue
+		}
+		bytes -= files[0].size
+	}
+	return failed
+}

@@ -1,0 +1,66 @@
+package emulator
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The folder of compiled code stays within its bounds: what was written first goes, whatever several processes do at a time.
+func TestCacheFolderIsBounded(t *testing.T) {
+	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	const regions, region = 100, 1 << 20 / 2 // 50 MiB, then as much again
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "wazero-v1-amd64-linux")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, size int64, age time.Duration) {
+		t.Helper()
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, now.Add(-age), now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 * regions {
+		write(fmt.Sprintf("region%03d", i), region, time.Duration(i)*time.Minute)
+	}
+	for i := range 2 * keepLarge {
+		write(fmt.Sprintf("machine%02d", i), 5<<20, time.Duration(i)*time.Hour)
+	}
+	write("given-up.1.tmp", 10, 2*strayAge)
+	write("written-now.2.tmp", 10, time.Minute)
+	if err := os.Mkdir(filepath.Join(folder, "a folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if err := boundCache(dir, now); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for name, want := range map[string]bool{
+		"region000": true, "region127": true, "region128": false, "region199": false,
+		fmt.Sprintf("machine%02d", keepLarge-1): true, fmt.Sprintf("machine%02d", keepLarge): false,
+		"given-up.1.tmp": false, "written-now.2.tmp": true, "a folder": true,
+	} {
+		if _, err := os.Lstat(filepath.Join(folder, name)); (err == nil) != want {
+			t.Errorf("%s is there: %t, want %t", name, err == nil, want)
+		}
+	}
+	if err := boundCache(filepath.Join(dir, "none"), now); err != nil {
+		t.Errorf("no folder yet: %v", err)
+	}
+}
