@@ -19,7 +19,7 @@ func TestHostAttacks(t *testing.T) {
 	path := "/p/" + p.Token + "/"
 	for _, host := range []string{
 		"evil.example" + port, p.Token + ".evil.example" + port, p.Token + ".localhost.evil.example" + port, "evil" + p.Token + "localhost" + port,
-		"127.0.0.1.evil.example" + port, "127.0.0.1", "127.0.0.1:1", "localhost:99999", p.Token + ".localhost", p.Token + ".localhost:1",
+		"127.0.0.1.evil.example" + port, "a&b.localhost" + port, "127.0.0.1", "127.0.0.1:1", "localhost:99999", p.Token + ".localhost", p.Token + ".localhost:1",
 		"x." + p.Token + ".localhost" + port, "localhost." + port, p.Token + ".localhost." + port, "127.1" + port, "0.0.0.0" + port, "2130706433" + port,
 		"[::ffff:127.0.0.1]" + port, "192.168.0.1" + port, "127.0.0.1:0" + port[1:], "127.0.0.1:+" + port[1:], "user@127.0.0.1" + port, "127.0.0.2" + port,
 	} {

@@ -67,10 +67,17 @@ func (s *Server) hostOf(authority string) (string, error) {
 	if err != nil || strconv.FormatUint(port, 10) != digits || !s.ports[uint16(port)] {
 		return "", errHost
 	}
-	if host == "127.0.0.1" || host == "::1" || host == Domain || strings.HasSuffix(host, "."+Domain) {
+	if host == "127.0.0.1" || host == "::1" || host == Domain || strings.HasSuffix(host, "."+Domain) && isHostName(host) {
 		return host, nil
 	}
 	return "", errHost
+}
+
+// isHostName says whether a name, in lower case, has what names of hosts have and nothing else (RFC 952, RFC 1123 section 2.1).
+func isHostName(host string) bool {
+	return !strings.ContainsFunc(host, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
+	})
 }
 
 // isForeign says whether a page of another origin than own made the request, as far as the browser tells. A link that somebody
