@@ -149,7 +149,7 @@ func (d *daemon) reasonToStop(now time.Time) string {
 	return ""
 }
 
-// idleFor is how long there has been no client and no running job, since the boot.
+// idleFor is how long there has been no client, no visitor and no running job, since the boot.
 func (d *daemon) idleFor(now time.Time) time.Duration {
 	select {
 	case <-d.booted:
@@ -160,12 +160,15 @@ func (d *daemon) idleFor(now time.Time) time.Duration {
 		return 0 // whoever paused it wants to go on
 	}
 	connected, left := d.clients.last()
+	visiting, gone := d.visitors.last()
 	active, ended := d.jobs.used()
-	if connected > 0 || active > 0 {
+	if connected > 0 || visiting > 0 || active > 0 {
 		return 0
 	}
-	if left.Before(ended) {
-		left = ended
+	for _, later := range []time.Time{gone, ended} {
+		if left.Before(later) {
+			left = later
+		}
 	}
 	return now.Sub(left)
 }

@@ -21,9 +21,17 @@ func (h handler) DialLocal(ctx context.Context, host string, port uint16, purpos
 	if host == "" {
 		host = "localhost"
 	}
-	dial := v.DialContext
-	if purpose == rpc.ForFetch {
+	var dial func(context.Context, string, string) (net.Conn, error)
+	switch purpose {
+	case rpc.ForDial:
+		dial = v.DialContext
+	case rpc.ForFetch:
 		dial = v.DialFetch
+	default:
+		return nil, &rpc.Error{
+			Kind: rpc.KindInvalid, Errno: 22, // EINVAL
+			Message: fmt.Sprintf("purpose %d of a connection into the VM is not known to this daemon: it may be older than what asks it", purpose),
+		}
 	}
 	conn, err := dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 	if err != nil {

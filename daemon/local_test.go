@@ -63,4 +63,7 @@ func TestSockets(t *testing.T) {
 	if _, err := bulk.DialLocal(t.Context(), "192.0.2.1", 80, rpc.ForDial); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("an address of the world: %v", err)
 	}
+	if _, err := bulk.DialLocal(t.Context(), "127.0.0.1", 80, rpc.ForFetch+1); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("for a purpose that nobody knows: %v", err)
+	}
 }

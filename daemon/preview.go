@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -18,17 +20,20 @@ import (
 
 // previews serves the links to a VM's ports, while there may be any:
 //
-//	idle ── the first preview is made, or the VM starts and there are some ──► serving ── the daemon ends ──► closed
+//	idle ── a preview is made, or the VM starts and there are some ──► serving ── the daemon ends ──► closed
+//	  ▲                                                                   │
+//	  └───────────────── the listener has failed by itself ───────────────┘
 //
 // The listener's port stays the same over restarts, because links have it in them. Nothing here is done with mu held but to look
 // and to set; turn is held by who opens or closes.
 type previews struct {
 	daemon *daemon
+	bind   func(network, address string) (net.Listener, error)
 	turn   chan struct{}  // taken by who opens or closes
-	served sync.WaitGroup // Serve
+	kept   uint16         // the port of before, also in identity.json; whoever has the turn reads and sets it
+	served sync.WaitGroup // serve
 
 	mu     sync.Mutex
-	store  *preview.Store
 	server *preview.Server
 	port   uint16 // 0: not serving
 	closed bool
@@ -46,7 +51,9 @@ func (s Store) PreviewPath() string {
 	return filepath.Join(filepath.Dir(filepath.Clean(s.Dir)), "preview.db")
 }
 
-func newPreviews(d *daemon) *previews { return &previews{daemon: d, turn: make(chan struct{}, 1)} }
+func newPreviews(d *daemon) *previews {
+	return &previews{daemon: d, bind: net.Listen, turn: make(chan struct{}, 1)}
+}
 
 // resume serves again what was served before the daemon's start. What fails here is tried again when the next preview is made.
 func (p *previews) resume() {
@@ -118,28 +125,39 @@ func (p *previews) start() (uint16, error) {
 		return 0, errors.Join(err, store.Close())
 	}
 	server := preview.NewServer(preview.ServerConfig{
-		Store: store, Dialer: previewDialer{d}, Permit: d.permitPreview, Logger: d.logger,
+		Store: store, Dialer: previewDialer{d}, Permit: d.permitPreview, Visit: d.visit, Logger: d.logger,
 		Limits: preview.Limits{DialTimeout: dialTime},
 	})
 	p.mu.Lock()
-	p.store, p.server, p.port = store, server, port
+	p.server, p.port = server, port
 	p.mu.Unlock()
-	p.served.Go(func() {
-		if err := server.Serve(context.Background(), l); err != nil && !errors.Is(err, preview.ErrClosed) {
-			d.logger.Warn("previews are no longer served", "error", err)
-		}
-	})
+	p.served.Go(func() { p.serve(server, l, store) })
 	d.logger.Info("previews", "address", l.Addr())
 	return port, nil
 }
 
+// serve serves until close, or until the listener fails; then who makes the next preview has it served again.
+func (p *previews) serve(server *preview.Server, l net.Listener, store *preview.Store) {
+	logger := p.daemon.logger
+	err := server.Serve(context.Background(), l)
+	p.mu.Lock()
+	p.server, p.port = nil, 0
+	p.mu.Unlock()
+	if err != nil && !errors.Is(err, preview.ErrClosed) {
+		logger.Warn("previews are no longer served, until the next one is made", "error", err)
+	}
+	if err := store.Close(); err != nil {
+		logger.Warn("close the previews' store", "error", err)
+	}
+}
+
 // listen listens at the port of before, or, where another program has it now, at another, which is kept from then on.
 func (p *previews) listen() (net.Listener, uint16, error) {
-	d, before := p.daemon, p.daemon.identity.PreviewPort
-	l, err := net.Listen("tcp4", loopback(before))
+	d, before := p.daemon, cmp.Or(p.kept, p.daemon.identity.PreviewPort)
+	l, err := p.bind("tcp4", loopback(before))
 	if err != nil && before != 0 {
 		taken := err
-		if l, err = net.Listen("tcp4", loopback(0)); err == nil {
+		if l, err = p.bind("tcp4", loopback(0)); err == nil {
 			d.logger.Warn("the port of the VM's previews is taken: links have a new one, see agentvm preview ls", "port", before, "now", l.Addr(), "error", taken)
 		}
 	}
@@ -154,6 +172,7 @@ func (p *previews) listen() (net.Listener, uint16, error) {
 			return nil, 0, errors.Join(err, l.Close())
 		}
 	}
+	p.kept = port
 	return l, port, nil
 }
 
@@ -165,16 +184,12 @@ func (p *previews) close() {
 	p.turn <- struct{}{} // who opens is done in moments
 	defer func() { <-p.turn }()
 	p.mu.Lock()
-	server, store := p.server, p.store
+	server := p.server
 	p.mu.Unlock()
-	if server == nil {
-		return
+	if server != nil {
+		_ = server.Close() // says nothing
 	}
-	_ = server.Close() // says nothing
 	p.served.Wait()
-	if err := store.Close(); err != nil {
-		p.daemon.logger.Warn("close the previews' store", "error", err)
-	}
 }
 
 // permitPreview refuses what is not a preview of this VM, for links of one that had its name before lead nowhere, and what its policy
@@ -188,6 +203,12 @@ func (d *daemon) permitPreview(_ context.Context, p preview.Preview) error {
 		return err
 	}
 	return v.Access().Decide(vm.CallerFetch, vm.OpLoopback, p.Port)
+}
+
+// visit counts a request that was let through as use of the VM, until it is answered: a stream or WebSocket for as long as it lasts.
+func (d *daemon) visit(preview.Preview) (left func()) {
+	d.visitors.enter(math.MaxInt) // the server has a limit
+	return d.visitors.leave
 }
 
 // visited is the VM, for a visitor, who does not wait for one that boots or stands still.

@@ -133,7 +133,8 @@ type daemon struct {
 	stop     chan struct{}             // closed when the VM is to stop
 	hard     context.Context           // ends when it is to stop at once
 	harden   context.CancelFunc        //
-	clients  clients                   // those connected
+	clients  presence                  // those connected
+	visitors presence                  // of previews: requests being served
 	told     map[int]chan progressLine // guarded by mu
 
 	mu       sync.Mutex

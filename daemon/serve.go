@@ -17,44 +17,44 @@ const (
 	acceptPause  = 50 * time.Millisecond
 )
 
-// clients counts connections that have shown the token.
-type clients struct {
-	mu        sync.Mutex
-	connected int
-	ever      int
-	left      time.Time
+// presence counts who is there and uses the VM: connections that have shown the token, requests that have come by a link.
+type presence struct {
+	mu    sync.Mutex
+	there int
+	ever  int
+	left  time.Time
 }
 
-// enter is false when there are too many.
-func (c *clients) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.connected >= maxClients {
+// enter is false when there are most already.
+func (p *presence) enter(most int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.there >= most {
 		return false
 	}
-	c.connected++
-	c.ever++
+	p.there++
+	p.ever++
 	return true
 }
 
-func (c *clients) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.connected--
-	c.left = time.Now()
+func (p *presence) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.there--
+	p.left = time.Now()
 }
 
-func (c *clients) count() (connected, ever int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.connected, c.ever
+func (p *presence) count() (there, ever int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.there, p.ever
 }
 
 // last is when the last one left.
-func (c *clients) last() (connected int, left time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.connected, c.left
+func (p *presence) last() (there int, left time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.there, p.left
 }
 
 // accept serves connections until ctx ends and the listener is closed.
@@ -91,7 +91,7 @@ func (d *daemon) serve(ctx context.Context, conn net.Conn, known func()) {
 	channel, err := admit(conn, d.state.Token)
 	known()
 	stop()
-	if err == nil && !d.clients.enter() {
+	if err == nil && !d.clients.enter(maxClients) {
 		err = errors.New("too many clients")
 	}
 	if err != nil {

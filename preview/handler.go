@@ -98,6 +98,9 @@ func (s *Server) forward(w *pacedWriter, r *http.Request, v *visit) {
 			return
 		}
 	}
+	if s.cfg.Visit != nil {
+		defer s.cfg.Visit(v.preview)()
+	}
 	if w.control.EnableFullDuplex() != nil { // a guest may answer while it is still being sent to
 		s.log.Debug("a preview's answer waits for the end of its request")
 	}

@@ -104,9 +104,10 @@ func (w *world) wantRefused(t *testing.T, token, body string, status int, text s
 
 // TestRevokedBeforeTheVM checks that the VM is not touched for what is not good, not even by Permit.
 func TestRevokedBeforeTheVM(t *testing.T) {
-	asked := 0
+	asked, visits := 0, 0
 	w := newWorld(t, func(cfg *ServerConfig) {
 		cfg.Permit = func(context.Context, Preview) error { asked++; return nil }
+		cfg.Visit = func(Preview) func() { visits++; return func() {} }
 	})
 	w.vms.serve(t, "dev", 3000, http.HandlerFunc(echo))
 	revoked, expired := create(t, w.store, "dev", 3000, 0), create(t, w.store, "dev", 3000, time.Minute)
@@ -121,7 +122,7 @@ func TestRevokedBeforeTheVM(t *testing.T) {
 			}
 		}
 	}
-	if asked != 0 || w.vms.count() != 0 {
-		t.Errorf("asked %d times, dialled %d times", asked, w.vms.count())
+	if asked != 0 || visits != 0 || w.vms.count() != 0 {
+		t.Errorf("asked %d times, counted %d visits, dialled %d times", asked, visits, w.vms.count())
 	}
 }

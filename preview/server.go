@@ -68,6 +68,9 @@ type ServerConfig struct {
 	// connection into the VM is used again. An error, of the kinds that Dialer's are, refuses the request. It is where the owner
 	// checks that the VM of that name is still the one with the preview's VMID.
 	Permit func(ctx context.Context, p Preview) error
+	// Visit, if not nil, is told of each request that Permit has let through, and left is called when it has ended, WebSockets and
+	// streams included. It is where the owner counts who uses a VM.
+	Visit func(p Preview) (left func())
 	// Ports are others than the listener's by which visitors reach it, such as the near end of an SSH tunnel.
 	Ports []uint16
 	// NoPaths turns the form /p/TOKEN/ off.

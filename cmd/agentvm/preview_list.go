@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"runtime"
 	"strings"
 	"text/tabwriter"
@@ -169,7 +168,7 @@ func tokenIn(text string) string {
 func (c *cli) previewOpenCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "open ID", Short: "Open a link in this computer's browser", Args: counted(1, 1), ValidArgsFunction: completeLinks(false),
-		Long:    "Prints a link and has this computer's browser open it.",
+		Long:    "Prints a link and has this computer's browser open it, without waiting for the browser.",
 		Example: "  agentvm preview open 0a1b2c3d4e5f6",
 		RunE:    func(cmd *cobra.Command, args []string) error { return c.openLink(cmd.Context(), args[0]) },
 	}
@@ -189,26 +188,10 @@ func (c *cli) openLink(ctx context.Context, id string) error {
 			return fmt.Errorf("preview %s: its VM does not run: start it with agentvm start %s", id, l.VM)
 		default:
 			fmt.Fprintln(c.stdout, l.URL)
-			return browse(ctx, l.URL)
+			return browse(ctx, opener(runtime.GOOS), l.URL)
 		}
 	}
 	return fmt.Errorf("%w: %s (agentvm preview ls lists them)", preview.ErrUnknown, id)
-}
-
-// browse has the desktop open a link, which is made of letters, digits, dots, slashes and colons.
-func browse(ctx context.Context, url string) error {
-	opener := []string{"xdg-open"}
-	switch runtime.GOOS {
-	case "darwin":
-		opener = []string{"open"}
-	case "windows":
-		opener = []string{"rundll32", "url.dll,FileProtocolHandler"}
-	}
-	out, err := exec.CommandContext(ctx, opener[0], append(opener[1:], url)...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("open the link, which is above, in a browser: %s: %w: %s", opener[0], err, printable(strings.TrimSpace(string(out))))
-	}
-	return nil
 }
 
 // completeLinks completes IDs of previews, and names of VMs where those can be given, too.

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+)
+
+// opener is the desktop's command that opens a link.
+func opener(system string) []string {
+	switch system {
+	case "darwin":
+		return []string{"open"}
+	case "windows":
+		return []string{"rundll32", "url.dll,FileProtocolHandler"}
+	}
+	return []string{"xdg-open"}
+}
+
+// openerTime is how long an opener has to fail. One that runs for longer is, as where there is no desktop, the browser itself.
+const openerTime = time.Second
+
+// browse has the desktop open a link, which is made of letters, digits, dots, slashes and colons. It does not wait for a browser to
+// end, and gives it none of this program's streams, which it would keep open.
+func browse(ctx context.Context, opener []string, url string) error {
+	command := exec.Command(opener[0], append(opener[1:], url)...) //nolint:noctx // it outlives this program
+	err := command.Start()
+	if err == nil {
+		ended := make(chan error, 1)
+		go func() { ended <- command.Wait() }()
+		select {
+		case err = <-ended:
+		case <-time.After(openerTime):
+		case <-ctx.Done():
+		}
+	}
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return fmt.Errorf("%s is not installed: open the link, which is above, by hand", opener[0])
+	case err != nil:
+		return fmt.Errorf("no browser has opened the link, which is above: %s: %w", opener[0], err)
+	}
+	return nil
+}
