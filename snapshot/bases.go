@@ -24,7 +24,7 @@ const (
 // keyLock ends the name of the file that is locked by who writes the base of a key: .KEY.writing.
 const keyLock = ".writing"
 
-// ErrStranger says of a base that somebody else has put it there, or that its writer was killed before it was sealed.
+// ErrStranger says of a base that somebody else has put it there.
 var ErrStranger = errors.New("this store has not written it")
 
 // Base opens the base of a key, up to 128 letters, digits, "-" and "_"; fs.ErrNotExist when there is none, and ErrStranger for one that
@@ -35,7 +35,7 @@ func (s *Store) Base(key string) (*File, error) {
 		return nil, err
 	}
 	f, err := Open(path)
-	if err == nil && readKey(path) != nil && !f.Own() {
+	if err == nil && !f.Own() && inStore(s.bases()) {
 		return nil, errors.Join(fmt.Errorf("open snapshot %s: %w", path, ErrStranger), f.Close())
 	}
 	if err == nil {
@@ -138,6 +138,7 @@ func (s *Store) collect(ctx context.Context, keep func(Entry) bool, most int, by
 	for _, dir := range []string{s.snapshots(), s.bases()} {
 		sweep(dir, "")
 	}
+	sweep(s.dir, keyName)
 	unlock, err := s.lock(ctx)
 	if err != nil {
 		return fmt.Errorf("collect bases: %w", err)

@@ -28,6 +28,8 @@ type File struct {
 	memory table
 	disk   table
 	base   *File
+	info   os.FileInfo
+	own    bool
 }
 
 // Open opens a snapshot: header, tables and sizes are checked, the contents are not (Verify). The file it is layered on is looked
@@ -41,12 +43,21 @@ func Open(path string) (*File, error) {
 }
 
 func open(path string) (*File, error) {
+	return whileReplaced(func() (*File, error) { return openOnce(path) })
+}
+
+func openOnce(path string) (*File, error) {
 	f, err := openAlone(path)
-	if err != nil || f.header.base == (digest{}) {
-		return f, err
+	if err != nil {
+		return nil, err
 	}
-	if f.base, err = findBase(path, f.header.base); err == nil {
-		err = f.fits(f.base)
+	if f.header.base != (digest{}) {
+		if f.base, err = findBase(path, f.header.base); err == nil {
+			err = f.fits(f.base)
+		}
+	}
+	if err == nil {
+		err = f.claim()
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -81,11 +92,11 @@ func plain(err error) error {
 
 // read reads everything but the contents.
 func (f *File) read() error {
-	info, err := f.file.Stat()
-	if err != nil {
+	var err error
+	if f.info, err = f.file.Stat(); err != nil {
 		return plain(err)
 	}
-	if !info.Mode().IsRegular() {
+	if !f.info.Mode().IsRegular() {
 		return fmt.Errorf("%w: not a regular file", ErrFormat)
 	}
 	page := make([]byte, headerSize)
@@ -97,8 +108,8 @@ func (f *File) read() error {
 		return err
 	}
 	f.sum = digest(page[sumAt:])
-	if info.Size() != f.header.size {
-		return fmt.Errorf("%w: it has %d bytes instead of %d", ErrCorrupt, info.Size(), f.header.size)
+	if f.info.Size() != f.header.size {
+		return fmt.Errorf("%w: it has %d bytes instead of %d", ErrCorrupt, f.info.Size(), f.header.size)
 	}
 	return f.readTables()
 }

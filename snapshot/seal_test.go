@@ -143,22 +143,29 @@ func TestSealsAreKept(t *testing.T) {
 	a, _ := s.Path("a")
 	b, _ := s.Path("b")
 	key := filepath.Join(s.dir, keyName)
+	seal := readAll(t, sealPath(a))
 	for _, change := range []func() error{
 		func() error { return os.Chmod(key, 0o644) },
 		func() error { return os.Chmod(sealPath(a), 0o604) },
 		func() error { return os.Truncate(sealPath(a), 31) },
 		func() error { return os.Remove(key) },
 	} {
+		if !openFile(t, a).Own() {
+			t.Fatal("it was not the store's own before")
+		}
 		if err := change(); err != nil {
 			t.Fatal(err)
 		}
 		if openFile(t, a).Own() {
 			t.Error("it is still taken for the store's own")
 		}
+		// All but the last, which is for good, is taken back.
 		if err := os.Chmod(key, 0o600); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		_ = os.Chmod(sealPath(a), 0o600)
+		if err := errors.Join(os.Chmod(sealPath(a), 0o600), os.WriteFile(sealPath(a), seal, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := s.Remove(ctx, "a"); err != nil {
 		t.Fatal(err)

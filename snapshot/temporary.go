@@ -93,22 +93,16 @@ func (t *temporary) discard() {
 
 // publication says how a file gets its name.
 type publication struct {
-	exclusive bool  // it must not be there
-	locked    bool  // the directory is a store's, whether or not it has a lock yet
-	base      *File // must still be where it was
+	exclusive bool   // it must not be there
+	locked    bool   // the directory is a store's, whether or not it has a lock yet
+	base      *File  // must still be where it was
+	written   digest // the ID of what Write has written, which its store seals; zero: it came from elsewhere
 }
 
-// publish makes the file durable and gives it its name.
+// publish makes the file durable, seals it, and gives it its name.
 func (t *temporary) publish(ctx context.Context, p publication) error {
 	if err := t.file.Sync(); err != nil {
 		return err
-	}
-	if runtime.GOOS == "windows" { // renames no open file
-		err := t.file.Close()
-		t.file = nil
-		if err != nil {
-			return err
-		}
 	}
 	unlock, err := p.lock(ctx, filepath.Dir(t.path))
 	if err != nil {
@@ -121,16 +115,35 @@ func (t *temporary) publish(ctx context.Context, p publication) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
+	if err := p.seal(t.path); err != nil {
+		return err
+	}
+	if err := t.rename(); err != nil {
+		unsealNothing(t.path)
+		return err
+	}
+	return syncDirectory(filepath.Dir(t.path))
+}
+
+// rename gives the file its name.
+func (t *temporary) rename() error {
+	if runtime.GOOS == "windows" { // renames no open file
+		err := t.file.Close()
+		t.file = nil
+		if err != nil {
+			return err
+		}
+	}
 	if err := os.Rename(t.name, t.path); err != nil {
 		return err
 	}
 	t.renamed = true
-	return syncDirectory(filepath.Dir(t.path))
+	return nil
 }
 
 func (p publication) lock(ctx context.Context, dir string) (func(), error) {
 	var dirs []string
-	if _, err := os.Lstat(filepath.Join(dir, directoryLock)); err == nil || p.locked {
+	if _, err := os.Lstat(filepath.Join(dir, directoryLock)); err == nil || p.locked || inStore(dir) {
 		dirs = append(dirs, dir)
 	}
 	if p.base != nil {

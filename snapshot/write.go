@@ -43,11 +43,8 @@ func writeTo(ctx context.Context, path string, c Content, p publication) error {
 	if err != nil {
 		return err
 	}
-	if err := t.publish(ctx, p); err != nil {
-		return err
-	}
-	sealFile(path, id)
-	return nil
+	p.written = id
+	return t.publish(ctx, p)
 }
 
 // plan is what is to be written, checked.
