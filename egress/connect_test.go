@@ -105,7 +105,8 @@ func TestConnectExplained(t *testing.T) {
 		{"203.0.113.1", 443, ReasonConnect, true},
 		{"203.0.113.1", 80, ReasonNotAllowed, false},
 		{"example.com", 443, ReasonNameNotAllowed, true}, // what happens first is that it is not looked up
-		{HostName, 5433, ReasonConnect, true},
+		{HostName, 5433, ReasonConnect, false},           // it is open
+		{HostName, 5435, ReasonConnect, true},
 	} {
 		d := w.gate.Explain(c.host, c.port, TCP)
 		also := slices.ContainsFunc(d.Applies, func(line string) bool { return len(line) > 5 && line[:5] == "also:" })

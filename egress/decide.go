@@ -16,9 +16,15 @@ import (
 //
 // "Restricted" are the ranges of restricted.go and the addresses of the host's own interfaces (own.go), network.connect is Config.Connect.
 // Nothing that a rule says is looked at before the first six have passed, so no rule opens the host or the VM's own network.
-var steps = [...]func(*judge) (Decision, bool){
-	(*judge).checkValid, (*judge).checkConnect, (*judge).checkNone, (*judge).checkHost, (*judge).checkLoopback, (*judge).checkOwn,
-	(*judge).checkDeny, (*judge).checkRestricted, (*judge).checkMode,
+var steps = [...]step{
+	{decide: (*judge).checkValid}, {decide: (*judge).checkConnect}, {decide: (*judge).checkNone},
+	{(*judge).checkHost, true}, {(*judge).checkLoopback, true}, {(*judge).checkOwn, true},
+	{decide: (*judge).checkDeny}, {decide: (*judge).checkRestricted}, {decide: (*judge).checkMode},
+}
+
+type step struct {
+	decide func(*judge) (Decision, bool)
+	last   bool // where it decides, the steps after it are not about the destination, whatever the flags are
 }
 
 // surroundings are what a VM's configuration adds to a policy: where the host and the VM's own network are. The zero
@@ -73,7 +79,7 @@ func canonicalNames(list []string) []string {
 
 func (j *judge) decide() Decision {
 	for _, step := range steps {
-		if d, decided := step(j); decided {
+		if d, decided := step.decide(j); decided {
 			return d
 		}
 	}

@@ -110,8 +110,12 @@ func (s *surroundings) explainOne(p Policy, r Request) Decision {
 		d.Applies = append(d.Applies, "the name is taken to lead to a public address; addresses in restricted ranges would be taken out of the answer")
 	}
 	for _, step := range steps {
-		if one, decided := step(j); decided && !one.Allowed && one.Message != d.Message {
+		one, decided := step.decide(j)
+		if decided && !one.Allowed && one.Message != d.Message {
 			d.Applies = append(d.Applies, "also: "+one.Message)
+		}
+		if decided && step.last {
+			break
 		}
 	}
 	return d

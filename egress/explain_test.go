@@ -2,6 +2,7 @@ package egress
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,5 +100,37 @@ func TestExplainAgrees(t *testing.T) {
 				t.Errorf("%s, %s: %+v, %v", p, c.addr, d, err)
 			}
 		}
+	}
+}
+
+// TestExplainAlso checks that what is said besides is about the destination: nothing of ranges and modes of an address that those are not asked for.
+func TestExplainAlso(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		policy Policy
+		host   string
+		port   uint16
+		also   []string // beginnings
+	}{
+		{"host, open port", Policy{}, HostName, 5432, nil},
+		{"host, closed port", Policy{}, HostName, 5433, nil},
+		{"host, not in the allowlist", Policy{Allow: rules(t, "pypi.org")}, HostName, 5432, nil},
+		{"host, no network", Policy{Mode: None}, HostName, 5433, []string{"port 5433 of the host is not open"}},
+		{"loopback", Policy{}, "127.0.0.1", 80, nil},
+		{"own network", Policy{}, "192.168.127.3", 80, nil},
+		{"private and not in the allowlist", Policy{Allow: rules(t, "pypi.org")}, "10.0.0.1", 80, []string{"10.0.0.1 port 80/tcp is not in the allowlist"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, Config{Policy: c.policy, HostPorts: []uint16{5432}})
+			var also []string
+			for _, line := range w.gate.Explain(c.host, c.port, TCP).Applies {
+				if rest, is := strings.CutPrefix(line, "also: "); is {
+					also = append(also, rest)
+				}
+			}
+			if !slices.EqualFunc(also, c.also, strings.HasPrefix) {
+				t.Errorf("also %q, want %q", also, c.also)
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Name is the file's name.
@@ -47,18 +48,24 @@ func Load(dir string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(path)
+	// A pipe would have the open wait for a writer.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("project file: %w", err)
+	}
+	defer file.Close()
+	return Read(path, file)
+}
+
+// Read reads a file that is open, whatever its path has become meanwhile. It does not close it.
+func Read(path string, file fs.File) (*File, error) {
+	info, err := file.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("project file: %w", err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("project file %s: not a regular file", path)
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("project file: %w", err)
-	}
-	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("project file: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -34,6 +35,8 @@ type learnFlags struct {
 	execFlags
 	from, output     string
 	wildcards, write bool
+
+	place *projectPlace // with --write
 }
 
 func (c *cli) netLearnCommand() *cobra.Command {
@@ -43,7 +46,9 @@ func (c *cli) netLearnCommand() *cobra.Command {
 		Long: netLearnLong,
 		Example: "  agentvm net learn -m .:/src -- \"cd /src && pip install -r requirements.txt\"\n  agentvm net learn --write -- apk add make\n" +
 			"  agentvm net learn -n dev --wildcards\n  agentvm net learn -o policy.toml -- make test && agentvm exec --policy policy.toml make test",
-		Args: func(_ *cobra.Command, args []string) error { return f.checkSource(args) },
+		Args: func(command *cobra.Command, args []string) error {
+			return errors.Join(f.checkSource(args), f.checkLog(command))
+		},
 	}
 	flags := command.Flags()
 	nameFlag(command, &f.name, "learn from what the VM of this `NAME` has done, as far as it is kept")
@@ -56,7 +61,13 @@ func (c *cli) netLearnCommand() *cobra.Command {
 	f.registerCommand(flags)
 	flags.SetInterspersed(false)
 	command.PreRunE = f.permissive(command, command.PreRunE)
-	return runs(command, func(ctx context.Context, args []string) error {
+	return runs(command, func(ctx context.Context, args []string) (err error) {
+		if f.write {
+			if f.place, err = openProjectPlace(); err != nil {
+				return err
+			}
+			defer f.place.Close()
+		}
 		if f.name != "" || f.from != "" {
 			return c.learnFromLog(ctx, &f)
 		}
@@ -88,6 +99,20 @@ func (f *learnFlags) checkSource(args []string) error {
 		return errors.New("net learn: a command, -n NAME and --from FILE exclude each other")
 	}
 	return nil
+}
+
+// checkLog finds flags that are passed over where nothing is run.
+func (f *learnFlags) checkLog(command *cobra.Command) (err error) {
+	if f.name == "" && f.from == "" {
+		return nil
+	}
+	about := []string{"name", "from", "wildcards", "output", "write", "json", "quiet"}
+	command.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+		if err == nil && flag.Changed && !slices.Contains(about, flag.Name) {
+			err = fmt.Errorf("--%s is for a command that net learn runs: with -n and --from it looks at what has been", flag.Name)
+		}
+	})
+	return err
 }
 
 // permissive lets every public address through, whatever the project's settings say, but for what they deny; with --net open
@@ -221,7 +246,7 @@ func (c *cli) teach(f *learnFlags, l *lesson, to io.Writer) error {
 		err = errors.Join(err, l.save(f.output))
 	}
 	if f.write {
-		err = errors.Join(err, c.extendProject(l))
+		err = errors.Join(err, c.extendProject(f.place, l))
 	}
 	if line := l.denied.line(f.log != ""); line != "" && !f.quiet {
 		fmt.Fprintln(c.stderr, "agentvm:", line)

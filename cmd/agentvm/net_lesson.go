@@ -2,12 +2,9 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,11 +119,11 @@ func (l *lesson) save(path string) error {
 }
 
 // extendProject adds what was learned to agentvm.toml, and says what it has not needed of what is there.
-func (c *cli) extendProject(l *lesson) error {
+func (c *cli) extendProject(place *projectPlace, l *lesson) error {
 	if len(l.Beyond) > 0 {
 		return fmt.Errorf("%s is not written: %s is in a private network, which no allowlist reaches", project.Name, l.Beyond[0].To)
 	}
-	before, err := projectFile()
+	before, err := place.read()
 	if err != nil {
 		return err
 	}
@@ -142,7 +139,7 @@ func (c *cli) extendProject(l *lesson) error {
 	case bytes.Equal(after, text):
 		fmt.Fprintf(c.stderr, "agentvm: %s has it all already\n", path)
 	default:
-		if err := replaceFile(path, after); err != nil {
+		if err := place.replace(after); err != nil {
 			return err
 		}
 		fmt.Fprintf(c.stderr, "agentvm: %s: %d rules added\n", path, len(add.Allow))
@@ -151,19 +148,6 @@ func (c *cli) extendProject(l *lesson) error {
 		fmt.Fprintf(c.stderr, "agentvm: rules of it that this did not need: %s\n", strings.Join(unused, ", "))
 	}
 	return nil
-}
-
-// projectFile is the project's, or, where there is none, a new one in the working directory.
-func projectFile() (*project.File, error) {
-	file, err := project.Load(".")
-	if !errors.Is(err, project.ErrNotFound) {
-		return file, err
-	}
-	path, err := filepath.Abs(project.Name)
-	if err != nil {
-		return nil, err
-	}
-	return project.Parse(path, nil)
 }
 
 // beyond is what a project file lacks, and which of its rules nothing needed.
@@ -202,29 +186,4 @@ func (l *lesson) beyond(file *project.File) (add project.Network, unused []strin
 		add.HostPorts = append(add.HostPorts, int(port))
 	}
 	return add, unused, nil
-}
-
-// replaceFile writes a file under another name and renames it, so that it is there as a whole at any moment. It follows no link: a
-// machine that has the directory as a mount could make one to any file of this computer, also after the project was read.
-func replaceFile(path string, text []byte) error {
-	mode := fs.FileMode(0o644)
-	switch info, err := os.Lstat(path); {
-	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("write %s: it is a link, and may lead anywhere: add the rules by hand, see --output", path)
-	case err == nil:
-		mode = info.Mode().Perm()
-	}
-	partial, err := os.CreateTemp(filepath.Dir(path), "."+project.Name+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = partial.Write(text)
-	err = errors.Join(err, partial.Chmod(mode), partial.Close())
-	if err == nil {
-		err = os.Rename(partial.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(partial.Name()))
-	}
-	return nil
 }
