@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/images"
-	"agentvm/images/imagestest"
+	"agentvm/images/storetest"
 	"agentvm/rpc"
 )
 
@@ -21,23 +19,11 @@ func realConfig(t testing.TB) Config {
 	if testing.Short() {
 		t.Skip("boots machines")
 	}
-	c := Config{Image: images.BuiltinName, Memory: 128 << 20, StoreDir: t.TempDir(), DiskSize: 1 << 30}
-	mirror, ok := imagestest.Mirror(t)
-	if !ok {
-		return c
-	}
-	store, err := images.Config{Dir: c.StoreDir, AlpineMirror: mirror}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Pull(context.Background(), "alpine", nil); err != nil {
-		t.Fatal(err)
-	}
-	c.Image = "alpine"
-	return c
+	dir := t.TempDir()
+	return Config{Image: storetest.Fill(t, dir).Name, Memory: 128 << 20, StoreDir: dir, DiskSize: 1 << 30}
 }
 
-// run runs shell source as a job and returns its output.
+// shell runs shell source as a job and returns its output.
 func shell(t testing.TB, c *Client, o rpc.JobOptions, line string) (string, Outcome) {
 	t.Helper()
 	var out bytes.Buffer

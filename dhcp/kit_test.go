@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var (
 	guestMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 1}

@@ -3,10 +3,10 @@ package egress
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"agentvm/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // rules parses or fails the test.
 func rules(t testing.TB, texts ...string) []Rule {

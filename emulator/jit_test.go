@@ -14,6 +14,7 @@ import (
 
 	"agentvm/emulator"
 	"agentvm/emulator/riscv"
+	"agentvm/internal/leaktest"
 	"agentvm/kernel"
 
 	"github.com/google/go-cmp/cmp"
@@ -203,7 +204,7 @@ func TestMachinesTranslateTogether(t *testing.T) {
 	if err := p.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
-	goleak.VerifyNone(t, before)
+	leaktest.None(t, before)
 }
 
 // TestRestoredMachineTranslatesAnew: the memory of a machine names functions that its copies do not have.

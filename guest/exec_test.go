@@ -18,12 +18,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
+	"agentvm/internal/leaktest"
 	"agentvm/rpc"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // connect runs a supervisor in this process and returns a client of it. Both are gone when the test ends.
 func connect(t testing.TB) *rpc.Client {

@@ -104,13 +104,13 @@ func testFiles(t *testing.T, c *rpc.Client, path string) {
 }
 
 // testLocalTCP talks to a server that listens in the machine.
-func testLocalTCP(t *testing.T, c *rpc.Client, root string) {
+func testLocalTCP(t *testing.T, c *rpc.Client, alpine bool) {
 	if _, err := c.OpenLocalTCP(t.Context(), "", 4712); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v", err)
 	}
 	server := []string{"nc", "-l", "-p", "4712", "-s", "127.0.0.1", "-e", "cat"}
 	say, want := "hello", "hello"
-	if root != "alpine" {
+	if !alpine {
 		server = []string{"httpd", "-f", "-p", "127.0.0.1:4712"}
 		say, want = "GET /no HTTP/1.0\r\n\r\n", "HTTP/1.0 404"
 	}
@@ -171,12 +171,12 @@ func hostSocket(t *testing.T) rpc.Connector {
 }
 
 // testHostSocket uses the sockets of the machine with Alpine's nc.
-func testHostSocket(t *testing.T, c *rpc.Client, root string) {
+func testHostSocket(t *testing.T, c *rpc.Client, alpine bool) {
 	got := run(t, c, rpc.ExecParams{Args: []string{"stat", "-c", "%a %F", "/run/host/s"}})
 	if want := (result{Stdout: "600 socket\n"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if root != "alpine" {
+	if !alpine {
 		t.Skip("the built-in root has nothing that speaks to sockets")
 	}
 	got = run(t, c, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "printf olleh | nc local:/run/host/s"}})

@@ -27,7 +27,7 @@ import (
 
 	"agentvm/guest/supervisor"
 	"agentvm/images"
-	"agentvm/images/imagestest"
+	"agentvm/images/storetest"
 	"agentvm/kernel"
 	"agentvm/rpc"
 )
@@ -137,27 +137,6 @@ func needMachine(t *testing.T) {
 	}
 }
 
-// rootDisk is genuine Alpine, or the built-in root where there are no test images; the second says which.
-func rootDisk(t *testing.T) (path, name string) {
-	t.Helper()
-	name = "busybox"
-	config := images.Config{Dir: t.TempDir()}
-	if mirror, ok := imagestest.Mirror(t); ok {
-		name, config.AlpineMirror = "alpine", mirror
-	} else {
-		t.Log("no test images: runs on the built-in root")
-	}
-	store, err := config.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := store.Resolve(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return image.RootDisk, name
-}
-
 func dial(t *testing.T, m *machine) *rpc.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -172,13 +151,14 @@ func dial(t *testing.T, m *machine) *rpc.Client {
 // TestMachine runs everything that needs a real kernel below PID 1.
 func TestMachine(t *testing.T) {
 	needMachine(t)
-	root, name := rootDisk(t)
+	image := storetest.Fill(t, t.TempDir())
+	alpine := image.Name != images.BuiltinName
 	share, readOnly := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(share+"/greeting", []byte("hello from the host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	bulk := t.TempDir() + "/bulk"
-	m := bootMachine(t, root, append(bulkArguments(bulk),
+	m := bootMachine(t, image.RootDisk, append(bulkArguments(bulk),
 		"-fsdev", "local,id=s0,security_model=none,path="+share, "-device", "virtio-9p-device,fsdev=s0,mount_tag=share0",
 		"-fsdev", "local,id=s1,security_model=none,path="+readOnly, "-device", "virtio-9p-device,fsdev=s1,mount_tag=share1",
 		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")...)
@@ -227,7 +207,7 @@ func TestMachine(t *testing.T) {
 		t.Errorf("written through the share: %q, %v", b, err)
 	}
 	t.Run("user", func(t *testing.T) {
-		if name != "alpine" {
+		if !alpine {
 			t.Skip("the built-in root has no such user")
 		}
 		got := run(t, c, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "id -un; id -gn; echo $HOME"}, User: "games", Dir: "/"})
@@ -247,10 +227,10 @@ func TestMachine(t *testing.T) {
 		}
 	})
 	t.Run("network", func(t *testing.T) { testNetwork(t, c) })
-	t.Run("sockets", func(t *testing.T) { testSockets(t, c, name) })
+	t.Run("sockets", func(t *testing.T) { testSockets(t, c, alpine) })
 	t.Run("files", func(t *testing.T) { testFiles(t, c, bulk) })
-	t.Run("local connections", func(t *testing.T) { testLocalTCP(t, c, name) })
-	t.Run("sockets of the host", func(t *testing.T) { testHostSocket(t, c, name) })
+	t.Run("local connections", func(t *testing.T) { testLocalTCP(t, c, alpine) })
+	t.Run("sockets of the host", func(t *testing.T) { testHostSocket(t, c, alpine) })
 	t.Run("certificate", func(t *testing.T) {
 		if got := run(t, c, rpc.ExecParams{Args: []string{"grep", "-c", "ours", "/etc/ssl/certs/ca-certificates.crt"}}); got.Stdout != "1\n" {
 			t.Errorf("got %+v", got)
@@ -307,9 +287,9 @@ func testNetwork(t *testing.T, c *rpc.Client) {
 }
 
 // testSockets finds a program of the guest's by its socket.
-func testSockets(t *testing.T, c *rpc.Client, root string) {
+func testSockets(t *testing.T, c *rpc.Client, alpine bool) {
 	server := []string{"nc", "-l", "-p", "4711", "-s", "127.0.0.1"}
-	if root != "alpine" { // whose nc does not listen
+	if !alpine { // whose nc does not listen
 		server = []string{"httpd", "-f", "-p", "127.0.0.1:4711"}
 	}
 	p, err := c.Exec(t.Context(), rpc.ExecParams{Args: server, User: "1000"})

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/images/storetest"
 	"agentvm/rpc"
 )
 
@@ -48,7 +49,7 @@ func entropy() []byte { return bytes.Repeat([]byte{7}, leastEntropy) }
 // TestMachineGoesOn has a machine believe that it was restored, which it sees by nothing but Start.
 func TestMachineGoesOn(t *testing.T) {
 	needMachine(t)
-	root, _ := rootDisk(t)
+	root := storetest.Fill(t, t.TempDir()).RootDisk
 	share := t.TempDir()
 	m := bootMachine(t, root,
 		"-fsdev", "local,id=s0,security_model=none,path="+share, "-device", "virtio-9p-device,fsdev=s0,mount_tag=share0",
@@ -194,7 +195,7 @@ func TestDiskIsLeftClean(t *testing.T) {
 	if out, err := exec.Command(mkfs, "-q", "-F", disk, "32M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	root, _ := rootDisk(t)
+	root := storetest.Fill(t, t.TempDir()).RootDisk
 	m := bootMachine(t, root, "-drive", "if=none,id=upper,format=raw,file="+disk, "-device", "virtio-blk-device,drive=upper")
 	c := dial(t, m)
 	defer func() { _ = c.Close() }()

@@ -14,14 +14,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(writerVariable) != "" {
 		writeForever()
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 func create(t testing.TB, path string, c Config) *Log {

@@ -13,10 +13,11 @@ import (
 
 	"github.com/hugelgupf/p9/linux"
 	"github.com/hugelgupf/p9/p9"
-	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // serve starts a share of dir and returns the guest's end of its connection. Everything ends with the test.
 func serve(t testing.TB, config Config) net.Conn {

@@ -3,7 +3,7 @@ package nat
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"agentvm/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -4,25 +4,21 @@ import (
 	"bytes"
 	"context"
 	"flag"
-	"fmt"
 	"os"
 	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"agentvm/images"
-	"agentvm/images/imagestest"
+	"agentvm/images/storetest"
 	"agentvm/vm"
 )
 
 // kit is what the tests of this package share: a store with the image, and one VM for those that do no harm to it.
 var kit struct {
-	mu    sync.Mutex
-	store string
-	image string
-	vm    *vm.VM
+	store storetest.Store
+
+	mu sync.Mutex
+	vm *vm.VM
 }
 
 func TestMain(m *testing.M) {
@@ -30,56 +26,20 @@ func TestMain(m *testing.M) {
 	if testing.Short() {
 		_ = flag.Set("test.skip", "^Example") // they boot machines
 	}
-	dir, err := os.MkdirTemp("", "agentvm-test-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Setenv("AGENTVM_STORE", dir)
-	kit.store = dir
-	code := m.Run()
-	if kit.vm != nil {
-		kit.vm.Close()
-	}
-	os.RemoveAll(dir)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines are left after all VMs have ended:", err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(kit.store.Main(func() int {
+		os.Setenv("AGENTVM_STORE", kit.store.Dir())
+		code := m.Run()
+		if kit.vm != nil {
+			kit.vm.Close()
+		}
+		return code
+	}))
 }
 
 // config is that of a VM which boots the test image: Alpine where its files are to be had, else BusyBox.
 func config(t testing.TB) vm.Config {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots a machine")
-	}
-	kit.mu.Lock()
-	defer kit.mu.Unlock()
-	if kit.image == "" {
-		fillStore(t)
-	}
-	if kit.image == images.BuiltinName {
-		t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
-	}
-	return vm.Config{StoreDir: kit.store, Image: kit.image, Memory: 256 << 20}
-}
-
-func fillStore(t testing.TB) {
-	kit.image = images.BuiltinName
-	mirror, ok := imagestest.Mirror(t)
-	if !ok {
-		return
-	}
-	store, err := images.Config{Dir: kit.store, AlpineMirror: mirror}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Pull(context.Background(), "alpine", nil); err != nil {
-		t.Fatal(err)
-	}
-	kit.image = "alpine"
+	return vm.Config{Image: kit.store.Image(t), StoreDir: kit.store.Dir(), Memory: 256 << 20}
 }
 
 // limited is a context that ends a test which hangs.

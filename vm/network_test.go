@@ -295,7 +295,7 @@ func TestForwards(t *testing.T) {
 		t.Error("a port of the guest's that nobody listens at answered")
 	}
 	_, err = vm.Start(limited(t), vm.Config{
-		StoreDir: kit.store, Image: kit.image, Network: vm.Network{Forwards: []nat.Forward{{Listen: refused.(*net.TCPAddr).AddrPort(), GuestPort: 80}}},
+		Image: kit.store.Image(t), StoreDir: kit.store.Dir(), Network: vm.Network{Forwards: []nat.Forward{{Listen: refused.(*net.TCPAddr).AddrPort(), GuestPort: 80}}},
 	})
 	if err == nil || !strings.Contains(err.Error(), refused.String()) {
 		t.Errorf("a taken port: %v", err)

@@ -56,7 +56,7 @@ func issue(t *testing.T, name string) ([]byte, tls.Certificate) {
 // needAlpine skips a test that uses programs which the built-in root does not have.
 func needAlpine(t *testing.T) {
 	t.Helper()
-	if config(t); kit.image == images.BuiltinName {
+	if kit.store.Image(t) == images.BuiltinName {
 		t.Skip("the built-in root has no such program")
 	}
 }

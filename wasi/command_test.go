@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
 // needTool skips a test without one of the given programs or files, except in CI, where all must be there.
@@ -173,7 +175,7 @@ func TestCommandEnds(t *testing.T) {
 		{name: "endless yield", module: command(true, true, yield...), timeout: true, err: "command stopped: context deadline exceeded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+			defer leaktest.None(t, goleak.IgnoreCurrent())
 			ctx := testContext(t)
 			if c.timeout {
 				var cancel context.CancelFunc
@@ -190,7 +192,7 @@ func TestCommandEnds(t *testing.T) {
 
 // A standard input that never has anything blocks nobody else, and does not keep a goroutine when it is a pipe.
 func TestBlockedInput(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/tetratelabs/wazero"
 	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
 // cpuTime returns the processor time that this process has used.
@@ -122,7 +124,7 @@ func TestIdleSystemsAreIdle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes two seconds")
 	}
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	ctx, cancel := context.WithCancel(context.Background())
 	rt := wazero.NewRuntimeWithConfig(ctx, runtimeConfig())
 	defer rt.Close(context.Background())

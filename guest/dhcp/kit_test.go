@@ -9,10 +9,11 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/rfc1035label"
-	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 

@@ -21,12 +21,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
+	"agentvm/internal/leaktest"
 	"agentvm/rpc"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // connected is a client of a service below a temporary directory, over a pipe in memory.
 func connected(t testing.TB) (client *rpc.FilesClient, root string) {

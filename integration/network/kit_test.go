@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -12,62 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/images/imagestest"
+	"agentvm/images/storetest"
 	"agentvm/vm"
 )
 
-var shared struct {
-	mu    sync.Mutex
-	store string
-	image string
-}
+var store storetest.Store
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "agentvm-network-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	shared.store = dir
-	code := m.Run()
-	os.RemoveAll(dir)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines are left after all VMs have ended:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// image fills the store with Alpine, or names the built-in root where its files are not to be had.
-func image(t *testing.T) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("boots a machine")
-	}
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.image != "" {
-		return shared.image
-	}
-	shared.image = images.BuiltinName
-	mirror, ok := imagestest.Mirror(t)
-	if !ok {
-		return shared.image
-	}
-	store, err := images.Config{Dir: shared.store, AlpineMirror: mirror}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Pull(context.Background(), "alpine", nil); err != nil {
-		t.Fatal(err)
-	}
-	shared.image = "alpine"
-	return shared.image
-}
+func TestMain(m *testing.M) { os.Exit(store.Main(m.Run)) }
 
 // guest is a VM with what it is tested against.
 type guest struct {
@@ -81,11 +33,11 @@ type guest struct {
 // boot starts a VM. Its resolver is a server of the test's, and public addresses are servers of the test's too.
 func boot(t *testing.T, network vm.Network) *guest {
 	t.Helper()
-	g := &guest{t: t, image: image(t), outer: newOuterNet(t), events: &recorder{}}
+	g := &guest{t: t, image: store.Image(t), outer: newOuterNet(t), events: &recorder{}}
 	network.Dial = g.outer.dial
 	network.Resolvers = []netip.AddrPort{g.outer.resolver}
 	network.Audit = g.events.add
-	v, err := vm.Start(limited(t), vm.Config{StoreDir: shared.store, Image: g.image, Memory: 256 << 20, Network: network})
+	v, err := vm.Start(limited(t), vm.Config{StoreDir: store.Dir(), Image: g.image, Memory: 256 << 20, Network: network})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,63 +16,27 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"agentvm/egress"
-	"agentvm/images"
-	"agentvm/images/imagestest"
+	"agentvm/images/storetest"
 	"agentvm/vm"
 )
 
+var store storetest.Store
+
+// shared is a VM that several tests use.
 var shared struct {
-	mu    sync.Mutex
-	store string
-	image string
-	vm    *vm.VM
+	mu sync.Mutex
+	vm *vm.VM
 }
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "agentvm-reach-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	shared.store = dir
-	code := m.Run()
-	if shared.vm != nil {
-		shared.vm.Close()
-	}
-	os.RemoveAll(dir)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines are left after all VMs have ended:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// image fills the store with Alpine, or names the built-in root where its files are not to be had.
-func image(t *testing.T) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("boots a machine")
-	}
-	if shared.image != "" {
-		return shared.image
-	}
-	shared.image = images.BuiltinName
-	mirror, ok := imagestest.Mirror(t)
-	if !ok {
-		return shared.image
-	}
-	store, err := images.Config{Dir: shared.store, AlpineMirror: mirror}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Pull(context.Background(), "alpine", nil); err != nil {
-		t.Fatal(err)
-	}
-	shared.image = "alpine"
-	return shared.image
+	os.Exit(store.Main(func() int {
+		code := m.Run()
+		if shared.vm != nil {
+			shared.vm.Close()
+		}
+		return code
+	}))
 }
 
 // guest is a VM.
@@ -93,9 +57,7 @@ func boot(t *testing.T, c vm.Config) *guest {
 
 func tryBoot(t *testing.T, c vm.Config) (*guest, error) {
 	t.Helper()
-	shared.mu.Lock()
-	c.StoreDir, c.Image, c.Memory = shared.store, image(t), 256<<20
-	shared.mu.Unlock()
+	c.Image, c.StoreDir, c.Memory = store.Image(t), store.Dir(), 256<<20
 	v, err := vm.Start(limited(t), c)
 	if err != nil {
 		return nil, err
@@ -110,7 +72,7 @@ func common(t *testing.T) *guest {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.vm == nil {
-		v, err := vm.Start(limited(t), vm.Config{StoreDir: shared.store, Image: image(t), Memory: 256 << 20})
+		v, err := vm.Start(limited(t), vm.Config{StoreDir: store.Dir(), Image: store.Image(t), Memory: 256 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

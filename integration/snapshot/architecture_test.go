@@ -39,7 +39,7 @@ func TestSnapshotGoesOnOnArm64(t *testing.T) {
 
 	began := time.Now()
 	command := exec.CommandContext(limited(t), emulator, program)
-	command.Env = append(os.Environ(), restoreEnv+"="+path, "AGENTVM_STORE="+kit.store)
+	command.Env = append(os.Environ(), restoreEnv+"="+path, "AGENTVM_STORE="+store.Dir())
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	text, err := command.Output()

@@ -2,74 +2,33 @@ package snapshot
 
 import (
 	"context"
-	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"agentvm/images"
-	"agentvm/images/imagestest"
+	"agentvm/images/storetest"
 	"agentvm/vm"
 )
 
-var kit struct {
-	mu    sync.Mutex
-	store string
-	image string
-}
+var store storetest.Store
 
 // TestMain also is the other processes that tests start: restoring is what they do.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(restoreEnv); path != "" {
 		os.Exit(restoreAndAnswer(path))
 	}
-	if store := os.Getenv(startEnv); store != "" {
-		os.Exit(startAndAnswer(store))
+	if dir := os.Getenv(startEnv); dir != "" {
+		os.Exit(startAndAnswer(dir))
 	}
-	flag.Parse()
-	dir, err := os.MkdirTemp("", "agentvm-snapshot-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	kit.store = dir
-	code := m.Run()
-	os.RemoveAll(dir)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines are left after all VMs have ended:", err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(store.Main(m.Run))
 }
 
 // config is that of a VM with Alpine, or the built-in root where its files are not to be had.
 func config(t testing.TB) vm.Config {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots machines")
-	}
-	kit.mu.Lock()
-	defer kit.mu.Unlock()
-	if kit.image == "" {
-		kit.image = images.BuiltinName
-		if mirror, ok := imagestest.Mirror(t); ok {
-			store, err := images.Config{Dir: kit.store, AlpineMirror: mirror}.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := store.Pull(context.Background(), "alpine", nil); err != nil {
-				t.Fatal(err)
-			}
-			kit.image = "alpine"
-		}
-	}
-	return vm.Config{StoreDir: kit.store, Image: kit.image, Memory: 256 << 20}
+	return vm.Config{Image: store.Image(t), StoreDir: store.Dir(), Memory: 256 << 20}
 }
 
 func limited(t testing.TB) context.Context {

@@ -72,7 +72,7 @@ func TestManyProcessesRestoreOneFile(t *testing.T) {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			command := exec.CommandContext(limited(t), os.Args[0])
-			command.Env = append(os.Environ(), restoreEnv+"="+path, "AGENTVM_STORE="+kit.store)
+			command.Env = append(os.Environ(), restoreEnv+"="+path, "AGENTVM_STORE="+store.Dir())
 			var stderr bytes.Buffer
 			command.Stderr = &stderr
 			text, err := command.Output()
@@ -120,7 +120,7 @@ const firstMemory = 131 << 20
 
 func bases(t *testing.T) []string {
 	t.Helper()
-	list, err := filepath.Glob(filepath.Join(kit.store, "bases", "*.snap"))
+	list, err := filepath.Glob(filepath.Join(store.Dir(), "bases", "*.snap"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestFirstStartsOfManyProcesses(t *testing.T) {
 				defer cancel()
 			}
 			command := exec.CommandContext(ctx, os.Args[0])
-			command.Env = append(os.Environ(), startEnv+"="+kit.store, "AGENTVM_TEST_IMAGE="+c.Image)
+			command.Env = append(os.Environ(), startEnv+"="+store.Dir(), "AGENTVM_TEST_IMAGE="+c.Image)
 			var stderr bytes.Buffer
 			command.Stderr = &stderr
 			text, err := command.Output()
@@ -174,7 +174,7 @@ func TestFirstStartsOfManyProcesses(t *testing.T) {
 	began := time.Now()
 	output(t, start(t, c), "true")
 	t.Log("the next start and its first command took", time.Since(began))
-	left, err := filepath.Glob(filepath.Join(kit.store, "bases", ".*.tmp"))
+	left, err := filepath.Glob(filepath.Join(store.Dir(), "bases", ".*.tmp"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}

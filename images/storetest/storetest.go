@@ -1,0 +1,81 @@
+// Package storetest has what packages whose tests boot machines share: a store with the image that all of them boot. It is
+// for tests only, and beside package imagestest because that one serves the tests of package images too.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"agentvm/images"
+	"agentvm/images/imagestest"
+	"agentvm/internal/leaktest"
+)
+
+// A Store is the store of one package's tests, filled by the first that asks for its image. The zero value is ready for use
+// by Main. Methods may be called by several goroutines.
+type Store struct {
+	mu         sync.Mutex
+	dir, image string
+}
+
+// Main is what TestMain does: it makes the store, runs the tests, which are to close what they share, removes the store, and
+// looks for goroutines that are left. It returns the exit code.
+func (s *Store) Main(run func() int) int {
+	dir, err := os.MkdirTemp("", "agentvm-store-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	s.mu.Lock()
+	s.dir = dir
+	s.mu.Unlock()
+	code := run()
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "remove the store of the tests:", err)
+	}
+	return leaktest.Check(code)
+}
+
+// Dir is the store's folder.
+func (s *Store) Dir() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dir
+}
+
+// Image names the image that tests boot: Alpine, or images.BuiltinName, as Fill says. In short mode it skips the test.
+func (s *Store) Image(tb testing.TB) string {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("boots machines")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.image == "" {
+		s.image = Fill(tb, s.dir).Name
+	}
+	return s.image
+}
+
+// Fill puts Alpine into the store in dir, or, where its release files are not to be had, the built-in root.
+func Fill(tb testing.TB, dir string) *images.Image {
+	tb.Helper()
+	config, ref := images.Config{Dir: dir}, "alpine"
+	mirror, ok := imagestest.Mirror(tb)
+	if config.AlpineMirror = mirror; !ok {
+		tb.Log("no Alpine release files here: this runs on the built-in BusyBox root")
+		ref = images.BuiltinName
+	}
+	store, err := config.Open()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	image, err := store.Resolve(context.Background(), ref)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return image
+}
