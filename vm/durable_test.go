@@ -141,7 +141,7 @@ func TestDurableProcesses(t *testing.T) {
 
 func TestDurableTimeout(t *testing.T) {
 	v := sharedVM(t)
-	p, err := v.StartProcess(limited(t), vm.Command{Line: "echo begun; sleep 60", Timeout: 300 * time.Millisecond}, vm.Durable{})
+	p, err := v.StartProcess(limited(t), vm.Command{Line: "echo begun; sleep 60", Timeout: 2 * time.Second}, vm.Durable{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,9 +20,9 @@ func TestGuestThatEndsDuringACommand(t *testing.T) {
 		reason     vm.Reason
 		console    string
 	}{
-		{"powers off", "echo said; sleep 0.3; poweroff -f; sleep 60", vm.PoweredOff, ""},
-		{"reboots", "echo said; sleep 0.3; reboot -f; sleep 60", vm.Rebooted, ""},
-		{"panics", "echo said; sleep 0.3; echo c >/proc/sysrq-trigger; sleep 60", vm.Panicked, "sysrq triggered crash"},
+		{"powers off", "echo said; sleep 1; poweroff -f; sleep 60", vm.PoweredOff, ""},
+		{"reboots", "echo said; sleep 1; reboot -f; sleep 60", vm.Rebooted, ""},
+		{"panics", "echo said; sleep 1; echo c >/proc/sysrq-trigger; sleep 60", vm.Panicked, "sysrq triggered crash"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package vm_test
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,7 +63,7 @@ func TestShellHang(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sh.Close()
-	r, err := sh.RunCommand(limited(t), vm.Command{Line: "echo before; sleep 6543", Timeout: 300 * time.Millisecond})
+	r, err := sh.RunCommand(limited(t), vm.Command{Line: "echo before; sleep 6543", Timeout: 2 * time.Second})
 	if err != nil || !r.TimedOut || !r.ShellEnded || string(r.Stdout) != "before\n" {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -100,16 +101,20 @@ func TestShellIsBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sh.Close()
-	started := make(chan error)
+	input, begin := io.Pipe()
+	ended := make(chan error)
 	go func() {
-		_, err := sh.Run(limited(t), "sleep 1")
-		started <- err
+		_, err := sh.RunCommand(limited(t), vm.Command{Line: "cat", Stdin: input})
+		ended <- err
 	}()
-	time.Sleep(300 * time.Millisecond)
+	if _, err := begin.Write([]byte("x")); err != nil { // returns when the command has taken it
+		t.Fatal(err)
+	}
 	if _, err := sh.Run(limited(t), "true"); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("second command: %v", err)
 	}
-	if err := <-started; err != nil {
+	begin.Close()
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }
