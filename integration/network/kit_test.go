@@ -79,6 +79,16 @@ func (g *guest) fails(line, why string) {
 	}
 }
 
+// heard is shell source of a function that sends a word by UDP to HOST PORT and prints the answer, its capitals, when it comes.
+const heard = `heard() {
+	rm -f /tmp/heard
+	echo hello | nc -u -w 60 "$@" >/tmp/heard 2>/dev/null & nc=$!
+	while kill -0 $nc 2>/dev/null && ! grep -qs HELLO /tmp/heard; do sleep 0.1; done
+	kill $nc 2>/dev/null
+	grep HELLO /tmp/heard
+}
+`
+
 // alpineOnly skips what the small built-in root has no program for.
 func (g *guest) alpineOnly() {
 	g.t.Helper()
@@ -161,7 +171,7 @@ func (r *recorder) add(e egress.Event) {
 // find waits a moment for an event, which may be told after the guest has noticed its effect.
 func (r *recorder) find(t *testing.T, what string, match func(egress.Event) bool) egress.Event {
 	t.Helper()
-	for range 100 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		r.mu.Lock()
 		for _, e := range r.list {
 			if match(e) {
@@ -170,7 +180,6 @@ func (r *recorder) find(t *testing.T, what string, match func(egress.Event) bool
 			}
 		}
 		r.mu.Unlock()
-		time.Sleep(50 * time.Millisecond)
 	}
 	t.Fatalf("no event: %s", what)
 	return egress.Event{}

@@ -11,7 +11,7 @@ import (
 )
 
 // learnable is a command that uses the network in every way that rules know, and fails when any of it is denied.
-const learnable = `set -e
+const learnable = heard + `set -e
 wget -qO- http://www.example/5 >/dev/null
 wget -qO- http://www.example:8080/5 >/dev/null
 wget -qO- http://alias.example/5 >/dev/null # the same address
@@ -20,7 +20,7 @@ wget -qO- http://b.cdn.example/5 >/dev/null
 wget -qO- http://198.51.100.9/5 >/dev/null
 nslookup mail.example | grep -q 198.51.100.10
 wget -qO- http://host.agentvm.internal:%d/5 >/dev/null
-printf hello | nc -u -w 2 198.51.100.11 7 | grep -q HELLO
+heard 198.51.100.11 7 >/dev/null
 `
 
 // learnableWorld makes that work.

@@ -33,10 +33,10 @@ func TestPublic(t *testing.T) {
 	g.want("wget -qO- http://www.example/5000 | sha256sum", sum(data(5000))+"  -")
 	g.want("wget -qO- http://198.51.100.7/5000 | sha256sum", sum(data(5000))+"  -") // public mode asks for no name
 	for _, name := range []string{"inside.example", "chain.example"} {
-		g.fails("timeout 10 wget -qO- http://"+name+"/", "bad address")
+		g.fails("timeout 60 wget -qO- http://"+name+"/", "bad address")
 	}
 	for _, address := range []string{"10.0.0.1", "192.168.1.1", "169.254.169.254", "172.17.0.1", "100.64.0.1", "198.18.0.1", "240.0.0.1"} {
-		g.fails("timeout 10 wget -qO- http://"+address+"/", "refused")
+		g.fails("timeout 60 wget -qO- http://"+address+"/", "refused")
 	}
 	if got := g.outer.dials(); !slices.Equal(slices.Compact(got), []string{"tcp 198.51.100.7:80"}) {
 		t.Errorf("dialled %q", got)
@@ -60,12 +60,12 @@ func TestAllowlist(t *testing.T) {
 	}
 	g.outer.names.set("good.example. A", "good.example. 60 IN A 198.51.100.7")
 	g.outer.names.set("evil.example. A", "evil.example. 60 IN A 198.51.100.8")
-	g.fails("timeout 10 wget -qO- http://198.51.100.7/5", "refused") // not looked up yet: a bare address
+	g.fails("timeout 60 wget -qO- http://198.51.100.7/5", "refused") // not looked up yet: a bare address
 	g.want("wget -qO- http://good.example/5000 | sha256sum", sum(data(5000))+"  -")
-	g.fails("timeout 10 wget -qO- http://good.example:443/5", "refused")
-	g.fails("timeout 10 wget -qO- http://evil.example/5", "bad address")
-	g.fails("timeout 10 wget -qO- http://198.51.100.8/5", "refused")
-	g.fails("timeout 10 nc 198.51.100.8 853 </dev/null; [ $? = 0 ] || { echo refused >&2; false; }", "refused") // DNS over TLS
+	g.fails("timeout 60 wget -qO- http://good.example:443/5", "refused")
+	g.fails("timeout 60 wget -qO- http://evil.example/5", "bad address")
+	g.fails("timeout 60 wget -qO- http://198.51.100.8/5", "refused")
+	g.fails("timeout 60 nc 198.51.100.8 853 </dev/null; [ $? = 0 ] || { echo refused >&2; false; }", "refused") // DNS over TLS
 	if asked := g.outer.names.queries(); asked == 0 {
 		t.Error("the name server was never asked")
 	}
@@ -88,7 +88,7 @@ func TestRebinding(t *testing.T) {
 	g.outer.names.set("flip.example. A", "flip.example. 0 IN A 198.51.100.7", "flip.example. 0 IN A 127.0.0.1")
 	g.outer.names.set("flip.example. AAAA", "flip.example. 0 IN AAAA ::1")
 	g.want("wget -qO- http://flip.example/5 | wc -c", "5")
-	g.fails("timeout 10 wget -qO- http://flip.example/5", "bad address")
+	g.fails("timeout 60 wget -qO- http://flip.example/5", "bad address")
 	if got := g.outer.dials(); !slices.Equal(got, []string{"tcp 198.51.100.7:80"}) {
 		t.Errorf("dialled %q", got)
 	}
@@ -97,8 +97,8 @@ func TestRebinding(t *testing.T) {
 // TestNone is cut off: no packet of the guest's reaches a socket of the host's.
 func TestNone(t *testing.T) {
 	g := boot(t, vm.Network{Policy: egress.Policy{Mode: "none"}})
-	g.fails("timeout 10 wget -qO- http://198.51.100.7/", "refused")
-	g.fails("timeout 10 wget -qO- http://www.example/", "bad address")
+	g.fails("timeout 60 wget -qO- http://198.51.100.7/", "refused")
+	g.fails("timeout 60 wget -qO- http://www.example/", "bad address")
 	g.run("ping -c 1 -W 1 198.51.100.7; echo x | timeout 2 nc -u -w 1 198.51.100.7 443; nslookup www.example 198.51.100.53; true")
 	if n := g.outer.all(); n != 0 {
 		t.Errorf("%d sockets were opened: %q", n, g.outer.dialled)
@@ -119,7 +119,7 @@ func TestPolicyChangesLive(t *testing.T) {
 	if _, err := g.SetPolicy(egress.Policy{Mode: "none"}); err != nil {
 		t.Fatal(err)
 	}
-	g.fails("timeout 10 wget -qO- http://198.51.100.7/5", "refused")
+	g.fails("timeout 60 wget -qO- http://198.51.100.7/5", "refused")
 	for _, f := range g.Flows(limited(t)) {
 		if strings.HasPrefix(f.Destination.String(), "198.51.100.7") && f.State == "ESTABLISHED" {
 			t.Errorf("the flow lives on: %+v", f)
