@@ -84,7 +84,7 @@ func FuzzHostileGuest(f *testing.F) {
 			defer close(ended)
 			actAsGuest(guest, sent)
 		}()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		c, err := Dial(ctx, host, ClientConfig{})
 		if err != nil { // the first answer was rubbish already
@@ -140,7 +140,7 @@ func FuzzHostileHost(f *testing.F) {
 		_, _ = host.Write(second)
 		<-drained
 		_ = host.SetDeadline(time.Time{})
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		c, err := Dial(ctx, host, ClientConfig{HelloInterval: time.Millisecond})
 		if err != nil {

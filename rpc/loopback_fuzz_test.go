@@ -111,7 +111,7 @@ func FuzzHostileLoopbackGuest(f *testing.F) {
 		host, guest := net.Pipe()
 		ended := make(chan struct{})
 		go func() { defer close(ended); actAsGuest(guest, sent) }()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if c, err := DialFiles(ctx, host); err == nil {
 			useLoopback(ctx, c.Loopback(), 10*time.Millisecond)
@@ -138,7 +138,7 @@ func FuzzHostileLoopbackHost(f *testing.F) {
 		_, _ = host.Write(sent)
 		<-drained
 		_ = host.SetDeadline(time.Time{})
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		c, err := DialFiles(ctx, host)
 		if err != nil {

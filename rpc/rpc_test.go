@@ -216,7 +216,7 @@ func TestHelloAgain(t *testing.T) {
 				if err := host.SetDeadline(time.Time{}); err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				c, err := Dial(ctx, unclosed{host}, ClientConfig{HelloInterval: time.Millisecond})
 				if err != nil {
