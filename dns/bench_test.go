@@ -13,7 +13,7 @@ type silentPolicy struct{}
 
 func (silentPolicy) Question(string, uint16) error                            { return nil }
 func (silentPolicy) Answer(string, []string, netip.Addr, time.Duration) error { return nil }
-func (silentPolicy) Asked(string, uint16, string, error)                      {}
+func (silentPolicy) Asked(Client, string, uint16, string, error)              {}
 
 // BenchmarkReplyCached is a look-up that the cache answers, by kinds of answers: the part of a guest's look-up that is ours.
 func BenchmarkReplyCached(b *testing.B) {

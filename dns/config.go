@@ -13,7 +13,7 @@ import (
 // Zone is the domain of the names that exist for guests only. Names below it are never sent to an upstream.
 const Zone = "agentvm.internal"
 
-// Policy decides what a guest may ask and be told. egress.Gate is one. Names are in lower case and without the final dot
+// Policy decides what a guest may ask and be told. Names are in lower case and without the final dot
 // (the root is "."); they have no escapes. Errors become part of the reply as text.
 type Policy interface {
 	// Question says whether the guest may ask for records of a type of a name. It is not asked about local names.
@@ -23,10 +23,29 @@ type Policy interface {
 	// used for ttl.
 	Answer(name string, chain []string, addr netip.Addr, ttl time.Duration) error
 	// Asked is called once for each query, after its reply is known: answer describes the reply in a line of at most a
-	// few hundred bytes; problem is why nothing was told: what Question or Answer returned, a denial of this package's own
-	// (which has a method Denied that returns true), or a failure of the upstreams. Names of refused queries may have
-	// escapes; a query that is none has no name. Queries above the rate limit are reported together, once a second at most.
-	Asked(name string, qtype uint16, answer string, problem error)
+	// few hundred bytes; who is who asked, as far as the server knows; problem is why nothing was told: what Question or Answer
+	// returned, a denial of this package's own (which has a method Denied that returns true), or a failure of the upstreams.
+	// Names of refused queries may have escapes; a query that is none has no name. Queries above the rate limit are reported
+	// together, once a second at most. The reply leaves after Asked has returned.
+	Asked(who Client, name string, qtype uint16, answer string, problem error)
+}
+
+// Client is the guest's end of a query's way. The zero Client is not known.
+type Client struct {
+	Network      string         // "udp" or "tcp"
+	Addr, Server netip.AddrPort // of the guest, and what it takes for its DNS server
+}
+
+// clientOf is the client of a connection of the guest's.
+func clientOf(conn net.Conn) Client {
+	from, to := conn.RemoteAddr(), conn.LocalAddr()
+	if from == nil || to == nil {
+		return Client{}
+	}
+	// What is no address of a network, as in tests, is not known.
+	addr, _ := netip.ParseAddrPort(from.String())
+	server, _ := netip.ParseAddrPort(to.String())
+	return Client{from.Network(), addr, server}
 }
 
 // Config describes a Server.

@@ -30,7 +30,7 @@ func (s *Server) ServeDatagrams(ctx context.Context, conn net.Conn) {
 	defer cancel() // before the wait: without a flow, nobody waits for answers
 	var busy atomic.Int32
 	slots := make(chan struct{}, mostDatagrams)
-	buffer := make([]byte, largestQuery+1)
+	buffer, who := make([]byte, largestQuery+1), clientOf(conn)
 	for {
 		query, ok := readDatagram(conn, buffer, &busy)
 		if !ok {
@@ -44,7 +44,7 @@ func (s *Server) ServeDatagrams(ctx context.Context, conn net.Conn) {
 		busy.Add(1)
 		workers.Go(func() {
 			defer func() { busy.Add(-1); <-slots }()
-			if reply := s.Reply(ctx, query, true); reply != nil {
+			if reply := s.reply(ctx, who, query, true); reply != nil {
 				conn.Write(reply) // lost is lost: the client asks again
 			}
 		})

@@ -108,3 +108,32 @@ func TestDatagramIsTruncated(t *testing.T) {
 	stream.Close()
 	<-ended
 }
+
+// TestClient: who asked is known of queries that have come over a socket.
+func TestClient(t *testing.T) {
+	for _, network := range []string{"udp", "tcp"} {
+		t.Run(network, func(t *testing.T) {
+			k := newKit(t, nil)
+			guest, host := pair(t, network)
+			handle, query := k.ServeDatagrams, question("a.example", dns.TypeANY)
+			if network == "tcp" {
+				handle, query = k.ServeConn, framed(query)
+			}
+			ended := serve(handle, t.Context(), host)
+			if _, err := guest.Write(query); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := guest.Read(make([]byte, 2000)); err != nil {
+				t.Fatal(err)
+			}
+			guest.Close()
+			<-ended
+			k.policy.mu.Lock()
+			defer k.policy.mu.Unlock()
+			who := k.policy.clients
+			if len(who) != 1 || who[0].Network != network || who[0].Addr.String() != guest.LocalAddr().String() || who[0].Server.String() != guest.RemoteAddr().String() {
+				t.Errorf("%v, want %s from %v to %v", who, network, guest.LocalAddr(), guest.RemoteAddr())
+			}
+		})
+	}
+}

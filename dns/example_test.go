@@ -24,7 +24,7 @@ func (noTrackers) Question(name string, _ uint16) error {
 
 func (noTrackers) Answer(string, []string, netip.Addr, time.Duration) error { return nil }
 
-func (noTrackers) Asked(name string, _ uint16, answer string, _ error) {
+func (noTrackers) Asked(_ dns.Client, name string, _ uint16, answer string, _ error) {
 	fmt.Println("asked:", name, "->", answer)
 }
 

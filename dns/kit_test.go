@@ -200,6 +200,8 @@ type policy struct {
 	deny  map[string]string
 	told  []string // name [chain] address ttl
 	asked []string // name type answer [| denied]
+
+	clients []Client // of asked
 }
 
 type denied string
@@ -239,14 +241,14 @@ func (p *policy) Answer(name string, chain []string, addr netip.Addr, ttl time.D
 	return nil
 }
 
-func (p *policy) Asked(name string, qtype uint16, answer string, deniedBy error) {
+func (p *policy) Asked(who Client, name string, qtype uint16, answer string, deniedBy error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	line := name + " " + dns.TypeToString[qtype] + " " + answer
 	if deniedBy != nil {
 		line += " | " + deniedBy.Error()
 	}
-	p.asked = append(p.asked, line)
+	p.asked, p.clients = append(p.asked, line), append(p.clients, who)
 }
 
 func (p *policy) reports() []string {

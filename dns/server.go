@@ -65,6 +65,10 @@ func (s *Server) Stats() Stats {
 // in one datagram. nil means that there is nothing to send: the message has no header or is itself a reply. It returns after
 // Config.Timeout at the latest, and when ctx ends. The caller keeps query and owns the reply.
 func (s *Server) Reply(ctx context.Context, query []byte, datagram bool) []byte {
+	return s.reply(ctx, Client{}, query, datagram)
+}
+
+func (s *Server) reply(ctx context.Context, who Client, query []byte, datagram bool) []byte {
 	q := parseQuery(query)
 	if q == nil {
 		return nil
@@ -75,12 +79,12 @@ func (s *Server) Reply(ctx context.Context, query []byte, datagram bool) []byte 
 		s.counts.limited.Add(1)
 		a := answer{rcode: dns.RcodeServerFailure, problem: refusal, reason: dns.ExtendedErrorCodeOther, text: errRate.Error()}
 		if refusal != nil {
-			s.config.Policy.Asked(q.name, q.kind, a.String(), refusal)
+			s.config.Policy.Asked(who, q.name, q.kind, a.String(), refusal)
 		}
 		return q.pack(a, datagram)
 	}
 	a := s.resolve(ctx, q)
-	s.config.Policy.Asked(q.name, q.kind, a.String(), a.problem)
+	s.config.Policy.Asked(who, q.name, q.kind, a.String(), a.problem)
 	return q.pack(a, datagram)
 }
 

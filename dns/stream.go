@@ -58,7 +58,7 @@ func (s *Server) noteStreams(more int32) (now int32) {
 func (s *Server) readMessages(ctx context.Context, conn net.Conn, replies chan<- []byte) {
 	var workers sync.WaitGroup
 	defer workers.Wait()
-	slots := make(chan struct{}, mostPipelined)
+	slots, who := make(chan struct{}, mostPipelined), clientOf(conn)
 	for {
 		select {
 		case slots <- struct{}{}:
@@ -71,7 +71,7 @@ func (s *Server) readMessages(ctx context.Context, conn net.Conn, replies chan<-
 		}
 		workers.Go(func() {
 			defer func() { <-slots }()
-			reply := s.Reply(ctx, query, false)
+			reply := s.reply(ctx, who, query, false)
 			if reply == nil {
 				return
 			}

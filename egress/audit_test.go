@@ -55,10 +55,10 @@ func TestAsked(t *testing.T) {
 		{refusalOfOthers{false}, VerdictError, ""},
 		{errors.New("time-out"), VerdictError, ""},
 	} {
-		w.gate.Asked("A.Example.", typeAAAA, "what it got", c.denied)
+		w.gate.Asked(Query{Source: guest, Process: "wget[7]", Name: "A.Example.", Type: typeAAAA, Answer: "what it got", Problem: c.denied})
 		e := w.seen()
 		if len(e) != 1 || e[0].Kind != KindDNS || e[0].Verdict != c.verdict || e[0].Reason != c.reason || e[0].Query != "AAAA" ||
-			e[0].Answer != "what it got" || e[0].Names[0] != "a.example" || (e[0].Message == "") != (c.denied == nil) {
+			e[0].Answer != "what it got" || e[0].Source != guest || e[0].Process != "wget[7]" || e[0].Names[0] != "a.example" || (e[0].Message == "") != (c.denied == nil) {
 			t.Errorf("%v: %+v", c.denied, e)
 		}
 	}
@@ -72,7 +72,7 @@ func TestEventsAreBounded(t *testing.T) {
 	for i := range 50 {
 		w.tell(fmt.Sprintf("%s.%d.example", strings.Repeat("x", 60), i), "203.0.113.1")
 	}
-	w.gate.Asked(strings.Repeat("n", 100_000), 65000, strings.Repeat("a", 100_000), errors.New(strings.Repeat("e", 100_000)))
+	w.gate.Asked(Query{Name: strings.Repeat("n", 100_000), Type: 65000, Answer: strings.Repeat("a", 100_000), Problem: errors.New(strings.Repeat("e", 100_000))})
 	_, _ = w.dialTCP("203.0.113.1:1")
 	for _, e := range w.seen() {
 		b, err := json.Marshal(e)

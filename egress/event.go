@@ -42,7 +42,7 @@ type Event struct {
 	Sent        int64          `json:"sent,omitempty"`     // at the end: bytes from the guest
 	Received    int64          `json:"received,omitempty"` // at the end: bytes to the guest
 	Duration    float64        `json:"seconds,omitempty"`  // at the end: seconds that it was open
-	Process     string         `json:"process,omitempty"`  // in the guest; for whoever knows, the gate leaves it empty
+	Process     string         `json:"process,omitempty"`  // in the guest; for whoever knows, the gate has it of a Query alone
 	Lost        uint64         `json:"lost,omitempty"`     // events that were lost just before this one
 }
 

@@ -162,7 +162,7 @@ func FuzzAnswer(f *testing.F) {
 			}
 			_ = g.Question(name, qtype)
 			told := g.Answer(name, []string{alias}, addr, time.Duration(ttl)*time.Second)
-			g.Asked(name, qtype, alias, told)
+			g.Asked(Query{Name: name, Type: qtype, Answer: alias, Problem: told})
 			_, _ = g.DialTCP(context.Background(), guest, netip.AddrPortFrom(addr, 443))
 			pinned := g.Stats().Pins
 			if pinned > 1 || pinned == 1 && (told != nil || !addr.IsValid() || looksPrivate(addr) || mustNeverBeDialled(addr) || p.Mode == None) {

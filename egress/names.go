@@ -33,10 +33,25 @@ func denial(d Decision) error {
 	return &DeniedError{d}
 }
 
-// Asked records one DNS query: what was asked for, what the guest got (for people), and why not, if it was denied or failed. Errors with a
-// method Denied() bool that returns true are denials, also those of the resolver's own.
-func (g *Gate) Asked(name string, qtype uint16, answer string, denied error) {
-	e := Event{Time: g.now(), Kind: KindDNS, Verdict: VerdictAllow, Names: []string{canonicalName(name)}, Query: typeName(qtype), Answer: answer}
+// Query is a DNS query that was answered.
+type Query struct {
+	Source  netip.AddrPort // in the guest; zero: not known
+	Process string         // in the guest, as in Event
+	Name    string
+	Type    uint16
+	Answer  string // what the guest got, for people
+	// Problem is why not, if it was denied or failed. Errors with a method Denied() bool that returns true are denials, also those of the
+	// resolver's own.
+	Problem error
+}
+
+// Asked records one DNS query.
+func (g *Gate) Asked(q Query) {
+	e := Event{
+		Time: g.now(), Kind: KindDNS, Verdict: VerdictAllow, Source: q.Source, Names: []string{canonicalName(q.Name)}, Query: typeName(q.Type),
+		Answer: q.Answer, Process: q.Process,
+	}
+	denied := q.Problem
 	g.counters.queries.Add(1)
 	refusal, other := (*DeniedError)(nil), interface{ Denied() bool }(nil)
 	switch {

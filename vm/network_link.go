@@ -132,7 +132,7 @@ func (n *network) buildServices(c Config, upstreams []netip.AddrPort) (err error
 	}
 	n.recorder.names = addressNames(hosts)
 	n.names, err = dns.New(dns.Config{
-		Upstreams: upstreams, Dial: n.gate.DialResolver, Policy: n.gate, Logger: c.Logger, Hosts: hosts,
+		Upstreams: upstreams, Dial: n.gate.DialResolver, Policy: heldNames{n.gate, n.recorder.owners}, Logger: c.Logger, Hosts: hosts,
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentvm/dns"
 	"agentvm/egress"
 	"agentvm/nat"
 	"agentvm/rpc"
@@ -196,4 +197,20 @@ func (g heldGate) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Con
 		g.recorder.owners.find(holdTime, egress.TCP, from, to)
 	}
 	return conn, err
+}
+
+// heldNames is the gate as the resolver sees it: as with heldGate, a reply that denies something is held back until it is known whose it is.
+type heldNames struct {
+	*egress.Gate
+	owners *owners
+}
+
+// Asked is the gate's.
+func (h heldNames) Asked(who dns.Client, name string, qtype uint16, answer string, problem error) {
+	q := egress.Query{Source: who.Addr, Name: name, Type: qtype, Answer: answer, Problem: problem}
+	refusal := (*egress.DeniedError)(nil)
+	if errors.As(problem, &refusal) && who.Addr.IsValid() {
+		q.Process = h.owners.find(holdTime, who.Network, who.Addr, who.Server)
+	}
+	h.Gate.Asked(q)
 }

@@ -116,6 +116,16 @@ func TestNetwork(t *testing.T) {
 		fails(t, v, "wget -qO- http://inside.example.com/", "")
 		fails(t, v, "wget -qO- http://loop.example.com/", "")
 	})
+	t.Run("whose question was denied", func(t *testing.T) {
+		e := w.event(t, "the denial", func(e egress.Event) bool {
+			return e.Kind == egress.KindDNS && e.Verdict == egress.VerdictDeny && slices.Equal(e.Names, []string{"inside.example.com"})
+		})
+		if e.Source.Addr().String() != "192.168.127.3" || e.Source.Port() == 0 || !strings.HasPrefix(e.Process, "wget[") && !strings.HasPrefix(e.Process, "busybox[") {
+			t.Errorf("%+v does not say who has asked", e)
+		}
+		find := fmt.Sprintf("grep ' kind=dns source=%s ' /run/agentvm/denials", e.Source)
+		contains(t, v, "for i in $(seq 100); do "+find+" && exit; sleep 0.1; done; exit 1", "names=inside.example.com")
+	})
 	t.Run("any resolver is ours", func(t *testing.T) {
 		contains(t, v, "nslookup example.com 9.9.9.9", "203.0.113.10")
 	})

@@ -57,7 +57,7 @@ func denial(to string, names ...string) egress.Event {
 func TestDenialLine(t *testing.T) {
 	named := denial("203.0.113.1:443", "example.com", "other.example")
 	named.Process, named.Flow, named.Rule, named.Message = "wget[7]", 12, "*:443/tcp", `it is "so"`
-	query := egress.Event{Time: named.Time, Kind: egress.KindDNS, Verdict: egress.VerdictDeny, Names: []string{"example.com"}, Query: "AAAA", Message: "no"}
+	query := egress.Event{Time: named.Time, Kind: egress.KindDNS, Verdict: egress.VerdictDeny, Source: named.Source, Names: []string{"example.com"}, Query: "AAAA", Message: "no"}
 	hostile := denial("203.0.113.1:443", "a\nb\x1b[2J\xff")
 	hostile.Process = "x reason=y \"[1]"
 	const begin = "time=2026-01-02T03:04:05.000000Z verdict=deny "
@@ -73,7 +73,7 @@ func TestDenialLine(t *testing.T) {
 		{"address", denial("203.0.113.1:443"), begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 reason=because message="it is so"`},
 		{"all of it", named, begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 names=example.com,other.example process=wget[7] flow=12 ` +
 			`rule=*:443/tcp reason=because message="it is \"so\""`},
-		{"query", query, begin + `kind=dns names=example.com query=AAAA message="no"`},
+		{"query", query, begin + `kind=dns source=192.168.127.3:40000 names=example.com query=AAAA message="no"`},
 		{"UDP over IPv6", udp, begin + `kind=udp source=192.168.127.3:40000 destination=[2001:db8::1]:53 reason=because message="it is so"`},
 		{"echo", echo, begin + `kind=icmp source=192.168.127.3:40000 destination=203.0.113.1:0 reason=because message="it is so"`},
 		{
