@@ -74,7 +74,10 @@ func (m *Machine) takeState(c *content) error {
 		return fmt.Errorf("machine.wasm has %d parts of a machine's state, this program %d: rebuild it with `make wasm`", list.Count, len(stateNames))
 	}
 	for _, p := range list.Part[:list.Count] {
-		to, ok := m.memory.Read(p.Copy, min(p.State.Size, maxState))
+		if p.State.Size > maxState {
+			return fmt.Errorf("machine.wasm has a part of a machine's state of %d bytes, of at most %d: see src/adopt.c", p.State.Size, maxState)
+		}
+		to, ok := m.memory.Read(p.Copy, p.State.Size)
 		if !ok {
 			return fmt.Errorf("the place for a machine's state at %#x is outside the machine's memory", p.Copy)
 		}

@@ -95,29 +95,7 @@ func unlockKey(lock *flock.Flock) {
 	lock.Close()
 }
 
-// RemoveBase deletes a base that is of no use, broken ones above all. Nothing happens when there is none, or when a snapshot is
-// layered on it.
-func (s *Store) RemoveBase(ctx context.Context, key string) error {
-	path, err := s.basePath(key)
-	if err != nil {
-		return err
-	}
-	unlock, err := s.lock(ctx)
-	if err != nil {
-		return fmt.Errorf("remove the base %s: %w", key, err)
-	}
-	defer unlock()
-	if len(layeredOn(path)) > 0 {
-		return nil
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove a base: %w", err)
-	}
-	unseal(path)
-	return nil
-}
-
-// Bases returns the bases, the one used last first.
+// Bases returns the bases, the one used last first, and among them those that RemoveBase has left to snapshots, whose names have a dot.
 func (s *Store) Bases() ([]Entry, error) {
 	list, err := entries(s.bases())
 	if err != nil {
@@ -127,7 +105,7 @@ func (s *Store) Bases() ([]Entry, error) {
 	return list, nil
 }
 
-// Collect removes bases that cannot be opened, for which keep is not nil and false, and those beyond 8 and beyond 4 GiB, the ones used
+// Collect removes bases that cannot be opened or that RemoveBase has left, for which keep is not nil and false, and those beyond 8 and beyond 4 GiB, the ones used
 // last staying; never one that a snapshot is layered on. It also removes what killed processes have left. Who has a base
 // open goes on with it; on Windows such a one stays.
 func (s *Store) Collect(ctx context.Context, keep func(Entry) bool) error {
@@ -168,7 +146,7 @@ func (s *Store) collect(ctx context.Context, keep func(Entry) bool, most int, by
 	}
 	for _, e := range bases {
 		// What another agentvm in the same store has made is for that one to judge.
-		useful := errors.Is(e.Err, ErrVersion) || e.Err == nil && (keep == nil || keep(e))
+		useful := !e.retired() && (errors.Is(e.Err, ErrVersion) || e.Err == nil && (keep == nil || keep(e)))
 		switch {
 		case kept(e):
 		case useful && most > 0 && e.Allocated <= bytes:

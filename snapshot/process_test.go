@@ -61,7 +61,7 @@ func writeForEver(dir string) error {
 		if path, _ := s.Path("plain"); i%2 == 0 {
 			err = Write(ctx, path, c) // replaces
 		} else {
-			err = s.RemoveBase(ctx, fmt.Sprint("key-", i%3))
+			_, err = s.RemoveBase(ctx, fmt.Sprint("key-", i%3), base)
 		}
 		if err != nil {
 			return err

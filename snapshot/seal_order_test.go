@@ -36,7 +36,9 @@ func TestClaim(t *testing.T) {
 			return errors.Join(os.Remove(path), os.WriteFile(path, []byte("another"), 0o600), os.Remove(sealPath(path)))
 		}, errReplaced, false},
 		{"removed, not yet its seal", func(_ *Store, path string, _ func()) error { return os.Remove(path) }, nil, true},
-		{"removed", func(s *Store, path string, _ func()) error { return s.RemoveBase(t.Context(), "key") }, fs.ErrNotExist, false},
+		{"removed", func(s *Store, path string, _ func()) error {
+			return errors.Join(os.Remove(path), os.Remove(sealPath(path)))
+		}, fs.ErrNotExist, false},
 		{"collected", func(s *Store, path string, _ func()) error { return s.collect(t.Context(), nil, 0, 0) }, fs.ErrNotExist, false},
 		{"removed, and its seal swept", func(s *Store, path string, _ func()) error {
 			return errors.Join(os.Remove(path), s.Collect(t.Context(), nil))

@@ -200,9 +200,14 @@ func TestDamagedInStore(t *testing.T) {
 	if diff := cmp.Diff([]string{"good", "text"}, bases(t, s)); diff != "" {
 		t.Errorf("bases: %s", diff)
 	}
+	f, err := s.Base("text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
 	for range 2 {
-		if err := s.RemoveBase(ctx, "text"); err != nil {
-			t.Error(err)
+		if needed, err := s.RemoveBase(ctx, "text", f); err != nil || needed != nil {
+			t.Error(needed, err)
 		}
 	}
 	if diff := cmp.Diff([]string{".good.snap.seal", directoryLock, "good.snap"}, names(t, s.bases())); diff != "" {

@@ -112,8 +112,10 @@ func (p *parts) openBase(ctx context.Context, c Config) {
 		}
 		return s.Base(p.baseKey)
 	})
+	var bad *snapshot.File
 	if err == nil {
 		if err = p.saved.checkPiece(); err != nil {
+			bad = p.saved.file
 			p.saved.forget()
 			p.saved.close()
 			p.saved = nil
@@ -126,7 +128,7 @@ func (p *parts) openBase(ctx context.Context, c Config) {
 		p.layBase = true
 	default:
 		c.Logger.Warn("the saved machine that VMs of this kind start from cannot be used and is removed", "error", err)
-		p.removeBase(c)
+		p.removeBase(c, bad)
 		p.layBase = true
 	}
 	if p.layBase && p.upper != nil {
@@ -135,16 +137,21 @@ func (p *parts) openBase(ctx context.Context, c Config) {
 	c.Logger.Debug("timing: looked for the base", "took", time.Since(began), "key", p.baseKey, "error", err)
 }
 
-// removeBase removes a base that is of no use.
-func (p *parts) removeBase(c Config) {
+// removeBase removes a base that is of no use: the file that was opened, when there was one.
+func (p *parts) removeBase(c Config, bad *snapshot.File) {
 	if p.saved != nil {
 		p.saved.forget()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), baseTime)
 	defer cancel()
 	s, err := snapshot.OpenStore(p.store.Dir())
+	var needed []string
 	if err == nil {
-		err = s.RemoveBase(ctx, p.baseKey)
+		needed, err = s.RemoveBase(ctx, p.baseKey, bad)
+	}
+	if len(needed) > 0 {
+		c.Logger.Warn("snapshots are layered on the saved machine that cannot be used: it is kept for them alone, and what is wrong with it is wrong with them",
+			"snapshots", strings.Join(needed, ", "))
 	}
 	if err != nil {
 		c.Logger.Debug("remove the base", "key", p.baseKey, "error", err)

@@ -28,7 +28,7 @@ func (v *VM) checkBase() {
 		if err := s.check(v.halted, baseCheckDelay); err != nil {
 			v.config.Logger.Warn("the saved machine that this VM was started from is damaged and is removed: what the VM does may be wrong, stop it and start it again",
 				"error", err)
-			v.parts.removeBase(v.config)
+			v.parts.removeBase(v.config, s.file)
 		}
 	})
 	if err != nil { // the VM has ended

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,25 +108,34 @@ func TestForgedSnapshots(t *testing.T) {
 		}
 		cases[fmt.Sprintf("%d words", len(p))] = p
 	}
-	refused, answered := 0, 0
 	for name, patches := range cases {
-		watchdog := time.AfterFunc(3*time.Minute, func() { panic(name + ": a slice does not end") })
-		c := vm.Config{StoreDir: config(t).StoreDir, BootTimeout: 5 * time.Second}
-		v, err := vm.Restore(limited(t), forge(t, path, patches), c, vm.RestoreOptions{})
-		if err != nil {
-			refused++
-		} else {
-			ctx, cancel := context.WithTimeout(limited(t), 5*time.Second)
-			if _, err := v.Run(ctx, vm.Command{Args: []string{"true"}}); err == nil {
-				answered++
-			}
-			cancel()
-			v.Close()
+		refused, answered := goOnFrom(t, name, forge(t, path, patches), strings.HasPrefix(name, "decoded"))
+		t.Logf("%s: refused %t, answered %t", name, refused, answered)
+		if strings.HasPrefix(name, "decoded") && !answered {
+			t.Errorf("%s: decoded code is believed, or at least missed", name)
 		}
-		watchdog.Stop()
+		if name == "all of it" && !refused {
+			t.Errorf("%s: noise is taken for a machine", name)
+		}
 	}
-	t.Logf("%d snapshots: %d refused, %d answered", len(cases), refused, answered)
-	if refused == 0 || answered < 5 { // decoded code is not believed
-		t.Error("too few were refused, or too few lived")
+}
+
+// goOnFrom restores a snapshot and runs a command in it, which has little time unless it is certain to end.
+func goOnFrom(t *testing.T, name, path string, certain bool) (refused, answered bool) {
+	patience := 5 * time.Second
+	if certain {
+		patience = 2 * time.Minute
 	}
+	watchdog := time.AfterFunc(5*time.Minute, func() { panic(name + ": a slice does not end") })
+	defer watchdog.Stop()
+	c := vm.Config{StoreDir: config(t).StoreDir, BootTimeout: patience}
+	v, err := vm.Restore(t.Context(), path, c, vm.RestoreOptions{})
+	if err != nil {
+		return true, false
+	}
+	defer v.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err = v.Run(ctx, vm.Command{Args: []string{"true"}})
+	return false, err == nil
 }

@@ -45,7 +45,8 @@ func start(ctx context.Context, config Config) (*VM, error) {
 	id.anew = p.memory != nil || p.layBase
 	v, err := begin(ctx, config, p, id)
 	if err != nil && p.saved != nil && ctx.Err() == nil {
-		err = &brokenBaseError{err, func() { p.removeBase(config) }}
+		bad := p.saved.file
+		err = &brokenBaseError{err, func() { p.removeBase(config, bad) }}
 	}
 	if err != nil {
 		return nil, err
