@@ -21,6 +21,10 @@ type block struct {
 	header       bool // a backward edge leads here
 	check        bool // compares the budget with need
 	need         int  // instructions until the next check, at most
+
+	// Of the loops, see residence.go.
+	loop         *block      // the head of the one whose registers are in locals here
+	uses, writes registerSet // of a head: the loop's registers
 }
 
 // cost is the number of guest instructions.

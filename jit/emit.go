@@ -8,8 +8,9 @@ type usage struct{ rd, rs1, rs2 bool }
 // emitter writes the code of one kind of instruction. The state it returns is that behind the instruction, which is not
 // yet among the pending ones.
 type emitter struct {
-	usage usage
-	emit  func(g *generator, i *instruction, s state) state
+	usage  usage
+	leaves bool // the region may be left before it
+	emit   func(g *generator, i *instruction, s state) state
 }
 
 var (
@@ -49,7 +50,7 @@ func (g *generator) emit(i *instruction, s state) state { return emitters[i.name
 
 // pure is an instruction whose only effect is the value that push leaves on the stack, for rd.
 func pure(uses usage, push func(g *generator, i *instruction)) *emitter {
-	return &emitter{uses, func(g *generator, i *instruction, s state) state {
+	return &emitter{uses, false, func(g *generator, i *instruction, s state) state {
 		if i.Rd != 0 {
 			push(g, i)
 			g.setX(i.Rd)

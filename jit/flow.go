@@ -40,6 +40,7 @@ func newGraph(blocks []*block) *graph {
 		g.entries = append(g.entries, bad)
 	}
 	g.classify()
+	g.findLoops()
 	g.needs()
 	return g
 }

@@ -41,14 +41,15 @@ const (
 	labelBehind labelKind = iota // behind a block: where `to` starts
 	labelLoop                    // the start of a loop at `to`
 	labelIf                      // nothing
-	labelExit                    // the epilogue
+	labelExit                    // the epilogue; from a loop with registers of its own, by way of where these are stored
 	labelChain                   // where localPC is looked up in this region, before the epilogue
 )
 
 // state is what is known at a place, beyond what the locals hold.
 type state struct {
-	pending int  // instructions that the budget does not know of
-	float   bool // mstatus.FS is dirty
+	pending   int  // instructions that the budget does not know of
+	float     bool // mstatus.FS is dirty
+	registers residence
 }
 
 // generator writes the function of one region.
@@ -58,8 +59,8 @@ type generator struct {
 	graph    *graph
 	labels   []label
 	register [32]int // local of each integer register in use
-	dirty    [32]bool
-	used     int // integer registers in use
+	used     int     // integer registers in use
+	now      residence
 	groups   map[*instruction]*group
 	hosts    int // locals of groups
 }
@@ -71,12 +72,7 @@ func (g *generator) generate() {
 	for _, b := range g.graph.ordered {
 		g.findGroups(b)
 	}
-	g.get(localHart).memory(opI64Load, g.layout.Budget).set(localBudget)
-	for r := 31; r > 0; r-- { // the highest offset first: wazero then needs one check of bounds
-		if g.register[r] != 0 {
-			g.get(localHart).memory(opI64Load, g.layout.X+uint32(8*r)).set(g.register[r])
-		}
-	}
+	g.get(localHart).memory(opI64Load, g.layout.Budget).set(localBudget) // wazero then needs no check of bounds for the registers, which are below
 	g.block()
 	g.push(labelExit, nil)
 	g.tree(g.graph.root, state{})
@@ -88,54 +84,6 @@ func (g *generator) generate() {
 func (g *generator) epilogue() {
 	g.get(localHart).get(localBudget).memory(opI64Store, g.layout.Budget)
 	g.get(localHart).get(localPC).memory(opI64Store, g.layout.PC)
-	for r := 31; r > 0; r-- {
-		if g.dirty[r] {
-			g.get(localHart).get(g.register[r]).memory(opI64Store, g.layout.X+uint32(8*r))
-		}
-	}
-}
-
-// findRegisters gives a local to each register that the region reads or writes.
-func (g *generator) findRegisters() {
-	var reads, writes [32]bool
-	note := func(i *instruction) {
-		u := i.usage()
-		reads[i.Rs1] = reads[i.Rs1] || u.rs1
-		reads[i.Rs2] = reads[i.Rs2] || u.rs2
-		writes[i.Rd] = writes[i.Rd] || u.rd
-	}
-	for _, b := range g.graph.ordered {
-		for i := range b.body {
-			note(&b.body[i])
-		}
-		if b.last != nil {
-			note(b.last)
-		}
-	}
-	for r := 1; r < 32; r++ {
-		g.dirty[r] = writes[r]
-		if reads[r] || writes[r] {
-			g.register[r] = localRegisters + g.used
-			g.used++
-		}
-	}
-}
-
-// x pushes an integer register.
-func (g *generator) x(r uint8) *code {
-	if r == 0 {
-		return g.i64(0)
-	}
-	return g.get(g.register[r])
-}
-
-// setX pops into an integer register.
-func (g *generator) setX(r uint8) {
-	if r == 0 {
-		g.op(opDrop)
-		return
-	}
-	g.set(g.register[r])
 }
 
 func (g *generator) push(kind labelKind, to *block) { g.labels = append(g.labels, label{kind, to}) }
@@ -170,16 +118,18 @@ func (g *generator) tree(b *block, s state) {
 		return
 	}
 	behind := b.behind()
-	if b.header {
-		s = g.flush(s)
-		g.loop()
-		g.push(labelLoop, b)
+	if !b.header {
+		g.nest(b, behind, s)
+		return
 	}
+	s = g.flush(s)
+	s.registers = g.enterLoop(b, s.registers)
+	g.loop()
+	g.push(labelLoop, b)
 	g.nest(b, behind, s)
-	if b.header {
-		g.pop()
-		g.end().op(opUnreachable)
-	}
+	g.pop()
+	g.end().op(opUnreachable)
+	g.closeLoop(b)
 }
 
 // behind are the children that several edges lead to.
@@ -247,7 +197,7 @@ func (g *generator) nest(b *block, behind []*block, s state) {
 	g.nest(b, behind[:len(behind)-1], s)
 	g.pop()
 	g.end()
-	g.tree(last, state{})
+	g.tree(last, state{registers: arrival(last)})
 }
 
 func (g *generator) contents(b *block, s state) {
@@ -255,6 +205,7 @@ func (g *generator) contents(b *block, s state) {
 		g.dispatch()
 		return
 	}
+	g.now = s.registers
 	if b.check {
 		s = g.flush(s)
 		g.get(localBudget).i64(int64(b.need)).op(opI64LtS)
@@ -263,6 +214,7 @@ func (g *generator) contents(b *block, s state) {
 		g.close()
 	}
 	for i := range b.body {
+		g.need(&b.body[i])
 		s = g.emit(&b.body[i], s)
 		s.pending++
 	}
@@ -296,13 +248,17 @@ func (g *generator) choose(entries []*block, first int) {
 // finish writes how a block ends.
 func (g *generator) finish(b *block, s state) {
 	if b.last == nil {
+		s.registers = g.now
 		g.edge(b, b.successors[0], b.next, s)
 		return
 	}
 	i := b.last
 	s.pending++
+	g.need(i)
 	switch i.flow() {
 	case flowBranch:
+		g.save()
+		s.registers = g.now
 		g.condition(i)
 		g.when()
 		g.edge(b, b.successors[0], i.at+int(i.Imm), s)
@@ -312,6 +268,7 @@ func (g *generator) finish(b *block, s state) {
 		g.op(opUnreachable)
 	case flowJump:
 		g.link(i)
+		s.registers = g.now
 		g.edge(b, b.successors[0], i.at+int(i.Imm), s)
 	case flowIndirect:
 		g.indirect(i, s)
@@ -320,12 +277,14 @@ func (g *generator) finish(b *block, s state) {
 
 // edge goes to another block, or leaves when there is none, in another page maybe for one of the region's.
 func (g *generator) edge(from, to *block, at int, s state) {
+	g.now = s.registers
 	switch {
 	case to != nil:
 		g.follow(from, to, s)
 	case g.graph.again && g.graph.pages > 1 && !inPage(at):
 		g.flush(s)
 		g.address(at).set(localPC)
+		g.saveAll()
 		g.br(g.depth(labelChain, nil))
 	default:
 		g.leave(at, s)
@@ -333,6 +292,9 @@ func (g *generator) edge(from, to *block, at int, s state) {
 }
 
 func (g *generator) follow(from, to *block, s state) {
+	if g.now.loop != nil && to.loop != g.now.loop || throughRoot(from, to) {
+		g.saveAll()
+	}
 	switch {
 	case throughRoot(from, to):
 		g.flush(s)
@@ -340,11 +302,14 @@ func (g *generator) follow(from, to *block, s state) {
 		g.br(g.depth(labelLoop, g.graph.root))
 	case backward(from, to):
 		g.flush(s)
+		g.save()
 		g.br(g.depth(labelLoop, to))
 	case to.merge:
 		g.flush(s)
+		g.save()
 		g.br(g.depth(labelBehind, to))
 	default:
+		s.registers = g.now
 		g.tree(to, s)
 	}
 }
@@ -354,7 +319,7 @@ func (g *generator) flush(s state) state {
 	if s.pending != 0 {
 		g.get(localBudget).i64(int64(s.pending)).op(opI64Sub).set(localBudget)
 	}
-	return state{float: false}
+	return state{registers: s.registers}
 }
 
 // address pushes the virtual address of a place.
@@ -366,7 +331,10 @@ func (g *generator) address(at int) *code {
 func (g *generator) leave(at int, s state) {
 	g.flush(s)
 	g.address(at).set(localPC)
-	g.br(g.depth(labelExit, nil))
+	if g.now.loop == nil {
+		g.stores(g.now.dirty)
+	}
+	g.br(g.depth(labelExit, g.now.loop))
 }
 
 func (g *generator) link(i *instruction) {
@@ -390,6 +358,7 @@ func (g *generator) indirect(i *instruction, s state) {
 	g.x(i.Rs1).i64(i.Imm).op(opI64Add).i64(^1).op(opI64And).set(localPC)
 	g.link(i)
 	g.flush(s)
+	g.saveAll()
 	if g.graph.again && g.graph.publish > 1 {
 		g.br(g.depth(labelChain, nil))
 		return
