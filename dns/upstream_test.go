@@ -201,7 +201,7 @@ func TestBlockedDial(t *testing.T) {
 func TestUpstreamQueriesAreBounded(t *testing.T) {
 	var now, most atomic.Int64
 	k := newKit(t, func(c *Config) {
-		c.Timeout, c.QueriesPerSecond = 200*time.Millisecond, -1
+		c.Timeout, c.QueriesPerSecond = 2*time.Second, -1 // enough for all slots to be taken at once
 		c.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")}
 		c.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			n := now.Add(1)

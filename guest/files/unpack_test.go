@@ -186,8 +186,12 @@ func FuzzUnpack(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // a few bytes may stand for a large file
 		defer cancel()
 		_ = s.Unpack(ctx, bytes.NewReader(archive), "/to", rpc.UnpackOptions{Owner: &rpc.Owner{}})
-		if !slices.Equal(names(t, root), []string{"outside", "to"}) {
-			t.Errorf("there are %q", names(t, root))
+		got := names(t, root)
+		if ctx.Err() != nil && slices.Equal(got, []string{"outside"}) {
+			return // on a busy host, before it began
+		}
+		if !slices.Equal(got, []string{"outside", "to"}) {
+			t.Errorf("there are %q", got)
 		}
 		_, _ = s.Pack(ctx, io.Discard, []string{"/to"}, rpc.PackOptions{})
 		if err := s.Remove("/to", true); err != nil {
