@@ -4,6 +4,7 @@ package guest
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -79,23 +80,41 @@ func (g *groups) release(c *group) {
 	g.idle = append(g.idle, c)
 }
 
-// killLeft kills what ended programs have left running, and waits for its end, at most limit.
+// killLeft kills what ended programs have left running, and waits for its end, at most limit. Nobody else waits: meanwhile those
+// groups are nobody's.
 func (g *groups) killLeft(limit time.Duration) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	deadline := time.Now().Add(limit)
-	for _, c := range g.idle {
-		if c.empty() {
-			continue
+	left := g.takeLeft()
+	defer func() {
+		for _, c := range left {
+			g.release(c)
 		}
+	}()
+	for _, c := range left {
 		if err := c.kill(); err != nil {
 			return err
 		}
+	}
+	deadline := time.Now().Add(limit)
+	for _, c := range left {
 		for !c.empty() && time.Now().Before(deadline) {
 			time.Sleep(time.Millisecond)
 		}
 	}
 	return nil
+}
+
+// takeLeft takes the groups in which something runs although their programs have ended.
+func (g *groups) takeLeft() (left []*group) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.idle = slices.DeleteFunc(g.idle, func(c *group) bool {
+		if c.empty() {
+			return false
+		}
+		left = append(left, c)
+		return true
+	})
+	return left
 }
 
 // close removes the groups that are idle and empty.

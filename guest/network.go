@@ -77,19 +77,35 @@ func (s *Supervisor) keepSoon(c *card) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.disconnect
-	soon := time.AfterFunc(renewPause, func() { s.keep(c, true) })
-	s.disconnect = func() { soon.Stop(); before() }
+	ctx, cancel := context.WithCancel(context.Background())
+	soon := time.AfterFunc(renewPause, s.due(ctx, c))
+	s.disconnect = func() { soon.Stop(); cancel(); before() }
+}
+
+// due is what happens when the moment has come, unless what ctx stands for has ended meanwhile: the timer may have gone off by then.
+func (s *Supervisor) due(ctx context.Context, c *card) func() {
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if ctx.Err() == nil {
+			s.keepLocked(c, true)
+		}
+	}
 }
 
 // keep has the lease renewed until another card takes its place, or the supervisor ends; with anew it is asked for first.
 func (s *Supervisor) keep(c *card, anew bool) {
-	ctx, stop := context.WithCancel(context.Background())
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.keepLocked(c, anew)
+}
+
+// keepLocked needs s.mu.
+func (s *Supervisor) keepLocked(c *card, anew bool) {
 	if s.closed {
-		stop()
 		return
 	}
+	ctx, stop := context.WithCancel(context.Background())
 	s.disconnect()
 	s.disconnect = stop
 	s.tasks.Go(func() {

@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -232,5 +233,30 @@ func TestNoCard(t *testing.T) {
 	info, err := c.Start(testContext(t), rpc.StartParams{Network: &rpc.NetworkParams{Device: "none4711"}})
 	if want := "no IPv4 network in the VM: none4711: "; err != nil || !strings.HasPrefix(info.NetworkWarning, want) {
 		t.Errorf("got %+v, %v", info, err)
+	}
+}
+
+// TestRenewalIsReplaced: a card that has taken the place of another stays, also when the other's moment has come just then.
+func TestRenewalIsReplaced(t *testing.T) {
+	s := &Supervisor{disconnect: func() {}}
+	old := &card{}
+	ctx, cancel := context.WithCancel(t.Context())
+	due := s.due(ctx, old)
+	cut := false
+	s.mu.Lock()
+	cancel()
+	s.disconnect = func() { cut = true } // the new one's
+	s.mu.Unlock()
+	due()
+	s.tasks.Wait()
+	if cut {
+		t.Error("the card before has taken its place back")
+	}
+	s.keepSoon(old)
+	s.mu.Lock()
+	s.disconnect()
+	s.mu.Unlock()
+	if !cut {
+		t.Error("what was before keepSoon goes on after its end")
 	}
 }

@@ -55,7 +55,8 @@ interface Loopback {
   listenLocalTcp @1 (host :Text, port :UInt16, backlog :UInt16, acceptor :Acceptor)
       -> (listener :Listener, local :Endpoint, failure :Failure);
   # Listens inside the VM: host is as above, but that localhost is 127.0.0.1; port 0 is any free one. What programs of the VM
-  # connect there is handed to `acceptor`. Ends with `listener`, and with the session in any case.
+  # connect there is handed to `acceptor`. Ends with `listener`, and with the session in any case. A listener that ends by itself
+  # drops `acceptor`.
 }
 
 interface Acceptor {
@@ -88,7 +89,8 @@ interface Sink {
   # Nothing follows. Answered when the receiver has done what it does with the stream; its failure is the stream's.
 
   abort @2 (failure :Failure) -> ();
-  # Nothing follows, and the stream is not complete.
+  # Nothing follows, and the stream is not complete. After `end`, of a stream that is one direction of a connection: whoever has sent
+  # it is done with the other direction, too, and the connection is closed.
 }
 
 interface NetworkProxy {

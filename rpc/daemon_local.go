@@ -51,18 +51,11 @@ func (d *daemon) OpenLocalTcp(ctx context.Context, call wire.Daemon_openLocalTcp
 	if err != nil {
 		return err
 	}
-	host, err := call.Args().Host()
-	if err != nil {
-		return err
-	}
-	args := call.Args()
-	port, purpose, toClient := args.Port(), LocalPurpose(args.Purpose()), args.ToClient().AddRef()
-	call.Go()
-	stream, err := d.h.DialLocal(ctx, host, port, purpose)
-	if err == nil {
-		err = writeEndpoint(r.NewLocal, localEnd(stream))
-	}
-	return d.c.connected(r, stream, toClient, linuxFailure(err))
+	purpose := LocalPurpose(call.Args().Purpose())
+	return d.c.connectLocal(call.Args(), call.Go, r, r.NewLocal, func(host string, port uint16) (Stream, error) {
+		s, err := d.h.DialLocal(ctx, host, port, purpose)
+		return s, linuxFailure(err)
+	})
 }
 
 func (d *daemon) Sockets(ctx context.Context, call wire.Daemon_sockets) error {

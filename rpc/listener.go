@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,20 +23,21 @@ type ListenConfig struct {
 
 // Listener is a listener in the guest whose connections come to the host. It implements net.Listener.
 //
-//	guest ── Acceptor.accept ──► queue ── Accept ──► Conn, and the answer
+//	guest ── Acceptor.accept ──► waiting ── Accept ──► Conn, and the answer
 //
-// It ends with the connection between host and guest.
+// It ends with the connection between host and guest, or when the guest lets go of the Acceptor.
 type Listener struct {
 	c      *conn
 	config ListenConfig
 	local  *net.TCPAddr
 	remote wire.Listener
-	queue  chan *arrival
-	done   chan struct{} // closed by Close, or when the connection has ended
+	queue  chan struct{} // capacity 1: one waits
+	done   chan struct{} // closed by Close, when the connection has ended, or the listener in the guest
 	stop   func() bool
 
-	mu     sync.Mutex
-	closed bool
+	mu      sync.Mutex
+	closed  bool
+	waiting []*arrival // the oldest first
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -48,7 +50,7 @@ func (l *Loopback) Listen(ctx context.Context, host string, port uint16, config 
 	if config.Backlog <= 0 || config.Backlog > maxBacklog {
 		config.Backlog = maxBacklog
 	}
-	s := &Listener{c: l.conn, config: config, queue: make(chan *arrival, config.Backlog), done: make(chan struct{})}
+	s := &Listener{c: l.conn, config: config, queue: make(chan struct{}, 1), done: make(chan struct{})}
 	if err := s.open(ctx, l.remote, host, port); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: tcpAddr(host, port), Err: err}
 	}
@@ -83,27 +85,15 @@ func (s *Listener) open(ctx context.Context, remote wire.Loopback, host string, 
 
 // arrival is a connection that waits for Accept.
 //
-//	waiting ──take──► taken, by Accept      one of both, and only once
+//	waiting ──next──► taken, by Accept      one of both: whoever removes it
 //	   └────drop────► dropped, by whoever asked for it
 type arrival struct {
 	remote    netip.AddrPort
 	toProgram wire.Sink
 	ended     func()
 	taken     chan struct{} // closed when toHost or err is set
-
-	mu     sync.Mutex
-	over   bool
-	toHost wire.Sink
-	err    error
-}
-
-// claim is true for the first who calls it.
-func (a *arrival) claim() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	first := !a.over
-	a.over = true
-	return first
+	toHost    wire.Sink
+	err       error
 }
 
 // acceptor serves the guest's side of a Listener.
@@ -130,7 +120,7 @@ func (a *acceptor) Accept(ctx context.Context, call wire.Acceptor_accept) error 
 	case <-a.s.done:
 	case <-ctx.Done():
 	}
-	if arrived.claim() {
+	if a.s.drop(arrived) {
 		arrived.ended()
 		return reply(r, errRefused)
 	}
@@ -141,10 +131,15 @@ func (a *acceptor) Accept(ctx context.Context, call wire.Acceptor_accept) error 
 	return r.SetToHost(arrived.toHost)
 }
 
+// Shutdown is called when the guest accepts nothing more.
+func (a *acceptor) Shutdown() { a.s.end() }
+
 var (
 	errRefused = &Error{Kind: KindSystem, Errno: 111, Message: "connection refused"}
 	errBacklog = &Error{Kind: KindLimit, Errno: 11, Message: "too many connections wait to be accepted"} // EAGAIN
 	errNoSink  = &Error{Kind: KindInvalid, Errno: 22, Message: "accept without a stream"}                // EINVAL
+	// errUnlistened is what Linux's accept says of a listener that was ended by somebody else.
+	errUnlistened = &Error{Kind: KindState, Errno: 22, Message: "the listener has ended in the VM: listen again"} // EINVAL
 )
 
 // enqueue has a connection wait for Accept.
@@ -160,13 +155,52 @@ func (s *Listener) enqueue(remote netip.AddrPort, toProgram wire.Sink) (*arrival
 		}
 	}
 	a := &arrival{remote: remote, toProgram: toProgram, ended: ended, taken: make(chan struct{})}
-	select {
-	case s.queue <- a:
-		return a, nil
-	default:
+	s.mu.Lock()
+	full := len(s.waiting) >= s.config.Backlog
+	if !full {
+		s.waiting = append(s.waiting, a)
+		s.wake()
+	}
+	s.mu.Unlock()
+	if full {
 		ended()
 		return nil, errBacklog
 	}
+	return a, nil
+}
+
+// wake has an Accept look who waits. It needs s.mu.
+func (s *Listener) wake() {
+	select {
+	case s.queue <- struct{}{}:
+	default:
+	}
+}
+
+// next is who has waited longest; nil when nobody waits.
+func (s *Listener) next() *arrival {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) == 0 {
+		return nil
+	}
+	a := s.waiting[0]
+	s.waiting = slices.Delete(s.waiting, 0, 1)
+	if len(s.waiting) > 0 {
+		s.wake()
+	}
+	return a
+}
+
+// drop is false when a waits no more.
+func (s *Listener) drop(a *arrival) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.waiting, a)
+	if i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	}
+	return i >= 0
 }
 
 // Accept waits for a program of the guest to connect.
@@ -178,8 +212,8 @@ func (s *Listener) Accept() (net.Conn, error) {
 		default:
 		}
 		select {
-		case a := <-s.queue:
-			if c := s.take(a); c != nil {
+		case <-s.queue:
+			if c := s.take(s.next()); c != nil {
 				return c, nil
 			}
 		case <-s.done:
@@ -188,9 +222,9 @@ func (s *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// take makes the connection; nil when it is not to be had any more.
+// take makes the connection of a, which may be nil; nil when it is not to be had any more.
 func (s *Listener) take(a *arrival) *Conn {
-	if !a.claim() {
+	if a == nil {
 		return nil
 	}
 	defer close(a.taken)
@@ -214,13 +248,17 @@ func remoteAddr(a netip.AddrPort) net.Addr {
 	return net.TCPAddrFromAddrPort(a)
 }
 
-// fault says that the listener is closed, and when it was not closed here, that the connection to the guest is.
+// fault says that the listener is closed, and when it was not closed here, that the connection to the guest is, or who has ended it.
 func (s *Listener) fault(op string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := net.ErrClosed
-	if !s.closed {
+	switch {
+	case s.closed:
+	case s.c.ctx.Err() != nil:
 		err = errors.Join(net.ErrClosed, ErrClosed)
+	default:
+		err = errUnlistened
 	}
 	return &net.OpError{Op: op, Net: "tcp", Addr: s.local, Err: err}
 }

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
+	"time"
 
 	"agentvm/rpc/wire"
 )
@@ -22,14 +24,9 @@ func (s *supervisor) OpenLocalTcp(ctx context.Context, call wire.Supervisor_open
 	if err != nil {
 		return err
 	}
-	host, err := call.Args().Host()
-	if err != nil {
-		return err
-	}
-	port, toClient := call.Args().Port(), call.Args().ToClient().AddRef()
-	call.Go()
-	stream, err := s.loopback.h.OpenLocalTCP(ctx, host, port)
-	return s.c.connected(r, stream, toClient, err)
+	return s.c.connectLocal(call.Args(), call.Go, r, nil, func(host string, port uint16) (Stream, error) {
+		return s.loopback.h.OpenLocalTCP(ctx, host, port)
+	})
 }
 
 // Connect is OpenLocalTcp that also tells the connection's own end.
@@ -38,32 +35,42 @@ func (l loopback) Connect(ctx context.Context, call wire.Loopback_connect) error
 	if err != nil {
 		return err
 	}
-	host, err := call.Args().Host()
+	return l.c.connectLocal(call.Args(), call.Go, r, r.NewLocal, func(host string, port uint16) (Stream, error) {
+		return l.h.OpenLocalTCP(ctx, host, port)
+	})
+}
+
+// connectParams and connectResults are what methods share that connect.
+type (
+	connectParams interface {
+		Host() (string, error)
+		Port() uint16
+		ToClient() wire.Sink
+	}
+	connectResults interface {
+		results
+		SetToGuest(wire.Sink) error
+	}
+)
+
+// connectLocal connects by open, and answers with the stream and, unless newLocal is nil, its own end. goOn lets other calls begin.
+func (c *conn) connectLocal(args connectParams, goOn func(), r connectResults, newLocal func() (wire.Endpoint, error),
+	open func(host string, port uint16) (Stream, error),
+) error {
+	host, err := args.Host()
 	if err != nil {
 		return err
 	}
-	port, toClient := call.Args().Port(), call.Args().ToClient().AddRef()
-	call.Go()
-	stream, err := l.h.OpenLocalTCP(ctx, host, port)
-	if err == nil {
-		err = writeEndpoint(r.NewLocal, localEnd(stream))
-	}
-	return l.c.connected(r, stream, toClient, err)
-}
-
-// connecting is what the results of methods share that connect.
-type connecting interface {
-	results
-	SetToGuest(wire.Sink) error
-}
-
-// connected answers with the stream, or with err. It takes over the reference to toClient.
-func (c *conn) connected(r connecting, s Stream, toClient wire.Sink, err error) error {
-	if err != nil {
-		toClient.Release()
-		if s != nil {
+	port, toClient := args.Port(), args.ToClient().AddRef()
+	goOn()
+	s, err := open(host, port)
+	if err == nil && newLocal != nil {
+		if err = writeEndpoint(newLocal, localEnd(s)); err != nil {
 			reset(s)
 		}
+	}
+	if err != nil {
+		toClient.Release()
 		return reply(r, err)
 	}
 	sink, err := c.serveStream(s, toClient)
@@ -106,10 +113,7 @@ func (l loopback) ListenLocalTcp(_ context.Context, call wire.Loopback_listenLoc
 	args := call.Args()
 	port, backlog, acceptor := args.Port(), args.Backlog(), args.Acceptor().AddRef()
 	call.Go()
-	listener, err := l.h.ListenLocalTCP(host, port)
-	if err == nil {
-		err = writeEndpoint(r.NewLocal, addrPort(listener.Addr()))
-	}
+	listener, err := l.listen(host, port, r.NewLocal)
 	if err != nil {
 		acceptor.Release()
 		return reply(r, err)
@@ -125,11 +129,24 @@ func (l loopback) ListenLocalTcp(_ context.Context, call wire.Loopback_listenLoc
 	return r.SetListener(wire.Listener_ServerToClient(s))
 }
 
+// listen listens, and says where.
+func (l loopback) listen(host string, port uint16, newLocal func() (wire.Endpoint, error)) (net.Listener, error) {
+	listener, err := l.h.ListenLocalTCP(host, port)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeEndpoint(newLocal, addrPort(listener.Addr())); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
 // listening hands the connections of a listener in the guest to the host's Acceptor:
 //
 //	program ── connect ──► kernel's backlog ── Accept ──► Acceptor.accept, one call each ──► relay
 //
-// At most cap(free) calls are unanswered; what else connects waits in the kernel.
+// At most cap(free) calls are unanswered; what else connects waits in the kernel. The host learns of the end of the listener by that
+// of its Acceptor.
 type listening struct {
 	c        *conn
 	l        net.Listener
@@ -144,15 +161,15 @@ type listening struct {
 func (s *listening) acceptAll() {
 	defer s.acceptor.Release()
 	defer s.calls.Wait()
+	defer s.cancel()
 	for {
 		select {
 		case s.free <- struct{}{}:
 		case <-s.ctx.Done():
 			return
 		}
-		c, err := s.l.Accept()
+		c, err := s.accept()
 		if err != nil {
-			s.cancel()
 			return
 		}
 		stream, ok := c.(Stream)
@@ -166,6 +183,39 @@ func (s *listening) acceptAll() {
 			s.offer(stream, addrPort(c.RemoteAddr()))
 		})
 	}
+}
+
+// longestPause is for how long at most nothing is accepted after an error that passes.
+const longestPause = time.Second
+
+// accept waits for a program, and as long as there are errors that pass, for their end. What has connected waits in the kernel.
+func (s *listening) accept() (net.Conn, error) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, longestPause) {
+		c, err := s.l.Accept()
+		if err == nil || !passes(err) {
+			return c, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-s.ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// passes says that an error of accept is of one connection, or of the machine now, not of the listener: see accept(2) of Linux.
+func passes(err error) bool {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return false
+	}
+	switch errno {
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, // too much is open, or too little free
+		syscall.ECONNABORTED, syscall.EPROTO, syscall.EPERM, syscall.EINTR, syscall.EAGAIN,
+		syscall.ENETDOWN, syscall.ENOPROTOOPT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.EOPNOTSUPP, syscall.ENETUNREACH:
+		return true
+	}
+	return false
 }
 
 // offer gives a connection to the host. One that it does not take is reset.

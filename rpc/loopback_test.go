@@ -331,8 +331,8 @@ func TestLostConnection(t *testing.T) {
 func TestHostileAccept(t *testing.T) {
 	admitted := make(chan struct{}, 1000)
 	s := &Listener{
-		config: ListenConfig{Admit: func() (func(), error) { admitted <- struct{}{}; return func() { <-admitted }, nil }},
-		queue:  make(chan *arrival, 3), done: make(chan struct{}),
+		config: ListenConfig{Backlog: 3, Admit: func() (func(), error) { admitted <- struct{}{}; return func() { <-admitted }, nil }},
+		queue:  make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	host, guest := net.Pipe()
 	c := startConn(host, host, host, nil)

@@ -88,8 +88,12 @@ type inlet struct {
 	finish func(error) error
 	// cancel, when not nil, ends a take under way whose sender does not wait for it any more.
 	cancel func()
-	mu     sync.Mutex
-	closed bool
+	// leave, when not nil, is called when the sender breaks off after the end: it is done with the other direction, too.
+	leave func()
+	// dropped, when not nil, is called when the peer has let go of the Sink, after finish.
+	dropped func()
+	mu      sync.Mutex
+	closed  bool
 }
 
 // Send is answered when take has returned.
@@ -128,12 +132,19 @@ func (in *inlet) Abort(_ context.Context, call wire.Sink_abort) error {
 	if why == nil {
 		why = errBrokenOff
 	}
-	_ = in.close(why)
+	if in.close(why) == errClosedStream && in.leave != nil {
+		in.leave()
+	}
 	return nil
 }
 
 // Shutdown is called when the peer has dropped the capability.
-func (in *inlet) Shutdown() { _ = in.close(errBrokenOff) }
+func (in *inlet) Shutdown() {
+	_ = in.close(errBrokenOff)
+	if in.dropped != nil {
+		in.dropped()
+	}
+}
 
 // close waits for a take under way. After it nothing is taken any more.
 func (in *inlet) close(why error) error {

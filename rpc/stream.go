@@ -53,10 +53,13 @@ type sendError struct{ error }
 //	peer ── Sink that relay serves ──► Stream.Write, CloseWrite at the end      either direction may end first;
 //	     ◄── peer's Sink ──────────── Stream.Read, a task of the connection     the Stream is closed after both
 //
-// What breaks off on one side is reset on the other.
+// What breaks off on one side is reset on the other. A peer that has ended its direction and then breaks it off has closed its end:
+// so is the Stream, and whoever is behind it learns that nobody reads any more when he writes, as of any socket.
 type relay struct {
 	s    Stream
-	stop func() bool // resetting at the end of the connection
+	ctx  context.Context    // of sending
+	quit context.CancelFunc // of sending, once the Stream is closed
+	stop func() bool        // resetting at the end of the connection
 	mu   sync.Mutex
 	open int // directions
 }
@@ -74,13 +77,14 @@ func (c *conn) serveStream(s Stream, toPeer wire.Sink) (wire.Sink, error) {
 // newRelay takes over s, and makes the Sink for what comes from the peer.
 func (c *conn) newRelay(s Stream) (*relay, wire.Sink) {
 	r := &relay{s: s, open: 2}
+	r.ctx, r.quit = context.WithCancel(c.ctx)
 	r.stop = context.AfterFunc(c.ctx, func() { reset(s) }) // nothing else ends a Write that blocks
-	return r, wire.Sink_ServerToClient(&inlet{take: r.write, finish: r.ended, cancel: r.reset})
+	return r, wire.Sink_ServerToClient(&inlet{take: r.write, finish: r.ended, cancel: r.reset, leave: r.left})
 }
 
 // join takes over the reference to toPeer, and begins to send there.
 func (c *conn) join(r *relay, toPeer wire.Sink) error {
-	out := newOutlet(c.ctx, toPeer, streamChunk, streamSends)
+	out := newOutlet(r.ctx, toPeer, streamChunk, streamSends)
 	if !c.spawn(func() { r.pump(out) }) {
 		out.release()
 		r.reset()
@@ -125,16 +129,25 @@ func (r *relay) pump(out *outlet) {
 
 func (r *relay) finished() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.open--; r.open == 0 {
-		r.stop()
-		_ = r.s.Close()
+	r.open--
+	last := r.open == 0
+	r.mu.Unlock()
+	if last {
+		r.left()
 	}
+}
+
+// left closes the Stream, whose peer has closed its end. Then sending ends: an answer to it may never come.
+func (r *relay) left() {
+	r.stop()
+	_ = r.s.Close()
+	r.quit()
 }
 
 func (r *relay) reset() {
 	r.stop()
 	reset(r.s)
+	r.quit()
 }
 
 func reset(s Stream) {

@@ -12,10 +12,13 @@ import (
 )
 
 // Conn is this end of a byte stream through the connection between host and guest, or client and daemon. It implements Stream and
-// net.Conn. A Write returns when its bytes are on the way, at most 288 KiB of them unread by the other end.
+// net.Conn. A Write returns when its bytes are on the way: of those that the other end has not read, at most three sends of streamChunk.
 //
 //	Write ──► out ══ pump ──► Sink of the peer's      two pipes of package net, for their deadlines
 //	Read  ◄── in  ══ inlet ◄── Sink for the peer      either direction ends by itself
+//
+// A direction of Write that has ended keeps the peer's Sink until the other direction is over, or Close: then the peer is told that
+// nobody reads here any more, and lets go of its end.
 //
 // Errors are *net.OpError around an *Error with an errno, around os.ErrDeadlineExceeded or net.ErrClosed, or io.EOF as it is.
 type Conn struct {
@@ -24,8 +27,12 @@ type Conn struct {
 	stop    func() bool
 	giveUp  context.CancelFunc // of sending
 	linger  time.Duration
+	left    chan struct{} // closed by Close
+	silent  chan struct{} // closed when the peer has ended its direction
 
 	mu            sync.Mutex
+	lingering     *time.Timer // from Close until sending is over
+	sending       bool
 	local, remote net.Addr
 	broken        error // why there is no more to read than io.EOF
 	failed        error // why nothing can be written
@@ -63,10 +70,16 @@ func (lostError) Unwrap() []error { return []error{ErrClosed, errReset} }
 func (c *conn) newConn(remote net.Addr, ended func()) (*Conn, wire.Sink, net.Conn) {
 	in, arriving := net.Pipe()
 	out, leaving := net.Pipe()
-	s := &Conn{local: streamAddr("agentvm"), remote: remote, ended: ended, in: in, out: out, open: 2, linger: lingerTime}
+	s := &Conn{
+		local: streamAddr("agentvm"), remote: remote, ended: ended, in: in, out: out, open: 2, linger: lingerTime,
+		left: make(chan struct{}), silent: make(chan struct{}),
+	}
 	s.stop = context.AfterFunc(c.ctx, func() { s.setBroken(lostError{}); _, _ = arriving.Close(), leaving.Close() })
 	inlet := &inlet{
 		take: func(b []byte) error {
+			if len(b) == 0 {
+				return nil // a Read would return nothing, without an error
+			}
 			_, err := arriving.Write(b)
 			return s.untaken(err)
 		},
@@ -75,9 +88,10 @@ func (c *conn) newConn(remote net.Addr, ended func()) (*Conn, wire.Sink, net.Con
 				why = lostError{}
 			}
 			s.setBroken(why)
-			s.over()
+			close(s.silent)
 			return arriving.Close()
 		},
+		dropped: s.over, // not before: a peer that keeps the Sink has this end keep it, too
 	}
 	return s, wire.Sink_ServerToClient(inlet), leaving
 }
@@ -87,14 +101,25 @@ func (s *Conn) begin(c *conn, toPeer wire.Sink, leaving net.Conn) error {
 	ctx, giveUp := context.WithCancel(c.ctx)
 	o := newOutlet(ctx, toPeer.AddRef(), streamChunk, streamSends)
 	s.mu.Lock()
-	s.giveUp = giveUp
+	s.giveUp, s.sending = giveUp, true
 	s.mu.Unlock()
 	if !c.spawn(func() { s.pump(c, leaving, o) }) {
-		giveUp()
+		s.sent()
 		o.release()
 		return ErrClosed
 	}
 	return nil
+}
+
+// sent ends sending, and the waiting of Close for it.
+func (s *Conn) sent() {
+	s.mu.Lock()
+	s.sending = false
+	if s.lingering != nil {
+		s.lingering.Stop()
+	}
+	s.mu.Unlock()
+	s.giveUp()
 }
 
 // dial makes a Conn. ask gives the peer a reference to a Sink, if it comes so far, and gets one; what it returns is valid until
@@ -139,10 +164,11 @@ func (s *Conn) untaken(err error) error {
 // pump sends what is written until CloseWrite, Close or an error.
 func (s *Conn) pump(c *conn, leaving net.Conn, o *outlet) {
 	defer s.over()
-	defer s.giveUp()
+	defer s.sent()
 	defer o.release()
 	err := pour(o, leaving)
-	if failed := (*sendError)(nil); errors.As(err, &failed) {
+	failed := (*sendError)(nil)
+	if errors.As(err, &failed) {
 		err = failed.error
 	} else { // closed
 		err = o.end()
@@ -159,6 +185,21 @@ func (s *Conn) pump(c *conn, leaving net.Conn, o *outlet) {
 	s.failed = err
 	s.mu.Unlock()
 	_ = leaving.Close()
+	if failed == nil {
+		s.part(o)
+	}
+}
+
+// part waits, after the end of what is written, until nobody reads here any more, and tells a peer that may still have to say
+// something: nothing else would have it let go of a connection whose other end does not mind.
+func (s *Conn) part(o *outlet) {
+	select {
+	case <-s.silent:
+		return
+	case <-s.left:
+	case <-o.ctx.Done():
+	}
+	o.abort(errClosedStream)
 }
 
 // over counts the directions that are over.
@@ -252,39 +293,27 @@ func (s *Conn) WriteTo(w io.Writer) (int64, error) {
 
 // CloseWrite ends the direction of Write once everything has been sent. It does not wait for that. ENOTCONN when the
 // connection is broken.
-func (s *Conn) CloseWrite() error {
-	s.mu.Lock()
-	switch {
-	case s.closed:
-		defer s.mu.Unlock()
-		return s.fault("close", net.ErrClosed)
-	case s.torn():
-		defer s.mu.Unlock()
-		return s.fault("shutdown", errNotConnected)
-	}
-	s.writeClosed = true
-	s.mu.Unlock()
-	return s.out.Close()
-}
+func (s *Conn) CloseWrite() error { return s.closeHalf(&s.writeClosed, s.out) }
 
 // CloseRead has Read return io.EOF; what still comes is thrown away.
-func (s *Conn) CloseRead() error {
+func (s *Conn) CloseRead() error { return s.closeHalf(&s.readClosed, s.in) }
+
+// closeHalf ends one direction, and notes it in closed.
+func (s *Conn) closeHalf(closed *bool, half net.Conn) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		defer s.mu.Unlock()
 		return s.fault("close", net.ErrClosed)
 	case s.torn():
-		defer s.mu.Unlock()
 		return s.fault("shutdown", errNotConnected)
 	}
-	s.readClosed = true
-	s.mu.Unlock()
-	return s.in.Close()
+	*closed = true
+	return half.Close()
 }
 
-// Close ends both directions. What was written is still sent, for 10 s, after which the other end sees a reset; a peer that
-// sends more is told that nobody reads.
+// Close ends both directions. What was written is still sent, for 10 s, after which the other end sees a reset. Then the peer
+// closes its end: whoever still writes there learns that nobody reads.
 func (s *Conn) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -292,8 +321,9 @@ func (s *Conn) Close() error {
 		return s.fault("close", net.ErrClosed)
 	}
 	s.closed = true
-	if s.open > 0 {
-		time.AfterFunc(s.linger, s.giveUp)
+	close(s.left)
+	if s.sending {
+		s.lingering = time.AfterFunc(s.linger, s.giveUp)
 	}
 	s.mu.Unlock()
 	err := errors.Join(s.out.Close(), s.in.Close())

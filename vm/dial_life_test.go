@@ -302,15 +302,40 @@ func TestLocalConnectionsLimit(t *testing.T) {
 	for _, c := range open {
 		_ = c.Close()
 	}
-	await(t, "the limit is free", func() bool {
+	awaitLocals(t, v, 0)
+	pair(t, v, l)
+}
+
+// awaitLocals waits until so many places are taken.
+func awaitLocals(t *testing.T, v *vm.VM, want int) {
+	t.Helper()
+	await(t, "the places of connections are free", func() bool {
 		for _, use := range v.NetworkStats().Limits {
 			if use.Limit == "local connections" {
-				return use.Used == 0
+				return use.Used == want
 			}
 		}
 		return false
 	})
-	pair(t, v, l)
+}
+
+// TestHungPeer: a connection that is closed leaves its place, whatever its other end does, which is another one here.
+func TestHungPeer(t *testing.T) {
+	v := ownVM(t, nil)
+	l := listener(t, v, "127.0.0.1:0")
+	for range 3 {
+		c, far := pair(t, v, l)
+		if _, err := c.Write([]byte("last words")); err != nil {
+			t.Error(err)
+		}
+		_ = c.Close()
+		awaitLocals(t, v, 1)
+		if b, err := io.ReadAll(far); err != nil || string(b) != "last words" {
+			t.Errorf("%q, %v", b, err)
+		}
+		_ = far.Close()
+		awaitLocals(t, v, 0)
+	}
 }
 
 // lockedBuffer is a buffer for several goroutines.

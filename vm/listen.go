@@ -15,7 +15,7 @@ import (
 //
 // Up to 128 connections wait for Accept, and count as open; more wait in the guest. Errors are *net.OpError around an errno:
 // EADDRINUSE a program of the guest, or another listener, has the port; EACCES network.listen denies it; EADDRNOTAVAIL and EINVAL as for
-// DialContext. Accept's wrap net.ErrClosed after Close and after the VM's end.
+// DialContext. Accept's wrap net.ErrClosed after Close and after the VM's end, and are EINVAL when the listener was ended in the guest.
 func (v *VM) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	host, port, err := parseLocal(network, address)
 	if err == nil {
