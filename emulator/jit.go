@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -55,6 +56,8 @@ type translator struct {
 	dumpOnce sync.Once
 	dumpDir  string
 
+	profile *profile
+
 	queue chan *job
 	done  chan struct{}
 	start sync.Once
@@ -85,16 +88,16 @@ type translation struct {
 	users    atomic.Int32 // instances, and those who are about to make one
 }
 
-func newTranslator(ctx context.Context, runtime wazero.Runtime, cfg ProgramConfig) (*translator, error) {
+func newTranslator(ctx context.Context, engine wazero.Runtime, cfg ProgramConfig) (*translator, error) {
 	t := &translator{
-		runtime: runtime, mode: translationMode(cfg), limit: cfg.CodeBytes, cacheDir: cfg.CacheDir,
-		queue: make(chan *job, queueLength), done: make(chan struct{}), known: map[[sha256.Size]byte]*translation{},
+		runtime: engine, mode: translationMode(cfg), limit: cfg.CodeBytes, cacheDir: cfg.CacheDir,
+		profile: newProfile(), queue: make(chan *job, queueLength), done: make(chan struct{}), known: map[[sha256.Size]byte]*translation{},
 	}
 	if t.limit == 0 {
 		t.limit = DefaultCodeBytes
 	}
 	var err error
-	if t.shim, err = runtime.CompileModule(ctx, jit.TableModule()); err != nil {
+	if t.shim, err = engine.CompileModule(ctx, jit.TableModule()); err != nil {
 		return nil, fmt.Errorf("compile the access to the table of functions: %w", err)
 	}
 	return t, nil
@@ -133,15 +136,19 @@ func (t *translator) dump(key [sha256.Size]byte, module []byte, log *slog.Logger
 	}
 }
 
-// close ends the goroutine.
+// close ends the goroutine and keeps the profile, without which the next process takes longer.
 func (t *translator) close() {
 	close(t.done)
 	t.wait.Wait()
+	_ = t.profile.save(t.cacheDir)
 }
+
+// begin starts the goroutine.
+func (t *translator) begin() { t.start.Do(func() { t.wait.Go(t.work) }) }
 
 // submit queues a job; false when there are too many.
 func (t *translator) submit(j *job) bool {
-	t.start.Do(func() { t.wait.Go(t.work) })
+	t.begin()
 	select {
 	case t.queue <- j:
 		return true
@@ -151,6 +158,7 @@ func (t *translator) submit(j *job) bool {
 }
 
 func (t *translator) work() {
+	_ = t.profile.load(t.cacheDir) // without, it is made again
 	for {
 		select {
 		case <-t.done:
@@ -159,13 +167,20 @@ func (t *translator) work() {
 			if j.to.closed.Load() {
 				continue
 			}
-			began := time.Now()
-			made := t.translate(j)
-			took := min(time.Since(began), translationCost(made.region.Instructions))
+			made, took := t.timed(j)
 			j.to.deliver(delivery{j.ask, made, took})
 			t.tidy(j.log())
 		}
 	}
+}
+
+// timed is translate with what it took.
+func (t *translator) timed(j *job) (*translation, time.Duration) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	began := threadTime()
+	made := t.translate(j)
+	return made, min(threadTime()-began, translationCost(made.region.Instructions))
 }
 
 // tidyEvery is how many modules may be added to the folder of compiled code before it is looked at.

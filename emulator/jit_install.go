@@ -113,6 +113,7 @@ func (j *machineJIT) drop(number uint32) error {
 		return nil
 	}
 	j.stats.Replaced++
+	j.t.profile.replaced(in.made.key)
 	return j.evict(number)
 }
 

@@ -166,10 +166,8 @@ func (j *machineJIT) takeInbox() error {
 	j.inbox = nil
 	j.arrived.Store(false)
 	j.mu.Unlock()
-	began := time.Now()
-	defer func() { j.budget.spent(time.Since(began)) }()
 	for i, d := range inbox {
-		j.budget.spent(d.took)
+		j.budget.spent(d.took + costOfPlace)
 		j.budget.waiting--
 		if err := j.accept(d.ask, d.made); err != nil {
 			for _, rest := range inbox[i+1:] {
@@ -199,6 +197,9 @@ func (j *machineJIT) collect(count uint32) error {
 				return err
 			}
 			continue
+		}
+		if j.pages[at.frame] == nil && j.t.profile.ready.Load() {
+			j.current(at.frame) // for recipesOf
 		}
 		j.wishes.heat(at)
 	}

@@ -20,6 +20,8 @@ type translatedPage struct {
 	refused halfwords // entries from which nothing can be translated
 	dropped halfwords // what was once an entry that code of its region leads to, and will stay one the next time
 	seen    halfwords // what was ever executed
+	looked  bool      // for it in the profile
+	recipes []*recipe // that were found there, and not used yet
 }
 
 // halfwords has a bit for each halfword of a page.
@@ -95,7 +97,16 @@ func (j *machineJIT) request(q *ask, entries [][]uint16) error {
 	for i, page := range q.pages {
 		q.request.Pages = append(q.request.Pages, j.pageRequest(q.frames[i], page, entries[i]))
 	}
+	return j.submitAsk(q, entries, nil)
+}
+
+// submitAsk takes a translation that is there, or has it made. The recipe is nil without one.
+func (j *machineJIT) submitAsk(q *ask, entries [][]uint16, r *recipe) error {
 	job := &job{layout: &j.abi.Layout, ask: q, key: translationKey(&j.abi.Layout, q.request), to: j}
+	if r != nil {
+		j.t.profile.found(r, job.key)
+		j.stats.Known++
+	}
 	made := j.t.lookup(job.key)
 	if made == nil && j.t.mode != TranslateHot {
 		made = j.t.translate(job)
@@ -109,6 +120,7 @@ func (j *machineJIT) request(q *ask, entries [][]uint16) error {
 	}
 	switch {
 	case made != nil:
+		j.budget.spent(costOfPlace)
 		return j.accept(q, made)
 	case !j.t.submit(job):
 		j.stats.Dropped++
@@ -173,6 +185,9 @@ func (j *machineJIT) accept(q *ask, made *translation) error {
 		}
 		if err != nil {
 			return err
+		}
+		if !j.full && j.t.mode == TranslateHot {
+			j.t.profile.add(q.recipe(made))
 		}
 	}
 	q.forget(func(frame uint32, page *translatedPage, e uint16) {

@@ -8,6 +8,7 @@ import (
 // JITStats counts what was translated for a machine.
 type JITStats struct {
 	Regions, Instructions int    // installed, guest instructions in them
+	Known                 int    // regions that were asked for because the profile has them
 	Replaced, Evicted     int    // regions that went because others have their entries; that made way for others
 	Refused, Dropped      int    // entries that cannot be translated; jobs that found the queue full
 	Entered, Stuck        uint64 // calls of translated code, and those that did nothing
@@ -50,8 +51,8 @@ func (s JITStats) report(retired uint64) string {
 	each := func(n uint64) float64 { return float64(s.Executed) / float64(max(n, 1)) }
 	fmt.Fprintf(&b, "jit: %d instructions, %.1f %% of them translated, %.0f for each entry (%d, %d of them in vain)\n",
 		retired, share(s.Executed), each(s.Entered), s.Entered, s.Stuck)
-	fmt.Fprintf(&b, "jit: %d regions with %d instructions, %d replaced, %d evicted, %d refused, %d dropped, %d KiB\n",
-		s.Regions, s.Instructions, s.Replaced, s.Evicted, s.Refused, s.Dropped, s.Bytes>>10)
+	fmt.Fprintf(&b, "jit: %d regions with %d instructions, %d of them known, %d replaced, %d evicted, %d refused, %d dropped, %d KiB\n",
+		s.Regions, s.Instructions, s.Known, s.Replaced, s.Evicted, s.Refused, s.Dropped, s.Bytes>>10)
 	l := s.Left
 	fmt.Fprintf(&b, "jit: left for another region %d, memory %d, floating point %d, system %d, new code %d, other code %d, unmapped pages %d\n",
 		s.Chained, l.Memory, l.Float, l.System, l.Undecoded, l.Untaken, l.Unmapped)

@@ -102,6 +102,10 @@ func (j *machineJIT) grantWishes() error {
 		if j.budget.slices++; j.budget.slices%slicesBetween != 0 || j.budget.waiting != 0 || j.budget.left < enough {
 			return nil
 		}
+		if !j.t.profile.ready.Load() {
+			j.t.begin() // which reads it
+			return nil
+		}
 		_, err := j.grantBest()
 		return err
 	}
@@ -134,7 +138,7 @@ func (j *machineJIT) hottestPage() (frame uint32, loss int) {
 		sums[at.frame] += n * int(j.abi.Threshold) * gainOfPlace
 	}
 	for f, sum := range sums {
-		if j.t.mode == TranslateHot && sum < worthTranslating {
+		if j.t.mode == TranslateHot && sum < worthTranslating && (sum < worthKnown || len(j.recipesOf(j.pages[f])) == 0) {
 			continue
 		}
 		if sum > loss || (sum == loss && f < frame) {
@@ -193,6 +197,9 @@ func (j *machineJIT) translatePage(frame uint32) error {
 	}
 	if entries = slices.DeleteFunc(entries, refused); len(entries) == 0 {
 		return nil
+	}
+	if known, err := j.followRecipe(page, entries); known || err != nil {
+		return err
 	}
 	return j.request(&ask{frames: []uint32{frame}, pages: []*translatedPage{page}, limit: j.firstLimit(len(entries))}, [][]uint16{entries})
 }
