@@ -4,7 +4,8 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"html/template"
+	"html"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -15,11 +16,18 @@ import (
 //go:embed page.html
 var pageSource string
 
+// page is the notice for people. This is not html/template's work: that finds methods by their names, so that the linker could leave out no
+// method of anything, which made agentvm a fifth larger.
+func (n notice) page() string {
+	hint := ""
+	if n.Hint != "" {
+		hint = "<p>" + html.EscapeString(n.Hint) + "</p>"
+	}
+	return strings.NewReplacer("$TITLE", html.EscapeString(n.Title), "$TEXT", html.EscapeString(n.Text), "$HINT", hint).Replace(pageSource)
+}
+
 // errBusy is about a server that has as many requests as it may.
 var errBusy = errors.New("too many requests")
-
-// newPage parses the page, which is part of the program.
-func newPage() *template.Template { return template.Must(template.New("page").Parse(pageSource)) }
 
 // A notice is what a visitor reads when there is nothing of the VM's to show.
 type notice struct {
@@ -133,7 +141,7 @@ func (s *Server) serveNotice(w http.ResponseWriter, r *http.Request, n notice) {
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(n.status)
-	if err := s.page.Execute(w, n); err != nil {
+	if _, err := io.WriteString(w, n.page()); err != nil {
 		s.log.Debug("a page was not sent", "err", err)
 	}
 }

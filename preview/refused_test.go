@@ -126,3 +126,16 @@ func TestRevokedBeforeTheVM(t *testing.T) {
 		t.Errorf("asked %d times, counted %d visits, dialled %d times", asked, visits, w.vms.count())
 	}
 }
+
+// TestNoticePage: what a visitor or a VM's name has in it is text and no markup, and nothing of it is put in twice.
+func TestNoticePage(t *testing.T) {
+	page := notice{Title: "<b>$TEXT", Text: `"x" & 'y' $HINT`, Hint: "<script>"}.page()
+	for _, want := range []string{"<title>&lt;b&gt;$TEXT</title>", "<h1>&lt;b&gt;$TEXT</h1>", "<p>&#34;x&#34; &amp; &#39;y&#39; $HINT</p>", "<p>&lt;script&gt;</p>"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is missing in:\n%s", want, page)
+		}
+	}
+	if page := (notice{Title: "a", Text: "b"}).page(); strings.Contains(page, "$") || strings.Contains(page, "<p></p>") {
+		t.Errorf("without a hint:\n%s", page)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
@@ -90,7 +89,6 @@ type Server struct {
 	http      *http.Server
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
-	page      *template.Template
 	ports     map[uint16]bool // set by Serve, before the first request
 	slots     chan struct{}   // one token for each request being served
 	sessions  *sessions
@@ -106,7 +104,7 @@ type Server struct {
 
 // NewServer returns a Server, which does nothing until Serve.
 func NewServer(cfg ServerConfig) *Server {
-	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), log: cfg.Logger, sessions: newSessions(), page: newPage()}
+	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), log: cfg.Logger, sessions: newSessions()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
