@@ -1,7 +1,10 @@
 package jit
 
+import "maps"
+
 // Accesses by one register to places near each other, such as those of a stack frame, share a look at the TLB: the first
-// makes sure that all of them are in one page, and the others add their distance. Nothing between them can change the TLB.
+// makes sure that all of them are in one page, and the others add their distance. They may be in blocks that follow each
+// other without a join. Nothing between them can change the TLB, and what may be written may be read.
 // When they are not in one page, the interpreter executes them.
 
 // group is such accesses. It ends where the register changes.
@@ -31,37 +34,66 @@ var accesses = map[string]struct {
 	"sd": {8, true}, "fsw": {4, true}, "fsd": {8, true},
 }
 
-// findGroups notes the group of each access of a block that shares one.
-func (g *generator) findGroups(b *block) {
+// findGroups notes the group of each access that shares one.
+func (g *generator) findGroups() {
+	f := &groupFinder{behind: map[*block]map[groupKey]*group{}, member: map[*instruction]*group{}}
+	for _, b := range g.graph.ordered {
+		f.visit(b)
+	}
+	for _, group := range f.all {
+		if group.members > 1 {
+			group.local = localRegisters + g.used + g.hosts
+			g.hosts++
+		}
+	}
+	g.groups = map[*instruction]*group{}
+	for i, group := range f.member {
+		if group.members > 1 {
+			g.groups[i] = group
+		}
+	}
+}
+
+// groupFinder goes over the blocks in their order.
+type groupFinder struct {
+	behind map[*block]map[groupKey]*group // those that go on behind a block
+	all    []*group
+	member map[*instruction]*group
+}
+
+func (f *groupFinder) visit(b *block) {
 	open := map[groupKey]*group{}
-	var all []*group
-	member := map[*instruction]*group{}
+	if !b.merge && !b.header && len(b.predecessors) == 1 {
+		maps.Copy(open, f.behind[b.predecessors[0]])
+	}
 	for k := range b.body {
 		i := &b.body[k]
 		if a, ok := accesses[i.name]; ok {
-			key := groupKey{i.Rs1, a.write}
-			if !open[key].add(i, a.size) {
-				open[key] = &group{leader: i, lo: i.Imm, end: i.Imm + a.size, members: 1}
-				all = append(all, open[key])
-			}
-			member[i] = open[key]
+			f.join(open, i, a.size, a.write)
 		}
 		if emitters[i.name].usage.rd {
 			delete(open, groupKey{i.Rd, false})
 			delete(open, groupKey{i.Rd, true})
 		}
 	}
-	for _, group := range all {
-		if group.members > 1 {
-			group.local = localRegisters + g.used + g.hosts
-			g.hosts++
+	if b.last != nil && b.last.usage().rd {
+		delete(open, groupKey{b.last.Rd, false})
+		delete(open, groupKey{b.last.Rd, true})
+	}
+	f.behind[b] = open
+}
+
+// join puts an access into a group, a new one if need be.
+func (f *groupFinder) join(open map[groupKey]*group, i *instruction, size int64, write bool) {
+	for _, key := range []groupKey{{i.Rs1, true}, {i.Rs1, write}} {
+		if open[key].add(i, size) {
+			f.member[i] = open[key]
+			return
 		}
 	}
-	for i, group := range member {
-		if group.members > 1 {
-			g.groups[i] = group
-		}
-	}
+	p := &group{leader: i, lo: i.Imm, end: i.Imm + size, members: 1}
+	f.all = append(f.all, p)
+	open[groupKey{i.Rs1, write}], f.member[i] = p, p
 }
 
 // add takes an access into the group, unless that would get too wide.

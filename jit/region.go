@@ -68,10 +68,7 @@ type generator struct {
 // generate writes the body of the region's function.
 func (g *generator) generate() {
 	g.findRegisters()
-	g.groups = map[*instruction]*group{}
-	for _, b := range g.graph.ordered {
-		g.findGroups(b)
-	}
+	g.findGroups()
 	g.get(localHart).memory(opI64Load, g.layout.Budget).set(localBudget) // wazero then needs no check of bounds for the registers, which are below
 	g.block()
 	g.push(labelExit, nil)
