@@ -106,10 +106,11 @@ func (v *VM) Denials() []egress.Event {
 	return v.network.recorder.list()
 }
 
-// NetworkStats returns the network's counters; without a network they are zero.
+// NetworkStats returns the network's counters. Without a network only the limit of connections that the host has with the VM is
+// counted, and all else is zero.
 func (v *VM) NetworkStats() NetworkStats {
 	if v.network == nil {
-		return NetworkStats{}
+		return NetworkStats{Limits: []nat.LimitUse{v.locals.connections.read()}}
 	}
 	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.page.limitUse()}
 }
