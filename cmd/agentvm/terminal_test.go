@@ -24,7 +24,8 @@ type screen struct {
 	file    *os.File
 	process *exec.Cmd
 	before  *term.State
-	ended   chan struct{}
+	ended   chan struct{} // reading from the terminal
+	exited  chan error    // what Wait of the process returned
 
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -37,15 +38,10 @@ func onTerminal(t *testing.T, args ...string) *screen {
 		t.Skip("boots machines")
 	}
 	store, mirror, _ := testStore(t)
-	s := &screen{t: t, process: exec.Command("agentvm", args...), ended: make(chan struct{})}
+	s := &screen{t: t, process: exec.Command("agentvm", args...), ended: make(chan struct{}), exited: make(chan error, 1)}
 	s.process.Env = append(os.Environ(), "AGENTVM_STORE="+store, "AGENTVM_ALPINE_MIRROR="+mirror)
-	var err error
-	if s.file, err = pty.StartWithSize(s.process, &pty.Winsize{Cols: 100, Rows: 40}); err != nil {
-		t.Fatal(err)
-	}
-	if s.before, err = term.GetState(int(s.file.Fd())); err != nil {
-		t.Fatal(err)
-	}
+	s.start(&pty.Winsize{Cols: 100, Rows: 40})
+	go func() { s.exited <- s.process.Wait() }()
 	t.Cleanup(func() {
 		_ = s.process.Process.Kill()
 		s.file.Close()
@@ -53,6 +49,26 @@ func onTerminal(t *testing.T, args ...string) *screen {
 	})
 	go s.read()
 	return s
+}
+
+// start makes the terminal, looks at its state, which nobody has changed yet, and starts the process at its other end.
+func (s *screen) start(size *pty.Winsize) {
+	s.t.Helper()
+	file, tty, err := pty.Open()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer tty.Close()
+	s.file = file
+	s.before, err = term.GetState(int(file.Fd()))
+	if err := errors.Join(err, pty.Setsize(file, size)); err != nil {
+		s.t.Fatal(err)
+	}
+	s.process.Stdin, s.process.Stdout, s.process.Stderr = tty, tty, tty
+	s.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := s.process.Start(); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func (s *screen) read() {
@@ -96,10 +112,8 @@ func (s *screen) enter(keys string) {
 // wantExit waits for the end and checks the exit code and that the terminal is as before.
 func (s *screen) wantExit(code int) {
 	s.t.Helper()
-	exited := make(chan error, 1)
-	go func() { exited <- s.process.Wait() }()
 	select {
-	case err := <-exited:
+	case err := <-s.exited:
 		var exit *exec.ExitError
 		got := 0
 		if errors.As(err, &exit) {
@@ -114,6 +128,24 @@ func (s *screen) wantExit(code int) {
 		}
 	case <-time.After(time.Minute):
 		s.t.Fatalf("agentvm does not end; screen:\n%s", s.shown())
+	}
+}
+
+// endedBySignal waits for the end and says whether it was this signal's doing, for which the process had no handler.
+func (s *screen) endedBySignal(signal syscall.Signal) bool {
+	s.t.Helper()
+	select {
+	case err := <-s.exited:
+		s.exited <- err // for wantExit
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			return false
+		}
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		return ok && status.Signaled() && status.Signal() == signal
+	case <-time.After(time.Minute):
+		s.t.Fatalf("agentvm does not end; screen:\n%s", s.shown())
+		return false
 	}
 }
 
@@ -198,11 +230,26 @@ func TestInterruptsWithoutATerminal(t *testing.T) {
 	}
 }
 
+// TestInterruptWhileBooting has a signal come at several moments of a start. The earliest may end a process that has not
+// begun to heed signals.
 func TestInterruptWhileBooting(t *testing.T) {
-	s := onTerminal(t, "exec", "-t=false", "echo too late; sleep 100")
-	time.Sleep(150 * time.Millisecond)
-	if err := s.process.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
+	heeded := false
+	for _, after := range []time.Duration{20, 40, 80, 150, 300, 600, 1200, 2400} {
+		s := onTerminal(t, "exec", "-t=false", "echo too late; sleep 100")
+		time.Sleep(after * time.Millisecond)
+		if err := s.process.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if !heeded && s.endedBySignal(syscall.SIGINT) {
+			continue
+		}
+		heeded = true
+		s.wantExit(130)
+		if strings.Contains(s.shown(), "too late") {
+			break // later ones come later still
+		}
 	}
-	s.wantExit(130)
+	if !heeded {
+		t.Error("a signal is not heeded after more than two seconds")
+	}
 }
