@@ -236,8 +236,7 @@ func TestZeroWindow(t *testing.T) {
 	peer, _, conns := newPeer(t, netstack.Config{Clock: clock})
 	h := handshake(t, peer, conns, 4000, 1000, nil)
 	h.window = 0
-	h.send(netstacktest.Segment{Flags: ack})
-	time.Sleep(20 * time.Millisecond) // for the window to arrive: nothing else tells
+	h.shut()
 	all := pattern(3000, 4)
 	go h.conn.Write(all)
 	peer.Quiet(t, 30*time.Millisecond)
@@ -255,6 +254,15 @@ func TestZeroWindow(t *testing.T) {
 	if got := h.collect(len(all)); !bytes.Equal(got, all) {
 		t.Error("the bytes differ")
 	}
+}
+
+// shut tells the network a window, with a byte whose acknowledgement shows that it has arrived.
+func (h *handMade) shut() {
+	h.t.Helper()
+	h.data([]byte{'x'}, 0, 1)
+	h.wantRead([]byte{'x'})
+	h.acknowledged(1)
+	h.seq++
 }
 
 // TestOptions: a SYN may say anything in its options.
