@@ -29,7 +29,7 @@ func dialFiles(t *testing.T, path string) *rpc.FilesClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := rpc.DialFiles(ctx, conn)
 	if err != nil {
@@ -121,7 +121,7 @@ func testLocalTCP(t *testing.T, c *rpc.Client, alpine bool) {
 	defer func() { _ = p.Kill(t.Context()); _, _ = p.Wait(t.Context()) }()
 	var conn *rpc.Conn
 	for begin := time.Now(); conn == nil; time.Sleep(10 * time.Millisecond) {
-		if conn, err = c.OpenLocalTCP(t.Context(), "localhost", 4712); err != nil && time.Since(begin) > 30*time.Second {
+		if conn, err = c.OpenLocalTCP(t.Context(), "localhost", 4712); err != nil && time.Since(begin) > 5*time.Minute {
 			t.Fatal(err)
 		}
 	}
