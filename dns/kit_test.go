@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // handler answers one query of an upstream server; nil: silence.
 type handler func(network string, query *dns.Msg) *dns.Msg

@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
+
+	"agentvm/internal/leaktest"
 )
 
 // writeEnv makes the test binary a program that writes snapshots into the store it names, until it is killed.
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(writeForEver(dir))
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // writeForEver says "ready", then writes, replaces, layers, exports, imports and removes.
