@@ -81,7 +81,7 @@ func (i *instruction) flow() flow {
 	case "jalr":
 		return flowIndirect
 	}
-	if emitters[i.name] == nil {
+	if emitters()[i.name] == nil {
 		return flowLeave
 	}
 	return flowNext

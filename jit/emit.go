@@ -1,6 +1,9 @@
 package jit
 
-import "maps"
+import (
+	"maps"
+	"sync"
+)
 
 // usage says which integer registers an instruction reads and writes.
 type usage struct{ rd, rs1, rs2 bool }
@@ -22,7 +25,7 @@ var (
 
 // emitters has every instruction that regions execute, but for branches and jumps. What is not here is left to the
 // interpreter.
-var emitters = allEmitters()
+var emitters = sync.OnceValue(allEmitters) // not at each start of the program
 
 func allEmitters() map[string]*emitter {
 	all := map[string]*emitter{}
@@ -43,10 +46,10 @@ func (i *instruction) usage() usage {
 	case flowIndirect:
 		return usesImmediate
 	}
-	return emitters[i.name].usage
+	return emitters()[i.name].usage
 }
 
-func (g *generator) emit(i *instruction, s state) state { return emitters[i.name].emit(g, i, s) }
+func (g *generator) emit(i *instruction, s state) state { return emitters()[i.name].emit(g, i, s) }
 
 // pure is an instruction whose only effect is the value that push leaves on the stack, for rd.
 func pure(uses usage, push func(g *generator, i *instruction)) *emitter {

@@ -71,7 +71,7 @@ func (f *groupFinder) visit(b *block) {
 		if a, ok := accesses[i.name]; ok {
 			f.join(open, i, a.size, a.write)
 		}
-		if emitters[i.name].usage.rd {
+		if emitters()[i.name].usage.rd {
 			delete(open, groupKey{i.Rd, false})
 			delete(open, groupKey{i.Rd, true})
 		}

@@ -140,7 +140,7 @@ func (g *generator) need(i *instruction) {
 		wanted |= 1 << i.Rs2
 	}
 	g.loads(wanted &^ 1 &^ g.now.valid)
-	if i.flow() == flowNext && emitters[i.name].leaves && (g.groups[i] == nil || g.groups[i].leader == i) {
+	if i.flow() == flowNext && emitters()[i.name].leaves && (g.groups[i] == nil || g.groups[i].leader == i) {
 		g.save()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -211,11 +212,13 @@ func (f *File) ports(tree map[string]any, key string, to *[]int) error {
 }
 
 // size is a number of bytes with a unit, which are powers of 1024.
-var size = regexp.MustCompile(`^[0-9]{1,15}([KkMmGg]([Ii]?[Bb])?)?$`)
+var size = sync.OnceValue(func() *regexp.Regexp { // not at each start of agentvm
+	return regexp.MustCompile(`^[0-9]{1,15}([KkMmGg]([Ii]?[Bb])?)?$`)
+})
 
 func (f *File) check() error {
 	for key, text := range map[string]string{"memory": f.Memory, "disk-size": f.DiskSize} {
-		if text != "" && !size.MatchString(text) {
+		if text != "" && !size().MatchString(text) {
 			return f.Errorf(key, -1, "%s %q: want a size as 768M or 2G", key, text)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentvm/daemon"
+	"agentvm/disk"
 	"agentvm/images"
 	"agentvm/mount"
 	"agentvm/project"
@@ -296,8 +297,8 @@ func (f *startFlags) changeLife(config *daemon.Config) error {
 		return nil
 	}
 	size, err := parseSize(f.disk, 20)
-	if err != nil || size > 1<<50 {
-		return fmt.Errorf("--disk-size %q: want a size as 500M or 20G, or 0", f.disk)
+	if err != nil || size > disk.MaxSize || size != 0 && size < disk.MinSize {
+		return fmt.Errorf("--disk-size %q: want a size from %dM to %dG, as 500M or 20G, or 0", f.disk, disk.MinSize>>20, disk.MaxSize>>30)
 	}
 	if config.DiskSize = int64(size); size == 0 {
 		config.DiskSize = -1
