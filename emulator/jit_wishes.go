@@ -60,9 +60,9 @@ const (
 	worthTranslating   = 1e6 // lost by a page whose hot places are not translated
 )
 
-// translationCost grows faster than the number of instructions, as wazero's time for a function does.
+// translationCost grows a little faster than the number of instructions, as wazero's time for a function does.
 func translationCost(instructions int) time.Duration {
-	return time.Duration(costOfModule + costOfTranslation*instructions*(600+instructions)/600)
+	return time.Duration(costOfModule + costOfTranslation*instructions*(3000+instructions)/3000)
 }
 
 // compileBudget is how much time a machine may have the translator spend.
@@ -169,7 +169,7 @@ func (j *machineJIT) hottestEdge() (edge [2]uint32, loss int) {
 
 // maxJoined is how many instructions a region of several pages may have: wazero's time for a function grows faster than its
 // size.
-const maxJoined = 1500
+const maxJoined = 3000
 
 // translatePage asks for a region from the hot places of a page on.
 func (j *machineJIT) translatePage(frame uint32) error {
