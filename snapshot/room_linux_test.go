@@ -3,28 +3,17 @@ package snapshot
 import (
 	"bytes"
 	"errors"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"agentvm/internal/smalldisk"
 )
 
-// smallEnv makes TestDiskFull the one inside of a namespace where it may mount.
-const smallEnv = "AGENTVM_SNAPSHOT_TEST_SMALL"
+// TestDiskFull writes and imports on a file system of a megabyte.
+func TestDiskFull(t *testing.T) { smalldisk.Run(t, "1m", fillDisk) }
 
-// TestDiskFull writes and imports on a file system of a megabyte. Where it may not mount one, it does so in a user namespace.
-func TestDiskFull(t *testing.T) {
-	dir := t.TempDir()
-	err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m")
-	if err != nil && os.Getenv(smallEnv) == "" {
-		inNamespace(t)
-		return
-	}
-	if err != nil {
-		t.Skipf("cannot mount a tmpfs: %v", err)
-	}
-	defer syscall.Unmount(dir, syscall.MNT_DETACH)
+func fillDisk(t *testing.T, dir string) {
 	s, err := OpenStore(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -56,24 +45,5 @@ func TestDiskFull(t *testing.T) {
 	}
 	if err := errors.Join(f.Verify(t.Context()), f.Close()); err != nil {
 		t.Error(err)
-	}
-}
-
-func inNamespace(t *testing.T) {
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, "-test.run", "^TestDiskFull$", "-test.v")
-	cmd.Env = append(os.Environ(), smallEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-	}
-	if out, err := cmd.CombinedOutput(); errors.Is(err, syscall.EPERM) {
-		t.Skipf("no namespaces here: %v", err)
-	} else if err != nil {
-		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -3,31 +3,20 @@ package snapshot
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
 
 	"agentvm/disk"
+	"agentvm/internal/smalldisk"
 	"agentvm/vm"
 )
 
-// smallEnv makes TestSnapshotsOnAFullDisk the one inside of a namespace where it may mount.
-const smallEnv = "AGENTVM_SNAPSHOT_TEST_SMALL"
-
 // A VM whose snapshot, or whose fork's disk, finds no room on the host goes on; nothing is left of either.
-func TestSnapshotsOnAFullDisk(t *testing.T) {
+func TestSnapshotsOnAFullDisk(t *testing.T) { smalldisk.Run(t, "2m", saveOnAFullDisk) }
+
+func saveOnAFullDisk(t *testing.T, full string) {
 	c := config(t)
-	full := t.TempDir()
-	err := syscall.Mount("none", full, "tmpfs", 0, "size=2m")
-	if err != nil && os.Getenv(smallEnv) == "" {
-		inNamespace(t)
-		return
-	}
-	if err != nil {
-		t.Skipf("cannot mount a tmpfs: %v", err)
-	}
-	defer syscall.Unmount(full, syscall.MNT_DETACH)
 	elsewhere := t.TempDir()
 	c.Disk = filepath.Join(elsewhere, "disk")
 	if err := disk.Create(c.Disk, 64<<20); err != nil {
@@ -82,24 +71,5 @@ func TestCopiesOfAVMWithAFullDisk(t *testing.T) {
 	defer r.Close()
 	for _, v := range []*vm.VM{v, f, r} {
 		want(t, v, "echo more >>/root/more || rm /root/full; echo room >/root/room && sync && cat /root/room", "room")
-	}
-}
-
-func inNamespace(t *testing.T) {
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, "-test.run", "^TestSnapshotsOnAFullDisk$", "-test.v")
-	cmd.Env = append(os.Environ(), smallEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-	}
-	if out, err := cmd.CombinedOutput(); errors.Is(err, syscall.EPERM) {
-		t.Skipf("no namespaces here: %v", err)
-	} else if err != nil {
-		t.Errorf("%v: %s", err, out)
 	}
 }
