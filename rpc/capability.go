@@ -140,6 +140,9 @@ func (c *conn) giveCaps(p rpccp.Payload) ([]uint32, error) {
 	if table.Len() == 0 {
 		return nil, nil
 	}
+	if c.crowded(table.Len()) {
+		return nil, errUnanswered
+	}
 	list, err := p.NewCapTable(int32(table.Len()))
 	if err != nil {
 		return nil, err
@@ -151,12 +154,28 @@ func (c *conn) giveCaps(p rpccp.Payload) ([]uint32, error) {
 			list.At(i).SetNone()
 			continue
 		}
-		c.nextE++
+		c.nextE = free(c.nextE, c.exports)
 		c.exports[c.nextE] = &export{client: client.AddRef(), refs: 1}
 		list.At(i).SetSenderHosted(c.nextE)
 		ids = append(ids, c.nextE)
 	}
 	return ids, nil
+}
+
+// crowded says that the peer keeps too many capabilities for more of them. The caller holds mu.
+func (c *conn) crowded(more int) bool { return more > 0 && len(c.exports)+more > maxExports }
+
+// errUnanswered is of a peer that may have been paused, and else means no good. Its number is EAGAIN.
+var errUnanswered = &Error{Kind: KindLimit, Errno: 11, Message: "the other end leaves too much unanswered: try again once it does not"}
+
+// free is the next number after last that is not taken. There are more numbers than can be taken.
+func free[V any](last uint32, taken map[uint32]V) uint32 {
+	for {
+		last++
+		if _, is := taken[last]; !is {
+			return last
+		}
+	}
 }
 
 // drop takes references to an export from the peer.

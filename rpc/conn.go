@@ -50,6 +50,10 @@ type conn struct {
 const (
 	maxAnswers = 4096 // calls of the peer's that are not finished
 	maxCaps    = 64   // capabilities in one message
+	// maxQuestions bounds this end's calls that the peer leaves unanswered, also those that nobody waits for any more: fewer than it would take.
+	maxQuestions = maxAnswers / 4 * 3
+	// maxExports bounds the capabilities that the peer does not let go of. Each has a goroutine.
+	maxExports = 8 << 10
 	// maxHeld bounds the bytes of the peer's unanswered calls, and maxQueued those of messages that it does not read. A
 	// stream of bulk data has 2 MiB of either at most.
 	maxHeld   = 128 << 20
@@ -192,7 +196,7 @@ func (c *conn) enqueue(m *capnp.Message) {
 		return
 	}
 	c.queue = append(c.queue, m)
-	c.queued += messageSize(m)
+	c.queued += messageSize(m) + messageCost
 	unread := c.queued > maxQueued
 	c.mu.Unlock()
 	if unread {
@@ -217,7 +221,7 @@ func (c *conn) sendQueue() {
 		c.queue = nil
 		c.mu.Unlock()
 		for _, m := range queue {
-			size := messageSize(m)
+			size := messageSize(m) + messageCost
 			err := c.t.send(m)
 			m.Release()
 			c.mu.Lock()

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 
 	"agentvm/rpc/wire"
@@ -75,7 +76,18 @@ func failureOf(f wire.Failure, err error) error {
 	if err != nil {
 		return err
 	}
-	return &Error{Kind: Kind(f.Kind()), Errno: f.Errno(), Message: reason}
+	return &Error{Kind: Kind(f.Kind()), Errno: f.Errno(), Message: bounded(reason)}
+}
+
+// maxReason bounds the message of an error that comes from the peer: whoever has the error keeps it.
+const maxReason = 64 << 10
+
+// bounded is as much of a peer's reason as is kept.
+func bounded(reason string) string {
+	if len(reason) > maxReason {
+		return strings.ToValidUTF8(reason[:maxReason], "") + " ..."
+	}
+	return reason
 }
 
 // setFailure writes err, found in the guest, to the wire. Numbers need no translation there: the guest is Linux.

@@ -101,11 +101,16 @@ func (c *conn) ask(m rpccp.Message, params rpccp.Payload, number func(uint32)) (
 		m.Message().Release()
 		return pending{}, ErrClosed
 	}
+	if len(c.questions) >= maxQuestions || c.crowded(m.Message().CapTable().Len()) {
+		c.mu.Unlock()
+		m.Message().Release()
+		return pending{}, errUnanswered
+	}
 	var err error
 	if params.IsValid() {
 		q.exports, err = c.giveCaps(params)
 	}
-	c.nextQ++
+	c.nextQ = free(c.nextQ, c.questions)
 	id := c.nextQ
 	number(id)
 	c.questions[id] = q
@@ -224,7 +229,7 @@ func (c *conn) unpack(r rpccp.Return) (capnp.Ptr, error) {
 		if err != nil {
 			return capnp.Ptr{}, err
 		}
-		return capnp.Ptr{}, errors.New(reason)
+		return capnp.Ptr{}, errors.New(bounded(reason))
 	default:
 		return capnp.Ptr{}, errors.New("the call was not answered")
 	}

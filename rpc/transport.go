@@ -67,7 +67,10 @@ func messageIn(arena capnp.Arena) (rpccp.Message, error) {
 	return rpccp.NewRootMessage(segment)
 }
 
-// messageSize is what a message takes in memory, about.
+// messageCost is what a message takes besides what is in it: the smallest have a kilobyte for that.
+const messageCost = 1200
+
+// messageSize is what is in a message, about.
 func messageSize(m *capnp.Message) int {
 	n, err := m.TotalSize()
 	if err != nil {
