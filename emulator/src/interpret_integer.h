@@ -1,6 +1,12 @@
 // Cases of the interpreter: the commoner operations on registers; execute_alu.c has the others.
         ALU(OP_LUI, (uint64_t)IMM)
-        ALU(OP_AUIPC, PC() + (uint64_t)IMM)
+        case OP_AUIPC:
+            RD = PC() + (uint64_t)IMM;
+            d += 2;
+            if (!FOLLOWED_BY(OP_ADDI)) break;
+            RD = RS1 + (uint64_t)IMM;
+            d += 2;
+            break;
         ALU(OP_LI, (uint64_t)IMM)
         ALU(OP_SLTIU, RS1 < (uint64_t)IMM)
         ALU(OP_XORI, RS1 ^ (uint64_t)IMM)
@@ -20,11 +26,15 @@
         BOTH_WORD(OP_ADDW, OP_C_ADDW, +, RS2)
         BOTH_WORD(OP_SUBW, OP_C_SUBW, -, RS2)
         case OP_C_SRAI: RD = (uint64_t)((int64_t)RD >> SLOT_IMM); d += 1; break;
-        case OP_C_ADDI4SPN:
-        case OP_C_ADDI16SP: RD = RS1 + (uint64_t)IMM; d += 1; break;
+        case OP_C_ADDI4SPN: RD = RS1 + (uint64_t)IMM; d += 1; break;
         case OP_C_LI:
         case OP_C_LUI: RD = (uint64_t)IMM; d += 1; break;
-        case OP_C_MV: RD = RS2; d += 1; break;
+        case OP_C_MV:
+            do {
+                RD = RS2;
+                d += 1;
+            } while (FOLLOWED_BY(OP_C_MV));
+            break;
         case OP_FENCE:
         case OP_NOP: d += 2; break;
         case OP_C_NOP:

@@ -88,6 +88,39 @@
         if (!FP_STATE(FP_INITIAL)) MISS(bytes);                                                                        \
         STORE_FROM(unaligned64, F(SLOT_RS2), bytes)
 
+// FOLLOWED_BY goes on to the next slot when that is the operation that mostly comes next: registers are saved and
+// restored in runs, for example. A conditional branch costs less than the dispatch, whose target is often not foreseen.
+#ifdef NO_PREDECODE
+#define FOLLOWED_BY(op) false
+#else
+#define FOLLOWED_BY(op) (n > 0 && (uint8_t)(slot = *(const volatile uint64_t *)d) == (op) && n-- > 0)
+#endif
+
+// Loads and stores of a function's beginning and end.
+#define LOAD_RUN(op, type, bytes)                                                                                      \
+    case op:                                                                                                           \
+        do {                                                                                                           \
+            uint64_t va = RS1 + (uint64_t)IMM;                                                                         \
+            const struct tlb_entry *e = TLB_ENTRY(read, va);                                                           \
+            uint32_t addend = ADDEND(e);                                                                               \
+            if (!TLB_HIT(e, va, type)) MISS(bytes);                                                                    \
+            RD = *HOST(type, addend, va);                                                                              \
+            d += (bytes) / 2;                                                                                          \
+        } while (FOLLOWED_BY(op));                                                                                     \
+        break;
+
+#define STORE_RUN(op, type, bytes)                                                                                     \
+    case op:                                                                                                           \
+        do {                                                                                                           \
+            uint64_t va = RS1 + (uint64_t)IMM;                                                                         \
+            const struct tlb_entry *e = TLB_ENTRY(write, va);                                                          \
+            uint32_t addend = ADDEND(e);                                                                               \
+            if (!TLB_HIT(e, va, type)) MISS(bytes);                                                                    \
+            *HOST(type, addend, va) = (type)RS2;                                                                       \
+            d += (bytes) / 2;                                                                                          \
+        } while (FOLLOWED_BY(op));                                                                                     \
+        break;
+
 #define BRANCH(op, step, condition)                                                                                    \
     case op:                                                                                                           \
         if (condition) {                                                                                               \
