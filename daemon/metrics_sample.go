@@ -23,6 +23,7 @@ type sample struct {
 	uptime  time.Duration    // of the daemon
 	guest   *rpc.Stats       // nil: the guest has not answered
 	network *vm.NetworkStats // nil: there is no network
+	limits  []nat.LimitUse
 	flows   map[flowKey]int
 }
 
@@ -51,8 +52,13 @@ func (d *daemon) sample(ctx context.Context) sample {
 			s.guest = &stats
 		}
 	}
-	if n, ok := v.(networkCounter); ok && !d.config.Network.Disabled {
-		stats := n.NetworkStats()
+	n, ok := v.(networkCounter)
+	if !ok {
+		return s
+	}
+	stats := n.NetworkStats()
+	s.limits = stats.Limits // of connections with the guest's loopback there is one without a network, too
+	if !d.config.Network.Disabled {
 		s.network, s.flows = &stats, countFlows(n)
 	}
 	return s
@@ -75,6 +81,11 @@ func (s sample) gather() []*dto.MetricFamily {
 	c.daemon(s)
 	if s.guest != nil {
 		c.guest(*s.guest)
+	}
+	for _, l := range s.limits {
+		c.gauge("limit_used", "What is taken of the VM's limits.", l.Used, "limit", l.Limit)
+		c.gauge("limit_maximum", "The VM's limits.", l.Maximum, "limit", l.Limit)
+		c.counter("limit_refused_total", "How often a limit of the VM was in the way.", l.Refused, "limit", l.Limit)
 	}
 	if s.network != nil {
 		c.link(*s.network)

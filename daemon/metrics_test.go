@@ -42,6 +42,7 @@ func (countingVM) NetworkStats() vm.NetworkStats {
 			Dropped: map[netstack.DropReason]uint64{netstack.DropSource: 3},
 		},
 		Egress: egress.Stats{Allowed: 11, Denied: 12, Queries: 9, Refused: 2, Cut: 1},
+		Limits: []nat.LimitUse{{Limit: "local connections", Used: 3, Maximum: 256, Refused: 4}},
 	}
 }
 
@@ -125,6 +126,9 @@ func TestMetrics(t *testing.T) {
 		`agentvm_flows{protocol="tcp",direction="out",state="ESTABLISHED",vm="dev"} 2`,
 		`agentvm_flows{protocol="udp",direction="in",state="ESTABLISHED",vm="dev"} 1`,
 		`agentvm_egress_decisions_total{verdict="denied",vm="dev"} 12`,
+		`agentvm_limit_used{limit="local connections",vm="dev"} 3`,
+		`agentvm_limit_maximum{limit="local connections",vm="dev"} 256`,
+		`agentvm_limit_refused_total{limit="local connections",vm="dev"} 4`,
 		`agentvm_egress_dns_queries_total{verdict="allowed",vm="dev"} 7`,
 	} {
 		if !slices.Contains(lines, want) {
@@ -151,7 +155,8 @@ func TestMetrics(t *testing.T) {
 func TestMetricsOfSilentGuest(t *testing.T) {
 	_, address := startMetered(t, countingVM{fakeVM: newFakeVM(), silent: true}, Config{Network: Network{Disabled: true}})
 	_, body := request(t, "GET", "http://"+address+"/metrics", nil)
-	if !strings.Contains(body, `agentvm_guest_up{vm="dev"} 0`) || !strings.Contains(body, "agentvm_uptime_seconds") {
+	if !strings.Contains(body, `agentvm_guest_up{vm="dev"} 0`) || !strings.Contains(body, "agentvm_uptime_seconds") ||
+		!strings.Contains(body, `agentvm_limit_used{limit="local connections",vm="dev"} 3`) {
 		t.Error(body)
 	}
 	for _, absent := range []string{"agentvm_guest_cpu", "agentvm_network_frames", "agentvm_egress"} {

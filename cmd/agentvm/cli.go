@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"agentvm/images"
 )
 
 // Exit codes of agentvm's own. Everything else is the exit code of what was run.
@@ -60,11 +66,32 @@ func (c *cli) report(err error) int {
 	case errors.As(err, &status):
 		return int(status)
 	case errors.As(err, &failed):
-		fmt.Fprintln(c.stderr, "agentvm:", err)
+		fmt.Fprintln(c.stderr, "agentvm:", adviseStore(err))
 		return failed.code
 	default:
-		fmt.Fprintln(c.stderr, "agentvm:", err)
+		fmt.Fprintln(c.stderr, "agentvm:", adviseStore(err))
 		return exitFailure
+	}
+}
+
+// adviseStore adds to an error about a file of the store that cannot be written or is none what to do.
+func adviseStore(err error) error {
+	const variable = "AGENTVM_STORE"
+	var file *fs.PathError
+	dir, unknown := images.DefaultDir()
+	if !errors.As(err, &file) || unknown != nil || strings.Contains(err.Error(), variable) {
+		return err
+	}
+	if !errors.Is(file, fs.ErrPermission) && !errors.Is(file, syscall.ENOTDIR) && !errors.Is(file, syscall.EROFS) {
+		return err
+	}
+	for at := file.Path; ; at = filepath.Dir(at) {
+		switch at {
+		case dir:
+			return fmt.Errorf("%w (set %s to a directory that can be written)", err, variable)
+		case filepath.Dir(at):
+			return err
+		}
 	}
 }
 

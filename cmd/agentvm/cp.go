@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -38,9 +35,10 @@ func (c *cli) cpCommand() *cobra.Command {
 		Use: "cp [flags] NAME:PATH LOCAL | LOCAL NAME:PATH", Short: "Copy files into and out of a VM", Long: cpLong, Example: cpExample,
 		Args: counted(2, 2), ValidArgsFunction: completePlaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			return c.copy(ctx, args[0], args[1], quiet)
+			s := newSession(shellPatience)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			return s.explain(c.copy(ctx, args[0], args[1], quiet))
 		},
 	}
 	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not say what was left out")

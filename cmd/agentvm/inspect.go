@@ -13,18 +13,45 @@ import (
 
 	"agentvm/daemon"
 	"agentvm/rpc"
+	"agentvm/vm"
 )
 
 // inspection is what inspect prints.
 type inspection struct {
 	vmStatus
+	Limits []limitUse    `json:"limits,omitempty"` // of a VM that runs
 	Config daemon.Config `json:"config"`
+}
+
+// limitUse is what a VM can hold of something at once, and what it holds, as this host counts.
+type limitUse struct {
+	Limit   string `json:"limit"`
+	Used    int    `json:"used"`
+	Maximum int    `json:"maximum"`
+	Refused uint64 `json:"refused"` // how often it was in the way
+}
+
+// limitsOf asks a VM. One that does not answer has none.
+func limitsOf(ctx context.Context, name string) (list []limitUse) {
+	client, err := connect(ctx, name)
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	stats, err := askFor[vm.NetworkStats](ctx, client, "networkStats", nil)
+	if err != nil {
+		return nil
+	}
+	for _, l := range stats.Limits {
+		list = append(list, limitUse{l.Limit, l.Used, l.Maximum, l.Refused})
+	}
+	return list
 }
 
 func (c *cli) inspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "inspect NAME...", Short: "Print everything about VMs as JSON",
-		Long:    "Prints one JSON array: how each VM is, as ps --json has it, and what it was started with.",
+		Long:    "Prints one JSON array: how each VM is, as ps --json has it, what it can hold of connections and the like while it runs, and what it was started with.",
 		Example: "  agentvm inspect dev | jq '.[0].config.mounts'",
 		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,7 +65,11 @@ func (c *cli) inspectCommand() *cobra.Command {
 				if err != nil {
 					return suggest(store, name, err)
 				}
-				list = append(list, inspection{statusOf(s), s.Config})
+				one := inspection{vmStatus: statusOf(s), Config: s.Config}
+				if s.State == daemon.Running || s.State == daemon.Paused {
+					one.Limits = limitsOf(cmd.Context(), name)
+				}
+				list = append(list, one)
 				return nil
 			})
 			encoder := json.NewEncoder(c.stdout)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -42,7 +43,56 @@ func (c *cli) rootCommand() *cobra.Command {
 	flags.register(root)
 	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, "", &flags, "") })
 	c.addCommands(root)
+	root.InitDefaultCompletionCmd("completion")
+	for _, command := range root.Commands() {
+		if command.HasSubCommands() && !command.Runnable() {
+			wantsSubcommand(command)
+		}
+	}
+	root.SetHelpCommand(helpCommand(root))
 	return root
+}
+
+// wantsSubcommand has a command that is only a group of others refuse what is none of them. Alone it prints its help.
+func wantsSubcommand(command *cobra.Command) {
+	command.DisableFlagsInUseLine = true
+	command.SuggestionsMinimumDistance = 2
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		hint := ""
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = " did you mean " + near[0] + "?"
+		}
+		return fmt.Errorf("unknown command %q of %s:%s (see %s --help)", args[0], cmd.CommandPath(), hint, cmd.CommandPath())
+	}
+}
+
+// helpCommand is cobra's, but that it fails where there is no such command.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about any command", GroupID: groupOther,
+		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) (list []string, _ cobra.ShellCompDirective) {
+			of, _, err := root.Find(args)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			for _, command := range of.Commands() {
+				if command.IsAvailableCommand() && strings.HasPrefix(command.Name(), prefix) {
+					list = append(list, cobra.CompletionWithDesc(command.Name(), command.Short))
+				}
+			}
+			return list, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			command, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return fmt.Errorf("help: there is no command %q (see agentvm --help)", strings.Join(args, " "))
+			}
+			return command.Help()
+		},
+	}
 }
 
 // Groups of commands in the help.
@@ -69,6 +119,5 @@ func (c *cli) addCommands(root *cobra.Command) {
 		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand(), c.portsCommand(), c.portForwardCommand(), c.fetchCommand(), c.previewCommand(), c.pauseCommand(), c.resumeCommand(), c.forkCommand(), c.snapshotCommand(),
 		c.commitCommand())
 	add(groupOther, c.netCommand(), c.configCommand(), c.imageCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand(), c.daemonCommand())
-	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 }
