@@ -1,7 +1,11 @@
 package vm_test
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,5 +64,37 @@ func TestDamagedBaseIsNoticed(t *testing.T) {
 	}
 	if v, fromBase = startOne(t, c); !fromBase {
 		t.Errorf("there is no new base %s", vm.BaseKey(v))
+	}
+}
+
+// A damaged base that a snapshot is layered on is passed over for good, and the snapshot named.
+func TestDamagedBaseBelowASnapshot(t *testing.T) {
+	c := ownKind(t)
+	v, _ := startOne(t, c)
+	v.Close()
+	v, fromBase := startOne(t, c)
+	if !fromBase {
+		t.Fatal("no base")
+	}
+	name := strings.ToLower(t.Name())
+	if _, err := v.Snapshot(limited(t), filepath.Join(c.StoreDir, "snapshots", name+".snap"), vm.SnapshotOptions{Base: true}); err != nil {
+		t.Fatal(err)
+	}
+	v.Close()
+	if err := os.Truncate(baseFile(c, v), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	v, fromBase = startOne(t, c)
+	v.Close()
+	if fromBase || !strings.Contains(log.String(), name) {
+		t.Errorf("from a base: %t; the log has not %s: %s", fromBase, name, log.String())
+	}
+	log.Reset()
+	v, fromBase = startOne(t, c)
+	v.Close()
+	if !fromBase || log.Len() > 0 {
+		t.Errorf("there is no new base, or still talk of the old one: %s", log.String())
 	}
 }
