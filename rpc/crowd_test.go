@@ -108,6 +108,46 @@ func TestLongReason(t *testing.T) {
 	}
 }
 
+// TestLongAnswer: what a stream has not looked at yet is little, whatever the peer answers.
+func TestLongAnswer(t *testing.T) {
+	near, far := net.Pipe()
+	c := startConn(near, near, near, nil)
+	defer c.close()
+	to := wire.Sink(capnp.NewClient(&remote{c, 1}))
+	defer to.Release()
+	out := newOutlet(c.ctx, to.AddRef(), 100, 2)
+	defer out.release()
+	answered := make(chan error, 1)
+	go func() {
+		peer := newTransport(far, far)
+		m, err := peer.receive()
+		if err != nil {
+			answered <- err
+			return
+		}
+		call, _ := m.Call()
+		answer, _ := newMessage()
+		ret, _ := answer.NewReturn()
+		ret.SetAnswerId(call.QuestionId())
+		exception, _ := ret.NewException()
+		_ = exception.SetReason(strings.Repeat("x", mostOfSend))
+		answered <- peer.send(answer.Message())
+	}()
+	if _, err := out.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	if err := out.sends.drain(context.Background()); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	<-c.done
+	if !errors.Is(c.err, errProtocol) {
+		t.Errorf("the connection has ended by %v", c.err)
+	}
+}
+
 // TestNumbersComeAgain: a number is not given twice, also after all have been given.
 func TestNumbersComeAgain(t *testing.T) {
 	taken := map[uint32]int{0: 1, 1: 1, 3: 1, math.MaxUint32: 1}

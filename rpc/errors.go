@@ -82,7 +82,7 @@ func failureOf(f wire.Failure, err error) error {
 // maxReason bounds the message of an error that comes from the peer: whoever has the error keeps it.
 const maxReason = 64 << 10
 
-// bounded is as much of a peer's reason as is kept.
+// bounded is as much of a reason as is sent, and kept of a peer's.
 func bounded(reason string) string {
 	if len(reason) > maxReason {
 		return strings.ToValidUTF8(reason[:maxReason], "") + " ..."
@@ -103,5 +103,5 @@ func setFailure(f wire.Failure, err error) error {
 	}
 	f.SetKind(wire.FailureKind(kind))
 	f.SetErrno(errno)
-	return f.SetReason(err.Error())
+	return f.SetReason(bounded(err.Error()))
 }

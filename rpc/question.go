@@ -14,7 +14,11 @@ type question struct {
 	answer  chan rpccp.Return // capacity 1
 	exports []uint32          // capabilities among the parameters
 	given   bool              // up: nobody waits any more
+	most    int               // bytes of the answer; 0: as many as a message has
 }
+
+// mostOfSend bounds the answer to a send of a stream. It is taken with a later one, so that an idle stream has some of them.
+const mostOfSend = 2 * maxReason
 
 func (q *question) deliver(r rpccp.Return) { q.answer <- r }
 
@@ -49,7 +53,11 @@ func (c *conn) call(target uint32, s capnp.Send, data int) (pending, error) {
 		m.Message().Release()
 		return pending{}, err
 	}
-	return c.ask(m, payload, call.SetQuestionId)
+	most := 0
+	if data > 0 {
+		most = mostOfSend
+	}
+	return c.ask(m, payload, call.SetQuestionId, most)
 }
 
 func placeParams(call rpccp.Call, s capnp.Send) (rpccp.Payload, error) {
@@ -80,7 +88,7 @@ func (c *conn) bootstrap(ctx context.Context) (capnp.Client, error) {
 	if err != nil {
 		return capnp.Client{}, err
 	}
-	p, err := c.ask(m, rpccp.Payload{}, boot.SetQuestionId)
+	p, err := c.ask(m, rpccp.Payload{}, boot.SetQuestionId, 0)
 	if err != nil {
 		return capnp.Client{}, err
 	}
@@ -92,9 +100,9 @@ func (c *conn) bootstrap(ctx context.Context) (capnp.Client, error) {
 	return content.Interface().Client().AddRef(), nil
 }
 
-// ask sends a question. It does not wait, not even for the message to be sent.
-func (c *conn) ask(m rpccp.Message, params rpccp.Payload, number func(uint32)) (pending, error) {
-	q := &question{answer: make(chan rpccp.Return, 1)}
+// ask sends a question whose answer has at most so many bytes (0: any). It does not wait, not even for the message to be sent.
+func (c *conn) ask(m rpccp.Message, params rpccp.Payload, number func(uint32), most int) (pending, error) {
+	q := &question{answer: make(chan rpccp.Return, 1), most: most}
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
@@ -168,6 +176,11 @@ func (c *conn) handleReturn(r rpccp.Return) error {
 	releases := r.ReleaseParamCaps() // r is the asker's once it is delivered
 	c.mu.Lock()
 	q := c.questions[r.AnswerId()]
+	if q != nil && q.most > 0 && messageSize(r.Message()) > q.most {
+		c.mu.Unlock()
+		r.Message().Release()
+		return fmt.Errorf("%w: long answer to a send", errProtocol)
+	}
 	delete(c.questions, r.AnswerId())
 	abandoned := q != nil && q.given
 	if q != nil && !abandoned {
