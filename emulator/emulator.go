@@ -102,7 +102,7 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
 	return c.WithCompilationCache(cache), nil
 }
 
-// Close ends the translation of hot code and frees the compiled code. No Machine of the program may be in use.
+// Close ends the translation of hot code, keeps what it has learnt in CacheDir, and frees the compiled code. No Machine of the program may be in use.
 func (p *Program) Close(ctx context.Context) error {
 	if p.translator != nil {
 		p.translator.close()

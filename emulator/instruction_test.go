@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -31,7 +33,7 @@ func TestInstruction(t *testing.T) {
 		}
 		t.Run(row.Name, func(t *testing.T) {
 			r := newRig(t) // a new one each: no row runs into the code of others
-			cases := casesOf(row)
+			cases := someCases(t, uint64(i), casesOf(row))
 			if len(cases) == 0 {
 				t.Fatal("no cases for this row of the instruction table")
 			}
@@ -45,6 +47,33 @@ func TestInstruction(t *testing.T) {
 		})
 	}
 	t.Logf("%d cases", total)
+}
+
+// someCases takes AGENTVM_FUZZ_CASES of a row's cases, chosen by AGENTVM_FUZZ_SEED; 0 is all.
+func someCases(t *testing.T, row uint64, cases []instructionCase) []instructionCase {
+	t.Helper()
+	n := fuzzSetting(t, "AGENTVM_FUZZ_CASES", 0)
+	if n == 0 || n >= uint64(len(cases)) {
+		return cases
+	}
+	random := rand.New(rand.NewPCG(fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1), row))
+	random.Shuffle(len(cases), func(a, b int) { cases[a], cases[b] = cases[b], cases[a] })
+	return cases[:n]
+}
+
+// TestInstructionTranslated runs some cases of each row with all code translated when it is first reached;
+// AGENTVM_FUZZ_CASES says how many, 0 for all, which takes many minutes.
+func TestInstructionTranslated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("translates")
+	}
+	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_CASES", 5), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInstruction$", "-test.v", "-test.timeout=0")
+	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all", fmt.Sprint("AGENTVM_FUZZ_CASES=", count), fmt.Sprint("AGENTVM_FUZZ_SEED=", seed))
+	out, err := again.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestInstruction ") {
+		t.Errorf("seed %d: %v\n%.4000s", seed, err, out)
+	}
 }
 
 // instructionCase is one execution. Registers are set by value of the operand, so that the encoding decides where

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tetratelabs/wazero"
+	"golang.org/x/sys/cpu"
 
 	"agentvm/jit"
 )
@@ -23,7 +24,7 @@ import (
 type Translation int
 
 const (
-	// TranslateDefault is TranslateHot where AGENTVM_DEBUG contains "jit", otherwise TranslateNever.
+	// TranslateDefault is TranslateHot where AGENTVM_DEBUG contains "jit" and wazero has a compiler, otherwise TranslateNever.
 	TranslateDefault Translation = iota
 	// TranslateNever interprets everything.
 	TranslateNever
@@ -109,10 +110,26 @@ func translationMode(cfg ProgramConfig) Translation {
 		return TranslateNever
 	case cfg.Translation != TranslateDefault:
 		return cfg.Translation
-	case debugWord("jit"):
+	case debugWord("jit") && compiles():
 		return TranslateHot
 	}
 	return TranslateNever
+}
+
+// TranslatesByDefault tells whether machines of a zero ProgramConfig translate code that is hot. They decode code in another way, which
+// stays so in their images: a machine of the other kind is correct, and slower.
+func TranslatesByDefault() bool { return translationMode(ProgramConfig{}) != TranslateNever }
+
+// compiles tells whether wazero has a compiler here. Where it interprets what we translate, the machine's interpreter may as well do
+// without. The list is that of wazero v1.12.0, internal/platform.
+func compiles() bool {
+	switch runtime.GOOS {
+	case "linux", "darwin", "freebsd", "netbsd", "windows":
+		return runtime.GOARCH == "arm64" || runtime.GOARCH == "amd64" && cpu.X86.HasSSE41
+	case "dragonfly", "solaris", "illumos":
+		return runtime.GOARCH == "amd64" && cpu.X86.HasSSE41
+	}
+	return false
 }
 
 // debugWord tells whether AGENTVM_DEBUG has a word.

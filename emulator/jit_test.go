@@ -184,7 +184,7 @@ func TestMachinesTranslateTogether(t *testing.T) {
 			}
 			defer m.Close()
 			loadCode(t, m, addiX1, jumpBack4)
-			wait := time.Now().Add(time.Minute)
+			wait := time.Now().Add(5 * time.Minute)
 			for i%2 == 0 && m.JITStats().Executed == 0 && time.Now().Before(wait) || m.Retired() < 100_000 {
 				if _, _, err := m.Step(9999); err != nil {
 					t.Error(err)

@@ -11,10 +11,10 @@ import (
 	"agentvm/emulator/riscv"
 )
 
-// machineProgram is compiled once for all tests of the processor. AGENTVM_TEST_TRANSLATE=all has all code translated
-// when it is first reached, see TestOthersTranslated.
+// machineProgram is compiled once for all tests of the processor. It interprets: it is what translated code is compared with.
+// AGENTVM_TEST_TRANSLATE=all has all code translated when it is first reached, see TestBareTranslated.
 var machineProgram = sync.OnceValues(func() (*emulator.Program, error) {
-	cfg := emulator.ProgramConfig{}
+	cfg := emulator.ProgramConfig{Translation: emulator.TranslateNever}
 	if os.Getenv("AGENTVM_TEST_TRANSLATE") == "all" {
 		cfg.Translation = emulator.TranslateAll
 	}

@@ -91,7 +91,8 @@ func baseName(m snapshot.Meta, disk int64) string {
 		Network                               json.RawMessage
 		KernelArguments                       string
 		Disk                                  int64
-	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares, m.Network, m.KernelArguments, disk})
+		Translated                            bool
+	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares, m.Network, m.KernelArguments, disk, emulator.TranslatesByDefault()})
 	sum := sha256.Sum256(shape)
 	return hex.EncodeToString(sum[:16])
 }

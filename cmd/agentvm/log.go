@@ -22,7 +22,7 @@ func (c *cli) startLog() error {
 	c.facets.all = c.debug
 	for word := range strings.SplitSeq(os.Getenv("AGENTVM_DEBUG"), ",") {
 		switch strings.TrimSpace(word) {
-		case "", "jit", "nojit", "nobase": // the emulator's and vm's
+		case "", "jit", "nojit", "jitstats", "jitdump", "nobase": // the emulator's and vm's
 		case "log":
 			c.facets.all = true
 		case "timing":
@@ -30,7 +30,7 @@ func (c *cli) startLog() error {
 		case "console":
 			c.facets.console = true
 		default:
-			return fmt.Errorf("AGENTVM_DEBUG: unknown word %q (known: log, timing, console, jit, nojit, nobase)", word)
+			return fmt.Errorf("AGENTVM_DEBUG: unknown word %q (known: log, timing, console, nojit, jitstats, jitdump, nobase)", word)
 		}
 	}
 	c.log = slog.New(&logHandler{out: c.stderr, facets: c.facets, mu: &sync.Mutex{}})

@@ -76,10 +76,10 @@ func newLoops(ctx context.Context, k *kit) (*loops, error) {
 		return nil, err
 	}
 	l := &loops{kit: k}
-	if l.machine, err = emulator.NewProgram(ctx, emulator.ProgramConfig{}); err != nil {
+	if l.machine, err = emulator.NewProgram(ctx, emulator.ProgramConfig{Translation: emulator.TranslateNever}); err != nil {
 		return nil, err
 	}
-	if l.plain, err = emulator.NewProgram(ctx, emulator.ProgramConfig{Module: plain}); err != nil {
+	if l.plain, err = emulator.NewProgram(ctx, emulator.ProgramConfig{Module: plain, Translation: emulator.TranslateNever}); err != nil {
 		return nil, err
 	}
 	return l, nil
