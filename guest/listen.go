@@ -5,7 +5,7 @@ package guest
 import (
 	"context"
 	"net"
-	"strconv"
+	"net/netip"
 
 	"agentvm/rpc"
 )
@@ -16,7 +16,7 @@ func (s *Supervisor) ListenLocalTCP(host string, port uint16) (net.Listener, err
 	if err != nil {
 		return nil, err
 	}
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(hosts[0], strconv.Itoa(int(port))))
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", netip.AddrPortFrom(hosts[0], port).String())
 	if err != nil {
 		return nil, bareErrno(err)
 	}

@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"syscall"
 
@@ -23,9 +21,9 @@ func (s *Supervisor) OpenLocalTCP(ctx context.Context, host string, port uint16)
 	}
 	var first error
 	for _, h := range hosts {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(h, strconv.Itoa(int(port))))
+		c, err := dialLocal(ctx, netip.AddrPortFrom(h, port))
 		if err == nil {
-			return s.locals.keep(c.(*net.TCPConn)), nil
+			return s.locals.keep(c), nil
 		}
 		if first == nil {
 			first = bareErrno(err)
@@ -38,9 +36,9 @@ func (s *Supervisor) OpenLocalTCP(ctx context.Context, host string, port uint16)
 }
 
 // loopbackHosts are the addresses that a host names; localhost's are tried one after the other.
-func loopbackHosts(host string) ([]string, error) {
+func loopbackHosts(host string) ([]netip.Addr, error) {
 	if host == "" || host == "localhost" {
-		return []string{"127.0.0.1", "::1"}, nil
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
 	}
 	a, err := netip.ParseAddr(host)
 	if err != nil || !a.IsLoopback() || a.Is4In6() || a.Zone() != "" {
@@ -49,7 +47,7 @@ func loopbackHosts(host string) ([]string, error) {
 			Message: fmt.Sprintf("%.80q: only 127.0.0.0/8, ::1 and localhost are this VM's own", host),
 		}
 	}
-	return []string{a.String()}, nil
+	return []netip.Addr{a}, nil
 }
 
 // bareErrno leaves of an error what the system call said.
@@ -69,8 +67,8 @@ type locals struct {
 }
 
 // keep remembers a connection until it is closed.
-func (l *locals) keep(c *net.TCPConn) *localConn {
-	k := &localConn{TCPConn: c, of: l}
+func (l *locals) keep(c tcpConn) *localConn {
+	k := &localConn{tcpConn: c, of: l}
 	l.add(k)
 	return k
 }
@@ -106,21 +104,21 @@ func (l *locals) reset() {
 
 // localConn is a connection that is remembered.
 type localConn struct {
-	*net.TCPConn
+	tcpConn
 	of *locals
 }
 
 func (c *localConn) Close() error {
 	c.of.remove(c)
-	return c.TCPConn.Close()
+	return c.tcpConn.Close()
 }
 
 func (c *localConn) Read(b []byte) (int, error) {
-	n, err := c.TCPConn.Read(b)
+	n, err := c.tcpConn.Read(b)
 	return n, bareErrno(err)
 }
 
 func (c *localConn) Write(b []byte) (int, error) {
-	n, err := c.TCPConn.Write(b)
+	n, err := c.tcpConn.Write(b)
 	return n, bareErrno(err)
 }

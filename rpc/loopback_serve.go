@@ -31,6 +31,7 @@ func (s *supervisor) OpenLocalTcp(ctx context.Context, call wire.Supervisor_open
 
 // Connect is OpenLocalTcp that also tells the connection's own end.
 func (l loopback) Connect(ctx context.Context, call wire.Loopback_connect) error {
+	deepen(false)
 	r, err := call.AllocResults()
 	if err != nil {
 		return err

@@ -123,6 +123,7 @@ var errClosedStream = &Error{Kind: KindState, Errno: 32, Message: "the stream is
 
 // End is answered when finish has returned.
 func (in *inlet) End(_ context.Context, call wire.Sink_end) error {
+	deepen(false)
 	return perform(call.AllocResults, func() error { return in.close(nil) })
 }
 

@@ -111,6 +111,7 @@ func (r *relay) ended(why error) error {
 
 // pump is the direction to the peer.
 func (r *relay) pump(out *outlet) {
+	deepen(false)
 	defer out.release()
 	err := pour(out, r.s)
 	switch failed := (*sendError)(nil); {
