@@ -29,24 +29,25 @@ var mayImport = map[string][]string{
 	"scripts":           {"emulator", "emulator/riscv"},
 
 	// Leaves.
-	"dhcp":              nil,
-	"disk":              nil,
-	"dns":               nil,
-	"egress":            nil,
-	"emulator/riscv":    nil,
-	"guest/supervisor":  nil,
-	"images":            nil,
-	"images/storetest":  {"images", "internal/leaktest"}, // for tests
-	"internal/leaktest": nil,
-	"journal":           nil,
-	"kernel":            nil,
-	"mount":             nil,
-	"netstack":          nil,
-	"preview":           nil,
-	"project":           nil,
-	"rpc":               nil,
-	"snapshot":          nil,
-	"wasi":              nil,
+	"dhcp":               nil,
+	"disk":               nil,
+	"dns":                nil,
+	"egress":             nil,
+	"emulator/riscv":     nil,
+	"guest/supervisor":   nil,
+	"images":             nil,
+	"images/storetest":   {"images", "internal/leaktest"}, // for tests
+	"internal/leaktest":  nil,
+	"internal/smalldisk": nil,
+	"journal":            nil,
+	"kernel":             nil,
+	"mount":              nil,
+	"netstack":           nil,
+	"preview":            nil,
+	"project":            nil,
+	"rpc":                nil,
+	"snapshot":           nil,
+	"wasi":               nil,
 }
 
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
