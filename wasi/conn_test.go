@@ -279,12 +279,13 @@ func TestWaitall(t *testing.T) {
 	g.sys.SetFile(5, st)
 	g.want(ErrnoSuccess, "fd_fdstat_set_flags", 5, 0) // block
 	failed := make(chan error, 2)
-	for i, s := range []string{"ab", "cd"} {
-		time.AfterFunc(time.Duration(i+1)*10*time.Millisecond, func() {
+	go func() {
+		for _, s := range []string{"ab", "cd"} { // one after the other, however late timers are
+			time.Sleep(10 * time.Millisecond)
 			_, err := st.Host().Write([]byte(s))
 			failed <- err
-		})
-	}
+		}
+	}()
 	if got, errno := g.recv(5, 4, recvWaitall); got != "abcd" || errno != ErrnoSuccess {
 		t.Errorf("received %q, %v", got, errno)
 	}
