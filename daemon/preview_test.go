@@ -163,7 +163,7 @@ func TestPreviewStreams(t *testing.T) {
 		{"stopped", time.Hour, func(_ *testing.T, d *inside, _ preview.Preview) { d.stop() }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := startInside(t, Config{}, timing{}, nil)
+			d, _ := startUsed(t, Config{}) // has booted
 			d.vm.serve(t, "3000", func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.WriteString(w, "begun\n")
 				_ = http.NewResponseController(w).Flush()
