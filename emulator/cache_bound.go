@@ -12,11 +12,11 @@ import (
 )
 
 // Bounds of the folder of compiled code. wazero writes a file there for each module and never removes one; it knows what it
-// needs again by names that say nothing to us. The machine's own module is large and few others are; regions are small and many.
+// needs again by names that say nothing to us. The machine's own module (400 KiB) is large and few others are; regions are small and many.
 const (
-	largeModule    = 1 << 20  // bytes
-	keepLarge      = 8        // builds of the machine
-	keepSmallBytes = 64 << 20 // of regions, sizes rounded up to blocks
+	largeModule    = 256 << 10 // bytes
+	keepLarge      = 8         // builds of the machine
+	keepSmallBytes = 64 << 20  // of regions, sizes rounded up to blocks
 	fileBlock      = 4096
 	// strayAge is when a file that a process was writing is nobody's any more.
 	strayAge = time.Hour

@@ -1,9 +1,12 @@
 package emulator
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +15,7 @@ import (
 // The folder of compiled code stays within its bounds: what was written first goes, whatever several processes do at a time.
 func TestCacheFolderIsBounded(t *testing.T) {
 	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	const regions, region = 100, 1 << 20 / 2 // 50 MiB, then as much again
+	const regions, region = 400, 1 << 20 / 8 // 50 MiB, then as much again
 	dir := t.TempDir()
 	folder := filepath.Join(dir, "wazero-v1-amd64-linux")
 	if err := os.Mkdir(folder, 0o700); err != nil {
@@ -35,7 +38,7 @@ func TestCacheFolderIsBounded(t *testing.T) {
 		write(fmt.Sprintf("region%03d", i), region, time.Duration(i)*time.Minute)
 	}
 	for i := range 2 * keepLarge {
-		write(fmt.Sprintf("machine%02d", i), 5<<20, time.Duration(i)*time.Hour)
+		write(fmt.Sprintf("machine%02d", i), 5<<16, time.Duration(i)*time.Hour)
 	}
 	write("given-up.1.tmp", 10, 2*strayAge)
 	write("written-now.2.tmp", 10, time.Minute)
@@ -52,7 +55,7 @@ func TestCacheFolderIsBounded(t *testing.T) {
 	}
 	all.Wait()
 	for name, want := range map[string]bool{
-		"region000": true, "region127": true, "region128": false, "region199": false,
+		"region000": true, "region511": true, "region512": false, "region799": false,
 		fmt.Sprintf("machine%02d", keepLarge-1): true, fmt.Sprintf("machine%02d", keepLarge): false,
 		"given-up.1.tmp": false, "written-now.2.tmp": true, "a folder": true,
 	} {
@@ -62,5 +65,51 @@ func TestCacheFolderIsBounded(t *testing.T) {
 	}
 	if err := boundCache(filepath.Join(dir, "none"), now); err != nil {
 		t.Errorf("no folder yet: %v", err)
+	}
+}
+
+// The machine's own module is one of the large ones, which regions do not push out.
+func TestMachineIsLargeInCacheFolder(t *testing.T) {
+	if !compiles() {
+		t.Skip("wazero has no compiler here")
+	}
+	dir := t.TempDir()
+	p, err := NewProgram(t.Context(), ProgramConfig{CacheDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	folders, err := filepath.Glob(filepath.Join(dir, "wazero-*"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("folders of compiled code: %q, %v", folders, err)
+	}
+	files, err := cacheFiles(folders[0], time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(files, func(f cacheFile) bool { return f.size >= largeModule }) {
+		t.Errorf("none of %+v has %d bytes", files, largeModule)
+	}
+}
+
+// A process that translates little has the folder within its bounds, too.
+func TestFirstModuleTidies(t *testing.T) {
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "wazero-v1-amd64-linux")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * keepLarge {
+		path := filepath.Join(folder, fmt.Sprint(i))
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, largeModule)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr := &translator{cacheDir: dir}
+	tr.tidy(slog.New(slog.DiscardHandler))
+	if files, err := os.ReadDir(folder); err != nil || len(files) != keepLarge {
+		t.Errorf("%d files are left, want %d; %v", len(files), keepLarge, err)
 	}
 }

@@ -200,12 +200,13 @@ func (t *translator) timed(j *job) (*translation, time.Duration) {
 	return made, min(threadTime()-began, translationCost(made.region.Instructions))
 }
 
-// tidyEvery is how many modules may be added to the folder of compiled code before it is looked at.
+// tidyEvery is how many modules a process may add to the folder of compiled code between looking at it, which it does behind its first:
+// many processes never come to a second time.
 const tidyEvery = 128
 
 // tidy keeps the folder of compiled code within its bounds.
 func (t *translator) tidy(log *slog.Logger) {
-	if t.compiled++; t.cacheDir == "" || t.compiled%tidyEvery != tidyEvery/4 {
+	if t.compiled++; t.cacheDir == "" || t.compiled%tidyEvery != 1 {
 		return
 	}
 	if err := boundCache(t.cacheDir, time.Now()); err != nil {

@@ -1,4 +1,4 @@
-// Command processes is PID 1 of a guest that runs a thousand programs, each with other code at the same addresses, a few at a time.
+// Command processes is PID 1 of a guest that runs as many programs as the kernel's parameter "programs" says, each with other code at the same addresses, a few at a time.
 // Each computes for a while, so that its code becomes hot, and ends with what it has computed.
 package main
 
@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 )
 
 const (
-	programs = 1000
 	together = 4
 	rounds   = 5 << 10
 	loadedAt = 0x10000
@@ -25,6 +25,10 @@ func main() {
 		fmt.Println("prepare:", err)
 	}
 	fmt.Println("ready")
+	programs, err := strconv.Atoi(os.Getenv("programs"))
+	if err != nil {
+		fmt.Println("how many programs:", err)
+	}
 	wrong := 0
 	for first := 0; first < programs; first += together {
 		var group sync.WaitGroup
@@ -39,7 +43,7 @@ func main() {
 			}
 		}
 	}
-	fmt.Println("= wrong:", wrong)
+	fmt.Println("= wrong:", wrong, "of", programs)
 	for {
 		time.Sleep(time.Hour) // PID 1 must not end
 	}
