@@ -43,6 +43,7 @@ func (s *Server) serveVisit(w *pacedWriter, r *http.Request, v *visit, changed <
 	}
 	ctx, one := s.sessions.add(withVisit(r.Context(), v), v.token)
 	defer s.sessions.remove(one)
+	v.over = ctx.Done()
 	select {
 	case <-changed: // maybe revoked before it could be cut
 		if _, err := s.cfg.Store.Check(ctx, v.token); err != nil {

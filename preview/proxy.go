@@ -70,7 +70,8 @@ func poolHost(p Preview) string {
 	return net.JoinHostPort(hex.EncodeToString([]byte(p.VM))+"-"+hex.EncodeToString([]byte(p.VMID)), strconv.Itoa(int(p.Port)))
 }
 
-// dial is given what poolHost made. ctx is the transport's, which outlives the request.
+// dial is given what poolHost made. ctx is the transport's, which outlives the request. One that does not have its turn yet ends with the
+// request; one that has goes on, for another request.
 func (s *Server) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	if !s.begin() {
 		return nil, ErrClosed
@@ -80,10 +81,22 @@ func (s *Server) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.limits.DialTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	return s.cfg.Dialer.DialPreview(ctx, vm, port)
+	var over <-chan struct{}
+	if v := visitIn(ctx); v != nil {
+		over = v.over
+	}
+	done, err := s.turns.take(ctx, address, over, s.limits.DialTimeout)
+	if err != nil {
+		return nil, err
+	}
+	limited, stop := context.WithTimeout(ctx, s.limits.DialTimeout)
+	defer stop()
+	conn, err := s.cfg.Dialer.DialPreview(limited, vm, port)
+	done(err)
+	return conn, err
 }
 
 func parsePoolHost(address string) (vm string, port uint16, err error) {

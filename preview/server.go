@@ -38,7 +38,8 @@ type Limits struct {
 	StallTimeout time.Duration
 	// IdleTimeout is how long a connection is kept between requests. Default 60 s.
 	IdleTimeout time.Duration
-	// DialTimeout is for a connection into the VM. Default 10 s.
+	// DialTimeout is for a connection into the VM. Some are made to a port at once and more wait, as long as it answers within
+	// this time. Default 10 s.
 	DialTimeout time.Duration
 	// ResponseTimeout is how long the guest may take for the header of its response. Default 5 minutes.
 	ResponseTimeout time.Duration
@@ -92,6 +93,7 @@ type Server struct {
 	ports     map[uint16]bool // set by Serve, before the first request
 	slots     chan struct{}   // one token for each request being served
 	sessions  *sessions
+	turns     turns
 
 	life context.Context // of all that Serve started
 	end  context.CancelFunc
@@ -105,6 +107,7 @@ type Server struct {
 // NewServer returns a Server, which does nothing until Serve.
 func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), log: cfg.Logger, sessions: newSessions()}
+	s.turns.ports = make(map[string]*portTurns)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -13,9 +13,10 @@ import (
 type visit struct {
 	preview Preview
 	token   string
-	byPath  bool   // http://127.0.0.1:PORT/p/TOKEN/, not http://TOKEN.localhost:PORT/
-	host    string // host:port as in the visitor's URLs, in lower case
-	foreign bool   // made by a page of another origin: nothing that the visitor's browser keeps for this one goes with it
+	byPath  bool            // http://127.0.0.1:PORT/p/TOKEN/, not http://TOKEN.localhost:PORT/
+	host    string          // host:port as in the visitor's URLs, in lower case
+	foreign bool            // made by a page of another origin: nothing that the visitor's browser keeps for this one goes with it
+	over    <-chan struct{} // closed when the request has ended, or is cut
 }
 
 // What is refused before any token is looked at.
