@@ -28,6 +28,8 @@ var errNoPort = errors.New("no console port")
 type port struct {
 	*os.File
 	absent int // reads in a row that found no host
+	// splices says that the kernel's driver moves the content of pipes.
+	splices bool
 }
 
 // openPort finds a port by name.
@@ -46,7 +48,7 @@ func openPort(name string) (*port, error) {
 		if err != nil {
 			return nil, &os.PathError{Op: "open", Path: device, Err: err}
 		}
-		return &port{File: os.NewFile(uintptr(fd), device)}, nil
+		return &port{File: os.NewFile(uintptr(fd), device), splices: canSplice()}, nil
 	}
 	return nil, fmt.Errorf("%w named %s among %d", errNoPort, name, len(names))
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + vmfork.patch + agentvm.config
+# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + vmfork.patch + copy.patch +
+# agentvm.config
 # -> Image.zst and provenance.json.
 #
 #   kernel/build.sh [WORK [OUT]]     WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
@@ -23,7 +24,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "${1:-/tmp/agentvm-kernel}" "${2:-$here}"
 work=$(cd "${1:-/tmp/agentvm-kernel}" && pwd)
 out=$(cd "${2:-$here}" && pwd)
-patches="boot-cost.patch vmfork.patch"
+patches="boot-cost.patch vmfork.patch copy.patch"
 tarball=$work/$package.tar.xz
 build=$work/build
 
@@ -159,7 +160,8 @@ provenance() {
     "agentvm.config": "$(sha256 "$here/agentvm.config")",
     "build.sh": "$(sha256 "$here/build.sh")",
     "boot-cost.patch": "$(sha256 "$here/boot-cost.patch")",
-    "vmfork.patch": "$(sha256 "$here/vmfork.patch")"
+    "vmfork.patch": "$(sha256 "$here/vmfork.patch")",
+    "copy.patch": "$(sha256 "$here/copy.patch")"
   },
   "image": {
     "raw_sha256": "$(sha256 "$work/Image")",

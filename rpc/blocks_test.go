@@ -38,7 +38,7 @@ func TestBlocks(t *testing.T) {
 					received <- err
 				}()
 				wireBytes.Reset()
-				m, err := sends.newMessage(size)
+				m, err := sends.newMessage(size, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -20,11 +20,11 @@ var _ capnp.ClientHook = (*remote)(nil)
 // Send makes a call and waits for its answer, unless the context comes from beginning: then it only begins.
 func (r *remote) Send(ctx context.Context, s capnp.Send) (*capnp.Answer, capnp.ReleaseFunc) {
 	slot, begins := ctx.Value(slotKey{}).(*pending)
-	data := 0
+	like := pending{}
 	if begins {
-		data = slot.data
+		like = *slot
 	}
-	p, err := r.c.call(r.id, s, data)
+	p, err := r.c.call(r.id, s, like)
 	if err != nil {
 		return capnp.ErrorAnswer(s.Method, err), func() {}
 	}
@@ -53,7 +53,7 @@ func beginning(slot *pending) context.Context {
 func (r *remote) Recv(ctx context.Context, recv capnp.Recv) capnp.PipelineCaller {
 	p, err := r.c.call(r.id, capnp.Send{Method: recv.Method, ArgsSize: recv.Args.Size(), PlaceArgs: func(s capnp.Struct) error {
 		return s.CopyFrom(recv.Args)
-	}}, 0)
+	}}, pending{})
 	recv.ReleaseArgs()
 	if err == nil && !r.c.spawn(func() { p.forward(ctx, recv.Returner) }) {
 		err = ErrClosed

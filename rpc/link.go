@@ -128,3 +128,22 @@ func (s *session) Close() error {
 	s.closed.Store(true)
 	return nil
 }
+
+// TakesPipes says whether the port does.
+func (s *session) TakesPipes() bool {
+	port, ok := s.link.port.(PipePort)
+	return ok && port.TakesPipes()
+}
+
+// WritePipe fails after the session, as Write does.
+func (s *session) WritePipe(from Pipe, size int) (n int, err error) {
+	for n < size && err == nil {
+		if s.closed.Load() {
+			return n, io.ErrClosedPipe
+		}
+		var part int
+		part, err = s.link.port.(PipePort).WritePipe(from, size-n)
+		n += part
+	}
+	return n, err
+}

@@ -28,11 +28,13 @@ type pending struct {
 	id   uint32
 	q    *question
 	data int // in its parameters, for beginning
+	// from, for beginning, is where they are; nil: in memory.
+	from *piped
 }
 
-// call begins a call whose parameters have about so many bytes of data. Calls on one capability arrive in the order in which they have begun.
-func (c *conn) call(target uint32, s capnp.Send, data int) (pending, error) {
-	m, err := c.t.newMessage(data)
+// call begins a call whose parameters have the data that like says. Calls on one capability arrive in the order in which they have begun.
+func (c *conn) call(target uint32, s capnp.Send, like pending) (pending, error) {
+	m, err := c.t.newMessage(like.data, like.from)
 	if err != nil {
 		return pending{}, err
 	}
@@ -54,7 +56,7 @@ func (c *conn) call(target uint32, s capnp.Send, data int) (pending, error) {
 		return pending{}, err
 	}
 	most := 0
-	if data > 0 {
+	if like.data > 0 {
 		most = mostOfSend
 	}
 	return c.ask(m, payload, call.SetQuestionId, most)

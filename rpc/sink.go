@@ -20,6 +20,8 @@ type outlet struct {
 	sink  wire.Sink
 	sends window
 	chunk int // bytes of a send at most
+	// pipes, when not nil, makes a pipe for what a reader gives, or none.
+	pipes func(io.Reader) Pipe
 }
 
 // newOutlet takes over the reference to sink. chunk times sends, at most maxSends, is little where others wait for the same connection.
@@ -34,15 +36,25 @@ func (o *outlet) Write(b []byte) (int, error) {
 	for n < len(b) {
 		part := b[n:min(len(b), n+o.chunk)]
 		o.sends.data = len(part)
-		err := o.sends.add(o.ctx, func(ctx context.Context) {
-			_, _ = o.sink.Send(ctx, func(w wire.Sink_send_Params) error { return w.SetData(part) })
-		}, func(s capnp.Struct) error { return failureOf(wire.Sink_send_Results(s).Failure()) })
-		if err != nil {
+		if err := o.send(part); err != nil {
 			return n, err
 		}
 		n += len(part)
 	}
 	return n, nil
+}
+
+// writePiped is Write of what is in a pipe, at most a chunk. It returns when the message is on its way, not when it has left.
+func (o *outlet) writePiped(p *piped) error {
+	o.sends.from = p
+	defer func() { o.sends.from = nil }()
+	return o.send(placeholder[:])
+}
+
+func (o *outlet) send(data []byte) error {
+	return o.sends.add(o.ctx, func(ctx context.Context) {
+		_, _ = o.sink.Send(ctx, func(w wire.Sink_send_Params) error { return w.SetData(data) })
+	}, func(s capnp.Struct) error { return failureOf(wire.Sink_send_Results(s).Failure()) })
 }
 
 // end says that nothing follows and waits until the peer is done.

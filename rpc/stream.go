@@ -40,6 +40,9 @@ func pour(o *outlet, from io.Reader) error {
 			return err
 		}
 		if n == len(b) && n < streamChunk {
+			if pipe := o.pipeOf(from); pipe != nil {
+				return pourPiped(o, pipe)
+			}
 			b = make([]byte, min(8*n, streamChunk))
 		}
 	}
@@ -85,6 +88,7 @@ func (c *conn) newRelay(s Stream) (*relay, wire.Sink) {
 // join takes over the reference to toPeer, and begins to send there.
 func (c *conn) join(r *relay, toPeer wire.Sink) error {
 	out := newOutlet(r.ctx, toPeer, streamChunk, streamSends)
+	out.pipes = c.pipeOf
 	if !c.spawn(func() { r.pump(out) }) {
 		out.release()
 		r.reset()

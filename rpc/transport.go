@@ -51,8 +51,11 @@ func (in *input) Read(b []byte) (n int, err error) {
 // newMessage returns an empty message to be filled and sent.
 func newMessage() (rpccp.Message, error) { return messageIn(capnp.SingleSegment(nil)) }
 
-// newMessage is newMessage for one that will have so many bytes of data.
-func (t *transport) newMessage(data int) (rpccp.Message, error) {
+// newMessage is newMessage for one that will have so many bytes of data, or those of from.
+func (t *transport) newMessage(data int, from *piped) (rpccp.Message, error) {
+	if from != nil {
+		return messageIn(from)
+	}
 	if b := t.blocks.empty(data); b != nil {
 		return messageIn(b)
 	}
@@ -115,6 +118,9 @@ func (t *transport) send(m *capnp.Message) error {
 	body := segment.Data()
 	if len(body) > maxMessage-8 {
 		return fmt.Errorf("message of %d bytes is too large", len(body))
+	}
+	if p, ok := m.Arena.(*piped); ok {
+		return t.sendPiped(p, body)
 	}
 	if frame := framed(m, body); frame != nil {
 		_, err := t.w.Write(frame)

@@ -13,7 +13,8 @@ import (
 // Answers are taken in the order of the calls. The first error ends it: the other calls are cancelled.
 type window struct {
 	limit int
-	data  int // bytes that the next call will have, about; 0: few
+	data  int    // bytes that the next call will have, about; 0: few
+	from  *piped // where they are; nil: in memory
 	calls []awaited
 	err   error
 }
@@ -31,7 +32,7 @@ func (w *window) add(ctx context.Context, begin func(context.Context), take func
 	if w.err != nil {
 		return w.err
 	}
-	slot := pending{data: w.data}
+	slot := pending{data: w.data, from: w.from}
 	begin(beginning(&slot))
 	if slot.c == nil {
 		return w.fail(ErrClosed)

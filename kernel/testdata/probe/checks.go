@@ -43,6 +43,10 @@ var checks = []check{
 		return read("/tmp/share/greeting", mountSource("share", "9p", "/tmp/share", "trans=virtio,version=9p2000.L"))
 	}},
 	{"drivers", drivers},
+	{"copies", copies},
+	{"splice to a console", func() (string, error) {
+		return read("/sys/module/virtio_console/parameters/splice_by_reference", nil)
+	}},
 	{"rng", func() (string, error) { return read("/sys/class/misc/hw_random/rng_current", nil) }},
 	{"config", func() (string, error) { _, err := os.Stat("/proc/config.gz"); return "", err }},
 }
