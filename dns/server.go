@@ -63,7 +63,7 @@ func (s *Server) Stats() Stats {
 
 // Reply answers one message as it came from the guest. datagram says that the reply has to fit into what the client takes
 // in one datagram. nil means that there is nothing to send: the message has no header or is itself a reply. It returns after
-// Config.Timeout at the latest, and when ctx ends. The caller keeps query and owns the reply.
+// Config.Timeout at the latest, and when ctx ends, but for what Policy.Asked takes. The caller keeps query and owns the reply.
 func (s *Server) Reply(ctx context.Context, query []byte, datagram bool) []byte {
 	return s.reply(ctx, Client{}, query, datagram)
 }
