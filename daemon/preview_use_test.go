@@ -17,8 +17,7 @@ import (
 
 // TestVisitorsAreUse has a visitor who stays keep a daemon from being idle, and the daemon end when it has gone.
 func TestVisitorsAreUse(t *testing.T) {
-	d := startInside(t, Config{IdleTimeout: Duration(2 * time.Second)}, timing{}, nil)
-	c := d.connect(t) // until the visitor is there
+	d, c := startUsed(t, Config{IdleTimeout: Duration(2 * time.Second)}) // c is there until the visitor is
 	d.vm.serve(t, "3000", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "begun\n")
 		_ = http.NewResponseController(w).Flush()
