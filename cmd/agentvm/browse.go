@@ -23,8 +23,8 @@ func opener(system string) []string {
 const openerTime = time.Second
 
 // browse has the desktop open a link, which is made of letters, digits, dots, slashes and colons. It does not wait for a browser to
-// end, and gives it none of this program's streams, which it would keep open.
-func browse(ctx context.Context, opener []string, url string) error {
+// end, only for patience whether it fails, and gives it none of this program's streams, which it would keep open.
+func browse(ctx context.Context, opener []string, url string, patience time.Duration) error {
 	command := exec.Command(opener[0], append(opener[1:], url)...) //nolint:noctx // it outlives this program
 	err := command.Start()
 	if err == nil {
@@ -32,7 +32,7 @@ func browse(ctx context.Context, opener []string, url string) error {
 		go func() { ended <- command.Wait() }()
 		select {
 		case err = <-ended:
-		case <-time.After(openerTime):
+		case <-time.After(patience):
 		case <-ctx.Done():
 		}
 	}

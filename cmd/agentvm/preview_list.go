@@ -188,7 +188,7 @@ func (c *cli) openLink(ctx context.Context, id string) error {
 			return fmt.Errorf("preview %s: its VM does not run: start it with agentvm start %s", id, l.VM)
 		default:
 			fmt.Fprintln(c.stdout, l.URL)
-			return browse(ctx, opener(runtime.GOOS), l.URL)
+			return browse(ctx, opener(runtime.GOOS), l.URL, openerTime)
 		}
 	}
 	return fmt.Errorf("%w: %s (agentvm preview ls lists them)", preview.ErrUnknown, id)
