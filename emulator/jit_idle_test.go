@@ -8,6 +8,7 @@ import (
 
 	"agentvm/emulator"
 	"agentvm/emulator/riscv"
+	"agentvm/internal/leaktest"
 
 	"go.uber.org/goleak"
 )
@@ -34,5 +35,5 @@ func TestIdleMachineTranslatesNothing(t *testing.T) {
 	if m.Retired() == 0 {
 		t.Error("the machine has done nothing at all")
 	}
-	goleak.VerifyNone(t, before)
+	leaktest.None(t, before)
 }
