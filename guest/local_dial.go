@@ -20,6 +20,21 @@ import (
 //	socket ─► connect: EINPROGRESS ─► connect ─► 0, or why not
 //	                                     └─► EALREADY, the server's queue is full: wait until the socket is writable, and again
 func dialLocal(ctx context.Context, to netip.AddrPort) (tcpConn, error) {
+	for range 10 {
+		c, err := dialOnce(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		if c.local.(*net.TCPAddr).AddrPort() != to {
+			return c, nil
+		}
+		_ = errors.Join(c.SetLinger(0), c.Close()) // not left in TIME_WAIT, where it would keep the server from its port
+	}
+	return nil, syscall.ECONNREFUSED
+}
+
+// dialOnce may connect to itself: where nobody listens at a port that the kernel gives to connections, it at times gives it to this one.
+func dialOnce(ctx context.Context, to netip.AddrPort) (*dialledConn, error) {
 	family, address := sockaddr(to)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

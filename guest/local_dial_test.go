@@ -112,3 +112,19 @@ func TestDialLocal(t *testing.T) {
 		})
 	}
 }
+
+// TestDialLocalNotItself: where nobody listens nobody answers, not even the one who asks.
+func TestDialLocalNotItself(t *testing.T) {
+	free := netip.MustParseAddrPort("127.0.0.1:40000") // an even one of those that the kernel gives to who connects
+	for ; ; free = netip.AddrPortFrom(free.Addr(), free.Port()+2) {
+		if l, err := net.Listen("tcp", free.String()); err == nil {
+			_ = l.Close()
+			break
+		}
+	}
+	for range 100_000 { // one in 14,000 would
+		if c, err := dialLocal(t.Context(), free); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("%v, %v", c, err)
+		}
+	}
+}

@@ -240,7 +240,7 @@ func (r *returner) except() error {
 	if err != nil {
 		return err
 	}
-	return exception.SetReason(r.err.Error())
+	return exception.SetReason(bounded(r.err.Error()))
 }
 
 func (r *returner) discard() {
