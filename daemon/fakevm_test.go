@@ -24,6 +24,7 @@ import (
 type fakeVM struct {
 	done chan struct{}
 	once sync.Once
+	runs atomic.Int32 // daemons that have it for their VM
 
 	paused  atomic.Bool
 	writing sync.WaitGroup // like a VM's, its end waits for what is being written
@@ -66,7 +67,7 @@ func (v *fakeVM) Close() error {
 	v.writing.Wait()
 	return nil
 }
-func (v *fakeVM) Done() <-chan struct{} { return v.done }
+func (v *fakeVM) Done() <-chan struct{} { v.runs.Add(1); return v.done } // asked for when it is the daemon's
 func (v *fakeVM) Wait(ctx context.Context) error {
 	<-v.done
 	v.mu.Lock()

@@ -43,7 +43,7 @@ type inside struct {
 	ended chan error
 }
 
-// startInside starts a daemon with a fakeVM and waits for its address.
+// startInside starts a daemon with a fakeVM and waits for its address, and for the VM when boot is nil.
 func startInside(t testing.TB, c Config, tm timing, boot bootFunc) *inside {
 	t.Helper()
 	d := &inside{store: Store{Dir: t.TempDir(), Version: "test"}, vm: newFakeVM(), ended: make(chan error, 1)}
@@ -63,7 +63,8 @@ func (d *inside) restart(t testing.TB, c Config, tm timing, boot bootFunc) {
 	if tm.stateCheck == 0 {
 		tm.stateCheck = 5 * time.Millisecond
 	}
-	if boot == nil {
+	runs, boots := d.vm.runs.Load(), boot == nil
+	if boots {
 		boot = func(context.Context, booting) (VM, error) { return d.vm, nil }
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -74,9 +75,9 @@ func (d *inside) restart(t testing.TB, c Config, tm timing, boot bootFunc) {
 		d.ended <- run(ctx, d.store, "dev", tm.withDefaults(), boot)
 	}()
 	t.Cleanup(func() { stop(); <-ended })
-	await(t, "the state file", func() bool { // one that is to end soon may have ended before it was seen
+	await(t, "the daemon", func() bool { // one that is to end soon may have ended before it was seen
 		_, err := p.readState("dev")
-		return err == nil || len(d.ended) > 0
+		return err == nil && (!boots || d.vm.runs.Load() > runs) || len(d.ended) > 0
 	})
 }
 

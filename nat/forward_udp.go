@@ -139,15 +139,16 @@ func (s *forwardSession) run() {
 }
 
 func (s *forwardSession) sendToGuest(p []byte) {
+	s.flow.touch() // before the guest knows: afterwards, payload that has been answered could keep the flow from being idle
 	if _, err := s.guest.Write(p); err == nil {
-		s.flow.countReceived(len(p))
+		s.flow.received.Add(uint64(len(p)))
 	}
 }
 
 func (s *forwardSession) sendToHost(p []byte) {
 	s.flow.touch() // before the program knows
 	if _, err := s.of.socket.WriteToUDPAddrPort(p, s.program); err == nil {
-		s.flow.countSent(len(p))
+		s.flow.sent.Add(uint64(len(p)))
 	}
 }
 

@@ -67,6 +67,7 @@ func guestGone(err error) Reason {
 
 // sendToHost sends one datagram. One that the host's system does not take is lost.
 func (s *session) sendToHost(p []byte) {
+	s.flow.touch() // before the host knows
 	_, err := s.host.Write(p)
 	if isAny(err, refusals) {
 		// The error is an earlier datagram's, and this one was not sent.
@@ -75,7 +76,7 @@ func (s *session) sendToHost(p []byte) {
 	}
 	switch {
 	case err == nil:
-		s.flow.countSent(len(p))
+		s.flow.sent.Add(uint64(len(p)))
 	case denied(err):
 		s.hostFailed(err)
 	default:
@@ -104,7 +105,7 @@ func (s *session) readHost() {
 func (s *session) sendToGuest(p []byte) {
 	s.flow.touch() // before the guest knows
 	if _, err := s.guest.Write(p); err == nil {
-		s.flow.countReceived(len(p))
+		s.flow.received.Add(uint64(len(p)))
 	}
 }
 
