@@ -63,8 +63,9 @@ func (d *inside) restart(t testing.TB, c Config, tm timing, boot bootFunc) {
 	if tm.stateCheck == 0 {
 		tm.stateCheck = 5 * time.Millisecond
 	}
-	runs, boots := d.vm.runs.Load(), boot == nil
+	runs, boots := int32(0), boot == nil
 	if boots {
+		runs = d.vm.runs.Load()
 		boot = func(context.Context, booting) (VM, error) { return d.vm, nil }
 	}
 	ctx, stop := context.WithCancel(context.Background())
