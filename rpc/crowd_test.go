@@ -96,7 +96,7 @@ func TestLongReason(t *testing.T) {
 		out := newOutlet(context.Background(), to, 100, 1)
 		out.abort(errors.New(strings.Repeat("\u00e9", 1<<20)))
 		out.release()
-		return wire.Sink_ServerToClient(&inlet{take: func([]byte) error { return nil }, finish: func(error) error { return nil }})
+		return swallow()
 	}})
 	c, err := l.Dial(t.Context(), "", 1, nil)
 	if err != nil {

@@ -31,6 +31,11 @@ func (g handGuest) Connect(_ context.Context, call wire.Loopback_connect) error 
 	return r.SetToGuest(g.connect(call.Args().ToClient().AddRef()))
 }
 
+// swallow is a Sink that takes everything.
+func swallow() wire.Sink {
+	return wire.Sink_ServerToClient(&inlet{take: func([]byte) error { return nil }, finish: func(error) error { return nil }})
+}
+
 // dialHand is the host's end of a connection to such a guest.
 func dialHand(t *testing.T, g handGuest) *Loopback {
 	t.Helper()
@@ -241,7 +246,7 @@ func TestNothingArrives(t *testing.T) {
 			sent <- errors.Join(send(nil), send([]byte("x")), send(nil), out.end())
 			out.release()
 		}()
-		return wire.Sink_ServerToClient(&inlet{take: func([]byte) error { return nil }, finish: func(error) error { return nil }})
+		return swallow()
 	}})
 	c, err := l.Dial(t.Context(), "", 1, nil)
 	if err != nil {
@@ -371,7 +376,7 @@ func TestArrivalsLeave(t *testing.T) {
 	defer to.Release()
 	connect := func(ctx context.Context) (future wire.Acceptor_accept_Results_Future, release capnp.ReleaseFunc) {
 		return to.Accept(ctx, func(w wire.Acceptor_accept_Params) error {
-			return w.SetToProgram(wire.Sink_ServerToClient(&inlet{take: func([]byte) error { return nil }, finish: func(error) error { return nil }}))
+			return w.SetToProgram(swallow())
 		})
 	}
 	waiting := func() int { s.mu.Lock(); defer s.mu.Unlock(); return len(s.waiting) }

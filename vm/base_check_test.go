@@ -69,13 +69,7 @@ func TestDamagedBaseIsNoticed(t *testing.T) {
 
 // A damaged base that a snapshot is layered on is passed over for good, and the snapshot named.
 func TestDamagedBaseBelowASnapshot(t *testing.T) {
-	c := ownKind(t)
-	v, _ := startOne(t, c)
-	v.Close()
-	v, fromBase := startOne(t, c)
-	if !fromBase {
-		t.Fatal("no base")
-	}
+	c, v := startFromBase(t)
 	name := strings.ToLower(t.Name())
 	if _, err := v.Snapshot(limited(t), filepath.Join(c.StoreDir, "snapshots", name+".snap"), vm.SnapshotOptions{Base: true}); err != nil {
 		t.Fatal(err)
@@ -86,7 +80,7 @@ func TestDamagedBaseBelowASnapshot(t *testing.T) {
 	}
 	var log bytes.Buffer
 	c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	v, fromBase = startOne(t, c)
+	v, fromBase := startOne(t, c)
 	v.Close()
 	if fromBase || !strings.Contains(log.String(), name) {
 		t.Errorf("from a base: %t; the log has not %s: %s", fromBase, name, log.String())

@@ -230,8 +230,9 @@ func TestFirstStartIsGivenUp(t *testing.T) {
 	}
 }
 
-// Snapshots may leave what is in the base to that.
-func TestSnapshotAboveABase(t *testing.T) {
+// startFromBase starts a VM of a kind of its own from the base that another one has made.
+func startFromBase(t *testing.T) (vm.Config, *vm.VM) {
+	t.Helper()
 	c := ownKind(t)
 	v, _ := startOne(t, c)
 	v.Close()
@@ -239,6 +240,12 @@ func TestSnapshotAboveABase(t *testing.T) {
 	if !fromBase {
 		t.Fatal("no base")
 	}
+	return c, v
+}
+
+// Snapshots may leave what is in the base to that.
+func TestSnapshotAboveABase(t *testing.T) {
+	c, v := startFromBase(t)
 	wantOutput(t, v, "echo saved >/root/file", "")
 	dir := filepath.Join(c.StoreDir, "snapshots")
 	sizes := make(map[bool]int64)
