@@ -22,6 +22,8 @@ type block struct {
 	check        bool // compares the budget with need
 	need         int  // instructions until the next check, at most
 
+	harts []*block // on the edges that lead here: see residence
+
 	// Of the loops, see residence.go.
 	loop         *block      // the head of the one whose registers are in locals here
 	uses, writes registerSet // of a head: the loop's registers

@@ -1,5 +1,7 @@
 package jit
 
+import "slices"
+
 // Parameters and locals of a region's function. struct jit_call of emulator/src/jit.c has the parameters.
 const (
 	localHart  = iota // i32: address of the hart
@@ -78,6 +80,12 @@ func (g *generator) generate() {
 	g.epilogue()
 }
 
+// reach checks that all of the hart is in the memory. wazero then does so for no access in what follows, up to the next loop:
+// a local is another value in each loop for it. The load itself goes, for nobody wants its value.
+func (g *generator) reach() {
+	g.get(localHart).memory(opI64Load, g.layout.Budget).op(opDrop)
+}
+
 func (g *generator) epilogue() {
 	g.get(localHart).get(localBudget).memory(opI64Store, g.layout.Budget)
 	g.get(localHart).get(localPC).memory(opI64Store, g.layout.PC)
@@ -123,6 +131,10 @@ func (g *generator) tree(b *block, s state) {
 	s.registers = g.enterLoop(b, s.registers)
 	g.loop()
 	g.push(labelLoop, b)
+	if b.loop == nil {
+		s.registers.hart = b
+		g.reach()
+	}
 	g.nest(b, behind, s)
 	g.pop()
 	g.end().op(opUnreachable)
@@ -151,9 +163,10 @@ func (g *generator) rootLoop() {
 	root := g.graph.root
 	g.loop()
 	g.push(labelLoop, root)
+	g.reach()
 	g.block()
 	g.push(labelChain, nil)
-	g.nest(root, root.behind(), state{})
+	g.nest(root, root.behind(), state{registers: residence{hart: root}})
 	g.pop()
 	g.end()
 	g.chain()
@@ -194,12 +207,27 @@ func (g *generator) nest(b *block, behind []*block, s state) {
 	g.nest(b, behind[:len(behind)-1], s)
 	g.pop()
 	g.end()
-	g.tree(last, state{registers: arrival(last)})
+	g.tree(last, state{registers: g.meet(last)})
+}
+
+// meet is what is known behind a block.
+func (g *generator) meet(b *block) residence {
+	r := arrival(b)
+	if slices.ContainsFunc(b.harts, func(h *block) bool { return h != b.harts[0] }) {
+		r.hart = b
+		g.reach()
+		return r
+	}
+	if len(b.harts) > 0 {
+		r.hart = b.harts[0]
+	}
+	g.get(localHart).set(localHart) // so that wazero takes it for the value of before wherever it is used below
+	return r
 }
 
 func (g *generator) contents(b *block, s state) {
 	if b == g.graph.root {
-		g.dispatch()
+		g.dispatch(s)
 		return
 	}
 	g.now = s.registers
@@ -219,9 +247,10 @@ func (g *generator) contents(b *block, s state) {
 }
 
 // dispatch goes to the entry whose number is in localEntry.
-func (g *generator) dispatch() {
+func (g *generator) dispatch(s state) {
+	g.now = s.registers
 	if len(g.graph.entries) == 1 {
-		g.follow(g.graph.root, g.graph.entries[0], state{})
+		g.follow(g.graph.root, g.graph.entries[0], s)
 		return
 	}
 	g.choose(g.graph.entries, 0)
@@ -231,7 +260,7 @@ func (g *generator) dispatch() {
 // predict them.
 func (g *generator) choose(entries []*block, first int) {
 	if len(entries) == 1 {
-		g.br(g.depth(labelBehind, entries[0]))
+		g.branch(entries[0])
 		return
 	}
 	half := len(entries) / 2
@@ -304,11 +333,17 @@ func (g *generator) follow(from, to *block, s state) {
 	case to.merge:
 		g.flush(s)
 		g.save()
-		g.br(g.depth(labelBehind, to))
+		g.branch(to)
 	default:
 		s.registers = g.now
 		g.tree(to, s)
 	}
+}
+
+// branch goes to a block that several edges lead to.
+func (g *generator) branch(to *block) {
+	to.harts = append(to.harts, g.now.hart)
+	g.br(g.depth(labelBehind, to))
 }
 
 // flush takes the pending instructions from the budget.

@@ -19,6 +19,7 @@ type residence struct {
 	loop  *block      // whose registers are in locals
 	valid registerSet // those of which the local has the value
 	dirty registerSet // of these, outside of loops: the hart does not have it yet
+	hart  *block      // where localHart got the value that wazero knows, see reach
 }
 
 // loopLimit is how many instructions a loop may have whose registers are in locals: the longer it is, the fewer of them
@@ -174,6 +175,8 @@ func (g *generator) save() {
 func (g *generator) saveAll() {
 	g.save()
 	if g.now.loop != nil {
+		g.reach()
+		g.now.hart = g.now.loop
 		g.stores(g.now.loop.writes)
 		g.now.loop = nil
 	}
@@ -205,7 +208,7 @@ func (g *generator) enterLoop(b *block, before residence) residence {
 	g.loads(b.uses &^ g.now.valid)
 	g.block()
 	g.push(labelExit, b)
-	return residence{loop: b, valid: b.uses}
+	return residence{loop: b, valid: b.uses, hart: before.hart}
 }
 
 // closeLoop comes behind a loop.
@@ -215,6 +218,7 @@ func (g *generator) closeLoop(b *block) {
 	}
 	g.pop()
 	g.end()
+	g.reach()
 	g.stores(b.writes)
 	g.br(g.depth(labelExit, nil))
 }

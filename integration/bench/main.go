@@ -69,6 +69,7 @@ var parts = []struct {
 	measure func(context.Context, *bench) error
 }{
 	{"interpreter", measureInterpreter},
+	{"cold", measureTranslatedCold},
 	{"translation", measureTranslation},
 	{"workloads", measureWorkloads},
 	{"coldstart", measureColdStart},
