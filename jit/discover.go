@@ -117,8 +117,14 @@ func (d *discovery) straight(at int) []int {
 
 // seen tells whether a place of a page, or behind it, was executed before.
 func (d *discovery) seen(at int) bool {
-	bits, bit := d.pages[pageOf(at)].Seen, offset(at)/2
-	return bits == nil || (bit/8 < len(bits) && bits[bit/8]>>(bit%8)&1 != 0)
+	bits := d.pages[pageOf(at)].Seen
+	return bits == nil || hasBit(bits, at)
+}
+
+// hasBit looks up a place of a page in one of its sets of halfwords.
+func hasBit(bits []byte, at int) bool {
+	bit := offset(at) / 2
+	return bit/8 < len(bits) && bits[bit/8]>>(bit%8)&1 != 0
 }
 
 // blocks cuts what was decoded at the leaders.

@@ -5,15 +5,19 @@ import "maps"
 // Accesses by one register to places near each other, such as those of a stack frame, share a look at the TLB: the first
 // makes sure that all of them are in one page, and the others add their distance. They may be in blocks that follow each
 // other without a join. Nothing between them can change the TLB, and what may be written may be read.
-// When they are not in one page, the interpreter executes them.
+// When they are not in one page, the interpreter executes them. Where that turns out to happen (Page.Single), there is no group: the
+// stack of a program may begin anywhere.
 
 // group is such accesses. It ends where the register changes.
 type group struct {
 	leader  *instruction
 	lo, end int64 // offsets from the register: the first byte, and behind the last
 	members int
-	local   int // i32: where the byte at lo is in linear memory
+	single  bool // one of them looks by itself, and so do all
+	local   int  // i32: where the byte at lo is in linear memory
 }
+
+func (p *group) formed() bool { return p.members > 1 && !p.single }
 
 // groupSpan is how many bytes a group may cover: the larger, the more groups lie across two pages.
 const groupSpan = 128
@@ -40,15 +44,18 @@ func (g *generator) findGroups() {
 	for _, b := range g.graph.ordered {
 		f.visit(b)
 	}
+	for i, group := range f.member {
+		group.single = group.single || hasBit(g.pages[pageOf(i.at)].Single, i.at)
+	}
 	for _, group := range f.all {
-		if group.members > 1 {
+		if group.formed() {
 			group.local = localRegisters + g.used + g.hosts
 			g.hosts++
 		}
 	}
 	g.groups = map[*instruction]*group{}
 	for i, group := range f.member {
-		if group.members > 1 {
+		if group.formed() {
 			g.groups[i] = group
 		}
 	}

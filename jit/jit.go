@@ -42,6 +42,7 @@ type Page struct {
 	Keep    []uint16 // of Entries: those that stay entries although code of the region leads there; nil: all
 	Stops   []uint16 // offsets that other regions begin at: this one leaves there
 	Seen    []byte   // a bit for each halfword, the lowest first: what was executed before; nil: all. Regions have nothing else
+	Single  []byte   // a bit for each halfword, too; nil: none. An access there shares no look at the TLB with those near it
 }
 
 // DefaultLimit of the instructions of a region.

@@ -79,6 +79,15 @@ var programs = map[string]jit.Request{
 		encode("fadd.d", riscv.Operands{Rd: 1, Rs1: 2, Rs2: 3, RM: 7}),
 		encode("jalr", riscv.Operands{Rs1: 1}),
 	)),
+	"singles": {Pages: []jit.Page{{ // two accesses share a look at the TLB, two look by themselves because one of them must
+		Entries: []uint16{0}, Single: seen(12), Code: page(
+			encode("ld", riscv.Operands{Rd: 1, Rs1: 2, Imm: 8}),
+			encode("ld", riscv.Operands{Rd: 5, Rs1: 2, Imm: 16}),
+			encode("ld", riscv.Operands{Rd: 6, Rs1: 8, Imm: 24}),
+			encode("ld", riscv.Operands{Rd: 7, Rs1: 8, Imm: 32}),
+			encode("ecall", riscv.Operands{}),
+		),
+	}}},
 	"pages": {Pages: []jit.Page{ // a loop whose halves are in two pages
 		{Entries: []uint16{0}, Code: page(encode("addi", riscv.Operands{Rd: 1, Rs1: 1, Imm: 1}), encode("jal", riscv.Operands{Imm: 4096}))},
 		{Entries: []uint16{4}, Code: page(0, encode("jal", riscv.Operands{Imm: -4100}))},
@@ -203,8 +212,9 @@ func FuzzTranslate(f *testing.F) {
 		if first == second {
 			entries = entries[:1]
 		}
+		single := bytes.Repeat([]byte{byte(first), byte(second)}, jit.PageSize/32)
 		beside := one([]uint16{second}, slices.Concat(whole[first:], whole[:first])).Pages[0]
-		for _, r := range []jit.Request{one(entries, whole), {Pages: []jit.Page{one(entries, whole).Pages[0], beside}}} {
+		for _, r := range []jit.Request{one(entries, whole), {Pages: []jit.Page{one(entries, whole).Pages[0], beside}}, {Pages: []jit.Page{{Code: whole, Entries: entries, Single: single}}}} {
 			if region, ok := jit.Translate(layout, r); ok {
 				compile(t, region.Module)
 			}

@@ -58,6 +58,7 @@ type state struct {
 type generator struct {
 	code
 	layout   *Layout
+	pages    []Page
 	graph    *graph
 	labels   []label
 	register [32]int // local of each integer register in use

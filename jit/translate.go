@@ -13,7 +13,7 @@ func Translate(l *Layout, r Request) (Region, bool) {
 	if graph == nil {
 		return Region{}, false
 	}
-	g := &generator{layout: l, graph: graph}
+	g := &generator{layout: l, pages: r.Pages, graph: graph}
 	g.generate()
 	region := Region{Module: module(g)}
 	for _, b := range graph.ordered[1:] {
