@@ -21,8 +21,8 @@ var mayImport = map[string][]string{
 	"jit":               {"emulator/riscv"},
 	"guest":             {"rpc"},
 	"nat":               {"netstack"},
-	"daemon":            {"disk", "egress", "images", "journal", "mount", "nat", "preview", "rpc", "snapshot", "vm"},
-	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
+	"daemon":            {"disk", "egress", "images", "internal/fewconns", "internal/naming", "journal", "mount", "nat", "preview", "rpc", "snapshot", "vm"},
+	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "internal/fewconns", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
 	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "preview", "project", "rpc", "snapshot", "vm", "wasi"},
 	"cmd/agentvm-guest": {"guest"},
 	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "preview", "rpc", "snapshot", "vm", "wasi"},
@@ -37,8 +37,12 @@ var mayImport = map[string][]string{
 	"guest/supervisor":   nil,
 	"images":             nil,
 	"images/storetest":   {"images", "internal/leaktest"}, // for tests
-	"internal/leaktest":  nil,
+	"internal/fewconns":  nil,
+	"internal/naming":    nil,
+	"internal/leaktest":  nil, // this and the next three are for tests
+	"internal/qemutest":  nil,
 	"internal/smalldisk": nil,
+	"internal/testclock": nil,
 	"journal":            nil,
 	"kernel":             nil,
 	"mount":              nil,
@@ -46,7 +50,7 @@ var mayImport = map[string][]string{
 	"preview":            nil,
 	"project":            nil,
 	"rpc":                nil,
-	"snapshot":           nil,
+	"snapshot":           {"internal/naming"},
 	"wasi":               nil,
 }
 
@@ -54,7 +58,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in vm, the page that tells a guest what was denied, and
 // in daemon the metrics; cmd/agentvm has requests of agentvm fetch.
 var reserved = map[string][]string{
-	"net/http":                                     {"cmd/agentvm", "daemon", "images", "integration", "preview", "vm"},
+	"net/http":                                     {"cmd/agentvm", "daemon", "images", "integration", "internal/fewconns", "preview", "vm"},
 	"modernc.org/sqlite":                           {"preview"},
 	"github.com/prometheus":                        {"daemon"},
 	"capnproto.org/go/capnp/v3":                    {"rpc"},

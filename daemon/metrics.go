@@ -13,10 +13,11 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
+
+	"agentvm/internal/fewconns"
 )
 
 // Limits of the metrics' server. Everybody on this host may connect, and programs in the guest make the numbers.
@@ -39,8 +40,7 @@ type metrics struct {
 	server   *http.Server
 	scrapes  chan struct{}  // taken while one is made
 	serving  sync.WaitGroup // the goroutine that accepts
-	conns    sync.WaitGroup // goroutines of connections
-	open     atomic.Int32
+	conns    fewconns.Limit
 }
 
 // checkMetrics says whether metrics can be served there. Empty: not at all.
@@ -70,9 +70,9 @@ func (d *daemon) listenMetrics() (*metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for readers of metrics (port 0 takes one that is free): %w", err)
 	}
-	m := &metrics{daemon: d, listener: l, scrapes: make(chan struct{}, maxScrapes)}
+	m := &metrics{daemon: d, listener: l, scrapes: make(chan struct{}, maxScrapes), conns: fewconns.Limit{Max: maxMetricsConns}}
 	m.server = &http.Server{
-		Handler: m, MaxHeaderBytes: maxMetricsHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: m.count,
+		Handler: m, MaxHeaderBytes: maxMetricsHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: m.conns.Track,
 		ReadTimeout: metricsTime, WriteTimeout: metricsTime, IdleTimeout: time.Minute,
 	}
 	d.logger.Info("metrics", "address", l.Addr())
@@ -110,20 +110,6 @@ func (m *metrics) close() {
 	m.serving.Wait()
 	_ = m.server.Close() // of a connection that was being accepted
 	m.conns.Wait()
-}
-
-// count keeps the number of connections small and knows when they have ended.
-func (m *metrics) count(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		m.conns.Add(1)
-		if m.open.Add(1) > maxMetricsConns {
-			_ = conn.Close()
-		}
-	case http.StateClosed, http.StateHijacked:
-		m.open.Add(-1)
-		m.conns.Done()
-	}
 }
 
 // ServeHTTP answers a request.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 
+	"agentvm/internal/qemutest"
 	"agentvm/kernel"
 )
 
@@ -23,15 +24,7 @@ type guest struct{ dir string }
 
 func newGuest(t *testing.T) guest {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots a machine")
-	}
-	if _, err := exec.LookPath("qemu-system-riscv64"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("qemu-system-riscv64 is missing; on Debian: apt install qemu-system-misc")
-		}
-		t.Skip("needs qemu-system-riscv64 (Debian: qemu-system-misc)")
-	}
+	qemutest.Need(t)
 	image, err := kernel.Image()
 	if err != nil {
 		t.Fatal(err)

@@ -49,9 +49,9 @@ func TestTimeToLive(t *testing.T) {
 				ask(2, "again at once")
 				return
 			}
-			k.clock.advance(c.lives - 1)
+			k.clock.Advance(c.lives - 1)
 			ask(1, "just before the end")
-			k.clock.advance(1)
+			k.clock.Advance(1)
 			ask(2, "after the end")
 		})
 	}
@@ -70,7 +70,7 @@ func TestCountdown(t *testing.T) {
 		{8900 * time.Millisecond, "NOERROR; 291 CNAME cdn.example.net.; 11 CNAME edge.example.org.; 1 A 93.184.216.2"},
 		{100 * time.Millisecond, "NOERROR; 300 CNAME cdn.example.net.; 20 CNAME edge.example.org.; 10 A 93.184.216.2"},
 	} {
-		k.clock.advance(c.advance)
+		k.clock.Advance(c.advance)
 		if got := summary(k.get(t, "www.example.com", dns.TypeA)); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
@@ -79,7 +79,7 @@ func TestCountdown(t *testing.T) {
 		t.Errorf("the policy was told %q", got)
 	}
 	k.get(t, "empty.example.com", dns.TypeA)
-	k.clock.advance(10 * time.Second)
+	k.clock.Advance(10 * time.Second)
 	if got := k.get(t, "empty.example.com", dns.TypeA); got.Ns[0].Header().Ttl != 20 {
 		t.Errorf("a negative answer after 10 s: %v", got)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"agentvm/internal/leaktest"
+	"agentvm/internal/testclock"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -258,36 +259,16 @@ func (p *policy) reports() []string {
 	return append([]string(nil), p.asked...)
 }
 
-// clock is a time that tests move.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func newClock() *clock { return &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
-
 // kit is a server with what it talks to.
 type kit struct {
 	*Server
 	policy *policy
-	clock  *clock
+	clock  *testclock.Clock
 }
 
 func newKit(t testing.TB, change func(*Config), servers ...*upstreamServer) *kit {
 	t.Helper()
-	k := &kit{policy: &policy{}, clock: newClock()}
+	k := &kit{policy: &policy{}, clock: testclock.New()}
 	config := Config{Dial: new(net.Dialer).DialContext, Policy: k.policy, Now: k.clock.Now, Hosts: map[string][]netip.Addr{
 		Zone:           {netip.MustParseAddr("192.168.127.1"), netip.MustParseAddr("fd5a:94ef:e40c::1")},
 		"host." + Zone: {netip.MustParseAddr("192.168.127.254")},

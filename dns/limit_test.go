@@ -27,11 +27,11 @@ func TestRateLimit(t *testing.T) {
 	if n := count(100); n != 20 {
 		t.Errorf("a burst of %d, want 20", n)
 	}
-	k.clock.advance(500 * time.Millisecond)
+	k.clock.Advance(500 * time.Millisecond)
 	if n := count(100); n != 5 {
 		t.Errorf("%d after half a second, want 5", n)
 	}
-	k.clock.advance(time.Second)
+	k.clock.Advance(time.Second)
 	if n := count(11); n != 10 {
 		t.Errorf("%d after a second more, want 10", n)
 	}
@@ -80,7 +80,7 @@ func TestLimitWarns(t *testing.T) {
 	}{
 		{0, 15, 0}, {0, 1, 1}, {0, 10, 1}, {700 * time.Millisecond, 10, 1}, {1200 * time.Millisecond, 1, 1}, {0, 10, 2}, {time.Hour, 1, 2}, {0, 19, 3},
 	} {
-		k.clock.advance(c.wait)
+		k.clock.Advance(c.wait)
 		for range c.queries {
 			k.get(t, Zone, dns.TypeA)
 		}

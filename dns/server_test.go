@@ -149,11 +149,11 @@ func TestRebinding(t *testing.T) {
 			t.Errorf("first: %s, want %s", got, want)
 		}
 		flip("127.0.0.1", ttl)
-		k.clock.advance(2e9)
+		k.clock.Advance(2e9)
 		if got := summary(k.get(t, "rebind.example", dns.TypeA)); got != "NOERROR" {
 			t.Errorf("then: %s", got)
 		}
-		k.clock.advance(2e9)
+		k.clock.Advance(2e9)
 	}
 }
 

@@ -97,11 +97,11 @@ func TestHealth(t *testing.T) {
 	}
 	ask("dead", 1, 1)
 	ask("resting", 1, 2)
-	k.clock.advance(time.Second)
+	k.clock.Advance(time.Second)
 	ask("tried again", 2, 3)
-	k.clock.advance(time.Second)
+	k.clock.Advance(time.Second)
 	ask("rests longer", 2, 4)
-	k.clock.advance(time.Second)
+	k.clock.Advance(time.Second)
 	down = false
 	ask("is back", 3, 4)
 	ask("is preferred again", 4, 4)

@@ -28,6 +28,7 @@ import (
 	"agentvm/guest/supervisor"
 	"agentvm/images"
 	"agentvm/images/storetest"
+	"agentvm/internal/qemutest"
 	"agentvm/kernel"
 	"agentvm/rpc"
 )
@@ -123,20 +124,6 @@ func initramfs(t testing.TB) []byte {
 	return archive.Bytes()
 }
 
-// needMachine skips where no machine can be booted, but never in CI.
-func needMachine(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("boots a machine")
-	}
-	if _, err := exec.LookPath("qemu-system-riscv64"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("qemu-system-riscv64 is missing; on Debian: apt install qemu-system-misc")
-		}
-		t.Skip("needs qemu-system-riscv64 (Debian: qemu-system-misc)")
-	}
-}
-
 func dial(t *testing.T, m *machine) *rpc.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -150,7 +137,7 @@ func dial(t *testing.T, m *machine) *rpc.Client {
 
 // TestMachine runs everything that needs a real kernel below PID 1.
 func TestMachine(t *testing.T) {
-	needMachine(t)
+	qemutest.Need(t)
 	image := storetest.Fill(t, t.TempDir())
 	alpine := image.Name != images.BuiltinName
 	share, readOnly := t.TempDir(), t.TempDir()
@@ -409,7 +396,7 @@ func stopReading(t *testing.T, m *machine, old *rpc.Client) {
 }
 
 func TestMachineWithoutRoot(t *testing.T) {
-	needMachine(t)
+	qemutest.Need(t)
 	console := bootMachine(t, "").off(t)
 	if want := "agentvm-guest: fatal: root image: stat /dev/vda: no such file or directory"; !strings.Contains(console, want) {
 		t.Errorf("console:\n%s\nwant %q", console, want)
@@ -417,7 +404,7 @@ func TestMachineWithoutRoot(t *testing.T) {
 }
 
 func TestMachineWithBadRoot(t *testing.T) {
-	needMachine(t)
+	qemutest.Need(t)
 	disk := t.TempDir() + "/disk"
 	if err := os.WriteFile(disk, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)

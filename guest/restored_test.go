@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"agentvm/images/storetest"
+	"agentvm/internal/qemutest"
 	"agentvm/rpc"
 )
 
@@ -48,7 +49,7 @@ func entropy() []byte { return bytes.Repeat([]byte{7}, leastEntropy) }
 
 // TestMachineGoesOn has a machine believe that it was restored, which it sees by nothing but Start.
 func TestMachineGoesOn(t *testing.T) {
-	needMachine(t)
+	qemutest.Need(t)
 	root := storetest.Fill(t, t.TempDir()).RootDisk
 	share := t.TempDir()
 	m := bootMachine(t, root,
@@ -183,7 +184,7 @@ func TestMachineGoesOn(t *testing.T) {
 
 // TestDiskIsLeftClean writes to a disk below the overlay and shuts the machine down: nobody has to replay a journal.
 func TestDiskIsLeftClean(t *testing.T) {
-	needMachine(t)
+	qemutest.Need(t)
 	mkfs, err := exec.LookPath("mkfs.ext4")
 	if err != nil {
 		t.Skip("needs mkfs.ext4 (Debian: e2fsprogs)")

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/u-root/u-root/pkg/cpio"
+
+	"agentvm/internal/qemutest"
 )
 
 // bootLimit is how many guest instructions may pass from the kernel's first to PID 1's first line of Go, in 256 MiB
@@ -103,15 +105,7 @@ type guest struct {
 
 func newGuest(t *testing.T) guest {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots a machine")
-	}
-	if _, err := exec.LookPath("qemu-system-riscv64"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("qemu-system-riscv64 is missing; on Debian: apt install qemu-system-misc")
-		}
-		t.Skip("needs qemu-system-riscv64 (Debian: qemu-system-misc)")
-	}
+	qemutest.Need(t)
 	g := guest{t.TempDir()}
 	g.write(t, "Image", mustImage(t))
 	g.write(t, "initramfs", initramfs(t))

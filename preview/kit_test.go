@@ -15,29 +15,10 @@ import (
 	"time"
 
 	"agentvm/internal/leaktest"
+	"agentvm/internal/testclock"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
-
-// A clock is what the tests set.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func newClock() *clock { return &clock{now: time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)} }
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
 
 func openStore(t testing.TB, path string, o Options) *Store {
 	t.Helper()
@@ -120,7 +101,7 @@ func listen(t testing.TB) net.Listener {
 type world struct {
 	store  *Store
 	path   string
-	clock  *clock
+	clock  *testclock.Clock
 	vms    *vms
 	server *Server
 	port   uint16
@@ -130,7 +111,7 @@ type world struct {
 // newWorld starts a server. change may be nil.
 func newWorld(t testing.TB, change func(*ServerConfig)) *world {
 	t.Helper()
-	w := &world{clock: newClock(), vms: newVMs(), path: filepath.Join(t.TempDir(), "previews.db")}
+	w := &world{clock: testclock.New(), vms: newVMs(), path: filepath.Join(t.TempDir(), "previews.db")}
 	w.store = openStore(t, w.path, Options{Now: w.clock.Now})
 	cfg := ServerConfig{Store: w.store, Dialer: w.vms}
 	if change != nil {

@@ -40,7 +40,7 @@ func TestRefused(t *testing.T) {
 	if err := w.store.Revoke(t.Context(), revoked.ID); err != nil {
 		t.Fatal(err)
 	}
-	w.clock.advance(2 * time.Minute)
+	w.clock.Advance(2 * time.Minute)
 	for _, c := range []struct {
 		name, token, body string
 		permit            error
@@ -114,7 +114,7 @@ func TestRevokedBeforeTheVM(t *testing.T) {
 	if err := w.store.Revoke(t.Context(), revoked.ID); err != nil {
 		t.Fatal(err)
 	}
-	w.clock.advance(time.Minute)
+	w.clock.Advance(time.Minute)
 	for _, p := range []Preview{revoked, expired, {Token: "nonsense"}, {Token: strings.Repeat("v", 63)}} {
 		for form, base := range w.forms(p) {
 			if r := w.get(t, base); r.status != 410 && r.status != 404 {

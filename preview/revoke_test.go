@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"agentvm/internal/testclock"
 )
 
 func TestRevoke(t *testing.T) {
@@ -35,7 +37,7 @@ func TestRevoke(t *testing.T) {
 }
 
 func TestRevokeAllAndList(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	s := openStore(t, filepath.Join(t.TempDir(), "previews.db"), Options{Now: clock.Now})
 	var ports []uint16
 	list := func(vm string) (got []uint16) {
@@ -54,14 +56,14 @@ func TestRevokeAllAndList(t *testing.T) {
 	}
 	for i := range uint16(3) {
 		create(t, s, "dev", 100+i, time.Duration(i+1)*time.Hour)
-		clock.advance(time.Second)
+		clock.Advance(time.Second)
 		ports = append(ports, 100+i)
 	}
 	create(t, s, "other", 7, 0)
 	if diff := cmp.Diff(append(ports, 7), list("")); diff != "" {
 		t.Errorf("all (-want +got):\n%s", diff)
 	}
-	clock.advance(time.Hour)
+	clock.Advance(time.Hour)
 	if diff := cmp.Diff(ports[1:], list("dev")); diff != "" {
 		t.Errorf("after an hour (-want +got):\n%s", diff)
 	}

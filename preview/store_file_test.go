@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"agentvm/internal/testclock"
 )
 
 // TestProcesses has two stores of one file, as two processes have.
@@ -29,7 +31,7 @@ func TestProcesses(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	path := filepath.Join(t.TempDir(), "previews.db")
 	s := openStore(t, path, Options{Now: clock.Now})
 	good, revoked, short := create(t, s, "dev", 1, 0), create(t, s, "dev", 2, 0), create(t, s, "dev", 3, time.Minute)
@@ -39,7 +41,7 @@ func TestRestart(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	clock.advance(2 * time.Minute)
+	clock.Advance(2 * time.Minute)
 	s = openStore(t, path, Options{Now: clock.Now})
 	for _, c := range []struct {
 		p    Preview
@@ -52,7 +54,7 @@ func TestRestart(t *testing.T) {
 }
 
 func TestRotateKeepsLinks(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	path := filepath.Join(t.TempDir(), "previews.db")
 	s := openStore(t, path, Options{Now: clock.Now})
 	before := create(t, s, "dev", 80, 24*time.Hour)
@@ -60,14 +62,14 @@ func TestRotateKeepsLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := create(t, s, "dev", 80, time.Hour)
-	clock.advance(24*time.Hour - time.Second)
+	clock.Advance(24*time.Hour - time.Second)
 	if _, err := s.Check(t.Context(), before.Token); err != nil {
 		t.Errorf("a link of the old key, in its last second: %v", err)
 	}
 	if _, err := s.Check(t.Context(), after.Token); !errors.Is(err, ErrExpired) {
 		t.Errorf("one of the new key, long ago: %v", err)
 	}
-	clock.advance(time.Second)
+	clock.Advance(time.Second)
 	if _, err := s.Check(t.Context(), before.Token); err == nil {
 		t.Error("a token of the old key is taken after its end")
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"agentvm/internal/testclock"
 )
 
 func isPrivate(info fs.FileInfo) bool {
@@ -18,7 +20,7 @@ func isPrivate(info fs.FileInfo) bool {
 }
 
 func TestCreateAndCheck(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	s := openStore(t, filepath.Join(t.TempDir(), "new", "previews.db"), Options{Now: clock.Now})
 	p := create(t, s, "dev", 3000, 0)
 	want := Preview{ID: p.ID, VM: "dev", VMID: "dev-id", Port: 3000, Created: clock.Now(), Expires: clock.Now().Add(time.Hour), Token: p.Token}
@@ -50,17 +52,17 @@ func TestLifetime(t *testing.T) {
 		{"whole seconds", 0, 1900 * time.Millisecond, time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			clock := newClock()
+			clock := testclock.New()
 			s := openStore(t, filepath.Join(t.TempDir(), "previews.db"), Options{Now: clock.Now, MaxLifetime: c.most})
 			p := create(t, s, "dev", 80, c.asks)
 			if got := p.Expires.Sub(clock.Now()); got != c.want {
 				t.Errorf("it lives %v, want %v", got, c.want)
 			}
-			clock.advance(c.want - time.Nanosecond)
+			clock.Advance(c.want - time.Nanosecond)
 			if _, err := s.Check(t.Context(), p.Token); err != nil {
 				t.Errorf("just before its end: %v", err)
 			}
-			clock.advance(time.Nanosecond)
+			clock.Advance(time.Nanosecond)
 			if _, err := s.Check(t.Context(), p.Token); !errors.Is(err, ErrExpired) {
 				t.Errorf("at its end: %v", err)
 			}
@@ -69,7 +71,7 @@ func TestLifetime(t *testing.T) {
 }
 
 func TestCreateRefuses(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	s := openStore(t, filepath.Join(t.TempDir(), "previews.db"), Options{Now: clock.Now})
 	for _, c := range []struct {
 		name, vm string
@@ -88,14 +90,14 @@ func TestCreateRefuses(t *testing.T) {
 			}
 		})
 	}
-	clock.advance(100 * 365 * 24 * time.Hour)
+	clock.Advance(100 * 365 * 24 * time.Hour)
 	if _, err := s.Create(t.Context(), "dev", "id", 80, 0); err == nil {
 		t.Error("a time that tokens cannot express was taken")
 	}
 }
 
 func TestLimitPerVM(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	s := openStore(t, filepath.Join(t.TempDir(), "previews.db"), Options{Now: clock.Now})
 	var first Preview
 	for i := range MaxPerVM {
@@ -121,7 +123,7 @@ func TestLimitPerVM(t *testing.T) {
 	}
 	full("one is revoked", false)
 	full("and replaced", true)
-	clock.advance(2 * time.Minute)
+	clock.Advance(2 * time.Minute)
 	full("one more has expired", false)
 	full("and was replaced", true)
 }
@@ -135,7 +137,7 @@ func countRows(t *testing.T, s *Store) (n int) {
 }
 
 func TestCollect(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	s := openStore(t, filepath.Join(t.TempDir(), "previews.db"), Options{Now: clock.Now})
 	for _, hours := range []time.Duration{1, 1, 2, 3} {
 		create(t, s, "dev", 80, hours*time.Hour)
@@ -144,11 +146,11 @@ func TestCollect(t *testing.T) {
 	if err := s.Revoke(t.Context(), revoked.ID); err != nil {
 		t.Fatal(err)
 	}
-	clock.advance(time.Hour)
+	clock.Advance(time.Hour)
 	if n, err := s.Collect(t.Context()); n != 3 || err != nil {
 		t.Errorf("%d collected, %v; want 3", n, err)
 	}
-	clock.advance(time.Hour)
+	clock.Advance(time.Hour)
 	create(t, s, "dev", 80, time.Hour) // collects, too
 	if n := countRows(t, s); n != 2 {
 		t.Errorf("%d rows are left, want 2", n)

@@ -92,7 +92,7 @@ func TestRevokedStream(t *testing.T) {
 		"revoked by another process": func(t *testing.T, w *world, p Preview) error {
 			return openStore(t, w.path, Options{Now: w.clock.Now}).Revoke(t.Context(), p.ID)
 		},
-		"expired": func(_ *testing.T, w *world, _ Preview) error { w.clock.advance(time.Hour); return nil },
+		"expired": func(_ *testing.T, w *world, _ Preview) error { w.clock.Advance(time.Hour); return nil },
 		"closed":  func(_ *testing.T, w *world, _ Preview) error { return w.server.Close() },
 	}
 	for way, end := range ways {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"agentvm/internal/testclock"
 )
 
 func openKey(t testing.TB, path string, now func() time.Time) *Key {
@@ -130,7 +132,7 @@ func TestKeyIsKept(t *testing.T) {
 
 // TestKeyRotates has two processes, of which one rotates.
 func TestKeyRotates(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	path := filepath.Join(t.TempDir(), "key")
 	a, b := openKey(t, path, clock.Now), openKey(t, path, clock.Now)
 	before := sign(t, a, someToken())
@@ -148,7 +150,7 @@ func TestKeyRotates(t *testing.T) {
 			}
 		}
 	}
-	clock.advance(time.Hour)
+	clock.Advance(time.Hour)
 	if _, err := b.Verify(before); !errors.Is(err, ErrForged) {
 		t.Errorf("a token of the key that has ended: %v", err)
 	}
@@ -161,7 +163,7 @@ func TestKeyRotates(t *testing.T) {
 }
 
 func TestKeyRotatesTooOften(t *testing.T) {
-	clock := newClock()
+	clock := testclock.New()
 	k := openKey(t, filepath.Join(t.TempDir(), "key"), clock.Now)
 	text := sign(t, k, someToken())
 	var err error

@@ -368,15 +368,7 @@ func sentByClient(f *testing.F) []byte {
 
 // FuzzHostileClient sends anything to a daemon. It must not panic, and end when the client has gone.
 func FuzzHostileClient(f *testing.F) {
-	f.Add([]byte{})
-	f.Add([]byte{0, 0, 0, 0, 255, 255, 255, 127})
-	real := sentByClient(f)
-	f.Add(real)
-	for i := 8; i < len(real); i += 97 {
-		damaged := append([]byte(nil), real...)
-		damaged[i] ^= 0xff
-		f.Add(damaged)
-	}
+	seed(f, sentByClient(f))
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		here, there := net.Pipe()
 		d := newFakeDaemon()

@@ -68,44 +68,51 @@ func (r *recorder) bytes() []byte {
 
 // FuzzHostileGuest answers the hello and then sends anything. The client must return, and must not panic.
 func FuzzHostileGuest(f *testing.F) {
+	seed(f, recorded(f))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		withHostileGuest(t, sent, func(ctx context.Context, host net.Conn) {
+			c, err := Dial(ctx, host, ClientConfig{})
+			if err != nil { // the first answer was rubbish already
+				return
+			}
+			_, _ = c.Start(ctx, StartParams{Connect: func(context.Context, string) (Stream, error) { return nil, io.EOF }})
+			_, _ = c.Exec(ctx, ExecParams{Args: []string{"a"}})
+			_, _ = c.Sockets(ctx)
+			if conn, err := c.OpenLocalTCP(ctx, "", 1); err == nil {
+				_ = conn.Close()
+			}
+			if p, err := c.Exec(ctx, ExecParams{Args: []string{"run"}}); err == nil {
+				_ = p.Kill(ctx)
+			}
+			_ = c.Close()
+		})
+	})
+}
+
+// seed adds real bytes and damaged ones.
+func seed(f *testing.F, real []byte) {
 	f.Add([]byte{})
 	f.Add([]byte{0, 0, 0, 0, 255, 255, 255, 127})
-	real := recorded(f)
 	f.Add(real)
 	for i := 8; i < len(real); i += 97 {
-		damaged := append([]byte(nil), real...)
+		damaged := bytes.Clone(real)
 		damaged[i] ^= 0xff
 		f.Add(damaged)
 	}
-	f.Fuzz(func(t *testing.T, sent []byte) {
-		host, guest := net.Pipe()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			actAsGuest(guest, sent)
-		}()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		c, err := Dial(ctx, host, ClientConfig{})
-		if err != nil { // the first answer was rubbish already
-			<-ended
-			return
-		}
-		_, _ = c.Start(ctx, StartParams{Connect: func(context.Context, string) (Stream, error) { return nil, io.EOF }})
-		_, _ = c.Exec(ctx, ExecParams{Args: []string{"a"}})
-		_, _ = c.Sockets(ctx)
-		if conn, err := c.OpenLocalTCP(ctx, "", 1); err == nil {
-			_ = conn.Close()
-		}
-		if p, err := c.Exec(ctx, ExecParams{Args: []string{"run"}}); err == nil {
-			_ = p.Kill(ctx)
-		}
-		_ = c.Close()
-		<-ended
-		if ctx.Err() != nil {
-			t.Error("the client did not return in time")
-		}
-	})
+}
+
+// withHostileGuest has a host talk to what answers its hello and then sends anything. It must return in time.
+func withHostileGuest(t *testing.T, sent []byte, talk func(context.Context, net.Conn)) {
+	host, guest := net.Pipe()
+	ended := make(chan struct{})
+	go func() { defer close(ended); actAsGuest(guest, sent) }()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	talk(ctx, host)
+	<-ended
+	if ctx.Err() != nil {
+		t.Error("the host did not return in time")
+	}
 }
 
 // actAsGuest sends bytes after a proper hello, reading what comes meanwhile, and hangs up.

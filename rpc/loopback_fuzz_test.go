@@ -85,22 +85,11 @@ func serveLoopbackOn(t testing.TB, port io.ReadWriteCloser) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-// loopbackExchange is what both ends really say: the guest's bytes after its hello, and the host's.
+// loopbackExchange is what both ends really say.
 func loopbackExchange(f *testing.F) (guest, host []byte) {
-	near, port := net.Pipe()
-	heard, record := &recorder{Conn: port}, &recorder{Conn: near}
-	serveLoopbackOn(f, heard)
-	c, err := DialFiles(context.Background(), record)
-	if err != nil {
-		f.Fatal(err)
-	}
-	useLoopback(context.Background(), c.Loopback(), 10*time.Second)
-	_ = c.Close()
-	_, guest, _ = findAnswer(record.bytes())
-	for begin := time.Now(); len(host) == 0 && time.Since(begin) < time.Second; time.Sleep(time.Millisecond) {
-		_, host, _ = findAnswer(heard.bytes())
-	}
-	return guest, host
+	return exchanged(f, func(port io.ReadWriteCloser) { serveLoopbackOn(f, port) }, func(_ context.Context, c *FilesClient) {
+		useLoopback(context.Background(), c.Loopback(), 10*time.Second)
+	})
 }
 
 // FuzzHostileLoopbackGuest answers the hello of a host that dials and listens, and then sends anything.
@@ -108,19 +97,12 @@ func FuzzHostileLoopbackGuest(f *testing.F) {
 	real, _ := loopbackExchange(f)
 	seed(f, real)
 	f.Fuzz(func(t *testing.T, sent []byte) {
-		host, guest := net.Pipe()
-		ended := make(chan struct{})
-		go func() { defer close(ended); actAsGuest(guest, sent) }()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if c, err := DialFiles(ctx, host); err == nil {
-			useLoopback(ctx, c.Loopback(), 10*time.Millisecond)
-			_ = c.Close()
-		}
-		<-ended
-		if ctx.Err() != nil {
-			t.Error("the host did not return in time")
-		}
+		withHostileGuest(t, sent, func(ctx context.Context, host net.Conn) {
+			if c, err := DialFiles(ctx, host); err == nil {
+				useLoopback(ctx, c.Loopback(), 10*time.Millisecond)
+				_ = c.Close()
+			}
+		})
 	})
 }
 
@@ -131,24 +113,13 @@ func FuzzHostileLoopbackHost(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		host, port := net.Pipe()
 		serveLoopbackOn(t, port)
-		_ = host.SetDeadline(time.Now().Add(10 * time.Millisecond))
-		drained := make(chan struct{})
-		go func() { defer close(drained); _, _ = io.Copy(io.Discard, host) }()
-		_, _ = host.Write(hello{version: Version, nonce: 99}.encode())
-		_, _ = host.Write(sent)
-		<-drained
-		_ = host.SetDeadline(time.Time{})
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		c, err := DialFiles(ctx, host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c2, err := c.Loopback().Dial(ctx, "", 1, nil); err != nil {
-			t.Error(err)
-		} else {
+		afterHostileHost(t, host, sent, func(ctx context.Context, c *FilesClient) error {
+			c2, err := c.Loopback().Dial(ctx, "", 1, nil)
+			if err != nil {
+				return err
+			}
 			_ = c2.Close()
-		}
-		_ = c.Close()
+			return nil
+		})
 	})
 }

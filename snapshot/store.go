@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"agentvm/internal/naming"
 )
 
 // A store's directories. They are found from each other by their names: see Open.
@@ -19,8 +21,6 @@ const (
 	basesName     = "bases"
 	snapshotsName = "snapshots"
 )
-
-const maxName = 63 // bytes in the name of a snapshot
 
 // Store is a directory of snapshots by name and of bases by key. All methods may be called at once, also by several
 // processes. What is in it is listed by looking: there is no index that could be wrong.
@@ -73,16 +73,7 @@ func (s *Store) bases() string     { return filepath.Join(s.dir, basesName) }
 
 // CheckName says whether a snapshot can have this name: those that VMs can have.
 func CheckName(name string) error {
-	ok := name != "" && len(name) <= maxName
-	for i := range len(name) {
-		c := name[i]
-		plain := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		ok = ok && (plain || i > 0 && (c == '_' || c == '.' || c == '-'))
-	}
-	if !ok {
-		return fmt.Errorf("snapshot name %.80q: want up to %d of a-z, 0-9, \"_\", \".\" and \"-\", beginning with a letter or digit", name, maxName)
-	}
-	return nil
+	return naming.Check("snapshot name", name)
 }
 
 // Path returns where the snapshot of a name is, or would be.

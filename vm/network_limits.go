@@ -45,7 +45,7 @@ func (p *page) limitList() []pageLimit {
 	return append(list,
 		pageLimit{Name: "dns queries", Unit: "queries a second", Maximum: dnsRate, Refused: &limited},
 		pageLimit{Name: "denials kept", Unit: "denials", Maximum: maxDenials, Used: counted(len(n.recorder.list()))},
-		pageLimit{Name: "page connections", Unit: "connections", Maximum: maxPageConns, Used: counted(int(p.open.Load()))},
+		pageLimit{Name: "page connections", Unit: "connections", Maximum: maxPageConns, Used: counted(p.conns.Open())},
 	)
 }
 

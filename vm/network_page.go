@@ -9,9 +9,10 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"agentvm/internal/fewconns"
 )
 
 // Limits of the page's server: it has one reader, who is hostile.
@@ -35,14 +36,13 @@ type page struct {
 	mounts  int
 	locals  atomic.Pointer[locals] // nil before there is a VM
 	server  *http.Server
-	conns   sync.WaitGroup // goroutines of connections
-	open    atomic.Int32
+	conns   fewconns.Limit
 }
 
 func newPage(c Config, n *network) *page {
-	p := &page{network: n, memory: c.Memory, mounts: len(c.Mounts)}
+	p := &page{network: n, memory: c.Memory, mounts: len(c.Mounts), conns: fewconns.Limit{Max: maxPageConns}}
 	p.server = &http.Server{
-		Handler: p, MaxHeaderBytes: maxPageHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: p.count,
+		Handler: p, MaxHeaderBytes: maxPageHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: p.conns.Track,
 		ReadTimeout: pageTime, WriteTimeout: pageTime, IdleTimeout: pageTime,
 	}
 	return p
@@ -59,20 +59,6 @@ func (p *page) stop() { _ = p.server.Close() }
 func (p *page) wait() {
 	_ = p.server.Close()
 	p.conns.Wait()
-}
-
-// count keeps the number of connections small, and knows when they have ended.
-func (p *page) count(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		p.conns.Add(1)
-		if p.open.Add(1) > maxPageConns {
-			_ = conn.Close()
-		}
-	case http.StateClosed, http.StateHijacked:
-		p.open.Add(-1)
-		p.conns.Done()
-	}
 }
 
 // answer is one page in both forms: text for people, and what is encoded as JSON for programs.

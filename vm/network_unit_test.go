@@ -183,9 +183,9 @@ func TestPageIsBounded(t *testing.T) {
 	for range 4 {
 		<-ended // those above the limit
 	}
-	for deadline := time.Now().Add(20 * time.Second); n.page.open.Load() != maxPageConns; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); n.page.conns.Open() != maxPageConns; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d connections are open, want %d", n.page.open.Load(), maxPageConns)
+			t.Fatalf("%d connections are open, want %d", n.page.conns.Open(), maxPageConns)
 		}
 	}
 	if err := n.close(); err != nil {

@@ -1,0 +1,30 @@
+// Package testclock is a time that tests move. It is for tests only.
+package testclock
+
+import (
+	"sync"
+	"time"
+)
+
+// A Clock stands still between calls of Advance. Its methods may be called at the same time.
+type Clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+// New makes a clock that shows some time.
+func New() *Clock { return &Clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
+
+// Now is the time that it shows.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// Advance has it show a later time.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
