@@ -37,6 +37,9 @@ type Store struct {
 	log      *slog.Logger
 }
 
+// ErrNoPlace says that neither AGENTVM_STORE nor the system tells where a store may be. Its text says what to do.
+var ErrNoPlace = errors.New("no place for images")
+
 // DefaultDir is where images are kept unless a Config says otherwise: AGENTVM_STORE, else "agentvm" in the
 // directory that the system has for caches (on Linux ~/.cache).
 func DefaultDir() (string, error) {
@@ -45,7 +48,7 @@ func DefaultDir() (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for images: %w (set AGENTVM_STORE)", err)
+		return "", fmt.Errorf("%w: %w (set AGENTVM_STORE to a directory that can be written)", ErrNoPlace, err)
 	}
 	return filepath.Join(cache, "agentvm"), nil
 }

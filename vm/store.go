@@ -16,15 +16,17 @@ func (p *parts) openStore(c Config) error {
 	if p.store, err = config.Open(); err == nil || errors.Is(err, images.ErrMirror) {
 		return err
 	}
+	if !errors.Is(err, images.ErrNoPlace) {
+		err = fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", err)
+	}
 	if c.StoreDir != "" || os.Getenv("AGENTVM_STORE") != "" {
-		return fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", err)
+		return err
 	}
 	var tempErr error
 	if p.temporary, tempErr = os.MkdirTemp("", "agentvm-"); tempErr != nil {
-		return fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", errors.Join(err, tempErr))
+		return errors.Join(err, tempErr)
 	}
-	c.Logger.Warn("the image store cannot be used, so everything is got again each time; set AGENTVM_STORE to a directory that can be written",
-		"error", err)
+	c.Logger.Warn("the image store cannot be used, so everything is got again each time", "error", err)
 	config.Dir = p.temporary
 	p.store, err = config.Open()
 	return err

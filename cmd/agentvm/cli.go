@@ -74,12 +74,14 @@ func (c *cli) report(err error) int {
 	}
 }
 
+// storeVariable names the store's directory. An error that has it says already what to do.
+const storeVariable = "AGENTVM_STORE"
+
 // adviseStore adds to an error about a file of the store that cannot be written or is none what to do.
 func adviseStore(err error) error {
-	const variable = "AGENTVM_STORE"
 	var file *fs.PathError
 	dir, unknown := images.DefaultDir()
-	if !errors.As(err, &file) || unknown != nil || strings.Contains(err.Error(), variable) {
+	if !errors.As(err, &file) || unknown != nil || strings.Contains(err.Error(), storeVariable) {
 		return err
 	}
 	if !errors.Is(file, fs.ErrPermission) && !errors.Is(file, syscall.ENOTDIR) && !errors.Is(file, syscall.EROFS) {
@@ -88,7 +90,7 @@ func adviseStore(err error) error {
 	for at := file.Path; ; at = filepath.Dir(at) {
 		switch at {
 		case dir:
-			return fmt.Errorf("%w (set %s to a directory that can be written)", err, variable)
+			return fmt.Errorf("%w (set %s to a directory that can be written)", err, storeVariable)
 		case filepath.Dir(at):
 			return err
 		}

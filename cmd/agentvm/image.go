@@ -134,8 +134,8 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 
 func (c *cli) store(progress images.ProgressFunc) (*images.Store, error) {
 	store, err := images.Config{Progress: progress, Logger: c.log}.Open()
-	if err != nil && !errors.Is(err, images.ErrMirror) {
-		err = fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", err)
+	if err != nil && !errors.Is(err, images.ErrMirror) && !errors.Is(err, images.ErrNoPlace) {
+		err = fmt.Errorf("%w (set %s to a directory that can be written)", err, storeVariable)
 	}
 	return store, err
 }
