@@ -234,7 +234,7 @@ func play(role, dir, name string) error {
 	switch role {
 	case roleFake:
 		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
-			b.progress(0, "booting")
+			b.progress(0, "pulling its image")
 			time.Sleep(10 * time.Millisecond)
 			return newFakeVM(), nil
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -30,6 +31,7 @@ func (s Store) Start(ctx context.Context, name string, c Config, progress Progre
 	if err != nil {
 		return nil, err
 	}
+	progress.tell(slog.LevelInfo, "booting")
 	return awaitStart(ctx, client, progress)
 }
 

@@ -33,7 +33,7 @@ func TestStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(lines, []string{"booting"}) {
+	if !slices.Equal(lines, []string{"booting", "pulling its image"}) {
 		t.Errorf("progress %q", lines)
 	}
 	job := start(t, c, rpc.JobOptions{Durable: true}, "sleep")

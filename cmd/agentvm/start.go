@@ -104,7 +104,6 @@ func (c *cli) boot(ctx context.Context, store daemon.Store, name string, config 
 			fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", name, printable(text))
 		}
 	}
-	tell(slog.LevelInfo, "booting")
 	began := time.Now()
 	client, err := store.Start(ctx, name, config, tell)
 	if err != nil {
