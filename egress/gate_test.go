@@ -3,10 +3,8 @@ package egress
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -271,68 +269,6 @@ func TestAnswersOfTheVMsOwnNames(t *testing.T) {
 	}
 }
 
-// hostAt is where the guest finds a port of the host's.
-func hostAt(alias string, port uint16) string {
-	return net.JoinHostPort(alias, strconv.Itoa(int(port)))
-}
-
-func portOf(a net.Addr) uint16 { return netip.MustParseAddrPort(a.String()).Port() }
-
-// TestHostPorts reaches a real server on the host's loopback, of either family, at both aliases.
-func TestHostPorts(t *testing.T) {
-	for _, server := range []string{"127.0.0.1:0", "[::1]:0"} {
-		for _, alias := range []string{"192.168.127.254", "fd5a:94ef:e40c::fe"} {
-			t.Run(server+" at "+alias, func(t *testing.T) {
-				port := portOf(echoServer(t, server))
-				w := newWorld(t, Config{HostPorts: []uint16{1, port}, Dial: new(net.Dialer).DialContext})
-				c, err := w.dialTCP(hostAt(alias, port))
-				if err != nil {
-					t.Fatal(err)
-				}
-				echoes(t, c)
-				c.Close()
-				if e := w.seen(); len(e) != 2 || e[0].Reason != ReasonHostPort || e[0].Destination.Addr().String() != alias {
-					t.Errorf("%+v", e)
-				}
-			})
-		}
-	}
-}
-
-// TestHostPortsClosed: servers that are there, and must not be reached.
-func TestHostPortsClosed(t *testing.T) {
-	opened, closed := portOf(echoServer(t, "127.0.0.1:0")), portOf(echoServer(t, "127.0.0.1:0"))
-	for _, c := range []struct{ deny, to, reason string }{
-		{"*:1", hostAt("192.168.127.254", closed), ReasonHostPortClosed},
-		{"*:1", hostAt("127.0.0.1", opened), ReasonLoopback},
-		{"*:1", hostAt("127.0.0.1", closed), ReasonLoopback},
-		{"*:1", hostAt("0.0.0.0", opened), ReasonLoopback},
-		{HostName, hostAt("192.168.127.254", opened), ReasonDenyRule},
-		{"192.168.127.254", hostAt("192.168.127.254", opened), ReasonDenyRule},
-		{"*:" + strconv.Itoa(int(opened)), hostAt("192.168.127.254", opened), ReasonDenyRule},
-	} {
-		for _, mode := range []Mode{Public, Open} {
-			w := newWorld(t, Config{Policy: Policy{Mode: mode, Deny: rules(t, c.deny)}, HostPorts: []uint16{opened}, Dial: new(net.Dialer).DialContext})
-			_, err := w.dialTCP(c.to)
-			denied(t, err, c.reason)
-			if n := w.gate.Stats().Dials; n != 0 {
-				t.Errorf("%d dials", n)
-			}
-		}
-	}
-}
-
-func TestHostPortWithoutServer(t *testing.T) {
-	w := newWorld(t, Config{HostPorts: []uint16{9}})
-	_, err := w.dialTCP("192.168.127.254:9")
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Error(err)
-	}
-	if diff := cmp.Diff([]string{"tcp 127.0.0.1:9", "tcp [::1]:9"}, w.dials()); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestDialUDP(t *testing.T) {
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -393,54 +329,6 @@ func TestDialResolver(t *testing.T) {
 	denied(t, err, ReasonNone)
 }
 
-// TestHalfCloseAndReset looks at what the peer sees.
-func TestHalfCloseAndReset(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	w := newWorld(t, Config{})
-	w.servers["tcp 203.0.113.1:80"] = listener.Addr().String()
-	pair := func() (guest, peer net.Conn) {
-		guest, err := w.dialTCP("203.0.113.1:80")
-		if err != nil {
-			t.Fatal(err)
-		}
-		peer, err = listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = peer.SetDeadline(time.Now().Add(10 * time.Second))
-		return guest, peer
-	}
-	ours, peer := pair()
-	if err := ours.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := peer.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("after a half-close: %v", err)
-	}
-	if _, err := peer.Write([]byte("still")); err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, 5)
-	if _, err := io.ReadFull(ours, b); err != nil || string(b) != "still" {
-		t.Errorf("%q, %v", b, err)
-	}
-	ours.Close()
-	peer.Close()
-
-	ours, peer = pair()
-	if err := ours.(interface{ Reset() error }).Reset(); err != nil {
-		t.Error(err)
-	}
-	if _, err := peer.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("after a reset: %v", err)
-	}
-	peer.Close()
-}
-
 func TestConfigIsChecked(t *testing.T) {
 	for _, c := range []struct {
 		config Config
@@ -455,25 +343,5 @@ func TestConfigIsChecked(t *testing.T) {
 		if _, err := New(c.config); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
-	}
-}
-
-func TestClosedGate(t *testing.T) {
-	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:80")
-	c, err := w.dialTCP("203.0.113.1:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.gate.Close(); err != nil {
-		t.Error(err)
-	}
-	_, err = c.Read(make([]byte, 1))
-	denied(t, err, ReasonClosed)
-	_, err = w.dialTCP("203.0.113.1:80")
-	denied(t, err, ReasonClosed)
-	c.Close()
-	if n := len(w.dials()); n != 1 {
-		t.Errorf("%d dials", n)
 	}
 }

@@ -2,14 +2,11 @@ package wasi
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // write and read call fd_write and fd_read with one buffer.
@@ -301,81 +298,6 @@ func TestPrestat(t *testing.T) {
 	g.want(ErrnoBadf, "fd_prestat_get", 1<<32-1, res)
 }
 
-// entryOf is an entry that fd_readdir returned.
-type entryOf struct {
-	Name string
-	Type Filetype
-}
-
-// list reads a directory with buffers of a size and returns the entries in order, and their inodes.
-func (g *guest) list(fd uint64, size int) (entries []entryOf, inodes map[string]uint64) {
-	g.Helper()
-	buf, n := g.alloc(size), g.alloc(4)
-	inodes = map[string]uint64{}
-	for cookie, last := uint64(0), false; !last; {
-		g.want(ErrnoSuccess, "fd_readdir", fd, buf, uint64(size), cookie, n)
-		b := g.bytes(buf, int(g.u32(n)))
-		last = len(b) < size
-		whole := 0
-		for len(b) >= direntSize && len(b) >= direntSize+int(le.Uint32(b[16:])) {
-			end := direntSize + int(le.Uint32(b[16:]))
-			name := string(b[direntSize:end])
-			entries = append(entries, entryOf{name, Filetype(b[20])})
-			inodes[name] = le.Uint64(b[8:])
-			cookie = le.Uint64(b)
-			b = b[end:]
-			whole++
-		}
-		if whole == 0 && !last {
-			g.Fatalf("no whole entry fits into %d bytes", size)
-		}
-	}
-	return entries, inodes
-}
-
-func TestReaddir(t *testing.T) {
-	g, dir := newDirGuest(t, false)
-	makeTree(t, dir, "b=x", "a/", "link->b", strings.Repeat("n", 100)+"=")
-	want := []entryOf{
-		{".", FiletypeDirectory}, {"..", FiletypeDirectory}, {"a", FiletypeDirectory}, {"b", FiletypeRegularFile},
-		{"link", FiletypeSymbolicLink}, {strings.Repeat("n", 100), FiletypeRegularFile},
-	}
-	for _, size := range []int{124, 130, 200, 4096} {
-		got, inodes := g.list(3, size)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("with %d bytes (-want +got):\n%s", size, diff)
-		}
-		if st, _ := g.stat("b", 0); st.Ino != inodes["b"] || st.Ino == 0 {
-			t.Errorf("inode %d in the directory, %d of the file", inodes["b"], st.Ino)
-		}
-	}
-	buf, n := g.alloc(64), g.alloc(4)
-	for _, c := range []struct {
-		name             string
-		fd, size, cookie uint64
-		want             Errno
-		used             uint32
-	}{
-		{"cut head", 3, 10, 0, ErrnoSuccess, 10},
-		{"cut name", 3, 26, 1, ErrnoSuccess, 26},
-		{"no room", 3, 0, 0, ErrnoSuccess, 0},
-		{"cookie after the end", 3, 64, 6, ErrnoSuccess, 0},
-		{"huge cookie", 3, 64, 1<<64 - 1, ErrnoSuccess, 0},
-		{"not open", 9, 64, 0, ErrnoBadf, 0},
-		{"outside of memory", 3, 1 << 31, 0, ErrnoFault, 0},
-	} {
-		clear(g.bytes(n, 4))
-		if got := g.call("fd_readdir", c.fd, buf, c.size, c.cookie, n); got != c.want || g.u32(n) != c.used {
-			t.Errorf("%s: %v with %d bytes, want %v with %d", c.name, got, g.u32(n), c.want, c.used)
-		}
-	}
-	makeTree(t, dir, "c=")
-	if got, _ := g.list(3, 4096); !slices.Contains(got, entryOf{"c", FiletypeRegularFile}) {
-		t.Error("cookie 0 does not read the directory again")
-	}
-	g.want(ErrnoNotdir, "fd_readdir", g.mustOpen("b", 0, rightsRW, 0), buf, 64, 0, n)
-}
-
 func TestStandardStreams(t *testing.T) {
 	var out bytes.Buffer
 	g := newGuest(t, Config{Args: []string{"prog", "", "ü"}, Env: []string{"A=1"}})
@@ -468,60 +390,4 @@ func TestClocksAndRandomness(t *testing.T) {
 	g.want(ErrnoFault, "random_get", res, 1<<31)
 	g.want(ErrnoNosys, "proc_raise", 6)
 	g.want(ErrnoSuccess, "sched_yield")
-}
-
-// failingDisk is a backing that fails as a host's file does.
-type failingDisk struct{ err error }
-
-func (d failingDisk) ReadAt([]byte, int64) (int, error)  { return 0, d.err }
-func (d failingDisk) WriteAt([]byte, int64) (int, error) { return 0, d.err }
-func (d failingDisk) Sync() error                        { return d.err }
-
-func TestDisk(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(path, []byte("0123456789"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newGuest(t, Config{})
-	g.sys.SetFile(8, NewDisk(f, 16, false))
-	g.sys.SetFile(9, NewDisk(bytes.NewReader([]byte("ro")), 2, false))
-	g.sys.SetFile(10, NewDisk(failingDisk{errors.New("broken")}, 16, false))
-	g.sys.SetFile(11, NewDisk(failingDisk{&os.PathError{Op: "write", Err: ErrnoNospc}}, 16, false))
-	vec, buf := g.iovec(4)
-	n, st := g.alloc(4), g.alloc(64)
-	g.want(ErrnoSuccess, "fd_pread", 8, vec, 1, 8, n)
-	if got := string(g.bytes(buf, 4)); g.u32(n) != 4 || got != "89\x00\x00" {
-		t.Errorf("read %d bytes %q over the backing's end", g.u32(n), got)
-	}
-	g.want(ErrnoSuccess, "fd_pread", 8, vec, 1, 14, n)
-	if g.u32(n) != 2 {
-		t.Errorf("read %d bytes at the disk's end, want 2", g.u32(n))
-	}
-	g.want(ErrnoSuccess, "fd_pread", 8, vec, 1, 16, n)
-	if g.u32(n) != 0 {
-		t.Errorf("read %d bytes after the disk's end", g.u32(n))
-	}
-	g.want(ErrnoSuccess, "fd_pwrite", 8, vec, 1, 12, n)
-	g.want(ErrnoNospc, "fd_pwrite", 8, vec, 1, 13, n)
-	g.want(ErrnoInval, "fd_pwrite", 8, vec, 1, 1<<63, n)
-	g.want(ErrnoSuccess, "fd_sync", 8)
-	g.want(ErrnoSuccess, "fd_filestat_get", 8, st)
-	if got := g.u64(st + 32); got != 16 {
-		t.Errorf("size %d, want 16", got)
-	}
-	g.want(ErrnoRofs, "fd_pwrite", 9, vec, 1, 0, n)
-	g.want(ErrnoIo, "fd_pread", 10, vec, 1, 0, n)
-	g.want(ErrnoIo, "fd_pwrite", 10, vec, 1, 0, n)
-	g.want(ErrnoIo, "fd_sync", 10)
-	g.want(ErrnoNospc, "fd_pwrite", 11, vec, 1, 0, n)
-	if err := g.sys.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("the backing is still open: %v", err)
-	}
 }
