@@ -135,7 +135,8 @@ func (g *generator) place(i *instruction, s state, table uint32, size int64) fun
 		g.when()
 		g.leave(i.at, s)
 		g.close()
-		g.host().set(group.local)
+		g.host().tee(group.local)
+		g.memory(opI64Load8U, uint32(group.end-group.lo-1)).op(opDrop) // wazero then checks for no member that it is in the memory
 	}
 	return func() uint32 {
 		g.get(group.local)
