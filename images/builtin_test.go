@@ -1,10 +1,15 @@
 package images
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
+	"debug/elf"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,5 +94,59 @@ func TestBuiltinOfAnotherVersion(t *testing.T) {
 	image, err := s.Resolve(t.Context(), BuiltinName)
 	if err != nil || readDisk(t, image.RootDisk)["bin/busybox"] == nil {
 		t.Errorf("resolved %+v, %v", image, err)
+	}
+}
+
+// TestBuiltinRegistersNoFrames holds images/busybox/build.sh to what it changes: the tables of stack frames that busybox would
+// register end before the first that belongs to its code.
+func TestBuiltinRegistersNoFrames(t *testing.T) {
+	frames := builtinProgram(t).Section(".eh_frame")
+	if frames == nil {
+		t.Fatal("busybox has no section .eh_frame: build.sh need not change it any more")
+	}
+	table, err := frames.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ofTheStartCode = 3
+	records := 0
+	for len(table) >= 4 {
+		size := uint64(binary.LittleEndian.Uint32(table)) + 4
+		if size == 4 || size > uint64(len(table)) {
+			break
+		}
+		table = table[size:]
+		records++
+	}
+	if records > ofTheStartCode {
+		t.Errorf("%d records of stack frames, want at most %d", records, ofTheStartCode)
+	}
+}
+
+// builtinProgram is busybox, out of the archive.
+func builtinProgram(t testing.TB) *elf.File {
+	t.Helper()
+	packed, err := gzip.NewReader(bytes.NewReader(builtinRoot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := tar.NewReader(packed)
+	for {
+		header, err := archive.Next()
+		if err != nil {
+			t.Fatal("bin/busybox: ", err)
+		}
+		if header.Name != "./bin/busybox" {
+			continue
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, err := elf.NewFile(bytes.NewReader(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return program
 	}
 }
