@@ -28,8 +28,9 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "few rounds, about a minute: to see that it works, not to quote")
 	flag.BoolVar(&o.update, "update", false, "put the figures into docs/specification.md and README.md")
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
+	load := flag.String("workload", "", "of the parts cold and translation, measure only the workloads whose names match this regular expression")
 	flag.Parse()
-	if err := o.choose(*only); err != nil || flag.NArg() > 0 {
+	if err := o.choose(*only, *load); err != nil || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "bench:", errors.Join(err, flag.CommandLine.Parse([]string{"-h"})))
 		os.Exit(2)
 	}
@@ -47,13 +48,19 @@ func main() {
 
 type options struct {
 	quick, update bool
-	only          *regexp.Regexp
+	only          *regexp.Regexp // names of parts
+	workload      *regexp.Regexp // of the parts that have such names
 }
 
-func (o *options) choose(pattern string) (err error) {
-	o.only, err = regexp.Compile(pattern)
+func (o *options) choose(only, workload string) (err error) {
+	if o.only, err = regexp.Compile(only); err == nil {
+		o.workload, err = regexp.Compile(workload)
+	}
 	return err
 }
+
+// measures tells whether a workload is wanted.
+func (o *options) measures(workload string) bool { return o.workload.MatchString(workload) }
 
 // rounds is how often each side of a comparison runs.
 func (o options) rounds(full int) int {

@@ -49,6 +49,16 @@ func (s samples) times(factor float64) samples {
 	return scaled
 }
 
+// repeat has each reading n times.
+func (s samples) repeat(n int) (all samples) {
+	for _, reading := range s {
+		for range n {
+			all = append(all, reading)
+		}
+	}
+	return all
+}
+
 func geometricMean(values []float64) float64 {
 	sum := 0.0
 	for _, v := range values {

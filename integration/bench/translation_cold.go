@@ -40,6 +40,9 @@ func measureTranslatedCold(ctx context.Context, b *bench) error {
 		}
 	}
 	for _, w := range cold {
+		if !b.measures(w.name) {
+			continue
+		}
 		n := w.full
 		if b.quick {
 			n = w.quick
