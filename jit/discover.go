@@ -12,6 +12,11 @@ type block struct {
 	successors []*block // inside the region, nil for those outside; see edges
 	entry      int      // index as an entry, or -1
 
+	// Of dispatchers, and of edges to them, see dispatch.go.
+	choices []choice // of a dispatcher, in the order of entries
+	first   *block   // the most frequent one; the root has none
+	selects []int    // for each successor: what localEntry must be there, or -1
+
 	// Of the flow graph, see flow.go.
 	order        int // reverse postorder
 	predecessors []*block

@@ -2,15 +2,15 @@ package jit
 
 import "slices"
 
-// graph is the region's flow graph. Its root is no guest code: it stands for entering the function, and has an edge to
-// each entry. Edges that would make a loop with two heads go through the root, too, so that every other backward edge
-// leads to a block that dominates its source, and structured control flow can express the rest.
+// graph is the region's flow graph. Its root is no guest code: it stands for entering the function, and leads to each
+// entry. Every backward edge leads to a block that dominates its source, see dispatch.go, so that structured control flow
+// can express it.
 type graph struct {
 	root    *block
-	entries []*block // the targets of the root by their index; those to publish come first
+	entries []*block // by their number; those to publish come first, the others are heads of loops
 	publish int
 	ordered []*block // reverse postorder, the root first
-	again   bool     // some edge leads back to the root
+	again   bool     // some code comes back to the root
 	pages   int      // that have entries
 }
 
@@ -28,17 +28,12 @@ func newGraph(blocks []*block) *graph {
 		return nil
 	}
 	g.publish = len(g.entries)
-	for {
-		g.root.successors = g.entries
-		g.sort()
-		g.dominators()
-		bad := g.irreducible()
-		if bad == nil {
-			break
-		}
-		bad.entry = len(g.entries)
-		g.entries = append(g.entries, bad)
+	for _, e := range g.entries {
+		g.root.choices = append(g.root.choices, choice{e.entry, e})
 	}
+	g.untangle(blocks)
+	g.sort()
+	g.dominators()
 	g.classify()
 	g.findLoops()
 	g.needs()
@@ -111,40 +106,24 @@ func common(a, b *block) *block {
 // backward tells whether an edge leads against the order, or from a block to itself.
 func backward(from, to *block) bool { return to.order <= from.order }
 
-// irreducible finds a block that is no entry and that some backward edge reaches although it does not dominate the
-// edge's source.
-func (g *graph) irreducible() *block {
-	for _, b := range g.ordered {
-		for _, s := range b.successors {
-			if s != nil && backward(b, s) && common(b, s) != s && s.entry < 0 {
-				return s
-			}
-		}
-	}
-	return nil
-}
-
-// throughRoot tells whether an edge must go by the root.
-func throughRoot(from, to *block) bool { return backward(from, to) && common(from, to) != to }
-
 func (g *graph) classify() {
 	for _, b := range g.ordered[1:] {
 		b.dominator.children = append(b.dominator.children, b)
 		forward := 0
 		for _, p := range b.predecessors {
-			switch {
-			case throughRoot(p, b):
-				g.again = true
-			case backward(p, b):
+			if backward(p, b) {
 				b.header = true
-			default:
-				forward++
+				continue
+			}
+			forward++
+			if len(p.choices) > 1 {
+				forward++ // it may be far away in the dispatcher's code
 			}
 		}
-		b.merge = forward > 1 || (b.entry >= 0 && len(g.entries) > 1)
+		b.merge = forward > 1
 	}
 	seen := map[int]bool{}
-	for _, b := range g.entries {
+	for _, b := range g.entries[:g.publish] {
 		seen[pageOf(b.at)] = true
 	}
 	g.pages = len(seen)
@@ -182,6 +161,6 @@ func (g *graph) needs() {
 			}
 		}
 		b.need = b.cost() + below
-		b.check = b.header || b.entry >= 0 || (b.merge && b.need > checkAtMerge) || b.need > checkAnyway
+		b.check = b.header && b.choices == nil || b.entry >= 0 || (b.merge && b.need > checkAtMerge) || b.need > checkAnyway
 	}
 }

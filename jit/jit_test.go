@@ -92,6 +92,15 @@ var programs = map[string]jit.Request{
 		{Entries: []uint16{0}, Code: page(encode("addi", riscv.Operands{Rd: 1, Rs1: 1, Imm: 1}), encode("jal", riscv.Operands{Imm: 4096}))},
 		{Entries: []uint16{4}, Code: page(0, encode("jal", riscv.Operands{Imm: -4100}))},
 	}},
+	"entered inside": one([]uint16{0, 4, 12}, page( // a loop in a loop, where the machine enters both in the middle
+		encode("addi", riscv.Operands{Rd: 1, Rs1: 1, Imm: 1}),
+		encode("addi", riscv.Operands{Rd: 2, Rs1: 2, Imm: 1}),
+		encode("addi", riscv.Operands{Rd: 3, Rs1: 3, Imm: 1}),
+		encode("addi", riscv.Operands{Rd: 4, Rs1: 4, Imm: 1}),
+		encode("bne", riscv.Operands{Rs1: 4, Rs2: 5, Imm: -8}),
+		encode("bne", riscv.Operands{Rs1: 1, Rs2: 5, Imm: -20}),
+		encode("ebreak", riscv.Operands{}),
+	)),
 	"two heads": one([]uint16{0}, page( // a loop that is entered at two places
 		encode("beq", riscv.Operands{Rs1: 1, Imm: 8}),
 		encode("amoadd.w", riscv.Operands{Rd: 1, Rs1: 2, Rs2: 3}),

@@ -227,8 +227,8 @@ func (g *generator) meet(b *block) residence {
 }
 
 func (g *generator) contents(b *block, s state) {
-	if b == g.graph.root {
-		g.dispatch(s)
+	if b.choices != nil {
+		g.dispatch(b, s)
 		return
 	}
 	g.now = s.registers
@@ -248,35 +248,41 @@ func (g *generator) contents(b *block, s state) {
 }
 
 // dispatch goes to the entry whose number is in localEntry.
-func (g *generator) dispatch(s state) {
+func (g *generator) dispatch(b *block, s state) {
 	g.now = s.registers
-	if len(g.graph.entries) == 1 {
-		g.follow(g.graph.root, g.graph.entries[0], s)
+	if len(b.choices) == 1 {
+		g.follow(b.choices[0].to, s)
 		return
 	}
-	g.choose(g.graph.entries, 0)
+	if b.first != nil {
+		g.get(localEntry).i32(int32(b.first.entry)).op(opI32Eq)
+		g.when()
+		g.branch(b.first)
+		g.close()
+	}
+	g.choose(slices.DeleteFunc(slices.Clone(b.choices), func(c choice) bool { return c.to == b.first }))
 }
 
 // choose finds an entry by halves: indirect branches, which br_table would be, are slow where the processor may not
 // predict them.
-func (g *generator) choose(entries []*block, first int) {
-	if len(entries) == 1 {
-		g.branch(entries[0])
+func (g *generator) choose(choices []choice) {
+	if !slices.ContainsFunc(choices, func(c choice) bool { return c.to != choices[0].to }) {
+		g.branch(choices[0].to)
 		return
 	}
-	half := len(entries) / 2
-	g.get(localEntry).i32(int32(first + half)).op(opI32LtU)
+	half := len(choices) / 2
+	g.get(localEntry).i32(int32(choices[half].entry)).op(opI32LtU)
 	g.when()
-	g.choose(entries[:half], first)
+	g.choose(choices[:half])
 	g.close()
-	g.choose(entries[half:], first+half)
+	g.choose(choices[half:])
 }
 
 // finish writes how a block ends.
 func (g *generator) finish(b *block, s state) {
 	if b.last == nil {
 		s.registers = g.now
-		g.edge(b, b.successors[0], b.next, s)
+		g.edge(b, 0, b.next, s)
 		return
 	}
 	i := b.last
@@ -288,26 +294,30 @@ func (g *generator) finish(b *block, s state) {
 		s.registers = g.now
 		g.condition(i)
 		g.when()
-		g.edge(b, b.successors[0], i.at+int(i.Imm), s)
+		g.edge(b, 0, i.at+int(i.Imm), s)
 		g.otherwise()
-		g.edge(b, b.successors[1], i.next(), s)
+		g.edge(b, 1, i.next(), s)
 		g.close()
 		g.op(opUnreachable)
 	case flowJump:
 		g.link(i)
 		s.registers = g.now
-		g.edge(b, b.successors[0], i.at+int(i.Imm), s)
+		g.edge(b, 0, i.at+int(i.Imm), s)
 	case flowIndirect:
 		g.indirect(i, s)
 	}
 }
 
 // edge goes to another block, or leaves when there is none, in another page maybe for one of the region's.
-func (g *generator) edge(from, to *block, at int, s state) {
+func (g *generator) edge(from *block, successor, at int, s state) {
 	g.now = s.registers
+	to := from.successors[successor]
 	switch {
 	case to != nil:
-		g.follow(from, to, s)
+		if entry := from.selects[successor]; entry >= 0 {
+			g.i32(int32(entry)).set(localEntry)
+		}
+		g.follow(to, s)
 	case g.graph.again && g.graph.pages > 1 && !inPage(at):
 		g.flush(s)
 		g.address(at).set(localPC)
@@ -318,16 +328,13 @@ func (g *generator) edge(from, to *block, at int, s state) {
 	}
 }
 
-func (g *generator) follow(from, to *block, s state) {
-	if g.now.loop != nil && to.loop != g.now.loop || throughRoot(from, to) {
+// follow goes to a block of the region.
+func (g *generator) follow(to *block, s state) {
+	if g.now.loop != nil && to.loop != g.now.loop {
 		g.saveAll()
 	}
 	switch {
-	case throughRoot(from, to):
-		g.flush(s)
-		g.i32(int32(to.entry)).set(localEntry)
-		g.br(g.depth(labelLoop, g.graph.root))
-	case backward(from, to):
+	case g.inLoop(to):
 		g.flush(s)
 		g.save()
 		g.br(g.depth(labelLoop, to))
@@ -340,6 +347,9 @@ func (g *generator) follow(from, to *block, s state) {
 		g.tree(to, s)
 	}
 }
+
+// inLoop tells whether the loop at a block is open here: then the edge to it is a backward one.
+func (g *generator) inLoop(to *block) bool { return slices.Contains(g.labels, label{labelLoop, to}) }
 
 // branch goes to a block that several edges lead to.
 func (g *generator) branch(to *block) {

@@ -50,7 +50,7 @@ func (b *block) naturalLoop() (body []*block, cost int) {
 	seen := map[*block]bool{b: true}
 	body = []*block{b}
 	for _, p := range b.predecessors {
-		if backward(p, b) && !throughRoot(p, b) && !seen[p] {
+		if backward(p, b) && !seen[p] {
 			seen[p] = true
 			body = append(body, p)
 		}
