@@ -16,7 +16,7 @@ import (
 // Boot is the whole life of PID 1: it mounts the root, serves the host and never returns. What it cannot do without is
 // reported in one line on the console, and then the machine powers off.
 //
-//	initramfs: /dev /proc /sys ─► vda (EROFS) + vdb or tmpfs ─► overlay ─► switch root ─► serve the control port
+//	initramfs: /dev /proc /sys ─► vda (EROFS) + vdb or tmpfs ─► overlay ─► switch root ─► read the shell ─► serve the control port
 func Boot() {
 	var u upper
 	err := boot(&u)
@@ -49,6 +49,7 @@ func boot(u *upper) error {
 	if err := settle(options); err != nil {
 		return err
 	}
+	preload(shellPath)
 	return serve(*u, late)
 }
 
