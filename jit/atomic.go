@@ -23,7 +23,7 @@ func atomicEmitters() map[string]*emitter {
 		load, store byte
 	}{{".w", 4, opI64Load32S, opI64Store32}, {".d", 8, opI64Load, opI64Store}} {
 		for name, value := range combine {
-			all[name+a.suffix] = &emitter{usesRegisters, true, func(g *generator, i *instruction, s state) state {
+			all[name+a.suffix] = &emitter{usage: usesRegisters, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 				g.aligned(i, s, g.layout.Write, a.size)
 				g.host().memory(a.load, 0).set(localA)
 				g.host()
@@ -33,7 +33,7 @@ func atomicEmitters() map[string]*emitter {
 				return s
 			}}
 		}
-		all["lr"+a.suffix] = &emitter{usesImmediate, true, func(g *generator, i *instruction, s state) state {
+		all["lr"+a.suffix] = &emitter{usage: usesImmediate, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 			g.aligned(i, s, g.layout.Read, a.size)
 			g.host().memory(a.load, 0).set(localA)
 			g.get(localHart).get(localVA).memory(opI64Store, g.layout.Reservation)
@@ -42,7 +42,7 @@ func atomicEmitters() map[string]*emitter {
 			g.setX(i.Rd)
 			return s
 		}}
-		all["sc"+a.suffix] = &emitter{usesRegisters, true, func(g *generator, i *instruction, s state) state {
+		all["sc"+a.suffix] = &emitter{usage: usesRegisters, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 			g.aligned(i, s, g.layout.Write, a.size)
 			g.get(localHart).memory(opI64Load, g.layout.Reservation).get(localVA).op(opI64Eq)
 			g.get(localHart).memory(opI64Load, g.layout.Reserved)

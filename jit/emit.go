@@ -14,6 +14,8 @@ type emitter struct {
 	usage  usage
 	leaves bool // the region may be left before it
 	emit   func(g *generator, i *instruction, s state) state
+
+	changesTLB bool // what was looked up before it is not known behind it
 }
 
 var (
@@ -53,7 +55,7 @@ func (g *generator) emit(i *instruction, s state) state { return emitters()[i.na
 
 // pure is an instruction whose only effect is the value that push leaves on the stack, for rd.
 func pure(uses usage, push func(g *generator, i *instruction)) *emitter {
-	return &emitter{uses, false, func(g *generator, i *instruction, s state) state {
+	return &emitter{usage: uses, leaves: false, emit: func(g *generator, i *instruction, s state) state {
 		if i.Rd != 0 {
 			push(g, i)
 			g.setX(i.Rd)

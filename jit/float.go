@@ -31,7 +31,7 @@ func floatEmitters() map[string]*emitter {
 	}
 	loads := map[string]access{"flw": {4, opI64Load32U}, "fld": {8, opI64Load}}
 	for name, a := range loads {
-		all[name] = &emitter{usage{rs1: true}, true, func(g *generator, i *instruction, s state) state {
+		all[name] = &emitter{usage: usage{rs1: true}, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 			s = g.needFloat(i, s)
 			g.load(i, s, a, func() {
 				if a.size == 4 {
@@ -44,7 +44,7 @@ func floatEmitters() map[string]*emitter {
 	}
 	stores := map[string]access{"fsw": {4, opI64Store32}, "fsd": {8, opI64Store}}
 	for name, a := range stores {
-		all[name] = &emitter{usage{rs1: true}, true, func(g *generator, i *instruction, s state) state {
+		all[name] = &emitter{usage: usage{rs1: true}, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 			g.needFloatOn(i, s)
 			g.store(i, s, a, func() { g.f(i.Rs2) })
 			return s
@@ -102,7 +102,7 @@ type attempt func(g *generator, i *instruction) func()
 
 func floatEmitter(row *riscv.Instruction) *emitter {
 	uses, fast := floatUsage(row), floatAttempts[row.Name]
-	return &emitter{uses, true, func(g *generator, i *instruction, s state) state {
+	return &emitter{usage: uses, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 		s = g.needFloat(i, s)
 		var try func()
 		if fast != nil {

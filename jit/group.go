@@ -78,6 +78,9 @@ func (f *groupFinder) visit(b *block) {
 		if a, ok := accesses[i.name]; ok {
 			f.join(open, i, a.size, a.write)
 		}
+		if emitters()[i.name].changesTLB {
+			clear(open)
+		}
 		if emitters()[i.name].usage.rd {
 			delete(open, groupKey{i.Rd, false})
 			delete(open, groupKey{i.Rd, true})

@@ -21,13 +21,13 @@ func memoryEmitters() map[string]*emitter {
 	}
 	all := map[string]*emitter{}
 	for name, a := range loads {
-		all[name] = &emitter{usesImmediate, true, func(g *generator, i *instruction, s state) state {
+		all[name] = &emitter{usage: usesImmediate, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 			g.load(i, s, a, func() { g.setX(i.Rd) })
 			return s
 		}}
 	}
 	for name, a := range stores {
-		all[name] = &emitter{usesPair, true, func(g *generator, i *instruction, s state) state {
+		all[name] = &emitter{usage: usesPair, leaves: true, emit: func(g *generator, i *instruction, s state) state {
 			g.store(i, s, a, func() { g.x(i.Rs2) })
 			return s
 		}}
