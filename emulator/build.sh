@@ -41,7 +41,7 @@ done
 # The hart lives between the stack and the data, see HART_ADDRESS in src/hart.h.
 # shellcheck disable=SC2086
 wasm-ld-19 --no-entry --export-table --growable-table --strip-all --max-memory=4294901760 -z stack-size=65536 \
-    --stack-first --global-base=131072 -o "$work/machine.wasm" $objects
+    --stack-first --global-base=262144 -o "$work/machine.wasm" $objects
 mv "$work/machine.wasm" "$out"
 [ $# -eq 0 ] || exit 0
 

@@ -16,6 +16,8 @@ type instance struct {
 	module  api.Module
 	pages   map[uint32]uint64 // ids of their records, by number of the RAM page
 	entries int               // of these pages; without any it goes
+	limit   int               // of instructions, as asked for
+	apart   map[uint32][]byte // by number of the RAM page: Page.Single of the request
 }
 
 // instance finds a function by its number; nil when it was evicted.
@@ -32,9 +34,10 @@ func (j *machineJIT) place(q *ask, made *translation) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &instance{number: uint32(number[0]), made: made, pages: make(map[uint32]uint64, len(q.frames))}
+	in := &instance{number: uint32(number[0]), made: made, pages: make(map[uint32]uint64, len(q.frames)), limit: q.limit, apart: map[uint32][]byte{}}
 	for i, frame := range q.frames {
 		in.pages[frame] = q.pages[i].id
+		in.apart[frame] = q.request.Pages[i].Single
 	}
 	at := in.number % j.abi.Functions
 	if err := j.makeRoom(at); err != nil {

@@ -26,6 +26,7 @@ type abiJIT struct {
 	State, Functions               uint32
 	Undecoded, CodePageSize        uint32
 	Edge, EdgeThreshold, Threshold uint32
+	Apart                          uint32
 }
 
 // Offsets in struct jit_state of src/jit.h.
@@ -37,7 +38,8 @@ const (
 	jitExecuted = 48
 	jitChained  = 56
 	jitUnmapped = 64
-	jitHotList  = 72 + 8*256
+	jitLate     = 72
+	jitHotList  = 80 + 8*256
 	jitHotMax   = 256
 )
 
@@ -189,6 +191,10 @@ func (j *machineJIT) collect(count uint32) error {
 		a, b := binary.LittleEndian.Uint32(list), binary.LittleEndian.Uint32(list[4:])
 		if a&j.abi.Edge != 0 {
 			j.wishes.join(a&^j.abi.Edge, b)
+			continue
+		}
+		if a&j.abi.Apart != 0 {
+			j.noteApart(a&^j.abi.Apart, b)
 			continue
 		}
 		at := codePlace{a, uint16(b) & (jit.PageSize - 2)}

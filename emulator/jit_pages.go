@@ -20,6 +20,7 @@ type translatedPage struct {
 	refused halfwords // entries from which nothing can be translated
 	dropped halfwords // what was once an entry that code of its region leads to, and will stay one the next time
 	seen    halfwords // what was ever executed
+	apart   halfwords // accesses that are not to look at the TLB together with others
 	looked  bool      // for it in the profile
 	recipes []*recipe // that were found there, and not used yet
 }
@@ -133,6 +134,9 @@ func (j *machineJIT) submitAsk(q *ask, entries [][]uint16, r *recipe) error {
 
 func (j *machineJIT) pageRequest(frame uint32, page *translatedPage, entries []uint16) jit.Page {
 	p := jit.Page{Code: slices.Clone(j.code(frame)), Entries: entries}
+	if page.apart != (halfwords{}) {
+		p.Single = slices.Clone(page.apart[:])
+	}
 	for e := range page.entries {
 		if !slices.Contains(entries, e) {
 			p.Stops = append(p.Stops, e)
@@ -276,8 +280,10 @@ func translationKey(l *jit.Layout, r jit.Request) [sha256.Size]byte {
 			_ = binary.Write(h, binary.LittleEndian, uint16(len(list)))
 			_ = binary.Write(h, binary.LittleEndian, list)
 		}
-		_ = binary.Write(h, binary.LittleEndian, uint16(len(p.Seen)))
-		h.Write(p.Seen)
+		for _, bits := range [][]byte{p.Seen, p.Single} {
+			_ = binary.Write(h, binary.LittleEndian, uint16(len(bits)))
+			h.Write(bits)
+		}
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }

@@ -141,7 +141,7 @@ func (p *profile) of(sum [sha256.Size]byte) []*recipe {
 	return list
 }
 
-const profileName = "profile-1" // with the version of its form
+const profileName = "profile-2" // with the version of its form
 
 // load reads the profile of earlier processes. A file that is damaged is no profile.
 func (p *profile) load(dir string) error {
@@ -241,6 +241,8 @@ func appendRecipe(b []byte, r *recipe) []byte {
 			}
 		}
 		b = append(b, p.Seen...)
+		b = append(b, byte(len(p.Single)/len(halfwords{})))
+		b = append(b, p.Single...)
 	}
 	return b
 }
@@ -294,6 +296,9 @@ func (in *profileReader) page() (p recipePage) {
 	p.sum = [sha256.Size]byte(in.take(sha256.Size))
 	p.Entries, p.Keep, p.Stops = in.offsets(), in.offsets(), in.offsets()
 	p.Seen = slices.Clone(in.take(len(halfwords{})))
+	if in.take(1)[0] != 0 {
+		p.Single = slices.Clone(in.take(len(halfwords{})))
+	}
 	in.bad = in.bad || len(p.Entries) == 0
 	return p
 }

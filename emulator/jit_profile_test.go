@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"agentvm/jit"
@@ -17,9 +18,13 @@ func someRecipe(n byte, pages int) *recipe {
 	for i := range pages {
 		seen := make([]byte, len(halfwords{}))
 		seen[i] = n
+		var apart []byte // where there is none, it is not in the file
+		if i%2 != 0 {
+			apart = slices.Clone(seen)
+		}
 		r.pages = append(r.pages, recipePage{
 			frame: uint32(n)<<8 | uint32(i), sum: [sha256.Size]byte{n, byte(i)},
-			Page: jit.Page{Entries: []uint16{0, uint16(2 + 2*i)}, Keep: []uint16{}, Stops: []uint16{4094}, Seen: seen},
+			Page: jit.Page{Entries: []uint16{0, uint16(2 + 2*i)}, Keep: []uint16{}, Stops: []uint16{4094}, Seen: seen, Single: apart},
 		})
 	}
 	return r

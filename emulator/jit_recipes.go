@@ -59,6 +59,9 @@ func (j *machineJIT) ask(r *recipe) (q *ask, entries [][]uint16) {
 		for i, bits := range p.Seen {
 			page.seen[i] |= bits
 		}
+		for i, bits := range p.Single {
+			page.apart[i] |= bits
+		}
 		request := p.Page
 		request.Code = slices.Clone(j.code(frame))
 		q.frames, q.pages = append(q.frames, frame), append(q.pages, page)

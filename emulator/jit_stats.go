@@ -12,6 +12,7 @@ type JITStats struct {
 	Replaced, Evicted     int    // regions that went because others have their entries; that made way for others
 	Refused, Dropped      int    // entries that cannot be translated; jobs that found the queue full
 	Entered, Stuck        uint64 // calls of translated code, and those that did nothing
+	Late                  uint64 // calls of translated code that came too late in a slice for it
 	Executed              uint64 // instructions in translated code
 	Chained               uint64 // regions left for other ones
 	Left                  JITLeft
@@ -34,7 +35,7 @@ func (m *Machine) JITStats() JITStats {
 	s := j.stats
 	s.Bytes = j.t.bytes.Load()
 	s.Entered, s.Stuck, s.Executed = j.counter(jitEntered), j.counter(jitStuck), j.counter(jitExecuted)
-	s.Chained, s.Left.Unmapped = j.counter(jitChained), j.counter(jitUnmapped)
+	s.Late, s.Chained, s.Left.Unmapped = j.counter(jitLate), j.counter(jitChained), j.counter(jitUnmapped)
 	left := m.module.ExportedFunction("jit_left")
 	for kind, into := range []*uint64{&s.Left.Memory, &s.Left.Float, &s.Left.System, &s.Left.Undecoded, &s.Left.Untaken} {
 		if sum, err := left.Call(m.ctx, uint64(kind)); err == nil {
@@ -49,8 +50,8 @@ func (s JITStats) report(retired uint64) string {
 	var b strings.Builder
 	share := func(n uint64) float64 { return 100 * float64(n) / float64(max(retired, 1)) }
 	each := func(n uint64) float64 { return float64(s.Executed) / float64(max(n, 1)) }
-	fmt.Fprintf(&b, "jit: %d instructions, %.1f %% of them translated, %.0f for each entry (%d, %d of them in vain)\n",
-		retired, share(s.Executed), each(s.Entered), s.Entered, s.Stuck)
+	fmt.Fprintf(&b, "jit: %d instructions, %.1f %% of them translated, %.0f for each entry (%d, %d of them in vain, %d at the end of a slice)\n",
+		retired, share(s.Executed), each(s.Entered), s.Entered, s.Stuck, s.Late)
 	fmt.Fprintf(&b, "jit: %d regions with %d instructions, %d of them known, %d replaced, %d evicted, %d refused, %d dropped, %d KiB\n",
 		s.Regions, s.Instructions, s.Known, s.Replaced, s.Evicted, s.Refused, s.Dropped, s.Bytes>>10)
 	l := s.Left

@@ -264,3 +264,40 @@ func TestTranslatedPagesJoin(t *testing.T) {
 		t.Errorf("x1 is %d, x2 %d after %d instructions, want %d (%v)", r.X[1], r.X[2], m.Retired(), want, err)
 	}
 }
+
+// TestTranslatedAccessesPart: accesses near each other that lie across two pages look at the TLB by themselves when a region was left for them
+// often, and the loop is in the region again.
+func TestTranslatedAccessesPart(t *testing.T) {
+	m, err := programThat(t, emulator.ProgramConfig{Translation: emulator.TranslateWaiting}).NewMachine(t.Context(), emulator.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	loadCode(t, m,
+		encode("lui", riscv.Operands{Rd: 2, Imm: -0x7fffc000}), encode("slli", riscv.Operands{Rd: 2, Rs1: 2, Imm: 32}), encode("srli", riscv.Operands{Rd: 2, Rs1: 2, Imm: 32}), // x2 = 0x80004000
+		addiX1,
+		encode("sd", riscv.Operands{Rs1: 2, Rs2: 1, Imm: -8}),
+		encode("sd", riscv.Operands{Rs1: 2, Rs2: 1}),
+		encode("ld", riscv.Operands{Rd: 3, Rs1: 2, Imm: -8}),
+		encode("jal", riscv.Operands{Imm: -16}))
+	step := func(n int) emulator.JITStats {
+		for range n {
+			if _, _, err := m.Step(10_007); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return m.JITStats()
+	}
+	before := step(500)
+	after := step(100)
+	if n := after.Entered - before.Entered; n > 1000 || after.Executed-before.Executed < 900_000 {
+		t.Errorf("regions were entered %d times for %d instructions: %+v", n, after.Executed-before.Executed, after)
+	}
+	if after.Stuck > after.Entered/10 {
+		t.Errorf("%d of %d entries did nothing", after.Stuck, after.Entered)
+	}
+	r, err := m.Registers()
+	if want := (m.Retired() - 3 + 4) / 5; err != nil || r.X[1] != want {
+		t.Errorf("x1 is %d after %d instructions, want %d (%v)", r.X[1], m.Retired(), want, err)
+	}
+}

@@ -27,12 +27,13 @@ type codePlace struct {
 type wishes struct {
 	places map[codePlace]int // how often it was hot
 	edges  map[[2]uint32]int // regions by number of which the first is left for the second
+	apart  map[uint32]int    // regions that are left for accesses that have other ones look at the TLB for them, see translatedPage.apart
 }
 
 // maxWishes bounds both maps: what is beyond is forgotten, and comes back if it is still hot.
 const maxWishes = 2048
 
-func newWishes() wishes { return wishes{map[codePlace]int{}, map[[2]uint32]int{}} }
+func newWishes() wishes { return wishes{map[codePlace]int{}, map[[2]uint32]int{}, map[uint32]int{}} }
 
 func (w *wishes) heat(at codePlace) {
 	if len(w.places) >= maxWishes {
@@ -118,16 +119,20 @@ func (j *machineJIT) grantWishes() error {
 
 // grantBest asks for what has lost most time; false when nothing is worth it.
 func (j *machineJIT) grantBest() (bool, error) {
-	if j.full || len(j.wishes.places) == 0 && len(j.wishes.edges) == 0 {
+	if j.full || len(j.wishes.places)+len(j.wishes.edges)+len(j.wishes.apart) == 0 {
 		return false, nil
 	}
 	frame, loss := j.hottestPage()
 	edge, edgeLoss := j.hottestEdge()
+	in, apartLoss := j.hottestApart()
 	switch {
-	case loss == 0 && edgeLoss == 0:
+	case loss == 0 && edgeLoss == 0 && apartLoss == 0:
 		return false, nil
+	case apartLoss >= max(loss, edgeLoss):
+		delete(j.wishes.apart, in.number)
+		return true, j.translateAgain([]*instance{in}, in.limit)
 	case edgeLoss > loss:
-		return true, j.joinRegions(j.neighbours(edge))
+		return true, j.translateAgain(j.neighbours(edge), maxJoined)
 	}
 	return true, j.translatePage(frame)
 }
@@ -165,6 +170,42 @@ func (j *machineJIT) hottestEdge() (edge [2]uint32, loss int) {
 		}
 	}
 	return edge, loss
+}
+
+// noteApart notes an access for which a region was left often, although the TLB has its page: the place is an offset in the RAM page, with
+// the region's place in the table of functions above that.
+func (j *machineJIT) noteApart(frame, place uint32) {
+	in, page, offset := j.functions[place>>12], j.pages[frame], uint16(place)&(jit.PageSize-2)
+	if in == nil || page == nil || in.pages[frame] != page.id {
+		return
+	}
+	if bits := in.apart[frame]; bits != nil && bits[offset/16]>>(offset/2%8)&1 != 0 {
+		return // there is another reason, and nothing to be done
+	}
+	page.apart.add(offset)
+	if len(j.wishes.apart) >= maxWishes {
+		clear(j.wishes.apart)
+	}
+	j.wishes.apart[in.number]++
+}
+
+// hottestApart finds the region that has lost most by accesses that should look at the TLB by themselves, when that is worth translating it again.
+func (j *machineJIT) hottestApart() (region *instance, loss int) {
+	for number, n := range j.wishes.apart {
+		in := j.instance(number)
+		if in == nil {
+			delete(j.wishes.apart, number)
+			continue
+		}
+		lost := n * int(j.abi.Threshold) * gainOfPlace
+		if lost < int(translationCost(in.made.region.Instructions)) {
+			continue
+		}
+		if lost > loss || lost == loss && number < region.number {
+			region, loss = in, lost
+		}
+	}
+	return region, loss
 }
 
 // maxJoined is how many instructions a region of several pages may have: wazero's time for a function grows faster than its
@@ -235,8 +276,8 @@ func (j *machineJIT) neighbours(edge [2]uint32) []*instance {
 	return regions
 }
 
-// joinRegions asks for one region instead of several.
-func (j *machineJIT) joinRegions(regions []*instance) error {
+// translateAgain asks for one region instead of several, or of one as it should be now.
+func (j *machineJIT) translateAgain(regions []*instance, limit int) error {
 	entries := map[uint32][]uint16{}
 	for _, in := range regions {
 		for frame, id := range in.pages {
@@ -251,7 +292,7 @@ func (j *machineJIT) joinRegions(regions []*instance) error {
 			}
 		}
 	}
-	q := &ask{limit: maxJoined, frames: slices.SortedFunc(maps.Keys(entries), cmp.Compare[uint32])}
+	q := &ask{limit: limit, frames: slices.SortedFunc(maps.Keys(entries), cmp.Compare[uint32])}
 	var all [][]uint16
 	for _, frame := range q.frames {
 		slices.Sort(entries[frame])

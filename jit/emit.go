@@ -32,7 +32,7 @@ var emitters = sync.OnceValue(allEmitters) // not at each start of the program
 func allEmitters() map[string]*emitter {
 	all := map[string]*emitter{}
 	for _, some := range []map[string]*emitter{
-		integerEmitters(), multiplyEmitters(), bitEmitters(), memoryEmitters(), atomicEmitters(), floatEmitters(),
+		integerEmitters(), multiplyEmitters(), bitEmitters(), memoryEmitters(), atomicEmitters(), floatEmitters(), systemEmitters(),
 	} {
 		maps.Copy(all, some)
 	}

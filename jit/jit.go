@@ -27,7 +27,7 @@ type Layout struct {
 }
 
 // Version of the contract between regions and the machine that this package was written for.
-const Version = 3
+const Version = 4
 
 // Request is what to translate.
 type Request struct {

@@ -70,6 +70,7 @@
             n = hart.budget;
             pc = hart.pc;
             if (hart.cause != CAUSE_NONE) goto exception_at_pc;
+            if (d == NULL && hart.recheck) goto resume;
             if (d == NULL) goto jump;
             pc_base = pc - ((uint32_t)(uintptr_t)d >> 2);
             break;

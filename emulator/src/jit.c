@@ -19,10 +19,10 @@ static struct jit_layout {
     uint32_t version;
     uint32_t state, functions;          // struct jit_state; size of the ring of functions
     uint32_t undecoded, code_page_size; // the operation of slots that were never executed; struct code_page
-    uint32_t edge, edge_threshold, threshold;
+    uint32_t edge, edge_threshold, threshold, apart;
 } layout;
 
-enum { JIT_VERSION = 3 };
+enum { JIT_VERSION = 4 };
 
 // jit_configure must be called before the first slice, and again after a restore: the functions of before are not in the
 // table any more. Function n is at table + n modulo JIT_FUNCTIONS.
@@ -61,6 +61,7 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .edge = JIT_EDGE,
         .edge_threshold = JIT_EDGE_THRESHOLD,
         .threshold = JIT_THRESHOLD,
+        .apart = JIT_APART,
     };
     return &layout;
 }
@@ -109,6 +110,51 @@ EXPORT(jit_remove) void jit_remove(uint32_t function) {
 
 typedef void (*region)(uint32_t hart_at, uint32_t tlb, uint64_t page, uint64_t self, uint32_t entry);
 
+// Kinds of instructions that regions are left for, see jit_left. Of loads and stores, atomic ones are apart: their operands are others'.
+enum kind { KIND_LOAD, KIND_STORE, KIND_FLOAT_LOAD, KIND_FLOAT_STORE, KIND_ATOMIC, KIND_FLOAT, KIND_SYSTEM, KIND_UNDECODED, KIND_OTHER };
+
+static enum kind kind_of(unsigned op) {
+    switch (op) {
+    case OP_LB: case OP_LH: case OP_LBU: case OP_LHU: case OP_LW: case OP_LWU: case OP_LD: case OP_C_LW: case OP_C_LWSP:
+    case OP_C_LD: case OP_C_LDSP: case OP_LOAD_X0: return KIND_LOAD;
+    case OP_SB: case OP_SH: case OP_SW: case OP_SD: case OP_C_SW: case OP_C_SWSP: case OP_C_SD: case OP_C_SDSP: return KIND_STORE;
+    case OP_FLD: case OP_C_FLD: case OP_C_FLDSP: case OP_FLW: return KIND_FLOAT_LOAD;
+    case OP_FSD: case OP_C_FSD: case OP_C_FSDSP: case OP_FSW: return KIND_FLOAT_STORE;
+    case OP_GROUP_AMO: return KIND_ATOMIC;
+    case OP_GROUP_FP: return KIND_FLOAT;
+    case OP_GROUP_CSR: case OP_GROUP_SYS: case OP_GROUP_CBO: return KIND_SYSTEM;
+    case OP_UNDECODED: return KIND_UNDECODED;
+    default: return KIND_OTHER;
+    }
+}
+
+// access is what a load or store would touch; floating-point ones only while nothing else can stop them.
+struct access { bool known, store; uint64_t va; };
+
+static struct access access_of(const struct insn *d) {
+    enum kind kind = kind_of(d->op);
+    bool is_float = kind == KIND_FLOAT_LOAD || kind == KIND_FLOAT_STORE;
+    return (struct access){
+        .known = kind <= KIND_FLOAT_STORE && (!is_float || (hart.mstatus & MSTATUS_FS) == MSTATUS_FS),
+        .store = kind == KIND_STORE || kind == KIND_FLOAT_STORE,
+        .va = hart.x[d->rs1 / 8] + (uint64_t)(int64_t)d->imm,
+    };
+}
+
+static bool in_tlb(const struct access *a) {
+    const struct tlb *tlb = current_tlb();
+    const struct tlb_entry *e = &(a->store ? tlb->write : tlb->read)[a->va >> 12 & (TLB_SIZE - 1)];
+    return e->tag == (a->va & ~(uint64_t)(PAGE_SIZE - 1));
+}
+
+// count_apart notes that a region was left for an access whose page the TLB has: it looked for others at the same time, and these
+// are in another page.
+static void count_apart(const struct code_page *page, const struct insn *slot, uint32_t function) {
+    if (++jit.apart[(uintptr_t)slot / sizeof *slot % JIT_EDGES] % JIT_THRESHOLD != 0 || jit.hot_count == JIT_HOT) return;
+    uint32_t offset = (uint32_t)(slot - page->slot) * 2;
+    jit.hot[jit.hot_count++] = (struct jit_hot){page->frame | JIT_APART, offset | function % JIT_FUNCTIONS << 12};
+}
+
 // single decodes the instruction at an entry by itself, with a page end behind it.
 static const struct insn *single(const struct code_page *page, const struct insn *slot) {
     enum { FAR_AWAY = 1 << 30 }; // no target is in the same page
@@ -120,8 +166,21 @@ static const struct insn *single(const struct code_page *page, const struct insn
     if (is_long && index + 1 < PAGE_SLOTS) word |= (uint32_t)code[index + 1] << 16;
     decode_word(word, &alone[0], FAR_AWAY);
     alone[is_long ? 2 : 1] = (struct insn){.op = OP_PAGE_END};
-    jit.stuck++;
     return &alone[0];
+}
+
+// again follows when a region has done nothing for the entry at `slot`: true when it is worth another try, because the TLB has now what the
+// first instruction accesses. An exception may be pending.
+static bool again(const struct code_page *page, const struct insn *slot, const struct insn *d, uint32_t function) {
+    if (hart.budget < JIT_LATE) {
+        jit.late++;
+        return false;
+    }
+    struct access a = access_of(d);
+    if (a.known && !in_tlb(&a)) return tlb_reach(a.va, a.store) && !hart.recheck;
+    jit.stuck++;
+    if (a.known) count_apart(page, slot, function);
+    return false;
 }
 
 // count_edge notes that a region was left for another one.
@@ -136,7 +195,7 @@ const struct insn *jit_run(const struct insn *slot) {
     struct code_page *page = (struct code_page *)(slot - (hart.pc & (PAGE_SIZE - 1)) / 2);
     uint64_t pc = hart.pc;
     int64_t before = hart.budget, all = before;
-    const struct insn *rest = NULL;
+    const struct insn *rest = NULL, *tried = NULL;
     uint32_t last = 0;
     for (;;) {
         uint64_t bits;
@@ -153,9 +212,15 @@ const struct insn *jit_run(const struct insn *slot) {
             HART_ADDRESS, (uint32_t)(uintptr_t)tlb, pc & ~(uint64_t)(PAGE_SIZE - 1),
             bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
         jit.entered++;
-        if (hart.cause != CAUSE_NONE) break;
+        if (hart.cause != CAUSE_NONE || hart.recheck) break;
         if (hart.budget == before) {
             rest = single(page, slot);
+            if (slot != tried && again(page, slot, rest, function)) {
+                tried = slot;
+                rest = NULL;
+                last = 0;
+                continue;
+            }
             break;
         }
         before = hart.budget;
@@ -169,6 +234,8 @@ const struct insn *jit_run(const struct insn *slot) {
         slot = &page->slot[(pc & (PAGE_SIZE - 1)) >> 1];
         if (slot->op != OP_TRANSLATED) {
             jit.left[slot->op]++;
+            struct access a = access_of(slot);
+            if (a.known && hart.budget >= JIT_LATE && in_tlb(&a)) count_apart(page, slot, function);
             break;
         }
     }
@@ -179,29 +246,40 @@ const struct insn *jit_run(const struct insn *slot) {
 // jit_left sums up for what kinds of instructions regions were left: loads and stores, floating point, system, code that was
 // never executed, and others.
 EXPORT(jit_left) uint64_t jit_left(uint32_t kind) {
+    static const uint8_t sums[] = {
+        [KIND_LOAD] = 0, [KIND_STORE] = 0, [KIND_FLOAT_LOAD] = 0, [KIND_FLOAT_STORE] = 0, [KIND_ATOMIC] = 0,
+        [KIND_FLOAT] = 1, [KIND_SYSTEM] = 2, [KIND_UNDECODED] = 3, [KIND_OTHER] = 4,
+    };
     uint64_t sum = 0;
-    for (unsigned op = 0; op < 256; op++) {
-        unsigned is = 4;
-        switch (op) {
-        case OP_LB: case OP_LH: case OP_LBU: case OP_LHU: case OP_LW: case OP_LWU: case OP_LD: case OP_C_LW: case OP_C_LWSP:
-        case OP_C_LD: case OP_C_LDSP: case OP_SB: case OP_SH: case OP_SW: case OP_SD: case OP_C_SW: case OP_C_SWSP: case OP_C_SD:
-        case OP_C_SDSP: case OP_FLD: case OP_C_FLD: case OP_C_FLDSP: case OP_FSD: case OP_C_FSD: case OP_C_FSDSP: case OP_FLW:
-        case OP_FSW: case OP_LOAD_X0: case OP_GROUP_AMO: is = 0; break;
-        case OP_GROUP_FP: is = 1; break;
-        case OP_GROUP_CSR: case OP_GROUP_SYS: case OP_GROUP_CBO: is = 2; break;
-        case OP_UNDECODED: is = 3; break;
-        default: break;
-        }
-        if (is == kind) sum += jit.left[op];
-    }
+    for (unsigned op = 0; op < 256; op++)
+        if (sums[kind_of(op)] == kind) sum += jit.left[op];
     return sum;
 }
 
 // What translated code calls -----------------------------------------------------------------------------------------
 
-// jit_float executes a floating-point instruction whose operands are in the hart; 1 after an exception.
+enum outcome { OUTCOME_DONE, OUTCOME_EXCEPTION, OUTCOME_LEAVE };
+
+// csr executes a CSR instruction. OUTCOME_LEAVE: the next one is not for the region before the interpreter has looked at interrupts, or at
+// where it is.
+static enum outcome csr(uint32_t word) {
+    static const uint8_t ids[8] = {0, ID_CSRRW, ID_CSRRS, ID_CSRRC, 0, ID_CSRRWI, ID_CSRRSI, ID_CSRRCI};
+    struct insn d = {
+        .op = OP_GROUP_CSR,
+        .rd = (uint8_t)((word >> 7 & 31) * 8),
+        .rs1 = (uint8_t)((word >> 15 & 31) * 8),
+        .imm = (int32_t)(word >> 20 << 8 | ids[word >> 12 & 7]),
+    };
+    if (!execute_csr(&d)) return OUTCOME_EXCEPTION;
+    if (!hart.recheck && !interrupt_waiting()) return OUTCOME_DONE;
+    hart.recheck = 1;
+    return OUTCOME_LEAVE;
+}
+
+// jit_float executes a floating-point or CSR instruction whose operands are in the hart, with the budget before it.
 EXPORT(jit_float) uint32_t jit_float(uint32_t word) {
+    if ((word & 0x7f) == 0x73) return csr(word);
     struct insn d;
     decode_word(word, &d, 0);
-    return !execute_fp(&d);
+    return execute_fp(&d) ? OUTCOME_DONE : OUTCOME_EXCEPTION;
 }

@@ -73,7 +73,7 @@ EXPORT(init) uint32_t init(void) {
     if (!code_init()) return INIT_CODE;
     layout.code_pool = code_pool();
     layout.code_index = code_index();
-    tlb_flush_all();
+    tlb_reset();
     csr_reset((config.hart_flags & HART_START_M) != 0);
     time_init();
     devices_init();

@@ -106,9 +106,19 @@ static void note_entry(const struct mapping *m, uint64_t va) {
 
 static inline uint32_t frame_of(uint64_t gpa) { return (uint32_t)((gpa - RAM_BASE) / PAGE_SIZE); }
 
-static void fill(struct tlb_entry *entries, uint64_t va, uint64_t gpa, const uint8_t *host) {
+// place is the entry for va, noted as filled.
+static struct tlb_entry *place(struct tlb *tlb, struct tlb_entry *entries, uint64_t va) {
     struct tlb_entry *e = &entries[va >> 12 & (TLB_SIZE - 1)];
+    if (e->tag == TLB_INVALID && tlb->filled <= TLB_NOTED) {
+        if (tlb->filled < TLB_NOTED) tlb->noted[tlb->filled] = (uint16_t)(e - tlb->read);
+        tlb->filled++;
+    }
     e->tag = va & ~(uint64_t)(PAGE_SIZE - 1);
+    return e;
+}
+
+static void fill(struct tlb *tlb, struct tlb_entry *entries, uint64_t va, uint64_t gpa, const uint8_t *host) {
+    struct tlb_entry *e = place(tlb, entries, va);
     e->addend = (uint32_t)(uintptr_t)host - (uint32_t)va;
     e->frame = frame_of(gpa);
 }
@@ -131,15 +141,21 @@ static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
     if (host == NULL) return NULL;
     struct tlb *tlb = current_tlb();
     note_entry(&m, va);
-    fill(tlb->read, va, *gpa, host);
+    fill(tlb, tlb->read, va, *gpa, host);
     if (access == ACCESS_WRITE) {
         code_drop(frame_of(*gpa));
         mark_dirty(host);
-        fill(tlb->write, va, *gpa, host);
+        fill(tlb, tlb->write, va, *gpa, host);
     } else if (m.may_write && is_dirty(host) && !code_present(frame_of(*gpa))) {
-        fill(tlb->write, va, *gpa, host); // a page that is read is often written next; a read marks none
+        fill(tlb, tlb->write, va, *gpa, host); // a page that is read is often written next; a read marks none
     }
     return host;
+}
+
+// tlb_reach has the TLB know the page of an access that is about to be made. false: it is none of RAM, or raises an exception.
+bool tlb_reach(uint64_t va, bool store) {
+    uint64_t gpa = 0;
+    return data_pointer(va, store ? ACCESS_WRITE : ACCESS_READ, &gpa) != NULL;
 }
 
 static bool same_page(uint64_t va, uint32_t size) { return ((va ^ (va + size - 1)) & ~(uint64_t)(PAGE_SIZE - 1)) == 0; }
@@ -239,8 +255,8 @@ struct code_page *fetch_page(uint64_t va) {
     if (code_pointer(va, &m) == NULL) return NULL;
     note_entry(&m, va);
     struct code_page *page = code_page_for(frame_of(m.gpa));
-    struct tlb_entry *e = &current_tlb()->code[va >> 12 & (TLB_SIZE - 1)];
-    e->tag = va & ~(uint64_t)(PAGE_SIZE - 1);
+    struct tlb *tlb = current_tlb();
+    struct tlb_entry *e = place(tlb, tlb->code, va);
     e->addend = (uint32_t)(uintptr_t)page;
     e->frame = page->frame;
     return page;
@@ -263,8 +279,23 @@ bool fetch_crossing(uint64_t va, uint32_t *word) {
 
 static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
 
+_Static_assert(offsetof(struct tlb, filled) == 3 * TLB_SIZE * sizeof(struct tlb_entry), "a set is one array of entries");
+
+static void flush_set(struct tlb *tlb) {
+    if (tlb->filled > TLB_NOTED) __builtin_memset(tlb, 0xff, offsetof(struct tlb, filled));
+    else
+        for (unsigned i = 0; i < tlb->filled; i++) invalidate(&tlb->read[tlb->noted[i]]);
+    tlb->filled = 0;
+}
+
+// tlb_reset is for sets of which nothing is known.
+void tlb_reset(void) {
+    for (unsigned set = 0; set < 3; set++) hart.tlb[set].filled = ~0u;
+    tlb_flush_all();
+}
+
 void tlb_flush_all(void) {
-    __builtin_memset(hart.tlb, 0xff, sizeof hart.tlb);
+    for (unsigned set = 0; set < 3; set++) flush_set(&hart.tlb[set]);
     hart.user_entries = 0;
     local_entries = false;
 }
@@ -272,10 +303,10 @@ void tlb_flush_all(void) {
 // tlb_flush_space drops what is not global. The caches have translations of one address space only, so there is nothing
 // to look for; and the kernel's own, which are most of what is needed after a switch, stay.
 void tlb_flush_space(void) {
-    if (local_entries) __builtin_memset(&hart.tlb[PRIV_S], 0xff, sizeof hart.tlb[PRIV_S]);
+    if (local_entries) flush_set(&hart.tlb[PRIV_S]);
     local_entries = false;
     tlb_sum_cleared();
-    __builtin_memset(&hart.tlb[PRIV_U], 0xff, sizeof hart.tlb[PRIV_U]);
+    flush_set(&hart.tlb[PRIV_U]);
     if ((hart.mstatus & MSTATUS_MPRV) != 0) tlb_flush_machine();
 }
 
@@ -284,7 +315,7 @@ void tlb_forget_all_writes(void) {
     for (unsigned set = 0; set < 3; set++) __builtin_memset(hart.tlb[set].write, 0xff, sizeof hart.tlb[set].write);
 }
 
-void tlb_flush_machine(void) { __builtin_memset(&hart.tlb[2], 0xff, sizeof hart.tlb[2]); }
+void tlb_flush_machine(void) { flush_set(&hart.tlb[2]); }
 
 void tlb_flush_page(uint64_t va) {
     unsigned index = va >> 12 & (TLB_SIZE - 1);
@@ -295,16 +326,26 @@ void tlb_flush_page(uint64_t va) {
     }
 }
 
+// filled_entry lists what is filled of a table, and maybe entries of others; NULL behind the last.
+static struct tlb_entry *filled_entry(struct tlb *tlb, struct tlb_entry *table, unsigned k) {
+    if (tlb->filled > TLB_NOTED) return k < TLB_SIZE ? &table[k] : NULL;
+    return k < tlb->filled ? &tlb->read[tlb->noted[k]] : NULL;
+}
+
 void tlb_forget_writes(uint32_t frame) {
-    for (unsigned set = 0; set < 3; set++)
-        for (unsigned i = 0; i < TLB_SIZE; i++)
-            if (hart.tlb[set].write[i].frame == frame) invalidate(&hart.tlb[set].write[i]);
+    for (struct tlb *tlb = hart.tlb; tlb < hart.tlb + 3; tlb++) {
+        struct tlb_entry *e;
+        for (unsigned k = 0; (e = filled_entry(tlb, tlb->write, k)) != NULL; k++)
+            if (e->frame == frame) invalidate(e);
+    }
 }
 
 void tlb_forget_code(const struct code_page *page) {
-    for (unsigned set = 0; set < 3; set++)
-        for (unsigned i = 0; i < TLB_SIZE; i++)
-            if (hart.tlb[set].code[i].addend == (uint32_t)(uintptr_t)page) invalidate(&hart.tlb[set].code[i]);
+    for (struct tlb *tlb = hart.tlb; tlb < hart.tlb + 3; tlb++) {
+        struct tlb_entry *e;
+        for (unsigned k = 0; (e = filled_entry(tlb, tlb->code, k)) != NULL; k++)
+            if (e->addend == (uint32_t)(uintptr_t)page) invalidate(e);
+    }
 }
 
 // tlb_sum_cleared drops the supervisor's entries for user pages. Linux sets SUM for a copy of a few pages at most,
