@@ -70,9 +70,16 @@ func (k *kit) findRepository() error {
 }
 
 // pull gets Alpine: from the folder that the tests use too when there is one, else from the release server, or else the
-// built-in root.
+// built-in root. With imagestest.FolderEnv=none it is the built-in root, as for the tests.
 func (k *kit) pull(ctx context.Context) error {
 	config := images.Config{Dir: k.store}
+	if os.Getenv(imagestest.FolderEnv) == "none" {
+		store, err := config.Open()
+		if err == nil {
+			k.image, err = store.Resolve(ctx, images.BuiltinName)
+		}
+		return err
+	}
 	if folder := k.imageFolder(); folder != "" {
 		server := httptest.NewServer(imagestest.Handler(folder))
 		defer server.Close()
