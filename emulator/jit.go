@@ -24,7 +24,7 @@ import (
 type Translation int
 
 const (
-	// TranslateDefault is TranslateHot where AGENTVM_DEBUG contains "jit" and wazero has a compiler, otherwise TranslateNever.
+	// TranslateDefault is TranslateHot, but TranslateNever where wazero has no compiler or AGENTVM_DEBUG contains "nojit".
 	TranslateDefault Translation = iota
 	// TranslateNever interprets everything.
 	TranslateNever
@@ -110,10 +110,10 @@ func translationMode(cfg ProgramConfig) Translation {
 		return TranslateNever
 	case cfg.Translation != TranslateDefault:
 		return cfg.Translation
-	case debugWord("jit") && compiles():
-		return TranslateHot
+	case !compiles():
+		return TranslateNever
 	}
-	return TranslateNever
+	return TranslateHot
 }
 
 // TranslatesByDefault tells whether machines of a zero ProgramConfig translate code that is hot. They decode code in another way, which
@@ -263,7 +263,7 @@ func (t *translator) compile(j *job) (made *translation) {
 		return made
 	}
 	t.dump(j.key, region.Module, log)
-	compiled, err := t.runtime.CompileModule(context.Background(), region.Module)
+	compiled, err := t.compileModule(region.Module)
 	if err != nil {
 		log.Warn("hot code stays interpreted", "error", err)
 		return made
@@ -272,6 +272,19 @@ func (t *translator) compile(j *job) (made *translation) {
 	region.Module = nil
 	made.region, made.compiled = region, compiled
 	return made
+}
+
+// compileModule compiles a module also when its file cannot be kept: wazero 1.12 has it in memory then, but gives an error. The second call
+// finds it there, and has one hold on it too many.
+func (t *translator) compileModule(module []byte) (wazero.CompiledModule, error) {
+	compiled, err := t.runtime.CompileModule(context.Background(), module)
+	if err == nil || t.cacheDir == "" {
+		return compiled, err
+	}
+	if compiled, again := t.runtime.CompileModule(context.Background(), module); again == nil {
+		return compiled, compiled.Close(context.Background())
+	}
+	return nil, err
 }
 
 // Estimates of what a module costs: native code for each byte of it, and what goes with it.
