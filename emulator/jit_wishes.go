@@ -55,6 +55,7 @@ const (
 	costOfEntry        = 8         // entering and leaving a region, in instructions
 	gainOfPlace        = 60        // a jump to code that could be translated
 	gainOfEdge         = 50        // a jump from one region to another one
+	gainOfApart        = 200       // leaving a region in the middle, and what is interpreted until it is entered again
 	costOfTranslation  = 22 * 1000 // for an instruction
 	costOfModule       = 700 * 1000
 	costOfInterpreting = 7   // an instruction
@@ -197,7 +198,7 @@ func (j *machineJIT) hottestApart() (region *instance, loss int) {
 			delete(j.wishes.apart, number)
 			continue
 		}
-		lost := n * int(j.abi.Threshold) * gainOfPlace
+		lost := n * int(j.abi.Threshold) * gainOfApart
 		if lost < int(translationCost(in.made.region.Instructions)) {
 			continue
 		}
