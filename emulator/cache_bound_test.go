@@ -94,6 +94,37 @@ func TestMachineIsLargeInCacheFolder(t *testing.T) {
 	}
 }
 
+// Long regions are written after the machine's module, and do not push it out: each process would compile it again.
+func TestLongRegionsLeaveTheMachine(t *testing.T) {
+	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "wazero-v1-amd64-linux")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, size int, age time.Duration) {
+		t.Helper()
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, now.Add(-age), now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const machine, longRegion = 430_278, 282_405 // bytes, as measured on amd64
+	write("machine", machine, 2*time.Hour)
+	for i := range 2 * keepLarge {
+		write(fmt.Sprintf("region%02d", i), longRegion, time.Duration(i)*time.Minute)
+	}
+	if err := boundCache(dir, now); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 1+2*keepLarge {
+		t.Errorf("%d files are left, want all %d (%v)", len(left), 1+2*keepLarge, err)
+	}
+}
+
 // A process that translates little has the folder within its bounds, too.
 func TestFirstModuleTidies(t *testing.T) {
 	dir := t.TempDir()
