@@ -17,7 +17,7 @@ func TestTranslatesByDefault(t *testing.T) {
 		want  bool
 	}{
 		{"", compiled}, {"jit", compiled}, {"timing,jitstats", compiled},
-		{"nojit", false}, {"log,nojit,jitstats", false},
+		{"nojit", false}, {"log,nojit,jitstats", false}, {"log, nojit", false},
 	} {
 		t.Setenv("AGENTVM_DEBUG", tt.words)
 		if got := emulator.TranslatesByDefault(); got != tt.want {

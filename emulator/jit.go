@@ -132,9 +132,9 @@ func compiles() bool {
 	return false
 }
 
-// debugWord tells whether AGENTVM_DEBUG has a word.
+// debugWord tells whether AGENTVM_DEBUG has a word. As for the command line, there may be spaces around it.
 func debugWord(word string) bool {
-	return slices.Contains(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), word)
+	return slices.ContainsFunc(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), func(w string) bool { return strings.TrimSpace(w) == word })
 }
 
 // dump writes a module to a folder that AGENTVM_DEBUG=jitdump makes below the temporary one. Who wants to look at modules

@@ -3,7 +3,7 @@ package vm
 import "testing"
 
 func TestColdBootByEnvironment(t *testing.T) {
-	for value, want := range map[string]bool{"": false, "nobase": true, "timing,nobase": true, "nobases": false} {
+	for value, want := range map[string]bool{"": false, "nobase": true, "timing,nobase": true, "timing, nobase": true, "nobases": false} {
 		t.Setenv("AGENTVM_DEBUG", value)
 		c, err := Config{}.withDefaults()
 		if err != nil || c.ColdBoot != want || c.usesBase() == want {

@@ -101,7 +101,8 @@ func (c Config) withDefaults() (Config, error) {
 			c.Memory>>20, MinMemory>>20, MaxMemory>>20)
 	}
 	c.Memory = wholePages(c.Memory)
-	c.ColdBoot = c.ColdBoot || slices.Contains(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), "nobase")
+	isNoBase := func(word string) bool { return strings.TrimSpace(word) == "nobase" }
+	c.ColdBoot = c.ColdBoot || slices.ContainsFunc(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), isNoBase)
 	if err := checkEnv(c.Env); err != nil {
 		return c, err
 	}
