@@ -5,6 +5,7 @@ package main
 import (
 	"math"
 	"os"
+	"slices"
 	"testing"
 	"time"
 )
@@ -49,6 +50,20 @@ func TestOver(t *testing.T) {
 	}
 	if mean := geometricMean([]float64{1, 4}); math.Abs(mean-2) > 1e-9 {
 		t.Errorf("mean of 1 and 4: got %v, want 2", mean)
+	}
+}
+
+// What is slow for the interpreter runs there in the third round only, between the two others: translated, interpreted, QEMU.
+func TestSlowIsComparedWithItsNeighbours(t *testing.T) {
+	var b bench
+	b.reportTranslated(translatedLoad{slow: true}, samples{1, 1, 2, 4}, samples{8}, samples{1, 2, 4, 1})
+	interpreted, gain := b.report.figures[1].spread, b.report.figures[2].spread
+	if !slices.Equal(gain, samples{4, 2}) || !slices.Equal(interpreted, samples{4, 2}) {
+		t.Errorf("gain %v and %v times QEMU's, want 4 and 2 for both", gain, interpreted)
+	}
+	b.reportTranslated(translatedLoad{slow: true}, samples{1, 2}, samples{8}, samples{1, 2}) // -quick
+	if gain := b.report.figures[5].value; gain != 4 {
+		t.Errorf("of two rounds: gain %v, want 4", gain)
 	}
 }
 

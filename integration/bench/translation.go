@@ -122,8 +122,8 @@ func (b *bench) compareTranslated(ctx context.Context, sides []side, w translate
 func (b *bench) reportTranslated(w translatedLoad, ours, interpreter, qemu samples) {
 	ratio, gain, before := ours.over(qemu), interpreter.over(ours), interpreter.over(qemu)
 	if w.slow {
-		beside, both := len(ours)/2-1, interpreter.repeat(2)
-		gain, before = both.over(ours[beside:]), both.over(qemu[beside:])
+		middle, both := len(ours)/2, interpreter.repeat(2) // behind ours of that round, and before QEMU's
+		gain, before = both.over(ours[middle:]), both.over(qemu[middle-1:])
 	}
 	b.report.add(figure{name: w.figure + ", translated, processor time", unit: "times QEMU's", value: ratio.median(), spread: ratio, bar: w.bar})
 	b.report.add(figure{name: w.figure + ", interpreted, processor time", unit: "times QEMU's", value: before.median(), spread: before})
