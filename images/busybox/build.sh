@@ -107,7 +107,7 @@ assemble() {
 	quicken "$root/bin/busybox"
 	cat >"$root/usr/share/doc/busybox/changes" <<EOF
 /bin/busybox is that of Debian's $package $version, but that the four bytes at $frames_offset are zero: so it starts
-without registering its tables of stack frames. Changed by images/busybox/build.sh of agentvm.
+without registering its tables of stack frames. Changed on 2026-11-22 by images/busybox/build.sh of agentvm.
 EOF
 	while read -r applet; do
 		ln -s /bin/busybox "$root/$applet"
