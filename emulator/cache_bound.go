@@ -21,6 +21,8 @@ const (
 	fileBlock      = 4096
 	// strayAge is when a file that a process was writing is nobody's any more.
 	strayAge = time.Hour
+	// foreignAge is when the profile of another version of its form is nobody's any more.
+	foreignAge = 30 * 24 * time.Hour
 )
 
 // boundCache removes from a folder of compiled code what was written first, until the rest is within the bounds. What is removed is
@@ -31,6 +33,7 @@ func boundCache(dir string, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	sweepProfiles(dir, now)
 	var large, small []cacheFile
 	for _, folder := range folders {
 		files, err := cacheFiles(folder, now)
@@ -49,6 +52,22 @@ func boundCache(dir string, now time.Time) error {
 		removeOldest(large, func(n int, _ int64) bool { return n > keepLarge }),
 		removeOldest(small, func(_ int, bytes int64) bool { return bytes > keepSmallBytes }),
 	)
+}
+
+// sweepProfiles removes profiles that nobody reads: those of processes that were killed while they wrote, and of versions that are
+// not used any more.
+func sweepProfiles(dir string, now time.Time) {
+	names, _ := filepath.Glob(filepath.Join(dir, "profile-*")) // the pattern is right
+	for _, name := range names {
+		info, err := os.Lstat(name)
+		if err != nil || filepath.Base(name) == profileName {
+			continue
+		}
+		age := now.Sub(info.ModTime())
+		if age > foreignAge || strings.HasSuffix(name, ".tmp") && age > strayAge {
+			_ = os.Remove(name)
+		}
+	}
 }
 
 type cacheFile struct {

@@ -12,6 +12,32 @@ import (
 	"time"
 )
 
+// Profiles that nobody reads go, and no other files.
+func TestForeignProfilesGo(t *testing.T) {
+	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	dir := t.TempDir()
+	for _, c := range []struct {
+		name string
+		age  time.Duration
+		stay bool
+	}{
+		{profileName, 2 * foreignAge, true},
+		{profileName + ".123.tmp", 2 * strayAge, false},
+		{profileName + ".456.tmp", strayAge / 2, true},
+		{"profile-1", 2 * foreignAge, false},
+		{"profile-99", foreignAge / 2, true},
+		{"something", 2 * foreignAge, true},
+	} {
+		path := filepath.Join(dir, c.name)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, now.Add(-c.age), now.Add(-c.age)), boundCache(dir, now)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); (err == nil) != c.stay {
+			t.Errorf("%s, %v old: stays %v, want %v", c.name, c.age, err == nil, c.stay)
+		}
+	}
+}
+
 // The folder of compiled code stays within its bounds: what was written first goes, whatever several processes do at a time.
 func TestCacheFolderIsBounded(t *testing.T) {
 	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
