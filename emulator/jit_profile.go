@@ -296,8 +296,12 @@ func (in *profileReader) page() (p recipePage) {
 	p.sum = [sha256.Size]byte(in.take(sha256.Size))
 	p.Entries, p.Keep, p.Stops = in.offsets(), in.offsets(), in.offsets()
 	p.Seen = slices.Clone(in.take(len(halfwords{})))
-	if in.take(1)[0] != 0 {
+	switch in.take(1)[0] {
+	case 0:
+	case 1:
 		p.Single = slices.Clone(in.take(len(halfwords{})))
+	default:
+		in.bad = true
 	}
 	in.bad = in.bad || len(p.Entries) == 0
 	return p

@@ -108,6 +108,9 @@ func FuzzProfile(f *testing.F) {
 	one := formatProfile([]*recipe{someRecipe(1, 1), someRecipe(2, 2)})[sha256.Size:]
 	f.Add(one)
 	f.Add(one[:len(one)-1])
+	counted := slices.Clone(one)
+	counted[len(counted)-len(halfwords{})-1] = 2 // sets of accesses by themselves, of which there is one or none
+	f.Add(counted)
 	f.Add([]byte{})
 	f.Add([]byte{100, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {

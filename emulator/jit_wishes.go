@@ -30,7 +30,7 @@ type wishes struct {
 	apart  map[uint32]int    // regions that are left for accesses that have other ones look at the TLB for them, see translatedPage.apart
 }
 
-// maxWishes bounds both maps: what is beyond is forgotten, and comes back if it is still hot.
+// maxWishes bounds each of the maps: what is beyond is forgotten, and comes back if it is still hot.
 const maxWishes = 2048
 
 func newWishes() wishes { return wishes{map[codePlace]int{}, map[[2]uint32]int{}, map[uint32]int{}} }

@@ -2,7 +2,7 @@ package jit
 
 import "slices"
 
-// Parameters and locals of a region's function. struct jit_call of emulator/src/jit.c has the parameters.
+// Parameters and locals of a region's function. The type `region` of emulator/src/jit.c has the parameters.
 const (
 	localHart  = iota // i32: address of the hart
 	localTLB          // i32: address of the TLBs of the privilege level
