@@ -39,6 +39,7 @@ struct mapping {
     bool user_page; // supervisor access depends on SUM
     bool may_write; // the page table says so, and its dirty bit is set
     bool global;    // the same in all address spaces
+    uint8_t shift;  // its size: 12, or that of a superpage
 };
 
 // translate finds the guest physical address of va. It raises an exception and returns false when there is none.
@@ -78,6 +79,7 @@ static bool translate(uint64_t va, enum access access, struct mapping *m) {
             .user_page = (pte & PTE_U) != 0,
             .may_write = (pte & (PTE_W | PTE_D)) == (PTE_W | PTE_D),
             .global = global != 0,
+            .shift = (uint8_t)shift,
         };
         return true;
     }
@@ -98,7 +100,12 @@ static void note_user_entry(uint64_t va) {
 // its own pages are global.
 static bool local_entries;
 
+// The largest page of which there may be entries, for addresses of each half: Linux has its own memory in superpages always, that of
+// programs rarely. An entry has 4 KiB of it, but sfence.vma by any address of a superpage is for all of it.
+static uint8_t largest_shift[2];
+
 static void note_entry(const struct mapping *m, uint64_t va) {
+    if (m->shift > largest_shift[va >> 63]) largest_shift[va >> 63] = m->shift;
     if (hart.privilege != PRIV_S) return;
     if (m->user_page) note_user_entry(va);
     else if (!m->global) local_entries = true;
@@ -298,6 +305,7 @@ void tlb_flush_all(void) {
     for (unsigned set = 0; set < 3; set++) flush_set(&hart.tlb[set]);
     hart.user_entries = 0;
     local_entries = false;
+    largest_shift[0] = largest_shift[1] = 0;
 }
 
 // tlb_flush_space drops what is not global. The caches have translations of one address space only, so there is nothing
@@ -317,7 +325,20 @@ void tlb_forget_all_writes(void) {
 
 void tlb_flush_machine(void) { flush_set(&hart.tlb[2]); }
 
+// flush_around drops what is in the same naturally aligned range of 1 << shift bytes.
+static void flush_around(uint64_t va, unsigned shift) {
+    for (struct tlb *tlb = hart.tlb; tlb < hart.tlb + 3; tlb++) {
+        bool all = tlb->filled > TLB_NOTED;
+        unsigned count = all ? 3 * TLB_SIZE : tlb->filled;
+        for (unsigned k = 0; k < count; k++) {
+            struct tlb_entry *e = &tlb->read[all ? k : tlb->noted[k]];
+            if ((e->tag ^ va) >> shift == 0) invalidate(e);
+        }
+    }
+}
+
 void tlb_flush_page(uint64_t va) {
+    if (largest_shift[va >> 63] > 12) flush_around(va, largest_shift[va >> 63]);
     unsigned index = va >> 12 & (TLB_SIZE - 1);
     for (unsigned set = 0; set < 3; set++) {
         invalidate(&hart.tlb[set].read[index]);

@@ -157,6 +157,17 @@ main:
     li s4, WINDOW + 0x200000 + 0x12340
     works 1, load
     is a0, 0x5678
+    // sfence.vma by any address of a superpage is for all of it.
+    li t0, 0x80400000 + 0x12340
+    li t1, 0x1abc
+    sd t1, 0(t0)
+    la t2, middle
+    li t0, (0x80400000 >> 2) | V | R | W | A | D
+    sd t0, 8(t2)
+    li t0, WINDOW + 0x200000
+    sfence.vma t0
+    works 1, load
+    is a0, 0x1abc
     la t2, middle
     li t0, (0x80201000 >> 2) | V | R | W | A | D
     sd t0, 8(t2)
