@@ -112,7 +112,7 @@ func TestDenialsAreLimited(t *testing.T) {
 	if len(e) != 1 || e[0].Lost != uint64(3000-burst) || w.gate.Stats().EventsLost != uint64(3000-burst) {
 		t.Errorf("%+v", e)
 	}
-	w.pass(time.Second)
+	w.clock.Advance(time.Second)
 	for range 200 {
 		_, _ = w.dialTCP("10.0.0.1:1")
 	}

@@ -22,7 +22,7 @@ func TestDialTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	echoes(t, c)
-	w.pass(90 * time.Second)
+	w.clock.Advance(90 * time.Second)
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
@@ -189,11 +189,11 @@ func TestAllowlistByPins(t *testing.T) {
 	if !ok("203.0.113.1:443") || ok("203.0.113.1:80") || ok("203.0.113.2:443") {
 		t.Error("the name's address and port only")
 	}
-	w.pass(2*time.Minute - 1)
+	w.clock.Advance(2*time.Minute - 1)
 	if !ok("203.0.113.1:443") {
 		t.Error("the pin ended too early")
 	}
-	w.pass(1)
+	w.clock.Advance(1)
 	if ok("203.0.113.1:443") {
 		t.Error("the pin did not end")
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"agentvm/internal/testclock"
 )
 
 var guest = netip.MustParseAddrPort("192.168.127.3:40000")
@@ -20,8 +22,9 @@ type world struct {
 	t    testing.TB
 	gate *Gate
 
+	clock *testclock.Clock
+
 	mu      sync.Mutex
-	now     time.Time
 	servers map[string]string // address as dialled ("tcp 203.0.113.1:443") to where it really is
 	dialled []string
 	events  []Event
@@ -30,8 +33,8 @@ type world struct {
 // newWorld makes a gate whose dials go to the servers, and fail with "connection refused" elsewhere.
 func newWorld(t testing.TB, c Config) *world {
 	t.Helper()
-	w := &world{t: t, now: noon, servers: map[string]string{}}
-	c.Audit, c.Now = w.audit, w.clock
+	w := &world{t: t, clock: testclock.At(noon), servers: map[string]string{}}
+	c.Audit, c.Now = w.audit, w.clock.Now
 	if c.Dial == nil {
 		c.Dial = w.dial
 	}
@@ -52,18 +55,6 @@ func (w *world) audit(e Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.events = append(w.events, e)
-}
-
-func (w *world) clock() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.now
-}
-
-func (w *world) pass(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.now = w.now.Add(d)
 }
 
 func (w *world) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -103,7 +103,7 @@ func TestPolicyCutsByOldAndNewNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	w.pass(time.Hour) // no pin any more
+	w.clock.Advance(time.Hour) // no pin any more
 	w.tell("b.example", "203.0.113.1")
 	for _, step := range []struct {
 		policy Policy

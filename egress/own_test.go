@@ -65,7 +65,7 @@ func TestHostsAddressesChange(t *testing.T) {
 		{nil, nil, ownAge, ReasonPublic, 4},
 	} {
 		own, failure = step.own, step.failure
-		w.pass(step.pass)
+		w.clock.Advance(step.pass)
 		if got := reason(); got != step.want || asked != step.asked {
 			t.Errorf("%+v: %s, asked %d times", step, got, asked)
 		}

@@ -13,7 +13,10 @@ type Clock struct {
 }
 
 // New makes a clock that shows some time.
-func New() *Clock { return &Clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
+func New() *Clock { return At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) }
+
+// At makes a clock that shows this time.
+func At(now time.Time) *Clock { return &Clock{now: now} }
 
 // Now is the time that it shows.
 func (c *Clock) Now() time.Time {
