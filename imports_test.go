@@ -17,13 +17,13 @@ const module = "agentvm"
 // picture. A package that is not named here may import nothing of ours; packages below one that is named are its own
 // affair and follow its rules.
 var mayImport = map[string][]string{
-	"emulator":          {"emulator/riscv", "jit", "wasi"},
+	"emulator":          {"emulator/riscv", "internal/debugword", "jit", "wasi"},
 	"jit":               {"emulator/riscv"},
 	"guest":             {"rpc"},
 	"nat":               {"netstack"},
 	"daemon":            {"disk", "egress", "images", "internal/fewconns", "internal/naming", "journal", "mount", "nat", "preview", "rpc", "snapshot", "vm"},
-	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "internal/fewconns", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
-	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "journal", "kernel", "mount", "nat", "preview", "project", "rpc", "snapshot", "vm", "wasi"},
+	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "internal/debugword", "internal/fewconns", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
+	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "internal/debugword", "journal", "kernel", "mount", "nat", "preview", "project", "rpc", "snapshot", "vm", "wasi"},
 	"cmd/agentvm-guest": {"guest"},
 	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "preview", "rpc", "snapshot", "vm", "wasi"},
 	"scripts":           {"emulator", "emulator/riscv"},
@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 	"guest/supervisor":   nil,
 	"images":             nil,
 	"images/storetest":   {"images", "internal/leaktest"}, // for tests
+	"internal/debugword": nil,
 	"internal/fewconns":  nil,
 	"internal/naming":    nil,
 	"internal/leaktest":  nil, // this and the next three are for tests

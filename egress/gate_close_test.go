@@ -11,13 +11,8 @@ import (
 
 // TestHalfCloseAndReset looks at what the peer sees.
 func TestHalfCloseAndReset(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
 	w := newWorld(t, Config{})
-	w.servers["tcp 203.0.113.1:80"] = listener.Addr().String()
+	listener := w.listen("203.0.113.1:80")
 	pair := func() (guest, peer net.Conn) {
 		guest, err := w.dialTCP("203.0.113.1:80")
 		if err != nil {

@@ -51,6 +51,18 @@ func newWorld(t testing.TB, c Config) *world {
 	return w
 }
 
+// listen has a TCP server at a made-up address, which accepts when the test does.
+func (w *world) listen(at string) net.Listener {
+	w.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { l.Close() })
+	w.servers["tcp "+at] = l.Addr().String()
+	return l
+}
+
 func (w *world) audit(e Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -65,13 +65,8 @@ func TestPolicyCutsConnections(t *testing.T) {
 
 // TestPolicyCutsBlockedWrite: the peer does not read.
 func TestPolicyCutsBlockedWrite(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
 	w := newWorld(t, Config{})
-	w.servers["tcp 203.0.113.1:80"] = listener.Addr().String()
+	w.listen("203.0.113.1:80")
 	c, err := w.dialTCP("203.0.113.1:80")
 	if err != nil {
 		t.Fatal(err)

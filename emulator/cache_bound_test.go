@@ -12,6 +12,14 @@ import (
 	"time"
 )
 
+// writeCacheFile makes a file of zeros that was written at some time.
+func writeCacheFile(t *testing.T, path string, size int64, at time.Time) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size), os.Chtimes(path, at, at)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Profiles that nobody reads go, and no other files.
 func TestForeignProfilesGo(t *testing.T) {
 	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
@@ -29,7 +37,8 @@ func TestForeignProfilesGo(t *testing.T) {
 		{"something", 2 * foreignAge, true},
 	} {
 		path := filepath.Join(dir, c.name)
-		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, now.Add(-c.age), now.Add(-c.age)), boundCache(dir, now)); err != nil {
+		writeCacheFile(t, path, 0, now.Add(-c.age))
+		if err := boundCache(dir, now); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(path); (err == nil) != c.stay {
@@ -49,16 +58,7 @@ func TestCacheFolderIsBounded(t *testing.T) {
 	}
 	write := func(name string, size int64, age time.Duration) {
 		t.Helper()
-		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Truncate(path, size); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, now.Add(-age), now.Add(-age)); err != nil {
-			t.Fatal(err)
-		}
+		writeCacheFile(t, filepath.Join(folder, name), size, now.Add(-age))
 	}
 	for i := range 2 * regions {
 		write(fmt.Sprintf("region%03d", i), region, time.Duration(i)*time.Minute)
@@ -128,15 +128,9 @@ func TestLongRegionsLeaveTheMachine(t *testing.T) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write := func(name string, size int, age time.Duration) {
+	write := func(name string, size int64, age time.Duration) {
 		t.Helper()
-		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, now.Add(-age), now.Add(-age)); err != nil {
-			t.Fatal(err)
-		}
+		writeCacheFile(t, filepath.Join(folder, name), size, now.Add(-age))
 	}
 	const machine, longRegion = 430_278, 282_405 // bytes, as measured on amd64
 	write("machine", machine, 2*time.Hour)

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"golang.org/x/sys/cpu"
 
+	"agentvm/internal/debugword"
 	"agentvm/jit"
 )
 
@@ -106,7 +105,7 @@ func newTranslator(ctx context.Context, engine wazero.Runtime, cfg ProgramConfig
 
 func translationMode(cfg ProgramConfig) Translation {
 	switch {
-	case debugWord("nojit") || cfg.Interpreter:
+	case debugword.Has("nojit") || cfg.Interpreter:
 		return TranslateNever
 	case cfg.Translation != TranslateDefault:
 		return cfg.Translation
@@ -132,15 +131,10 @@ func compiles() bool {
 	return false
 }
 
-// debugWord tells whether AGENTVM_DEBUG has a word. As for the command line, there may be spaces around it.
-func debugWord(word string) bool {
-	return slices.ContainsFunc(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), func(w string) bool { return strings.TrimSpace(w) == word })
-}
-
 // dump writes a module to a folder that AGENTVM_DEBUG=jitdump makes below the temporary one. Who wants to look at modules
 // sees when some are missing.
 func (t *translator) dump(key [sha256.Size]byte, module []byte, log *slog.Logger) {
-	if !debugWord("jitdump") {
+	if !debugword.Has("jitdump") {
 		return
 	}
 	t.dumpOnce.Do(func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 
+	"agentvm/internal/debugword"
 	"agentvm/wasi"
 )
 
@@ -210,7 +211,7 @@ func (m *Machine) Close() error {
 		err = errors.Join(err, m.module.Close(m.ctx))
 	}
 	if m.jit != nil {
-		if debugWord("jitstats") {
+		if debugword.Has("jitstats") {
 			fmt.Fprint(os.Stderr, m.jit.final.report(m.Retired()))
 		}
 		err = errors.Join(err, m.jit.close())

@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"agentvm/emulator"
 	"agentvm/images"
+	"agentvm/internal/debugword"
 	"agentvm/mount"
 )
 
@@ -101,8 +100,7 @@ func (c Config) withDefaults() (Config, error) {
 			c.Memory>>20, MinMemory>>20, MaxMemory>>20)
 	}
 	c.Memory = wholePages(c.Memory)
-	isNoBase := func(word string) bool { return strings.TrimSpace(word) == "nobase" }
-	c.ColdBoot = c.ColdBoot || slices.ContainsFunc(strings.Split(os.Getenv("AGENTVM_DEBUG"), ","), isNoBase)
+	c.ColdBoot = c.ColdBoot || debugword.Has("nobase")
 	if err := checkEnv(c.Env); err != nil {
 		return c, err
 	}

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
+
+	"agentvm/internal/debugword"
 )
 
 // facets are the words of AGENTVM_DEBUG, separated by commas.
@@ -20,8 +21,8 @@ type facets struct {
 // startLog reads the debug settings and makes the logger.
 func (c *cli) startLog() error {
 	c.facets.all = c.debug
-	for word := range strings.SplitSeq(os.Getenv("AGENTVM_DEBUG"), ",") {
-		switch strings.TrimSpace(word) {
+	for _, word := range debugword.All() {
+		switch word {
 		case "", "jit", "nojit", "jitstats", "jitdump", "nobase": // the emulator's and vm's
 		case "log":
 			c.facets.all = true
