@@ -100,7 +100,7 @@ typedef uint64_t unaligned64 __attribute__((aligned(1)));
 // Translation caches ---------------------------------------------------------------------------------------------
 
 // The index is the page's number, so that pages far from each other may want the same entry; where they are is different in each
-// process. Of a few dozen that are used all the time, two met in one of ten programs with 256 entries, which then ran at a quarter of their speed.
+// process. With 256 entries two that are used all the time met now and then, and the program ran at a quarter of its speed.
 enum { TLB_SIZE = 1024, TLB_NOTED = 512 };
 
 // A tag is the virtual page's address; TLB_INVALID never equals one. Data entries: host address = (uint32_t)va +
