@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk bench fuzz ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk chaos bench fuzz fuzz-devices ci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
@@ -23,32 +23,38 @@ lint: ## format, vet on every system, staticcheck
 
 generate: ## instruction tables and RPC code, from instructions.tbl and agentvm.capnp (needs capnproto)
 	go run ./scripts/isagen
-	rpc/generate.sh
+	internal/capnprpc/generate.sh
 
-wasm: ## emulator/machine.wasm and machine.json (needs clang-19, lld-19)
-	emulator/build.sh
+wasm: ## internal/machine/machine.wasm and machine.json (needs clang-19, lld-19)
+	internal/machine/build.sh
 
 guest: ## the supervisor and its manifest (needs zstd)
-	guest/build.sh
+	internal/guest/build.sh
 
-kernel: ## the guest's kernel from Debian's source package, about ten minutes (tools: kernel/build.sh)
-	kernel/build.sh
+kernel: ## the guest's kernel from Debian's source package, about ten minutes (tools: internal/kernel/build.sh)
+	internal/kernel/build.sh
 
 verify-kernel: ## build the kernel again and compare it with the committed one
-	kernel/verify.sh
+	internal/kernel/verify.sh
 
 busybox: ## the built-in root from Debian's busybox-static (needs apt)
 	images/busybox/build.sh
 
 disk: ## the empty file system of named machines (needs e2fsprogs, zstd)
-	disk/build.sh
+	internal/disk/build.sh
 
-bench: ## the figures of docs/specification.md, with QEMU beside them (tools: integration/bench)
+chaos: ## daemons killed, guests that restart themselves, bursts of connections: ROUNDS times each (1000)
+	AGENTVM_CHAOS_ROUNDS=$${ROUNDS:-1000} go test -v -count 1 -timeout 0 ./integration/chaos
+
+bench: ## the figures of docs/measurements/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench
-	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./dns ./journal
+	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./internal/dns ./internal/journal
 
 fuzz: ## every fuzz target for FUZZTIME each
 	FUZZTIME=$${FUZZTIME:-1m} .ci/run fuzz
+
+fuzz-devices: ## libFuzzer on the devices, FUZZTIME seconds for each (needs clang-19, libclang-rt-19-dev)
+	internal/machine/fuzz.sh
 
 ci: ## everything that has to pass before a change lands
 	.ci/run

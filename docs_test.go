@@ -28,6 +28,11 @@ func TestLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	deeper, err := filepath.Glob("docs/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, deeper...)
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	for _, file := range append(files, "README.md", "AGENTS.md", "CONTRIBUTING.md") {
 		for _, match := range link.FindAllStringSubmatch(read(t, file), -1) {
@@ -66,7 +71,7 @@ func TestThreatModelNamesTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"docs/threat-model.md", "docs/machine.md"} {
+	for _, file := range []string{"docs/security/threat-model.md", "docs/internals/machine.md", "docs/security/findings.md"} {
 		for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(read(t, file), -1) {
 			if !defined[match[1]] {
 				t.Errorf("%s names %s, which does not exist", file, match[1])

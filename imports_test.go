@@ -6,68 +6,80 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-const module = "agentvm"
-
-// mayImport has, for each package of this module, what it may import of the others. docs/design.md draws the same
+// mayImport has, for each package of this module, what it may import of the others. docs/internals/README.md draws the same
 // picture. A package that is not named here may import nothing of ours; packages below one that is named are its own
 // affair and follow its rules.
 var mayImport = map[string][]string{
-	"emulator":          {"emulator/riscv", "internal/debugword", "jit", "wasi"},
-	"jit":               {"emulator/riscv"},
-	"guest":             {"rpc"},
-	"nat":               {"netstack"},
-	"daemon":            {"disk", "egress", "images", "internal/fewconns", "internal/naming", "journal", "mount", "nat", "preview", "rpc", "snapshot", "vm"},
-	"vm":                {"dhcp", "disk", "dns", "egress", "emulator", "guest/supervisor", "images", "internal/debugword", "internal/fewconns", "journal", "kernel", "mount", "nat", "netstack", "rpc", "snapshot", "wasi"},
-	"cmd/agentvm":       {"daemon", "disk", "egress", "emulator", "guest/supervisor", "images", "internal/debugword", "journal", "kernel", "mount", "nat", "preview", "project", "rpc", "snapshot", "vm", "wasi"},
-	"cmd/agentvm-guest": {"guest"},
-	"integration":       {"dhcp", "dns", "egress", "emulator", "guest/supervisor", "images", "kernel", "mount", "nat", "netstack", "preview", "rpc", "snapshot", "vm", "wasi"},
-	"scripts":           {"emulator", "emulator/riscv"},
+	"internal/machine":     {"internal/atomicfile", "internal/machine/riscv", "internal/debugenv", "internal/private", "internal/machine/jit", "wasi"},
+	"internal/machine/jit": {"internal/machine/riscv"},
+	"internal/guest":       {"internal/capnprpc", "internal/guestrpc"},
+	"nat":                  {"internal/budget", "netstack"},
+	"internal/daemon":      {"egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/watchdog"},
+	"vm":                   {"dhcp", "egress", "images", "nat", "netstack", "wasi", "internal/budget", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/dns", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/capnprpc", "internal/guestrpc", "internal/shortage", "internal/snapshot"},
+	"cmd/agentvm":          {"egress", "images", "nat", "vm", "wasi", "internal/atomicfile", "internal/confine", "internal/daemon", "internal/debugenv", "internal/disk", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/spec"},
+	"cmd/agentvm-guest":    {"internal/guest"},
+	"integration":          {"dhcp", "internal/dns", "egress", "internal/machine", "internal/guest/supervisor", "images", "internal/kernel", "internal/mount", "nat", "netstack", "internal/preview", "internal/capnprpc", "internal/guestrpc", "internal/snapshot", "vm", "wasi"},
+	"scripts":              {"internal/machine", "internal/machine/riscv"},
 
 	// Leaves.
-	"dhcp":               nil,
-	"disk":               nil,
-	"dns":                nil,
-	"egress":             nil,
-	"emulator/riscv":     nil,
-	"guest/supervisor":   nil,
-	"images":             nil,
-	"images/storetest":   {"images", "internal/leaktest"}, // for tests
-	"internal/debugword": nil,
-	"internal/fewconns":  nil,
-	"internal/naming":    nil,
-	"internal/leaktest":  nil, // this and the next three are for tests
-	"internal/qemutest":  nil,
-	"internal/smalldisk": nil,
-	"internal/testclock": nil,
-	"journal":            nil,
-	"kernel":             nil,
-	"mount":              nil,
-	"netstack":           nil,
-	"preview":            nil,
-	"project":            nil,
-	"rpc":                nil,
-	"snapshot":           {"internal/naming"},
-	"wasi":               nil,
+	"dhcp":                      nil,
+	"internal/disk":             {"internal/atomicfile", "internal/lockfile"},
+	"internal/dns":              nil,
+	"egress":                    nil,
+	"internal/machine/riscv":    nil,
+	"internal/guest/supervisor": nil,
+	"images":                    {"internal/atomicfile", "internal/lockfile", "internal/private", "internal/shortage"},
+	"images/storetest":          {"images", "internal/leaktest"}, // for tests
+	"internal/atomicfile":       nil,
+	"internal/budget":           nil,
+	"internal/headtail":         nil,
+	"internal/lockfile":         nil,
+	"internal/origin":           nil,
+	"internal/confine":          nil,
+	"internal/debugenv":         nil,
+	"internal/connlimit":        nil,
+	"internal/hostpath":         {"internal/atomicfile", "internal/lockfile", "internal/private"},
+	"internal/naming":           nil,
+	"internal/private":          {"internal/atomicfile"},
+	"internal/shortage":         nil,
+	"internal/leaktest":         nil, // this and the next three are for tests
+	"internal/qemutest":         nil,
+	"internal/smalldisk":        nil,
+	"internal/testclock":        nil,
+	"internal/watchdog":         nil,
+	"internal/journal":          nil,
+	"internal/kernel":           nil,
+	"internal/mount":            {"internal/budget", "internal/hostpath"},
+	"netstack":                  {"internal/budget"},
+	"internal/preview":          {"internal/atomicfile", "internal/origin", "internal/private"},
+	"internal/spec":             nil,
+	"internal/capnprpc":         {"internal/budget"},
+	"internal/capnprpc/rpctest": nil, // for tests
+	"internal/guestrpc":         {"internal/budget", "internal/capnprpc"},
+	"internal/daemonrpc":        {"internal/capnprpc", "internal/guestrpc"},
+	"internal/snapshot":         {"internal/atomicfile", "internal/lockfile", "internal/disk", "internal/naming", "internal/private"}, // the disk beside a snapshot shares its layers with the disks of VMs
+	"wasi":                      nil,
 }
 
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
 // outside of the packages that speak it. net/http serves, in vm, the page that tells a guest what was denied, and
 // in daemon the metrics; cmd/agentvm has requests of agentvm fetch.
 var reserved = map[string][]string{
-	"net/http":                                     {"cmd/agentvm", "daemon", "images", "integration", "internal/fewconns", "preview", "vm"},
-	"modernc.org/sqlite":                           {"preview"},
-	"github.com/prometheus":                        {"daemon"},
-	"capnproto.org/go/capnp/v3":                    {"rpc"},
+	"net/http":                                     {"cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/origin", "internal/preview", "vm"},
+	"modernc.org/sqlite":                           {"internal/preview"},
+	"github.com/prometheus":                        {"internal/daemon"},
+	"capnproto.org/go/capnp/v3":                    {"internal/capnprpc", "internal/daemonrpc", "internal/guestrpc"},
 	"gvisor.dev/gvisor":                            {"netstack"},
-	"github.com/miekg/dns":                         {"dns"},
-	"github.com/insomniacslk/dhcp":                 {"dhcp", "guest"},
+	"github.com/miekg/dns":                         {"internal/dns"},
+	"github.com/insomniacslk/dhcp":                 {"dhcp"},
 	"github.com/insomniacslk/dhcp/dhcpv4/server4":  {}, // opens sockets of its own
-	"github.com/insomniacslk/dhcp/dhcpv4/nclient4": {"guest"},
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4": {},
 	"github.com/gopacket/gopacket":                 {"integration", "netstack"},
 	"golang.org/x/net/icmp":                        {"egress"},
 
@@ -76,22 +88,63 @@ var reserved = map[string][]string{
 	"text/template": {},
 }
 
+// forTests are packages that every test may import, and that import nothing but what they help to test.
+var forTests = []string{"images/imagestest", "images/storetest", "internal/capnprpc/rpctest", "internal/leaktest", "internal/qemutest", "internal/smalldisk", "internal/testclock", "netstack/netstacktest"}
+
+// testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
+var testsMayImport = map[string][]string{
+	"dhcp":              {"netstack"}, // a guest's network
+	"integration":       {"internal/disk"},
+	"internal/capnprpc": {"internal/guestrpc"}, // its schema has an interface with streams
+	"internal/daemon":   {"netstack"},
+	"internal/disk":     {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
+	"internal/guest":    {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
+	"internal/machine":  {"internal/kernel"},
+	"netstack":          {"wasi"}, // the stream of a machine's network
+	"vm":                {"internal/guest"},
+}
+
+// reservedInTests adds to reserved for tests.
+var reservedInTests = map[string][]string{
+	"github.com/miekg/dns":        {"integration"}, // a server of names for guests to ask
+	"gvisor.dev/gvisor/pkg/tcpip": {"nat"},         // a second stack, as the guest's
+}
+
 type goPackage struct {
 	ImportPath string
 	Imports    []string
+
+	TestImports, XTestImports []string // of its tests inside and outside of the package
 }
 
 func TestImports(t *testing.T) {
 	for _, p := range listPackages(t) {
-		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		name := strings.TrimPrefix(p.ImportPath, module(t)+"/")
 		owner := ownerOf(name)
 		if _, known := mayImport[owner]; !known {
 			continue // throw-away programs that are not part of the tree
 		}
 		for _, path := range p.Imports {
-			checkImport(t, name, owner, path)
+			if problem := checkImport(t, owner, path, false); problem != "" {
+				t.Errorf("%s imports %s", name, problem)
+			}
+		}
+		for _, path := range slices.Concat(p.TestImports, p.XTestImports) {
+			if problem := checkImport(t, owner, path, true); problem != "" {
+				t.Errorf("a test of %s imports %s", name, problem)
+			}
 		}
 	}
+}
+
+// module is the path of this module, which whoever hosts a copy of it can change with scripts/rename-module.
+func module(t *testing.T) string {
+	t.Helper()
+	line := regexp.MustCompile(`(?m)^module (\S+)$`).FindStringSubmatch(read(t, "go.mod"))
+	if line == nil {
+		t.Fatal("go.mod has no module line")
+	}
+	return line[1]
 }
 
 // ownerOf is the longest name in mayImport that name is, or is below.
@@ -109,16 +162,53 @@ func ownerOf(name string) string {
 	return name
 }
 
-func checkImport(t *testing.T, name, owner, path string) {
-	if imported, ours := strings.CutPrefix(path, module+"/"); ours {
+// checkImport says what is wrong with a package, or a test of it, importing path.
+func checkImport(t *testing.T, owner, path string, test bool) (problem string) {
+	if imported, ours := strings.CutPrefix(path, module(t)+"/"); ours {
 		of := ownerOf(imported)
-		if of != owner && !slices.Contains(mayImport[owner], of) {
-			t.Errorf("%s imports %s, which docs/design.md does not allow", name, imported)
+		allowed := of == owner || slices.Contains(mayImport[owner], of)
+		if test && (slices.Contains(testsMayImport[owner], of) || slices.Contains(forTests, imported)) {
+			allowed = true
+		}
+		if !allowed {
+			return imported + ", which docs/internals/README.md does not allow"
 		}
 	}
+	within := func(prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
 	for prefix, users := range reserved {
-		if (path == prefix || strings.HasPrefix(path, prefix+"/")) && !slices.Contains(users, owner) {
-			t.Errorf("%s imports %s, which is reserved for %s", name, path, strings.Join(users, ", "))
+		if !within(prefix) || slices.Contains(users, owner) {
+			continue
+		}
+		allowed := false
+		for prefix, users := range reservedInTests {
+			allowed = allowed || test && within(prefix) && slices.Contains(users, owner)
+		}
+		if !allowed {
+			return path + ", which is reserved for " + strings.Join(users, ", ")
+		}
+	}
+	return ""
+}
+
+func TestCheckImport(t *testing.T) {
+	for _, test := range []struct {
+		owner, path string
+		test, ok    bool
+	}{
+		{"netstack", "OURS/internal/budget", false, true},
+		{"netstack", "OURS/wasi", false, false},
+		{"netstack", "OURS/wasi", true, true},
+		{"netstack", "OURS/vm", true, false},
+		{"netstack", "OURS/internal/leaktest", true, true},
+		{"netstack", "OURS/internal/leaktest", false, false},
+		{"netstack", "gvisor.dev/gvisor/pkg/tcpip/stack", false, true},
+		{"nat", "gvisor.dev/gvisor/pkg/tcpip/stack", false, false},
+		{"nat", "gvisor.dev/gvisor/pkg/tcpip/stack", true, true},
+		{"nat", "gvisor.dev/gvisor/pkg/sleep", true, false},
+		{"dhcp", "net/http", true, false},
+	} {
+		if problem := checkImport(t, test.owner, strings.Replace(test.path, "OURS", module(t), 1), test.test); (problem == "") != test.ok {
+			t.Errorf("%s imports %s, in a test %t: %q", test.owner, test.path, test.test, problem)
 		}
 	}
 }
@@ -126,8 +216,8 @@ func checkImport(t *testing.T, name, owner, path string) {
 // TestEveryPackageHasRules finds a new package that nobody has thought about.
 func TestEveryPackageHasRules(t *testing.T) {
 	for _, p := range listPackages(t) {
-		name := strings.TrimPrefix(p.ImportPath, module+"/")
-		if _, known := mayImport[ownerOf(name)]; !known && name != module && !strings.HasPrefix(name, "scratch/") {
+		name := strings.TrimPrefix(p.ImportPath, module(t)+"/")
+		if _, known := mayImport[ownerOf(name)]; !known && name != module(t) && !strings.HasPrefix(name, "scratch/") {
 			t.Errorf("%s is not in mayImport: say what it may import", name)
 		}
 	}
@@ -136,7 +226,7 @@ func TestEveryPackageHasRules(t *testing.T) {
 // listPackages lists the module as built for Linux, where all of it is.
 func listPackages(t *testing.T) (list []goPackage) {
 	t.Helper()
-	command := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	command := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
 	command.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0")
 	command.Stderr = os.Stderr
 	out, err := command.Output()

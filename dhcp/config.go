@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// usualMTU is Ethernet's, which a client assumes when it is told nothing.
+// usualMTU is Ethernet's, which a client assumes by default.
 const usualMTU = 1500
 
 // Config describes a Server.

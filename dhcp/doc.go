@@ -12,10 +12,10 @@
 //	  │ ◄─────────────────────────── ACK  │  configuration without an address
 //	  │ DECLINE, RELEASE ───────────────► │  counted; there is nothing to give back
 //
-// The guest is known by its hardware address; nobody else gets an answer, so there is no pool that could be emptied. Nothing
+// The guest is known by its hardware address; no other client gets an answer, so there is no pool that could be emptied. Nothing
 // is remembered between messages: each reply follows from the configuration and the request alone. Relays (RFC 2131 giaddr)
 // and BOOTP clients are not served.
 //
-// A [Server] is immutable but for its counters. All methods may be called by several goroutines; New starts none, and Serve
+// A [Server] is immutable except for its counters. All methods may be called by several goroutines; New starts none, and Serve
 // runs in the caller's.
 package dhcp

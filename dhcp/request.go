@@ -12,7 +12,7 @@ import (
 // fixedPart is the length of a message up to its options, the magic cookie included (RFC 2131 section 2).
 const fixedPart = 240
 
-// request is what matters of a message of the guest's. Addresses that are missing or 0.0.0.0 are invalid.
+// request is what matters of a message of the guest. Addresses that are missing or 0.0.0.0 are invalid.
 type request struct {
 	*dhcpv4.DHCPv4
 	kind      dhcpv4.MessageType

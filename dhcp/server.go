@@ -85,7 +85,7 @@ func (s *Server) Reply(request []byte) (reply []byte, to netip.AddrPort, ok bool
 func (s *Server) answerRequest(r *request) dhcpv4.MessageType {
 	wanted := r.requested // selecting, init-reboot
 	if r.server.IsValid() && r.server != s.config.Server {
-		s.counts.foreign.Add(1) // it has chosen somebody else's offer
+		s.counts.foreign.Add(1) // it has chosen another server's offer
 		return dhcpv4.MessageTypeNone
 	}
 	if !wanted.IsValid() {
@@ -104,7 +104,7 @@ func (s *Server) answerRequest(r *request) dhcpv4.MessageType {
 }
 
 // answerInform tells a client that has an address all but that (RFC 2131 section 4.3.5). The address is where the reply
-// goes, so it has to be the guest's: others are nobody's on this network.
+// goes, so it has to be the guest's: no other address exists on this network.
 func (s *Server) answerInform(r *request) dhcpv4.MessageType {
 	if r.client != s.config.Guest {
 		s.counts.foreign.Add(1)
@@ -117,7 +117,7 @@ func (s *Server) answerInform(r *request) dhcpv4.MessageType {
 func (s *Server) decline(r *request) {
 	s.counts.declined.Add(1)
 	s.log.Do(func() {
-		s.config.Logger.Warn("the guest says that somebody else has its address", "address", s.config.Guest, "declined", r.requested)
+		s.config.Logger.Warn("the guest says that another host has its address", "address", s.config.Guest, "declined", r.requested)
 	})
 }
 

@@ -22,7 +22,7 @@ func TestMessages(t *testing.T) {
 		To    string
 		Stats Stats
 	}
-	const nobody = "0.0.0.0"
+	const unspecified = "0.0.0.0"
 	all := broadcast.String()
 	unicast := "192.168.127.3:68"
 	for _, c := range []struct {
@@ -42,25 +42,25 @@ func TestMessages(t *testing.T) {
 		{"selecting", message(dhcpv4.MessageTypeRequest, withServer("192.168.127.1"), withRequested("192.168.127.3")),
 			result{dhcpv4.MessageTypeAck, "192.168.127.3", all, Stats{Acknowledged: 1}}},
 		{"selecting another address", message(dhcpv4.MessageTypeRequest, withServer("192.168.127.1"), withRequested("192.168.127.4")),
-			result{dhcpv4.MessageTypeNak, nobody, all, Stats{Refused: 1}}},
+			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
 		{"selecting another server", message(dhcpv4.MessageTypeRequest, withServer("192.168.127.2"), withRequested("192.168.127.3")),
 			result{Stats: Stats{Foreign: 1}}},
 		{"init-reboot", message(dhcpv4.MessageTypeRequest, withRequested("192.168.127.3")),
 			result{dhcpv4.MessageTypeAck, "192.168.127.3", all, Stats{Acknowledged: 1}}},
 		{"init-reboot from another network", message(dhcpv4.MessageTypeRequest, withRequested("10.0.2.15")),
-			result{dhcpv4.MessageTypeNak, nobody, all, Stats{Refused: 1}}},
+			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
 		{"renewing", message(dhcpv4.MessageTypeRequest, withClient("192.168.127.3")),
 			result{dhcpv4.MessageTypeAck, "192.168.127.3", unicast, Stats{Acknowledged: 1}}},
 		{"rebinding", message(dhcpv4.MessageTypeRequest, withClient("192.168.127.3"), dhcpv4.WithBroadcast(true)),
 			result{dhcpv4.MessageTypeAck, "192.168.127.3", unicast, Stats{Acknowledged: 1}}},
 		{"renewing another address", message(dhcpv4.MessageTypeRequest, withClient("192.168.127.200")),
-			result{dhcpv4.MessageTypeNak, nobody, all, Stats{Refused: 1}}},
+			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
 		{"request with two minds", message(dhcpv4.MessageTypeRequest, withClient("8.8.8.8"), withRequested("192.168.127.3")),
-			result{dhcpv4.MessageTypeNak, nobody, all, Stats{Refused: 1}}},
+			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
 		{"request for nothing", message(dhcpv4.MessageTypeRequest), result{Stats: Stats{Malformed: 1}}},
 
 		{"inform", message(dhcpv4.MessageTypeInform, withClient("192.168.127.3")),
-			result{dhcpv4.MessageTypeAck, nobody, unicast, Stats{Informed: 1}}},
+			result{dhcpv4.MessageTypeAck, unspecified, unicast, Stats{Informed: 1}}},
 		{"inform from elsewhere", message(dhcpv4.MessageTypeInform, withClient("8.8.8.8")), result{Stats: Stats{Foreign: 1}}},
 		{"inform from nowhere", message(dhcpv4.MessageTypeInform), result{Stats: Stats{Foreign: 1}}},
 		{"decline", message(dhcpv4.MessageTypeDecline, withServer("192.168.127.1"), withRequested("192.168.127.3")),
@@ -79,7 +79,7 @@ func TestMessages(t *testing.T) {
 			result{Stats: Stats{Malformed: 1}}},
 		{"another MAC", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 2})),
 			result{Stats: Stats{Foreign: 1}}},
-		{"a MAC that goes on", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(append(guestMAC[:6:6], 0, 0))),
+		{"a MAC with more bytes", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(append(guestMAC[:6:6], 0, 0))),
 			result{Stats: Stats{Foreign: 1}}},
 		{"a relay", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.IPv4(10, 0, 0, 1))), result{Stats: Stats{Foreign: 1}}},
 	} {

@@ -17,7 +17,7 @@ func BenchmarkDecide(b *testing.B) {
 			texts = append(texts, fmt.Sprintf("host%d.example:443", i))
 		}
 		p := Policy{Allow: rules(b, texts...)}
-		r := to(TCP, "203.0.113.1:443", fmt.Sprintf("host%d.example", n-1))
+		r := to(TCP, "203.0.112.1:443", fmt.Sprintf("host%d.example", n-1))
 		b.Run(fmt.Sprintf("rules=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -37,10 +37,10 @@ func BenchmarkDial(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer g.Close()
-	if err := g.Answer("a.example", nil, netip.MustParseAddr("203.0.113.1"), time.Hour); err != nil {
+	if err := g.Answer("a.example", nil, netip.MustParseAddr("203.0.112.1"), time.Hour); err != nil {
 		b.Fatal(err)
 	}
-	address := netip.MustParseAddrPort("203.0.113.1:443")
+	address := netip.MustParseAddrPort("203.0.112.1:443")
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := g.DialTCP(context.Background(), guest, address); err != syscall.ECONNREFUSED {

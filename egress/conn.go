@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// conn is a connection that was allowed. It counts its bytes, and a new policy may cut it: then reads and writes fail with the *DeniedError.
+// conn is an allowed connection. It counts its bytes. When a new policy cuts it, reads and writes fail with the *DeniedError.
 type conn struct {
 	net.Conn
 	flow           *flow
@@ -32,14 +32,14 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, c.reason(err)
 }
 
-// WriteBuffers writes all of b, in one system call where the socket has one for it.
+// WriteBuffers writes all of b, in one system call where the socket supports that.
 func (c *conn) WriteBuffers(b *net.Buffers) (int64, error) {
 	n, err := b.WriteTo(c.Conn)
 	c.sent.Add(n)
 	return n, c.reason(err)
 }
 
-// SyscallConn is for waiting and looking: bytes that are moved through it are not counted.
+// SyscallConn is for waiting and peeking: bytes that pass through it are not counted.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	inner, ok := c.Conn.(syscall.Conn)
 	if !ok {
@@ -59,7 +59,7 @@ func (c *conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return inner.SetKeepAliveConfig(config)
 }
 
-// reason puts the denial in the place of what cutting the connection made of it.
+// reason replaces the error of a connection that was cut with the denial.
 func (c *conn) reason(err error) error {
 	if err == nil {
 		return nil
@@ -70,7 +70,8 @@ func (c *conn) reason(err error) error {
 	return err
 }
 
-// CloseWrite sends the end of what was written (FIN) and leaves the other way open. It fails with errors.ErrUnsupported on sockets that have none.
+// CloseWrite sends FIN after what was written and leaves the other direction open. It fails with errors.ErrUnsupported on sockets
+// without a half-close.
 func (c *conn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {
@@ -97,7 +98,7 @@ func (c *conn) close(how func() error) error {
 	err := how()
 	d := Decision{}
 	if denied := c.denied.Load(); denied != nil {
-		err, d = nil, denied.Decision // the cut has closed it before
+		err, d = nil, denied.Decision // the cut has already closed it
 	}
 	c.emit(VerdictClose, d)
 	return err
@@ -113,7 +114,7 @@ func (c *conn) cut(denied *DeniedError) {
 	}
 	c.mu.Unlock()
 	if !closed {
-		_ = reset(c.Conn) // its reads and writes fail by this, which is all that matters
+		_ = reset(c.Conn) // its reads and writes fail now, which is the purpose
 	}
 }
 
@@ -128,10 +129,10 @@ func (c *conn) emit(verdict string, d Decision) {
 	c.flow.gate.audit.emit(e)
 }
 
-// reset closes a socket so that TCP sends RST in place of FIN (linger time 0, RFC 9293 section 3.10.5). Others are just closed.
+// reset closes a socket so that TCP sends RST in place of FIN (linger time 0, RFC 9293 section 3.10.5). Other sockets are just closed.
 func reset(inner net.Conn) error {
 	if tcp, ok := inner.(interface{ SetLinger(seconds int) error }); ok {
-		_ = tcp.SetLinger(0) // fails on a socket that has ended already, which is as well
+		_ = tcp.SetLinger(0) // fails on a socket that has ended already, which needs no reset
 	}
 	return inner.Close()
 }

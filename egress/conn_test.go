@@ -12,8 +12,8 @@ import (
 // TestConnHasWhatSocketsHave uses what nat looks for in a connection.
 func TestConnHasWhatSocketsHave(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:80")
-	ours, err := w.dialTCP("203.0.113.1:80")
+	w.serve("203.0.112.1:80")
+	ours, err := w.dialTCP("203.0.112.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}

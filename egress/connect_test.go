@@ -29,19 +29,19 @@ func TestConnectComesFirst(t *testing.T) {
 		to       string
 		reason   string
 	}{
-		{"permitted", Policy{}, TCP, "203.0.113.1:80", ReasonPublic},
-		{"permitted, policy denies", Policy{Deny: rules(t, "*:80")}, TCP, "203.0.113.1:80", ReasonDenyRule},
-		{"denied", Policy{}, TCP, "203.0.113.1:443", ReasonConnect},
-		{"denied, UDP", Policy{}, UDP, "203.0.113.1:443", ReasonConnect},
-		{"denied before mode none", Policy{Mode: None}, TCP, "203.0.113.1:443", ReasonConnect},
-		{"denied before a deny rule", Policy{Deny: rules(t, "*:443")}, TCP, "203.0.113.1:443", ReasonConnect},
+		{"permitted", Policy{}, TCP, "203.0.112.1:80", ReasonPublic},
+		{"permitted, policy denies", Policy{Deny: rules(t, "*:80")}, TCP, "203.0.112.1:80", ReasonDenyRule},
+		{"denied", Policy{}, TCP, "203.0.112.1:443", ReasonConnect},
+		{"denied, UDP", Policy{}, UDP, "203.0.112.1:443", ReasonConnect},
+		{"denied before mode none", Policy{Mode: None}, TCP, "203.0.112.1:443", ReasonConnect},
+		{"denied before a deny rule", Policy{Deny: rules(t, "*:443")}, TCP, "203.0.112.1:443", ReasonConnect},
 		{"denied in mode open", Policy{Mode: Open}, TCP, "10.0.0.1:443", ReasonConnect},
-		{"denied, though an allow rule names it", Policy{Allow: rules(t, "203.0.113.1:443")}, TCP, "203.0.113.1:443", ReasonConnect},
-		{"denied before the allowlist", Policy{Allow: rules(t, "203.0.113.2")}, TCP, "203.0.113.1:443", ReasonConnect},
+		{"denied, though an allow rule names it", Policy{Allow: rules(t, "203.0.112.1:443")}, TCP, "203.0.112.1:443", ReasonConnect},
+		{"denied before the allowlist", Policy{Allow: rules(t, "203.0.112.2")}, TCP, "203.0.112.1:443", ReasonConnect},
 		{"denied before the own subnet", Policy{}, TCP, "192.168.127.9:443", ReasonConnect},
 		{"an opened port of the host", Policy{}, TCP, "192.168.127.254:5433", ReasonConnect},
 		{"an opened port of the host, permitted", Policy{}, TCP, "192.168.127.254:5432", ReasonHostPort},
-		{"an echo request has no port", Policy{}, ICMP, "203.0.113.1:0", ReasonPublic},
+		{"an echo request has no port", Policy{}, ICMP, "203.0.112.1:0", ReasonPublic},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := home()
@@ -61,13 +61,13 @@ func TestConnectComesFirst(t *testing.T) {
 // A denial is an event with the reason, counted, and nothing is dialled. Names are looked up as before.
 func TestConnectIsRecorded(t *testing.T) {
 	w := newWorld(t, Config{Connect: noOddPorts})
-	w.tell("pypi.org", "203.0.113.1")
-	_, err := w.dialTCP("203.0.113.1:443")
+	w.tell("pypi.org", "203.0.112.1")
+	_, err := w.dialTCP("203.0.112.1:443")
 	denied(t, err, ReasonConnect)
 	if !errors.Is(err, syscall.EACCES) {
 		t.Errorf("%v is not EACCES", err)
 	}
-	_, err = w.gate.DialUDP(context.Background(), guest, netip.MustParseAddrPort("203.0.113.1:53"))
+	_, err = w.gate.DialUDP(context.Background(), guest, netip.MustParseAddrPort("203.0.112.1:53"))
 	denied(t, err, ReasonConnect)
 	if len(w.dials()) > 0 || w.gate.Stats().Denied != 2 {
 		t.Errorf("dialled %v, stats %+v", w.dials(), w.gate.Stats())
@@ -83,8 +83,8 @@ func TestConnectIsRecorded(t *testing.T) {
 	if err := w.gate.Question("pypi.org", typeA); err != nil {
 		t.Error(err)
 	}
-	w.serve("203.0.113.1:80")
-	c, err := w.dialTCP("203.0.113.1:80")
+	w.serve("203.0.112.1:80")
+	c, err := w.dialTCP("203.0.112.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +102,8 @@ func TestConnectExplained(t *testing.T) {
 	}{
 		{"pypi.org", 443, ReasonConnect, false},
 		{"pypi.org", 80, ReasonAllowRule, false},
-		{"203.0.113.1", 443, ReasonConnect, true},
-		{"203.0.113.1", 80, ReasonNotAllowed, false},
+		{"203.0.112.1", 443, ReasonConnect, true},
+		{"203.0.112.1", 80, ReasonNotAllowed, false},
 		{"example.com", 443, ReasonNameNotAllowed, true}, // what happens first is that it is not looked up
 		{HostName, 5433, ReasonConnect, false},           // it is open
 		{HostName, 5435, ReasonConnect, true},
@@ -119,11 +119,11 @@ func TestConnectExplained(t *testing.T) {
 // Probes that stand for an echo request are connections, too.
 func TestConnectAndProbes(t *testing.T) {
 	w := newWorld(t, Config{Connect: noOddPorts})
-	w.serve("203.0.113.1:443")
+	w.serve("203.0.112.1:443")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_ = w.gate.Ping(ctx, guest.Addr(), netip.MustParseAddr("203.0.113.1"), nil)
-	if got := w.dials(); !slices.Equal(got, []string{"tcp 203.0.113.1:80"}) {
+	_ = w.gate.Ping(ctx, guest.Addr(), netip.MustParseAddr("203.0.112.1"), nil)
+	if got := w.dials(); !slices.Equal(got, []string{"tcp 203.0.112.1:80"}) {
 		t.Errorf("dialled %v", got)
 	}
 }

@@ -17,19 +17,19 @@ import (
 // "Restricted" are the ranges of restricted.go and the addresses of the host's own interfaces (own.go), network.connect is Config.Connect.
 // Nothing that a rule says is looked at before the first six have passed, so no rule opens the host or the VM's own network.
 var steps = [...]step{
-	{decide: (*judge).checkValid}, {decide: (*judge).checkConnect}, {decide: (*judge).checkNone},
-	{(*judge).checkHost, true}, {(*judge).checkLoopback, true}, {(*judge).checkOwn, true},
-	{decide: (*judge).checkDeny}, {decide: (*judge).checkRestricted}, {decide: (*judge).checkMode},
+	{decide: (*evaluator).checkValid}, {decide: (*evaluator).checkConnect}, {decide: (*evaluator).checkNone},
+	{(*evaluator).checkHost, true}, {(*evaluator).checkLoopback, true}, {(*evaluator).checkOwn, true},
+	{decide: (*evaluator).checkDeny}, {decide: (*evaluator).checkRestricted}, {decide: (*evaluator).checkMode},
 }
 
 type step struct {
-	decide func(*judge) (Decision, bool)
-	last   bool // where it decides, the steps after it are not about the destination, whatever the flags are
+	decide func(*evaluator) (Decision, bool)
+	last   bool // when this step decides, the later steps have no say in the destination, whatever the flags are
 }
 
-// surroundings are what a VM's configuration adds to a policy: where the host and the VM's own network are. The zero
+// environment is what a VM's configuration adds to a policy: the addresses of the host and of the VM's own network. The zero
 // value has neither.
-type surroundings struct {
+type environment struct {
 	hostPorts []uint16
 	hostAddrs []netip.Addr
 	local     []netip.Prefix
@@ -37,36 +37,36 @@ type surroundings struct {
 	connect   func(port uint16) error // Config.Connect
 }
 
-func (s *surroundings) isHost(a netip.Addr) bool { return slices.Contains(s.hostAddrs, a) }
+func (s *environment) isHost(a netip.Addr) bool { return slices.Contains(s.hostAddrs, a) }
 
 // Decide says whether a request is allowed, and why. It is pure: no clock, no look-up. It does not know where the VM's own subnet and the
 // host's opened ports are; Gate adds those.
-func (p Policy) Decide(r Request) Decision { return new(surroundings).decide(p, r) }
+func (p Policy) Decide(r Request) Decision { return new(environment).decide(p, r) }
 
-func (s *surroundings) decide(p Policy, r Request) Decision {
-	return newJudge(s, p, r).decide()
+func (s *environment) decide(p Policy, r Request) Decision {
+	return newEvaluator(s, p, r).decide()
 }
 
-// judge is one decision in the making.
-type judge struct {
-	*surroundings
+// evaluator makes one decision.
+type evaluator struct {
+	*environment
 	policy  Policy
 	mode    Mode
 	request Request      // address unmapped, names canonical
 	addr    netip.Addr   // request's
 	forms   []netip.Addr // of addr
-	anyPort bool         // about an address for whatever port and protocol: may the guest be told?
-	noAddr  bool         // about names alone: as if they led to a public address
+	anyPort bool         // the question is whether the guest may learn the address: any port and protocol
+	noAddr  bool         // the request has names alone, which are taken to have a public address
 }
 
-func newJudge(s *surroundings, p Policy, r Request) *judge {
+func newEvaluator(s *environment, p Policy, r Request) *evaluator {
 	r.Names, r.Aliases = canonicalNames(r.Names), canonicalNames(r.Aliases)
 	r.To = netip.AddrPortFrom(r.To.Addr().Unmap(), r.To.Port())
-	j := &judge{surroundings: s, policy: p, mode: p.Effective(), request: r, addr: r.To.Addr()}
-	if j.addr.IsValid() {
-		j.forms = forms(j.addr)
+	e := &evaluator{environment: s, policy: p, mode: p.Effective(), request: r, addr: r.To.Addr()}
+	if e.addr.IsValid() {
+		e.forms = forms(e.addr)
 	}
-	return j
+	return e
 }
 
 func canonicalNames(list []string) []string {
@@ -77,13 +77,13 @@ func canonicalNames(list []string) []string {
 	return names
 }
 
-func (j *judge) decide() Decision {
+func (e *evaluator) decide() Decision {
 	for _, step := range steps {
-		if d, decided := step.decide(j); decided {
+		if d, decided := step.decide(e); decided {
 			return d
 		}
 	}
-	return deny(ReasonNone, "mode %q does not exist", j.mode) // Validate finds it; a policy that was not validated allows nothing
+	return deny(ReasonNone, "mode %q does not exist", e.mode) // Validate finds it; a policy that was not validated allows nothing
 }
 
 func allow(reason, format string, args ...any) Decision {
@@ -94,79 +94,79 @@ func deny(reason, format string, args ...any) Decision {
 	return Decision{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-func (j *judge) checkValid() (d Decision, decided bool) {
-	if p := j.request.Protocol; !j.anyPort && p != TCP && p != UDP && p != ICMP {
+func (e *evaluator) checkValid() (d Decision, decided bool) {
+	if p := e.request.Protocol; !e.anyPort && p != TCP && p != UDP && p != ICMP {
 		return deny(ReasonBadProtocol, "%q is no protocol that passes: tcp, udp or icmp", p), true
 	}
-	if !j.noAddr && (!j.addr.IsValid() || j.addr.Zone() != "") {
+	if !e.noAddr && (!e.addr.IsValid() || e.addr.Zone() != "") {
 		return deny(ReasonBadAddress, "no address that can be dialled"), true
 	}
 	return d, false
 }
 
-// checkConnect asks for the port, where there is one: an address as a whole has none, nor has an echo request.
-func (j *judge) checkConnect() (d Decision, decided bool) {
-	if j.connect == nil || j.anyPort || j.request.Protocol == ICMP {
+// checkConnect asks Config.Connect about the port. An address as a whole and an echo request have no port.
+func (e *evaluator) checkConnect() (d Decision, decided bool) {
+	if e.connect == nil || e.anyPort || e.request.Protocol == ICMP {
 		return d, false
 	}
-	if err := j.connect(j.request.To.Port()); err != nil {
+	if err := e.connect(e.request.To.Port()); err != nil {
 		return Decision{Reason: ReasonConnect, Message: err.Error()}, true
 	}
 	return d, false
 }
 
-func (j *judge) checkNone() (d Decision, decided bool) {
-	if j.mode == None {
+func (e *evaluator) checkNone() (d Decision, decided bool) {
+	if e.mode == None {
 		return deny(ReasonNone, "the network is off (mode none); run with --net public"), true
 	}
 	return d, false
 }
 
 // checkHost decides about the address where the host's opened ports are.
-func (j *judge) checkHost() (d Decision, decided bool) {
-	if j.noAddr || !j.isHost(j.addr) {
+func (e *evaluator) checkHost() (d Decision, decided bool) {
+	if e.noAddr || !e.isHost(e.addr) {
 		return d, false
 	}
-	j.request.Names = append([]string{HostName}, slices.DeleteFunc(j.request.Names, func(n string) bool { return n == HostName })...)
-	if d, denied := j.checkDeny(); denied {
+	e.request.Names = append([]string{HostName}, slices.DeleteFunc(e.request.Names, func(n string) bool { return n == HostName })...)
+	if d, denied := e.checkDeny(); denied {
 		return d, true
 	}
-	port := j.request.To.Port()
+	port := e.request.To.Port()
 	switch {
-	case j.anyPort:
-		return allow(ReasonLocalName, "%s is where the host's opened ports are", j.addr), true
-	case j.request.Protocol == ICMP:
-		return deny(ReasonHostPortClosed, "the host itself does not answer echo requests at %s", j.addr), true
-	case slices.Contains(j.hostPorts, port):
+	case e.anyPort:
+		return allow(ReasonLocalName, "%s is where the host's opened ports are", e.addr), true
+	case e.request.Protocol == ICMP:
+		return deny(ReasonHostPortClosed, "the host itself does not answer echo requests at %s", e.addr), true
+	case slices.Contains(e.hostPorts, port):
 		return allow(ReasonHostPort, "port %d of the host is open to the guest (--host-port %d)", port, port), true
 	}
 	return deny(ReasonHostPortClosed, "port %d of the host is not open to the guest; run with --host-port %d", port, port), true
 }
 
-func (j *judge) checkLoopback() (d Decision, decided bool) {
-	if i := slices.IndexFunc(j.forms, isHostItself); i >= 0 {
+func (e *evaluator) checkLoopback() (d Decision, decided bool) {
+	if i := slices.IndexFunc(e.forms, isHostItself); i >= 0 {
 		hint := ""
-		if port := j.request.To.Port(); !j.anyPort && port != 0 {
+		if port := e.request.To.Port(); !e.anyPort && port != 0 {
 			hint = fmt.Sprintf("; run with --host-port %d and connect to %s", port, HostName)
 		}
-		return deny(ReasonLoopback, "%s is the host itself, which no mode opens%s", j.formText(j.forms[i]), hint), true
+		return deny(ReasonLoopback, "%s is the host itself, which no mode opens%s", e.formText(e.forms[i]), hint), true
 	}
 	return d, false
 }
 
-func (j *judge) checkOwn() (d Decision, decided bool) {
-	for _, form := range j.forms {
-		if slices.ContainsFunc(j.local, func(p netip.Prefix) bool { return p.Contains(form) }) {
-			return deny(ReasonOwnNetwork, "%s is in the VM's own network, and nothing is there", j.formText(form)), true
+func (e *evaluator) checkOwn() (d Decision, decided bool) {
+	for _, form := range e.forms {
+		if slices.ContainsFunc(e.local, func(p netip.Prefix) bool { return p.Contains(form) }) {
+			return deny(ReasonOwnNetwork, "%s is in the VM's own network, and nothing is there", e.formText(form)), true
 		}
 	}
 	return d, false
 }
 
-func (j *judge) checkDeny() (d Decision, decided bool) {
-	for _, r := range j.policy.Deny {
-		if j.covers(r, true) && j.denies(r) {
-			d := deny(ReasonDenyRule, "%s is denied by the rule %s", j.target(), r)
+func (e *evaluator) checkDeny() (d Decision, decided bool) {
+	for _, r := range e.policy.Deny {
+		if e.covers(r, true) && e.denies(r) {
+			d := deny(ReasonDenyRule, "%s is denied by the rule %s", e.target(), r)
 			d.Rule = r.String()
 			return d, true
 		}
@@ -175,128 +175,131 @@ func (j *judge) checkDeny() (d Decision, decided bool) {
 }
 
 // denies says whether a rule's host is the destination by any of its names, aliases and forms.
-func (j *judge) denies(r Rule) bool {
-	return slices.ContainsFunc(j.request.Names, r.matchesName) || slices.ContainsFunc(j.request.Aliases, r.matchesName) ||
-		slices.ContainsFunc(j.forms, r.matchesAddr)
+func (e *evaluator) denies(r Rule) bool {
+	return slices.ContainsFunc(e.request.Names, r.matchesName) || slices.ContainsFunc(e.request.Aliases, r.matchesName) ||
+		slices.ContainsFunc(e.forms, r.matchesAddr)
 }
 
 // covers says whether a rule is about the port. For an address as a whole, a deny rule has to be about all of it, and an allow rule
 // about some of it.
-func (j *judge) covers(r Rule, denying bool) bool {
-	if j.anyPort {
+func (e *evaluator) covers(r Rule, denying bool) bool {
+	if e.anyPort {
 		return !denying || r.whole()
 	}
-	return r.covers(j.request.Protocol, j.request.To.Port())
+	return r.covers(e.request.Protocol, e.request.To.Port())
 }
 
-func (j *judge) checkRestricted() (d Decision, decided bool) {
-	if j.mode == Open || j.noAddr {
+func (e *evaluator) checkRestricted() (d Decision, decided bool) {
+	if e.mode == Open || e.noAddr {
 		return d, false
 	}
-	if found, form, restricted := restriction(j.addr); restricted {
-		return deny(ReasonRestricted, "%s is in %s, which only mode open reaches; run with --net open", j.formText(form), found), true
+	if found, form, restricted := restriction(e.addr); restricted {
+		return deny(ReasonRestricted, "%s is in %s, which only mode open reaches; run with --net open", e.formText(form), found), true
 	}
-	if form, found := j.ownAddr(); found {
+	switch form, network, found := e.ownAddr(); {
+	case found && network.IsValid():
+		return deny(ReasonHostNetwork, "%s is a neighbour of the host, in its network %s, which only mode open reaches; run with --net open", e.formText(form), network), true
+	case found:
 		hint := ""
-		if port := j.request.To.Port(); port != 0 {
+		if port := e.request.To.Port(); port != 0 {
 			hint = fmt.Sprintf("; run with --host-port %d and connect to %s", port, HostName)
 		}
-		return deny(ReasonHostAddress, "%s is an address of the host itself, which only mode open reaches%s", j.formText(form), hint), true
+		return deny(ReasonHostAddress, "%s is an address of the host itself, which only mode open reaches%s", e.formText(form), hint), true
 	}
 	return d, false
 }
 
-func (j *judge) ownAddr() (netip.Addr, bool) {
-	if j.own == nil {
-		return netip.Addr{}, false
+func (e *evaluator) ownAddr() (form netip.Addr, network netip.Prefix, found bool) {
+	if e.own == nil {
+		return form, network, false
 	}
-	return j.own.find(j.forms)
+	return e.own.find(e.forms)
 }
 
-func (j *judge) checkMode() (d Decision, decided bool) {
-	switch j.mode {
+func (e *evaluator) checkMode() (d Decision, decided bool) {
+	switch e.mode {
 	case Public:
-		return allow(ReasonPublic, "%s is public (mode public)", j.target()), true
+		return allow(ReasonPublic, "%s is public (mode public)", e.target()), true
 	case Open:
-		return allow(ReasonOpen, "mode open lets %s through", j.target()), true
+		return allow(ReasonOpen, "mode open lets %s through", e.target()), true
 	case Allowlist:
-		return j.checkAllow(), true
+		return e.checkAllow(), true
 	}
 	return d, false
 }
 
-func (j *judge) checkAllow() Decision {
+func (e *evaluator) checkAllow() Decision {
 	var near []string
-	for _, r := range j.policy.Allow {
-		if !j.allows(r) {
+	for _, r := range e.policy.Allow {
+		if !e.allows(r) {
 			continue
 		}
-		if j.covers(r, false) {
-			d := allow(ReasonAllowRule, "%s is allowed by the rule %s", j.target(), r)
+		if e.covers(r, false) {
+			d := allow(ReasonAllowRule, "%s is allowed by the rule %s", e.target(), r)
 			d.Rule = r.String()
 			return d
 		}
 		near = append(near, r.String())
 	}
-	return deny(ReasonNotAllowed, "%s is not in the allowlist%s; run with --allow %s", j.target(), nearText(near, j), j.suggestion())
+	return deny(ReasonNotAllowed, "%s is not in the allowlist%s; run with --allow %s", e.target(), nearText(near, e), e.suggestion())
 }
 
 // allows says whether a rule's host is the destination by its address or by a name that the guest asked for.
-func (j *judge) allows(r Rule) bool {
-	return !j.noAddr && r.matchesAddr(j.addr) || slices.ContainsFunc(j.request.Names, r.matchesName)
+func (e *evaluator) allows(r Rule) bool {
+	return !e.noAddr && r.matchesAddr(e.addr) || slices.ContainsFunc(e.request.Names, r.matchesName)
 }
 
-func nearText(near []string, j *judge) string {
+func nearText(near []string, e *evaluator) string {
 	switch {
 	case len(near) > 0:
 		return ", which has it only as " + strings.Join(near[:min(len(near), 3)], " and ")
-	case len(j.request.Names) == 0 && !j.noAddr:
+	case len(e.request.Names) == 0 && !e.noAddr:
 		return ", and no name that led to it is known"
 	}
 	return ""
 }
 
 // target names the destination for people: the first name and the address.
-func (j *judge) target() string {
+func (e *evaluator) target() string {
 	text := ""
-	if len(j.request.Names) > 0 {
-		text = j.request.Names[0]
+	if len(e.request.Names) > 0 {
+		text = e.request.Names[0]
 	}
-	if addr := j.addr; addr.IsValid() && text == "" {
+	if addr := e.addr; addr.IsValid() && text == "" {
 		text = addr.String()
 	} else if addr.IsValid() {
 		text += " (" + addr.String() + ")"
 	}
 	switch {
-	case j.anyPort:
+	case e.anyPort:
 		return text
-	case j.request.Protocol == ICMP:
+	case e.request.Protocol == ICMP:
 		return text + " by icmp"
 	}
-	return fmt.Sprintf("%s port %d/%s", text, j.request.To.Port(), j.request.Protocol)
+	return fmt.Sprintf("%s port %d/%s", text, e.request.To.Port(), e.request.Protocol)
 }
 
 // formText names an address, and the one inside of it that decided.
-func (j *judge) formText(form netip.Addr) string {
-	if form == j.addr {
-		return j.addr.String()
+func (e *evaluator) formText(form netip.Addr) string {
+	if form == e.addr {
+		return e.addr.String()
 	}
-	return fmt.Sprintf("%s, inside %s,", form, j.addr)
+	return fmt.Sprintf("%s, inside %s,", form, e.addr)
 }
 
 // suggestion is a rule that would allow the request.
-func (j *judge) suggestion() string {
-	host := prefixText(netip.PrefixFrom(j.addr, max(j.addr.BitLen(), 0)))
-	if len(j.request.Names) > 0 {
-		host = j.request.Names[0]
+func (e *evaluator) suggestion() string {
+	host := prefixText(netip.PrefixFrom(e.addr, max(e.addr.BitLen(), 0)))
+	if len(e.request.Names) > 0 {
+		host = e.request.Names[0]
 	}
 	switch {
-	case j.anyPort:
+	case e.anyPort:
 		return host
-	case j.request.Protocol == ICMP:
+	case e.request.Protocol == ICMP:
 		return host + ":*/icmp"
-	case j.request.Protocol == UDP:
-		return fmt.Sprintf("%s:%d/udp", host, j.request.To.Port())
+	case e.request.Protocol == UDP:
+		return fmt.Sprintf("%s:%d/udp", host, e.request.To.Port())
 	}
-	return fmt.Sprintf("%s:%d", host, j.request.To.Port())
+	return fmt.Sprintf("%s:%d", host, e.request.To.Port())
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// home is a VM's surroundings with one opened port.
-func home() *surroundings {
-	return &surroundings{
+// home is a VM's environment with one opened port.
+func home() *environment {
+	return &environment{
 		hostPorts: []uint16{5432},
 		hostAddrs: []netip.Addr{netip.MustParseAddr("192.168.127.254"), netip.MustParseAddr("fd5a:94ef:e40c::fe")},
 		local:     []netip.Prefix{netip.MustParsePrefix("192.168.127.0/24"), netip.MustParsePrefix("fd5a:94ef:e40c::/64")},
@@ -220,7 +220,7 @@ func TestEffectiveMode(t *testing.T) {
 			t.Errorf("%s: %s", p, got)
 		}
 	}
-	if got := (Policy{Deny: rules(t, "*:25")}).String(); got != "public deny *:25" {
+	if got := (Policy{Deny: rules(t, "*:25")}).String(); got != "mode public; deny *:25" {
 		t.Error(got)
 	}
 }

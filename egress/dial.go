@@ -19,7 +19,7 @@ func (g *Gate) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Conn, 
 	return g.dialFlow(ctx, TCP, from, to)
 }
 
-// DialUDP returns a socket that is connected to exactly to: it receives from nobody else. It does not block; nothing is sent.
+// DialUDP returns a socket that is connected to exactly to: it receives from no other peer. It does not block and sends nothing.
 func (g *Gate) DialUDP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
 	return g.dialFlow(ctx, UDP, from, to)
 }
@@ -35,8 +35,8 @@ func (g *Gate) dialFlow(ctx context.Context, protocol string, from, to netip.Add
 	return f.finish(g.dial(ctx, protocol, f.request.To.String()))
 }
 
-// dialHost connects to a port of the host's loopback: IPv4, and if nothing is there, IPv6. With UDP nobody knows before the first
-// answer, so that it is always IPv4.
+// dialHost connects to a port of the host's loopback: IPv4, and if that fails, IPv6. With UDP a
+// failure shows only after the first datagram, so UDP always uses IPv4.
 func (g *Gate) dialHost(ctx context.Context, network string, port uint16) (net.Conn, error) {
 	number := strconv.Itoa(int(port))
 	c, err := g.dial(ctx, network, net.JoinHostPort("127.0.0.1", number))
@@ -77,7 +77,7 @@ func (g *Gate) DialResolver(ctx context.Context, network, address string) (net.C
 }
 
 func decideResolver(p Policy) Decision {
-	if d, off := newJudge(new(surroundings), p, Request{}).checkNone(); off {
+	if d, off := newEvaluator(new(environment), p, Request{}).checkNone(); off {
 		return d
 	}
 	return allow(ReasonResolver, "a DNS server of this VM")

@@ -1,19 +1,20 @@
-// Package egress decides what a VM may reach, and is the only place that opens sockets on a guest's behalf.
+// Package egress decides what a VM may reach, and it is the only place that opens sockets on a guest's behalf.
 //
-// A Policy (a mode, allow rules, deny rules) is plain data with a pure Decide. A Gate is one VM's door to the
-// world: it knows the names that the guest was told (pins), asks the policy, dials, and records every decision as an Event.
-// Whatever reaches the host's network for a guest goes through the one dial function of its Gate, so that counting there
-// counts everything.
+// A Policy (a mode, allow rules, deny rules) is plain data with a pure Decide. All outbound traffic of
+// a VM passes its Gate, which knows the names that the guest learned from DNS (pins), asks the policy, dials, and records every
+// decision as an Event.
+// Each socket on the host's network that serves a guest is opened by the one dial function of its Gate, so that the
+// counters there count everything.
 //
-// Promises: a connection goes to the very address that was asked for and checked at that moment, never to one that is
-// resolved again. Restricted ranges (Restricted) are refused in every mode but open, also when they hide inside IPv6 addresses;
-// the host's loopback is reached in no mode, except for the ports that were opened by Config.HostPorts. Deny rules win.
-// A policy that is replaced holds at once: connections and pending dials that it denies are cut.
+// Promises: a connection goes to the very address that was asked for and checked at that moment, never to the result
+// of a second look-up. Restricted ranges (Restricted) are refused in every mode but open, also when they hide inside IPv6 addresses;
+// the host's loopback is reached in no mode, except for the ports in Config.HostPorts. Deny rules win.
+// A new policy holds at once: connections and pending dials that it denies are cut.
 //
-// A Gate is safe for concurrent use. No lock is held while dialling, closing or calling Audit. Events reach Audit one
-// at a time, in the order of the decisions, on a goroutine of their own: a slow Audit never delays the guest's traffic, it loses
-// events, and the next event that it gets says how many (Event.Lost).
+// A Gate is safe for concurrent use. No lock is held while dialling, closing or calling Audit. Audit receives events one
+// at a time, in the order of the decisions, on a goroutine of its own. A slow Audit never delays the guest's traffic. It loses
+// events, and the next event that it receives says how many (Event.Lost).
 //
-// The package does not move bytes by itself, parse DNS or TLS, nor look into what a connection carries: a name rule opens the
-// addresses of that name, so that others behind the same address can be reached by it too.
+// The package does not move bytes by itself, does not parse DNS or TLS, and does not look into what a connection carries. A rule
+// for a name opens the addresses of that name, and with them every other service behind the same addresses.
 package egress

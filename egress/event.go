@@ -13,7 +13,7 @@ const (
 	KindUDP    = "udp"
 	KindICMP   = "icmp"
 	KindDNS    = "dns"
-	KindUnix   = "unix"   // a Unix socket of the host's; Names has its path in the guest, Message that on the host
+	KindUnix   = "unix"   // a Unix socket of the host; Names has its path in the guest, Message that on the host
 	KindPolicy = "policy" // the policy was replaced; Message has the new one
 )
 
@@ -25,7 +25,7 @@ const (
 	VerdictClose = "close" // a connection that was allowed has ended
 )
 
-// Event is one line of the audit: a connection, a DNS query, a refusal, a change of policy. In JSON, what is zero is left out.
+// Event is one line of the audit: a connection, a DNS query, a refusal, a change of policy. JSON omits zero fields.
 type Event struct {
 	Time        time.Time      `json:"time"`
 	Kind        string         `json:"kind"`
@@ -33,7 +33,7 @@ type Event struct {
 	Flow        uint64         `json:"flow,omitempty"`       // the same in all events of one connection, never used again by this gate
 	Source      netip.AddrPort `json:"source,omitzero"`      // in the guest
 	Destination netip.AddrPort `json:"destination,omitzero"` // as the guest sees it; port 0 with icmp
-	Names       []string       `json:"names,omitempty"`      // that led there, at most 8; with dns: what was asked for
+	Names       []string       `json:"names,omitempty"`      // that led there, the one asked for last first; with dns: what was asked for
 	Query       string         `json:"query,omitempty"`      // dns: the type, as in A
 	Answer      string         `json:"answer,omitempty"`     // dns: as the resolver puts it
 	Rule        string         `json:"rule,omitempty"`
@@ -42,20 +42,23 @@ type Event struct {
 	Sent        int64          `json:"sent,omitempty"`     // at the end: bytes from the guest
 	Received    int64          `json:"received,omitempty"` // at the end: bytes to the guest
 	Duration    float64        `json:"seconds,omitempty"`  // at the end: seconds that it was open
-	Process     string         `json:"process,omitempty"`  // in the guest; for whoever knows, the gate has it of a Query alone
+	Process     string         `json:"process,omitempty"`  // in the guest; the gate knows it only of a Query, callers may fill it in
+	Count       uint64         `json:"count,omitempty"`    // denials that the event stands for, when they are more than one
 	Lost        uint64         `json:"lost,omitempty"`     // events that were lost just before this one
 }
 
-// maxEventNames and maxEventText bound one event, whatever a guest asks for.
-const (
-	maxEventNames = 8
-	maxEventText  = 1024
-)
+// maxEventText bounds one event's texts, whatever a guest asks for: the answer, the message, and all names together. Names that do
+// not fit are those that were asked for longest ago.
+const maxEventText = 1024
 
 func (e *Event) bound() {
-	e.Names = e.Names[:min(len(e.Names), maxEventNames)]
+	room := maxEventText
 	for i, name := range e.Names {
 		e.Names[i] = cut(name, maxName)
+		if room -= len(e.Names[i]) + 1; room < 0 {
+			e.Names = e.Names[:i]
+			break
+		}
 	}
 	e.Answer, e.Message = cut(e.Answer, maxEventText), cut(e.Message, maxEventText)
 }
@@ -79,3 +82,35 @@ func (e Event) Line() ([]byte, error) {
 	err := encoder.Encode(e)
 	return line.Bytes(), err
 }
+
+// Reasons of decisions: stable words for programs.
+const (
+	ReasonPublic    = "public-address"  // allowed: mode public, public address
+	ReasonOpen      = "mode-open"       // allowed: mode open
+	ReasonAllowRule = "allowed-by-rule" // allowed: an allow rule names it
+	ReasonHostPort  = "host-port"       // allowed: an opened port of the host
+	ReasonLocalName = "local-name"      // allowed: one of the VM's own names
+	ReasonStart     = "start"           // not a decision: the first event of a VM in a log, with its policy
+	ReasonResolver  = "resolver"        // allowed: a configured DNS server, for the VM's own resolver
+
+	ReasonConnect        = "network-connect"      // denied: Config.Connect does not permit the port
+	ReasonNone           = "mode-none"            // denied: the network is off
+	ReasonDenyRule       = "denied-by-rule"       // denied: a deny rule names it
+	ReasonRestricted     = "restricted-range"     // denied: private, link-local, multicast, ...
+	ReasonHostAddress    = "host-address"         // denied: a public address of the host's own interfaces
+	ReasonHostNetwork    = "host-network"         // denied: a neighbour of the host, in the network of one of its interfaces
+	ReasonLoopback       = "loopback"             // denied: the host's loopback
+	ReasonOwnNetwork     = "own-network"          // denied: the VM's own subnet
+	ReasonHostPortClosed = "host-port-not-open"   // denied: a port of the host that is not opened
+	ReasonNotAllowed     = "not-in-allowlist"     // denied: no allow rule names the address or its names
+	ReasonNameNotAllowed = "name-not-allowed"     // denied: no allow rule names it, so it is not looked up
+	ReasonBadName        = "invalid-name"         // denied: not a name that DNS can have
+	ReasonLongChain      = "alias-chain-too-long" // denied: too many CNAMEs
+	ReasonQueryType      = "query-type"           // denied: a DNS type that is not passed on
+	ReasonResolverRule   = "resolver-limit"       // denied: a limit of the VM's resolver, such as queries a second
+	ReasonNotResolver    = "not-a-resolver"       // denied: DNS to a server that is not configured
+	ReasonNotSocket      = "not-a-socket"         // denied: a Unix socket that the VM was not given
+	ReasonBadAddress     = "invalid-address"      // denied: no address at all
+	ReasonBadProtocol    = "invalid-protocol"     // denied: neither tcp, udp nor icmp
+	ReasonClosed         = "closed"               // denied: the gate was closed
+)

@@ -91,5 +91,5 @@ func ExampleLearner() {
 		l.Add(e)
 	}
 	fmt.Println(l.Learned(egress.LearnOptions{}).Policy)
-	// Output: allowlist allow github.com:443/tcp
+	// Output: mode allowlist; allow github.com:443/tcp
 }

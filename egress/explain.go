@@ -4,20 +4,21 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Explain is Decide for people: what would happen to a connection to a host, a name or an address, and everything that was looked
 // at, in Decision.Applies. addresses are what the name leads to, if that is known; without them it is taken to lead to a
-// public address. It asks nobody.
+// public address. It makes no look-up.
 func (p Policy) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) Decision {
-	return new(surroundings).explain(p, host, port, protocol, addresses, noPins)
+	return new(environment).explain(p, host, port, protocol, addresses, noPins)
 }
 
 func noPins(netip.Addr) (names, aliases []string) { return nil, nil }
 
 type pinned = func(netip.Addr) (names, aliases []string)
 
-func (s *surroundings) explain(p Policy, host string, port uint16, protocol string, addresses []netip.Addr, pins pinned) Decision {
+func (s *environment) explain(p Policy, host string, port uint16, protocol string, addresses []netip.Addr, pins pinned) Decision {
 	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
 		host = host[1 : len(host)-1]
 	}
@@ -31,6 +32,10 @@ func (s *surroundings) explain(p Policy, host string, port uint16, protocol stri
 		return deny(ReasonBadName, "%v", err)
 	}
 	switch {
+	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
+		d := deny(ReasonLoopback, "%s is the guest itself, for its own programs; the host's loopback is reached in no mode: open a port with --host-port %d and connect to %s", name, max(port, 1), HostName)
+		d.Applies = []string{"mode " + string(p.Effective()), name + " is not looked up: it always means the computer that a program runs on"}
+		return d
 	case name == HostName:
 		return s.explainHost(p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}})
 	case name == GatewayName:
@@ -40,7 +45,7 @@ func (s *surroundings) explain(p Policy, host string, port uint16, protocol stri
 	if !asked.Allowed {
 		r := Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}
 		asked.Applies = append(explainRules(s, p, r), name+" is not looked up: "+asked.Message)
-		if d, denied := newJudge(s, p, r).checkConnect(); denied {
+		if d, denied := newEvaluator(s, p, r).checkConnect(); denied {
 			asked.Applies = append(asked.Applies, "also: "+d.Message)
 		}
 		return asked
@@ -48,7 +53,7 @@ func (s *surroundings) explain(p Policy, host string, port uint16, protocol stri
 	return s.explainAddresses(p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}, addresses)
 }
 
-// asciiName is a name as DNS has it.
+// asciiName returns a name in the form that DNS uses.
 func asciiName(text string) (string, error) {
 	p := &ruleParser{text: text}
 	var rule Rule
@@ -60,7 +65,7 @@ func asciiName(text string) (string, error) {
 }
 
 // explainHost is about the host's opened ports.
-func (s *surroundings) explainHost(p Policy, r Request) Decision {
+func (s *environment) explainHost(p Policy, r Request) Decision {
 	if len(s.hostAddrs) == 0 {
 		with := *s
 		with.hostAddrs = []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 127, 254})} // any will do: it is only compared
@@ -70,8 +75,9 @@ func (s *surroundings) explainHost(p Policy, r Request) Decision {
 	return s.explainOne(p, r)
 }
 
-// explainAddresses decides about each address of a name: the guest is told those that may be told, and connects to one of them.
-func (s *surroundings) explainAddresses(p Policy, r Request, addresses []netip.Addr) Decision {
+// explainAddresses decides about each address of a name: the guest learns those that it may learn, and connects to one
+// of them.
+func (s *environment) explainAddresses(p Policy, r Request, addresses []netip.Addr) Decision {
 	if len(addresses) == 0 {
 		return s.explainOne(p, r)
 	}
@@ -101,16 +107,16 @@ func verdictText(d Decision) string {
 }
 
 // explainOne is one decision, with everything else that would deny it.
-func (s *surroundings) explainOne(p Policy, r Request) Decision {
-	j := newJudge(s, p, r)
-	j.noAddr = !j.addr.IsValid()
-	d := j.decide()
+func (s *environment) explainOne(p Policy, r Request) Decision {
+	e := newEvaluator(s, p, r)
+	e.noAddr = !e.addr.IsValid()
+	d := e.decide()
 	d.Applies = explainRules(s, p, r)
-	if j.noAddr {
+	if e.noAddr {
 		d.Applies = append(d.Applies, "the name is taken to lead to a public address; addresses in restricted ranges would be taken out of the answer")
 	}
 	for _, step := range steps {
-		one, decided := step.decide(j)
+		one, decided := step.decide(e)
 		if decided && !one.Allowed && one.Message != d.Message {
 			d.Applies = append(d.Applies, "also: "+one.Message)
 		}
@@ -122,29 +128,29 @@ func (s *surroundings) explainOne(p Policy, r Request) Decision {
 }
 
 // explainRules lists the mode, the names, and the rules that are about the request's host, with what they say about its port.
-func explainRules(s *surroundings, p Policy, r Request) []string {
-	j := newJudge(s, p, r)
-	j.noAddr = !j.addr.IsValid()
-	list := []string{"mode " + string(j.mode)}
-	for _, name := range j.request.Names {
-		if j.addr.IsValid() && !slices.Contains(s.hostAddrs, j.addr) {
-			list = append(list, fmt.Sprintf("%s was looked up as %s", j.addr, name))
+func explainRules(s *environment, p Policy, r Request) []string {
+	e := newEvaluator(s, p, r)
+	e.noAddr = !e.addr.IsValid()
+	list := []string{"mode " + string(e.mode)}
+	for _, name := range e.request.Names {
+		if e.addr.IsValid() && !slices.Contains(s.hostAddrs, e.addr) {
+			list = append(list, fmt.Sprintf("%s was looked up as %s", e.addr, name))
 		}
 	}
 	for _, rule := range p.Deny {
-		if j.denies(rule) {
-			list = appendRule(list, "deny", rule, j.covers(rule, true))
+		if e.denies(rule) {
+			list = appendRule(list, "deny", rule, e.covers(rule, true))
 		}
 	}
 	for _, rule := range p.Allow {
-		if j.allows(rule) {
-			list = appendRule(list, "allow", rule, j.covers(rule, false))
+		if e.allows(rule) {
+			list = appendRule(list, "allow", rule, e.covers(rule, false))
 		}
 	}
 	return list
 }
 
-// appendRule leaves out rules for other ports of everything: they say nothing about this host.
+// appendRule omits rules that name every host and other ports: they say nothing about this host.
 func appendRule(list []string, which string, rule Rule, covered bool) []string {
 	switch {
 	case covered:

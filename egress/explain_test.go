@@ -32,7 +32,7 @@ func TestExplain(t *testing.T) {
 		{"address", list, "8.8.8.8", 53, "", ReasonAllowRule, []string{"allow rule 8.8.8.0/24:53 matches"}},
 		{"address, other port", list, "8.8.8.8", 443, "", ReasonNotAllowed, []string{"allow rule 8.8.8.0/24:53 is about this host, but not"}},
 		{"address without a name", list, "151.101.0.223", 443, "", ReasonNotAllowed, nil},
-		{"address that was looked up", list, "203.0.113.7", 443, "", ReasonAllowRule, []string{"203.0.113.7 was looked up as pypi.org"}},
+		{"address that was looked up", list, "203.0.112.7", 443, "", ReasonAllowRule, []string{"203.0.112.7 was looked up as pypi.org"}},
 		{"address in brackets", Policy{}, "[2606:4700::1]", 443, "", ReasonPublic, nil},
 		{"private", Policy{}, "10.0.0.1", 443, "", ReasonRestricted, nil},
 		{"private and denied", Policy{Deny: rules(t, "10.0.0.1")}, "10.0.0.1", 443, "", ReasonDenyRule, []string{"deny rule 10.0.0.1 matches", "also: 10.0.0.1 is in 10.0.0.0/8"}},
@@ -47,7 +47,7 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, Config{Policy: Policy{}, HostPorts: []uint16{5432}})
-			if err := w.gate.Answer("pypi.org", nil, netip.MustParseAddr("203.0.113.7"), time.Hour); err != nil {
+			if err := w.gate.Answer("pypi.org", nil, netip.MustParseAddr("203.0.112.7"), time.Hour); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := w.gate.SetPolicy(c.policy); err != nil {
@@ -132,5 +132,17 @@ func TestExplainAlso(t *testing.T) {
 				t.Errorf("also %q, want %q", also, c.also)
 			}
 		})
+	}
+}
+
+// TestExplainLocalhost: in no mode is the host's loopback reached, and the guest's never leaves it.
+func TestExplainLocalhost(t *testing.T) {
+	for _, name := range []string{"localhost", "LocalHost", "localhost.", "a.localhost"} {
+		for _, mode := range []Mode{Public, Open, Allowlist, None} {
+			p := Policy{Mode: mode, Allow: rules(t, "localhost", "*.localhost")}
+			if d := p.Explain(name, 80, TCP); d.Allowed || d.Reason != ReasonLoopback || !strings.Contains(d.Message, "--host-port 80") {
+				t.Errorf("%s in mode %s: %+v", name, mode, d)
+			}
+		}
 	}
 }

@@ -29,23 +29,23 @@ type flow struct {
 	conn   *conn // once it is open
 }
 
-// begin decides about a flow of the guest's, and registers it. The context ends when a policy cuts the dial.
+// begin decides about a flow that the guest opens, and registers it. The context ends when a policy cuts the dial.
 func (g *Gate) begin(ctx context.Context, protocol string, from, to netip.AddrPort) (*flow, context.Context, error) {
-	around := g.around()
+	env := g.currentEnvironment()
 	names, aliases := g.live(to.Addr())
 	f := &flow{gate: g, kind: protocol, source: unmap(from), began: g.now(), request: Request{protocol, unmap(to), names, aliases}}
-	f.decide = func(p Policy) Decision { return around.decide(p, g.renamed(f.request)) }
+	f.decide = func(p Policy) Decision { return env.decide(p, g.renamed(f.request)) }
 	return f.register(ctx)
 }
 
-// renamed adds the names that have come to lead to an address since the flow began: to be denied by, not to be allowed by.
+// renamed adds the names that have come to lead to an address since the flow began: they can deny it but not allow it.
 func (g *Gate) renamed(r Request) Request {
 	names, aliases := g.live(r.To.Addr())
 	r.Aliases = slices.Concat(r.Aliases, names, aliases)
 	return r
 }
 
-// register decides, and makes an allowed flow known to SetPolicy in the same moment, so that no policy comes in between.
+// register decides and registers an allowed flow under one lock, so that SetPolicy cannot run in between.
 func (f *flow) register(ctx context.Context) (*flow, context.Context, error) {
 	g := f.gate
 	g.mu.Lock()
@@ -68,7 +68,7 @@ func (f *flow) register(ctx context.Context) (*flow, context.Context, error) {
 	return f, ctx, nil
 }
 
-// finish ends the dial. A policy that has come meanwhile wins over the dial's success and over its error.
+// finish ends the dial. A policy that was set during the dial wins over the dial's success and over its error.
 func (f *flow) finish(inner net.Conn, err error) (net.Conn, error) {
 	c := &conn{Conn: inner, flow: f}
 	denied := f.settle(c, err)
@@ -86,7 +86,7 @@ func (f *flow) finish(inner net.Conn, err error) (net.Conn, error) {
 	return c, nil
 }
 
-// settle decides for the last time, with what was learned during the dial.
+// settle makes the last decision, with the names that the guest learned during the dial.
 func (f *flow) settle(c *conn, err error) *DeniedError {
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()

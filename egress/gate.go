@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,36 +16,37 @@ import (
 type Config struct {
 	Policy Policy
 
-	HostPorts []uint16         // ports of the host's loopback that the guest may use, by TCP and UDP
-	HostAddrs []netip.Addr     // where the guest finds them; no other port of these addresses exists
+	HostPorts []uint16         // ports of the host's loopback that the guest may use, with TCP and UDP
+	HostAddrs []netip.Addr     // the addresses at which the guest finds them; these have no other ports
 	Local     []netip.Prefix   // the VM's own subnets: never dialled
-	Resolvers []netip.AddrPort // the only servers that DialResolver reaches, wherever they are
+	Resolvers []netip.AddrPort // the only servers that DialResolver reaches, in any range
 
-	// Connect is asked before the policy, about the port of each connection and datagram flow of the guest's that leaves the VM (not of
-	// echo requests, nor of questions to its resolver). An error denies it, with the error's text as the message and nothing
-	// added. It is called with locks held: it must be quick, and call nothing of the gate's. nil: every port.
+	// Connect is called before the policy, with the port of each connection and datagram flow that leaves the VM (not for echo
+	// requests and queries to its resolver). An error denies the flow, and its text is the message as it is. Connect is called with
+	// locks held: it must be quick and must not call the gate. nil: every port.
 	Connect func(port uint16) error
 
-	// Dial opens every socket of the gate's: network is "tcp" or "udp", address an IP address and a port. nil: a net.Dialer.
+	// Dial opens every socket of the gate: network is "tcp" or "udp", address an IP address and a port. nil: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Ping sends an echo request and waits for the answer, nil. nil: the host's unprivileged ping sockets where it has them, else (and
-	// always, if Dial is given) by TCP.
+	// Ping sends an echo request and returns nil when the answer has come. A nil Ping uses the host's unprivileged ping sockets where
+	// it has them, else (and always, if Dial is set) TCP.
 	Ping func(ctx context.Context, to netip.Addr, payload []byte) error
 
-	// HostOwn lists the addresses of the host's interfaces, which only mode open reaches. It is asked every few seconds at most, and only
-	// when there is something to decide. nil: the system is asked, or, if Dial is given, nobody.
-	HostOwn func() ([]netip.Addr, error)
+	// HostOwn lists the addresses of the host's interfaces, each with its network; only mode open reaches them. It is called at most
+	// every five seconds, before a decision. A nil HostOwn reads the host's interfaces, or, if Dial is set, lists nothing.
+	HostOwn func() ([]netip.Prefix, error)
 
-	Audit    func(Event)      // gets every event, one at a time; it may take its time. nil: nobody
+	Audit    func(Event)      // receives every event, one at a time; it may be slow. nil: events are dropped
 	Now      func() time.Time // nil: time.Now
 	PinGrace time.Duration    // how long an address stays valid after its TTL (at least a minute); default 5 minutes, negative: none
 	MaxPins  int              // names and addresses to remember; default 8192
 	Logger   *slog.Logger     // nil discards
 }
 
-// Gate is one VM's door to the world. It has no goroutines but the one that delivers events while there are some.
+// Gate is the object through which all of a VM's outbound traffic passes. Its only goroutine delivers events, and ends when there
+// are none.
 type Gate struct {
-	surroundings
+	environment
 	resolvers []netip.AddrPort
 	dialer    func(ctx context.Context, network, address string) (net.Conn, error)
 	pinger    func(ctx context.Context, to netip.Addr, payload []byte) error
@@ -70,16 +72,16 @@ func New(c Config) (*Gate, error) {
 	}
 	c.fill()
 	g := &Gate{
-		surroundings: surroundings{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local), &ownAddrs{ask: c.HostOwn}, c.Connect},
-		resolvers:    unmappedPorts(c.Resolvers),
-		dialer:       c.Dial,
-		pinger:       c.Ping,
-		now:          c.Now,
-		log:          c.Logger,
-		pins:         newPins(max(c.PinGrace, 0), c.MaxPins),
-		audit:        newAudit(c.Audit),
-		policy:       c.Policy.clone(),
-		flows:        map[*flow]struct{}{},
+		environment: environment{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local), &ownAddrs{list: c.HostOwn}, c.Connect},
+		resolvers:   unmappedPorts(c.Resolvers),
+		dialer:      c.Dial,
+		pinger:      c.Ping,
+		now:         c.Now,
+		log:         c.Logger,
+		pins:        newPins(max(c.PinGrace, 0), c.MaxPins),
+		audit:       newAudit(c.Audit),
+		policy:      c.Policy.clone(),
+		flows:       map[*flow]struct{}{},
 	}
 	return g, nil
 }
@@ -98,7 +100,7 @@ func (c *Config) check() error {
 	}
 	for _, p := range c.Local {
 		if !p.IsValid() {
-			return fmt.Errorf("egress: a subnet of the VM's is not valid")
+			return fmt.Errorf("egress: a subnet of the VM is not valid")
 		}
 	}
 	for _, r := range c.Resolvers {
@@ -151,25 +153,26 @@ func unmappedPorts(list []netip.AddrPort) []netip.AddrPort {
 
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// Policy is the one that holds now, with its mode filled in.
+// Policy returns the current policy, with its mode filled in.
 func (g *Gate) Policy() Policy { return g.current().clone() }
 
-// current is Policy without a copy: nobody changes what is in it.
+// current is Policy without a copy: callers do not change it.
 func (g *Gate) current() Policy {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.policy
 }
 
-// SetPolicy replaces the policy, or fails and changes nothing. It holds for every decision from then on; connections and dials that it
-// denies are cut before SetPolicy returns: their reads and writes fail with a *DeniedError, and the peer gets a reset. Pins stay.
+// SetPolicy replaces the policy, or fails and changes nothing. The new policy holds for every later decision. Connections and dials
+// that it denies are cut before SetPolicy returns: their reads and writes fail with a *DeniedError, and the peer receives a reset.
+// Pins stay.
 func (g *Gate) SetPolicy(p Policy) (cut int, err error) {
 	if err := p.Validate(); err != nil {
 		return 0, fmt.Errorf("network policy: %w", err)
 	}
 	g.replacing.Lock()
 	defer g.replacing.Unlock()
-	g.around()
+	g.currentEnvironment()
 	denied := g.replace(p.clone())
 	for _, f := range denied {
 		f.cut()
@@ -196,18 +199,18 @@ func (g *Gate) replace(p Policy) (denied []*flow) {
 	return denied
 }
 
-// Explain says what would happen to a connection of the guest's now, and why: Decision.Applies has everything that was looked at. host is a
-// name or an address; addresses are what a name leads to, if the caller looked that up. It dials and asks nobody.
+// Explain says what would happen now to a connection from the guest, and why: Decision.Applies lists everything that was considered.
+// host is a name or an address; addresses are those of a name, if the caller looked them up. Explain neither dials nor resolves.
 func (g *Gate) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) Decision {
-	return g.around().explain(g.current(), host, port, protocol, addresses, g.live)
+	return g.currentEnvironment().explain(g.current(), host, port, protocol, addresses, g.live)
 }
 
 func (g *Gate) live(a netip.Addr) (names, aliases []string) { return g.pins.live(g.now(), a) }
 
-// Denials are the newest denials, at most 256, newest last.
+// Denials returns the newest denials, at most 256, newest last.
 func (g *Gate) Denials() []Event { return g.audit.newest() }
 
-// Close resets all connections, ends all dials, and returns when Audit has had every event. Later dials fail. Audit must not call it.
+// Close resets all connections, ends all dials, and returns when Audit has received every event. Later dials fail. Audit must not call it.
 func (g *Gate) Close() error {
 	for _, f := range g.shut() {
 		f.cut()
@@ -226,4 +229,44 @@ func (g *Gate) shut() (flows []*flow) {
 		delete(g.flows, f)
 	}
 	return flows
+}
+
+// Stats counts what a gate did since it was made.
+type Stats struct {
+	Dials      uint64 `json:"dials"`      // calls of the dial function, for whatever purpose; mode none makes none
+	DialErrors uint64 `json:"dialErrors"` // of these, failed
+	Pings      uint64 `json:"pings"`      // echo requests that were let through
+	Allowed    uint64 `json:"allowed"`    // decisions on connections and echo requests
+	Denied     uint64 `json:"denied"`     // the same
+	Cut        uint64 `json:"cut"`        // connections and dials that a new policy ended
+	Queries    uint64 `json:"queries"`    // DNS queries
+	Refused    uint64 `json:"refused"`    // of these, denied
+	Open       int    `json:"open"`       // connections and dials now
+	Pins       int    `json:"pins"`       // names and addresses remembered now
+	EventsLost uint64 `json:"eventsLost"` // events that Audit never got, because it was too slow or there were too many denials
+}
+
+type counters struct {
+	dials, dialErrors, pings, allowed, denied, cut, queries, refused atomic.Uint64
+}
+
+func (c *counters) decided(d Decision) {
+	if d.Allowed {
+		c.allowed.Add(1)
+		return
+	}
+	c.denied.Add(1)
+}
+
+// Stats counts what the gate did since it was made.
+func (g *Gate) Stats() Stats {
+	g.mu.Lock()
+	open := len(g.flows)
+	g.mu.Unlock()
+	c := &g.counters
+	return Stats{
+		Dials: c.dials.Load(), DialErrors: c.dialErrors.Load(), Pings: c.pings.Load(), Allowed: c.allowed.Load(), Denied: c.denied.Load(),
+		Cut: c.cut.Load(), Queries: c.queries.Load(), Refused: c.refused.Load(),
+		Open: open, Pins: g.pins.count(g.now()), EventsLost: g.audit.lostEvents(),
+	}
 }

@@ -12,9 +12,9 @@ import (
 // TestHalfCloseAndReset looks at what the peer sees.
 func TestHalfCloseAndReset(t *testing.T) {
 	w := newWorld(t, Config{})
-	listener := w.listen("203.0.113.1:80")
+	listener := w.listen("203.0.112.1:80")
 	pair := func() (guest, peer net.Conn) {
-		guest, err := w.dialTCP("203.0.113.1:80")
+		guest, err := w.dialTCP("203.0.112.1:80")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,8 +54,8 @@ func TestHalfCloseAndReset(t *testing.T) {
 
 func TestClosedGate(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:80")
-	c, err := w.dialTCP("203.0.113.1:80")
+	w.serve("203.0.112.1:80")
+	c, err := w.dialTCP("203.0.112.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestClosedGate(t *testing.T) {
 	}
 	_, err = c.Read(make([]byte, 1))
 	denied(t, err, ReasonClosed)
-	_, err = w.dialTCP("203.0.113.1:80")
+	_, err = w.dialTCP("203.0.112.1:80")
 	denied(t, err, ReasonClosed)
 	c.Close()
 	if n := len(w.dials()); n != 1 {

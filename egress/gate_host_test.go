@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// hostAt is where the guest finds a port of the host's.
+// hostAt is where the guest finds a port of the host.
 func hostAt(alias string, port uint16) string {
 	return net.JoinHostPort(alias, strconv.Itoa(int(port)))
 }

@@ -15,9 +15,9 @@ import (
 
 func TestDialTCP(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:443")
-	w.tell("a.example", "203.0.113.1")
-	c, err := w.dialTCP("203.0.113.1:443")
+	w.serve("203.0.112.1:443")
+	w.tell("a.example", "203.0.112.1")
+	c, err := w.dialTCP("203.0.112.1:443")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,10 +32,10 @@ func TestDialTCP(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("read after close: %v", err)
 	}
-	to := netip.MustParseAddrPort("203.0.113.1:443")
+	to := netip.MustParseAddrPort("203.0.112.1:443")
 	want := []Event{
 		{Time: noon, Kind: KindTCP, Verdict: VerdictAllow, Flow: 1, Source: guest, Destination: to, Names: []string{"a.example"},
-			Reason: ReasonPublic, Message: "a.example (203.0.113.1) port 443/tcp is public (mode public)"},
+			Reason: ReasonPublic, Message: "a.example (203.0.112.1) port 443/tcp is public (mode public)"},
 		{Time: noon.Add(90 * time.Second), Kind: KindTCP, Verdict: VerdictClose, Flow: 1, Source: guest, Destination: to, Names: []string{"a.example"},
 			Sent: 5, Received: 5, Duration: 90},
 	}
@@ -49,7 +49,7 @@ func TestDialTCP(t *testing.T) {
 
 func TestDialIsRefusedByTheServer(t *testing.T) {
 	w := newWorld(t, Config{})
-	_, err := w.dialTCP("203.0.113.1:443")
+	_, err := w.dialTCP("203.0.112.1:443")
 	if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EACCES) {
 		t.Errorf("%v", err)
 	}
@@ -86,7 +86,7 @@ func TestDialIsDenied(t *testing.T) {
 	}
 }
 
-// TestNoneDialsNothing tries everything that could reach a socket of the host's.
+// TestNoneDialsNothing tries everything that could reach a socket of the host.
 func TestNoneDialsNothing(t *testing.T) {
 	var counted countingDial
 	resolver := netip.MustParseAddrPort("127.0.0.53:53")
@@ -114,14 +114,14 @@ func TestNoneDialsNothing(t *testing.T) {
 	}
 }
 
-// TestDialsTheVeryAddress: names are never resolved again, whatever has been told meanwhile.
+// TestDialsTheVeryAddress: names are never resolved again, whatever the guest has learned meanwhile.
 func TestDialsTheVeryAddress(t *testing.T) {
 	w := newWorld(t, Config{Policy: Policy{Allow: rules(t, "a.example")}})
-	w.tell("a.example", "203.0.113.1")
-	w.tell("a.example", "203.0.113.2")
-	_, _ = w.dialTCP("203.0.113.1:443")
-	_, _ = w.dialTCP("[::ffff:203.0.113.1]:443")
-	if diff := cmp.Diff([]string{"tcp 203.0.113.1:443", "tcp 203.0.113.1:443"}, w.dials()); diff != "" {
+	w.tell("a.example", "203.0.112.1")
+	w.tell("a.example", "203.0.112.2")
+	_, _ = w.dialTCP("203.0.112.1:443")
+	_, _ = w.dialTCP("[::ffff:203.0.112.1]:443")
+	if diff := cmp.Diff([]string{"tcp 203.0.112.1:443", "tcp 203.0.112.1:443"}, w.dials()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -130,7 +130,7 @@ func TestDialsTheVeryAddress(t *testing.T) {
 func TestRebinding(t *testing.T) {
 	for mode, p := range map[Mode]Policy{Public: {}, Allowlist: {Allow: rules(t, "evil.example")}, Open: {Mode: Open}} {
 		w := newWorld(t, Config{Policy: p, HostPorts: []uint16{80}})
-		w.tell("evil.example", "203.0.113.1")
+		w.tell("evil.example", "203.0.112.1")
 		for address, reason := range map[string]string{
 			"127.0.0.1": ReasonLoopback, "::1": ReasonLoopback, "0.0.0.0": ReasonLoopback, "::ffff:127.0.0.1": ReasonLoopback,
 			"2002:7f00:1::": ReasonLoopback, "192.168.127.1": ReasonOwnNetwork, "192.168.127.254": ReasonOwnNetwork,
@@ -156,23 +156,23 @@ func TestRebinding(t *testing.T) {
 // TestAliasToPrivate: a chain of aliases that ends at a private address, and one that goes through a denied name.
 func TestAliasToPrivate(t *testing.T) {
 	w := newWorld(t, Config{Policy: Policy{Deny: rules(t, "tracker.example", "cdn.example:22")}})
-	public, private := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("192.168.1.1")
+	public, private := netip.MustParseAddr("203.0.112.1"), netip.MustParseAddr("192.168.1.1")
 	denied(t, w.gate.Answer("a.example", []string{"b.example", "c.example"}, private, time.Hour), ReasonRestricted)
 	denied(t, w.gate.Answer("a.example", []string{"x.example.", "Tracker.Example."}, public, time.Hour), ReasonDenyRule)
 	denied(t, w.gate.Answer("a.example", make([]string, 17), public, time.Hour), ReasonLongChain)
 	if err := w.gate.Answer("a.example", []string{"a.example.", "CDN.example."}, public, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	_, err := w.dialTCP("203.0.113.1:22")
+	_, err := w.dialTCP("203.0.112.1:22")
 	denied(t, err, ReasonDenyRule)
-	if _, err := w.dialTCP("203.0.113.1:80"); errors.Is(err, syscall.EACCES) {
+	if _, err := w.dialTCP("203.0.112.1:80"); errors.Is(err, syscall.EACCES) {
 		t.Error(err)
 	}
 }
 
 func TestAllowlistByPins(t *testing.T) {
-	w := newWorld(t, Config{Policy: Policy{Allow: rules(t, "a.example:443", "203.0.113.128/25:80")}, PinGrace: time.Minute})
-	w.serve("203.0.113.1:443")
+	w := newWorld(t, Config{Policy: Policy{Allow: rules(t, "a.example:443", "203.0.112.128/25:80")}, PinGrace: time.Minute})
+	w.serve("203.0.112.1:443")
 	ok := func(address string) bool {
 		c, err := w.dialTCP(address)
 		if err == nil {
@@ -180,24 +180,24 @@ func TestAllowlistByPins(t *testing.T) {
 		}
 		return !errors.Is(err, syscall.EACCES)
 	}
-	if ok("203.0.113.1:443") {
+	if ok("203.0.112.1:443") {
 		t.Error("an address without a name")
 	}
 	denied(t, w.gate.Question("b.example", typeA), ReasonNameNotAllowed)
-	denied(t, w.gate.Answer("b.example", nil, netip.MustParseAddr("203.0.113.1"), time.Hour), ReasonNotAllowed)
-	w.tell("A.Example.", "203.0.113.1")
-	if !ok("203.0.113.1:443") || ok("203.0.113.1:80") || ok("203.0.113.2:443") {
+	denied(t, w.gate.Answer("b.example", nil, netip.MustParseAddr("203.0.112.1"), time.Hour), ReasonNotAllowed)
+	w.tell("A.Example.", "203.0.112.1")
+	if !ok("203.0.112.1:443") || ok("203.0.112.1:80") || ok("203.0.112.2:443") {
 		t.Error("the name's address and port only")
 	}
 	w.clock.Advance(2*time.Minute - 1)
-	if !ok("203.0.113.1:443") {
+	if !ok("203.0.112.1:443") {
 		t.Error("the pin ended too early")
 	}
 	w.clock.Advance(1)
-	if ok("203.0.113.1:443") {
+	if ok("203.0.112.1:443") {
 		t.Error("the pin did not end")
 	}
-	if !ok("203.0.113.200:80") || ok("203.0.113.200:443") {
+	if !ok("203.0.112.200:80") || ok("203.0.112.200:443") {
 		t.Error("the network's addresses need no name")
 	}
 }
@@ -246,9 +246,9 @@ func TestQuestions(t *testing.T) {
 
 func TestReverseOfPinnedAddress(t *testing.T) {
 	w := newWorld(t, Config{Policy: Policy{Allow: rules(t, "a.example")}})
-	denied(t, w.gate.Question("1.113.0.203.in-addr.arpa", typePTR), ReasonNotAllowed)
-	w.tell("a.example", "203.0.113.1")
-	if err := w.gate.Question("1.113.0.203.in-addr.arpa", typePTR); err != nil {
+	denied(t, w.gate.Question("1.112.0.203.in-addr.arpa", typePTR), ReasonNotAllowed)
+	w.tell("a.example", "203.0.112.1")
+	if err := w.gate.Question("1.112.0.203.in-addr.arpa", typePTR); err != nil {
 		t.Error(err)
 	}
 }
@@ -263,7 +263,7 @@ func TestAnswersOfTheVMsOwnNames(t *testing.T) {
 	if err := w.gate.Answer("agentvm.internal", nil, netip.MustParseAddr("192.168.127.1"), time.Hour); err != nil {
 		t.Error(err)
 	}
-	denied(t, w.gate.Answer("host.agentvm.internal", nil, netip.MustParseAddr("203.0.113.1"), time.Hour), ReasonNotAllowed)
+	denied(t, w.gate.Answer("host.agentvm.internal", nil, netip.MustParseAddr("203.0.112.1"), time.Hour), ReasonNotAllowed)
 	if n := w.gate.Stats().Pins; n != 0 {
 		t.Errorf("%d pins", n)
 	}

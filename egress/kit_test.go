@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/leaktest"
 	"agentvm/internal/testclock"
 )
 
@@ -25,7 +26,7 @@ type world struct {
 	clock *testclock.Clock
 
 	mu      sync.Mutex
-	servers map[string]string // address as dialled ("tcp 203.0.113.1:443") to where it really is
+	servers map[string]string // address as dialled ("tcp 203.0.112.1:443") to where it really is
 	dialled []string
 	events  []Event
 }
@@ -173,4 +174,20 @@ type countingDial struct{ calls atomic.Int64 }
 func (d *countingDial) dial(context.Context, string, string) (net.Conn, error) {
 	d.calls.Add(1)
 	return nil, syscall.ECONNREFUSED
+}
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+// rules parses or fails the test.
+func rules(t testing.TB, texts ...string) []Rule {
+	t.Helper()
+	var list []Rule
+	for _, text := range texts {
+		r, err := ParseRule(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, r)
+	}
+	return list
 }

@@ -8,8 +8,9 @@ import (
 
 // Bounds of what a guest can make a Learner remember.
 const (
-	maxNeeds  = 8192 // of connections, and as many of look-ups
-	maxBeyond = 64
+	maxNeeds        = 8192 // of connections, and as many of look-ups
+	maxBeyond       = 64
+	maxLearnedNames = 8 // of an address, for reverse look-ups
 )
 
 // Learner makes of the events of a permissive run the smallest allowlist that would have let the same through:
@@ -18,18 +19,17 @@ const (
 //	                                                                     wildcards, only if asked ─────┘
 //
 // A connection is tied to the name that was asked for last of those that lead to its address; without one it is an address.
-// What was let through counts whether or not anybody answered; names that do not exist need no rule, nor does what was denied.
+// What was let through counts whether or not the peer answered; names that do not exist need no rule, nor does what was denied.
 // The zero Learner is ready. It is not for concurrent use, and keeps a bounded number of needs, whatever it is given.
 type Learner struct {
 	flows   map[needKey]*need
 	lookups map[string]*need        // by name, canonical
 	asked   map[string]int          // when a name was asked for last
 	at      map[netip.Addr][]string // names that led to an address
-	recent  map[netip.Addr]string   // the one that did so last
 	beyond  map[needKey]Request
 	ports   map[uint16]struct{} // of the host
 	clock   int
-	local   bool // names of the VM's own were asked for
+	local   bool // the guest asked for a name of the VM itself
 	lost    uint64
 	missed  int
 }
@@ -68,7 +68,7 @@ type LearnOptions struct {
 type Learned struct {
 	// Policy is the smallest: without any rule of it something would have been denied. Mode none: nothing was reached.
 	Policy Policy `json:"policy"`
-	// HostPorts are the ports of the host's that were used; no rule opens them.
+	// HostPorts are the host's ports that were used; no rule opens them.
 	HostPorts []uint16 `json:"hostPorts,omitempty"`
 	// Beyond are connections that only mode open lets through, at most 64.
 	Beyond []Request `json:"beyond,omitempty"`
@@ -81,7 +81,7 @@ type Learned struct {
 // Add takes an event, in the order in which they happened.
 func (l *Learner) Add(e Event) {
 	l.init()
-	e.Names = slices.Clone(e.Names) // others have the event, too
+	e.Names = slices.Clone(e.Names) // other readers share the event
 	e.bound()
 	l.lost += e.Lost
 	l.clock++
@@ -99,7 +99,7 @@ func (l *Learner) init() {
 		return
 	}
 	l.flows, l.lookups, l.asked = map[needKey]*need{}, map[string]*need{}, map[string]int{}
-	l.at, l.recent = map[netip.Addr][]string{}, map[netip.Addr]string{}
+	l.at = map[netip.Addr][]string{}
 	l.beyond, l.ports = map[needKey]Request{}, map[uint16]struct{}{}
 }
 
@@ -120,7 +120,7 @@ func (l *Learner) addQuery(e Event) {
 	}
 	addrs := addresses(e.Answer)
 	switch {
-	case !isAnswer(e.Answer), name == "localhost", strings.HasSuffix(name, ".localhost"): // nothing, or answered without asking anybody
+	case !isAnswer(e.Answer), name == "localhost", strings.HasSuffix(name, ".localhost"): // nothing, or answered without a query
 		return
 	case len(addrs) > 0 && !slices.ContainsFunc(addrs, isPublic):
 		return // taken out of answers in every mode but open
@@ -128,7 +128,7 @@ func (l *Learner) addQuery(e Event) {
 	one := &need{names: []string{name}, name: name}
 	if addr, reverse := reverseAddr(name); reverse {
 		if !isPublic(addr) {
-			return // of the VM's own network
+			return // an address in the VM's own network
 		}
 		one = &need{addr: addr, reverse: true}
 	} else if !canBeRule(name) {
@@ -143,16 +143,13 @@ func (l *Learner) addQuery(e Event) {
 	l.asked[name] = l.clock
 	for _, addr := range addrs {
 		l.noteName(addr, name)
-		if l.recent[addr] != "" || len(l.recent) < maxNeeds {
-			l.recent[addr] = name
-		}
 	}
 }
 
 // noteName remembers which names lead to an address, for reverse look-ups.
 func (l *Learner) noteName(addr netip.Addr, name string) {
 	known := l.at[addr]
-	if known == nil && len(l.at) >= maxNeeds || len(known) >= maxEventNames || slices.Contains(known, name) {
+	if known == nil && len(l.at) >= maxNeeds || len(known) >= maxLearnedNames || slices.Contains(known, name) {
 		return
 	}
 	l.at[addr] = append(known, name)
@@ -205,15 +202,14 @@ func (l *Learner) addFlow(e Event) {
 		l.addBeyond(Request{Protocol: e.Kind, To: to, Names: names})
 		return
 	}
-	if name := l.recent[to.Addr()]; name != "" && len(names) == maxEventNames {
-		names = append(names, name) // an event has not all
-	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !canBeRule(name) })
+	latest := l.latest(names)
 	slices.Sort(names)
-	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !canBeRule(name) })
+	names = slices.Compact(names)
 	for _, name := range names {
 		l.noteName(to.Addr(), name)
 	}
-	l.addNeed(&need{service: s, addr: to.Addr(), names: names, name: l.latest(names)})
+	l.addNeed(&need{service: s, addr: to.Addr(), names: names, name: latest})
 }
 
 func (l *Learner) addBeyond(r Request) {

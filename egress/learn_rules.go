@@ -146,8 +146,8 @@ func withWildcards(grants map[grant]struct{}) map[grant]struct{} {
 	return out
 }
 
-// registrable is the domain that a name is below which somebody can have registered: example.co.uk of www.example.co.uk. It is
-// empty for such a domain itself, for what is above it and for addresses.
+// registrable returns the registered domain above a name: example.co.uk of www.example.co.uk. It is empty for such a domain itself,
+// for the names above it and for addresses.
 func registrable(host string) string {
 	if r, err := ParseRule(host); err != nil || r.host != hostName {
 		return ""

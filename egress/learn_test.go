@@ -17,7 +17,7 @@ func asked(name, answer string) Event {
 	return Event{Kind: KindDNS, Verdict: VerdictAllow, Names: []string{name}, Query: "A", Answer: answer}
 }
 
-// reached is a connection, "tcp 203.0.113.1:443", to an address with these names.
+// reached is a connection, "tcp 203.0.112.1:443", to an address with these names.
 func reached(to string, names ...string) Event {
 	kind, address, _ := strings.Cut(to, " ")
 	return Event{
@@ -79,7 +79,7 @@ func refusal(l Learned, events []Event) string {
 				continue
 			}
 			names := e.Names
-			if len(names) == maxEventNames {
+			if len(strings.Join(names, " "))+maxName > maxEventText {
 				names = pins[to.Addr()] // the event has not all
 			}
 			if d = s.decide(l.Policy, Request{Protocol: e.Kind, To: to, Names: names}); !d.Allowed {
@@ -112,7 +112,7 @@ func wantSmallest(t *testing.T, l Learned, events []Event) {
 }
 
 func TestLearn(t *testing.T) {
-	const one, two = "203.0.113.1", "203.0.113.2"
+	const one, two = "203.0.112.1", "203.0.112.2"
 	web := reached("tcp "+one+":443", "www.example")
 	tests := []struct {
 		name   string
@@ -148,9 +148,9 @@ func TestLearn(t *testing.T) {
 			allow: []string{"a.example:443/tcp", "b.example:80/tcp"},
 		},
 		{
-			name: "more names than an event has",
+			name: "a name whose question the audit has lost",
 			events: []Event{
-				asked("z.example", one), reached("tcp "+one+":443", "a.example", "b.example", "c.example", "d.example", "e.example", "f.example", "g.example", "h.example"),
+				reached("tcp "+one+":443", "z.example", "a.example", "b.example", "c.example", "d.example", "e.example", "f.example", "g.example", "h.example"),
 			},
 			allow: []string{"z.example:443/tcp"},
 		},
@@ -169,16 +169,16 @@ func TestLearn(t *testing.T) {
 		},
 		{
 			name:   "reverse look-ups of what was reached",
-			events: []Event{asked("www.example", one), web, asked("1.113.0.203.in-addr.arpa", "1 other record")},
+			events: []Event{asked("www.example", one), web, asked("1.112.0.203.in-addr.arpa", "1 other record")},
 			allow:  []string{"www.example:443/tcp"},
 		},
 		{
 			name:   "reverse look-up of another address",
-			events: []Event{asked("1.113.0.203.in-addr.arpa", "1 other record"), asked("1.127.168.192.in-addr.arpa", "1 other record")},
+			events: []Event{asked("1.112.0.203.in-addr.arpa", "1 other record"), asked("1.127.168.192.in-addr.arpa", "1 other record")},
 			allow:  []string{one + ":*/icmp"},
 		},
 		{name: "echo", events: []Event{asked("www.example", one), reached("icmp "+one+":0", "www.example")}, allow: []string{"www.example:*/icmp"}},
-		{name: "let through, but nobody was there", events: []Event{as(reached("tcp "+one+":1"), VerdictError, "")}, allow: []string{one + ":1/tcp"}},
+		{name: "let through, but without an answer", events: []Event{as(reached("tcp "+one+":1"), VerdictError, "")}, allow: []string{one + ":1/tcp"}},
 		{
 			name: "what does not count",
 			events: []Event{
@@ -187,7 +187,7 @@ func TestLearn(t *testing.T) {
 			},
 			mode: None,
 		},
-		{name: "names of the VM's own", events: []Event{asked("agentvm.internal", "192.168.127.1"), asked("localhost", "127.0.0.1")}},
+		{name: "names of the VM itself", events: []Event{asked("agentvm.internal", "192.168.127.1"), asked("localhost", "127.0.0.1")}},
 		{name: "a name that would be read as an address", events: []Event{reached("tcp "+one+":1", "10.0.0.1")}, allow: []string{one + ":1/tcp"}},
 		{
 			name: "no wildcards unless asked for",
@@ -200,8 +200,8 @@ func TestLearn(t *testing.T) {
 			name: "wildcards", wild: true,
 			events: []Event{
 				asked("a.cdn.example.org", one), reached("tcp "+one+":443", "a.cdn.example.org"), asked("b.cdn.example.org", two), reached("tcp "+two+":443", "b.cdn.example.org"),
-				asked("c.cdn.example.org", two), asked("other.org", "203.0.113.3"), reached("tcp 203.0.113.3:443", "other.org"),
-				asked("one.example.com", "203.0.113.4"), reached("tcp 203.0.113.4:443", "one.example.com"),
+				asked("c.cdn.example.org", two), asked("other.org", "203.0.112.3"), reached("tcp 203.0.112.3:443", "other.org"),
+				asked("one.example.com", "203.0.112.4"), reached("tcp 203.0.112.4:443", "one.example.com"),
 			},
 			allow: []string{"*.cdn.example.org:443/tcp", "one.example.com:443/tcp", "other.org:443/tcp"},
 		},
@@ -209,8 +209,8 @@ func TestLearn(t *testing.T) {
 			name: "no wildcard across ports, nor below a public suffix", wild: true,
 			events: []Event{
 				asked("a.example.org", one), reached("tcp "+one+":443", "a.example.org"), asked("b.example.org", two), reached("tcp "+two+":80", "b.example.org"),
-				asked("a.co.uk", "203.0.113.3"), reached("tcp 203.0.113.3:443", "a.co.uk"), asked("b.co.uk", "203.0.113.4"), reached("tcp 203.0.113.4:443", "b.co.uk"),
-				asked("a.github.io", "203.0.113.5"), reached("tcp 203.0.113.5:443", "a.github.io"), asked("b.github.io", "203.0.113.6"), reached("tcp 203.0.113.6:443", "b.github.io"),
+				asked("a.co.uk", "203.0.112.3"), reached("tcp 203.0.112.3:443", "a.co.uk"), asked("b.co.uk", "203.0.112.4"), reached("tcp 203.0.112.4:443", "b.co.uk"),
+				asked("a.github.io", "203.0.112.5"), reached("tcp 203.0.112.5:443", "a.github.io"), asked("b.github.io", "203.0.112.6"), reached("tcp 203.0.112.6:443", "b.github.io"),
 			},
 			allow: []string{
 				"a.co.uk:443/tcp", "a.example.org:443/tcp", "a.github.io:443/tcp", "b.co.uk:443/tcp", "b.example.org:80/tcp", "b.github.io:443/tcp",
@@ -246,9 +246,9 @@ func TestLearnHostPorts(t *testing.T) {
 
 // Private addresses are reached in mode open only, so no rule is made that would be refused.
 func TestLearnBeyond(t *testing.T) {
-	events := []Event{asked("db.example", "10.0.0.5"), as(reached("tcp 10.0.0.5:5432", "db.example"), VerdictAllow, ReasonOpen), reached("tcp 203.0.113.1:1")}
+	events := []Event{asked("db.example", "10.0.0.5"), as(reached("tcp 10.0.0.5:5432", "db.example"), VerdictAllow, ReasonOpen), reached("tcp 203.0.112.1:1")}
 	l := learn(events, LearnOptions{})
-	if len(l.Beyond) != 1 || l.Beyond[0].To.String() != "10.0.0.5:5432" || l.Policy.String() != "allowlist allow 203.0.113.1:1/tcp" {
+	if len(l.Beyond) != 1 || l.Beyond[0].To.String() != "10.0.0.5:5432" || l.Policy.String() != "mode allowlist; allow 203.0.112.1:1/tcp" {
 		t.Errorf("%+v, %s", l.Beyond, l.Policy)
 	}
 }
@@ -259,7 +259,7 @@ func TestLearnIsBounded(t *testing.T) {
 	const many = maxNeeds + 100
 	for i := range many {
 		name := fmt.Sprintf("n%d.example", i)
-		l.Add(asked(name, "203.0.113.1"))
+		l.Add(asked(name, "203.0.112.1"))
 		l.Add(reached(fmt.Sprintf("tcp 203.%d.%d.1:1", i>>8&0xff, i&0xff), name, strings.Repeat("x", 1<<16)))
 		l.Add(as(reached(fmt.Sprintf("tcp 10.%d.%d.1:1", i>>8&0xff, i&0xff)), VerdictAllow, ReasonOpen))
 	}
@@ -298,9 +298,9 @@ func TestLearnAnything(t *testing.T) {
 }
 
 func checkLearned(t *testing.T, data []byte, wildcards bool) {
-	names := []string{"a.example.org", "b.example.org", "c.b.example.org", "example.org", "x.co.uk", "y.co.uk", "db", "10.0.0.1", "1.113.0.203.in-addr.arpa", "*", "A.Example.org."}
-	addrs := []string{"203.0.113.1", "203.0.113.2", "203.0.113.3", "2606:4700::1", "10.0.0.5", "::ffff:203.0.113.1"}
-	answers := []string{"203.0.113.1", "203.0.113.2 203.0.113.3", "NXDOMAIN", "1 other record", ""}
+	names := []string{"a.example.org", "b.example.org", "c.b.example.org", "example.org", "x.co.uk", "y.co.uk", "db", "10.0.0.1", "1.112.0.203.in-addr.arpa", "*", "A.Example.org."}
+	addrs := []string{"203.0.112.1", "203.0.112.2", "203.0.112.3", "2606:4700::1", "10.0.0.5", "::ffff:203.0.112.1"}
+	answers := []string{"203.0.112.1", "203.0.112.2 203.0.112.3", "NXDOMAIN", "1 other record", ""}
 	var events []Event
 	for ; len(data) >= 3 && len(events) < 64; data = data[3:] {
 		kind, b, c := data[0], int(data[1]), int(data[2])
@@ -338,7 +338,7 @@ func checkLearned(t *testing.T, data []byte, wildcards bool) {
 // TestLearnerLeavesEvents: an event is its other readers', too, who look at it meanwhile.
 func TestLearnerLeavesEvents(t *testing.T) {
 	long := strings.Repeat("a", maxName+1)
-	e := reached("tcp 203.0.113.1:443", long, "b.example")
+	e := reached("tcp 203.0.112.1:443", long, "b.example")
 	learn([]Event{e}, LearnOptions{})
 	if e.Names[0] != long {
 		t.Errorf("a name has become %q", e.Names[0])
@@ -347,7 +347,7 @@ func TestLearnerLeavesEvents(t *testing.T) {
 
 // FuzzLearner: any line of a file that calls itself a log gives a policy that is valid, or none.
 func FuzzLearner(f *testing.F) {
-	f.Add(`{"kind":"tcp","verdict":"allow","reason":"public-address","destination":"203.0.113.1:443","names":["a.example"]}`)
+	f.Add(`{"kind":"tcp","verdict":"allow","reason":"public-address","destination":"203.0.112.1:443","names":["a.example"]}`)
 	f.Add(`{"kind":"dns","verdict":"allow","names":["*.example"],"answer":"1.2.3.4"}`)
 	f.Add(`{"kind":"icmp","verdict":"allow","reason":"mode-open","destination":"[fe80::1%eth0]:0"}`)
 	f.Add(`{"kind":"udp","verdict":"error","destination":"[2002:a00::1]:0","names":["","..","é.example"]}`)

@@ -17,13 +17,13 @@ import (
 // TestPolicyCutsConnections changes the policy below a connection that waits in Read.
 func TestPolicyCutsConnections(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:80")
-	w.serve("203.0.113.2:80")
-	one, err := w.dialTCP("203.0.113.1:80")
+	w.serve("203.0.112.1:80")
+	w.serve("203.0.112.2:80")
+	one, err := w.dialTCP("203.0.112.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := w.dialTCP("203.0.113.2:80")
+	other, err := w.dialTCP("203.0.112.2:80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestPolicyCutsConnections(t *testing.T) {
 	}()
 	w.seen()
 
-	cut, err := w.gate.SetPolicy(Policy{Deny: rules(t, "203.0.113.1")})
+	cut, err := w.gate.SetPolicy(Policy{Deny: rules(t, "203.0.112.1")})
 	if cut != 1 || err != nil {
 		t.Errorf("%d, %v", cut, err)
 	}
@@ -47,7 +47,7 @@ func TestPolicyCutsConnections(t *testing.T) {
 		t.Error(err)
 	}
 	other.Close()
-	_, err = w.dialTCP("203.0.113.1:80")
+	_, err = w.dialTCP("203.0.112.1:80")
 	denied(t, err, ReasonDenyRule)
 
 	var got []string
@@ -66,8 +66,8 @@ func TestPolicyCutsConnections(t *testing.T) {
 // TestPolicyCutsBlockedWrite: the peer does not read.
 func TestPolicyCutsBlockedWrite(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.listen("203.0.113.1:80")
-	c, err := w.dialTCP("203.0.113.1:80")
+	w.listen("203.0.112.1:80")
+	c, err := w.dialTCP("203.0.112.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,15 +91,15 @@ func TestPolicyCutsBlockedWrite(t *testing.T) {
 // to be denied.
 func TestPolicyCutsByOldAndNewNames(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:80")
-	w.tell("a.example", "203.0.113.1")
-	c, err := w.dialTCP("203.0.113.1:80")
+	w.serve("203.0.112.1:80")
+	w.tell("a.example", "203.0.112.1")
+	c, err := w.dialTCP("203.0.112.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	w.clock.Advance(time.Hour) // no pin any more
-	w.tell("b.example", "203.0.113.1")
+	w.tell("b.example", "203.0.112.1")
 	for _, step := range []struct {
 		policy Policy
 		cut    int
@@ -118,13 +118,13 @@ func TestPolicyCutsByOldAndNewNames(t *testing.T) {
 
 func TestNewNameDoesNotAllowOldConnection(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:80")
-	c, err := w.dialTCP("203.0.113.1:80")
+	w.serve("203.0.112.1:80")
+	c, err := w.dialTCP("203.0.112.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	w.tell("a.example", "203.0.113.1")
+	w.tell("a.example", "203.0.112.1")
 	if cut, _ := w.gate.SetPolicy(Policy{Allow: rules(t, "a.example")}); cut != 1 {
 		t.Errorf("cut %d", cut)
 	}
@@ -135,7 +135,7 @@ func TestPolicyThatIsRefusedChangesNothing(t *testing.T) {
 	if _, err := w.gate.SetPolicy(Policy{Allow: rules(t, "10.0.0.1")}); err == nil {
 		t.Error("accepted")
 	}
-	if got := w.gate.Policy().String(); got != "public deny *:25" {
+	if got := w.gate.Policy().String(); got != "mode public; deny *:25" {
 		t.Error(got)
 	}
 	if e := w.seen(); len(e) != 0 {
@@ -149,7 +149,7 @@ func TestPolicyIsTheGatesOwn(t *testing.T) {
 	w := newWorld(t, Config{Policy: Policy{Deny: list}})
 	list[0] = rules(t, "b.example")[0]
 	w.gate.Policy().Deny[0] = rules(t, "c.example")[0]
-	if got := w.gate.Policy().String(); got != "public deny a.example" {
+	if got := w.gate.Policy().String(); got != "mode public; deny a.example" {
 		t.Error(got)
 	}
 }
@@ -183,7 +183,7 @@ func TestPolicyCutsPendingDials(t *testing.T) {
 		w := newWorld(t, Config{Dial: d.dial})
 		failed := make(chan error)
 		go func() {
-			_, err := w.dialTCP("203.0.113.1:80")
+			_, err := w.dialTCP("203.0.112.1:80")
 			failed <- err
 		}()
 		<-d.started
@@ -206,17 +206,17 @@ func TestPolicyCutsPendingDials(t *testing.T) {
 	}
 }
 
-// TestNameLearnedDuringDial: the guest was told a denied name of the address while the dial was on its way.
+// TestNameLearnedDuringDial: the guest learned a denied name of the address during the dial.
 func TestNameLearnedDuringDial(t *testing.T) {
 	d := &heldDial{started: make(chan struct{}), release: make(chan struct{})}
 	w := newWorld(t, Config{Dial: d.dial, Policy: Policy{Deny: rules(t, "a.example:80")}})
 	failed := make(chan error)
 	go func() {
-		_, err := w.dialTCP("203.0.113.1:80")
+		_, err := w.dialTCP("203.0.112.1:80")
 		failed <- err
 	}()
 	<-d.started
-	w.tell("a.example", "203.0.113.1")
+	w.tell("a.example", "203.0.112.1")
 	close(d.release)
 	denied(t, <-failed, ReasonDenyRule)
 }
@@ -227,7 +227,7 @@ func TestDialIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	failed := make(chan error)
 	go func() {
-		_, err := w.gate.DialTCP(ctx, guest, netip.MustParseAddrPort("203.0.113.1:80"))
+		_, err := w.gate.DialTCP(ctx, guest, netip.MustParseAddrPort("203.0.112.1:80"))
 		failed <- err
 	}()
 	<-d.started
@@ -244,14 +244,14 @@ func TestDialIsCancelled(t *testing.T) {
 // comes to life until another one is set.
 func TestPolicyAgainstDials(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.serve("203.0.113.1:80")
+	w.serve("203.0.112.1:80")
 	var stop atomic.Bool
 	var workers sync.WaitGroup
 	var held sync.Map
 	for range 8 {
 		workers.Go(func() {
 			for !stop.Load() {
-				c, err := w.dialTCP("203.0.113.1:80")
+				c, err := w.dialTCP("203.0.112.1:80")
 				if denial := (*DeniedError)(nil); errors.As(err, &denial) {
 					continue
 				}

@@ -8,18 +8,18 @@ import (
 )
 
 // Question says whether the guest may ask for a name (in presentation form) with that type: nil, or a *DeniedError. Names that may not
-// be asked for are never sent to a resolver. Names of the VM's own may be asked for in every mode but none; reverse names if the
-// address may be told.
+// be asked for are never sent to a resolver. The VM's own names may be asked for in every mode except none; reverse
+// names if the guest may learn the address.
 func (g *Gate) Question(name string, qtype uint16) error {
-	return denial(g.around().question(g.current(), canonicalName(name), qtype, g.live))
+	return denial(g.currentEnvironment().question(g.current(), canonicalName(name), qtype, g.live))
 }
 
-// Answer says whether the guest may be told that a name has an address: nil, or a *DeniedError. chain has the aliases (CNAME) that led there,
+// Answer says whether the guest may learn that a name has an address: nil, or a *DeniedError. chain has the aliases (CNAME) that led there,
 // with or without name itself. A nil answer pins the address to the name, for ttl (at least a minute, at most a day) and Config.PinGrace.
 func (g *Gate) Answer(name string, chain []string, addr netip.Addr, ttl time.Duration) error {
 	name, addr = canonicalName(name), addr.Unmap()
 	aliases := slices.DeleteFunc(canonicalNames(chain), func(alias string) bool { return alias == name })
-	d := g.around().answer(g.current(), name, aliases, addr)
+	d := g.currentEnvironment().answer(g.current(), name, aliases, addr)
 	if d.Allowed && d.Reason != ReasonLocalName {
 		g.pins.add(g.now(), name, aliases, addr, ttl)
 	}
@@ -40,8 +40,8 @@ type Query struct {
 	Name    string
 	Type    uint16
 	Answer  string // what the guest got, for people
-	// Problem is why not, if it was denied or failed. Errors with a method Denied() bool that returns true are denials, also those of the
-	// resolver's own.
+	// Problem is why not, if it was denied or failed. Errors with a method Denied() bool that returns true are denials, also the
+	// resolver's own; a method Count() int says of how many queries.
 	Problem error
 }
 
@@ -60,6 +60,9 @@ func (g *Gate) Asked(q Query) {
 		e.decided(refusal.Decision)
 	case errors.As(denied, &other) && other.Denied():
 		e.Verdict, e.Reason, e.Message = VerdictDeny, ReasonResolverRule, denied.Error()
+		if several := (interface{ Count() int })(nil); errors.As(denied, &several) && several.Count() > 1 {
+			e.Count = uint64(several.Count())
+		}
 	case denied != nil:
 		e.Verdict, e.Message = VerdictError, denied.Error()
 	}

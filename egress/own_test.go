@@ -11,25 +11,35 @@ import (
 
 // TestHostsOwnAddresses: a public address of the host's interfaces leads to what listens on them all.
 func TestHostsOwnAddresses(t *testing.T) {
-	own := []netip.Addr{netip.MustParseAddr("203.0.113.77"), netip.MustParseAddr("2001:db8::77"), netip.MustParseAddr("192.168.1.77")}
+	own := []netip.Prefix{netip.MustParsePrefix("203.0.112.77/26"), netip.MustParsePrefix("2001:db9::77/64"), netip.MustParsePrefix("192.168.1.77/24"), netip.MustParsePrefix("198.51.101.9/1")}
 	for _, c := range []struct {
 		policy  Policy
 		address string
 		reason  string // empty: dialled
 	}{
-		{Policy{}, "203.0.113.77:80", ReasonHostAddress},
-		{Policy{}, "[::ffff:203.0.113.77]:80", ReasonHostAddress},
-		{Policy{}, "[64:ff9b::203.0.113.77]:80", ReasonHostAddress},
-		{Policy{}, "[2001:db8::77]:80", ReasonHostAddress},
+		{Policy{}, "203.0.112.77:80", ReasonHostAddress},
+		{Policy{}, "[::ffff:203.0.112.77]:80", ReasonHostAddress},
+		{Policy{}, "[64:ff9b::203.0.112.77]:80", ReasonHostAddress},
+		{Policy{}, "[2001:db9::77]:80", ReasonHostAddress},
 		{Policy{}, "192.168.1.77:80", ReasonRestricted},
-		{Policy{}, "203.0.113.78:80", ""},
-		{Policy{Allow: rules(t, "203.0.113.0/24")}, "203.0.113.77:80", ReasonHostAddress},
-		{Policy{Allow: rules(t, "203.0.113.0/24")}, "203.0.113.78:80", ""},
-		{Policy{Deny: rules(t, "203.0.113.77")}, "203.0.113.77:80", ReasonDenyRule},
-		{Policy{Mode: Open}, "203.0.113.77:80", ""},
-		{Policy{Mode: None}, "203.0.113.77:80", ReasonNone},
+		{Policy{}, "203.0.112.78:80", ReasonHostNetwork},
+		{Policy{}, "[64:ff9b::203.0.112.78]:80", ReasonHostNetwork},
+		{Policy{}, "203.0.112.64:80", ReasonHostNetwork},
+		{Policy{}, "203.0.112.63:80", ""},
+		{Policy{}, "203.0.112.128:80", ""},
+		{Policy{}, "[2001:db9::ffff:1]:80", ReasonHostNetwork},
+		{Policy{}, "[2001:db9:0:1::1]:80", ""},
+		{Policy{}, "198.51.101.9:80", ReasonHostAddress},
+		{Policy{}, "198.51.101.8:80", ""},
+		{Policy{Allow: rules(t, "203.0.112.0/24")}, "203.0.112.77:80", ReasonHostAddress},
+		{Policy{Allow: rules(t, "203.0.112.0/24")}, "203.0.112.78:80", ReasonHostNetwork},
+		{Policy{Allow: rules(t, "203.0.112.0/24")}, "203.0.112.200:80", ""},
+		{Policy{Mode: Open}, "203.0.112.78:80", ""},
+		{Policy{Deny: rules(t, "203.0.112.77")}, "203.0.112.77:80", ReasonDenyRule},
+		{Policy{Mode: Open}, "203.0.112.77:80", ""},
+		{Policy{Mode: None}, "203.0.112.77:80", ReasonNone},
 	} {
-		w := newWorld(t, Config{Policy: c.policy, HostOwn: func() ([]netip.Addr, error) { return own, nil }})
+		w := newWorld(t, Config{Policy: c.policy, HostOwn: func() ([]netip.Prefix, error) { return own, nil }})
 		_, err := w.dialTCP(c.address)
 		if c.reason != "" {
 			denied(t, err, c.reason)
@@ -38,29 +48,29 @@ func TestHostsOwnAddresses(t *testing.T) {
 			t.Errorf("%s, %s: dialled %v", c.policy, c.address, dialled)
 		}
 		addr := netip.MustParseAddrPort(c.address).Addr()
-		if told := w.gate.Answer("a.example", nil, addr, time.Minute) == nil; told && c.reason != "" {
-			t.Errorf("%s: %s was told", c.policy, addr)
+		if learned := w.gate.Answer("a.example", nil, addr, time.Minute) == nil; learned && c.reason != "" {
+			t.Errorf("%s: the guest learned %s", c.policy, addr)
 		}
 	}
 }
 
 // TestHostsAddressesChange: a new address counts after a few seconds, and one that cannot be asked for stays.
 func TestHostsAddressesChange(t *testing.T) {
-	var own []netip.Addr
+	var own []netip.Prefix
 	var failure error
 	asked := 0
-	w := newWorld(t, Config{HostOwn: func() ([]netip.Addr, error) { asked++; return own, failure }})
-	reason := func() string { return w.gate.Explain("203.0.113.77", 80, TCP).Reason }
+	w := newWorld(t, Config{HostOwn: func() ([]netip.Prefix, error) { asked++; return own, failure }})
+	reason := func() string { return w.gate.Explain("203.0.112.77", 80, TCP).Reason }
 	for _, step := range []struct {
-		own     []netip.Addr
+		own     []netip.Prefix
 		failure error
 		pass    time.Duration
 		want    string
 		asked   int
 	}{
 		{nil, nil, 0, ReasonPublic, 1},
-		{[]netip.Addr{netip.MustParseAddr("203.0.113.77")}, nil, ownAge - 1, ReasonPublic, 1},
-		{[]netip.Addr{netip.MustParseAddr("203.0.113.77")}, nil, 1, ReasonHostAddress, 2},
+		{[]netip.Prefix{netip.MustParsePrefix("203.0.112.77/32")}, nil, ownAge - 1, ReasonPublic, 1},
+		{[]netip.Prefix{netip.MustParsePrefix("203.0.112.77/32")}, nil, 1, ReasonHostAddress, 2},
 		{nil, errors.New("no netlink"), ownAge, ReasonHostAddress, 3},
 		{nil, nil, ownAge, ReasonPublic, 4},
 	} {
@@ -74,10 +84,10 @@ func TestHostsAddressesChange(t *testing.T) {
 
 // TestPolicyCutsOwnAddress: what mode open reached is cut when the mode ends.
 func TestPolicyCutsOwnAddress(t *testing.T) {
-	own := []netip.Addr{netip.MustParseAddr("203.0.113.77")}
-	w := newWorld(t, Config{Policy: Policy{Mode: Open}, HostOwn: func() ([]netip.Addr, error) { return own, nil }})
-	w.serve("203.0.113.77:80")
-	c, err := w.dialTCP("203.0.113.77:80")
+	own := []netip.Prefix{netip.MustParsePrefix("203.0.112.77/32")}
+	w := newWorld(t, Config{Policy: Policy{Mode: Open}, HostOwn: func() ([]netip.Prefix, error) { return own, nil }})
+	w.serve("203.0.112.77:80")
+	c, err := w.dialTCP("203.0.112.77:80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +104,7 @@ func TestInterfaceAddrs(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if list, err := net.InterfaceAddrs(); err != nil || len(list) != len(addrs) || len(addrs) > 0 && !slices.ContainsFunc(addrs, netip.Addr.IsLoopback) {
+	if list, err := net.InterfaceAddrs(); err != nil || len(list) != len(addrs) || len(addrs) > 0 && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().IsLoopback() && p.Bits() >= 8 }) {
 		t.Errorf("%v of %v, %v", addrs, list, err)
 	}
 }

@@ -91,7 +91,7 @@ func (p *ruleParser) checkText() error {
 	return nil
 }
 
-// urlHost is what somebody who wrote a URL probably meant.
+// urlHost guesses the rule that the author of a URL meant.
 func urlHost(scheme, rest string) string {
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
 		rest = rest[:end]

@@ -20,7 +20,7 @@ import (
 //
 //	ping socket (ICMP without privileges: macOS, Linux by net.ipv4.ping_group_range) ─► echo reply
 //	     │ the host has none (or Config.Dial is given)
-//	     └─► TCP to ports 443 and 80, as far as the policy allows them ─► accepted or refused: somebody is there
+//	     └─► TCP to ports 443 and 80, as far as the policy allows them ─► accepted or refused: the host exists
 
 const (
 	maxPingPayload = 65507 // IPv4's largest packet without its header and ICMP's (RFC 791, RFC 792)
@@ -30,11 +30,11 @@ const (
 // errNoPing says that the host has no ping sockets for us.
 var errNoPing = errors.New("no unprivileged ping sockets on this host")
 
-// errNoEcho says that nobody answered.
+// errNoEcho says that no answer came.
 var errNoEcho = errors.New("no answer to the echo request")
 
 // Ping asks to for an echo, with the guest's payload, and returns nil only if it answered. Errors are *DeniedError, the host's (network
-// unreachable, message too long), or that nobody answered until ctx ended, at most 30 seconds.
+// unreachable, message too long), or errNoEcho when ctx ended without an answer, at most 30 seconds.
 func (g *Gate) Ping(ctx context.Context, from, to netip.Addr, payload []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, maxPingTime)
 	defer cancel()
@@ -72,7 +72,7 @@ func (g *Gate) echo(ctx context.Context, f *flow, payload []byte) error {
 	return g.probe(ctx, f)
 }
 
-// probePorts are those that firewalls most often let through: what is asked for is whether anybody is there at all.
+// probePorts are those that firewalls most often let through. The probe asks only whether the host exists.
 var probePorts = [...]uint16{443, 80}
 
 // probe asks by TCP, all ports at once, and waits for all to end. An answer, also a refusal, ends the others.
@@ -84,11 +84,11 @@ func (g *Gate) probe(ctx context.Context, f *flow) error {
 	for _, port := range probePorts {
 		r := f.request
 		r.Protocol, r.To = TCP, netip.AddrPortFrom(r.To.Addr(), port)
-		if !g.surroundings.decide(policy, r).Allowed {
+		if !g.environment.decide(policy, r).Allowed {
 			continue
 		}
 		asked++
-		go func() { results <- g.knock(ctx, r.To) }()
+		go func() { results <- g.tcpProbe(ctx, r.To) }()
 	}
 	err := errNoEcho
 	for range asked {
@@ -100,7 +100,7 @@ func (g *Gate) probe(ctx context.Context, f *flow) error {
 	return err
 }
 
-func (g *Gate) knock(ctx context.Context, to netip.AddrPort) error {
+func (g *Gate) tcpProbe(ctx context.Context, to netip.AddrPort) error {
 	c, err := g.dial(ctx, TCP, to.String())
 	if err == nil {
 		_ = reset(c)

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var somewhere = netip.MustParseAddr("203.0.113.1")
+var somewhere = netip.MustParseAddr("203.0.112.1")
 
 func (w *world) ping(addr netip.Addr) error {
 	return w.gate.Ping(context.Background(), guest.Addr(), addr, []byte("payload"))
@@ -25,7 +25,7 @@ func TestPing(t *testing.T) {
 	asked := []string{}
 	var answer error
 	w := newWorld(t, Config{
-		Policy: Policy{Deny: rules(t, "203.0.113.9:*/icmp")},
+		Policy: Policy{Deny: rules(t, "203.0.112.9:*/icmp")},
 		Ping: func(_ context.Context, to netip.Addr, payload []byte) error {
 			asked = append(asked, to.String()+" "+string(payload))
 			return answer
@@ -35,16 +35,16 @@ func TestPing(t *testing.T) {
 		t.Error(err)
 	}
 	answer = silent
-	if err := w.ping(netip.MustParseAddr("::ffff:203.0.113.2")); !errors.Is(err, silent) {
+	if err := w.ping(netip.MustParseAddr("::ffff:203.0.112.2")); !errors.Is(err, silent) {
 		t.Error(err)
 	}
-	denied(t, w.ping(netip.MustParseAddr("203.0.113.9")), ReasonDenyRule)
+	denied(t, w.ping(netip.MustParseAddr("203.0.112.9")), ReasonDenyRule)
 	denied(t, w.ping(netip.MustParseAddr("192.168.127.254")), ReasonHostPortClosed)
 	err := w.gate.Ping(context.Background(), guest.Addr(), somewhere, make([]byte, 70000))
 	if !errors.Is(err, syscall.EMSGSIZE) {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"203.0.113.1 payload", "203.0.113.2 payload"}, asked); diff != "" {
+	if diff := cmp.Diff([]string{"203.0.112.1 payload", "203.0.112.2 payload"}, asked); diff != "" {
 		t.Error(diff)
 	}
 	var verdicts []string
@@ -69,13 +69,13 @@ func TestPingByTCP(t *testing.T) {
 		want    bool
 		dialled string
 	}{
-		{"refused", Policy{}, map[string]error{"203.0.113.1:80": syscall.ECONNREFUSED, "203.0.113.1:443": noAnswer}, true, "203.0.113.1:443 203.0.113.1:80"},
-		{"refused, the other is silent", Policy{}, map[string]error{"203.0.113.1:443": syscall.ECONNREFUSED}, true, "203.0.113.1:443 203.0.113.1:80"},
-		{"refused, on Windows", Policy{}, map[string]error{"203.0.113.1:80": syscall.Errno(10061), "203.0.113.1:443": noAnswer}, true, "203.0.113.1:443 203.0.113.1:80"},
-		{"accepted", Policy{}, map[string]error{"203.0.113.1:80": nil, "203.0.113.1:443": noAnswer}, true, "203.0.113.1:443 203.0.113.1:80"},
-		{"nobody", Policy{}, map[string]error{"203.0.113.1:80": noAnswer, "203.0.113.1:443": noAnswer}, false, "203.0.113.1:443 203.0.113.1:80"},
-		{"one port is denied", Policy{Deny: rules(t, "*:443")}, map[string]error{"203.0.113.1:80": syscall.ECONNREFUSED}, true, "203.0.113.1:80"},
-		{"only echo requests are allowed", Policy{Allow: rules(t, "203.0.113.1:*/icmp")}, nil, false, ""},
+		{"refused", Policy{}, map[string]error{"203.0.112.1:80": syscall.ECONNREFUSED, "203.0.112.1:443": noAnswer}, true, "203.0.112.1:443 203.0.112.1:80"},
+		{"refused, the other is silent", Policy{}, map[string]error{"203.0.112.1:443": syscall.ECONNREFUSED}, true, "203.0.112.1:443 203.0.112.1:80"},
+		{"refused, on Windows", Policy{}, map[string]error{"203.0.112.1:80": syscall.Errno(10061), "203.0.112.1:443": noAnswer}, true, "203.0.112.1:443 203.0.112.1:80"},
+		{"accepted", Policy{}, map[string]error{"203.0.112.1:80": nil, "203.0.112.1:443": noAnswer}, true, "203.0.112.1:443 203.0.112.1:80"},
+		{"no answer", Policy{}, map[string]error{"203.0.112.1:80": noAnswer, "203.0.112.1:443": noAnswer}, false, "203.0.112.1:443 203.0.112.1:80"},
+		{"one port is denied", Policy{Deny: rules(t, "*:443")}, map[string]error{"203.0.112.1:80": syscall.ECONNREFUSED}, true, "203.0.112.1:80"},
+		{"only echo requests are allowed", Policy{Allow: rules(t, "203.0.112.1:*/icmp")}, nil, false, ""},
 	} {
 		w := newWorld(t, Config{Policy: c.policy})
 		w.gate.dialer = func(ctx context.Context, network, address string) (net.Conn, error) {

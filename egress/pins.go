@@ -3,6 +3,7 @@ package egress
 import (
 	"cmp"
 	"container/heap"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -19,11 +20,11 @@ const (
 	defaultGrace    = 5 * time.Minute
 )
 
-// pins remembers which names a guest was told for which address. A pin is a fact, not a permission: decisions look at the names
+// pins remembers which names the guest learned for which address. A pin is a fact, not a permission: decisions look at the names
 // with the rules that hold then.
 //
 // A pin lives for its TTL (at least a minute, at most a day) and a grace, because programs look up once and connect when they get to
-// it. When there are too many, those that would end first go first.
+// it. When there are too many, those that would end first go first; of the names of one address, those that were asked for longest ago.
 type pins struct {
 	grace time.Duration
 	limit int
@@ -32,6 +33,7 @@ type pins struct {
 	byAddr map[netip.Addr]map[string]*pin
 	queue  pinQueue // by expiry
 	bytes  int
+	asks   uint64 // calls of add
 }
 
 type pin struct {
@@ -39,7 +41,8 @@ type pin struct {
 	name    string
 	aliases []string
 	expires time.Time
-	index   int // in the queue
+	asked   uint64 // the value of asks when the guest last learned it
+	index   int    // in the queue
 }
 
 func newPins(grace time.Duration, limit int) *pins {
@@ -58,7 +61,8 @@ func (p *pins) add(now time.Time, name string, aliases []string, addr netip.Addr
 		}
 		p.remove(old)
 	}
-	p.insert(&pin{addr: addr, name: name, aliases: aliases, expires: expires})
+	p.asks++
+	p.insert(&pin{addr: addr, name: name, aliases: aliases, expires: expires, asked: p.asks})
 	p.shrink(addr)
 }
 
@@ -85,13 +89,7 @@ func (p *pins) remove(one *pin) {
 // shrink keeps the bounds, after a pin for addr was added.
 func (p *pins) shrink(addr netip.Addr) {
 	if names := p.byAddr[addr]; len(names) > maxNamesPerAddr {
-		var first *pin
-		for _, one := range names {
-			if first == nil || one.expires.Before(first.expires) {
-				first = one
-			}
-		}
-		p.remove(first)
+		p.remove(slices.MaxFunc(slices.Collect(maps.Values(names)), newestFirst))
 	}
 	for len(p.queue) > p.limit || p.bytes > maxPinBytes {
 		p.remove(p.queue[0])
@@ -104,16 +102,19 @@ func (p *pins) expire(now time.Time) {
 	}
 }
 
-// live has the names that lead to an address now, sorted, and the aliases that they led through.
+// newestFirst orders pins: that of the name that was asked for last is the first.
+func newestFirst(a, b *pin) int { return cmp.Compare(b.asked, a.asked) }
+
+// live returns the names that lead to an address now, and the aliases that they led through. The name that the guest has asked for
+// last comes first: of several that share an address, a program means the one that it has just looked up.
 func (p *pins) live(now time.Time, addr netip.Addr) (names, aliases []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expire(now)
-	for name, one := range p.byAddr[addr.Unmap()] {
-		names = append(names, name)
+	for _, one := range slices.SortedFunc(maps.Values(p.byAddr[addr.Unmap()]), newestFirst) {
+		names = append(names, one.name)
 		aliases = append(aliases, one.aliases...)
 	}
-	slices.Sort(names)
 	return names, aliases
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"syscall"
 )
 
@@ -15,8 +14,8 @@ type Mode string
 const (
 	Public    Mode = "public"    // every public address
 	Allowlist Mode = "allowlist" // only what an allow rule names
-	None      Mode = "none"      // nothing at all: no packet reaches a socket of the host's
-	Open      Mode = "open"      // everything but the host's loopback and the VM's own subnets; also private networks and cloud metadata
+	None      Mode = "none"      // nothing at all: no packet reaches a socket of the host
+	Open      Mode = "open"      // everything except the host's loopback and the VM's own subnets; also private networks and cloud metadata
 )
 
 // ParseMode reads a mode's name.
@@ -58,17 +57,22 @@ func (p Policy) clone() Policy {
 	return Policy{p.Effective(), slices.Clone(p.Allow), slices.Clone(p.Deny)}
 }
 
-// String is a policy in one line, for logs.
+// String is a policy in one line, as "mode allowlist; allow pypi.org:443; deny *:25".
 func (p Policy) String() string {
-	var b strings.Builder
-	b.WriteString(string(p.Effective()))
-	for _, r := range p.Allow {
-		b.WriteString(" allow " + r.String())
+	line := "mode " + string(p.Effective())
+	for _, list := range []struct {
+		name  string
+		rules []Rule
+	}{{"allow", p.Allow}, {"deny", p.Deny}} {
+		for i, r := range list.rules {
+			if i == 0 {
+				line += "; " + list.name + " " + r.String()
+			} else {
+				line += ", " + r.String()
+			}
+		}
 	}
-	for _, r := range p.Deny {
-		b.WriteString(" deny " + r.String())
-	}
-	return b.String()
+	return line
 }
 
 // PolicyError says which rule of a policy cannot be.

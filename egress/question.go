@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Names of the VM's own. Its resolver answers them by itself; they never reach another one.
+// The VM's own names. Its resolver answers them itself and never passes them on.
 const (
 	HostName    = "host.agentvm.internal" // Config.HostAddrs: the host's opened ports
 	GatewayName = "agentvm.internal"      // the gateway
@@ -18,7 +18,7 @@ func isLocalName(name string) bool { return name == HostName || name == GatewayN
 
 // DNS types that may be asked for (row N9 of the requirements). All others are refused: they carry nothing that a program in a VM
 // waits for, and the rest of the list is a channel with room for anything (NULL, private types, ANY). HTTPS and SVCB (RFC 9460) are
-// among the refused, because their address hints would reach the guest without being looked at; programs go on with A and AAAA.
+// among the refused, because their address hints would reach the guest without a check; programs fall back to A and AAAA.
 const (
 	typeA     = 1
 	typeNS    = 2
@@ -54,7 +54,7 @@ func typeName(qtype uint16) string {
 }
 
 // question decides whether a name may be asked for; name is canonical. pinned has the names that lead to an address, for reverse look-ups.
-func (s *surroundings) question(p Policy, name string, qtype uint16, pinned func(netip.Addr) (names, aliases []string)) Decision {
+func (s *environment) question(p Policy, name string, qtype uint16, pinned func(netip.Addr) (names, aliases []string)) Decision {
 	switch {
 	case !validName(name):
 		return deny(ReasonBadName, "%q is not a name that is looked up: letters, digits, hyphens and underscores, at most %d characters", shorten(name), maxName)
@@ -65,16 +65,16 @@ func (s *surroundings) question(p Policy, name string, qtype uint16, pinned func
 	}
 	if addr, reverse := reverseAddr(name); reverse {
 		names, aliases := pinned(addr)
-		return s.told(p, Request{To: netip.AddrPortFrom(addr, 0), Names: names, Aliases: append(aliases, name)})
+		return s.mayLearn(p, Request{To: netip.AddrPortFrom(addr, 0), Names: names, Aliases: append(aliases, name)})
 	}
-	j := newJudge(s, p, Request{Names: []string{name}})
+	j := newEvaluator(s, p, Request{Names: []string{name}})
 	j.anyPort, j.noAddr = true, true
 	return nameReason(j.decide())
 }
 
-// localQuestion is about names of the VM's own, which only a deny rule takes away.
-func (s *surroundings) localQuestion(p Policy, name string) Decision {
-	j := newJudge(s, p, Request{Names: []string{name}})
+// localQuestion decides about the VM's own names, which only a deny rule takes away.
+func (s *environment) localQuestion(p Policy, name string) Decision {
+	j := newEvaluator(s, p, Request{Names: []string{name}})
 	j.anyPort, j.noAddr = true, true
 	if d, denied := j.checkDeny(); denied {
 		return d
@@ -82,9 +82,9 @@ func (s *surroundings) localQuestion(p Policy, name string) Decision {
 	return allow(ReasonLocalName, "%s is the VM's own name", name)
 }
 
-// told decides whether the guest may learn an address, whatever the port: r has no protocol and no port.
-func (s *surroundings) told(p Policy, r Request) Decision {
-	j := newJudge(s, p, r)
+// mayLearn decides whether the guest may learn an address, whatever the port: r has no protocol and no port.
+func (s *environment) mayLearn(p Policy, r Request) Decision {
+	j := newEvaluator(s, p, r)
 	j.anyPort = true
 	return j.decide()
 }
@@ -100,9 +100,9 @@ func nameReason(d Decision) Decision {
 // maxChain is how many aliases an answer may lead through.
 const maxChain = 16
 
-// answer decides whether the guest may be told that a name (canonical) has an address. Names of the VM's own have only its addresses,
+// answer decides whether the guest may learn that a name (canonical) has an address. The VM's own names have only its addresses,
 // and no other name has those.
-func (s *surroundings) answer(p Policy, name string, chain []string, addr netip.Addr) Decision {
+func (s *environment) answer(p Policy, name string, chain []string, addr netip.Addr) Decision {
 	addr = addr.Unmap()
 	own := s.isHost(addr) || slices.ContainsFunc(s.local, func(l netip.Prefix) bool { return l.Contains(addr) })
 	switch {
@@ -110,13 +110,13 @@ func (s *surroundings) answer(p Policy, name string, chain []string, addr netip.
 		return deny(ReasonBadName, "%q is not a name that is looked up", shorten(name))
 	case len(chain) > maxChain:
 		return deny(ReasonLongChain, "%s leads through more than %d other names", name, maxChain)
-	case own && p.Effective() == None: // told says so
+	case own && p.Effective() == None: // mayLearn denies it
 	case own && isLocalName(name):
 		return s.localQuestion(p, name)
 	case own:
 		return deny(ReasonOwnNetwork, "%s was answered with %s, which is in the VM's own network", name, addr)
 	}
-	d := s.told(p, Request{To: netip.AddrPortFrom(addr, 0), Names: []string{name}, Aliases: chain})
+	d := s.mayLearn(p, Request{To: netip.AddrPortFrom(addr, 0), Names: []string{name}, Aliases: chain})
 	if !d.Allowed {
 		d.Message = fmt.Sprintf("%s was answered with %s: %s", name, addr, d.Message)
 	}

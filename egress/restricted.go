@@ -17,9 +17,6 @@ func (r Range) String() string { return fmt.Sprintf("%s (%s, %s)", r.Prefix, r.N
 // restrictedRanges is what only mode open reaches. The first block is the requirement (row N7); the second one has additions,
 // each a block that is not globally reachable by IANA's registries or known to lead to a cloud's control plane. Cloud
 // metadata services elsewhere are inside the first block: 169.254.169.254, 100.100.100.200, 192.0.0.192, fd00:ec2::254.
-//
-// The networks for documentation (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32, 3fff::/20) are left out on
-// purpose: nothing answers there, and tests use them as public addresses.
 var restrictedRanges = [...]Range{
 	{netip.MustParsePrefix("0.0.0.0/8"), "this network", "RFC 791"},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private", "RFC 1918"},
@@ -39,6 +36,11 @@ var restrictedRanges = [...]Range{
 	{netip.MustParsePrefix("ff00::/8"), "multicast", "RFC 4291"},
 
 	{netip.MustParsePrefix("168.63.129.16/32"), "Azure's platform service", "Microsoft, What is IP address 168.63.129.16?"},
+	{netip.MustParsePrefix("192.0.2.0/24"), "documentation", "RFC 5737"},
+	{netip.MustParsePrefix("198.51.100.0/24"), "documentation", "RFC 5737"},
+	{netip.MustParsePrefix("203.0.113.0/24"), "documentation", "RFC 5737"},
+	{netip.MustParsePrefix("2001:db8::/32"), "documentation", "RFC 3849"},
+	{netip.MustParsePrefix("3fff::/20"), "documentation", "RFC 9637"},
 	{netip.MustParsePrefix("192.88.99.0/24"), "6to4 relay anycast", "RFC 7526"},
 	{netip.MustParsePrefix("::/96"), "IPv4-compatible", "RFC 4291"},
 	{netip.MustParsePrefix("64:ff9b:1::/48"), "local translation to IPv4", "RFC 8215"},
@@ -52,7 +54,7 @@ var restrictedRanges = [...]Range{
 }
 
 // Restricted says whether an address is in a range that is refused in every mode but open, itself or by an IPv4 address
-// inside (mapped, compatible, translated, NAT64, 6to4, Teredo, ISATAP). An address that is none is not restricted.
+// inside (mapped, compatible, translated, NAT64, 6to4, Teredo, ISATAP). The zero Addr is not restricted.
 func Restricted(a netip.Addr) (Range, bool) {
 	r, _, found := restriction(a)
 	return r, found
@@ -90,7 +92,7 @@ func forms(a netip.Addr) []netip.Addr {
 }
 
 // embeddings are the prefixes whose addresses carry an IPv4 address, and where. Prefixes that a network's operator chooses for NAT64
-// (RFC 6052, network-specific) or 6rd cannot be told from others.
+// (RFC 6052, network-specific) or 6rd look like any other.
 var embeddings = [...]struct {
 	prefix netip.Prefix
 	inside func(b [16]byte) []netip.Addr

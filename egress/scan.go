@@ -24,7 +24,7 @@ func scanTOML(text []byte) map[string]tomlPlace {
 		before := s.at
 		s.statement()
 		if s.at == before {
-			s.at++ // not valid: go on somewhere
+			s.at++ // not valid: skip a byte
 		}
 	}
 	return s.found

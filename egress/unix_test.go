@@ -34,24 +34,25 @@ func TestUnixSockets(t *testing.T) {
 	}()
 	var mu sync.Mutex
 	var got []string
-	given := map[string]string{"/run/s": at, "/run/gone": filepath.Join(dir, "gone")}
+	released := 0
+	given := map[string]HostSocket{"/run/s": {Path: "shown", Open: func() (string, func(), error) { return at, func() { released++ }, nil }}, "/run/gone": {Path: filepath.Join(dir, "gone")}}
 	u := NewUnixSockets(given, func(e Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		got = append(got, e.Kind+" "+e.Verdict+" "+clip(e.Names[0])+" "+e.Reason)
 	})
-	given["/run/late"] = at // the table is the gate's own
+	given["/run/late"] = HostSocket{Path: at} // the table is the gate's own
 	for _, tt := range []struct {
 		name, give string
 		want       error // nil: connects
 	}{
 		{"given", "/run/s", nil},
 		{"not given", "/run/docker.sock", new(DeniedError)},
-		{"a path of the host's", at, new(DeniedError)},
+		{"a path of the host", at, new(DeniedError)},
 		{"added to the caller's map", "/run/late", new(DeniedError)},
 		{"empty", "", new(DeniedError)},
 		{"huge", strings.Repeat("x", 1<<20), new(DeniedError)},
-		{"given, but nobody listens", "/run/gone", new(net.OpError)},
+		{"given, but without a listener", "/run/gone", new(net.OpError)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := u.Dial(t.Context(), tt.give)
@@ -74,6 +75,9 @@ func TestUnixSockets(t *testing.T) {
 				}
 			}
 		})
+	}
+	if released != 1 {
+		t.Errorf("released %d times", released)
 	}
 	mu.Lock()
 	defer mu.Unlock()

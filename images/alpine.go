@@ -60,7 +60,7 @@ func alpineName(ref string) (string, bool, error) {
 	return ref, true, nil
 }
 
-// find returns the release that version means: a pinned one without asking anybody.
+// find returns the release that version means. The pinned one needs no server.
 func (a alpineSource) find(ctx context.Context, version string) (release, error) {
 	if version == pinnedAlpine.version {
 		return pinnedAlpine, nil
@@ -82,7 +82,7 @@ func (a alpineSource) find(ctx context.Context, version string) (release, error)
 	return found, err
 }
 
-// trusted says whether what the mirror claims about checksums can be believed: nobody in between can change it.
+// trusted reports whether checksums from the mirror can be trusted, because nothing on the way can change them.
 func (a alpineSource) trusted() bool {
 	ip := net.ParseIP(a.base.Hostname())
 	return a.base.Scheme == "https" || a.base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()

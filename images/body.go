@@ -22,7 +22,7 @@ type body struct {
 	cancel context.CancelCauseFunc
 }
 
-// newBody judges a server's answer to a request for the bytes from offset on.
+// newBody checks a server's answer to a request for the bytes from offset on.
 func newBody(response *http.Response, offset int64) (*body, error) {
 	b := &body{ReadCloser: response.Body, url: response.Request.URL.Redacted()}
 	switch status := response.StatusCode; {
@@ -45,7 +45,7 @@ func newBody(response *http.Response, offset int64) (*body, error) {
 
 var errStalled = errors.New("no data came for too long")
 
-// watch cancels the request when no byte comes for the time stall.
+// watch cancels the request when no byte has arrived for the time stall.
 func (b *body) watch(ctx context.Context, cancel context.CancelCauseFunc, stall time.Duration) {
 	b.stall, b.ctx, b.cancel = stall, ctx, cancel
 	b.timer = time.AfterFunc(stall, func() { cancel(errStalled) })

@@ -11,21 +11,27 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"agentvm/internal/atomicfile"
+	"agentvm/internal/private"
 )
 
-// diskRecord stands beside a disk and makes it valid: it is written last.
+// diskRecord is beside a disk and makes it valid, because it is written last.
 type diskRecord struct {
 	Digest       string `json:"digest"`
 	Size         int64  `json:"size"`
 	Architecture string `json:"architecture,omitempty"`
 }
 
-// errDamagedBlob means that a stored source no longer has the digest it is named by. It has been removed.
+// maxRecord bounds the record of a disk or an image, in bytes.
+const maxRecord = 64 << 10
+
+// errDamagedBlob means that a stored source no longer has the digest in its name. It has been removed.
 var errDamagedBlob = errors.New("stored archive is damaged")
 
 func (s *Store) blobPath(digest string) string { return filepath.Join(s.blobDir(), digest) }
 
-// diskPath is where the disk of a source is: its name covers the source and the form of disk that this program builds.
+// diskPath returns the path of a source's disk. Its name has the source's digest and the version of this program's disks.
 func (s *Store) diskPath(source string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "root disk %d of sha256:%s", builderVersion, source))
 	return filepath.Join(s.diskDir(), hex.EncodeToString(sum[:])+".erofs")
@@ -35,7 +41,7 @@ func (s *Store) diskPath(source string) string {
 func (s *Store) loadDisk(source string) (diskRecord, bool) {
 	var record diskRecord
 	path := s.diskPath(source)
-	text, err := os.ReadFile(path + recordSuffix)
+	text, err := private.ReadFile(path+recordSuffix, maxRecord)
 	if err != nil || json.Unmarshal(text, &record) != nil {
 		return diskRecord{}, false
 	}
@@ -62,18 +68,18 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 
 // build makes the disk of a stored source. A source that turns out to be damaged is removed.
 func (s *Store) build(ctx context.Context, name, source string, progress ProgressFunc) (diskRecord, error) {
-	blob, err := os.Open(s.blobPath(source))
+	blob, _, err := private.Open(s.blobPath(source))
 	if err != nil {
 		return diskRecord{}, err
 	}
 	defer blob.Close()
-	disk, err := createTemp(s.diskDir())
+	disk, err := atomicfile.Create(s.diskPath(source))
 	if err != nil {
 		return diskRecord{}, err
 	}
-	facts, err := s.buildFrom(ctx, disk, blob, name, source, progress)
+	facts, err := s.buildFrom(ctx, disk.File, blob, name, source, progress)
 	if err != nil {
-		discard(disk)
+		disk.Discard()
 	}
 	if errors.Is(err, errDamagedBlob) {
 		blob.Close() // Windows removes no open file
@@ -85,8 +91,8 @@ func (s *Store) build(ctx context.Context, name, source string, progress Progres
 	return s.publishDisk(disk, source, facts)
 }
 
-// buildFrom builds disk of blob and checks that blob is what its name says. A damaged archive explains whatever else
-// went wrong, so that is what is looked at first.
+// buildFrom builds disk of blob and checks that blob has the digest in its name. A wrong digest is reported rather than other
+// errors, which it explains.
 func (s *Store) buildFrom(ctx context.Context, disk, blob *os.File, name, source string, progress ProgressFunc) (diskFacts, error) {
 	info, err := blob.Stat()
 	if err != nil {
@@ -106,13 +112,13 @@ func (s *Store) buildFrom(ctx context.Context, disk, blob *os.File, name, source
 }
 
 // publishDisk gives a finished disk its name and then its record.
-func (s *Store) publishDisk(disk *os.File, source string, facts diskFacts) (diskRecord, error) {
+func (s *Store) publishDisk(disk *atomicfile.File, source string, facts diskFacts) (diskRecord, error) {
 	digest, err := hashFile(disk, facts.Size)
 	if err != nil {
-		discard(disk)
+		disk.Discard()
 		return diskRecord{}, err
 	}
-	if err := publish(disk, s.diskPath(source)); err != nil {
+	if err := disk.Commit(); err != nil {
 		return diskRecord{}, err
 	}
 	record := diskRecord{Digest: "sha256:" + digest, Size: facts.Size, Architecture: facts.Architecture}
@@ -120,5 +126,5 @@ func (s *Store) publishDisk(disk *os.File, source string, facts diskFacts) (disk
 	if err != nil {
 		return diskRecord{}, err
 	}
-	return record, writeFile(s.diskPath(source)+recordSuffix, append(text, '\n'))
+	return record, atomicfile.Write(s.diskPath(source)+recordSuffix, append(text, '\n'))
 }

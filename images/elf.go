@@ -38,15 +38,15 @@ func elfMachine(p []byte) uint16 {
 // ArchitectureError says that an image holds programs for another machine.
 type ArchitectureError struct {
 	Program string // path of a program in the image
-	Machine string // what it is for
+	Machine string // the machine that the program is for
 }
 
 func (e *ArchitectureError) Error() string {
 	return fmt.Sprintf("image is for %s (its %s is), but agentvm runs %s", e.Machine, e.Program, Architecture)
 }
 
-// architecture judges the tree by the first program that every system has. It returns "" when none of them is
-// there: an image may hold nothing but data.
+// architecture determines the tree's architecture by the first program that every system has. It returns "" when none of them is
+// there: an image may hold only data.
 func (b *diskBuilder) architecture() (string, error) {
 	for _, path := range []string{"/bin/sh", "/bin/busybox", "/sbin/init", "/usr/bin/env", "/usr/bin/sh", "/bin/ls"} {
 		n := b.root.follow(path)

@@ -14,14 +14,14 @@ const (
 	chunkSize = blockSize << chunkBits
 
 	// inlineMax is the longest end of a file stored beside its inode. More would spread inodes over more blocks,
-	// and each is a request of the guest's at boot.
+	// and the guest reads each with a request of its own at boot.
 	inlineMax = 2048
 	// inlineBudget bounds the memory that such ends take until the inodes are written. Past it, ends get blocks.
 	inlineBudget = 64 << 20
 )
 
-// dataWriter appends blocks to the disk, from block 1 on. File contents go out as they come in; what describes
-// them follows at the end.
+// dataWriter appends blocks to the disk, from block 1 on. File contents are written as they arrive; the metadata
+// follow at the end.
 type dataWriter struct {
 	out     *bufio.Writer
 	next    uint32 // block the next byte goes to
@@ -102,12 +102,12 @@ func (w *dataWriter) fileChunk(n *node, p []byte, done uint64) error {
 	return w.blocks(p[:len(p)-tail])
 }
 
-// mayInline says whether an end of tail bytes is stored beside n's inode.
+// mayInline reports whether an end of tail bytes is stored beside n's inode.
 func (w *dataWriter) mayInline(n *node, tail int) bool {
 	return tail > 0 && tail <= inlineMax && w.inlined+tail <= inlineBudget && inodeSize+len(n.xattrs)+tail <= blockSize
 }
 
-// symlink stores n's target, which stays in n.inline: lookups need it.
+// symlink stores n's target, which stays in n.inline because lookups need it.
 func (w *dataWriter) symlink(n *node, target string) error {
 	n.size, n.inline = uint64(len(target)), []byte(target)
 	if inodeSize+len(n.xattrs)+len(target) <= blockSize {
@@ -133,7 +133,7 @@ func isZero(p []byte) bool {
 	return true
 }
 
-// noEOF turns the end of a stream that should have gone on into an error that says so.
+// noEOF turns an early end of a stream into an error.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

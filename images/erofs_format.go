@@ -66,7 +66,7 @@ func deviceNumber(major, minor uint32) uint32 {
 	return minor&0xFF | major<<8 | (minor&^0xFF)<<12
 }
 
-// superblock is what varies between our images.
+// superblock has the fields that vary between our images.
 type superblock struct {
 	rootSlot  uint16 // root_nid
 	inodes    uint64

@@ -139,7 +139,7 @@ func direntBytes(names []string) int {
 func placeInodes(nodes []*node) {
 	position := uint64(inodeSize)
 	for _, n := range nodes {
-		whole := uint64(inodeSize) // what must stay in one block
+		whole := uint64(inodeSize) // bytes that must be in one block
 		if n.layout == layoutInline {
 			whole += uint64(len(n.xattrs)) + inlineBytes(n)
 		}
@@ -155,7 +155,7 @@ func placeInodes(nodes []*node) {
 	}
 }
 
-// inlineBytes is the length of the data that follows n's inode.
+// inlineBytes returns the length of the data that follows n's inode.
 func inlineBytes(n *node) uint64 {
 	if n.layout != layoutInline {
 		return 0
@@ -198,7 +198,7 @@ func (n *node) encodeBlock(names []string) []byte {
 	return encodeDirents(nil, names, slots, types)
 }
 
-// writeMetadata writes the inodes and, last, the superblock: until then the disk is not one.
+// writeMetadata writes the inodes and, last, the superblock, without which the file is no disk.
 func (b *diskBuilder) writeMetadata(nodes []*node) (int64, error) {
 	w := b.data
 	metaBlock, position := w.next, uint64(0)
@@ -227,7 +227,7 @@ func (b *diskBuilder) writeMetadata(nodes []*node) (int64, error) {
 	return int64(super.blocks) * blockSize, err
 }
 
-// record is n's inode with its attributes and what follows it.
+// record returns n's inode with its attributes and its inline data.
 func (n *node) record(serial uint32) []byte {
 	b := encodeInode(make([]byte, 0, inodeSize+len(n.xattrs)+len(n.inline)+chunkIndexSize*(len(n.chunks)+1)), n, serial)
 	b = append(b, n.xattrs...)
@@ -252,8 +252,8 @@ var xattrPrefixes = []struct {
 	{1, "user."}, {2, "system.posix_acl_access"}, {3, "system.posix_acl_default"}, {4, "trusted."}, {6, "security."},
 }
 
-// splitXattr returns the number of name's namespace and the rest of it. Names of other namespaces (which Linux
-// would refuse to set as well) give false.
+// splitXattr returns the number of name's namespace and the rest of it. For names of other namespaces, which Linux
+// would refuse to set as well, it returns false.
 func splitXattr(name string) (byte, string, bool) {
 	for _, p := range xattrPrefixes {
 		if rest, ok := strings.CutPrefix(name, p.prefix); ok {

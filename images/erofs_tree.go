@@ -20,7 +20,7 @@ type node struct {
 	size      uint64   // bytes; of a directory, its entries
 	slot      uint64   // inode number (nid), once placed
 	xattrs    []byte   // encoded attributes with their header; nil without any
-	inline    []byte   // what follows the inode: a file's last bytes, a symlink's target, a directory's last block
+	inline    []byte   // data that follow the inode: a file's last bytes, a symlink's target, a directory's last block
 	chunks    []uint32 // block of each chunk, for a file with holes
 
 	parent   *node // of a directory; the root is its own parent
@@ -45,6 +45,9 @@ func (n *node) union() uint32 {
 	return n.block
 }
 
+// maxComponent is the longest name of a file in its directory, in bytes.
+const maxComponent = 255
+
 var errEmptyName = errors.New("empty name")
 
 // splitPath checks a name of an archive and returns its components. Leading slashes and "." components mean
@@ -65,7 +68,7 @@ func splitPath(name string, maxLen int) ([]string, error) {
 		case part == "" || part == ".":
 		case part == "..":
 			return nil, fmt.Errorf("name %q contains \"..\"", name)
-		case len(part) > 255:
+		case len(part) > maxComponent:
 			return nil, fmt.Errorf("name component of %d bytes is longer than 255", len(part))
 		default:
 			parts = append(parts, part)
@@ -74,14 +77,16 @@ func splitPath(name string, maxLen int) ([]string, error) {
 	return parts, nil
 }
 
-// directory returns the directory at parts, making missing ones as made by make. It never follows a symlink:
-// an entry below one would land where the archive does not say.
-func (n *node) directory(parts []string, missing func(*node)) (*node, error) {
+// directory returns the directory at parts. Missing ones are made, and given to missing with their names first. It never follows a
+// symlink, because an entry below one would land in another directory than its name says.
+func (n *node) directory(parts []string, missing func(n *node, name string) error) (*node, error) {
 	for i, part := range parts {
 		child := n.children[part]
 		if child == nil {
 			child = newDir(n)
-			missing(child)
+			if err := missing(child, part); err != nil {
+				return nil, err
+			}
 			n.children[part] = child
 		}
 		if !child.isDir() {
@@ -106,8 +111,8 @@ func (n *node) find(parts []string) *node {
 	return n
 }
 
-// put makes dir's entry name refer to n. The last entry of a name wins: what it replaces loses a link, and a
-// replaced directory its whole subtree.
+// put makes dir's entry name refer to n. The last entry of a name wins: a node that it replaces loses a link, and a
+// replaced directory also its whole subtree.
 func (dir *node) put(name string, n *node) {
 	if old := dir.children[name]; old != nil {
 		old.unlink()

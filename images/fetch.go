@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// ErrUnreachable is wrapped by errors about servers that could not be asked: no network, no such host, no
-// connection, a connection that broke. A wrong answer (a missing file, a wrong checksum) is not that.
+// ErrUnreachable is wrapped by errors about servers that could not be reached: no network, no such host, no
+// connection, a connection that broke. Errors about a wrong answer (a missing file, a wrong checksum) do not wrap it.
 var ErrUnreachable = errors.New("image server cannot be reached")
 
 const (
@@ -105,8 +105,8 @@ func (f *fetcher) text(ctx context.Context, url string, limit int64) ([]byte, er
 	return text, err
 }
 
-// file appends to dst what it lacks of the file at url. What dst holds already is taken for the file's beginning,
-// so the whole must be verified afterwards.
+// file appends to dst the rest of the file at url. It does not check that dst has the file's beginning, so the caller must verify
+// the whole afterwards.
 func (f *fetcher) file(ctx context.Context, url string, dst *os.File, limit int64, report func(done, total int64)) error {
 	return f.retry(ctx, func() error {
 		have, err := dst.Seek(0, io.SeekEnd)
@@ -131,7 +131,7 @@ func (f *fetcher) file(ctx context.Context, url string, dst *os.File, limit int6
 	})
 }
 
-// restart cuts dst to size, where the server's answer goes on.
+// restart cuts dst to size, where the server's answer continues.
 func restart(dst *os.File, size int64) error {
 	if err := dst.Truncate(size); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (f *fetcher) retry(ctx context.Context, attempt func() error) error {
 	}
 }
 
-// get asks for url from offset on. The answer may start earlier: at 0.
+// get requests url from offset on. The answer may start at 0 instead.
 func (f *fetcher) get(ctx context.Context, url string, offset int64) (*body, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -189,8 +189,8 @@ func (f *fetcher) get(ctx context.Context, url string, offset int64) (*body, err
 	return b, nil
 }
 
-// connectError sorts failures to get an answer at all. Those to connect are final, so that a machine without
-// network need not wait; those of a connection that stood are worth another attempt.
+// connectError sorts failures to get an answer at all. Failures to connect are final, so that a host without a
+// network need not wait; failures of an existing connection are worth another attempt.
 func connectError(err error) error {
 	var certificate *tls.CertificateVerificationError
 	var op *net.OpError

@@ -1,6 +1,11 @@
 package images
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"agentvm/internal/atomicfile"
+	"agentvm/internal/private"
 )
 
 // Image is one image of a store.
@@ -44,8 +52,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// validName says whether name is lower-case words with an optional tag, each of at most 128 bytes. Every process comes here,
-// which a compiled regular expression of such a bound would delay by a millisecond.
+// validName reports whether name is lower-case words with an optional tag, each of at most 128 bytes. Every process calls it,
+// and compiling a regular expression with such a bound would take a millisecond.
 func validName(name string) bool {
 	words, tag, tagged := strings.Cut(name, ":")
 	ok := isPlain(words, "._-/", isLowerOrDigit) && !strings.ContainsRune("._-/", rune(words[0]))
@@ -55,7 +63,7 @@ func validName(name string) bool {
 	return ok && isPlain(tag, "._-", isLetterOrDigit) && !strings.ContainsRune(".-", rune(tag[0]))
 }
 
-// isPlain says whether text has 1 to 128 bytes, all of them plain or among others.
+// isPlain reports whether text has 1 to 128 bytes, all of them plain or among others.
 func isPlain(text, others string, plain func(byte) bool) bool {
 	for i := range len(text) {
 		if !plain(text[i]) && strings.IndexByte(others, text[i]) < 0 {
@@ -71,7 +79,7 @@ func isLetterOrDigit(c byte) bool { return c >= 'A' && c <= 'Z' || isLowerOrDigi
 
 const recordSuffix = ".json"
 
-// recordFile is the file name of an image's record: its name with all but plain characters escaped, so that it is
+// recordFile returns the file name of an image's record: the image's name with all but plain characters escaped, so that it is
 // one file on every system.
 func recordFile(name string) string {
 	var b strings.Builder
@@ -86,7 +94,7 @@ func recordFile(name string) string {
 	return b.String() + recordSuffix
 }
 
-// recordName is the opposite of recordFile. It gives false for files that are not records.
+// recordName is the opposite of recordFile. It returns false for files that are not records.
 func recordName(file string) (string, bool) {
 	escaped, ok := strings.CutSuffix(file, recordSuffix)
 	if !ok {
@@ -110,7 +118,7 @@ func recordName(file string) (string, bool) {
 // load reads the record of the image called name.
 func (s *Store) load(name string) (*Image, error) {
 	path := filepath.Join(s.recordDir(), recordFile(name))
-	text, err := os.ReadFile(path)
+	text, err := private.ReadFile(path, maxRecord)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w in %s: %q", ErrNotFound, s.dir, name)
 	}
@@ -135,7 +143,7 @@ func (s *Store) save(image *Image) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(s.recordDir(), recordFile(image.Name)), append(text, '\n'))
+	return atomicfile.Write(filepath.Join(s.recordDir(), recordFile(image.Name)), append(text, '\n'))
 }
 
 // parseDigest returns the hex digits of a "sha256:" digest.
@@ -146,4 +154,25 @@ func parseDigest(digest string) (string, bool) {
 
 func isHex(s string, length int) bool {
 	return len(s) == length && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// BuiltinName is the image that needs no network: BusyBox, statically linked, and the few files around it.
+const BuiltinName = "busybox"
+
+// builtinRoot is made by images/busybox/build.sh from the package that busybox/provenance.json names.
+//
+//go:embed busybox/root.tar.gz
+var builtinRoot []byte
+
+func (s *Store) addBuiltin(ctx context.Context, progress ProgressFunc) (*Image, error) {
+	return s.addArchive(ctx, Image{Name: BuiltinName, Ref: "builtin"}, bytes.NewReader(builtinRoot), progress)
+}
+
+// stale reports whether image is the built-in one of another version of this program.
+func stale(image *Image) bool {
+	if image.Name != BuiltinName {
+		return false
+	}
+	sum := sha256.Sum256(builtinRoot)
+	return image.SourceDigest != "sha256:"+hex.EncodeToString(sum[:])
 }

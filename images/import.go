@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"agentvm/internal/atomicfile"
 )
 
 // Import makes an image called name of a root file system: a tar archive, plain or compressed with gzip or zstd. An
@@ -39,7 +41,7 @@ func checkImportName(name string) error {
 	return nil
 }
 
-// addArchive stores an archive under its digest and makes an image of it. An archive that no image can be made of
+// addArchive stores an archive under its digest and makes an image of it. An archive from which no image can be made
 // is not kept.
 func (s *Store) addArchive(ctx context.Context, image Image, archive io.Reader, progress ProgressFunc) (*Image, error) {
 	f, digest, err := s.spool(ctx, archive)
@@ -48,13 +50,13 @@ func (s *Store) addArchive(ctx context.Context, image Image, archive io.Reader, 
 	}
 	unlock, err := s.lockKey(ctx, digest)
 	if err != nil {
-		discard(f)
+		f.Discard()
 		return nil, err
 	}
 	defer unlock()
 	path := s.blobPath(digest)
 	_, statErr := os.Stat(path)
-	if err := publish(f, path); err != nil { // also over one that is there: this one is known to be whole
+	if err := f.CommitAs(digest); err != nil { // replaces an existing one, because this one is known to be complete
 		return nil, err
 	}
 	image.SourceDigest = "sha256:" + digest
@@ -66,8 +68,8 @@ func (s *Store) addArchive(ctx context.Context, image Image, archive io.Reader, 
 }
 
 // spool copies an archive into the store, without a name yet, and returns its SHA-256.
-func (s *Store) spool(ctx context.Context, archive io.Reader) (*os.File, string, error) {
-	f, err := createTemp(s.blobDir())
+func (s *Store) spool(ctx context.Context, archive io.Reader) (*atomicfile.File, string, error) {
+	f, err := atomicfile.Create(s.blobPath("archive"))
 	if err != nil {
 		return nil, "", err
 	}
@@ -78,7 +80,7 @@ func (s *Store) spool(ctx context.Context, archive io.Reader) (*os.File, string,
 		err = fmt.Errorf("%w: the archive is larger than %d bytes", ErrLimit, s.limits.Bytes)
 	}
 	if err != nil {
-		discard(f)
+		f.Discard()
 		return nil, "", err
 	}
 	return f, hex.EncodeToString(hash.Sum(nil)), nil
@@ -97,7 +99,7 @@ func (r *contextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// rebuild makes the disk of an image anew from its stored archive: it is missing, cut short, or of an older form.
+// rebuild makes the disk of an image again from its stored archive, because it is missing, cut short, or of an older version.
 func (s *Store) rebuild(ctx context.Context, image *Image) (*Image, error) {
 	unlock, err := s.lockShared(ctx)
 	if err != nil {

@@ -6,56 +6,51 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
-	"time"
 
-	"github.com/gofrs/flock"
+	"agentvm/internal/lockfile"
 )
 
 // Locks are held on files by the operating system, so they end with the process that held them. There are two
 // levels, always taken in this order:
 //
-//	store   shared by whoever adds to the store, exclusive for whoever removes from it
-//	key     one source (a download, an archive), exclusive: its second user finds it done
+//	store   shared for calls that add to the store, exclusive for calls that remove from it
+//	key     one source (a download, an archive), exclusive: the second caller finds the work done
 
-const lockPoll = 20 * time.Millisecond
+func (s *Store) lockPath(name string) string { return filepath.Join(s.dir, "locks", name) }
 
-func (s *Store) lockFile(name string) *flock.Flock {
-	return flock.New(filepath.Join(s.dir, "locks", name), flock.SetPermissions(0o600))
-}
-
-// lockShared waits until nobody removes. The returned function gives the lock back.
+// lockShared waits until no call removes. The returned function releases the lock.
 func (s *Store) lockShared(ctx context.Context) (func(), error) {
 	s.sweepIfIdle()
-	lock := s.lockFile("store")
-	if _, err := lock.TryRLockContext(ctx, lockPoll); err != nil {
+	lock, err := lockfile.WaitShared(ctx, s.lockPath("store"))
+	if err != nil {
 		return nil, fmt.Errorf("wait for the image store: %w", err)
 	}
 	return func() { lock.Close() }, nil
 }
 
-// lockExclusive waits until nobody adds.
+// lockExclusive waits until no call adds or removes.
 func (s *Store) lockExclusive(ctx context.Context) (func(), error) {
-	lock := s.lockFile("store")
-	if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
+	lock, err := lockfile.Wait(ctx, s.lockPath("store"))
+	if err != nil {
 		return nil, fmt.Errorf("wait for the image store: %w", err)
 	}
 	return func() { lock.Close() }, nil
 }
 
-// lockKey waits until nobody else works on key.
+// lockKey waits until no other call works on key.
 func (s *Store) lockKey(ctx context.Context, key string) (func(), error) {
 	sum := sha256.Sum256([]byte(key))
-	lock := s.lockFile(hex.EncodeToString(sum[:16]))
-	if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
+	lock, err := lockfile.Wait(ctx, s.lockPath(hex.EncodeToString(sum[:16])))
+	if err != nil {
 		return nil, fmt.Errorf("wait for another process that fetches %s: %w", key, err)
 	}
 	return func() { lock.Close() }, nil
 }
 
-// sweepIfIdle removes what killed processes left, unless somebody is at work.
+// sweepIfIdle removes what killed processes left, unless another call adds or removes.
 func (s *Store) sweepIfIdle() {
-	lock := s.lockFile("store")
-	if ok, err := lock.TryLock(); err != nil || !ok {
+	lock, err := lockfile.Try(s.lockPath("store"))
+	if err != nil {
 		return
 	}
 	defer lock.Close()

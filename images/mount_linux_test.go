@@ -121,7 +121,7 @@ func TestDiskFull(t *testing.T) {
 	for _, size := range []string{"1m", "5m", "8m"} {
 		t.Run(size, func(t *testing.T) {
 			at := t.TempDir()
-			if err := syscall.Mount("none", at, "tmpfs", 0, "size="+size); err != nil {
+			if err := syscall.Mount("none", at, "tmpfs", 0, "mode=0700,size="+size); err != nil {
 				t.Skipf("cannot mount a tmpfs: %v", err)
 			}
 			defer syscall.Unmount(at, 0)

@@ -85,7 +85,7 @@ func TestProcessesPullTogether(t *testing.T) {
 	}
 }
 
-// TestKilledPull kills a process in the middle of a download. The next pull goes on where it was.
+// TestKilledPull kills a process in the middle of a download. The next pull continues there.
 func TestKilledPull(t *testing.T) {
 	fake := newFakeRelease(t)
 	const sent = 100_000

@@ -15,14 +15,14 @@ const (
 // Progress is how far a stage has come.
 type Progress struct {
 	Stage Stage
-	// Name is the image's.
+	// Name is the name of the image.
 	Name string
 	// Done and Total are in bytes. Total is 0 while it is not known. A stage ends with Done equal to Total; a
 	// download that has to start again goes back to a smaller Done.
 	Done, Total int64
 }
 
-// ProgressFunc is told about progress, by the goroutine that pulls and often: it must return quickly.
+// ProgressFunc receives progress. The goroutine that pulls calls it often, so it must return quickly.
 type ProgressFunc func(Progress)
 
 // report calls f unless it is nil.
@@ -32,7 +32,7 @@ func (f ProgressFunc) report(p Progress) {
 	}
 }
 
-// progressReader reports what was read through it.
+// progressReader reports how much was read through it.
 type progressReader struct {
 	io.Reader
 	at     Progress

@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
+
+	"agentvm/internal/atomicfile"
 )
 
 // Resolve returns the image that ref names. One that is in the store is returned without any network; Alpine
@@ -47,7 +50,25 @@ func (s *Store) ResolveDefault(ctx context.Context) (image *Image, notice string
 	if builtinErr != nil {
 		return nil, "", errors.Join(err, builtinErr)
 	}
-	return image, fmt.Sprintf("alpine could not be downloaded (%v); using the built-in BusyBox image instead", err), nil
+	return image, fmt.Sprintf("alpine could not be downloaded (%s); using the built-in BusyBox image instead", briefly(err)), nil
+}
+
+// briefly returns the cause of a network error, without the address and the layers above.
+func briefly(err error) string {
+	var name *net.DNSError
+	if errors.As(err, &name) {
+		return name.Name + ": " + name.Err
+	}
+	var host *url.Error
+	if errors.As(err, &host) {
+		at, _ := url.Parse(host.URL)
+		for err = host.Err; errors.Unwrap(err) != nil; err = errors.Unwrap(err) {
+		}
+		if at != nil {
+			return at.Host + ": " + err.Error()
+		}
+	}
+	return err.Error()
 }
 
 // Pull fetches the image that ref names and returns it. ref is one of
@@ -58,8 +79,8 @@ func (s *Store) ResolveDefault(ctx context.Context) (image *Image, notice string
 //	alpine:latest    the newest stable release, as the server says now
 //	busybox          the image built into this program
 //
-// What the store has already is not downloaded again. A download that broke off goes on where it stopped. The error
-// wraps [ErrUnreachable] when no server could be asked, [ErrNotFound] for other names, [*ArchitectureError] and
+// What the store has already is not downloaded again. A download that broke off continues where it stopped. The error
+// wraps [ErrUnreachable] when no server could be reached, [ErrNotFound] for other names, [*ArchitectureError] and
 // [ErrLimit] for what an archive holds.
 func (s *Store) Pull(ctx context.Context, ref string, progress ProgressFunc) (*Image, error) {
 	name, err := canonicalName(ref)
@@ -95,7 +116,7 @@ func canonicalName(ref string) (string, error) {
 	return ref, checkName(ref)
 }
 
-// pullable says whether a source has name.
+// pullable reports whether a source has name.
 func pullable(name string) bool {
 	return name == BuiltinName || strings.HasPrefix(name, "alpine:")
 }
@@ -144,30 +165,30 @@ func (s *Store) sameChecksum(ctx context.Context, name string, found release, pr
 	return nil, ErrNotFound
 }
 
-// download brings a release into the store and returns its SHA-256. Nothing is kept that is not verified, but the
-// beginning of a download that broke off, under a name that only the next attempt looks at.
+// download brings a release into the store and returns its SHA-256. It keeps only verified files, and the
+// beginning of a download that broke off, under a name that only the next attempt uses.
 func (s *Store) download(ctx context.Context, name, url string, want release, progress ProgressFunc) (string, error) {
-	f, err := os.OpenFile(filepath.Join(s.blobDir(), partialPrefix+want.sha512[:32]), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := atomicfile.Resume(s.blobPath("archive"), partialPrefix+want.sha512[:32])
 	if err != nil {
 		return "", err
 	}
 	report := func(done, total int64) {
 		progress.report(Progress{Stage: StageDownload, Name: name, Done: done, Total: total})
 	}
-	digest, err := s.downloadTo(ctx, f, url, want, report)
+	digest, err := s.downloadTo(ctx, f.File, url, want, report)
 	switch {
 	case err == nil:
-		return digest, publish(f, s.blobPath(digest))
+		return digest, f.CommitAs(digest)
 	case errors.Is(err, ErrUnreachable), ctx.Err() != nil:
 		f.Close()
 	default:
-		discard(f)
+		f.Discard()
 	}
 	return "", err
 }
 
-// downloadTo completes and verifies f. What an earlier attempt left may be wrong, so then the second try starts
-// from nothing.
+// downloadTo completes and verifies f. What an earlier attempt left may be wrong, so the second try starts
+// without it.
 func (s *Store) downloadTo(ctx context.Context, f *os.File, url string, want release, report func(done, total int64)) (string, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -176,7 +197,7 @@ func (s *Store) downloadTo(ctx context.Context, f *os.File, url string, want rel
 	resumed := info.Size() > 0
 	err = s.alpine.fetch.file(ctx, url, f, alpineMaxSize, report)
 	if resumed && outOfRange(err) {
-		err = nil // the earlier attempt may have had everything
+		err = nil // the earlier attempt may have fetched everything
 	}
 	if err != nil {
 		return "", err
@@ -194,13 +215,13 @@ func (s *Store) downloadTo(ctx context.Context, f *os.File, url string, want rel
 	return verify(f, url, want.sha512)
 }
 
-// outOfRange says whether a server has nothing after what is there already.
+// outOfRange reports whether a server has nothing after the bytes that are there already.
 func outOfRange(err error) bool {
 	var status *statusError
 	return errors.As(err, &status) && status.status == http.StatusRequestedRangeNotSatisfiable
 }
 
-// ChecksumError says that a server sent another file than the one that was asked for.
+// ChecksumError means that a server sent another file than the requested one.
 type ChecksumError struct {
 	URL       string
 	Got, Want string // SHA-512 in hex

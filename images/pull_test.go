@@ -397,7 +397,7 @@ func TestResolveDefault(t *testing.T) {
 		image        string // or part of the error
 		notice       string
 	}{
-		{"nobody there", "http://127.0.0.1:1", "busybox", "built-in BusyBox"},
+		{"no server", "http://127.0.0.1:1", "busybox", "built-in BusyBox"},
 		{"wrong file", newFakeRelease(t).serveAlways(t), "checksum is wrong", ""},
 		{"no file", newFakeRelease(t).serve(t, nil), "404", ""},
 	}

@@ -14,7 +14,7 @@ type release struct {
 
 const alpineFlavor = "alpine-minirootfs"
 
-// isVersion says whether text is that many numbers of up to four digits with dots between them.
+// isVersion reports whether text is that many numbers of up to four digits with dots between them.
 func isVersion(text string, numbers int) bool {
 	parts := strings.Split(text, ".")
 	for _, part := range parts {
@@ -25,18 +25,18 @@ func isVersion(text string, numbers int) bool {
 	return len(parts) == numbers
 }
 
-// fileName is the release's name on the server.
+// fileName returns the release's name on the server.
 func (r release) fileName() string {
 	return alpineFlavor + "-" + r.version + "-" + Architecture + ".tar.gz"
 }
 
-// branch is the release's directory on the server.
+// branch returns the release's directory on the server.
 func (r release) branch() string {
 	return "v" + r.version[:strings.LastIndexByte(r.version, '.')]
 }
 
 // parseReleases finds the mini root file system in a latest-releases.yaml: a list of flat mappings, of which only
-// plain and quoted one-line values matter. Block scalars (descriptions) are passed over. It is no YAML parser.
+// plain and quoted one-line values matter. It skips block scalars (descriptions), and is no YAML parser.
 func parseReleases(text []byte) (release, error) {
 	item := releaseItem{}
 	for line := range strings.Lines(string(text)) {

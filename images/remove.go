@@ -9,7 +9,7 @@ import (
 )
 
 // Remove takes the image called name out of the store, with its archive and disk unless another image has the same.
-// It waits for pulls and imports that are going on. A VM that has the disk open keeps it, except on Windows, where the
+// It waits for pulls and imports to end. A VM that has the disk open keeps it, except on Windows, where the
 // disk stays until a later Remove.
 func (s *Store) Remove(ctx context.Context, name string) error {
 	name, err := canonicalName(name)

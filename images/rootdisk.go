@@ -20,10 +20,15 @@ const builderVersion = 1
 type Limits struct {
 	// Bytes is the unpacked size, counting replaced entries and holes (default 16 GiB).
 	Bytes int64
-	// Entries is the number of entries, each taking about 300 bytes of memory (default 4,000,000).
+	// Entries is the number of entries and of directories that entries only imply (default 2,000,000).
 	Entries int
 	// PathLength is the length of one name in bytes (default 4096).
 	PathLength int
+	// Depth is how many directories may lie in each other (default 256).
+	Depth int
+	// Metadata is the memory, in bytes, for what describes the files: nodes, names, links, attributes (default 1 GiB). Beyond the
+	// first 64 MiB, one byte of a compressed archive may need a hundred of them.
+	Metadata int64
 	// Ratio is how many bytes one byte of a compressed archive may unpack to, beyond the first GiB (default 1000).
 	Ratio int64
 }
@@ -34,19 +39,21 @@ func (l Limits) withDefaults() Limits {
 			*p = def
 		}
 	}
-	entries, path := int64(l.Entries), int64(l.PathLength)
+	entries, path, depth := int64(l.Entries), int64(l.PathLength), int64(l.Depth)
 	set(&l.Bytes, 16<<30)
-	set(&entries, 4_000_000)
+	set(&entries, 2_000_000)
 	set(&path, 4096)
+	set(&depth, 256)
+	set(&l.Metadata, 1<<30)
 	set(&l.Ratio, 1000)
-	l.Entries, l.PathLength = int(entries), int(path)
+	l.Entries, l.PathLength, l.Depth = int(entries), int(path), int(depth)
 	return l
 }
 
 // ErrLimit is wrapped by errors about archives that exceed their Limits.
 var ErrLimit = errors.New("archive exceeds a limit")
 
-// diskFacts is what building a root disk finds out about it.
+// diskFacts are the properties of a root disk that its building finds out.
 type diskFacts struct {
 	Size         int64
 	Architecture string
@@ -74,7 +81,7 @@ func (b *diskBuilder) addLayer(ctx context.Context, archive io.Reader, limits Li
 		return err
 	}
 	defer stream.Close()
-	layer := layer{diskBuilder: b, limits: limits, tar: tar.NewReader(stream)}
+	layer := layer{diskBuilder: b, limits: limits, tar: tar.NewReader(stream), source: stream.source}
 	last := "its start"
 	for {
 		if err := ctx.Err(); err != nil {
@@ -100,13 +107,27 @@ func (b *diskBuilder) addLayer(ctx context.Context, archive io.Reader, limits Li
 // layer is one archive being added.
 type layer struct {
 	*diskBuilder
-	limits  Limits
-	tar     *tar.Reader
-	entries int
-	bytes   int64
+	limits   Limits
+	tar      *tar.Reader
+	source   *countingReader // the archive as stored
+	entries  int             // including the implied ones
+	bytes    int64
+	metadata int64
 }
 
-// end checks that the archive was whole: it held something, had its end marker, and its checksum is right.
+// Estimates of the memory of a node, including its place in its directory, and of a directory with its map, in bytes.
+const (
+	nodeMemory      = 350
+	directoryMemory = 700
+)
+
+// Memory that an archive of any size may need, in bytes, and how much more for each of its bytes.
+const (
+	freeMetadata  = 64 << 20
+	metadataRatio = 100
+)
+
+// end checks that the archive was complete: it had entries, had its end marker, and its checksum is right.
 func (l *layer) end(stream *archiveStream) error {
 	if l.entries == 0 {
 		return errors.New("archive holds no entries")
@@ -134,7 +155,13 @@ func (l *layer) add(h *tar.Header) error {
 	if len(parts) == 0 {
 		return l.addRoot(h)
 	}
-	dir, err := l.root.directory(parts[:len(parts)-1], func(n *node) { n.mtime = h.ModTime.Unix() })
+	if len(parts) > l.limits.Depth {
+		return fmt.Errorf("%w: more than %d directories in each other", ErrLimit, l.limits.Depth)
+	}
+	dir, err := l.root.directory(parts[:len(parts)-1], func(n *node, name string) error {
+		n.mtime = h.ModTime.Unix()
+		return l.countNode(directoryMemory + len(name))
+	})
 	if err != nil {
 		return err
 	}
@@ -150,14 +177,40 @@ func (l *layer) add(h *tar.Header) error {
 
 // count adds h to the totals and compares them with the limits.
 func (l *layer) count(h *tar.Header) error {
-	l.entries++
-	if l.entries > l.limits.Entries {
-		return fmt.Errorf("%w: more than %d entries", ErrLimit, l.limits.Entries)
+	memory := nodeMemory
+	if h.Typeflag == tar.TypeDir {
+		memory = directoryMemory
+	}
+	for key, value := range h.PAXRecords {
+		if strings.HasPrefix(key, paxXattr) {
+			memory += len(key) + len(value)
+		}
+	}
+	if h.Typeflag == tar.TypeSymlink {
+		memory += len(h.Linkname)
+	}
+	if err := l.countNode(memory + min(len(h.Name), maxComponent)); err != nil {
+		return err
 	}
 	if h.Size > l.limits.Bytes-l.bytes {
 		return fmt.Errorf("%w: more than %d bytes unpacked", ErrLimit, l.limits.Bytes)
 	}
 	l.bytes += h.Size
+	return nil
+}
+
+// countNode adds a node that takes so much memory.
+func (l *layer) countNode(memory int) error {
+	l.entries++
+	l.metadata += int64(memory)
+	switch {
+	case l.entries > l.limits.Entries:
+		return fmt.Errorf("%w: more than %d entries, with the directories that they imply", ErrLimit, l.limits.Entries)
+	case l.metadata > l.limits.Metadata:
+		return fmt.Errorf("%w: names, links and attributes take more than %d bytes", ErrLimit, l.limits.Metadata)
+	case l.metadata > freeMetadata && (l.metadata-freeMetadata)/metadataRatio > l.source.count:
+		return fmt.Errorf("%w: names, links and attributes take more than %d times the archive's size", ErrLimit, metadataRatio)
+	}
 	return nil
 }
 
@@ -181,7 +234,7 @@ func (l *layer) addDir(dir *node, name string, h *tar.Header) error {
 	return nil
 }
 
-// addLink makes another name for a file that the archive has already brought.
+// addLink makes another name for a file that the archive already had.
 func (l *layer) addLink(dir *node, name string, h *tar.Header) error {
 	parts, err := splitPath(h.Linkname, l.limits.PathLength)
 	if err != nil {
@@ -200,7 +253,7 @@ func (l *layer) addLink(dir *node, name string, h *tar.Header) error {
 	return nil
 }
 
-// addNode makes anything but directories and hard links.
+// addNode makes anything except directories and hard links.
 func (l *layer) addNode(dir *node, name string, h *tar.Header) error {
 	n := &node{}
 	if err := setAttributes(n, h); err != nil {
@@ -213,8 +266,8 @@ func (l *layer) addNode(dir *node, name string, h *tar.Header) error {
 	return nil
 }
 
-// addContent sets n's type and what only that type has. Devices are kept: on the disk they are inert numbers, and
-// what they reach in the guest is the guest's own.
+// addContent sets n's type and the fields of that type. It keeps devices: on the disk they are only numbers, and in the guest
+// they lead to the guest's own devices.
 func (l *layer) addContent(n *node, h *tar.Header) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse, '\x00':
@@ -256,7 +309,7 @@ func setDevice(n *node, h *tar.Header) error {
 	return nil
 }
 
-// setAttributes sets what all types have: permission bits, owner, modification time, extended attributes.
+// setAttributes sets the attributes that all types have: permission bits, owner, modification time, extended attributes.
 func setAttributes(n *node, h *tar.Header) error {
 	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) >= math.MaxUint32 || int64(h.Gid) >= math.MaxUint32 {
 		return fmt.Errorf("owner %d:%d is out of range", h.Uid, h.Gid)

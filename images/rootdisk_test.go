@@ -5,10 +5,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
@@ -136,12 +139,17 @@ func TestLimits(t *testing.T) {
 	bomb := makeTar(t, []entry{file("zeros", make([]byte, 4<<20))})
 	many := makeTar(t, []entry{file("a", nil), file("a", nil), file("a", nil)})
 	replaced := makeTar(t, []entry{file("a", make([]byte, 6000)), file("a", make([]byte, 6000))})
+	deep := makeTar(t, []entry{file("a/b/c/d", nil)})
+	named := makeTar(t, []entry{file("a", nil), file("b", nil)})
 	tests := []struct {
 		name    string
 		archive []byte
 		limits  Limits
 		want    string
 	}{
+		{"implied directories", deep, Limits{Entries: 3}, "more than 3 entries"},
+		{"depth", deep, Limits{Depth: 3}, "more than 3 directories"},
+		{"metadata", named, Limits{Metadata: nodeMemory + 10}, "take more than 360 bytes"},
 		{"bytes", compress(t, bomb, toGzip), Limits{Bytes: 1 << 20}, `entry "zeros"`},
 		{"entries", many, Limits{Entries: 2}, "more than 2 entries"},
 		{"bytes of replaced entries", replaced, Limits{Bytes: 10000}, "more than 10000 bytes"},
@@ -151,6 +159,50 @@ func TestLimits(t *testing.T) {
 			err := tryBuild(test.archive, test.limits)
 			if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A few kilobytes of archive do not take gigabytes of memory: directories that names imply, long links and attributes are counted, and
+// an archive of some size only has so many. Nothing of it is left in the store.
+func TestMetadataBombs(t *testing.T) {
+	deep := func(i, depth int) string { return fmt.Sprintf("%06d/", i) + strings.Repeat("a/", depth) + "f" }
+	for _, bomb := range []struct {
+		name  string
+		n     int
+		entry func(i int) entry
+	}{
+		{"deep names", 600, func(i int) entry { return file(deep(i, 2000), nil) }},
+		{"names as deep as may be", 5000, func(i int) entry { return file(deep(i, 250), nil) }},
+		{"long links", 28_000, func(i int) entry {
+			return entry{Header: tar.Header{Name: fmt.Sprint(i), Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("x", 4000)}}
+		}},
+		{"attributes", 35_000, func(i int) entry {
+			return entry{Header: tar.Header{Name: fmt.Sprint(i), Typeflag: tar.TypeReg, PAXRecords: map[string]string{paxXattr + "user.a": strings.Repeat("x", 3000)}}}
+		}},
+	} {
+		t.Run(bomb.name, func(t *testing.T) {
+			var entries []entry
+			for i := range bomb.n {
+				entries = append(entries, bomb.entry(i))
+			}
+			archive := compress(t, makeTar(t, entries), toZstd)
+			entries = nil
+			s := openStore(t, "http://127.0.0.1:1")
+			before := files(t, s)
+			var stats, after runtime.MemStats
+			runtime.ReadMemStats(&stats)
+			_, err := s.Import(t.Context(), "bomb", bytes.NewReader(archive))
+			runtime.ReadMemStats(&after)
+			if !errors.Is(err, ErrLimit) {
+				t.Errorf("%d bytes of archive: error %v", len(archive), err)
+			}
+			if used := after.TotalAlloc - stats.TotalAlloc; used > 1<<30 { // in all, of which a part is in use at a time; the race detector adds to it
+				t.Errorf("%d MiB of memory for %d bytes of archive", used>>20, len(archive))
+			}
+			if diff := cmp.Diff(before, files(t, s)); diff != "" {
+				t.Errorf("left (-want +got)\n%s", diff)
 			}
 		})
 	}

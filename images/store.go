@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"agentvm/internal/private"
 )
 
-// Config is what a Store works with. The zero value is the user's own store and Alpine's own server.
+// Config configures a Store. The zero value is the user's own store and Alpine's own server.
 type Config struct {
 	// Dir is the store's directory (default: AGENTVM_STORE, else agentvm in the user's cache directory).
 	Dir string
@@ -22,9 +24,9 @@ type Config struct {
 	Transport http.RoundTripper
 	// Limits bound archives.
 	Limits Limits
-	// Progress is told how a pull goes that Resolve starts (default: nobody).
+	// Progress receives the progress of a pull that Resolve starts (may be nil).
 	Progress ProgressFunc
-	// Logger gets one line a pull (default: discarded).
+	// Logger receives one line for each pull (may be nil).
 	Logger *slog.Logger
 }
 
@@ -37,10 +39,10 @@ type Store struct {
 	log      *slog.Logger
 }
 
-// ErrNoPlace says that neither AGENTVM_STORE nor the system tells where a store may be. Its text says what to do.
+// ErrNoPlace means that neither AGENTVM_STORE nor the system has a directory for a store. Its text says what to do.
 var ErrNoPlace = errors.New("no place for images")
 
-// DefaultDir is where images are kept unless a Config says otherwise: AGENTVM_STORE, else "agentvm" in the
+// DefaultDir returns the directory of a store without a Config.Dir: AGENTVM_STORE, else "agentvm" in the
 // directory that the system has for caches (on Linux ~/.cache).
 func DefaultDir() (string, error) {
 	if dir := os.Getenv("AGENTVM_STORE"); dir != "" {
@@ -56,7 +58,8 @@ func DefaultDir() (string, error) {
 // Open opens the store in dir, making it when it is not there. An empty dir means [DefaultDir].
 func Open(dir string) (*Store, error) { return Config{Dir: dir}.Open() }
 
-// Open opens the store that c describes, making its directories, readable by their owner only, when they are not there.
+// Open opens the store that c describes, making its directories, readable by their owner only, when they are not there. Directories
+// that others may change are refused (private.ErrNotPrivate).
 func (c Config) Open() (*Store, error) {
 	if c.Dir == "" {
 		var err error
@@ -72,15 +75,15 @@ func (c Config) Open() (*Store, error) {
 		return nil, err
 	}
 	s := &Store{dir: c.Dir, alpine: alpine, limits: c.Limits.withDefaults(), progress: c.Progress, log: c.Logger}
-	for _, dir := range []string{s.blobDir(), s.diskDir(), s.recordDir(), s.lockDir()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+	for _, dir := range []string{s.dir, s.blobDir(), s.diskDir(), s.recordDir(), s.lockDir()} {
+		if err := private.MakeFolder(dir); err != nil {
 			return nil, fmt.Errorf("image store: %w", err)
 		}
 	}
 	return s, nil
 }
 
-// Dir is the store's directory.
+// Dir returns the store's directory.
 func (s *Store) Dir() string { return s.dir }
 
 func (s *Store) blobDir() string   { return filepath.Join(s.dir, "blobs", "sha256") }
@@ -116,7 +119,7 @@ func (s *Store) records() ([]Image, error) {
 	return list, nil
 }
 
-// usable says whether the root disk of an image is there and complete.
+// usable reports whether the root disk of an image exists and is complete.
 func (s *Store) usable(image *Image) bool {
 	info, err := os.Stat(image.RootDisk)
 	return err == nil && info.Mode().IsRegular() && info.Size() == image.Size

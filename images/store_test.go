@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"agentvm/images/imagestest"
+	"agentvm/internal/atomicfile"
+	"agentvm/internal/private"
 )
 
 // files lists what a store holds, but its lock files.
@@ -191,7 +193,7 @@ func TestDamagedStore(t *testing.T) {
 func TestSweep(t *testing.T) {
 	s := openStore(t, "")
 	for _, dir := range []string{s.blobDir(), s.diskDir(), s.recordDir()} {
-		if err := os.WriteFile(filepath.Join(dir, tempPrefix+"123"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, ".x.new-123"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -199,7 +201,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range files(t, s) {
-		if strings.Contains(name, tempPrefix) {
+		if atomicfile.IsTemporary(filepath.Base(name)) {
 			t.Errorf("left behind: %s", name)
 		}
 	}
@@ -215,9 +217,44 @@ func TestRecordNames(t *testing.T) {
 			t.Errorf("%s is kept as %s, which is read as %q", name, file, back)
 		}
 	}
-	for _, file := range []string{"x", "%.json", "%zz.json", "a%3.json", "A.json", ".json", ".tmp-1.json", "a%61.json"} {
+	for _, file := range []string{"x", "%.json", "%zz.json", "a%3.json", "A.json", ".json", ".x.json.new-1", "a%61.json"} {
 		if name, ok := recordName(file); ok {
 			t.Errorf("%s is taken for %q", file, name)
+		}
+	}
+}
+
+// A store that others can change is refused, before anything is looked at in it: they would say what machines run.
+func TestStoreOfOthers(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no modes")
+	}
+	for _, part := range []string{".", "blobs", "disks", "images", "locks", ".."} {
+		dir := filepath.Join(t.TempDir(), "above", "store")
+		if _, err := Open(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, part), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); !errors.Is(err, private.ErrNotPrivate) {
+			t.Errorf("others can write to %s: %v", part, err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a folder to others")
+	}
+	const another = 12345
+	for _, part := range []string{".", "blobs", "disks", "images", "locks", ".."} {
+		dir := filepath.Join(t.TempDir(), "above", "store")
+		if _, err := Open(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(filepath.Join(dir, part), another, another); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); !errors.Is(err, private.ErrNotPrivate) {
+			t.Errorf("%s belongs to another user: %v", part, err)
 		}
 	}
 }

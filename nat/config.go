@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"agentvm/internal/budget"
 	"agentvm/netstack"
 )
 
@@ -87,11 +88,15 @@ type Config struct {
 
 	Limits Limits
 
+	// Memory is what flows take, each netstack.FlowMemory or SocketMemory, and buffers for what comes from the host while there is
+	// some to spare. A flow for which it has not enough is refused, with a *LimitError. It is the network's too. nil: no limit.
+	Memory *budget.Budget
+
 	// SendLimit and ReceiveLimit are bytes of payload a second from and to the guest, all flows together but those that
 	// Intercept has taken. 0: no limit.
 	SendLimit, ReceiveLimit int64
 
-	// Observe is told what happens to flows. It is called from many goroutines at once and must not block. nil: nobody.
+	// Observe receives the events of flows. It is called from many goroutines at once and must not block. nil: no observer.
 	Observe func(FlowEvent)
 
 	Clock  Clock        // nil: the system's

@@ -164,7 +164,7 @@ func (d *delay) next() (p []byte, more bool) {
 	return p, true
 }
 
-// close drops what waits. What send is doing goes on.
+// close drops what waits. What send is doing continues.
 func (d *delay) close() {
 	if d == nil {
 		return

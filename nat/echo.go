@@ -9,7 +9,7 @@ import (
 	"agentvm/netstack"
 )
 
-// echoPatience is how long the destination of an echo request has to answer. Nobody tells the guest when it does not, so
+// echoPatience is how long the destination of an echo request has to answer. The guest learns nothing when it does not, so
 // waiting for longer would only keep places from requests that are answered.
 const echoPatience = 5 * time.Second
 
@@ -55,7 +55,7 @@ func (n *NAT) ping(echo netstack.Echo) error {
 	return err
 }
 
-// echoFailed tells the observer why nobody answers.
+// echoFailed tells the observer why there is no answer.
 func (n *NAT) echoFailed(echo netstack.Echo, opened time.Time, err error) {
 	now := n.config.Clock.Now()
 	event := FlowEvent{Time: now, Kind: FlowFailed, Reason: ReasonError, Err: err, Duration: now.Sub(opened)}

@@ -114,7 +114,7 @@ func TestEchoSizes(t *testing.T) {
 	}
 }
 
-// pingMany sends n echo requests of which nobody waits for the answer.
+// pingMany sends n echo requests whose answers are not read.
 func (w *packetWorld) pingMany(n int) {
 	ctx, cancel := context.WithCancel(w.Context())
 	cancel()

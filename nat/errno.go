@@ -11,3 +11,9 @@ var (
 	hostUnreachables = []error{syscall.EHOSTUNREACH, syscall.EHOSTDOWN}
 	resets           = []error{syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED, syscall.ETIMEDOUT, syscall.ENOTCONN}
 )
+
+// What listening fails with.
+var (
+	portsTaken       = []error{syscall.EADDRINUSE}
+	addressesMissing = []error{syscall.EADDRNOTAVAIL}
+)

@@ -16,3 +16,9 @@ var (
 		windows.WSAECONNRESET, windows.WSAECONNABORTED, windows.WSAETIMEDOUT, windows.WSAENOTCONN, windows.WSAESHUTDOWN,
 	}
 )
+
+// What listening fails with. Windows says "access denied" for a port that another program has for itself.
+var (
+	portsTaken       = []error{syscall.EADDRINUSE, windows.WSAEADDRINUSE, windows.WSAEACCES}
+	addressesMissing = []error{syscall.EADDRNOTAVAIL, windows.WSAEADDRNOTAVAIL}
+)

@@ -47,11 +47,11 @@ const (
 	ReasonUnreachable               // no way to the network or host
 	ReasonTimeout                   // the peer did not answer
 	ReasonPolicy                    // the policy refused it, at the start or after a change
-	ReasonLimit                     // a limit of the VM's is reached
+	ReasonLimit                     // a limit of the VM is reached
 	ReasonIdle                      // no payload for TCPIdle or UDPIdle
 	ReasonCut                       // CutFlow
 	ReasonShutdown                  // Run has ended
-	ReasonError                     // another error of the host's
+	ReasonError                     // another error of the host
 )
 
 // String says the reason in a few words.

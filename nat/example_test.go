@@ -12,7 +12,7 @@ import (
 	"agentvm/netstack/netstacktest"
 )
 
-// loopback leads every flow of the guest's to the same port of the host's loopback. A program uses package egress.
+// loopback leads every flow of the guest to the same port of the host's loopback. A program uses package egress.
 type loopback struct{ net.Dialer }
 
 func (l *loopback) DialTCP(ctx context.Context, _, to netip.AddrPort) (net.Conn, error) {

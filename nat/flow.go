@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"agentvm/netstack"
 )
 
 // Direction is who began a flow.
@@ -23,7 +25,7 @@ type State string
 // The states, named like those of RFC 9293 section 3.3.2 that come nearest.
 const (
 	SynSent     State = "SYN_SENT"     // the host is being dialled (Out), or the guest (In)
-	SynReceived State = "SYN_RECEIVED" // the host's connection stands, the guest's handshake goes on (Out)
+	SynReceived State = "SYN_RECEIVED" // the host's connection stands, the guest's handshake continues (Out)
 	Established State = "ESTABLISHED"
 	FinWait     State = "FIN_WAIT"   // the guest has sent its FIN, the host not
 	CloseWait   State = "CLOSE_WAIT" // the host has sent its FIN, the guest not
@@ -66,7 +68,7 @@ type flow struct {
 	established time.Time // zero: not yet
 	onEnd       func(Reason)
 	onRecheck   func()
-	ending      Reason // why it was told to end; ReasonNone: it was not
+	ending      Reason // why it was asked to end; ReasonNone: it was not
 	closed      bool
 }
 
@@ -79,7 +81,7 @@ type flowSpec struct {
 	limit               *gauge // one is taken until close; nil: none
 }
 
-// openFlow puts a flow into the table, as SYN_SENT. If its limit is reached the refusal is told to the observer and
+// openFlow puts a flow into the table, as SYN_SENT. If its limit is reached the refusal is reported to the observer and
 // returned as a *LimitError. After Run's end it returns errEnded.
 func (n *NAT) openFlow(spec flowSpec) (*flow, error) {
 	now := n.config.Clock.Now()
@@ -94,6 +96,14 @@ func (n *NAT) openFlow(spec flowSpec) (*flow, error) {
 			return nil, err
 		}
 	}
+	if !n.config.Memory.Take(f.memory()) {
+		if spec.limit != nil {
+			spec.limit.give()
+		}
+		err := &LimitError{Limit: MemoryLimit, Maximum: int(n.config.Memory.Use().Limit)}
+		n.refused(f, err)
+		return nil, err
+	}
 	if !n.table.add(f) {
 		f.release()
 		return nil, errEnded
@@ -101,7 +111,17 @@ func (n *NAT) openFlow(spec flowSpec) (*flow, error) {
 	return f, nil
 }
 
+// memory is what the flow takes of the budget, in bytes.
+func (f *flow) memory() int64 {
+	if f.protocol == "udp" {
+		return netstack.SocketMemory
+	}
+	return netstack.FlowMemory
+}
+
+// release gives back what openFlow has taken.
 func (f *flow) release() {
+	f.nat.config.Memory.Give(f.memory())
 	if f.limit != nil {
 		f.limit.give()
 	}
@@ -178,7 +198,7 @@ func (f *flow) end(reason Reason) {
 }
 
 // close takes the flow out of the table, gives back its limit and tells the observer: of a flow that was established,
-// that it is closed; of another, that it was denied (ReasonPolicy) or failed. If the flow was told to end, that reason
+// that it is closed; of another, that it was denied (ReasonPolicy) or failed. If the flow was asked to end, that reason
 // is the one that counts. Calls after the first do nothing.
 func (f *flow) close(reason Reason, err error) {
 	f.mu.Lock()
@@ -225,4 +245,37 @@ func denied(err error) bool {
 		Denied() bool
 	}
 	return errors.As(err, &d) && d.Denied()
+}
+
+// outcome is why a flow has ended: the first of what both its directions, its timers and its owner say. It is safe for
+// concurrent use.
+type outcome struct {
+	mu      sync.Mutex
+	settled bool
+	reason  Reason
+	err     error
+}
+
+// settle says why, and returns whether that was the first word: then it is the caller's to end the flow.
+func (o *outcome) settle(reason Reason, err error) (first bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.settled {
+		return false
+	}
+	o.settled, o.reason, o.err = true, reason, err
+	return true
+}
+
+// get is what was settled, if anything was.
+func (o *outcome) get() (reason Reason, settled bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reason, o.settled, o.err
+}
+
+// closeAs closes the flow for that reason.
+func (o *outcome) closeAs(f *flow) {
+	reason, _, err := o.get()
+	f.close(reason, err)
 }

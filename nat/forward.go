@@ -203,7 +203,7 @@ func (w *forward) connect(host *net.TCPConn) {
 	w.nat.spliceTCP(f, guest, host)
 }
 
-// dialTCP connects to the guest. It gives up after DialTimeout and when the flow is told to end; the error then is the cause.
+// dialTCP connects to the guest. It gives up after DialTimeout and when the flow is asked to end; the error then is the cause.
 func (w *forward) dialTCP(f *flow) (*netstack.Conn, error) {
 	ctx, cancel := context.WithCancelCause(w.ctx)
 	defer cancel(nil)

@@ -50,7 +50,7 @@ func (f Forward) String() string {
 	return fmt.Sprintf("%s:%d/%s", f.Listen, f.GuestPort, protocol)
 }
 
-// ForwardError says what is wrong with a port forward that somebody has written, and where.
+// ForwardError says what is wrong with the text of a port forward, and where.
 type ForwardError struct {
 	Text    string // what was written
 	Column  int    // of its first wrong byte, from 1
@@ -173,7 +173,7 @@ func (p *forwardParser) port(at int, text, whose string) uint16 {
 	return uint16(number)
 }
 
-// example is the shortest right form for somebody who wrote one port only.
+// example is the shortest correct form of a forward with one port.
 func example(text string) string {
 	if _, err := strconv.ParseUint(text, 10, 16); err != nil {
 		return "8080:80"

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// guestAt is an address of the guest's.
+// guestAt is an address of the guest.
 func guestAt(port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr("192.168.127.3"), port)
 }
@@ -71,7 +71,7 @@ func (w *packetWorld) forwardUntil(ctx context.Context, text string) netip.AddrP
 	return addressOf(at)
 }
 
-// open connects a program of the host's.
+// open connects a program of the host.
 func (w *packetWorld) connect(at netip.AddrPort) *net.TCPConn {
 	w.Helper()
 	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at))
@@ -292,7 +292,7 @@ func TestForwardErrors(t *testing.T) {
 	}
 }
 
-// TestForwardIsForLoopback: the default address is not reached through another one of the host's.
+// TestForwardIsForLoopback: the default address is not reached through another one of the host.
 func TestForwardIsForLoopback(t *testing.T) {
 	w := newPacketWorld(t, nil)
 	w.serveGuest(80, checksum)

@@ -9,7 +9,7 @@ import (
 	"agentvm/netstack"
 )
 
-// forwardUDP is a UDP port forward: one socket of the host's, and a session for each address that sends to it. The
+// forwardUDP is a UDP port forward: one socket of the host, and a session for each address that sends to it. The
 // forward's goroutine reads the socket; each session has one that reads the guest's end.
 //
 // A program whose datagrams the guest refuses is not told: the host's system would have to send the ICMP error, and does so for

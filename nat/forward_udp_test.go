@@ -33,7 +33,7 @@ func (w *packetWorld) serveGuestUDP(port uint16) {
 	})
 }
 
-// openUDP makes a socket of a program of the host's.
+// openUDP makes a socket of a program of the host.
 func (w *packetWorld) openUDP(at netip.AddrPort) *net.UDPConn {
 	w.Helper()
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(at))

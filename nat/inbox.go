@@ -21,7 +21,7 @@ type inbox struct {
 	taken []byte // what Write was given
 }
 
-// newInbox is for a socket of the host's. One that is a syscall.Conn costs less memory than another.
+// newInbox is for a socket of the host. One that is a syscall.Conn costs less memory than another.
 func newInbox(conn io.Reader) *inbox {
 	b := &inbox{conn: conn}
 	if c, ok := conn.(syscall.Conn); ok {

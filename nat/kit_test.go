@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/leaktest"
 	"agentvm/netstack"
 	"agentvm/netstack/netstacktest"
 )
@@ -49,7 +50,9 @@ func newWorld(t testing.TB, change func(*settings)) *world {
 	if change != nil {
 		change(&set)
 	}
-	network, err := netstack.New(netstack.Config{DisableIPv6: set.guest.DisableIPv6, MTU: set.guest.MTU, Header: set.guest.Header})
+	network, err := netstack.New(netstack.Config{
+		DisableIPv6: set.guest.DisableIPv6, MTU: set.guest.MTU, Header: set.guest.Header, Memory: set.Memory,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +170,7 @@ func (w *world) pair() (guest *netstacktest.Conn, host *net.TCPConn) {
 
 // testEgress dials loopback, or does what a test wants instead.
 type testEgress struct {
-	// instead is asked first. With neither connection nor error the default goes on.
+	// instead is asked first. With neither connection nor error the default continues.
 	instead func(ctx context.Context, from, to netip.AddrPort) (net.Conn, error)
 
 	mu    sync.Mutex
@@ -221,7 +224,7 @@ func (e *testEgress) open() int {
 	return len(e.conns)
 }
 
-// check finds connections that nobody closed.
+// check finds connections that were not closed.
 func (e *testEgress) check(t testing.TB) {
 	if n := e.open(); n > 0 {
 		t.Errorf("%d connections of the host were not closed", n)
@@ -333,3 +336,5 @@ func (w *world) await(kind EventKind, n int) FlowEvent {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { leaktest.Main(m) }

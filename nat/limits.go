@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"agentvm/internal/budget"
 )
 
 // Limits bound what one VM can make the host hold or do. A field of 0 has its default; a negative one is an error.
@@ -11,7 +13,7 @@ import (
 type Limits struct {
 	TCPFlows        int // "tcp flows": connections that the guest began, until both sides are done. Default 1024
 	UDPFlows        int // "udp flows": sessions that the guest began. Default 512
-	PendingDials    int // "pending dials": connections of the guest's that the host has not answered yet. Default 512
+	PendingDials    int // "pending dials": connections of the guest that the host has not answered yet. Default 512
 	ForwardFlows    int // "forward flows": TCP connections and UDP sessions through port forwards. Default 512
 	Forwards        int // "forwards": port forwards that listen. Default 64
 	PendingEchoes   int // "pending echoes": echo requests without an answer yet. Default 32
@@ -58,6 +60,9 @@ type LimitError struct {
 
 // Error names the limit and what to do.
 func (e *LimitError) Error() string {
+	if e.Limit == MemoryLimit {
+		return fmt.Sprintf("what the VM may make this host hold in memory, %d bytes, is used up: close connections, or raise the limit", e.Maximum)
+	}
 	return fmt.Sprintf("the VM's limit of %d %s is reached: close some, or raise the limit", e.Maximum, e.Limit)
 }
 
@@ -92,6 +97,14 @@ func (g *gauges) use() []LimitUse {
 		g.tcpFlows.read(), g.udpFlows.read(), g.pendingDials.read(), g.forwardFlows.read(),
 		g.forwards.read(), g.pendingEchoes.read(), g.echoRate.read(),
 	}
+}
+
+// MemoryLimit is the name of Config.Memory's limit in LimitUse and LimitError; its unit is a byte.
+const MemoryLimit = "host memory"
+
+// MemoryUse is a budget as a limit.
+func MemoryUse(u budget.Use) LimitUse {
+	return LimitUse{Limit: MemoryLimit, Used: int(u.Used), Maximum: int(u.Limit), Refused: u.Refused}
 }
 
 // A gauge counts what is taken of a limit. It warns when four fifths are taken, and not again before fewer than half

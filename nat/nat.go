@@ -37,7 +37,7 @@ func New(config Config) (*NAT, error) {
 	n.limits = newGauges(config.Limits, config.Clock, n.warn)
 	n.send = newLimiter(config.SendLimit, config.Clock)
 	n.receive = newLimiter(config.ReceiveLimit, config.Clock)
-	n.buffers.size = min(largeBuffer, config.HighMark)
+	n.buffers.size, n.buffers.memory = min(largeBuffer, config.HighMark), config.Memory
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	// The stack drops a SYN silently when too many wait; with room to spare it is our limit that answers, with RST.
 	n.network.HandleTCP(2*config.Limits.PendingDials+16, n.handleTCP)
@@ -63,7 +63,7 @@ func (n *NAT) Run(ctx context.Context) error {
 
 // warn tells that four fifths of a limit are taken.
 func (n *NAT) warn(use LimitUse) {
-	n.config.Logger.Warn("a limit of the VM's is nearly reached", "limit", use.Limit, "used", use.Used, "maximum", use.Maximum)
+	n.config.Logger.Warn("a limit of the VM is nearly reached", "limit", use.Limit, "used", use.Used, "maximum", use.Maximum)
 	n.config.Observe(FlowEvent{Time: n.config.Clock.Now(), Kind: LimitWarning, Reason: ReasonLimit, Limit: use})
 }
 
@@ -88,7 +88,7 @@ func (t *tasks) enter() bool {
 func (t *tasks) leave() { t.group.Done() }
 
 // start runs f on a goroutine that Run waits for. It returns false, without f, when Run has ended. f ends when
-// NAT.ctx does, or when its flow is told to.
+// NAT.ctx does, or when its flow is asked to end.
 func (t *tasks) start(f func()) bool {
 	if !t.enter() {
 		return false

@@ -171,7 +171,7 @@ func (s *share) turn(size int) *turn {
 	return &turn{share: s, size: size, end: max(s.of.virtual, s.end) + float64(size), order: s.of.asked, index: -1}
 }
 
-// takeNow gives t its turn if nobody waits and there is no debt. l.mu is held.
+// takeNow gives t its turn if no other waits and there is no debt. l.mu is held.
 func (l *limiter) takeNow(t *turn, now time.Time) bool {
 	if len(l.waiting) > 0 || l.debt(now) > 0 {
 		return false
@@ -203,7 +203,7 @@ func (l *limiter) arm(after time.Duration) {
 	l.timer = l.clock.AfterFunc(after, func() { l.serve(round) })
 }
 
-// serve gives turns until there is a debt or nobody waits.
+// serve gives turns until there is a debt or none waits.
 func (l *limiter) serve(round uint64) {
 	for {
 		given, late := l.due(round)
@@ -220,7 +220,7 @@ func (l *limiter) serve(round uint64) {
 }
 
 // due takes out the turns that may go now, and those that waited for too long. With none of both it has armed the next timer,
-// or nobody waits.
+// or none waits.
 func (l *limiter) due(round uint64) (given, late []*turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -210,7 +210,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		}
 	}
 	if clock.pending() != 0 {
-		t.Error("a timer runs though nobody waits")
+		t.Error("a timer runs though none waits")
 	}
 	granted := false
 	s.ask(1, time.Time{}, func(bool) { granted = true })

@@ -81,7 +81,7 @@ func (n *NAT) handleTCP(request *netstack.TCPRequest) {
 }
 
 // dialTCP asks Egress for the host's connection. It gives up after DialTimeout, when the guest does, and when the flow
-// is told to end; the error then is the cause.
+// is asked to end; the error then is the cause.
 func (n *NAT) dialTCP(f *flow, request *netstack.TCPRequest) (net.Conn, error) {
 	if err := n.limits.pendingDials.take(); err != nil {
 		return nil, err
@@ -105,10 +105,10 @@ func (n *NAT) dialTCP(f *flow, request *netstack.TCPRequest) (net.Conn, error) {
 }
 
 // acceptTCP answers the guest, whose handshake cannot be hurried: a guest that never completes it would keep Run waiting
-// for minutes. If the flow is told to end before, the host's connection and the flow are closed at once, the task is
+// for minutes. If the flow is asked to end before, the host's connection and the flow are closed at once, the task is
 // left (left is true), and what remains is netstack's own goroutine. No connection means that everything is closed.
 func (n *NAT) acceptTCP(f *flow, request *netstack.TCPRequest, host net.Conn) (guest *netstack.Conn, left bool) {
-	var taken atomic.Bool // who takes it closes the host's connection and the flow, or goes on with them
+	var taken atomic.Bool // who takes it closes the host's connection and the flow, or continues with them
 	f.setState(SynReceived)
 	f.whenEnded(func(reason Reason) {
 		if taken.CompareAndSwap(false, true) {

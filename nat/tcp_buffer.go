@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"agentvm/internal/budget"
 )
 
 const (
@@ -16,11 +18,16 @@ const (
 
 // buffers lends the large buffers of a NAT's flows.
 type buffers struct {
-	pool sync.Pool
-	size int
+	pool   sync.Pool
+	size   int
+	memory *budget.Budget
 }
 
+// get returns a buffer, or nil when there is no memory to spare for one.
 func (b *buffers) get() *[]byte {
+	if !b.memory.TakeWithin(int64(b.size), 1, 2) {
+		return nil
+	}
 	if p, ok := b.pool.Get().(*[]byte); ok {
 		return p
 	}
@@ -28,11 +35,14 @@ func (b *buffers) get() *[]byte {
 	return &p
 }
 
-func (b *buffers) put(p *[]byte) { b.pool.Put(p) }
+func (b *buffers) put(p *[]byte) {
+	b.pool.Put(p)
+	b.memory.Give(int64(b.size))
+}
 
 // hostReader reads a host's connection with a buffer that fits what comes: a small one while little comes, so that a flow
 // that waits costs little, a large one from the pool while reads come full. A read with the large one waits for linger
-// at most, and then goes on with the small one.
+// at most, and then continues with the small one.
 type hostReader struct {
 	host     net.Conn
 	buffers  *buffers

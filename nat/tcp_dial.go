@@ -9,7 +9,7 @@ import (
 	"agentvm/netstack"
 )
 
-// dialFailure says why a dial failed and how to tell the guest: as the host was told, and at once.
+// dialFailure says why a dial failed and how to tell the guest: with the same error as the host's, and at once.
 func dialFailure(err error) (Reason, func(*netstack.TCPRequest)) {
 	var limit *LimitError
 	switch {

@@ -56,7 +56,7 @@ func (w *world) taken() (n int) {
 	return n
 }
 
-// TestTCPRefused dials a port of the host's where nobody listens.
+// TestTCPRefused dials a port of the host without a listener.
 func TestTCPRefused(t *testing.T) {
 	w := newWorld(t, nil)
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -228,7 +228,7 @@ func (s *splice) owed() bool {
 func (s *splice) finish() {
 	_ = s.host.Close() // both ways are done, or it was reset
 	if _, failed, _ := s.outcome.get(); !failed {
-		<-s.guest.Done() // or the flow is told to end
+		<-s.guest.Done() // or the flow is asked to end
 	}
 	s.conclude()
 	s.cancel()

@@ -8,7 +8,7 @@ import (
 )
 
 // hostWriter is the host's connection as ReadTo writes to it: bytes are counted, and a failure is kept, so that it is not
-// taken for one of the guest's.
+// taken for one of the guest.
 type hostWriter struct {
 	splice  *splice
 	writing atomic.Bool

@@ -9,7 +9,7 @@ import (
 	"agentvm/netstack"
 )
 
-// A UDP session is a pair of addresses that the guest uses, and a connected socket of the host's for it:
+// A UDP session is a pair of addresses that the guest uses, and a connected socket of the host for it:
 //
 //	first datagram ─► limit ─► Intercept? ─► its function
 //	                    │
@@ -18,8 +18,8 @@ import (
 //	                              ▼
 //	                         ESTABLISHED ─ no datagram for UDPIdle, CutFlow, denial, Run's end ─► CLOSED
 //
-// An ICMP error that the host's socket reports goes on to the guest and ends nothing: the peer may come back. One that the
-// guest sends ends the session: nobody there wants its datagrams any more.
+// An ICMP error that the host's socket reports is passed on to the guest and ends nothing: the peer may come back. One that the
+// guest sends ends the session: its program wants no more datagrams.
 
 // evictAfter is how long a session must have been quiet to give its place to a new one when there are too many.
 const evictAfter = 5 * time.Second
@@ -102,7 +102,7 @@ func (t *table) quietest(spec flowSpec) (quietest *flow) {
 
 func (f *flow) lastActive() time.Time { return time.Unix(0, f.active.Load()) }
 
-// udpFailure says why a socket could not be had, or reported an error, and what the guest is told.
+// udpFailure says why a socket could not be had, or reported an error, and what the guest receives.
 func udpFailure(err error) (Reason, netstack.Unreachable) {
 	switch {
 	case denied(err):

@@ -15,7 +15,7 @@ import (
 // packets is an Egress whose sockets lead to the same port of loopback, unless a test wants something else.
 type packets struct {
 	*testEgress
-	refuse func(to netip.AddrPort) error // asked before a socket is made; nil: nobody is refused
+	refuse func(to netip.AddrPort) error // asked before a socket is made; nil: none is refused
 	plain  bool                          // sockets cannot tell when there is something to read
 	answer func(ctx context.Context, to netip.Addr, payload []byte) error
 

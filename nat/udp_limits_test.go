@@ -104,7 +104,7 @@ func TestUDPIntercept(t *testing.T) {
 		t.Errorf("reason %v", e.Reason)
 	}
 	if err := <-ended; err == nil {
-		t.Error("the function's context goes on")
+		t.Error("the function's context continues")
 	}
 	if n := w.packets.dialled(); n != 0 {
 		t.Errorf("%d sockets were made for a flow that was taken", n)

@@ -111,7 +111,7 @@ func TestUDPNeverExpires(t *testing.T) {
 	}
 }
 
-// TestUDPRefusedByHost: nobody is there, so the guest gets ECONNREFUSED; when somebody is, the same session works.
+// TestUDPRefusedByHost: no program listens, so the guest gets ECONNREFUSED; when one does, the same session works.
 func TestUDPRefusedByHost(t *testing.T) {
 	for name, plain := range map[string]bool{"readiness": false, "plain connections": true} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestUDPRefusedByHost(t *testing.T) {
 	}
 }
 
-// TestUDPNotDialled: what the guest is told when there can be no socket.
+// TestUDPNotDialled: what the guest receives when there can be no socket.
 func TestUDPNotDialled(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -10,7 +10,7 @@ import (
 )
 
 // TestOwnBroadcastsAreNoFlows sends as the DHCP server does. gVisor lets a sender hear its own broadcasts, which must not
-// be taken for datagrams of the guest's.
+// be taken for datagrams of the guest.
 func TestOwnBroadcastsAreNoFlows(t *testing.T) {
 	n, g := pair(t, netstack.Config{}, netstacktest.Config{})
 	requests := make(chan netip.AddrPort, 64)
@@ -34,7 +34,7 @@ func TestOwnBroadcastsAreNoFlows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Write([]byte("a datagram of the guest's")); err != nil {
+	if _, err := c.Write([]byte("a datagram of the guest")); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -56,7 +56,7 @@ func newCapture(to io.Writer, clock tcpip.Clock, logger *slog.Logger) *capture {
 }
 
 // record copies a frame. It may be called from any goroutine.
-func (c *capture) record(frame []byte) {
+func (c *capture) record(o offload, frame []byte) {
 	now := c.clock.Now().UnixNano()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,6 +67,9 @@ func (c *capture) record(frame []byte) {
 	c.pending = binary.LittleEndian.AppendUint64(c.pending, uint64(now))
 	c.pending = binary.LittleEndian.AppendUint32(c.pending, uint32(len(frame)))
 	c.pending = append(c.pending, frame...)
+	if copied := c.pending[len(c.pending)-len(frame):]; o.needsChecksum && o.fits(copied) {
+		o.complete(copied) // what the guest's device, or the gateway's, does not need; who reads the file does
+	}
 	c.queued++
 	c.changed.Signal()
 }
@@ -141,7 +144,7 @@ func (c *capture) write(w io.Writer, batch []byte) (frames uint64, err error) {
 	return frames, nil
 }
 
-// fail ends the capture; the network goes on.
+// fail ends the capture; the network continues.
 func (c *capture) fail(err error) {
 	c.mu.Lock()
 	c.failed, c.pending = true, nil

@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -33,7 +34,7 @@ func TestCaptureIsAPcap(t *testing.T) {
 		for _, f := range frames {
 			time.Sleep(1500 * time.Millisecond)
 			at = append(at, time.Now())
-			c.record(f)
+			c.record(offload{}, f)
 		}
 		c.stop()
 		r, err := pcapgo.NewReader(&file)
@@ -82,7 +83,7 @@ func TestCaptureOfSlowWriterLosesFrames(t *testing.T) {
 	c := startCapture(file, io.Discard)
 	const n = 3 * captureBuffer / frameMax
 	for range n {
-		c.record(filled(frameMax, 1)) // the test would not end if this waited
+		c.record(offload{}, filled(frameMax, 1)) // the test would not end if this waited
 	}
 	lost := c.lost.Load()
 	if lost == 0 || lost == n {
@@ -102,7 +103,7 @@ func TestCaptureOfStuckWriterIsLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, log := &gate{open: make(chan struct{})}, &bytes.Buffer{}
 		c := startCapture(file, log)
-		c.record(filled(60, 1))
+		c.record(offload{}, filled(60, 1))
 		start := time.Now()
 		c.stop()
 		if took := time.Since(start); took != captureGrace {
@@ -131,9 +132,9 @@ func TestCaptureOfFailingWriterEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			c := startCapture(&failing{left}, &log)
-			c.record(filled(100, 1))
+			c.record(offload{}, filled(100, 1))
 			<-c.done
-			c.record(filled(100, 1))
+			c.record(offload{}, filled(100, 1))
 			c.stop()
 			if c.lost.Load() != 2 || strings.Count(log.String(), "disk full") != 1 {
 				t.Errorf("lost %d, log: %s", c.lost.Load(), log.String())
@@ -169,7 +170,7 @@ func TestCaptureReadByTshark(t *testing.T) {
 		testFrame{source: addrGuest6, destination: addrServer6, transport: protoUDP, payload: udpSegment(1000, 2000, 30)}.bytes(),
 		testFrame{transport: protoTCP, payload: tcpSegment(60000), partial: true}.bytes(), // as with offload
 	} {
-		c.record(f)
+		c.record(offload{}, f)
 	}
 	c.stop()
 	command := exec.CommandContext(t.Context(), tshark, "-n", "-r", path, "-T", "fields", "-E", "separator=|", "-e", "frame.protocols", "-e", "frame.len", "-e", "eth.src")
@@ -183,5 +184,34 @@ func TestCaptureReadByTshark(t *testing.T) {
 		"eth:ethertype:ip:tcp|60054|02:00:00:00:00:01\n"
 	if string(out) != want {
 		t.Errorf("tshark says\n%swant\n%s", out, want)
+	}
+}
+
+// TestCaptureHasWholeChecksums: what a device leaves out for the next one to complete is there in the file, or programs that read it
+// would call every packet broken.
+func TestCaptureHasWholeChecksums(t *testing.T) {
+	var file bytes.Buffer
+	t.Run("exchange", func(t *testing.T) { // at its end the file is written
+		config := linkDefaults(t)
+		config.header, config.capture = true, &file
+		near, far := connectStacks(t, newLinkPair(t, config), addrGateway)
+		exchangeRandom(t, near, far, 2<<20) // frames are of 64 KiB at most: 32 and more
+	})
+	inspector, packets := &frameInspector{t: t}, 0
+	for b := file.Bytes()[24:]; len(b) > 0; {
+		length := binary.LittleEndian.Uint32(b[8:])
+		frame := b[16 : 16+length]
+		b = b[16+length:]
+		p := inspector.parse(frame)
+		if p.transport != protoTCP {
+			continue
+		}
+		packets++
+		if !p.checksumRight() {
+			t.Fatalf("packet %d of %d bytes has a wrong checksum", packets, length)
+		}
+	}
+	if packets < 20 {
+		t.Errorf("%d packets in the file", packets)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"agentvm/internal/budget"
 )
 
 // Defaults of [Config].
@@ -51,10 +53,14 @@ type Config struct {
 	// QueueBytes bounds the frames that wait for the guest to take them. Default 1 MiB.
 	QueueBytes int
 
+	// Memory is what connections and sockets take to grow, beyond FlowMemory and SocketMemory for each, which are the affair of
+	// who opens them. nil: no limit.
+	Memory *budget.Budget
+
 	// Clock drives every timer. nil: real time.
 	Clock tcpip.Clock
 
-	// Logger gets what an operator should know, nothing for single frames. nil: nobody.
+	// Logger gets what an operator should know, nothing for single frames. nil discards.
 	Logger *slog.Logger
 }
 

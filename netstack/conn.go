@@ -34,13 +34,18 @@ type Conn struct {
 	done                        chan struct{}
 	doneOnce                    sync.Once
 
+	extra extraMemory // of the budget
+
 	readMu sync.Mutex // one reader
 	views  [][]byte   // of the reader: what it looks at
+	window int        // the receive buffer's size
+	read   int        // bytes that the reader has taken since that was set
 
 	writeMu   sync.Mutex // one writer
 	source    bytes.Reader
 	stalled   bool // the writer reached the high mark and not the low one since
 	high, low int
+	sendable  int // what there is memory for; less than high: that is the mark
 
 	mu      sync.Mutex
 	gone    chan struct{} // closed by Close and Abort
@@ -55,7 +60,7 @@ var _ net.Conn = (*Conn)(nil)
 // newConn returns a connection without an endpoint.
 func newConn(n *Network, local, remote netip.AddrPort) *Conn {
 	return &Conn{
-		network: n, local: local, remote: remote, queue: new(waiter.Queue), high: defaultHigh, low: defaultLow,
+		network: n, local: local, remote: remote, queue: new(waiter.Queue), high: defaultHigh, low: defaultLow, sendable: sendBuffer,
 		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
 		done: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -66,10 +71,14 @@ func (c *Conn) start(e tcpip.Endpoint) error {
 	c.endpoint = e.(*tcp.Endpoint)
 	options := e.SocketOptions()
 	options.SetDelayOption(false) // who writes here has gathered already: no Nagle
-	options.SetSendBufferSize(int64(c.high), true)
+	c.begin()
+	c.beginSending()
+	high, _ := c.mark()
+	options.SetSendBufferSize(int64(high), true)
 	c.entry.Init(c, waiter.ReadableEvents|waiter.WritableEvents|waiter.EventHUp|waiter.EventErr)
 	c.queue.EventRegister(&c.entry)
 	if !c.network.flows.add(c) {
+		c.extra.end(c.network)
 		c.endpoint.Abort()
 		return c.opError("open", net.ErrClosed)
 	}
@@ -99,6 +108,10 @@ func (c *Conn) noteEnd() {
 			c.network.flows.remove(c)
 			close(c.done)
 		})
+		// What has come unread stays until the connection is closed here.
+		if isClosed(c.gone) {
+			c.extra.end(c.network)
+		}
 	}
 }
 

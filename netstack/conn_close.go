@@ -9,10 +9,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// CloseWrite sends FIN after what is queued. Reading goes on.
+// CloseWrite sends FIN after what is queued. Reading continues.
 func (c *Conn) CloseWrite() error { return c.shutdown(tcpip.ShutdownWrite) }
 
-// CloseRead makes Read return io.EOF; what the guest goes on to send is dropped. Writing goes on.
+// CloseRead makes Read return io.EOF; what the guest sends afterwards is dropped. Writing continues.
 func (c *Conn) CloseRead() error { return c.shutdown(tcpip.ShutdownRead) }
 
 func (c *Conn) shutdown(how tcpip.ShutdownFlags) error {
@@ -28,7 +28,7 @@ func (c *Conn) shutdown(how tcpip.ShutdownFlags) error {
 }
 
 // Close gives the connection up: blocked calls return [net.ErrClosed]. What was written is still delivered, then FIN;
-// the guest gets RST instead when it has sent something that nobody read, or does not answer for half a minute.
+// the guest gets RST instead when it has sent something that was not read, or does not answer for half a minute.
 func (c *Conn) Close() error { return c.end("close", false) }
 
 // Abort sends RST and forgets what was queued. Blocked calls return [net.ErrClosed].
@@ -52,7 +52,7 @@ func (c *Conn) end(op string, reset bool) error {
 	looking := c.looking
 	c.mu.Unlock()
 	if looking {
-		// The endpoint must not free what a ReadTo is writing to somebody. Shutting both ways with unread bytes resets
+		// The endpoint must not free what a ReadTo is writing. Shutting both ways with unread bytes resets
 		// at once and frees nothing; that ReadTo does the rest.
 		c.endpoint.Shutdown(tcpip.ShutdownRead | tcpip.ShutdownWrite)
 		c.noteEnd()
@@ -62,7 +62,7 @@ func (c *Conn) end(op string, reset bool) error {
 	return nil
 }
 
-// release frees the endpoint, after FIN or RST. Nobody may look at its memory.
+// release frees the endpoint, after FIN or RST. Its memory must not be used then.
 func (c *Conn) release(reset bool) {
 	if reset {
 		c.endpoint.Abort()

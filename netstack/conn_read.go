@@ -19,7 +19,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		w := tcpip.SliceWriter(p)
 		result, err := c.endpoint.Read(&w, tcpip.ReadOptions{})
 		if err == nil {
-			c.endpoint.ModerateRecvBuf(result.Count)
+			c.taken(result.Count)
 			return result.Count, nil
 		}
 		if _, wait := err.(*tcpip.ErrWouldBlock); !wait {
@@ -48,7 +48,7 @@ func (c *Conn) ReadTo(w io.Writer, max int) (int, error) {
 	}
 }
 
-// readGate says why a read cannot go on.
+// readGate says why a read cannot continue.
 func (c *Conn) readGate() error {
 	if isClosed(c.gone) {
 		return c.opError("read", net.ErrClosed)
@@ -83,7 +83,7 @@ func (c *Conn) readOnce(w io.Writer, max int) (n int, _ error, wait bool) {
 	clear(c.views)
 	c.lookedAway(n)
 	if n > 0 {
-		c.endpoint.ModerateRecvBuf(n)
+		c.taken(n)
 	}
 	return n, failed, false
 }
@@ -103,7 +103,7 @@ func (c *Conn) look(max int) ([][]byte, tcpip.Error) {
 	return p.views, err
 }
 
-// lookedAway takes the n bytes out that somebody has now, and does what Close or Abort could not do before.
+// lookedAway takes the n bytes out that the caller has now, and does what Close or Abort could not do before.
 func (c *Conn) lookedAway(n int) {
 	c.mu.Lock()
 	if n > 0 {

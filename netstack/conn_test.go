@@ -133,7 +133,7 @@ func TestReadBeforeReset(t *testing.T) {
 	}
 }
 
-// guestIdle gives the guest's segment the time to arrive: a write of the guest's has no other sign here.
+// guestIdle gives the guest's segment the time to arrive: a write of the guest has no other sign here.
 func guestIdle(*netstacktest.Conn) bool { time.Sleep(20 * time.Millisecond); return true }
 
 func TestAbort(t *testing.T) {

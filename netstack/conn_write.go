@@ -44,7 +44,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 }
 
-// writeGate says why a write cannot go on.
+// writeGate says why a write cannot continue.
 func (c *Conn) writeGate() error {
 	if isClosed(c.gone) {
 		return c.opError("write", net.ErrClosed)
@@ -63,20 +63,30 @@ func (c *Conn) awaitWritable() {
 	}
 }
 
-// drained says whether a stalled writer may go on, and otherwise makes sure that it is told when.
+// drained says whether a stalled writer may continue, and otherwise makes sure that it is woken when it may.
 //
 // gVisor wakes writers when the queue shrinks to less than half of the send buffer's size: while we wait, that size is
 // twice the low mark, and the high mark otherwise. Acknowledgements are not processed while we hold the endpoint's lock,
 // so that none is missed in between.
 func (c *Conn) drained() bool {
-	c.endpoint.LockUser()
-	defer c.endpoint.UnlockUser()
-	if c.holds(c.low) {
-		c.endpoint.SocketOptions().SetSendBufferSize(2*int64(c.low+1), false)
+	if !c.drainedTo() {
 		return false
 	}
 	c.stalled = false
-	c.endpoint.SocketOptions().SetSendBufferSize(int64(c.high), false)
+	c.drainedOnce()
+	high, _ := c.mark()
+	c.endpoint.SocketOptions().SetSendBufferSize(int64(high), false)
+	return true
+}
+
+func (c *Conn) drainedTo() bool {
+	_, low := c.mark()
+	c.endpoint.LockUser()
+	defer c.endpoint.UnlockUser()
+	if c.holds(low) {
+		c.endpoint.SocketOptions().SetSendBufferSize(2*int64(low+1), false)
+		return false
+	}
 	return true
 }
 
@@ -88,14 +98,16 @@ func (c *Conn) holds(n int) bool {
 }
 
 // SetWatermarks sets how many bytes that Write has accepted may be unacknowledged by the guest: Write blocks when
-// there are high, until there are low. high is at least 1, low from 0 to high-1; other values are brought into this range.
+// there are high, until there are low; less while Config.Memory has not enough. high is at least 1, low from 0 to high-1; other values are brought into this range.
 func (c *Conn) SetWatermarks(high, low int) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
 	c.high = max(high, 1)
 	c.low = min(max(low, 0), c.high-1)
+	c.beginSending()
 	if !c.stalled {
-		c.endpoint.SocketOptions().SetSendBufferSize(int64(c.high), true)
+		high, _ := c.mark()
+		c.endpoint.SocketOptions().SetSendBufferSize(int64(high), true)
 	}
 }
 

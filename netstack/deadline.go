@@ -12,7 +12,7 @@ import (
 type deadline struct {
 	mu      sync.Mutex
 	timer   tcpip.Timer
-	expired chan struct{} // closed at the deadline; made when somebody waits or sets one
+	expired chan struct{} // closed at the deadline; made when a caller waits or sets one
 }
 
 // done is closed when the deadline as it is now has passed.

@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// Echo is an echo request (ping) of the guest's to somebody who is not the gateway.
+// Echo is an echo request (ping) of the guest to a host that is not the gateway.
 type Echo struct {
 	Source, Destination netip.Addr
 	ID, Sequence        uint16
@@ -21,7 +21,7 @@ type Echo struct {
 }
 
 // HandleEcho sets who decides about echo requests to addresses that are not the gateway's. f is called on a goroutine
-// of its own for each; it bounds how many there are by returning soon. Without it nobody answers. Call it before Run.
+// of its own for each; it bounds how many there are by returning soon. Without it there are no answers. Call it before Run.
 func (n *Network) HandleEcho(f func(Echo)) { n.echoes.Store(&f) }
 
 // linkEcho takes an echo request from the link.

@@ -26,12 +26,15 @@ type linkConfig struct {
 
 	// echo gets the echo requests to addresses that are not the gateway's own, and solicited the sources of router
 	// solicitations (which the stack sees too). Both are called on the goroutine that reads frames: they must not
-	// block. nil: such echo requests are dropped; nobody.
+	// block. nil: such echo requests are dropped.
 	echo      func(echoRequest)
 	solicited func(source netip.Addr)
+
+	// datagram says whether there is room for a UDP datagram, on the same goroutine. nil: for all.
+	datagram func(from, to netip.AddrPort) bool
 }
 
-// echoRequest is an ICMP or ICMPv6 echo request of the guest's. The payload is only valid during the call.
+// echoRequest is an ICMP or ICMPv6 echo request of the guest. The payload is only valid during the call.
 type echoRequest struct {
 	source, destination netip.Addr
 	id, sequence        uint16
@@ -107,7 +110,7 @@ func (e *linkEndpoint) writePacket(packet *stack.PacketBuffer) tcpip.Error {
 	}
 	frame := to[prefixSize+e.headerSize:]
 	copyPacket(frame, packet)
-	e.commit(frame)
+	e.commit(parseOffload(to[prefixSize:prefixSize+e.headerSize]), frame)
 	return nil
 }
 
@@ -134,7 +137,7 @@ func (e *linkEndpoint) sendFrame(frame []byte) bool {
 		to[prefixSize+virtioFlags] = flagDataValid
 	}
 	copy(to[prefixSize+e.headerSize:], frame)
-	e.commit(to[prefixSize+e.headerSize:])
+	e.commit(offload{}, to[prefixSize+e.headerSize:])
 	return true
 }
 
@@ -157,16 +160,16 @@ func (e *linkEndpoint) reserve(frame int, wait bool) ([]byte, DropReason) {
 }
 
 // commit counts and captures the frame that was reserved, under the queue's lock: the capture has the link's order.
-func (e *linkEndpoint) commit(frame []byte) {
+func (e *linkEndpoint) commit(o offload, frame []byte) {
 	e.counters.framesOut.Add(1)
 	e.counters.bytesOut.Add(uint64(len(frame)))
 	if e.capture != nil {
-		e.capture.record(frame)
+		e.capture.record(o, frame)
 	}
 	e.queue.commit()
 }
 
-// dropError is what gVisor is told.
+// dropError is the error that gVisor gets.
 func dropError(why DropReason) tcpip.Error {
 	switch why {
 	case DropClosed:
@@ -180,7 +183,7 @@ func dropError(why DropReason) tcpip.Error {
 // MTU is the largest IP packet, as gVisor wants it.
 func (e *linkEndpoint) MTU() uint32 { return uint32(e.config.mtu) }
 
-// SetMTU does nothing: the guest was told one MTU, and it stays.
+// SetMTU does nothing: the guest learned one MTU, and it stays.
 func (e *linkEndpoint) SetMTU(uint32) {}
 
 // MaxHeaderLength is what AddHeader needs. The virtio_net_hdr is written when the packet is copied.
@@ -191,7 +194,7 @@ func (e *linkEndpoint) LinkAddress() tcpip.LinkAddress {
 	return tcpip.LinkAddress(e.config.addresses.GatewayMAC)
 }
 
-// SetLinkAddress does nothing: the guest was told one gateway.
+// SetLinkAddress does nothing: the guest learned one gateway.
 func (e *linkEndpoint) SetLinkAddress(tcpip.LinkAddress) {}
 
 // Capabilities: with offload, the filter has checked what gVisor then does not. See putVirtioHeader for transmit

@@ -20,7 +20,7 @@ const (
 	portDHCPServer = 67
 )
 
-// filter decides which frames of the guest's reach gVisor. gVisor runs with promiscuous addresses, so it would believe
+// filter decides which frames of the guest reach gVisor. gVisor runs with promiscuous addresses, so it would believe
 // any source and serve any destination; who the guest is has to be settled before.
 //
 //	frame ─► MACs ─► ethertype ─┬► ARP: only the guest's own, only about addresses that are here
@@ -117,7 +117,7 @@ func (f *filter) checkMACs(p *packet) DropReason {
 }
 
 // checkARP admits requests for the gateway and the host's alias, what the guest says about itself (RFC 5227), and its
-// replies; anything else would be an answer in somebody else's name or an entry in gVisor's table that is not true.
+// replies; anything else would be an answer in another host's name or an entry in gVisor's table that is not true.
 func (f *filter) checkARP(o offload, p *packet) DropReason {
 	arp := header.ARP(p.frame[frameMin:])
 	if len(arp) < header.ARPSize {
@@ -136,7 +136,7 @@ func (f *filter) checkARP(o offload, p *packet) DropReason {
 	case sender == f.guest && (target == f.gateway || target == f.host || target == f.guest):
 		return ""
 	case sender.IsUnspecified() && arp.Op() == header.ARPRequest && target == f.guest:
-		return "" // a probe for its own address, which nobody answers
+		return "" // a probe for its own address, which has no answer
 	}
 	return DropARP
 }
@@ -216,7 +216,7 @@ func (f *filter) own(a netip.Addr) bool {
 	return a == f.gateway || a == f.gateway6 || a == f.linkLocal
 }
 
-// here says whether somebody on this side of the link answers to the address.
+// here says whether this side of the link answers for the address.
 func (f *filter) here(a netip.Addr) bool {
 	return f.own(a) || a == f.host || a == f.host6
 }

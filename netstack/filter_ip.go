@@ -58,7 +58,7 @@ func (f *filter) checkIPv4Addresses(p *packet) DropReason {
 	if p.source != f.guest {
 		return DropSource
 	}
-	if to.IsLoopback() || to.As4()[0] == 0 || to == f.guest {
+	if to.IsLoopback() || to.IsUnspecified() || to == f.guest {
 		return DropDestination
 	}
 	if p.kind != tcpip.PacketHost {
@@ -153,7 +153,7 @@ func (p *packet) walkExtensions(next uint8) DropReason {
 }
 
 // fragmentOf admits fragments of packets whose transport is known: what is behind further headers of the whole packet
-// could not be told (RFC 7112), and would be somebody's echo request or neighbour discovery.
+// could not be known (RFC 7112), and it could be an echo request or neighbour discovery for another host.
 func fragmentOf(next uint8) DropReason {
 	switch next {
 	case protoTCP, protoUDP, protoICMPv6:

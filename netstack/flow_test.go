@@ -18,7 +18,7 @@ import (
 	"agentvm/netstack/netstacktest"
 )
 
-// TestWatermarks: a writer whose guest does not read stops at the high mark and goes on at the low one.
+// TestWatermarks: a writer whose guest does not read stops at the high mark and continues at the low one.
 func TestWatermarks(t *testing.T) {
 	tests := []struct{ high, low int }{{16 << 10, 4 << 10}, {16 << 10, 0}, {64 << 10, 64<<10 - 1}, {5000, 2500}, {1, 0}}
 	for _, test := range tests {
@@ -107,7 +107,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestUnreadGuest: what nobody reads here closes the guest's window.
+// TestUnreadGuest: what is not read here closes the guest's window.
 func TestUnreadGuest(t *testing.T) {
 	_, guest, _ := connected(t, netstack.Config{}, netstacktest.Config{}, server)
 	guest.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))

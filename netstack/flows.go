@@ -13,7 +13,7 @@ const maxOrphans = 256
 type flowTable struct {
 	mu      sync.Mutex
 	closed  bool
-	conns   map[*Conn]*list.Element // of orphans; nil: somebody holds the connection
+	conns   map[*Conn]*list.Element // of orphans; nil: the connection has an owner
 	orphans list.List               // of *Conn, oldest first
 }
 
@@ -40,7 +40,7 @@ func (t *flowTable) remove(c *Conn) {
 	delete(t.conns, c)
 }
 
-// orphan notes that nobody holds c any more.
+// orphan notes that c has no owner any more.
 func (t *flowTable) orphan(c *Conn) {
 	if oldest := t.appendOrphan(c); oldest != nil {
 		oldest.endpoint.Abort()

@@ -29,7 +29,7 @@ var (
 	addrGatewayLL = netip.MustParseAddr("fe80::5894:efff:fee4:cdd")
 )
 
-// testFrame describes a frame of the guest's; the zero value goes from the guest to the server by IPv4, with nothing
+// testFrame describes a frame of the guest; the zero value goes from the guest to the server by IPv4, with nothing
 // in it. Lengths and checksums are right unless said otherwise.
 type testFrame struct {
 	to, from             net.HardwareAddr
@@ -175,7 +175,7 @@ func icmpMessage(kind byte, rest ...byte) []byte {
 // echo4 and echo6 are echo requests: id 0x1234, sequence 5, three bytes.
 func echoMessage(kind byte) []byte { return icmpMessage(kind, 0x12, 0x34, 0, 5, 'a', 'b', 'c') }
 
-// arpFrame is an ARP packet of the guest's.
+// arpFrame is an ARP packet of the guest.
 func arpFrame(op byte, senderMAC net.HardwareAddr, sender, target netip.Addr) []byte {
 	return slices.Concat(ethernet(macBroadcast, macGuest, 0x0806), []byte{0, 1, 8, 0, 6, 4, 0, op},
 		senderMAC, sender.AsSlice(), make([]byte, 6), target.AsSlice())

@@ -41,7 +41,7 @@ func TestCloseEndsAccept(t *testing.T) {
 	peer.Expect(t, "SYN-ACK", func(s netstacktest.Segment) bool { return s.Flags == syn|ack })
 	n.Close()
 	if err := <-ended; err == nil {
-		t.Error("Accept of a handshake that nobody completed succeeded")
+		t.Error("Accept of a handshake that was not completed succeeded")
 	}
 }
 
@@ -121,6 +121,34 @@ func TestKeepAlive(t *testing.T) {
 	wantDone(t, h.conn)
 	if _, err := h.conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
 		t.Errorf("Read: %v, want ETIMEDOUT", err)
+	}
+}
+
+// TestGuestThatWasAway: what a guest did not take for minutes, because the host had no time for it, it gets within seconds when it is back,
+// whether data is lost or its window is closed; and the connection is still there.
+func TestGuestThatWasAway(t *testing.T) {
+	for name, window := range map[string]uint16{"loss": 65535, "closed window": 0} {
+		t.Run(name, func(t *testing.T) {
+			clock := faketime.NewManualClock()
+			peer, n, conns := newPeer(t, netstack.Config{Clock: clock})
+			h := handshake(t, peer, conns, 4000, 1000, nil)
+			h.window = window
+			h.send(netstacktest.Segment{Flags: ack})
+			if _, err := h.conn.Write([]byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			for range 5 * 60 {
+				clock.Advance(time.Second)
+			}
+			for range 10 {
+				sent := n.Stats().FramesToGuest
+				clock.Advance(4 * time.Second)
+				eventually(t, "it is sent again", func() bool { return n.Stats().FramesToGuest > sent })
+			}
+			if got := h.conn.State(); got != "ESTABLISHED" {
+				t.Errorf("state %s", got)
+			}
+		})
 	}
 }
 

@@ -114,7 +114,7 @@ func (d *ending) stop(err error) {
 		d.err = err
 		d.dropped = d.queue.close()
 		if c, ok := d.link.(io.Closer); ok {
-			_ = c.Close() // nothing of the guest's is lost by it that was not lost already
+			_ = c.Close() // nothing of the guest is lost by it that was not lost already
 		}
 		close(d.done)
 	})
@@ -145,7 +145,7 @@ func (e *linkEndpoint) receive(link io.Reader) error {
 		e.counters.framesIn.Add(1)
 		e.counters.bytesIn.Add(uint64(len(frame)))
 		if e.capture != nil && len(frame) >= frameMin {
-			e.capture.record(frame)
+			e.capture.record(parseOffload(head), frame)
 		}
 		if why := e.handle(parseOffload(head), frame); why != "" {
 			e.counters.drop(why)
@@ -153,7 +153,7 @@ func (e *linkEndpoint) receive(link io.Reader) error {
 	}
 }
 
-// linkError is nil for a link that somebody has closed or that came to its end.
+// linkError is nil for a link that was closed or that came to its end.
 func linkError(what string, err error) error {
 	for _, closed := range []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, os.ErrClosed} {
 		if errors.Is(err, closed) {
@@ -174,6 +174,11 @@ func (e *linkEndpoint) handle(o offload, frame []byte) DropReason {
 	}
 	if e.answersARP(&p) || e.answersSolicitation(&p) {
 		return ""
+	}
+	if e.config.datagram != nil {
+		if from, to, ok := p.datagram(); ok && !e.config.datagram(from, to) {
+			return DropSocketFull
+		}
 	}
 	if !p.echo {
 		return e.deliver(&p)

@@ -75,7 +75,7 @@ func FuzzLinkStream(f *testing.F) {
 	})
 }
 
-// discard empties a queue that nobody takes from, and gives the number of bytes.
+// discard empties a queue without a reader, and gives the number of bytes.
 func discard(q *sendQueue) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

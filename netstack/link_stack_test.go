@@ -187,7 +187,7 @@ func TestLinkAnswersForTheHostsAliases(t *testing.T) {
 	}
 }
 
-// TestDuplicateAddressDetectionOfTheHostsAlias asks from nowhere: everybody is told.
+// TestDuplicateAddressDetectionOfTheHostsAlias asks from the unspecified address: the answer goes to all nodes.
 func TestDuplicateAddressDetectionOfTheHostsAlias(t *testing.T) {
 	e := newLink(linkDefaults(t))
 	group, mac := solicitedNode(addrHost6)

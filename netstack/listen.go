@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// backlog is how many connections of the guest's may wait for Accept.
+// backlog is how many connections of the guest may wait for Accept.
 const backlog = 128
 
 // Listen takes TCP connections to an address of the gateway's. They do not come to HandleTCP's function.
@@ -114,7 +114,7 @@ func (l *listener) accepted(endpoint tcpip.Endpoint, queue *waiter.Queue, peer t
 // Addr is the address that it listens at.
 func (l *listener) Addr() net.Addr { return netAddr("tcp", l.at) }
 
-// Close ends listening: connections that nobody has accepted are reset, blocked Accepts return [net.ErrClosed].
+// Close ends listening: connections that were not accepted are reset, blocked Accepts return [net.ErrClosed].
 func (l *listener) Close() error {
 	err := l.opError("close", net.ErrClosed)
 	l.once.Do(func() {

@@ -10,6 +10,10 @@ import (
 
 // The host's aliases have the gateway's MAC, and no interface: gVisor would pick them as sources of what the gateway
 // itself sends. So the link answers who asks for them. It sends nothing that was not asked for.
+//
+// With IPv6 it answers for the gateway's own addresses too. gVisor would say that they belong to no router, since it does not
+// forward packets itself; a guest whose router says that of itself takes its default route away (RFC 4861, section 7.2.5),
+// which Linux does at its first probe, five seconds after the first packet.
 
 // answersARP answers a request, which the filter has admitted, for the host's alias. It reports whether it was one.
 func (e *linkEndpoint) answersARP(p *packet) bool {
@@ -32,26 +36,37 @@ func (e *linkEndpoint) answersARP(p *packet) bool {
 	return true
 }
 
-// answersSolicitation is answersARP for IPv6 (RFC 4861, section 7.2.4).
+// Flags of a neighbour advertisement (RFC 4861, section 4.4).
+const (
+	advertRouter    = 0x80
+	advertSolicited = 0x40
+	advertOverride  = 0x20
+)
+
+// answersSolicitation is answersARP for IPv6 (RFC 4861, section 7.2.4): for every address of this side. The filter has
+// admitted the solicitation, so it is whole and its sender is the guest.
 func (e *linkEndpoint) answersSolicitation(p *packet) bool {
 	if p.version != 6 || p.transport != protoICMPv6 || p.fragment {
 		return false
 	}
 	icmp := header.ICMPv6(p.frame[p.transportAt:])
-	if icmp.Type() != header.ICMPv6NeighborSolicit ||
-		netip.AddrFrom16([16]byte(icmp[8:24])) != e.config.addresses.Host6 {
+	if icmp.Type() != header.ICMPv6NeighborSolicit {
 		return false
 	}
-	to, flags := p.source, byte(0x60) // solicited, override
-	if to.IsUnspecified() {
-		to, flags = netip.IPv6LinkLocalAllNodes(), 0x20
+	target := netip.AddrFrom16([16]byte(icmp[8:24]))
+	if !e.filter.here(target) {
+		return false
 	}
-	e.sendFrame(e.advertisement(to, flags))
+	to, flags := p.source, byte(advertRouter|advertSolicited|advertOverride)
+	if to.IsUnspecified() {
+		to, flags = netip.IPv6LinkLocalAllNodes(), advertRouter|advertOverride
+	}
+	e.sendFrame(e.advertisement(target, to, flags))
 	return true
 }
 
-// advertisement says that the host's IPv6 alias has the gateway's MAC.
-func (e *linkEndpoint) advertisement(to netip.Addr, flags byte) []byte {
+// advertisement says that an IPv6 address of this side has the gateway's MAC.
+func (e *linkEndpoint) advertisement(target, to netip.Addr, flags byte) []byte {
 	a := &e.config.addresses
 	const size = neighbourSize + 8
 	frame := make([]byte, frameMin+header.IPv6MinimumSize+size)
@@ -60,7 +75,7 @@ func (e *linkEndpoint) advertisement(to netip.Addr, flags byte) []byte {
 		group := to.As16()
 		copy(frame, []byte{0x33, 0x33, group[12], group[13], group[14], group[15]})
 	}
-	source, destination := tcpip.AddrFrom16(a.Host6.As16()), tcpip.AddrFrom16(to.As16())
+	source, destination := tcpip.AddrFrom16(target.As16()), tcpip.AddrFrom16(to.As16())
 	header.IPv6(frame[frameMin:]).Encode(&header.IPv6Fields{
 		PayloadLength: size, TransportProtocol: header.ICMPv6ProtocolNumber, HopLimit: ndpHopLimit,
 		SrcAddr: source, DstAddr: destination,
@@ -68,7 +83,7 @@ func (e *linkEndpoint) advertisement(to netip.Addr, flags byte) []byte {
 	icmp := header.ICMPv6(frame[frameMin+header.IPv6MinimumSize:])
 	icmp.SetType(header.ICMPv6NeighborAdvert)
 	icmp[4] = flags
-	copy(icmp[8:], a.Host6.AsSlice())
+	copy(icmp[8:], target.AsSlice())
 	icmp[24], icmp[25] = optionTargetMAC, 1
 	copy(icmp[26:], a.GatewayMAC)
 	sum := header.PseudoHeaderChecksum(header.ICMPv6ProtocolNumber, source, destination, size)

@@ -24,6 +24,7 @@ type Network struct {
 	stack     *stack.Stack
 	link      *linkEndpoint
 	flows     flowTable
+	datagrams datagramTable
 	router    *router
 	ran       sync.Once
 	echoes    atomic.Pointer[func(Echo)]
@@ -46,7 +47,7 @@ func New(c Config) (*Network, error) {
 	n.router = newRouter(n)
 	n.link = newLink(linkConfig{
 		addresses: n.addresses, linkLocal: n.router.from, mtu: c.MTU, header: c.Header, queueBytes: c.QueueBytes,
-		capture: c.Capture, clock: c.Clock, logger: c.Logger, echo: n.linkEcho, solicited: n.router.solicited,
+		capture: c.Capture, clock: c.Clock, logger: c.Logger, echo: n.linkEcho, solicited: n.router.solicited, datagram: n.datagrams.admit,
 	})
 	if err := n.buildStack(); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (n *Network) Run(ctx context.Context, link io.ReadWriter) error {
 }
 
 // Close ends all flows, and every call that waits for them, and frees the stack. It waits for running handlers, which
-// therefore should be told to end before; Close makes their calls into the network fail.
+// therefore should be asked to end before; Close makes their calls into the network fail.
 func (n *Network) Close() error {
 	n.closeOnce.Do(func() {
 		n.mu.Lock()

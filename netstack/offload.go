@@ -110,8 +110,8 @@ func (o offload) segments(p *packet, mtu int) bool {
 	return o.gso == want && p.transport == protoTCP && !p.fragment && o.gsoSize+header.TCPMinimumSize <= mtu
 }
 
-// leavesTransport says whether the missing checksum is the one of p's TCP or UDP header. Those are not computed: nobody
-// behind the link looks at them, and a packet never leaves the host as it is.
+// leavesTransport says whether the missing checksum is the one of p's TCP or UDP header. Those are not computed: the
+// other end of the link does not check them, and a packet never leaves the host as it is.
 func (o offload) leavesTransport(p *packet) bool {
 	if !o.needsChecksum || p.fragment || o.start != p.transportAt {
 		return false

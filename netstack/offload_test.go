@@ -13,7 +13,7 @@ import (
 func virtioHeader(flags, gso byte, gsoSize, start, offset uint16) []byte {
 	h := make([]byte, virtioHeaderSize)
 	h[virtioFlags], h[virtioGSOType] = flags, gso
-	binary.LittleEndian.PutUint16(h[virtioHeaderLength:], 0xbad) // nobody may look at it
+	binary.LittleEndian.PutUint16(h[virtioHeaderLength:], 0xbad) // it must not be used
 	binary.LittleEndian.PutUint16(h[virtioGSOSize:], gsoSize)
 	binary.LittleEndian.PutUint16(h[virtioChecksumStart:], start)
 	binary.LittleEndian.PutUint16(h[virtioChecksumOff:], offset)

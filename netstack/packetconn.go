@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 // PacketConn is a UDP socket of the gateway's: connected to one 4-tuple ([UDPRequest.Accept], [Network.DialContext]), or
 // bound to an address of its own ([Network.ListenPacket]). All methods may be called from any goroutine. Datagrams that
-// nobody reads are dropped beyond gVisor's receive buffer.
+// are not read are dropped beyond gVisor's receive buffer.
 type PacketConn struct {
 	network       *Network
 	local, remote netip.AddrPort // remote is invalid when not connected
@@ -24,6 +25,8 @@ type PacketConn struct {
 	queue         waiter.Queue
 	entry         waiter.Entry
 	quote         []byte // of the first datagram, for ICMP errors
+	extra         extraMemory
+	waiting       atomic.Int32 // datagrams, about: see datagramTable
 
 	readable, writable          chan struct{}
 	readDeadline, writeDeadline deadline
@@ -49,7 +52,11 @@ func (c *PacketConn) start(e tcpip.Endpoint) error {
 	c.entry.Init(c, waiter.ReadableEvents|waiter.WritableEvents|waiter.EventHUp|waiter.EventErr)
 	c.queue.EventRegister(&c.entry)
 	poke(c.readable)
+	c.begin()
+	c.network.datagrams.add(c)
 	if !c.network.addSocket(c) {
+		c.network.datagrams.remove(c)
+		c.extra.end(c.network)
 		e.Close()
 		return c.opError("open", net.ErrClosed)
 	}
@@ -101,10 +108,13 @@ func (c *PacketConn) receiveTo(writer func() io.Writer) (int, netip.AddrPort, er
 		result, err := c.endpoint.Read(writer(), tcpip.ReadOptions{NeedRemoteAddr: true})
 		switch err.(type) {
 		case nil:
+			c.received()
 			return result.Count, fromFull(result.RemoteAddr), nil
 		case *tcpip.ErrBadBuffer: // a datagram, and p is empty
+			c.received()
 			return 0, c.remote, nil
 		case *tcpip.ErrWouldBlock:
+			c.emptied()
 			await(c.readable, &c.readDeadline, c.gone)
 		case *tcpip.ErrClosedForReceive:
 			return 0, netip.AddrPort{}, io.EOF
@@ -144,10 +154,10 @@ func (c *PacketConn) send(p []byte, to *tcpip.FullAddress) (int, error) {
 }
 
 // Unreachable tells the guest that its datagrams to this destination do not arrive. It does nothing for sockets that
-// did not begin with a datagram of the guest's.
+// did not begin with a datagram of the guest.
 func (c *PacketConn) Unreachable(kind Unreachable) { c.network.sendUnreachable(kind, c.quote) }
 
-// gate says why op cannot go on.
+// gate says why op cannot continue.
 func (c *PacketConn) gate(op string, d *deadline) error {
 	if isClosed(c.gone) {
 		return c.opError(op, net.ErrClosed)
@@ -173,7 +183,9 @@ func (c *PacketConn) Close() error {
 	c.closeOnce.Do(func() {
 		close(c.gone)
 		c.network.removeSocket(c)
+		c.network.datagrams.remove(c)
 		c.endpoint.Close()
+		c.extra.end(c.network)
 		err = nil
 	})
 	return err

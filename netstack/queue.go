@@ -45,7 +45,7 @@ type sendQueue struct {
 	taken    uint64 // batches so far
 	timer    tcpip.Timer
 	armed    bool
-	running  bool // somebody takes batches
+	running  bool // a reader takes batches
 	stalled  bool
 	closed   bool
 }
@@ -113,7 +113,7 @@ func (q *sendQueue) wait(size int) {
 }
 
 // arm sees to it that waiting senders look at the clock. One timer serves all: it runs for one stall time from the
-// first that waits, so that nobody waits for more than two.
+// first that waits, so that none waits for more than two.
 func (q *sendQueue) arm() {
 	if q.armed {
 		return

@@ -15,7 +15,7 @@ import (
 // the guest asks when it comes up, an idle VM need not be woken more often. Everything advertised lasts for several.
 const (
 	advertiseInterval = 1800 * time.Second
-	// firstAdvertisement is for guests that go on from a saved machine, which have the last host's to work with and better things to
+	// firstAdvertisement is for guests that continue from a saved machine, which have the last host's to work with and better things to
 	// do at first. Those that boot ask.
 	firstAdvertisement = time.Second
 	routerLifetime     = 9000 * time.Second  // the longest of RFC 4861
@@ -141,7 +141,7 @@ func (r *router) appendMTU(m []byte) []byte {
 	return binary.BigEndian.AppendUint32(m, uint32(r.network.config.MTU))
 }
 
-// appendPrefix is RFC 4861, section 4.6.2: on link, and for addresses of the guest's own making.
+// appendPrefix is RFC 4861, section 4.6.2: on link, and for addresses that the guest makes itself.
 func (r *router) appendPrefix(m []byte) []byte {
 	const onLink, autonomous = 0x80, 0x40
 	m = append(m, 3, 4, 64, onLink|autonomous)

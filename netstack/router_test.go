@@ -131,3 +131,71 @@ func TestNoIPv6(t *testing.T) {
 		t.Errorf("dropped %v", s.Dropped)
 	}
 }
+
+// TestRouterIsARouterForAnHour: each time that a guest asks for one of the gateway's addresses or for the host's alias, as
+// Linux does whenever it has not heard of its router for a while, the answer says that it is a router's. At the first one
+// that did not, Linux would take its default route away.
+func TestRouterIsARouterForAnHour(t *testing.T) {
+	clock := faketime.NewManualClock()
+	n := newNetwork(t, netstack.Config{Clock: clock})
+	peer := netstacktest.StartPeer(t)
+	runOn(t, n, peer.Host())
+	guest := netip.MustParseAddr("fd5a:94ef:e40c::ff:fe00:1")
+	gatewayLocal := netip.MustParseAddr("fe80::5894:efff:fee4:cdd")
+	for passed := time.Duration(0); passed <= time.Hour; passed += 30 * time.Second {
+		for _, target := range []netip.Addr{gatewayLocal, gateway6, n.Addresses().Host6} {
+			for _, from := range []netip.Addr{guest, netip.MustParseAddr("fe80::ff:fe00:1"), netip.IPv6Unspecified()} {
+				to := target // a probe of reachability is for the router alone
+				if from.IsUnspecified() {
+					to = solicitedNode(target)
+				}
+				mustDo(t, peer.Send(neighbourSolicitation(from, to, target)))
+				checkAdvertised(t, peer, from, target)
+			}
+		}
+		clock.Advance(30 * time.Second)
+	}
+}
+
+// checkAdvertised wants an advertisement of target to the sender of a solicitation, from a router.
+func checkAdvertised(t *testing.T, p *netstacktest.Peer, asker, target netip.Addr) {
+	t.Helper()
+	const solicited, override = 0x40, 0x20
+	for {
+		frame := p.Next(patience)
+		if frame == nil {
+			t.Fatalf("no answer for %v", target)
+		}
+		ip := header.IPv6(frame[header.EthernetMinimumSize:])
+		icmp := header.ICMPv6(ip.Payload())
+		if header.Ethernet(frame).Type() != header.IPv6ProtocolNumber || icmp.Type() != header.ICMPv6NeighborAdvert {
+			continue // a router advertisement, in its time
+		}
+		to, flags := asker, byte(0x80|solicited|override)
+		if asker.IsUnspecified() {
+			to, flags = netip.IPv6LinkLocalAllNodes(), 0x80|override
+		}
+		if got := netip.AddrFrom16([16]byte(icmp[8:24])); got != target || icmp[4] != flags {
+			t.Fatalf("an answer for %v with flags %#x; want %v, %#x", got, icmp[4], target, flags)
+		}
+		if got := netip.AddrFrom16(ip.DestinationAddress().As16()); got != to || ip.HopLimit() != 255 {
+			t.Fatalf("an answer to %v with %d hops; want it to be for %v", got, ip.HopLimit(), to)
+		}
+		return
+	}
+}
+
+// neighbourSolicitation asks for the MAC of target.
+func neighbourSolicitation(from, to, target netip.Addr) []byte {
+	icmp := header.ICMPv6(make([]byte, 24))
+	icmp.SetType(header.ICMPv6NeighborSolicit)
+	copy(icmp[8:], target.AsSlice())
+	return netstacktest.ICMPv6Frame(from, to, 255, icmp)
+}
+
+// solicitedNode is the group of the stations that may have an address (RFC 4291, section 2.7.1).
+func solicitedNode(a netip.Addr) netip.Addr {
+	group, last := netip.MustParseAddr("ff02::1:ff00:0").As16(), a.As16()
+	copy(group[13:], last[13:])
+	return netip.AddrFrom16(group)
+}

@@ -230,7 +230,7 @@ func TestSequenceWrap(t *testing.T) {
 	}
 }
 
-// TestZeroWindow: a window of nothing stops the writer, probes go on, and an opened window lets it go on.
+// TestZeroWindow: a window of nothing stops the writer, probes continue, and an opened window lets it continue.
 func TestZeroWindow(t *testing.T) {
 	clock := faketime.NewManualClock()
 	peer, _, conns := newPeer(t, netstack.Config{Clock: clock})

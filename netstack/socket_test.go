@@ -103,7 +103,7 @@ func TestDialEndsWithNetwork(t *testing.T) {
 	time.Sleep(10 * time.Millisecond)
 	n.Close()
 	if err := <-ended; err == nil {
-		t.Error("connected to nobody")
+		t.Error("connected without a listener")
 	}
 	for name, f := range map[string]func() error{
 		"DialContext": func() error {
@@ -293,7 +293,7 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestNoFakeEcho: without a handler nobody but the gateway answers.
+// TestNoFakeEcho: without a handler only the gateway answers.
 func TestNoFakeEcho(t *testing.T) {
 	_, g, _ := both(t, nil)
 	for _, to := range []netip.Addr{server.Addr(), server6.Addr(), hostIP} {

@@ -21,11 +21,19 @@ const (
 	// minBuffer is the least that a connection's buffers may be set to; watermarks go down to it.
 	minBuffer = 2 << 10
 
-	// receiveBuffer is what a connection from the guest may have in the gateway before somebody reads it. gVisor
-	// advertises half of it as the window, and moderates it up to receiveBufferMax while the reader keeps up. A guest can
-	// have a thousand of them: no more than the round trip of this one link needs.
-	receiveBuffer    = 512 << 10
-	receiveBufferMax = 1 << 20
+	// receiveBuffer is what a connection from the guest may have in the gateway before it is read. gVisor
+	// advertises half of it as the window. The first connections begin with receiveBufferFirst, which is what the round trip of
+	// this one link needs; while the reader keeps up it grows to receiveBufferMax. See memory.go.
+	receiveBuffer      = 64 << 10
+	receiveBufferFirst = 512 << 10
+	receiveBufferMax   = 1 << 20
+
+	// sendBuffer is the same towards the guest, where marks that are lower count.
+	sendBuffer = 32 << 10
+
+	// datagramBuffer is what a UDP socket has, the first ones datagramBufferFirst, gVisor's default.
+	datagramBuffer      = 32 << 10
+	datagramBufferFirst = stack.DefaultBufferSize
 
 	// sendBufferMax is the largest high mark.
 	sendBufferMax = 4 << 20
@@ -34,8 +42,15 @@ const (
 	// that a guest can ask for as often as it likes, and while one is there the guest cannot use its port again.
 	timeWait = 0
 
-	// orphanTimeout is how long a connection that nobody here holds any more may wait for the guest's last words.
+	// orphanTimeout is how long a connection without an owner may wait for the guest's last words.
 	orphanTimeout = 30 * time.Second
+
+	// maxRTO is the longest that the network waits before it sends something again (RFC 6298 section 5.5), or asks again for room
+	// (RFC 9293 section 3.8.6.1). What a guest loses, it loses because it took nothing for a while, as on a host that has no time
+	// for it: there is no congestion to back off from, and a connection must not stand still for minutes once the guest takes
+	// frames again. maxProbes keeps a connection whose guest answers nothing as long as the defaults of 120 s and 15 probes do.
+	maxRTO    = 3 * time.Second
+	maxProbes = 300
 )
 
 // buildStack makes gVisor's stack with the link as its only interface, which takes packets to any address.
@@ -65,7 +80,7 @@ func (n *Network) stackOptions() stack.Options {
 		Clock:              n.config.Clock,
 	}
 	if !n.config.DisableIPv6 {
-		// No duplicate address detection: the filter admits nobody else's claim to the gateway's addresses, and for a
+		// No duplicate address detection: the filter admits no other host's claim to the gateway's addresses, and for a
 		// second after New they would not answer.
 		o.NetworkProtocols = append(o.NetworkProtocols, ipv6.NewProtocolWithOptions(ipv6.Options{AutoGenLinkLocal: true}))
 		o.TransportProtocols = append(o.TransportProtocols, icmp.NewProtocol6)
@@ -80,7 +95,8 @@ func (n *Network) setOptions() error {
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
 	wait, linger := tcpip.TCPTimeWaitTimeoutOption(timeWait), tcpip.TCPLingerTimeoutOption(orphanTimeout)
 	reuse := tcpip.TCPTimeWaitReuseGlobal
-	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &receive, &moderate, &wait, &linger, &reuse} {
+	longest, probes := tcpip.TCPMaxRTOOption(maxRTO), tcpip.TCPMaxRetriesOption(maxProbes)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &receive, &moderate, &wait, &linger, &reuse, &longest, &probes} {
 		if err := n.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("network: TCP option %T: %s", o, err)
 		}

@@ -40,11 +40,12 @@ const (
 	DropOptions        DropReason = "options"                 // IPv4 options; IPv6 routing headers or too many headers
 	DropSource         DropReason = "source address"          // not the guest's
 	DropDestination    DropReason = "destination address"     // loopback, unspecified, the guest itself, broadcast without DHCP
-	DropMulticast      DropReason = "multicast"               // groups that nobody here listens to (IGMP, mDNS, MLD ...)
-	DropTTL            DropReason = "TTL"                     // used up on the way to somebody else
+	DropMulticast      DropReason = "multicast"               // groups without a listener here (IGMP, mDNS, MLD ...)
+	DropTTL            DropReason = "TTL"                     // used up on the way to another host
 	DropChecksum       DropReason = "checksum"                // of TCP, UDP or ICMP
 	DropNDP            DropReason = "neighbour discovery"     // a router advertisement or redirect, forged or foreign
 	DropEcho           DropReason = "echo"                    // for others, in fragments or without a HandleEcho
+	DropSocketFull     DropReason = "socket full"             // of a UDP socket here, with datagrams that wait
 	DropQueueFull      DropReason = "queue full"              // towards the guest: it did not read for too long
 	DropClosed         DropReason = "closed"                  // towards the guest: after Run or Close
 	DropSendOversized  DropReason = "oversized towards guest" // cannot be: gVisor keeps the MTU
@@ -54,7 +55,7 @@ const (
 // dropReasons gives every reason a place in a table of counters.
 var dropReasons = [...]DropReason{
 	DropTruncated, DropOversized, DropOffload, DropSourceMAC, DropDestinationMAC, DropEtherType, DropARP, DropMalformed,
-	DropOptions, DropSource, DropDestination, DropMulticast, DropTTL, DropChecksum, DropNDP, DropEcho, DropQueueFull,
+	DropOptions, DropSource, DropDestination, DropMulticast, DropTTL, DropChecksum, DropNDP, DropEcho, DropSocketFull, DropQueueFull,
 	DropClosed, DropSendOversized, DropNoStack,
 }
 

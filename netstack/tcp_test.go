@@ -139,3 +139,22 @@ func TestRequestAnswers(t *testing.T) {
 func unreachable(kind netstack.Unreachable) func(*netstack.TCPRequest) {
 	return func(r *netstack.TCPRequest) { r.Unreachable(kind) }
 }
+
+// TestZeroNetwork: a connection to an address of 0.0.0.0/8 is a request like any other, so that it is refused, and told, by policy.
+func TestZeroNetwork(t *testing.T) {
+	n := newNetwork(t, netstack.Config{})
+	peer := netstacktest.StartPeer(t)
+	requests := make(chan netip.AddrPort, 1)
+	n.HandleTCP(1, func(r *netstack.TCPRequest) { requests <- r.Destination; r.Reset() })
+	runOn(t, n, peer.Host())
+	to := netip.MustParseAddrPort("0.1.2.3:80")
+	mustDo(t, peer.Send(netstacktest.Segment{Source: netip.MustParseAddrPort("192.168.127.3:4000"), Destination: to, Flags: netstacktest.SYN, Window: 1000}.Frame()))
+	select {
+	case got := <-requests:
+		if got != to {
+			t.Errorf("asked for %v", got)
+		}
+	case <-within(t).Done():
+		t.Fatalf("no handler was asked; dropped: %v", n.Stats().Dropped)
+	}
+}

@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// UDPRequest is a datagram of the guest's that belongs to no PacketConn. Accept or Unreachable end it; one that is left
+// UDPRequest is a datagram of the guest that belongs to no PacketConn. Accept or Unreachable end it; one that is left
 // alone is a datagram that got lost.
 type UDPRequest struct {
 	// Source is the guest's end, Destination whom it wants.
@@ -25,7 +25,7 @@ type UDPRequest struct {
 }
 
 // HandleUDP sets who decides about datagrams that belong to no PacketConn. f is called on the goroutine that reads
-// frames and must not block; the request may be kept for later. When f returns false, the guest is told that the port is
+// frames and must not block; the request may be kept for later. When f returns false, the guest learns that the port is
 // unreachable (ECONNREFUSED). Call it before Run.
 func (n *Network) HandleUDP(f func(*UDPRequest) bool) {
 	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {

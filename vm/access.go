@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Who may connect to what listens in a VM, and what its own programs may connect to, is decided here, by Access.Decide, and nowhere
-// else. Three controls are stacked, and a connection passes all that are about it:
+// Access.Decide alone decides who may connect to what listens in a VM, and what the VM's own programs may connect to.
+// A connection has to pass each control that is marked in its line:
 //
 //	                                        network.listen  network.connect  exempt ports  egress policy
 //	listener made by the host (VM.Listen)         x
@@ -16,13 +16,13 @@ import (
 //	outsider: -p, other VMs                       x                               x
 //	guest's own connection outward                                x                              x
 //
-// The last column is egress.Gate's, which asks this one first. What no line names is denied.
+// The last column is egress.Gate's, which calls Access.Decide first. What is not in the table is denied.
 
 // Access is what may be reached inside of a VM, and from inside. The zero value lets the VM's owner and its own programs use every
-// port, and nobody else any.
+// port, and outsiders none.
 type Access struct {
 	// Listen is network.listen: ports that programs of the VM may listen at. To bind a TCP socket to another fails with EACCES
-	// in the guest, unless its root takes that away; whatever listens there anyway is reached by nothing from outside.
+	// in the guest, unless its root removes that filter; whatever listens there anyway cannot be reached from outside.
 	Listen PortPolicy
 	// Connect is network.connect: ports that may be connected to, by the guest in the world and by the host in the guest. What programs
 	// of the guest do with each other inside of it is not seen.
@@ -45,7 +45,7 @@ type PortPolicy struct {
 	Allow, Deny []PortRange
 }
 
-// Permits says whether the policy permits a port.
+// Permits reports whether the policy permits a port.
 func (p PortPolicy) Permits(port uint16) bool {
 	has := func(r PortRange) bool { return r.First <= port && port <= r.Last }
 	if slices.ContainsFunc(p.Deny, has) {
@@ -54,7 +54,7 @@ func (p PortPolicy) Permits(port uint16) bool {
 	return len(p.Allow) == 0 || slices.ContainsFunc(p.Allow, has)
 }
 
-// Restricts says whether there is a port that the policy may not permit.
+// Restricts reports whether the policy has ranges, so that it may deny a port.
 func (p PortPolicy) Restricts() bool { return len(p.Allow)+len(p.Deny) > 0 }
 
 // Caller is who wants to reach something.
@@ -62,8 +62,8 @@ type Caller string
 
 // Callers.
 const (
-	CallerProgram Caller = "program" // a program of the VM, and who acts as one: the embedding program, the VM's owner
-	CallerFetch   Caller = "fetch"   // HTTP requests of the owner's, and previews
+	CallerProgram Caller = "program" // a program of the VM; also the embedding program, or the VM's owner, that acts as one
+	CallerFetch   Caller = "fetch"   // the owner's HTTP requests, and previews
 	CallerOutside Caller = "outside" // port forwards and other VMs
 )
 
@@ -72,8 +72,8 @@ type Operation string
 
 // Operations.
 const (
-	OpListen   Operation = "listen"           // at a port of the guest's. Port 0, any free one, is permitted: ask again with the one it became
-	OpLoopback Operation = "connect-loopback" // to a port of the guest's
+	OpListen   Operation = "listen"           // at a port of the guest. Port 0, any free one, is permitted: decide again about the port that it became
+	OpLoopback Operation = "connect-loopback" // to a port of the guest
 	OpConnect  Operation = "connect"          // from the guest to a port of the world
 )
 
@@ -103,7 +103,7 @@ func (e *AccessError) Unwrap() error {
 	return e.Errno
 }
 
-// Decide says whether who may do op with a port: nil, or an *AccessError. It is pure.
+// Decide returns nil when who may do op with a port, else an *AccessError. It depends on nothing but a and its arguments.
 func (a Access) Decide(who Caller, op Operation, port uint16) error {
 	refuse := func(message string) error { return &AccessError{Op: op, Port: port, Message: message} }
 	switch {
@@ -137,7 +137,7 @@ func (a Access) Decide(who Caller, op Operation, port uint16) error {
 	return nil
 }
 
-// Check says what is wrong with the configuration.
+// Check returns what is wrong with the configuration.
 func (a Access) Check() error {
 	if err := a.Listen.check("network.listen"); err != nil {
 		return err

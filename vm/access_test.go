@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/egress"
+	"agentvm/internal/guestrpc"
 	"agentvm/nat"
-	"agentvm/rpc"
 )
 
 func TestAccessMessages(t *testing.T) {
@@ -99,7 +99,7 @@ func TestThreeControls(t *testing.T) {
 	const (
 		listen, connect = "blocked by network.listen policy", "blocked by network.connect policy"
 		confined        = "port 8080 is not exempt from loopback confinement; name it with --loopback-exempt 8080, or with -p"
-		noRule          = "203.0.113.1 port 8080/tcp is not in the allowlist, and no name that led to it is known; run with --allow 203.0.113.1:8080"
+		noRule          = "203.0.112.1 port 8080/tcp is not in the allowlist, and no name that led to it is known; run with --allow 203.0.112.1:8080"
 	)
 	table := map[row]ways{
 		{false, false, false}: {connect, connect, listen, connect},
@@ -116,7 +116,7 @@ func TestThreeControls(t *testing.T) {
 	}
 	for r, want := range table {
 		t.Run(fmt.Sprintf("%+v", r), func(t *testing.T) {
-			c := Config{Network: Network{Policy: egress.Policy{Allow: []egress.Rule{rule("198.51.100.1")}}}}
+			c := Config{Network: Network{Policy: egress.Policy{Allow: []egress.Rule{rule("198.51.101.1")}}}}
 			if !r.permitted {
 				c.Access.Listen.Deny, c.Access.Connect.Deny = eightyEighty, eightyEighty
 			}
@@ -124,9 +124,9 @@ func TestThreeControls(t *testing.T) {
 				c.Access.LoopbackExemptPorts = []uint16{port}
 			}
 			if r.allowed {
-				c.Network.Policy.Allow = []egress.Rule{rule("203.0.113.1:8080")}
+				c.Network.Policy.Allow = []egress.Rule{rule("203.0.112.1:8080")}
 			}
-			d, err := c.Explain("203.0.113.1", port, "tcp")
+			d, err := c.Explain("203.0.112.1", port, "tcp")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,7 +273,7 @@ func TestAccessCheck(t *testing.T) {
 	}
 }
 
-// A configuration that its owner changes after the start changes nothing of the VM's.
+// A configuration that its owner changes after the start does not change the VM.
 func TestAccessIsCopied(t *testing.T) {
 	given := Access{Listen: PortPolicy{Deny: []PortRange{{80, 80}}}, LoopbackExemptPorts: []uint16{90}}
 	c, err := Config{Access: given}.withDefaults()
@@ -306,7 +306,7 @@ func TestPortZeroOutward(t *testing.T) {
 func TestNamedPorts(t *testing.T) {
 	f := Config{
 		Network: Network{Forwards: []nat.Forward{{GuestPort: 80}}}, Access: Access{Listen: PortPolicy{Deny: []PortRange{{70, 70}}}},
-	}.confinement()
+	}.portAccess()
 	open := func() (list []uint16) {
 		for _, port := range []uint16{70, 80, 90} {
 			if f.inward("tcp", port) == nil {
@@ -346,11 +346,11 @@ func TestDeniedToTheGuest(t *testing.T) {
 		{Allow: every(4), Deny: every(6)}, {Allow: []PortRange{{65535, 65535}, {1, 1}}}, {Allow: []PortRange{{1, 65535}}, Deny: every(250)},
 	} {
 		list := p.denied()
-		if len(list) > rpc.MaxPortRanges {
+		if len(list) > guestrpc.MaxPortRanges {
 			t.Errorf("%d ranges", len(list))
 		}
 		for port := 1; port <= 65535; port++ {
-			in := slices.ContainsFunc(list, func(r rpc.PortRange) bool { return int(r.First) <= port && port <= int(r.Last) })
+			in := slices.ContainsFunc(list, func(r guestrpc.PortRange) bool { return int(r.First) <= port && port <= int(r.Last) })
 			if in == p.Permits(uint16(port)) {
 				t.Fatalf("%+v: port %d denied: %v", p, port, in)
 			}

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"sync"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
-// checkAccess finds what is wrong with Access, and forwards that it does not permit.
+// checkAccess refuses an invalid Access, and forwards that it does not permit.
 func (c Config) checkAccess() error {
 	if err := c.Access.Check(); err != nil {
 		return fmt.Errorf("access: %w", err)
@@ -27,13 +27,13 @@ func (c Config) checkAccess() error {
 	return nil
 }
 
-// naming is the access with more exempt ports.
+// naming returns a with more exempt ports.
 func (a Access) naming(ports ...uint16) Access {
 	a.LoopbackExemptPorts = slices.Concat(a.LoopbackExemptPorts, ports)
 	return a
 }
 
-// clone is an access that shares nothing with a.
+// clone returns a copy that shares nothing with a.
 func (a Access) clone() Access {
 	return Access{a.Listen.clone(), a.Connect.clone(), slices.Clone(a.LoopbackExemptPorts)}
 }
@@ -42,8 +42,8 @@ func (p PortPolicy) clone() PortPolicy {
 	return PortPolicy{slices.Clone(p.Allow), slices.Clone(p.Deny)}
 }
 
-// denied are the ports that the policy does not permit, for the guest's kernel.
-func (p PortPolicy) denied() (list []rpc.PortRange) {
+// denied returns the ports that the policy does not permit, for the guest's kernel.
+func (p PortPolicy) denied() (list []guestrpc.PortRange) {
 	if !p.Restricts() {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (p PortPolicy) denied() (list []rpc.PortRange) {
 		case last >= 0 && int(list[last].Last) == port-1:
 			list[last].Last++
 		default:
-			list = append(list, rpc.PortRange{First: uint16(port), Last: uint16(port)})
+			list = append(list, guestrpc.PortRange{First: uint16(port), Last: uint16(port)})
 		}
 	}
 	return list
@@ -62,16 +62,16 @@ func (p PortPolicy) denied() (list []rpc.PortRange) {
 // outward is egress.Config.Connect.
 func (a Access) outward(port uint16) error { return a.Decide(CallerProgram, OpConnect, port) }
 
-// confinement is a VM's Access with the ports that its owner named in port forwards.
-type confinement struct {
+// portAccess is a VM's Access with the ports that its owner named in port forwards.
+type portAccess struct {
 	access Access
 
 	mu    sync.Mutex
-	named map[uint16]int // by how many forwards
+	named map[uint16]int // how many forwards name it
 }
 
-func (c Config) confinement() *confinement {
-	f := &confinement{access: c.Access.clone(), named: make(map[uint16]int)}
+func (c Config) portAccess() *portAccess {
+	f := &portAccess{access: c.Access.clone(), named: make(map[uint16]int)}
 	if !c.Network.Disabled {
 		for _, forward := range c.Network.Forwards {
 			f.named[forward.GuestPort]++
@@ -80,8 +80,8 @@ func (c Config) confinement() *confinement {
 	return f
 }
 
-// name exempts a port until the function that it returns is called, once or more.
-func (f *confinement) name(port uint16) (unname func()) {
+// name exempts a port until unname is called. Calling unname more than once does no harm.
+func (f *portAccess) name(port uint16) (unname func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.named[port]++
@@ -95,7 +95,7 @@ func (f *confinement) name(port uint16) (unname func()) {
 }
 
 // decide is Access.Decide with the named ports.
-func (f *confinement) decide(who Caller, op Operation, port uint16) error {
+func (f *portAccess) decide(who Caller, op Operation, port uint16) error {
 	f.mu.Lock()
 	named := f.named[port] > 0
 	f.mu.Unlock()
@@ -106,7 +106,7 @@ func (f *confinement) decide(who Caller, op Operation, port uint16) error {
 }
 
 // inward is nat.Config.Inward.
-func (f *confinement) inward(_ string, port uint16) error {
+func (f *portAccess) inward(_ string, port uint16) error {
 	return f.decide(CallerOutside, OpLoopback, port)
 }
 
@@ -118,5 +118,5 @@ func (v *VM) decide(who Caller, op Operation, port uint16) error {
 	return v.config.Access.Decide(who, op, port)
 }
 
-// Access is what the VM was configured with.
+// Access returns what the VM was configured with.
 func (v *VM) Access() Access { return v.config.Access.clone() }

@@ -12,19 +12,22 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/emulator"
-	"agentvm/rpc"
-	"agentvm/snapshot"
+	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/kernel"
+	"agentvm/internal/machine"
+	"agentvm/internal/shortage"
+	"agentvm/internal/snapshot"
 )
 
 const (
 	// baseFormat changes when a base of an older version would not do.
 	baseFormat = 3
-	// savedTimeout is how long the guest of a machine that goes on from a base may take to answer: it needs milliseconds.
+	// savedTimeout is how long the guest of a machine that continues from a base may take to answer: it needs milliseconds.
 	savedTimeout = 15 * time.Second
-	// warmUpTime bounds the first command of a guest that is to be a base.
+	// warmUpTime bounds the first commands in a guest that becomes a base.
 	warmUpTime = 10 * time.Second
-	// baseTime bounds the writing of a base, and with it how long a VM's end may wait for that.
+	// baseTime bounds the writing of a base, which a VM's end waits for.
 	baseTime = 10 * time.Second
 )
 
@@ -36,18 +39,18 @@ type brokenBaseError struct {
 
 func (e *brokenBaseError) Unwrap() error { return e.error }
 
-// baseExtra is what a base says beside its memory.
+// baseExtra is what a base records beside the machine's memory.
 type baseExtra struct {
-	// Written is what VMs that start from it write first.
-	Written []emulator.Range `json:"written"`
+	// Written are the ranges that VMs write first when they start from it.
+	Written []machine.Range `json:"written"`
 }
 
-// usesBase says whether VMs of this configuration go on from a base.
+// usesBase reports whether VMs of this configuration continue from a base.
 func (c Config) usesBase() bool {
-	return !c.ColdBoot && c.Kernel == nil && (c.Disk == "" || !strings.Contains(c.KernelArguments, upperArgument))
+	return !c.ColdBoot && c.Kernel == nil && (c.Disk == "" || !strings.Contains(c.KernelArguments, overlayArgument))
 }
 
-// networkShape is what a saved machine knows of its network; nil: it has none.
+// networkShape is what the guest of a saved machine knows of its network; nil: it has none.
 type networkShape struct {
 	MTU         int      `json:"mtu"`
 	Subnet      string   `json:"subnet"`
@@ -62,24 +65,24 @@ func (n Network) shape() *networkShape {
 	return &networkShape{MTU: n.MTU, Subnet: n.Subnet.Masked().String(), DisableIPv6: n.DisableIPv6, Search: n.Search}
 }
 
-// meta describes the machine that is made of the parts.
-func (p *parts) meta(c Config) (snapshot.Meta, error) {
-	kernel, supervisor, err := p.linuxDigests(c)
+// meta describes the machine that is made of r.
+func (r *resources) meta(c Config) (snapshot.Meta, error) {
+	kernel, supervisor, err := r.linuxDigests(c)
 	if err != nil {
 		return snapshot.Meta{}, err
 	}
 	network, err := json.Marshal(c.Network.shape())
 	return snapshot.Meta{
 		Created: time.Now().UTC(), Machine: machineDigest(), Kernel: kernel, Supervisor: supervisor, Memory: c.Memory,
-		Image: p.image.Name, RootDisk: bareDigest(p.image.RootDiskDigest), Shares: len(c.Mounts),
+		Image: r.image.Name, RootDisk: bareDigest(r.image.RootDiskDigest), Shares: len(c.Mounts),
 		Network: network, KernelArguments: c.KernelArguments,
 	}, err
 }
 
-// bareDigest is a digest without the name of its algorithm.
+// bareDigest cuts the algorithm's name off a digest.
 func bareDigest(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
 
-func machineDigest() string { return bareDigest(emulator.ModuleDigest()) }
+func machineDigest() string { return bareDigest(machine.ModuleDigest()) }
 
 // baseName is the key of the base for machines that a meta describes, with a writable disk of so many bytes, or 0.
 func baseName(m snapshot.Meta, disk int64) string {
@@ -92,83 +95,85 @@ func baseName(m snapshot.Meta, disk int64) string {
 		KernelArguments                       string
 		Disk                                  int64
 		Translated                            bool
-	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares, m.Network, m.KernelArguments, disk, emulator.TranslatesByDefault()})
+	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares, m.Network, m.KernelArguments, disk, machine.TranslatesByDefault()})
 	sum := sha256.Sum256(shape)
 	return hex.EncodeToString(sum[:16])
 }
 
-// openBase finds the base, or has the VM leave one. What goes wrong costs time only.
-func (p *parts) openBase(ctx context.Context, c Config) {
+// openBase finds the base, or has the VM create one. Failures cost only time: the VM boots.
+func (r *resources) openBase(ctx context.Context, c Config) {
 	began := time.Now()
-	meta, err := p.meta(c)
+	meta, err := r.meta(c)
 	if err != nil {
 		c.Logger.Debug("no base", "error", err)
 		return
 	}
-	p.baseKey = baseName(meta, p.upper.size())
-	p.saved, err = acquireSaved(p.store.Dir()+"\x00"+p.baseKey, false, func() (*snapshot.File, error) {
-		s, err := snapshot.OpenStore(p.store.Dir())
+	r.baseKey = baseName(meta, r.overlay.size())
+	r.saved, err = acquireSaved(r.store.Dir()+"\x00"+r.baseKey, false, func() (*snapshot.File, error) {
+		s, err := snapshot.OpenStore(r.store.Dir())
 		if err != nil {
 			return nil, err
 		}
-		return s.Base(p.baseKey)
+		return s.Base(r.baseKey)
 	})
 	var bad *snapshot.File
 	if err == nil {
-		if err = p.saved.checkPiece(); err != nil {
-			bad = p.saved.file
-			p.saved.forget()
-			p.saved.close()
-			p.saved = nil
+		if err = r.saved.checkPiece(); err != nil {
+			bad = r.saved.file
+			r.saved.forget()
+			r.saved.close()
+			r.saved = nil
 		}
 	}
 	switch {
 	case err == nil:
-		p.memory = p.saved.image
+		r.memory = r.saved.image
 	case errors.Is(err, fs.ErrNotExist):
-		p.layBase = true
+		r.createBase = true
+	case shortage.Is(err):
+		c.Logger.Warn("the saved machine that VMs of this kind start from cannot be read now, so this one boots", "error", err, "advice", shortage.Advice(err))
 	default:
 		c.Logger.Warn("the saved machine that VMs of this kind start from cannot be used and is removed", "error", err)
-		p.removeBase(c, bad)
-		p.layBase = true
+		r.removeBase(c, bad)
+		r.createBase = true
 	}
-	if p.layBase && p.upper != nil {
-		p.upper.absent.Store(true)
+	if r.createBase && r.overlay != nil {
+		r.overlay.absent.Store(true)
 	}
-	c.Logger.Debug("timing: looked for the base", "took", time.Since(began), "key", p.baseKey, "error", err)
+	c.Logger.Debug("timing: looked for the base", "took", time.Since(began), "key", r.baseKey, "error", err)
 }
 
-// removeBase removes a base that is of no use: the file that was opened, when there was one.
-func (p *parts) removeBase(c Config, bad *snapshot.File) {
-	if p.saved != nil {
-		p.saved.forget()
+// removeBase removes a base that does not work. bad is the file that was opened, so that one written meanwhile stays; it may be nil.
+func (r *resources) removeBase(c Config, bad *snapshot.File) {
+	if r.saved != nil {
+		r.saved.forget()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), baseTime)
 	defer cancel()
-	s, err := snapshot.OpenStore(p.store.Dir())
+	s, err := snapshot.OpenStore(r.store.Dir())
 	var needed []string
 	if err == nil {
-		needed, err = s.RemoveBase(ctx, p.baseKey, bad)
+		needed, err = s.RemoveBase(ctx, r.baseKey, bad)
 	}
 	if len(needed) > 0 {
 		c.Logger.Warn("snapshots are layered on the saved machine that cannot be used: it is kept for them alone, and what is wrong with it is wrong with them",
 			"snapshots", strings.Join(needed, ", "))
 	}
 	if err != nil {
-		c.Logger.Debug("remove the base", "key", p.baseKey, "error", err)
+		c.Logger.Debug("remove the base", "key", r.baseKey, "error", err)
 	}
 }
 
-// makeBase starts the guest with nothing that is this VM's own, lets it run a first command, and has what it is then written.
+// makeBase starts the guest with nothing that is this VM's own, has it run a first command, and captures the machine.
 // The image is nil when there will be no base, which is no error.
-func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (image *emulator.Image, err error) {
+func (v *VM) makeBase(ctx context.Context, client *guestrpc.Client) (image *machine.MemoryImage, err error) {
 	began := time.Now()
-	info, err := client.Start(ctx, rpc.StartParams{Time: time.Now(), Network: v.network.params()})
+	info, err := client.Start(ctx, guestrpc.StartParams{Time: time.Now(), Network: v.network.params()})
 	if err != nil {
 		return nil, err
 	}
-	image, err = v.photographBase(ctx, client, info)
-	v.parts.upper.present()
+	image, err = v.captureBase(ctx, client, info)
+	v.resources.overlay.present()
 	switch {
 	case err == nil:
 		v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
@@ -179,52 +184,55 @@ func (v *VM) makeBase(ctx context.Context, client *rpc.Client) (image *emulator.
 	return image, err
 }
 
-// keepBase has the base written. The VM, which has become what those that start from it will be, runs a first command as they do: what
-// it has written by then, they will. With a writable disk it does not, for then the shell is the user's.
-func (v *VM) keepBase(ctx context.Context, client *rpc.Client, image *emulator.Image) error {
-	written, err := v.rehearse(ctx, client)
+// saveBase has the base written. Before that the VM, which is now as those that will start from the base, runs a first command to record
+// what they will write. With a writable disk it runs none, since the disk may have another shell, the user's.
+func (v *VM) saveBase(ctx context.Context, client *guestrpc.Client, image *machine.MemoryImage) error {
+	written, err := v.recordFirstWrites(ctx, client)
 	if err != nil && (ctx.Err() != nil || v.alive() != nil) {
 		return errors.Join(err, image.Close())
 	}
-	v.config.Logger.Debug("timing: rehearsed the first command", "error", err)
-	if err = v.own(func() { v.writeBase(image, written) }); err != nil {
+	v.config.Logger.Debug("timing: recorded the first writes", "error", err)
+	if err = v.goTracked(func() { v.writeBase(image, written) }); err != nil {
 		err = errors.Join(err, image.Close())
 	}
 	return err
 }
 
-func (v *VM) rehearse(ctx context.Context, client *rpc.Client) (written []emulator.Range, err error) {
+// recordFirstWrites runs a first command and returns what the machine has written since its capture.
+func (v *VM) recordFirstWrites(ctx context.Context, client *guestrpc.Client) (written []machine.Range, err error) {
 	limited, cancel := context.WithTimeout(ctx, warmUpTime)
 	defer cancel()
-	if v.parts.upper == nil {
+	if v.resources.overlay == nil {
 		err = firstCommand(limited, client)
 	}
 	if err != nil {
 		return nil, err
 	}
-	err = v.atDesk(ctx, func(m *emulator.Machine) (err error) { written, err = m.Written(); return err })
+	err = v.withMachine(ctx, func(m *machine.Machine) (err error) { written, err = m.Written(); return err })
 	return written, err
 }
 
-func (v *VM) photographBase(ctx context.Context, client *rpc.Client, info rpc.GuestInfo) (*emulator.Image, error) {
+// captureBase warms the guest up and captures its machine.
+func (v *VM) captureBase(ctx context.Context, client *guestrpc.Client, info guestrpc.GuestInfo) (image *machine.MemoryImage, err error) {
 	if info.NetworkWarning != "" {
 		return nil, errors.New("the guest's network: " + readable([]byte(info.NetworkWarning), 1))
 	}
 	if err := warmUp(ctx, client); err != nil {
 		return nil, err
 	}
-	return v.capture(ctx)
+	err = v.withMachine(ctx, func(m *machine.Machine) (err error) { image, err = m.Capture(); return err })
+	return image, err
 }
 
-// warmUps is how often the first command runs: the kernel counts the pages that it uses among those in use from the second
-// or third time on, which would else cost each VM 50,000 instructions.
-const warmUps = 3
+// warmupRuns is how often the first command runs. Only from the second or third run on does the kernel count the command's pages among
+// those in use, which would otherwise cost each VM 50,000 instructions.
+const warmupRuns = 3
 
-// warmUp has the guest read and set up what every first command needs. An image whose shell does not end gets no base.
-func warmUp(ctx context.Context, client *rpc.Client) error {
+// warmUp runs commands, so that the base has what every first command reads and sets up. An image whose shell does not end gets no base.
+func warmUp(ctx context.Context, client *guestrpc.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, warmUpTime)
 	defer cancel()
-	for range warmUps {
+	for range warmupRuns {
 		if err := firstCommand(ctx, client); err != nil {
 			return err
 		}
@@ -232,8 +240,8 @@ func warmUp(ctx context.Context, client *rpc.Client) error {
 	return nil
 }
 
-func firstCommand(ctx context.Context, client *rpc.Client) error {
-	p, err := client.Exec(ctx, rpc.ExecParams{Args: []string{"/bin/sh", "-c", "true"}, Dir: defaultDir})
+func firstCommand(ctx context.Context, client *guestrpc.Client) error {
+	p, err := client.Exec(ctx, guestrpc.ExecParams{Args: []string{"/bin/sh", "-c", "true"}, Dir: defaultDir})
 	if err != nil {
 		return fmt.Errorf("run a first command: %w", err)
 	}
@@ -247,24 +255,18 @@ func firstCommand(ctx context.Context, client *rpc.Client) error {
 	return errors.Join(fmt.Errorf("the first command: %w", ctx.Err()), p.Kill(last))
 }
 
-// capture has the worker make an image of the machine.
-func (v *VM) capture(ctx context.Context) (image *emulator.Image, err error) {
-	err = v.atDesk(ctx, func(m *emulator.Machine) (err error) { image, err = m.Capture(); return err })
-	return image, err
-}
-
-// writeBase writes the base. It is a goroutine of the VM's, whose end waits for it.
-func (v *VM) writeBase(image *emulator.Image, written []emulator.Range) {
+// writeBase writes the base. It runs in a tracked goroutine, so the VM's end waits for it.
+func (v *VM) writeBase(image *machine.MemoryImage, written []machine.Range) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), baseTime)
 	defer cancel()
 	err := v.writeBaseOf(ctx, image, written)
-	v.config.Logger.Debug("timing: wrote the base", "took", time.Since(began), "key", v.parts.baseKey, "error", err)
+	v.config.Logger.Debug("timing: wrote the base", "took", time.Since(began), "key", v.resources.baseKey, "error", err)
 }
 
-func (v *VM) writeBaseOf(ctx context.Context, image *emulator.Image, written []emulator.Range) error {
+func (v *VM) writeBaseOf(ctx context.Context, image *machine.MemoryImage, written []machine.Range) error {
 	defer image.Close()
-	meta, err := v.parts.meta(v.config)
+	meta, err := v.resources.meta(v.config)
 	if err != nil {
 		return err
 	}
@@ -272,18 +274,18 @@ func (v *VM) writeBaseOf(ctx context.Context, image *emulator.Image, written []e
 	if meta.Extra, err = json.Marshal(baseExtra{written}); err != nil {
 		return err
 	}
-	s, err := snapshot.OpenStore(v.parts.store.Dir())
+	s, err := snapshot.OpenStore(v.resources.store.Dir())
 	if err != nil {
 		return err
 	}
-	if err := s.WriteBase(ctx, v.parts.baseKey, snapshot.Content{Meta: meta, Memory: extents(image, nil)}); err != nil {
+	if err := s.WriteBase(ctx, v.resources.baseKey, snapshot.Content{Meta: meta, Memory: extents(image, nil)}); err != nil {
 		return err
 	}
 	return s.Collect(ctx, nil)
 }
 
-// extents are those of an image in the words of package snapshot. What is as in the file that base has open is left to that.
-func extents(image *emulator.Image, base *snapshot.File) []snapshot.Extent {
+// extents converts an image's extents for package snapshot. Those that are in a file of base stay there (InBase).
+func extents(image *machine.MemoryImage, base *snapshot.File) []snapshot.Extent {
 	inBase := make(map[*os.File]bool)
 	if base != nil {
 		for _, r := range base.Memory() {
@@ -297,4 +299,19 @@ func extents(image *emulator.Image, base *snapshot.File) []snapshot.Extent {
 		})
 	}
 	return list
+}
+
+// linuxDigests returns the digests of the kernel and supervisor that the machine boots or has booted.
+func (r *resources) linuxDigests(c Config) (kernelDigest, supervisorDigest string, err error) {
+	if r.origin != nil {
+		return r.origin.Kernel, r.origin.Supervisor, nil
+	}
+	if c.Kernel != nil {
+		sum := sha256.Sum256(c.Kernel)
+		kernelDigest = hex.EncodeToString(sum[:])
+	} else if kernelDigest, err = kernel.Digest(); err != nil {
+		return "", "", err
+	}
+	supervisorDigest, err = supervisor.Digest()
+	return kernelDigest, supervisorDigest, err
 }

@@ -3,13 +3,15 @@ package vm
 import (
 	"math/rand/v2"
 	"time"
+
+	"agentvm/internal/shortage"
 )
 
-// The contents of a base are 30 MB, and a start has no time to hash them: it looks at one piece of at most 1 MiB, any, while it waits for
-// other things. A VM that has lived for a moment then has all of them looked at, once in its process, on one processor.
+// baseCheckDelay is how long a VM runs before the whole base is verified. A base has 30 MB, which a start has no time to hash: it verifies
+// one random piece of at most 1 MiB while it waits for other things. All pieces are then verified once per process, on one processor.
 const baseCheckDelay = time.Second
 
-// checkPiece verifies a piece of the base.
+// checkPiece verifies one random piece of the base.
 func (s *saved) checkPiece() error {
 	n := s.file.Chunks()
 	if n == 0 {
@@ -18,17 +20,22 @@ func (s *saved) checkPiece() error {
 	return s.file.VerifyChunk(rand.IntN(n))
 }
 
-// checkBase has the base verified that the VM was started from. Its damage cannot be taken back from this VM; no other one starts from it.
+// checkBase starts verifying the base that the VM was started from. Damage cannot be undone in this VM, but no other VM starts from it.
 func (v *VM) checkBase() {
-	s := v.parts.saved
-	if s == nil || v.parts.baseKey == "" || s.checked.Swap(true) {
+	s := v.resources.saved
+	if s == nil || v.resources.baseKey == "" || s.checked.Swap(true) {
 		return
 	}
-	err := v.own(func() {
-		if err := s.check(v.halted, baseCheckDelay); err != nil {
+	err := v.goTracked(func() {
+		switch err := s.check(v.halted, baseCheckDelay); {
+		case err == nil:
+		case shortage.Is(err):
+			s.checked.Store(false) // the next VM verifies it
+			v.config.Logger.Warn("the saved machine that this VM was started from cannot be verified now", "error", err, "advice", shortage.Advice(err))
+		default:
 			v.config.Logger.Warn("the saved machine that this VM was started from is damaged and is removed: what the VM does may be wrong, stop it and start it again",
 				"error", err)
-			v.parts.removeBase(v.config, s.file)
+			v.resources.removeBase(v.config, s.file)
 		}
 	})
 	if err != nil { // the VM has ended
@@ -36,13 +43,13 @@ func (v *VM) checkBase() {
 	}
 }
 
-// check verifies all pieces, unless it is to stop before.
+// check verifies all pieces after delay. It returns early, without an error, when stop is closed.
 func (s *saved) check(stop <-chan struct{}, delay time.Duration) error {
 	wait := time.NewTimer(delay)
 	defer wait.Stop()
 	select {
 	case <-stop:
-		s.checked.Store(false) // the next VM does it
+		s.checked.Store(false) // the next VM verifies it
 		return nil
 	case <-wait.C:
 	}

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/snapshot"
+	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )
 
-// A bit of a base that has flipped on the disk is noticed, though nothing need fail because of it: by a start, or once a VM has lived a
-// while. The base goes, and a good one takes its place.
+// A flipped bit of a base on the disk is noticed, even if nothing fails because of it: by a start, or when a VM has run for a
+// while. The base is removed, and a good one replaces it.
 func TestDamagedBaseIsNoticed(t *testing.T) {
 	c := ownKind(t)
 	v, _ := startOne(t, c)
@@ -25,7 +25,7 @@ func TestDamagedBaseIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	regions := f.Memory()
-	last := regions[len(regions)-1] // decoded code, or the guest's last pages: nobody misses a bit there
+	last := regions[len(regions)-1] // decoded code, or the guest's last pages: a wrong bit there has no effect
 	f.Close()
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -67,7 +67,7 @@ func TestDamagedBaseIsNoticed(t *testing.T) {
 	}
 }
 
-// A damaged base that a snapshot is layered on is passed over for good, and the snapshot named.
+// A damaged base that a snapshot is layered on is never used again, and the warning names the snapshot.
 func TestDamagedBaseBelowASnapshot(t *testing.T) {
 	c, v := startFromBase(t)
 	name := strings.ToLower(t.Name())

@@ -2,17 +2,18 @@ package vm_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"agentvm/disk"
+	"agentvm/internal/disk"
 	"agentvm/vm"
 )
 
-// VMs with a writable disk start from a base, which has nothing of any disk: what is seen is what is on the VM's own, whatever was
-// written there since the base was made, by which VM ever.
+// VMs with a writable disk start from a base, which has nothing of any disk: the guest sees what is on the VM's own disk, whatever any VM
+// has written there since the base was made.
 func TestBaseWithDisk(t *testing.T) {
 	c := ownKind(t)
 	on := func(path string) vm.Config { c := c; c.Disk = path; return c }
@@ -70,7 +71,7 @@ func stop(t *testing.T, v *vm.VM) {
 func TestBaseHasNothingOfItsDisk(t *testing.T) {
 	c := ownKind(t)
 	c.Disk = newDisk(t)
-	mark := []byte("a mark that nobody else has made 7c1f")
+	mark := []byte("a mark that no one else has made 7c1f")
 	cold := c
 	cold.ColdBoot = true
 	v, _ := startOne(t, cold)
@@ -78,7 +79,11 @@ func TestBaseHasNothingOfItsDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop(t, v)
-	image, err := os.ReadFile(c.Disk)
+	raw := filepath.Join(t.TempDir(), "raw.img")
+	if err := disk.WriteRaw(t.Context(), c.Disk, raw); err != nil {
+		t.Fatal(err)
+	}
+	image, err := os.ReadFile(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +113,7 @@ func TestBaseHasNothingOfItsDisk(t *testing.T) {
 	wantOutput(t, v, "wc -c </root/mark", "37000\n")
 }
 
-// What is wrong with a disk is said as when a VM boots with it, and does not cost the base.
+// The error of a faulty disk is the same as when a VM boots with it, and the base stays.
 func TestBaseWithBrokenDisk(t *testing.T) {
 	c := ownKind(t)
 	c.Disk = newDisk(t)
@@ -119,14 +124,14 @@ func TestBaseWithBrokenDisk(t *testing.T) {
 	if err := disk.Create(c.Disk, testDiskSize); err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.OpenFile(c.Disk, os.O_RDWR, 0)
+	d, err := disk.Open(c.Disk)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := file.WriteAt(make([]byte, 4096), 1024); err != nil {
+	if _, err := d.WriteAt(make([]byte, 4096), 1024); err != nil {
 		t.Fatal(err)
 	}
-	if err := file.Close(); err != nil {
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if v, err := vm.Start(limited(t), c); err == nil {

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/mount"
+	"agentvm/internal/mount"
 	"agentvm/vm"
 )
 
-// kinds gives each test VMs of a size of its own, whose base nobody else uses.
+// kinds gives each test VMs of a size of its own, whose base no other test uses.
 var kinds struct {
 	sync.Mutex
 	count uint64
@@ -28,7 +28,7 @@ func ownKind(t testing.TB) vm.Config {
 	return c
 }
 
-// startOne starts a VM that ends with the test, and says whether it has gone on from a base.
+// startOne starts a VM that ends with the test, and says whether it has continued from a base.
 func startOne(t testing.TB, c vm.Config) (*vm.VM, bool) {
 	t.Helper()
 	v, err := vm.Start(limited(t), c)
@@ -163,7 +163,7 @@ func TestDamagedBases(t *testing.T) {
 	}
 }
 
-// A configuration that its guest refuses says nothing of the base.
+// When the guest refuses a configuration, the base stays.
 func TestBaseOutlivesWrongConfigurations(t *testing.T) {
 	c := ownKind(t)
 	c.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/mnt/right"}}
@@ -206,7 +206,7 @@ func TestFirstStartsAtOnce(t *testing.T) {
 	}
 }
 
-// A start that is given up in the middle, and a VM that ends while its base is written, leave what others can use.
+// After a start that is cancelled in the middle, or a VM that ends while its base is written, other VMs can start.
 func TestFirstStartIsGivenUp(t *testing.T) {
 	c := ownKind(t)
 	for _, after := range []time.Duration{time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond} {
@@ -226,7 +226,7 @@ func TestFirstStartIsGivenUp(t *testing.T) {
 	wantOutput(t, v, "echo works", "works\n")
 	v.Close()
 	if n := vm.SavedInUse(); n > 1 { // the shared VM's
-		t.Errorf("%d saved machines are in use by nobody", n)
+		t.Errorf("%d saved machines are in use without a VM", n)
 	}
 }
 
@@ -243,7 +243,7 @@ func startFromBase(t *testing.T) (vm.Config, *vm.VM) {
 	return c, v
 }
 
-// Snapshots may leave what is in the base to that.
+// Snapshots may omit what is in the base (SnapshotOptions.Base).
 func TestSnapshotAboveABase(t *testing.T) {
 	c, v := startFromBase(t)
 	wantOutput(t, v, "echo saved >/root/file", "")

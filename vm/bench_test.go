@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkColdStart is a machine from nothing to the output of a command, with compiled code in the cache but not in the
-// process. docs/specification.md has the limits of these numbers.
+// process. docs/measurements/specification.md has the limits of these numbers.
 func BenchmarkColdStart(b *testing.B) {
 	c := config(b)
 	c.Memory = vm.DefaultMemory

@@ -8,14 +8,14 @@ import (
 const (
 	// clockInterval is how often the host's clocks are compared.
 	clockInterval = time.Second
-	// clockTolerance is by how much they may move apart before the guest is told.
+	// clockTolerance is by how much they may move apart before the guest's clock is set.
 	clockTolerance = 100 * time.Millisecond
-	// clockTimeout bounds a call to a guest that is too busy for it; the next comparison tries again.
+	// clockTimeout bounds a call to a busy guest; the next comparison tries again.
 	clockTimeout = 5 * time.Second
 )
 
 // SyncClock sets the guest's clock to the host's. A VM does so by itself at its start, and within a second or two after
-// the host's clock was set or the computer has slept.
+// the host's clock was set or the host has slept.
 func (v *VM) SyncClock(ctx context.Context) error {
 	client, err := v.guest(ctx)
 	if err != nil {
@@ -25,11 +25,11 @@ func (v *VM) SyncClock(ctx context.Context) error {
 }
 
 // clockWatch notices when the host's wall clock jumps. The guest's clock runs with the host's monotonic one, which
-// stands still while the computer sleeps and does not follow when somebody sets the time.
+// stands still while the host sleeps and does not follow when the time is set.
 type clockWatch struct {
 	now   func() (wall, monotonic time.Duration)
 	sync  func() error
-	apart time.Duration // wall minus monotonic, when the guest was told last
+	apart time.Duration // wall minus monotonic, when the guest's clock was set last
 }
 
 func newClockWatch(now func() (wall, monotonic time.Duration), sync func() error) *clockWatch {
@@ -38,7 +38,7 @@ func newClockWatch(now func() (wall, monotonic time.Duration), sync func() error
 	return c
 }
 
-// hostClocks reads both clocks since the call.
+// hostClocks returns a function that reads how far both clocks have advanced since this call.
 func hostClocks() func() (wall, monotonic time.Duration) {
 	start := time.Now()
 	return func() (wall, monotonic time.Duration) {
@@ -52,7 +52,7 @@ func (c *clockWatch) difference() time.Duration {
 	return wall - monotonic
 }
 
-// check tells the guest the time when the clocks have moved apart. What fails is tried again by the next check.
+// check sets the guest's clock when the host's clocks have moved apart. The next check tries again what fails.
 func (c *clockWatch) check() {
 	apart := c.difference()
 	if (apart - c.apart).Abs() <= clockTolerance {
@@ -63,7 +63,7 @@ func (c *clockWatch) check() {
 	}
 }
 
-// syncClockSoon is SyncClock for watch.
+// syncClockSoon is SyncClock with a limit, for watch.
 func (v *VM) syncClockSoon() error {
 	ctx, cancel := context.WithTimeout(context.Background(), clockTimeout)
 	defer cancel()

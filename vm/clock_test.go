@@ -9,7 +9,7 @@ import (
 	"agentvm/vm"
 )
 
-// TestSyncClock is the clock's part of row R3: within 500 ms of the host's.
+// TestSyncClock is the clock's part of row R3: within 500 ms of the host's clock.
 func TestSyncClock(t *testing.T) {
 	v := ownVM(t, func(c *vm.Config) { c.Network.Disabled = true })
 	wantOutput(t, v, "date -s @1000000000 >/dev/null; date +%Y", "2001\n")

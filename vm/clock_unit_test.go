@@ -8,17 +8,17 @@ import (
 
 func TestClockWatch(t *testing.T) {
 	var wall, monotonic time.Duration
-	var told int
+	var sets int
 	var failure error
 	c := newClockWatch(func() (time.Duration, time.Duration) { return wall, monotonic }, func() error {
-		told++
+		sets++
 		return failure
 	})
 	steps := []struct {
 		name            string
 		wall, monotonic time.Duration
 		failure         error
-		told            int // so far
+		sets            int // so far
 	}{
 		{"time passes", time.Second, time.Second, nil, 0},
 		{"a little correction", time.Second + 90*time.Millisecond, time.Second, nil, 0},
@@ -31,8 +31,8 @@ func TestClockWatch(t *testing.T) {
 	}
 	for _, s := range steps {
 		wall, monotonic, failure = wall+s.wall, monotonic+s.monotonic, s.failure
-		if c.check(); told != s.told {
-			t.Errorf("%s: the guest was told %d times, want %d", s.name, told, s.told)
+		if c.check(); sets != s.sets {
+			t.Errorf("%s: the guest's clock was set %d times, want %d", s.name, sets, s.sets)
 		}
 	}
 }

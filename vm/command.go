@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
-// defaultDir is where commands start when nobody says where, as in containers: the home of root is empty.
+// defaultDir is where commands start by default, as in containers: the home of root is empty.
 const defaultDir = "/"
 
 // Command is what to run in a VM. Exactly one of Line and Args is given.
@@ -29,7 +29,7 @@ type Command struct {
 	// User is "name", "uid", "name:group" or "uid:gid" of the guest. Default: root.
 	User string
 
-	// Stdin is read until it ends or the command has ended; a Read that blocks then is left to itself, and what it
+	// Stdin is read until it ends or the command has ended. A Read that blocks then is not waited for, and what it
 	// returns is lost. Default: empty.
 	Stdin io.Reader
 	// Stdout and Stderr receive output while the command runs; a Write that blocks makes the command wait. Without one,
@@ -88,14 +88,30 @@ func (v *VM) spawn(ctx context.Context, c Command, p *Process) error {
 		return err
 	}
 	p.prepare(c)
-	params := rpc.ExecParams{
+	params := guestrpc.ExecParams{
 		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, defaultDir), User: c.User, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(),
 	}
 	if c.Terminal != nil {
-		params.Terminal = &rpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
+		params.Terminal = &guestrpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
 	}
 	p.remote, err = client.Exec(ctx, params)
 	return v.explain(err)
+}
+
+// maxArgument is how many bytes one argument can have in Linux (MAX_ARG_STRLEN), without the ending NUL.
+const maxArgument = 128<<10 - 1
+
+// shellArguments has the shell run a line. A line that is too long for one argument is split into several, which the shell joins.
+func shellArguments(line string) []string {
+	if len(line) <= maxArgument {
+		return []string{"/bin/sh", "-c", line}
+	}
+	args := []string{"/bin/sh", "-c", `IFS=; set -- "$*"; unset IFS; eval "set --
+$1"`, "/bin/sh"}
+	for len(line) > maxArgument {
+		args, line = append(args, line[:maxArgument]), line[maxArgument:]
+	}
+	return append(args, line)
 }
 
 func (c Command) arguments() ([]string, error) {
@@ -114,7 +130,7 @@ func (c Command) arguments() ([]string, error) {
 		return nil, err
 	}
 	if c.Line != "" {
-		return []string{"/bin/sh", "-c", c.Line}, nil
+		return shellArguments(c.Line), nil
 	}
 	return c.Args, nil
 }
@@ -124,7 +140,39 @@ func (v *VM) alive() error {
 	select {
 	case <-v.halted:
 		return v.cause
+	case <-v.stuck:
+		return v.stuckErr
 	default:
 		return nil
 	}
+}
+
+// DefaultMaxOutput is the default of Command.MaxOutput: how many bytes of each stream are kept.
+const DefaultMaxOutput = 16 << 20
+
+// Truncation records that output exceeded Command.MaxOutput. The zero value says that nothing is missing.
+type Truncation struct {
+	// Offset is where in the kept output the gap is: before it is the beginning, after it the end.
+	Offset int `json:"offset"`
+	// Dropped is how many bytes are missing there.
+	Dropped int64 `json:"dropped"`
+}
+
+// Result is how a command ended and what it wrote.
+type Result struct {
+	// Stdout and Stderr are what the command wrote to streams that had no writer, byte for byte; both streams are
+	// separate unless the command had a terminal.
+	Stdout, Stderr []byte
+	// StdoutTruncated and StderrTruncated say what is missing when the command wrote more than Command.MaxOutput.
+	StdoutTruncated, StderrTruncated Truncation
+	// ExitCode is 0 to 255; 126 and 127 when the command could not be executed or found, 128+Signal after a signal.
+	ExitCode int
+	// Signal is the Linux number of the signal that ended the command, or 0.
+	Signal int
+	// TimedOut says that the command was ended because its Timeout had passed.
+	TimedOut bool
+	// ShellEnded says that the Shell which ran the command is gone, see Shell.Restart.
+	ShellEnded bool
+	// Duration is the time from the request to the end, on the host.
+	Duration time.Duration
 }

@@ -1,25 +1,37 @@
 package vm
 
 import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"time"
 
-	"agentvm/emulator"
 	"agentvm/images"
-	"agentvm/internal/debugword"
-	"agentvm/mount"
+	"agentvm/internal/budget"
+	"agentvm/internal/debugenv"
+	"agentvm/internal/machine"
+	"agentvm/internal/mount"
+	"agentvm/nat"
 )
 
 const (
 	// DefaultMemory is a VM's memory in bytes unless Config.Memory says otherwise.
-	DefaultMemory = emulator.DefaultMemory
+	DefaultMemory = machine.DefaultMemory
 	// MinMemory is the least memory in bytes with which the kernel and its first program start.
 	MinMemory = 40 << 20
 	// MaxMemory is the most memory in bytes that a VM can have.
-	MaxMemory = emulator.MaxMemory
+	MaxMemory = machine.MaxMemory
+
+	// DefaultHostMemory is the default of Config.HostMemory, in bytes.
+	// It is enough for as many connections of each kind as nat.Limits lets there be by default.
+	DefaultHostMemory = 256 << 20
+	// MinHostMemory is the least Config.HostMemory, in bytes.
+	MinHostMemory = 16 << 20
 
 	defaultHostname    = "agentvm"
 	defaultBootTimeout = time.Minute
@@ -34,18 +46,22 @@ type Config struct {
 	// Memory is the guest's RAM in bytes; it is rounded up to whole pages. It costs the host what the guest has touched.
 	// Default: DefaultMemory.
 	Memory uint64
+	// HostMemory bounds, in bytes, the memory that the guest takes on this host besides its own Memory: buffers of its
+	// network's connections, what it leaves unread and unanswered, and files that it has open in mounts. When it is used up, new
+	// connections are refused and files are not opened; there is a warning to Logger from 80 % on. Default: DefaultHostMemory.
+	HostMemory int64
 	// Mounts are host directories that the guest sees. Default: none.
-	Mounts []mount.Spec
-	// Disk is the path of a disk, made by disk.Create, that holds what the guest changes of its image, so that it is there at the
-	// next start from the same image. One VM can use it at a time: else the error is a *disk.InUseError. Stop has the guest write
+	Mounts []Mount
+	// Disk is the path of a disk, made by CreateDisk, that holds what the guest changes of its image, so that it is there at the
+	// next start from the same image. One VM can use it at a time: else the error is a *DiskInUseError. Stop has the guest write
 	// everything back; after Close or a crash it finds what a computer finds after a power cut. Default: none, changes are kept
-	// in memory and go with the VM.
+	// in memory and are lost when the VM ends.
 	Disk string
 	// Env holds KEY=VALUE for every command, above the image's own. A command's Env wins over it.
 	Env []string
 	// Network is the guest's network. Default: it reaches every public address, and nothing of this host.
 	Network Network
-	// Access says which ports of the guest may be listened at and connected to, and by whom. Default: the VM's owner reaches every
+	// Access says which ports of the guest may be listened at and connected to, and who may do so. Default: the VM's owner reaches every
 	// port, and outsiders those of Network.Forwards.
 	Access Access
 	// Hostname is the guest's name. Default: "agentvm".
@@ -54,17 +70,17 @@ type Config struct {
 	// CACertificate holds certificates in PEM that the guest's programs trust besides those of the image: they are added to
 	// the image's bundle. It goes into the guest, so a private key in it is an error. Default: none.
 	CACertificate []byte
-	// NoNewPrivileges has set-user-ID bits and file capabilities give nothing to any program of the guest.
+	// NoNewPrivileges makes set-user-ID bits and file capabilities ineffective for all programs of the guest.
 	NoNewPrivileges bool
 	// UnixSockets are sockets of this host that the guest's programs can connect to. Default: none.
 	UnixSockets []UnixSocket
 
 	// StoreDir is the directory of the image store and of the cache of compiled code. Default: images.DefaultDir.
 	StoreDir string
-	// Progress is told how the download of an image goes. Default: nobody.
+	// Progress receives how far the download of an image is. Default: none.
 	Progress images.ProgressFunc
 
-	// ColdBoot has the VM boot even when it could go on from a saved machine, and leaves no such machine for others. The word
+	// ColdBoot has the VM boot even when it could continue from a saved machine, and leaves no such machine for others. The word
 	// nobase in the environment variable AGENTVM_DEBUG does the same. Default: see Start.
 	ColdBoot bool
 	// Kernel is an uncompressed RISC-V Image to boot instead of the one built into the program.
@@ -72,16 +88,27 @@ type Config struct {
 	// KernelArguments are added to the kernel's command line.
 	KernelArguments string
 	// Console receives a copy of what the guest's kernel prints. A Write that blocks stops the guest's console.
-	// Default: nobody; the last ConsoleTail bytes are kept for errors anyway.
+	// Default: none; the last ConsoleTail bytes are always kept for errors.
 	Console io.Writer
 	// BootTimeout bounds the time from the start of the machine until the guest answers. Default: 1 minute.
 	BootTimeout time.Duration
 
+	// BeforeRun is called when everything that the VM needs of the host is open, before its guest runs; twice when a saved machine
+	// turns out not to work and the VM boots instead. Forks do not call it. Default: none.
+	BeforeRun func()
+
+	// Overrun receives how long a slice of this VM's machine lasts that should have ended within a millisecond, and 0 when that slice has
+	// ended. One goroutine calls it for all VMs of the process, twice a second; it must return quickly. From OverrunTime on only the end of
+	// this process ends the VM, which is the caller's decision: see OverrunError. Default: none; the VM's users get the error.
+	Overrun func(lasts time.Duration)
+
 	// Logger gets warnings and, at debug level, how long each step took. Nil discards.
 	Logger *slog.Logger
+
+	memory *budget.Budget // of HostMemory
 }
 
-// withDefaults checks c and fills in what is not given.
+// withDefaults checks c and fills in defaults.
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -100,7 +127,14 @@ func (c Config) withDefaults() (Config, error) {
 			c.Memory>>20, MinMemory>>20, MaxMemory>>20)
 	}
 	c.Memory = wholePages(c.Memory)
-	c.ColdBoot = c.ColdBoot || debugword.Has("nobase")
+	if c.HostMemory == 0 {
+		c.HostMemory = DefaultHostMemory
+	}
+	if c.HostMemory < MinHostMemory {
+		return c, fmt.Errorf("memory of %d MiB on the host: a VM needs at least %d MiB there", c.HostMemory>>20, MinHostMemory>>20)
+	}
+	c.memory = newBudget(c.HostMemory, c.Logger)
+	c.ColdBoot = c.ColdBoot || debugenv.Has("nobase")
 	if err := checkEnv(c.Env); err != nil {
 		return c, err
 	}
@@ -136,8 +170,8 @@ func checkEnv(env []string) error {
 }
 
 func checkMounts(mounts []mount.Spec) error {
-	if len(mounts) > emulator.MaxShares {
-		return fmt.Errorf("%d mounts: a VM can have at most %d", len(mounts), emulator.MaxShares)
+	if len(mounts) > machine.MaxShares {
+		return fmt.Errorf("%d mounts: a VM can have at most %d", len(mounts), machine.MaxShares)
 	}
 	seen := make(map[string]string)
 	for _, m := range mounts {
@@ -148,4 +182,43 @@ func checkMounts(mounts []mount.Spec) error {
 		seen[m.GuestPath] = m.HostPath
 	}
 	return nil
+}
+
+// maxCertificates bounds Config.CACertificate in bytes: more than any system's whole bundle.
+const maxCertificates = 1 << 20
+
+// certificates checks PEM text and drops what is no certificate, such as the comments in bundles.
+func certificates(text []byte) ([]byte, error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	if len(text) > maxCertificates {
+		return nil, fmt.Errorf("CA certificate: %d KiB: at most %d KiB", len(text)>>10, maxCertificates>>10)
+	}
+	var out bytes.Buffer
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		switch {
+		case strings.Contains(block.Type, "PRIVATE KEY"):
+			return nil, errors.New("CA certificate: the file holds a private key, which the guest must not have: give the certificate only")
+		case block.Type != "CERTIFICATE":
+			continue
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return nil, fmt.Errorf("CA certificate: %w", err)
+		}
+		if err := pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes}); err != nil {
+			return nil, fmt.Errorf("CA certificate: %w", err)
+		}
+	}
+	if out.Len() == 0 {
+		return nil, errors.New("CA certificate: there is none in PEM form (-----BEGIN CERTIFICATE-----); convert DER with openssl x509 -inform der")
+	}
+	return out.Bytes(), nil
+}
+
+// newBudget returns the budget of a VM's HostMemory, which logs a warning when it is nearly used up.
+func newBudget(bytes int64, logger *slog.Logger) *budget.Budget {
+	return budget.New(bytes, func(u budget.Use) {
+		logger.Warn("a limit of the VM is nearly reached", "limit", nat.MemoryLimit, "used", u.Used, "maximum", u.Limit)
+	})
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/mount"
+	"agentvm/internal/mount"
 	"agentvm/nat"
 )
 
@@ -22,6 +22,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}{
 		{"too little memory", Config{Memory: 1 << 20}, "at least 40 MiB"},
 		{"too much memory", Config{Memory: 8 << 30}, "at most 3584 MiB"},
+		{"too little of the host's memory", Config{HostMemory: 1 << 20}, "at least 16 MiB"},
 		{"environment without =", Config{Env: []string{"PATH"}}, "want KEY=VALUE"},
 		{"environment with NUL", Config{Env: []string{"A=\x00"}}, "want KEY=VALUE"},
 		{"too many mounts", Config{Mounts: make([]mount.Spec, 9)}, "at most 8"},
@@ -77,10 +78,10 @@ func TestStoreThatCannotBeMade(t *testing.T) {
 func TestStoreOfWrongMirror(t *testing.T) {
 	t.Setenv("AGENTVM_ALPINE_MIRROR", "ftp://x")
 	for _, dir := range []string{"", t.TempDir()} {
-		p := &parts{}
-		err := p.openStore(Config{StoreDir: dir, Logger: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), "AGENTVM_ALPINE_MIRROR") || strings.Contains(err.Error(), "AGENTVM_STORE") || p.temporary != "" {
-			t.Errorf("store %q: error %v, temporary store %q", dir, err, p.temporary)
+		r := &resources{}
+		err := r.openStore(Config{StoreDir: dir, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "AGENTVM_ALPINE_MIRROR") || strings.Contains(err.Error(), "AGENTVM_STORE") || r.temporary != "" {
+			t.Errorf("store %q: error %v, temporary store %q", dir, err, r.temporary)
 		}
 	}
 }
@@ -96,17 +97,34 @@ func TestTemporaryStore(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	p := &parts{}
-	if err := p.openStore(Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	r := &resources{}
+	if err := r.openStore(Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
-	if filepath.Dir(p.store.Dir()) != temp {
-		t.Errorf("the store is in %s", p.store.Dir())
+	if filepath.Dir(r.store.Dir()) != temp {
+		t.Errorf("the store is in %s", r.store.Dir())
 	}
-	if err := p.release(); err != nil {
+	if err := r.release(); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(temp); len(left) > 0 || err != nil {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestColdBootByEnvironment(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "nobase": true, "timing,nobase": true, "timing, nobase": true, "nobases": false} {
+		t.Setenv("AGENTVM_DEBUG", value)
+		c, err := Config{}.withDefaults()
+		if err != nil || c.ColdBoot != want || c.usesBase() == want {
+			t.Errorf("AGENTVM_DEBUG=%q: ColdBoot %v, %v", value, c.ColdBoot, err)
+		}
+	}
+	for name, c := range map[string]Config{
+		"a disk of one's own": {Disk: "path", KernelArguments: "agentvm.upper=tmpfs"}, "kernel": {Kernel: []byte{1}}, "cold": {ColdBoot: true},
+	} {
+		if c.usesBase() {
+			t.Errorf("%s: there would be a base", name)
+		}
 	}
 }

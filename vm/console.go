@@ -10,7 +10,7 @@ import (
 // ConsoleTail is how many bytes of the guest's console a VM remembers.
 const ConsoleTail = 64 << 10
 
-// console remembers the end of what the guest's kernel printed.
+// console keeps the end of what the guest's kernel printed.
 type console struct {
 	copy io.Writer // may be nil
 
@@ -18,7 +18,7 @@ type console struct {
 	tail []byte
 }
 
-// Write never fails: a copy that cannot be written is given up.
+// Write never fails: after an error of copy, it is not written to any more.
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	c.tail = append(c.tail, p...)
@@ -41,10 +41,10 @@ func (c *console) bytes() []byte {
 	return append([]byte(nil), c.tail[max(0, len(c.tail)-ConsoleTail):]...)
 }
 
-// panicWords are how Linux announces a panic.
+// panicWords begin Linux's report of a panic.
 const panicWords = "Kernel panic - not syncing"
 
-// readable makes the last lines of a console fit for a terminal: the guest wrote them, and it may be hostile.
+// readable returns the last lines of a console without what a terminal would interpret: the guest may be hostile.
 func readable(tail []byte, lines int) string {
 	text := strings.Map(func(r rune) rune {
 		switch {
@@ -61,7 +61,7 @@ func readable(tail []byte, lines int) string {
 	all := strings.Split(strings.TrimRight(text, "\n "), "\n")
 	end := len(all)
 	for i, line := range all {
-		if strings.Contains(line, panicWords) { // its cause stands before, a trace of addresses after
+		if strings.Contains(line, panicWords) { // the cause is printed before, a trace of addresses after
 			end = min(i+2, end)
 			break
 		}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/emulator"
+	"agentvm/internal/machine"
 )
 
 func TestConsoleKeepsTheEnd(t *testing.T) {
@@ -41,19 +41,19 @@ func TestConsoleGivesUpACopyThatFails(t *testing.T) {
 func TestExplain(t *testing.T) {
 	tests := []struct {
 		name    string
-		exit    emulator.Exit
+		exit    machine.Exit
 		err     error
 		console string
 		reason  Reason
 		want    string
 	}{
-		{"power off", emulator.Exit{Reason: emulator.PowerOff}, nil, "", PoweredOff, "the guest powered itself off (its console is empty)"},
-		{"reboot", emulator.Exit{Reason: emulator.Reboot}, nil, "bye\r\n", Rebooted, "the guest rebooted itself; its console ends with\n  | bye"},
-		{"panic", emulator.Exit{Reason: emulator.Reboot}, nil, "Kernel panic - not syncing: x\n", Panicked, "the guest had a kernel panic; its console ends with\n  | Kernel panic - not syncing: x"},
-		{"failure", emulator.Exit{Reason: emulator.Failure, Code: 7}, nil, "", Failed, "the guest reported a failure: code 7 (its console is empty)"},
-		{"broken", emulator.Exit{}, errors.New("trap"), "", Broken, "the guest broke its machine: trap (its console is empty)"},
+		{"power off", machine.Exit{Reason: machine.PowerOff}, nil, "", PoweredOff, "the guest powered itself off (its console is empty)"},
+		{"reboot", machine.Exit{Reason: machine.Reboot}, nil, "bye\r\n", Rebooted, "the guest rebooted itself; its console ends with\n  | bye"},
+		{"panic", machine.Exit{Reason: machine.Reboot}, nil, "Kernel panic - not syncing: x\n", Panicked, "the guest had a kernel panic; its console ends with\n  | Kernel panic - not syncing: x"},
+		{"failure", machine.Exit{Reason: machine.Failure, Code: 7}, nil, "", Failed, "the guest reported a failure: code 7 (its console is empty)"},
+		{"broken", machine.Exit{}, errors.New("trap"), "", Broken, "the guest broke its machine: trap (its console is empty)"},
 		{
-			"hostile console", emulator.Exit{Reason: emulator.PowerOff}, nil, "a\x1b[2Jb\xff\x00c\u202e\n", PoweredOff,
+			"hostile console", machine.Exit{Reason: machine.PowerOff}, nil, "a\x1b[2Jb\xff\x00c\u202e\n", PoweredOff,
 			"the guest powered itself off; its console ends with\n  | a?[2Jb??c?",
 		},
 	}

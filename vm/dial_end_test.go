@@ -6,16 +6,16 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/rpc"
+	"agentvm/internal/capnprpc"
 )
 
-// What a dial or a listener finds out of the VM's end says why it has ended, and is a *net.OpError as all else is.
+// When the VM has ended, the error of a dial or a listener says why, and is a *net.OpError as all their errors are.
 func TestLocalFault(t *testing.T) {
 	v := &VM{halted: make(chan struct{}), cause: ErrStopped}
 	close(v.halted)
 	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: localAddr("127.0.0.1:9"), Err: syscall.ECONNREFUSED}
 	for _, test := range []struct{ err, want error }{
-		{&net.OpError{Op: "dial", Err: rpc.ErrClosed}, ErrStopped},
+		{&net.OpError{Op: "dial", Err: capnprpc.ErrClosed}, ErrStopped},
 		{ErrStopped, ErrStopped},
 		{refused, syscall.ECONNREFUSED},
 	} {

@@ -12,7 +12,7 @@ import (
 	"agentvm/vm"
 )
 
-// unused is an address of the guest where nobody listens.
+// unused is an address of the guest where nothing listens.
 const unused = "127.0.0.1:9"
 
 // TestErrnos has a row for each way to fail. All are *net.OpError around the errno of that name, on every system.
@@ -48,10 +48,10 @@ func TestErrnos(t *testing.T) {
 		want syscall.Errno
 		text string
 	}{
-		{"nobody listens", dial("tcp", unused), syscall.ECONNREFUSED, "connection refused"},
-		{"nobody listens at either of localhost's", dial("tcp", "localhost:9"), syscall.ECONNREFUSED, ""},
-		{"nobody listens, IPv6", dial("tcp6", "[::1]:9"), syscall.ECONNREFUSED, ""},
-		{"nobody listens at this one", dial("tcp", "127.0.0.2:9"), syscall.ECONNREFUSED, ""},
+		{"nothing listens", dial("tcp", unused), syscall.ECONNREFUSED, "connection refused"},
+		{"nothing listens at either of localhost's", dial("tcp", "localhost:9"), syscall.ECONNREFUSED, ""},
+		{"nothing listens, IPv6", dial("tcp6", "[::1]:9"), syscall.ECONNREFUSED, ""},
+		{"nothing listens at this one", dial("tcp", "127.0.0.2:9"), syscall.ECONNREFUSED, ""},
 		{"connect policy", dial("tcp", "127.0.0.1:7000"), syscall.EACCES, "blocked by network.connect policy"},
 		{"listen policy of a server", dial("tcp", "127.0.0.1:8000"), syscall.EACCES, "blocked by network.listen policy"},
 		{"listen policy", listen("tcp", "127.0.0.1:8999"), syscall.EACCES, "blocked by network.listen policy"},
@@ -116,7 +116,7 @@ func TestErrnos(t *testing.T) {
 	})
 }
 
-// serveInGuest has a program of the guest's listen until the test ends.
+// serveInGuest has a program of the guest listen until the test ends.
 func serveInGuest(t testing.TB, v *vm.VM, port int) string {
 	t.Helper()
 	text := strconv.Itoa(port)

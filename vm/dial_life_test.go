@@ -16,20 +16,20 @@ import (
 	"agentvm/vm"
 )
 
-// await waits for what comes by itself.
+// await waits until a condition holds.
 func await(t testing.TB, what string, come func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !come(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("waited in vain: " + what)
+			t.Fatal("waited too long: " + what)
 		}
 	}
 }
 
-// awaitRefusal waits until nobody listens: Close of a listener gives the guest a second, and a busy host may need more.
+// awaitRefusal waits until nothing listens: Close of a listener gives the guest a second, and a busy host may need more.
 func awaitRefusal(t testing.TB, v *vm.VM, address string) {
 	t.Helper()
-	await(t, "nobody listens at "+address, func() bool {
+	await(t, "nothing listens at "+address, func() bool {
 		c, err := v.DialContext(limited(t), "tcp", address)
 		if err == nil {
 			_ = c.Close()
@@ -38,7 +38,7 @@ func awaitRefusal(t testing.TB, v *vm.VM, address string) {
 	})
 }
 
-// TestHungSocket: connections that nobody reads, and a dial that nobody accepts, hold up no command.
+// TestHungSocket: connections that are not read, and a dial that is not accepted, hold up no command.
 func TestHungSocket(t *testing.T) {
 	v := sharedVM(t)
 	l := listener(t, v, "127.0.0.1:0")
@@ -50,7 +50,7 @@ func TestHungSocket(t *testing.T) {
 			hung.Go(func() {
 				n, err := c.Write(make([]byte, 64<<20))
 				if err == nil || n > 32<<20 {
-					t.Errorf("%d bytes that nobody reads were taken, %v", n, err)
+					t.Errorf("%d bytes that are not read were taken, %v", n, err)
 				}
 			})
 		}
@@ -61,7 +61,7 @@ func TestHungSocket(t *testing.T) {
 	}
 }
 
-// TestDialPaused: a pause ends nothing; what is asked of the guest waits for its end, or for its own deadline.
+// TestDialPaused: a pause ends no connection; calls to the guest wait for the pause's end, or for their own deadline.
 func TestDialPaused(t *testing.T) {
 	v := ownVM(t, nil)
 	l := listener(t, v, "127.0.0.1:0")
@@ -104,7 +104,7 @@ func TestDialPaused(t *testing.T) {
 	if _, err := io.ReadFull(far, b); err != nil || string(b) != "before" {
 		t.Errorf("after the pause: %q, %v", b, err)
 	}
-	pair(t, v, l) // the listener goes on
+	pair(t, v, l) // the listener still works
 }
 
 // blocked has one goroutine each in Read, Write and Accept, and returns where their errors come.
@@ -148,14 +148,14 @@ func TestDialStopped(t *testing.T) {
 	}
 }
 
-// TestDialForked: the VM's own connections and listeners go on; its fork has none of them, and programs there see resets.
+// TestDialForked: the VM's own connections and listeners work on; its fork has none of them, and programs there see resets.
 func TestDialForked(t *testing.T) {
 	v := ownVM(t, nil)
 	l := listener(t, v, "127.0.0.1:0")
 	address := l.Addr().String()
 	c, far := pair(t, v, l)
 	_, port, _ := net.SplitHostPort(address)
-	// A program that the host's listener serves, and which goes on in the fork.
+	// A program that the host's listener serves, and which runs on in the fork.
 	program, err := v.Spawn(context.Background(), vm.Command{Line: "sleep 1000 | nc 127.0.0.1 " + port + "; echo ended >/tmp/ended; sleep 1000"})
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestDialForked(t *testing.T) {
 	_ = program.Kill(limited(t))
 }
 
-// TestTwoVMs: each has its own ports, and the host's own are none of theirs.
+// TestTwoVMs: each has its own ports, and none of them reaches the host's ports.
 func TestTwoVMs(t *testing.T) {
 	a, b := ownVM(t, nil), ownVM(t, nil)
 	host, err := net.Listen("tcp", "127.0.0.1:0")
@@ -213,7 +213,7 @@ func TestTwoVMs(t *testing.T) {
 	address := host.Addr().String()
 	for name, v := range map[string]*vm.VM{"a": a, "b": b} {
 		if _, err := v.DialContext(limited(t), "tcp", address); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("%s: nobody listens in the VM: %v", name, err)
+			t.Errorf("%s: nothing listens in the VM: %v", name, err)
 		}
 		if r := mustRun(t, v, vm.Command{Line: "nc 127.0.0.1 " + strings.Split(address, ":")[1] + " </dev/null"}); r.ExitCode == 0 {
 			t.Errorf("%s: a program reaches the host's loopback", name)

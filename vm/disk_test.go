@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/disk"
+	"agentvm/internal/disk"
 	"agentvm/vm"
 )
 
@@ -38,7 +38,7 @@ func TestDiskKeepsFiles(t *testing.T) {
 	if err := v.WriteFile(ctx, "/root/kept", []byte("kept\n"), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	wantOutput(t, v, "rm /etc/motd; echo changed >/etc/hostname; mkdir -p /srv/d; dd if=/dev/urandom of=/srv/d/big bs=1M count=2 2>/dev/null; md5sum </srv/d/big >/srv/d/sum", "")
+	wantOutput(t, v, "rm /etc/shells; echo changed >/etc/hostname; mkdir -p /srv/d; dd if=/dev/urandom of=/srv/d/big bs=1M count=2 2>/dev/null; md5sum </srv/d/big >/srv/d/sum", "")
 	var used *disk.InUseError
 	c := config(t)
 	c.Disk = path
@@ -53,7 +53,7 @@ func TestDiskKeepsFiles(t *testing.T) {
 	}
 	wantSound(t, path)
 	v = ownVM(t, withDisk(path))
-	wantOutput(t, v, "cat /root/kept /etc/hostname; stat -c %a /root/kept; ls /etc/motd 2>/dev/null; md5sum </srv/d/big | cmp - /srv/d/sum", "kept\nchanged\n640\n")
+	wantOutput(t, v, "cat /root/kept /etc/hostname; stat -c %a /root/kept; ls /etc/shells 2>/dev/null; md5sum </srv/d/big | cmp - /srv/d/sum", "kept\nchanged\n640\n")
 	if err := v.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,9 @@ func fsck(t testing.TB, flags, path string) string {
 func wantSound(t testing.TB, path string) {
 	t.Helper()
 	examine := filepath.Join(t.TempDir(), "copy.img")
-	copyFile(t, path, examine)
+	if err := disk.WriteRaw(t.Context(), path, examine); err != nil {
+		t.Fatal(err)
+	}
 	fsck(t, "-p", examine)
 	if output := fsck(t, "-fn", examine); strings.Contains(output, "? no") || strings.Contains(output, "WARNING") {
 		t.Errorf("e2fsck:\n%s", output)
@@ -225,15 +227,4 @@ func killVictim(t *testing.T, c vm.Config, path string, after time.Duration) (la
 	}
 	t.Logf("killed after %v and %d writes", after, last)
 	return last
-}
-
-func copyFile(t testing.TB, from, to string) {
-	t.Helper()
-	b, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, b, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }

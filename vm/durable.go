@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"agentvm/journal"
+	"agentvm/internal/journal"
 )
 
 // MaxProcesses is how many durable processes, running or ended, a VM remembers.
@@ -33,11 +33,11 @@ type Durable struct {
 // journalFile is the journal's name in Durable.Dir.
 const journalFile = "journal"
 
-// durable is what a process has that was started by StartProcess.
+// durable is the state of a process that StartProcess has started.
 //
 //	guest ── output ──► journal ◄── Output(from), by any number of readers, at any time
 //	guest ◄── stdin ── pipe ◄── Stdin()
-//	the end ──► result kept, journal finished ──► ended
+//	process ends ──► result kept, journal finished ──► ended
 type durable struct {
 	id      string
 	record  *Record
@@ -47,14 +47,14 @@ type durable struct {
 	result  *Result
 	err     error
 	mu      sync.Mutex
-	lost    error // of the journal: what it could not keep
-	serial  int   // of the VM's, counting from 1
-	listed  bool  // it has started; guarded by VM.mu
+	lost    error // the journal's first error: output is missing
+	serial  int   // counts the VM's durable processes from 1
+	listed  bool  // started, so Processes lists it; guarded by VM.mu
 	forgets sync.Once
 }
 
-// StartProcess starts a command whose output is kept by a journal, where Output finds it from any place on, also after the
-// process, its VM, or this program has ended. Nobody has to wait for it, and it waits for nobody who reads. ctx covers the start
+// StartProcess starts a command whose output is kept in a journal. Output reads it from any place on, also after the
+// process, its VM, or this program has ended. The process need not be waited for, and does not wait for readers. ctx bounds the start
 // only.
 //
 // Its input is what is written to Stdin, or Command.Stdin. Command.Stdout and Stderr must be nil. A process remains among
@@ -99,7 +99,7 @@ func (d *Durable) check() error {
 	return nil
 }
 
-// register takes the id.
+// register reserves the process's id.
 func (v *VM) register(p *Process) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -125,7 +125,7 @@ func (v *VM) forget(p *Process) {
 	}
 }
 
-// launch makes the journal, starts the command and has the VM wait for it.
+// launch makes the journal, starts the command, and waits for its end in a tracked goroutine.
 func (p *Process) launch(ctx context.Context, c Command, d Durable) error {
 	path := ""
 	if d.Dir != "" {
@@ -148,18 +148,18 @@ func (p *Process) launch(ctx context.Context, c Command, d Durable) error {
 		p.durable.closeInput()
 		return errors.Join(err, log.Remove())
 	}
-	if err := p.vm.own(p.attend); err != nil { // the VM has just ended
+	if err := p.vm.goTracked(p.waitForEnd); err != nil { // the VM has just ended
 		p.durable.closeInput()
 		return errors.Join(err, log.Remove())
 	}
 	return nil
 }
 
-// attend waits for the end. It is a goroutine of the VM's.
-func (p *Process) attend() {
+// waitForEnd waits for the process's end, in a tracked goroutine.
+func (p *Process) waitForEnd() {
 	d := p.durable
 	result, err := p.await(context.Background())
-	if result == nil { // it could not be killed when its time was over
+	if result == nil { // it could not be killed at its timeout
 		<-p.remote.Done()
 		var e error
 		result, e = p.result(true)
@@ -178,7 +178,7 @@ func (p *Process) attend() {
 	close(d.ended)
 }
 
-// wait returns a copy of the result, to anybody who asks.
+// wait returns a copy of the result, to each caller.
 func (d *durable) wait(ctx context.Context) (*Result, error) {
 	select {
 	case <-d.ended:
@@ -198,7 +198,7 @@ func (d *durable) closeInput() {
 	}
 }
 
-// journalWriter takes a stream's output. It never fails: output that cannot be kept is no reason to keep no more.
+// journalWriter writes a stream's output to the journal. It never fails: after an error it still tries to keep later output.
 type journalWriter struct {
 	d      *durable
 	stream journal.Stream
@@ -229,7 +229,7 @@ func (v *VM) Processes() []*Process {
 	return list
 }
 
-// Process returns the durable process that has an id. When there is none errors.Is(err, fs.ErrNotExist) holds.
+// Process returns the durable process with an id. When there is none errors.Is(err, fs.ErrNotExist) holds.
 func (v *VM) Process(id string) (*Process, error) {
 	for _, p := range v.Processes() {
 		if p.ID() == id {
@@ -247,8 +247,8 @@ func (p *Process) ID() string {
 	return p.durable.id
 }
 
-// Stdin is where the input of a process goes that StartProcess has started without a Stdin: it must be closed when there is
-// no more. A Write waits while the process does not read. After its end errors.Is(err, syscall.EPIPE) holds.
+// Stdin returns the input of a process that StartProcess has started without a Stdin. It must be closed at the end of the
+// input. A Write waits while the process does not read. After the process's end errors.Is(err, syscall.EPIPE) holds.
 func (p *Process) Stdin() io.WriteCloser {
 	if p.durable == nil || p.durable.stdin == nil {
 		return noInput{}
@@ -256,7 +256,7 @@ func (p *Process) Stdin() io.WriteCloser {
 	return p.durable.stdin
 }
 
-// noInput is the Stdin of processes that have another.
+// noInput is the Stdin of processes that cannot be written to.
 type noInput struct{}
 
 func (noInput) Write([]byte) (int, error) {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"agentvm/journal"
+	"agentvm/internal/journal"
 )
 
 // Cursor is a place in a process's output: the count of bytes, of both streams, before it.
@@ -16,21 +16,21 @@ type Cursor = journal.Cursor
 // Output is a part of what a process has written, and how it ended.
 type Output struct {
 	Chunks []journal.Chunk
-	Next   Cursor  // where to go on
-	Lost   uint64  // bytes between the place that was asked for and the first chunk, which are no longer kept
-	End    bool    // the process has ended and nothing comes after Next
-	Result *Result // with End: how, without output; nil when that is not known
-	Err    error   // with End: why it is not known, or what else went wrong
+	Next   Cursor  // where the next read continues
+	Lost   uint64  // bytes between the requested place and the first chunk, which are no longer kept
+	End    bool    // the process has ended and nothing follows Next
+	Result *Result // with End: how it ended, without output; nil when that is not known
+	Err    error   // with End: why it is not known, or what else failed
 }
 
-// Record is the output of a durable process, and its result, as they are kept.
+// Record is the kept output of a durable process, and its result.
 type Record struct{ log *journal.Log }
 
-// ErrInterrupted is the Output.Err of a process whose VM's own process ended first, so that nobody saw its end.
+// ErrInterrupted is the Output.Err of a process when the program that ran its VM ended first, so that its end was not seen.
 var ErrInterrupted = errors.New("the program that ran the VM ended first")
 
-// OpenRecord opens what a process has left in Durable.Dir. The VM that ran it must have ended, or the process be
-// forgotten. The Record must be closed.
+// OpenRecord opens what a process has left in Durable.Dir. The VM that ran it must have ended, or Forget must have been
+// called. The Record must be closed.
 func OpenRecord(dir string) (*Record, error) {
 	log, err := journal.Open(filepath.Join(dir, journalFile))
 	if err != nil {
@@ -58,13 +58,13 @@ func (r *Record) Output(ctx context.Context, from Cursor, max int) (Output, erro
 // Size is how many bytes the process has written, and how many of them are kept.
 func (r *Record) Size() (total Cursor, kept int64) { return r.log.Size() }
 
-// Close frees the record. What was kept in memory goes, a file stays.
+// Close frees the record. A journal in memory is lost, a file stays.
 func (r *Record) Close() error { return r.log.Close() }
 
 // Remove closes the record and deletes its file.
 func (r *Record) Remove() error { return r.log.Remove() }
 
-// ending is how a process ended, in JSON in the journal.
+// ending is the JSON in the journal that says how a process ended.
 type ending struct {
 	Result *Result `json:"result,omitempty"`
 	Error  string  `json:"error,omitempty"`

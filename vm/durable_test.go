@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/journal"
+	"agentvm/internal/journal"
 	"agentvm/vm"
 )
 
@@ -186,7 +186,7 @@ func seq(n int) string {
 	return b.String()
 }
 
-// Input waits while nobody reads it, and arrives whole.
+// Input waits while it is not read, and arrives whole.
 func TestDurableInput(t *testing.T) {
 	v := sharedVM(t)
 	p := startProcess(t, v, "sleep 0.3; md5sum", vm.Durable{})
@@ -248,7 +248,7 @@ func TestDurableReplay(t *testing.T) {
 	}
 }
 
-// A journal that nobody has finished, as after kill -9, can be read to its end, which says so.
+// A journal that was not finished, as after kill -9, can be read to its end, which says so.
 func TestRecordThatWasInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	log, err := journal.Create(filepath.Join(dir, "journal"), journal.Config{})

@@ -48,6 +48,44 @@ func TestGuestThatEndsDuringACommand(t *testing.T) {
 	}
 }
 
+// TestOrderlyEndsByTheGuest has BusyBox's programs for it, and what systemd's PID 1 takes, end the machine after its programs.
+func TestOrderlyEndsByTheGuest(t *testing.T) {
+	for line, reason := range map[string]vm.Reason{
+		"poweroff": vm.PoweredOff, "halt": vm.PoweredOff, "reboot": vm.Rebooted, "kill -INT 1": vm.Rebooted, "kill -37 1": vm.PoweredOff,
+		"kill -38 1": vm.PoweredOff, "kill -39 1": vm.Rebooted,
+	} {
+		t.Run(line, func(t *testing.T) {
+			host := t.TempDir()
+			v := ownVM(t, mounted(host, false))
+			const program = `trap 'echo told >/mnt/host/told; exit' TERM; echo >/mnt/host/ready; while :; do sleep 0.01; done`
+			if _, err := v.Spawn(limited(t), vm.Command{Line: program}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := v.Exec(limited(t), "while ! [ -e /mnt/host/ready ]; do sleep 0.01; done"); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = v.Exec(limited(t), line)
+			var ended *vm.GuestError
+			if err := v.Wait(limited(t)); !errors.As(err, &ended) || ended.Reason != reason {
+				t.Errorf("Wait = %v", err)
+			}
+			if text, err := os.ReadFile(filepath.Join(host, "told")); string(text) != "told\n" {
+				t.Errorf("the program was not asked to end: %q, %v", text, err)
+			}
+		})
+	}
+}
+
+// TestStraySignalsToInit has root in the guest send PID 1 every signal that orders nothing, many times: the machine runs on.
+func TestStraySignalsToInit(t *testing.T) {
+	v := ownVM(t, nil)
+	const line = `for round in $(seq 50); do
+		for s in 1 3 4 5 6 7 8 9 11 13 14 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 40 50 64; do kill -$s 1 || echo $s; done
+	done; echo sent`
+	wantOutput(t, v, line, "sent\n")
+	wantOutput(t, v, "echo alive; kill -0 1 && cat /proc/1/comm", "alive\ninit\n")
+}
+
 func TestStopIsOrderly(t *testing.T) {
 	host := t.TempDir()
 	v := ownVM(t, mounted(host, false))

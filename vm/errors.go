@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"agentvm/emulator"
+	"agentvm/internal/machine"
 )
 
 // ErrStopped is returned for commands that were running, or are started, when the VM has been stopped by Stop or Close.
@@ -15,7 +15,7 @@ var ErrStopped = errors.New("the VM has been stopped")
 // ErrShellEnded is returned by a Shell whose process in the guest is gone; Restart starts a new one.
 var ErrShellEnded = errors.New("the shell has ended")
 
-// Reason says how a guest ended by itself.
+// Reason is how a guest ended by itself.
 type Reason string
 
 // Reasons.
@@ -26,6 +26,7 @@ const (
 	Failed     Reason = "reported a failure"
 	Lost       Reason = "no longer answers" // it runs, but its supervisor is gone
 	Broken     Reason = "broke its machine" // the emulator failed: a bug of this program
+	Overran    Reason = "cannot be stopped" // see OverrunError: a bug of this program
 )
 
 // GuestError says that the guest ended by itself, and how.
@@ -64,17 +65,17 @@ func (e *GuestError) Error() string {
 // Unwrap returns Err.
 func (e *GuestError) Unwrap() error { return e.Err }
 
-// explain makes an error of how the machine ended.
-func explain(exit emulator.Exit, err error, console []byte) *GuestError {
+// explain returns how the machine ended as an error.
+func explain(exit machine.Exit, err error, console []byte) *GuestError {
 	e := &GuestError{Console: console, Err: err}
 	switch {
 	case err != nil:
 		e.Reason = Broken
-	case exit.Reason == emulator.PowerOff:
+	case exit.Reason == machine.PowerOff:
 		e.Reason = PoweredOff
 	case bytes.Contains(console, []byte(panicWords)):
 		e.Reason = Panicked
-	case exit.Reason == emulator.Reboot:
+	case exit.Reason == machine.Reboot:
 		e.Reason = Rebooted
 	default:
 		e.Reason, e.Err = Failed, fmt.Errorf("code %d", exit.Code)

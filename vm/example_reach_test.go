@@ -8,7 +8,7 @@ import (
 	"agentvm/vm"
 )
 
-// A service of the host's at the guest's 127.0.0.1, for the guest's programs only.
+// A service of the host at the guest's 127.0.0.1, for the guest's programs only.
 func ExampleVM_Listen() {
 	ctx := context.Background()
 	v, err := vm.Start(ctx, vm.Config{Image: "busybox"})

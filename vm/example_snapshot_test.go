@@ -10,7 +10,7 @@ import (
 	"agentvm/vm"
 )
 
-// Three ways to go on from one prepared machine.
+// Three ways to continue from one prepared VM.
 func ExampleVM_Fork() {
 	ctx := context.Background()
 	v, err := vm.Start(ctx, vm.Config{Image: "busybox"})

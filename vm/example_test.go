@@ -63,7 +63,7 @@ func ExampleNetwork() {
 		log.Fatal(err)
 	}
 	defer v.Close()
-	r, err := v.Exec(ctx, "wget -q http://203.0.113.1/")
+	r, err := v.Exec(ctx, "wget -q http://203.0.112.1/")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func ExampleNetwork() {
 	}
 	// Output:
 	// exit code 1
-	// deny 203.0.113.1:80 not-in-allowlist
+	// deny 203.0.112.1:80 not-in-allowlist
 }
 
 func ExampleVM_Shell() {

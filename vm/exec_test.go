@@ -94,7 +94,7 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 		{"line and arguments", vm.Command{Line: "a", Args: []string{"b"}}, "not both"},
 		{"NUL", vm.Command{Line: "echo \x00"}, "NUL"},
 		{"environment", vm.Command{Line: "true", Env: []string{"nonsense"}}, "KEY=VALUE"},
-		{"unknown user", vm.Command{Line: "true", User: "nobody-knows"}, "nobody-knows"},
+		{"unknown user", vm.Command{Line: "true", User: "unknown-name"}, "unknown-name"},
 		{"unknown directory", vm.Command{Line: "true", Dir: "/no/such"}, "/no/such"},
 	}
 	for _, test := range tests {
@@ -240,5 +240,15 @@ func TestProcess(t *testing.T) {
 	}
 	if err := p.Signal(limited(t), 15); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("signal after the end: %v", err)
+	}
+}
+
+// TestLongLine runs a line that is longer than Linux lets one argument be.
+func TestLongLine(t *testing.T) {
+	v := ownVM(t, nil)
+	line := "set -u; echo $#\n: '" + strings.Repeat("Größe $1 \\n\n", 20_000) + "'; a='x  y'; echo \"$a\"; for w in $a; do echo $w; done; exit 7"
+	r, err := v.Run(limited(t), vm.Command{Line: line})
+	if err != nil || r.ExitCode != 7 || string(r.Stdout) != "0\nx  y\nx\ny\n" {
+		t.Fatalf("%+v, %v", r, err)
 	}
 }

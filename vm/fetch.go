@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Requests of the host's to servers in the VM:
+// HTTP requests from the host to servers in the VM:
 //
 //	HTTPClient ─► fetchTransport: URL and Host are the VM's loopback ─► http.Transport: connections that are kept
 //	                                                                        │ a new one
 //	                          guest's 127.0.0.1 or ::1 ◄─ DialContext ◄─ DialFetch: loopback? ─► Access? ─► a listener?
 //
-// No other way leads out of it: no proxy, whatever the environment says, no DNS, no TLS, no other host by a redirect, and nothing
-// of this host's. When a guard fails, so does the request.
+// The client reaches nothing else: no proxy, whatever the environment says, no DNS, no TLS, no other host by a redirect, and nothing
+// on this host. When a guard fails, the request fails.
 
 const (
 	// fetchDialTime is how long a connection into the guest may take.
@@ -34,12 +34,12 @@ const (
 	fetchRedirects = 10
 )
 
-// NewHTTPClient returns a client whose requests all go to servers in a VM, through dial, which is VM.DialFetch or its like over a
-// connection to the VM's daemon. It is given "tcp" and HOST:PORT, of which HOST is an address of 127.0.0.0/8, ::1 or localhost.
+// NewHTTPClient returns a client whose requests all go to servers in a VM, through dial, which is VM.DialFetch or the same over a
+// connection to the VM's daemon. It is called with "tcp" and HOST:PORT, of which HOST is an address of 127.0.0.0/8, ::1 or localhost.
 //
 // URLs are http://localhost:PORT/; names below localhost and the addresses of loopback do as well. All others fail with
 // EADDRNOTAVAIL, also as a Host header, and as redirects. It speaks HTTP/1.1, keeps connections (CloseIdleConnections ends them),
-// streams both ways, compresses nothing, and has no time-out but for connecting: the request's context ends it. The body of
+// streams both ways, compresses nothing, and has no time-out except for connecting: the request's context ends it. The body of
 // an answer with status 101 (WebSocket) is an io.ReadWriteCloser.
 func NewHTTPClient(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	var protocols http.Protocols
@@ -64,7 +64,7 @@ func NewHTTPClient(dial func(ctx context.Context, network, address string) (net.
 	return &http.Client{Transport: &fetchTransport{base}, CheckRedirect: checkRedirect}
 }
 
-// dialTarget reads the address again: what came through net/http has been through its conversions of names.
+// dialTarget checks the address again, since net/http has converted its name.
 func dialTarget(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), address string) (net.Conn, error) {
 	t, err := parseTarget(address)
 	if err != nil {
@@ -91,7 +91,7 @@ func (t *fetchTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.base.RoundTrip(r)
 }
 
-// CloseIdleConnections is for http.Client's method of that name.
+// CloseIdleConnections is called by http.Client's method of that name.
 func (t *fetchTransport) CloseIdleConnections() { t.base.CloseIdleConnections() }
 
 func checkRedirect(r *http.Request, via []*http.Request) error {
@@ -111,7 +111,7 @@ func (v *VM) HTTPClient() *http.Client {
 	return v.fetching.client
 }
 
-// fetching is a VM's client.
+// fetching is a VM's HTTP client, made at its first use.
 type fetching struct {
 	once   sync.Once
 	client *http.Client

@@ -12,7 +12,7 @@ import (
 	"agentvm/vm"
 )
 
-// A request to a server in the VM. This one is the test's own, behind a listener in the guest; a program of the guest's is reached in the
+// A request to a server in the VM. This one is the test's own, behind a listener in the guest; a program of the guest is reached in the
 // same way, and nothing else is.
 func ExampleVM_HTTPClient() {
 	ctx := context.Background()

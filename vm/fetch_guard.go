@@ -8,27 +8,27 @@ import (
 	"strconv"
 	"syscall"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
-// entrance is how connections come into the VM that are not its own programs'. Its guards stand in this order, and the first that
-// refuses decides; none after it is asked:
+// inboundGuard checks connections into the VM that come from outside of it. The checks are made in this order, and the first that
+// refuses decides:
 //
 //	1 the host is loopback (EADDRNOTAVAIL) ─► 2 Access permits the port (EACCES) ─► 3 something listens there (ECONNREFUSED) ─► dial
 //
-// All of it concerns the guest: there is no step at which this host's own loopback or names could be meant.
-type entrance struct {
+// Each step is about the guest: in none of them this host's own loopback or names could be meant.
+type inboundGuard struct {
 	decide    func(who Caller, op Operation, port uint16) error
 	listening func(ctx context.Context, at netip.AddrPort) (bool, error)
 	dial      func(ctx context.Context, host string, port uint16) (net.Conn, error)
 }
 
-// loopbacks are the addresses that network and host stand for.
+// loopbacks returns the addresses that network and host mean.
 func (t target) loopbacks(network string) (list []netip.AddrPort, err error) {
 	v4, v6 := netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()
 	hosts := []netip.Addr{v4, v6}
 	if t.host != "localhost" {
-		hosts = []netip.Addr{netip.MustParseAddr(t.host)} // loopbackHost has read it
+		hosts = []netip.Addr{netip.MustParseAddr(t.host)} // loopbackHost has checked it
 	}
 	for _, a := range hosts {
 		if network == "tcp" || a.Is4() == (network == "tcp4") {
@@ -41,8 +41,8 @@ func (t target) loopbacks(network string) (list []netip.AddrPort, err error) {
 	return list, nil
 }
 
-// check goes through the guards, and returns what to dial.
-func (e entrance) check(ctx context.Context, who Caller, network, address string) (at netip.AddrPort, err error) {
+// check makes all checks, and returns what to dial.
+func (e inboundGuard) check(ctx context.Context, who Caller, network, address string) (at netip.AddrPort, err error) {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
 	default:
@@ -71,8 +71,8 @@ func (e entrance) check(ctx context.Context, who Caller, network, address string
 	return at, fmt.Errorf("nothing in the VM listens at port %d: %w", t.port, syscall.ECONNREFUSED)
 }
 
-// connect is check, and then the connection.
-func (e entrance) connect(ctx context.Context, who Caller, network, address string) (net.Conn, error) {
+// connect makes all checks and connects.
+func (e inboundGuard) connect(ctx context.Context, who Caller, network, address string) (net.Conn, error) {
 	at, err := e.check(ctx, who, network, address)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: localAddr(shorten(address)), Err: err}
@@ -80,21 +80,21 @@ func (e entrance) connect(ctx context.Context, who Caller, network, address stri
 	return e.dial(ctx, at.Addr().String(), at.Port())
 }
 
-func (v *VM) entrance() entrance {
-	return entrance{decide: v.decide, listening: v.listening, dial: v.dialLoopback}
+func (v *VM) inboundGuard() inboundGuard {
+	return inboundGuard{decide: v.decide, listening: v.listening, dial: v.dialLoopback}
 }
 
-// listening asks the guest whether some program listens at one of its addresses.
+// listening asks the guest whether a program listens at one of its addresses.
 func (v *VM) listening(ctx context.Context, at netip.AddrPort) (bool, error) {
 	client, err := v.guest(ctx)
 	if err != nil {
 		return false, err
 	}
-	s, found, err := client.FindSocket(ctx, rpc.SocketQuery{Network: "tcp", Local: at})
+	s, found, err := client.FindSocket(ctx, guestrpc.SocketQuery{Network: "tcp", Local: at})
 	if err != nil {
 		return false, v.explain(err)
 	}
-	return found && s.State == rpc.SocketListen && s.Local.Port() == at.Port(), nil
+	return found && s.State == guestrpc.SocketListen && s.Local.Port() == at.Port(), nil
 }
 
 // DialFetch connects to a server that listens in the VM, for HTTP: network is "tcp", "tcp4" or "tcp6", address HOST:PORT, of which HOST is
@@ -102,17 +102,17 @@ func (v *VM) listening(ctx context.Context, at netip.AddrPort) (bool, error) {
 // Config.Access permits the port (else an *AccessError, EACCES), something listens there (else ECONNREFUSED). Errors are
 // *net.OpError.
 func (v *VM) DialFetch(ctx context.Context, network, address string) (net.Conn, error) {
-	return v.entrance().connect(ctx, CallerFetch, network, address)
+	return v.inboundGuard().connect(ctx, CallerFetch, network, address)
 }
 
 // CheckFetch is what DialFetch checks of a port of localhost, without connecting: it asks the guest what listens.
 func (v *VM) CheckFetch(ctx context.Context, port uint16) error {
-	_, err := v.entrance().check(ctx, CallerFetch, "tcp", net.JoinHostPort("localhost", strconv.Itoa(int(port))))
+	_, err := v.inboundGuard().check(ctx, CallerFetch, "tcp", net.JoinHostPort("localhost", strconv.Itoa(int(port))))
 	return err
 }
 
-// DialPreview is DialFetch for previews: VM is a preview.Dialer. The name is not looked at, since a VM has none of its own: who
-// serves previews of several VMs from one store finds the VM by it, and refuses those of others in preview.ServerConfig.Permit.
+// DialPreview is DialFetch for previews: VM is a preview.Dialer. The name is ignored, since a VM does not know its own. A program that
+// serves previews of several VMs from one store finds the VM by the name, and refuses other VMs in preview.ServerConfig.Permit.
 func (v *VM) DialPreview(ctx context.Context, _ string, port uint16) (net.Conn, error) {
 	return v.DialFetch(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(int(port))))
 }
@@ -120,5 +120,5 @@ func (v *VM) DialPreview(ctx context.Context, _ string, port uint16) (net.Conn, 
 // DialFromOutside connects to a port of the guest's loopback for an outsider, such as another VM: as DialFetch, but only to ports that
 // are exempt (Access.LoopbackExemptPorts, or named by a port forward); others are an *AccessError.
 func (v *VM) DialFromOutside(ctx context.Context, network, address string) (net.Conn, error) {
-	return v.entrance().connect(ctx, CallerOutside, network, address)
+	return v.inboundGuard().connect(ctx, CallerOutside, network, address)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// guarded is an entrance whose guards say what the test wants, and notes which were asked.
+// guarded is an inboundGuard whose checks say what the test wants, and records which were made.
 type guarded struct {
 	access Access
 	live   []string // addresses that something listens at
@@ -21,8 +21,8 @@ type guarded struct {
 	asked  []string
 }
 
-func (g *guarded) entrance() entrance {
-	return entrance{
+func (g *guarded) inboundGuard() inboundGuard {
+	return inboundGuard{
 		decide: func(who Caller, op Operation, port uint16) error {
 			g.asked = append(g.asked, "policy")
 			return g.access.Decide(who, op, port)
@@ -48,7 +48,7 @@ var deny80 = Access{
 func TestFirstGuardIsLoopback(t *testing.T) {
 	for _, who := range []Caller{CallerFetch, CallerOutside} {
 		g := guarded{access: deny80}
-		_, err := g.entrance().connect(t.Context(), who, "tcp", "192.168.127.3:80")
+		_, err := g.inboundGuard().connect(t.Context(), who, "tcp", "192.168.127.3:80")
 		if !errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EACCES) || len(g.asked) > 0 {
 			t.Errorf("%s: %v after %v", who, err, g.asked)
 		}
@@ -58,7 +58,7 @@ func TestFirstGuardIsLoopback(t *testing.T) {
 func TestSecondGuardIsPolicy(t *testing.T) {
 	for _, who := range []Caller{CallerFetch, CallerOutside} {
 		g := guarded{access: deny80} // and nothing listens
-		_, err := g.entrance().connect(t.Context(), who, "tcp", "localhost:80")
+		_, err := g.inboundGuard().connect(t.Context(), who, "tcp", "localhost:80")
 		var refusal *AccessError
 		if !errors.As(err, &refusal) || errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%s: %v", who, err)
@@ -71,7 +71,7 @@ func TestSecondGuardIsPolicy(t *testing.T) {
 
 func TestThirdGuardIsLiveListener(t *testing.T) {
 	g := guarded{live: []string{"127.0.0.1:81", "[::1]:81"}}
-	_, err := g.entrance().connect(t.Context(), CallerFetch, "tcp", "localhost:80")
+	_, err := g.inboundGuard().connect(t.Context(), CallerFetch, "tcp", "localhost:80")
 	if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "nothing in the VM listens at port 80") {
 		t.Error(err)
 	}
@@ -102,7 +102,7 @@ func TestEntrance(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			c, err := test.guarded.entrance().connect(t.Context(), test.who, test.network, test.address)
+			c, err := test.guarded.inboundGuard().connect(t.Context(), test.who, test.network, test.address)
 			if err == nil {
 				c.Close()
 			}

@@ -20,8 +20,8 @@ type target struct {
 func (t target) address() string { return net.JoinHostPort(t.host, strconv.Itoa(int(t.port))) }
 
 // loopbackHost reads a host that is the VM's own: an address of its loopback as netip writes it, localhost, or a name below it
-// (RFC 6761 section 6.3). Nothing is looked up, and what other programs take for an address, such as 127.1, 0x7f000001, an IPv4-mapped one or
-// one with a zone, is not one here. Neither is a name with other than ASCII's letters, or with a dot at its end.
+// (RFC 6761 section 6.3). Nothing is looked up. What other programs take for an address, such as 127.1, 0x7f000001, an IPv4-mapped one or
+// one with a zone, is refused, and so are names with letters beyond ASCII or with a dot at the end.
 func loopbackHost(host string) (string, bool) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.String(), a.IsLoopback() && !a.Is4In6() && a.Zone() == "" && a.String() == host
@@ -33,7 +33,7 @@ func loopbackHost(host string) (string, bool) {
 	return "localhost", below == "" || below[len(below)-1] == '.' && validLabels(below[:len(below)-1])
 }
 
-// validLabels says that a name has only labels of host names (RFC 1123 section 2.1), with underscores; all in lower case.
+// validLabels reports whether a name has only labels of host names (RFC 1123 section 2.1), or underscores; all in lower case.
 func validLabels(name string) bool {
 	for label := range strings.SplitSeq(name, ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
@@ -66,7 +66,7 @@ func newTarget(host, port string) (t target, err error) {
 	return t, nil
 }
 
-// shorten keeps what somebody made up from filling messages.
+// shorten bounds what a message quotes of a request.
 func shorten(text string) string {
 	if len(text) > 80 {
 		return text[:80] + "..."
@@ -74,7 +74,7 @@ func shorten(text string) string {
 	return text
 }
 
-// requestTarget reads where a request goes, and refuses one that names another place in any of the ways that HTTP has for it.
+// requestTarget reads where a request goes. It refuses a request whose URL or Host header names another place than the VM.
 func requestTarget(r *http.Request) (t target, err error) {
 	if r.URL == nil {
 		return t, fmt.Errorf("a request without a URL: %w", syscall.EINVAL)
@@ -100,14 +100,14 @@ func urlTarget(u *url.URL) (t target, err error) {
 		return t, fmt.Errorf("a URL with a user's name: put it into the Authorization header: %w", syscall.EINVAL)
 	}
 	host := u.Hostname()
-	// Hostname takes brackets off whatever is in them; only IPv6 addresses are to stand there.
+	// Hostname removes brackets around anything; only IPv6 addresses may have them.
 	if strings.HasPrefix(u.Host, "[") != strings.Contains(host, ":") {
 		return t, fmt.Errorf("%q is not the VM's loopback; use localhost, 127.0.0.1 or [::1]: %w", shorten(u.Host), syscall.EADDRNOTAVAIL)
 	}
 	return newTarget(host, port)
 }
 
-// ownAuthority says that a Host header, HOST or HOST:PORT or nothing, names the VM's loopback. Which port it has is the guest's affair.
+// ownAuthority reports whether a Host header, HOST or HOST:PORT or nothing, names the VM's loopback. The guest may check the port.
 func ownAuthority(authority string) bool {
 	if authority == "" {
 		return true

@@ -59,7 +59,7 @@ func (g *fakeGuest) client(t *testing.T) *http.Client {
 	return c
 }
 
-// hostService is a server of this host's, which nothing of these tests may reach.
+// hostService is a server on this host, which nothing in these tests may reach.
 func hostService(t *testing.T) *url.URL {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a service of the host was reached") }))
@@ -71,7 +71,7 @@ func hostService(t *testing.T) *url.URL {
 	return u
 }
 
-// asking is a request with an end.
+// asking returns a request with a time limit.
 func asking(t *testing.T, method, to string, body io.Reader) *http.Request {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -96,7 +96,7 @@ func answerOf(t *testing.T, res *http.Response, err error) string {
 	return string(b)
 }
 
-// closer notes that it was closed, which whoever refuses a request owes its body.
+// closer records that it was closed: a refused request's body must be closed, too.
 type closer struct {
 	io.Reader
 	closed atomic.Bool
@@ -104,7 +104,7 @@ type closer struct {
 
 func (c *closer) Close() error { c.closed.Store(true); return nil }
 
-// Whatever a request names, it reaches nothing but what dial gives, and dial is not even asked.
+// Whatever a request names, it reaches nothing outside of the VM, and dial is not called for it.
 func TestFetchForgedTargets(t *testing.T) {
 	service := hostService(t)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"} {
@@ -190,7 +190,7 @@ func TestFetchRedirects(t *testing.T) {
 	for path, want := range map[string]string{
 		"/example": "redirected out of the VM", "/tls": "redirected out of the VM", "/user": "redirected out of the VM", "/mapped": "redirected out of the VM",
 		"/round": "more than 10 redirects", "/port": syscall.ECONNREFUSED.Error(),
-		"/out": syscall.ECONNREFUSED.Error(), // 127.0.0.1 and a port: of the guest's
+		"/out": syscall.ECONNREFUSED.Error(), // 127.0.0.1 and a port, in the guest
 	} {
 		if _, err := c.Do(asking(t, "GET", at+path, nil)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
@@ -280,7 +280,7 @@ func TestFetchLargeBody(t *testing.T) {
 	}
 }
 
-// The context of a request ends it while it streams and while the guest says nothing, and gives its connection back.
+// The context of a request ends it while it streams and while the guest sends nothing, and frees its connection.
 func TestFetchEndsWithItsContext(t *testing.T) {
 	gone := make(chan struct{}, 2)
 	g := newFakeGuest(t, func(w http.ResponseWriter, r *http.Request) {

@@ -11,42 +11,42 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
-// FileInfo is what the guest says about a file.
-type FileInfo = rpc.FileInfo
+// FileInfo is what the guest reports about a file.
+type FileInfo = guestrpc.FileInfo
 
 // Owner is a user and a group of the guest, by number.
-type Owner = rpc.Owner
+type Owner = guestrpc.Owner
 
 // MaxReadFile is the size in bytes of the largest file that ReadFile returns; longer ones are read by ReadTo.
 const MaxReadFile = 256 << 20
 
-// Files reads and writes the files of a guest, as its root user. Every method of it is one of a VM's too.
+// Files reads and writes the files of a guest, as its root user. VM has each of its methods too.
 //
-// Paths of the guest are absolute and have slashes. Errors of the guest's satisfy errors.Is(err, fs.ErrNotExist) and the
-// like. Whatever the guest answers, memory and disk that it takes here are bounded: what exceeds a bound is a *LimitError.
-// What it says about its files may be untrue.
+// Paths of the guest are absolute and have slashes. The guest's errors satisfy errors.Is(err, fs.ErrNotExist) and the
+// like. Whatever the guest answers, the memory and disk that it takes on the host are bounded: beyond a bound the error is a
+// *LimitError. What it reports about its files may be untrue.
 //
-//	host ── Files ── rpc.FilesClient ── bulk port, a connection of its own ── the supervisor's file service
+//	host ── Files ── guestrpc.FilesClient ── bulk port, a connection of its own ── the supervisor's file service
 //
-// Methods may be called from several goroutines, and work side by side.
+// Methods may be called from several goroutines, and run concurrently.
 type Files struct {
-	open    func(context.Context) (*rpc.FilesClient, error)
+	open    func(context.Context) (*guestrpc.FilesClient, error)
 	explain func(error) error
 }
 
 // NewFiles returns the files of a guest behind a client, which stays the caller's: what a VM's FilesClient returns, or a
 // daemon's.
-func NewFiles(c *rpc.FilesClient) *Files {
+func NewFiles(c *guestrpc.FilesClient) *Files {
 	return &Files{
-		open:    func(context.Context) (*rpc.FilesClient, error) { return c, nil },
+		open:    func(context.Context) (*guestrpc.FilesClient, error) { return c, nil },
 		explain: func(err error) error { return err },
 	}
 }
 
-// fault says what failed to what.
+// fault adds to err what failed, and for which path.
 func (f *Files) fault(doing, path string, err error) error {
 	if err == nil {
 		return nil
@@ -54,8 +54,8 @@ func (f *Files) fault(doing, path string, err error) error {
 	return fmt.Errorf("%s %s in the guest: %w", doing, path, f.explain(err))
 }
 
-// with gives do the client.
-func (f *Files) with(ctx context.Context, doing, path string, do func(*rpc.FilesClient) error) error {
+// with calls do with the client and adds the path to its error.
+func (f *Files) with(ctx context.Context, doing, path string, do func(*guestrpc.FilesClient) error) error {
 	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
 		return fmt.Errorf("%s %.200q in the guest: %w: want an absolute path", doing, path, fs.ErrInvalid)
 	}
@@ -75,33 +75,33 @@ func (f *Files) ReadFile(ctx context.Context, path string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// ReadTo writes a file's content to w and returns its length. A guest can make it endless: w decides when it is enough.
+// ReadTo writes a file's content to w and returns its length. A guest can make it endless: an error of w ends it.
 func (f *Files) ReadTo(ctx context.Context, path string, w io.Writer) (n int64, err error) {
-	err = f.with(ctx, "read", path, func(c *rpc.FilesClient) (err error) { n, err = c.ReadFile(ctx, path, w); return err })
+	err = f.with(ctx, "read", path, func(c *guestrpc.FilesClient) (err error) { n, err = c.ReadFile(ctx, path, w); return err })
 	return n, err
 }
 
-// WriteFile replaces a file, or makes it: who reads it in the guest finds the old content or the new one, also after a
+// WriteFile replaces or creates a file: a reader in the guest finds the old content or the new one, also after a
 // crash. A mode of 0 keeps the permissions and the owner of the file that is replaced; a new one then has 0600. A symbolic
 // link at path is replaced.
 func (f *Files) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
 	return f.WriteFrom(ctx, path, bytes.NewReader(data), mode)
 }
 
-// WriteFrom is WriteFile with what r has. After an error of r's the file is as it was.
+// WriteFrom is WriteFile with the content of r. After an error of r the file is unchanged.
 func (f *Files) WriteFrom(ctx context.Context, path string, r io.Reader, mode fs.FileMode) error {
-	return f.with(ctx, "write", path, func(c *rpc.FilesClient) error { return c.WriteFile(ctx, path, r, mode) })
+	return f.with(ctx, "write", path, func(c *guestrpc.FilesClient) error { return c.WriteFile(ctx, path, r, mode) })
 }
 
-// Stat tells about a file, or about the one that a symbolic link leads to.
+// Stat returns what the guest reports about a file, or about the one that a symbolic link leads to.
 func (f *Files) Stat(ctx context.Context, path string) (info FileInfo, err error) {
-	err = f.with(ctx, "stat", path, func(c *rpc.FilesClient) (err error) { info, err = c.Stat(ctx, path); return err })
+	err = f.with(ctx, "stat", path, func(c *guestrpc.FilesClient) (err error) { info, err = c.Stat(ctx, path); return err })
 	return info, err
 }
 
 // Lstat is Stat of a symbolic link itself.
 func (f *Files) Lstat(ctx context.Context, path string) (info FileInfo, err error) {
-	err = f.with(ctx, "stat", path, func(c *rpc.FilesClient) (err error) { info, err = c.Lstat(ctx, path); return err })
+	err = f.with(ctx, "stat", path, func(c *guestrpc.FilesClient) (err error) { info, err = c.Lstat(ctx, path); return err })
 	return info, err
 }
 
@@ -114,8 +114,8 @@ func (f *Files) List(ctx context.Context, path string) ([]FileInfo, error) {
 const MaxList = 1 << 20
 
 func (f *Files) list(ctx context.Context, path string, limit int) (list []FileInfo, err error) {
-	err = f.with(ctx, "list", path, func(c *rpc.FilesClient) (err error) { list, err = c.List(ctx, path, limit); return err })
-	if errors.Is(err, rpc.ErrTooMany) {
+	err = f.with(ctx, "list", path, func(c *guestrpc.FilesClient) (err error) { list, err = c.List(ctx, path, limit); return err })
+	if errors.Is(err, guestrpc.ErrTooMany) {
 		err = &LimitError{Limit{"entries of directories", int64(limit)}, path}
 	}
 	if err != nil {
@@ -130,7 +130,7 @@ func (f *Files) list(ctx context.Context, path string, limit int) (list []FileIn
 	return list, nil
 }
 
-// checkName says whether Linux could have a file of this name.
+// checkName refuses a name that no file in Linux can have.
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > 255 || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("%.80q is no name of a file", name)
@@ -140,52 +140,52 @@ func checkName(name string) error {
 
 // Remove removes a file or an empty directory.
 func (f *Files) Remove(ctx context.Context, path string) error {
-	return f.with(ctx, "remove", path, func(c *rpc.FilesClient) error { return c.Remove(ctx, path) })
+	return f.with(ctx, "remove", path, func(c *guestrpc.FilesClient) error { return c.Remove(ctx, path) })
 }
 
 // RemoveAll removes path and what is below it, following no links. It is no error when nothing is there.
 func (f *Files) RemoveAll(ctx context.Context, path string) error {
-	return f.with(ctx, "remove", path, func(c *rpc.FilesClient) error { return c.RemoveAll(ctx, path) })
+	return f.with(ctx, "remove", path, func(c *guestrpc.FilesClient) error { return c.RemoveAll(ctx, path) })
 }
 
-// MkdirAll makes a directory and what leads there. It is no error when it exists.
+// MkdirAll makes a directory and its parents. It is no error when it exists.
 func (f *Files) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error {
-	return f.with(ctx, "make directory", path, func(c *rpc.FilesClient) error { return c.MkdirAll(ctx, path, mode) })
+	return f.with(ctx, "make directory", path, func(c *guestrpc.FilesClient) error { return c.MkdirAll(ctx, path, mode) })
 }
 
-// Rename renames a file within a file system, replacing what has the new name.
+// Rename renames a file within a file system. It replaces a file that has the new name.
 func (f *Files) Rename(ctx context.Context, from, to string) error {
-	return f.with(ctx, "rename", from, func(c *rpc.FilesClient) error { return c.Rename(ctx, from, to) })
+	return f.with(ctx, "rename", from, func(c *guestrpc.FilesClient) error { return c.Rename(ctx, from, to) })
 }
 
 // Symlink makes a symbolic link at path.
 func (f *Files) Symlink(ctx context.Context, target, path string) error {
-	return f.with(ctx, "make link", path, func(c *rpc.FilesClient) error { return c.Symlink(ctx, target, path) })
+	return f.with(ctx, "make link", path, func(c *guestrpc.FilesClient) error { return c.Symlink(ctx, target, path) })
 }
 
-// Chmod sets permissions, of what a symbolic link leads to.
+// Chmod sets permissions. It follows symbolic links.
 func (f *Files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	return f.with(ctx, "change permissions of", path, func(c *rpc.FilesClient) error { return c.Chmod(ctx, path, mode) })
+	return f.with(ctx, "change permissions of", path, func(c *guestrpc.FilesClient) error { return c.Chmod(ctx, path, mode) })
 }
 
-// Chown sets user and group, of what a symbolic link leads to.
+// Chown sets user and group. It follows symbolic links.
 func (f *Files) Chown(ctx context.Context, path string, owner Owner) error {
-	return f.with(ctx, "change the owner of", path, func(c *rpc.FilesClient) error {
+	return f.with(ctx, "change the owner of", path, func(c *guestrpc.FilesClient) error {
 		return c.Chown(ctx, path, owner.UID, owner.GID)
 	})
 }
 
 // TarIn unpacks a tar archive into a directory, which is made when it is missing. The guest unpacks it, so the archive
-// harms nobody else, and after an error some of it may be there. When it returns, r is not read any more: a Read that
+// can harm only the guest. After an error a part of it may be there. When it returns, r is not read any more: a Read that
 // blocks delays it.
 func (f *Files) TarIn(ctx context.Context, dir string, r io.Reader) error {
-	return f.with(ctx, "unpack into", dir, func(c *rpc.FilesClient) error { return c.Unpack(ctx, dir, r, rpc.UnpackOptions{}) })
+	return f.with(ctx, "unpack into", dir, func(c *guestrpc.FilesClient) error { return c.Unpack(ctx, dir, r, guestrpc.UnpackOptions{}) })
 }
 
 // TarOut writes a tar archive of paths and what is below them, each under its last name, without what is mounted below. The
-// archive is the guest's: who unpacks it must be ready for anything. It can be endless: w decides when it is enough.
-func (f *Files) TarOut(ctx context.Context, paths []string, w io.Writer) (rpc.Summary, error) {
-	var s rpc.Summary
+// guest makes the archive, so it may contain anything. It can be endless: an error of w ends it.
+func (f *Files) TarOut(ctx context.Context, paths []string, w io.Writer) (guestrpc.Summary, error) {
+	var s guestrpc.Summary
 	if len(paths) == 0 {
 		return s, fmt.Errorf("pack: %w: no paths", fs.ErrInvalid)
 	}
@@ -194,8 +194,8 @@ func (f *Files) TarOut(ctx context.Context, paths []string, w io.Writer) (rpc.Su
 			return s, fmt.Errorf("pack %.200q in the guest: %w: want an absolute path", p, fs.ErrInvalid)
 		}
 	}
-	err := f.with(ctx, "pack", paths[0], func(c *rpc.FilesClient) (err error) {
-		s, err = c.Pack(ctx, w, paths, rpc.PackOptions{OneFileSystem: true})
+	err := f.with(ctx, "pack", paths[0], func(c *guestrpc.FilesClient) (err error) {
+		s, err = c.Pack(ctx, w, paths, guestrpc.PackOptions{OneFileSystem: true})
 		return err
 	})
 	return s, err

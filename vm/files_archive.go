@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// intake unpacks a guest's archive into an empty directory of the host's that nobody else uses. The archive may be anything:
+// unpacker unpacks a guest's archive into an empty directory on the host that nothing else uses. The archive may contain anything:
 //
-//   - names are relative and have no "..": else it ends with an error
-//   - each name comes once, after the directory that it is in: so nothing is replaced and no link is followed, on file
-//     systems that take upper and lower case for the same too
+//   - names are relative and have no "..": others are an error
+//   - each name comes once, after the directory that it is in. So nothing is replaced and no link is followed, also on file
+//     systems that do not distinguish upper and lower case
 //   - symbolic links lead to places below the directory; others, and devices, FIFOs and sockets, are left out
-//   - entries, bytes, the archive's own length, depth, and what is remembered are limited
+//   - entries, bytes, the archive's own length, depth, and the memory for directories are limited
 //   - set-user-ID bits, and permissions of others to write, are dropped
-type intake struct {
+type unpacker struct {
 	ctx   context.Context
 	meter *meter
 	block []byte
 	path  []openDir // the directories from the root to where the last entry was
-	dirs  []madeDir // get their permissions and times at the end
-	names int64     // bytes in dirs
+	dirs  []madeDir // their permissions and times are set at the end
+	names int64     // bytes of names in dirs
 }
 
 type openDir struct {
@@ -41,22 +41,22 @@ type madeDir struct {
 	modified time.Time
 }
 
-// entry is an archive's, checked.
+// entry is a checked entry of an archive.
 type entry struct {
 	*tar.Header
-	name string   // for people
-	dir  []string // the directories it is in
+	name string   // for messages
+	dir  []string // the directories that it is in, from the root
 	base string
 }
 
 // maxTrailer is how many bytes may follow an archive's end: tar pads to 10 KiB.
 const maxTrailer = 1 << 20
 
-// takeIn unpacks an archive into root.
-func takeIn(ctx context.Context, root *os.Root, r io.Reader, m *meter) ([]madeDir, error) {
-	in := &intake{ctx: ctx, meter: m, block: make([]byte, copyBlock), path: []openDir{{root: root}}}
+// unpackArchive unpacks an archive into root. It returns the directories, whose permissions and times the caller sets.
+func unpackArchive(ctx context.Context, root *os.Root, r io.Reader, m *meter) ([]madeDir, error) {
+	in := &unpacker{ctx: ctx, meter: m, block: make([]byte, copyBlock), path: []openDir{{root: root}}}
 	defer in.leave(1)
-	// An archive needs a few KiB for an entry, mostly headers: far more is one that only grows.
+	// An archive needs at most a few KiB for an entry, mostly headers. A longer one grows without adding anything.
 	raw := &cappedReader{r: r, limit: Limit{"bytes of an archive", 2*m.options.MaxBytes + 1<<16*(m.options.MaxEntries+64)}}
 	if raw.limit.Max < 0 {
 		raw.limit.Max = 1<<63 - 1
@@ -77,7 +77,7 @@ func takeIn(ctx context.Context, root *os.Root, r io.Reader, m *meter) ([]madeDi
 	}
 }
 
-func (in *intake) add(h *tar.Header, content io.Reader) error {
+func (in *unpacker) add(h *tar.Header, content io.Reader) error {
 	if err := in.ctx.Err(); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func parseEntry(h *tar.Header) (entry, error) {
 	return e, nil
 }
 
-// splitName refuses a name that could lead anywhere else, on any host.
+// splitName refuses a name that could lead out of the directory, on any host.
 func splitName(name string) ([]string, error) {
 	if len(name) > maxPath {
 		return nil, &LimitError{Limit{"bytes in a path", maxPath}, name}
@@ -135,8 +135,8 @@ func splitName(name string) ([]string, error) {
 	return parts, nil
 }
 
-// enter opens the directory of an entry, which is mostly that of the last one. It follows no links.
-func (in *intake) enter(dir []string) (*os.Root, error) {
+// enter opens the directory of an entry, which usually is that of the last one. It follows no links.
+func (in *unpacker) enter(dir []string) (*os.Root, error) {
 	same := 0
 	for same < len(dir) && same+1 < len(in.path) && in.path[same+1].name == dir[same] {
 		same++
@@ -161,15 +161,15 @@ func (in *intake) enter(dir []string) (*os.Root, error) {
 }
 
 // leave closes the directories beyond the first n.
-func (in *intake) leave(n int) {
+func (in *unpacker) leave(n int) {
 	for _, d := range in.path[n:] {
 		_ = d.root.Close()
 	}
 	in.path = in.path[:n]
 }
 
-// make makes what an entry is.
-func (in *intake) make(dir *os.Root, e entry, content io.Reader) error {
+// make creates what an entry describes.
+func (in *unpacker) make(dir *os.Root, e entry, content io.Reader) error {
 	switch e.Typeflag {
 	case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink:
 	default:
@@ -185,7 +185,7 @@ func (in *intake) make(dir *os.Root, e entry, content io.Reader) error {
 	if err := in.meter.begin(e.name, size); err != nil {
 		return err
 	}
-	defer in.meter.tell()
+	defer in.meter.report()
 	switch e.Typeflag {
 	case tar.TypeDir:
 		if err := dir.Mkdir(e.base, 0o700); err != nil {
@@ -200,15 +200,15 @@ func (in *intake) make(dir *os.Root, e entry, content io.Reader) error {
 	return in.file(dir, e, content)
 }
 
-// top is the entry of the directory itself.
-func (in *intake) top(e entry) error {
+// top takes the entry of the directory itself.
+func (in *unpacker) top(e entry) error {
 	if e.Typeflag != tar.TypeDir || len(in.dirs) > 0 {
 		return errors.New("an entry without a name")
 	}
 	return in.remember(".", e.Header)
 }
 
-func (in *intake) remember(name string, h *tar.Header) error {
+func (in *unpacker) remember(name string, h *tar.Header) error {
 	if in.names += int64(len(name)); in.names > maxDirNames {
 		return &LimitError{Limit{"bytes of directories' names", maxDirNames}, name}
 	}
@@ -216,10 +216,10 @@ func (in *intake) remember(name string, h *tar.Header) error {
 	return nil
 }
 
-// permissions are those that a guest's file gets on the host.
+// permissions returns what a guest's file gets on the host.
 func permissions(mode int64) fs.FileMode { return fs.FileMode(mode) & 0o755 }
 
-// modified is a time that every file system takes.
+// modified limits a time to the range that every file system can store.
 func modified(t time.Time) time.Time {
 	if t.Unix() < 0 {
 		return time.Unix(0, 0)
@@ -230,7 +230,7 @@ func modified(t time.Time) time.Time {
 	return t
 }
 
-func (in *intake) file(dir *os.Root, e entry, content io.Reader) error {
+func (in *unpacker) file(dir *os.Root, e entry, content io.Reader) error {
 	f, err := dir.OpenFile(e.base, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -245,10 +245,10 @@ func (in *intake) file(dir *os.Root, e entry, content io.Reader) error {
 	return setTime(dir, e.base, modified(e.ModTime))
 }
 
-// setTime is for a file that was just made here, so that it is no link.
+// setTime sets the times of a file that was just made here, so it is no link.
 func setTime(dir *os.Root, name string, t time.Time) error { return dir.Chtimes(name, t, t) }
 
-// following ends with a context.
+// following is a reader that ends with a context.
 type following struct {
 	ctx context.Context
 	r   io.Reader
@@ -262,7 +262,7 @@ func (f *following) Read(p []byte) (int, error) {
 }
 
 // link gives a file of the archive another name.
-func (in *intake) link(e entry) error {
+func (in *unpacker) link(e entry) error {
 	target, err := splitName(strings.TrimPrefix(e.Linkname, "./"))
 	if err != nil {
 		return err
@@ -284,8 +284,8 @@ func (in *intake) link(e entry) error {
 	return in.path[0].root.Link(filepath.Join(target...), filepath.FromSlash(e.name))
 }
 
-// staysBelow says whether a symbolic link that is depth directories deep leads to a place below the root. Its ".." must come
-// first: behind a name that is a link itself they would lead elsewhere.
+// staysBelow reports whether a symbolic link that is depth directories deep leads to a place below the root. All ".." must come
+// first: after a name that is a link itself they would lead elsewhere.
 func staysBelow(target string, depth int) bool {
 	if target == "" || len(target) > maxPath || strings.HasPrefix(target, "/") || strings.ContainsRune(target, 0) {
 		return false

@@ -59,7 +59,7 @@ func FuzzArchive(f *testing.F) {
 		}
 		defer root.Close()
 		m := newMeter(CopyOptions{MaxEntries: 100, MaxBytes: 1 << 16})
-		dirs, err := takeIn(context.Background(), root, bytes.NewReader(b), m)
+		dirs, err := unpackArchive(context.Background(), root, bytes.NewReader(b), m)
 		if err == nil {
 			if err := finishDirs(root, ".", dirs); err != nil {
 				t.Errorf("finish: %v", err)

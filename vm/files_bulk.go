@@ -9,40 +9,41 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/rpc"
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/guestrpc"
 	"agentvm/wasi"
 )
 
 const (
 	// bulkSize is the capacity in bytes of the bulk stream: a few messages with file contents each way.
 	bulkSize = 1 << 20
-	// bulkTime is how long the guest may take to answer the first time its files are asked for.
+	// bulkTime is how long the guest may take to answer on the bulk stream at its first use.
 	bulkTime = 30 * time.Second
 )
 
-// bulk is the VM's second connection to its guest. It carries files, so that they do not hold up commands.
+// bulk is the VM's second connection to its guest. It carries files, so that they do not delay commands.
 //
 //	unused ──first use──► dialing ──► ready
-//	                         └──────► failed, and stays so
+//	                         └──────► failed for good
 type bulk struct {
 	stream *wasi.Stream
 	begin  sync.Once
 	ready  chan struct{} // closed when client or err is set
-	client *rpc.FilesClient
+	client *guestrpc.FilesClient
 	err    error
 }
 
 func newBulk() *bulk { return &bulk{stream: wasi.NewStream(bulkSize), ready: make(chan struct{})} }
 
-// FilesClient returns the guest's file service, which stays the VM's. The first call connects to it; ctx bounds how long it
+// FilesClient returns the client of the guest's file service, which the VM owns. The first call connects to it; ctx bounds how long it
 // waits for that.
-func (v *VM) FilesClient(ctx context.Context) (*rpc.FilesClient, error) {
+func (v *VM) FilesClient(ctx context.Context) (*guestrpc.FilesClient, error) {
 	if _, err := v.guest(ctx); err != nil {
 		return nil, err
 	}
 	b := v.bulk
 	b.begin.Do(func() {
-		if err := v.own(func() { b.dial(v) }); err != nil {
+		if err := v.goTracked(func() { b.dial(v) }); err != nil {
 			b.err = err
 			close(b.ready)
 		}
@@ -55,54 +56,56 @@ func (v *VM) FilesClient(ctx context.Context) (*rpc.FilesClient, error) {
 	}
 }
 
-// dial ends with the machine at the latest, which closes the stream.
+// dial connects to the file service. The machine's end ends it, since that closes the stream.
 func (b *bulk) dial(v *VM) {
 	defer close(b.ready)
-	ctx, cancel := v.patient(context.Background(), bulkTime,
+	ctx, cancel := v.withActiveTimeout(context.Background(), bulkTime,
 		fmt.Errorf("the guest's file service has not answered for %v", bulkTime))
 	defer cancel()
-	b.client, b.err = rpc.DialFiles(ctx, b.stream.Host())
+	b.client, b.err = guestrpc.DialFilesWith(ctx, b.stream.Host(), guestrpc.ClientConfig{Memory: v.config.memory})
 	b.err = withCause(ctx, b.err)
 }
 
-// close ends the client. Nobody dials any more.
+// close ends the client. waitTracked calls it after dial has returned.
 func (b *bulk) close() {
 	if b.client != nil {
 		_ = b.client.Close()
 	}
 }
 
-// own runs do in a goroutine of the VM's, whose end waits for it. do must end when the machine does, or soon after.
-func (v *VM) own(do func()) error {
+// goTracked runs do in a goroutine that the VM's end waits for. do must return when the machine ends, or soon after.
+func (v *VM) goTracked(do func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.ended {
 		return v.cause
 	}
-	v.owned.Go(do)
+	v.tracked.Go(do)
 	return nil
 }
 
-// endOwned waits for the VM's goroutines of this kind, and lets nobody start one any more. The machine has stopped.
-func (v *VM) endOwned() {
+// waitTracked waits for the goroutines of goTracked, which starts none any more. It is called when the machine has stopped.
+func (v *VM) waitTracked() {
 	v.mu.Lock()
 	v.ended = true
 	v.mu.Unlock()
-	v.owned.Wait()
+	v.tracked.Wait()
 	v.bulk.close()
 }
 
-// Files returns the guest's files. It connects to nothing yet.
+// Files returns the guest's files. It does not connect to the guest yet.
 func (v *VM) Files() *Files { return &Files{open: v.FilesClient, explain: v.explainFiles} }
 
-// explainFiles replaces err by the reason of the VM's end when that is what caused it.
+// explainFiles returns why the VM ended when that is what caused err, else err.
 func (v *VM) explainFiles(err error) error {
-	if err == nil || !errors.Is(err, rpc.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
+	if err == nil || !errors.Is(err, capnprpc.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
 		return err
 	}
 	select {
 	case <-v.halted:
 		return v.cause
+	case <-v.stuck:
+		return v.stuckErr
 	case <-time.After(drainTime): // the streams end a moment before
 		return fmt.Errorf("the guest's file service has gone, restart the VM to have it back: %w", err)
 	}
@@ -160,6 +163,6 @@ func (v *VM) TarIn(ctx context.Context, guestDir string, r io.Reader) error {
 }
 
 // TarOut is Files.TarOut.
-func (v *VM) TarOut(ctx context.Context, guestPaths []string, w io.Writer) (rpc.Summary, error) {
+func (v *VM) TarOut(ctx context.Context, guestPaths []string, w io.Writer) (guestrpc.Summary, error) {
 	return v.Files().TarOut(ctx, guestPaths, w)
 }

@@ -18,11 +18,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/guest/files"
+	"agentvm/internal/guest/files"
 	"agentvm/vm"
 )
 
-// fakeGuest is a guest's file service on a directory of the host's: quicker than a machine. Owners stay the caller's, as only
+// fakeGuest is a guest's file service on a directory of the host: quicker than a machine. Owners stay the caller's, as only
 // root could change them.
 func fakeGuest(t testing.TB) (*vm.Files, string) {
 	t.Helper()
@@ -196,7 +196,7 @@ func TestCopiesThatFail(t *testing.T) {
 	wantNoStaging(t, host, guest)
 }
 
-// Special files of the host's are left out, and nobody waits for them.
+// Special files of the host are left out, and no copy waits for them.
 func TestCopyInSkips(t *testing.T) {
 	f, guest := fakeGuest(t)
 	host := t.TempDir()
@@ -217,7 +217,7 @@ func TestCopyInSkips(t *testing.T) {
 	}
 }
 
-// A directory that somebody changes while it is copied, as a guest can in a mount, gives nothing of what is outside.
+// A directory that changes while it is copied, as a guest can change a mount, gives nothing of what is outside.
 func TestCopyInRace(t *testing.T) {
 	f, guest := fakeGuest(t)
 	host := t.TempDir()

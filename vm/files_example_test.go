@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"agentvm/disk"
+	"agentvm/internal/disk"
 	"agentvm/vm"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 	"agentvm/vm"
 )
 
@@ -168,7 +168,7 @@ func TestCopyLimits(t *testing.T) {
 	}
 }
 
-// What is left out is told, and does no harm.
+// What is left out is reported, and does no harm.
 func TestArchiveWithSkippedEntries(t *testing.T) {
 	items := []item{dirItem("./"), dirItem("d/"), fileItem("d/f", "content"), linkItem("d/ok", "../d/f"), linkItem("top", ".")}
 	for i, to := range []string{"/etc/passwd", "..", "../secret", "d/../../secret", "d/..", "top/../x", "", "/"} {
@@ -203,7 +203,7 @@ func TestArchiveWithSkippedEntries(t *testing.T) {
 	p.untouched(t, false, false)
 }
 
-// What exists is merged with: files are replaced, links are not followed, and kinds stay what they are.
+// A copy is merged into what exists: files are replaced, links are not followed, and a file never replaces a directory or the reverse.
 func TestCopyOutIntoWhatExists(t *testing.T) {
 	p := newPlace(t, true)
 	files := serveFiles(t, packs(archive(t, dirItem("./"), dirItem("old/"), fileItem("old/file", "new"), fileItem("old/more", "x"),
@@ -251,9 +251,9 @@ func TestFilesThatLie(t *testing.T) {
 			_, err := f.CopyOut(ctx, "/x", host+"/f", vm.CopyOptions{})
 			return err
 		}, "bytes"},
-		{"endless List", &liar{list: func(_ string, limit int) ([]rpc.FileInfo, error) { return make([]rpc.FileInfo, limit), nil }},
+		{"endless List", &liar{list: func(_ string, limit int) ([]guestrpc.FileInfo, error) { return make([]guestrpc.FileInfo, limit), nil }},
 			func(ctx context.Context, f *vm.Files, _ string) error { _, err := f.List(ctx, "/x"); return err }, "entries of directories"},
-		{"endless depth", &liar{list: once(rpc.FileInfo{Name: strings.Repeat("d", 200), Mode: fs.ModeDir})},
+		{"endless depth", &liar{list: once(guestrpc.FileInfo{Name: strings.Repeat("d", 200), Mode: fs.ModeDir})},
 			func(ctx context.Context, f *vm.Files, _ string) error {
 				return f.Walk(ctx, "/x", func(_ string, _ vm.FileInfo, err error) error { return err })
 			}, "bytes in a path"},
@@ -273,12 +273,12 @@ func TestFilesThatLie(t *testing.T) {
 	}
 }
 
-func isFile(string) (rpc.FileInfo, error) { return rpc.FileInfo{Name: "x", Mode: 0o644}, nil }
+func isFile(string) (guestrpc.FileInfo, error) { return guestrpc.FileInfo{Name: "x", Mode: 0o644}, nil }
 
 // once lists the same entries in each directory.
-func once(entries ...rpc.FileInfo) func(string, int) ([]rpc.FileInfo, error) {
+func once(entries ...guestrpc.FileInfo) func(string, int) ([]guestrpc.FileInfo, error) {
 	said := make(map[string]bool)
-	return func(path string, _ int) ([]rpc.FileInfo, error) {
+	return func(path string, _ int) ([]guestrpc.FileInfo, error) {
 		if said[path] {
 			return nil, io.EOF
 		}
@@ -289,12 +289,12 @@ func once(entries ...rpc.FileInfo) func(string, int) ([]rpc.FileInfo, error) {
 
 func TestHostileNames(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "/", "../x", "a\x00b"} {
-		f := serveFiles(t, &liar{list: once(rpc.FileInfo{Name: name})})
+		f := serveFiles(t, &liar{list: once(guestrpc.FileInfo{Name: name})})
 		if list, err := f.List(limited(t), "/x"); err == nil {
 			t.Errorf("%q was taken: %v", name, list)
 		}
 	}
-	f := serveFiles(t, &liar{list: once(rpc.FileInfo{Name: "a"}, rpc.FileInfo{Name: "b"}, rpc.FileInfo{Name: "a"})})
+	f := serveFiles(t, &liar{list: once(guestrpc.FileInfo{Name: "a"}, guestrpc.FileInfo{Name: "b"}, guestrpc.FileInfo{Name: "a"})})
 	if _, err := f.List(limited(t), "/x"); err == nil {
 		t.Error("a name was taken twice")
 	}
@@ -318,7 +318,7 @@ func TestGuestThatStalls(t *testing.T) {
 	p.untouched(t, false, true)
 }
 
-// A guest that goes on about nothing after a copy was refused does not hold it up either.
+// A guest that sends on without end after a copy was refused does not hold it up either.
 func TestGuestThatIgnoresRefusal(t *testing.T) {
 	p := newPlace(t, false)
 	files := serveFiles(t, &liar{pack: func(ctx context.Context, w io.Writer) error {

@@ -15,17 +15,21 @@ import (
 	"strings"
 	"syscall"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
-// CopyIn copies a file or a directory of the host's into the guest. Where guestPath is a directory, or ends with a slash,
+// CopyIn copies a file or a directory from the host into the guest. Where guestPath is a directory, or ends with a slash,
 // the copy goes into it under its own name; a hostPath that ends with "/." means what is in that directory. Directories
 // that exist are kept and files in them replaced.
 //
-// A single file is replaced as by WriteFile. Of a tree, permissions, times and symbolic links are kept, links as they are,
-// wherever they lead; set-user-ID bits are not, and several names of a file become several files. Devices, FIFOs and sockets are
-// left out. After an error a part of a tree may be there.
+// A single file is replaced as by WriteFile. Of a tree, permissions, times, symbolic links and several names of a file (hard
+// links; not from Windows) are kept, symbolic links as they are, wherever they lead. Blocks of zeros become holes. Owners are
+// those of the options, and set-user-ID bits are dropped, unless CopyOptions.KeepOwners. Devices, FIFOs and sockets are left
+// out. After an error a part of a tree may be there, but no half of a file.
 func (f *Files) CopyIn(ctx context.Context, hostPath, guestPath string, o CopyOptions) (Copied, error) {
+	if o.KeepOwners && !canKeepOwners {
+		return Copied{}, fmt.Errorf("copy into the guest: %w: files of this system have no owners by number to keep", errors.ErrUnsupported)
+	}
 	info, err := os.Stat(hostPath)
 	if err != nil {
 		return Copied{}, fmt.Errorf("copy into the guest: %w", err)
@@ -46,7 +50,7 @@ func (f *Files) CopyIn(ctx context.Context, hostPath, guestPath string, o CopyOp
 	return m.copied, err
 }
 
-// destination is the path in the guest that the copy gets.
+// destination returns the path in the guest that the copy gets.
 func (f *Files) destination(ctx context.Context, hostPath, guestPath string) (string, error) {
 	info, err := f.Stat(ctx, guestPath)
 	switch {
@@ -66,18 +70,26 @@ func (f *Files) destination(ctx context.Context, hostPath, guestPath string) (st
 	return path.Join(guestPath, name), nil
 }
 
-// isContents says whether a path means what is in a directory.
+// isContents reports whether a path means what is in a directory.
 func isContents(hostPath string) bool {
 	p := filepath.ToSlash(hostPath)
 	return p == "." || strings.HasSuffix(p, "/.")
 }
 
-// openFlags let nobody wait for a FIFO that has taken a file's place.
+// openFlags open a FIFO that has replaced a file without waiting for its other end.
 const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
 
 // fileIn copies one file.
 func (f *Files) fileIn(ctx context.Context, hostPath, to string, m *meter) error {
-	file, err := os.OpenFile(hostPath, openFlags, 0)
+	place, err := m.options.place(hostPath)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	if !place.Type.IsRegular() {
+		return fmt.Errorf("%w: not a regular file or a directory", fs.ErrInvalid)
+	}
+	file, err := place.OpenFile(os.O_RDONLY, 0, false)
 	if err != nil {
 		return err
 	}
@@ -89,11 +101,14 @@ func (f *Files) fileIn(ctx context.Context, hostPath, to string, m *meter) error
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: not a regular file or a directory", fs.ErrInvalid)
 	}
+	if m.options.KeepOwners {
+		return f.fileWithOwner(ctx, file, info, to, m)
+	}
 	if err := m.begin(filepath.Base(hostPath), info.Size()); err != nil {
 		return err
 	}
-	err = f.with(ctx, "write", to, func(c *rpc.FilesClient) error {
-		o, err := c.OpenFile(ctx, to, rpc.OpenOptions{Atomic: true, Mode: hostPermissions(info)})
+	err = f.with(ctx, "write", to, func(c *guestrpc.FilesClient) error {
+		o, err := c.OpenFile(ctx, to, guestrpc.OpenOptions{Atomic: true, Mode: hostPermissions(info)})
 		if err != nil {
 			return err
 		}
@@ -107,12 +122,22 @@ func (f *Files) fileIn(ctx context.Context, hostPath, to string, m *meter) error
 		return errors.Join(err, o.Close())
 	})
 	if err == nil {
-		m.tell()
+		m.report()
 	}
 	return err
 }
 
-// hostPermissions are those of a copy. Windows knows none.
+// fileWithOwner copies one file as an archive: only Unpack sets a file's owner and set-user-ID bits before the file has its
+// name.
+func (f *Files) fileWithOwner(ctx context.Context, file *os.File, info fs.FileInfo, to string, m *meter) error {
+	dir, name := path.Split(path.Clean(to))
+	if _, err := f.Stat(ctx, dir); err != nil {
+		return err // unpacking would make it
+	}
+	return f.unpackFrom(ctx, dir, m, func(p *treePacker) error { return p.content(file, info, p.describe(name, info)) })
+}
+
+// hostPermissions returns the permissions that a copy gets. Windows has none.
 func hostPermissions(info fs.FileInfo) fs.FileMode {
 	switch {
 	case runtime.GOOS != "windows":
@@ -123,66 +148,106 @@ func hostPermissions(info fs.FileInfo) fs.FileMode {
 	return 0o644
 }
 
-// treeIn copies what is in a directory: as an archive, which the guest unpacks while it is made.
+// treeIn copies what is in a directory as an archive, which the guest unpacks while the host packs it.
 func (f *Files) treeIn(ctx context.Context, hostPath, to string, info fs.FileInfo, m *meter) error {
-	root, err := os.OpenRoot(hostPath)
+	place, err := m.options.place(hostPath)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	root, err := place.Root()
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	if err := f.makeTop(ctx, to, info, m.options.Owner); err != nil {
+	if err := f.makeTop(ctx, to, info, m.options); err != nil {
 		return err
 	}
+	return f.unpackFrom(ctx, to, m, func(p *treePacker) error {
+		p.root = root
+		return p.dir(".")
+	})
+}
+
+// unpackFrom has the guest unpack into dir what pack writes meanwhile.
+func (f *Files) unpackFrom(ctx context.Context, dir string, m *meter, pack func(*treePacker) error) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := packTree(ctx, w, root, m)
+		err := packTree(ctx, w, m, pack)
 		_ = w.CloseWithError(err) // nil: the end
 		packed <- err
 	}()
-	err = f.with(ctx, "unpack into", to, func(c *rpc.FilesClient) error {
-		owner := m.options.Owner
-		return c.Unpack(ctx, to, r, rpc.UnpackOptions{Owner: &owner})
+	err := f.with(ctx, "unpack into", dir, func(c *guestrpc.FilesClient) error {
+		var o guestrpc.UnpackOptions
+		if !m.options.KeepOwners {
+			owner := m.options.Owner
+			o.Owner = &owner
+		}
+		return c.Unpack(ctx, dir, r, o)
 	})
 	_ = r.CloseWithError(errUnpacked)
 	if packErr := <-packed; packErr != nil && !errors.Is(packErr, errUnpacked) {
-		return packErr // it is the cause, and on this side
+		return packErr // it is the cause of the guest's error
 	}
 	return err
 }
 
-// makeTop makes the directory that the copy goes into.
-func (f *Files) makeTop(ctx context.Context, to string, info fs.FileInfo, owner Owner) error {
+// makeTop creates the directory that the copy goes into.
+func (f *Files) makeTop(ctx context.Context, to string, info fs.FileInfo, o CopyOptions) error {
 	_, err := f.Stat(ctx, to)
 	if err == nil {
-		return f.MkdirAll(ctx, to, hostPermissions(info)) // an error when it is none
+		return f.MkdirAll(ctx, to, hostPermissions(info)) // an error when it is no directory
 	}
-	if err = f.MkdirAll(ctx, to, hostPermissions(info)); err != nil || owner == (Owner{}) {
+	owner, mode := o.Owner, hostPermissions(info)
+	if o.KeepOwners {
+		st := statOf(info)
+		owner, mode = st.owner, mode|info.Mode()&(fs.ModeSetgid|fs.ModeSticky)
+	}
+	if up := path.Dir(path.Clean(to)); up != "/" && mode != mode.Perm() {
+		if err = f.MkdirAll(ctx, up, mode.Perm()); err != nil { // its parents do not get the set-group-ID and sticky bits
+			return err
+		}
+	}
+	if err = f.MkdirAll(ctx, to, mode); err != nil || owner == (Owner{}) {
 		return err
 	}
-	return f.Chown(ctx, to, owner)
+	return f.with(ctx, "change the owner of", to, func(c *guestrpc.FilesClient) error { return c.Lchown(ctx, to, owner.UID, owner.GID) })
 }
 
 var errUnpacked = errors.New("the archive is not read any more")
 
-// packTree writes an archive of what is in root.
-func packTree(ctx context.Context, w io.Writer, root *os.Root, m *meter) error {
+// packTree writes an archive. pack adds its entries.
+func packTree(ctx context.Context, w io.Writer, m *meter, pack func(*treePacker) error) error {
 	buffered := bufio.NewWriterSize(w, copyBlock)
-	p := &treePacker{ctx: ctx, root: root, meter: m, w: tar.NewWriter(buffered), block: make([]byte, copyBlock)}
-	if err := p.dir("."); err != nil {
+	p := &treePacker{ctx: ctx, meter: m, w: tar.NewWriter(buffered), block: make([]byte, copyBlock), links: make(map[hostFile]string)}
+	if err := pack(p); err != nil {
 		return err
 	}
 	return errors.Join(p.w.Close(), buffered.Flush())
 }
 
-// treePacker packs a directory of the host's. It stays inside, whoever changes the directory meanwhile.
+// maxLinks bounds the files with several names that a treePacker remembers; each name of further ones becomes a file.
+const maxLinks = 1 << 16
+
+// treePacker packs a directory of the host. It does not leave the directory, even when others change it meanwhile.
 type treePacker struct {
 	ctx   context.Context
 	root  *os.Root
 	meter *meter
 	w     *tar.Writer
 	block []byte
+	links map[hostFile]string // the first name of files that have several
 }
+
+// hostStat is what a system reports about a file beyond fs.FileInfo; zero where it reports nothing.
+type hostStat struct {
+	file  hostFile
+	names uint64
+	owner Owner
+}
+
+type hostFile struct{ device, file uint64 }
 
 func (p *treePacker) dir(name string) error {
 	d, err := p.root.Open(name)
@@ -207,12 +272,12 @@ func (p *treePacker) entry(name string) error {
 	}
 	info, err := p.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it went meanwhile
+		return nil // it was removed meanwhile
 	}
 	if err != nil {
 		return err
 	}
-	h := &tar.Header{Name: name, Mode: int64(hostPermissions(info)), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	h := p.describe(name, info)
 	switch {
 	case info.IsDir():
 		h.Typeflag, h.Name = tar.TypeDir, name+"/"
@@ -221,7 +286,7 @@ func (p *treePacker) entry(name string) error {
 		}
 		return p.dir(name)
 	case info.Mode().IsRegular():
-		return p.file(h)
+		return p.file(name)
 	case info.Mode().Type() == fs.ModeSymlink:
 		target, err := p.root.Readlink(name)
 		if err != nil {
@@ -233,6 +298,19 @@ func (p *treePacker) entry(name string) error {
 	return p.meter.skip(name, "is a "+kindOf(info.Mode()))
 }
 
+// describe returns an entry's header except for its kind.
+func (p *treePacker) describe(name string, info fs.FileInfo) *tar.Header {
+	h := &tar.Header{Name: name, Mode: int64(hostPermissions(info)), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	if p.meter.options.KeepOwners {
+		owner := statOf(info).owner
+		h.Uid, h.Gid = int(owner.UID), int(owner.GID)
+		if info.Mode().Type() != fs.ModeSymlink {
+			h.Mode = int64(guestrpc.ModeToLinux(info.Mode()) & 0o7777)
+		}
+	}
+	return h
+}
+
 func (p *treePacker) header(h *tar.Header) error {
 	if err := p.meter.begin(h.Name, h.Size); err != nil {
 		return err
@@ -240,13 +318,14 @@ func (p *treePacker) header(h *tar.Header) error {
 	if err := p.w.WriteHeader(h); err != nil {
 		return err
 	}
-	p.meter.tell()
+	p.meter.report()
 	return nil
 }
 
-// file packs a regular file as it is now: what is appended meanwhile is left out, and one that shrinks is an error.
-func (p *treePacker) file(h *tar.Header) error {
-	f, err := p.root.OpenFile(h.Name, openFlags, 0)
+// file packs a regular file, or another name of one that was packed. It looks at the open file: another file may have taken the
+// name since the directory was read.
+func (p *treePacker) file(name string) error {
+	f, err := p.root.OpenFile(name, openFlags, 0)
 	if err != nil {
 		return err
 	}
@@ -256,8 +335,23 @@ func (p *treePacker) file(h *tar.Header) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return p.meter.skip(h.Name, "changed while it was copied")
+		return p.meter.skip(name, "changed while it was copied")
 	}
+	h, st := p.describe(name, info), statOf(info)
+	if st.names > 1 {
+		if first, known := p.links[st.file]; known {
+			h.Typeflag, h.Linkname = tar.TypeLink, first
+			return p.header(h)
+		}
+		if len(p.links) < maxLinks {
+			p.links[st.file] = name
+		}
+	}
+	return p.content(f, info, h)
+}
+
+// content packs a regular file with its present length: what is appended meanwhile is left out, and a file that shrinks is an error.
+func (p *treePacker) content(f *os.File, info fs.FileInfo, h *tar.Header) error {
 	h.Typeflag, h.Size = tar.TypeReg, info.Size()
 	if err := p.meter.begin(h.Name, h.Size); err != nil {
 		return err
@@ -269,11 +363,11 @@ func (p *treePacker) file(h *tar.Header) error {
 	if err == nil && n < h.Size {
 		err = fmt.Errorf("%s became shorter while it was copied: try again", h.Name)
 	}
-	p.meter.tell()
+	p.meter.report()
 	return err
 }
 
-// kindOf names what is not copied.
+// kindOf names a kind of file that is not copied.
 func kindOf(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeDevice != 0:

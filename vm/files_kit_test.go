@@ -11,30 +11,30 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 	"agentvm/vm"
 )
 
 // liar is a guest's file service that says what a test wants. What is not set fails.
 type liar struct {
-	stat    func(path string) (rpc.FileInfo, error)
-	list    func(path string, limit int) ([]rpc.FileInfo, error)
+	stat    func(path string) (guestrpc.FileInfo, error)
+	list    func(path string, limit int) ([]guestrpc.FileInfo, error)
 	read    func(b []byte, offset int64) (int, error)
 	size    int64
 	pack    func(ctx context.Context, w io.Writer) error
-	summary rpc.Summary
+	summary guestrpc.Summary
 }
 
 var errUnset = syscall.ENOSYS
 
-func (l *liar) Stat(path string, _ bool) (rpc.FileInfo, error) {
+func (l *liar) Stat(path string, _ bool) (guestrpc.FileInfo, error) {
 	if l.stat == nil {
-		return rpc.FileInfo{Name: "x", Mode: fs.ModeDir | 0o755}, nil
+		return guestrpc.FileInfo{Name: "x", Mode: fs.ModeDir | 0o755}, nil
 	}
 	return l.stat(path)
 }
 
-func (l *liar) OpenDir(path string) (rpc.DirHandler, error) {
+func (l *liar) OpenDir(path string) (guestrpc.DirHandler, error) {
 	if l.list == nil {
 		return nil, errUnset
 	}
@@ -46,10 +46,10 @@ type liarDir struct {
 	path string
 }
 
-func (d *liarDir) Next(limit int) ([]rpc.FileInfo, error) { return d.l.list(d.path, limit) }
-func (d *liarDir) Close() error                           { return nil }
+func (d *liarDir) Next(limit int) ([]guestrpc.FileInfo, error) { return d.l.list(d.path, limit) }
+func (d *liarDir) Close() error                                { return nil }
 
-func (l *liar) Open(string, rpc.OpenOptions) (rpc.FileHandler, error) {
+func (l *liar) Open(string, guestrpc.OpenOptions) (guestrpc.FileHandler, error) {
 	if l.read == nil {
 		return nil, errUnset
 	}
@@ -60,8 +60,8 @@ type liarFile struct{ l *liar }
 
 func (f liarFile) ReadAt(b []byte, offset int64) (int, error) { return f.l.read(b, offset) }
 func (f liarFile) WriteAt([]byte, int64) (int, error)         { return 0, errUnset }
-func (f liarFile) Stat() (rpc.FileInfo, error) {
-	return rpc.FileInfo{Size: f.l.size, Mode: 0o7777}, nil
+func (f liarFile) Stat() (guestrpc.FileInfo, error) {
+	return guestrpc.FileInfo{Size: f.l.size, Mode: 0o7777}, nil
 }
 func (f liarFile) Truncate(int64) error { return errUnset }
 func (f liarFile) Commit() error        { return errUnset }
@@ -73,22 +73,24 @@ func (l *liar) Rename(string, string) error              { return errUnset }
 func (l *liar) Symlink(string, string) error             { return errUnset }
 func (l *liar) Chmod(string, fs.FileMode) error          { return errUnset }
 func (l *liar) Chown(string, uint32, uint32, bool) error { return errUnset }
-func (l *liar) Pack(ctx context.Context, w io.Writer, _ []string, _ rpc.PackOptions) (rpc.Summary, error) {
+func (l *liar) Pack(ctx context.Context, w io.Writer, _ []string, _ guestrpc.PackOptions) (guestrpc.Summary, error) {
 	if l.pack == nil {
-		return rpc.Summary{}, errUnset
+		return guestrpc.Summary{}, errUnset
 	}
 	return l.summary, l.pack(ctx, w)
 }
-func (l *liar) Unpack(context.Context, io.Reader, string, rpc.UnpackOptions) error { return errUnset }
+func (l *liar) Unpack(context.Context, io.Reader, string, guestrpc.UnpackOptions) error {
+	return errUnset
+}
 
 // serveFiles returns the files of a guest whose service is h.
-func serveFiles(t testing.TB, h rpc.FilesHandler) *vm.Files {
+func serveFiles(t testing.TB, h guestrpc.FilesHandler) *vm.Files {
 	t.Helper()
 	here, there := net.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan struct{})
-	go func() { defer close(served); _ = rpc.ServeFiles(ctx, there, h, nil) }()
-	client, err := rpc.DialFiles(limited(t), here)
+	go func() { defer close(served); _ = guestrpc.ServeFiles(ctx, there, h, nil) }()
+	client, err := guestrpc.DialFiles(limited(t), here)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +139,7 @@ func packs(b []byte) *liar {
 	return &liar{pack: func(_ context.Context, w io.Writer) error { _, err := w.Write(b); return err }}
 }
 
-// place is a directory of the host's beside which nothing may change.
+// place is a directory of the host beside which nothing may change.
 type place struct{ outer, target string }
 
 func newPlace(t testing.TB, exists bool) place {

@@ -3,6 +3,8 @@ package vm
 import (
 	"fmt"
 	"io"
+
+	"agentvm/internal/hostpath"
 )
 
 // Limits of CopyIn and CopyOut unless CopyOptions say otherwise.
@@ -18,7 +20,7 @@ const (
 	maxDirNames   = 64 << 20 // bytes of directories' names that are remembered until the end
 	maxSkipped    = 16
 	progressBytes = 1 << 20
-	// copyBlock is how much is moved at once: what a message carries.
+	// copyBlock is how many bytes are moved at once: as many as a message carries.
 	copyBlock = 256 << 10
 )
 
@@ -46,10 +48,23 @@ func (e *LimitError) Error() string {
 type CopyOptions struct {
 	// Owner gets what is copied into the guest. Default: root.
 	Owner Owner
+	// KeepOwners keeps the owners, by number, and the set-user-ID, set-group-ID and sticky bits that files have on the host when they
+	// are copied into the guest, instead of Owner. Windows has none: there it is an error.
+	KeepOwners bool
 	// MaxEntries and MaxBytes end a copy with a *LimitError. Defaults: DefaultCopyEntries, DefaultCopyBytes.
 	MaxEntries, MaxBytes int64
-	// Progress is told how far a copy is: after each entry, and now and then within large files. It returns quickly.
+	// Progress receives how far a copy is, after each entry and at least each MiB within large files. It must return quickly.
 	Progress func(CopyProgress)
+	// Guard refuses paths on the host that lead through links which guests may have made. Default: every link is followed.
+	Guard *hostpath.Guard
+}
+
+// place opens a path of the host.
+func (o CopyOptions) place(path string) (*hostpath.Place, error) {
+	if o.Guard == nil {
+		return hostpath.Resolve(path)
+	}
+	return o.Guard.Open(path, hostpath.Identity{})
 }
 
 // CopyProgress is how far a copy is.
@@ -58,13 +73,13 @@ type CopyProgress struct {
 	Path           string // of the entry, below what is copied; a guest may have chosen it
 }
 
-// Copied is what a copy has copied.
+// Copied counts what was copied.
 type Copied struct {
 	Entries int64 // files, directories and links
 	Bytes   int64 // of file contents
 	// Skipped counts what was left out: devices, FIFOs, sockets and, on the way out, links that lead out.
 	Skipped int64
-	// Reasons tells of the first 16 of them. A guest may have chosen the names.
+	// Reasons has the names of the first 16 of them, and why. A guest may have chosen the names.
 	Reasons []string
 }
 
@@ -74,7 +89,7 @@ type meter struct {
 	copied  Copied
 	seen    int64  // entries, also those that were left out
 	path    string // of the entry under way
-	told    int64  // bytes, when progress was told last
+	shown   int64  // bytes, when progress was reported last
 }
 
 func newMeter(o CopyOptions) *meter {
@@ -87,7 +102,7 @@ func newMeter(o CopyOptions) *meter {
 	return &meter{options: o}
 }
 
-// begin counts an entry. size is what it claims to have: too much is refused before it is read.
+// begin counts an entry. size is what the archive claims: too much is refused before it is read.
 func (m *meter) begin(path string, size int64) error {
 	m.path = path
 	if err := m.see(path); err != nil {
@@ -116,15 +131,15 @@ func (m *meter) Write(p []byte) (int, error) {
 		return 0, m.tooLong()
 	}
 	m.copied.Bytes += int64(len(p))
-	if m.copied.Bytes-m.told >= progressBytes {
-		m.tell()
+	if m.copied.Bytes-m.shown >= progressBytes {
+		m.report()
 	}
 	return len(p), nil
 }
 
-// tell tells the progress.
-func (m *meter) tell() {
-	m.told = m.copied.Bytes
+// report reports the progress.
+func (m *meter) report() {
+	m.shown = m.copied.Bytes
 	if m.options.Progress != nil {
 		m.options.Progress(CopyProgress{m.copied.Entries, m.copied.Bytes, m.path})
 	}
@@ -142,7 +157,7 @@ func (m *meter) skip(path, reason string) error {
 	return nil
 }
 
-// capped passes on bytes up to a limit.
+// capped is a writer with a limit of bytes.
 type capped struct {
 	w     io.Writer
 	n     int64
@@ -158,7 +173,7 @@ func (c *capped) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// cappedReader gives bytes up to a limit.
+// cappedReader is a reader with a limit of bytes.
 type cappedReader struct {
 	r     io.Reader
 	n     int64

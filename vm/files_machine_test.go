@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 	"agentvm/vm"
 )
 
-// noise is bytes that nobody can compress.
+// noise is bytes that cannot be compressed.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	rand.New(rand.NewSource(1)).Read(b)
@@ -256,11 +257,12 @@ func TestAtomicWriteSeenFromTheGuest(t *testing.T) {
 	if err := v.WriteFile(ctx, "/tmp/atomic/f", a, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := v.Spawn(ctx, vm.Command{Line: `cd /tmp/atomic; n=0; while [ ! -e stop ]; do md5sum <f; done | sort | uniq -c`})
+	p, err := v.Spawn(ctx, vm.Command{Line: `cd /tmp/atomic; { md5sum <f; : >begun; while [ ! -e stop ]; do md5sum <f; done; md5sum <f; } | sort | uniq -c`})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 20 {
+	waitFor(t, v, "test -e /tmp/atomic/begun")
+	for i := range 21 { // the last is not what it has begun with
 		if err := v.WriteFile(ctx, "/tmp/atomic/f", [][]byte{b, a}[i%2], 0); err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +274,7 @@ func TestAtomicWriteSeenFromTheGuest(t *testing.T) {
 	if err != nil || strings.Count(string(r.Stdout), "\n") != 2 {
 		t.Errorf("contents seen: %s, %v; want two, %.8s and %.8s", r.Stdout, err, sum(a), sum(b))
 	}
-	wantOutput(t, v, "ls -A /tmp/atomic", "f\nstop\n")
+	wantOutput(t, v, "ls -A /tmp/atomic", "begun\nf\nstop\n")
 }
 
 func TestFilesOfAMachineThatEnds(t *testing.T) {
@@ -342,4 +344,51 @@ func TestCommandsBesideCopy(t *testing.T) {
 		mustRun(t, v, vm.Command{Args: []string{"/bin/true"}})
 		took = append(took, time.Since(start))
 	}
+}
+
+// TestWrittenProgramsStart runs programs as soon as they are written, while others are written and started: none is still open for
+// writing, in the supervisor or in a program that it is just starting.
+func TestWrittenProgramsStart(t *testing.T) {
+	v := sharedVM(t)
+	ctx := longer(t)
+	const writers, programs = 8, 40
+	script := []byte("#!/bin/sh\nexit 7\n")
+	host := filepath.Join(t.TempDir(), "tree")
+	if err := os.Mkdir(host, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(host, "program"), script, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer v.RemoveAll(ctx, "/tmp/programs")
+	if err := v.MkdirAll(ctx, "/tmp/programs", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for w := range writers {
+		group.Go(func() {
+			for i := range programs {
+				dir := fmt.Sprintf("/tmp/programs/%d.%d", w, i)
+				program := dir
+				var err error
+				switch i % 3 {
+				case 0:
+					err = v.WriteFile(ctx, program, script, 0o755)
+				case 1:
+					_, err = v.CopyIn(ctx, filepath.Join(host, "program"), program, vm.CopyOptions{})
+				case 2:
+					program += "/program"
+					_, err = v.CopyIn(ctx, host, dir, vm.CopyOptions{})
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r, err := v.Run(ctx, vm.Command{Line: program}); err != nil || r.ExitCode != 7 {
+					t.Errorf("program %d of %d: %+v, %v", i, w, r, err)
+				}
+			}
+		})
+	}
+	group.Wait()
 }

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -12,16 +11,16 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
-// CopyOut copies a file or a directory of the guest's to the host. Where hostPath is a directory, or ends with a slash, the
+// CopyOut copies a file or a directory of the guest to the host. Where hostPath is a directory, or ends with a slash, the
 // copy goes into it under its own name; a guestPath that ends with "/." means what is in that directory. Directories that
 // exist are kept and files in them replaced.
 //
-// Nothing is in its place before everything has arrived: until then it has a temporary name that begins with
-// ".agentvm-copy-". Then a file, or a directory that is new, comes by one rename, and what goes into directories that exist
-// file by file.
+// Nothing is put in its place before everything has arrived. Until then it is in a temporary directory beside it, whose name begins
+// with ".agentvm-copy-"; the next copy to the same place removes what a killed process has left. Then a file, or a new directory, is
+// put in its place by one rename; what goes into an existing directory is renamed file by file.
 //
 // Permissions and times are kept, and symbolic links that lead to places below what is copied. Left out are other links,
 // devices, FIFOs, sockets, what is mounted below, set-user-ID bits and the permission of others to write. A link at guestPath
@@ -46,7 +45,7 @@ func (f *Files) CopyOut(ctx context.Context, guestPath, hostPath string, o CopyO
 	return m.copied, err
 }
 
-// hostDestination is the path on the host that the copy gets.
+// hostDestination returns the path on the host that the copy gets.
 func hostDestination(guestPath, hostPath string) (string, error) {
 	if hostPath == "" {
 		return "", fmt.Errorf("%w: no path on the host", fs.ErrInvalid)
@@ -66,31 +65,13 @@ func hostDestination(guestPath, hostPath string) (string, error) {
 	return filepath.Join(hostPath, name), nil
 }
 
-// staging is a temporary name in a directory of the host's.
-type staging struct {
-	dir  *os.Root
-	name string
-}
-
-// stage opens a directory and thinks of a name in it.
-func stage(dir string) (*staging, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	return &staging{root, ".agentvm-copy-" + strings.ToLower(rand.Text()[:16])}, nil
-}
-
-// discard removes what still has the name.
-func (s *staging) discard() error { return errors.Join(s.dir.RemoveAll(s.name), s.dir.Close()) }
-
 // fileOut copies one file.
 func (f *Files) fileOut(ctx context.Context, guestPath, to string, m *meter) error {
 	info, err := os.Lstat(to)
 	if err == nil && !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink {
 		return fmt.Errorf("%s exists and is no regular file", to)
 	}
-	s, err := stage(filepath.Dir(to))
+	s, err := stage(filepath.Dir(to), m.options)
 	if err != nil {
 		return err
 	}
@@ -102,7 +83,7 @@ func (f *Files) fileOut(ctx context.Context, guestPath, to string, m *meter) err
 }
 
 func (f *Files) fileTo(ctx context.Context, guestPath string, s *staging, m *meter) error {
-	return f.with(ctx, "read", guestPath, func(c *rpc.FilesClient) error {
+	return f.with(ctx, "read", guestPath, func(c *guestrpc.FilesClient) error {
 		from, err := c.Open(ctx, guestPath)
 		if err != nil {
 			return err
@@ -122,7 +103,7 @@ func (f *Files) fileTo(ctx context.Context, guestPath string, s *staging, m *met
 		if err = errors.Join(err, file.Close()); err != nil {
 			return err
 		}
-		m.tell()
+		m.report()
 		return setTime(s.dir, s.name, modified(from.Info().Modified))
 	})
 }
@@ -138,7 +119,7 @@ func (f *Files) treeOut(ctx context.Context, guestPath, to string, info FileInfo
 	case !there.IsDir():
 		return fmt.Errorf("%s exists and is no directory", to)
 	}
-	s, err := stage(to)
+	s, err := stage(to, m.options)
 	if err != nil {
 		return err
 	}
@@ -149,9 +130,9 @@ func (f *Files) treeOut(ctx context.Context, guestPath, to string, info FileInfo
 	return errors.Join(err, s.discard())
 }
 
-// freshTree makes a directory that does not exist.
+// freshTree copies to a directory that does not exist yet.
 func (f *Files) freshTree(ctx context.Context, guestPath, to string, info FileInfo, m *meter) error {
-	s, err := stage(filepath.Dir(to))
+	s, err := stage(filepath.Dir(to), m.options)
 	if err != nil {
 		return err
 	}
@@ -168,7 +149,7 @@ func (f *Files) freshTree(ctx context.Context, guestPath, to string, info FileIn
 	return errors.Join(err, s.discard())
 }
 
-// unpackTo makes the staging directory of what the guest packs.
+// unpackTo unpacks into the staging directory what the guest packs.
 func (f *Files) unpackTo(ctx context.Context, guestPath string, s *staging, m *meter) ([]madeDir, error) {
 	if err := s.dir.Mkdir(s.name, 0o700); err != nil {
 		return nil, err
@@ -183,15 +164,15 @@ func (f *Files) unpackTo(ctx context.Context, guestPath string, s *staging, m *m
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		err := f.with(ctx, "pack", guestPath, func(c *rpc.FilesClient) error {
-			_, err := c.Pack(ctx, w, []string{"."}, rpc.PackOptions{Dir: guestPath, OneFileSystem: true})
+		err := f.with(ctx, "pack", guestPath, func(c *guestrpc.FilesClient) error {
+			_, err := c.Pack(ctx, w, []string{"."}, guestrpc.PackOptions{Dir: guestPath, OneFileSystem: true})
 			return err
 		})
 		_ = w.CloseWithError(err) // nil: the end
 		packed <- err
 	}()
-	dirs, err := takeIn(ctx, root, r, m)
-	_ = r.CloseWithError(errTaken)
+	dirs, err := unpackArchive(ctx, root, r, m)
+	_ = r.CloseWithError(errUnpackerEnded)
 	if err != nil {
 		cancel() // the guest need not answer
 	}
@@ -202,9 +183,9 @@ func (f *Files) unpackTo(ctx context.Context, guestPath string, s *staging, m *m
 	return dirs, err
 }
 
-var errTaken = errors.New("the archive is not taken any more")
+var errUnpackerEnded = errors.New("the archive is not taken any more")
 
-// finishDirs gives directories their permissions and times: last the outer ones, whose times the inner ones change.
+// finishDirs sets the permissions and times of directories, of the outer ones last, since changes to inner ones change their times.
 func finishDirs(root *os.Root, below string, dirs []madeDir) error {
 	for i := len(dirs) - 1; i >= 0; i-- {
 		name := filepath.Join(below, filepath.FromSlash(dirs[i].name))
@@ -215,7 +196,7 @@ func finishDirs(root *os.Root, below string, dirs []madeDir) error {
 	return nil
 }
 
-// merge moves what is in the staging directory into the directory that has it.
+// merge moves what is in the staging directory into the directory that contains it.
 func (s *staging) merge(dirs []madeDir) error {
 	kept := map[string]bool{".": true}
 	if err := s.mergeDir(".", kept); err != nil {
@@ -230,7 +211,7 @@ func (s *staging) merge(dirs []madeDir) error {
 	return finishDirs(s.dir, ".", fresh)
 }
 
-// mergeDir moves a directory's entries. It goes into directories that exist on both sides and records them in kept; it
+// mergeDir moves a directory's entries. Directories that exist on both sides are merged and recorded in kept. It
 // follows no links.
 func (s *staging) mergeDir(name string, kept map[string]bool) error {
 	d, err := s.dir.Open(filepath.Join(s.name, name))

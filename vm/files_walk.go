@@ -8,13 +8,13 @@ import (
 )
 
 // WalkFunc is called by Walk for each file, as an fs.WalkDirFunc is: a directory that cannot be listed comes a second time,
-// with err. What it returns ends the walk, but for fs.SkipDir, which leaves out the directory (or the rest of the one that
+// with err. An error from it ends the walk, except for fs.SkipDir, which leaves out the directory (or the rest of the one that
 // the file is in), and fs.SkipAll, which ends it without an error.
 type WalkFunc func(path string, info FileInfo, err error) error
 
-// Walk calls fn for root and everything below it, by name, a directory before what it has. Links are not followed, but at
-// root. It does not end while the guest goes on inventing directories: let fn or ctx decide how much is enough. The
-// entries of all directories that lead to the place where it is are kept, at most MaxList.
+// Walk calls fn for root and everything below it, by name, a directory before its entries. Links are not followed, except at
+// root. The guest can invent directories without end: fn or ctx has to end such a walk. The
+// entries of all directories on the way to the present place are kept, at most MaxList.
 func (f *Files) Walk(ctx context.Context, root string, fn WalkFunc) error {
 	w := walk{files: f, ctx: ctx, fn: fn, left: MaxList}
 	info, err := f.Stat(ctx, root)

@@ -5,23 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"agentvm/disk"
-	"agentvm/emulator"
+	"agentvm/internal/disk"
+	"agentvm/internal/machine"
 	"agentvm/nat"
 )
 
 // ForkOptions say how forks differ from the VM they are made of.
 type ForkOptions struct {
-	// KeepPrograms has programs that run in the VM run on in the forks, each copy on its own; nobody sees their output, and their
-	// input ends. Default: they are killed in the forks. In the VM itself they run on in any case.
+	// KeepPrograms has programs that run in the VM run on in the forks, each copy on its own; their output is discarded and their
+	// input ends. Default: they are killed in the forks. In the VM itself they always run on.
 	KeepPrograms bool
-	// Configure changes the configuration of fork i, which is the VM's own but for this: Hostname has a suffix that no other
+	// Configure changes the configuration of fork i, which is the VM's own except for this: Hostname has a suffix that no other
 	// fork has, ports of the host in Network.Forwards are 0, so that each fork gets others, and Console, Network.Capture,
 	// Network.Audit and Disk are not set. For a VM with a writable disk it must set Disk, to a path where a copy of
 	// the disk can be made. Memory, Image, Kernel, KernelArguments, the number of Mounts, and of Network Disabled,
@@ -29,13 +28,13 @@ type ForkOptions struct {
 	Configure func(i int, c *Config)
 }
 
-// Fork makes n VMs that go on from where this one is, which itself goes on undisturbed but for the moment that it takes to
-// note what has changed in its memory; with a writable disk, also to copy that. All share the memory that none of them writes. Each is another
-// computer than this VM: it has its own random numbers, MAC, machine-id, host name and generation, and its connections to others
-// are reset. docs/snapshots.md has what that means for programs.
+// Fork makes n VMs that continue from this one's memory. This VM is stopped only for the moment that it takes to note what has
+// changed in its memory and to copy its writable disk, if it has one. All share the memory that none of them writes. Each fork has an
+// identity of its own: random numbers, MAC, machine-id, host name and generation. Its connections to others
+// are reset. docs/guide/snapshots.md says what that means for programs.
 //
 // The forks' machines run when Fork returns; the first call on one waits until its guest has taken its new identity. Each
-// must be stopped by itself, and none needs this VM any more. On failure there are none.
+// must be stopped by itself, and none needs this VM any more. On failure no fork is left.
 func (v *VM) Fork(ctx context.Context, n int, o ForkOptions) ([]*VM, error) {
 	began := time.Now()
 	forks, err := v.fork(ctx, n, o)
@@ -46,14 +45,14 @@ func (v *VM) Fork(ctx context.Context, n int, o ForkOptions) ([]*VM, error) {
 	return forks, nil
 }
 
-// offspring is a fork in the making.
-type offspring struct {
-	config Config
-	id     identity
-	parts  *parts // its own
-	held   *parts // what it shares with its VM, and its disk
-	copied bool   // its disk
-	vm     *VM
+// forkState is a fork that is being made.
+type forkState struct {
+	config    Config
+	id        identity
+	resources *resources // its own; nil when vm owns them
+	held      *resources // what it shares with its VM, and its disk, until join
+	copied    bool       // its disk's file exists
+	vm        *VM
 }
 
 func (v *VM) fork(ctx context.Context, n int, o ForkOptions) (forks []*VM, err error) {
@@ -61,13 +60,13 @@ func (v *VM) fork(ctx context.Context, n int, o ForkOptions) (forks []*VM, err e
 	if err != nil {
 		return nil, err
 	}
-	if err := v.settled(ctx); err != nil {
+	if err := v.waitReady(ctx); err != nil {
 		return nil, err
 	}
-	var image *emulator.Image
-	var g errgroup.Group // side by side: each takes a good part of the time that a fork takes
-	g.Go(func() error { return v.gatherForks(ctx, list, o) })
-	g.Go(func() (err error) { image, err = v.divide(ctx, list); return err })
+	var image *machine.MemoryImage
+	var g errgroup.Group // at the same time: both take long compared with the rest
+	g.Go(func() error { return v.acquireForks(ctx, list, o) })
+	g.Go(func() (err error) { image, err = v.captureForForks(ctx, list); return err })
 	if err := g.Wait(); err != nil {
 		if image != nil {
 			err = errors.Join(err, image.Close())
@@ -84,21 +83,21 @@ func (v *VM) fork(ctx context.Context, n int, o ForkOptions) (forks []*VM, err e
 	return forks, nil
 }
 
-// settled waits until the VM is what it is to be: a fork may be forked before its guest has answered.
-func (v *VM) settled(ctx context.Context) error {
+// waitReady waits for the handshake, unless the VM is paused: a fork may be forked before its guest has answered.
+func (v *VM) waitReady(ctx context.Context) error {
 	if err := v.alive(); err != nil || v.Paused() {
 		return err
 	}
 	return v.ready(ctx)
 }
 
-// plan says what each fork is to be.
-func (v *VM) plan(n int, o ForkOptions) (list []*offspring, err error) {
+// plan makes each fork's configuration and identity.
+func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%d forks: want at least one", n)
 	}
 	for i := range n {
-		f := &offspring{config: v.config, id: v.identity.successor(true)}
+		f := &forkState{config: v.config, id: v.identity.successor(true)}
 		c := &f.config
 		c.Hostname, c.Disk, c.Console = f.id.hostname(c.Hostname), "", nil
 		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, anyPorts(c.Network.Forwards)
@@ -117,7 +116,7 @@ func (v *VM) plan(n int, o ForkOptions) (list []*offspring, err error) {
 	return list, nil
 }
 
-// anyPorts are the forwards without their ports of the host, which one VM at a time can have.
+// anyPorts returns the forwards with port 0 of the host, since a port can be open in one VM only.
 func anyPorts(forwards []nat.Forward) []nat.Forward {
 	forwards = slices.Clone(forwards)
 	for i, f := range forwards {
@@ -126,7 +125,7 @@ func anyPorts(forwards []nat.Forward) []nat.Forward {
 	return forwards
 }
 
-// sameShape finds what in a fork's configuration a machine that runs cannot become.
+// sameShape refuses a configuration that differs in what a running machine cannot change.
 func (v *VM) sameShape(c Config) error {
 	switch own := v.config; {
 	case c.Memory != own.Memory, c.Image != own.Image, len(c.Kernel) != len(own.Kernel), c.KernelArguments != own.KernelArguments:
@@ -146,37 +145,33 @@ func (v *VM) sameShape(c Config) error {
 	return v.config.Network.shape().admits(c.Network)
 }
 
-// gatherForks gets what of the forks' parts is not the VM's own.
-func (v *VM) gatherForks(ctx context.Context, list []*offspring, o ForkOptions) error {
+// acquireForks acquires the forks' resources that they do not share with the VM.
+func (v *VM) acquireForks(ctx context.Context, list []*forkState, o ForkOptions) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, f := range list {
 		g.Go(func() (err error) {
-			p := &parts{store: v.parts.store, keepPrograms: o.KeepPrograms}
-			f.parts, err = gather(ctx, p, f.config, f.id, func(*parts, context.Context, Config) error { return nil })
+			r := &resources{store: v.resources.store, keepPrograms: o.KeepPrograms}
+			f.resources, err = acquire(ctx, r, f.config, f.id, func(*resources, context.Context, Config) error { return nil })
 			return err
 		})
 	}
 	return g.Wait()
 }
 
-// divide notes the machine's memory and copies its disk, and gives the forks their hold on what they share with the VM.
-func (v *VM) divide(ctx context.Context, list []*offspring) (image *emulator.Image, err error) {
-	v.syncDisk(ctx)
-	err = v.atDesk(ctx, func(m *emulator.Machine) (err error) {
+// captureForForks captures the memory, copies the disk for each fork, and gives the forks references to what they share with the VM.
+func (v *VM) captureForForks(ctx context.Context, list []*forkState) (image *machine.MemoryImage, err error) {
+	kept, err := v.freeze(ctx, func(m *machine.Machine) (err error) {
 		for _, f := range list {
 			f.share(v)
-		}
-		if v.parts.upper != nil {
-			if err := v.parts.upper.Clone(ctx, list[0].config.Disk); err != nil {
-				return err
-			}
-			list[0].copied = true
 		}
 		image, err = m.Capture()
 		return err
 	})
-	if err == nil {
-		err = openCopies(ctx, list)
+	if kept != nil {
+		if err == nil {
+			err = cloneDisks(ctx, list, kept)
+		}
+		err = errors.Join(err, kept.Close())
 	}
 	if err != nil && image != nil {
 		err = errors.Join(err, image.Close())
@@ -184,42 +179,38 @@ func (v *VM) divide(ctx context.Context, list []*offspring) (image *emulator.Ima
 	return image, err
 }
 
-// share gives the fork its hold on what it shares with v, whose machine exists.
-func (f *offspring) share(v *VM) {
-	f.held = &parts{image: v.parts.image, disk: v.parts.disk.again(), saved: v.parts.saved.again(), origin: v.parts.origin}
+// share gives the fork references to what it shares with v, whose machine still exists.
+func (f *forkState) share(v *VM) {
+	f.held = &resources{image: v.resources.image, disk: v.resources.disk.retain(), saved: v.resources.saved.retain(), origin: v.resources.origin}
 }
 
-// join makes the fork's parts complete.
-func (f *offspring) join() {
-	p, held := f.parts, f.held
-	p.image, p.disk, p.saved, p.origin, p.upper = held.image, held.disk, held.saved, held.origin, held.upper
+// join moves what the fork shares with its VM into its own resources.
+func (f *forkState) join() {
+	r, held := f.resources, f.held
+	r.image, r.disk, r.saved, r.origin, r.overlay = held.image, held.disk, held.saved, held.origin, held.overlay
 	f.held = nil
 }
 
-// Generation counts the forks and restores from snapshots that led to this VM: 0 for one that Start has made. Programs of the guest find it in
+// Generation counts the forks and restores that led to this VM: 0 for one that Start has made. The guest's programs find it in
 // /run/agentvm/generation.
 func (v *VM) Generation() uint64 { return v.identity.generation }
 
-// openCopies makes the other copies of the first fork's disk, which nobody uses yet, and opens all.
-func openCopies(ctx context.Context, list []*offspring) (err error) {
-	for i, f := range list {
-		if i > 0 && f.config.Disk != "" {
-			if err := disk.Clone(ctx, list[0].config.Disk, f.config.Disk); err != nil {
-				return err
-			}
-			f.copied = true
-		}
-	}
+// cloneDisks makes the forks' disks and opens them.
+func cloneDisks(ctx context.Context, list []*forkState, kept *disk.Frozen) (err error) {
 	for _, f := range list {
-		if f.held.upper, err = openUpper(f.config.Disk); err != nil {
+		if err := kept.Clone(ctx, f.config.Disk); err != nil {
+			return err
+		}
+		f.copied = true
+		if f.held.overlay, err = openOverlay(f.config.Disk, f.config.Logger); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// startForks has the forks' machines run.
-func (v *VM) startForks(ctx context.Context, list []*offspring, image *emulator.Image) error {
+// startForks starts the forks' machines.
+func (v *VM) startForks(ctx context.Context, list []*forkState, image *machine.MemoryImage) error {
 	var g errgroup.Group
 	for _, f := range list {
 		g.Go(func() error { return v.startFork(ctx, f, image) })
@@ -227,42 +218,42 @@ func (v *VM) startForks(ctx context.Context, list []*offspring, image *emulator.
 	return g.Wait()
 }
 
-func (v *VM) startFork(ctx context.Context, f *offspring, image *emulator.Image) error {
+func (v *VM) startFork(ctx context.Context, f *forkState, image *machine.MemoryImage) error {
 	f.join()
-	f.parts.memory = image
-	fork := newVM(f.config, f.parts, f.id)
+	f.resources.memory = image
+	fork := newVM(f.config, f.resources, f.id)
 	fork.knownInfo = v.guestInfo()
 	control, err := fork.powerOn(ctx)
-	f.parts = nil // the fork's, or gone
+	f.resources = nil // owned by the fork, or released
 	if err != nil {
 		return err
 	}
 	f.vm = fork
 	go func() { // work waits for it
-		fork.greet(context.Background(), control)
-		if err := fork.greetErr; err != nil {
+		fork.handshake(context.Background(), control)
+		if err := fork.readyErr; err != nil {
 			fork.kill(&GuestError{Reason: Lost, Err: err})
 		}
-		close(fork.dialed)
+		close(fork.connected)
 	}()
 	return nil
 }
 
-// dropForks ends what there is of forks.
-func dropForks(list []*offspring) error {
+// dropForks closes and releases what was made of the forks.
+func dropForks(list []*forkState) error {
 	var errs []error
 	for _, f := range list {
 		if f.vm != nil {
 			errs = append(errs, f.vm.Close())
 		}
-		if f.parts != nil {
-			errs = append(errs, f.parts.release())
+		if f.resources != nil {
+			errs = append(errs, f.resources.release())
 		}
 		if f.held != nil {
 			errs = append(errs, f.held.release())
 		}
 		if f.copied {
-			errs = append(errs, os.Remove(f.config.Disk))
+			errs = append(errs, disk.Discard(f.config.Disk))
 		}
 	}
 	return errors.Join(errs...)

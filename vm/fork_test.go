@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/disk"
-	"agentvm/mount"
+	"agentvm/internal/disk"
+	"agentvm/internal/mount"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -43,7 +43,7 @@ var identities = map[string]string{
 	"generation id":  "sed -n 2p /run/agentvm/generation",
 }
 
-// wantDistinct checks that VMs are told apart by all identities.
+// wantDistinct checks that VMs differ in all identities.
 func wantDistinct(t *testing.T, vms []*vm.VM) {
 	t.Helper()
 	for what, line := range identities {
@@ -54,6 +54,27 @@ func wantDistinct(t *testing.T, vms []*vm.VM) {
 				t.Errorf("%s of VMs %d and %d: %q", what, other, i, text)
 			}
 			seen[text] = i
+		}
+	}
+}
+
+// TestHardwareRandomNumbersOfForks: the kernel keeps numbers of the device for the next reader, and no fork may return them.
+// Not 16 bytes in a row are the same in two of nine machines.
+func TestHardwareRandomNumbersOfForks(t *testing.T) {
+	v := ownVM(t, nil)
+	mustRun(t, v, vm.Command{Line: "dd if=/dev/hwrng bs=16 count=1 2>/dev/null"}) // leaves 48 bytes in the kernel's buffer
+	const bytes, row = 256, 16
+	seen := make(map[string]int)
+	for i, m := range append(fork(t, v, 8, vm.ForkOptions{}), v) {
+		got := mustRun(t, m, vm.Command{Line: fmt.Sprintf("dd if=/dev/hwrng bs=%d count=1 2>/dev/null", bytes)}).Stdout
+		if len(got) != bytes {
+			t.Fatalf("machine %d: %d bytes, want %d", i, len(got), bytes)
+		}
+		for at := 0; at+row <= bytes; at++ {
+			if other, taken := seen[string(got[at:at+row])]; taken {
+				t.Fatalf("machines %d and %d have the same bytes, in the latter from %d on", other, i, at)
+			}
+			seen[string(got[at:at+row])] = i
 		}
 	}
 }
@@ -82,7 +103,7 @@ func TestForksAreDistinct(t *testing.T) {
 	}
 }
 
-// What runs in the VM goes on; in the fork it is gone, or goes on as well.
+// What runs in the VM runs on; in the fork it is gone, or runs on as well.
 func TestProgramsOfAForkedVM(t *testing.T) {
 	v := ownVM(t, nil)
 	shell, err := v.Shell(limited(t))
@@ -196,11 +217,11 @@ func TestForkOfADisk(t *testing.T) {
 	}
 }
 
-// A connection of the VM goes on; in the fork it is reset.
+// A connection of the VM stays open; in the fork it is reset.
 func TestConnectionsOfAForkedVM(t *testing.T) {
 	w := newWorld(t)
 	release := make(chan struct{})
-	w.serve("203.0.113.5:80", func(rw http.ResponseWriter, r *http.Request) {
+	w.serve("203.0.112.5:80", func(rw http.ResponseWriter, r *http.Request) {
 		io.WriteString(rw, "first\n")
 		rw.(http.Flusher).Flush()
 		select {
@@ -210,7 +231,7 @@ func TestConnectionsOfAForkedVM(t *testing.T) {
 		io.WriteString(rw, "second\n")
 	})
 	v := ownVM(t, w.network(nil))
-	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -q -O /tmp/got http://203.0.113.5/; echo $? >/tmp/status; cat /tmp/got"})
+	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -q -O /tmp/got http://203.0.112.5/; echo $? >/tmp/status; cat /tmp/got"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +266,7 @@ func TestForkOfAPausedVM(t *testing.T) {
 	wantOutput(t, v, "echo $((6*7))", "42\n")
 }
 
-// Ends of a VM at any moment of a fork leave nothing behind and hang nobody.
+// Ends of a VM at any moment of a fork leave nothing behind and no call hangs.
 func TestEndsDuringAFork(t *testing.T) {
 	for i := range 6 {
 		v := ownVM(t, nil)
@@ -253,7 +274,7 @@ func TestEndsDuringAFork(t *testing.T) {
 		go func() {
 			forks, err := v.Fork(limited(t), 2, vm.ForkOptions{})
 			for _, f := range forks {
-				f.Close() // while it is greeted
+				f.Close() // during its handshake
 			}
 			done <- err
 		}()
@@ -273,7 +294,7 @@ func TestEndsDuringAFork(t *testing.T) {
 		t.Errorf("ctx has ended: %v", err)
 	}
 	f := fork(t, v, 1, vm.ForkOptions{})[0]
-	if err := f.Stop(limited(t)); err != nil { // waits for the greeting
+	if err := f.Stop(limited(t)); err != nil { // waits for the handshake
 		t.Errorf("Stop of a fork = %v", err)
 	}
 }

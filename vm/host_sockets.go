@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"runtime"
@@ -13,23 +12,29 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/rpc"
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/hostpath"
 )
 
-// UnixSocket is a Unix socket of the host that the guest's programs find at a path of theirs. Whoever may open it there
-// can do what the socket's server lets the user do who runs the VM.
+// UnixSocket is a Unix socket of the host that the guest's programs can connect to. Each program that may open it
+// can do what the socket's server permits the user who runs the VM.
 type UnixSocket struct {
-	// Host is the path on the host; it is dialled anew for each connection of the guest's, so the server may come and go.
+	// Host is the path on the host; it is dialled for each connection of the guest, so the server may come and go. It must not be in
+	// a writable mount, where the guest could put another one in its place.
 	Host string
 	// Guest is the path in the guest, absolute and clean. Default: Host, where the host's paths are of that form.
 	Guest string
 	// Mode is the permission of the socket in the guest. Default: 0666.
 	Mode fs.FileMode
+	// Identity is where Host led when it was configured. It is ignored when it is of another path. Default: Host is resolved when the
+	// VM starts.
+	Identity hostpath.Identity
 }
 
 const (
 	maxUnixSockets = 64
-	// maxSocketPath is what Linux leaves of sockaddr_un for a path with its NUL, in bytes.
+	// maxSocketPath is how many bytes sockaddr_un has for a path in Linux, without the ending NUL.
 	maxSocketPath = 107
 )
 
@@ -66,7 +71,7 @@ func parseUnixSocket(spec string, windows bool) (s UnixSocket, err error) {
 	return s, s.complete(windows)
 }
 
-// complete fills in what is left out, and checks all.
+// complete fills in defaults and checks the result.
 func (s *UnixSocket) complete(windows bool) (err error) {
 	if s.Host == "" || strings.ContainsRune(s.Host+s.Guest, 0) {
 		return errors.New("the host path is empty or a path contains a NUL byte")
@@ -124,31 +129,32 @@ func checkUnixSockets(list []UnixSocket) ([]UnixSocket, error) {
 	return out, nil
 }
 
-// rpcSockets is what the guest is told of them: a name of the host's, which happens to be the guest's path.
-func rpcSockets(list []UnixSocket) (sockets []rpc.UnixSocket) {
+// rpcSockets returns the sockets for the guest. Each socket's ID, which the guest gives when it connects, is its path in the guest.
+func rpcSockets(list []UnixSocket) (sockets []guestrpc.UnixSocket) {
 	for _, s := range list {
-		sockets = append(sockets, rpc.UnixSocket{Path: s.Guest, ID: s.Guest, Mode: uint32(s.Mode.Perm())})
+		sockets = append(sockets, guestrpc.UnixSocket{Path: s.Guest, ID: s.Guest, Mode: uint32(s.Mode.Perm())})
 	}
 	return sockets
 }
 
-// errSocket is all that the guest learns of a socket that cannot be reached.
-var errSocket = &rpc.Error{Kind: rpc.KindSystem, Errno: 111, Message: "the host's socket cannot be reached"} // ECONNREFUSED
+// errSocket is what the guest gets for any socket that cannot be reached, whatever the reason.
+var errSocket = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: 111, Message: "the host's socket cannot be reached"} // ECONNREFUSED
 
 // socketConnector connects the guest to the sockets of its Config, and to nothing else. Nil without any.
-func (v *VM) socketConnector() rpc.Connector {
+func (v *VM) socketConnector() guestrpc.Connector {
 	if len(v.config.UnixSockets) == 0 {
 		return nil
 	}
-	paths := make(map[string]string)
-	for _, s := range v.config.UnixSockets {
-		paths[s.Guest] = s.Host
-		if _, err := os.Stat(s.Host); err != nil {
-			v.config.Logger.Warn("a socket of the host that the guest is given is not there yet", "error", err)
+	list := make(map[string]egress.HostSocket)
+	for i, s := range v.config.UnixSockets {
+		socket := v.resources.sockets[i]
+		list[s.Guest] = egress.HostSocket{Path: s.Host, Open: socket.Address}
+		if socket.Missing() {
+			v.config.Logger.Warn("a socket of the host that the guest is given is not there yet", "socket", s.Host)
 		}
 	}
-	sockets := egress.NewUnixSockets(paths, v.network.tell)
-	return func(ctx context.Context, id string) (rpc.Stream, error) {
+	sockets := egress.NewUnixSockets(list, v.network.audit)
+	return func(ctx context.Context, id string) (capnprpc.Stream, error) {
 		c, err := sockets.Dial(ctx, id)
 		if err != nil {
 			v.config.Logger.Debug("connect the guest to a Unix socket", "error", err)
@@ -158,9 +164,9 @@ func (v *VM) socketConnector() rpc.Connector {
 	}
 }
 
-// tell passes an event on that does not come from the network's gate. Without a network nobody is told.
-func (n *network) tell(e egress.Event) {
+// audit passes an event to Network.Audit that does not come from the network's gate. Without a network it is dropped.
+func (n *network) audit(e egress.Event) {
 	if n != nil {
-		n.recorder.tell(e)
+		n.recorder.send(e)
 	}
 }

@@ -19,11 +19,11 @@ func TestParseUnixSocket(t *testing.T) {
 		want       UnixSocket
 		err        string
 	}{
-		{"same path", "/run/s", UnixSocket{"/run/s", "/run/s", 0}, ""},
-		{"both", "/run/s:/tmp/t", UnixSocket{"/run/s", "/tmp/t", 0}, ""},
-		{"all", "/run/s:/tmp/t:0600", UnixSocket{"/run/s", "/tmp/t", 0o600}, ""},
-		{"mode", "/run/s:660", UnixSocket{"/run/s", "/run/s", 0o660}, ""},
-		{"abstract names are paths", "/@s", UnixSocket{"/@s", "/@s", 0}, ""},
+		{"same path", "/run/s", UnixSocket{Host: "/run/s", Guest: "/run/s", Mode: 0}, ""},
+		{"both", "/run/s:/tmp/t", UnixSocket{Host: "/run/s", Guest: "/tmp/t", Mode: 0}, ""},
+		{"all", "/run/s:/tmp/t:0600", UnixSocket{Host: "/run/s", Guest: "/tmp/t", Mode: 0o600}, ""},
+		{"mode", "/run/s:660", UnixSocket{Host: "/run/s", Guest: "/run/s", Mode: 0o660}, ""},
+		{"abstract names are paths", "/@s", UnixSocket{Host: "/@s", Guest: "/@s", Mode: 0}, ""},
 		{"empty", "", UnixSocket{}, "the host path is empty"},
 		{"relative in the guest", "/run/s:t", UnixSocket{}, "neither an absolute path"},
 		{"set-user-ID", "/run/s:/t:4755", UnixSocket{}, "neither an absolute path"},
@@ -58,7 +58,7 @@ func TestUnixSocketOfADrive(t *testing.T) {
 		}
 	}
 	if _, err := parseUnixSocket(`C:\run\s`, true); err == nil {
-		t.Error("a path of Windows is no path of the guest's")
+		t.Error("a path of Windows is no path of the guest")
 	}
 }
 

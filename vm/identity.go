@@ -5,32 +5,32 @@ import (
 	"encoding/hex"
 	"net"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
-// entropySize is how many random bytes a guest is given that goes on from a saved machine.
+// entropySize is how many random bytes a guest gets that continues from a saved machine.
 const entropySize = 64
 
-// identity is what tells a VM from others that go on from the same memory.
+// identity distinguishes a VM from others that continue from the same memory.
 type identity struct {
 	generation uint64           // forks and restores that led to this VM
-	id         [16]byte         // of this one
-	mac        net.HardwareAddr // the network card's; nil: netstack's default
-	anew       bool             // the guest is another one than the saved one was
+	id         [16]byte         // random, for each VM
+	mac        net.HardwareAddr // of the network card; nil: netstack's default
+	renewed    bool             // the guest has to take a new identity
 }
 
-// newIdentity is that of a VM that starts.
+// newIdentity returns the identity of a VM that Start makes.
 func newIdentity() identity {
 	var i identity
 	_, _ = rand.Read(i.id[:])
 	return i
 }
 
-// successor is that of a VM that goes on from one of identity i; with anew it is another computer.
-func (i identity) successor(anew bool) identity {
+// successor returns the identity of a VM that continues from one with identity i; with renewed it gets another MAC and host name.
+func (i identity) successor(renewed bool) identity {
 	next := newIdentity()
-	next.generation, next.mac, next.anew = max(i.generation, i.generation+1), i.mac, anew // a file may say any number
-	if anew {
+	next.generation, next.mac, next.renewed = max(i.generation, i.generation+1), i.mac, renewed // a file may claim any number, so an overflow is possible
+	if renewed {
 		next.mac = make(net.HardwareAddr, 6)
 		_, _ = rand.Read(next.mac)
 		next.mac[0] = next.mac[0]&^1 | 2 // one station, administered locally (IEEE 802 section 8.2)
@@ -38,21 +38,21 @@ func (i identity) successor(anew bool) identity {
 	return next
 }
 
-// hostname is that of a VM that goes on from one called name.
+// hostname returns the host name of a VM that continues from one called name.
 func (i identity) hostname(name string) string {
-	if !i.anew {
+	if !i.renewed {
 		return name
 	}
-	const longest = 64 // of Linux
+	const maxHostname = 64 // Linux's HOST_NAME_MAX
 	suffix := "-" + hex.EncodeToString(i.id[:3])
-	return name[:min(len(name), longest-len(suffix))] + suffix
+	return name[:min(len(name), maxHostname-len(suffix))] + suffix
 }
 
-// restored is what the guest is told, with random numbers that nobody else is given.
-func (i identity) restored(keepPrograms bool) *rpc.Restored {
+// restored returns what the guest receives, with random bytes that are used nowhere else.
+func (i identity) restored(keepPrograms bool) *guestrpc.Restored {
 	entropy := make([]byte, entropySize)
 	_, _ = rand.Read(entropy)
-	return &rpc.Restored{
-		Entropy: entropy, Generation: i.generation, GenerationID: i.id, NewIdentity: i.anew, MAC: i.mac, KeepPrograms: keepPrograms,
+	return &guestrpc.Restored{
+		Entropy: entropy, Generation: i.generation, GenerationID: i.id, NewIdentity: i.renewed, MAC: i.mac, KeepPrograms: keepPrograms,
 	}
 }

@@ -12,8 +12,8 @@ const (
 	modeDevice    = 0o020000 // character device
 )
 
-// initramfs is the archive that the kernel unpacks as its first root: the supervisor, and the console that the kernel
-// opens for it. It is not compressed, for the guest would have to decompress it.
+// initramfs returns the archive that the kernel unpacks as its first root: the supervisor, and the console that the kernel
+// opens for it. It is not compressed, since the guest would have to decompress it.
 func initramfs(supervisor []byte) []byte {
 	var a archive
 	a.Grow(len(supervisor) + 1024)

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// config is that of a VM which boots the test image: Alpine where its files are to be had, else BusyBox.
+// config returns the configuration of a VM that boots the test image: Alpine where its files are available, else BusyBox.
 func config(t testing.TB) vm.Config {
 	t.Helper()
 	return vm.Config{Image: kit.store.Image(t), StoreDir: kit.store.Dir(), Memory: 256 << 20}

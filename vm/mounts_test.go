@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/mount"
+	"agentvm/internal/mount"
 	"agentvm/vm"
 )
 

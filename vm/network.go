@@ -15,7 +15,7 @@ import (
 )
 
 // Network describes a VM's network. The zero value gives the guest one that reaches every public address and nothing of
-// this host or its private networks. docs/network.md has the whole picture.
+// this host or its private networks. docs/guide/network.md has the whole picture.
 type Network struct {
 	// Disabled leaves the network card out. The other fields then have no meaning.
 	Disabled bool
@@ -31,7 +31,7 @@ type Network struct {
 
 	// Resolvers are the DNS servers that names are asked of. Default: this host's.
 	Resolvers []netip.AddrPort
-	// Search are domains that the guest completes short names with. Default: none; the host's own are not told.
+	// Search are domains that the guest completes short names with. Default: none, not the host's.
 	Search []string
 
 	// Subnet is the IPv4 network, at least a /29. Default: 192.168.127.0/24.
@@ -45,16 +45,16 @@ type Network struct {
 	// Limits bound what the guest can hold open at once. Default: those of nat.Limits.
 	Limits nat.Limits
 
-	// Capture receives every Ethernet frame of the guest's, as a pcap file. When it fails or is too slow, frames of the
-	// capture are lost, none of the network. Default: no capture.
+	// Capture receives every Ethernet frame of the guest, as a pcap file. When it fails or is too slow, frames are missing in the
+	// capture, none in the network. Default: no capture.
 	Capture io.Writer
-	// Audit is told of every connection, DNS query and denial, one at a time. While it blocks the network goes on, and
-	// events that find no room any more are lost; the next one says how many. Nothing comes after Stop or Close has
-	// returned. It must not call Stop or Close. Default: nobody.
+	// Audit receives every connection, DNS query and denial, one at a time. While it blocks the network continues, and
+	// events that exceed the queue are lost; the next one says how many. No event comes after Stop or Close has
+	// returned. It must not call Stop or Close. Default: none.
 	Audit func(egress.Event)
 
-	// AuditProcesses asks the guest whose every connection is, for Audit, at most 20 times a second; of denied ones it is
-	// asked anyway. A connection then waits for the answer, a few milliseconds and at most 50.
+	// AuditProcesses asks the guest, for Audit, which process has each connection, at most 20 times a second. About denied ones it is
+	// always asked. A connection then waits for the answer, a few milliseconds and at most 50.
 	AuditProcesses bool
 
 	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:
@@ -65,13 +65,13 @@ type Network struct {
 // ErrNoNetwork is returned by methods that need the network of a VM that has none.
 var ErrNoNetwork = errors.New("the VM has no network (Config.Network.Disabled)")
 
-// noNetwork is what is decided without a network.
+// noNetwork is the decision for a VM without a network.
 var noNetwork = egress.Decision{Reason: egress.ReasonNone, Message: "the VM has no network"}
 
 // defaultSubnet is Network.Subnet unless given.
 var defaultSubnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 127, 0}), 24)
 
-// withDefaults fills in what a saved machine must find again.
+// withDefaults fills in what a saved machine's guest depends on.
 func (n Network) withDefaults() Network {
 	if !n.Subnet.IsValid() {
 		n.Subnet = defaultSubnet
@@ -82,7 +82,7 @@ func (n Network) withDefaults() Network {
 	return n
 }
 
-// Check says what is wrong with the configuration, as Start would, without starting anything.
+// Check returns what is wrong with the configuration, as Start would, without starting anything.
 func (n Network) Check() error {
 	if err := n.check(); n.Disabled || err != nil {
 		return err
@@ -90,13 +90,13 @@ func (n Network) Check() error {
 	return Config{Network: n}.tryGate(func(*egress.Gate) {})
 }
 
-// Explain says what a VM with this network would decide about a connection: host is a name or an address, protocol "tcp"
+// Explain returns what a VM with this network would decide about a connection: host is a name or an address, protocol "tcp"
 // or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
 func (n Network) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
 	return Config{Network: n}.Explain(host, port, protocol, addresses...)
 }
 
-// Explain is Network.Explain that also knows Access.Connect.
+// Explain is Network.Explain that also considers Access.Connect.
 func (c Config) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
 	if c.Network.Disabled {
 		return noNetwork, nil
@@ -111,7 +111,7 @@ func (c Config) Explain(host string, port uint16, protocol string, addresses ...
 	return d, err
 }
 
-// tryGate gives use a gate that nobody goes through.
+// tryGate calls use with a gate that no connection uses.
 func (c Config) tryGate(use func(*egress.Gate)) error {
 	part := &network{config: c.Network}
 	part.config.Capture = nil
@@ -126,7 +126,7 @@ func (c Config) tryGate(use func(*egress.Gate)) error {
 	return errors.Join(err, part.close())
 }
 
-// check finds what the packages below do not.
+// check finds errors that the packages below do not.
 func (n Network) check() error {
 	if n.Disabled {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"agentvm/egress"
 )
 
-// denialTime is the form of times in denial lines: always UTC, and always as long.
+// denialTime is the form of times in denial lines: always UTC, and of constant length.
 const denialTime = "2006-01-02T15:04:05.000000Z"
 
 // denialLine is a denial as the guest's programs read it, in /run/agentvm/denials and at http://agentvm.internal/denials:
@@ -18,9 +18,9 @@ const denialTime = "2006-01-02T15:04:05.000000Z"
 //	time=2026-01-02T03:04:05.000000Z verdict=deny kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443
 //	names=example.com process=wget[7] flow=12 rule=*:443 reason=denied-by-rule message="..."
 //
-// in one line. The keys are those of egress.Event in JSON, with the same meaning, in this order; what is not known is left out.
+// in one line. The keys are those of egress.Event in JSON, with the same meaning, in this order; unknown values are left out.
 // Values with spaces, quotes or equals signs are JSON strings, and so is every message. New keys may come before message.
-// docs/network.md promises this to programs.
+// docs/guide/network.md promises this to programs.
 func denialLine(e egress.Event) string {
 	l := lineWriter{}
 	l.add("time", e.Time.UTC().Format(denialTime))
@@ -40,7 +40,7 @@ func denialLine(e egress.Event) string {
 	return l.String()
 }
 
-// lostLine stands for denials that have no line.
+// lostLine replaces the lines of denials that were dropped.
 func lostLine(now time.Time, lost int) string {
 	l := lineWriter{}
 	l.add("time", now.UTC().Format(denialTime))
@@ -50,7 +50,7 @@ func lostLine(now time.Time, lost int) string {
 	return l.String()
 }
 
-// addressText is empty for no address; an echo request has port 0.
+// addressText is empty for an invalid address. An echo request has port 0.
 func addressText(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -58,8 +58,8 @@ func addressText(a netip.AddrPort) string {
 	return a.String()
 }
 
-// lineWriter makes a line of key=value. The guest chose names and processes: what is no text becomes question marks, so
-// that a line of theirs is not to look like two, nor a value like two keys.
+// lineWriter makes a line of key=value. The guest chose names and processes: what is not printable becomes question marks, so
+// that no line can look like two, nor a value like two keys.
 type lineWriter struct{ strings.Builder }
 
 func (l *lineWriter) add(key, value string) {
@@ -76,7 +76,7 @@ func (l *lineWriter) quote(key, value string) {
 	var quoted strings.Builder
 	encoder := json.NewEncoder(&quoted)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(oneLine(value)) // text is always JSON
+	_ = encoder.Encode(oneLine(value)) // text can always be encoded
 	l.put(key, strings.TrimSuffix(quoted.String(), "\n"))
 }
 

@@ -16,7 +16,7 @@ import (
 	"agentvm/vm"
 )
 
-// A VM that is switched off, or stopped in order, takes its connections along, and nothing is told afterwards.
+// A VM that is switched off, or stopped in order, takes its connections along, and no event comes afterwards.
 func TestNetworkEndsWithTheVM(t *testing.T) {
 	for name, end := range map[string]func(*vm.VM) error{
 		"close": (*vm.VM).Close,
@@ -36,7 +36,7 @@ func TestNetworkEndsWithTheVM(t *testing.T) {
 			})
 			v := ownVM(t, w.network(nil))
 			p, err := v.Spawn(limited(t), vm.Command{
-				Line: "wget -qO /dev/null http://203.0.113.10/ & wget -qO /dev/null http://203.0.113.10/ & while :; do nc -w 1 10.0.0.1 1 </dev/null; done", Stdout: io.Discard, Stderr: io.Discard,
+				Line: "wget -qO /dev/null http://203.0.112.10/ & wget -qO /dev/null http://203.0.112.10/ & while :; do nc -w 1 10.0.0.1 1 </dev/null; done", Stdout: io.Discard, Stderr: io.Discard,
 			})
 			if err != nil {
 				t.Fatal(err)

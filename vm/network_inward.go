@@ -5,16 +5,16 @@ import (
 	"agentvm/nat"
 )
 
-// Reasons of events that are not the gate's: of connections that it is not asked about.
+// Reasons of events about connections that the gate does not see.
 const (
-	// ReasonForward is that of a connection from this host into the guest, through a port forward. Its Source is on the
+	// ReasonForward is the reason of a connection from this host into the guest, through a port forward. Its Source is on the
 	// host, its Destination in the guest, and its Flow above InwardFlows.
 	ReasonForward = "port-forward"
-	// ReasonLimit is that of a connection which one of Network.Limits refused.
+	// ReasonLimit is the reason of a connection that one of Network.Limits refused.
 	ReasonLimit = "limit"
 )
 
-// InwardFlows is added to the number of a flow that comes through a port forward, to tell it from the guest's own.
+// InwardFlows is added to the number of a flow that comes through a port forward, to distinguish it from the guest's own.
 const InwardFlows = 1_000_000_000
 
 // maxFlowEvents is how many events of flows may wait for Network.Audit.
@@ -23,7 +23,7 @@ const maxFlowEvents = 1024
 // observe is nat.Config.Observe: it must not block.
 func (r *recorder) observe(e nat.FlowEvent) {
 	if r.audit == nil || e.Flow.Direction != nat.In && e.Reason != nat.ReasonLimit || e.Kind == nat.LimitWarning {
-		return // the gate tells of it, or the log
+		return // the gate reports it, or the log
 	}
 	select {
 	case r.flows <- e:
@@ -32,18 +32,18 @@ func (r *recorder) observe(e nat.FlowEvent) {
 	}
 }
 
-// relay passes the flows' events on until there are none after ended is closed.
+// relay passes the flows' events on. It returns when ended is closed and none is left.
 func (r *recorder) relay(ended <-chan struct{}) {
 	for {
 		select {
 		case e := <-r.flows:
-			r.tell(inwardEvent(e))
+			r.send(inwardEvent(e))
 			continue
 		default:
 		}
 		select {
 		case e := <-r.flows:
-			r.tell(inwardEvent(e))
+			r.send(inwardEvent(e))
 		case <-ended:
 			if len(r.flows) == 0 {
 				return
@@ -52,7 +52,7 @@ func (r *recorder) relay(ended <-chan struct{}) {
 	}
 }
 
-// inwardEvent says what happened to a flow in the words of the gate.
+// inwardEvent converts a flow's event to one as the gate's.
 func inwardEvent(e nat.FlowEvent) egress.Event {
 	event := egress.Event{
 		Time: e.Time, Kind: e.Flow.Protocol, Source: e.Flow.Source, Destination: e.Flow.Destination, Reason: ReasonForward,

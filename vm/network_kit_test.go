@@ -87,7 +87,7 @@ func (w *world) event(t *testing.T, what string, matches func(egress.Event) bool
 	}
 }
 
-// network is a configuration that leads into the world.
+// network returns a configuration whose Dial and resolvers lead into the world.
 func (w *world) network(change func(*vm.Network)) func(*vm.Config) {
 	return func(c *vm.Config) {
 		c.Network = vm.Network{Dial: w.dial, Audit: w.audit, Resolvers: []netip.AddrPort{w.resolver(nil)}}

@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"agentvm/dhcp"
-	"agentvm/dns"
 	"agentvm/egress"
+	"agentvm/internal/dns"
 	"agentvm/nat"
 	"agentvm/netstack"
 	"agentvm/wasi"
@@ -20,14 +20,14 @@ const (
 	// linkSize is the capacity in bytes of the network's stream, each way: a few of the largest frames, so that neither side
 	// waits for each.
 	linkSize = 1 << 20
-	// highMark and lowMark are bytes of a flow that wait for the guest. It takes milliseconds to acknowledge, so that one
+	// highMark and lowMark are bytes of a flow that wait for the guest. The guest takes milliseconds to acknowledge, so one
 	// flow carries at most a few hundred times the high mark a second.
 	highMark = 256 << 10
 	lowMark  = 64 << 10
 
-	dnsPort  = 53
-	dhcpPort = 67
-	pagePort = 80
+	dnsPort    = 53
+	dhcpPort   = 67
+	statusPort = 80
 )
 
 // network is the host's side of a VM's network:
@@ -35,13 +35,13 @@ const (
 //	link ◄─► stack ─► flows (nat) ─► gate (egress) ─► sockets of the host
 //	           │         └─► names (dns) ─► gate
 //	           ├─► leases (dhcp)
-//	           └─► page (http)
-//	gate ─► recorder ─► Network.Audit; the page; the guest's file of denials
+//	           └─► status (http)
+//	gate ─► recorder ─► Network.Audit; status; the guest's file of denials
 //
 // openNetwork makes all of it and starts its goroutines, before there is a machine; close ends them.
 type network struct {
 	config   Network
-	access   *confinement
+	access   *portAccess
 	mac      net.HardwareAddr // the guest's; nil: the default
 	link     *wasi.Stream
 	stack    *netstack.Network
@@ -49,7 +49,7 @@ type network struct {
 	names    *dns.Server
 	leases   *dhcp.Server
 	flows    *nat.NAT
-	page     *page
+	status   *statusServer
 	owners   *owners
 	recorder *recorder
 	forwards []net.Addr // of Network.Forwards
@@ -63,7 +63,7 @@ func openNetwork(c Config, mac net.HardwareAddr) (*network, error) {
 	if c.Network.Disabled {
 		return nil, nil
 	}
-	n := &network{config: c.Network, access: c.confinement(), mac: mac, link: wasi.NewStream(linkSize), owners: newOwners()}
+	n := &network{config: c.Network, access: c.portAccess(), mac: mac, link: wasi.NewStream(linkSize), owners: newOwners()}
 	n.recorder = newRecorder(n.config.Audit, n.owners)
 	n.recorder.processes = n.config.AuditProcesses
 	if err := n.build(c); err != nil {
@@ -75,7 +75,7 @@ func openNetwork(c Config, mac net.HardwareAddr) (*network, error) {
 	return n, nil
 }
 
-// build makes the parts, from the guest outwards but for the NAT, which needs all others.
+// build makes the parts, from the guest outwards, and at last the NAT, which needs all others.
 func (n *network) build(c Config) (err error) {
 	if err := n.buildStack(c); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (n *network) build(c Config) (err error) {
 		return err
 	}
 	n.flows, err = nat.New(nat.Config{
-		Network: n.stack, Egress: heldGate{n.gate, n.recorder}, Intercept: n.intercept, HighMark: highMark, LowMark: lowMark,
-		Limits: n.config.Limits, Inward: n.access.inward, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Observe: n.recorder.observe,
+		Network: n.stack, Egress: attributingDialer{n.gate, n.recorder}, Intercept: n.intercept, HighMark: highMark, LowMark: lowMark,
+		Limits: n.config.Limits, Memory: c.memory, Inward: n.access.inward, SendLimit: n.config.SendLimit, ReceiveLimit: n.config.ReceiveLimit, Observe: n.recorder.observe,
 		Logger: c.Logger,
 	})
 	return err
@@ -98,12 +98,12 @@ func (n *network) build(c Config) (err error) {
 func (n *network) buildStack(c Config) (err error) {
 	n.stack, err = netstack.New(netstack.Config{
 		Subnet: n.config.Subnet, DisableIPv6: n.config.DisableIPv6, MTU: n.config.MTU, Header: true,
-		GuestMAC: n.mac, Capture: n.config.Capture, Logger: c.Logger,
+		GuestMAC: n.mac, Capture: n.config.Capture, Memory: c.memory, Logger: c.Logger,
 	})
 	return err
 }
 
-// resolvers are the DNS servers to ask. Without any the guest can still reach addresses.
+// resolvers returns the DNS servers to ask. Without any the guest can still reach addresses.
 func (n *network) resolvers(c Config) []netip.AddrPort {
 	if len(n.config.Resolvers) > 0 {
 		return n.config.Resolvers
@@ -132,7 +132,7 @@ func (n *network) buildServices(c Config, upstreams []netip.AddrPort) (err error
 	}
 	n.recorder.names = addressNames(hosts)
 	n.names, err = dns.New(dns.Config{
-		Upstreams: upstreams, Dial: n.gate.DialResolver, Policy: heldNames{n.gate, n.recorder.owners}, Logger: c.Logger, Hosts: hosts,
+		Upstreams: upstreams, Dial: n.gate.DialResolver, Policy: attributingNames{n.gate, n.recorder.owners}, Logger: c.Logger, Hosts: hosts,
 	})
 	if err != nil {
 		return err
@@ -141,11 +141,11 @@ func (n *network) buildServices(c Config, upstreams []netip.AddrPort) (err error
 		Server: at.Gateway, Guest: at.Guest, GuestMAC: at.GuestMAC, Subnet: at.Subnet,
 		MTU: n.stack.MTU(), Search: n.config.Search, Logger: c.Logger,
 	})
-	n.page = newPage(c, n)
+	n.status = newStatusServer(c, n)
 	return err
 }
 
-// start starts everything that waits for the guest, and the forwards that wait for the host.
+// start starts the servers for the guest, and the forwards that listen on the host.
 func (n *network) start() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
@@ -163,11 +163,11 @@ func (n *network) start() error {
 	}
 	n.running.Go(func() { _ = n.leases.Serve(ctx, requests) })
 	for _, address := range valid(at.Gateway, at.Gateway6) {
-		listener, err := n.stack.Listen(netip.AddrPortFrom(address, pagePort))
+		listener, err := n.stack.Listen(netip.AddrPortFrom(address, statusPort))
 		if err != nil {
-			return fmt.Errorf("serve the notice page: %w", err)
+			return fmt.Errorf("serve the status pages: %w", err)
 		}
-		n.running.Go(func() { n.page.serve(listener) })
+		n.running.Go(func() { n.status.serve(listener) })
 	}
 	for _, f := range n.config.Forwards {
 		at, err := n.flows.Forward(ctx, f)
@@ -191,7 +191,7 @@ func (n *network) intercept(protocol string, to netip.AddrPort) func(context.Con
 	return n.names.ServeConn
 }
 
-// close ends the network and waits for all of it. What the flows' ends have to say has reached Network.Audit then.
+// close ends the network and waits for its goroutines. Network.Audit has received all events when it returns.
 func (n *network) close() error {
 	if n == nil {
 		return nil
@@ -202,15 +202,15 @@ func (n *network) close() error {
 	if n.link != nil {
 		_ = n.link.Host().Close()
 	}
-	if n.page != nil {
-		n.page.stop()
+	if n.status != nil {
+		n.status.stop()
 	}
 	if n.owners != nil {
 		n.owners.close()
 	}
 	n.running.Wait()
-	if n.page != nil {
-		n.page.wait()
+	if n.status != nil {
+		n.status.wait()
 	}
 	var errs []error
 	if n.gate != nil {
@@ -232,7 +232,7 @@ func addressNames(hosts map[string][]netip.Addr) map[netip.Addr]string {
 	return names
 }
 
-// valid leaves out the addresses that a network without IPv6 does not have.
+// valid drops the invalid addresses: a network without IPv6 has some.
 func valid(list ...netip.Addr) (addresses []netip.Addr) {
 	for _, a := range list {
 		if a.IsValid() {

@@ -12,37 +12,37 @@ import (
 	"golang.org/x/time/rate"
 
 	"agentvm/egress"
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
 const (
-	// holdTime is how long an answer to the guest is held back to learn whose socket asked: after a refusal the socket is
+	// holdTime is how long an answer to the guest is delayed to learn which process has the socket: after a refusal the socket is
 	// gone. A guest that is not busy answers in a few milliseconds.
 	holdTime = 50 * time.Millisecond
 	// recordTime is how long an event waits for the same.
 	recordTime = 200 * time.Millisecond
-	// askTime is how long the guest may take, and silence how long it is not asked again when that was not enough.
-	askTime = time.Second
-	silence = 10 * time.Second
-	// ownersPerSecond bounds what the guest can make the host ask it, and what that costs the guest.
+	// queryTime bounds one query to the guest. After one that took longer, the guest is not asked for queryPause.
+	queryTime  = time.Second
+	queryPause = 10 * time.Second
+	// ownersPerSecond bounds how often the guest can make the host ask it.
 	ownersPerSecond = 20
-	// ownerLife is how long an answer is good for: ports are used again.
+	// ownerLife is how long an answer is used: the guest uses ports again.
 	ownerLife = 2 * time.Second
 	maxOwners = 256
 )
 
-// owners knows which process of the guest has a socket. It is the guest's word: good for finding one's own mistakes, never
-// for a decision.
+// owners asks the guest which of its processes has a socket. The guest may lie, so the answers are for people who look for mistakes, never
+// for decisions.
 type owners struct {
-	limit  *rate.Limiter
-	ctx    context.Context // of the questions
-	cancel context.CancelFunc
-	asking sync.WaitGroup
+	limit   *rate.Limiter
+	ctx     context.Context // of the queries
+	cancel  context.CancelFunc
+	queries sync.WaitGroup
 
 	mu     sync.Mutex
-	client *rpc.Client // nil until the guest has answered
+	client *guestrpc.Client // nil until the guest has answered
 	known  map[ownerKey]*owner
-	until  time.Time // not asked before
+	until  time.Time // the guest is not asked before
 }
 
 type ownerKey struct {
@@ -50,11 +50,11 @@ type ownerKey struct {
 	from, to netip.AddrPort
 }
 
-// owner is an answer, or a question that is under way.
+// owner is the answer to a query, or one that is being waited for.
 type owner struct {
 	asked time.Time
 	ready chan struct{} // closed when name is set
-	name  string        // empty: not known
+	name  string        // empty: unknown
 }
 
 func newOwners() *owners {
@@ -63,36 +63,36 @@ func newOwners() *owners {
 	return o
 }
 
-// close ends the questions that are under way; there are none afterwards.
+// close ends all queries and waits for them. There are none afterwards.
 func (o *owners) close() {
 	o.connect(nil)
 	o.cancel()
-	o.asking.Wait()
+	o.queries.Wait()
 }
 
-func (o *owners) connect(client *rpc.Client) {
+func (o *owners) connect(client *guestrpc.Client) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.client = client
 }
 
 // find returns "name[pid]" of the process in the guest whose socket goes from one address to the other, or "" when that is
-// not to be had: no guest, too many questions, no answer within patience.
-func (o *owners) find(patience time.Duration, protocol string, from, to netip.AddrPort) string {
-	answer := o.question(ownerKey{protocol, from, to})
+// not known: no guest, too many queries, no answer within limit.
+func (o *owners) find(limit time.Duration, protocol string, from, to netip.AddrPort) string {
+	answer := o.lookUp(ownerKey{protocol, from, to})
 	if answer == nil {
 		return ""
 	}
 	select {
 	case <-answer.ready:
 		return answer.name
-	case <-time.After(patience):
+	case <-time.After(limit):
 		return ""
 	}
 }
 
-// question returns the answer to wait for, and asks when nobody has done so lately.
-func (o *owners) question(key ownerKey) *owner {
+// lookUp returns the answer to wait for. It starts a query unless there was one within ownerLife. nil: the guest cannot be asked now.
+func (o *owners) lookUp(key ownerKey) *owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if a := o.known[key]; a != nil && time.Since(a.asked) < ownerLife {
@@ -106,32 +106,27 @@ func (o *owners) question(key ownerKey) *owner {
 	}
 	a, client := &owner{asked: time.Now(), ready: make(chan struct{})}, o.client
 	o.known[key] = a
-	o.asking.Go(func() { o.ask(client, key, a) })
+	o.queries.Go(func() { o.query(client, key, a) })
 	return a
 }
 
-// ask asks the guest.
-func (o *owners) ask(client *rpc.Client, key ownerKey, a *owner) {
-	ctx, cancel := context.WithTimeout(o.ctx, askTime)
+// query asks the guest and sets the answer.
+func (o *owners) query(client *guestrpc.Client, key ownerKey, a *owner) {
+	ctx, cancel := context.WithTimeout(o.ctx, queryTime)
 	defer cancel()
 	a.name = ownerOf(ctx, client, key)
 	close(a.ready)
-	o.note(ctx.Err() != nil)
-}
-
-// note remembers that the guest was silent.
-func (o *owners) note(silent bool) {
-	if !silent {
+	if ctx.Err() == nil {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.until = time.Now().Add(silence)
+	o.until = time.Now().Add(queryPause)
 }
 
-// ownerOf puts the question. A UDP socket that is not connected has no remote address.
-func ownerOf(ctx context.Context, client *rpc.Client, key ownerKey) string {
-	query := rpc.SocketQuery{Network: key.protocol, Local: key.from, Remote: key.to}
+// ownerOf asks the guest for the socket. A UDP socket that is not connected has no remote address.
+func ownerOf(ctx context.Context, client *guestrpc.Client, key ownerKey) string {
+	query := guestrpc.SocketQuery{Network: key.protocol, Local: key.from, Remote: key.to}
 	s, found, err := client.FindSocket(ctx, query)
 	if err == nil && !found && key.protocol == egress.UDP {
 		query.Remote = netip.AddrPort{}
@@ -143,7 +138,7 @@ func ownerOf(ctx context.Context, client *rpc.Client, key ownerKey) string {
 	return ownerName(s)
 }
 
-func ownerName(s rpc.Socket) string {
+func ownerName(s guestrpc.Socket) string {
 	name := oneLine(s.Process)
 	switch {
 	case s.PID == 0:
@@ -154,7 +149,7 @@ func ownerName(s rpc.Socket) string {
 	return fmt.Sprintf("%s[%d]", name, s.PID)
 }
 
-// oneLine replaces in what a guest wrote all that is more than text.
+// oneLine replaces what is not printable in a guest's text.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -10,44 +10,45 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/dns"
 	"agentvm/egress"
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/dns"
+	"agentvm/internal/guestrpc"
 	"agentvm/nat"
-	"agentvm/rpc"
 )
 
 const (
 	// maxDenials is how many denials a VM remembers for its guest and for Denials.
 	maxDenials = 256
-	// maxReports is how many lines may wait for the guest to take them.
+	// maxReports is how many lines may wait for the guest to accept them.
 	maxReports = 256
 	// reportBatch is how many lines go to the guest in one message, reportTime how long it may take to accept them.
 	reportBatch = 32
 	reportTime  = 5 * time.Second
 )
 
-// recorder passes the gate's events on: to the owner of the VM, to the guest's page and into the guest's file.
+// recorder passes the gate's events on: to the VM's owner, to the status server, and to the guest, which writes them to a file.
 //
-//	gate's goroutine ── record ──► Network.Audit ◄── relay ── flows, dropped and counted when too many ── nat's goroutines
+//	gate's goroutine ── record ──► Network.Audit ◄── relay ── flows (bounded: dropped ones are counted) ◄── nat's goroutines
 //	                       ├─────► the last denials
-//	                       └─────► lines, dropped and counted when too many ── report ──► guest
+//	                       └─────► lines (bounded: dropped ones are counted) ── report ──► guest
 type recorder struct {
 	audit  func(egress.Event) // may be nil
 	owners *owners
-	names  map[netip.Addr]string // of the network's own addresses; set before the first event
+	names  map[netip.Addr]string // names of the network's own addresses; set before the first event
 	lines  chan string
 
 	processes bool // Network.AuditProcesses
 
 	flows chan nat.FlowEvent
 
-	auditing sync.Mutex // one event at a time for audit
+	auditing sync.Mutex // held while audit is called
 	lost     atomic.Uint64
 
 	mu      sync.Mutex
 	denials []egress.Event
 	dropped int // lines since the last report
-	client  *rpc.Client
+	client  *guestrpc.Client
 	ready   chan struct{} // closed when client is set
 }
 
@@ -58,15 +59,15 @@ func newRecorder(audit func(egress.Event), o *owners) *recorder {
 	}
 }
 
-// connect says how the guest can be told. It is called once.
-func (r *recorder) connect(client *rpc.Client) {
+// connect sets the client for report. It is called once.
+func (r *recorder) connect(client *guestrpc.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.client = client
 	close(r.ready)
 }
 
-// record is egress.Config.Audit: it is called for one event at a time, on a goroutine of the gate's.
+// record is egress.Config.Audit: the gate calls it for one event at a time, on a goroutine of its own.
 func (r *recorder) record(e egress.Event) {
 	if name := r.names[e.Destination.Addr()]; name != "" && len(e.Names) == 0 {
 		e.Names = []string{name}
@@ -79,10 +80,11 @@ func (r *recorder) record(e egress.Event) {
 	if denied {
 		r.remember(e)
 	}
-	r.tell(e)
+	r.send(e)
 }
 
-func (r *recorder) tell(e egress.Event) {
+// send passes an event to audit, with the number of events that were lost before it.
+func (r *recorder) send(e egress.Event) {
 	if r.audit == nil {
 		return
 	}
@@ -92,7 +94,7 @@ func (r *recorder) tell(e egress.Event) {
 	r.audit(e)
 }
 
-// remember keeps a denial for those who ask and queues it for the guest.
+// remember keeps a denial for Denials and queues it for the guest.
 func (r *recorder) remember(e egress.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,14 +109,14 @@ func (r *recorder) remember(e egress.Event) {
 	}
 }
 
-// list is a copy of the last denials, newest last.
+// list returns a copy of the last denials, newest last.
 func (r *recorder) list() []egress.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]egress.Event{}, r.denials...)
 }
 
-// report writes the lines into the guest's file until ctx ends. A guest that does not take them loses some.
+// report sends the lines to the guest until ctx ends. A guest that does not accept them loses some.
 func (r *recorder) report(ctx context.Context) {
 	select {
 	case <-r.ready:
@@ -129,13 +131,13 @@ func (r *recorder) report(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, reportTime)
 		err := r.client.ReportDenials(limited, batch)
 		cancel()
-		if errors.Is(err, rpc.ErrClosed) {
+		if errors.Is(err, capnprpc.ErrClosed) {
 			return
 		}
 	}
 }
 
-// batch waits for a line and takes those that are there. It returns nil when ctx has ended.
+// batch waits for a line and returns it with those that wait behind it. It returns nil when ctx has ended.
 func (r *recorder) batch(ctx context.Context) (lines []string) {
 	select {
 	case line := <-r.lines:
@@ -161,8 +163,8 @@ func (r *recorder) batch(ctx context.Context) (lines []string) {
 	return lines
 }
 
-// EventTarget is what an event of the network is about, in the words of a rule: name:port as the guest knows it, else
-// address:port, with /udp for UDP; of a DNS query the name. The guest chose the name: it may hold anything.
+// EventTarget returns what an event of the network is about, in the form of a rule: name:port as the guest knows it, else
+// address:port, with /udp for UDP; for a DNS query the name. The guest chose the name: it may hold anything.
 func EventTarget(e egress.Event) string {
 	var host string
 	switch at := e.Destination.Addr(); {
@@ -182,15 +184,15 @@ func EventTarget(e egress.Event) string {
 	return host
 }
 
-// heldGate is the gate as the NAT sees it: what becomes of a connection is held back until it is known whose it is, for a
-// socket that is refused, or has got what it wanted, is soon gone.
-type heldGate struct {
+// attributingDialer is the gate for the NAT. It delays the outcome of a dial until the guest has said which process has the socket, since
+// the socket may be gone soon after.
+type attributingDialer struct {
 	*egress.Gate
 	recorder *recorder
 }
 
-// DialTCP is the gate's.
-func (g heldGate) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
+// DialTCP is Gate.DialTCP with that delay.
+func (g attributingDialer) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
 	conn, err := g.Gate.DialTCP(ctx, from, to)
 	refusal := (*egress.DeniedError)(nil)
 	if err == nil && g.recorder.processes || errors.As(err, &refusal) {
@@ -199,14 +201,15 @@ func (g heldGate) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Con
 	return conn, err
 }
 
-// heldNames is the gate as the resolver sees it: as with heldGate, a reply that denies something is held back until it is known whose it is.
-type heldNames struct {
+// attributingNames is the gate for the resolver. As attributingDialer does, it delays a reply that denies something until the guest has said
+// which process has the socket.
+type attributingNames struct {
 	*egress.Gate
 	owners *owners
 }
 
-// Asked is the gate's.
-func (h heldNames) Asked(who dns.Client, name string, qtype uint16, answer string, problem error) {
+// Asked is Gate.Asked with that delay.
+func (h attributingNames) Asked(who dns.Client, name string, qtype uint16, answer string, problem error) {
 	q := egress.Query{Source: who.Addr, Name: name, Type: qtype, Answer: answer, Problem: problem}
 	refusal := (*egress.DeniedError)(nil)
 	if errors.As(problem, &refusal) && who.Addr.IsValid() {

@@ -7,16 +7,16 @@ import (
 	"slices"
 
 	"agentvm/egress"
-	"agentvm/emulator"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/machine"
 	"agentvm/nat"
 	"agentvm/netstack"
-	"agentvm/rpc"
 )
 
 // Flow is one flow between the guest and the world.
 type Flow struct {
 	nat.Flow
-	// Process is "name[pid]" of the process in the guest that has the socket, as the guest says; empty when it is not known.
+	// Process is "name[pid]" of the process in the guest that has the socket, as the guest reports; empty when it is not known.
 	Process string
 }
 
@@ -43,7 +43,7 @@ func (v *VM) Flows(ctx context.Context) []Flow {
 	return list
 }
 
-// nameProcesses asks the guest once for all flows.
+// nameProcesses asks the guest once about all flows.
 func (v *VM) nameProcesses(ctx context.Context, list []Flow) {
 	client, err := v.guest(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (v *VM) nameProcesses(ctx context.Context, list []Flow) {
 	}
 }
 
-// Policy is the policy that holds now.
+// Policy returns the policy that holds now.
 func (v *VM) Policy() egress.Policy {
 	if v.network == nil {
 		return egress.Policy{Mode: egress.None}
@@ -88,8 +88,8 @@ func (v *VM) SetPolicy(p egress.Policy) (cut int, err error) {
 	return cut, err
 }
 
-// Explain says what would happen to a connection of the guest's: host is a name or an address. addresses are those to
-// take for a name that the guest has not asked for.
+// Explain returns what would be decided about a connection of the guest: host is a name or an address. addresses are
+// used for a name that the guest has not resolved.
 func (v *VM) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision {
 	if v.network == nil {
 		return noNetwork
@@ -97,7 +97,7 @@ func (v *VM) Explain(host string, port uint16, protocol string, addresses ...net
 	return v.network.gate.Explain(host, port, protocol, addresses...)
 }
 
-// Denials are the last denials, at most 256, newest last. They come a moment after the guest was told; after Stop or Close
+// Denials returns the last denials, at most 256, newest last. They come a moment after the guest's error; after Stop or Close
 // they are complete.
 func (v *VM) Denials() []egress.Event {
 	if v.network == nil {
@@ -106,16 +106,15 @@ func (v *VM) Denials() []egress.Event {
 	return v.network.recorder.list()
 }
 
-// NetworkStats returns the network's counters. Without a network only the limit of connections that the host has with the VM is
-// counted, and all else is zero.
+// NetworkStats returns the network's counters. Without a network it has only the limits of host memory and of local connections.
 func (v *VM) NetworkStats() NetworkStats {
 	if v.network == nil {
-		return NetworkStats{Limits: []nat.LimitUse{v.locals.connections.read()}}
+		return NetworkStats{Limits: []nat.LimitUse{nat.MemoryUse(v.config.memory.Use()), v.locals.connections.read()}}
 	}
-	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.page.limitUse()}
+	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.status.limitUse()}
 }
 
-// Forwards are the addresses at which Network.Forwards listen, in their order.
+// Forwards returns the addresses at which Network.Forwards listen, in their order.
 func (v *VM) Forwards() []net.Addr {
 	if v.network == nil {
 		return nil
@@ -123,8 +122,8 @@ func (v *VM) Forwards() []net.Addr {
 	return slices.Clone(v.network.forwards)
 }
 
-// Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address. Who names
-// the port lets outsiders reach it, for as long; one that network.listen denies is refused (*AccessError).
+// Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address. That exempts
+// the guest's port for as long (Access.LoopbackExemptPorts); one that network.listen denies is refused (*AccessError).
 func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
 	if v.network == nil {
 		return nil, ErrNoNetwork
@@ -139,8 +138,8 @@ func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
 	return at, nil
 }
 
-// connect lets the network ask the guest and tell it.
-func (n *network) connect(client *rpc.Client) {
+// connect gives the network the client of the guest.
+func (n *network) connect(client *guestrpc.Client) {
 	if n == nil {
 		return
 	}
@@ -148,19 +147,38 @@ func (n *network) connect(client *rpc.Client) {
 	n.recorder.connect(client)
 }
 
-// params is what the guest is told of its network.
-func (n *network) params() *rpc.NetworkParams {
+// params returns the network's configuration for the guest.
+func (n *network) params() *guestrpc.NetworkParams {
 	if n == nil {
 		return nil
 	}
-	return &rpc.NetworkParams{Search: n.config.Search}
+	at := n.stack.Addresses()
+	return &guestrpc.NetworkParams{
+		Address: netip.PrefixFrom(at.Guest, at.Subnet.Bits()), Gateway: at.Gateway, MTU: n.stack.MTU(),
+		DNS: []netip.Addr{at.Gateway}, Search: n.config.Search,
+	}
 }
 
-// attach gives the machine its network card.
-func (n *network) attach(c *emulator.Config) {
+// attach adds the network card to the machine's configuration.
+func (n *network) attach(c *machine.Config) {
 	if n == nil {
 		return
 	}
 	at := n.stack.Addresses()
 	c.Network, c.NetworkHeader, c.MAC, c.MTU = n.link, true, at.GuestMAC, n.stack.MTU()
+}
+
+// Socket is a TCP or UDP socket of the guest: family, transport, local and remote address, state, and the process that has it.
+// The guest reports all of it, and may lie.
+type Socket = guestrpc.Socket
+
+// Sockets returns the guest's TCP and UDP sockets, also listeners, as its kernel has them now; at most 4096, in no order. Connections in
+// TIME_WAIT are left out. While the VM is paused, it waits.
+func (v *VM) Sockets(ctx context.Context) ([]Socket, error) {
+	client, err := v.guest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.Sockets(ctx)
+	return list, v.explain(err)
 }

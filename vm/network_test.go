@@ -19,8 +19,8 @@ import (
 	"agentvm/vm"
 )
 
-// publicServer stands for any server of the world.
-const publicServer = "203.0.113.10:80"
+// publicServer is the address of a public server in these tests.
+const publicServer = "203.0.112.10:80"
 
 // contains runs a command and checks that it succeeds and that its output has all of want in it.
 func contains(t *testing.T, v *vm.VM, line string, want ...string) {
@@ -36,7 +36,7 @@ func contains(t *testing.T, v *vm.VM, line string, want ...string) {
 	}
 }
 
-// fails runs a command that is to fail in a certain way.
+// fails runs a command and checks that it fails in a certain way.
 func fails(t *testing.T, v *vm.VM, line, want string) {
 	t.Helper()
 	r := mustRun(t, v, vm.Command{Line: line, Timeout: time.Minute})
@@ -60,7 +60,7 @@ func TestNetwork(t *testing.T) {
 	v := ownVM(t, w.network(func(n *vm.Network) {
 		n.HostPorts, n.AuditProcesses = []uint16{port}, true
 		n.Resolvers = []netip.AddrPort{w.resolver(map[string]string{
-			"example.com": "203.0.113.10", "inside.example.com": "10.1.2.3", "loop.example.com": "127.0.0.1",
+			"example.com": "203.0.112.10", "inside.example.com": "10.1.2.3", "loop.example.com": "127.0.0.1",
 		})}
 	}))
 	host := fmt.Sprintf("http://host.agentvm.internal:%d", port)
@@ -132,16 +132,16 @@ func TestNetwork(t *testing.T) {
 		contains(t, v, "for i in $(seq 100); do "+find+" && exit; sleep 0.1; done; exit 1", "names=inside.example.com")
 	})
 	t.Run("any resolver is ours", func(t *testing.T) {
-		contains(t, v, "nslookup example.com 9.9.9.9", "203.0.113.10")
+		contains(t, v, "nslookup example.com 9.9.9.9", "203.0.112.10")
 	})
 	for _, dial := range w.dials() {
-		if strings.Contains(dial, "10.") && !strings.Contains(dial, "203.0.113.10") {
+		if strings.Contains(dial, "10.") && !strings.Contains(dial, "203.0.112.10") {
 			t.Errorf("dialled %s", dial)
 		}
 	}
 }
 
-// A machine that does nothing asks for nothing.
+// An idle machine makes no DNS queries and no connections.
 func TestNetworkIsQuiet(t *testing.T) {
 	w := newWorld(t)
 	v := ownVM(t, w.network(nil))
@@ -169,7 +169,7 @@ func TestPolicyChangesWhileFlowsRun(t *testing.T) {
 	})
 	v := ownVM(t, w.network(nil))
 	lines := make(chan struct{}, 1)
-	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.113.10/", Stdout: signalWriter(lines)})
+	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.112.10/", Stdout: signalWriter(lines)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,18 +182,18 @@ func TestPolicyChangesWhileFlowsRun(t *testing.T) {
 	if err != nil || cut != 1 {
 		t.Errorf("SetPolicy = %d, %v", cut, err)
 	}
-	if d := v.Explain("203.0.113.10", 80, "tcp"); d.Allowed {
+	if d := v.Explain("203.0.112.10", 80, "tcp"); d.Allowed {
 		t.Errorf("Explain says %+v", d)
 	}
 	if _, err := p.Wait(limited(t)); err != nil {
 		t.Error(err)
 	}
 	<-ended
-	fails(t, v, "wget -qO- http://203.0.113.10/", "refused")
+	fails(t, v, "wget -qO- http://203.0.112.10/", "refused")
 	if _, err := v.SetPolicy(egress.Policy{}); err != nil {
 		t.Error(err)
 	}
-	if d := v.Explain("203.0.113.10", 80, "tcp"); !d.Allowed {
+	if d := v.Explain("203.0.112.10", 80, "tcp"); !d.Allowed {
 		t.Errorf("Explain says %+v", d)
 	}
 }
@@ -211,7 +211,7 @@ func TestPolicyCutsFlowsThatNobodyReads(t *testing.T) {
 		}
 	})
 	v := ownVM(t, w.network(nil))
-	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.113.10/ | sleep 600"})
+	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.112.10/ | sleep 600"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,11 +259,11 @@ func TestNetworkOfModeNoneDialsNothing(t *testing.T) {
 		n.Policy.Mode = egress.None
 		n.HostPorts = []uint16{port}
 	}))
-	fails(t, v, "wget -qO- http://203.0.113.10/", "refused")
+	fails(t, v, "wget -qO- http://203.0.112.10/", "refused")
 	fails(t, v, fmt.Sprintf("wget -qO- http://host.agentvm.internal:%d/", port), "refused")
 	fails(t, v, "wget -qO- http://example.com/", "")
 	fails(t, v, "nslookup example.com 9.9.9.9 >&2", "")
-	mustRun(t, v, vm.Command{Line: "ping -c 1 -W 1 203.0.113.10; echo x | nc -u -w 1 203.0.113.10 9; ping6 -c 1 -W 1 2001:db8::1", Timeout: time.Minute})
+	mustRun(t, v, vm.Command{Line: "ping -c 1 -W 1 203.0.112.10; echo x | nc -u -w 1 203.0.112.10 9; ping6 -c 1 -W 1 2001:db9::1", Timeout: time.Minute})
 	contains(t, v, "wget -qO- http://agentvm.internal/policy", "mode none")
 	if err := v.Close(); err != nil {
 		t.Error(err)
@@ -307,7 +307,7 @@ func TestForwards(t *testing.T) {
 	}
 	if response, err := http.Get("http://" + refused.String() + "/"); err == nil {
 		response.Body.Close()
-		t.Error("a port of the guest's that nobody listens at answered")
+		t.Error("a port of the guest at which nothing listens answered")
 	}
 	_, err = vm.Start(limited(t), vm.Config{
 		Image: kit.store.Image(t), StoreDir: kit.store.Dir(), Network: vm.Network{Forwards: []nat.Forward{{Listen: refused.(*net.TCPAddr).AddrPort(), GuestPort: 80}}},
@@ -364,8 +364,9 @@ func TestNoNetwork(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	pair(t, v, listener(t, v, "127.0.0.1:0")) // its loopback it has all the same, with its limit
-	want := []nat.LimitUse{{Limit: "local connections", Used: 2, Maximum: vm.MaxLocalConnections}}
-	if got := v.NetworkStats().Limits; !slices.Equal(got, want) {
-		t.Errorf("limits %+v, want %+v", got, want)
+	want := nat.LimitUse{Limit: "local connections", Used: 2, Maximum: vm.MaxLocalConnections}
+	got := v.NetworkStats().Limits
+	if len(got) != 2 || got[0].Limit != nat.MemoryLimit || got[0].Maximum != vm.DefaultHostMemory || got[1] != want {
+		t.Errorf("limits %+v, want %s and %+v", got, nat.MemoryLimit, want)
 	}
 }

@@ -55,29 +55,29 @@ func denial(to string, names ...string) egress.Event {
 }
 
 func TestDenialLine(t *testing.T) {
-	named := denial("203.0.113.1:443", "example.com", "other.example")
+	named := denial("203.0.112.1:443", "example.com", "other.example")
 	named.Process, named.Flow, named.Rule, named.Message = "wget[7]", 12, "*:443/tcp", `it is "so"`
 	query := egress.Event{Time: named.Time, Kind: egress.KindDNS, Verdict: egress.VerdictDeny, Source: named.Source, Names: []string{"example.com"}, Query: "AAAA", Message: "no"}
-	hostile := denial("203.0.113.1:443", "a\nb\x1b[2J\xff")
+	hostile := denial("203.0.112.1:443", "a\nb\x1b[2J\xff")
 	hostile.Process = "x reason=y \"[1]"
 	const begin = "time=2026-01-02T03:04:05.000000Z verdict=deny "
-	udp := denial("[2001:db8::1]:53")
+	udp := denial("[2001:db9::1]:53")
 	udp.Kind = egress.KindUDP
-	echo := denial("203.0.113.1:0")
+	echo := denial("203.0.112.1:0")
 	echo.Kind = egress.KindICMP
 	tests := []struct {
 		name  string
 		event egress.Event
 		want  string
 	}{
-		{"address", denial("203.0.113.1:443"), begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 reason=because message="it is so"`},
-		{"all of it", named, begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 names=example.com,other.example process=wget[7] flow=12 ` +
+		{"address", denial("203.0.112.1:443"), begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.112.1:443 reason=because message="it is so"`},
+		{"all of it", named, begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.112.1:443 names=example.com,other.example process=wget[7] flow=12 ` +
 			`rule=*:443/tcp reason=because message="it is \"so\""`},
 		{"query", query, begin + `kind=dns source=192.168.127.3:40000 names=example.com query=AAAA message="no"`},
-		{"UDP over IPv6", udp, begin + `kind=udp source=192.168.127.3:40000 destination=[2001:db8::1]:53 reason=because message="it is so"`},
-		{"echo", echo, begin + `kind=icmp source=192.168.127.3:40000 destination=203.0.113.1:0 reason=because message="it is so"`},
+		{"UDP over IPv6", udp, begin + `kind=udp source=192.168.127.3:40000 destination=[2001:db9::1]:53 reason=because message="it is so"`},
+		{"echo", echo, begin + `kind=icmp source=192.168.127.3:40000 destination=203.0.112.1:0 reason=because message="it is so"`},
 		{
-			"hostile name and process", hostile, begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.113.1:443 names=a?b?[2J? ` +
+			"hostile name and process", hostile, begin + `kind=tcp source=192.168.127.3:40000 destination=203.0.112.1:443 names=a?b?[2J? ` +
 				`process="x reason=y \"[1]" reason=because message="it is so"`,
 		},
 	}
@@ -90,13 +90,13 @@ func TestDenialLine(t *testing.T) {
 	}
 }
 
-// A guest that takes no reports, and asks for much, costs a bounded amount and delays nobody.
+// A guest that takes no reports, and asks for much, costs a bounded amount and delays nothing else.
 func TestRecorderIsBounded(t *testing.T) {
 	told := 0
 	r := newRecorder(func(egress.Event) { told++ }, newOwners())
 	const many = 3 * maxReports
 	for i := range many {
-		r.record(denial(fmt.Sprintf("203.0.113.1:%d", i+1)))
+		r.record(denial(fmt.Sprintf("203.0.112.1:%d", i+1)))
 		r.observe(nat.FlowEvent{Kind: nat.FlowOpened, Flow: nat.Flow{Direction: nat.In, Protocol: "tcp"}})
 	}
 	list := r.list()
@@ -160,16 +160,16 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// A guest that opens connections and says nothing holds a few of them, and those end with the network.
+// A guest that opens connections and sends nothing can hold only a few of them, and those end with the network.
 func TestPageIsBounded(t *testing.T) {
 	n := openTestNetwork(t, Network{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.running.Go(func() { n.page.serve(l) })
-	ended := make(chan error, maxPageConns+4)
-	for range maxPageConns + 4 {
+	n.running.Go(func() { n.status.serve(l) })
+	ended := make(chan error, maxStatusConns+4)
+	for range maxStatusConns + 4 {
 		conn, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -183,15 +183,15 @@ func TestPageIsBounded(t *testing.T) {
 	for range 4 {
 		<-ended // those above the limit
 	}
-	for deadline := time.Now().Add(20 * time.Second); n.page.conns.Open() != maxPageConns; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); n.status.conns.Open() != maxStatusConns; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d connections are open, want %d", n.page.conns.Open(), maxPageConns)
+			t.Fatalf("%d connections are open, want %d", n.status.conns.Open(), maxStatusConns)
 		}
 	}
 	if err := n.close(); err != nil {
 		t.Error(err)
 	}
-	for range maxPageConns {
+	for range maxStatusConns {
 		<-ended
 	}
 }
@@ -204,7 +204,7 @@ func TestPageEndsWhileConnectionsCome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.running.Go(func() { n.page.serve(l) })
+		n.running.Go(func() { n.status.serve(l) })
 		stop, dialled := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(dialled)
@@ -226,7 +226,7 @@ func TestPageEndsWhileConnectionsCome(t *testing.T) {
 		if err := n.close(); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took >= pageTime {
+		if took := time.Since(began); took >= statusTime {
 			t.Errorf("close waited %v for a connection that says nothing", took)
 		}
 		close(stop)
@@ -272,7 +272,7 @@ func TestExplainWithoutAVM(t *testing.T) {
 
 func TestOwnersWithoutAGuest(t *testing.T) {
 	o := newOwners()
-	from, to := netip.MustParseAddrPort("192.168.127.3:1"), netip.MustParseAddrPort("203.0.113.1:1")
+	from, to := netip.MustParseAddrPort("192.168.127.3:1"), netip.MustParseAddrPort("203.0.112.1:1")
 	if name := o.find(time.Minute, "tcp", from, to); name != "" || len(o.known) > 0 {
 		t.Errorf("%q, %d known", name, len(o.known))
 	}

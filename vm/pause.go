@@ -5,13 +5,13 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/emulator"
+	"agentvm/internal/machine"
 )
 
-// pause is whether the machine stands still.
+// pause records whether the machine is paused.
 //
-//	running ──Pause──► paused: its clock stands still ──Resume──► running, the guest's clock set
-//	                         └──Stop──► running, and on to its end
+//	running ──Pause──► paused: its clock is stopped ──Resume──► running, the guest's clock set
+//	                         └──Stop──► running, until it has ended
 type pause struct {
 	mu      sync.Mutex
 	paused  bool          // changed by the worker only
@@ -46,11 +46,11 @@ func (p *pause) state() (paused bool, resumed <-chan struct{}, count int) {
 	return p.paused, p.resumed, p.count
 }
 
-// Pause stops the machine between two instructions. It takes no processor time until Resume, its guest's time stands still,
-// and what is asked of it waits for that. Its mounts, sockets and memory stay. Pausing a paused VM does nothing. Stop and
+// Pause stops the machine between two instructions. Until Resume it takes no processor time, its guest's time stands still,
+// and calls to its guest wait. Its mounts, sockets and memory stay. Pausing a paused VM does nothing. Stop and
 // Close end a paused VM.
 func (v *VM) Pause(ctx context.Context) error {
-	return v.atDesk(ctx, func(m *emulator.Machine) error {
+	return v.withMachine(ctx, func(m *machine.Machine) error {
 		if v.Paused() {
 			return nil
 		}
@@ -62,11 +62,11 @@ func (v *VM) Pause(ctx context.Context) error {
 	})
 }
 
-// Resume has a paused machine go on, and sets its clock. When the guest does not answer within 5 s or ctx, its clock is set as soon
+// Resume has a paused machine run on, and sets its clock. When the guest does not answer within 5 s or ctx, its clock is set as soon
 // as it does. Resuming a VM that runs does nothing.
 func (v *VM) Resume(ctx context.Context) error {
 	was := false
-	err := v.atDesk(ctx, func(m *emulator.Machine) error {
+	err := v.withMachine(ctx, func(m *machine.Machine) error {
 		if was = v.Paused(); !was {
 			return nil
 		}
@@ -84,12 +84,12 @@ func (v *VM) Resume(ctx context.Context) error {
 	return v.alive()
 }
 
-// settleClock sets the clock of a guest whose time stood still. What fails, or takes so long that the clock is late, is tried
-// again by watch.
+// settleClock sets the clock of a guest whose time stood still. watch tries again what fails, or takes so long that the clock is
+// behind.
 func (v *VM) settleClock(ctx context.Context) {
 	select {
-	case <-v.dialed:
-	default: // a guest that is being greeted is told the time anyway, and again by watch
+	case <-v.connected:
+	default: // the handshake sets the clock, and watch sets it again
 		return
 	}
 	if !v.clockDue.Swap(false) {
@@ -103,7 +103,7 @@ func (v *VM) settleClock(ctx context.Context) {
 	}
 }
 
-// Paused says whether the machine is paused.
+// Paused reports whether the machine is paused.
 func (v *VM) Paused() bool {
 	paused, _, _ := v.pause.state()
 	return paused
@@ -122,20 +122,22 @@ func (v *VM) running(ctx context.Context) error {
 		return nil
 	case <-v.halted:
 		return v.cause
+	case <-v.stuck:
+		return v.stuckErr
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// patient is context.WithTimeoutCause for what the guest is to do: as long as the machine is paused, the time does not pass. The machine's
-// end does not end it.
-func (v *VM) patient(parent context.Context, limit time.Duration, cause error) (context.Context, context.CancelFunc) {
+// withActiveTimeout is context.WithTimeoutCause for work of the guest: while the machine is paused, the time does not pass. The context does
+// not end with the machine.
+func (v *VM) withActiveTimeout(parent context.Context, limit time.Duration, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	stop := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if v.outlast(stop, limit) {
+		if v.sleepActive(stop, limit) {
 			cancel(cause)
 		}
 	}()
@@ -146,8 +148,8 @@ func (v *VM) patient(parent context.Context, limit time.Duration, cause error) (
 	}
 }
 
-// outlast returns true after the machine could run for limit, false when stop is closed before.
-func (v *VM) outlast(stop <-chan struct{}, limit time.Duration) bool {
+// sleepActive returns true after the machine could run for limit without a pause, false when stop is closed before.
+func (v *VM) sleepActive(stop <-chan struct{}, limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	_, _, before := v.pause.state()

@@ -11,7 +11,7 @@ import (
 	"agentvm/vm"
 )
 
-// wantClock checks that the guest's clock is within half a second of the host's.
+// wantClock checks that the guest's clock is within half a second of the host's clock.
 func wantClock(t *testing.T, v *vm.VM) {
 	t.Helper()
 	began := time.Now()
@@ -90,7 +90,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// The guest's own time stands still: a sleep goes on where it was.
+// The guest's own time stands still: a sleep continues where it was.
 func TestPauseStopsTheGuestsTime(t *testing.T) {
 	v := ownVM(t, nil)
 	uptime := func() float64 {
@@ -120,7 +120,7 @@ func TestCommandWhosePatienceEndsDuringAPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _, err := v.Run(ctx, vm.Command{Line: "sleep 2000"}); ended <- err }()
-	waitFor(t, v, "pgrep -f '[s]leep 2000'")
+	waitFor(t, v, "ps -o args | grep -q '[s]leep 2000'")
 	pause(t, v)
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -132,7 +132,7 @@ func TestCommandWhosePatienceEndsDuringAPause(t *testing.T) {
 	if err != nil || !r.TimedOut {
 		t.Errorf("Wait = %+v, %v", r, err)
 	}
-	waitFor(t, v, "! pgrep -f '[s]leep [12]000'")
+	waitFor(t, v, "! ps -o args | grep -q '[s]leep [12]000'")
 }
 
 // waitFor runs a line until it succeeds.

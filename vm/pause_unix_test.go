@@ -20,7 +20,7 @@ func processorTime(t *testing.T) time.Duration {
 }
 
 // A paused machine takes no processor time, whatever its guest was doing. What the process does once after a start, such as writing and
-// verifying the base, may still be going on in the first seconds.
+// verifying the base, may still run in the first seconds.
 func TestPauseTakesNoProcessorTime(t *testing.T) {
 	v := ownVM(t, nil)
 	p, err := v.Spawn(limited(t), vm.Command{Line: "while :; do :; done"})

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,21 +9,23 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/rpc"
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/headtail"
 )
 
-// killTime is how long the guest may take to end a command that it was told to kill.
+// killTime is how long the guest may take to kill a command.
 const killTime = 10 * time.Second
 
 // Process is a command that runs, or has run, in a VM.
 type Process struct {
 	vm      *VM
-	remote  *rpc.Process
+	remote  *guestrpc.Process
 	command Command
 	began   time.Time
 	durable *durable // nil unless StartProcess has started it
 
-	stdout, stderr *collector // nil where the command has a writer
+	stdout, stderr *headtail.Buffer // nil where the command has a writer
 }
 
 func newProcess(v *VM, c Command) *Process {
@@ -34,10 +37,10 @@ func newProcess(v *VM, c Command) *Process {
 func (p *Process) prepare(c Command) {
 	p.command, p.began = c, time.Now()
 	if c.Stdout == nil {
-		p.stdout = newCollector(c.MaxOutput)
+		p.stdout = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
 	}
 	if c.Stderr == nil {
-		p.stderr = newCollector(c.MaxOutput)
+		p.stderr = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
 	}
 }
 
@@ -85,14 +88,15 @@ func (p *Process) await(ctx context.Context) (*Result, error) {
 	}
 }
 
-// finish is Wait that does not leave the command running.
+// finish is Wait, except that it kills the command when ctx ends.
 func (p *Process) finish(ctx context.Context) (*Result, error) {
 	result, err := p.Wait(ctx)
 	if result != nil || ctx.Err() == nil {
 		return result, err
 	}
 	if p.vm.Paused() {
-		p.killLater()
+		// The command ends when the machine is not paused any more. An error means that the VM has ended.
+		_ = p.vm.goTracked(func() { _ = p.killAndWait(context.Background()) })
 		return nil, ctx.Err()
 	}
 	if killErr := p.killAndWait(context.WithoutCancel(ctx)); killErr != nil {
@@ -102,19 +106,14 @@ func (p *Process) finish(ctx context.Context) (*Result, error) {
 	return result, ctx.Err()
 }
 
-// killLater ends the command as soon as the machine is not paused any more.
-func (p *Process) killLater() {
-	_ = p.vm.own(func() { _ = p.killAndWait(context.Background()) }) // when it does not start, the VM has ended
-}
-
-// killAndWait returns nil when the command has ended. It waits until the machine is not paused, and then for so long.
+// killAndWait returns nil when the command has ended. It waits until the machine is not paused, and then at most killTime.
 func (p *Process) killAndWait(ctx context.Context) error {
 	if err := p.vm.running(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
-	if err := p.remote.Kill(ctx); err != nil && !errors.Is(err, rpc.ErrClosed) {
+	if err := p.remote.Kill(ctx); err != nil && !errors.Is(err, capnprpc.ErrClosed) {
 		return p.vm.explain(err)
 	}
 	select {
@@ -125,7 +124,7 @@ func (p *Process) killAndWait(ctx context.Context) error {
 	}
 }
 
-// result is called when the command has ended.
+// result returns the result of a command that has ended.
 func (p *Process) result(timedOut bool) (*Result, error) {
 	status, err := p.remote.Wait(context.Background())
 	r := &Result{
@@ -133,10 +132,12 @@ func (p *Process) result(timedOut bool) (*Result, error) {
 		ShellEnded: status.ShellEnded,
 	}
 	if p.stdout != nil {
-		r.Stdout, r.StdoutTruncated = p.stdout.take()
+		kept, gap := p.stdout.Take()
+		r.Stdout, r.StdoutTruncated = kept, Truncation(gap)
 	}
 	if p.stderr != nil {
-		r.Stderr, r.StderrTruncated = p.stderr.take()
+		kept, gap := p.stderr.Take()
+		r.Stderr, r.StderrTruncated = kept, Truncation(gap)
 	}
 	return r, p.vm.explain(err)
 }
@@ -155,7 +156,7 @@ func (p *Process) Signal(ctx context.Context, signal int) error {
 	return p.vm.explain(p.remote.Signal(ctx, signal))
 }
 
-// Kill ends the command and everything it has started, whatever group or session that has moved to. Killing a command
+// Kill ends the command and everything it has started, also in other process groups and sessions. Killing a command
 // that has ended is no error.
 func (p *Process) Kill(ctx context.Context) error {
 	return p.vm.explain(p.remote.Kill(ctx))

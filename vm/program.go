@@ -3,72 +3,46 @@ package vm
 import (
 	"context"
 	"log/slog"
-	"sync"
+	"path/filepath"
 	"time"
 
-	"agentvm/emulator"
+	"agentvm/internal/machine"
+	"agentvm/internal/private"
 )
 
-// The machine's compiled code is the same for every VM, so those of one process share it, from the first VM's start to
-// the last one's end.
-var shared struct {
-	mu       sync.Mutex
-	programs map[string]*program // by cache directory
-}
+// programs has the machine's compiled code by its cache directory. All VMs of the process share it.
+var programs = shared[*machine.Program]{free: func(p *machine.Program) { _ = p.Close(context.Background()) }}
 
 type program struct {
-	*emulator.Program
-	cacheDir string
-	users    int           // guarded by shared.mu
-	ready    chan struct{} // closed when Program or err is set
-	err      error
+	*machine.Program
+	entry *sharedEntry[*machine.Program]
 }
 
-// acquireProgram compiles the machine or takes what another VM has compiled. A cache that cannot be used costs time only.
+// acquireProgram compiles the machine, or shares what another VM has compiled. cacheDir is a folder of the store. A cache that cannot be
+// used, or whose key cannot be kept outside of the store, costs only time.
 func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*program, error) {
-	shared.mu.Lock()
-	p, found := shared.programs[cacheDir]
-	if !found {
-		p = &program{cacheDir: cacheDir, ready: make(chan struct{})}
-		if shared.programs == nil {
-			shared.programs = make(map[string]*program)
-		}
-		shared.programs[cacheDir] = p
+	e, err := programs.acquire(cacheDir, func() (*machine.Program, error) { return compile(context.WithoutCancel(ctx), cacheDir, log) })
+	if err != nil {
+		return nil, err
 	}
-	p.users++
-	shared.mu.Unlock()
-	if !found {
-		p.compile(context.WithoutCancel(ctx), log)
-	}
-	<-p.ready
-	if p.err != nil {
-		p.release()
-		return nil, p.err
-	}
-	return p, nil
+	return &program{e.value, e}, nil
 }
 
-func (p *program) compile(ctx context.Context, log *slog.Logger) {
-	defer close(p.ready)
+func compile(ctx context.Context, cacheDir string, log *slog.Logger) (program *machine.Program, err error) {
 	start := time.Now()
-	p.Program, p.err = emulator.NewProgram(ctx, emulator.ProgramConfig{CacheDir: p.cacheDir})
-	if p.err != nil && p.cacheDir != "" {
-		log.Warn("compiled code cannot be kept, each start takes longer", "error", p.err)
-		p.Program, p.err = emulator.NewProgram(ctx, emulator.ProgramConfig{})
+	config := machine.ProgramConfig{CacheDir: cacheDir}
+	if cacheDir != "" {
+		config.CacheKey, err = private.CodeKey(filepath.Dir(cacheDir))
+	}
+	if err == nil {
+		program, err = machine.NewProgram(ctx, config)
+	}
+	if err != nil && cacheDir != "" {
+		log.Warn("compiled code cannot be kept, each start takes longer", "error", err)
+		program, err = machine.NewProgram(ctx, machine.ProgramConfig{})
 	}
 	log.Debug("timing: compiled the machine", "took", time.Since(start))
+	return program, err
 }
 
-// release gives the program back; the last one to do so frees it.
-func (p *program) release() {
-	shared.mu.Lock()
-	p.users--
-	last := p.users == 0
-	if last {
-		delete(shared.programs, p.cacheDir)
-	}
-	shared.mu.Unlock()
-	if last && p.Program != nil {
-		_ = p.Close(context.Background())
-	}
-}
+func (p *program) release() { p.entry.release() }

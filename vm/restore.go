@@ -8,32 +8,31 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"time"
 
-	"agentvm/disk"
-	"agentvm/snapshot"
+	"agentvm/internal/disk"
+	"agentvm/internal/snapshot"
 )
 
 // RestoreOptions say how a restored VM differs from the one that was saved.
 type RestoreOptions struct {
-	// KeepPrograms has programs that ran in the VM run on; nobody sees their output, and their input ends. Default: they are
+	// KeepPrograms has programs that ran in the VM run on; their output is discarded and their input ends. Default: they are
 	// killed.
 	KeepPrograms bool
-	// SameIdentity leaves MAC, machine-id and host name as they were, and connections that lead nowhere to time out: for the
-	// one VM that takes the place of the saved one. Random numbers, clock and generation are new in any case.
+	// SameIdentity keeps MAC, machine-id and host name, and lets connections that lead nowhere time out: for the
+	// one VM that takes the place of the saved one. Random numbers, clock and generation are always new.
 	SameIdentity bool
-	// Trusted says that VM.Snapshot has written the file and that nobody else can have changed it: the machine is taken as it is, with
-	// its decoded code, which saves some milliseconds. A file that was made up can then make its process stand still. Files in a
-	// store of agentvm that were written there need no such word. Default: of the file, only what was checked is taken over.
+	// Trusted says that VM.Snapshot has written the file and that no other user or program can have changed it: the machine is taken as it
+	// is, with its decoded code, which saves some milliseconds. A forged file can then make this process hang. Files that agentvm wrote
+	// in its store are trusted without it. Default: only what can be checked is taken from the file.
 	Trusted bool
 }
 
 // Restore starts a VM from a file that Snapshot has written, and returns when it can run commands. Any number of VMs can be
 // started from one file; they share the memory that none of them writes. The contents are not verified: snapshot.File.Verify does that.
-// The file may be anybody's: what comes of it is a VM that is contained and can be stopped as any other, or an error
-// (docs/snapshots.md).
+// The file may come from anyone: the result is a VM that is contained and can be stopped as any other, or an error
+// (docs/guide/snapshots.md).
 //
 // Of c, Image, Memory, Network.MTU and Network.Subnet are the snapshot's unless given, and must then be the same, as must
 // Network.Disabled and Network.DisableIPv6; Kernel and KernelArguments must be empty. There must be as many Mounts as the VM
@@ -63,22 +62,22 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 		s.close()
 		return nil, err
 	}
-	p := &parts{saved: s, memory: s.image, origin: &meta, keepPrograms: o.KeepPrograms}
+	r := &resources{saved: s, memory: s.image, origin: &meta, keepPrograms: o.KeepPrograms}
 	copied := false
-	p, err = gather(ctx, p, c, id, func(p *parts, ctx context.Context, c Config) error { return p.toRestore(ctx, c, &copied) })
+	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config) error { return r.toRestore(ctx, c, &copied) })
 	var v *VM
 	if err == nil {
-		v, err = begin(ctx, c, p, id)
+		v, err = begin(ctx, c, r, id)
 	}
 	if err != nil && copied {
-		err = errors.Join(err, os.Remove(c.Disk))
+		err = errors.Join(err, disk.Discard(c.Disk))
 	}
 	return v, err
 }
 
-// openSaved opens a snapshot, or shares it when a VM of this process goes on from the same one: the same by its ID and its place. The
-// ID alone would not do. It stands for contents that nobody has verified yet, and who copies the header of another's file must not
-// have that one's VMs start from his.
+// openSaved opens a snapshot, or shares it when a VM of this process continues from the same ID and path. The ID alone would not do:
+// it stands for contents that are not verified yet, and a user who copies the header of another user's file must not
+// have that user's VMs start from the copy.
 func openSaved(path string, trusted bool) (*saved, error) {
 	file, err := snapshot.Open(path)
 	if err != nil {
@@ -95,7 +94,7 @@ func openSaved(path string, trusted bool) (*saved, error) {
 	return s, err
 }
 
-// adopt fills in of c what is the snapshot's, and finds what of it cannot be.
+// adopt fills in c from the snapshot and refuses what the saved machine cannot have.
 func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, identity, error) {
 	var extra savedExtra
 	var shape *networkShape
@@ -118,7 +117,7 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, identity, error
 	return c, id, errors.Join(fits(m, c, extra), adoptNetwork(shape, &c.Network))
 }
 
-// unmarshal reads what may be missing.
+// unmarshal reads JSON that may be missing.
 func unmarshal(raw json.RawMessage, into any) error {
 	if raw == nil {
 		return nil
@@ -126,7 +125,7 @@ func unmarshal(raw json.RawMessage, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// fits says what of a configuration the saved machine cannot have.
+// fits refuses a configuration that the saved machine cannot have.
 func fits(m snapshot.Meta, c Config, extra savedExtra) error {
 	switch {
 	case m.Machine != machineDigest():
@@ -146,7 +145,7 @@ func fits(m snapshot.Meta, c Config, extra savedExtra) error {
 	return nil
 }
 
-// adoptNetwork fills in of n what is the snapshot's.
+// adoptNetwork fills in n from the snapshot.
 func adoptNetwork(saved *networkShape, n *Network) error {
 	if n.Disabled != (saved == nil) {
 		return errors.New("the VM had a network and needs one, or had none and can have none (Network.Disabled)")
@@ -165,7 +164,7 @@ func adoptNetwork(saved *networkShape, n *Network) error {
 	return saved.admits(*n)
 }
 
-// admits says whether the guest of a saved machine, which has its addresses, can live in a network.
+// admits refuses a network that the saved machine's guest, which has its addresses already, cannot have.
 func (saved *networkShape) admits(n Network) error {
 	switch {
 	case n.MTU != saved.MTU:
@@ -178,21 +177,22 @@ func (saved *networkShape) admits(n Network) error {
 	return nil
 }
 
-// toRestore gets what a saved machine needs beside its memory: its image, and its writable disk.
-func (p *parts) toRestore(ctx context.Context, c Config, copied *bool) error {
-	if err := p.openImage(ctx, c); err != nil {
+// toRestore acquires what a saved machine needs beside its memory: its image, and a copy of its writable disk.
+func (r *resources) toRestore(ctx context.Context, c Config, copied *bool) error {
+	if err := r.openImage(ctx, c); err != nil {
 		return fmt.Errorf("the image of the saved VM: %w", err)
 	}
-	if digest := bareDigest(p.image.RootDiskDigest); digest != p.origin.RootDisk {
-		return fmt.Errorf("image %s is not the one that the VM had (root disk %.12s, now %.12s)", p.image.Name, p.origin.RootDisk, digest)
+	if digest := bareDigest(r.image.RootDiskDigest); digest != r.origin.RootDisk {
+		return fmt.Errorf("image %s is not the one that the VM had (root disk %.12s, now %.12s)", r.image.Name, r.origin.RootDisk, digest)
 	}
-	r, size := p.saved.file.Disk()
-	if r == nil {
-		return nil
+	saved, err := r.saved.file.OpenDisk()
+	if saved == nil || err != nil {
+		return err
 	}
-	err := disk.CloneFrom(ctx, r, size, c.Disk)
+	defer saved.Close()
+	err = saved.Clone(ctx, c.Disk)
 	if *copied = err == nil; *copied {
-		p.upper, err = openUpper(c.Disk)
+		r.overlay, err = openOverlay(c.Disk, c.Logger)
 	}
 	return err
 }

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/snapshot"
+	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )
 
-// forged is a snapshot's memory with parts that somebody has changed.
+// forged is a snapshot's memory with parts that were changed.
 type forged struct {
 	regions []snapshot.Region
 	patches []patch
@@ -64,7 +64,7 @@ func forge(t *testing.T, path string, patches []patch) string {
 }
 
 // A snapshot whose hashes are right, but which was made to keep the machine busy for ever, gives an error or a VM that can be
-// stopped. Package emulator's tests go through all that is in it; these are some cases from one end to the other.
+// stopped. Package machine's tests change everything that is in it; these are some cases through the whole program.
 func TestForgedSnapshots(t *testing.T) {
 	v := ownVM(t, nil)
 	path := save(t, v, vm.SnapshotOptions{})
@@ -109,7 +109,7 @@ func TestForgedSnapshots(t *testing.T) {
 		cases[fmt.Sprintf("%d words", len(p))] = p
 	}
 	for name, patches := range cases {
-		refused, answered := goOnFrom(t, name, forge(t, path, patches), name == "caches")
+		refused, answered := continueFrom(t, name, forge(t, path, patches), name == "caches")
 		t.Logf("%s: refused %t, answered %t", name, refused, answered)
 		if name == "caches" && !answered {
 			t.Errorf("%s: what is not taken over is missed", name)
@@ -120,22 +120,22 @@ func TestForgedSnapshots(t *testing.T) {
 	}
 }
 
-// goOnFrom restores a snapshot and runs a command in it, which has little time unless it is certain to end.
-func goOnFrom(t *testing.T, name, path string, certain bool) (refused, answered bool) {
-	patience := 5 * time.Second
+// continueFrom restores a snapshot and runs a command in it, which has little time unless it is certain to end.
+func continueFrom(t *testing.T, name, path string, certain bool) (refused, answered bool) {
+	limit := 5 * time.Second
 	if certain {
-		patience = 2 * time.Minute
+		limit = 2 * time.Minute
 	}
 	watchdog := time.AfterFunc(5*time.Minute, func() { panic(name + ": a slice does not end") })
 	defer watchdog.Stop()
-	c := vm.Config{StoreDir: config(t).StoreDir, BootTimeout: patience}
+	c := vm.Config{StoreDir: config(t).StoreDir, BootTimeout: limit}
 	v, err := vm.Restore(t.Context(), path, c, vm.RestoreOptions{})
 	if err != nil {
 		t.Logf("%s: %v", name, err)
 		return true, false
 	}
 	defer v.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	_, err = v.Run(ctx, vm.Command{Args: []string{"true"}})
 	return false, err == nil

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/disk"
-	"agentvm/mount"
-	"agentvm/snapshot"
+	"agentvm/internal/disk"
+	"agentvm/internal/mount"
+	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )
 
@@ -108,10 +108,10 @@ func TestRestoreWithTheSameIdentity(t *testing.T) {
 	}
 	waitFor(t, a, "rm /tmp/now; sleep 0.5; test -s /tmp/now")
 	w := newWorld(t)
-	w.serve("203.0.113.6:80", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "reached") })
+	w.serve("203.0.112.6:80", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "reached") })
 	b := restore(t, path, w.network(nil), vm.RestoreOptions{SameIdentity: true})
 	wantOutput(t, b, line, want)
-	wantOutput(t, b, "wget -q -O - http://203.0.113.6/; ps -o args | grep -c '[t]mp/now' || :", "reached0\n")
+	wantOutput(t, b, "wget -q -O - http://203.0.112.6/; ps -o args | grep -c '[t]mp/now' || :", "reached0\n")
 }
 
 // The new configuration's network and mounts hold, not those of the VM that was saved.
@@ -123,13 +123,13 @@ func TestRestoredPolicyAndMounts(t *testing.T) {
 		}
 	}
 	w := newWorld(t)
-	w.serve("203.0.113.7:80", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "reached") })
+	w.serve("203.0.112.7:80", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "reached") })
 	v := ownVM(t, func(c *vm.Config) {
 		w.network(nil)(c)
 		c.Network.MTU, c.Network.Subnet = 1400, netip.MustParsePrefix("10.9.8.0/24")
 		c.Mounts = []mount.Spec{{HostPath: dirs[0], GuestPath: "/mnt/a"}}
 	})
-	wantOutput(t, v, "cat /mnt/a/file; wget -q -O - http://203.0.113.7/", "0reached")
+	wantOutput(t, v, "cat /mnt/a/file; wget -q -O - http://203.0.112.7/", "0reached")
 	p, err := v.Spawn(limited(t), vm.Command{Line: "exec 3</mnt/a/file; cd /mnt/a; read a; echo $a"}) // it has the mount open
 	if err != nil {
 		t.Fatal(err)
@@ -139,10 +139,10 @@ func TestRestoredPolicyAndMounts(t *testing.T) {
 		t.Error(err)
 	}
 	r := restore(t, path, func(c *vm.Config) {
-		w.network(func(n *vm.Network) { n.Policy.Allow = rules(t, "203.0.113.8:80") })(c)
+		w.network(func(n *vm.Network) { n.Policy.Allow = rules(t, "203.0.112.8:80") })(c)
 		c.Mounts = []mount.Spec{{HostPath: dirs[1], GuestPath: "/mnt/b", ReadOnly: true}}
 	}, vm.RestoreOptions{})
-	wantOutput(t, r, "cat /mnt/b/file; ls /mnt/a; touch /mnt/b/new 2>/dev/null || echo read-only; wget -q -O - http://203.0.113.7/ 2>/dev/null || echo denied",
+	wantOutput(t, r, "cat /mnt/b/file; ls /mnt/a; touch /mnt/b/new 2>/dev/null || echo read-only; wget -q -O - http://203.0.112.7/ 2>/dev/null || echo denied",
 		"1read-only\ndenied\n")
 	wantOutput(t, r, "cat /sys/class/net/eth0/mtu; ip -4 addr show eth0 | grep -o 'inet [0-9.]*'", "1400\ninet 10.9.8.3\n")
 	for what, change := range map[string]func(*vm.Network){
@@ -189,7 +189,7 @@ func TestRestoreOfADisk(t *testing.T) {
 		t.Error("too many mounts: no error")
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 7 { // with the disks' locks
+	if err != nil || len(entries) != 11 { // three disks with their layers and locks, the snapshot and its disk; none of the third
 		t.Errorf("what is there: %v, %v", entries, err)
 	}
 }
@@ -241,7 +241,7 @@ func TestWhatCannotBeRestored(t *testing.T) {
 	}
 }
 
-// A machine of another build would read the memory as something else.
+// A machine of another build cannot use the memory.
 func TestSnapshotOfAnotherMachine(t *testing.T) {
 	v := ownVM(t, nil)
 	path := save(t, v, vm.SnapshotOptions{})
@@ -265,7 +265,7 @@ func TestSnapshotOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// Ends of the VM or of the context during a snapshot leave a whole file or none.
+// When the VM or the context ends during a snapshot, the file is complete or does not exist.
 func TestEndsDuringASnapshot(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 6 {
@@ -304,7 +304,7 @@ func TestEndsDuringASnapshot(t *testing.T) {
 	}
 }
 
-// What is asked of a fork that has not been greeted yet waits, and its ends hang nobody.
+// Calls to a fork whose handshake is not over wait, and no end of it lets them hang.
 func TestForkThatIsBeingGreeted(t *testing.T) {
 	v := ownVM(t, nil)
 	forks := fork(t, v, 4, vm.ForkOptions{})

@@ -7,123 +7,81 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"agentvm/emulator"
-	"agentvm/snapshot"
+	"agentvm/internal/machine"
+	"agentvm/internal/snapshot"
 )
 
-// Saved machines that are in use. VMs of one process that go on from the same file share it, from the first one's start to the
-// last one's end.
-var savedInUse struct {
-	mu    sync.Mutex
-	files map[string]*savedFile
-}
+// savedInUse has the saved machines that are in use, by their files' names. VMs that continue from the same file share it.
+var savedInUse = shared[*savedFile]{free: func(s *savedFile) {
+	_ = s.image.Close()
+	_ = s.file.Close()
+}}
 
-// savedFile is a machine in a file.
+// savedFile is a saved machine: an open file and the image of its memory.
 type savedFile struct {
-	name  string // in files
-	users int    // guarded by savedInUse.mu
-	ready chan struct{}
-	file  *snapshot.File // set when ready is closed, like image and err
-	image *emulator.Image
-	err   error
-
-	checked atomic.Bool // its contents have been verified, or somebody does it
+	file    *snapshot.File
+	image   *machine.MemoryImage
+	checked atomic.Bool // its contents are verified, or a VM is verifying them
 }
 
-// saved is a VM's hold on a savedFile.
+// saved is a VM's reference to a savedFile.
 type saved struct {
 	*savedFile
-	once sync.Once
+	entry *sharedEntry[*savedFile]
+	once  sync.Once
 }
 
-// acquireSaved returns the saved machine of a name, which open opens when no VM of this process uses it. It is taken as it is when its
-// store has made it or its caller vouches for it, else with care (emulator.Program.Restore).
+// acquireSaved returns the saved machine of a name. open opens it when no VM of this process uses it. The image is trusted when the
+// store has written the file or the caller trusts it, see machine.Program.Restore.
 func acquireSaved(name string, trusted bool, open func() (*snapshot.File, error)) (*saved, error) {
 	if trusted {
 		name += "\x00trusted"
 	}
-	savedInUse.mu.Lock()
-	s, found := savedInUse.files[name]
-	if !found {
-		s = &savedFile{name: name, ready: make(chan struct{})}
-		if savedInUse.files == nil {
-			savedInUse.files = make(map[string]*savedFile)
-		}
-		savedInUse.files[name] = s
+	e, err := savedInUse.acquire(name, func() (*savedFile, error) { return loadSaved(trusted, open) })
+	if err != nil {
+		return nil, err
 	}
-	s.users++
-	savedInUse.mu.Unlock()
-	if !found {
-		s.load(trusted, open)
-	}
-	<-s.ready
-	if s.err != nil {
-		s.release()
-		return nil, s.err
-	}
-	return &saved{savedFile: s}, nil
+	return &saved{savedFile: e.value, entry: e}, nil
 }
 
-func (s *savedFile) load(trusted bool, open func() (*snapshot.File, error)) {
-	defer close(s.ready)
-	if s.file, s.err = open(); s.err != nil {
-		return
+func loadSaved(trusted bool, open func() (*snapshot.File, error)) (*savedFile, error) {
+	s := &savedFile{}
+	var err error
+	if s.file, err = open(); err != nil {
+		return nil, err
 	}
-	var extents []emulator.Extent
+	var extents []machine.Extent
 	for _, r := range s.file.Memory() {
-		extents = append(extents, emulator.Extent{At: r.At, Length: r.Length, File: r.File, Offset: r.Offset})
+		extents = append(extents, machine.Extent{At: r.At, Length: r.Length, File: r.File, Offset: r.Offset})
 	}
-	newImage := emulator.NewImage
+	newImage := machine.NewImage
 	if trusted || s.file.Own() {
-		newImage = emulator.NewOwnImage
+		newImage = machine.NewTrustedImage
 	}
-	if s.image, s.err = newImage(s.file.Meta().LinearMemory, extents); s.err != nil {
-		s.err = fmt.Errorf("%s: %w", s.file.Path(), errors.Join(s.err, s.file.Close()))
-		return
+	if s.image, err = newImage(s.file.Meta().LinearMemory, extents); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.file.Path(), errors.Join(err, s.file.Close()))
 	}
 	var extra baseExtra
-	if json.Unmarshal(s.file.Meta().Extra, &extra) == nil { // other files have nothing of this
-		_ = s.image.Expect(extra.Written) // what cannot be is of no use, and does no harm
+	if json.Unmarshal(s.file.Meta().Extra, &extra) == nil { // only bases have it
+		_ = s.image.Expect(extra.Written) // an invalid list is only of no use
 	}
+	return s, nil
 }
 
-// forget has the next VM open the file anew.
-func (s *savedFile) forget() {
-	savedInUse.mu.Lock()
-	defer savedInUse.mu.Unlock()
-	if savedInUse.files[s.name] == s {
-		delete(savedInUse.files, s.name)
-	}
-}
+// forget has the next VM open the file again.
+func (s *saved) forget() { s.entry.forget() }
 
-func (s *savedFile) release() {
-	savedInUse.mu.Lock()
-	s.users--
-	last := s.users == 0
-	if last && savedInUse.files[s.name] == s {
-		delete(savedInUse.files, s.name)
-	}
-	savedInUse.mu.Unlock()
-	if last && s.err == nil {
-		_ = s.image.Close()
-		_ = s.file.Close()
-	}
-}
-
-// again returns another hold, while this one is not closed; of none there is none.
-func (s *saved) again() *saved {
+// retain returns another reference; nil for nil. It must be called before this one is closed.
+func (s *saved) retain() *saved {
 	if s == nil {
 		return nil
 	}
-	savedInUse.mu.Lock()
-	defer savedInUse.mu.Unlock()
-	s.users++
-	return &saved{savedFile: s.savedFile}
+	return &saved{savedFile: s.savedFile, entry: s.entry.retain()}
 }
 
-// close gives up the hold. A second time does no harm.
+// close gives up the reference. Calling it twice does no harm.
 func (s *saved) close() {
 	if s != nil {
-		s.once.Do(s.release)
+		s.once.Do(s.entry.release)
 	}
 }

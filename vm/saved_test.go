@@ -2,15 +2,12 @@ package vm
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"agentvm/disk"
-	"agentvm/snapshot"
+	"agentvm/internal/snapshot"
 )
 
 // A file with the header of another one, and so its ID, can have other contents. VMs of the true one do not start from it.
@@ -52,12 +49,12 @@ func TestSavedFilesAreNotTakenForEachOther(t *testing.T) {
 	}
 }
 
-// A VM that ends before it has begun to verify its base leaves that to the next one.
+// When a VM ends before it has begun to verify its base, the next one verifies it.
 func TestBaseIsCheckedByTheNext(t *testing.T) {
 	s := &saved{savedFile: &savedFile{}}
-	v := &VM{parts: &parts{saved: s, baseKey: "key"}, cause: ErrStopped, ended: true}
+	v := &VM{resources: &resources{saved: s, baseKey: "key"}, cause: ErrStopped, ended: true}
 	if v.checkBase(); s.checked.Load() {
-		t.Error("nobody verifies the base")
+		t.Error("the base is not verified by any VM")
 	}
 }
 
@@ -67,41 +64,5 @@ func TestGenerationsGoOn(t *testing.T) {
 		if got := (identity{generation: before}).successor(true).generation; got != want {
 			t.Errorf("generation %d is followed by %d, want %d", before, got, want)
 		}
-	}
-}
-
-// The copy of a disk is still there when somebody tidies up the store meanwhile, and not afterwards.
-func TestDiskCopyIsLeftAlone(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "disk.img")
-	if err := disk.Create(path, disk.MinSize); err != nil {
-		t.Fatal(err)
-	}
-	u, err := openUpper(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer u.Close()
-	dir := filepath.Join(t.TempDir(), "store")
-	store, err := snapshot.OpenStore(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name, err := store.Path("saved")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := copyDisk(t.Context(), u, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := snapshot.OpenStore(dir); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(c.Name()); err != nil {
-		t.Errorf("the copy: %v", err)
-	}
-	c.remove()
-	if _, err := os.Stat(c.Name()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the copy is still there: %v", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"syscall"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
 // ShellConfig says how to start a Shell. The zero value is root's /bin/sh in /.
@@ -24,7 +24,7 @@ type Shell struct {
 	config ShellConfig
 
 	mu     sync.Mutex
-	remote *rpc.Shell // nil after Close
+	remote *guestrpc.Shell // nil after Close
 }
 
 // Shell starts a shell with the zero ShellConfig.
@@ -39,7 +39,7 @@ func (v *VM) OpenShell(ctx context.Context, config ShellConfig) (*Shell, error) 
 	return s, nil
 }
 
-// Restart replaces the shell by a fresh one, whatever state it is in. A command that runs in it is killed.
+// Restart replaces the shell by a new one, whatever state it is in. A command that runs in it is killed.
 func (s *Shell) Restart(ctx context.Context) error {
 	client, err := s.vm.guest(ctx)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *Shell) Restart(ctx context.Context) error {
 	if s.config.Program != "" {
 		args = []string{s.config.Program}
 	}
-	remote, err := client.OpenShell(ctx, rpc.ExecParams{
+	remote, err := client.OpenShell(ctx, guestrpc.ExecParams{
 		Args: args, Env: s.config.Env, Dir: cmp.Or(s.config.Dir, defaultDir), User: s.config.User,
 	})
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Shell) RunCommand(ctx context.Context, c Command) (*Result, error) {
 	}
 	p := newProcess(s.vm, c)
 	var err error
-	p.remote, err = remote.Run(ctx, rpc.Command{Line: c.Line, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err()})
+	p.remote, err = remote.Run(ctx, guestrpc.Command{Line: c.Line, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err()})
 	if errors.Is(err, syscall.ESRCH) {
 		return nil, ErrShellEnded
 	}

@@ -3,32 +3,34 @@ package vm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"os"
 	"time"
 
-	"agentvm/emulator"
-	"agentvm/snapshot"
+	"agentvm/internal/disk"
+	"agentvm/internal/machine"
+	"agentvm/internal/snapshot"
 )
 
-// syncTime bounds how long a guest may take to write its disk back before that is copied.
+// syncTime bounds how long a guest may take to write its disk back before the disk is copied.
 const syncTime = 10 * time.Second
 
-// SnapshotOptions say what a snapshot is to be.
+// SnapshotOptions are the options of Snapshot.
 type SnapshotOptions struct {
 	// Comment is kept in the file.
 	Comment string
-	// Base leaves out of the file what is as in the file that this VM was started from, which must then not be removed: the
-	// store keeps bases that snapshots need. Without effect where there is none. Default: the file has everything.
+	// Base leaves out of the file what is unchanged since the file that this VM was started from, which must then not be removed: the
+	// store keeps bases that snapshots need. It has no effect where there is none, or where it has been removed already. Default: the
+	// file has everything.
 	Base bool
 	// Started is kept in the file for whoever restores it elsewhere: how the VM was started, in the caller's words, as JSON. It is
 	// neither read nor used by this package, and not encrypted: nothing that is secret, and no paths of the host, belong into it.
 	Started json.RawMessage
 }
 
-// Snapshot writes the VM to a file, with what is in its memory and on its writable disk, and goes on. The guest stands still only
-// while what has changed in its memory is noted and its disk copied; the file is written meanwhile. It is readable by its
-// owner only: it holds whatever secrets the guest has in its memory.
+// Snapshot writes the VM to a file, with what is in its memory and on its writable disk; the VM runs on. The guest is stopped only
+// while what has changed in its memory is noted and its disk copied; the file is written meanwhile. Only its owner can read it:
+// it holds whatever secrets the guest has in its memory.
 func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (snapshot.Meta, error) {
 	meta, err := v.snapshot(ctx, path, o)
 	if err != nil {
@@ -37,7 +39,7 @@ func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 	return meta, nil
 }
 
-// savedExtra is what of a saved machine only this package knows.
+// savedExtra is what only this package records about a saved machine.
 type savedExtra struct {
 	Hostname string          `json:"hostname"`
 	MAC      string          `json:"mac,omitempty"` // empty: the default
@@ -57,11 +59,11 @@ func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 	if err != nil {
 		return meta, err
 	}
-	if err := v.settled(ctx); err != nil {
+	if err := v.waitReady(ctx); err != nil {
 		return meta, err
 	}
 	began := time.Now()
-	p, err := v.photograph(ctx, path)
+	p, err := v.capture(ctx)
 	if err != nil {
 		return meta, err
 	}
@@ -73,17 +75,22 @@ func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 	}
 	content.Meta.LinearMemory, content.Memory = p.image.Size(), extents(p.image, content.Base)
 	if p.disk != nil {
-		content.Disk, content.DiskSize = p.disk.File, p.diskSize
-		content.Meta.Disk = &snapshot.Disk{Size: content.DiskSize}
+		content.Disk, content.Meta.Disk = p.disk, &snapshot.Disk{Size: p.disk.Size()}
 	}
 	err = snapshot.Write(ctx, path, content)
+	if content.Base != nil && errors.Is(err, snapshot.ErrNoBase) {
+		// The base has left the store since this VM was started from it. The VM has it open, so the file gets everything.
+		v.config.Logger.Debug("the base is gone: the snapshot is written whole", "error", err)
+		content.Base, content.Memory = nil, extents(p.image, nil)
+		err = snapshot.Write(ctx, path, content)
+	}
 	v.config.Logger.Debug("timing: wrote the snapshot", "took", time.Since(began), "error", err)
 	return content.Meta, err
 }
 
-// describe says what the VM is.
+// describe returns the snapshot's description of the VM.
 func (v *VM) describe(o SnapshotOptions) (snapshot.Meta, error) {
-	meta, err := v.parts.meta(v.config)
+	meta, err := v.resources.meta(v.config)
 	if err != nil {
 		return meta, err
 	}
@@ -96,7 +103,7 @@ func (v *VM) describe(o SnapshotOptions) (snapshot.Meta, error) {
 	return meta, err
 }
 
-// base is the file to layer a snapshot on, or nil: it is the one that itself is layered on none.
+// base returns the file to layer a snapshot on, or nil. That file is itself layered on none.
 func (s *saved) base() *snapshot.File {
 	if s == nil {
 		return nil
@@ -107,29 +114,22 @@ func (s *saved) base() *snapshot.File {
 	return s.file
 }
 
-// photo is a machine at one moment. It needs the VM no more.
-type photo struct {
-	image    *emulator.Image
-	saved    *saved    // the file that has parts of image; nil: none
-	disk     *diskCopy // nil: none
-	diskSize int64
+// capture is a machine at one moment. It does not need the VM any more.
+type capture struct {
+	image *machine.MemoryImage
+	saved *saved       // the file that has parts of image; nil: none
+	disk  *disk.Frozen // nil: none
 }
 
-// photograph notes the machine's memory and copies its disk, both at one moment.
-func (v *VM) photograph(ctx context.Context, path string) (*photo, error) {
-	v.syncDisk(ctx)
-	p := &photo{}
-	err := v.atDesk(ctx, func(m *emulator.Machine) (err error) {
-		if u := v.parts.upper; u != nil {
-			p.diskSize = u.Size()
-			if p.disk, err = copyDisk(ctx, u, path); err != nil {
-				return err
-			}
-		}
-		p.saved = v.parts.saved.again()
+// capture captures the machine's memory and its disk at one moment.
+func (v *VM) capture(ctx context.Context) (*capture, error) {
+	p := &capture{}
+	kept, err := v.freeze(ctx, func(m *machine.Machine) (err error) {
+		p.saved = v.resources.saved.retain()
 		p.image, err = m.Capture()
 		return err
 	})
+	p.disk = kept
 	if err != nil {
 		p.close()
 		return nil, err
@@ -137,18 +137,40 @@ func (v *VM) photograph(ctx context.Context, path string) (*photo, error) {
 	return p, nil
 }
 
-func (p *photo) close() {
+// freeze calls do with the machine and freezes its disk, if any, at the same moment.
+func (v *VM) freeze(ctx context.Context, do func(m *machine.Machine) error) (*disk.Frozen, error) {
+	v.syncDisk(ctx)
+	if v.resources.overlay == nil {
+		return nil, v.withMachine(ctx, do)
+	}
+	f, err := v.resources.overlay.Freeze()
+	if err != nil {
+		return nil, err
+	}
+	err = v.withMachine(ctx, func(m *machine.Machine) error {
+		if err := f.At(); err != nil {
+			return err
+		}
+		return do(m)
+	})
+	kept, done := f.Done(ctx)
+	return kept, errors.Join(err, done)
+}
+
+func (p *capture) close() {
 	if p.image != nil {
 		_ = p.image.Close()
 	}
-	p.disk.remove()
+	if p.disk != nil {
+		_ = p.disk.Close()
+	}
 	p.saved.close()
 }
 
-// syncDisk has the guest write back what it has of its disk in memory. The copy is as good without: what is missing on the
+// syncDisk has the guest write back what it has of its disk in memory. The snapshot is complete without: what is missing on the
 // disk is in the memory that is saved with it.
 func (v *VM) syncDisk(ctx context.Context) {
-	if v.parts.upper == nil || v.Paused() {
+	if v.resources.overlay == nil || v.Paused() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncTime)
@@ -157,37 +179,4 @@ func (v *VM) syncDisk(ctx context.Context) {
 	if err != nil {
 		v.config.Logger.Debug("the guest did not write its disk back", "error", err)
 	}
-}
-
-// diskCopy is a copy of a writable disk that is there for a moment.
-type diskCopy struct {
-	*os.File
-	place *snapshot.Scratch
-}
-
-// copyDisk copies a disk for the snapshot at path.
-func copyDisk(ctx context.Context, u *upper, path string) (*diskCopy, error) {
-	place, err := snapshot.NewScratch(path)
-	if err != nil {
-		return nil, err
-	}
-	c := &diskCopy{place: place}
-	if err = u.Clone(ctx, place.Path()); err == nil {
-		c.File, err = os.Open(place.Path())
-	}
-	if err != nil {
-		c.remove()
-		return nil, err
-	}
-	return c, nil
-}
-
-func (c *diskCopy) remove() {
-	if c == nil {
-		return
-	}
-	if c.File != nil {
-		_ = c.Close()
-	}
-	_ = c.place.Close()
 }

@@ -7,15 +7,15 @@ import (
 	"io"
 	"time"
 
-	"agentvm/emulator"
+	"agentvm/internal/machine"
 	"agentvm/wasi"
 )
 
 // Start starts a VM and returns when it can run commands. ctx bounds the start only. The VM must be stopped with Stop or
 // Close.
 //
-// The first VM of a kind boots and leaves a base in the store, the machine as it is after that; those that come later
-// go on from there, which takes some milliseconds. docs/snapshots.md says when there is none.
+// The first VM of a kind boots and leaves a base in the store: the machine as it is after that. Later VMs of that kind
+// continue from it, which takes some milliseconds. docs/internals/saved-machines.md says when there is none.
 func Start(ctx context.Context, config Config) (*VM, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -26,7 +26,7 @@ func Start(ctx context.Context, config Config) (*VM, error) {
 		config.Logger.Warn("the saved machine that VMs of this kind start from does not work, so this one boots", "error", err)
 		config.ColdBoot = true
 		if v, err = start(ctx, config); err == nil {
-			broken.remove() // else the configuration is what does not work
+			broken.remove() // when booting fails, too, the configuration is at fault
 		}
 	}
 	if err != nil {
@@ -38,15 +38,15 @@ func Start(ctx context.Context, config Config) (*VM, error) {
 func start(ctx context.Context, config Config) (*VM, error) {
 	began := time.Now()
 	id := newIdentity()
-	p, err := gather(ctx, &parts{}, config, id, (*parts).toBoot)
+	r, err := acquire(ctx, &resources{}, config, id, (*resources).toBoot)
 	if err != nil {
 		return nil, err
 	}
-	id.anew = p.memory != nil || p.layBase
-	v, err := begin(ctx, config, p, id)
-	if err != nil && p.saved != nil && ctx.Err() == nil {
-		bad := p.saved.file
-		err = &brokenBaseError{err, func() { p.removeBase(config, bad) }}
+	id.renewed = r.memory != nil || r.createBase
+	v, err := begin(ctx, config, r, id)
+	if err != nil && r.saved != nil && ctx.Err() == nil {
+		bad := r.saved.file
+		err = &brokenBaseError{err, func() { r.removeBase(config, bad) }}
 	}
 	if err != nil {
 		return nil, err
@@ -56,85 +56,90 @@ func start(ctx context.Context, config Config) (*VM, error) {
 	return v, nil
 }
 
-// begin makes a VM of its parts, which it owns from now on, and waits for its guest.
-func begin(ctx context.Context, config Config, p *parts, id identity) (*VM, error) {
-	v := newVM(config, p, id)
+// begin makes a VM of its resources, which it owns from now on, and waits for its guest.
+func begin(ctx context.Context, config Config, r *resources, id identity) (*VM, error) {
+	if config.BeforeRun != nil {
+		config.BeforeRun()
+	}
+	v := newVM(config, r, id)
 	began := time.Now()
 	control, err := v.powerOn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	config.Logger.Debug("timing: made the machine", "took", time.Since(began), "instructions", v.Instructions())
-	v.greet(ctx, control)
-	close(v.dialed)
-	if err := v.greetErr; err != nil {
-		return nil, errors.Join(fmt.Errorf("boot %s: %w", p.image.Name, err), v.Close())
+	v.handshake(ctx, control)
+	close(v.connected)
+	if err := v.readyErr; err != nil {
+		return nil, errors.Join(fmt.Errorf("boot %s: %w", r.image.Name, err), v.Close())
 	}
 	return v, nil
 }
 
-func newVM(config Config, p *parts, id identity) *VM {
+func newVM(config Config, r *resources, id identity) *VM {
+	config.Mounts = r.shares.specs() // with the directories' identities, which forks need
 	v := &VM{
-		config: config, parts: p, identity: id, image: *p.image, network: p.network, console: &console{copy: config.Console},
-		bulk: newBulk(), desk: newDesk(), pause: newPause(),
-		dialed: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}),
+		config: config, resources: r, identity: id, image: *r.image, network: r.network, console: &console{copy: config.Console},
+		bulk: newBulk(), queue: newWorkQueue(), pause: newPause(),
+		connected: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}), stuck: make(chan struct{}),
 	}
 	v.locals = newLocals(v.warnLocal)
 	v.network.showLocals(v.locals)
 	return v
 }
 
-// powerOn makes the machine of its parts and starts the goroutines.
+// powerOn makes the machine of the VM's resources and starts the goroutines.
 func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
-	p := v.parts
+	r := v.resources
 	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
-	config := emulator.Config{
+	config := machine.Config{
 		Memory: v.config.Memory, Console: screen, Control: control, Bulk: v.bulk.stream,
-		Disks:  []emulator.Disk{{File: wasi.NewDisk(p.disk, p.image.Size, true), ReadOnly: true}},
-		Shares: p.shares.devices(), Generation: v.identity.id, Logger: v.config.Logger,
+		Disks:  []machine.Disk{{File: wasi.NewDisk(r.disk, r.image.Size, true), ReadOnly: true}},
+		Shares: r.shares.devices(), Generation: v.identity.id, Logger: v.config.Logger,
 	}
-	p.upper.attach(&config)
-	p.network.attach(&config)
+	r.overlay.attach(&config)
+	r.network.attach(&config)
 	machine, err := v.makeMachine(ctx, config)
 	if err != nil {
-		return nil, errors.Join(err, p.release())
+		return nil, errors.Join(err, r.release())
 	}
 	run, kill := context.WithCancelCause(context.Background())
 	v.kill, v.machine = kill, machine
 	v.streams.Go(func() { _, _ = io.Copy(v.console, screen.Host()) })
-	p.shares.serve(run, &v.streams)
-	go v.work(run, p)
+	r.shares.serve(run, &v.streams)
+	v.unwatch = watchSlices(machine.Progress, v.overrun)
+	go v.work(run, r)
 	return control.Host(), nil
 }
 
-// makeMachine makes one that goes on from a saved one, or one that boots.
-func (v *VM) makeMachine(ctx context.Context, config emulator.Config) (*emulator.Machine, error) {
-	p := v.parts
-	if p.memory != nil {
-		return p.program.Restore(ctx, config, p.memory)
+// makeMachine makes a machine that continues from a saved one, or one that boots.
+func (v *VM) makeMachine(ctx context.Context, config machine.Config) (*machine.Machine, error) {
+	r := v.resources
+	if r.memory != nil {
+		return r.program.Restore(ctx, config, r.memory)
 	}
-	machine, err := p.program.NewMachine(ctx, config)
+	m, err := r.program.NewMachine(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	err = machine.LoadLinux(emulator.Linux{Kernel: p.kernel, Initramfs: p.initramfs, CommandLine: v.commandLine()})
+	err = m.LoadLinux(machine.Linux{Kernel: r.kernel, Initramfs: r.initramfs, CommandLine: v.commandLine()})
 	if err != nil {
-		return nil, errors.Join(err, machine.Close())
+		return nil, errors.Join(err, m.Close())
 	}
-	p.kernel, p.initramfs = nil, nil // the machine has them
-	return machine, nil
+	r.kernel, r.initramfs = nil, nil // the machine has them
+	return m, nil
 }
 
-// commandLine is the configuration's, and what a machine with a disk has to know that is to become a base.
+// commandLine is the configuration's. The guest of a VM with a disk that leaves a base must not touch the disk at first.
 func (v *VM) commandLine() string {
 	line := v.config.commandLine()
-	if v.parts.layBase && v.parts.upper != nil {
-		line += " " + upperLate
+	if v.resources.createBase && v.resources.overlay != nil {
+		line += " " + overlayDeferred
 	}
 	return line
 }
 
-// commandLine is what the kernel is told; docs/kernel.md explains the words.
+// commandLine is the kernel's command line; docs/internals/kernel.md explains the words.
 func (c Config) commandLine() string {
 	line := "console=hvc0 quiet reboot=panic_warm"
 	if c.KernelArguments != "" {

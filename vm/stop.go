@@ -17,13 +17,15 @@ func (v *VM) Stop(ctx context.Context) error {
 	v.markStopping()
 	ctx, cancel := context.WithTimeout(ctx, stopTime)
 	defer cancel()
-	err := v.Resume(ctx) // a machine that stands still cannot stop in order
+	err := v.Resume(ctx) // a paused guest cannot power off
 	if err == nil {
 		err = v.shutDown(ctx)
 	}
 	if err == nil {
 		select {
 		case <-v.halted:
+		case <-v.stuck:
+			err = v.stuckErr
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -34,7 +36,9 @@ func (v *VM) Stop(ctx context.Context) error {
 	default:
 	}
 	v.kill(ErrStopped)
-	<-v.done
+	if stuck := v.waitFreed(); stuck != nil {
+		return stuck
+	}
 	if err != nil {
 		return fmt.Errorf("the guest did not power off in time and was switched off: %w", err)
 	}
@@ -51,21 +55,26 @@ func (v *VM) shutDown(ctx context.Context) error {
 }
 
 // Close switches the VM off at once, like pulling the plug. What the guest has not written back is lost; mounted host
-// directories are always written through. Closing a VM that has ended does nothing.
+// directories are always written through. Closing a VM that has ended does nothing. The error is a *GuestError for one whose machine
+// cannot be stopped (Overran).
 func (v *VM) Close() error {
 	v.markStopping()
 	v.kill(ErrStopped)
-	<-v.done
-	return nil
+	return v.waitFreed()
 }
 
 // Done is closed when the VM has ended, for whatever reason, and all its resources are free.
 func (v *VM) Done() <-chan struct{} { return v.done }
 
+// Halted is closed when the machine has stopped, for whatever reason: nothing runs in it any more. Done is closed after it.
+func (v *VM) Halted() <-chan struct{} { return v.halted }
+
 // Wait returns when the VM has ended: nil after Stop or Close, else a *GuestError. When ctx ends first the VM runs on.
 func (v *VM) Wait(ctx context.Context) error {
 	select {
 	case <-v.done:
+	case <-v.stuck:
+		return v.stuckErr
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -75,7 +84,7 @@ func (v *VM) Wait(ctx context.Context) error {
 	return v.cause
 }
 
-// markStopping makes the end that follows an intended one, unless the VM has ended already.
+// markStopping has the VM's end count as intended (ErrStopped), unless the VM has ended already.
 func (v *VM) markStopping() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

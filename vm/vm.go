@@ -6,53 +6,58 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
-	"agentvm/emulator"
 	"agentvm/images"
-	"agentvm/rpc"
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/machine"
 )
 
 // VM is a running virtual machine. Its goroutines:
 //
 //	worker ── Machine.Run ──► closes the machine and thereby every stream ──► halted ──► frees the rest ──► done
 //	  ▲                                  │                                                  │
-//	desk: pauses, captures               │                                                  │
+//	workQueue: pauses, captures          │                                                  │
 //	console, one for each mount ◄────────┘ end with their streams     network's, client's ◄─┘
-//	greeting: Start's and Restore's own goroutine, one of a fork's
+//	handshake: runs in the goroutine of Start or Restore; a fork starts one for it
 //	watch: ends the worker when the guest's supervisor has gone, and keeps the guest's clock right
 type VM struct {
-	config   Config
-	parts    *parts // freed after halted
-	identity identity
-	image    images.Image
-	console  *console
-	machine  *emulator.Machine // the worker's: see desk; others may only ask for what it has Retired
-	desk     *desk
-	pause    *pause
-	clockDue atomic.Bool // the guest's clock is to be set
-	network  *network    // nil: the VM has none
-	bulk     *bulk       // files, and connections of the host's with the guest's loopback interface
-	locals   *locals     // of those, how many
-	fetching fetching    // HTTP with servers in the VM
+	config    Config
+	resources *resources // freed after halted
+	identity  identity
+	image     images.Image
+	console   *console
+	machine   *machine.Machine // owned by the worker: see workQueue; other goroutines may only call Retired and Progress
+	queue     *workQueue
+	pause     *pause
+	clockDue  atomic.Bool // the guest's clock has to be set
+	network   *network    // nil: the VM has none
+	bulk      *bulk       // carries files, and the host's connections with the guest's loopback interface
+	locals    *locals     // counts those connections
+	fetching  fetching    // the HTTP client for servers in the VM
 
 	kill      context.CancelCauseFunc // ends the worker
+	unwatch   func()                  // stops watching how long its slices last
 	streams   sync.WaitGroup          // goroutines that end with the machine's streams
-	dialed    chan struct{}           // closed when the greeting is over and client, info and greetErr are set
-	client    *rpc.Client             // see guest
-	info      rpc.GuestInfo
-	greetErr  error
-	knownInfo rpc.GuestInfo  // until then
-	halted    chan struct{}  // closed when the machine has stopped and cause is set
-	done      chan struct{}  // closed when nothing of the VM is left
-	cause     error          // why the machine stopped; read after halted
-	owned     sync.WaitGroup // goroutines that end after the machine, see own
+	connected chan struct{}           // closed when the handshake is over and client, info and readyErr are set
+	client    *guestrpc.Client        // use guest to get it
+	info      guestrpc.GuestInfo
+	readyErr  error
+	knownInfo guestrpc.GuestInfo // what guestInfo returns until then
+	halted    chan struct{}      // closed when the machine has stopped and cause is set
+	done      chan struct{}      // closed when everything of the VM is freed
+	cause     error              // why the machine stopped; read after halted
+	stuck     chan struct{}      // closed when the machine cannot be stopped any more and stuckErr is set
+	stuckErr  error
+	tracked   sync.WaitGroup // goroutines that goTracked has started
 
 	mu        sync.Mutex
 	stopping  bool
-	ended     bool                // own starts no more goroutines
+	ended     bool                // goTracked starts no more goroutines
 	processes map[string]*Process // durable ones
-	started   int                 // how many of them ever
+	started   int                 // how many were ever registered
 }
 
 const (
@@ -61,14 +66,15 @@ const (
 	consoleSize = 64 << 10
 	// lostTime is how long the machine may run on after its supervisor has gone: a kernel panic takes a moment to print.
 	lostTime = 5 * time.Second
-	// drainTime is how long answers that have arrived may take to be read after the machine has stopped.
+	// drainTime bounds the reading of answers that have arrived when the machine stops.
 	drainTime = time.Second
 )
 
 // work is the goroutine that owns the machine. It ends the VM when the machine stops.
-func (v *VM) work(ctx context.Context, p *parts) {
+func (v *VM) work(ctx context.Context, r *resources) {
 	defer close(v.done)
-	exit, err := v.drive(ctx)
+	exit, err := v.runLoop(ctx)
+	v.unwatch()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -79,18 +85,18 @@ func (v *VM) work(ctx context.Context, p *parts) {
 	v.setCause(exit, err)
 	close(v.halted)
 	v.config.Logger.Debug("machine stopped", "instructions", v.Instructions(), "cause", v.cause)
-	<-v.dialed
+	<-v.connected
 	if err := v.network.close(); err != nil {
 		v.config.Logger.Warn("close the network", "error", err)
 	}
-	v.hangUp()
-	v.endOwned()
-	if err := p.release(); err != nil {
+	v.closeClient()
+	v.waitTracked()
+	if err := r.release(); err != nil {
 		v.config.Logger.Warn("free the VM", "error", err)
 	}
 }
 
-func (v *VM) setCause(exit emulator.Exit, err error) {
+func (v *VM) setCause(exit machine.Exit, err error) {
 	var lost *GuestError
 	switch {
 	case v.isStopping():
@@ -103,8 +109,8 @@ func (v *VM) setCause(exit emulator.Exit, err error) {
 	}
 }
 
-// hangUp ends the client after it has read what the guest said last: a result that has arrived is not lost.
-func (v *VM) hangUp() {
+// closeClient ends the client after it has read what the guest sent last, so that no result that has arrived is lost.
+func (v *VM) closeClient() {
 	if v.client == nil {
 		return
 	}
@@ -116,7 +122,7 @@ func (v *VM) hangUp() {
 }
 
 // watch stops a machine whose supervisor has gone, and keeps the guest's clock right. It ends with the machine.
-func (v *VM) watch(client *rpc.Client) {
+func (v *VM) watch(client *guestrpc.Client) {
 	clock := newClockWatch(hostClocks(), v.syncClockSoon)
 	ticker := time.NewTicker(clockInterval)
 	defer ticker.Stop()
@@ -141,31 +147,50 @@ func (v *VM) watch(client *rpc.Client) {
 	}
 }
 
-// explain replaces err by the reason of the VM's end when that is what caused it.
+// explain returns why the VM ended when that is what caused err, else err.
 func (v *VM) explain(err error) error {
-	if err == nil || !errors.Is(err, rpc.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
+	if errors.Is(err, syscall.ESHUTDOWN) && v.isStopping() {
+		return ErrStopped // the guest refused it because Stop has it power off
+	}
+	if err == nil || !errors.Is(err, capnprpc.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
 		return err
 	}
 	select {
 	case <-v.halted:
 		return v.cause
+	case <-v.stuck:
+		return v.stuckErr
 	case <-time.After(lostTime + time.Second):
 		return err
 	}
 }
 
-// Image is what the VM has booted.
+// Image returns what the VM has booted.
 func (v *VM) Image() images.Image { return v.image }
 
-// KernelRelease is the release of the running kernel, as uname -r prints it.
+// KernelRelease returns the release of the running kernel, as uname -r prints it.
 func (v *VM) KernelRelease() string { return v.guestInfo().Release }
 
-// BootTime is how long the guest took from its kernel's first instruction until it answered, by its own clock.
+// BootTime returns how long the guest took from its kernel's first instruction until it answered, by its own clock.
 func (v *VM) BootTime() time.Duration { return v.guestInfo().Boot }
 
-// Instructions is how many instructions the guest has executed since power-on. It lags by up to a millisecond while the
+// Instructions returns how many instructions the guest has executed since power-on. It lags by up to a millisecond while the
 // guest computes and is exact while it waits.
 func (v *VM) Instructions() uint64 { return v.machine.Retired() }
 
 // Console returns the last ConsoleTail bytes of what the guest's kernel printed.
 func (v *VM) Console() []byte { return v.console.bytes() }
+
+// Stats is a reading of the guest's counters, as the guest reports them: processor time, load, memory, processes, bytes and
+// packets of its network card. Times are totals since boot.
+type Stats = guestrpc.Stats
+
+// Stats reads the guest's counters.
+func (v *VM) Stats(ctx context.Context) (Stats, error) {
+	client, err := v.guest(ctx)
+	if err != nil {
+		return Stats{}, err
+	}
+	stats, err := client.Stats(ctx)
+	return stats, v.explain(err)
+}

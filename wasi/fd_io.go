@@ -6,6 +6,10 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
+// maxTransfer bounds the bytes of one call, which nothing can interrupt: iovecs may name the same memory a thousand times. Whoever
+// asks for more is told of a short read or write, which preview 1 allows anywhere.
+const maxTransfer = 16 << 20
+
 func fdRead(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
 	d, errno := s.lookup(uint32(stack[0]))
 	if errno != ErrnoSuccess {
@@ -79,12 +83,12 @@ func (s *System) write(ctx context.Context, mod api.Module, d *descriptor, v iov
 // call. It repeats writeVec because a function value for the method would be allocated at each call.
 func readVec(mem api.Memory, r Reader, v iovecs) (uint32, Errno) {
 	var total uint32
-	for len(v) > 0 {
+	for len(v) > 0 && total < maxTransfer {
 		p, rest, errno := v.next(mem)
 		if errno != ErrnoSuccess {
 			return 0, errno
 		}
-		v = rest
+		v, p = rest, p[:min(len(p), maxTransfer-int(total))]
 		if len(p) == 0 {
 			continue
 		}
@@ -103,12 +107,12 @@ func readVec(mem api.Memory, r Reader, v iovecs) (uint32, Errno) {
 // writeVec writes one buffer after the other until one is not taken whole.
 func writeVec(mem api.Memory, w Writer, v iovecs) (uint32, Errno) {
 	var total uint32
-	for len(v) > 0 {
+	for len(v) > 0 && total < maxTransfer {
 		p, rest, errno := v.next(mem)
 		if errno != ErrnoSuccess {
 			return 0, errno
 		}
-		v = rest
+		v, p = rest, p[:min(len(p), maxTransfer-int(total))]
 		if len(p) == 0 {
 			continue
 		}
@@ -149,12 +153,12 @@ func fdPwrite(_ context.Context, s *System, mod api.Module, stack []uint64) Errn
 // moveVecAt moves one buffer after the other, from offset on, until one is not moved whole, and stores the total at ptr.
 func moveVecAt(mod api.Module, v iovecs, offset int64, move func([]byte, int64) (int, Errno), ptr uint32) Errno {
 	var total uint32
-	for len(v) > 0 {
+	for len(v) > 0 && total < maxTransfer {
 		p, rest, errno := v.next(mod.Memory())
 		if errno != ErrnoSuccess {
 			return errno
 		}
-		v = rest
+		v, p = rest, p[:min(len(p), maxTransfer-int(total))]
 		n, errno := move(p, offset+int64(total))
 		total += uint32(n)
 		if errno != ErrnoSuccess && total == 0 {

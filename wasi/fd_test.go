@@ -391,3 +391,46 @@ func TestClocksAndRandomness(t *testing.T) {
 	g.want(ErrnoNosys, "proc_raise", 6)
 	g.want(ErrnoSuccess, "sched_yield")
 }
+
+// endless reads and writes whatever it is asked to, and counts.
+type endless struct {
+	File
+	bytes, calls int
+}
+
+func (e *endless) Read(p []byte) (int, Errno)            { return e.move(p) }
+func (e *endless) Write(p []byte) (int, Errno)           { return e.move(p) }
+func (e *endless) Pread(p []byte, _ int64) (int, Errno)  { return e.move(p) }
+func (e *endless) Pwrite(p []byte, _ int64) (int, Errno) { return e.move(p) }
+
+func (e *endless) move(p []byte) (int, Errno) {
+	e.bytes += len(p)
+	e.calls++
+	return len(p), ErrnoSuccess
+}
+
+// TestCallMovesABoundedNumberOfBytes: as many buffers as a call may have, each of them all of the memory. What is asked for is
+// gigabytes, and the call that cannot be interrupted ends after some.
+func TestCallMovesABoundedNumberOfBytes(t *testing.T) {
+	g := newGuest(t, Config{})
+	file := &endless{File: NewDisk(bytes.NewReader(nil), 0, false)}
+	g.sys.SetFile(3, file)
+	size := g.mod.Memory().Size()
+	vec, n := g.alloc(8*maxIovecs), g.alloc(4)
+	for i := range maxIovecs {
+		le.PutUint32(g.bytes(vec+uint64(8*i)+4, 4), size)
+	}
+	if uint64(size)*maxIovecs < 2*maxTransfer {
+		t.Fatalf("a memory of %d bytes is too small for this test", size)
+	}
+	for name, parameters := range map[string][]uint64{
+		"fd_read": {3, vec, maxIovecs, n}, "fd_write": {3, vec, maxIovecs, n},
+		"fd_pread": {3, vec, maxIovecs, 0, n}, "fd_pwrite": {3, vec, maxIovecs, 0, n},
+	} {
+		*file = endless{File: file.File}
+		g.want(ErrnoSuccess, name, parameters...)
+		if moved := g.u32(n); moved != maxTransfer || file.bytes != maxTransfer {
+			t.Errorf("%s moved %d bytes in %d calls and says %d, want %d", name, file.bytes, file.calls, moved, maxTransfer)
+		}
+	}
+}

@@ -22,7 +22,9 @@ func (f hostFunc) Call(ctx context.Context, mod api.Module, stack []uint64) {
 		stack[0] = uint64(ErrnoNosys)
 		return
 	}
+	s.calls.Add(1)
 	stack[0] = uint64(f(ctx, s, mod, stack))
+	s.calls.Add(1)
 }
 
 // function is a row of the table of exports. The signature has a letter for each parameter: i is 32 bits, I is 64.

@@ -38,6 +38,7 @@ type System struct {
 	rand      io.Reader
 	logger    *slog.Logger
 
+	calls   atomic.Uint64 // begun and ended by the guest, see Calls
 	ready   atomic.Uint64 // descriptors below 64 that changed
 	wake    chan struct{} // one token: something changed since the waiter last looked
 	done    chan struct{} // closed by Close
@@ -66,6 +67,10 @@ func NewSystem(cfg Config) *System {
 	}
 	return s
 }
+
+// Calls counts the beginnings and the ends of the guest's calls: it is odd while the guest waits for this package. Any goroutine may
+// ask.
+func (s *System) Calls() uint64 { return s.calls.Load() }
 
 // SetFile makes f the file of descriptor fd, which is between 0 and 4095, and closes the one that was there. A nil f
 // only closes. It panics on a number outside of that range, which is a programming error of the host.

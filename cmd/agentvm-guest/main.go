@@ -5,13 +5,13 @@
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// agentvm-guest is PID 1 of the virtual machine. It is built by guest/build.sh and embedded by guest/supervisor.
+// agentvm-guest is PID 1 of the virtual machine. It is built by internal/guest/build.sh and embedded by internal/guest/supervisor.
 package main
 
 import (
 	"os"
 
-	"agentvm/guest"
+	"agentvm/internal/guest"
 )
 
 func main() {

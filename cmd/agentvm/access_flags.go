@@ -5,31 +5,31 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 	"agentvm/vm"
 )
 
-// accessFlags say who may reach what listens in a machine, and which ports its programs may connect to.
+// accessFlags say who may reach what listens in a VM, and which ports its programs may connect to.
 type accessFlags struct {
 	listenAllow, listenDeny, connectAllow, connectDeny, exempt []string
 }
 
 func (f *accessFlags) register(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.listenAllow, "listen-allow", nil, "let programs of the machine listen at no ports but those of a `RANGE`, as 8080 or 3000-3999 (may be repeated)")
+	flags.StringArrayVar(&f.listenAllow, "listen-allow", nil, "let programs of the VM listen only at the ports of a `RANGE`, as 8080 or 3000-3999 (may be repeated)")
 	flags.StringArrayVar(&f.listenDeny, "listen-deny", nil, "never let them listen at the ports of a `RANGE`, whatever is allowed (may be repeated)")
-	flags.StringArrayVar(&f.connectAllow, "connect-allow", nil, "let connections go to no ports but those of a `RANGE`: of the machine's to wherever the network policy lets them, and of this computer's to the machine (may be repeated)")
-	flags.StringArrayVar(&f.connectDeny, "connect-deny", nil, "never let connections go to the ports of a `RANGE`, whatever is allowed (may be repeated)")
-	flags.StringArrayVar(&f.exempt, "loopback-exempt", nil, "let others than this VM's owner reach a `PORT` of the machine's loopback; -p does that for its port (may be repeated)")
+	flags.StringArrayVar(&f.connectAllow, "connect-allow", nil, "let connections lead only to the ports of a `RANGE`: those from the VM to wherever the network policy lets them, and those from the host to the VM (may be repeated)")
+	flags.StringArrayVar(&f.connectDeny, "connect-deny", nil, "never let connections lead to the ports of a `RANGE`, whatever is allowed (may be repeated)")
+	flags.StringArrayVar(&f.exempt, "loopback-exempt", nil, "let others than this VM's owner reach a `PORT` of the VM's loopback; -p does that for its port (may be repeated)")
 }
 
-// accessFlag is one of them: its name, what is given, and where that goes.
+// accessFlag is one of the flags with ranges: its name, what was given, and the place in the configuration that it sets.
 type accessFlag struct {
 	name  string
 	given []string
 	to    *[]vm.PortRange
 }
 
-// flags are those with ranges.
+// flags returns the flags whose values are ranges.
 func (f *accessFlags) flags(a *daemon.Access) []accessFlag {
 	return []accessFlag{
 		{"listen-allow", f.listenAllow, &a.ListenAllow}, {"listen-deny", f.listenDeny, &a.ListenDeny},
@@ -37,7 +37,7 @@ func (f *accessFlags) flags(a *daemon.Access) []accessFlag {
 	}
 }
 
-// change replaces what the flags name for which changed holds.
+// change sets in a what is named by each flag for which changed holds, and leaves the rest as it is.
 func (f *accessFlags) change(a *daemon.Access, changed func(flag string) bool) error {
 	for _, flag := range f.flags(a) {
 		if !changed(flag.name) {
@@ -63,7 +63,7 @@ func (f *accessFlags) change(a *daemon.Access, changed func(flag string) bool) e
 	return nil
 }
 
-// apply puts what the flags say into a machine's configuration.
+// apply puts what the flags say into a VM's configuration.
 func (f *accessFlags) apply(config *vm.Config) error {
 	var a daemon.Access
 	if err := f.change(&a, func(string) bool { return true }); err != nil {
@@ -84,7 +84,7 @@ func portRanges(what string, texts []string) (list []vm.PortRange, err error) {
 	return list, nil
 }
 
-// changeAccess changes what the flags of a VM that lives on name.
+// changeAccess changes what the flags name, and takes the lifetime of previews from the project file.
 func (f *startFlags) changeAccess(config *daemon.Config) error {
 	if err := f.access.change(&config.Access, f.changed); err != nil {
 		return err

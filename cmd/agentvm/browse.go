@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// opener is the desktop's command that opens a link.
+// opener returns the desktop's command that opens a link.
 func opener(system string) []string {
 	switch system {
 	case "darwin":
@@ -19,12 +19,13 @@ func opener(system string) []string {
 	return []string{"xdg-open"}
 }
 
-// openerTime is how long an opener has to fail. One that runs for longer is, as where there is no desktop, the browser itself.
+// openerTime is how long browse waits for an opener to fail. An opener that runs for longer is the browser itself, as on a host without a
+// desktop.
 const openerTime = time.Second
 
 // browse has the desktop open a link, which is made of letters, digits, dots, slashes and colons. It does not wait for a browser to
-// end, only for patience whether it fails, and gives it none of this program's streams, which it would keep open.
-func browse(ctx context.Context, opener []string, url string, patience time.Duration) error {
+// end: within the time wait it notices whether the opener fails. The opener gets none of this program's streams, which it would keep open.
+func browse(ctx context.Context, opener []string, url string, wait time.Duration) error {
 	command := exec.Command(opener[0], append(opener[1:], url)...) //nolint:noctx // it outlives this program
 	err := command.Start()
 	if err == nil {
@@ -32,7 +33,7 @@ func browse(ctx context.Context, opener []string, url string, patience time.Dura
 		go func() { ended <- command.Wait() }()
 		select {
 		case err = <-ended:
-		case <-time.After(patience):
+		case <-time.After(wait):
 		case <-ctx.Done():
 		}
 	}

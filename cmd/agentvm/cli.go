@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -12,11 +14,12 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"agentvm/images"
 )
 
-// Exit codes of agentvm's own. Everything else is the exit code of what was run.
+// Exit codes of agentvm itself. Every other code is that of the command that was run.
 const (
 	exitFailure    = 1   // commands that run nothing
 	exitTimeout    = 124 // as timeout(1)
@@ -33,7 +36,7 @@ type cli struct {
 	log            *slog.Logger
 }
 
-// exitStatus is an error that only says which code to exit with; what there is to say has been said.
+// exitStatus is an error that only says which code to exit with: everything else has been printed.
 type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
@@ -74,10 +77,10 @@ func (c *cli) report(err error) int {
 	}
 }
 
-// storeVariable names the store's directory. An error that has it says already what to do.
+// storeVariable names the store's directory. An error text with this word says already what to do.
 const storeVariable = "AGENTVM_STORE"
 
-// adviseStore adds to an error about a file of the store that cannot be written or is none what to do.
+// adviseStore adds what to do to an error about a file of the store that cannot be written or whose path leads through a file.
 func adviseStore(err error) error {
 	var file *fs.PathError
 	dir, unknown := images.DefaultDir()
@@ -113,9 +116,31 @@ func runs(command *cobra.Command, f func(ctx context.Context, args []string) err
 		}
 		return own(check(cmd, args))
 	}
-	command.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return own(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
-	})
+	command.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(flagError(cmd, err)) })
 	command.RunE = func(cmd *cobra.Command, args []string) error { return own(f(cmd.Context(), args)) }
 	return command
+}
+
+// flagError adds to the error about an unknown flag which one may have been meant.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var list []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				list = append(list, f.Name)
+			}
+		})
+		if near := nearest(unknown.GetSpecifiedName(), list); len(unknown.GetSpecifiedName()) > 1 && near != "" {
+			return fmt.Errorf("%w: did you mean --%s? (see %s --help)", err, near, cmd.CommandPath())
+		}
+	}
+	return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
+}
+
+// printJSON prints one value on one line.
+func printJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
 }

@@ -13,8 +13,8 @@ import (
 	"agentvm/vm"
 )
 
-const commitLong = `Makes an image of a VM's files as they are, without what is mounted there: /proc, /tmp, directories of this computer. Machines
-can be started from it. Programs that run meanwhile may be caught while they write: stop them first. Memory and
+const commitLong = `Makes an image of a VM's files as they are, without what is mounted there: /proc, /tmp, directories of the host. VMs can be
+started from it. Programs that run meanwhile may be caught while they write: stop them first. Memory and
 programs are not in an image: agentvm snapshot keeps those.`
 
 func (c *cli) commitCommand() *cobra.Command {
@@ -24,7 +24,7 @@ func (c *cli) commitCommand() *cobra.Command {
 		Example: "  agentvm exec -n dev \"apk add make gcc\"\n  agentvm commit dev build:1\n  agentvm exec --image build:1 \"make --version\"",
 		Args:    counted(2, 2), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
 			return s.explain(c.commit(ctx, args[0], args[1], quiet))
@@ -46,7 +46,7 @@ func (c *cli) commit(ctx context.Context, name, image string, quiet bool) error 
 	defer client.Close()
 	remote, err := client.Files(ctx)
 	if err != nil {
-		return ended(name, err)
+		return adviseEnded(name, err)
 	}
 	defer remote.Close()
 	packed, unpacked := io.Pipe()
@@ -62,10 +62,10 @@ func (c *cli) commit(ctx context.Context, name, image string, quiet bool) error 
 	_, _ = filtered.CloseWithError(errGivenUp), packed.CloseWithError(errGivenUp)
 	left := <-report
 	if err != nil {
-		return ended(name, err)
+		return adviseEnded(name, err)
 	}
 	if !quiet {
-		c.tellSkipped(left)
+		c.printSkipped(left)
 	}
 	fmt.Fprintln(c.stdout, made.Name)
 	return nil
@@ -73,8 +73,8 @@ func (c *cli) commit(ctx context.Context, name, image string, quiet bool) error 
 
 var errGivenUp = errors.New("it is not needed any more")
 
-// impersonal passes an archive on without what must be each VM's own. The archive is the guest's, and may be anything:
-// who makes an image of it takes it for that.
+// impersonal copies an archive without the files that each VM must have for itself. The archive comes from the guest and may hold anything,
+// as the user who makes an image of it accepts.
 func impersonal(from io.Reader, to io.Writer) error {
 	in, out := tar.NewReader(from), tar.NewWriter(to)
 	for {

@@ -5,19 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 	"agentvm/vm"
 )
 
-const cpLong = `Copies files and directories between this computer and a VM that runs. Paths in the VM are absolute.
+const cpLong = `Copies files and directories between the host and a VM that runs. Paths in the VM are absolute.
 
 Into a directory that exists, or with a / at the end, the copy goes under its own name; a source that ends with /.
-means what is in that directory. What is in the way is replaced, a file by one rename. Permissions and times are
-kept; devices are not copied, nor, out of a VM, links that lead out of what is copied.
+means what is in that directory. What is in the way is replaced, a file by one rename. Permissions, times and
+several names of a file are kept. In a VM the files are root's, and set-user-ID bits are dropped: --archive keeps
+them, and owners by number. Out of a VM the files are yours. Devices are not copied, nor, out of a VM, links that
+lead out of what is copied.
 
 - as the other side is a tar archive on standard input or output.`
 
@@ -30,41 +33,46 @@ const cpExample = `  agentvm cp ./src dev:/root/
 const maxReasons = 5
 
 func (c *cli) cpCommand() *cobra.Command {
-	var quiet bool
+	var quiet, archive bool
 	command := &cobra.Command{
 		Use: "cp [flags] NAME:PATH LOCAL | LOCAL NAME:PATH", Short: "Copy files into and out of a VM", Long: cpLong, Example: cpExample,
 		Args: counted(2, 2), ValidArgsFunction: completePlaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			return s.explain(c.copy(ctx, args[0], args[1], quiet))
+			return s.explain(c.copy(ctx, args[0], args[1], archive, quiet))
 		},
 	}
+	command.Flags().BoolVarP(&archive, "archive", "a", false, "into a VM: keep owners by number, and set-user-ID, set-group-ID and sticky bits")
 	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not say what was left out")
 	return command
 }
 
-// place is a side of a copy.
+// place is one side of a copy: a path on the host or in a VM.
 type place struct {
-	name string // of a VM; empty: this computer
+	name string // of a VM; empty: the host
 	path string
 }
 
-// parsePlace reads NAME:PATH or a local path. What has a separator before the colon, or only one letter, as a drive of
-// Windows has, is local.
+// parsePlace reads NAME:PATH or a local path. What has a separator before the colon is local. So is a drive: one letter, on Windows always
+// and elsewhere before a backslash.
 func parsePlace(text string) place {
 	name, path, found := strings.Cut(text, ":")
-	if !found || len(name) < 2 || strings.ContainsAny(name, `/\`) {
+	drive := isDrive(name, runtime.GOOS) || len(name) == 1 && strings.HasPrefix(path, `\`)
+	if !found || name == "" || drive || strings.ContainsAny(name, `/\`) {
 		return place{path: text}
 	}
 	return place{name, path}
 }
 
-func (c *cli) copy(ctx context.Context, from, to string, quiet bool) error {
+func (c *cli) copy(ctx context.Context, from, to string, archive, quiet bool) error {
 	source, target := parsePlace(from), parsePlace(to)
 	if (source.name == "") == (target.name == "") {
 		return errors.New("one side must be in a VM, as NAME:/path, and the other one here")
+	}
+	if archive && source.name != "" {
+		return errors.New("--archive is for copies into a VM: out of one, files belong to who copies them (as root, agentvm cp NAME:PATH - | tar x keeps owners)")
 	}
 	name := source.name + target.name
 	client, err := connect(ctx, name)
@@ -74,26 +82,26 @@ func (c *cli) copy(ctx context.Context, from, to string, quiet bool) error {
 	defer client.Close()
 	remote, err := client.Files(ctx)
 	if err != nil {
-		return ended(name, err)
+		return adviseEnded(name, err)
 	}
 	defer remote.Close()
-	report, err := c.transfer(ctx, vm.NewFiles(remote), source, target)
+	report, err := c.transfer(ctx, vm.NewFiles(remote), source, target, archive)
 	if !quiet {
-		c.tellSkipped(report)
+		c.printSkipped(report)
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	return ended(name, err)
+	return adviseEnded(name, err)
 }
 
-// skipped is what was left out of a copy.
+// skipped says how many files were left out of a copy, and why.
 type skipped struct {
 	count   int64
 	reasons []string
 }
 
-func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target place) (skipped, error) {
+func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target place, archive bool) (skipped, error) {
 	switch {
 	case source.path == "-" && source.name == "":
 		return skipped{}, files.TarIn(ctx, target.path, c.stdin)
@@ -103,15 +111,21 @@ func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target plac
 		}
 		summary, err := files.TarOut(ctx, []string{source.path}, io.Writer(c.stdout))
 		return skipped{int64(len(summary.Warnings)), summary.Warnings}, err
-	case source.name != "":
-		copied, err := files.CopyOut(ctx, source.path, target.path, vm.CopyOptions{})
+	}
+	guard, err := hostGuard()
+	if err != nil {
+		return skipped{}, err
+	}
+	options := vm.CopyOptions{Guard: guard, KeepOwners: archive}
+	if source.name != "" {
+		copied, err := files.CopyOut(ctx, source.path, target.path, options)
 		return skipped{copied.Skipped, copied.Reasons}, err
 	}
-	copied, err := files.CopyIn(ctx, source.path, target.path, vm.CopyOptions{})
+	copied, err := files.CopyIn(ctx, source.path, target.path, options)
 	return skipped{copied.Skipped, copied.Reasons}, err
 }
 
-func (c *cli) tellSkipped(s skipped) {
+func (c *cli) printSkipped(s skipped) {
 	for _, reason := range s.reasons[:min(len(s.reasons), maxReasons)] {
 		fmt.Fprintln(c.stderr, "agentvm: left out:", printable(reason))
 	}
@@ -127,7 +141,7 @@ func completePlaces(_ *cobra.Command, args []string, prefix string) ([]string, c
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	var list []string
-	for _, name := range names(store) {
+	for _, name := range vmNames(store) {
 		if strings.HasPrefix(name, prefix) && daemon.CheckName(name) == nil {
 			list = append(list, name+":")
 		}

@@ -14,15 +14,15 @@ import (
 	"agentvm/wasi"
 )
 
-const runWASILong = `Runs a WebAssembly program for WASI preview 1 on the layer that machines run on, and exits with its exit
-code; with 125 when it cannot be run or traps. It sees the directories of --dir and nothing else of this computer.
+const runWASILong = `Runs a WebAssembly program for WASI preview 1 on the layer that VMs run on, and exits with its exit
+code; with 125 when it cannot be run or traps. It sees the directories of --dir and nothing else of the host.
 Its name, the first of its arguments, is the file's without the directory.`
 
 func (c *cli) runWASICommand() *cobra.Command {
 	var dirs, env []string
 	command := &cobra.Command{
 		Use:     "run-wasi [flags] FILE.wasm [ARGS...]",
-		Short:   "Run a WASI program without a machine",
+		Short:   "Run a WASI program without a VM",
 		Long:    runWASILong,
 		Example: "  agentvm debug run-wasi --dir ./data:/data --env LANG=C tool.wasm /data/file",
 		Args:    cobra.MinimumNArgs(1),

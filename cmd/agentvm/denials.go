@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"unicode"
 
@@ -25,7 +26,7 @@ type denial struct {
 	Count  int    `json:"count"`
 }
 
-// denials are those of one command, in the order of their first time.
+// denials are the targets that were denied to one command, in the order of their first time.
 type denials struct {
 	list  []denial
 	total int
@@ -36,22 +37,26 @@ func (d *denials) add(e egress.Event) {
 	if e.Verdict != egress.VerdictDeny || e.Kind == egress.KindPolicy {
 		return
 	}
-	d.total++
+	count := 1
+	if e.Count > 1 {
+		count = int(min(e.Count, math.MaxInt32)) //nolint:gosec // bounded
+	}
+	d.total += count
 	target := printable(vm.EventTarget(e))
 	for i := range d.list {
 		if d.list[i].Target == target && d.list[i].Reason == e.Reason {
-			d.list[i].Count++
+			d.list[i].Count += count
 			return
 		}
 	}
 	if len(d.list) < maxTargets {
 		d.list = append(d.list, denial{
-			Target: target, Kind: e.Kind, Reason: e.Reason, Rule: e.Rule, Allow: allowingFlags(e, target), Count: 1,
+			Target: target, Kind: e.Kind, Reason: e.Reason, Rule: e.Rule, Allow: allowingFlags(e, target), Count: count,
 		})
 	}
 }
 
-// allowingFlags are the flags with which the target would have been allowed, or "" when there are none that one should use
+// allowingFlags returns the flags with which the target would have been allowed, or "" when there are none that are safe to use
 // without thinking.
 func allowingFlags(e egress.Event, target string) string {
 	switch e.Reason {
@@ -61,7 +66,7 @@ func allowingFlags(e egress.Event, target string) string {
 		return fmt.Sprintf("--host-port %d", e.Destination.Port())
 	case egress.ReasonNone:
 		return "--net public"
-	case egress.ReasonRestricted:
+	case egress.ReasonRestricted, egress.ReasonHostNetwork:
 		return "--net open"
 	}
 	return ""
@@ -71,13 +76,25 @@ func allowingFlags(e egress.Event, target string) string {
 var reasonWords = map[string]string{
 	egress.ReasonNone:           "the network is off",
 	egress.ReasonRestricted:     "not a public address",
-	egress.ReasonLoopback:       "this computer itself",
-	egress.ReasonOwnNetwork:     "the machine's own network",
+	egress.ReasonLoopback:       "the host itself",
+	egress.ReasonOwnNetwork:     "the VM's own network",
 	egress.ReasonHostPortClosed: "port not opened",
 	egress.ReasonNotAllowed:     "not in the allowlist",
 	egress.ReasonNameNotAllowed: "not in the allowlist",
 	egress.ReasonBadName:        "not a name",
 	egress.ReasonQueryType:      "DNS type not passed on",
+	egress.ReasonConnect:        "port not permitted by --connect-allow or --connect-deny",
+	egress.ReasonHostAddress:    "the host itself",
+	egress.ReasonHostNetwork:    "a neighbour of the host",
+	egress.ReasonLongChain:      "too many aliases",
+	egress.ReasonResolverRule:   "a limit of the VM's DNS",
+	egress.ReasonNotResolver:    "not a DNS server of this VM",
+	egress.ReasonNotSocket:      "not a socket that was handed over",
+	egress.ReasonBadAddress:     "not an address",
+	egress.ReasonBadProtocol:    "not TCP, UDP or ICMP",
+	egress.ReasonClosed:         "the network has ended",
+	vm.ReasonForward:            "port not permitted to outsiders",
+	vm.ReasonLimit:              "a limit of the VM is reached",
 }
 
 // why says the reason and what would help.
@@ -95,7 +112,7 @@ func (d denial) why() string {
 	return words
 }
 
-// line is what is said after a command; it is empty when nothing was denied. logged says that there is a log of all.
+// line is printed after a command; it is empty when nothing was denied. logged says that a log has all denials.
 func (d denials) line(logged bool) string {
 	if d.total == 0 {
 		return ""

@@ -15,11 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
+	"agentvm/internal/confine"
+	"agentvm/internal/debugenv"
+	"agentvm/internal/private"
 	"agentvm/vm"
 )
 
-const doctorLong = `Looks at what a machine needs here, boots one, and says what works. Exits with 0 when machines can run, with 1
-when something that they need is missing.`
+const doctorLong = `Looks at what a VM needs of this host, boots one, and says what works. Exits with 0 when VMs can run, with 1 when
+something that they need is missing.`
 
 // finding is the outcome of one check.
 type finding struct {
@@ -35,7 +38,7 @@ type verdict string
 const (
 	good verdict = "ok"
 	fair verdict = "warning" // works, but slower or with less
-	bad  verdict = "failure" // machines cannot run
+	bad  verdict = "failure" // VMs cannot run
 )
 
 func (c *cli) doctorCommand() *cobra.Command {
@@ -68,16 +71,43 @@ func (c *cli) examine(ctx context.Context) []finding {
 	findings = append(findings, checkLimits()...)
 	findings = append(findings, c.checkStore()...)
 	findings = append(findings, finding{Check: "privileges", Status: good, Detail: privileges() + "; neither KVM, root nor namespaces are needed"})
-	return append(findings, c.checkMachine(ctx)...)
+	findings = append(findings, checkConfinement())
+	return append(findings, c.checkVM(ctx)...)
+}
+
+// checkConfinement says what confines the process of a VM that has a name.
+func checkConfinement() finding {
+	f := finding{Check: "confinement", Status: good}
+	var force, missing []string
+	for _, l := range confine.Available() {
+		text := l.Name
+		if l.Note != "" {
+			text += " (" + l.Note + ")"
+		}
+		if l.InForce {
+			force = append(force, text)
+		} else {
+			missing = append(missing, text)
+		}
+	}
+	f.Detail = "the processes of VMs that live on have: " + strings.Join(append(force, "a watchdog"), ", ")
+	if len(missing) > 0 {
+		f.Status, f.Detail = fair, f.Detail+"; they have not: "+strings.Join(missing, ", ")
+		f.Advice = "VMs hold their guests without it; it is the second line of defence, see docs/security/hardening.md"
+	}
+	if debugenv.Has("noconfine") {
+		f.Status, f.Detail = fair, f.Detail+"; but AGENTVM_DEBUG=noconfine switches it off"
+	}
+	return f
 }
 
 // compiledFor lists the processors that wazero translates WebAssembly for; elsewhere it interprets.
 var compiledFor = map[string]bool{"amd64": true, "arm64": true}
 
 func checkProcessor() finding {
-	f := finding{Check: "processor", Status: good, Detail: fmt.Sprintf("%s/%s, %d usable; machines run as native code", runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0))}
+	f := finding{Check: "processor", Status: good, Detail: fmt.Sprintf("%s/%s, %d usable; VMs run as native code", runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0))}
 	if !compiledFor[runtime.GOARCH] {
-		f.Status, f.Detail = fair, runtime.GOARCH+": machines are interpreted"
+		f.Status, f.Detail = fair, runtime.GOARCH+": VMs are interpreted"
 		f.Advice = "expect them to be some 50 times slower than on amd64 or arm64"
 	}
 	return f
@@ -90,7 +120,7 @@ func checkMemory() finding {
 		f.Detail = "how much is free is not known on this system"
 		return f
 	}
-	f.Detail = fmt.Sprintf("%d MiB available, a machine has %d MiB and costs what it uses of them", available>>20, vm.DefaultMemory>>20)
+	f.Detail = fmt.Sprintf("%d MiB available, a VM has %d MiB and costs what it uses of them", available>>20, vm.DefaultMemory>>20)
 	switch {
 	case available < vm.MinMemory+64<<20:
 		f.Status, f.Advice = bad, "free some memory"
@@ -108,6 +138,8 @@ func (c *cli) checkStore() []finding {
 		switch {
 		case errors.Is(err, images.ErrMirror):
 			f.Status, f.Advice = bad, "correct AGENTVM_ALPINE_MIRROR"
+		case errors.Is(err, private.ErrNotPrivate):
+			f.Status, f.Advice = bad, "who can change the store can change what VMs run: do what is said above, or set AGENTVM_STORE to another directory"
 		case os.Getenv("AGENTVM_STORE") != "":
 			f.Status, f.Advice = bad, "set it to a directory that can be written"
 		}
@@ -117,7 +149,27 @@ func (c *cli) checkStore() []finding {
 	if err := tryWriting(store.Dir()); err != nil {
 		f.Status, f.Detail, f.Advice = bad, err.Error(), "free some disk space or set AGENTVM_STORE to another directory"
 	}
-	return []finding{f, checkCompiled(filepath.Join(store.Dir(), "compiled")), checkImages(store)}
+	return []finding{f, checkOwner(store.Dir()), checkCompiled(store.Dir()), checkImages(store)}
+}
+
+// checkOwner says whether the store, what leads to it, and what is in it can be changed by this user only.
+func checkOwner(dir string) finding {
+	f := finding{Check: "owner of the store", Status: good, Detail: "only you can change it, or put another one in its place"}
+	if runtime.GOOS == "windows" {
+		f.Detail = "not looked at on Windows, where the user's own folders are closed to other users"
+		return f
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		problem := checkEntry(filepath.Join(dir, e.Name()), e.Type())
+		if err == nil && !errors.Is(problem, os.ErrNotExist) { // which has been removed meanwhile
+			err = problem
+		}
+	}
+	if err != nil {
+		f.Status, f.Detail, f.Advice = bad, err.Error(), "who can change the store can change what VMs run, and what they are given"
+	}
+	return f
 }
 
 // tryWriting writes a megabyte, which finds a full disk too.
@@ -130,14 +182,30 @@ func tryWriting(dir string) error {
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
-func checkCompiled(dir string) finding {
+func checkEntry(path string, kind os.FileMode) error {
+	if !kind.IsRegular() {
+		return private.CheckFolder(path)
+	}
+	file, _, err := private.Open(path)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// checkCompiled says whether compiled code can be kept: its folder and the key's, which lies elsewhere, must be the user's alone.
+func checkCompiled(store string) finding {
+	dir := filepath.Join(store, "compiled")
 	f := finding{Check: "compiled code", Status: good, Detail: dir}
-	err := os.MkdirAll(dir, 0o700)
+	err := private.MakeFolder(dir)
 	if err == nil {
-		err = checkPrivate(dir)
+		_, err = private.CodeKey(store)
+	}
+	if keys, folderErr := private.KeyFolder(); err == nil && folderErr == nil {
+		f.Detail += ", with a key in " + keys
 	}
 	if err != nil {
-		f.Status, f.Detail, f.Advice = fair, err.Error(), "each start takes about half a second longer"
+		f.Status, f.Detail, f.Advice = fair, err.Error(), "nothing is kept, and each start takes about half a second longer"
 	}
 	return f
 }
@@ -161,9 +229,9 @@ func checkImages(store *images.Store) finding {
 	return f
 }
 
-// checkMachine is the proof: the image needs no download.
-func (c *cli) checkMachine(ctx context.Context) []finding {
-	f := finding{Check: "machine", Status: good}
+// checkVM boots a VM, which proves that VMs work. It uses the built-in image, so that it needs no download.
+func (c *cli) checkVM(ctx context.Context) []finding {
+	f := finding{Check: "VM", Status: good}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	began := time.Now()
@@ -184,18 +252,18 @@ func (c *cli) checkMachine(ctx context.Context) []finding {
 	return []finding{f, checkNetwork(ctx, v)}
 }
 
-// checkNetwork looks at the network from inside of a machine. Nothing is sent to anybody.
+// checkNetwork looks at the network from inside of a VM. It sends nothing to other hosts.
 func checkNetwork(ctx context.Context, v *vm.VM) finding {
-	f := finding{Check: "network", Status: good, Detail: "the machine has an address and reaches its gateway"}
+	f := finding{Check: "network", Status: good, Detail: "the VM has an address and reaches its gateway"}
 	r, err := v.Exec(ctx, "ip -4 addr show eth0 | grep inet && wget -qO- http://agentvm.internal/policy")
 	switch {
 	case err != nil:
 		f.Status, f.Detail = fair, err.Error()
 	case r.ExitCode != 0:
-		f.Status, f.Detail = fair, strings.TrimSpace("the machine has no working network: "+printable(string(r.Stderr)))
+		f.Status, f.Detail = fair, strings.TrimSpace("the VM has no working network: "+printable(string(r.Stderr)))
 	}
 	if f.Status != good {
-		f.Advice = "machines run without it; agentvm --debug exec true says more"
+		f.Advice = "VMs run without it; agentvm --debug exec true says more"
 	}
 	return f
 }

@@ -11,7 +11,7 @@ import (
 	"agentvm/vm"
 )
 
-// addressSpace is what a machine of the default size reserves, with the program's own.
+// addressSpace is how many bytes a VM of the default size reserves, with those of the program itself.
 const addressSpace = vm.DefaultMemory + 1<<30
 
 func checkLimits() []finding {
@@ -24,7 +24,7 @@ func checkLimits() []finding {
 	files := finding{Check: "open files", Status: good}
 	files.Detail = limit(unix.RLIMIT_NOFILE, func(n uint64) {
 		if n < 256 {
-			files.Status, files.Advice = fair, "raise it with ulimit -n before many machines or mounts are used"
+			files.Status, files.Advice = fair, "raise it with ulimit -n before many VMs or mounts are used"
 		}
 	})
 	return []finding{space, files}
@@ -42,14 +42,6 @@ func limit(resource int, check func(uint64)) string {
 	}
 	check(n)
 	return fmt.Sprintf("limited to %d", n)
-}
-
-func checkPrivate(dir string) error {
-	info, err := os.Stat(dir)
-	if err == nil && info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s can be written by others (mode %#o)", dir, info.Mode().Perm())
-	}
-	return err
 }
 
 func privileges() string {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,7 +13,7 @@ import (
 	"agentvm/vm"
 )
 
-const execLong = `Boots a machine, runs a command in it and exits with the command's exit code. With -n NAME the command runs in
+const execLong = `Boots a VM, runs a command in it and exits with the command's exit code. With -n NAME the command runs in
 a VM that agentvm start has started; with -d as well it lives on there, and its id is printed (see agentvm job --help).
 
 One argument is shell source for /bin/sh. Several arguments are a program and its arguments, run without
@@ -20,14 +22,16 @@ a shell. Flags come before the command.
 Standard input is passed on. When standard input and output are a terminal, the command gets a terminal
 too (see -t); otherwise its three streams are separate and binary-safe.
 
-The network reaches every public address and nothing of this computer or its private networks, unless --net, --allow,
+The network reaches every public address and nothing of the host or its private networks, unless --net, --allow,
 --deny, --policy or --host-port say otherwise (see agentvm net --help). What was denied is said afterwards in one line
 on standard error.
 
 Exit codes: the command's own, 126 when it cannot be executed, 127 when it is not found, 128+N after
 signal N, 124 after --timeout, 125 when agentvm itself fails.
 
-Ctrl-C interrupts the command; a second one within three seconds stops the machine, or, with -n, kills the command.`
+With --isolate the VM has a process of its own, which can reach nothing of the host but what the VM was given.
+
+Ctrl-C interrupts the command; a second one within three seconds stops the VM, or, with -n, kills the command.`
 
 const execExample = `  agentvm exec "ls -la | wc -l"
   agentvm exec -w /tmp -e NAME=value env
@@ -40,7 +44,7 @@ const execExample = `  agentvm exec "ls -la | wc -l"
   agentvm exec -d -n dev "make test"`
 
 type execFlags struct {
-	machineFlags
+	vmFlags
 	name, label string
 	detach      bool
 	dir, user   string
@@ -49,13 +53,15 @@ type execFlags struct {
 	terminal    bool
 	json        bool
 	maxOutput   int
+	isolate     bool
+	command     *cobra.Command
 }
 
 func (c *cli) execCommand() *cobra.Command {
 	var f execFlags
 	command := &cobra.Command{
 		Use:     "exec [flags] COMMAND [ARGS...]",
-		Short:   "Run a command in a fresh machine, or in a VM that runs",
+		Short:   "Run a command in a fresh VM, or in one that runs",
 		Long:    execLong,
 		Example: execExample,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -71,16 +77,23 @@ func (c *cli) execCommand() *cobra.Command {
 	flags.StringVar(&f.label, "label", "", "with -d: a `TEXT` that agentvm job ls shows")
 	f.register(command)
 	flags.SetInterspersed(false)
-	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the machine (default: /)")
-	flags.StringVarP(&f.user, "user", "u", "", "user in the machine: name, uid, name:group or uid:gid (default root)")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default: /)")
+	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default root)")
 	flags.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object with the output and how the command ended")
 	flags.IntVar(&f.maxOutput, "max-output", vm.DefaultMaxOutput, "with --json: bytes kept of each stream, half beginning and half end; -1 for all")
+	flags.BoolVar(&f.isolate, "isolate", false, "put the VM into a process of its own that confines itself, as that of agentvm start does (docs/security/hardening.md)")
+	f.command = command
 	return runs(command, func(ctx context.Context, args []string) error {
 		if err := f.checkNamed(command); err != nil {
 			return err
+		}
+		for _, name := range []string{"user", "workdir"} {
+			if flag := flags.Lookup(name); flag.Changed && flag.Value.String() == "" {
+				return fmt.Errorf("--%s is empty: leave it out for the default", name)
+			}
 		}
 		if !flags.Changed("tty") {
 			f.terminal = !f.json && !f.detach && isTerminal(c.stdin) && isTerminal(c.stdout)
@@ -109,26 +122,35 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 	if !f.json {
 		command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
 	}
-	result, denied, err := c.runWhere(ctx, f.name, &f.machineFlags, command, f.terminal, execPatience)
+	run := func() (*vm.Result, denials, error) {
+		return c.runWhere(ctx, f.name, &f.vmFlags, command, f.terminal, execInterruptWindow)
+	}
+	if f.isolate {
+		run = func() (*vm.Result, denials, error) { return c.runIsolated(ctx, f, command) }
+	}
+	result, denied, err := run()
+	if err != nil && f.dir != "" && strings.Contains(err.Error(), " "+f.dir+": ") {
+		err = fmt.Errorf("--workdir %q: %w", f.dir, err)
+	}
 	if f.json {
 		return c.printResult(result, denied, err)
 	}
-	c.tell(&f.machineFlags, denied)
+	c.printDenials(&f.vmFlags, denied)
 	if err != nil {
 		return err
 	}
 	return status(result)
 }
 
-// runWhere runs a command in a named VM, or without a name in a fresh machine.
-func (c *cli) runWhere(ctx context.Context, name string, f *machineFlags, command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
+// runWhere runs a command in a named VM, or without a name in a fresh VM.
+func (c *cli) runWhere(ctx context.Context, name string, f *vmFlags, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
 	if name != "" {
-		return c.runNamed(ctx, name, f.env, command, terminal, p)
+		return c.runNamed(ctx, name, f.env, command, terminal, window)
 	}
-	return c.run(ctx, f, command, terminal, p)
+	return c.run(ctx, f, command, terminal, window)
 }
 
-// status is the error that makes agentvm exit as the command did.
+// status returns the error that makes agentvm exit as the command did.
 func status(r *vm.Result) error {
 	switch {
 	case r.TimedOut:

@@ -30,6 +30,9 @@ func (c *cli) printResult(r *vm.Result, denied denials, err error) error {
 	if r != nil {
 		out = encodeResult(r)
 		code = status(r)
+		if r.TimedOut {
+			out.ExitCode = exitTimeout // what this process exits with; the signal says how the command ended
+		}
 	}
 	out.Denied = denied.list
 	if err != nil {
@@ -49,14 +52,14 @@ func (c *cli) printResult(r *vm.Result, denied denials, err error) error {
 func encodeResult(r *vm.Result) jsonResult {
 	out := jsonResult{
 		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, DurationMillis: r.Duration.Milliseconds(),
-		StdoutTruncated: present(r.StdoutTruncated), StderrTruncated: present(r.StderrTruncated),
+		StdoutTruncated: nonZero(r.StdoutTruncated), StderrTruncated: nonZero(r.StderrTruncated),
 	}
 	out.Stdout, out.StdoutBase64 = encodeOutput(r.Stdout)
 	out.Stderr, out.StderrBase64 = encodeOutput(r.Stderr)
 	return out
 }
 
-func present(t vm.Truncation) *vm.Truncation {
+func nonZero(t vm.Truncation) *vm.Truncation {
 	if t == (vm.Truncation{}) {
 		return nil
 	}

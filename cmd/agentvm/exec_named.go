@@ -1,18 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
 	"agentvm/egress"
-	"agentvm/rpc"
+	"agentvm/internal/daemon"
+	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/headtail"
 	"agentvm/vm"
 )
 
@@ -25,43 +29,43 @@ type namedVM struct {
 
 // spawn starts a command that ends with this client.
 func (v namedVM) spawn(ctx context.Context, command vm.Command) (process, error) {
-	job, err := v.start(ctx, command, rpc.JobOptions{Input: command.Stdin != nil, Timeout: command.Timeout})
+	job, err := v.start(ctx, command, daemonrpc.JobOptions{Input: command.Stdin != nil, Timeout: command.Timeout})
 	if err != nil {
 		return nil, err
 	}
 	return newNamedProcess(v.Name(), job, command, 0), nil
 }
 
-func (v namedVM) start(ctx context.Context, command vm.Command, o rpc.JobOptions) (*rpc.JobClient, error) {
-	params := rpc.ExecParams{Args: command.Args, Env: v.env, Dir: command.Dir, User: command.User}
+func (v namedVM) start(ctx context.Context, command vm.Command, o daemonrpc.JobOptions) (*daemonrpc.JobClient, error) {
+	params := guestrpc.ExecParams{Args: command.Args, Env: v.env, Dir: command.Dir, User: command.User}
 	if command.Line != "" {
 		params.Args = []string{"/bin/sh", "-c", command.Line}
 	}
 	if command.Terminal != nil {
-		params.Terminal = &rpc.Size{Columns: command.Terminal.Columns, Rows: command.Terminal.Rows}
+		params.Terminal = &guestrpc.Size{Columns: command.Terminal.Columns, Rows: command.Terminal.Rows}
 	}
-	defer v.tellPaused(ctx)()
+	defer v.printPaused(ctx)()
 	job, err := v.StartJob(ctx, params, nil, o)
-	return job, ended(v.Name(), err)
+	return job, adviseEnded(v.Name(), err)
 }
 
-// pausedTime is how long a start may take before it is asked what it waits for.
+// pausedTime is how long a command may take to start before agentvm asks the VM whether it is paused.
 const pausedTime = time.Second
 
-// tellPaused says after a while that the VM is paused, unless the function that it returns is called before.
-func (v namedVM) tellPaused(ctx context.Context) (stop func()) {
+// printPaused says after a while that the VM is paused, unless the function that it returns is called before.
+func (v namedVM) printPaused(ctx context.Context) (stop func()) {
 	timer := time.AfterFunc(pausedTime, func() {
 		info, err := v.Info(ctx)
-		if err == nil && info.State == rpc.DaemonPaused {
+		if err == nil && info.State == daemonrpc.Paused {
 			fmt.Fprintf(v.out, "agentvm: %s is paused: the command waits until agentvm resume %s\n", v.Name(), v.Name())
 		}
 	})
 	return func() { timer.Stop() }
 }
 
-// runNamed is run in a named VM. The denials are those of the time while the command ran, whoever asked.
-func (c *cli) runNamed(ctx context.Context, name string, env []string, command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
-	s := newSession(p)
+// runNamed does what run does in a named VM. The denials are those of the time while the command ran, whichever program caused them.
+func (c *cli) runNamed(ctx context.Context, name string, env []string, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
+	s := newSession(window)
 	ctx = s.begin(ctx)
 	defer s.end()
 	env, err := environment(env)
@@ -74,14 +78,73 @@ func (c *cli) runNamed(ctx context.Context, name string, env []string, command v
 	}
 	defer client.Close() // which ends the command, if it still runs
 	began := time.Now()
+	c.printFullDisk(ctx, client)
 	result, err := c.runIn(ctx, namedVM{client, env, c.stderr}.spawn, command, terminal, s)
+	if err == nil && result.Signal != 0 && !result.TimedOut {
+		c.printEnd(ctx, client)
+	}
+	if ctx.Err() == nil && (err != nil || result.ExitCode != 0 || time.Since(began) >= longTime) {
+		c.printCrowd(ctx, client)
+	}
 	if err != nil {
 		return result, denials{}, err
 	}
 	return result, deniedSince(ctx, client, began), nil
 }
 
-// deniedSince asks what was denied. A VM without a network, or that has just ended, has nothing to tell.
+// printEnd says why a command was ended by a signal that agentvm has not sent, if the VM's end was the reason.
+func (c *cli) printEnd(ctx context.Context, client *daemon.Client) {
+	ctx, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	info, err := client.Info(ctx)
+	what := ""
+	switch {
+	case err != nil && ctx.Err() == nil:
+		what = "has ended"
+	case err != nil:
+	case info.State == daemonrpc.Stopping:
+		what = "is being stopped"
+	case info.State == daemonrpc.Starting:
+		what = "is starting again, for its guest has restarted itself"
+	case info.State == daemonrpc.Failed:
+		what = "has ended by itself"
+	case info.State == daemonrpc.Running:
+		if _, err := client.Stats(ctx); errors.Is(err, syscall.ESHUTDOWN) {
+			what = "is restarting or being switched off by a program in it"
+		}
+	}
+	if what != "" {
+		fmt.Fprintf(c.stderr, "agentvm: %s %s, which has ended the command\n", client.Name(), what)
+	}
+}
+
+// endTime is how long a VM may take to say whether it is ending.
+const endTime = time.Second
+
+const (
+	// longTime is how long a command must have run for one more question to the guest to be no noticeable delay.
+	longTime = time.Second
+	// crowdedProcesses is a number of programs and threads that is larger than a user is likely to have meant.
+	crowdedProcesses = 512
+)
+
+// printCrowd says so when very many programs run in a VM: a command that has failed or took long may have had no room beside them.
+func (c *cli) printCrowd(ctx context.Context, client *daemon.Client) {
+	ctx, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	if stats, err := client.Stats(ctx); err == nil && stats.Processes >= crowdedProcesses {
+		fmt.Fprintf(c.stderr, "agentvm: %s: %d programs and threads are in the VM: if they were not meant, agentvm restart %s ends them all\n", client.Name(), stats.Processes, client.Name())
+	}
+}
+
+// printFullDisk says so when a VM waits for room on the host's disk.
+func (c *cli) printFullDisk(ctx context.Context, client *daemon.Client) {
+	if disk, err := askFor[daemon.DiskAnswer](ctx, client, "disk", nil); err == nil && !disk.Waits.IsZero() {
+		fmt.Fprintf(c.stderr, "agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", client.Name(), printable(disk.Path))
+	}
+}
+
+// deniedSince asks what was denied. A VM without a network, or one that has just ended, reports nothing.
 func deniedSince(ctx context.Context, client *daemon.Client, began time.Time) (d denials) {
 	events, err := askFor[[]egress.Event](ctx, client, "denials", nil)
 	if err != nil {
@@ -95,23 +158,23 @@ func deniedSince(ctx context.Context, client *daemon.Client, began time.Time) (d
 	return d
 }
 
-// askFor puts a question of package daemon.
+// askFor asks the daemon one of package daemon's questions, and decodes its answer.
 func askFor[T any](ctx context.Context, client *daemon.Client, name string, question any) (answer T, err error) {
 	asked, err := json.Marshal(question)
 	if err != nil {
 		return answer, err
 	}
-	told, err := client.Ask(ctx, name, asked)
+	answered, err := client.Ask(ctx, name, asked)
 	if err != nil {
-		return answer, ended(client.Name(), err)
+		return answer, adviseEnded(client.Name(), err)
 	}
-	if err := json.Unmarshal(told, &answer); err != nil {
+	if err := json.Unmarshal(answered, &answer); err != nil {
 		return answer, fmt.Errorf("answer of %s about %s: %w", client.Name(), name, err)
 	}
 	return answer, nil
 }
 
-// namedProcess is a job as a process.
+// namedProcess makes a process of a daemon's job.
 type namedProcess struct {
 	name    string
 	job     daemon.Job
@@ -120,17 +183,17 @@ type namedProcess struct {
 	began   time.Time
 	lost    uint64 // bytes of output that were no longer kept, after Wait
 
-	stdout, stderr *keeper // what --json prints; nil where the command has a writer
+	stdout, stderr *headtail.Buffer // what --json prints; nil where the command has a writer
 }
 
 func newNamedProcess(name string, job daemon.Job, command vm.Command, from uint64) *namedProcess {
 	p := &namedProcess{name: name, job: job, command: command, from: from, began: time.Now()}
 	if command.Stdout == nil {
-		p.stdout = newKeeper(command.MaxOutput)
+		p.stdout = headtail.New(cmp.Or(command.MaxOutput, vm.DefaultMaxOutput))
 		p.command.Stdout = p.stdout
 	}
 	if command.Stderr == nil {
-		p.stderr = newKeeper(command.MaxOutput)
+		p.stderr = headtail.New(cmp.Or(command.MaxOutput, vm.DefaultMaxOutput))
 		p.command.Stderr = p.stderr
 	}
 	return p
@@ -143,7 +206,7 @@ func (p *namedProcess) Signal(ctx context.Context, number int) error {
 
 // Resize passes the size of the terminal on.
 func (p *namedProcess) Resize(ctx context.Context, size vm.Size) error {
-	return p.job.Resize(ctx, rpc.Size{Columns: size.Columns, Rows: size.Rows})
+	return p.job.Resize(ctx, guestrpc.Size{Columns: size.Columns, Rows: size.Rows})
 }
 
 // Wait passes the streams on until the job has ended.
@@ -151,19 +214,21 @@ func (p *namedProcess) Wait(ctx context.Context) (*vm.Result, error) {
 	o, err := daemon.Follow(ctx, p.job, daemon.Streams{Stdin: p.command.Stdin, Stdout: p.command.Stdout, Stderr: p.command.Stderr}, p.from)
 	p.lost = o.Lost
 	if err != nil {
-		return nil, ended(p.name, err)
+		return nil, adviseEnded(p.name, err)
 	}
 	r := &vm.Result{ExitCode: o.Exit.Code, Signal: o.Exit.Signal, TimedOut: o.TimedOut, Duration: time.Since(p.began)}
 	if p.stdout != nil {
-		r.Stdout, r.StdoutTruncated = p.stdout.take()
+		kept, gap := p.stdout.Take()
+		r.Stdout, r.StdoutTruncated = kept, vm.Truncation(gap)
 	}
 	if p.stderr != nil {
-		r.Stderr, r.StderrTruncated = p.stderr.take()
+		kept, gap := p.stderr.Take()
+		r.Stderr, r.StderrTruncated = kept, vm.Truncation(gap)
 	}
 	return r, nil
 }
 
-// detach starts a command that lives on after this process, and prints its id.
+// detach starts a command that continues after this process has ended, and prints its ID.
 func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, input bool) error {
 	env, err := environment(f.env)
 	if err != nil {
@@ -177,7 +242,7 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 	if f.terminal {
 		command.Terminal = &vm.Size{Columns: 80, Rows: 24}
 	}
-	o := rpc.JobOptions{Durable: true, Input: input || f.terminal, Timeout: command.Timeout, Label: f.label}
+	o := daemonrpc.JobOptions{Durable: true, Input: input || f.terminal, Timeout: command.Timeout, Label: f.label}
 	job, err := namedVM{client, env, c.stderr}.start(ctx, command, o)
 	if err != nil {
 		return err
@@ -186,15 +251,15 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 	return nil
 }
 
-// onlyFresh is the error of flags that make no sense for a VM that is there already.
+// onlyFresh returns an error when a flag is given that makes no sense for a VM that exists already.
 func onlyFresh(command *cobra.Command, name string) error {
 	for _, flag := range []string{
 		"image", "memory", "mount", "net", "allow", "deny", "policy", "host-port", "publish", "dns", "pcap", "net-log", "mtu", "no-ipv6",
 		"send-limit", "receive-limit", "network", "no-network", "ca-cert", "no-new-privileges", "socket", "cold",
-		"listen-allow", "listen-deny", "connect-allow", "connect-deny", "loopback-exempt",
+		"isolate", "listen-allow", "listen-deny", "connect-allow", "connect-deny", "loopback-exempt",
 	} {
 		if command.Flags().Changed(flag) {
-			return fmt.Errorf("--%s is for a fresh machine: %s is as agentvm start has made it", flag, name)
+			return fmt.Errorf("--%s is for a fresh VM: %s is as agentvm start has made it", flag, name)
 		}
 	}
 	return nil
@@ -211,7 +276,7 @@ func (f *execFlags) checkNamed(command *cobra.Command) error {
 	case command.Flags().Changed("name"):
 		return daemon.CheckName(f.name)
 	case f.detach:
-		return errors.New("--detach: a fresh machine ends with its command; name one that lives on, with -n NAME")
+		return errors.New("--detach: a fresh VM ends with its command; name one that lives on, with -n NAME")
 	case f.label != "":
 		return errors.New("--label is for --detach")
 	}

@@ -16,11 +16,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 )
 
 const fetchLong = `Sends an HTTP request to a server in a VM that runs, and prints the body of the answer. It goes to 127.0.0.1 or ::1 in the VM and to nothing
-else: not to this computer, not to the network, and not through the VM's network policy. Redirects are printed and not followed.
+else: not to the host, not to the network, and not through the VM's network policy. Redirects are printed and not followed.
 
 Exit codes: 0 when there was an answer; 22 when its status was 400 or more and --fail is given; 1 when there was none.`
 
@@ -62,7 +62,7 @@ func (c *cli) fetchCommand() *cobra.Command {
 			return err
 		}
 		defer body.Close()
-		s := newSession(shellPatience)
+		s := newSession(shellInterruptWindow)
 		ctx := s.begin(cmd.Context())
 		defer s.end()
 		return s.explain(withVM(ctx, args[0], func(client *daemon.Client) error {
@@ -99,7 +99,7 @@ func (f *fetchFlags) newRequest(port uint16, path string, hasData bool, stdin *o
 	return r, data, nil
 }
 
-// body is what is sent and how long that is, if known. One of no length is http.NoBody.
+// body returns the request's body and its length, -1 when that is not known. An empty body is http.NoBody.
 func (f *fetchFlags) body(hasData bool, stdin *os.File) (io.ReadCloser, int64, error) {
 	name, isFile := strings.CutPrefix(f.data, "@")
 	switch {
@@ -110,7 +110,7 @@ func (f *fetchFlags) body(hasData bool, stdin *os.File) (io.ReadCloser, int64, e
 	case name == "-":
 		return readAhead(stdin)
 	}
-	file, err := os.Open(name)
+	file, err := openHostFile(name, os.O_RDONLY)
 	if err != nil {
 		return nil, 0, fmt.Errorf("--data: %w", err)
 	}
@@ -129,8 +129,8 @@ func (f *fetchFlags) body(hasData bool, stdin *os.File) (io.ReadCloser, int64, e
 	return nil, 0, errors.Join(fmt.Errorf("--data: %w", err), file.Close())
 }
 
-// knownBody is up to how many bytes of standard input are read before the request is sent, so that their number is known: small servers want
-// it. More are sent as they come.
+// knownBody is the number of bytes of standard input up to which the body is read before the request is sent, so that its length is known:
+// small servers want that. A longer body is sent as it comes.
 const knownBody = 1 << 20
 
 func readAhead(stdin *os.File) (io.ReadCloser, int64, error) {
@@ -178,7 +178,7 @@ func (c *cli) fetch(ctx context.Context, client *daemon.Client, r *http.Request,
 	web.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	answer, err := web.Do(r)
 	if err != nil {
-		return ended(client.Name(), explainFetch(client.Name(), r, err))
+		return adviseEnded(client.Name(), explainFetch(client.Name(), r, err))
 	}
 	defer answer.Body.Close()
 	bad := f.fail && answer.StatusCode >= http.StatusBadRequest
@@ -198,7 +198,7 @@ func (c *cli) fetch(ctx context.Context, client *daemon.Client, r *http.Request,
 func (c *cli) printAnswer(answer *http.Response, f *fetchFlags, bad bool) (err error) {
 	to := c.stdout
 	if f.output != "" && !bad {
-		if to, err = os.Create(f.output); err != nil {
+		if to, err = createHostFile(f.output); err != nil {
 			return fmt.Errorf("--output: %w", err)
 		}
 		defer func() { err = errors.Join(err, to.Close()) }()

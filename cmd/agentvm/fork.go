@@ -2,40 +2,33 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
+	"runtime"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/images"
+	"agentvm/internal/daemon"
+	"agentvm/internal/daemonrpc"
 	"agentvm/nat"
-	"agentvm/rpc"
-	"agentvm/snapshot"
 )
 
-const forkLong = `Makes VMs that go on from where one is that runs, with its memory and its files. That one goes on undisturbed. Each fork is another
+const forkLong = `Makes VMs that continue from where a running one is, with its memory and its files. That one runs on undisturbed. Each fork is another
 computer: it has its own random numbers, network address, host name and generation (/run/agentvm/generation), and connections are cut in
-it. It is started as the VM was, but for ports of this computer and addresses of metrics, which get free ones, and files of
+it. It is started as the VM was, except for ports of the host and addresses of metrics, which get free ones, and files of
 --net-log and --pcap. Later it starts from its own disk, like every VM.
 
-Programs are killed in the forks, unless --keep-programs has each copy run on.`
+Programs are killed in the forks, unless --keep-programs has each copy run on. Those that were started from a mount end nevertheless: a
+fork mounts the directories anew.`
 
 const forkExample = `  agentvm fork dev try1
   agentvm fork dev a b c
   agentvm fork dev worker --count 20          # worker-1 to worker-20
   agentvm fork --keep-programs server copy`
-
-// forkTime is how old a fork's file must be to be one of a process that was killed.
-const forkTime = time.Hour
 
 type forkFlags struct {
 	count        int
@@ -45,14 +38,14 @@ type forkFlags struct {
 func (c *cli) forkCommand() *cobra.Command {
 	var f forkFlags
 	command := &cobra.Command{
-		Use: "fork [flags] NAME NEW...", Short: "Make VMs that go on from where one is", Long: forkLong, Example: forkExample,
+		Use: "fork [flags] NAME NEW...", Short: "Make VMs that continue from where one is", Long: forkLong, Example: forkExample,
 		Args: counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := forkNames(args[1:], cmd.Flags().Changed("count"), f.count)
 			if err != nil {
 				return err
 			}
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
 			return s.explain(c.fork(ctx, args[0], list, &f))
@@ -60,7 +53,7 @@ func (c *cli) forkCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.IntVar(&f.count, "count", 1, "make `N` forks, called NEW-1 to NEW-N")
-	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on in the forks; nobody sees what those print")
+	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on in the forks; what they print is lost")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how it goes")
 	return command
 }
@@ -68,7 +61,7 @@ func (c *cli) forkCommand() *cobra.Command {
 // maxForks bounds one command.
 const maxForks = 1000
 
-// forkNames are the names of the forks.
+// forkNames returns the names of the forks, with numbers when --count was given.
 func forkNames(list []string, counted bool, count int) ([]string, error) {
 	if counted && (len(list) != 1 || count < 1 || count > maxForks) {
 		return nil, fmt.Errorf("--count %d: want 1 to %d, and one NEW, which gets numbers", count, maxForks)
@@ -82,7 +75,7 @@ func forkNames(list []string, counted bool, count int) ([]string, error) {
 	}
 	seen := map[string]bool{}
 	for _, name := range list {
-		if err := daemon.CheckName(name); err != nil {
+		if err := checkNew(name, runtime.GOOS); err != nil {
 			return nil, err
 		}
 		if seen[name] {
@@ -93,13 +86,13 @@ func forkNames(list []string, counted bool, count int) ([]string, error) {
 	return list, nil
 }
 
-// fork has the VM written into a file, which all forks go on from and which is then given up: they have it mapped.
+// fork has the VM written into a file from which all forks continue. The file is removed afterwards: the forks have it mapped.
 func (c *cli) fork(ctx context.Context, name string, list []string, f *forkFlags) error {
 	store, err := vms()
 	if err != nil {
 		return err
 	}
-	if err := absent(store, list); err != nil {
+	if err := checkAbsent(store, list); err != nil {
 		return err
 	}
 	client, err := connect(ctx, name)
@@ -109,26 +102,33 @@ func (c *cli) fork(ctx context.Context, name string, list []string, f *forkFlags
 	defer client.Close()
 	config, err := forkConfig(ctx, client)
 	if err != nil {
-		return ended(name, err)
+		return adviseEnded(name, err)
 	}
-	path, err := forkFile()
+	saved, err := snapshots()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(path) }() // where that fails, a later fork does it
+	file, err := saved.NewFork()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if f.keep && !f.silent && len(config.Mounts) > 0 {
+		fmt.Fprintln(c.stderr, "agentvm: programs that were started from a mount, or have files of one open, end in the forks: a fork mounts the directories anew")
+	}
 	began := time.Now()
-	if _, err := client.Snapshot(ctx, rpc.SnapshotOrder{Path: path, Layered: true}); err != nil {
+	if _, err := client.Snapshot(ctx, daemonrpc.SnapshotRequest{Path: file.Path(), Layered: true}); err != nil {
 		return saveError(name, err)
 	}
-	return c.startForks(ctx, store, list, config, daemon.Restoration{Snapshot: path, KeepPrograms: f.keep}, func(fork string) {
+	return c.startForks(ctx, store, list, config, daemon.Restoration{Snapshot: file.Path(), KeepPrograms: f.keep}, func(fork string) {
 		if !f.silent {
 			fmt.Fprintf(c.stderr, "agentvm: %s: runs, after %.1f s\n", fork, time.Since(began).Seconds())
 		}
 	})
 }
 
-// absent is the error of names that are taken.
-func absent(store daemon.Store, list []string) error {
+// checkAbsent returns an error when one of the names is taken.
+func checkAbsent(store daemon.Store, list []string) error {
 	for _, name := range list {
 		if _, err := store.LogPath(name); !errors.Is(err, daemon.ErrNotFound) {
 			if err == nil {
@@ -140,7 +140,7 @@ func absent(store daemon.Store, list []string) error {
 	return nil
 }
 
-// starters is how many forks are started at a time.
+// starters is how many forks start at the same time.
 const starters = 4
 
 func (c *cli) startForks(ctx context.Context, store daemon.Store, list []string, config daemon.Config, r daemon.Restoration, runs func(string)) error {
@@ -163,7 +163,7 @@ func (c *cli) startForks(ctx context.Context, store daemon.Store, list []string,
 	return errors.Join(errs...)
 }
 
-// forkConfig is what a VM runs with, without what only one can have.
+// forkConfig returns what a VM runs with, without what only one VM can have.
 func forkConfig(ctx context.Context, client *daemon.Client) (config daemon.Config, err error) {
 	if config, err = liveConfig(ctx, client); err != nil {
 		return config, err
@@ -171,7 +171,7 @@ func forkConfig(ctx context.Context, client *daemon.Client) (config daemon.Confi
 	return config, unshare(&config)
 }
 
-// unshare takes out of a configuration what only one VM can have.
+// unshare removes from a configuration what only one VM can have.
 func unshare(config *daemon.Config) error {
 	config.Hostname, config.Network.Capture, config.Network.Log = "", "", ""
 	var forwards []string
@@ -190,7 +190,7 @@ func unshare(config *daemon.Config) error {
 	return nil
 }
 
-// liveConfig is what a VM runs with, with the policy that holds now.
+// liveConfig returns what a VM runs with, with the policy that is in force now.
 func liveConfig(ctx context.Context, client *daemon.Client) (config daemon.Config, err error) {
 	info, err := client.Info(ctx)
 	if err == nil {
@@ -202,26 +202,4 @@ func liveConfig(ctx context.Context, client *daemon.Client) (config daemon.Confi
 	answer, err := askFor[daemon.PolicyAnswer](ctx, client, "policy", nil)
 	config.Network.Policy = answer.Policy
 	return config, err
-}
-
-// forkFile names a file for forks, beside the bases that it may be layered on, and removes those that were left.
-func forkFile() (string, error) {
-	dir, err := images.DefaultDir()
-	if err != nil {
-		return "", err
-	}
-	dir = filepath.Join(dir, "forks")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("make a place for forks: %w", err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return "", fmt.Errorf("make a place for forks: %w", err)
-	}
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > forkTime {
-			_ = os.Remove(filepath.Join(dir, e.Name()))
-		}
-	}
-	return filepath.Join(dir, strings.ToLower(rand.Text())+snapshot.Suffix), nil
 }

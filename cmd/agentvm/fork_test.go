@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 )
 
 // TestForkConfig leaves out of a configuration what only one VM can have, and nothing else.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -13,7 +14,7 @@ import (
 	"agentvm/images"
 )
 
-const imageLong = `Images are root file systems that machines boot. They are kept in AGENTVM_STORE, by default the directory
+const imageLong = `Images are root file systems that VMs boot. They are kept in AGENTVM_STORE, by default the directory
 agentvm among the user's caches.
 
   alpine           the Alpine release that this version is pinned to
@@ -25,7 +26,7 @@ func (c *cli) imageCommand() *cobra.Command {
 		Use:     "image",
 		Short:   "List, download, import and remove images",
 		Long:    imageLong,
-		Example: "  agentvm image pull alpine:latest\n  agentvm image import mine rootfs.tar.gz\n  agentvm exec --image mine \"cat /etc/os-release\"",
+		Example: "  agentvm image pull alpine:latest\n  agentvm image import rootfs.tar.gz mine\n  agentvm exec --image mine \"cat /etc/os-release\"",
 	}
 	command.AddCommand(c.imageListCommand(), c.imagePullCommand(), c.imageImportCommand(), c.imageRemoveCommand())
 	return command
@@ -67,7 +68,7 @@ func (c *cli) imagePullCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "pull IMAGE", Short: "Download an image, or put the built-in one into the store", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			progress := newProgress(c.stderr)
+			progress := &progress{out: c.stderr}
 			defer progress.close()
 			store, err := c.store(progress.report)
 			if err != nil {
@@ -85,18 +86,46 @@ func (c *cli) imagePullCommand() *cobra.Command {
 
 func (c *cli) imageImportCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "import NAME FILE", Short: "Make an image of a root file system in a tar archive (- for standard input)",
-		Long: "The archive may be compressed with gzip or zstd. It must be of riscv64. An image of that name is replaced.",
+		Use: "import FILE NAME", Short: "Make an image of a root file system in a tar archive (- for standard input)",
+		Long: `The archive may be compressed with gzip or zstd. It must be of riscv64. An image of that name is replaced.
+
+The order of earlier versions, NAME FILE, is understood where only the second is a file.`,
 		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error { return c.importImage(cmd.Context(), args[0], args[1]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, name, err := fileAndName(args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return c.importImage(cmd.Context(), name, file)
+		},
 	}
+}
+
+// fileAndName finds out which of two arguments is the archive: the first, or as earlier the second.
+func fileAndName(first, second string) (file, name string, err error) {
+	isFile := func(arg string) bool {
+		_, err := os.Stat(arg)
+		return arg == "-" || err == nil
+	}
+	switch {
+	case !isFile(second):
+		return first, second, nil
+	case !isFile(first):
+		return second, first, nil
+	case strings.ContainsAny(first, `/\`) != strings.ContainsAny(second, `/\`): // no name has these
+		if strings.ContainsAny(second, `/\`) {
+			return second, first, nil
+		}
+		return first, second, nil
+	}
+	return "", "", fmt.Errorf("import image: there are files of both names, %s and %s: write the archive as ./FILE", first, second)
 }
 
 func (c *cli) importImage(ctx context.Context, name, file string) error {
 	archive := c.stdin
 	if file != "-" {
 		var err error
-		if archive, err = os.Open(file); err != nil {
+		if archive, err = openHostFile(file, os.O_RDONLY); err != nil {
 			return fmt.Errorf("import image %s: %w", name, err)
 		}
 		defer archive.Close()
@@ -117,7 +146,7 @@ func (c *cli) importImage(ctx context.Context, name, file string) error {
 
 func (c *cli) imageRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images from the store", Args: cobra.MinimumNArgs(1),
+		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images from the store", Args: cobra.MinimumNArgs(1), ValidArgsFunction: completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := c.store(nil)
 			if err != nil {

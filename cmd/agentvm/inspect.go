@@ -11,16 +11,26 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/rpc"
+	"agentvm/internal/confine"
+	"agentvm/internal/daemon"
+	"agentvm/internal/guestrpc"
 	"agentvm/vm"
 )
 
 // inspection is what inspect prints.
 type inspection struct {
 	vmStatus
-	Limits []limitUse    `json:"limits,omitempty"` // of a VM that runs
-	Config daemon.Config `json:"config"`
+	Door        string          `json:"door,omitempty"`        // where its daemon listens, see daemon.Status
+	DiskFull    *diskFull       `json:"diskFull,omitempty"`    // only while the guest waits for room on the host's disk
+	Limits      []limitUse      `json:"limits,omitempty"`      // of a VM that runs
+	Confinement []confine.Layer `json:"confinement,omitempty"` // of its process
+	Config      daemon.Config   `json:"config"`
+}
+
+// diskFull says since when the guest waits for room, and which file has none.
+type diskFull struct {
+	Since time.Time `json:"since"`
+	Path  string    `json:"path"`
 }
 
 // limitUse is what a VM can hold of something at once, and what it holds, as this host counts.
@@ -31,21 +41,24 @@ type limitUse struct {
 	Refused uint64 `json:"refused"` // how often it was in the way
 }
 
-// limitsOf asks a VM. One that does not answer has none.
-func limitsOf(ctx context.Context, name string) (list []limitUse) {
+// fillFrom adds what the VM's daemon reports. From a VM that does not answer it adds nothing.
+func (i *inspection) fillFrom(ctx context.Context, name string) {
 	client, err := connect(ctx, name)
 	if err != nil {
-		return nil
+		return
 	}
 	defer client.Close()
+	i.Confinement, _ = askFor[[]confine.Layer](ctx, client, "confinement", nil)
+	if disk, err := askFor[daemon.DiskAnswer](ctx, client, "disk", nil); err == nil && !disk.Waits.IsZero() {
+		i.DiskFull = &diskFull{disk.Waits, disk.Path}
+	}
 	stats, err := askFor[vm.NetworkStats](ctx, client, "networkStats", nil)
 	if err != nil {
-		return nil
+		return
 	}
 	for _, l := range stats.Limits {
-		list = append(list, limitUse{l.Limit, l.Used, l.Maximum, l.Refused})
+		i.Limits = append(i.Limits, limitUse{l.Limit, l.Used, l.Maximum, l.Refused})
 	}
-	return list
 }
 
 func (c *cli) inspectCommand() *cobra.Command {
@@ -65,9 +78,9 @@ func (c *cli) inspectCommand() *cobra.Command {
 				if err != nil {
 					return suggest(store, name, err)
 				}
-				one := inspection{vmStatus: statusOf(s), Config: s.Config}
+				one := inspection{vmStatus: statusOf(s), Door: s.Door, Config: s.Config}
 				if s.State == daemon.Running || s.State == daemon.Paused {
-					one.Limits = limitsOf(cmd.Context(), name)
+					one.fillFrom(cmd.Context(), name)
 				}
 				list = append(list, one)
 				return nil
@@ -97,7 +110,7 @@ type vmStats struct {
 	Sent            uint64  `json:"sent"`
 }
 
-func statsOf(name string, s rpc.Stats) vmStats {
+func statsOf(name string, s guestrpc.Stats) vmStats {
 	return vmStats{
 		Name: name, Uptime: s.Uptime.Seconds(), User: s.User.Seconds(), System: s.System.Seconds(), Idle: s.Idle.Seconds(),
 		Load1: s.Load1, Load5: s.Load5, Load15: s.Load15, MemoryTotal: s.MemoryTotal, MemoryAvailable: s.MemoryAvailable,
@@ -148,7 +161,7 @@ func allStats(ctx context.Context, names []string) ([]vmStats, error) {
 		defer client.Close()
 		s, err := client.Stats(ctx)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, ended(name, err))
+			return fmt.Errorf("%s: %w", name, adviseEnded(name, err))
 		}
 		list = append(list, statsOf(name, s))
 		return nil

@@ -11,8 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/rpc"
+	"agentvm/internal/daemon"
+	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guestrpc"
 	"agentvm/vm"
 )
 
@@ -33,7 +34,7 @@ func (c *cli) jobCommand() *cobra.Command {
 // jobInfo is what job ls --json prints of a job.
 type jobInfo struct {
 	ID       string    `json:"id"`
-	State    string    `json:"state"` // running, ended, or lost: nobody knows how it ended
+	State    string    `json:"state"` // running, ended, or lost: how it ended is not known
 	Args     []string  `json:"args"`
 	Label    string    `json:"label,omitempty"`
 	Started  time.Time `json:"started"`
@@ -47,7 +48,7 @@ type jobInfo struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-func jobOf(i rpc.JobInfo) jobInfo {
+func jobOf(i daemonrpc.JobInfo) jobInfo {
 	j := jobInfo{
 		ID: i.ID, State: "running", Args: i.Args, Label: i.Label, Started: i.Started, Ended: i.Ended, TimedOut: i.TimedOut,
 		Durable: i.Durable, Terminal: i.Terminal, Output: i.OutputBytes, Error: i.Error,
@@ -102,24 +103,24 @@ func printJobs(w io.Writer, list []jobInfo, now time.Time) error {
 	return table.Flush()
 }
 
-// shortCommand is a command line for a table.
+// shortCommand makes a command line short enough for a table.
 func shortCommand(args []string) string {
-	const most = 60
+	const maxRunes = 60
 	if len(args) == 3 && args[0] == "/bin/sh" && args[1] == "-c" {
 		args = args[2:]
 	}
 	text := []rune(printable(strings.Join(args, " ")))
-	if len(text) > most {
-		return string(text[:most-3]) + "..."
+	if len(text) > maxRunes {
+		return string(text[:maxRunes-3]) + "..."
 	}
 	return string(text)
 }
 
-// listJobs asks a VM, or reads what one that does not run has left.
-func listJobs(ctx context.Context, name string) ([]rpc.JobInfo, error) {
+// listJobs asks a VM for its jobs, or reads those that are left of one that does not run.
+func listJobs(ctx context.Context, name string) ([]daemonrpc.JobInfo, error) {
 	client, err := connect(ctx, name)
 	if errors.Is(err, daemon.ErrNotRunning) {
-		var list []rpc.JobInfo
+		var list []daemonrpc.JobInfo
 		err = withPast(name, func(past *daemon.PastJobs) error {
 			list = past.List()
 			return nil
@@ -131,10 +132,10 @@ func listJobs(ctx context.Context, name string) ([]rpc.JobInfo, error) {
 	}
 	defer client.Close()
 	list, err := client.Jobs(ctx)
-	return list, ended(name, err)
+	return list, adviseEnded(name, err)
 }
 
-// withPast gives the jobs to do that a VM has left which does not run.
+// withPast calls do with the jobs that are left of a VM that does not run.
 func withPast(name string, do func(*daemon.PastJobs) error) error {
 	store, err := vms()
 	if err != nil {
@@ -148,7 +149,7 @@ func withPast(name string, do func(*daemon.PastJobs) error) error {
 	return do(past)
 }
 
-// withJob gives a job to do.
+// withJob calls do with a job, of a VM that runs or of what is left of one that does not.
 func withJob(ctx context.Context, name, id string, do func(daemon.Job) error) error {
 	client, err := connect(ctx, name)
 	if errors.Is(err, daemon.ErrNotRunning) {
@@ -166,10 +167,10 @@ func withJob(ctx context.Context, name, id string, do func(daemon.Job) error) er
 	defer client.Close()
 	job, err := client.Job(ctx, id)
 	if err != nil {
-		return fmt.Errorf("%s: %w (agentvm job ls %s lists them)", name, ended(name, err), name)
+		return fmt.Errorf("%s: %w (agentvm job ls %s lists them)", name, adviseEnded(name, err), name)
 	}
 	defer job.Release()
-	return ended(name, do(job))
+	return adviseEnded(name, do(job))
 }
 
 func (c *cli) jobLogsCommand() *cobra.Command {
@@ -181,19 +182,19 @@ func (c *cli) jobLogsCommand() *cobra.Command {
 kept; what is missing is said on standard error.`,
 		Example: "  agentvm job logs dev 1a2b3c4d\n  agentvm job logs -f dev 1a2b3c4d",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
 			err := withJob(ctx, args[0], args[1], func(j daemon.Job) error { return c.printOutput(ctx, j, from, follow, s) })
 			return s.explain(err)
 		},
 	}
-	command.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the job has ended")
 	command.Flags().Uint64Var(&from, "from", 0, "leave out the first `BYTES` of the output, both streams together")
 	return command
 }
 
-// outputSize is how many bytes one answer about output brings.
+// outputSize is how many bytes of output one answer has at most.
 const outputSize = 512 << 10
 
 func (c *cli) printOutput(ctx context.Context, j daemon.Job, from uint64, follow bool, s *session) error {
@@ -201,13 +202,13 @@ func (c *cli) printOutput(ctx context.Context, j daemon.Job, from uint64, follow
 	var lost uint64
 	var err error
 	if follow {
-		var o daemon.Outcome
+		var o daemon.ExitInfo
 		o, err = daemon.Follow(ctx, j, streams, from)
 		lost = o.Lost
 	} else {
 		lost, err = printSoFar(ctx, j, streams, from)
 	}
-	c.tellLost(lost)
+	c.printLost(lost)
 	return err
 }
 
@@ -215,13 +216,13 @@ func (c *cli) printOutput(ctx context.Context, j daemon.Job, from uint64, follow
 func printSoFar(ctx context.Context, j daemon.Job, s daemon.Streams, from uint64) (lost uint64, err error) {
 	info, err := j.Info(ctx)
 	for err == nil && from < info.OutputBytes {
-		var o rpc.JobOutput
+		var o daemonrpc.JobOutput
 		if o, err = j.Output(ctx, from, outputSize, 0); err != nil {
 			break
 		}
 		for _, chunk := range o.Chunks {
 			w := s.Stdout
-			if chunk.Stream == rpc.StreamErr {
+			if chunk.Stream == daemonrpc.StreamErr {
 				w = s.Stderr
 			}
 			if _, err := w.Write(chunk.Data); err != nil {
@@ -237,7 +238,7 @@ func printSoFar(ctx context.Context, j daemon.Job, s daemon.Streams, from uint64
 	return lost, err
 }
 
-func (c *cli) tellLost(bytes uint64) {
+func (c *cli) printLost(bytes uint64) {
 	if bytes > 0 {
 		fmt.Fprintf(c.stderr, "agentvm: %d bytes of the output were not kept\n", bytes)
 	}
@@ -259,7 +260,7 @@ has a terminal.`,
 }
 
 func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input bool) error {
-	s := newSession(execPatience)
+	s := newSession(execInterruptWindow)
 	ctx = s.begin(ctx)
 	defer s.end()
 	var result *vm.Result
@@ -273,11 +274,11 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 			command.Stdin = c.stdin
 		}
 		if info.Terminal {
-			s.setPatience(shellPatience)
+			s.setInterruptWindow(shellInterruptWindow)
 		}
 		attached := func(ctx context.Context, command vm.Command) (process, error) {
 			if size := command.Terminal; size != nil {
-				_ = j.Resize(ctx, rpc.Size{Columns: size.Columns, Rows: size.Rows})
+				_ = j.Resize(ctx, guestrpc.Size{Columns: size.Columns, Rows: size.Rows})
 			}
 			return newNamedProcess(name, j, command, from), nil
 		}
@@ -293,13 +294,13 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 func (c *cli) jobWaitCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "wait NAME ID", Short: "Wait for a job and exit with its code", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
-		Long: "Waits until a job has ended and exits with its exit code, 124 when its time was over, 125 when nobody knows.",
+		Long: "Waits until a job has ended and exits with its exit code, 124 when its time was over, 125 when that is not known.",
 	}
 	return runs(command, func(ctx context.Context, args []string) error {
-		s := newSession(shellPatience)
+		s := newSession(shellInterruptWindow)
 		ctx = s.begin(ctx)
 		defer s.end()
-		var o daemon.Outcome
+		var o daemon.ExitInfo
 		err := withJob(ctx, args[0], args[1], func(j daemon.Job) error {
 			info, err := j.Info(ctx)
 			if err == nil {
@@ -348,13 +349,13 @@ func (c *cli) jobRemoveCommand() *cobra.Command {
 	}
 }
 
-// completeJobs completes a VM's name and then up to most ids of its jobs; 0: any number.
-func completeJobs(most int) cobra.CompletionFunc {
+// completeJobs completes a VM's name and then up to limit IDs of its jobs; 0: any number.
+func completeJobs(limit int) cobra.CompletionFunc {
 	return func(command *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return completeNames(1)(command, args, prefix)
 		}
-		if most > 0 && len(args) > most {
+		if limit > 0 && len(args) > limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), completeTime)

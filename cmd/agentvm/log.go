@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"agentvm/internal/debugword"
+	"agentvm/internal/debugenv"
 )
 
 // facets are the words of AGENTVM_DEBUG, separated by commas.
@@ -21,9 +21,9 @@ type facets struct {
 // startLog reads the debug settings and makes the logger.
 func (c *cli) startLog() error {
 	c.facets.all = c.debug
-	for _, word := range debugword.All() {
+	for _, word := range debugenv.All() {
 		switch word {
-		case "", "jit", "nojit", "jitstats", "jitdump", "nobase": // the emulator's and vm's
+		case "", "jit", "nojit", "jitstats", "jitdump", "nobase", "noconfine", "nowatchdog", "tcp": // the emulator's, vm's and daemon's
 		case "log":
 			c.facets.all = true
 		case "timing":
@@ -31,7 +31,7 @@ func (c *cli) startLog() error {
 		case "console":
 			c.facets.console = true
 		default:
-			return fmt.Errorf("AGENTVM_DEBUG: unknown word %q (known: log, timing, console, nojit, jitstats, jitdump, nobase)", word)
+			return fmt.Errorf("AGENTVM_DEBUG: unknown word %q (known: log, timing, console, nojit, jitstats, jitdump, nobase, noconfine, nowatchdog, tcp)", word)
 		}
 	}
 	c.log = slog.New(&logHandler{out: c.stderr, facets: c.facets, mu: &sync.Mutex{}})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 )
 
 const logsLong = `Prints the log of a VM's daemon: how it was started, what went wrong, how it ended; with --console what the kernel has
@@ -67,7 +67,7 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 	return nil
 }
 
-// whileAlive is for readLines: it follows what the daemon of a VM writes.
+// whileAlive is for readLines: further lines can come while the VM's daemon lives.
 func whileAlive(store daemon.Store, name string) func() bool {
 	return func() bool {
 		alive, err := store.Alive(name)
@@ -89,7 +89,7 @@ func howItEnded(ctx context.Context, store daemon.Store, name string) string {
 	return fmt.Sprintf("%s is %s", name, status.State)
 }
 
-// printConsole prints the guest's bytes: to a terminal without what that would interpret.
+// printConsole prints the console's bytes, which the guest chose: to a terminal without what that would interpret.
 func (c *cli) printConsole(ctx context.Context, name string) error {
 	client, err := connect(ctx, name)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// availableMemory is how many bytes this process can still use: what the computer has free, or what the control group
+// availableMemory is how many bytes this process can still use: what the host has free, or what the control group
 // has left, whichever is less.
 func availableMemory() (uint64, bool) {
 	available, ok := memAvailable()

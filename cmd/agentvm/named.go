@@ -11,24 +11,24 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
 	"agentvm/images"
-	"agentvm/rpc"
+	"agentvm/internal/daemon"
+	"agentvm/internal/daemonrpc"
 )
 
-// vms is the store of named VMs, beside the images.
+// vms returns the store of named VMs, which is beside that of the images.
 func vms() (daemon.Store, error) {
 	dir, err := images.DefaultDir()
 	return daemon.Store{Dir: filepath.Join(dir, "vms"), Version: version}, err
 }
 
 const (
-	// settleTime is how long a VM whose daemon is just beginning or ending is waited for.
+	// settleTime is how long connect waits for a VM whose daemon is just beginning or ending.
 	settleTime  = 15 * time.Second
 	settleRetry = 50 * time.Millisecond
 )
 
-// connect connects to the daemon of a named VM. One that boots is waited for by what is asked of it.
+// connect connects to the daemon of a named VM. While the VM boots it succeeds; the daemon's answers wait for the boot.
 func connect(ctx context.Context, name string) (*daemon.Client, error) {
 	store, err := vms()
 	if err != nil {
@@ -36,7 +36,7 @@ func connect(ctx context.Context, name string) (*daemon.Client, error) {
 	}
 	for deadline := time.Now().Add(settleTime); ; {
 		client, err := store.Connect(ctx, name)
-		if !errors.Is(err, daemon.ErrNotRunning) || time.Now().After(deadline) || !settling(ctx, store, name) {
+		if !errors.Is(err, daemon.ErrNotRunning) || time.Now().After(deadline) || !isSettling(ctx, store, name) {
 			return client, suggest(store, name, err)
 		}
 		select {
@@ -47,10 +47,10 @@ func connect(ctx context.Context, name string) (*daemon.Client, error) {
 	}
 }
 
-// settling says that a daemon lives although it cannot be reached yet, or any more.
-func settling(ctx context.Context, store daemon.Store, name string) bool {
+// isSettling says whether a daemon lives although it cannot be reached yet, or can no longer be reached.
+func isSettling(ctx context.Context, store daemon.Store, name string) bool {
 	status, err := store.Status(ctx, name)
-	return err == nil && (status.State == daemon.Starting || status.State == daemon.Booting || status.State == daemon.Stopping || status.State == daemon.Running || status.State == daemon.Paused)
+	return err == nil && (status.State == daemon.Starting || status.State == daemon.Booting || status.State == daemon.Restarting || status.State == daemon.Stopping || status.State == daemon.Running || status.State == daemon.Paused)
 }
 
 // suggest adds to the error about an unknown name what may have been meant.
@@ -58,14 +58,14 @@ func suggest(store daemon.Store, name string, err error) error {
 	if !errors.Is(err, daemon.ErrNotFound) {
 		return err
 	}
-	if near := nearest(name, names(store)); near != "" {
+	if near := nearest(name, vmNames(store)); near != "" {
 		return fmt.Errorf("%w: did you mean %s? (agentvm ps -a lists all)", err, near)
 	}
 	return fmt.Errorf("%w (agentvm start %s makes it, agentvm ps -a lists all)", err, name)
 }
 
-// names are those of the store, without asking the daemons.
-func names(store daemon.Store) (list []string) {
+// vmNames returns the names of the VMs in the store. It does not ask their daemons.
+func vmNames(store daemon.Store) (list []string) {
 	entries, _ := os.ReadDir(store.Dir)
 	for _, e := range entries {
 		if _, err := store.LogPath(e.Name()); err == nil {
@@ -86,7 +86,7 @@ func nearest(name string, list []string) (best string) {
 	return best
 }
 
-// distance is Levenshtein's: how many bytes to insert, remove or replace.
+// distance is Levenshtein's distance: how many bytes to insert, remove or replace.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -106,27 +106,41 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// ended makes clear what a connection's end means while name was worked with.
-func ended(name string, err error) error {
-	if errors.Is(err, rpc.ErrDaemonClosed) {
+// adviseEnded explains the error of a connection that has ended while a command used the VM: the VM has ended.
+func adviseEnded(name string, err error) error {
+	if errors.Is(err, daemonrpc.ErrClosed) {
 		return fmt.Errorf("%s has ended meanwhile (agentvm ps -a says how, agentvm logs %s why): %w", name, name, err)
 	}
 	return err
 }
 
-// completeNames completes up to most names of VMs; 0: any number.
-func completeNames(most int) cobra.CompletionFunc {
+// isDrive says whether a name before a colon means a drive.
+func isDrive(name, system string) bool { return system == "windows" && len(name) == 1 }
+
+// checkNew says whether a VM that is made here can have a name. One that was made elsewhere may have another.
+func checkNew(name, system string) error {
+	if err := daemon.CheckName(name); err != nil {
+		return err
+	}
+	if isDrive(name, system) {
+		return fmt.Errorf("name %q: a name of one letter is a drive on Windows, so that agentvm cp could not tell them apart: take a longer one", name)
+	}
+	return nil
+}
+
+// completeNames completes up to limit names of VMs; 0: any number.
+func completeNames(limit int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		store, err := vms()
-		if err != nil || most > 0 && len(args) >= most {
+		if err != nil || limit > 0 && len(args) >= limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		list := slices.DeleteFunc(names(store), func(name string) bool { return slices.Contains(args, name) })
+		list := slices.DeleteFunc(vmNames(store), func(name string) bool { return slices.Contains(args, name) })
 		return list, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// nameFlag adds -n.
+// nameFlag adds -n, with completion of names.
 func nameFlag(command *cobra.Command, name *string, usage string) {
 	command.Flags().StringVarP(name, "name", "n", "", usage)
 	complete := func(command *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -137,7 +151,7 @@ func nameFlag(command *cobra.Command, name *string, usage string) {
 	}
 }
 
-// each does something to several VMs and goes on after failures, which it reports together.
+// each does something to several VMs and continues after failures, which it reports together.
 func each(list []string, do func(name string) error) error {
 	var errs []error
 	for _, name := range list {
@@ -146,10 +160,10 @@ func each(list []string, do func(name string) error) error {
 	return errors.Join(errs...)
 }
 
-// counted wants least to most arguments, 0 being any number, and shows the usage when there are others.
-func counted(least, most int) cobra.PositionalArgs {
+// counted wants at least low and at most high arguments, any number when high is 0, and shows the usage when there are others.
+func counted(low, high int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
-		if n := len(args); n < least || most > 0 && n > most {
+		if n := len(args); n < low || high > 0 && n > high {
 			return fmt.Errorf("%s: %d arguments; want %s (see %s --help)", command.Name(), n, command.UseLine(), command.CommandPath())
 		}
 		return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/daemon"
 	"agentvm/egress"
+	"agentvm/internal/daemon"
 )
 
 func TestNearest(t *testing.T) {
@@ -53,14 +54,18 @@ func TestParsePlace(t *testing.T) {
 		`C:\file`:        {"", `C:\file`},
 		`dir\dev:x`:      {"", `dir\dev:x`},
 		":x":             {"", ":x"},
+		"a:/x":           {"a", "/x"},
 	} {
+		if text == "a:/x" && runtime.GOOS == "windows" {
+			want = place{"", text} // a drive
+		}
 		if got := parsePlace(text); got != want {
 			t.Errorf("parsePlace(%q) = %+v, want %+v", text, got, want)
 		}
 	}
 }
 
-// startConfig is what start makes of arguments for a VM that was started before with config, unless that is nil.
+// startConfig returns the configuration that start makes of arguments for a VM that was started before with config, unless that is nil.
 func startConfig(t *testing.T, before *daemon.Config, args ...string) (daemon.Config, error) {
 	t.Helper()
 	var f startFlags
@@ -154,10 +159,10 @@ func writeVM(t *testing.T, store daemon.Store, name string, config daemon.Config
 
 // TestOnlyFresh: no flag that a VM with a name cannot follow is passed over in silence, above all none that restricts it.
 func TestOnlyFresh(t *testing.T) {
-	var f machineFlags
+	var f vmFlags
 	command := &cobra.Command{Use: "exec"}
 	f.register(command)
-	harmless := []string{"env", "no-project", "trust-project", "quiet", "rm", "mask"} // a mask is an error without --mount
+	harmless := []string{"env", "no-project", "trust-project", "quiet", "mask", "unprotected"} // the last two are errors without --mount
 	command.Flags().VisitAll(func(flag *pflag.Flag) {
 		flag.Changed = true
 		if refused := onlyFresh(command, "dev") != nil; refused == slices.Contains(harmless, flag.Name) {
@@ -165,4 +170,16 @@ func TestOnlyFresh(t *testing.T) {
 		}
 		flag.Changed = false
 	})
+}
+
+// A VM whose name would be a drive cannot be made on Windows, where nothing could be copied to it.
+func TestNamesThatAreDrives(t *testing.T) {
+	for _, test := range []struct {
+		name, system string
+		ok           bool
+	}{{"a", "linux", true}, {"a", "windows", false}, {"7", "windows", false}, {"ab", "windows", true}, {"", "linux", false}, {"A B", "windows", false}} {
+		if err := checkNew(test.name, test.system); (err == nil) != test.ok {
+			t.Errorf("%q on %s: %v", test.name, test.system, err)
+		}
+	}
 }

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
+
+	"agentvm/vm"
 )
 
-const netLong = `Tools for the network of machines: what a policy decides, and what machines have done.
+const netLong = `Tools for the network of VMs: what a policy decides, and what VMs have done.
 
-A machine reaches every public address unless flags of exec say otherwise: --net MODE, --allow RULE, --deny RULE,
+A VM reaches every public address unless flags of exec say otherwise: --net MODE, --allow RULE, --deny RULE,
 --policy FILE. Rules are HOST[:PORTS[/PROTOCOL]]:
 
   pypi.org                      a name, every port
@@ -31,4 +35,24 @@ func (c *cli) netCommand() *cobra.Command {
 	command := &cobra.Command{Use: "net", Short: "Explain, check and learn network policies, read network logs", Long: netLong, Example: netExample}
 	command.AddCommand(c.netExplainCommand(), c.netCheckCommand(), c.netLogCommand(), c.netFlowsCommand(), c.netLearnCommand())
 	return command
+}
+
+func (c *cli) netCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "check POLICY.toml", Short: "Say whether a policy file is right, and what it means",
+		Long:    "Prints the policy in one line. Exits with 1, and names file, line and column, when the file is wrong.",
+		Example: "  agentvm net check policy.toml",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			policy, err := readPolicy(args[0])
+			if err == nil {
+				err = vm.Network{Policy: policy}.Check()
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.stdout, "%s: %s\n", args[0], policy.String())
+			return nil
+		},
+	}
 }

@@ -16,8 +16,8 @@ import (
 	"agentvm/vm"
 )
 
-const netExplainLong = `Says whether a machine with these flags could connect to HOST:PORT, and why. Nothing is started and nothing is
-sent: a name is decided by its rules alone. With --resolve it is looked up as this computer does, and each of its addresses
+const netExplainLong = `Says whether a VM with these flags could connect to HOST:PORT, and why. Nothing is started and nothing is
+sent: a name is decided by its rules alone. With --resolve it is looked up as the host does, and each of its addresses
 is decided as well. With -n NAME a VM that runs is asked about its own policy, and about the ports that it may connect to.
 
 Exits with 0 when the connection is allowed, with 1 when it is denied, and with 125 when there is no answer.`
@@ -44,7 +44,7 @@ func (c *cli) netExplainCommand() *cobra.Command {
 	flags.SortFlags = false
 	nameFlag(command, &name, "ask the VM of this `NAME`, which runs, about its own policy")
 	f.register(flags)
-	flags.BoolVar(&resolve, "resolve", false, "look the name up with this computer's resolver")
+	flags.BoolVar(&resolve, "resolve", false, "look the name up with the host's resolver")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	return runs(command, func(ctx context.Context, args []string) error {
 		if name != "" {
@@ -65,7 +65,7 @@ func (c *cli) netExplainCommand() *cobra.Command {
 	})
 }
 
-// explainFlags are those of a machine that decide about connections.
+// explainFlags are the flags of a VM that decide about connections.
 type explainFlags struct {
 	policyFlags
 	access accessFlags // of these, only what is about connections outward
@@ -73,8 +73,8 @@ type explainFlags struct {
 
 func (f *explainFlags) register(flags *pflag.FlagSet) {
 	f.policyFlags.register(flags)
-	flags.StringArrayVar(&f.access.connectAllow, "connect-allow", nil, "let connections go to no ports but those of a `RANGE` (may be repeated)")
-	flags.StringArrayVar(&f.access.connectDeny, "connect-deny", nil, "never let connections go to the ports of a `RANGE` (may be repeated)")
+	flags.StringArrayVar(&f.access.connectAllow, "connect-allow", nil, "let connections lead only to the ports of a `RANGE` (may be repeated)")
+	flags.StringArrayVar(&f.access.connectDeny, "connect-deny", nil, "never let connections lead to the ports of a `RANGE` (may be repeated)")
 }
 
 func (f *explainFlags) config() (c vm.Config, err error) {
@@ -124,7 +124,7 @@ func (c *cli) printExplanation(e *explanation, asJSON bool) error {
 	return nil
 }
 
-// target is a destination as somebody writes it.
+// target is a destination as the user writes it.
 type target struct {
 	host     string
 	port     uint16
@@ -153,7 +153,7 @@ func parseTarget(text string) (target, error) {
 // resolveTime is how long a name may take.
 const resolveTime = 10 * time.Second
 
-// resolve returns the addresses of a name, or none of what is an address.
+// resolve returns the addresses of a name, or none when the host is an address already.
 func (t target) resolve(ctx context.Context) ([]netip.Addr, error) {
 	if _, err := netip.ParseAddr(t.host); err == nil {
 		return nil, nil

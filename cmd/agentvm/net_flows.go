@@ -14,16 +14,16 @@ import (
 )
 
 const netFlowsLong = `Prints the connections that a file of --net-log records, those that are open and those that have ended. While the
-machine runs the file grows, so this is the state of now. With -n NAME a VM that runs is asked for its open connections.`
+VM runs the file grows, so this is the state of now. With -n NAME a VM that runs is asked for its open connections.`
 
-// flowState is where a recorded flow is.
+// flowState says whether a recorded flow is open, and how it ended otherwise.
 type flowState string
 
 const (
 	flowOpen    flowState = "open"
 	flowClosed  flowState = "closed"
 	flowCut     flowState = "cut"     // by a new policy
-	flowUnknown flowState = "unknown" // its machine ended without a word
+	flowUnknown flowState = "unknown" // its VM ended without recording the flow's end
 )
 
 // recordedFlow is what net flows --json prints of each.
@@ -74,7 +74,7 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 	return command
 }
 
-// recordedFlows reads a log. A machine that begins in the same file counts its flows from 1 again.
+// recordedFlows reads a log. A VM that starts to write to the same file counts its flows from 1 again.
 func recordedFlows(ctx context.Context, path string) ([]*recordedFlow, error) {
 	var list []*recordedFlow
 	open := make(map[uint64]*recordedFlow)
@@ -104,7 +104,7 @@ func recordedFlows(ctx context.Context, path string) ([]*recordedFlow, error) {
 	return list, err
 }
 
-// end notes what a later event says of the flow.
+// end notes what an event about the flow's end says.
 func (f *recordedFlow) end(e egress.Event) {
 	switch e.Verdict {
 	case egress.VerdictDeny:

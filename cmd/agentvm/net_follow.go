@@ -17,14 +17,11 @@ const (
 	maxLogLine = 1 << 20
 )
 
-// always follows a file until ctx ends.
-func always() bool { return true }
-
 // readLines gives each line of a file to use, without its end. With more it then waits for further lines, until ctx
 // ends or more says that none will come. A file that has become shorter is read from its beginning again, after the rest of
 // what was there, where that is kept under the same name with ".1".
 func readLines(ctx context.Context, path string, more func() bool, use func(line []byte) error) error {
-	file, err := os.Open(path)
+	file, err := openHostFile(path, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -56,7 +53,7 @@ func readLines(ctx context.Context, path string, more func() bool, use func(line
 			select {
 			case <-time.After(followPause):
 			case <-ctx.Done():
-				return nil // somebody has seen enough
+				return nil // the user has seen enough
 			}
 		}
 	}
@@ -107,8 +104,8 @@ func (r *lineReader) take(n int) []byte {
 	return line
 }
 
-// advance goes on, at the end of what is read, with what comes then: the rest of a file that was cut off meanwhile, and after
-// that its new beginning. It says whether there is such a thing.
+// advance continues at the end of what has been read: with the rest of a file that was cut off meanwhile, and after that with its new
+// beginning. It says whether there is more to read.
 func (r *lineReader) advance() (moved bool, err error) {
 	if r.rest != nil { // it has been read
 		err := r.rest.Close()
@@ -137,9 +134,9 @@ func (r *lineReader) restart() {
 	r.buffered.Reset(r.file)
 }
 
-// openRest opens what a rotated file has held, from a place on; nil when it is not there.
+// openRest opens the file into which a log was rotated, from an offset on; nil when it is not there.
 func openRest(path string, from int64) *os.File {
-	file, err := os.Open(path)
+	file, err := openHostFile(path, os.O_RDONLY)
 	if err != nil {
 		return nil
 	}

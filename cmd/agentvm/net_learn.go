@@ -15,21 +15,21 @@ import (
 	"agentvm/vm"
 )
 
-const netLearnLong = `Runs a command in a fresh machine as exec does, with a network that lets every public address through, and prints
+const netLearnLong = `Runs a command in a fresh VM as exec does, with a network that lets every public address through, and prints
 afterwards, on standard error, the smallest allowlist with which the same would have passed: as flags, and as agentvm.toml.
-Deny rules hold meanwhile, and so does everything that holds always: this computer and private networks are out of reach, unless
+Deny rules hold meanwhile, and so does everything that holds always: the host and private networks are out of reach, unless
 --net open is given. The exit code is the command's.
 
 With -n NAME it learns from what is kept of a VM that agentvm start has started, with --from from a file of --net-log; then the
 policy is on standard output.
 
-Connections are tied to the names that the machine looked up for them; one for which it looked up none is a rule for an address.
+Connections are tied to the names that the VM looked up for them; one for which it looked up none is a rule for an address.
 Every rule is for the ports and the protocol that were used. With --wildcards, several names below one become *.NAME, but
-never below what everybody can register a name in.
+never below a suffix in which everybody can register a name.
 
 A rule like NAME:*/icmp lets a name be looked up that was never connected to.
 
-While it learns, a machine can send what it has to any public address: learn from commands that you trust.`
+While it learns, a VM can send what it has to any public address: learn from commands that you trust.`
 
 type learnFlags struct {
 	execFlags
@@ -77,14 +77,14 @@ func (c *cli) netLearnCommand() *cobra.Command {
 
 // registerCommand registers the flags of exec that are about the command.
 func (f *learnFlags) registerCommand(flags *pflag.FlagSet) {
-	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the machine (default: /)")
-	flags.StringVarP(&f.user, "user", "u", "", "user in the machine: name, uid, name:group or uid:gid (default root)")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default: /)")
+	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default root)")
 	flags.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal")
 }
 
-// checkSource wants one source of events.
+// checkSource checks that there is exactly one source of events.
 func (f *learnFlags) checkSource(args []string) error {
 	sources := 0
 	for _, given := range []bool{len(args) > 0, f.name != "", f.from != ""} {
@@ -101,7 +101,7 @@ func (f *learnFlags) checkSource(args []string) error {
 	return nil
 }
 
-// checkLog finds flags that are passed over where nothing is run.
+// checkLog refuses flags that have no effect where no command is run.
 func (f *learnFlags) checkLog(command *cobra.Command) (err error) {
 	if f.name == "" && f.from == "" {
 		return nil
@@ -115,7 +115,7 @@ func (f *learnFlags) checkLog(command *cobra.Command) (err error) {
 	return err
 }
 
-// permissive lets every public address through, whatever the project's settings say, but for what they deny; with --net open
+// permissive lets every public address through, whatever the project's settings say, except for what they deny; with --net open
 // on the command line private ones too.
 func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(command *cobra.Command, args []string) error {
@@ -142,7 +142,7 @@ func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.
 	}
 }
 
-// learnFromRun runs the command and learns from what its machine does.
+// learnFromRun runs the command and learns from what its VM does.
 func (c *cli) learnFromRun(ctx context.Context, f *learnFlags, args []string) error {
 	command := f.command(c, args)
 	var learner egress.Learner
@@ -153,12 +153,12 @@ func (c *cli) learnFromRun(ctx context.Context, f *learnFlags, args []string) er
 			record(e)
 		}
 	}
-	result, denied, err := c.runWith(ctx, &f.machineFlags, watch, command, f.terminal, execPatience)
+	result, denied, err := c.runWith(ctx, &f.vmFlags, watch, command, f.terminal, execInterruptWindow)
 	if result == nil {
-		return err // nothing has run that could teach anything
+		return err // nothing has run from which it could learn
 	}
-	l := lesson{Learned: learner.Learned(egress.LearnOptions{Wildcards: f.wildcards}), denied: denied}
-	reported := c.teach(f, &l, c.stderr)
+	l := learnResult{Learned: learner.Learned(egress.LearnOptions{Wildcards: f.wildcards}), denied: denied}
+	reported := c.reportLearned(f, &l, c.stderr)
 	if err != nil {
 		return errors.Join(err, reported)
 	}
@@ -188,7 +188,7 @@ func (f *learnFlags) command(c *cli, args []string) vm.Command {
 // learnFromLog learns from what was recorded.
 func (c *cli) learnFromLog(ctx context.Context, f *learnFlags) error {
 	var learner egress.Learner
-	var l lesson
+	var l learnResult
 	events := 0
 	add := func(e egress.Event) {
 		events++
@@ -208,7 +208,7 @@ func (c *cli) learnFromLog(ctx context.Context, f *learnFlags) error {
 		return fmt.Errorf("%s%s: there is no record of a network in it", f.name, f.from)
 	}
 	l.Learned = learner.Learned(egress.LearnOptions{Wildcards: f.wildcards})
-	return c.teach(f, &l, c.stdout)
+	return c.reportLearned(f, &l, c.stdout)
 }
 
 // eventsIn gives the events of a log to use.
@@ -221,7 +221,7 @@ func eventsIn(ctx context.Context, path string, use func(egress.Event)) error {
 	})
 }
 
-// eventsOf gives what is kept of a VM.
+// eventsOf gives the events that are kept of a VM to use.
 func eventsOf(ctx context.Context, name string, use func(egress.Event)) error {
 	_, path, err := keptLog(name)
 	if err != nil {
@@ -233,8 +233,8 @@ func eventsOf(ctx context.Context, name string, use func(egress.Event)) error {
 	return eventsIn(ctx, path, use)
 }
 
-// teach prints what was learned, unless --quiet says that the files are enough, and writes those.
-func (c *cli) teach(f *learnFlags, l *lesson, to io.Writer) error {
+// reportLearned prints what was learned, unless --quiet says that the files are enough, and writes those.
+func (c *cli) reportLearned(f *learnFlags, l *learnResult, to io.Writer) error {
 	var err error
 	switch {
 	case f.json:

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
 	"agentvm/egress"
+	"agentvm/internal/daemon"
 	"agentvm/vm"
 )
 
@@ -42,7 +42,7 @@ func (c *cli) netLogCommand() *cobra.Command {
 			if name != "" {
 				return c.printLogOf(cmd.Context(), name, f)
 			}
-			return c.printLog(cmd.Context(), args[0], f, f.always())
+			return c.printLog(cmd.Context(), args[0], f, f.more())
 		},
 	}
 	nameFlag(command, &name, "print what the VM of this `NAME` has done, as far as it is kept: the last 4 to 8 MiB")
@@ -53,10 +53,10 @@ func (c *cli) netLogCommand() *cobra.Command {
 	return command
 }
 
-// always is what readLines wants to know of a file that nobody ends.
-func (f logFilter) always() func() bool {
+// more is for readLines, of a file whose writer is not known: with --follow further lines can always come.
+func (f logFilter) more() func() bool {
 	if f.follow {
-		return always
+		return func() bool { return true }
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func (c *cli) printLogOf(ctx context.Context, name string, f logFilter) error {
 	return err
 }
 
-// keptLog is where the newer half of what is kept of a VM is; the older one, if there is one, has the same name with ".1".
+// keptLog returns the path of the newer half of what is kept of a VM; the older half, if there is one, has the same name with ".1".
 func keptLog(name string) (store daemon.Store, path string, err error) {
 	if store, err = vms(); err != nil {
 		return store, "", err

@@ -9,14 +9,14 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"agentvm/daemon"
 	"agentvm/egress"
+	"agentvm/internal/daemon"
 	"agentvm/vm"
 )
 
 // What net does with -n NAME: it asks a VM that runs instead of reading a file.
 
-// withVM gives the daemon of a named VM to do.
+// withVM calls do with a connection to the daemon of a named VM.
 func withVM(ctx context.Context, name string, do func(*daemon.Client) error) error {
 	client, err := connect(ctx, name)
 	if err != nil {
@@ -26,7 +26,7 @@ func withVM(ctx context.Context, name string, do func(*daemon.Client) error) err
 	return do(client)
 }
 
-// fileOrName is the error of the arguments of a command that wants either a file or -n NAME.
+// fileOrName checks the arguments of a command that takes either a file or -n NAME.
 func fileOrName(name string, args []string) error {
 	switch {
 	case name == "" && len(args) == 0:

@@ -69,7 +69,7 @@ func TestReadLinesFollows(t *testing.T) {
 		"c":  cancel,
 	}
 	var got []string
-	err := readLines(ctx, path, always, func(line []byte) error {
+	err := readLines(ctx, path, logFilter{follow: true}.more(), func(line []byte) error {
 		got = append(got, string(line))
 		if step := steps[string(line)]; step != nil {
 			step()

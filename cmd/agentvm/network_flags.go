@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 	"agentvm/vm"
 )
 
-// policyFlags say what a machine may reach.
+// policyFlags say what a VM may reach.
 type policyFlags struct {
 	mode        string
 	allow, deny []string
@@ -25,11 +26,11 @@ type policyFlags struct {
 }
 
 func (f *policyFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.mode, "net", "", "what the machine may reach, a `MODE`: public (every public address), allowlist (what --allow names), none, or open (private networks too) (default public, with --allow: allowlist)")
-	flags.StringArrayVar(&f.allow, "allow", nil, "let the machine reach what a `RULE` names: HOST[:PORTS[/tcp|udp|icmp]], where HOST is a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)")
+	flags.StringVar(&f.mode, "net", "", "what the VM may reach, a `MODE`: public (every public address), allowlist (what --allow names), none, or open (private networks too) (default public, with --allow: allowlist)")
+	flags.StringArrayVar(&f.allow, "allow", nil, "let the VM reach what a `RULE` names: HOST[:PORTS[/tcp|udp|icmp]], where HOST is a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)")
 	flags.StringArrayVar(&f.deny, "deny", nil, "never let it reach what a `RULE` names, whatever is allowed (may be repeated)")
 	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML `FILE`; --allow and --deny add to it, --net replaces its mode")
-	flags.StringArrayVar(&f.hostPorts, "host-port", nil, "open this `PORT` of this computer's loopback to the machine, at "+egress.HostName+" (may be repeated)")
+	flags.StringArrayVar(&f.hostPorts, "host-port", nil, "open this `PORT` of the host's loopback to the VM, at "+egress.HostName+" (may be repeated)")
 }
 
 // set says whether any of the flags is given.
@@ -70,12 +71,23 @@ func (f *policyFlags) apply(n *vm.Network) error {
 
 // readPolicy reads a policy file.
 func readPolicy(path string) (egress.Policy, error) {
-	text, err := os.ReadFile(path)
+	file, err := openHostFile(path, os.O_RDONLY)
 	if err != nil {
 		return egress.Policy{}, fmt.Errorf("policy file: %w", err)
 	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxPolicyBytes+1))
+	if err != nil {
+		return egress.Policy{}, fmt.Errorf("policy file: %w", err)
+	}
+	if len(text) > maxPolicyBytes {
+		return egress.Policy{}, fmt.Errorf("policy file: %s has more than %d bytes: is it one?", path, maxPolicyBytes)
+	}
 	return egress.ParsePolicy(path, text)
 }
+
+// maxPolicyBytes is far more than the longest policy, which has 4096 rules, takes.
+const maxPolicyBytes = 4 << 20
 
 func appendRules(rules []egress.Rule, flag string, texts []string) ([]egress.Rule, error) {
 	for _, text := range texts {
@@ -96,7 +108,7 @@ func parsePort(text string) (uint16, error) {
 	return uint16(port), err
 }
 
-// networkFlags are the flags of a machine's network.
+// networkFlags are the flags of a VM's network.
 type networkFlags struct {
 	policyFlags
 	access             accessFlags
@@ -112,7 +124,7 @@ type networkFlags struct {
 func (f *networkFlags) register(command *cobra.Command) {
 	flags := command.Flags()
 	f.registerKept(flags)
-	flags.BoolVar(&f.network, "network", false, "give the machine a network (it has one anyway)")
+	flags.BoolVar(&f.network, "network", false, "give the VM a network (it has one anyway)")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not say afterwards on standard error what was denied")
 }
 
@@ -120,15 +132,15 @@ func (f *networkFlags) register(command *cobra.Command) {
 func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	f.policyFlags.register(flags)
 	f.access.register(flags)
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of this computer into the machine, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP; on 127.0.0.1 by default (may be repeated)")
-	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of this computer's (may be repeated)")
-	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the machine to a `FILE` for Wireshark")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP; on 127.0.0.1 by default (may be repeated)")
+	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of the host's (may be repeated)")
+	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the VM to a `FILE` for Wireshark")
 	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
 	flags.IntVar(&f.mtu, "mtu", 0, "largest IP packet in `BYTES` (default 1500)")
-	flags.BoolVar(&f.noIPv6, "no-ipv6", false, "give the machine IPv4 only")
-	flags.StringVar(&f.send, "send-limit", "", "bytes a second (`RATE`) that the machine may send, as 500K or 10M (default none)")
-	flags.StringVar(&f.receive, "receive-limit", "", "bytes a second (`RATE`) that the machine may receive, as 500K or 10M (default none)")
-	flags.BoolVar(&f.noNetwork, "no-network", false, "give the machine no network card at all")
+	flags.BoolVar(&f.noIPv6, "no-ipv6", false, "give the VM IPv4 only")
+	flags.StringVar(&f.send, "send-limit", "", "bytes a second (`RATE`) that the VM may send, as 500K or 10M (default none)")
+	flags.StringVar(&f.receive, "receive-limit", "", "bytes a second (`RATE`) that the VM may receive, as 500K or 10M (default none)")
+	flags.BoolVar(&f.noNetwork, "no-network", false, "give the VM no network card at all")
 }
 
 // config makes a network's configuration of the flags. It opens no files but the policy's.
@@ -162,7 +174,7 @@ func (f *networkFlags) config() (vm.Network, error) {
 	return n, err
 }
 
-// contradiction is the error of flags that make no sense without a network.
+// contradiction returns an error when a flag is given that makes no sense without a network.
 func (f *networkFlags) contradiction() error {
 	switch {
 	case f.network:

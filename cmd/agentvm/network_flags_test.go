@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,7 +17,7 @@ import (
 	"agentvm/vm"
 )
 
-// networkOf is what flags make of a network.
+// networkOf returns the network that the flags make.
 func networkOf(t *testing.T, args ...string) (vm.Network, error) {
 	t.Helper()
 	var f networkFlags
@@ -43,7 +44,7 @@ func TestNetworkFlags(t *testing.T) {
 		{"network", "--network", "mode public", nil},
 		{"mode", "--net open", "mode open", nil},
 		{"an allow rule makes it an allowlist", "--allow pypi.org", "mode allowlist; allow pypi.org", nil},
-		{"unless told otherwise", "--net public --allow pypi.org", "mode public; allow pypi.org", nil},
+		{"a mode beside rules", "--net public --allow pypi.org", "mode public; allow pypi.org", nil},
 		{"deny", "--deny *:25 --deny 8.8.8.8", "mode public; deny *:25, 8.8.8.8", nil},
 		{"commas are a rule's own", "--allow pypi.org:80,443/tcp", "mode allowlist; allow pypi.org:80,443/tcp", nil},
 		{"file", "--policy " + file, "mode allowlist; allow pypi.org:443; deny *:25", nil},
@@ -73,7 +74,7 @@ func TestNetworkFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.policy, vm.DescribePolicy(n.Policy)); diff != "" {
+			if diff := cmp.Diff(test.policy, n.Policy.String()); diff != "" {
 				t.Errorf("policy (-want +got):\n%s", diff)
 			}
 			if test.check != nil && !test.check(n) {
@@ -158,6 +159,10 @@ func TestDenials(t *testing.T) {
 			}, "2 network requests were denied: pypi.org (not in the allowlist; --allow pypi.org)",
 		},
 		{
+			"one event for many queries", []egress.Event{{Verdict: "deny", Kind: "dns", Names: []string{"a.example"}, Reason: egress.ReasonResolverRule, Count: 1315}},
+			"1315 network requests were denied: a.example (a limit of the VM's DNS)",
+		},
+		{
 			"one address", []egress.Event{{Verdict: "deny", Kind: "tcp", Destination: at("10.0.0.1:22"), Reason: egress.ReasonRestricted}},
 			"1 network request was denied: 10.0.0.1:22 (not a public address; --net open)",
 		},
@@ -166,8 +171,8 @@ func TestDenials(t *testing.T) {
 			"1 network request was denied: pypi.org:443/udp (not in the allowlist; --allow pypi.org:443/udp)",
 		},
 		{
-			"IPv6 and a deny rule", []egress.Event{{Verdict: "deny", Kind: "tcp", Destination: at("[2001:db8::1]:25"), Reason: egress.ReasonDenyRule, Rule: "*:25"}},
-			"1 network request was denied: [2001:db8::1]:25 (denied by *:25)",
+			"IPv6 and a deny rule", []egress.Event{{Verdict: "deny", Kind: "tcp", Destination: at("[2001:db9::1]:25"), Reason: egress.ReasonDenyRule, Rule: "*:25"}},
+			"1 network request was denied: [2001:db9::1]:25 (denied by *:25)",
 		},
 		{
 			"the host's port", []egress.Event{{Verdict: "deny", Kind: "tcp", Names: []string{"host.agentvm.internal"}, Destination: at("192.168.127.254:5432"), Reason: egress.ReasonHostPortClosed}},
@@ -205,5 +210,38 @@ func TestDenialsAreBounded(t *testing.T) {
 	}
 	if len(d.list) != maxTargets || d.total != 1000 {
 		t.Errorf("%d targets of %d denials", len(d.list), d.total)
+	}
+}
+
+// TestPolicyFileIsBounded: a file that never ends is an error, and soon.
+func TestPolicyFileIsBounded(t *testing.T) {
+	endless := filepath.Join(t.TempDir(), "policy.toml")
+	if err := os.WriteFile(endless, bytes.Repeat([]byte("# a comment\n"), 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	paths := []string{endless}
+	if _, err := os.Stat("/dev/zero"); err == nil {
+		paths = append(paths, "/dev/zero")
+	}
+	for _, path := range paths {
+		if _, err := readPolicy(path); err == nil || !strings.Contains(err.Error(), "more than") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// TestReasonsHaveWords: users see each reason in words, not as the identifier that programs get.
+func TestReasonsHaveWords(t *testing.T) {
+	source, err := os.ReadFile("../../egress/event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(source), "\n") {
+		if _, value, found := strings.Cut(line, `= "`); found && strings.Contains(line, "// denied") {
+			value, _, _ := strings.Cut(value, `"`)
+			if value != egress.ReasonDenyRule && reasonWords[value] == "" {
+				t.Errorf("no words for %q", value)
+			}
+		}
 	}
 }

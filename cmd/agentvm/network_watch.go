@@ -7,12 +7,13 @@ import (
 	"slices"
 	"sync"
 
-	"agentvm/daemon"
 	"agentvm/egress"
+	"agentvm/internal/daemon"
+	"agentvm/internal/hostpath"
 	"agentvm/vm"
 )
 
-// networkWatch is what this process does with what a machine's network reports: it writes the files of --net-log and
+// networkWatch is what this process does with what a VM's network reports: it writes the files of --net-log and
 // --pcap, and remembers what was denied.
 type networkWatch struct {
 	log, capture *os.File // nil: not asked for
@@ -23,12 +24,13 @@ type networkWatch struct {
 }
 
 // watchNetwork opens the files that the flags name and makes the network's configuration report here.
-func watchNetwork(f *networkFlags, n *vm.Network) (*networkWatch, error) {
+func watchNetwork(f *networkFlags, config *vm.Config) (*networkWatch, error) {
 	w := &networkWatch{}
+	n := &config.Network
 	if n.Disabled {
 		return w, nil
 	}
-	if err := w.open(f); err != nil {
+	if err := w.open(f, *config); err != nil {
 		w.close()
 		return nil, err
 	}
@@ -42,14 +44,14 @@ func watchNetwork(f *networkFlags, n *vm.Network) (*networkWatch, error) {
 	return w, nil
 }
 
-func (w *networkWatch) open(f *networkFlags) (err error) {
+func (w *networkWatch) open(f *networkFlags, config vm.Config) (err error) {
 	if f.log != "" {
-		if w.log, err = os.OpenFile(f.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+		if w.log, err = vm.OpenOutput(config, f.log, hostpath.Identity{}, os.O_APPEND); err != nil {
 			return fmt.Errorf("--net-log: %w", err)
 		}
 	}
 	if f.capture != "" {
-		if w.capture, err = os.OpenFile(f.capture, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err != nil {
+		if w.capture, err = vm.OpenOutput(config, f.capture, hostpath.Identity{}, os.O_TRUNC); err != nil {
 			return fmt.Errorf("--pcap: %w", err)
 		}
 	}
@@ -66,7 +68,7 @@ func (w *networkWatch) record(e egress.Event) {
 	}
 }
 
-// write appends an event to the log with one write, so that its lines are whole for those who follow it.
+// write appends an event to the log with one write, so that a reader who follows it sees whole lines.
 func (w *networkWatch) write(e egress.Event) {
 	line, err := e.Line()
 	if err == nil {
@@ -77,14 +79,14 @@ func (w *networkWatch) write(e egress.Event) {
 	}
 }
 
-// denials returns what was denied so far. After the machine's end that is everything.
+// denials returns what was denied so far. After the VM's end that is everything.
 func (w *networkWatch) denials() denials {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return denials{slices.Clone(w.denied.list), w.denied.total}
 }
 
-// close closes the files, after the machine, and reports what could not be written.
+// close closes the files, after the VM has been closed, and reports what could not be written.
 func (w *networkWatch) close() error {
 	errs := []error{w.err}
 	for _, file := range []*os.File{w.log, w.capture} {

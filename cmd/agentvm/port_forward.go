@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 	"agentvm/nat"
 )
 
-const portForwardLong = `Leads ports of this computer to servers in a VM that runs, until Ctrl-C. [ADDRESS:]PORT:GUESTPORT listens on 127.0.0.1 unless an
+const portForwardLong = `Leads ports of the host to servers in a VM that runs, until Ctrl-C. [ADDRESS:]PORT:GUESTPORT listens on 127.0.0.1 unless an
 ADDRESS is given; port 0 takes one that is free; GUESTPORT alone is the same port on both sides. What it listens on is printed, a line each.
 
 Servers are reached as programs of the VM reach them, at 127.0.0.1 or ::1: they need not listen on other addresses.
@@ -19,7 +19,7 @@ Ports that are to be led for as long as the VM runs are for agentvm start -p.`
 
 func (c *cli) portForwardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "port-forward NAME [PORT:]GUESTPORT...", Short: "Lead ports of this computer to servers in a VM", Long: portForwardLong,
+		Use: "port-forward NAME [PORT:]GUESTPORT...", Short: "Lead ports of the host to servers in a VM", Long: portForwardLong,
 		Example: "  agentvm port-forward dev 8080:80\n  agentvm port-forward dev 3000 0:5432",
 		Args:    counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -27,7 +27,7 @@ func (c *cli) portForwardCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
 			err = withVM(ctx, args[0], func(client *daemon.Client) error { return c.forward(ctx, client, list) })
@@ -55,13 +55,13 @@ func parseForwards(texts []string) (list []nat.Forward, err error) {
 }
 
 func (c *cli) forward(ctx context.Context, client *daemon.Client, list []nat.Forward) error {
-	tell := func(err error) { fmt.Fprintln(c.stderr, "agentvm:", printable(err.Error())) }
-	f, err := client.ListenForwards(ctx, list, tell)
+	report := func(err error) { fmt.Fprintln(c.stderr, "agentvm:", printable(err.Error())) }
+	f, err := client.ListenForwards(ctx, list, report)
 	if err != nil {
 		return err
 	}
 	for i, at := range f.Addrs() {
 		fmt.Fprintf(c.stdout, "%s -> %d\n", at, list[i].GuestPort)
 	}
-	return ended(client.Name(), f.Serve(ctx))
+	return adviseEnded(client.Name(), f.Serve(ctx))
 }

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/rpc"
+	"agentvm/internal/daemon"
+	"agentvm/internal/guestrpc"
 )
 
-const portsLong = `Lists what listens in a VM, with --all its connections, too. It is the guest's own kernel that says so. Nothing of this is reached from
-outside of the VM but by agentvm port-forward, agentvm fetch and previews, which are its owner's, and by the ports of -p.`
+const portsLong = `Lists what listens in a VM, with --all its connections, too. The guest's own kernel says so. Nothing of this is reached from
+outside of the VM except by agentvm port-forward, agentvm fetch and previews, which are its owner's, and by the ports of -p.`
 
 // socketLine is what ports --json prints of a socket.
 type socketLine struct {
@@ -61,7 +61,7 @@ func sockets(ctx context.Context, name string, all bool) ([]socketLine, error) {
 				list = append(list, lineOf(s))
 			}
 		}
-		return ended(name, err)
+		return adviseEnded(name, err)
 	})
 	slices.SortFunc(list, func(a, b socketLine) int {
 		return cmp.Or(cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Local.Port(), b.Local.Port()), a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
@@ -69,15 +69,15 @@ func sockets(ctx context.Context, name string, all bool) ([]socketLine, error) {
 	return list, err
 }
 
-// listens says whether anybody can be reached by a socket: a TCP listener, or a UDP socket with a port that is not connected.
-func listens(s rpc.Socket) bool {
+// listens says whether a socket accepts what peers send by themselves: a TCP listener, or a UDP socket with a port that is not connected.
+func listens(s guestrpc.Socket) bool {
 	if s.Network == "tcp" {
-		return s.State == rpc.SocketListen
+		return s.State == guestrpc.SocketListen
 	}
 	return s.Remote.Port() == 0 && s.Local.Port() != 0
 }
 
-func lineOf(s rpc.Socket) socketLine {
+func lineOf(s guestrpc.Socket) socketLine {
 	line := socketLine{Family: s.Family, Transport: s.Network, Local: s.Local, State: s.State.String(), UID: s.UID, PID: s.PID, Process: s.Process}
 	if s.Remote.Port() != 0 {
 		line.Remote = s.Remote

@@ -7,14 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/preview"
-	"agentvm/rpc"
+	"agentvm/internal/daemon"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/preview"
 	"agentvm/vm"
 )
 
 const previewLong = `Links to servers in VMs, for a person with a browser. Whoever has a link sees what the server on one port of one VM serves, until the
-link expires or is revoked; nobody else does, and nothing else of the VM is shown. Links are for this computer: they lead to its loopback.
+link expires or is revoked; other people do not, and nothing else of the VM is shown. Links are for browsers on the host: they lead to its loopback.
 
 A link stays good while its VM is stopped and started again, and while a snapshot of the VM is restored under the VM's name. It leads to no other
 VM that has the name later.`
@@ -60,7 +60,7 @@ const (
 	linkGone    linkState = "gone"    // the VM was removed
 )
 
-// linkTo is what to know of a preview of a VM with that identity.
+// linkTo returns what to print of a preview of a VM with that identity.
 func linkTo(p preview.Preview, of daemon.Identity, state linkState) link {
 	l := link{ID: p.ID, VM: p.VM, Port: p.Port, Created: p.Created, Expires: p.Expires, State: state}
 	if of.PreviewPort != 0 && state != linkGone {
@@ -69,7 +69,7 @@ func linkTo(p preview.Preview, of daemon.Identity, state linkState) link {
 	return l
 }
 
-const previewCreateLong = `Makes a link to a port of a VM that runs, and prints it. With it a browser on this computer sees what listens there, as if it were
+const previewCreateLong = `Makes a link to a port of a VM that runs, and prints it. With it a browser on the host sees what listens there, as if it were
 http://localhost:PORT in the VM. It is good for an hour unless --expires says otherwise, and for 24 hours at most, or what
 the VM's agentvm.toml says ([preview] max-expires-in-seconds).
 
@@ -114,7 +114,7 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 	defer client.Close()
 	config, err := liveConfig(ctx, client)
 	if err != nil {
-		return ended(name, err)
+		return adviseEnded(name, err)
 	}
 	if err := config.Access.VM().Decide(vm.CallerFetch, vm.OpLoopback, port); err != nil {
 		return fmt.Errorf("preview of port %d of %s: %w", port, name, err)
@@ -138,14 +138,14 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 		return printJSON(c.stdout, shown)
 	}
 	fmt.Fprintln(c.stdout, shown.URL)
-	c.tellLink(shown, lifetime)
+	c.printLinkExpiry(shown, lifetime)
 	return nil
 }
 
 // listenTime is how long a VM is asked whether anything listens, which only a warning needs.
 const listenTime = 5 * time.Second
 
-// warnSilent says it when nothing listens at a port yet, or nobody can know.
+// warnSilent says so when nothing listens at a port yet, or when that cannot be known.
 func (c *cli) warnSilent(ctx context.Context, client *daemon.Client, port uint16) {
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
@@ -155,15 +155,15 @@ func (c *cli) warnSilent(ctx context.Context, client *daemon.Client, port uint16
 		return
 	}
 	for _, s := range list {
-		if s.Network == "tcp" && s.State == rpc.SocketListen && s.Local.Port() == port {
+		if s.Network == "tcp" && s.State == guestrpc.SocketListen && s.Local.Port() == port {
 			return
 		}
 	}
-	fmt.Fprintf(c.stderr, "agentvm: nothing listens at port %d of %s yet: visitors are told so until something does\n", port, client.Name())
+	fmt.Fprintf(c.stderr, "agentvm: nothing listens at port %d of %s yet: until something does, visitors see a page that says so\n", port, client.Name())
 }
 
-// tellLink says how long a link is good, above all when that is less than was asked for.
-func (c *cli) tellLink(l link, asked time.Duration) {
+// printLinkExpiry says how long a link is good, above all when that is less than was asked for.
+func (c *cli) printLinkExpiry(l link, asked time.Duration) {
 	cut := ""
 	if given := l.Expires.Sub(l.Created); asked-given >= time.Second {
 		cut = fmt.Sprintf(", %v and not %v, for that is the most", given, asked)

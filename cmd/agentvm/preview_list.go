@@ -12,14 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/preview"
+	"agentvm/internal/daemon"
+	"agentvm/internal/preview"
 )
 
 const previewListLong = `Lists the links that are good, with their secrets.
 
   ready     the VM runs
-  stopped   it does not; the link goes on when it is started again
+  stopped   it does not; the link works again when it is started again
   gone      it was removed; only restoring a snapshot of it under its name brings it back`
 
 func (c *cli) previewListCommand() *cobra.Command {
@@ -101,7 +101,7 @@ func (c *cli) previewRevokeCommand() *cobra.Command {
 	return command
 }
 
-// revoke ends what is named, or all.
+// revoke ends the named previews, or all.
 func (c *cli) revoke(ctx context.Context, what []string) error {
 	store, err := previews(preview.Options{})
 	if err != nil {
@@ -150,7 +150,7 @@ func revokeOne(ctx context.Context, store *preview.Store, list []preview.Preview
 	return 0, fmt.Errorf("%w: %s (agentvm preview ls lists them)", preview.ErrUnknown, what)
 }
 
-// tokenIn is the token of a link; what is no link stays as it is.
+// tokenIn returns the token of a link, and a text that is no link as it is.
 func tokenIn(text string) string {
 	rest, is := strings.CutPrefix(text, "http://")
 	if !is {
@@ -167,8 +167,8 @@ func tokenIn(text string) string {
 
 func (c *cli) previewOpenCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "open ID", Short: "Open a link in this computer's browser", Args: counted(1, 1), ValidArgsFunction: completeLinks(false),
-		Long:    "Prints a link and has this computer's browser open it, without waiting for the browser.",
+		Use: "open ID", Short: "Open a link in the host's browser", Args: counted(1, 1), ValidArgsFunction: completeLinks(false),
+		Long:    "Prints a link and has the host's browser open it, without waiting for the browser.",
 		Example: "  agentvm preview open 0a1b2c3d4e5f6",
 		RunE:    func(cmd *cobra.Command, args []string) error { return c.openLink(cmd.Context(), args[0]) },
 	}

@@ -12,8 +12,8 @@ import (
 	"agentvm/images"
 )
 
-// progress shows how an image is got: bars on a terminal, else one line for a download. It shows nothing, and costs
-// nothing, when there is nothing to get.
+// progress shows how an image is fetched: bars on a terminal, else one line for a download. It shows nothing, and costs
+// nothing, when there is nothing to fetch.
 type progress struct {
 	out *os.File
 
@@ -22,8 +22,6 @@ type progress struct {
 	bars  *mpb.Progress
 	bar   *mpb.Bar
 }
-
-func newProgress(out *os.File) *progress { return &progress{out: out} }
 
 // report is an images.ProgressFunc.
 func (p *progress) report(at images.Progress) {
@@ -67,7 +65,7 @@ func size(total int64) string {
 	return fmt.Sprintf(" (%.1f MB)", float64(total)/1e6)
 }
 
-// close takes the bars off the screen's hands.
+// close ends the bars and waits until the last of them is drawn.
 func (p *progress) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/mount"
-	"agentvm/project"
+	"agentvm/internal/mount"
+	"agentvm/internal/spec"
 )
 
 // maskFlag is --mask, which adds to the mount before it.
@@ -27,6 +27,31 @@ func (m maskFlag) Set(mask string) error {
 	return addMask(&(*m.mounts)[last], mask)
 }
 
+// unprotectedFlag is --unprotected, which adds to the mount before it.
+type unprotectedFlag struct{ mounts *[]string }
+
+func (u unprotectedFlag) String() string { return "" }
+func (u unprotectedFlag) Type() string   { return "PATH" }
+
+func (u unprotectedFlag) Set(name string) error {
+	last := len(*u.mounts) - 1
+	if last < 0 {
+		return errors.New("an unprotected path comes after the --mount that it belongs to")
+	}
+	spec, err := mount.Parse((*u.mounts)[last])
+	if err != nil {
+		return err
+	}
+	if name != "." {
+		if name, err = mount.CleanMask(name); err != nil {
+			return err
+		}
+	}
+	spec.Unprotected = append(spec.Unprotected, name)
+	(*u.mounts)[last] = spec.String()
+	return nil
+}
+
 // addMask adds a mask to a mount's text.
 func addMask(text *string, mask string) error {
 	spec, err := mount.Parse(*text)
@@ -41,11 +66,11 @@ func addMask(text *string, mask string) error {
 	return nil
 }
 
-// registerProject registers what the project file gives defaults to, and has it read before the command runs.
-func (f *machineFlags) registerProject(command *cobra.Command) {
+// registerProject registers the flags about the project file, and has it read before the command runs.
+func (f *vmFlags) registerProject(command *cobra.Command) {
 	flags := command.Flags()
-	flags.Bool("no-project", false, "do not read "+project.Name+" of this directory or one above it")
-	flags.Bool("trust-project", false, "let "+project.Name+" give what it must not by itself: directories elsewhere, this computer's variables, ports and private networks")
+	flags.Bool("no-project", false, "do not read "+spec.Name+" of this directory or one above it")
+	flags.Bool("trust-project", false, "let "+spec.Name+" give what it must not by itself: directories elsewhere, the host's variables, ports and private networks")
 	command.PreRunE = func(command *cobra.Command, args []string) error {
 		_, err := f.readProject(command, args)
 		if err != nil && command.Name() != "start" && command.Name() != "config" {
@@ -57,13 +82,13 @@ func (f *machineFlags) registerProject(command *cobra.Command) {
 
 // readProject sets the flags that are not given as the project file says. It returns nil when there is none, or the VM is one
 // that has been made before.
-func (f *machineFlags) readProject(command *cobra.Command, args []string) (*project.File, error) {
+func (f *vmFlags) readProject(command *cobra.Command, args []string) (*spec.File, error) {
 	flags := command.Flags()
 	if off, _ := flags.GetBool("no-project"); off || flags.Changed("name") || command.Name() == "start" && isMade(args[0]) {
 		return nil, nil
 	}
-	file, err := project.Load(".")
-	if errors.Is(err, project.ErrNotFound) {
+	file, err := spec.Load(".")
+	if errors.Is(err, spec.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
@@ -83,7 +108,7 @@ func (f *machineFlags) readProject(command *cobra.Command, args []string) (*proj
 	return file, f.maskProject(file)
 }
 
-// isMade says whether there is a VM of the name. It stays what it was started with, wherever it is started again.
+// isMade says whether a VM of the name exists. Such a VM keeps what it was started with, in whatever directory it is started again.
 func isMade(name string) bool {
 	store, err := vms()
 	if err != nil {
@@ -93,8 +118,8 @@ func isMade(name string) bool {
 	return err == nil
 }
 
-// setFlags gives each flag that is not given its value of the file.
-func setFlags(flags *pflag.FlagSet, file *project.File) error {
+// setFlags gives each flag that the user has not given its value from the file.
+func setFlags(flags *pflag.FlagSet, file *spec.File) error {
 	set := func(name, key string, values ...string) error {
 		if flags.Lookup(name) == nil || flags.Changed(name) {
 			return nil
@@ -139,8 +164,8 @@ func portTexts(ports []int) (list []string) {
 	return list
 }
 
-// maskProject hides what the file masks in all mounts, those of flags too, that show it.
-func (f *machineFlags) maskProject(file *project.File) error {
+// maskProject hides what the file masks in every mount that shows it, also in those of flags.
+func (f *vmFlags) maskProject(file *spec.File) error {
 	dir := realPath(filepath.Dir(file.Path))
 	for i := range f.mounts {
 		spec, err := mount.Parse(f.mounts[i])
@@ -160,7 +185,7 @@ func (f *machineFlags) maskProject(file *project.File) error {
 	return nil
 }
 
-// realPath is absolute and without links, as far as the path exists.
+// realPath returns the absolute path without links, as far as it exists.
 func realPath(path string) string {
 	if absolute, err := filepath.Abs(path); err == nil {
 		path = absolute
@@ -177,14 +202,14 @@ func realPath(path string) string {
 	}
 }
 
-const configLong = `Prints what a machine that is started in this directory would be like: the settings of ` + project.Name + `, changed by the
+const configLong = `Prints what a VM that is started in this directory would be like: the settings of ` + spec.Name + `, changed by the
 flags that are given, as such a file. With --check it prints nothing but what is wrong.`
 
 func (c *cli) configCommand() *cobra.Command {
-	var f machineFlags
+	var f vmFlags
 	var asJSON, check bool
 	command := &cobra.Command{
-		Use: "config [flags]", Short: "Print the settings of this directory's machines", Long: configLong,
+		Use: "config [flags]", Short: "Print the settings of this directory's VMs", Long: configLong,
 		Example: "  agentvm config\n  agentvm config --check\n  agentvm config --no-project --json", Args: cobra.NoArgs,
 	}
 	flags := command.Flags()
@@ -209,13 +234,13 @@ func (c *cli) configCommand() *cobra.Command {
 	return command
 }
 
-// settings are the flags as a project file. The masks are in the mounts.
-func (f *machineFlags) settings(file *project.File) *project.File {
-	shown := &project.File{
+// settings returns the flags as a project file. The masks are in the mounts.
+func (f *vmFlags) settings(file *spec.File) *spec.File {
+	shown := &spec.File{
 		Image: f.image, Memory: f.memory, Mounts: f.mounts, Env: f.env, Ports: f.publish,
 		CACert: f.trust.ca, NoNewPrivileges: f.trust.noNewPrivileges, Sockets: f.trust.sockets,
-		Network: project.Network{Mode: f.mode, Allow: f.allow, Deny: f.deny, HostPorts: portNumbers(f.hostPorts)},
-		Access: project.Access{
+		Network: spec.Network{Mode: f.mode, Allow: f.allow, Deny: f.deny, HostPorts: portNumbers(f.hostPorts)},
+		Access: spec.Access{
 			ListenAllow: f.access.listenAllow, ListenDeny: f.access.listenDeny, ConnectAllow: f.access.connectAllow,
 			ConnectDeny: f.access.connectDeny, LoopbackExemptPorts: portNumbers(f.access.exempt),
 		},
@@ -228,7 +253,7 @@ func (f *machineFlags) settings(file *project.File) *project.File {
 	return shown
 }
 
-// portNumbers are the ports of a flag that has been checked.
+// portNumbers returns the ports of a flag that has been checked.
 func portNumbers(texts []string) (list []int) {
 	for _, text := range texts {
 		if port, err := parsePort(text); err == nil {

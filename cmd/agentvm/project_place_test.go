@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/project"
+	"agentvm/internal/spec"
 )
 
-// projectAt is that of a directory, which becomes the working directory.
+// projectAt opens the project place of a directory, which becomes the working directory.
 func projectAt(t *testing.T, dir string) *projectPlace {
 	t.Helper()
 	t.Chdir(dir)
@@ -22,10 +22,10 @@ func projectAt(t *testing.T, dir string) *projectPlace {
 	return p
 }
 
-// TestReplaceFollowsNoLink: what a machine made of the project file in a mount decides nothing about other files.
+// TestReplaceFollowsNoLink: what a guest made of the project file in a mount decides nothing about other files.
 func TestReplaceFollowsNoLink(t *testing.T) {
 	dir := t.TempDir()
-	other, link := filepath.Join(dir, ".profile"), filepath.Join(dir, project.Name)
+	other, link := filepath.Join(dir, ".profile"), filepath.Join(dir, spec.Name)
 	if err := os.WriteFile(other, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestReplaceInSwappedDirectory(t *testing.T) {
 				if with == "none" && dir == mine {
 					continue
 				}
-				if err := os.WriteFile(filepath.Join(dir, project.Name), []byte("# of "+filepath.Base(dir)+"\n"), 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(dir, spec.Name), []byte("# of "+filepath.Base(dir)+"\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -85,7 +85,7 @@ func TestReplaceInSwappedDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for dir, want := range map[string]string{moved: "# new\n", other: "# of other\n"} {
-				if text, err := os.ReadFile(filepath.Join(dir, project.Name)); err != nil || string(text) != want {
+				if text, err := os.ReadFile(filepath.Join(dir, spec.Name)); err != nil || string(text) != want {
 					t.Errorf("%s: %q, %v; want %q", dir, text, err, want)
 				}
 			}

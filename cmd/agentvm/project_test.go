@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
-	"agentvm/project"
+	"agentvm/internal/spec"
 )
 
 // inProject writes a project file into a new working directory.
@@ -19,16 +19,16 @@ func inProject(t *testing.T, text string) (dir string) {
 	dir = realPath(t.TempDir())
 	t.Chdir(dir)
 	t.Setenv("AGENTVM_STORE", filepath.Join(dir, "store"))
-	if err := errors.Join(os.Mkdir(".git", 0o755), os.Mkdir("sub", 0o755), os.WriteFile(project.Name, []byte(text), 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(".git", 0o755), os.Mkdir("sub", 0o755), os.WriteFile(spec.Name, []byte(text), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// parseMachine is what the flags of a command become.
-func parseMachine(t *testing.T, args ...string) (*machineFlags, error) {
+// parseVMFlags returns what arguments of a command become.
+func parseVMFlags(t *testing.T, args ...string) (*vmFlags, error) {
 	t.Helper()
-	var f machineFlags
+	var f vmFlags
 	command := &cobra.Command{Use: "exec", RunE: func(*cobra.Command, []string) error { return nil }, SilenceErrors: true, SilenceUsage: true}
 	f.register(command)
 	command.SetArgs(args)
@@ -51,24 +51,24 @@ func TestProjectFlags(t *testing.T) {
 	for _, tc := range []struct {
 		name, in string
 		args     []string
-		want     machineFlags
+		want     vmFlags
 	}{
-		{"all", ".", nil, machineFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"},
+		{"all", ".", nil, vmFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"},
 			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"pypi.org"}, deny: []string{"*:25"}}}}},
-		{"from below", "sub", []string{"--no-network"}, machineFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"}}},
-		{"flags replace", ".", []string{"--memory", "2G", "-m", "sub:/x", "--mask", "y", "-e", "C=3", "--allow", "a.org"}, machineFlags{
+		{"from below", "sub", []string{"--no-network"}, vmFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"}}},
+		{"flags replace", ".", []string{"--memory", "2G", "-m", "sub:/x", "--mask", "y", "-e", "C=3", "--allow", "a.org"}, vmFlags{
 			memory: "2G", mounts: []string{"sub:/x:mask=y:mask=secret"}, env: []string{"C=3"},
 			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"a.org"}, deny: []string{"*:25"}}}}},
-		{"none", ".", []string{"--no-project"}, machineFlags{memory: "512M"}},
+		{"none", ".", []string{"--no-project"}, vmFlags{memory: "512M"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Chdir(filepath.Join(dir, tc.in))
-			f, err := parseMachine(t, tc.args...)
+			f, err := parseVMFlags(t, tc.args...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := machineFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
-			compare := cmp.AllowUnexported(machineFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, trustFlags{})
+			got := vmFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
+			compare := cmp.AllowUnexported(vmFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, trustFlags{})
 			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
 				t.Error(diff)
 			}
@@ -103,10 +103,10 @@ func TestProjectErrors(t *testing.T) {
 			if err := os.Symlink(os.TempDir(), "link"); err != nil {
 				t.Skip("no symbolic links here: ", err)
 			}
-			if _, err := parseMachine(t); err == nil || !strings.Contains(err.Error(), project.Name+tc.want) {
+			if _, err := parseVMFlags(t); err == nil || !strings.Contains(err.Error(), spec.Name+tc.want) {
 				t.Errorf("got %v, want %q in it", err, tc.want)
 			}
-			if _, err := parseMachine(t, "--trust-project"); (err == nil) != tc.trust {
+			if _, err := parseVMFlags(t, "--trust-project"); (err == nil) != tc.trust {
 				t.Errorf("trusted: %v", err)
 			}
 		})
@@ -116,11 +116,11 @@ func TestProjectErrors(t *testing.T) {
 func TestMaskFlag(t *testing.T) {
 	inProject(t, "")
 	for _, args := range [][]string{{"--mask", "a"}, {"--mask", "a", "-m", "."}, {"-m", ".", "--mask", "../a"}} {
-		if _, err := parseMachine(t, args...); err == nil {
+		if _, err := parseVMFlags(t, args...); err == nil {
 			t.Errorf("%q was accepted", args)
 		}
 	}
-	f, err := parseMachine(t, "-m", ".", "-m", "sub:/sub:ro", "--mask", ".env", "--mask", "a:b")
+	f, err := parseVMFlags(t, "-m", ".", "-m", "sub:/sub:ro", "--mask", ".env", "--mask", "a:b")
 	if diff := cmp.Diff([]string{".", "sub:/sub:ro:mask=.env:mask=a%3Ab"}, f.mounts); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}

@@ -7,15 +7,15 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/mount"
+	"agentvm/internal/mount"
+	"agentvm/internal/spec"
 	"agentvm/nat"
-	"agentvm/project"
 	"agentvm/vm"
 )
 
-// checkProject checks the values that package project does not know, with their places. A file comes with what was cloned, and a
-// machine with a writable mount can change it. So, unless it is trusted, it cannot give more of this computer than its own directory.
-func checkProject(file *project.File, trusted bool) error {
+// checkProject checks the values that package spec does not know, with their places. A file comes with what was cloned, and a guest
+// with a writable mount can change it. So, unless it is trusted, it cannot give more of the host than its own directory.
+func checkProject(file *spec.File, trusted bool) error {
 	p := projectCheck{file, trusted}
 	for _, check := range []func() error{p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets} {
 		if err := check(); err != nil {
@@ -26,12 +26,12 @@ func checkProject(file *project.File, trusted bool) error {
 }
 
 type projectCheck struct {
-	*project.File
+	*spec.File
 	trusted bool
 }
 
-// beyond is the error of something that needs trust.
-func (p projectCheck) beyond(key string, item int, what string) error {
+// requireTrust returns an error about a value of the file that needs trust, unless the file is trusted.
+func (p projectCheck) requireTrust(key string, item int, what string) error {
 	if p.trusted {
 		return nil
 	}
@@ -45,10 +45,15 @@ func (p projectCheck) mounts() error {
 		if err != nil {
 			return p.Errorf("mounts", i, "%w", err)
 		}
+		if len(spec.Unprotected) > 0 {
+			if err := p.requireTrust("mounts", i, "changing what the host's programs execute by themselves (unprotected)"); err != nil {
+				return err
+			}
+		}
 		if isBelow(dir, spec.HostPath) {
 			continue
 		}
-		if err := p.beyond("mounts", i, spec.HostPath+" is outside of "+dir); err != nil {
+		if err := p.requireTrust("mounts", i, spec.HostPath+" is outside of "+dir); err != nil {
 			return err
 		}
 	}
@@ -60,7 +65,7 @@ func (p projectCheck) env() error {
 		if strings.Contains(kv, "=") {
 			continue
 		}
-		if err := p.beyond("env", i, "the value of "+kv+" on this computer"); err != nil {
+		if err := p.requireTrust("env", i, "the value of "+kv+" on the host"); err != nil {
 			return err
 		}
 	}
@@ -83,7 +88,7 @@ func (p projectCheck) ports() error {
 			return p.Errorf("ports", i, "%w", err)
 		}
 		if at := forward.Listen.Addr(); at.IsValid() && !at.IsLoopback() {
-			if err := p.beyond("ports", i, "a port at "+at.String()); err != nil {
+			if err := p.requireTrust("ports", i, "a port at "+at.String()); err != nil {
 				return err
 			}
 		}
@@ -91,7 +96,7 @@ func (p projectCheck) ports() error {
 	return nil
 }
 
-// access can only take ports of the machine away, or open one of its own to others, so it needs no trust.
+// access needs no trust: it can only take ports of the VM away, or open one of them to others.
 func (p projectCheck) access() error {
 	a := p.Access
 	return errors.Join(p.ranges("access.listen-allow", a.ListenAllow), p.ranges("access.listen-deny", a.ListenDeny),
@@ -107,21 +112,21 @@ func (p projectCheck) ranges(key string, texts []string) error {
 	return nil
 }
 
-// certificate keeps files out that are not the project's: what is a certificate of them would go into the machine.
+// certificate refuses a file outside of the project: those of its bytes that are a certificate would go into the VM.
 func (p projectCheck) certificate() error {
 	if p.CACert == "" || isBelow(realPath(filepath.Dir(p.Path)), p.CACert) {
 		return nil
 	}
-	return p.beyond("ca-cert", -1, p.CACert+" is outside of the project")
+	return p.requireTrust("ca-cert", -1, p.CACert+" is outside of the project")
 }
 
-// sockets are always more than the directory: a server listens behind each.
+// sockets refuses every socket: each is more than the directory, because a server listens behind it.
 func (p projectCheck) sockets() error {
 	for i, text := range p.Sockets {
 		if _, err := vm.ParseUnixSocket(text); err != nil {
 			return p.Errorf("sockets", i, "%w", err)
 		}
-		if err := p.beyond("sockets", i, "a socket of this computer"); err != nil {
+		if err := p.requireTrust("sockets", i, "a socket of the host"); err != nil {
 			return err
 		}
 	}
@@ -136,12 +141,12 @@ func isBelow(dir, path string) bool {
 
 func (p projectCheck) network() error {
 	if p.Network.Mode == string(egress.Open) {
-		if err := p.beyond("network.mode", -1, "private networks"); err != nil {
+		if err := p.requireTrust("network.mode", -1, "private networks"); err != nil {
 			return err
 		}
 	}
 	if len(p.Network.HostPorts) > 0 {
-		if err := p.beyond("network.host-ports", 0, "ports of this computer"); err != nil {
+		if err := p.requireTrust("network.host-ports", 0, "ports of the host"); err != nil {
 			return err
 		}
 	}
@@ -157,7 +162,7 @@ func (p projectCheck) network() error {
 		if !isAddress(text) {
 			continue
 		}
-		if err := p.beyond("network.allow", i, "addresses, which may be of a private network"); err != nil {
+		if err := p.requireTrust("network.allow", i, "addresses, which may be of a private network"); err != nil {
 			return err
 		}
 	}

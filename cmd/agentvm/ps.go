@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/rpc"
+	"agentvm/internal/daemon"
+	"agentvm/internal/daemonrpc"
 	"agentvm/vm"
 )
 
@@ -20,6 +20,7 @@ const psLong = `Lists VMs that run, boot or stop, and those that have failed or 
 
   starting                      its daemon is just beginning
   booting, running, stopping    as it says
+  restarting                    its guest has restarted itself, and boots again: at once, or if it does that often after up to a minute
   paused                        it stands still until agentvm resume NAME
   failed                        it could not be started, or has ended by itself; agentvm logs NAME says why
   crashed                       its daemon was killed; agentvm start NAME starts it again
@@ -35,20 +36,24 @@ type vmStatus struct {
 	Memory  uint64       `json:"memory"` // bytes
 	Started time.Time    `json:"started,omitzero"`
 	Ended   time.Time    `json:"ended,omitzero"`
-	Jobs    int          `json:"jobs"` // that run
-	Clients int          `json:"clients,omitempty"`
-	Ports   []string     `json:"ports,omitempty"`
-	Mounts  []string     `json:"mounts,omitempty"`
-	Labels  []string     `json:"labels,omitempty"`
-	Policy  string       `json:"policy,omitempty"`
-	Kernel  string       `json:"kernel,omitempty"`
-	Metrics string       `json:"metrics,omitempty"` // ADDRESS:PORT of /metrics
-	Version string       `json:"version,omitempty"` // of the daemon's program
+	Reason  string       `json:"reason,omitempty"` // what ended it
+	// Restarts is how often the guest has restarted itself since its daemon began, Restarted when it did last.
+	Restarts  int       `json:"restarts,omitempty"`
+	Restarted time.Time `json:"restarted,omitzero"`
+	Jobs      int       `json:"jobs"` // that run
+	Clients   int       `json:"clients,omitempty"`
+	Ports     []string  `json:"ports,omitempty"`
+	Mounts    []string  `json:"mounts,omitempty"`
+	Labels    []string  `json:"labels,omitempty"`
+	Policy    string    `json:"policy,omitempty"`
+	Kernel    string    `json:"kernel,omitempty"`
+	Metrics   string    `json:"metrics,omitempty"` // ADDRESS:PORT of /metrics
+	Version   string    `json:"version,omitempty"` // of the daemon's program
 }
 
 func statusOf(s daemon.Status) vmStatus {
 	v := vmStatus{
-		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Mounts: s.Config.Mounts, Metrics: s.Metrics,
+		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Mounts: s.Config.Mounts, Metrics: s.Metrics,
 		Image: cmp.Or(s.Config.Image, "alpine"), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
 	}
 	if s.Info != nil {
@@ -58,7 +63,7 @@ func statusOf(s daemon.Status) vmStatus {
 }
 
 // fill adds what a daemon says.
-func (v *vmStatus) fill(i rpc.DaemonInfo) {
+func (v *vmStatus) fill(i daemonrpc.Info) {
 	v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs
 	v.Clients = max(i.Clients-1, 0) // without the one who asks
 	v.Ports, v.Mounts, v.Labels, v.Policy, v.Kernel, v.Version = i.Ports, i.Mounts, i.Labels, i.Policy, i.Kernel, i.Version

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 	"agentvm/vm"
 )
 
@@ -123,7 +123,7 @@ func TestParseForwards(t *testing.T) {
 
 func TestAccessFlags(t *testing.T) {
 	ports := func(first, last uint16) []vm.PortRange { return []vm.PortRange{{First: first, Last: last}} }
-	var f machineFlags
+	var f vmFlags
 	command := &cobra.Command{}
 	f.register(command)
 	args := []string{"--listen-allow", "3000-3999", "--listen-deny", "3001", "--connect-allow", "443", "--connect-deny", "25", "--loopback-exempt", "8080"}

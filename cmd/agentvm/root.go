@@ -11,29 +11,33 @@ import (
 const rootLong = `agentvm runs commands in a Linux virtual machine that needs no KVM and no root: a RISC-V machine in WebAssembly,
 inside this process, or, for VMs that have a name and live on, in a process of its own.
 
-Without a command it opens an interactive shell in a fresh machine.`
+Without a command it opens an interactive shell in a fresh VM.`
 
 const rootExample = `  agentvm                                    an interactive shell
   agentvm exec "ls -la"                      one command
-  agentvm exec -m .:/src:ro "ls /src"        with a directory of this computer
+  agentvm exec -m .:/src:ro "ls /src"        with a directory of the host
   agentvm exec --allow pypi.org "..."        reaching nothing else
   agentvm start dev                          a VM that lives on
   agentvm exec -n dev "ls -la"               one command in it
-  agentvm fork dev try                       a VM that goes on from where dev is
+  agentvm fork dev try                       a VM that continues from where dev is
   agentvm doctor                             what works here`
 
 func (c *cli) rootCommand() *cobra.Command {
-	var flags machineFlags
+	var flags vmFlags
 	root := &cobra.Command{
-		Use:           "agentvm",
-		Short:         "Run commands in a Linux virtual machine inside this process",
-		Long:          rootLong,
-		Example:       rootExample,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
+		Use:                        "agentvm",
+		Short:                      "Run commands in a Linux virtual machine inside this process",
+		Long:                       rootLong,
+		Example:                    rootExample,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: to run it in a machine use agentvm exec %s (see agentvm --help)", args[0], args[0])
+				if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+					return fmt.Errorf("unknown command %q: did you mean agentvm %s? To run it in a VM use agentvm exec %s (see agentvm --help)", args[0], near[0], args[0])
+				}
+				return fmt.Errorf("unknown command %q: to run it in a VM use agentvm exec %s (see agentvm --help)", args[0], args[0])
 			}
 			return nil
 		},
@@ -43,6 +47,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	flags.register(root)
 	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, "", &flags, "") })
 	c.addCommands(root)
+	completeFlags(root)
 	root.InitDefaultCompletionCmd("completion")
 	for _, command := range root.Commands() {
 		if command.HasSubCommands() && !command.Runnable() {
@@ -53,7 +58,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	return root
 }
 
-// wantsSubcommand has a command that is only a group of others refuse what is none of them. Alone it prints its help.
+// wantsSubcommand makes a command that is only a group of others refuse words that name none of them. Without arguments it prints its help.
 func wantsSubcommand(command *cobra.Command) {
 	command.DisableFlagsInUseLine = true
 	command.SuggestionsMinimumDistance = 2
@@ -69,7 +74,7 @@ func wantsSubcommand(command *cobra.Command) {
 	}
 }
 
-// helpCommand is cobra's, but that it fails where there is no such command.
+// helpCommand does what cobra's does, except that it fails when there is no such command.
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about any command", GroupID: groupOther,
@@ -104,7 +109,7 @@ const (
 
 func (c *cli) addCommands(root *cobra.Command) {
 	root.AddGroup(
-		&cobra.Group{ID: groupOnce, Title: "Machines for one command:"},
+		&cobra.Group{ID: groupOnce, Title: "VMs for one command:"},
 		&cobra.Group{ID: groupNamed, Title: "VMs that live on:"},
 		&cobra.Group{ID: groupOther, Title: "Everything else:"},
 	)

@@ -9,24 +9,24 @@ import (
 	"agentvm/vm"
 )
 
-// patience is what makes agentvm give a machine up: a second interrupt within this time. In an interactive shell two
-// Ctrl-C in a row are everyday, so there it takes the escape of escapeReader.
-type patience time.Duration
+// interruptWindow is the time after an interrupt in which a second one makes agentvm give the VM or the command up. In an interactive shell
+// two Ctrl-C in a row are common, so its window is empty: one leaves it by the escape of escapeReader.
+type interruptWindow time.Duration
 
 const (
-	execPatience  = patience(3 * time.Second)
-	shellPatience = patience(0)
+	execInterruptWindow  = interruptWindow(3 * time.Second)
+	shellInterruptWindow = interruptWindow(0)
 )
 
-// run starts a machine, runs a command in it with this process's signals and terminal, and switches the machine off. The
-// denials are those of the machine's whole life.
-func (c *cli) run(ctx context.Context, f *machineFlags, command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
-	return c.runWith(ctx, f, func(*vm.Config) {}, command, terminal, p)
+// run starts a VM, runs a command in it with this process's signals and terminal, and switches the VM off. The denials are
+// those of the VM's whole life.
+func (c *cli) run(ctx context.Context, f *vmFlags, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
+	return c.runWith(ctx, f, func(*vm.Config) {}, command, terminal, window)
 }
 
-// runWith is run with a last change to the configuration.
-func (c *cli) runWith(ctx context.Context, f *machineFlags, change func(*vm.Config), command vm.Command, terminal bool, p patience) (*vm.Result, denials, error) {
-	s := newSession(p)
+// runWith does what run does, with a last change to the configuration.
+func (c *cli) runWith(ctx context.Context, f *vmFlags, change func(*vm.Config), command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
+	s := newSession(window)
 	ctx = s.begin(ctx)
 	defer s.end()
 	m, err := c.startWith(ctx, f, change)
@@ -39,7 +39,7 @@ func (c *cli) runWith(ctx context.Context, f *machineFlags, change func(*vm.Conf
 	return result, m.watch.denials(), err
 }
 
-// process is a command that runs: in a machine of this process, or in a named VM.
+// process is a command that runs: in a VM of this process, or in a named VM.
 type process interface {
 	signaled
 	Resize(ctx context.Context, size vm.Size) error
@@ -71,15 +71,15 @@ func (c *cli) runIn(ctx context.Context, spawn func(context.Context, vm.Command)
 	return result, s.explain(err)
 }
 
-// tell says on standard error what was denied, once and after everything else.
-func (c *cli) tell(f *machineFlags, d denials) {
+// printDenials says on standard error what was denied, once and after everything else.
+func (c *cli) printDenials(f *vmFlags, d denials) {
 	if line := d.line(f.log != ""); line != "" && !f.quiet {
 		fmt.Fprintln(c.stderr, "agentvm:", line)
 	}
 }
 
-// output writes what a command says. When that fails nobody wants to know more, so the machine is given up: a command
-// that writes for ever would otherwise run for ever.
+// output writes what a command says. When that fails there is no reader any more, so the VM is given up: a command that writes
+// for ever would otherwise run for ever.
 type output struct {
 	io.Writer
 	session *session

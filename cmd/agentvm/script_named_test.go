@@ -14,11 +14,11 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"agentvm/daemon"
-	"agentvm/snapshot"
+	"agentvm/internal/daemon"
+	"agentvm/internal/snapshot"
 )
 
-// ownStore gives the script a store whose VMs are its own, with the images and the compiled machine of all scripts. At
+// ownStore gives the script a store whose VMs are its own, with the images and the compiled module of all scripts. At
 // the script's end its VMs are removed.
 func ownStore(ts *testscript.TestScript, _ bool, _ []string) {
 	dir := ts.MkAbs("store")
@@ -86,7 +86,7 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("%s: %q, %v", args[1], out, err)
 }
 
-// foreignSnapshot writes the snapshot of a VM of another machine: foreign FILE.
+// foreignSnapshot writes the snapshot of a VM of another version's machine: foreign FILE.
 func foreignSnapshot(ts *testscript.TestScript, _ bool, args []string) {
 	meta := snapshot.Meta{Machine: strings.Repeat("0123456789abcdef", 4), LinearMemory: 1 << 20, Memory: 128 << 20, Image: "busybox"}
 	ts.Check(snapshot.Write(context.Background(), ts.MkAbs(args[0]), snapshot.Content{Meta: meta}))

@@ -25,7 +25,7 @@ func serve(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], port)
 }
 
-// freePort puts a port of loopback that nobody uses into a variable: freeport VARIABLE.
+// freePort puts a port of loopback that is free into a variable: freeport VARIABLE.
 func freePort(ts *testscript.TestScript, _ bool, args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	ts.Check(err)

@@ -10,6 +10,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"agentvm/images"
 	"agentvm/images/imagestest"
 )
 
@@ -28,22 +32,27 @@ func TestMain(m *testing.M) {
 type tidy struct{ m *testing.M }
 
 func (t tidy) Run() int {
-	defer func() { os.RemoveAll(shared.dir) }()
+	defer func() {
+		os.RemoveAll(shared.dir)
+		if shared.dir != "" {
+			os.RemoveAll(shared.dir + ".home")
+		}
+	}()
 	return t.m.Run()
 }
 
-// shared is the store of all tests here, so that the image is got and the machine compiled once.
+// shared is the store of all tests here, so that the image is fetched and the module compiled once.
 var shared struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// TestScript runs the scripts of testdata/script. They boot machines, on Alpine where its release files are to be had,
+// TestScript runs the scripts of testdata/script. They boot VMs, on Alpine where its release files are to be had,
 // else on the built-in BusyBox root; the condition [alpine] tells them which.
 func TestScript(t *testing.T) {
 	if testing.Short() {
-		t.Skip("boots machines")
+		t.Skip("boots VMs")
 	}
 	store, mirror, alpine := testStore(t)
 	testscript.Run(t, testscript.Params{
@@ -51,11 +60,17 @@ func TestScript(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("AGENTVM_STORE", store)
+			env.Setenv("MODULE", strings.TrimSuffix(reflect.TypeFor[images.Config]().PkgPath(), "/images"))
+			for name, value := range placeOfKeys(store) {
+				env.Setenv(name, value)
+			}
 			env.Setenv("AGENTVM_ALPINE_MIRROR", mirror)
 			env.Setenv("AGENTVM_DEBUG", "")
 			env.Setenv("FORKS", "20")
+			env.Setenv("DEPTH", "50")
 			if raceDetector {
 				env.Setenv("FORKS", "3")
+				env.Setenv("DEPTH", "5")
 			}
 			return nil
 		},
@@ -76,10 +91,22 @@ func TestScript(t *testing.T) {
 	})
 }
 
+// placeOfKeys has the variables that name a home beside a store, for the key of compiled code: a script's own home is not there.
+func placeOfKeys(store string) map[string]string {
+	if runtime.GOOS == "darwin" {
+		return map[string]string{"HOME": store + ".home"}
+	}
+	return map[string]string{"XDG_CONFIG_HOME": store + ".home", "AppData": store + ".home"}
+}
+
 // testStore is the shared store, and a mirror for it that is not there when there are no Alpine files.
 func testStore(t *testing.T) (dir, mirror string, alpine bool) {
 	t.Helper()
-	shared.once.Do(func() { shared.dir, shared.err = os.MkdirTemp("", "agentvm-test-") })
+	shared.once.Do(func() {
+		if shared.dir, shared.err = os.MkdirTemp("", "agentvm-test-"); shared.err == nil {
+			shared.err = os.MkdirAll(filepath.Join(shared.dir+".home", "Library"), 0o700)
+		}
+	})
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Linux numbers of the signals that are known by name here; the guest is Linux wherever this runs.
+// Linux numbers of the signals that this package names: the guest is Linux, whatever the host is.
 const (
 	signalInterrupt = 2
 	signalPipe      = 13
@@ -25,23 +25,23 @@ type session struct {
 	done    sync.WaitGroup
 	cancel  context.CancelCauseFunc
 
-	mu       sync.Mutex
-	patience patience
-	process  signaled  // nil while booting
-	last     time.Time // of the last interrupt
-	given    error     // why the machine was given up
+	mu      sync.Mutex
+	window  interruptWindow
+	process signaled  // nil while booting
+	last    time.Time // of the last interrupt
+	given   error     // why the VM or the command was given up
 }
 
-// signaled is what gets signals, by their Linux numbers.
+// signaled receives signals, by their Linux numbers.
 type signaled interface {
 	Signal(ctx context.Context, number int) error
 }
 
-func newSession(p patience) *session {
-	return &session{patience: p, signals: make(chan os.Signal, 16), quit: make(chan struct{})}
+func newSession(window interruptWindow) *session {
+	return &session{window: window, signals: make(chan os.Signal, 16), quit: make(chan struct{})}
 }
 
-// begin takes the signals over. The context ends when the machine is given up.
+// begin takes the signals over. The context ends when the VM is given up.
 func (s *session) begin(ctx context.Context) context.Context {
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	signal.Notify(s.signals, forwarded...)
@@ -59,7 +59,7 @@ func (s *session) begin(ctx context.Context) context.Context {
 	return ctx
 }
 
-// end gives the signals back.
+// end stops taking the signals.
 func (s *session) end() {
 	signal.Stop(s.signals)
 	close(s.quit)
@@ -67,18 +67,18 @@ func (s *session) end() {
 	s.cancel(nil)
 }
 
-// run says that the command runs.
+// run notes that the command runs.
 func (s *session) run(process signaled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.process = process
 }
 
-// setPatience changes what a second interrupt does.
-func (s *session) setPatience(p patience) {
+// setInterruptWindow changes in which time a second interrupt gives the command up.
+func (s *session) setInterruptWindow(window interruptWindow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.patience = p
+	s.window = window
 }
 
 // receive handles a signal by its Linux number.
@@ -96,15 +96,15 @@ func (s *session) receive(number int) {
 	_ = process.Signal(ctx, number) // a command that has just ended needs none
 }
 
-// interrupted notes an interrupt and says whether it is one too many. The caller holds mu.
+// interrupted notes an interrupt and says whether it came within the window of the one before. The caller holds mu.
 func (s *session) interrupted() bool {
 	now := time.Now()
-	again := now.Sub(s.last) < time.Duration(s.patience)
+	again := now.Sub(s.last) < time.Duration(s.window)
 	s.last = now
 	return again
 }
 
-// typedInterrupt is told of a Ctrl-C that goes to the command's terminal.
+// typedInterrupt notes a Ctrl-C that goes to the command's terminal.
 func (s *session) typedInterrupt() {
 	s.mu.Lock()
 	again := s.interrupted()
@@ -114,7 +114,7 @@ func (s *session) typedInterrupt() {
 	}
 }
 
-// giveUp makes run return because of a signal, which switches the machine off.
+// giveUp makes run return because of a signal, which switches the VM off.
 func (s *session) giveUp(number int) { s.fail(exitStatus(exitSignal + number)) }
 
 // fail makes run return err.
@@ -127,7 +127,7 @@ func (s *session) fail(err error) {
 	}
 }
 
-// explain replaces whatever error giving up has caused by the reason for it.
+// explain replaces the error that giving up has caused by the reason for giving up.
 func (s *session) explain(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

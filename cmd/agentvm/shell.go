@@ -6,29 +6,29 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 	"agentvm/vm"
 )
 
-const shellLong = `Boots a machine and opens an interactive shell in it. The machine ends with the shell. With -n NAME the shell is
+const shellLong = `Boots a VM and opens an interactive shell in it. The VM ends with the shell. With -n NAME the shell is
 one in a VM that agentvm start has started, which runs on.
 
 With a terminal on standard input and output the shell has one too; otherwise it reads commands from standard
-input. Type ~. at the start of a line to stop a machine that no longer answers, or to leave a VM that has a name.`
+input. Type ~. at the start of a line to stop a VM that no longer answers, or to leave one that has a name.`
 
 func (c *cli) shellCommand() *cobra.Command {
-	var f machineFlags
+	var f vmFlags
 	var name, user string
 	command := &cobra.Command{
 		Use:     "shell [flags]",
-		Short:   "Open an interactive shell in a fresh machine, or in a VM that runs",
+		Short:   "Open an interactive shell in a fresh VM, or in one that runs",
 		Long:    shellLong,
 		Example: "  agentvm shell -m .:/src\n  echo 'uname -a' | agentvm shell",
 		Args:    cobra.NoArgs,
 	}
 	nameFlag(command, &name, "open the shell in the VM of this `NAME`, which agentvm start has started")
 	f.register(command)
-	command.Flags().StringVarP(&user, "user", "u", "", "user in the machine (default root)")
+	command.Flags().StringVarP(&user, "user", "u", "", "user in the VM (default root)")
 	return runs(command, func(ctx context.Context, _ []string) error {
 		if command.Flags().Changed("name") {
 			if err := errors.Join(daemon.CheckName(name), onlyFresh(command, name)); err != nil {
@@ -44,24 +44,24 @@ leave with ~. at the start of a line. To see the output of a command that runs t
 
 // attachCommand is shell -n under the name that people look for.
 func (c *cli) attachCommand() *cobra.Command {
-	var f machineFlags
+	var f vmFlags
 	var user string
 	command := &cobra.Command{
 		Use: "attach [flags] NAME", Short: "Open an interactive shell in a VM that runs", Long: attachLong,
 		Example: "  agentvm start dev && agentvm attach dev", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 	}
 	command.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the shell, or pass KEY on from here (may be repeated)")
-	command.Flags().StringVarP(&user, "user", "u", "", "user in the machine (default root)")
+	command.Flags().StringVarP(&user, "user", "u", "", "user in the VM (default root)")
 	return runs(command, func(ctx context.Context, args []string) error { return c.interactive(ctx, args[0], &f, user) })
 }
 
-// interactive runs a login shell on this process's streams, in a named VM or a fresh machine.
-func (c *cli) interactive(ctx context.Context, name string, f *machineFlags, user string) error {
+// interactive runs a login shell on this process's streams, in a named VM or a fresh one.
+func (c *cli) interactive(ctx context.Context, name string, f *vmFlags, user string) error {
 	command := vm.Command{
 		Args: []string{"/bin/sh", "-l"}, User: user, Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr,
 	}
-	result, denied, err := c.runWhere(ctx, name, f, command, isTerminal(c.stdin) && isTerminal(c.stdout), shellPatience)
-	c.tell(f, denied)
+	result, denied, err := c.runWhere(ctx, name, f, command, isTerminal(c.stdin) && isTerminal(c.stdout), shellInterruptWindow)
+	c.printDenials(f, denied)
 	if err != nil {
 		return err
 	}

@@ -8,15 +8,16 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
 	"agentvm/images"
-	"agentvm/rpc"
-	"agentvm/snapshot"
+	"agentvm/internal/daemon"
+	"agentvm/internal/daemonrpc"
+	"agentvm/internal/snapshot"
 )
 
 const snapshotLong = `Snapshots are VMs in files: memory, programs and disk, as they were at one moment. They hold whatever secrets are in a VM's memory.
@@ -34,7 +35,7 @@ func (c *cli) snapshotCommand() *cobra.Command {
 	return command
 }
 
-// snapshots is the store of snapshots, beside the images.
+// snapshots returns the store of snapshots, which is beside that of the images.
 func snapshots() (*snapshot.Store, error) {
 	dir, err := images.DefaultDir()
 	if err != nil {
@@ -50,7 +51,7 @@ func (c *cli) snapshotCreateCommand() *cobra.Command {
 		Long:    "Writes a VM that runs, or is paused, into a snapshot. It stands still only for a moment, and while its disk is copied.",
 		Example: "  agentvm snapshot create dev clean --comment \"before the migration\"",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
 			return s.explain(c.createSnapshot(ctx, args[0], args[1], comment))
@@ -79,14 +80,14 @@ func (c *cli) createSnapshot(ctx context.Context, name, as, comment string) erro
 	defer client.Close()
 	config, err := liveConfig(ctx, client)
 	if err != nil {
-		return ended(name, err)
+		return adviseEnded(name, err)
 	}
 	config.Hostname = cmp.Or(config.Hostname, name)
 	began := time.Now()
-	if _, err = client.Snapshot(ctx, rpc.SnapshotOrder{Path: path, Comment: comment}); err != nil {
+	if _, err = client.Snapshot(ctx, daemonrpc.SnapshotRequest{Path: path, Comment: comment}); err != nil {
 		return saveError(name, err)
 	}
-	if err := keepConfig(path, identified(name, config)); err != nil {
+	if err := keepConfig(path, withIdentity(name, config)); err != nil {
 		return errors.Join(err, store.Remove(ctx, as))
 	}
 	if info, err := entryOf(store, as); err == nil {
@@ -95,8 +96,8 @@ func (c *cli) createSnapshot(ctx context.Context, name, as, comment string) erro
 	return nil
 }
 
-// identified adds who a VM is, if that is known.
-func identified(name string, config daemon.Config) keptVM {
+// withIdentity adds the VM's identity to its configuration, if it is known.
+func withIdentity(name string, config daemon.Config) keptVM {
 	kept := keptVM{Config: config, Name: name}
 	if vms, err := vms(); err == nil {
 		if identity, err := vms.Identity(name); err == nil {
@@ -106,12 +107,12 @@ func identified(name string, config daemon.Config) keptVM {
 	return kept
 }
 
-// saveError says of a VM that could not be written into a file what may help.
+// saveError adds to the error of a VM that could not be written into a file what may help.
 func saveError(name string, err error) error {
-	if isFull(err) {
+	if errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("%s: %w (agentvm snapshot ls shows what snapshots take)", name, err)
 	}
-	return ended(name, err)
+	return adviseEnded(name, err)
 }
 
 func entryOf(store *snapshot.Store, name string) (snapshot.Entry, error) {
@@ -124,7 +125,7 @@ func entryOf(store *snapshot.Store, name string) (snapshot.Entry, error) {
 	return snapshot.Entry{}, errors.Join(err, fmt.Errorf("snapshot %s: %w (agentvm snapshot ls lists them)", name, fs.ErrNotExist))
 }
 
-// snapshotInfo is what snapshot ls --json prints of a snapshot, and inspect, too.
+// snapshotInfo is what snapshot ls --json and snapshot inspect print of a snapshot.
 type snapshotInfo struct {
 	Name      string    `json:"name"`
 	ID        string    `json:"id,omitempty"`
@@ -134,7 +135,7 @@ type snapshotInfo struct {
 	Image     string    `json:"image,omitempty"`
 	Memory    uint64    `json:"memory,omitempty"` // bytes
 	Disk      int64     `json:"disk,omitempty"`   // bytes
-	Mounts    int       `json:"mounts,omitempty"` // as many as a VM must have that goes on from it
+	Mounts    int       `json:"mounts,omitempty"` // as many as a VM must have that continues from it
 	Allocated int64     `json:"allocated"`        // bytes that the file takes
 	LayeredOn string    `json:"layeredOn,omitempty"`
 	Error     string    `json:"error,omitempty"` // why it cannot be used
@@ -198,43 +199,44 @@ func printSnapshots(w io.Writer, list []snapshotInfo) error {
 func (c *cli) snapshotRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm SNAPSHOT...", Aliases: []string{"remove"}, Short: "Remove snapshots", Args: counted(1, 0), ValidArgsFunction: completeSnapshots(0),
-		Long: "Removes snapshots. VMs that went on from them are not touched.",
+		Long: "Removes snapshots. VMs that continued from them are not touched.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := snapshots()
 			if err != nil {
 				return err
 			}
 			return each(args, func(name string) error {
-				err := store.Remove(cmd.Context(), name)
-				if err == nil {
-					err = forgetConfig(store, name)
-				}
-				return missing(name, err)
+				return adviseMissing(name, store.Remove(cmd.Context(), name))
 			})
 		},
 	}
 }
 
-// missing says what to do about a snapshot that is not there.
-func missing(name string, err error) error {
+// adviseMissing adds to the error about a snapshot that does not exist what to do.
+func adviseMissing(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("snapshot %s: there is none of this name (agentvm snapshot ls lists them)", name)
 	}
 	return err
 }
 
-// completeSnapshots completes up to most names of snapshots; 0: any number.
-func completeSnapshots(most int) cobra.CompletionFunc {
+// completeSnapshots completes up to limit names of snapshots; 0: any number.
+func completeSnapshots(limit int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		store, err := snapshots()
-		if err != nil || most > 0 && len(args) >= most {
+		if err != nil || limit > 0 && len(args) >= limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		found, _ := store.List()
 		var list []string
 		for _, e := range found {
-			list = append(list, cobra.CompletionWithDesc(e.Name, e.Meta.Comment))
+			list = append(list, completionOf(e))
 		}
 		return list, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// completionOf offers a snapshot with its comment, which may come from an imported file: the shell would interpret what a terminal does.
+func completionOf(e snapshot.Entry) cobra.Completion {
+	return cobra.CompletionWithDesc(e.Name, printable(e.Meta.Comment))
 }

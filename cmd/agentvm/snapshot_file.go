@@ -6,26 +6,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
-	"agentvm/snapshot"
+	"agentvm/internal/atomicfile"
+	"agentvm/internal/daemon"
+	"agentvm/internal/hostpath"
+	"agentvm/internal/snapshot"
 )
 
 func (c *cli) snapshotExportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "export SNAPSHOT FILE", Short: "Write a snapshot as one compressed stream (- for standard output)", Args: counted(2, 2),
 		ValidArgsFunction: completeSnapshots(1),
-		Long:              "Writes a snapshot, with what it is layered on, as one stream, compressed with zstd. Of how its VM was started it has what is no secret and not of this computer.",
+		Long:              "Writes a snapshot, with what it is layered on, as one stream, compressed with zstd. Of how its VM was started it has what is neither secret nor about this host.",
 		Example:           "  agentvm snapshot export clean clean.snap.zst\n  agentvm snapshot export clean - | ssh other agentvm snapshot import - clean",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
 			return s.explain(c.exportSnapshot(ctx, args[0], args[1]))
@@ -42,46 +44,69 @@ func (c *cli) exportSnapshot(ctx context.Context, name, to string) error {
 		if isTerminal(c.stdout) {
 			return errors.New("a snapshot would go to the terminal: redirect standard output")
 		}
-		return missing(name, store.Export(ctx, name, c.counting("exporting "+name, c.stdout)))
+		return adviseMissing(name, store.Export(ctx, name, c.counting("exporting "+name, c.stdout)))
 	}
-	f, err := os.CreateTemp(filepath.Dir(to), ".export-*") // 0600: it has the VM's memory in it
+	guard, err := hostGuard()
+	if err != nil {
+		return err
+	}
+	place, err := guard.OpenNew(to, hostpath.Identity{})
 	if err != nil {
 		return fmt.Errorf("export snapshot %s: %w", name, err)
 	}
-	err = store.Export(ctx, name, c.counting("exporting "+name, f))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), to)
-	}
+	defer place.Close()
+	dir, err := place.ParentRoot()
 	if err != nil {
-		return errors.Join(missing(name, err), os.Remove(f.Name()))
+		return fmt.Errorf("export snapshot %s: %w", name, err)
 	}
-	return nil
+	defer dir.Close()
+	f, err := atomicfile.CreateIn(dir, place.Base()) // for this user only: it has the VM's memory in it
+	if err != nil {
+		return fmt.Errorf("export snapshot %s: %w", name, err)
+	}
+	defer f.Discard()
+	if err := store.Export(ctx, name, c.counting("exporting "+name, f)); err != nil {
+		return adviseMissing(name, err)
+	}
+	return f.Commit()
 }
 
 func (c *cli) snapshotImportCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "import FILE [SNAPSHOT]", Short: "Make a snapshot of an exported one (- for standard input)", Args: counted(1, 2),
+	var maxSize string
+	command := &cobra.Command{
+		Use: "import [flags] FILE [SNAPSHOT]", Short: "Make a snapshot of an exported one (- for standard input)", Args: counted(1, 2),
 		Long: `Reads what agentvm snapshot export has written, and checks it. Without a name the snapshot gets the file's, up to its first dot. Whoever
-has made the file decides what runs in a VM that goes on from it.`,
+has made the file decides what runs in a VM that continues from it. Without --max-size it may have 32 GiB, and beyond 64 MiB no more than 200
+times the file's own size.`,
 		Example: "  agentvm snapshot import clean.snap.zst\n  agentvm snapshot import - clean <clean.snap.zst",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, _, _ := strings.Cut(filepath.Base(args[0]), ".")
 			if len(args) == 2 {
 				name = args[1]
 			}
-			s := newSession(shellPatience)
+			var limits snapshot.ImportLimits
+			if maxSize != "" {
+				n, err := parseSize(maxSize, 20)
+				if err != nil || n == 0 || n > math.MaxInt64 {
+					return fmt.Errorf("--max-size %q: want a size as 768M or 2G", maxSize)
+				}
+				limits.Size = int64(n)
+			}
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			return s.explain(c.importSnapshot(ctx, args[0], name))
+			return s.explain(c.importSnapshot(ctx, args[0], name, limits))
 		},
 	}
+	command.Flags().StringVar(&maxSize, "max-size", "", "the most `BYTES` that the snapshot may have, as 768M or 2G, however small the file is")
+	return command
 }
 
-func (c *cli) importSnapshot(ctx context.Context, file, name string) error {
+func (c *cli) importSnapshot(ctx context.Context, file, name string, limits snapshot.ImportLimits) error {
 	from := c.stdin
 	if file != "-" {
 		var err error
-		if from, err = os.Open(file); err != nil {
+		if from, err = openHostFile(file, os.O_RDONLY); err != nil {
 			return fmt.Errorf("import snapshot: %w", err)
 		}
 		defer from.Close()
@@ -93,7 +118,10 @@ func (c *cli) importSnapshot(ctx context.Context, file, name string) error {
 		return err
 	}
 	meter := c.counting("importing "+name, io.Discard)
-	if err := store.Import(ctx, io.TeeReader(from, meter), name); err != nil {
+	if err := store.Import(ctx, io.TeeReader(from, meter), name, limits); err != nil {
+		if errors.Is(err, snapshot.ErrLimit) {
+			err = fmt.Errorf("%w: if you know who has made it, say with --max-size how large it may be", err)
+		}
 		return err
 	}
 	fmt.Fprintln(c.stdout, name)
@@ -129,7 +157,7 @@ func (c *cli) inspectSnapshot(ctx context.Context, name string, verify bool) err
 	}
 	file, err := store.Open(name)
 	if err != nil {
-		return missing(name, err)
+		return adviseMissing(name, err)
 	}
 	defer file.Close()
 	entry, err := entryOf(store, name)
@@ -155,13 +183,10 @@ func (c *cli) inspectSnapshot(ctx context.Context, name string, verify bool) err
 	return encoder.Encode(shown)
 }
 
-// isFull says that a disk had no room.
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) }
-
-// countingTime is how often long work says on a terminal how far it is.
+// countingTime is the time between two reports of how far a long transfer is.
 const countingTime = time.Second
 
-// counting passes writes on, and says on standard error how many bytes there were, where that is a terminal.
+// counting passes writes on. Where standard error is a terminal, it also reports there how many bytes there were.
 func (c *cli) counting(what string, to io.Writer) io.Writer {
 	if !isTerminal(c.stderr) {
 		return to

@@ -8,25 +8,24 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
 	"agentvm/images"
-	"agentvm/snapshot"
-	"agentvm/vm"
+	"agentvm/internal/daemon"
+	"agentvm/internal/private"
+	"agentvm/internal/snapshot"
 )
 
-const restoreLong = `Makes a VM that goes on from a snapshot. It is another computer than the one that was saved, with its own random numbers, network
+const restoreLong = `Makes a VM that continues from a snapshot. It is another computer than the one that was saved, with its own random numbers, network
 address and host name, unless --same-identity has it take that one's place. Programs are killed, unless --keep-programs has them run on.
 
 It is started as the VM was, with its network policy, mounts and ports; flags change that as those of agentvm start do. A snapshot that was
-imported says so, too, but gives nothing of this computer by itself: it needs as many -m as the VM had, ports and the values of variables are
+imported says so, too, but gives nothing of the host by itself: it needs as many -m as the VM had, ports and the values of variables are
 given anew, and so is an open network. agentvm snapshot inspect shows what the VM had.`
 
-// restoreFlags are start's that make sense for a machine that has booted.
+// restoreFlags are the flags of start that make sense for a VM that has booted.
 type restoreFlags struct {
 	startFlags
 	keep, same bool
@@ -35,11 +34,11 @@ type restoreFlags struct {
 func (c *cli) snapshotRestoreCommand() *cobra.Command {
 	var f restoreFlags
 	command := &cobra.Command{
-		Use: "restore [flags] SNAPSHOT NEWNAME", Short: "Make a VM that goes on from a snapshot", Long: restoreLong,
+		Use: "restore [flags] SNAPSHOT NEWNAME", Short: "Make a VM that continues from a snapshot", Long: restoreLong,
 		Example: "  agentvm snapshot restore clean again\n  agentvm snapshot restore clean locked --net none",
 		Args:    counted(2, 2), ValidArgsFunction: completeSnapshots(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := newSession(shellPatience)
+			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
 			return s.explain(c.restore(ctx, args[0], args[1], &f))
@@ -48,7 +47,7 @@ func (c *cli) snapshotRestoreCommand() *cobra.Command {
 	f.command = command
 	flags := command.Flags()
 	flags.SortFlags = false
-	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on; nobody sees what they print")
+	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on; what they print is lost")
 	flags.BoolVar(&f.same, "same-identity", false, "leave address, machine-id and host name as they were: for a VM that takes the place of the saved one")
 	f.registerShared(command)
 	f.networkFlags.registerKept(flags)
@@ -66,20 +65,20 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 		return err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return missing(from, err)
+		return adviseMissing(from, err)
 	}
 	store, err := vms()
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(daemon.CheckName(name), absent(store, []string{name})); err != nil {
+	if err := errors.Join(checkNew(name, runtime.GOOS), checkAbsent(store, []string{name})); err != nil {
 		return err
 	}
-	config, err := f.restored(path, name)
+	config, err := f.restoredConfig(path, name)
 	if err != nil {
 		return err
 	}
-	tell := func(_ slog.Level, text string) {
+	report := func(_ slog.Level, text string) {
 		if !f.silent {
 			fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", name, printable(text))
 		}
@@ -89,11 +88,11 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 		return err
 	}
 	r := daemon.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
-	client, err := store.Restore(ctx, name, config, r, tell)
+	client, err := store.Restore(ctx, name, config, r, report)
 	if err != nil {
 		return err
 	}
-	tell(slog.LevelInfo, "runs, with network "+describeNetwork(config.Network))
+	report(slog.LevelInfo, "runs, with network "+describeNetwork(config.Network))
 	return client.Close()
 }
 
@@ -101,14 +100,14 @@ func describeNetwork(n daemon.Network) string {
 	if n.Disabled {
 		return "none"
 	}
-	return vm.DescribePolicy(n.Policy)
+	return n.Policy.String()
 }
 
-// restored is what the VM was started with that was saved, changed as the flags say.
-func (f *restoreFlags) restored(path, name string) (daemon.Config, error) {
+// restoredConfig returns what the saved VM was started with, changed as the flags say.
+func (f *restoreFlags) restoredConfig(path, name string) (daemon.Config, error) {
 	config, err := keptConfig(path)
 	if err == nil && config.StoreDir == "" {
-		config, err = f.imported(path)
+		config, err = f.importedConfig(path)
 	}
 	if err != nil {
 		return config, err
@@ -123,8 +122,8 @@ func (f *restoreFlags) restored(path, name string) (daemon.Config, error) {
 	return config, f.change(&config, name)
 }
 
-// imported is what a snapshot says by itself of how its VM was started.
-func (f *restoreFlags) imported(path string) (daemon.Config, error) {
+// importedConfig returns what a snapshot's own file says of how its VM was started.
+func (f *restoreFlags) importedConfig(path string) (daemon.Config, error) {
 	file, err := snapshot.Open(path)
 	if err != nil {
 		return daemon.Config{}, err
@@ -143,46 +142,32 @@ func (f *restoreFlags) imported(path string) (daemon.Config, error) {
 	return config, err
 }
 
-// configPath is beside a snapshot: what its VM was started with.
-func configPath(snapshotPath string) string {
-	return strings.TrimSuffix(snapshotPath, snapshot.Suffix) + ".vm.json"
-}
-
-// keptVM is what a snapshot's VM was started with, and who it is.
+// keptVM is what a snapshot's VM was started with, and who it is. It is in the file beside the snapshot (snapshot.CompanionPath).
 type keptVM struct {
 	daemon.Config
 	Name     string           `json:"name,omitempty"`
 	Identity *daemon.Identity `json:"identity,omitempty"` // for a VM of that name: links to the saved one lead there again
 }
 
-// keepConfig writes it.
+// keepConfig writes the file beside the snapshot.
 func keepConfig(snapshotPath string, kept keptVM) error {
 	b, err := json.MarshalIndent(kept, "", "  ")
 	if err != nil {
 		return err
 	}
-	path := configPath(snapshotPath)
-	f, err := os.CreateTemp(filepath.Dir(path), ".vm-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("keep what the VM was started with: %w", err), os.Remove(f.Name()))
+	if err := snapshot.WriteCompanion(snapshotPath, append(b, '\n')); err != nil {
+		return fmt.Errorf("keep what the VM was started with: %w", err)
 	}
 	return nil
 }
 
-// keptConfig reads it. A snapshot that was imported has none, and the result no StoreDir.
+// keptConfig reads the file beside the snapshot. An imported snapshot has none: then the result has no StoreDir.
 func keptConfig(snapshotPath string) (daemon.Config, error) {
 	kept, err := readKept(snapshotPath)
 	return kept.Config, err
 }
 
-// keptIdentity is the saved VM's for one that gets its name, else nil.
+// keptIdentity returns the saved VM's identity for a VM that gets its name, else nil.
 func keptIdentity(snapshotPath, name string) (*daemon.Identity, error) {
 	kept, err := readKept(snapshotPath)
 	if err != nil || kept.Name != name {
@@ -191,8 +176,11 @@ func keptIdentity(snapshotPath, name string) (*daemon.Identity, error) {
 	return kept.Identity, nil
 }
 
+// maxKept bounds the file beside a snapshot, in bytes.
+const maxKept = 16 << 20
+
 func readKept(snapshotPath string) (kept keptVM, err error) {
-	b, err := os.ReadFile(configPath(snapshotPath))
+	b, err := private.ReadFile(snapshot.CompanionPath(snapshotPath), maxKept)
 	if errors.Is(err, fs.ErrNotExist) {
 		return kept, nil
 	}
@@ -200,18 +188,18 @@ func readKept(snapshotPath string) (kept keptVM, err error) {
 		err = json.Unmarshal(b, &kept)
 	}
 	if err != nil {
-		return kept, fmt.Errorf("what the saved VM was started with: %s: %w", configPath(snapshotPath), err)
+		return kept, fmt.Errorf("what the saved VM was started with: %s: %w", snapshot.CompanionPath(snapshotPath), err)
 	}
 	return kept, nil
 }
 
-// forgetConfig removes it.
+// forgetConfig removes the file beside the snapshot.
 func forgetConfig(store *snapshot.Store, name string) error {
 	path, err := store.Path(name)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(configPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(snapshot.CompanionPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

@@ -7,16 +7,17 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/daemon"
-	"agentvm/disk"
 	"agentvm/images"
-	"agentvm/mount"
-	"agentvm/project"
+	"agentvm/internal/daemon"
+	"agentvm/internal/disk"
+	"agentvm/internal/mount"
+	"agentvm/internal/spec"
 )
 
 const startLong = `Boots a VM that lives on: in a process of its own, without this terminal, until agentvm stop. Commands run in it
@@ -34,9 +35,9 @@ const startExample = `  agentvm start dev
 
 // startFlags are the flags of start.
 type startFlags struct {
-	machineFlags
+	vmFlags
 	hostname     string
-	idle, most   time.Duration
+	idle, life   time.Duration
 	disk         string
 	metrics      string
 	labels       map[string]string
@@ -60,7 +61,7 @@ func (c *cli) startCommand() *cobra.Command {
 
 func (f *startFlags) register() {
 	flags := f.command.Flags()
-	f.registerMachine(f.command)
+	f.registerVM(f.command)
 	f.networkFlags.registerKept(flags)
 	f.registerLife(flags)
 	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
@@ -69,9 +70,9 @@ func (f *startFlags) register() {
 
 // registerLife registers what a VM that lives on can change at each start.
 func (f *startFlags) registerLife(flags *pflag.FlagSet) {
-	flags.StringVar(&f.hostname, "hostname", "", "the machine's name for itself (default: NAME)")
-	flags.DurationVar(&f.idle, "idle-timeout", 0, "stop the VM when nobody has been connected and nothing has run in it for so long, as 10m (default never)")
-	flags.DurationVar(&f.most, "max-lifetime", 0, "stop the VM so long after its start, as 2h (default never)")
+	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name (default: NAME)")
+	flags.DurationVar(&f.idle, "idle-timeout", 0, "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)")
+	flags.DurationVar(&f.life, "max-lifetime", 0, "stop the VM so long after its start, as 2h (default never)")
 	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
 	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
@@ -88,7 +89,7 @@ func (c *cli) startVM(f *startFlags, name string) error {
 		return err
 	}
 	config.Debug = config.Debug || c.debug
-	s := newSession(shellPatience)
+	s := newSession(shellInterruptWindow)
 	ctx := s.begin(context.Background())
 	defer s.end()
 	if !f.wait {
@@ -97,19 +98,19 @@ func (c *cli) startVM(f *startFlags, name string) error {
 	return s.explain(c.boot(ctx, store, name, config, f.silent))
 }
 
-// boot starts a VM and tells how that goes.
+// boot starts a VM and reports on standard error how that goes.
 func (c *cli) boot(ctx context.Context, store daemon.Store, name string, config daemon.Config, silent bool) error {
-	tell := func(_ slog.Level, text string) {
+	report := func(_ slog.Level, text string) {
 		if !silent {
 			fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", name, printable(text))
 		}
 	}
 	began := time.Now()
-	client, err := store.Start(ctx, name, config, tell)
+	client, err := store.Start(ctx, name, config, report)
 	if err != nil {
 		return adviseStart(name, err)
 	}
-	tell(slog.LevelInfo, fmt.Sprintf("runs, after %.1f s; agentvm exec -n %s runs a command in it", time.Since(began).Seconds(), name))
+	report(slog.LevelInfo, fmt.Sprintf("runs, after %.1f s; agentvm exec -n %s runs a command in it", time.Since(began).Seconds(), name))
 	return client.Close()
 }
 
@@ -136,7 +137,7 @@ func adviseStart(name string, err error) error {
 	return err
 }
 
-// config is what the VM was last started with, if it was, changed as the flags say.
+// config returns what the VM was last started with, if it was started before, changed as the flags say.
 func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, error) {
 	if err := daemon.CheckName(name); err != nil {
 		return daemon.Config{}, err
@@ -145,6 +146,11 @@ func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, err
 	f.kept = err == nil
 	if err != nil && !errors.Is(err, daemon.ErrNotFound) {
 		return config, err
+	}
+	if !f.kept {
+		if err := checkNew(name, runtime.GOOS); err != nil {
+			return config, err
+		}
 	}
 	if dir, err := images.DefaultDir(); err != nil {
 		return config, err
@@ -156,13 +162,13 @@ func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, err
 
 // change changes what the flags name.
 func (f *startFlags) change(config *daemon.Config, name string) error {
-	return errors.Join(f.changeMachine(config, name), f.changeTrust(config), f.changeNetwork(&config.Network), f.changeAccess(config), f.changeLife(config))
+	return errors.Join(f.changeVM(config, name), f.changeTrust(config), f.changeNetwork(config), f.changeAccess(config), f.changeLife(config))
 }
 
 // changed says whether a flag is given.
 func (f *startFlags) changed(flag string) bool { return f.command.Flags().Changed(flag) }
 
-func (f *startFlags) changeMachine(config *daemon.Config, name string) (err error) {
+func (f *startFlags) changeVM(config *daemon.Config, name string) (err error) {
 	const first = "alpine"
 	if was := cmp.Or(config.Image, first); f.kept && f.changed("image") && cmp.Or(f.image, first) != was && config.DiskSize >= 0 {
 		return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", f.image, name, was, name)
@@ -187,6 +193,7 @@ func (f *startFlags) changeMachine(config *daemon.Config, name string) (err erro
 		if config.Mounts, err = absoluteMounts(f.mounts); err != nil {
 			return err
 		}
+		config.ForgetMounts() // the user names them now, so they mean what is there now
 	}
 	if f.changed("hostname") {
 		config.Hostname = f.hostname
@@ -197,8 +204,8 @@ func (f *startFlags) changeMachine(config *daemon.Config, name string) (err erro
 	return err
 }
 
-// sidecars are those of a project file, which has checked them.
-func sidecars(file *project.File) (list []daemon.Sidecar, err error) {
+// sidecars converts those of a project file, which has checked them.
+func sidecars(file *spec.File) (list []daemon.Sidecar, err error) {
 	for _, s := range file.Sidecars {
 		sidecar := daemon.Sidecar{Name: s.Name, Args: s.Command, Env: s.Env, User: s.User, Restart: daemon.RestartPolicy(s.Restart)}
 		if s.Backoff != "" {
@@ -211,7 +218,7 @@ func sidecars(file *project.File) (list []daemon.Sidecar, err error) {
 	return list, nil
 }
 
-// absoluteMounts are the mounts with the host's paths as seen from elsewhere.
+// absoluteMounts makes the host's paths of the mounts absolute, because the daemon has another working directory.
 func absoluteMounts(texts []string) (list []string, err error) {
 	for _, text := range texts {
 		spec, err := mount.Parse(text)
@@ -226,8 +233,9 @@ func absoluteMounts(texts []string) (list []string, err error) {
 	return list, nil
 }
 
-// changeNetwork changes what the flags name; of the policy all is replaced.
-func (f *startFlags) changeNetwork(config *daemon.Network) error {
+// changeNetwork changes what the flags name. One flag of the policy replaces the whole policy.
+func (f *startFlags) changeNetwork(all *daemon.Config) error {
+	config := &all.Network
 	n, err := f.networkFlags.config()
 	if err != nil {
 		return err
@@ -260,14 +268,16 @@ func (f *startFlags) changeNetwork(config *daemon.Network) error {
 		if config.Capture, err = absoluteFile("--pcap", f.capture); err != nil {
 			return err
 		}
+		all.Forget(config.Capture)
 	}
 	if f.changed("net-log") {
 		config.Log, err = absoluteFile("--net-log", f.log)
+		all.Forget(config.Log)
 	}
 	return err
 }
 
-// absoluteFile is a flag's file as seen from elsewhere; none stays none.
+// absoluteFile makes the path of a flag's file absolute, because the daemon has another working directory. An empty path stays empty.
 func absoluteFile(flag, path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -284,7 +294,7 @@ func (f *startFlags) changeLife(config *daemon.Config) error {
 		config.IdleTimeout = daemon.Duration(f.idle)
 	}
 	if f.changed("max-lifetime") {
-		config.MaxLifetime = daemon.Duration(f.most)
+		config.MaxLifetime = daemon.Duration(f.life)
 	}
 	if f.changed("metrics") {
 		config.Metrics = f.metrics
@@ -303,4 +313,24 @@ func (f *startFlags) changeLife(config *daemon.Config) error {
 		config.DiskSize = -1
 	}
 	return nil
+}
+
+// daemonCommand is the hidden command that daemon.Store.Start runs.
+func (c *cli) daemonCommand() *cobra.Command {
+	var dir string
+	var owned bool
+	run := &cobra.Command{
+		Use: "run --dir DIR NAME", Short: "Be the daemon of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if dir == "" {
+				return errors.New("--dir is missing: agentvm start starts a daemon")
+			}
+			return daemon.Run(cmd.Context(), daemon.Store{Dir: dir, Version: version, Owned: owned}, args[0])
+		},
+	}
+	run.Flags().StringVar(&dir, "dir", "", "directory of the store of VMs")
+	run.Flags().BoolVar(&owned, "owned", false, "end when standard input does")
+	command := &cobra.Command{Use: "daemon", Short: "What keeps a VM alive", Hidden: true}
+	command.AddCommand(run)
+	return command
 }

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 )
 
-// graceTime is how long programs may take to end when nobody says otherwise.
+// graceTime is how long programs may take to end by default.
 const graceTime = 10 * time.Second
 
 func (c *cli) stopCommand() *cobra.Command {
@@ -19,16 +19,12 @@ func (c *cli) stopCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "stop [flags] NAME...", Short: "Stop VMs",
 		Long: `Ends the programs of VMs, has them write what they keep, and ends them. Returns when they have gone. Stopping what does
-not run is no error.`,
+not run is no error. A daemon that does not answer, or does not obey, is killed.`,
 		Example: "  agentvm stop dev\n  agentvm stop --time 0 $(agentvm ps -q)",
 		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error {
-				running, err := stopVM(cmd.Context(), name, grace)
-				if err == nil && !running {
-					fmt.Fprintf(c.stderr, "agentvm: %s does not run\n", name)
-				}
-				return err
+				return c.stopVM(cmd.Context(), name, grace, true)
 			})
 		},
 	}
@@ -40,16 +36,22 @@ func timeFlag(command *cobra.Command, grace *time.Duration) {
 	command.Flags().DurationVar(grace, "time", graceTime, "how long programs may take to end; 0: switch the VM off")
 }
 
-// stopVM stops a VM and says whether it ran.
-func stopVM(ctx context.Context, name string, grace time.Duration) (running bool, err error) {
-	client, err := connect(ctx, name)
-	if errors.Is(err, daemon.ErrNotRunning) {
-		return false, nil
-	}
+// stopVM stops a VM, whatever state its daemon is in, and says what was not as usual.
+func (c *cli) stopVM(ctx context.Context, name string, grace time.Duration, wanted bool) error {
+	store, err := vms()
 	if err != nil {
-		return false, err
+		return err
 	}
-	return true, errors.Join(client.Stop(ctx, grace), client.Close())
+	how, err := store.Stop(ctx, name, grace)
+	switch {
+	case err != nil:
+		return suggest(store, name, err)
+	case how == daemon.StoppedKill:
+		fmt.Fprintf(c.stderr, "agentvm: %s: its daemon did not answer or did not obey, and was killed: what the guest had not written back is lost\n", name)
+	case how == daemon.WasStopped && wanted:
+		fmt.Fprintf(c.stderr, "agentvm: %s does not run\n", name)
+	}
+	return nil
 }
 
 func (c *cli) restartCommand() *cobra.Command {
@@ -76,7 +78,7 @@ func (c *cli) restartVM(ctx context.Context, name string, grace time.Duration) e
 	if err != nil {
 		return suggest(store, name, err)
 	}
-	if _, err := stopVM(ctx, name, grace); err != nil {
+	if err := c.stopVM(ctx, name, grace, false); err != nil {
 		return err
 	}
 	return c.boot(ctx, store, name, config, false)
@@ -90,20 +92,20 @@ func (c *cli) removeCommand() *cobra.Command {
 		Example: "  agentvm rm -f dev",
 		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return each(args, func(name string) error { return removeVM(cmd.Context(), name, force) })
+			return each(args, func(name string) error { return c.removeVM(cmd.Context(), name, force) })
 		},
 	}
 	command.Flags().BoolVarP(&force, "force", "f", false, "switch off what runs, and say nothing about what is not there")
 	return command
 }
 
-func removeVM(ctx context.Context, name string, force bool) error {
+func (c *cli) removeVM(ctx context.Context, name string, force bool) error {
 	store, err := vms()
 	if err != nil {
 		return err
 	}
 	if force {
-		if _, err := stopVM(ctx, name, 0); err != nil && !errors.Is(err, daemon.ErrNotFound) {
+		if err := c.stopVM(ctx, name, 0, false); err != nil && !errors.Is(err, daemon.ErrNotFound) {
 			return err
 		}
 	}
@@ -115,4 +117,28 @@ func removeVM(ctx context.Context, name string, force bool) error {
 		return fmt.Errorf("%w (agentvm stop %s, or agentvm rm -f %s)", err, name, name)
 	}
 	return suggest(store, name, err)
+}
+
+const pauseLong = `Has VMs stand still, between two instructions: they take no processor time, and their time does not pass. Their memory,
+mounts and connections stay; who waits for them waits. agentvm resume lets them continue, and sets their clocks.`
+
+func (c *cli) pauseCommand() *cobra.Command {
+	return eachVM("pause", "Have VMs stand still", pauseLong, func(ctx context.Context, client *daemon.Client) error { return client.Pause(ctx) })
+}
+
+func (c *cli) resumeCommand() *cobra.Command {
+	return eachVM("resume", "Let paused VMs continue", "Lets VMs continue that agentvm pause has stopped, and sets their clocks.",
+		func(ctx context.Context, client *daemon.Client) error { return client.Resume(ctx) })
+}
+
+// eachVM is a command that asks the same of several VMs.
+func eachVM(verb, short, long string, do func(context.Context, *daemon.Client) error) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " NAME...", Short: short, Long: long, Example: "  agentvm " + verb + " dev", Args: counted(1, 0), ValidArgsFunction: completeNames(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return each(args, func(name string) error {
+				return withVM(cmd.Context(), name, func(client *daemon.Client) error { return adviseEnded(name, do(cmd.Context(), client)) })
+			})
+		},
+	}
 }

@@ -18,6 +18,10 @@ func isNull(f *os.File) bool {
 	if err != nil {
 		return true // closed
 	}
+	// Windows numbers only what lies on a disk: there pipes and the console would be the same file as the null device.
+	if info.Mode()&os.ModeCharDevice == 0 || isTerminal(f) {
+		return false
+	}
 	null, err := os.Stat(os.DevNull)
 	return err == nil && os.SameFile(info, null)
 }
@@ -52,16 +56,18 @@ func terminalSize(f *os.File) (vm.Size, bool) {
 
 const ctrlC = 3
 
-// escapeReader watches what is typed for the two ways to leave a machine that no longer answers: "~." at the start of a
-// line, and two Ctrl-C in a row where session.patience allows it. Everything typed goes to the machine all the same.
+// escapeReader watches what is typed for the two ways to leave a VM that no longer answers: "~." at the start of a
+// line, and two Ctrl-C in a row where session.window allows it. The VM gets everything all the same. What the terminal
+// itself answers to a program's questions is not typed: a shell asks where the cursor is before each prompt.
 type escapeReader struct {
 	from      io.Reader
 	session   *session
 	lineStart bool
 	tilde     bool
+	sequence  sequence
 }
 
-// Read reads what was typed.
+// Read reads what was typed, and what the terminal says.
 func (r *escapeReader) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p)
 	for _, b := range p[:n] {
@@ -71,6 +77,13 @@ func (r *escapeReader) Read(p []byte) (int, error) {
 }
 
 func (r *escapeReader) see(b byte) {
+	switch r.sequence.next(b) {
+	case partOfSequence, terminalAnswer:
+		return
+	case typedSequence:
+		r.tilde, r.lineStart = false, false
+		return
+	}
 	switch {
 	case b == ctrlC:
 		r.session.typedInterrupt()

@@ -29,7 +29,7 @@ func agentvm(t *testing.T, args ...string) string {
 // TestTerminalsOfANamedVM is one VM and several terminals.
 func TestTerminalsOfANamedVM(t *testing.T) {
 	if testing.Short() {
-		t.Skip("boots a machine")
+		t.Skip("boots a VM")
 	}
 	const name = "terminals"
 	t.Cleanup(func() { agentvm(t, "rm", "-f", name) })
@@ -101,5 +101,13 @@ func TestTerminalsOfANamedVM(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		s.enter("\x03")
 		s.wantExit(130)
+	})
+	t.Run("stop", func(t *testing.T) {
+		s := onTerminal(t, "attach", name)
+		s.await("# ")
+		agentvm(t, "stop", name)
+		s.await("agentvm: " + name + " ")
+		s.await("which has ended the command")
+		s.wantExit(129)
 	})
 }

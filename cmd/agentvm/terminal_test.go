@@ -35,7 +35,7 @@ type screen struct {
 func onTerminal(t *testing.T, args ...string) *screen {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("boots machines")
+		t.Skip("boots VMs")
 	}
 	store, mirror, _ := testStore(t)
 	s := &screen{t: t, process: exec.Command("agentvm", args...), ended: make(chan struct{}), exited: make(chan error, 1)}
@@ -51,7 +51,7 @@ func onTerminal(t *testing.T, args ...string) *screen {
 	return s
 }
 
-// start makes the terminal, looks at its state, which nobody has changed yet, and starts the process at its other end.
+// start makes the terminal, looks at its state, which is still unchanged, and starts the process at its other end.
 func (s *screen) start(size *pty.Winsize) {
 	s.t.Helper()
 	file, tty, err := pty.Open()
@@ -183,7 +183,7 @@ func TestInteractiveShell(t *testing.T) {
 	s.wantExit(3)
 }
 
-func TestLeavingAMachineThatHangs(t *testing.T) {
+func TestLeavingAVMThatHangs(t *testing.T) {
 	const hang = `trap '' INT; stty -isig; echo ready; while :; do sleep 1; done`
 	t.Run("two interrupts", func(t *testing.T) {
 		s := onTerminal(t, "exec", hang)
@@ -201,6 +201,15 @@ func TestLeavingAMachineThatHangs(t *testing.T) {
 		s.enter("\r~.")
 		s.wantExit(130)
 	})
+	t.Run("escape at the prompt", func(t *testing.T) {
+		s := onTerminal(t, "shell")
+		s.await("\x1b[6n") // BusyBox asks where the cursor is
+		s.enter("\x1b[1;12R\x1b[I")
+		s.await("# ")
+		s.enter("~")
+		s.enter("\x1b]11;rgb:0000/0000/0000\x1b\\.")
+		s.wantExit(130)
+	})
 }
 
 func TestInterruptsWithoutATerminal(t *testing.T) {
@@ -211,7 +220,7 @@ func TestInterruptsWithoutATerminal(t *testing.T) {
 	}{
 		{"one ends the command", "echo ready; sleep 100", []syscall.Signal{syscall.SIGINT}, 130},
 		{"one is handled", "trap 'exit 9' INT; echo ready; while :; do sleep 0.05; done", []syscall.Signal{syscall.SIGINT}, 9},
-		{"two stop the machine", "trap '' INT; echo ready; while :; do sleep 1; done", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130},
+		{"two stop the VM", "trap '' INT; echo ready; while :; do sleep 1; done", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130},
 		{"another signal", "trap 'exit 8' USR1; echo ready; while :; do sleep 0.05; done", []syscall.Signal{syscall.SIGUSR1}, 8},
 		{"termination", "echo ready; sleep 100", []syscall.Signal{syscall.SIGTERM}, 143},
 	}

@@ -2,15 +2,14 @@ package main
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/daemon"
+	"agentvm/internal/daemon"
 	"agentvm/vm"
 )
 
-// trustFlags say whom the machine trusts and what it may do with this computer beyond its network and mounts.
+// trustFlags say whom the guest trusts and what the VM may do with the host beyond its network and mounts.
 type trustFlags struct {
 	ca              string
 	noNewPrivileges bool
@@ -19,17 +18,17 @@ type trustFlags struct {
 
 func (f *trustFlags) register(command *cobra.Command) {
 	flags := command.Flags()
-	flags.StringVar(&f.ca, "ca-cert", "", "have the machine trust the certificates of this PEM `FILE` as well")
-	flags.BoolVar(&f.noNewPrivileges, "no-new-privileges", false, "have set-user-ID programs give nothing in the machine: who is not root there does not become it")
-	flags.StringArrayVar(&f.sockets, "socket", nil, "let the machine connect to a Unix socket of this computer: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)")
+	flags.StringVar(&f.ca, "ca-cert", "", "have the guest trust the certificates of this PEM `FILE` as well")
+	flags.BoolVar(&f.noNewPrivileges, "no-new-privileges", false, "have set-user-ID programs give nothing in the guest: who is not root there does not become it")
+	flags.StringArrayVar(&f.sockets, "socket", nil, "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)")
 	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 }
 
-// apply puts what the flags say into a machine's configuration.
+// apply puts what the flags say into a VM's configuration.
 func (f *trustFlags) apply(config *vm.Config) (err error) {
 	config.NoNewPrivileges = f.noNewPrivileges
 	if f.ca != "" {
-		if config.CACertificate, err = os.ReadFile(f.ca); err != nil {
+		if config.CACertificate, err = readHostFile(f.ca); err != nil {
 			return fmt.Errorf("--ca-cert: %w", err)
 		}
 	}
@@ -53,6 +52,7 @@ func (f *startFlags) changeTrust(config *daemon.Config) (err error) {
 		if config.CACertificate, err = absoluteFile("--ca-cert", f.trust.ca); err != nil {
 			return err
 		}
+		config.Forget(config.CACertificate)
 	}
 	if f.changed("no-new-privileges") {
 		config.NoNewPrivileges = f.trust.noNewPrivileges
@@ -61,6 +61,7 @@ func (f *startFlags) changeTrust(config *daemon.Config) (err error) {
 		config.Sockets = nil
 		for _, socket := range checked.UnixSockets {
 			config.Sockets = append(config.Sockets, socket.String())
+			config.Forget(socket.Host) // the user names it now, so it means what is there now
 		}
 	}
 	return nil

@@ -10,13 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/emulator"
-	"agentvm/guest/supervisor"
-	"agentvm/kernel"
-	"agentvm/rpc"
+	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/kernel"
+	"agentvm/internal/machine"
 )
 
-// version is that of the next release.
+// version is the number of the next release.
 const version = "0.1.0"
 
 // versions says what this program is made of. Digests are "sha256:" and hex digits.
@@ -59,8 +59,8 @@ func currentVersions() (versions, error) {
 	}
 	sum := sha256.Sum256(program)
 	v := versions{
-		Version: version, Kernel: kernel.Version, Machine: emulator.ModuleDigest(),
-		Supervisor: "sha256:" + hex.EncodeToString(sum[:]), Protocol: rpc.Version,
+		Version: version, Kernel: kernel.Version, Machine: machine.ModuleDigest(),
+		Supervisor: "sha256:" + hex.EncodeToString(sum[:]), Protocol: guestrpc.Version,
 		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {

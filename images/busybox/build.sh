@@ -86,7 +86,7 @@ check_applets() {
 
 # The start code of a static program registers its tables of stack frames, for C++ and the cancelling of threads, and looks at
 # each of them: 224,000 instructions, a third of a short command. BusyBox has no use for them, and a zero in the first place says
-# that there are none. The licence asks that changes be told: a note lies beside it.
+# that there are none. The licence requires a note about changes, which is beside it.
 quicken() {
 	found=$(od -An -tx1 -j "$frames_offset" -N 4 "$1" | tr -d ' ')
 	[ "$found" = $frames_bytes ] || die "busybox has no tables of stack frames at $frames_offset, but $found"

@@ -13,10 +13,10 @@ import (
 )
 
 // FolderEnv names the folder with the release files. Without it the folder shared/images beside the repository is used.
-// "none" is how a machine without release files says so: tests run on the built-in root, also when CI is "true".
+// With "none", for a computer without release files, tests run on the built-in root, also when CI is "true".
 const FolderEnv = "AGENTVM_TEST_IMAGES"
 
-// Mirror serves the folder of release files as an Alpine mirror until the test ends, and returns its base URL. It gives false when there is
+// Mirror serves the folder of release files as an Alpine mirror until the test ends, and returns its base URL. It returns false when there is
 // no such folder; with the environment variable CI set to "true" that fails the test instead.
 func Mirror(tb testing.TB) (url string, ok bool) {
 	tb.Helper()

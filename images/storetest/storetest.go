@@ -1,4 +1,4 @@
-// Package storetest has what packages whose tests boot machines share: a store with the image that all of them boot. It is
+// Package storetest serves packages whose tests boot machines: a store with the image that all of them boot. It is
 // for tests only, and beside package imagestest because that one serves the tests of package images too.
 package storetest
 
@@ -21,8 +21,8 @@ type Store struct {
 	dir, image string
 }
 
-// Main is what TestMain does: it makes the store, runs the tests, which are to close what they share, removes the store, and
-// looks for goroutines that are left. It returns the exit code.
+// Main is the body of TestMain: it makes the store, runs the tests, which must close what they share, removes the store, and
+// finds goroutines that are left. It returns the exit code.
 func (s *Store) Main(run func() int) int {
 	dir, err := os.MkdirTemp("", "agentvm-store-")
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Store) Image(tb testing.TB) string {
 	return s.image
 }
 
-// Fill puts Alpine into the store in dir, or, where its release files are not to be had, the built-in root.
+// Fill puts Alpine into the store in dir, or, without its release files, the built-in root.
 func Fill(tb testing.TB, dir string) *images.Image {
 	tb.Helper()
 	config, ref := images.Config{Dir: dir}, "alpine"

@@ -9,10 +9,10 @@ import (
 	"os/exec"
 	"strconv"
 
-	"agentvm/emulator"
+	"agentvm/internal/machine"
 )
 
-// kernels are the loops of emulator/bench/kernels.c, each with the number of rounds that makes 30 to 200 million
+// kernels are the loops of internal/machine/bench/kernels.c, each with the number of rounds that makes 30 to 200 million
 // instructions.
 var kernels = []struct {
 	name   string
@@ -55,7 +55,7 @@ func measureInterpreter(ctx context.Context, b *bench) error {
 // loops has what runs the bare programs.
 type loops struct {
 	kit            *kit
-	machine, plain *emulator.Program // plain decodes at each execution
+	machine, plain *machine.Program // plain decodes at each execution
 }
 
 func newLoops(ctx context.Context, k *kit) (*loops, error) {
@@ -76,10 +76,10 @@ func newLoops(ctx context.Context, k *kit) (*loops, error) {
 		return nil, err
 	}
 	l := &loops{kit: k}
-	if l.machine, err = emulator.NewProgram(ctx, emulator.ProgramConfig{Translation: emulator.TranslateNever}); err != nil {
+	if l.machine, err = machine.NewProgram(ctx, machine.ProgramConfig{Translation: machine.TranslateNever}); err != nil {
 		return nil, err
 	}
-	if l.plain, err = emulator.NewProgram(ctx, emulator.ProgramConfig{Module: plain, Translation: emulator.TranslateNever}); err != nil {
+	if l.plain, err = machine.NewProgram(ctx, machine.ProgramConfig{Module: plain, Translation: machine.TranslateNever}); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -147,8 +147,8 @@ func (l *loops) measure(ctx context.Context, b *bench, name string, rounds int) 
 func mips(instructions float64, c cost) float64 { return instructions / c.cpu.Seconds() / 1e6 }
 
 // runLoop runs a bare program to its end and returns the instructions it took.
-func runLoop(ctx context.Context, p *emulator.Program, elf string) (uint64, cost, error) {
-	m, err := p.NewMachine(ctx, emulator.Config{Memory: 64 << 20, MachineMode: true})
+func runLoop(ctx context.Context, p *machine.Program, elf string) (uint64, cost, error) {
+	m, err := p.NewMachine(ctx, machine.Config{Memory: 64 << 20, MachineMode: true})
 	if err != nil {
 		return 0, cost{}, err
 	}
@@ -163,7 +163,7 @@ func runLoop(ctx context.Context, p *emulator.Program, elf string) (uint64, cost
 	}
 	took, err := timed(os.Getpid(), func() error {
 		exit, err := m.Run(ctx)
-		if err == nil && exit.Reason != emulator.PowerOff {
+		if err == nil && exit.Reason != machine.PowerOff {
 			err = fmt.Errorf("the program %v", exit.Reason)
 		}
 		return err

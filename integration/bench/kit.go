@@ -15,10 +15,10 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 
-	"agentvm/guest/supervisor"
 	"agentvm/images"
 	"agentvm/images/imagestest"
-	"agentvm/kernel"
+	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/kernel"
 )
 
 // kit is a temporary directory with everything that both sides of a comparison boot.
@@ -64,7 +64,7 @@ func (k *kit) remove() { _ = os.RemoveAll(k.dir) }
 func (k *kit) path(name string) string { return filepath.Join(k.dir, name) }
 
 func (k *kit) findRepository() error {
-	out, err := output(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "agentvm"))
+	out, err := output(exec.Command("go", "list", "-f", "{{.Module.Dir}}", "agentvm/vm"))
 	k.root = strings.TrimSpace(out)
 	return err
 }

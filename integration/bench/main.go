@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command bench measures agentvm against the numbers that docs/specification.md promises, and against QEMU's emulation of
+// Command bench measures agentvm against the numbers that docs/measurements/specification.md promises, and against QEMU's emulation of
 // the same computer. `make bench` runs all of it in a few minutes, with -quick in about one.
 //
 // Each comparison runs its sides in turn (A B A B ...) in one run of this program, because shared computers change their
@@ -26,7 +26,7 @@ import (
 func main() {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "few rounds, about a minute: to see that it works, not to quote")
-	flag.BoolVar(&o.update, "update", false, "put the figures into docs/specification.md and README.md")
+	flag.BoolVar(&o.update, "update", false, "put the figures into docs/measurements/specification.md and README.md")
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
 	load := flag.String("workload", "", "of the parts cold and translation, measure only the workloads whose names match this regular expression")
 	flag.Parse()

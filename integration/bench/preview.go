@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/preview"
+	"agentvm/internal/preview"
 	"agentvm/vm"
 )
 

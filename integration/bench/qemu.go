@@ -9,13 +9,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"time"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
 const (
@@ -35,14 +36,21 @@ func qemuVersion() string {
 // qemuGuest is a guest on QEMU's emulation, with the kernel, supervisor and root disk that agentvm boots.
 type qemuGuest struct {
 	command *exec.Cmd
-	client  *rpc.Client
+	client  *guestrpc.Client
 	console bytes.Buffer
 	stop    context.CancelFunc
 }
 
+// qemuNetwork is what the guest of QEMU's own stack, libslirp, is given (qemu(1), -netdev user).
+func qemuNetwork() *guestrpc.NetworkParams {
+	return &guestrpc.NetworkParams{
+		Address: netip.MustParsePrefix("10.0.2.15/24"), Gateway: netip.MustParseAddr("10.0.2.2"), DNS: []netip.Addr{netip.MustParseAddr("10.0.2.3")},
+	}
+}
+
 // startQEMU returns when the guest can run commands. With a network it is that of QEMU's own stack, libslirp. flags are
 // further ones for QEMU, such as -incoming for a guest that has booted before.
-func (k *kit) startQEMU(ctx context.Context, network *rpc.NetworkParams, flags ...string) (*qemuGuest, error) {
+func (k *kit) startQEMU(ctx context.Context, network *guestrpc.NetworkParams, flags ...string) (*qemuGuest, error) {
 	if err := needTool(qemuName, qemuPackage); err != nil {
 		return nil, err
 	}
@@ -67,7 +75,7 @@ func (k *kit) startQEMU(ctx context.Context, network *rpc.NetworkParams, flags .
 		stop()
 		return nil, err
 	}
-	params := rpc.StartParams{Hostname: "bench", Network: network}
+	params := guestrpc.StartParams{Hostname: "bench", Network: network}
 	if slices.Contains(flags, "-incoming") {
 		params.Restored = goesOn()
 	}
@@ -89,7 +97,7 @@ func (k *kit) qemuArguments(socket string) []string {
 	}
 }
 
-func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, params rpc.StartParams) error {
+func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, params guestrpc.StartParams) error {
 	if err := listener.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return err
 	}
@@ -99,7 +107,7 @@ func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, param
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if g.client, err = rpc.Dial(ctx, conn, rpc.ClientConfig{}); err != nil {
+	if g.client, err = guestrpc.Dial(ctx, conn, guestrpc.ClientConfig{}); err != nil {
 		return err
 	}
 	params.Time = time.Now()
@@ -121,7 +129,7 @@ func (g *qemuGuest) put(ctx context.Context, path string, content []byte) error 
 
 func (g *qemuGuest) run(ctx context.Context, line string, stdin io.Reader) (string, error) {
 	var stdout, stderr bytes.Buffer
-	p, err := g.client.Exec(ctx, rpc.ExecParams{
+	p, err := g.client.Exec(ctx, guestrpc.ExecParams{
 		Args: []string{"/bin/sh", "-c", line}, Stdin: stdin, Stdout: &stdout, Stderr: &stderr,
 	})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"net"
 	"time"
 
-	"agentvm/rpc"
+	"agentvm/internal/guestrpc"
 )
 
 // measureIncoming compares processes that go on from a saved machine: agentvm from its base, QEMU from a file that it
@@ -61,7 +61,7 @@ func (k *kit) warmOwn(ctx context.Context) (cost, error) {
 // saveQEMU has QEMU migrate a guest that has booted into a file, whose name it returns.
 func (k *kit) saveQEMU(ctx context.Context) (string, error) {
 	monitor, file := k.path("monitor"), k.path("migrated")
-	g, err := k.startQEMU(ctx, &rpc.NetworkParams{}, "-qmp", "unix:"+monitor+",server=on,wait=off")
+	g, err := k.startQEMU(ctx, qemuNetwork(), "-qmp", "unix:"+monitor+",server=on,wait=off")
 	if err != nil {
 		return "", err
 	}
@@ -146,8 +146,8 @@ func (k *kit) warmQEMU(ctx context.Context, file string) (cost, error) {
 }
 
 // goesOn is what a guest is told that has been started before.
-func goesOn() *rpc.Restored {
-	r := &rpc.Restored{Entropy: make([]byte, 64), Generation: 1}
+func goesOn() *guestrpc.Restored {
+	r := &guestrpc.Restored{Entropy: make([]byte, 64), Generation: 1}
 	_, _ = rand.Read(r.Entropy)
 	_, _ = rand.Read(r.GenerationID[:])
 	return r

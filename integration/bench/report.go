@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/emulator"
-	"agentvm/kernel"
+	"agentvm/internal/kernel"
+	"agentvm/internal/machine"
 )
 
 // bar is what a figure must reach. The zero value asks for nothing.
@@ -68,7 +68,7 @@ type report struct {
 func (r *report) header(k *kit) {
 	r.about = fmt.Sprintf("goos: %s\ngoarch: %s\npkg: agentvm/integration/bench\ncpu: %s\ncpus: %d\ndate: %s\nload: %s\ngo: %s\n",
 		runtime.GOOS, runtime.GOARCH, processorName(), runtime.NumCPU(), time.Now().UTC().Format(time.RFC3339), loadAverage(), runtime.Version()) +
-		fmt.Sprintf("machine: %s\nkernel: %s\nimage: %s\nqemu: %s\n", emulator.ModuleDigest(), kernel.Version, k.image.Name, qemuVersion())
+		fmt.Sprintf("machine: %s\nkernel: %s\nimage: %s\nqemu: %s\n", machine.ModuleDigest(), kernel.Version, k.image.Name, qemuVersion())
 	fmt.Fprint(r.out, r.about)
 }
 
@@ -132,13 +132,17 @@ func (r *report) table() string {
 	return t.String()
 }
 
-// shortTable is the figures that have a bar, without the spread.
+// shortTable has the figures that have a bar, without the spread, and marks those that miss it.
 func (r *report) shortTable() string {
 	var t strings.Builder
 	t.WriteString("| | measured | | bar |\n| --- | ---: | --- | ---: |\n")
 	for _, f := range r.figures {
 		if f.bar.set {
-			fmt.Fprintf(&t, "| %s | %s | %s | %s |\n", f.name, number(f.value), f.unit, f.bar)
+			missed := ""
+			if !f.bar.met(f.value) {
+				missed = ", **missed**"
+			}
+			fmt.Fprintf(&t, "| %s | %s | %s | %s%s |\n", f.name, number(f.value), f.unit, f.bar, missed)
 		}
 	}
 	return t.String()

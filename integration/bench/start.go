@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"time"
-
-	"agentvm/rpc"
 )
 
 // measureColdStart compares the time from the start of a process to the output of the first command. On our side that is
@@ -105,7 +103,7 @@ func (k *kit) coldOwn(ctx context.Context) (cost, error) {
 // qemuUntilOutput is a process of QEMU until its guest's output; arguments are added to its command line.
 func (k *kit) qemuUntilOutput(ctx context.Context, arguments ...string) (cost, error) {
 	start := time.Now()
-	g, err := k.startQEMU(ctx, &rpc.NetworkParams{}, arguments...)
+	g, err := k.startQEMU(ctx, qemuNetwork(), arguments...)
 	if err != nil {
 		return cost{}, err
 	}

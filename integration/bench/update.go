@@ -20,7 +20,7 @@ const (
 func (r *report) updateDocuments(root string) error {
 	about := "```\n" + r.about + "load at the end: " + loadAverage() + "\n```\n"
 	return errors.Join(
-		updateDocument(filepath.Join(root, "docs", "specification.md"), r.table()+"\n"+about),
+		updateDocument(filepath.Join(root, "docs", "measurements", "specification.md"), r.table()+"\n"+about),
 		updateDocument(filepath.Join(root, "README.md"), r.shortTable()))
 }
 

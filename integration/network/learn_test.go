@@ -17,22 +17,22 @@ wget -qO- http://www.example:8080/5 >/dev/null
 wget -qO- http://alias.example/5 >/dev/null # the same address
 wget -qO- http://a.cdn.example/5 >/dev/null
 wget -qO- http://b.cdn.example/5 >/dev/null
-wget -qO- http://198.51.100.9/5 >/dev/null
-nslookup mail.example | grep -q 198.51.100.10
+wget -qO- http://198.51.101.9/5 >/dev/null
+nslookup mail.example | grep -q 198.51.101.10
 wget -qO- http://host.agentvm.internal:%d/5 >/dev/null
-heard 198.51.100.11 7 >/dev/null
+heard 198.51.101.11 7 >/dev/null
 `
 
 // learnableWorld makes that work.
 func learnableWorld(t *testing.T, g *guest) {
 	web := serveHTTP(t, files).Listener.Addr().String()
-	for _, at := range []string{"198.51.100.7:80", "198.51.100.7:8080", "198.51.100.8:80", "198.51.100.9:80"} {
+	for _, at := range []string{"198.51.101.7:80", "198.51.101.7:8080", "198.51.101.8:80", "198.51.101.9:80"} {
 		g.outer.serve("tcp", at, web)
 	}
-	g.outer.serve("udp", "198.51.100.11:7", serveUDPEcho(t).String())
+	g.outer.serve("udp", "198.51.101.11:7", serveUDPEcho(t).String())
 	for name, at := range map[string]string{
-		"www.example.": "198.51.100.7", "alias.example.": "198.51.100.7", "a.cdn.example.": "198.51.100.8", "b.cdn.example.": "198.51.100.8",
-		"mail.example.": "198.51.100.10",
+		"www.example.": "198.51.101.7", "alias.example.": "198.51.101.7", "a.cdn.example.": "198.51.101.8", "b.cdn.example.": "198.51.101.8",
+		"mail.example.": "198.51.101.10",
 	} {
 		g.outer.names.set(name+" A", name+" 60 IN A "+at)
 	}
@@ -55,8 +55,8 @@ func TestLearn(t *testing.T) {
 		learner.Add(e)
 	}
 	learned := learner.Learned(egress.LearnOptions{})
-	const want = "allowlist allow 198.51.100.11:7/udp allow 198.51.100.9:80/tcp allow a.cdn.example:80/tcp allow alias.example:80/tcp " +
-		"allow b.cdn.example:80/tcp allow mail.example:*/icmp allow www.example:80,8080/tcp"
+	const want = "mode allowlist; allow 198.51.101.11:7/udp, 198.51.101.9:80/tcp, a.cdn.example:80/tcp, alias.example:80/tcp, " +
+		"b.cdn.example:80/tcp, mail.example:*/icmp, www.example:80,8080/tcp"
 	if got := learned.Policy.String(); got != want || !slices.Equal(learned.HostPorts, []uint16{hostPort}) || learned.Lost+uint64(learned.Missed) > 0 {
 		t.Errorf("learned %s and %v; want %s and %d", got, learned.HostPorts, want, hostPort)
 	}
@@ -91,14 +91,14 @@ func TestLearn(t *testing.T) {
 // destination and its process, in the file and in the JSON. A busy host may miss the process's name, so it may try again.
 const correlate = `cd /tmp
 for port in 40123 40124 40125 40126 40127 40128 40129 40130; do
-	nc -p $port 198.51.100.8 853 </dev/null & pid=$!
+	nc -p $port 198.51.101.8 853 </dev/null & pid=$!
 	wait $pid && exit 1 # it is to be denied
 	for i in $(seq 50); do
-		line=$(grep " source=192.168.127.3:$port destination=198.51.100.8:853 " /run/agentvm/denials) && break
+		line=$(grep " source=192.168.127.3:$port destination=198.51.101.8:853 " /run/agentvm/denials) && break
 		sleep 0.1
 	done
 	echo "$line" | grep -q "^time=20[0-9T:.-]*Z verdict=deny kind=tcp source=.* process=[a-z]*\[$pid\] flow=[0-9]* reason=not-in-allowlist message=\".*\"$" || continue
-	wget -qO- http://agentvm.internal/denials.json | grep -q "\"source\":\"192.168.127.3:$port\",\"destination\":\"198.51.100.8:853\"" || continue
+	wget -qO- http://agentvm.internal/denials.json | grep -q "\"source\":\"192.168.127.3:$port\",\"destination\":\"198.51.101.8:853\"" || continue
 	wget -qO- http://agentvm.internal/denials | grep -qF "$line" && echo found && exit 0
 done
 cat /run/agentvm/denials >&2

@@ -26,19 +26,19 @@ func rules(t *testing.T, texts ...string) (list []egress.Rule) {
 func TestPublic(t *testing.T) {
 	web := serveHTTP(t, files)
 	g := boot(t, vm.Network{})
-	g.outer.serve("tcp", "198.51.100.7:80", web.Listener.Addr().String())
-	g.outer.names.set("www.example. A", "www.example. 60 IN CNAME cdn.example.\ncdn.example. 60 IN A 198.51.100.7")
+	g.outer.serve("tcp", "198.51.101.7:80", web.Listener.Addr().String())
+	g.outer.names.set("www.example. A", "www.example. 60 IN CNAME cdn.example.\ncdn.example. 60 IN A 198.51.101.7")
 	g.outer.names.set("inside.example. A", "inside.example. 60 IN A 10.0.0.1")
 	g.outer.names.set("chain.example. A", "chain.example. 60 IN CNAME private.example.\nprivate.example. 60 IN A 192.168.1.1")
 	g.want("wget -qO- http://www.example/5000 | sha256sum", sum(data(5000))+"  -")
-	g.want("wget -qO- http://198.51.100.7/5000 | sha256sum", sum(data(5000))+"  -") // public mode asks for no name
+	g.want("wget -qO- http://198.51.101.7/5000 | sha256sum", sum(data(5000))+"  -") // public mode asks for no name
 	for _, name := range []string{"inside.example", "chain.example"} {
 		g.fails("timeout 60 wget -qO- http://"+name+"/", "bad address")
 	}
 	for _, address := range []string{"10.0.0.1", "192.168.1.1", "169.254.169.254", "172.17.0.1", "100.64.0.1", "198.18.0.1", "240.0.0.1"} {
 		g.fails("timeout 60 wget -qO- http://"+address+"/", "refused")
 	}
-	if got := g.outer.dials(); !slices.Equal(slices.Compact(got), []string{"tcp 198.51.100.7:80"}) {
+	if got := g.outer.dials(); !slices.Equal(slices.Compact(got), []string{"tcp 198.51.101.7:80"}) {
 		t.Errorf("dialled %q", got)
 	}
 	e := g.events.find(t, "the denial of 169.254.169.254", func(e egress.Event) bool {
@@ -53,19 +53,19 @@ func TestPublic(t *testing.T) {
 func TestAllowlist(t *testing.T) {
 	web := serveHTTP(t, files)
 	g := boot(t, vm.Network{Policy: egress.Policy{Allow: rules(t, "good.example:80")}})
-	for _, address := range []string{"198.51.100.7", "198.51.100.8"} {
+	for _, address := range []string{"198.51.101.7", "198.51.101.8"} {
 		for _, p := range []string{"80", "443", "853"} {
 			g.outer.serve("tcp", address+":"+p, web.Listener.Addr().String())
 		}
 	}
-	g.outer.names.set("good.example. A", "good.example. 60 IN A 198.51.100.7")
-	g.outer.names.set("evil.example. A", "evil.example. 60 IN A 198.51.100.8")
-	g.fails("timeout 60 wget -qO- http://198.51.100.7/5", "refused") // not looked up yet: a bare address
+	g.outer.names.set("good.example. A", "good.example. 60 IN A 198.51.101.7")
+	g.outer.names.set("evil.example. A", "evil.example. 60 IN A 198.51.101.8")
+	g.fails("timeout 60 wget -qO- http://198.51.101.7/5", "refused") // not looked up yet: a bare address
 	g.want("wget -qO- http://good.example/5000 | sha256sum", sum(data(5000))+"  -")
 	g.fails("timeout 60 wget -qO- http://good.example:443/5", "refused")
 	g.fails("timeout 60 wget -qO- http://evil.example/5", "bad address")
-	g.fails("timeout 60 wget -qO- http://198.51.100.8/5", "refused")
-	g.fails("timeout 60 nc 198.51.100.8 853 </dev/null; [ $? = 0 ] || { echo refused >&2; false; }", "refused") // DNS over TLS
+	g.fails("timeout 60 wget -qO- http://198.51.101.8/5", "refused")
+	g.fails("timeout 60 nc 198.51.101.8 853 </dev/null; [ $? = 0 ] || { echo refused >&2; false; }", "refused") // DNS over TLS
 	if asked := g.outer.names.queries(); asked == 0 {
 		t.Error("the name server was never asked")
 	}
@@ -77,19 +77,19 @@ func TestAllowlist(t *testing.T) {
 	}
 	g.outer.names.mu.Unlock()
 	g.want("grep -c evil.example /run/agentvm/denials | grep -qv '^0$' && echo yes", "yes")
-	g.want("wget -qO- http://agentvm.internal/denials | grep -q 198.51.100.8 && echo yes", "yes")
+	g.want("wget -qO- http://agentvm.internal/denials | grep -q 198.51.101.8 && echo yes", "yes")
 }
 
 // TestRebinding uses a name server that answers with a public address first and with a private one afterwards.
 func TestRebinding(t *testing.T) {
 	web := serveHTTP(t, files)
 	g := boot(t, vm.Network{})
-	g.outer.serve("tcp", "198.51.100.7:80", web.Listener.Addr().String())
-	g.outer.names.set("flip.example. A", "flip.example. 0 IN A 198.51.100.7", "flip.example. 0 IN A 127.0.0.1")
+	g.outer.serve("tcp", "198.51.101.7:80", web.Listener.Addr().String())
+	g.outer.names.set("flip.example. A", "flip.example. 0 IN A 198.51.101.7", "flip.example. 0 IN A 127.0.0.1")
 	g.outer.names.set("flip.example. AAAA", "flip.example. 0 IN AAAA ::1")
 	g.want("wget -qO- http://flip.example/5 | wc -c", "5")
 	g.fails("timeout 60 wget -qO- http://flip.example/5", "bad address")
-	if got := g.outer.dials(); !slices.Equal(got, []string{"tcp 198.51.100.7:80"}) {
+	if got := g.outer.dials(); !slices.Equal(got, []string{"tcp 198.51.101.7:80"}) {
 		t.Errorf("dialled %q", got)
 	}
 }
@@ -97,9 +97,9 @@ func TestRebinding(t *testing.T) {
 // TestNone is cut off: no packet of the guest's reaches a socket of the host's.
 func TestNone(t *testing.T) {
 	g := boot(t, vm.Network{Policy: egress.Policy{Mode: "none"}})
-	g.fails("timeout 60 wget -qO- http://198.51.100.7/", "refused")
+	g.fails("timeout 60 wget -qO- http://198.51.101.7/", "refused")
 	g.fails("timeout 60 wget -qO- http://www.example/", "bad address")
-	g.run("ping -c 1 -W 1 198.51.100.7; echo x | timeout 2 nc -u -w 1 198.51.100.7 443; nslookup www.example 198.51.100.53; true")
+	g.run("ping -c 1 -W 1 198.51.101.7; echo x | timeout 2 nc -u -w 1 198.51.101.7 443; nslookup www.example 198.51.101.53; true")
 	if n := g.outer.all(); n != 0 {
 		t.Errorf("%d sockets were opened: %q", n, g.outer.dialled)
 	}
@@ -109,9 +109,9 @@ func TestNone(t *testing.T) {
 func TestPolicyChangesLive(t *testing.T) {
 	web := serveHTTP(t, files)
 	g := boot(t, vm.Network{})
-	g.outer.serve("tcp", "198.51.100.7:80", web.Listener.Addr().String())
-	g.want("wget -qO- http://198.51.100.7/5 | wc -c", "5")
-	p, err := g.Spawn(limited(t), vm.Command{Line: "wget -qO- http://198.51.100.7/500000000 | (sleep 100; cat >/dev/null)"})
+	g.outer.serve("tcp", "198.51.101.7:80", web.Listener.Addr().String())
+	g.want("wget -qO- http://198.51.101.7/5 | wc -c", "5")
+	p, err := g.Spawn(limited(t), vm.Command{Line: "wget -qO- http://198.51.101.7/500000000 | (sleep 100; cat >/dev/null)"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,9 +119,9 @@ func TestPolicyChangesLive(t *testing.T) {
 	if _, err := g.SetPolicy(egress.Policy{Mode: "none"}); err != nil {
 		t.Fatal(err)
 	}
-	g.fails("timeout 60 wget -qO- http://198.51.100.7/5", "refused")
+	g.fails("timeout 60 wget -qO- http://198.51.101.7/5", "refused")
 	for _, f := range g.Flows(limited(t)) {
-		if strings.HasPrefix(f.Destination.String(), "198.51.100.7") && f.State == "ESTABLISHED" {
+		if strings.HasPrefix(f.Destination.String(), "198.51.101.7") && f.State == "ESTABLISHED" {
 			t.Errorf("the flow lives on: %+v", f)
 		}
 	}

@@ -141,7 +141,12 @@ func serveUDPEcho(t *testing.T) net.Addr {
 			if err != nil {
 				return
 			}
-			_, _ = c.WriteTo(bytes.ToUpper(b[:n]), from)
+			answer := bytes.ToUpper(b[:n])
+			if name, ok := bytes.CutPrefix(answer, []byte{0, 1}); ok { // TFTP's request for a file: here is its only block
+				name, _, _ = bytes.Cut(name, []byte{0})
+				answer = append([]byte{0, 3, 0, 1}, append(name, '\n')...)
+			}
+			_, _ = c.WriteTo(answer, from)
 		}
 	})
 	t.Cleanup(func() { c.Close(); done.Wait() })

@@ -53,7 +53,7 @@ func TestThreeControls(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", r), func(t *testing.T) {
 			world := newOutside(t)
 			c := vm.Config{Network: world.network()}
-			c.Network.Policy.Allow = []egress.Rule{rule(t, "198.51.100.1")}
+			c.Network.Policy.Allow = []egress.Rule{rule(t, "198.51.101.1")}
 			if !r.permitted {
 				c.Access.Listen.Deny, c.Access.Connect.Deny = ports(port), ports(port)
 			}
@@ -67,7 +67,7 @@ func TestThreeControls(t *testing.T) {
 			if r.permitted {
 				g.program(port, "the guest")
 			}
-			got := ways{outward: g.run("wget -T 20 -qO - http://203.0.113.1:8080/").ExitCode == 0}
+			got := ways{outward: g.run("wget -T 20 -qO - http://203.0.112.1:8080/").ExitCode == 0}
 			at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 			errs := map[string]error{}
 			for name, dial := range map[string]func() (net.Conn, error){
@@ -100,12 +100,12 @@ func TestThreeControls(t *testing.T) {
 func TestConnectPolicyOfTheGuest(t *testing.T) {
 	world := newOutside(t)
 	g := boot(t, vm.Config{Network: world.network(), Access: vm.Access{Connect: vm.PortPolicy{Allow: ports(80), Deny: ports(81)}}})
-	if r := g.run("wget -T 20 -qO - http://203.0.113.1/"); r.ExitCode != 0 || string(r.Stdout) != "the world\n" {
+	if r := g.run("wget -T 20 -qO - http://203.0.112.1/"); r.ExitCode != 0 || string(r.Stdout) != "the world\n" {
 		t.Errorf("a permitted port: %+v", r)
 	}
 	const message = "blocked by network.connect policy"
 	for _, p := range []uint16{81, 8080} {
-		r := g.run(fmt.Sprintf("wget -T 20 -qO - http://203.0.113.1:%d/", p))
+		r := g.run(fmt.Sprintf("wget -T 20 -qO - http://203.0.112.1:%d/", p))
 		if r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "refused") {
 			t.Errorf("port %d: %+v", p, r)
 		}
@@ -118,7 +118,7 @@ func TestConnectPolicyOfTheGuest(t *testing.T) {
 		}
 		g.eventually("the guest can read it", func() bool {
 			lines := string(g.run("cat /run/agentvm/denials").Stdout)
-			return strings.Contains(lines, message) && strings.Contains(lines, fmt.Sprintf("203.0.113.1:%d", p))
+			return strings.Contains(lines, message) && strings.Contains(lines, fmt.Sprintf("203.0.112.1:%d", p))
 		})
 	}
 	if r := g.run("ping -c 1 -W 20 192.168.127.1"); r.ExitCode != 0 {

@@ -224,7 +224,7 @@ type outside struct {
 	server string
 }
 
-var public = netip.MustParseAddr("203.0.113.1")
+var public = netip.MustParseAddr("203.0.112.1")
 
 func newOutside(t *testing.T) *outside {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/disk"
+	"agentvm/internal/disk"
 	"agentvm/internal/smalldisk"
 	"agentvm/vm"
 )
@@ -24,7 +24,7 @@ func saveOnAFullDisk(t *testing.T, full string) {
 	}
 	v := start(t, c)
 	output(t, v, "head -c 4000000 /dev/urandom >/root/file; sync")
-	sum := output(t, v, "cksum /root/file")
+	sum := output(t, v, "sha256sum /root/file")
 	for range 2 {
 		if _, err := v.Snapshot(limited(t), filepath.Join(full, "saved.snap"), vm.SnapshotOptions{}); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("Snapshot: %v", err)
@@ -36,7 +36,7 @@ func saveOnAFullDisk(t *testing.T, full string) {
 		if left, err := os.ReadDir(full); err != nil || len(left) != 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
-		want(t, v, "cksum /root/file", sum)
+		want(t, v, "sha256sum /root/file", sum)
 	}
 	path := saved(t, v) // where there is room
 	c.Disk = filepath.Join(elsewhere, "restored")
@@ -45,7 +45,7 @@ func saveOnAFullDisk(t *testing.T, full string) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	want(t, r, "cksum /root/file", sum)
+	want(t, r, "sha256sum /root/file", sum)
 }
 
 // A guest whose own disk is full is saved and forked as any other.

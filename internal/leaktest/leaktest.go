@@ -1,5 +1,5 @@
-// Package leaktest looks for goroutines that tests have left behind. What ends by itself gets more time than goleak gives
-// it, which is half a second in all and too little on a busy host. It is for tests only.
+// Package leaktest finds goroutines that tests have left behind. Goroutines that end by themselves get more time than with
+// goleak, which is half a second in all and too little on a busy host. It is for tests only.
 package leaktest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long goroutines may take to end. Only tests that fail wait for it.
-const patience = 20 * time.Second
+// maxWait bounds how long goroutines may take to end. Only tests that fail wait so long.
+const maxWait = 20 * time.Second
 
 // Main runs the tests of a package, whose TestMain it is, and fails when goroutines are left of them.
 func Main(m *testing.M) {
@@ -24,7 +24,7 @@ func Check(code int) int {
 	if code != 0 {
 		return code
 	}
-	if err := find(patience); err != nil {
+	if err := find(maxWait); err != nil {
 		fmt.Fprintln(os.Stderr, "goroutines are left after all tests:", err)
 		return 1
 	}
@@ -34,13 +34,13 @@ func Check(code int) int {
 // None fails a test when goroutines are left of it; goleak.IgnoreCurrent, made at its beginning, excepts those of others.
 func None(tb testing.TB, options ...goleak.Option) {
 	tb.Helper()
-	if err := find(patience, options...); err != nil {
+	if err := find(maxWait, options...); err != nil {
 		tb.Error(err)
 	}
 }
 
-func find(patience time.Duration, options ...goleak.Option) error {
-	for end := time.Now().Add(patience); ; {
+func find(maxWait time.Duration, options ...goleak.Option) error {
+	for end := time.Now().Add(maxWait); ; {
 		err := goleak.Find(options...)
 		if err == nil || time.Now().After(end) {
 			return err

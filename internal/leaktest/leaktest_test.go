@@ -18,7 +18,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("tests that failed: exit code %d", code)
 	}
 	time.AfterFunc(time.Second, func() { close(stay) })
-	if err := find(patience); err != nil {
+	if err := find(maxWait); err != nil {
 		t.Errorf("one that ends after a second: %v", err)
 	}
 	if code := Check(0); code != 0 {

@@ -4,11 +4,11 @@ package naming
 
 import "fmt"
 
-// Max is how many bytes a name may have.
+// Max bounds the bytes of a name.
 const Max = 63
 
-// Check says whether a name can be had: 1 to 63 lower-case letters, digits, "_", "." and "-", the first one a letter or a
-// digit. what begins the error: "name", "snapshot name".
+// Check checks a name: 1 to 63 lower-case letters, digits, "_", "." and "-", the first one a letter or a
+// digit. The error begins with what: "name", "snapshot name".
 func Check(what, name string) error {
 	ok := name != "" && len(name) <= Max
 	for i := range len(name) {

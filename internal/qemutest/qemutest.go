@@ -1,4 +1,4 @@
-// Package qemutest says what tests do that boot a machine in QEMU. It is for tests only.
+// Package qemutest has the condition for tests that boot a machine in QEMU. It is for tests only.
 package qemutest
 
 import (
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Need skips a test where QEMU is missing, or where tests are to be short, but never in CI.
+// Need skips a test where QEMU is missing, or in short mode, but never in CI.
 func Need(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -1,4 +1,4 @@
-// Package smalldisk gives tests a file system that is soon full. It is for tests only, and for Linux.
+// Package smalldisk gives tests a small file system, which is soon full. It is for tests only, and for Linux.
 package smalldisk
 
 import (
@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// insideEnv says to a test that it runs in a namespace where it may mount.
+// insideEnv tells a test that it runs in a namespace where it may mount.
 const insideEnv = "AGENTVM_TEST_SMALL_DISK"
 
-// Run calls do with a directory on a file system in memory of a size like "2m". Where the test may not mount one, it is run by itself in
-// another process, in a user namespace where it may; it is skipped where there are none.
+// Run calls do with a directory on a file system in memory of a size like "2m". Where the test may not mount one, the test runs again in
+// another process, in a user namespace where it may; without user namespaces it is skipped.
 func Run(t *testing.T, size string, do func(t *testing.T, dir string)) {
 	t.Helper()
 	dir := t.TempDir()
-	err := syscall.Mount("none", dir, "tmpfs", 0, "size="+size)
+	err := syscall.Mount("none", dir, "tmpfs", 0, "mode=0700,size="+size)
 	switch {
 	case err == nil:
 		defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()

@@ -18,14 +18,14 @@ func New() *Clock { return At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) }
 // At makes a clock that shows this time.
 func At(now time.Time) *Clock { return &Clock{now: now} }
 
-// Now is the time that it shows.
+// Now returns the time that it shows.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// Advance has it show a later time.
+// Advance moves it to a later time.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,7 +62,7 @@ func (l *lane) pass(frame []byte) {
 	}
 }
 
-// decide gives the frames that go on now.
+// decide gives the frames that are passed on now.
 func (l *lane) decide(frame []byte) [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()

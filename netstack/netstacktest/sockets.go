@@ -74,7 +74,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, c.explain(err)
 }
 
-// Write is a write(2) that goes on until all of p is queued.
+// Write is a write(2) that continues until all of p is queued.
 func (c *Conn) Write(p []byte) (int, error) {
 	n, err := c.TCPConn.Write(p)
 	return n, c.explain(err)

@@ -1,6 +1,6 @@
-// Isagen turns emulator/riscv/instructions.tbl into the C decoder's tables and the Go instruction table.
+// Isagen turns internal/machine/riscv/instructions.tbl into the C decoder's tables and the Go instruction table.
 //
-// Usage: go run ./scripts/isagen (from the repository's root; `go generate ./emulator/riscv` does it)
+// Usage: go run ./scripts/isagen (from the repository's root; `go generate ./internal/machine/riscv` does it)
 package main
 
 import (
@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	tablePath = "emulator/riscv/instructions.tbl"
-	cPath     = "emulator/src/instructions.h"
-	goPath    = "emulator/riscv/table.go"
+	tablePath = "internal/machine/riscv/instructions.tbl"
+	cPath     = "internal/machine/src/instructions.h"
+	goPath    = "internal/machine/riscv/table.go"
 )
 
 // row is one line of the table.

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"agentvm/egress"
+	"agentvm/internal/spec"
+)
+
+// learnResult is what net learn has found out.
+type learnResult struct {
+	egress.Learned
+	denied denials // although every public address was let through
+}
+
+// learnedJSON is what net learn --json prints.
+type learnedJSON struct {
+	egress.Learned
+	Flags  []string `json:"flags"`
+	Denied []denial `json:"denied,omitempty"`
+}
+
+func (l *learnResult) json() learnedJSON { return learnedJSON{l.Learned, l.flags(), l.denied.list} }
+
+// flags returns the flags that give a VM the policy.
+func (l *learnResult) flags() (list []string) {
+	if len(l.Policy.Allow) == 0 {
+		list = append(list, "--net", string(l.Policy.Mode)) // which rules imply
+	}
+	for _, rule := range l.Policy.Allow {
+		list = append(list, "--allow", rule.String())
+	}
+	for _, port := range l.HostPorts {
+		list = append(list, "--host-port", strconv.Itoa(int(port)))
+	}
+	return list
+}
+
+// shellWord quotes what a shell would take for a pattern.
+func shellWord(text string) string {
+	if strings.ContainsAny(text, "*[") {
+		return "'" + text + "'"
+	}
+	return text
+}
+
+// print writes the policy as agentvm.toml, and everything else in comments.
+func (l *learnResult) print(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString("# The least that lets the same pass, as flags:\n#\n#  ")
+	for _, flag := range l.flags() {
+		b.WriteString(" " + shellWord(flag))
+	}
+	b.WriteString("\n#\n")
+	for _, remark := range l.remarks() {
+		b.WriteString("# " + remark + "\n")
+	}
+	b.WriteString("[network]\n" + l.policyText())
+	if len(l.HostPorts) > 0 {
+		b.WriteString("host-ports = " + strings.ReplaceAll(fmt.Sprint(l.HostPorts), " ", ", ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// policyText is the policy as TOML.
+func (l *learnResult) policyText() string {
+	text := fmt.Sprintf("mode = %q\n", l.Policy.Mode)
+	if len(l.Policy.Allow) == 0 {
+		return text
+	}
+	text += "allow = [\n"
+	for _, rule := range l.Policy.Allow {
+		text += fmt.Sprintf("    %q,\n", rule)
+	}
+	return text + "]\n"
+}
+
+// remarks returns what a reader of the policy has to know about it.
+func (l *learnResult) remarks() (list []string) {
+	for _, r := range l.Beyond {
+		list = append(list, fmt.Sprintf("%s/%s is in a private network: no allowlist reaches it, only --net open does", r.To, r.Protocol))
+	}
+	if l.Missed > 0 {
+		list = append(list, fmt.Sprintf("For %d connections or look-ups there is no rule: they were too many, or no rule can name them.", l.Missed))
+	}
+	if l.Lost > 0 {
+		list = append(list, fmt.Sprintf("%d events were lost, so rules may be missing: run it again.", l.Lost))
+	}
+	if slices.ContainsFunc(l.Policy.Allow, func(r egress.Rule) bool { return isAddress(r.String()) }) {
+		list = append(list, "For the addresses no name was looked up; in a project file such rules need --trust-project.")
+	}
+	if len(l.HostPorts) > 0 {
+		list = append(list, "In a project file host-ports need --trust-project.")
+	}
+	return list
+}
+
+// save writes a file for --policy.
+func (l *learnResult) save(path string) error {
+	var b bytes.Buffer
+	for _, remark := range l.remarks() {
+		b.WriteString("# " + remark + "\n")
+	}
+	for _, port := range l.HostPorts {
+		fmt.Fprintf(&b, "# and with --host-port %d\n", port)
+	}
+	b.WriteString(l.policyText())
+	file, err := createHostFile(path)
+	if err == nil {
+		_, err = file.Write(b.Bytes())
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	return nil
+}
+
+// extendProject adds what was learned to agentvm.toml, and says which of the rules there were not needed.
+func (c *cli) extendProject(place *projectPlace, l *learnResult) error {
+	if len(l.Beyond) > 0 {
+		return fmt.Errorf("%s is not written: %s is in a private network, which no allowlist reaches", spec.Name, l.Beyond[0].To)
+	}
+	before, err := place.read()
+	if err != nil {
+		return err
+	}
+	path, text := before.Path, before.Text()
+	add, unused, err := l.compare(before)
+	if err != nil {
+		return err
+	}
+	after, err := spec.Extend(path, text, add)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s is not written: %w", spec.Name, err)
+	case bytes.Equal(after, text):
+		fmt.Fprintf(c.stderr, "agentvm: %s has it all already\n", path)
+	default:
+		if err := place.replace(after); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stderr, "agentvm: %s: %d rules added\n", path, len(add.Allow))
+	}
+	if len(unused) > 0 {
+		fmt.Fprintf(c.stderr, "agentvm: rules of it that this did not need: %s\n", strings.Join(unused, ", "))
+	}
+	return nil
+}
+
+// compare returns what a project file lacks, and which of its rules no connection needed.
+func (l *learnResult) compare(file *spec.File) (add spec.Network, unused []string, err error) {
+	there, err := appendRules(nil, file.Path+": network.allow", file.Network.Allow)
+	if err != nil {
+		return add, nil, err
+	}
+	used := make([]bool, len(there))
+	for _, rule := range l.Policy.Allow {
+		covered := false
+		for i, other := range there {
+			if other.Covers(rule) {
+				covered, used[i] = true, true
+			} else if rule.Covers(other) {
+				used[i] = true
+			}
+		}
+		if !covered {
+			add.Allow = append(add.Allow, rule.String())
+		}
+	}
+	for i, rule := range there {
+		if !used[i] {
+			unused = append(unused, rule.String())
+		}
+	}
+	add.Mode = string(l.Policy.Mode)
+	if len(there) > 0 { // the user has written them
+		add.Mode = string(egress.Allowlist)
+	}
+	if file.Network.Mode == "" && len(there)+len(add.Allow) > 0 {
+		add.Mode = "" // rules imply it
+	}
+	for _, port := range l.HostPorts {
+		add.HostPorts = append(add.HostPorts, int(port))
+	}
+	return add, unused, nil
+}

@@ -1,5 +1,0 @@
-package daemon
-
-import "testing"
-
-func terminate(t *testing.T, _ int) { t.Helper() }

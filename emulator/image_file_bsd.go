@@ -1,5 +1,0 @@
-//go:build unix && !linux
-
-package emulator
-
-func newImageFile() (*source, error) { return unlinkedFile() }

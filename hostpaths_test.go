@@ -1,0 +1,99 @@
+package agentvm_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// opensByName are functions of package os that open, make or replace what a path means at that moment, links included.
+var opensByName = []string{"Open", "OpenFile", "OpenRoot", "OpenInRoot", "Create", "ReadFile", "WriteFile", "DirFS", "CopyFS"}
+
+// mayOpenByName has the files that may use them, and why none of their paths is one that a guest has a hand in. Whatever somebody
+// configures or names on a command line goes through internal/hostpath.
+var mayOpenByName = map[string]string{
+	"cmd/agentvm/":          "",
+	"internal/daemon/":      "files of the store's own",
+	"internal/disk/":        "disks of the store",
+	"internal/dns/":         "the system's own list of servers",
+	"internal/machine/":     "compiled code and scratch files of the store",
+	"images/":               "files of the store's own",
+	"internal/hostpath/":    "it is the way",
+	"internal/private/":     "files of the store's own and keys, checked as ssh does",
+	"internal/atomicfile/":  "the folder of a path that its caller may write",
+	"internal/confine/":     "the system's own tables",
+	"internal/watchdog/":    "the system's own tables",
+	"internal/journal/":     "files of the store's own",
+	"internal/preview/":     "files of the store's own",
+	"internal/snapshot/":    "files of the store's own",
+	"vm/":                   "",
+	"wasi/command.go":       "agentvm debug run-wasi: no guest of a VM",
+	"internal/spec/find.go": "the project file: what it gives is not trusted (checkProject)",
+	"internal/mount/":       "",
+	"internal/guest/":       "in the guest",
+	"internal/smalldisk/":   "images of tests",
+	"integration/":          "measurements",
+	"scripts/":              "builds",
+	"internal/kernel/":      "builds",
+	"cmd/agentvm-guest/":    "in the guest",
+	"vm/resources.go":       "the image's disk, in the store",
+	"vm/snapshot.go":        "a scratch file of the store",
+	"cmd/agentvm/debug":     "agentvm debug: no guest of a VM",
+	"cmd/agentvm/memory":    "the system's own tables",
+	"cmd/agentvm/doctor":    "the store's folder",
+	"cmd/agentvm/snapshot_": "what is beside a snapshot, in the store",
+}
+
+// TestHostPaths finds code that opens a path by its name, where a guest could have put a link.
+func TestHostPaths(t *testing.T) {
+	eachSource(t, func(name string, files *token.FileSet, file *ast.File) {
+		for _, at := range byName(file) {
+			if reasonFor(name) == "" {
+				t.Errorf("%s opens a path by its name: use internal/hostpath, or say here why no guest has a hand in it", files.Position(at))
+			}
+		}
+	})
+}
+
+// reasonFor is that of the longest entry that the file's path begins with.
+func reasonFor(name string) (reason string) {
+	longest := -1
+	for prefix, why := range mayOpenByName {
+		if strings.HasPrefix(name, prefix) && len(prefix) > longest {
+			longest, reason = len(prefix), why
+		}
+	}
+	if strings.HasSuffix(filepath.Dir(name), "test") {
+		return "for tests"
+	}
+	return reason
+}
+
+func byName(file *ast.File) (list []token.Pos) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "os" && slices.Contains(opensByName, s.Sel.Name) {
+				list = append(list, n.Pos())
+			}
+		}
+		return true
+	})
+	return list
+}
+
+func TestByName(t *testing.T) {
+	const source = "package p\nimport \"os\"\nfunc f(r *os.Root) { os.Open(\"x\"); r.Open(\"x\"); os.ReadFile(\"y\"); os.Stat(\"z\"); use(os.Create) }"
+	file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, 0)
+	if err != nil || len(byName(file)) != 3 {
+		t.Errorf("%v, %v", byName(file), err)
+	}
+	for name, want := range map[string]bool{"vm/files_in.go": false, "vm/resources.go": true, "cmd/agentvm/cp.go": false, "newpackage/x.go": false, "images/x.go": true} {
+		if (reasonFor(name) != "") != want {
+			t.Errorf("%s: %q", name, reasonFor(name))
+		}
+	}
+}

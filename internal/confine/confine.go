@@ -1,0 +1,25 @@
+// Package confine takes rights from this process that it does not need any more, so that an attacker who controls it can do little. It
+// works on Linux, as far as the kernel's version allows. The rights cannot be regained.
+package confine
+
+// Rules are the files to which the process keeps access. Open files stay open. Paths that do not exist are left out; links in them are
+// followed now.
+type Rules struct {
+	Read  []string // files, and directories with everything below
+	Write []string // the same, to be read, changed, made and removed
+}
+
+// Layer is one that confines a process.
+type Layer struct {
+	Name    string `json:"name"`
+	InForce bool   `json:"inForce"`
+	Note    string `json:"note,omitempty"` // why it is not, or its version
+}
+
+// Process confines this process, with all of its threads, for the rest of its life: it can reach only the files of the rules,
+// start, trace and signal no other process, mount nothing, change no namespace, and load nothing into the kernel. It returns which layers
+// are in force. A layer that the system does not have is no error.
+func Process(r Rules) []Layer { return process(r) }
+
+// Available returns which layers Process would bring into force here.
+func Available() []Layer { return available() }

@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"agentvm/images"
+	"agentvm/internal/confine"
+	"agentvm/internal/debugenv"
+	"agentvm/internal/mount"
+	"agentvm/internal/preview"
+	"agentvm/internal/private"
+	"agentvm/internal/snapshot"
+)
+
+// confine removes the rights that the daemon's process does not need, before its guest executes anything (vm.Config.BeforeRun). It
+// happens once and stays in force when the guest restarts. AGENTVM_DEBUG=noconfine switches it off.
+func (d *daemon) confine() {
+	if !d.timing.ownProcess {
+		return
+	}
+	d.confined.Do(func() {
+		began := time.Now()
+		layers := []confine.Layer{{Name: "confinement of the process", Note: "switched off by AGENTVM_DEBUG=noconfine"}}
+		if !debugenv.Has("noconfine") {
+			layers = confine.Process(d.confineRules())
+		}
+		for _, l := range layers {
+			d.logger.Info("confinement", "layer", l.Name, "in force", l.InForce, "note", l.Note)
+		}
+		d.logger.Debug("timing: confined the process", "took", time.Since(began))
+		d.layers.Store(&layers)
+	})
+}
+
+// confineRules are the host's files that the daemon needs after it has made its VM, also to make it again. It needs neither the files of
+// other VMs nor other files of the user. Missing folders are made here, because a rule is for an existing file.
+func (d *daemon) confineRules() confine.Rules {
+	store := d.imageStore()
+	in := func(name string) string { return filepath.Join(store, name) }
+	if _, err := snapshot.OpenStore(store); err != nil { // which makes its folders and its key
+		d.logger.Debug("confinement", "error", err)
+	}
+	forks, mounts, previews := in("forks"), in("mounts"), filepath.Dir(d.store.PreviewPath())
+	for _, folder := range []string{forks, mounts, previews} {
+		if err := private.MakeFolder(folder); err != nil {
+			d.logger.Debug("confinement", "error", err)
+		}
+	}
+	if d.identity.PreviewPort != 0 { // previews are served from now on
+		if store, err := preview.OpenStore(d.store.PreviewPath(), preview.Options{}); err == nil {
+			_ = store.Close()
+		}
+	}
+	r := confine.Rules{
+		Read: []string{
+			in("blobs"), in("disks"), in("images"), in("snapshot.key"), mounts,
+			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id", d.config.CACertificate,
+		},
+		Write: []string{
+			d.paths.dir, in("locks"), in("compiled"), in("snapshots"), in("bases"), forks, previews,
+			d.config.Network.Capture, d.config.Network.Log,
+		},
+	}
+	if folder, err := private.KeyFolder(); err == nil {
+		r.Read = append(r.Read, folder)
+	}
+	r.Read = append(r.Read, resolvers()...)
+	for _, text := range d.config.Mounts {
+		if spec, err := mount.Parse(text); err == nil && spec.ReadOnly {
+			r.Read = append(r.Read, spec.HostPath)
+		} else if err == nil {
+			r.Write = append(r.Write, spec.HostPath)
+		}
+	}
+	return r
+}
+
+// imageStore is where images, snapshots and bases are.
+func (d *daemon) imageStore() string {
+	dir := d.config.StoreDir
+	if dir == "" {
+		dir, _ = images.DefaultDir() // the VM has been made, so that there is one
+	}
+	return dir
+}
+
+// resolvers are the files with the host's DNS servers, which are read when the guest restarts. The system replaces the file, so that the
+// rule is for its folder; not for /etc when the user is root, because it has secrets that only root can read.
+func resolvers() []string {
+	const name = "/etc/resolv.conf"
+	file, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return nil
+	}
+	if folder := filepath.Dir(file); folder != "/etc" || os.Geteuid() != 0 {
+		return []string{file, folder}
+	}
+	return []string{file}
+}
+
+// inForce are the layers that confine the daemon's process; none before it has made its VM.
+func (d *daemon) inForce() []confine.Layer {
+	if layers := d.layers.Load(); layers != nil {
+		return *layers
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/snapshot"
+	"agentvm/vm"
+)
+
+// fakeVM runs programs of its own in this process.
+type fakeVM struct {
+	done chan struct{}
+	once sync.Once
+	runs atomic.Int32 // daemons that run it
+
+	paused  atomic.Bool
+	writing sync.WaitGroup // like a VM's, its end waits for writes of output
+
+	mu    sync.Mutex
+	cause error
+	how   string // "stop" or "close"
+	grace bool   // Stop waits for its context
+
+	servers map[string]string // by port: addresses of the servers "in" it
+}
+
+func newFakeVM() *fakeVM { return &fakeVM{done: make(chan struct{})} }
+
+func (v *fakeVM) end(how string, cause error) {
+	v.once.Do(func() {
+		v.mu.Lock()
+		v.how, v.cause = how, cause
+		v.mu.Unlock()
+		close(v.done)
+	})
+}
+
+func (v *fakeVM) ended() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.how
+}
+
+func (v *fakeVM) Stop(ctx context.Context) error {
+	if v.grace {
+		<-ctx.Done()
+	}
+	v.end("stop", nil)
+	v.writing.Wait()
+	return ctx.Err()
+}
+func (v *fakeVM) Close() error {
+	v.end("close", nil)
+	v.writing.Wait()
+	return nil
+}
+func (v *fakeVM) Halted() <-chan struct{} { v.runs.Add(1); return v.done } // asked for when it is the daemon's
+func (v *fakeVM) Done() <-chan struct{}   { return v.done }
+func (v *fakeVM) Wait(ctx context.Context) error {
+	<-v.done
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.cause
+}
+func (v *fakeVM) Stats(context.Context) (guestrpc.Stats, error) {
+	return guestrpc.Stats{MemoryTotal: 77}, nil
+}
+func (v *fakeVM) Ask(_ context.Context, name string, q []byte) ([]byte, error) {
+	return append([]byte(name), q...), nil
+}
+func (v *fakeVM) Files(context.Context) (*guestrpc.FilesClient, error) { return nil, syscall.ENOSYS }
+func (v *fakeVM) Pause(context.Context) error                          { v.paused.Store(true); return nil }
+func (v *fakeVM) Resume(context.Context) error                         { v.paused.Store(false); return nil }
+func (v *fakeVM) Paused() bool                                         { return v.paused.Load() }
+func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error) {
+	return snapshot.Meta{Comment: o.Comment}, os.WriteFile(path, []byte("snapshot"), 0o600)
+}
+
+// DialContext connects to the test's servers.
+func (v *fakeVM) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host != "localhost" {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.EADDRNOTAVAIL}
+	}
+	v.mu.Lock()
+	server := v.servers[port]
+	v.mu.Unlock()
+	if server == "" {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", server)
+}
+func (v *fakeVM) DialFetch(ctx context.Context, network, address string) (net.Conn, error) {
+	return v.DialContext(ctx, network, address)
+}
+func (v *fakeVM) Access() vm.Access {
+	return vm.Access{Listen: vm.PortPolicy{Deny: []vm.PortRange{{First: 9, Last: 9}}}}
+}
+func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
+	return []vm.Socket{{Network: "tcp", PID: 7}}, nil
+}
+func (v *fakeVM) Describe(i *daemonrpc.Info) { i.Kernel = "fake" }
+
+// fakeProcess is a program of a fakeVM.
+type fakeProcess struct {
+	vm     *fakeVM
+	c      vm.Command
+	ctx    context.Context
+	kill   context.CancelFunc
+	done   chan struct{}
+	code   int
+	signal int
+	err    error
+	sizes  chan vm.Size
+	mu     sync.Mutex
+}
+
+func (v *fakeVM) Spawn(_ context.Context, c vm.Command) (Process, error) {
+	select {
+	case <-v.done:
+		return nil, vm.ErrStopped
+	default:
+	}
+	if c.Args[0] == "refuse" {
+		return nil, errors.New("the guest has no processes left")
+	}
+	p := &fakeProcess{vm: v, c: c, done: make(chan struct{}), sizes: make(chan vm.Size, 10)}
+	p.ctx, p.kill = context.WithCancel(context.Background())
+	go func() {
+		p.run()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// run executes the programs.
+func (p *fakeProcess) run() {
+	var arg string
+	if len(p.c.Args) > 1 {
+		arg = p.c.Args[1]
+	}
+	switch p.c.Args[0] {
+	case "echo":
+		_, p.err = io.WriteString(p.c.Stdout, strings.Join(p.c.Args[1:], " ")+"\n")
+	case "exit":
+		_, _ = io.WriteString(p.c.Stderr, "bad\n")
+		p.code, _ = strconv.Atoi(arg)
+	case "cat":
+		_, p.err = io.Copy(p.c.Stdout, p.c.Stdin)
+	case "flood": // so many bytes
+		n, _ := strconv.Atoi(arg)
+		p.vm.writing.Add(1)
+		defer p.vm.writing.Done()
+		for i := 0; i < n && p.ctx.Err() == nil && p.vm.ended() == ""; i += 1024 {
+			_, p.err = p.c.Stdout.Write([]byte(strings.Repeat(fmt.Sprintf("%15d\n", i), 64)))
+		}
+	case "poweroff":
+		p.vm.end("itself", &vm.GuestError{Reason: vm.PoweredOff})
+	case "reboot":
+		p.vm.end("itself", &vm.GuestError{Reason: vm.Rebooted})
+	case "size":
+		s := <-p.sizes
+		_, p.err = fmt.Fprintf(p.c.Stdout, "%d", s.Columns)
+	default: // runs until it is killed
+		select {
+		case <-p.ctx.Done():
+		case <-p.vm.done:
+			p.err = vm.ErrStopped
+		}
+	}
+}
+
+func (p *fakeProcess) Wait(context.Context) (*vm.Result, error) {
+	var timeout <-chan time.Time
+	if p.c.Timeout > 0 {
+		timeout = time.After(p.c.Timeout)
+	}
+	select {
+	case <-p.done:
+	case <-p.ctx.Done(): // killed: it may be in a Read of its input, which ends when Wait has returned
+	case <-timeout:
+		_ = p.Signal(context.Background(), 9)
+		return &vm.Result{ExitCode: 137, Signal: 9, TimedOut: true}, nil
+	case <-p.vm.done:
+		p.kill()
+		return &vm.Result{}, vm.ErrStopped
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.signal != 0 {
+		return &vm.Result{ExitCode: p.code, Signal: p.signal}, nil
+	}
+	return &vm.Result{ExitCode: p.code}, p.err
+}
+
+func (p *fakeProcess) Signal(_ context.Context, number int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.code, p.signal = 128+number, number
+	p.kill()
+	return nil
+}
+
+func (p *fakeProcess) Kill(ctx context.Context) error { return p.Signal(ctx, 9) }
+
+func (p *fakeProcess) Resize(_ context.Context, s vm.Size) error {
+	p.sizes <- s
+	return nil
+}
+
+// The roles of a test's child process, see TestMain.
+const (
+	roleEnv = "AGENTVM_TEST_DAEMON"
+
+	roleFake    = "fake"    // a daemon with a fakeVM
+	roleReal    = "real"    // a daemon
+	roleDie     = "die"     // ends with a message
+	roleHang    = "hang"    // never writes its address; writes its pid
+	roleForeign = "foreign" // publishes the state of another process
+	roleStarter = "starter" // a process that starts one, and inherits things
+	roleBad     = "bad"     // a daemon whose VM cannot be booted
+	roleOverrun = "overrun" // a daemon whose VM cannot be stopped after a moment
+	roleFrozen  = "frozen"  // the same, and Go stands still a little later
+	roleAtOnce  = "at once" // the same, and at once
+	roleKilled  = "killed"  // a daemon that is killed while its VM boots
+
+	roleStranger = "stranger" // a process of another user, which tries to talk to a daemon
+)
+
+// play is the child process.
+func play(role, dir, name string) error {
+	s := Store{Dir: dir, Version: "test"}
+	t := timing{stateCheck: 10 * time.Millisecond}.withDefaults()
+	p := paths{filepath.Join(dir, name)}
+	switch role {
+	case roleFake:
+		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
+			b.progress(0, "pulling its image")
+			time.Sleep(10 * time.Millisecond)
+			return newFakeVM(), nil
+		})
+	case roleBad:
+		return run(context.Background(), s, name, t, func(context.Context, booting) (VM, error) {
+			return nil, errors.New("no such image: nothing")
+		})
+	case roleOverrun, roleFrozen, roleAtOnce:
+		t.ownProcess = true
+		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
+			go neverReturn(role, b.overrun)
+			return newFakeVM(), nil
+		})
+	case roleStarter:
+		return startFromOutside(s, name)
+	case roleKilled:
+		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
+			b.progress(0, "boots")
+			for { // until its starter knows that
+				if _, err := os.Stat(filepath.Join(dir, "heard")); err == nil {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Fprintln(os.Stderr, "last words")
+			self, err := os.FindProcess(os.Getpid())
+			if err == nil {
+				err = self.Kill()
+			}
+			time.Sleep(time.Minute)
+			return nil, err
+		})
+	case roleReal:
+		return Run(context.Background(), s, name)
+	case roleStranger:
+		return tryAsStranger(dir, name)
+	case roleHang:
+		err := os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(os.Getpid())), 0o600)
+		time.Sleep(time.Minute)
+		return err
+	case roleForeign:
+		err := p.writeState(state{Version: 1, Name: name, Pid: os.Getppid(), Address: "127.0.0.1:9", Token: newToken()})
+		time.Sleep(time.Minute)
+		return err
+	}
+	return errors.New("the reason it died of")
+}

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/snapshot"
+	"agentvm/vm"
+)
+
+// VM is the part of a *vm.VM that a daemon uses.
+type VM interface {
+	Spawn(ctx context.Context, c vm.Command) (Process, error)
+	// Stop ends the VM in order, or at once when ctx ends first.
+	Stop(ctx context.Context) error
+	// Close switches the VM off.
+	Close() error
+	// Halted is closed when nothing runs in the VM any more, Done after that, when its resources are free.
+	Halted() <-chan struct{}
+	Done() <-chan struct{}
+	// Wait returns why the VM has ended; nil after Stop or Close.
+	Wait(ctx context.Context) error
+	Stats(ctx context.Context) (guestrpc.Stats, error)
+	// Ask answers the questions that docs/internals/daemon.md lists.
+	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
+	Files(ctx context.Context) (*guestrpc.FilesClient, error)
+	// Pause stops the VM until Resume. Paused reports whether it is paused.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	Paused() bool
+	// Snapshot writes the VM into a file.
+	Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error)
+	// DialContext connects to the VM's loopback interface as a program in the VM does, DialFetch as a request by its owner.
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	DialFetch(ctx context.Context, network, address string) (net.Conn, error)
+	// Access is the policy for both.
+	Access() vm.Access
+	Sockets(ctx context.Context) ([]vm.Socket, error)
+	// Describe sets Kernel, Image, Memory, Ports and Policy as far as the VM knows them.
+	Describe(*daemonrpc.Info)
+}
+
+// Process is the part of a *vm.Process that a daemon uses.
+type Process interface {
+	Wait(ctx context.Context) (*vm.Result, error)
+	Signal(ctx context.Context, signal int) error
+	Kill(ctx context.Context) error
+	Resize(ctx context.Context, size vm.Size) error
+}
+
+// bootFunc starts a VM. ctx bounds the start.
+type bootFunc func(ctx context.Context, b booting) (VM, error)
+
+// booting are the parameters of a boot.
+type booting struct {
+	name     string
+	config   Config
+	restore  *Restoration // nil: it boots
+	paths    paths
+	progress func(slog.Level, string) // lines for people; it returns quickly
+	overrun  func(time.Duration)      // see vm.Config.Overrun
+	confine  func()                   // see vm.Config.BeforeRun
+	logger   *slog.Logger
+	again    bool // the guest has restarted itself
+}

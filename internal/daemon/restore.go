@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"agentvm/internal/atomicfile"
+	"agentvm/internal/disk"
+	"agentvm/internal/private"
+	"agentvm/internal/snapshot"
+	"agentvm/vm"
+)
+
+// Restoration says that a VM continues from a snapshot at its first start. It is in restore.json until the VM has run: an interrupted
+// start restores it again, and every later start boots from the VM's own disk.
+type Restoration struct {
+	Snapshot     string `json:"snapshot"` // file, absolute
+	KeepPrograms bool   `json:"keepPrograms,omitempty"`
+	SameIdentity bool   `json:"sameIdentity,omitempty"`
+	// Identity is the saved VM's, for a VM that gets its name, so that its links stay valid. Default: a new one.
+	Identity *Identity `json:"identity,omitempty"`
+}
+
+// Restore makes a VM that continues from a snapshot, and returns when it runs. The snapshot determines DiskSize, and Image, Memory and
+// Network.Disabled where c does not set them. When there is a VM of that name the error is ErrExists. After any other failure no VM of
+// that name exists.
+func (s Store) Restore(ctx context.Context, name string, c Config, r Restoration, progress Progress) (*Client, error) {
+	client, err := s.restore(ctx, name, c, r, progress)
+	if err == nil || errors.Is(err, ErrExists) || errors.Is(err, ErrRunning) {
+		return client, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quitTime)
+	defer cancel()
+	return nil, errors.Join(err, s.abandon(ctx, name))
+}
+
+func (s Store) restore(ctx context.Context, name string, c Config, r Restoration, progress Progress) (*Client, error) {
+	err := r.check()
+	if err == nil {
+		err = c.adopt(r.Snapshot)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	client, err := s.start(ctx, name, c, &r)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return awaitStart(ctx, client, progress)
+}
+
+func (r Restoration) check() error {
+	if !filepath.IsAbs(r.Snapshot) {
+		return fmt.Errorf("snapshot %q: the path must be absolute, for the daemon has another working directory", r.Snapshot)
+	}
+	if r.Identity != nil {
+		return r.Identity.check()
+	}
+	return nil
+}
+
+// adopt copies from the snapshot what later starts need without it.
+func (c *Config) adopt(path string) error {
+	file, err := snapshot.Open(path)
+	if err != nil {
+		return err
+	}
+	meta := file.Meta()
+	if err := file.Close(); err != nil {
+		return err
+	}
+	if c.Image == "" {
+		c.Image = meta.Image
+	}
+	if c.Memory == 0 {
+		c.Memory = meta.Memory
+	}
+	if len(meta.Network) == 0 || string(meta.Network) == "null" {
+		c.Network.Disabled = true
+	}
+	c.DiskSize = -1
+	if meta.Disk != nil {
+		c.DiskSize = meta.Disk.Size
+	}
+	return nil
+}
+
+// abandon removes a VM whose first start has failed.
+func (s Store) abandon(ctx context.Context, name string) error {
+	p, err := s.paths(name)
+	if err != nil {
+		return nil // the name is invalid
+	}
+	if err := awaitGone(ctx, p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.Remove(ctx, name); err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// start boots a VM, or continues it from the snapshot.
+func (r *Restoration) start(ctx context.Context, c vm.Config) (*vm.VM, error) {
+	if r == nil {
+		return vm.Start(ctx, c)
+	}
+	if c.Disk != "" { // left by an interrupted start
+		if err := disk.Discard(c.Disk); err != nil {
+			return nil, err
+		}
+	}
+	c.KernelArguments = "" // the kernel runs already; they are for later starts
+	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity})
+}
+
+func (p paths) writeRestoration(r Restoration) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(p.restore(), append(b, '\n'))
+}
+
+// readRestoration returns nil when the VM is to boot.
+func (p paths) readRestoration() (*Restoration, error) {
+	b, err := private.ReadFile(p.restore(), maxState)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var r Restoration
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err == nil {
+		err = r.check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read from which snapshot a VM continues: %s: %w", p.restore(), err)
+	}
+	return &r, nil
+}
+
+// restored notes that the VM has run: from now on it boots from its own disk.
+func (p paths) restored() error {
+	if err := os.Remove(p.restore()); err != nil {
+		return fmt.Errorf("forget the snapshot, for which the VM's files would be given up at its next start: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"agentvm/internal/atomicfile"
+	"agentvm/internal/confine"
+	"agentvm/internal/lockfile"
+	"agentvm/vm"
+)
+
+// A daemon's life:
+//
+//	lock ─► log ─► listen ─► state.json ─► starting ─ boot ─► running ─► stopping ─► end.json, no state.json, unlock
+//	                                           │                │  ▲        ▲
+//	                                           └──► failed ◄────┘  │        │ order of a client, SIGTERM, idle, lifetime,
+//	                                                  └────────────┼────────┘ state.json gone
+//	                             kept until clients have asked why, or failedTime
+//
+// The lock is taken before and released after everything else: while it is free, nothing of the daemon exists.
+
+// Run is the whole life of the daemon of a VM that Store.Start has prepared: it returns when the VM has ended. It ends in
+// order when ctx does, and on SIGINT and SIGTERM; a second signal switches the VM off at once.
+func Run(ctx context.Context, s Store, name string) error {
+	return run(ctx, s, name, timing{ownProcess: true}.withDefaults(), bootVM)
+}
+
+// defaultGrace is how long programs have to end by default.
+const defaultGrace = 10 * time.Second
+
+// timing is what tests shorten.
+type timing struct {
+	stateCheck time.Duration // how often the state file, idleness and lifetime are looked at
+	grace      time.Duration // for the guest's programs, by default
+	failedTime time.Duration // how long a daemon whose VM has failed waits for clients that ask why
+	logLimit   int64
+	ownProcess bool // the process is the daemon's: its watchdog may end it, and it confines itself
+}
+
+func (t timing) withDefaults() timing {
+	if t.stateCheck == 0 {
+		t.stateCheck = 500 * time.Millisecond
+	}
+	if t.grace == 0 {
+		t.grace = defaultGrace
+	}
+	if t.failedTime == 0 {
+		t.failedTime = 5 * time.Second
+	}
+	if t.logLimit == 0 {
+		t.logLimit = maxLog
+	}
+	return t
+}
+
+func run(ctx context.Context, s Store, name string, t timing, boot bootFunc) error {
+	p, err := s.existing(name)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockFile(ctx, p.lock(), lockTime)
+	if errors.Is(err, lockfile.ErrHeld) {
+		return fmt.Errorf("daemon of %s: %w", name, ErrRunning)
+	}
+	if err != nil {
+		return fmt.Errorf("daemon of %s: %w", name, err)
+	}
+	err = p.writeProcess()
+	if err == nil {
+		err = runLocked(ctx, s, name, p, t, boot)
+	}
+	_ = os.Remove(p.process())
+	return errors.Join(err, unlock())
+}
+
+// runLocked runs the daemon. Its error is also in the log.
+func runLocked(ctx context.Context, s Store, name string, p paths, t timing, boot bootFunc) error {
+	atomicfile.RemoveAllTemporary(p.dir)
+	_ = os.Remove(p.state())
+	if err := os.Remove(p.end()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	config, err := readConfig(p.config())
+	if err != nil {
+		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}))
+	}
+	log, err := openLog(p.log(), t.logLimit)
+	if err != nil {
+		return err
+	}
+	d := newDaemon(s, name, p, config, t, boot, newLogger(log, config.Debug))
+	if d.restore, err = p.readRestoration(); err != nil {
+		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
+	}
+	if d.identity, err = p.ensureIdentity(d.restore); err != nil {
+		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
+	}
+	err = d.run(ctx)
+	if err != nil {
+		d.logger.Error("the daemon has failed", "error", err)
+	}
+	return errors.Join(err, log.Close())
+}
+
+func newLogger(w io.Writer, debug bool) *slog.Logger {
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// daemon is the daemon of one VM.
+type daemon struct {
+	store   Store
+	name    string
+	paths   paths
+	config  Config
+	restore *Restoration // nil: the VM boots
+	timing  timing
+	boot    bootFunc
+	logger  *slog.Logger
+	started time.Time
+	state   state
+	jobs    *jobs
+
+	identity Identity
+	previews *previews
+
+	booted chan struct{} // closed when the first boot is over
+	halted chan struct{} // closed when the VM has ended, or has not started and will not
+
+	confined    sync.Once
+	image       string                          // the booted image; a restart uses it again, because the confined process can read no other
+	layers      atomic.Pointer[[]confine.Layer] // nil: the process is not confined yet
+	bootOnce    sync.Once
+	stopOnce    sync.Once
+	stop        chan struct{}             // closed when the VM is to stop
+	hard        context.Context           // ends when it is to stop at once
+	forceStop   context.CancelFunc        // ends hard
+	clients     refCount                  // connections that have shown the token
+	visitors    refCount                  // requests to previews
+	subscribers map[int]chan progressLine // guarded by mu
+
+	mu             sync.Mutex
+	vm             VM            // nil while it boots, or starts again
+	changed        chan struct{} // closed and replaced when vm, failure or stopping change
+	failure        error         // why it could not be started, or has ended by itself
+	stopping       bool
+	reason         string // for the first order to stop
+	grace          time.Duration
+	lines          []progressLine // of the boot
+	nextSubscriber int
+}
+
+func newDaemon(s Store, name string, p paths, c Config, t timing, boot bootFunc, logger *slog.Logger) *daemon {
+	d := &daemon{
+		store: s, name: name, paths: p, config: c, timing: t, boot: boot, logger: logger, started: time.Now(),
+		booted: make(chan struct{}), changed: make(chan struct{}), halted: make(chan struct{}), stop: make(chan struct{}),
+		subscribers: make(map[int]chan progressLine), jobs: newJobs(p.jobs(), logger, time.Now),
+	}
+	d.previews = newPreviews(d)
+	d.hard, d.forceStop = context.WithCancel(context.Background())
+	return d
+}
+
+func (d *daemon) run(ctx context.Context) error {
+	defer d.forceStop()
+	listener, address, err := d.listen()
+	if err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	defer func() { _ = os.Remove(d.paths.socket()) }()
+	metrics, err := d.listenMetrics()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer metrics.close()
+	d.jobs.load()
+	d.state = state{
+		Version: protocolVersion, Name: d.name, Pid: os.Getpid(), Started: d.started.UTC(),
+		Address: address, Token: newToken(), Program: d.store.Version,
+		Metrics: metrics.address(),
+	}
+	if err := d.paths.writeState(d.state); err != nil {
+		return errors.Join(fmt.Errorf("publish the daemon's address: %w", err), listener.Close())
+	}
+	d.logger.Info("daemon listens", "name", d.name, "pid", d.state.Pid, "address", d.state.Address, "version", d.store.Version)
+	stopSignals := d.handleSignals(ctx)
+	serving, endServing := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	if timer := d.startWatchdog(); timer != nil {
+		parts.Go(func() { resetWatchdog(timer, serving.Done()) })
+	}
+	parts.Go(func() { d.accept(serving, listener) })
+	metrics.start()
+	parts.Go(d.live)
+	parts.Go(d.previews.resume)
+	parts.Go(func() { d.watch(serving) })
+	if d.store.Owned {
+		go d.followOwner(os.Stdin)
+	}
+	<-d.halted
+	d.awaitClients()
+	d.jobs.wait()
+	err = d.conclude()
+	endServing()
+	_ = listener.Close()
+	metrics.close()
+	d.previews.close()
+	parts.Wait()
+	d.jobs.close()
+	stopSignals()
+	d.logger.Info("daemon ends")
+	return err
+}
+
+// conclude writes end.json and then removes state.json, so that a reader finds one of them.
+func (d *daemon) conclude() error {
+	end := ending{Ended: time.Now().UTC(), Reason: d.whyEnded()}
+	if err := d.failed(); err != nil && !wanted(err) {
+		end.Error = err.Error()
+	}
+	err := d.paths.writeEnd(end)
+	if now, readErr := d.paths.readState(d.name); readErr == nil && now.Token == d.state.Token {
+		err = errors.Join(err, os.Remove(d.paths.state()))
+	}
+	return err
+}
+
+// whyEnded describes in words what ended the VM.
+func (d *daemon) whyEnded() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var guest *vm.GuestError
+	switch {
+	case d.reason != "":
+		return d.reason
+	case errors.As(d.failure, &guest):
+		return "the guest " + string(guest.Reason)
+	case d.failure != nil:
+		return "it could not be started"
+	}
+	return "the VM has ended by itself"
+}
+
+// wanted reports whether an end is no failure: the VM was stopped while it booted, or a program in it powered it off.
+func wanted(err error) bool {
+	var guest *vm.GuestError
+	return errors.Is(err, errGivenUp) || errors.As(err, &guest) && guest.Reason == vm.PoweredOff
+}
+
+// handleSignals stops the daemon at the end of ctx and on signals, until the function that it returns is called.
+func (d *daemon) handleSignals(ctx context.Context) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		ended := ctx.Done()
+		for {
+			select {
+			case s := <-signals:
+				d.handleSignal(s)
+			case <-ended:
+				ended = nil
+				d.order("the program is to end", d.timing.grace)
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(quit)
+		<-done
+	}
+}
+
+// handleSignal stops in order at the first signal and at once at the second.
+func (d *daemon) handleSignal(s os.Signal) {
+	if d.isStopping() {
+		d.logger.Warn("second signal: the VM is switched off", "signal", s)
+		d.forceStop()
+		return
+	}
+	d.order("signal "+s.String(), d.timing.grace)
+}
+
+// order stops the VM. Only the first order counts, except that a later one without grace stops it at once.
+func (d *daemon) order(why string, grace time.Duration) {
+	d.stopOnce.Do(func() {
+		d.logger.Info("the VM is stopped", "why", why, "grace", grace)
+		d.mu.Lock()
+		d.stopping, d.grace, d.reason = true, grace, why
+		d.change()
+		d.mu.Unlock()
+		close(d.stop)
+		d.jobs.unblockWriters()
+	})
+	if grace <= 0 {
+		d.forceStop()
+	}
+}
+
+func (d *daemon) isStopping() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stopping
+}
+
+func (d *daemon) failed() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failure
+}

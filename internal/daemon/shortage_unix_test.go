@@ -1,0 +1,93 @@
+//go:build unix
+
+package daemon
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/journal"
+)
+
+// withoutDescriptors runs do while this process cannot open files.
+func withoutDescriptors(t *testing.T, do func()) {
+	t.Helper()
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	low := before
+	low.Cur = 256
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	var held []*os.File
+	defer func() {
+		for _, f := range held {
+			f.Close()
+		}
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	for {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			break
+		}
+		held = append(held, f)
+	}
+	do()
+}
+
+// A daemon without free descriptors does not remove the output of earlier jobs, and does not take its state file for another daemon's.
+func TestShortageRemovesNothing(t *testing.T) {
+	s := Store{Dir: filepath.Join(t.TempDir(), "vms")}
+	p := keptVM(t, s, "dev")
+	own := state{
+		Version: protocolVersion, Name: "dev", Pid: os.Getpid(), Started: time.Now(), Address: "127.0.0.1:1", Token: newToken(),
+	}
+	if err := p.writeState(own); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	m := newJobs(p.jobs(), log, time.Now)
+	j, err := m.create(guestrpc.Request{Args: []string{"true"}}, daemonrpc.JobOptions{Durable: true})
+	if err == nil {
+		err = j.log.Append(journal.Stdout, []byte("output"))
+	}
+	if err == nil {
+		err = j.log.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{store: s, name: "dev", paths: p, state: own, logger: log, booted: make(chan struct{})}
+	withoutDescriptors(t, func() {
+		if _, err := os.Open(journalPath(j.dir)); err == nil {
+			t.Error("there are descriptors")
+		}
+		newJobs(p.jobs(), log, time.Now).load()
+		if why := d.reasonToStop(time.Now()); why != "" {
+			t.Errorf("the daemon stops: %s", why)
+		}
+	})
+	if _, err := os.Stat(journalPath(j.dir)); err != nil {
+		t.Errorf("the job's output was removed: %v", err)
+	}
+	if why := d.reasonToStop(time.Now()); why != "" {
+		t.Errorf("afterwards the daemon stops: %s", why)
+	}
+	if err := os.WriteFile(p.state(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d.reasonToStop(time.Now()) == "" {
+		t.Error("a damaged state is none")
+	}
+}

@@ -1,0 +1,92 @@
+package daemon
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"agentvm/internal/daemonrpc"
+)
+
+// sidecarRuns are the jobs of a sidecar.
+func sidecarRuns(t testing.TB, c *Client, name string) (list []daemonrpc.JobInfo) {
+	t.Helper()
+	all, err := c.Jobs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all, func(i daemonrpc.JobInfo) bool { return i.Label != "sidecar "+name })
+}
+
+func TestSidecars(t *testing.T) {
+	d := startInside(t, Config{Sidecars: []Sidecar{
+		{Name: "steady", Args: []string{"sleep"}},
+		{Name: "ends", Args: []string{"exit", "0"}, Backoff: Duration(time.Millisecond)},
+		{Name: "fails", Args: []string{"exit", "3"}, Restart: OnFailure, Backoff: Duration(time.Millisecond)},
+		{Name: "done", Args: []string{"exit", "0"}, Restart: OnFailure, Backoff: Duration(time.Millisecond)},
+		{Name: "once", Args: []string{"exit", "3"}, Restart: Never, Backoff: Duration(time.Millisecond)},
+		{Name: "refused", Args: []string{"refuse"}, Backoff: Duration(time.Millisecond)},
+	}}, timing{}, nil)
+	c := d.connect(t)
+	for _, name := range []string{"ends", "fails"} {
+		await(t, name+" to run", func() bool { return len(sidecarRuns(t, c, name)) > 0 })
+		first := sidecarRuns(t, c, name)[0].ID
+		await(t, name+" to run again, and its first run to be forgotten", func() bool {
+			runs := sidecarRuns(t, c, name)
+			return len(runs) > 0 && len(runs) <= 2 && runs[0].ID != first
+		})
+	}
+	for _, name := range []string{"done", "once"} {
+		await(t, name+" to end", func() bool {
+			runs := sidecarRuns(t, c, name)
+			return len(runs) == 1 && runs[0].Exit != nil
+		})
+	}
+	once := sidecarRuns(t, c, "once")[0].ID
+	await(t, "a job of the steady one", func() bool { return len(sidecarRuns(t, c, "steady")) == 1 })
+	if runs := sidecarRuns(t, c, "once"); len(runs) != 1 || runs[0].ID != once {
+		t.Errorf("once: %+v", runs)
+	}
+	if err := c.Stop(t.Context(), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.wait(t); err != nil {
+		t.Error(err)
+	}
+	log, err := readTail(d.paths().log(), 1<<20)
+	if text := string(log); err != nil || !strings.Contains(text, "sidecar=refused") || !strings.Contains(text, "sidecar=done") {
+		t.Errorf("%v, log:\n%s", err, log)
+	}
+}
+
+// TestSidecarIsNoUse: a VM that runs only a sidecar is idle.
+func TestSidecarIsNoUse(t *testing.T) {
+	d := startInside(t, Config{IdleTimeout: Duration(100 * time.Millisecond), Sidecars: []Sidecar{{Name: "a", Args: []string{"sleep"}}}}, timing{}, nil)
+	if err := d.wait(t); err != nil {
+		t.Error(err)
+	}
+	if s := d.status(t); s.State != Stopped {
+		t.Errorf("status %+v", s)
+	}
+}
+
+func TestCheckSidecars(t *testing.T) {
+	ok := Sidecar{Name: "a", Args: []string{"true"}}
+	for name, list := range map[string][]Sidecar{
+		"no name":       {{Args: []string{"true"}}},
+		"two of a name": {ok, ok},
+		"no command":    {{Name: "a"}},
+		"policy":        {{Name: "a", Args: ok.Args, Restart: "no"}},
+		"backoff":       {{Name: "a", Args: ok.Args, Backoff: -1}},
+		"env":           {{Name: "a", Args: ok.Args, Env: []string{"A"}}},
+		"too many":      make([]Sidecar, maxSidecars+1),
+	} {
+		if err := checkSidecars(list); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if err := checkSidecars([]Sidecar{ok}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,200 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"agentvm/internal/lockfile"
+	"agentvm/internal/naming"
+	"agentvm/internal/private"
+)
+
+// Store is a directory of VMs: one directory of mode 0700 for each, with its name.
+type Store struct {
+	Dir string
+	// Version is the program's version, which daemons of this store report. Default: none.
+	Version string
+	// Command runs a daemon: a program and arguments, to which Start appends the name. The process must call Run with this
+	// Store. Default: this program with "daemon", "run", "--dir", Dir.
+	Command []string
+	// Environment has names of variables that daemons inherit besides those that docs/internals/daemon.md lists.
+	Environment []string
+	// Owner owns the next daemon that Start starts. Default: no owner; the daemon outlives this process.
+	Owner *Owner
+	// Owned tells Run that the daemon's standard input is its owner's pipe. Default: it has no owner.
+	Owned bool
+}
+
+// Errors that callers act on.
+var (
+	ErrNotFound   = errors.New("no such VM")
+	ErrNotRunning = errors.New("the VM does not run")
+	ErrRunning    = errors.New("the VM runs already")
+	ErrExists     = errors.New("there is a VM of this name already")
+)
+
+// CheckName returns an error unless a VM can have this name: 1 to 63 lower-case letters, digits, "_", "." and "-", the first one a
+// letter or a digit. Names are directories, also on systems that ignore case.
+func CheckName(name string) error { return naming.Check("name", name) }
+
+func (s Store) paths(name string) (paths, error) {
+	if err := CheckName(name); err != nil {
+		return paths{}, err
+	}
+	return paths{filepath.Join(s.Dir, name)}, nil
+}
+
+// existing returns the paths of a VM that has been started at some time. It refuses a folder that other users can change, because its
+// files say what a VM gets of the host and to whom the token is shown.
+func (s Store) existing(name string) (paths, error) {
+	p, err := s.paths(name)
+	if err != nil {
+		return p, err
+	}
+	if _, err := os.Stat(p.config()); errors.Is(err, fs.ErrNotExist) {
+		return p, fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	if err := private.CheckFolder(p.dir); err != nil {
+		return p, fmt.Errorf("%s: %w", name, err)
+	}
+	return p, nil
+}
+
+// Config returns the configuration of a VM's last start.
+func (s Store) Config(name string) (Config, error) {
+	p, err := s.existing(name)
+	if err != nil {
+		return Config{}, err
+	}
+	return readConfig(p.config())
+}
+
+// LogPath returns the path of the daemon's log; the part before it has ".1" appended.
+func (s Store) LogPath(name string) (string, error) {
+	p, err := s.existing(name)
+	return p.log(), err
+}
+
+// NetworkLogPath returns the path of the log of a VM's network, an egress.Event of JSON in each line; the part before it has ".1"
+// appended.
+func (s Store) NetworkLogPath(name string) (string, error) {
+	p, err := s.existing(name)
+	return p.audit(), err
+}
+
+// Alive reports whether a VM has a daemon. It is cheap, and connects to none.
+func (s Store) Alive(name string) (bool, error) {
+	p, err := s.existing(name)
+	if err != nil {
+		return false, err
+	}
+	alive, unlock, err := probe(p)
+	if err != nil || alive {
+		return alive, err
+	}
+	return false, unlock()
+}
+
+// Remove deletes a VM that does not run and everything it has kept.
+func (s Store) Remove(ctx context.Context, name string) error {
+	p, err := s.existing(name)
+	if errors.Is(err, ErrNotFound) && private.CheckFolder(p.dir) == nil {
+		return errors.Join(err, s.remove(ctx, p, name)) // files of a process that was killed while it made or removed the VM
+	}
+	if err != nil {
+		return err
+	}
+	return s.remove(ctx, p, name)
+}
+
+func (s Store) remove(ctx context.Context, p paths, name string) error {
+	unlock, err := lockFile(ctx, p.starting(), lockTime)
+	if err != nil {
+		return fmt.Errorf("remove %s: it is being started: %w", name, err)
+	}
+	release, err := lockFile(ctx, p.lock(), lockTime/10)
+	if err != nil {
+		return errors.Join(fmt.Errorf("remove %s: %w: stop it first", name, ErrRunning), unlock())
+	}
+	err = removeContent(p)
+	err = errors.Join(err, release(), unlock(), os.Remove(p.lock()), os.Remove(p.starting()), removeFolder(p.dir))
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}
+
+// removeFolder removes an empty directory. On FUSE and Windows, removed files disappear only a moment after they are closed; it waits
+// for that.
+func removeFolder(dir string) (err error) {
+	for deadline := time.Now().Add(lockTime / 2); ; time.Sleep(5 * time.Millisecond) {
+		if err = os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// removeContent deletes everything except the locks. The configuration, without which there is no VM, is last.
+func removeContent(p paths) error {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{p.lock(): true, p.starting(): true, p.config(): true}
+	for _, e := range entries {
+		if path := filepath.Join(p.dir, e.Name()); !keep[path] {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+	}
+	if gone := os.Remove(p.config()); !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
+	}
+	return err
+}
+
+// lockTime is how long to wait for a lock that other processes hold only for moments.
+const lockTime = 2 * time.Second
+
+// lockFile takes a lock for this process and waits up to wait for it. It is an error when the previous holder has removed the file.
+func lockFile(ctx context.Context, path string, wait time.Duration) (unlock func() error, err error) {
+	limited, cancel := context.WithTimeout(ctx, max(wait, time.Millisecond))
+	defer cancel()
+	lock, err := lockfile.Wait(limited, path)
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded):
+		err = lockfile.ErrHeld
+	case err == nil && !lock.Current():
+		err = errors.New("it is being removed")
+	}
+	if err != nil {
+		if lock != nil {
+			err = errors.Join(err, lock.Close())
+		}
+		return nil, err
+	}
+	return lock.Close, nil
+}
+
+// probe reports whether a daemon lives. When none does, the lock is held, shared with other probes, until unlock is called, so that none
+// begins and the files do not change.
+func probe(p paths) (alive bool, unlock func() error, err error) {
+	lock, err := lockfile.TryShared(p.lock())
+	if errors.Is(err, lockfile.ErrHeld) {
+		return true, func() error { return nil }, nil
+	}
+	if err != nil {
+		return false, nil, fmt.Errorf("look at the lock of a VM: %w", err)
+	}
+	return false, lock.Close, nil
+}
+
+// Progress receives lines about a start. It may be nil.
+type Progress func(level slog.Level, text string)

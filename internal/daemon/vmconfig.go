@@ -1,0 +1,211 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"agentvm/images"
+	"agentvm/internal/disk"
+	"agentvm/internal/hostpath"
+	"agentvm/internal/mount"
+	"agentvm/nat"
+	"agentvm/vm"
+)
+
+// vmConfig is c as a vm.Config. bootVM adds open files and loggers.
+func (c Config) vmConfig() (v vm.Config, err error) {
+	v = vm.Config{
+		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
+		KernelArguments: c.KernelArguments, NoNewPrivileges: c.NoNewPrivileges, ColdBoot: c.ColdBoot,
+		Access: c.Access.VM(),
+	}
+	if c.CACertificate != "" {
+		if v.CACertificate, err = c.readHostFile(c.CACertificate); err != nil {
+			return v, fmt.Errorf("CA certificate: %w", err)
+		}
+	}
+	for _, text := range c.Sockets {
+		socket, err := vm.ParseUnixSocket(text)
+		if err != nil {
+			return v, err
+		}
+		socket.Identity = hostpath.Find(c.HostPaths, socket.Host)
+		v.UnixSockets = append(v.UnixSockets, socket)
+	}
+	for _, text := range c.Mounts {
+		spec, err := mount.Parse(text)
+		if err != nil {
+			return v, err
+		}
+		spec.Identity = hostpath.Find(c.HostPaths, spec.HostPath)
+		v.Mounts = append(v.Mounts, spec)
+	}
+	v.Network, err = c.Network.vmNetwork()
+	return v, err
+}
+
+func (n Network) vmNetwork() (v vm.Network, err error) {
+	v = vm.Network{
+		Disabled: n.Disabled, Policy: n.Policy, HostPorts: n.HostPorts, Resolvers: n.Resolvers, Search: n.Search,
+		Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+	}
+	for _, text := range n.Forwards {
+		f, err := nat.ParseForward(text)
+		if err != nil {
+			return v, err
+		}
+		v.Forwards = append(v.Forwards, f)
+	}
+	return v, nil
+}
+
+// bootVM is the bootFunc of Run.
+func bootVM(ctx context.Context, b booting) (VM, error) {
+	config, err := b.config.vmConfig()
+	if err != nil {
+		return nil, err
+	}
+	if b.restore == nil || !b.restore.SameIdentity { // with the same identity the saved host name is the default
+		config.Hostname = cmp.Or(config.Hostname, b.name)
+	}
+	config.Logger = b.logger
+	config.Progress = reportProgress(b.progress)
+	config.Overrun, config.BeforeRun = b.overrun, b.confine
+	if b.config.DiskSize >= 0 {
+		config.Disk = b.paths.disk()
+	}
+	if config.Disk != "" && b.restore == nil {
+		if err := makeDisk(config.Disk, b.config.DiskSize); err != nil {
+			return nil, err
+		}
+	}
+	files, err := openFiles(b, &config)
+	if err != nil {
+		return nil, err
+	}
+	v, err := b.restore.start(ctx, config)
+	if err != nil {
+		return nil, errors.Join(err, files.Close())
+	}
+	return &machine{VM: v, config: b.config, files: files}, nil
+}
+
+// machineFiles are the files to which a VM's network is recorded.
+type machineFiles struct {
+	capture *captureFile
+	audit   *auditLog
+}
+
+// openFiles opens them and sets them in config.
+func openFiles(b booting, config *vm.Config) (f *machineFiles, err error) {
+	f = &machineFiles{}
+	n := &config.Network
+	open := func(path string, flag int) (*os.File, error) {
+		return vm.OpenOutput(*config, path, hostpath.Find(b.config.HostPaths, path), flag)
+	}
+	if n.Disabled {
+		return f, nil
+	}
+	if f.capture, err = openCapture(b.config.Network.Capture, b.again, open); err != nil {
+		return nil, err
+	}
+	if f.capture != nil {
+		n.Capture = f.capture
+	}
+	if f.audit, err = openAudit(b.paths.audit(), b.config.Network.Log, open, b.logger); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	n.Audit, n.AuditProcesses = f.audit.write, b.config.Network.Log != ""
+	f.audit.write(StartEvent(*n))
+	return f, nil
+}
+
+// Close closes them, after the VM.
+func (f *machineFiles) Close() error { return errors.Join(f.capture.Close(), f.audit.Close()) }
+
+// makeDisk makes a disk unless there is one. The disk gets its name when it is complete; this process holds the VM's lock.
+func makeDisk(path string, size int64) error {
+	if err := disk.Create(path, size); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// openOutput opens a file that the configuration names, with O_APPEND or O_TRUNC.
+type openOutput func(path string, flag int) (*os.File, error)
+
+// captureFile is the file of a packet capture. A nil one can be closed.
+type captureFile struct {
+	*os.File
+	skip int // bytes of a header that the file has already
+}
+
+// captureHeader is the size in bytes of a pcap file's header, which a file has once, also when its VM restarts.
+const captureHeader = 24
+
+var _ io.WriteCloser = (*captureFile)(nil)
+
+// openCapture begins a capture, or continues one when the guest has restarted itself: otherwise a guest could delete its traces by
+// restarting.
+func openCapture(path string, again bool, open openOutput) (*captureFile, error) {
+	if path == "" {
+		return nil, nil
+	}
+	how, skip := os.O_TRUNC, 0
+	if again {
+		how, skip = os.O_APPEND, captureHeader
+	}
+	f, err := open(path, how)
+	if err != nil {
+		return nil, fmt.Errorf("packet capture: %w", err)
+	}
+	return &captureFile{f, skip}, nil
+}
+
+// Write leaves out the header of a capture that is continued.
+func (f *captureFile) Write(b []byte) (int, error) {
+	left := min(f.skip, len(b))
+	f.skip -= left
+	n, err := f.File.Write(b[left:])
+	return left + n, err
+}
+
+// Close closes the file, if there is one.
+func (f *captureFile) Close() error {
+	if f == nil {
+		return nil
+	}
+	return f.File.Close()
+}
+
+// progressTime is the interval between lines of a stage.
+const progressTime = time.Second
+
+// reportProgress makes lines of an image's download: one at a stage's beginning, one a second, one at its end.
+func reportProgress(report func(slog.Level, string)) images.ProgressFunc {
+	var mu sync.Mutex
+	var stage images.Stage
+	var last time.Time
+	return func(p images.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		ended := p.Total > 0 && p.Done == p.Total
+		if p.Stage == stage && time.Since(last) < progressTime && !ended {
+			return
+		}
+		stage, last = p.Stage, time.Now()
+		text := fmt.Sprintf("%s %s: %.1f MB", p.Stage, p.Name, float64(p.Done)/1e6)
+		if p.Total > 0 {
+			text += fmt.Sprintf(" of %.1f MB", float64(p.Total)/1e6)
+		}
+		report(slog.LevelInfo, text)
+	}
+}

@@ -1,0 +1,245 @@
+package daemonrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"time"
+
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/daemonrpc/daemonwire"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/guestrpc/guestwire"
+)
+
+// Client is the client's end of a connection to a daemon. Close frees it and kills those of its jobs that are not durable. The VM
+// continues to run.
+type Client struct {
+	conn   *capnprpc.Conn
+	daemon daemonwire.Daemon
+}
+
+// Dial makes a client of stream, on which the handshake is done. From now on the client owns stream; Close, or an error here, closes
+// it. ctx bounds Dial only.
+func Dial(ctx context.Context, stream io.ReadWriteCloser) (*Client, error) {
+	c := &Client{conn: capnprpc.Start(stream, stream, stream, nil)}
+	boot, err := c.conn.Bootstrap(ctx)
+	if err != nil {
+		c.conn.Close()
+		return nil, c.fault("first call to the daemon", err)
+	}
+	c.daemon = daemonwire.Daemon(boot)
+	return c, nil
+}
+
+// Done is closed when the connection has ended, for whatever reason.
+func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
+
+// Close ends the connection and waits for its goroutines.
+func (c *Client) Close() error {
+	c.daemon.Release()
+	c.conn.Close()
+	return nil
+}
+
+// fault adds what the call was for to an error that is not the daemon's answer.
+func (c *Client) fault(what string, err error) error {
+	if c.conn.Context().Err() != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		err = ErrClosed
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// result waits for an answer. The results are valid until the call is released.
+func result[R capnprpc.Failing](c *Client, what string, future interface{ Struct() (R, error) }) (R, error) {
+	r, err := future.Struct()
+	if err != nil {
+		return r, c.fault(what, err)
+	}
+	return r, capnprpc.FailureOf(r.Failure())
+}
+
+// Info describes the daemon.
+func (c *Client) Info(ctx context.Context) (Info, error) {
+	future, release := c.daemon.Info(ctx, nil)
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return Info{}, c.fault("ask for information", err)
+	}
+	return readInfo(r.Info())
+}
+
+// AwaitReady returns nil when the VM runs, or the reason why it cannot. progress is called meanwhile, one line at a time; nil discards.
+func (c *Client) AwaitReady(ctx context.Context, progress func(slog.Level, string)) error {
+	future, release := c.daemon.AwaitReady(ctx, func(w daemonwire.Daemon_awaitReady_Params) error {
+		if progress == nil {
+			return nil
+		}
+		return w.SetProgress(guestwire.LogSink_ServerToClient(progressSink{progress}))
+	})
+	defer release()
+	_, err := result(c, "wait for the VM", future)
+	return err
+}
+
+type progressSink struct{ report func(slog.Level, string) }
+
+func (s progressSink) Log(_ context.Context, call guestwire.LogSink_log) error {
+	text, err := call.Args().Text()
+	if err != nil {
+		return err
+	}
+	s.report(slog.Level(4*(int(call.Args().Level())-1)), text)
+	return nil
+}
+
+// StartJob starts a program. It uses Args, Env, Dir, User and Terminal of p. input is the beginning of its standard input, at most
+// MaxInput bytes.
+func (c *Client) StartJob(ctx context.Context, p guestrpc.ExecParams, input []byte, o JobOptions) (*JobClient, error) {
+	p.Stdin = nil
+	future, release := c.daemon.Start(ctx, func(call daemonwire.Daemon_start_Params) error {
+		w, err := call.NewParams()
+		if err != nil {
+			return err
+		}
+		options, err := call.NewOptions()
+		if err != nil {
+			return err
+		}
+		return errors.Join(p.Write(w), w.SetInput(input), o.write(options))
+	})
+	defer release()
+	r, err := result(c, "start a program", future)
+	if err != nil {
+		return nil, err
+	}
+	id, err := r.Id()
+	if err != nil {
+		return nil, err
+	}
+	return &JobClient{c: c, id: id, remote: r.Job().AddRef()}, nil
+}
+
+// Job finds a job. When there is none, errors.Is(err, fs.ErrNotExist) holds.
+func (c *Client) Job(ctx context.Context, id string) (*JobClient, error) {
+	future, release := c.daemon.Job(ctx, func(w daemonwire.Daemon_job_Params) error { return w.SetId(id) })
+	defer release()
+	r, err := result(c, "find a job", future)
+	if err != nil {
+		return nil, err
+	}
+	return &JobClient{c: c, id: id, remote: r.Job().AddRef()}, nil
+}
+
+// Jobs lists the jobs, oldest first.
+func (c *Client) Jobs(ctx context.Context) ([]JobInfo, error) {
+	future, release := c.daemon.Jobs(ctx, nil)
+	defer release()
+	r, err := result(c, "list jobs", future)
+	if err != nil {
+		return nil, err
+	}
+	list, err := r.Jobs()
+	if err != nil {
+		return nil, err
+	}
+	var jobs []JobInfo
+	for i := range list.Len() {
+		info, err := readJobInfo(list.At(i), nil)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, info)
+	}
+	return jobs, nil
+}
+
+// Stop stops the VM and then the daemon. Without grace (in steps of 1 ms) the VM is switched off. Losing the connection meanwhile is
+// success: the daemon has ended.
+func (c *Client) Stop(ctx context.Context, grace time.Duration) error {
+	select {
+	case <-c.Done():
+		return fmt.Errorf("stop: %w", ErrClosed)
+	default:
+	}
+	future, release := c.daemon.Stop(ctx, func(w daemonwire.Daemon_stop_Params) error {
+		w.SetGraceMillis(uint32(min(max(grace.Milliseconds(), 0), math.MaxUint32)))
+		return nil
+	})
+	defer release()
+	_, err := result(c, "stop", future)
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Stats reads the guest's counters.
+func (c *Client) Stats(ctx context.Context) (guestrpc.Stats, error) {
+	future, release := c.daemon.Stats(ctx, nil)
+	defer release()
+	r, err := result(c, "stats", future)
+	if err != nil {
+		return guestrpc.Stats{}, err
+	}
+	w, err := r.Stats()
+	return guestrpc.ReadStats(w), err
+}
+
+// Ask sends a question in JSON and returns the answer, in JSON, too. Package daemon lists them.
+func (c *Client) Ask(ctx context.Context, name string, json []byte) ([]byte, error) {
+	future, release := c.daemon.Ask(ctx, func(w daemonwire.Daemon_ask_Params) error {
+		return errors.Join(w.SetName(name), w.SetJson(json))
+	})
+	defer release()
+	r, err := result(c, "ask for "+name, future)
+	if err != nil {
+		return nil, err
+	}
+	return capnprpc.CopyData(r.Json())
+}
+
+// Pause stops the VM until Resume: it takes no processor time, and requests to its guest wait.
+func (c *Client) Pause(ctx context.Context) error {
+	future, release := c.daemon.Pause(ctx, nil)
+	defer release()
+	_, err := result(c, "pause", future)
+	return err
+}
+
+// Resume continues a paused VM.
+func (c *Client) Resume(ctx context.Context) error {
+	future, release := c.daemon.Resume(ctx, nil)
+	defer release()
+	_, err := result(c, "resume", future)
+	return err
+}
+
+// Snapshot has the daemon write the VM into a file, and returns the file's description in JSON.
+func (c *Client) Snapshot(ctx context.Context, o SnapshotRequest) ([]byte, error) {
+	future, release := c.daemon.Snapshot(ctx, func(w daemonwire.Daemon_snapshot_Params) error {
+		w.SetLayered(o.Layered)
+		return errors.Join(w.SetPath(o.Path), w.SetComment(o.Comment))
+	})
+	defer release()
+	r, err := result(c, "snapshot", future)
+	if err != nil {
+		return nil, err
+	}
+	return capnprpc.CopyData(r.Json())
+}
+
+// Files gives access to the guest's files over this connection. Close it before the connection.
+func (c *Client) Files(ctx context.Context) (*guestrpc.FilesClient, error) {
+	future, release := c.daemon.Files(ctx, nil)
+	defer release()
+	r, err := result(c, "open the guest's files", future)
+	if err != nil {
+		return nil, err
+	}
+	return guestrpc.NewFilesClient(c.conn, r.Files().AddRef()), nil
+}

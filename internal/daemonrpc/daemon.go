@@ -1,0 +1,175 @@
+package daemonrpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/guestrpc"
+)
+
+// ErrClosed is returned by every call on a Client whose connection is closed or lost.
+var ErrClosed = errors.New("connection to the daemon is closed")
+
+// Handler is the daemon behind Serve. Its methods are called from several goroutines. Their errors reach the client as *Error with the
+// errno that errors.As finds in them, translated to Linux's number.
+type Handler interface {
+	Info() Info
+	// AwaitReady returns nil when the VM runs, or the reason why it cannot. progress waits for the client; it may be called until
+	// AwaitReady returns.
+	AwaitReady(ctx context.Context, progress func(slog.Level, string)) error
+	// StartJob starts a program. It uses Args, Env, Dir, User, Terminal and Input of r.
+	StartJob(ctx context.Context, r guestrpc.Request, o JobOptions) (JobHandler, error)
+	// Job finds a job. When there is none it returns an *Error with ENOENT.
+	Job(id string) (JobHandler, error)
+	// Jobs lists all jobs, oldest first.
+	Jobs() []JobInfo
+	// Stop stops the VM and then the daemon; without grace at once. It returns when the VM has ended.
+	Stop(ctx context.Context, grace time.Duration) error
+	Stats(ctx context.Context) (guestrpc.Stats, error)
+	// Ask answers a question in JSON by one in JSON.
+	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
+	// Pause stops the VM until Resume. Pausing a paused VM, or resuming a running one, does nothing.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	// Snapshot writes the VM into a new file and returns its description in JSON.
+	Snapshot(ctx context.Context, o SnapshotRequest) (description []byte, err error)
+	// Files is the guest's bulk connection. The handler owns it; clients get its capability.
+	Files(ctx context.Context) (*guestrpc.FilesClient, error)
+	// DialLocal connects to a server in the VM. When the Stream is a net.Conn, the client learns its address. It is closed when the
+	// client has gone.
+	DialLocal(ctx context.Context, host string, port uint16, purpose LocalPurpose) (capnprpc.Stream, error)
+	// Sockets lists the guest's sockets.
+	Sockets(ctx context.Context) ([]guestrpc.Socket, error)
+}
+
+// SnapshotRequest says where a snapshot is to be written, and what is to be in it.
+type SnapshotRequest struct {
+	Path    string // absolute, of the host; nothing may be there
+	Comment string
+	Layered bool // leave out what has not changed since the file from which the VM was started
+}
+
+// JobHandler is one client's view of a job.
+type JobHandler interface {
+	Info() JobInfo
+	// Output waits up to wait for a byte or the end and returns at most max bytes from a cursor on.
+	Output(ctx context.Context, from uint64, max int, wait time.Duration) (JobOutput, error)
+	// Input takes data, which it must copy, and waits while the program does not read.
+	Input(ctx context.Context, data []byte, end bool) error
+	Signal(ctx context.Context, number int) error
+	Kill(ctx context.Context) error
+	Resize(ctx context.Context, size guestrpc.Size) error
+	Remove() error
+	// Release is called when the client has dropped this view. It must not wait.
+	Release()
+}
+
+// State is the state of a daemon's VM.
+type State uint16
+
+// States; the schema has the same numbers.
+const (
+	Starting State = iota // the VM boots
+	Running
+	Stopping
+	Failed // the VM could not be started or has ended by itself: see Info.Error
+	Paused
+)
+
+// String is the state as a word.
+func (s State) String() string {
+	switch s {
+	case Starting:
+		return "starting"
+	case Running:
+		return "running"
+	case Stopping:
+		return "stopping"
+	case Failed:
+		return "failed"
+	case Paused:
+		return "paused"
+	default:
+		return "unknown"
+	}
+}
+
+// MarshalText is String.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Info describes a daemon and its VM.
+type Info struct {
+	Name    string
+	Pid     int
+	Version string // of the program
+	Image   string
+	Kernel  string // release; empty until it runs
+	State   State
+	Error   string // why it failed
+	Started time.Time
+	Memory  uint64   // bytes
+	Mounts  []string // host:guest[:ro]
+	Ports   []string // forwards as they are
+	Policy  string   // the network's, in one line
+	Labels  []string // KEY=VALUE
+	Clients int      // connections that have shown the token
+	Jobs    int      // that run
+	Config  []byte   // JSON: what the VM was started with
+}
+
+// JobOptions say how a job lives.
+type JobOptions struct {
+	Durable   bool          // it continues without the client that started it
+	Input     bool          // calls of Input follow; otherwise standard input is the first bytes alone
+	Timeout   time.Duration // in steps of 1 ms; 0: none
+	MaxOutput uint64        // bytes kept of a durable job's output; 0: 16 MiB
+	Label     string
+}
+
+// JobInfo describes a job.
+type JobInfo struct {
+	ID          string
+	Label       string
+	Args        []string
+	Started     time.Time
+	Ended       time.Time            // zero while it runs
+	Exit        *guestrpc.ExitStatus // nil while it runs, or when it is not known
+	TimedOut    bool
+	Durable     bool
+	Terminal    bool
+	OutputBytes uint64 // written so far
+	Error       string // why there is no Exit although it has ended
+}
+
+// JobStream says from which of a program's streams bytes are.
+type JobStream uint8
+
+// Streams.
+const (
+	StreamOut JobStream = 1
+	StreamErr JobStream = 2
+)
+
+// JobChunk is output of one stream.
+type JobChunk struct {
+	Stream JobStream
+	Data   []byte
+}
+
+// JobOutput is output from a cursor on.
+type JobOutput struct {
+	Chunks   []JobChunk
+	Next     uint64               // cursor after the chunks
+	Lost     uint64               // bytes before the first chunk that are no longer kept
+	Exit     *guestrpc.ExitStatus // not nil: the job has ended and nothing follows Next
+	TimedOut bool
+}
+
+// maxOutputBytes bounds the bytes of one answer to Output, well under maxMessage.
+const maxOutputBytes = 1 << 20
+
+// MaxInput bounds the bytes of one call of Input; more take several calls.
+const MaxInput = capnprpc.MaxChunk

@@ -1,0 +1,75 @@
+package daemonrpc
+
+import (
+	"context"
+	"errors"
+
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/capnprpc/streamwire"
+	"agentvm/internal/daemonrpc/daemonwire"
+	"agentvm/internal/guestrpc"
+)
+
+// LocalPurpose says which rules apply to a connection into the VM.
+type LocalPurpose uint16
+
+// Purposes; the schema has the same numbers.
+const (
+	ForDial  LocalPurpose = iota // those for a program in the VM
+	ForFetch                     // those for a request to a server in the VM
+)
+
+// DialLocal connects to a server in the VM. host is an address of 127.0.0.0/8, "::1", or "localhost" or empty for 127.0.0.1 and
+// then ::1. Errors are *net.OpError around an *Error with the errno. The connection ends with the client at the latest. Use
+// a client for bulk data: they delay other calls of the same client.
+func (c *Client) DialLocal(ctx context.Context, host string, port uint16, purpose LocalPurpose) (*capnprpc.StreamConn, error) {
+	return c.conn.Dial(capnprpc.TCPAddr(host, port), nil, func(s *capnprpc.StreamConn, toClient streamwire.Sink) (streamwire.Sink, func(), error) {
+		future, release := c.daemon.OpenLocalTcp(ctx, func(w daemonwire.Daemon_openLocalTcp_Params) error {
+			w.SetPort(port)
+			w.SetPurpose(daemonwire.LocalPurpose(purpose))
+			return errors.Join(w.SetHost(host), w.SetToClient(toClient.AddRef()))
+		})
+		r, err := result(c, "connect to "+s.RemoteAddr().String()+" in the VM", future)
+		if err != nil {
+			return streamwire.Sink{}, release, err
+		}
+		s.Learn(r.Local())
+		return r.ToGuest(), release, nil
+	})
+}
+
+// Sockets lists the guest's sockets, as Client.Sockets does.
+func (c *Client) Sockets(ctx context.Context) ([]guestrpc.Socket, error) {
+	future, release := c.daemon.Sockets(ctx, nil)
+	defer release()
+	r, err := result(c, "list sockets", future)
+	if err != nil {
+		return nil, err
+	}
+	return guestrpc.ReadSockets(r.Sockets())
+}
+
+func (d *daemon) OpenLocalTcp(ctx context.Context, call daemonwire.Daemon_openLocalTcp) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	purpose := LocalPurpose(call.Args().Purpose())
+	return d.c.ConnectLocal(call.Args(), call.Go, r, r.NewLocal, func(host string, port uint16) (capnprpc.Stream, error) {
+		s, err := d.h.DialLocal(ctx, host, port, purpose)
+		return s, capnprpc.LinuxFailure(err)
+	})
+}
+
+func (d *daemon) Sockets(ctx context.Context, call daemonwire.Daemon_sockets) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	list, err := d.h.Sockets(ctx)
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	return guestrpc.WriteSockets(r.NewSockets, list)
+}

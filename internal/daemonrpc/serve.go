@@ -1,0 +1,307 @@
+package daemonrpc
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"time"
+
+	"capnproto.org/go/capnp/v3"
+
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/daemonrpc/daemonwire"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/guestrpc/guestwire"
+)
+
+// Serve serves one client on stream until it leaves, violates the protocol, or ctx ends, and closes stream. A hostile client ends at
+// most its own connection. When Serve returns, all the client's views of jobs are released. Calls of the handler may return a little
+// later; their contexts are cancelled.
+func Serve(ctx context.Context, stream io.ReadWriteCloser, h Handler) {
+	c := capnprpc.Start(stream, stream, stream, func(c *capnprpc.Conn) capnp.Client {
+		return capnp.Client(daemonwire.Daemon_ServerToClient(&daemon{h, c}))
+	})
+	stop := context.AfterFunc(ctx, c.Close)
+	defer stop()
+	<-c.Done()
+}
+
+// daemon serves the bootstrap capability from a Handler. Methods that may wait let the connection's next call begin first.
+type daemon struct {
+	h Handler
+	c *capnprpc.Conn
+}
+
+func (d *daemon) Info(_ context.Context, call daemonwire.Daemon_info) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	w, err := r.NewInfo()
+	if err != nil {
+		return err
+	}
+	return d.h.Info().write(w)
+}
+
+func (d *daemon) AwaitReady(ctx context.Context, call daemonwire.Daemon_awaitReady) error {
+	sink := call.Args().Progress().AddRef()
+	defer sink.Release()
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.AwaitReady(ctx, progressTo(ctx, sink))) })
+}
+
+// progressTo makes a function of a client's sink. Without a sink it does nothing.
+func progressTo(ctx context.Context, sink guestwire.LogSink) func(slog.Level, string) {
+	return func(level slog.Level, text string) {
+		if !sink.IsValid() {
+			return
+		}
+		_, release := sink.Log(ctx, func(w guestwire.LogSink_log_Params) error {
+			w.SetLevel(guestwire.LogLevel(min(max(int(level)/4+1, 0), 3)))
+			return w.SetText(text)
+		})
+		release()
+	}
+}
+
+func (d *daemon) Start(ctx context.Context, call daemonwire.Daemon_start) error {
+	r, q, err := capnprpc.Begin(call.AllocResults, call.Args().Params, guestrpc.ReadRequest)
+	if err != nil {
+		return err
+	}
+	if q.Stdin != nil {
+		q.Stdin.Close()
+		q.Stdin = nil
+	}
+	o, err := readJobOptions(call.Args().Options())
+	if err != nil {
+		return err
+	}
+	call.Go()
+	j, err := d.h.StartJob(ctx, q, o)
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	// From here on the capability owns j.
+	client := daemonwire.Job_ServerToClient(&job{j})
+	if err := r.SetId(j.Info().ID); err != nil {
+		client.Release()
+		return err
+	}
+	return r.SetJob(client)
+}
+
+func (d *daemon) Job(_ context.Context, call daemonwire.Daemon_job) error {
+	id, err := call.Args().Id()
+	if err != nil {
+		return err
+	}
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	j, err := d.h.Job(id)
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	return r.SetJob(daemonwire.Job_ServerToClient(&job{j}))
+}
+
+func (d *daemon) Jobs(_ context.Context, call daemonwire.Daemon_jobs) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	list := d.h.Jobs()
+	w, err := r.NewJobs(int32(len(list)))
+	if err != nil {
+		return err
+	}
+	for i, info := range list {
+		if err := info.write(w.At(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *daemon) Stop(ctx context.Context, call daemonwire.Daemon_stop) error {
+	grace := time.Duration(call.Args().GraceMillis()) * time.Millisecond
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.Stop(ctx, grace)) })
+}
+
+func (d *daemon) Stats(ctx context.Context, call daemonwire.Daemon_stats) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	stats, err := d.h.Stats(ctx)
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	w, err := r.NewStats()
+	if err != nil {
+		return err
+	}
+	guestrpc.WriteStats(w, stats)
+	return nil
+}
+
+func (d *daemon) Ask(ctx context.Context, call daemonwire.Daemon_ask) error {
+	name, err := call.Args().Name()
+	if err != nil {
+		return err
+	}
+	question, err := call.Args().Json()
+	if err != nil {
+		return err
+	}
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	answer, err := d.h.Ask(ctx, name, question)
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	return r.SetJson(answer)
+}
+
+func (d *daemon) Pause(ctx context.Context, call daemonwire.Daemon_pause) error {
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.Pause(ctx)) })
+}
+
+func (d *daemon) Resume(ctx context.Context, call daemonwire.Daemon_resume) error {
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.Resume(ctx)) })
+}
+
+func (d *daemon) Snapshot(ctx context.Context, call daemonwire.Daemon_snapshot) error {
+	path, err := call.Args().Path()
+	if err != nil {
+		return err
+	}
+	comment, err := call.Args().Comment()
+	if err != nil {
+		return err
+	}
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	description, err := d.h.Snapshot(ctx, SnapshotRequest{path, comment, call.Args().Layered()})
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	return r.SetJson(description)
+}
+
+// Files passes the guest's capability on. The daemon forwards calls on it without decoding them.
+func (d *daemon) Files(ctx context.Context, call daemonwire.Daemon_files) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	f, err := d.h.Files(ctx)
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	return r.SetFiles(f.Capability())
+}
+
+// job serves a JobHandler.
+type job struct{ j JobHandler }
+
+func (s *job) Info(_ context.Context, call daemonwire.Job_info) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	w, err := r.NewInfo()
+	if err != nil {
+		return err
+	}
+	return s.j.Info().write(w)
+}
+
+func (s *job) Output(ctx context.Context, call daemonwire.Job_output) error {
+	args := call.Args()
+	from, limit := args.From(), int(min(max(args.Max(), 1), maxOutputBytes))
+	wait := time.Duration(args.WaitMillis()) * time.Millisecond
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	o, err := s.j.Output(ctx, from, limit, wait)
+	if err != nil {
+		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
+	}
+	r.SetNext(o.Next)
+	r.SetLost(o.Lost)
+	r.SetTimedOut(o.TimedOut)
+	if err := guestrpc.WriteExit(r.NewExit, o.Exit); err != nil {
+		return err
+	}
+	return writeChunks(r, o.Chunks)
+}
+
+func writeChunks(r daemonwire.Job_output_Results, chunks []JobChunk) error {
+	list, err := r.NewChunks(int32(len(chunks)))
+	if err != nil {
+		return err
+	}
+	for i, c := range chunks {
+		w := list.At(i)
+		w.SetStream(uint8(c.Stream))
+		if err := w.SetData(c.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *job) Input(ctx context.Context, call daemonwire.Job_input) error {
+	data, err := call.Args().Data()
+	if err != nil {
+		return err
+	}
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(s.j.Input(ctx, data, call.Args().End())) })
+}
+
+func (s *job) Signal(ctx context.Context, call daemonwire.Job_signal) error {
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(s.j.Signal(ctx, int(call.Args().Number()))) })
+}
+
+func (s *job) Kill(ctx context.Context, call daemonwire.Job_kill) error {
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(s.j.Kill(ctx)) })
+}
+
+// Resize does not let the next call begin first: the last size stays.
+func (s *job) Resize(ctx context.Context, call daemonwire.Job_resize) error {
+	size, err := call.Args().Size()
+	if err != nil {
+		return err
+	}
+	return capnprpc.Perform(call.AllocResults, func() error {
+		return capnprpc.LinuxFailure(s.j.Resize(ctx, guestrpc.Size{Columns: size.Columns(), Rows: size.Rows()}))
+	})
+}
+
+func (s *job) Remove(_ context.Context, call daemonwire.Job_remove) error {
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(s.j.Remove()) })
+}
+
+// Shutdown is called when the client has dropped the capability.
+func (s *job) Shutdown() { s.j.Release() }

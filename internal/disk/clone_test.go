@@ -1,0 +1,170 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// written makes a disk with data in three places, the last block among them.
+func written(t *testing.T, size int64) string {
+	t.Helper()
+	path := newDisk(t, size)
+	d := open(t, path)
+	for _, at := range []int64{30<<20 + 512, 50 << 20, size - blockSize} {
+		if _, err := d.WriteAt(bytes.Repeat([]byte("disk"), blockSize/4), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func checkClone(t *testing.T, from, to string) {
+	t.Helper()
+	a, b := open(t, from), open(t, to)
+	if a.Size() != b.Size() {
+		t.Fatalf("%d bytes, want %d", b.Size(), a.Size())
+	}
+	x, y := make([]byte, 1<<20), make([]byte, 1<<20)
+	for at := int64(0); at < a.Size(); at += int64(len(x)) {
+		if _, err := a.ReadAt(x, at); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.ReadAt(y, at); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(x, y) {
+			t.Fatalf("different between %d and %d", at, at+1<<20)
+		}
+	}
+	info, err := os.Stat(to)
+	if err != nil || info.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	a.Close()
+	b.Close()
+}
+
+func TestClone(t *testing.T) {
+	from := written(t, 128<<20)
+	to := filepath.Join(t.TempDir(), "clone.img")
+	if err := Clone(t.Context(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	checkClone(t, from, to)
+	if n, of := allocated(t, to), allocated(t, from); n > of+1<<20 {
+		t.Errorf("the clone takes %d bytes, its original %d", n, of)
+	}
+	d := open(t, to)
+	if _, err := d.WriteAt([]byte("changed"), 50<<20); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	p := make([]byte, 7)
+	original := open(t, from)
+	if _, err := original.ReadAt(p, 50<<20); err != nil || string(p) != "diskdis" {
+		t.Errorf("the original has %q, %v after a write to its clone", p, err)
+	}
+}
+
+// TestCloneCopies does without the file system's help, of a disk that knows its holes and of a reader that does not.
+func TestCloneCopies(t *testing.T) {
+	from := written(t, MinSize)
+	d := open(t, from)
+	defer d.Close()
+	for name, r := range map[string]io.ReaderAt{"disk": d, "reader": onlyReader{d}, "disk in pieces": pieces{d}} {
+		t.Run(name, func(t *testing.T) {
+			to := filepath.Join(t.TempDir(), "clone.img")
+			if err := CloneFrom(t.Context(), r, d.Size(), to); err != nil {
+				t.Fatal(err)
+			}
+			x, y := make([]byte, d.Size()), make([]byte, d.Size())
+			clone := open(t, to)
+			if err := errors.Join(readAt(d, x), readAt(clone, y)); err != nil || !bytes.Equal(x, y) {
+				t.Errorf("the clone differs: %v", err)
+			}
+			if n, of := allocated(t, to), allocated(t, from); n > of+1<<20 {
+				t.Errorf("the clone takes %d bytes, its original %d", n, of)
+			}
+		})
+	}
+}
+
+func readAt(r io.ReaderAt, p []byte) error {
+	_, err := r.ReadAt(p, 0)
+	return err
+}
+
+type onlyReader struct{ io.ReaderAt }
+
+// pieces has data in parts of odd sizes, as a file system with small blocks may.
+type pieces struct{ io.ReaderAt }
+
+func (pieces) NextData(offset int64) (int64, int64, error) {
+	if offset >= MinSize {
+		return 0, 0, nil
+	}
+	return offset, min(100_001, MinSize-offset), nil
+}
+
+func TestCloneRefuses(t *testing.T) {
+	from, dir := written(t, MinSize), t.TempDir()
+	to := filepath.Join(dir, "clone.img")
+	var inUse *InUseError
+	d := open(t, from)
+	if err := Clone(t.Context(), from, to); !errors.As(err, &inUse) {
+		t.Errorf("of a disk in use: %v", err)
+	}
+	if err := d.clone(t.Context(), to); err != nil {
+		t.Errorf("of a disk of the caller's own: %v", err)
+	}
+	if err := d.clone(t.Context(), to); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("to a disk that is there: %v", err)
+	}
+	var invalid *InvalidError
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("no disk"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(dir, "missing.img")
+	if err := Clone(t.Context(), other, missing); !errors.As(err, &invalid) {
+		t.Errorf("of a file that is none: %v", err)
+	}
+	if err := Clone(t.Context(), filepath.Join(dir, "nothing"), missing); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of nothing: %v", err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, err := range map[string]error{
+		"zeros":     CloneFrom(t.Context(), zeros{}, MinSize, missing),
+		"too short": CloneFrom(t.Context(), strings.NewReader("short"), MinSize, missing),
+		"cut":       CloneFrom(t.Context(), io.NewSectionReader(d, 0, 40<<20), MinSize, missing),
+		"cancelled": CloneFrom(cancelled, d, MinSize, missing),
+	} {
+		if err == nil {
+			t.Errorf("%s: cloned", name)
+		}
+		if name == "cancelled" && !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	}
+	if _, err := os.Lstat(missing); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a failure left a file: %v", err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) ReadAt(p []byte, _ int64) (int, error) {
+	clear(p)
+	return len(p), nil
+}

@@ -1,0 +1,62 @@
+//go:build linux
+
+package guest
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"agentvm/internal/guestrpc"
+)
+
+// On a busy machine the exit may be known long before the goroutine that reads the output runs.
+func TestExitDoesNotOvertakeOutput(t *testing.T) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	defer in.Close()
+	j := newJob(&outputs{})
+	j.open, j.streams[0].file = 1, out // as if being read by a goroutine that does not run
+	if _, err := in.WriteString("late"); err != nil {
+		t.Fatal(err)
+	}
+	j.end(guestrpc.ExitStatus{})
+	long := time.Now().Add(10 * quietTime)
+	if d, wait, ok := j.take(long); ok || wait != quietTime {
+		t.Fatalf("take = %+v, %v, %v with output in the pipe", d, wait, ok)
+	}
+	if _, err := out.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if d, _, ok := j.take(long.Add(quietTime)); !ok || d.Exit == nil {
+		t.Errorf("take = %+v, %v when the pipe is empty and quiet", d, ok)
+	}
+}
+
+func TestRestAfter(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		n    int
+		last time.Duration
+		want time.Duration
+	}{
+		{"first line", 80, 0, 2 * time.Millisecond},
+		{"a conversation", 80, pace, pace},
+		{"a stream of stdio buffers", stdioSize, pace, 2 * pace},
+		{"such a stream for long", 2 * stdioSize, maxReadDelay, maxReadDelay},
+		{"enough", gatherSize, 8 * time.Millisecond, 8 * time.Millisecond},
+		{"more than enough", 2 * gatherSize, 8 * time.Millisecond, 4 * time.Millisecond},
+		{"a full pipe", readSize, time.Millisecond, 0},
+		{"a full pipe after a rest", readSize, 4 * time.Millisecond, time.Millisecond},
+		{"nothing", 0, 0, 2 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := readDelay(tt.n, tt.last); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,82 @@
+//go:build linux
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/guestrpc"
+)
+
+// detachNow is umount2(2)'s flag for a mount that is in use: its path is free at once, and the kernel ends it with its last user.
+const detachNow = syscall.MNT_DETACH
+
+// noFollow is UMOUNT_NOFOLLOW: a link in the place of the mount point is not followed.
+const noFollow = 8
+
+// shares are the mounted directories of the host. Supervisor.starting guards them.
+type shares struct {
+	mounted []guestrpc.Mount
+}
+
+// replace unmounts the shares and mounts list. With anew the host's 9P servers are new, so that even an unchanged share is mounted
+// again; a share whose channel a program still uses then causes a warning instead of an error.
+func (s *shares) replace(list []guestrpc.Mount, anew bool) (warning string, err error) {
+	if !anew && slices.Equal(s.mounted, list) {
+		return "", nil
+	}
+	for i := len(s.mounted) - 1; i >= 0; i-- {
+		unmountShare(s.mounted[i].Target)
+	}
+	s.mounted = nil
+	var warnings []string
+	for _, m := range list {
+		err := mountShare(m)
+		if anew && errors.Is(err, syscall.EBUSY) {
+			warnings = append(warnings, fmt.Sprintf("%s is not shared: a program that was kept still uses the share of before; mount it again when that has ended", m.Target))
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		s.mounted = append(s.mounted, m)
+	}
+	return strings.Join(warnings, "; "), nil
+}
+
+// unmountShare unmounts the share, or what a program has mounted over it. It ignores a share that a program has unmounted.
+func unmountShare(target string) {
+	if err := syscall.Unmount(target, noFollow); err == syscall.EBUSY {
+		_ = syscall.Unmount(target, noFollow|detachNow)
+	}
+}
+
+// mountShare mounts one of the host's directories by 9P.
+func mountShare(m guestrpc.Mount) error {
+	if !strings.HasPrefix(m.Target, "/") {
+		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: "mount target " + strconv.Quote(m.Target) + " is not an absolute path"}
+	}
+	if err := os.MkdirAll(m.Target, 0o755); err != nil {
+		return err
+	}
+	size := m.MessageSize
+	if size == 0 {
+		size = 128 << 10
+	}
+	flags := uintptr(syscall.MS_NODEV)
+	if m.ReadOnly {
+		flags |= syscall.MS_RDONLY
+	}
+	data := "trans=virtio,version=9p2000.L,cache=none,access=client,msize=" + strconv.FormatUint(uint64(size), 10)
+	if err := syscall.Mount(m.Tag, m.Target, "9p", flags, data); err != nil {
+		return fmt.Errorf("mount share %s on %s: %w", m.Tag, m.Target, err)
+	}
+	return nil
+}

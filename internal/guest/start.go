@@ -1,0 +1,114 @@
+//go:build linux
+
+package guest
+
+import (
+	"cmp"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"agentvm/internal/guestrpc"
+)
+
+// killTimeout bounds how long Start waits for the killed programs of an earlier session to end. One that waits for a device in the
+// kernel takes longer.
+const killTimeout = time.Second
+
+// Start sets what the host wants before the first program runs. It replaces what an earlier Start has set.
+//
+//	restored: entropy ─► clock ─► old programs are gone ─► identity ─► host name ─► certificates ─► old shares go
+//	                                                             sockets ◄─ shares ◄─ network card ◄────┘
+//	                                                                                restored: generation ─► hooks
+func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string)) (guestrpc.GuestInfo, error) {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	s.locals.reset() // their peers belong to an ended session, or to the machine that this one is a copy of
+	if p.Restored != nil {
+		if err := addEntropy(p.Restored.Entropy); err != nil {
+			return guestrpc.GuestInfo{}, err
+		}
+		forgetHardwareBytes()
+	}
+	diskAttached, err := s.attachDisk(p)
+	if err != nil {
+		return guestrpc.GuestInfo{}, err
+	}
+	if err := s.prepare(p, diskAttached, log); err != nil {
+		return guestrpc.GuestInfo{}, err
+	}
+	listenWarning := s.denyPorts(p.ListenDenied)
+	networkWarning := s.nic.configure(p.Network, p.Restored, diskAttached)
+	shareWarning, err := s.shares.replace(p.Mounts, p.Restored != nil)
+	if err != nil {
+		return guestrpc.GuestInfo{}, err
+	}
+	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {
+		return guestrpc.GuestInfo{}, err
+	}
+	if p.Restored != nil && !diskAttached {
+		s.announceGeneration(p.Restored)
+	} else {
+		s.prepareAnnouncement()
+	}
+	info, err := guestInfo()
+	info.NetworkWarning, info.ShareWarning, info.DiskWarning = cmp.Or(networkWarning, listenWarning), shareWarning, s.upper.warning
+	return info, err
+}
+
+// prepare sets what needs no device. With diskAttached, the root is the disk's since this Start, with the machine's own files.
+func (s *Supervisor) prepare(p guestrpc.StartParams, diskAttached bool, log func(slog.Level, string)) error {
+	s.mu.Lock()
+	s.env, s.log = p.Env, log
+	s.mu.Unlock()
+	if !p.Time.IsZero() {
+		if err := s.SetClock(p.Time); err != nil {
+			return err
+		}
+	}
+	s.awaitKilled(killTimeout)
+	if p.Restored != nil && !p.Restored.KeepPrograms {
+		if err := s.groups.killLeft(killTimeout); err != nil {
+			return err
+		}
+	}
+	if s.isInit {
+		s.setIdentity(p.Restored, diskAttached)
+	}
+	if p.Hostname != "" {
+		if err := syscall.Sethostname([]byte(p.Hostname)); err != nil {
+			return os.NewSyscallError("set host name", err)
+		}
+	}
+	if p.NoNewPrivileges {
+		if err := noNewPrivileges(); err != nil {
+			return err
+		}
+	}
+	return trust("", p.CACertificate, bundles()) // before shares are mounted, so that files of the host do not change
+}
+
+// awaitKilled waits until the programs that were killed with their session have ended.
+func (s *Supervisor) awaitKilled(limit time.Duration) {
+	var waiting []*program
+	s.mu.Lock()
+	for p := range s.programs {
+		if p.released.Load() {
+			waiting = append(waiting, p)
+		}
+	}
+	s.mu.Unlock()
+	if len(waiting) == 0 {
+		return
+	}
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	for _, p := range waiting {
+		select {
+		case <-p.exited:
+		case <-timeout.C:
+			return
+		}
+	}
+}

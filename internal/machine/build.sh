@@ -1,0 +1,74 @@
+#!/bin/sh
+# Builds machine.wasm from src/ with Debian's clang-19 and lld-19, byte-reproducibly.
+# usage: internal/machine/build.sh [OUTPUT]   Without OUTPUT it replaces the committed module and machine.json, which says what it
+#                                     was made from; with OUTPUT it only writes the module there. CFLAGS adds flags.
+set -eu
+cd "$(dirname "$0")"
+out=${1:-machine.wasm}
+for tool in clang-19 wasm-ld-19; do
+    command -v "$tool" >/dev/null || { echo "build.sh: $tool is missing: apt-get install clang-19 lld-19" >&2; exit 1; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# -fno-jump-tables: a switch becomes a tree of conditional branches, twice as fast as an indirect branch where the host's
+# mitigations keep those from being predicted. interpret_table.c is for the other hosts (docs/internals/rationale.md).
+flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
+    -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
+#
+# The two loops of the interpreter take a way through assembly: `br_if L` becomes `if; br L; end`. When several branches lead
+# to L, wazero 1.12 compiles a br_if to five instructions (compare, setcc, movzx, test, jump), the other form always to two.
+compile() {
+    # shellcheck disable=SC2086 # flags are words
+    case $1 in
+    src/interpret_t*.c)
+        clang-19 $flags $dispatch ${CFLAGS:-} -S -o "$2.s" "$1"
+        awk '/^\tbr_if[ \t]/ { print "\tif"; print "\tbr\t" $2 + 1; print "\tend_if"; next } { print }' "$2.s" >"$2.fused.s"
+        clang-19 $flags -Wno-unused-command-line-argument -c -o "$2" "$2.fused.s"
+        ;;
+    *) clang-19 $flags $dispatch ${CFLAGS:-} -c -o "$2" "$1" ;;
+    esac
+}
+objects=
+for source in src/*.c; do
+    object=$work/$(basename "$source" .c).o
+    case $source in
+    src/interpret_table.c) dispatch=-fjump-tables ;;
+    *) dispatch= ;;
+    esac
+    compile "$source" "$object"
+    objects="$objects $object"
+done
+# The hart lives between the stack and the data, see HART_ADDRESS in src/hart.h.
+# shellcheck disable=SC2086
+wasm-ld-19 --no-entry --export-table --growable-table --strip-all --max-memory=4294901760 -z stack-size=65536 \
+    --stack-first --global-base=262144 -o "$work/machine.wasm" $objects
+mv "$work/machine.wasm" "$out"
+[ $# -eq 0 ] || exit 0
+
+sha256() { sha256sum "$1" | cut -d' ' -f1; }
+
+# One line of machine.json for each source; manifest_test.go has the same list.
+sources() {
+    comma=
+    for file in build.sh riscv/instructions.tbl src/*.c src/*.h; do
+        printf '%b    "%s": "%s"' "$comma" "$file" "$(sha256 "$file")"
+        comma=',\n'
+    done
+}
+
+cat >machine.json <<EOF
+{
+  "artifact": "machine.wasm",
+  "command": "internal/machine/build.sh",
+  "licence": "Apache-2.0",
+  "sha256": "$(sha256 machine.wasm)",
+  "bytes": $(wc -c <machine.wasm),
+  "toolchain": {
+    "clang-19": "$(clang-19 --version | sed -n 1p)",
+    "wasm-ld-19": "$(wasm-ld-19 --version | sed -n 1p)"
+  },
+  "sources": {
+$(sources)
+  }
+}
+EOF

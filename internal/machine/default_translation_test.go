@@ -1,0 +1,53 @@
+package machine_test
+
+import (
+	"os"
+	"runtime"
+	"testing"
+
+	"agentvm/internal/machine"
+	"agentvm/internal/machine/riscv"
+)
+
+// TestTranslatesByDefault: hot code is translated where wazero compiles, unless the user or the program says no.
+func TestTranslatesByDefault(t *testing.T) {
+	compiled := runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64"
+	for _, tt := range []struct {
+		words string
+		want  bool
+	}{
+		{"", compiled}, {"jit", compiled}, {"timing,jitstats", compiled},
+		{"nojit", false}, {"log,nojit,jitstats", false}, {"log, nojit", false},
+	} {
+		t.Setenv("AGENTVM_DEBUG", tt.words)
+		if got := machine.TranslatesByDefault(); got != tt.want {
+			t.Errorf("TranslatesByDefault() = %v with AGENTVM_DEBUG=%q on %s", got, tt.words, runtime.GOARCH)
+		}
+	}
+}
+
+// TestTranslationWithoutFiles: code is translated, too, where nothing can be kept, as on a disk that is full.
+func TestTranslationWithoutFiles(t *testing.T) {
+	dir := t.TempDir()
+	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting, CacheDir: dir, CacheKey: make([]byte, 32)})
+	if err := os.RemoveAll(dir); err != nil { // root could write to any folder
+		t.Fatal(err)
+	}
+	m, err := p.NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	loadCode(t, m, addiX1, encode("jal", riscv.Operands{Imm: -4}))
+	for range 30 {
+		if _, _, err := m.Step(100_000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := m.JITStats(); s.Executed == 0 {
+		t.Errorf("nothing was translated: %+v", s)
+	}
+	if files, err := os.ReadDir(dir); err == nil && len(files) > 0 {
+		t.Errorf("something was kept: %v", files)
+	}
+}

@@ -1,0 +1,152 @@
+package machine_test
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"agentvm/internal/machine"
+	"agentvm/wasi"
+)
+
+// buildHostile compiles a program of testdata/hostile.
+func buildHostile(t *testing.T, source string, flags ...string) []byte {
+	t.Helper()
+	gcc := debianTool(t, "riscv64-linux-gnu-gcc")
+	output := filepath.Join(t.TempDir(), "program")
+	args := append([]string{"-O1", "-nostdlib", "-static", "-march=rv64gc", "-mabi=lp64d", "-mcmodel=medany", "-fno-pic", "-no-pie",
+		"-ffreestanding", "-fno-stack-protector", "-Wno-main", "-Wl,--build-id=none,-T,testdata/hostile/hostile.ld", "-o", output,
+		"testdata/hostile/start.S", filepath.Join("testdata/hostile", source)}, flags...)
+	if out, err := exec.Command(gcc, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	program, err := os.ReadFile(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// TestQueueThatFeedsItself runs a driver that made the balloon loop for ever in one slice. A slice that never ends stops all
+// of this process, so the program runs in another one.
+func TestQueueThatFeedsItself(t *testing.T) {
+	const variable = "AGENTVM_TEST_HOSTILE_PROGRAM"
+	if path := os.Getenv(variable); path != "" {
+		program, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := testProgram(t).RunELF(t.Context(), bytes.NewReader(program), machine.ELFOptions{RealTime: true, Console: os.Stdout})
+		t.Logf("%+v, %v", result, err)
+		return
+	}
+	testProgram(t)
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, buildHostile(t, "queue_loop.c"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestQueueThatFeedsItself$", "-test.count=1", "-test.v")
+	cmd.Env = append(os.Environ(), variable+"="+path)
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	err := cmd.Wait()
+	if !watchdog.Stop() {
+		t.Fatalf("the program did not end within two minutes\n%s", out.String())
+	}
+	if err != nil || !bytes.Contains(out.Bytes(), []byte("refused\ncame back\n")) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// stormDisk counts what is done to it and refuses what no slice should ask for, so that a test of a machine without bounds ends.
+type stormDisk struct {
+	written, syncs int64
+}
+
+const stormLimit = 64 << 20
+
+func (d *stormDisk) ReadAt(p []byte, _ int64) (int, error) { return len(p), nil }
+
+func (d *stormDisk) WriteAt(p []byte, _ int64) (int, error) {
+	if d.written > stormLimit {
+		return 0, io.ErrShortWrite
+	}
+	d.written += int64(len(p))
+	return len(p), nil
+}
+
+func (d *stormDisk) Sync() error {
+	if d.syncs > 100 {
+		return errors.New("too many")
+	}
+	d.syncs++
+	return nil
+}
+
+// TestSliceOfADiskStorm: whatever a driver asks of its disk, a slice does no more than what takes about a millisecond.
+func TestSliceOfADiskStorm(t *testing.T) {
+	for name, request := range map[string]string{"clear": "13", "flush": "4", "write": "1"} {
+		t.Run(name, func(t *testing.T) {
+			program := buildHostile(t, "disk_storm.c", "-DREQUEST="+request)
+			backing := new(stormDisk)
+			m, err := testProgram(t).NewMachine(t.Context(), machine.Config{
+				Memory: bareMemory, MachineMode: true, Disks: []machine.Disk{{File: wasi.NewDisk(backing, stormLimit, false)}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			loadELF(t, m, program)
+			var total stormDisk
+			for range 200 {
+				*backing = stormDisk{}
+				if err := m.Slice(100_000); err != nil {
+					t.Fatal(err)
+				}
+				if backing.written > 2<<20 || backing.syncs > 1 {
+					t.Fatalf("one slice wrote %d bytes and synced %d times", backing.written, backing.syncs)
+				}
+				total.written += backing.written
+				total.syncs += backing.syncs
+			}
+			if total.written < 100<<20 && total.syncs < 100 {
+				t.Errorf("200 slices wrote %d bytes and synced %d times: the program does not work", total.written, total.syncs)
+			}
+		})
+	}
+}
+
+// loadELF puts a program into a machine's memory and has it begin there.
+func loadELF(t *testing.T, m *machine.Machine, program []byte) {
+	t.Helper()
+	file, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ram, err := m.RAM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range file.Progs {
+		if s.Type != elf.PT_LOAD || s.Filesz == 0 || s.Paddr < machine.RAMBase {
+			continue
+		}
+		if _, err := s.ReadAt(ram[s.Paddr-machine.RAMBase:][:s.Filesz], 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.SetRegisters(machine.Registers{PC: file.Entry}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,66 @@
+package machine_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// deviceSources are the devices and their test driver, relative to this folder.
+var deviceSources = []string{
+	"src/virtio.c", "src/virtqueue.c", "src/virtio_console.c", "src/virtio_rng.c", "src/virtio_net.c",
+	"src/virtio_blk.c", "src/virtio_9p.c", "src/virtio_balloon.c", "src/vmgenid.c", "src/rtc.c", "src/devices.c", "src/test/devices_*.c",
+}
+
+// TestDevices runs each case of src/test/devices_*_test.c against the devices, compiled for the host with the
+// address and undefined-behaviour sanitizers: a driver is the adversary here.
+func TestDevices(t *testing.T) {
+	program := buildDeviceTests(t)
+	list, err := exec.Command(program).Output()
+	if err != nil {
+		t.Fatalf("list the cases: %v", err)
+	}
+	names := strings.Split(strings.TrimSpace(string(list)), "\n")
+	if len(names) < 50 {
+		t.Fatalf("%d cases, expected at least 50", len(names))
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			if out, err := exec.CommandContext(ctx, program, name).CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// buildDeviceTests compiles without PIE: iovecs hold 32-bit addresses, and so static data lies below 4 GiB.
+func buildDeviceTests(t *testing.T) string {
+	t.Helper()
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("gcc is missing (Debian package gcc)")
+		}
+		t.Skip("needs gcc (Debian package gcc)")
+	}
+	program := filepath.Join(t.TempDir(), "devices")
+	args := []string{"-std=c17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-attributes", "-fno-pie", "-no-pie",
+		"-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", program}
+	for _, pattern := range deviceSources {
+		files, err := filepath.Glob(filepath.FromSlash(pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no file for %s: %v", pattern, err)
+		}
+		args = append(args, files...)
+	}
+	if out, err := exec.Command(gcc, args...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	return program
+}

@@ -1,0 +1,119 @@
+// Package machine runs the RISC-V machine: a module written in C (src/), compiled to WebAssembly and embedded here,
+// executed slice by slice by wazero.
+//
+// A Program is the compiled module; it is safe for concurrent use and one serves a whole process. A Machine is one
+// instance with its own linear memory, which holds all of the guest's state. Exactly one goroutine may call a
+// Machine's methods at a time; the one that called Run owns it until Run returns. Other goroutines reach the guest
+// only through the files given in Config, which wake the machine.
+//
+// A machine's memory between two slices is all there is of it: Capture makes a MemoryImage of it, and Restore machines from
+// that, which continue where it was.
+//
+// The package opens no sockets or processes. A Program that translates hot code (docs/internals/translator.md) has one goroutine for that,
+// from the first request until Close, and a Machine that was restored one for some milliseconds, which copies pages that it is
+// expected to write (MemoryImage.Expect) and which Close waits for; there are no others. The only files it makes are those of captured
+// images, which have no name (on Windows: temporary ones), and the cache of compiled code.
+package machine
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"agentvm/wasi"
+)
+
+// machineWasm is made by build.sh (`make wasm`) from src/.
+//
+//go:embed machine.wasm
+var machineWasm []byte
+
+// Program is the machine's compiled module in a wazero runtime of its own.
+type Program struct {
+	runtime    wazero.Runtime
+	compiled   wazero.CompiledModule
+	translator *translator
+
+	copyImages bool // for tests: images are copied even where they could be mapped
+}
+
+// ProgramConfig says how to compile the module. The zero value compiles on each start and keeps nothing.
+type ProgramConfig struct {
+	// CacheDir keeps native code between processes. The files in it are executed: it must belong to the user alone, as
+	// internal/private says, and is made with mode 0700 when it is missing. Empty: no cache.
+	CacheDir string
+	// CacheKey authenticates the files of CacheDir: those that were written with another key are not used, and replaced. 32 bytes
+	// that no guest can read; required with CacheDir.
+	CacheKey []byte
+	// Interpreter makes wazero interpret the module instead of compiling it, some 50 times slower. It is what
+	// happens anyway on processors that wazero has no compiler for.
+	Interpreter bool
+	// Module replaces the embedded machine by another build of the same sources, for benchmarks. Nil: the embedded one.
+	Module []byte
+	// Translation says what becomes of code that is executed often. Deterministic machines do not translate with
+	// TranslateHot.
+	Translation Translation
+	// CodeBytes bounds the translated code of all machines together, by estimate; 0 is DefaultCodeBytes.
+	CodeBytes int64
+}
+
+// NewProgram compiles the machine's module: about 0.3 s, or a few milliseconds from a warm cache.
+func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
+	runtimeConfig, err := runtimeConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := &Program{runtime: wazero.NewRuntimeWithConfig(ctx, runtimeConfig)}
+	if _, err := wasi.Instantiate(ctx, p.runtime); err != nil {
+		p.Close(ctx)
+		return nil, fmt.Errorf("register the WASI functions: %w", err)
+	}
+	module := cfg.Module
+	if module == nil {
+		module = machineWasm
+	}
+	if p.compiled, err = p.runtime.CompileModule(ctx, module); err != nil {
+		p.Close(ctx)
+		return nil, fmt.Errorf("compile the machine: %w", err)
+	}
+	if p.translator, err = newTranslator(ctx, p.runtime, cfg); err != nil {
+		p.Close(ctx)
+		return nil, err
+	}
+	return p, nil
+}
+
+func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
+	c := wazero.NewRuntimeConfig()
+	if cfg.Interpreter {
+		c = wazero.NewRuntimeConfigInterpreter()
+	}
+	c = c.WithCoreFeatures(api.CoreFeaturesV2).WithDebugInfoEnabled(false)
+	if cfg.CacheDir == "" {
+		return c, nil
+	}
+	cache, err := newCodeCache(cfg.CacheDir, cfg.CacheKey)
+	if err != nil {
+		return nil, fmt.Errorf("open the cache of compiled code: %w", err)
+	}
+	return c.WithCompilationCache(cache), nil
+}
+
+// Close ends the translation of hot code, keeps what it has learnt in CacheDir, and frees the compiled code. No Machine of the program may be in use.
+func (p *Program) Close(ctx context.Context) error {
+	if p.translator != nil {
+		p.translator.close()
+	}
+	return p.runtime.Close(ctx)
+}
+
+// ModuleDigest identifies the machine that this program holds: "sha256:" and the digest of machine.wasm.
+func ModuleDigest() string {
+	sum := sha256.Sum256(machineWasm)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

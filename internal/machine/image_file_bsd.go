@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package machine
+
+func newImageFile() (*source, error) { return unlinkedFile() }

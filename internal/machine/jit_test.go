@@ -1,0 +1,328 @@
+package machine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"agentvm/internal/kernel"
+	"agentvm/internal/leaktest"
+	"agentvm/internal/machine"
+	"agentvm/internal/machine/riscv"
+)
+
+// translatingProgram translates all that a machine reaches before it executes it.
+func translatingProgram(t testing.TB) *machine.Program {
+	t.Helper()
+	return programThat(t, machine.ProgramConfig{Translation: machine.TranslateAll})
+}
+
+func programThat(t testing.TB, cfg machine.ProgramConfig) *machine.Program {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("translates")
+	}
+	p, err := machine.NewProgram(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// TestTranslatedStepIsExact: translated code, too, executes exactly the budget.
+func TestTranslatedStepIsExact(t *testing.T) {
+	m, err := translatingProgram(t).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	checkSteps(t, m)
+	if s := m.JITStats(); s.Regions != 1 || s.Entered == 0 {
+		t.Errorf("JITStats() = %+v, want one region in use", s)
+	}
+}
+
+// TestTranslatedSequences compares translated code with the interpreter: random sequences of all user-mode instructions on
+// random registers, with slices of several lengths.
+func TestTranslatedSequences(t *testing.T) {
+	interpreted, translated := testProgram(t), translatingProgram(t)
+	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_SEQUENCES", 600), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)
+	budgets := []int64{1_000_000, 1000, 37}
+	for first := uint64(0); first < count; first += batchSize {
+		b, pieces := newBatch(seed<<32+first, batchSize)
+		program, budget := b.program(), budgets[first/batchSize%3]
+		want, wantRetired := onMachineOf(t, interpreted, program, len(b.blocks), budget)
+		got, gotRetired := onMachineOf(t, translated, program, len(b.blocks), budget)
+		if wantRetired != gotRetired {
+			t.Errorf("seed %d: %d instructions translated, %d interpreted", seed<<32+first, gotRetired, wantRetired)
+		}
+		for i := range batchSize {
+			if !bytes.Equal(block(got, i), block(want, i)) {
+				t.Errorf("seed %d, sequence %d:\n%s\n%s", seed<<32+first, i, listing(pieces[i]), blockDifference(block(b.blocks, i), block(want, i), block(got, i)))
+				return
+			}
+		}
+	}
+}
+
+func listing(pieces []piece) string {
+	var text strings.Builder
+	for _, word := range words(pieces) {
+		fmt.Fprintln(&text, riscv.Disassemble(word, 0))
+	}
+	return text.String()
+}
+
+// TestTranslatedLockstep runs Linux, from power-on through a program that computes, collects garbage, writes files, starts
+// processes and sleeps, interpreted and translated side by side. After each million instructions they are the same in
+// every register and every byte of RAM. AGENTVM_LOCKSTEP says for how many millions.
+func TestTranslatedLockstep(t *testing.T) {
+	millions := fuzzSetting(t, "AGENTVM_LOCKSTEP", 80)
+	interpreted := lockstepGuest(t, testProgram(t))
+	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}))
+	for i := range millions {
+		for _, w := range []*worker{interpreted, translated} {
+			if _, stopped, err := w.Step(1_000_000); stopped || err != nil {
+				t.Fatalf("step %d: stopped %t, %v", i, stopped, err)
+			}
+		}
+		if interpreted.hash() != translated.hash() {
+			a, _ := interpreted.Registers()
+			b, _ := translated.Registers()
+			t.Fatalf("step %d: %d instructions interpreted, %d translated; interpreted - translated +\n%s", i, interpreted.Retired(), translated.Retired(), cmp.Diff(a, b))
+		}
+	}
+	s := translated.JITStats()
+	t.Logf("%d instructions, %+v", translated.Retired(), s)
+	if s.Executed < translated.Retired()/4 {
+		t.Errorf("%d of %d instructions were translated ones", s.Executed, translated.Retired())
+	}
+}
+
+// lockstepGuest is a guest that works without end, at power-on.
+func lockstepGuest(t *testing.T, p *machine.Program) *worker {
+	t.Helper()
+	image, err := kernel.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	initramfs, err := workerInitramfs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorker(t)
+	w.attach(p.NewMachine(t.Context(), machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}))
+	linux := machine.Linux{Kernel: image, Initramfs: initramfs, CommandLine: "console=hvc0 quiet panic=-1 work=1"}
+	if err := w.LoadLinux(linux); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestBareTranslated runs the bare programs, for traps, paging, interrupts, CSRs, atomics and changing code, and the
+// comparison with QEMU, with all of their code translated when it is first reached. AGENTVM_TEST_TRANSLATE=all does the same to any other test.
+func TestBareTranslated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("translates")
+	}
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestBare|TestStepIsExact|TestTrapsEndTheSlice|TestFinisherPowersOff|TestDifferentialQEMU)$", "-test.v")
+	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all", "AGENTVM_FUZZ_SEQUENCES=200")
+	out, err := again.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestBare ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestTranslationIsBounded: with room for a few regions only, old ones make way, and nothing else changes.
+func TestTranslationIsBounded(t *testing.T) {
+	interpreted := lockstepGuest(t, testProgram(t))
+	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting, CodeBytes: 1 << 20}))
+	for range 50 {
+		for _, w := range []*worker{interpreted, translated} {
+			if _, stopped, err := w.Step(1_000_000); stopped || err != nil {
+				t.Fatalf("stopped %t, %v", stopped, err)
+			}
+		}
+	}
+	if interpreted.hash() != translated.hash() {
+		t.Errorf("after %d instructions the two machines differ", translated.Retired())
+	}
+	if s := translated.JITStats(); s.Evicted == 0 || s.Bytes > 2<<20 {
+		t.Errorf("%+v, want evictions and at most 1 MiB", s)
+	}
+}
+
+// TestMachinesTranslateTogether: machines share a translator, are closed while it works for them, and get exact results.
+func TestMachinesTranslateTogether(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	p, err := machine.NewProgram(context.Background(), machine.ProgramConfig{Translation: machine.TranslateHot})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() {
+			m, err := p.NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer m.Close()
+			loadCode(t, m, addiX1, jumpBack4)
+			wait := time.Now().Add(5 * time.Minute)
+			for i%2 == 0 && m.JITStats().Executed == 0 && time.Now().Before(wait) || m.Retired() < 100_000 {
+				if _, _, err := m.Step(9999); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			r, err := m.Registers()
+			if want := (m.Retired() + 1) / 2; err != nil || r.X[1] != want {
+				t.Errorf("x1 is %d, want %d (%v)", r.X[1], want, err)
+			}
+			if i%2 == 0 && m.JITStats().Executed == 0 {
+				t.Error("the loop was never translated")
+			}
+		})
+	}
+	all.Wait()
+	if err := p.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	leaktest.None(t, before)
+}
+
+// TestRestoredMachineTranslatesAnew: the memory of a machine names functions that its copies do not have.
+func TestRestoredMachineTranslatesAnew(t *testing.T) {
+	for name, cfg := range map[string]machine.ProgramConfig{
+		"translated": {Translation: machine.TranslateWaiting}, "interpreted": {Translation: machine.TranslateNever},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}))
+			first.advance(30_000_000)
+			image, err := first.Capture()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer image.Close()
+			w := newWorker(t)
+			w.attach(programThat(t, cfg).Restore(t.Context(), machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}, image))
+			for range 10 {
+				first.advance(1_000_000)
+				w.advance(1_000_000)
+				if first.hash() != w.hash() {
+					t.Fatalf("the copy differs at %d instructions", w.Retired())
+				}
+			}
+		})
+	}
+}
+
+// TestTranslatedPagesJoin: a loop whose halves are in two pages becomes one region, which is not left any more.
+func TestTranslatedPagesJoin(t *testing.T) {
+	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	code := make([]uint32, 1026)
+	code[0], code[1] = addiX1, encode("jal", riscv.Operands{Imm: 4092})
+	code[1024], code[1025] = encode("addi", riscv.Operands{Rd: 2, Rs1: 2, Imm: 1}), encode("jal", riscv.Operands{Imm: -4100})
+	loadCode(t, m, code...)
+	for range 300 {
+		if _, _, err := m.Step(10_007); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := m.JITStats()
+	for range 100 {
+		if _, _, err := m.Step(10_007); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := m.JITStats()
+	if n := after.Entered - before.Entered; n > 1000 || after.Executed-before.Executed < 900_000 {
+		t.Errorf("regions were entered %d times for %d instructions: %+v", n, after.Executed-before.Executed, after)
+	}
+	r, err := m.Registers()
+	if want := (m.Retired() + 3) / 4; err != nil || r.X[1] != want || r.X[2] != (m.Retired()+1)/4 {
+		t.Errorf("x1 is %d, x2 %d after %d instructions, want %d (%v)", r.X[1], r.X[2], m.Retired(), want, err)
+	}
+}
+
+// TestTranslatedAccessesPart: accesses near each other that lie across two pages look at the TLB by themselves when a region was left for them
+// often, and the loop is in the region again.
+func TestTranslatedAccessesPart(t *testing.T) {
+	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	loadCode(t, m,
+		encode("lui", riscv.Operands{Rd: 2, Imm: -0x7fffc000}), encode("slli", riscv.Operands{Rd: 2, Rs1: 2, Imm: 32}), encode("srli", riscv.Operands{Rd: 2, Rs1: 2, Imm: 32}), // x2 = 0x80004000
+		addiX1,
+		encode("sd", riscv.Operands{Rs1: 2, Rs2: 1, Imm: -8}),
+		encode("sd", riscv.Operands{Rs1: 2, Rs2: 1}),
+		encode("ld", riscv.Operands{Rd: 3, Rs1: 2, Imm: -8}),
+		encode("jal", riscv.Operands{Imm: -16}))
+	step := func(n int) machine.JITStats {
+		for range n {
+			if _, _, err := m.Step(10_007); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return m.JITStats()
+	}
+	before := step(500)
+	after := step(100)
+	if n := after.Entered - before.Entered; n > 1000 || after.Executed-before.Executed < 900_000 {
+		t.Errorf("regions were entered %d times for %d instructions: %+v", n, after.Executed-before.Executed, after)
+	}
+	if after.NoProgress > after.Entered/10 {
+		t.Errorf("%d of %d entries did nothing", after.NoProgress, after.Entered)
+	}
+	r, err := m.Registers()
+	if want := (m.Retired() - 3 + 4) / 5; err != nil || r.X[1] != want {
+		t.Errorf("x1 is %d after %d instructions, want %d (%v)", r.X[1], m.Retired(), want, err)
+	}
+}
+
+// TestIdleMachineTranslatesNothing: machines that wait make the translator neither start nor work.
+func TestIdleMachineTranslatesNothing(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})
+	m, err := p.NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	wait := encode("wfi", riscv.Operands{})
+	loadCode(t, m, addiX1, wait, encode("jal", riscv.Operands{Imm: -8}))
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := m.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Run() = %v, want that of the deadline", err)
+	}
+	if s := m.JITStats(); s.Regions != 0 || s.Bytes != 0 || s.Entered != 0 {
+		t.Errorf("JITStats() of an idle machine = %+v", s)
+	}
+	if m.Retired() == 0 {
+		t.Error("the machine has done nothing at all")
+	}
+	leaktest.None(t, before)
+}

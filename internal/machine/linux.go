@@ -1,0 +1,82 @@
+package machine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Linux is what LoadLinux puts into RAM.
+type Linux struct {
+	Kernel      []byte // an uncompressed RISC-V Image
+	Initramfs   []byte // a cpio archive, compressed or not; may be empty
+	CommandLine string
+}
+
+// The header of a RISC-V Image; source: the kernel's Documentation/arch/riscv/boot-image-header.rst.
+const (
+	imageTextOffset = 8  // u64
+	imageSize       = 16 // u64, with BSS
+	imageMagic2     = 56 // u32
+	imageHeaderSize = 64
+	imageMagic      = "RSC\x05"
+
+	bootAlign      = 2 << 20 // the kernel wants its load address aligned to 2 MiB
+	deviceTreeRoom = 64 << 10
+)
+
+// ErrNotKernel is returned for a kernel that is no RISC-V Image.
+var ErrNotKernel = errors.New("not a RISC-V Linux Image")
+
+// LoadLinux places the kernel 2 MiB above the start of RAM, the initramfs and the device tree at its end, and sets
+// the hart's registers as the boot protocol asks: a0 the hart's number, a1 the device tree.
+func (m *Machine) LoadLinux(l Linux) error {
+	ram, err := m.ram()
+	if err != nil {
+		return err
+	}
+	kernelEnd, err := placeKernel(ram, l.Kernel)
+	if err != nil {
+		return err
+	}
+	treeAt := uint64(len(ram)) - deviceTreeRoom
+	initramfsAt := (treeAt - min(treeAt, uint64(len(l.Initramfs)))) &^ 4095
+	if initramfsAt < kernelEnd {
+		return fmt.Errorf("%d MiB of memory are too little for the kernel and an initramfs of %d KiB",
+			len(ram)>>20, len(l.Initramfs)>>10)
+	}
+	copy(ram[initramfsAt:], l.Initramfs)
+	b := boot{commandLine: l.CommandLine}
+	if len(l.Initramfs) > 0 {
+		b.initramfsStart = RAMBase + initramfsAt
+		b.initramfsEnd = b.initramfsStart + uint64(len(l.Initramfs))
+	}
+	tree, err := m.deviceTree(b)
+	if err != nil {
+		return err
+	}
+	if len(tree) > deviceTreeRoom {
+		return fmt.Errorf("the kernel command line of %d bytes is too long", len(l.CommandLine))
+	}
+	copy(ram[treeAt:], tree)
+	m.markRAM(bootAlign, uint64(len(l.Kernel)))
+	m.markRAM(initramfsAt, uint64(len(l.Initramfs)))
+	m.markRAM(treeAt, uint64(len(tree)))
+	return m.SetRegisters(Registers{X: [32]uint64{11: RAMBase + treeAt}, PC: RAMBase + bootAlign})
+}
+
+// placeKernel copies the kernel and returns the offset in RAM where its BSS ends.
+func placeKernel(ram, kernel []byte) (uint64, error) {
+	if len(kernel) < imageHeaderSize || string(kernel[imageMagic2:imageMagic2+4]) != imageMagic {
+		return 0, ErrNotKernel
+	}
+	if offset := binary.LittleEndian.Uint64(kernel[imageTextOffset:]); offset != bootAlign {
+		return 0, fmt.Errorf("%w that loads at %#x: text_offset is %#x", ErrNotKernel, uint64(RAMBase+bootAlign), offset)
+	}
+	size := max(binary.LittleEndian.Uint64(kernel[imageSize:]), uint64(len(kernel)))
+	if size > uint64(len(ram))-bootAlign {
+		return 0, fmt.Errorf("%d MiB of memory are too little for a kernel of %d MiB", len(ram)>>20, size>>20)
+	}
+	copy(ram[bootAlign:], kernel)
+	return bootAlign + size, nil
+}

@@ -1,0 +1,81 @@
+package machine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// manifest is machine.json, what build.sh says about its result.
+type manifest struct {
+	Artifact string `json:"artifact"`
+	Command  string `json:"command"`
+	Licence  string `json:"licence"`
+	SHA256   string `json:"sha256"`
+	Bytes    int    `json:"bytes"`
+	// Toolchain names the compiler and the linker; others may give other bytes.
+	Toolchain map[string]string `json:"toolchain"`
+	// Sources are all files that the module is made of, with their SHA-256.
+	Sources map[string]string `json:"sources"`
+}
+
+// A changed source without a rebuild is the mistake this is for. Whether the bytes are what the sources give, only a
+// rebuild can tell: .ci/run does that.
+func TestModuleIsBuiltFromTheseSources(t *testing.T) {
+	text, err := os.ReadFile("machine.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded manifest
+	if err := json.Unmarshal(text, &recorded); err != nil {
+		t.Fatalf("machine.json: %v", err)
+	}
+	module, err := os.ReadFile("machine.wasm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := manifest{
+		Artifact: "machine.wasm", Command: "internal/machine/build.sh", Licence: "Apache-2.0",
+		SHA256: sha256Hex(module), Bytes: len(module), Toolchain: recorded.Toolchain, Sources: moduleSources(t),
+	}
+	if diff := cmp.Diff(recorded, now); diff != "" {
+		t.Errorf("the machine's sources and the committed module differ, run `make wasm` (-recorded +now):\n%s", diff)
+	}
+	for _, tool := range []string{"clang-19", "wasm-ld-19"} {
+		if recorded.Toolchain[tool] == "" {
+			t.Errorf("machine.json does not say which %s made the module", tool)
+		}
+	}
+}
+
+// moduleSources are the files that build.sh reads, and the table that one of them is generated from.
+func moduleSources(t *testing.T) map[string]string {
+	t.Helper()
+	files := []string{"build.sh", filepath.Join("riscv", "instructions.tbl")}
+	for _, pattern := range []string{"*.c", "*.h"} {
+		found, err := filepath.Glob(filepath.Join("src", pattern))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no %s in src: %v", pattern, err)
+		}
+		files = append(files, found...)
+	}
+	sums := map[string]string{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[filepath.ToSlash(file)] = sha256Hex(data)
+	}
+	return sums
+}
+
+func sha256Hex(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,10 @@
+package machine
+
+import "golang.org/x/sys/unix"
+
+const mapNoReserve = unix.MAP_NORESERVE
+
+const canPopulate = true
+
+// populate has the kernel make private, writable pages of a part of a reservation.
+func populate(part []byte) error { return unix.Madvise(part, unix.MADV_POPULATE_WRITE) }

@@ -1,0 +1,34 @@
+package machine
+
+import "encoding/binary"
+
+// ReleasePages gives back ranges of linear memory, address and size each, as if the module had listed them; it claims
+// that there are `count` of them. It returns how many wait afterwards.
+func (m *Machine) ReleasePages(count uint32, ranges ...[2]uint32) (left uint32, err error) {
+	list, _ := m.memory.Read(m.layout.Released, releasedHeader+releasedMax*releasedRange)
+	clear(list)
+	binary.LittleEndian.PutUint32(list, count)
+	for i, r := range ranges {
+		binary.LittleEndian.PutUint32(list[releasedHeader+releasedRange*i:], r[0])
+		binary.LittleEndian.PutUint32(list[releasedHeader+releasedRange*i+4:], r[1])
+	}
+	err = m.releasePages()
+	return binary.LittleEndian.Uint32(list), err
+}
+
+// ReleaseAt is ReleasePages, with nothing to release, at the end of a slice that ended for a reason. It returns the reason that
+// is left.
+func (m *Machine) ReleaseAt(reason Reason) (Reason, error) {
+	m.stack[0] = uint64(reason)
+	_, err := m.ReleasePages(0)
+	return Reason(m.stack[0]), err
+}
+
+// The reasons of slices that do not end a run.
+const (
+	ReasonBudget = reasonBudget
+	ReasonIdle   = reasonIdle
+)
+
+// RAMAddress is where RAM begins in linear memory.
+func (m *Machine) RAMAddress() uint32 { return m.layout.RAM }

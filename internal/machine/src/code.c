@@ -1,0 +1,80 @@
+// The pool of decoded code pages. A RAM page is either plain memory, or code with a decoded page; code is
+// write-protected in the write TLB, so that a store to it takes the slow path and drops the decoded form first.
+#include "hart.h"
+
+static struct code_page *pool;     // CODE_PAGES entries, in linear memory behind the RAM
+static uint16_t *page_of_frame;    // for each RAM page: index in the pool + 1, or 0
+static uint32_t next_victim;
+
+bool code_init(void) {
+    pool = grow_memory(sizeof(struct code_page) * (uint64_t)CODE_PAGES);
+    page_of_frame = grow_memory(ram_frames() * sizeof *page_of_frame);
+    return pool != NULL && page_of_frame != NULL;
+}
+
+struct memory_range code_pool(void) {
+    return (struct memory_range){(uint32_t)(uintptr_t)pool, sizeof(struct code_page) * CODE_PAGES};
+}
+
+struct memory_range code_index(void) {
+    return (struct memory_range){(uint32_t)(uintptr_t)page_of_frame, (uint32_t)(ram_frames() * sizeof *page_of_frame)};
+}
+
+bool code_present(uint32_t frame) { return page_of_frame[frame] != 0; }
+
+static void forget_slots(struct code_page *page) {
+    for (unsigned i = 0; i < PAGE_SLOTS; i++) page->slot[i] = (struct insn){.op = OP_UNDECODED};
+    for (unsigned i = PAGE_SLOTS; i < PAGE_SLOTS + PAGE_TAIL; i++) page->slot[i] = (struct insn){.op = OP_PAGE_END};
+}
+
+static void set_index(uint32_t frame, uint16_t value) {
+    page_of_frame[frame] = value;
+    mark_dirty(&page_of_frame[frame]);
+}
+
+static void mark_page(const struct code_page *page) {
+    const uint8_t *last = (const uint8_t *)(page + 1) - 1;
+    for (const uint8_t *at = (const uint8_t *)page; at < last; at += PAGE_SIZE) mark_dirty(at);
+    mark_dirty(last);
+}
+
+static void release(struct code_page *page) {
+    set_index(page->frame, 0);
+    page->in_use = 0;
+    mark_dirty(&page->in_use);
+    tlb_forget_code(page);
+}
+
+struct code_page *code_page_for(uint32_t frame) {
+    if (page_of_frame[frame] != 0) return &pool[page_of_frame[frame] - 1];
+    slow(SLOW_CODE_PAGE);
+    struct code_page *page = &pool[next_victim];
+    if (page->in_use) release(page);
+    page->frame = frame;
+    page->in_use = 1;
+    set_index(frame, (uint16_t)(next_victim + 1));
+    next_victim = (next_victim + 1) % CODE_PAGES;
+    forget_slots(page);
+    mark_page(page);
+    tlb_forget_writes(frame);
+    return page;
+}
+
+// code_drop makes a page plain memory again because it was written. The slots stay as they are, for the instruction
+// that wrote may be in this page and still needs its own; the interpreter leaves the page behind it.
+void code_drop(uint32_t frame) {
+    if (page_of_frame[frame] == 0) return;
+    release(&pool[page_of_frame[frame] - 1]);
+    hart.recheck = 1;
+}
+
+struct code_page *code_page_of(const struct insn *slot) {
+    return &pool[(uint32_t)((uintptr_t)slot - (uintptr_t)pool) / sizeof *pool];
+}
+
+void code_decode(const struct insn *slot) {
+    struct code_page *page = code_page_of(slot);
+    slow(SLOW_DECODE);
+    decode_slot(page, (uint32_t)(slot - page->slot));
+    mark_dirty(slot);
+}

@@ -1,0 +1,297 @@
+// The hart: registers, translation caches, decoded code. Everything here is plain data in linear memory.
+#ifndef AGENTVM_HART_H
+#define AGENTVM_HART_H
+
+#include "instructions.h"
+#include "machine.h"
+
+enum privilege { PRIV_U = 0, PRIV_S = 1, PRIV_M = 3 };
+
+// Exception causes (Privileged Architecture, table "mcause values after trap").
+enum cause {
+    CAUSE_FETCH_MISALIGNED = 0,
+    CAUSE_FETCH_ACCESS = 1,
+    CAUSE_ILLEGAL = 2,
+    CAUSE_BREAKPOINT = 3,
+    CAUSE_LOAD_MISALIGNED = 4,
+    CAUSE_LOAD_ACCESS = 5,
+    CAUSE_STORE_MISALIGNED = 6,
+    CAUSE_STORE_ACCESS = 7,
+    CAUSE_ECALL_U = 8,
+    CAUSE_ECALL_S = 9,
+    CAUSE_ECALL_M = 11,
+    CAUSE_FETCH_PAGE = 12,
+    CAUSE_LOAD_PAGE = 13,
+    CAUSE_STORE_PAGE = 15,
+    CAUSE_NONE = 64, // ours: no exception is pending
+};
+
+#define CAUSE_INTERRUPT (1ull << 63)
+
+// Interrupt numbers, also bit positions in mip and mie.
+enum { IRQ_SSI = 1, IRQ_MSI = 3, IRQ_STI = 5, IRQ_MTI = 7, IRQ_SEI = 9, IRQ_MEI = 11 };
+
+#define MSTATUS_SIE (1ull << 1)
+#define MSTATUS_MIE (1ull << 3)
+#define MSTATUS_SPIE (1ull << 5)
+#define MSTATUS_MPIE (1ull << 7)
+#define MSTATUS_SPP (1ull << 8)
+#define MSTATUS_MPP (3ull << 11)
+#define MSTATUS_FS (3ull << 13)
+#define MSTATUS_MPRV (1ull << 17)
+#define MSTATUS_SUM (1ull << 18)
+#define MSTATUS_MXR (1ull << 19)
+#define MSTATUS_TVM (1ull << 20)
+#define MSTATUS_TW (1ull << 21)
+#define MSTATUS_TSR (1ull << 22)
+
+// Decoded code ---------------------------------------------------------------------------------------------------
+
+// One decoded instruction. Register fields hold the byte offset of the register in hart.x (8 times its number), so
+// that the interpreter indexes without a shift. What imm holds is the operation's business; see decode.c.
+struct insn {
+    uint8_t op, rd, rs1, rs2;
+    int32_t imm;
+};
+
+enum { PAGE_SLOTS = 2048, PAGE_TAIL = 2, CODE_PAGES = 2048 };
+
+// The decoded form of one 4 KiB page of guest code: a slot for each halfword, filled when first executed. The tail
+// catches execution that runs off the page's end.
+struct code_page {
+    struct insn slot[PAGE_SLOTS + PAGE_TAIL];
+    uint32_t frame;   // RAM page number it decodes
+    uint32_t in_use;
+};
+
+// Operations that are not in the instruction table.
+enum {
+    OP_UNDECODED = OP_TABLE_COUNT, // decode this slot, then execute it
+    OP_CROSSING,                   // a 32-bit instruction whose second half is in the next page
+    OP_PAGE_END,                   // continue at the next page
+    OP_ILLEGAL,
+    OP_NOP,
+    OP_C_NOP2,
+    OP_J,          // jump without link within the page
+    OP_JUMP_FAR,   // jal to another page; imm is the distance, rd may be x0
+    OP_BRANCH_FAR, // branch to another page; imm is distance << 4 | long << 3 | funct3
+    OP_JUMP_COUNTED,   // with translation, within the page: jal, c.j back; imm as for OP_JUMP_FAR
+    OP_BRANCH_COUNTED, // the same: a branch back; imm as for OP_BRANCH_FAR
+    OP_JR,         // jalr without link
+    OP_LOAD_X0,    // load whose result is discarded; rs2 is the size's funct3
+    OP_LI, // addi from x0
+    // The commoner ones of OP_GROUP_ALU, with the operand in imm by itself.
+    OP_SLTI,
+    OP_ORI,
+    OP_SRAI,
+    OP_SRAIW,
+    OP_SLT,
+    OP_SLL,
+    OP_SRL,
+    OP_SRA,
+    OP_TRANSLATED, // an entry of a translated region, see jit.h
+};
+
+// Unaligned host accesses are fine in WebAssembly; the attribute keeps the compiler honest elsewhere.
+typedef uint16_t unaligned16 __attribute__((aligned(1)));
+typedef uint32_t unaligned32 __attribute__((aligned(1)));
+typedef uint64_t unaligned64 __attribute__((aligned(1)));
+
+// Translation caches ---------------------------------------------------------------------------------------------
+
+// The index is the page's number, so that pages far from each other may want the same entry; where they are is different in each
+// process. With 256 entries two that are used all the time met now and then, and the program ran at a quarter of its speed.
+enum { TLB_SIZE = 1024, TLB_NOTED = 512 };
+
+// A tag is the virtual page's address; TLB_INVALID never equals one. Data entries: host address = (uint32_t)va +
+// addend. Code entries: addend is the address of the struct code_page.
+// An access of n bytes hits when the page of its last byte, (va + n - 1) & ~4095, equals the tag of the entry that
+// its first byte selects: misaligned accesses within a page hit, those that cross a page miss.
+struct tlb_entry {
+    uint64_t tag;
+    uint32_t addend;
+    uint32_t frame; // RAM page number
+};
+
+#define TLB_INVALID (~0ull)
+
+// One set for each privilege level, so that a system call and its return flush nothing. The entries that were filled are noted, so
+// that emptying a set does not take longer the more of them there are.
+struct tlb {
+    struct tlb_entry read[TLB_SIZE], write[TLB_SIZE], code[TLB_SIZE];
+    uint32_t filled;           // above TLB_NOTED: unknown which
+    uint16_t noted[TLB_NOTED]; // index from read on
+};
+
+struct hart_state {
+    uint64_t x[32];
+    uint64_t f[32];
+    uint64_t pc;
+    int64_t budget;       // instructions left in this slice; may go slightly below zero
+    uint64_t retired_end;    // instructions retired since init when budget reaches zero
+    uint64_t instret_offset; // minstret minus that count
+    uint32_t privilege;
+    uint32_t cause; // pending exception while an out-of-line function returns to the interpreter
+    uint64_t tval;
+    uint32_t wait; // wfi was executed
+    uint32_t recheck; // the interpreter must look at interrupts, stop and its page before the next instruction
+    uint32_t stop; // reason to leave `run`, see enum run_reason
+    uint32_t stop_code;
+    uint32_t frm, fflags;
+
+    uint64_t mstatus, medeleg, mideleg, mie, mip, mtvec, mcounteren, mscratch, mepc, mcause, mtval;
+    uint64_t menvcfg, senvcfg;
+    uint64_t stvec, scounteren, sscratch, sepc, scause, stval, satp;
+    uint64_t stimecmp, mtimecmp;
+    uint64_t reservation; // virtual address of the last LR, or ~0; SC also compares the value
+    uint64_t reserved_value;
+    uint64_t sbi_firmware; // 1: SBI calls are answered here, there is no M-mode program
+    uint64_t user_entries; // number of supervisor TLB entries that need SUM; above the array's size: unknown
+    uint16_t user_entry[16];
+
+    struct tlb tlb[3] __attribute__((aligned(64))); // U, S, M
+};
+
+// The hart is at a constant address, below which build.sh puts the stack and above which it puts everything else: a
+// register access is then one load with a constant offset, and translated code can have the address built in.
+#define HART_ADDRESS 0x10000u
+#define hart (*(struct hart_state *)(uintptr_t)HART_ADDRESS)
+
+// Registers of registers.go has the same order.
+_Static_assert(offsetof(struct hart_state, x) == 0 && offsetof(struct hart_state, f) == 256 &&
+                   offsetof(struct hart_state, pc) == 512,
+               "Go reads the registers at the start of the hart");
+_Static_assert(sizeof(struct hart_state) <= 0x30000, "build.sh keeps 192 KiB for the hart");
+
+static inline struct tlb *current_tlb(void) { return &hart.tlb[hart.privilege == PRIV_M ? 2 : hart.privilege]; }
+
+static inline uint64_t retired(void) { return hart.retired_end - (uint64_t)hart.budget; }
+
+// raise records an exception for the interpreter to take; it returns 0 for the caller's convenience.
+static inline uint64_t raise(uint32_t cause, uint64_t tval) {
+    hart.cause = cause;
+    hart.tval = tval;
+    return 0;
+}
+
+// What takes much longer than an instruction is charged, in nanoseconds of a middling host: the budget of a slice follows from the speed
+// of the one before it, and a program that was fast could be slow for a second. When SLOW_SLICE is used up the slice ends, at the next
+// place where hart.stop is looked at.
+enum { SLOW_SLICE = 500000 };
+enum {
+    SLOW_TRANSLATE = 40,
+    SLOW_FLUSH = 20,
+    SLOW_DECODE = 40,
+    SLOW_CODE_PAGE = 8000,
+    SLOW_TRAP = 60,
+    SLOW_CLOCK = 100,
+    SLOW_REGISTER = 100,
+    SLOW_CLEAR = 150,
+};
+
+extern int32_t slow_left; // machine.c
+void slow_ended(void);
+
+static inline void slow(uint32_t nanoseconds) {
+    slow_left -= (int32_t)nanoseconds;
+    if (slow_left < 0) slow_ended();
+}
+
+// interpret.c: runs until the budget is spent or hart.wait, hart.stop or a pending interrupt needs the caller.
+void interpret(void);
+
+// decode.c
+void decode_slot(struct code_page *page, uint32_t index);
+bool decode_word(uint32_t word, struct insn *out, uint32_t offset);
+
+// code.c: the pool of decoded pages.
+bool code_init(void);
+struct code_page *code_page_for(uint32_t frame);
+bool code_present(uint32_t frame);
+void code_drop(uint32_t frame);
+struct memory_range code_pool(void);  // in linear memory
+struct memory_range code_index(void);
+struct code_page *code_page_of(const struct insn *slot); // slot of the pool
+void code_decode(const struct insn *slot); // decodes an undecoded slot of the pool
+
+// mmu.c. The slow_ functions do a whole access, device registers and page crossings included; after an exception
+// hart.cause is not CAUSE_NONE and their result is meaningless.
+uint64_t slow_load(uint64_t va, uint32_t size);
+void slow_store(uint64_t va, uint64_t value, uint32_t size);
+bool tlb_reach(uint64_t va, bool store);
+uint8_t *atomic_pointer(uint64_t va, uint32_t size); // for SC and AMOs; NULL after an exception
+struct code_page *fetch_page(uint64_t va);           // NULL after an exception
+bool fetch_crossing(uint64_t va, uint32_t *word);
+bool memory_init(void);
+uint8_t *ram_start(void);
+extern uint8_t *ram; // memory.c; for mmu.c, others call ram_at
+extern uint64_t ram_bytes;
+void *grow_memory(uint64_t size);
+void cbo_zero(uint64_t va);
+void tlb_reset(void);
+void tlb_flush_all(void);
+void tlb_flush_space(void); // all but global pages
+void tlb_forget_all_writes(void);
+void tlb_flush_page(uint64_t va);
+void tlb_forget_writes(uint32_t frame); // called when `frame` becomes code
+void tlb_forget_code(const struct code_page *page);
+void tlb_sum_cleared(void);
+void tlb_flush_machine(void); // M-mode's set, when MPRV changes
+uint64_t ram_frames(void);
+
+// finisher_write is the test finisher's register: power off, reboot, failure.
+void finisher_write(uint64_t value);
+
+// bus.c: physical accesses outside RAM. false: nothing is there.
+bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value);
+bool bus_write(uint64_t gpa, uint64_t value, uint32_t size);
+
+// csr.c. Both raise CAUSE_ILLEGAL for registers that do not exist or are out of reach.
+bool csr_read(uint32_t number, uint64_t *value);
+bool csr_write(uint32_t number, uint64_t value);
+void csr_reset(bool start_m);
+
+// trap.c
+void take_exception(void); // uses hart.pc, cause, tval; clears cause
+bool take_interrupt(void); // if one is pending and enabled
+bool interrupt_waiting(void); // some enabled interrupt is pending, masked globally or not
+void return_from_trap(uint32_t from);
+
+// time.c
+uint64_t guest_time(void); // in ticks of TIMEBASE
+void time_init(void);
+void time_skip(void); // CLOCK_INSTRUCTIONS: idle time passes at once
+void timer_update(void);   // recomputes STIP and MTIP
+uint64_t timer_deadline_ns(void); // of the next enabled timer, in WASI monotonic time; ~0 when none
+enum { TIMEBASE = 10000000 };
+
+// Out-of-line instruction groups. They return false after an exception.
+bool execute_sys(const struct insn *d, uint64_t pc); // sets hart.pc to the next instruction itself
+bool execute_csr(const struct insn *d);
+bool execute_cbo(const struct insn *d);
+bool execute_amo(const struct insn *d);
+bool execute_fp(const struct insn *d);
+bool execute_bit(const struct insn *d);
+void execute_alu(const struct insn *d);
+bool execute_memory(const struct insn *d);
+
+// sbi.c
+void sbi_call(void);
+
+// plic.c, clint.c
+uint64_t plic_read(uint32_t offset);
+void plic_write(uint32_t offset, uint64_t value);
+uint64_t clint_read(uint32_t offset);
+void clint_write(uint32_t offset, uint64_t value);
+
+enum run_reason {
+    RUN_BUDGET = 0,    // the slice is used up
+    RUN_IDLE = 1,      // wfi: nothing to do until a descriptor changes or the deadline passes
+    RUN_POWER_OFF = 2, // SBI SRST or the finisher
+    RUN_REBOOT = 3,
+    RUN_FAILURE = 4, // the finisher's failure code, or SRST with reason "system failure"
+    RUN_TRANSLATE = 5, // tests only: code to translate, see jit.h
+    RUN_YIELD = 6,     // within the module only: reported as RUN_BUDGET
+};
+
+#endif

@@ -1,0 +1,87 @@
+package mount
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// hostSearch opens a directory only to pass through it.
+const hostSearch = unix.O_PATH
+
+// openBeneath opens a path below a directory without following links: in one call where the kernel (5.6) and whatever
+// filters its calls let us.
+func openBeneath(root int, name string, flags int, perm uint32) (int, error) {
+	how := unix.OpenHow{
+		Flags:   uint64(flags),
+		Mode:    uint64(perm),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	if flags&unix.O_CREAT == 0 {
+		how.Mode = 0
+	}
+	fd := -1
+	err := uninterrupted(func() (err error) {
+		fd, err = unix.Openat2(root, name, &how)
+		return err
+	})
+	switch err {
+	case unix.ENOSYS, unix.EPERM, unix.EAGAIN:
+		return walkBeneath(root, name, flags, perm)
+	}
+	return fd, err
+}
+
+// chmodAt changes the mode of a name that is no link. Kernels before 6.6 have no call for that: there a descriptor of the file
+// itself is named through /proc.
+func chmodAt(dir int, name string, mode uint32) error {
+	err := unix.Fchmodat(dir, name, mode, unix.AT_SYMLINK_NOFOLLOW)
+	if err != unix.EOPNOTSUPP && err != unix.EPERM {
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return unix.EOPNOTSUPP
+	}
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode)
+}
+
+func statTimes(st *syscall.Stat_t) (atime, ctime time.Time) {
+	return time.Unix(st.Atim.Unix()), time.Unix(st.Ctim.Unix())
+}
+
+// hostFileTimes sets the times of an open file, which needs Linux 5.8; before, /proc does, in microseconds.
+func hostFileTimes(file *os.File, atime, mtime time.Time) error {
+	ts := []unix.Timespec{unix.NsecToTimespec(atime.UnixNano()), unix.NsecToTimespec(mtime.UnixNano())}
+	return withFD(file, func(fd int) error {
+		err := unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH)
+		if err != unix.EINVAL && err != unix.ENOENT {
+			return err
+		}
+		return unix.Futimes(fd, []unix.Timeval{unix.NsecToTimeval(atime.UnixNano()), unix.NsecToTimeval(mtime.UnixNano())})
+	})
+}
+
+func hostStatFS(dir *os.File) (fileSystem, error) {
+	var st unix.Statfs_t
+	err := withFD(dir, func(fd int) error { return unix.Fstatfs(fd, &st) })
+	return fileSystem{
+		blockSize: uint32(st.Bsize),
+		blocks:    st.Blocks,
+		free:      st.Bfree,
+		available: st.Bavail,
+		files:     st.Files,
+		filesFree: st.Ffree,
+	}, err
+}

@@ -1,0 +1,81 @@
+package mount
+
+import (
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/windows"
+)
+
+// Windows has no FIFOs in its directories, and opens directories without a flag.
+const (
+	hostNonblock  = 0
+	hostDirectory = 0
+)
+
+// hostName refuses what Windows reads as more than a name: separators, streams, devices, and trailing dots and spaces.
+func hostName(name string) error {
+	if strings.ContainsAny(name, `\:*?"<>|`) || !filepath.IsLocal(name) || strings.TrimRight(name, ". ") != name {
+		return errInvalid
+	}
+	return nil
+}
+
+// hostPermissions lets the guest read, write and execute everything: Windows has no such bits, and programs must run.
+func hostPermissions(mode fs.FileMode) uint32 {
+	if mode.Perm()&0o200 == 0 {
+		return 0o555
+	}
+	return 0o777
+}
+
+// hostTarget shows a link's target with the guest's separators.
+func hostTarget(target string) string { return filepath.ToSlash(target) }
+
+// hostStat numbers files by their path, so a renamed file is a new one to the guest.
+func hostStat(info fs.FileInfo, path string) hostAttr {
+	sum := fnv.New64a()
+	sum.Write([]byte(path))
+	host := hostAttr{
+		ino:       sum.Sum64(),
+		nlink:     1,
+		blockSize: 4096,
+		blocks:    uint64(info.Size()+511) / 512,
+		atime:     info.ModTime(),
+		ctime:     info.ModTime(),
+		owned:     true,
+	}
+	if data, ok := info.Sys().(*syscall.Win32FileAttributeData); ok {
+		host.atime = time.Unix(0, data.LastAccessTime.Nanoseconds())
+	}
+	return host
+}
+
+func hostFileTimes(file *os.File, atime, mtime time.Time) error {
+	a, m := windows.NsecToFiletime(atime.UnixNano()), windows.NsecToFiletime(mtime.UnixNano())
+	return windows.SetFileTime(windows.Handle(file.Fd()), nil, &a, &m)
+}
+
+// hostSync flushes what can be dirty; a handle for reading may not flush.
+func hostSync(open *openFile) error {
+	if !open.writable {
+		return nil
+	}
+	return open.file.Sync()
+}
+
+func hostStatFS(dir *os.File) (fileSystem, error) {
+	var available, total, free uint64
+	name, err := windows.UTF16PtrFromString(dir.Name())
+	if err != nil {
+		return fileSystem{}, err
+	}
+	err = windows.GetDiskFreeSpaceEx(name, &available, &total, &free)
+	const block = 4096
+	return fileSystem{blockSize: block, blocks: total / block, free: free / block, available: available / block}, err
+}

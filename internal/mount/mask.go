@@ -1,0 +1,245 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
+)
+
+// maxMasks limits the masks of a mount.
+const maxMasks = 1024
+
+// masks is the tree of names that lead to what the guest must not see. It does not change after NewServer.
+//
+//	.git ── hooks*        * masked: hidden with all below it
+//	.env*                 .git is above a mask: what replaces it could show or plant what the mask hides
+//
+// Masks are names, not files, because a mask holds before its file exists. So a name above one must keep to mean the same
+// directory: it is never renamed, replaced, or made a link.
+type masks struct {
+	masked  bool
+	covered bool              // shown as an empty directory that stays what it is: another mount is there
+	below   map[string]*masks // by foldName
+	short   bool              // the host knows 8.3 names
+}
+
+// standing is how a path relates to the masks.
+type standing int
+
+const (
+	standsFree standing = iota
+	standsAbove
+	standsCovered
+	standsMasked
+)
+
+// CleanMask checks a mask: a slash-separated path below the mount, without "..". The file need not exist.
+func CleanMask(mask string) (string, error) {
+	switch {
+	case mask == "":
+		return "", errors.New("the mask is empty")
+	case strings.ContainsRune(mask, 0):
+		return "", errors.New("the mask contains a NUL byte")
+	case path.IsAbs(mask):
+		return "", fmt.Errorf("the mask %q is absolute: masks are relative to the mount", mask)
+	case len(mask) > maxPath:
+		return "", fmt.Errorf("the mask is longer than %d bytes", maxPath)
+	}
+	for element := range strings.SplitSeq(mask, "/") {
+		if element == ".." {
+			return "", fmt.Errorf("the mask %q contains ..", mask)
+		}
+		if err := hostName(element); err != nil && element != "" && element != "." {
+			return "", fmt.Errorf("the mask %q has a name that this host cannot have: %q", mask, element)
+		}
+	}
+	if mask = path.Clean(mask); mask == "." {
+		return "", errors.New("the mask is the whole mount")
+	}
+	return mask, nil
+}
+
+// newMasks builds the tree. What a mask leads to by links in the directory is masked too.
+func newMasks(dir string, list, covered []string) (*masks, error) {
+	if len(list) > maxMasks {
+		return nil, fmt.Errorf("%d masks; at most %d", len(list), maxMasks)
+	}
+	m := &masks{short: runtime.GOOS == "windows"}
+	for _, text := range list {
+		mask, err := CleanMask(text)
+		if err != nil {
+			return nil, err
+		}
+		m.add(mask)
+		if real := resolveMask(dir, mask); real != "" {
+			m.add(real)
+		}
+	}
+	for _, name := range covered {
+		m.at(name).covered = true
+	}
+	return m, nil
+}
+
+func (m *masks) add(mask string) { m.at(mask).masked = true }
+
+// at is the place of a path in the tree.
+func (m *masks) at(mask string) *masks {
+	at := m
+	for element := range strings.SplitSeq(mask, "/") {
+		if at.below == nil {
+			at.below = make(map[string]*masks)
+		}
+		name := foldName(element)
+		if at.below[name] == nil {
+			at.below[name] = &masks{}
+		}
+		at = at.below[name]
+	}
+	return at
+}
+
+// resolveMask follows the links on the way to a mask, as far as there is something. It returns "" for what is outside.
+func resolveMask(dir, mask string) string {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return ""
+	}
+	for head, tail := mask, ""; head != "."; head, tail = path.Dir(head), path.Join(path.Base(head), tail) {
+		real, err := filepath.EvalSymlinks(filepath.Join(root, filepath.FromSlash(head)))
+		if err != nil {
+			continue
+		}
+		rel, err := filepath.Rel(root, real)
+		rel = path.Join(filepath.ToSlash(rel), tail)
+		if err != nil || rel == "." || !filepath.IsLocal(filepath.FromSlash(rel)) {
+			return ""
+		}
+		return rel
+	}
+	return ""
+}
+
+// find says where a path below the mount stands.
+func (m *masks) find(name string) standing {
+	if len(m.below) == 0 || name == "." {
+		return standsFree
+	}
+	at := m
+	for element := range strings.SplitSeq(name, "/") {
+		if at.covered {
+			return standsMasked // all below it
+		}
+		if m.short && len(at.below) > 0 && shortName.MatchString(element) {
+			return standsMasked
+		}
+		if at = at.below[foldName(element)]; at == nil {
+			return standsFree
+		}
+		if at.masked {
+			return standsMasked
+		}
+	}
+	if at.covered {
+		return standsCovered
+	}
+	return standsAbove
+}
+
+// hides is ENOENT for a path that the guest must not see.
+func (m *masks) hides(name string) error {
+	if m.find(name) == standsMasked {
+		return errNoEntry
+	}
+	return nil
+}
+
+// refusesNew is the error of a path where the guest must not make anything.
+func (m *masks) refusesNew(name string) error {
+	switch m.find(name) {
+	case standsMasked:
+		return errAccess
+	case standsCovered:
+		return errExist
+	}
+	return nil
+}
+
+// refusesChange is EBUSY for a directory where another mount is: it is neither changed nor removed by this one.
+func (m *masks) refusesChange(name string) error {
+	if m.find(name) == standsCovered {
+		return errBusy
+	}
+	return nil
+}
+
+// refusesLink is EACCES for a path that must not come to mean another file.
+func (m *masks) refusesLink(name string) error {
+	if m.find(name) != standsFree {
+		return errAccess
+	}
+	return nil
+}
+
+// mayLink says whether a visible file may get another name.
+func (m *masks) mayLink(oldPath, newPath string) error {
+	return errors.Join(m.hides(oldPath), m.refusesLink(newPath))
+}
+
+// mayMove says whether a name may move, with all below it.
+func (m *masks) mayMove(oldPath, newPath string) error {
+	return errors.Join(m.hides(oldPath), m.refusesLink(oldPath), m.refusesLink(newPath))
+}
+
+// shortName matches the names that Windows makes up for files with longer ones, such as GIT~1.
+var shortName = regexp.MustCompile(`^[^.~]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?$`)
+
+// foldName is the same for all names that some host takes for one: in any case, composed or not, and with
+// the invisible characters that HFS+ ignores. It folds on every host, since a directory may lie on any file system.
+func foldName(name string) string {
+	if plainName(name) {
+		return strings.ToLower(name)
+	}
+	visible := strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return r
+	}, name)
+	return norm.NFKC.String(cases.Fold().String(norm.NFKD.String(visible)))
+}
+
+func plainName(name string) bool {
+	for i := range len(name) {
+		if name[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// makePath is childPath for a name that is about to be made.
+func (c *session) makePath(dir *node, name string) (string, error) {
+	p, err := dir.childPath(name)
+	if err != nil {
+		return "", err
+	}
+	return p, errors.Join(c.server.masks.refusesNew(p), c.server.protects(p))
+}
+
+// seePath is childPath for a name that must be there.
+func (c *session) seePath(dir *node, name string) (string, error) {
+	p, err := dir.childPath(name)
+	if err != nil {
+		return "", err
+	}
+	return p, c.server.masks.hides(p)
+}

@@ -1,0 +1,177 @@
+//go:build unix
+
+package mount
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hugelgupf/p9/linux"
+	"github.com/hugelgupf/p9/p9"
+	"golang.org/x/sys/unix"
+)
+
+// quickly fails instead of hanging when a call blocks on the host.
+func quickly(t *testing.T, call func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); call() }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the call hangs")
+	}
+}
+
+// TestSpecialFiles opens what would block or have effects on the host.
+func TestSpecialFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.Listen("unix", filepath.Join(dir, "sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	types := map[string]func(p9.FileMode) bool{"fifo": p9.FileMode.IsSocket, // which the guest cannot open, so that no process waits
+		"sock": p9.FileMode.IsSocket}
+	if err := unix.Mknod(filepath.Join(dir, "tty"), syscall.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err == nil {
+		types["tty"] = p9.FileMode.IsCharacterDevice
+	}
+	root := attach(t, Config{Dir: dir})
+	for name, is := range types {
+		t.Run(name, func(t *testing.T) {
+			quickly(t, func() {
+				f := walk(t, root, name)
+				if _, attr := getattr(t, f); !is(attr.Mode) || attr.RDev != 0 {
+					t.Errorf("mode %v rdev %d", attr.Mode, attr.RDev)
+				}
+				for _, flags := range []p9.OpenFlags{p9.ReadOnly, p9.WriteOnly, p9.ReadWrite, p9.WriteOnly | openTruncate} {
+					_, _, err := f.Open(flags)
+					wantErrno(t, err, linux.ENXIO)
+				}
+				wantErrno(t, createIn(walk(t, root), name), linux.ENXIO)
+				wantErrno(t, f.SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{}), linux.ENXIO)
+				_, _, err := f.Walk([]string{"x"})
+				wantErrno(t, err, linux.ENOTDIR)
+			})
+		})
+	}
+}
+
+// TestOpenRacesWithFIFO swaps a file with a FIFO between the server's look and its open.
+func TestOpenRacesWithFIFO(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	writeFile(t, path, "x")
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	root := attach(t, Config{Dir: dir})
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			os.Rename(path, path+".real")
+			os.Rename(filepath.Join(dir, "fifo"), path)
+			os.Rename(path, filepath.Join(dir, "fifo"))
+			os.Rename(path+".real", path)
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	quickly(t, func() {
+		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+			for _, flags := range []p9.OpenFlags{p9.ReadOnly, p9.WriteOnly} {
+				if f := tryWalk(root, "f"); f != nil {
+					f.Open(flags)
+					f.SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{Size: 1})
+					f.Close()
+				}
+			}
+		}
+	})
+	close(stop)
+	<-done
+}
+
+// TestSetUID checks that the guest cannot leave a program behind that runs as the host's user.
+func TestSetUID(t *testing.T) {
+	dir := t.TempDir()
+	root := attach(t, Config{Dir: dir})
+	create(t, root, "a", p9.ReadWrite, 0o6755)
+	if _, err := root.Mkdir("d", 0o6755, p9.NoUID, p9.NoGID); err != nil {
+		t.Fatal(err)
+	}
+	f := walk(t, root, "a")
+	if err := f.SetAttr(p9.SetAttrMask{Permissions: true}, p9.SetAttr{Permissions: 0o6777}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "d"} {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil || info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+			t.Errorf("%s has mode %v (%v)", name, info.Mode(), err)
+		}
+	}
+}
+
+func TestLinkTimes(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "d/target"), "")
+	if err := os.Symlink("target", filepath.Join(dir, "d/link")); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := os.Lstat(filepath.Join(dir, "d/target"))
+	link := walk(t, attach(t, Config{Dir: dir}), "d", "link")
+	if err := link.SetAttr(p9.SetAttrMask{MTime: true, MTimeNotSystemTime: true}, p9.SetAttr{MTimeSeconds: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Lstat(filepath.Join(dir, "d/link")); info.ModTime().Unix() != 7 {
+		t.Errorf("the link's time is %v", info.ModTime())
+	}
+	if after, _ := os.Lstat(filepath.Join(dir, "d/target")); !after.ModTime().Equal(before.ModTime()) {
+		t.Error("the target's time changed")
+	}
+}
+
+// TestDeepPath makes a path as long as Linux allows and one that is longer.
+func TestDeepPath(t *testing.T) {
+	root := attach(t, Config{Dir: t.TempDir()})
+	name := strings.Repeat("n", 200)
+	for depth := range 30 {
+		_, err := root.Mkdir(name, 0o755, p9.NoUID, p9.NoGID)
+		if err != nil {
+			if depth < 20 {
+				t.Errorf("depth %d: %v", depth, err)
+			}
+			wantErrno(t, err, linux.ENAMETOOLONG)
+			return
+		}
+		root = walk(t, root, name)
+	}
+	t.Error("a path of 6000 bytes was accepted")
+}
+
+// TestOtherOwner shows a file of another user with overflowID.
+func TestOtherOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a file away")
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "a"), "")
+	if err := os.Chown(filepath.Join(dir, "a"), 1234, 1234); err != nil {
+		t.Fatal(err)
+	}
+	if _, attr := getattr(t, walk(t, attach(t, Config{Dir: dir}), "a")); attr.UID != overflowID || attr.GID != overflowID {
+		t.Errorf("owner %d:%d", attr.UID, attr.GID)
+	}
+}

@@ -1,0 +1,82 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// Verify reads all contents, the base's included, and compares the hashes. It also checks that the padding is zeros. It uses all
+// processors.
+func (f *File) Verify(ctx context.Context) error {
+	if f.base != nil {
+		if err := f.base.Verify(ctx); err != nil {
+			return err
+		}
+	}
+	err := f.verifyPadding()
+	if err == nil {
+		err = f.verifyContents(ctx, f.header.memory, f.memory, "memory")
+	}
+	if err == nil && f.header.diskSize > 0 {
+		err = f.verifyContents(ctx, f.header.disk, f.disk, "disk")
+	}
+	if err != nil {
+		return fmt.Errorf("verify snapshot %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// verifyPadding checks that the bytes between the sections are zeros.
+func (f *File) verifyPadding() error {
+	at := int64(headerSize)
+	for _, s := range f.header.sections() {
+		padding := make([]byte, s.offset-at)
+		if err := readFull(f.file, padding, at); err != nil {
+			return plain(err)
+		}
+		if i := slices.IndexFunc(padding, func(b byte) bool { return b != 0 }); i >= 0 {
+			return fmt.Errorf("%w: something between its parts, at %d", ErrCorrupt, at+int64(i))
+		}
+		at = s.offset + s.length
+	}
+	return nil
+}
+
+// verifyContents checks every chunk that has an entry. The section has no others.
+func (f *File) verifyContents(ctx context.Context, s section, t table, name string) error {
+	return each(ctx, len(t), func(_ context.Context, i int, p []byte) error { return f.verifyChunk(s, &t[i], p, name) })
+}
+
+func (f *File) verifyChunk(s section, c *chunk, p []byte, name string) error {
+	for from, to := c.stored.next(0); from < to; from, to = c.stored.next(to) {
+		if err := f.readRun(s, c, p, from, to); err != nil {
+			return err
+		}
+	}
+	if !c.matches(p) {
+		return fmt.Errorf("%w: its %s between %#x and %#x", ErrCorrupt, name, c.at(), c.at()+chunkSize)
+	}
+	return nil
+}
+
+// matches reports whether p, a chunk, has the own pages of the entry, and zeros in all others that are stored.
+func (c *chunk) matches(p []byte) bool {
+	for n := range chunkPages {
+		if c.stored.has(n) && zero(p[n*PageSize:(n+1)*PageSize]) == c.own.has(n) {
+			return false
+		}
+	}
+	return c.hash(p) == c.sum
+}
+
+// Chunks returns the number of pieces of the memory for VerifyChunk, without those of the base.
+func (f *File) Chunks() int { return len(f.memory) }
+
+// VerifyChunk verifies one piece, up to 1 MiB of the memory in this file, for callers that cannot wait for Verify.
+func (f *File) VerifyChunk(i int) error {
+	if err := f.verifyChunk(f.header.memory, &f.memory[i], make([]byte, chunkSize), "memory"); err != nil {
+		return fmt.Errorf("verify snapshot %s: %w", f.path, err)
+	}
+	return nil
+}

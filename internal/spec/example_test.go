@@ -1,0 +1,17 @@
+package spec_test
+
+import (
+	"fmt"
+
+	"agentvm/internal/spec"
+)
+
+func ExampleParse() {
+	file, err := spec.Parse("agentvm.toml", []byte("memory = \"1G\"\n[network]\nallow = [\"pypi.org\"]"))
+	fmt.Println(file.Memory, file.Network.Allow, err)
+	_, err = spec.Parse("agentvm.toml", []byte("memory = \"1G\"\n\nport = 8080"))
+	fmt.Println(err)
+	// Output:
+	// 1G [pypi.org] <nil>
+	// agentvm.toml:3:8: unknown key "port": there are image, memory, mounts, masks, env, ports, ca-cert, no-new-privileges, sockets, idle-timeout, max-lifetime, disk-size, sidecar, sidecar.name, sidecar.command, sidecar.env, sidecar.user, sidecar.restart, sidecar.backoff, network, network.mode, network.allow, network.deny, network.host-ports, access, access.listen-allow, access.listen-deny, access.connect-allow, access.connect-deny, access.loopback-exempt-ports, preview, preview.max-expires-in-seconds
+}

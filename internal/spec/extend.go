@@ -1,0 +1,295 @@
+package spec
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Extend returns the text of a project file with more in its [network]: add's mode, when it has one, takes the place of the
+// file's; its rules and ports are added to those that are there, unless the same text or number is. Everything else stays as it is, byte for
+// byte: comments, order, white space. An empty text is a file without settings.
+//
+// It fails, with the place and the cause, when it would have to change something else, and when the file is wrong. It checks the
+// result by reading it again: it means what the file meant and what was added.
+func Extend(path string, text []byte, add Network) ([]byte, error) {
+	before, err := Parse(path, text)
+	if err != nil {
+		return nil, err
+	}
+	want := *before
+	want.Network = before.Network.with(add)
+	e := &extension{file: before, text: string(text), add: missing(add, before.Network), line: "\n"}
+	if strings.Contains(e.text, "\r\n") {
+		e.line = "\r\n"
+	}
+	if err := e.edit(); err != nil {
+		return nil, err
+	}
+	out := []byte(e.apply())
+	after, err := Parse(path, out)
+	if err != nil || !after.means(&want) {
+		return nil, fmt.Errorf("%s: [network] is written in a way that cannot be extended: change it by hand", path)
+	}
+	return out, nil
+}
+
+// with returns a network with more in it.
+func (n Network) with(add Network) Network {
+	add = missing(add, n)
+	if add.Mode != "" {
+		n.Mode = add.Mode
+	}
+	n.Allow = slices.Concat(n.Allow, add.Allow)
+	n.Deny = slices.Concat(n.Deny, add.Deny)
+	n.HostPorts = slices.Concat(n.HostPorts, add.HostPorts)
+	return n
+}
+
+// missing returns the part of add that is not there.
+func missing(add, there Network) Network {
+	if add.Mode == there.Mode {
+		add.Mode = ""
+	}
+	add.Allow = without(add.Allow, there.Allow)
+	add.Deny = without(add.Deny, there.Deny)
+	add.HostPorts = without(add.HostPorts, there.HostPorts)
+	return add
+}
+
+func without[T comparable](list, others []T) (rest []T) {
+	for _, one := range list {
+		if !slices.Contains(others, one) && !slices.Contains(rest, one) {
+			rest = append(rest, one)
+		}
+	}
+	return rest
+}
+
+// means reports whether two files have the same settings.
+func (f *File) means(other *File) bool {
+	a, b := *f, *other
+	a.text, a.places, b.text, b.places = nil, nil, nil, nil
+	for _, n := range []*Network{&a.Network, &b.Network} { // an empty list is none
+		n.Allow, n.Deny, n.HostPorts = slices.Concat(n.Allow), slices.Concat(n.Deny), slices.Concat(n.HostPorts)
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+// extension is a file being extended by insertions, and one replacement.
+type extension struct {
+	file  *File
+	text  string
+	add   Network // what is not there yet
+	line  string  // how lines end
+	edits []edit
+}
+
+// edit replaces the bytes from at to end by new.
+type edit struct {
+	at, end int
+	new     string
+}
+
+// key is one key of [network] that changes.
+type key struct {
+	name  string
+	value string   // of a text
+	items []string // to add to a list
+}
+
+func (e *extension) edit() error {
+	keys := []key{
+		{name: "mode", value: strconv.Quote(e.add.Mode)},
+		{name: "allow", items: quoted(e.add.Allow)},
+		{name: "deny", items: quoted(e.add.Deny)},
+		{name: "host-ports", items: numbers(e.add.HostPorts)},
+	}
+	keys = slices.DeleteFunc(keys, func(k key) bool { return len(k.items) == 0 && (k.value == "" || k.value == `""`) })
+	if len(keys) == 0 {
+		return nil
+	}
+	table, there := e.file.places["network"]
+	switch {
+	case !there:
+		e.newTable(keys)
+		return nil
+	case !strings.HasPrefix(e.text[table.key:], "["):
+		return e.file.Errorf("network", -1, "network is not a table of its own, as in [network], so that nothing is added to it: do it by hand")
+	}
+	for _, k := range keys {
+		if err := e.change(k, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func quoted(list []string) (texts []string) {
+	for _, one := range list {
+		texts = append(texts, strconv.Quote(one))
+	}
+	return texts
+}
+
+func numbers(list []int) (texts []string) {
+	for _, one := range list {
+		texts = append(texts, strconv.Itoa(one))
+	}
+	return texts
+}
+
+// assignment is a new key with its value.
+func (k key) assignment(line string) string {
+	switch {
+	case len(k.items) == 0:
+		return k.name + " = " + k.value + line
+	case len(k.items) == 1:
+		return k.name + " = [" + k.items[0] + "]" + line
+	}
+	text := k.name + " = [" + line
+	for _, item := range k.items {
+		text += "    " + item + "," + line
+	}
+	return text + "]" + line
+}
+
+// newTable appends [network] to the file.
+func (e *extension) newTable(keys []key) {
+	text := ""
+	if e.text != "" && !strings.HasSuffix(e.text, "\n") {
+		text = e.line
+	}
+	if strings.TrimSpace(e.text) != "" {
+		text += e.line
+	}
+	text += "[network]" + e.line
+	for _, k := range keys {
+		text += k.assignment(e.line)
+	}
+	e.insert(len(e.text), text)
+}
+
+func (e *extension) insert(at int, text string) { e.edits = append(e.edits, edit{at, at, text}) }
+
+// change adds to a key's value, or adds the key.
+func (e *extension) change(k key, table place) error {
+	p, there := e.file.places["network."+k.name]
+	switch {
+	case !there:
+		e.assign(k, table)
+	case len(k.items) > 0 && strings.HasPrefix(e.text[p.value:], "["):
+		e.extend(p.value, k.items)
+	case len(k.items) == 0 && p.value < len(e.text):
+		s := scanner{text: e.text, at: p.value}
+		s.step() // a text, or it would not have been read
+		e.edits = append(e.edits, edit{p.value, s.at, k.value})
+	default:
+		return e.file.Errorf("network."+k.name, -1, "%s cannot be changed where it is: do it by hand", k.name)
+	}
+	return nil
+}
+
+// assign adds a key below the table's header.
+func (e *extension) assign(k key, table place) {
+	if i := strings.IndexByte(e.text[table.key:], '\n'); i >= 0 {
+		e.insert(table.key+i+1, k.assignment(e.line))
+		return
+	}
+	e.insert(len(e.text), e.line+k.assignment(e.line))
+}
+
+// extend adds elements behind the last one of an array, on lines of their own if its bracket is on one.
+func (e *extension) extend(at int, items []string) {
+	a := e.array(at)
+	separator := ""
+	if a.elements && !a.comma {
+		separator = ","
+	}
+	if !strings.Contains(e.text[a.last:a.close], "\n") {
+		if a.elements {
+			separator += " "
+		}
+		e.insert(a.last, separator+strings.Join(items, ", "))
+		return
+	}
+	if separator != "" {
+		e.insert(a.last, separator)
+	}
+	behind := a.last + strings.IndexByte(e.text[a.last:], '\n') // a comment of the last element stays with it
+	behind = len(strings.TrimSuffix(e.text[:behind], "\r"))
+	text := ""
+	for _, item := range items {
+		text += e.line + e.indent(a) + item + ","
+	}
+	e.insert(behind, text)
+}
+
+// array is where an array's parts are.
+type array struct {
+	last     int  // behind its last element or comma, or its opening bracket
+	close    int  // its closing bracket
+	elements bool // it has some
+	comma    bool // its last part is a comma
+	first    int  // its first element
+}
+
+func (e *extension) array(at int) array {
+	a := array{last: at + 1, close: len(e.text), first: -1}
+	s := scanner{text: e.text, at: at + 1}
+	for depth := 1; s.at < len(s.text); {
+		before := s.at
+		switch c := s.text[s.at]; {
+		case c == '#':
+			s.line()
+			continue
+		case strings.IndexByte(" \t\r\n", c) >= 0:
+			s.at++
+			continue
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			if depth--; depth == 0 {
+				a.close = before
+				return a
+			}
+		}
+		a.comma = depth == 1 && s.text[before] == ','
+		if a.first < 0 {
+			a.first = before
+		}
+		s.step()
+		a.last, a.elements = s.at, true
+	}
+	return a
+}
+
+// indent returns the white space before the first element, if it has a line of its own.
+func (e *extension) indent(a array) string {
+	if a.first >= 0 {
+		start := strings.LastIndexByte(e.text[:a.first], '\n') + 1
+		if space := e.text[start:a.first]; strings.Trim(space, " \t") == "" {
+			return space
+		}
+	}
+	return "    "
+}
+
+// apply returns the text. Insertions at the same place stay in their order.
+func (e *extension) apply() string {
+	slices.SortStableFunc(e.edits, func(a, b edit) int { return a.at - b.at })
+	var out bytes.Buffer
+	at := 0
+	for _, one := range e.edits {
+		if one.at < at {
+			return "" // replacements overlap, which no valid file causes
+		}
+		out.WriteString(e.text[at:one.at] + one.new)
+		at = one.end
+	}
+	out.WriteString(e.text[at:])
+	return out.String()
+}

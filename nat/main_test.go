@@ -1,9 +1,0 @@
-package nat
-
-import (
-	"testing"
-
-	"agentvm/internal/leaktest"
-)
-
-func TestMain(m *testing.M) { leaktest.Main(m) }

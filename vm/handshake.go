@@ -1,0 +1,150 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"agentvm/internal/guestrpc"
+	"agentvm/wasi"
+)
+
+// handshake waits until the guest answers and configures it. It sets readyErr; its caller then closes connected.
+//
+//	boots, and leaves a base:         hello ─► start without configuration ─► warm-up ─► capture ─► configureGuest ─► a command
+//	continues from a saved machine:   hello, new session ─► configureGuest
+//	boots:                            hello ─► configureGuest
+func (v *VM) handshake(ctx context.Context, control *wasi.StreamHost) {
+	v.readyErr = v.explain(v.connect(ctx, control))
+}
+
+func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
+	limit := v.connectTimeout()
+	ctx, cancel := v.withActiveTimeout(ctx, limit, fmt.Errorf("the guest has not answered for %v", limit))
+	defer cancel()
+	began := time.Now()
+	client, err := guestrpc.Dial(ctx, control, guestrpc.ClientConfig{Logger: v.config.Logger, KeepPrograms: v.resources.keepPrograms, Memory: v.config.memory})
+	if err != nil {
+		return withCause(ctx, err)
+	}
+	v.client = client
+	v.config.Logger.Debug("timing: connected to the guest", "took", time.Since(began), "instructions", v.Instructions())
+	v.network.connect(client)
+	if err := v.goTracked(func() { v.watch(client) }); err != nil {
+		return err
+	}
+	if !v.resources.createBase {
+		return withCause(ctx, v.configureGuest(ctx, client, v.resources.memory != nil))
+	}
+	return withCause(ctx, v.bootAndCapture(ctx, client))
+}
+
+// bootAndCapture captures the machine for a base before the guest learns anything that is this VM's own.
+func (v *VM) bootAndCapture(ctx context.Context, client *guestrpc.Client) error {
+	image, err := v.makeBase(ctx, client)
+	if err != nil {
+		return err
+	}
+	err = v.configureGuest(ctx, client, true)
+	switch {
+	case image == nil:
+	case err != nil:
+		err = errors.Join(err, image.Close())
+	default:
+		err = v.saveBase(ctx, client, image)
+	}
+	return err
+}
+
+// connectTimeout bounds the handshake. A guest that need not boot answers within milliseconds, or is broken.
+func (v *VM) connectTimeout() time.Duration {
+	if v.resources.baseKey != "" && v.resources.memory != nil {
+		return min(v.config.BootTimeout, savedTimeout)
+	}
+	return v.config.BootTimeout
+}
+
+// configureGuest gives the guest what is this VM's own. restored says that the guest has been started before.
+func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restored bool) error {
+	began := time.Now()
+	params := guestrpc.StartParams{
+		Time: time.Now(), Hostname: v.config.Hostname, Env: slices.Concat(v.image.Env, v.config.Env),
+		Mounts: v.resources.shares.mounts(), Network: v.network.params(),
+		CACertificate: v.config.CACertificate, NoNewPrivileges: v.config.NoNewPrivileges,
+		UnixSockets: rpcSockets(v.config.UnixSockets), Connect: v.socketConnector(), ListenDenied: v.config.Access.Listen.denied(),
+	}
+	if restored {
+		params.Restored = v.identity.restored(v.resources.keepPrograms)
+	}
+	info, err := client.Start(ctx, params)
+	if err != nil {
+		return err
+	}
+	v.info = info
+	if time.Since(began) > clockTolerance { // the guest was busy, and its clock is behind by that long
+		v.clockDue.Store(true)
+		_ = v.goTracked(func() { <-v.connected; v.settleClock(context.Background()) })
+	}
+	v.config.Logger.Debug("timing: the guest has started", "took", time.Since(began), "instructions", v.Instructions())
+	for what, text := range map[string]string{
+		"network": info.NetworkWarning, "disk": info.DiskWarning, "mounts": info.ShareWarning,
+	} {
+		if text != "" {
+			v.config.Logger.Warn("the guest's " + what + ": " + readable([]byte(text), 1))
+		}
+	}
+	return nil
+}
+
+// withCause adds to err why ctx has ended, if it has.
+func withCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w (%w)", cause, err)
+	}
+	return err
+}
+
+// guest returns the client once the handshake is over and the machine is not paused. All calls to the guest get it here.
+func (v *VM) guest(ctx context.Context) (*guestrpc.Client, error) {
+	if err := v.alive(); err != nil {
+		return nil, err
+	}
+	if err := v.ready(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.running(ctx); err != nil {
+		return nil, err
+	}
+	return v.client, v.alive()
+}
+
+// ready waits for the end of the handshake and returns its error.
+func (v *VM) ready(ctx context.Context) error {
+	select {
+	case <-v.connected:
+		return v.readyErr
+	default:
+	}
+	select {
+	case <-v.connected:
+		return v.readyErr
+	case <-v.halted:
+		return v.cause
+	case <-v.stuck:
+		return v.stuckErr
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// guestInfo is what the guest reports about itself. A fork whose guest has not answered yet has its VM's.
+func (v *VM) guestInfo() guestrpc.GuestInfo {
+	select {
+	case <-v.connected:
+		return v.info
+	default:
+		return v.knownInfo
+	}
+}

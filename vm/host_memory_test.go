@@ -1,0 +1,86 @@
+package vm_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"agentvm/internal/mount"
+	"agentvm/nat"
+	"agentvm/vm"
+)
+
+// TestHostMemory: one account has what connections, RPC and mounts take of the host's memory. A guest with a small one is refused
+// further connections, with a warning before, and continues.
+func TestHostMemory(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { _, _ = io.Copy(io.Discard, conn); conn.Close() })
+		}
+	})
+	defer serving.Wait()
+	defer listener.Close()
+	port := netip.MustParseAddrPort(listener.Addr().String()).Port()
+
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("in the mount"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	log := &lockedBuffer{}
+	c := config(t)
+	c.HostMemory, c.Logger = 16<<20, slog.New(slog.NewTextHandler(log, nil))
+	c.Network.HostPorts = []uint16{port}
+	c.Mounts = []mount.Spec{{HostPath: dir, GuestPath: "/m"}}
+	v, err := vm.Start(limited(t), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	use := func() nat.LimitUse {
+		for _, l := range v.NetworkStats().Limits {
+			if l.Limit == nat.MemoryLimit {
+				return l
+			}
+		}
+		t.Fatal("host memory is no limit")
+		return nat.LimitUse{}
+	}
+	if u := use(); u.Maximum != 16<<20 || u.Used >= u.Maximum/2 {
+		t.Errorf("at the start %+v", u)
+	}
+	line := fmt.Sprintf(`mkfifo /tmp/silence; exec 3<>/tmp/silence
+i=0
+while [ $i -lt 115 ]; do nc 192.168.127.254 %d <&3 >/dev/null 2>&1 & i=$((i+1)); done
+i=0
+until wget -qO- http://agentvm.internal/limits | grep -q 'host memory.*bytes *[1-9]'; do sleep 0.2; i=$((i+1)); [ $i -lt 300 ] || break; done
+wget -qO- http://agentvm.internal/limits | grep 'host memory'
+kill $(jobs -p) 2>/dev/null
+cat /m/file`, port)
+	r, err := v.Run(limited(t), vm.Command{Line: line})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := use()
+	if u.Refused == 0 || u.Used > u.Maximum || !strings.HasSuffix(string(r.Stdout), "in the mount") {
+		t.Errorf("after many connections %+v; the guest says %s%s", u, r.Stdout, r.Stderr)
+	}
+	if !strings.Contains(log.String(), `limit="host memory"`) {
+		t.Errorf("there was no warning: %s", log)
+	}
+}

@@ -1,0 +1,91 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"agentvm/internal/budget"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/machine"
+	"agentvm/internal/mount"
+	"agentvm/wasi"
+)
+
+// Mount is a host directory that the guest sees, for Config.Mounts.
+type Mount = mount.Spec
+
+// ParseMount reads a mount as the flag --mount has it, HOST[:GUEST][:ro]. A relative HOST becomes absolute.
+func ParseMount(text string) (Mount, error) { return mount.Parse(text) }
+
+// share is one mounted host directory: its server and the stream to the machine.
+type share struct {
+	spec   mount.Spec
+	tag    string
+	server *mount.Server
+	stream *wasi.Stream
+}
+
+type shares []*share
+
+// shareSize is the capacity in bytes of a share's stream: a few messages of the size the guest asks for.
+const shareSize = 512 << 10
+
+// openShares makes servers for open host directories. On failure all are closed.
+func openShares(set *hostSet, memory *budget.Budget, log *slog.Logger) (shares, error) {
+	var list shares
+	for i, m := range set.mounts {
+		server, err := mount.NewServer(mount.Config{
+			Dir: m.spec.HostPath, Place: m.place, ReadOnly: m.spec.ReadOnly, Masks: m.masks, Covered: m.covered, Protected: slices.Concat(mount.DefaultProtected, m.spec.Protected), Unprotected: m.spec.Unprotected, Memory: memory, Logger: log,
+		})
+		if err != nil {
+			return nil, errors.Join(err, list.close())
+		}
+		list = append(list, &share{
+			spec: m.spec, tag: fmt.Sprintf("mount%d", i), server: server, stream: wasi.NewStream(shareSize),
+		})
+	}
+	return list, nil
+}
+
+// specs returns the mounts' specifications, with the identities of the directories.
+func (list shares) specs() (specs []mount.Spec) {
+	for _, s := range list {
+		specs = append(specs, s.spec)
+	}
+	return specs
+}
+
+// devices returns the machine's ends of the streams.
+func (list shares) devices() (devices []machine.Share) {
+	for _, s := range list {
+		devices = append(devices, machine.Share{Tag: s.tag, File: s.stream})
+	}
+	return devices
+}
+
+// mounts returns what the guest has to mount.
+func (list shares) mounts() (mounts []guestrpc.Mount) {
+	for _, s := range list {
+		mounts = append(mounts, guestrpc.Mount{Tag: s.tag, Target: s.spec.GuestPath, ReadOnly: s.spec.ReadOnly})
+	}
+	return mounts
+}
+
+// serve starts a goroutine for each share, which ends when the machine has closed its end. The server logs failures.
+func (list shares) serve(ctx context.Context, streams *sync.WaitGroup) {
+	for _, s := range list {
+		streams.Go(func() { _ = s.server.Serve(ctx, s.stream.Host()) })
+	}
+}
+
+func (list shares) close() error {
+	var errs []error
+	for _, s := range list {
+		errs = append(errs, s.server.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,227 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"agentvm/images"
+	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/hostpath"
+	"agentvm/internal/kernel"
+	"agentvm/internal/machine"
+	"agentvm/internal/private"
+	"agentvm/internal/snapshot"
+)
+
+// resources are what a VM is made of. All are acquired at the same time, since each takes some milliseconds.
+type resources struct {
+	store     *images.Store
+	temporary string // directory of a store that is removed with the VM, or empty
+	program   *program
+	image     *images.Image
+	disk      *rootDisk
+	overlay   *overlayDisk // nil: none
+	shares    shares
+	sockets   []*hostpath.Socket // of Config.UnixSockets, in its order
+	network   *network           // nil: none
+
+	// The machine continues from memory, or boots kernel and initramfs when that is nil.
+	memory    *machine.MemoryImage
+	saved     *saved         // the file that has all or most of memory; nil: none
+	origin    *snapshot.Meta // of the file that Restore was given, also in forks; nil: none
+	kernel    []byte
+	initramfs []byte
+
+	createBase   bool   // the VM leaves a base
+	baseKey      string // names the base
+	keepPrograms bool   // the saved machine's programs continue
+}
+
+// acquire completes r. toStart acquires what the machine starts from. On failure everything is released.
+func acquire(ctx context.Context, r *resources, c Config, id identity, toStart func(*resources, context.Context, Config) error) (*resources, error) {
+	var err error
+	if r.store == nil {
+		err = r.openStore(c)
+	}
+	if err == nil {
+		err = r.getAll(ctx, c, id, toStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.release())
+	}
+	return r, nil
+}
+
+func (r *resources) getAll(ctx context.Context, c Config, id identity, toStart func(*resources, context.Context, Config) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
+	g.Go(timed(c, "network", func() (err error) { r.network, err = openNetwork(c, id.mac); return err }))
+	g.Go(timed(c, "machine", func() error { return toStart(r, ctx, c) }))
+	g.Go(timed(c, "program", func() (err error) {
+		r.program, err = acquireProgram(ctx, r.codeFolder(), c.Logger)
+		return err
+	}))
+	return g.Wait()
+}
+
+// codeFolder is where compiled code is kept; empty for a temporary store, which keeps none.
+func (r *resources) codeFolder() string {
+	if r.temporary != "" {
+		return ""
+	}
+	return filepath.Join(r.store.Dir(), "compiled")
+}
+
+// toBoot acquires what a new machine starts from: a base, or what it boots.
+func (r *resources) toBoot(ctx context.Context, c Config) error {
+	base := c.usesBase() && r.temporary == ""
+	var g errgroup.Group
+	g.Go(timed(c, "image", func() error { return r.openImage(ctx, c) }))
+	g.Go(timed(c, "disk", func() (err error) { r.overlay, err = openOverlay(c.Disk, c.Logger); return err }))
+	if !base {
+		g.Go(func() error { return r.unpackLinux(c) })
+	}
+	if err := g.Wait(); err != nil || !base {
+		return err
+	}
+	if r.openBase(ctx, c); r.memory != nil {
+		return nil
+	}
+	return r.unpackLinux(c)
+}
+
+// unpackLinux acquires what a machine boots.
+func (r *resources) unpackLinux(c Config) error {
+	var g errgroup.Group
+	g.Go(timed(c, "kernel", func() (err error) { r.kernel, err = kernelImage(c); return err }))
+	g.Go(timed(c, "initramfs", func() (err error) { r.initramfs, err = initialRoot(); return err }))
+	return g.Wait()
+}
+
+// timed logs how long do takes.
+func timed(c Config, what string, do func() error) func() error {
+	return func() error {
+		start := time.Now()
+		err := do()
+		c.Logger.Debug("timing: got the "+what, "took", time.Since(start))
+		return err
+	}
+}
+
+// openImage finds the image, downloading it when it is missing, and opens its disk.
+func (r *resources) openImage(ctx context.Context, c Config) (err error) {
+	if c.Image == "" {
+		var notice string
+		if r.image, notice, err = r.store.ResolveDefault(ctx); notice != "" {
+			c.Logger.Warn(notice)
+		}
+	} else {
+		r.image, err = r.store.Resolve(ctx, c.Image)
+	}
+	if err != nil {
+		return err
+	}
+	file, _, err := private.Open(r.image.RootDisk) // refuses a file that other users can write, who could change the guest
+	if err != nil {
+		return fmt.Errorf("root disk of image %s: %w", r.image.Name, err)
+	}
+	r.disk = newRootDisk(file)
+	return nil
+}
+
+func kernelImage(c Config) ([]byte, error) {
+	if c.Kernel != nil {
+		return c.Kernel, nil
+	}
+	return kernel.Image()
+}
+
+// initialRoot returns the initramfs, which has the supervisor.
+func initialRoot() ([]byte, error) {
+	program, err := supervisor.Binary()
+	if err != nil {
+		return nil, err
+	}
+	return initramfs(program), nil
+}
+
+// release frees everything. Calling it twice does no harm.
+func (r *resources) release() error {
+	if r.program != nil {
+		r.program.release()
+	}
+	if r.disk != nil {
+		_ = r.disk.Close()
+	}
+	r.saved.close()
+	_ = r.overlay.Close()
+	for _, s := range r.sockets {
+		_ = s.Close()
+	}
+	err := errors.Join(r.shares.close(), r.network.close())
+	if r.temporary != "" {
+		err = errors.Join(err, os.RemoveAll(r.temporary))
+	}
+	return err
+}
+
+// rootDisk is a VM's reference to the open root disk. Forks share the file, since it may have left the store by then.
+type rootDisk struct {
+	*os.File
+	users *atomic.Int32
+	close sync.Once
+}
+
+func newRootDisk(file *os.File) *rootDisk {
+	d := &rootDisk{File: file, users: new(atomic.Int32)}
+	d.users.Store(1)
+	return d
+}
+
+// retain returns another reference. It must be called before this one is closed.
+func (d *rootDisk) retain() *rootDisk {
+	d.users.Add(1)
+	return &rootDisk{File: d.File, users: d.users}
+}
+
+// Close gives up the reference; the last one closes the file. Calling it twice does no harm.
+func (d *rootDisk) Close() (err error) {
+	d.close.Do(func() {
+		if d.users.Add(-1) == 0 {
+			err = d.File.Close()
+		}
+	})
+	return err
+}
+
+// openStore opens the image store. When no place is configured and the usual one cannot be written, as in a container with a
+// read-only root, it makes a temporary store: everything works, but the image is downloaded again each time.
+func (r *resources) openStore(c Config) error {
+	config := images.Config{Dir: c.StoreDir, Progress: c.Progress, Logger: c.Logger}
+	var err error
+	if r.store, err = config.Open(); err == nil || errors.Is(err, images.ErrMirror) {
+		return err
+	}
+	if !errors.Is(err, images.ErrNoPlace) && !errors.Is(err, private.ErrNotPrivate) { // their messages say what to do
+		err = fmt.Errorf("%w (set AGENTVM_STORE to a directory that can be written)", err)
+	}
+	if c.StoreDir != "" || os.Getenv("AGENTVM_STORE") != "" {
+		return err
+	}
+	var tempErr error
+	if r.temporary, tempErr = os.MkdirTemp("", "agentvm-"); tempErr != nil {
+		return errors.Join(err, tempErr)
+	}
+	c.Logger.Warn("the image store cannot be used, so everything is got again each time", "error", err)
+	config.Dir = r.temporary
+	r.store, err = config.Open()
+	return err
+}

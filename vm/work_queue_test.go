@@ -1,0 +1,147 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"agentvm/internal/machine"
+)
+
+// runFake is VM.runLoop for a machine whose slices take a millisecond each and end when run ends.
+func runFake(ctx context.Context, q *workQueue, paused *atomic.Bool, slices *atomic.Int64) {
+	defer q.close()
+	for ctx.Err() == nil {
+		q.serve(nil)
+		if paused.Load() {
+			select {
+			case <-q.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		run, interrupt := context.WithCancel(ctx)
+		if q.leave(interrupt) {
+			for run.Err() == nil {
+				time.Sleep(time.Millisecond)
+				slices.Add(1)
+			}
+			q.enter()
+		}
+		interrupt()
+	}
+}
+
+func TestDeskServesEverybodyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, paused, slices := newWorkQueue(), new(atomic.Bool), new(atomic.Int64)
+		ctx, stop := context.WithCancel(t.Context())
+		go runFake(ctx, q, paused, slices)
+		count := 0 // the worker's alone
+		var askers sync.WaitGroup
+		for range 50 {
+			askers.Go(func() {
+				served, err := q.do(ctx, func(*machine.Machine) { count++ })
+				if !served || err != nil {
+					t.Errorf("served %v, %v", served, err)
+				}
+			})
+		}
+		askers.Wait()
+		_, _ = q.do(ctx, func(*machine.Machine) {
+			if count != 50 {
+				t.Errorf("%d requests were served", count)
+			}
+			paused.Store(true)
+		})
+		before := slices.Load()
+		time.Sleep(time.Hour)
+		if slices.Load() != before {
+			t.Error("the machine ran while it was paused")
+		}
+		if served, err := q.do(ctx, func(*machine.Machine) { paused.Store(false) }); !served || err != nil {
+			t.Errorf("asked while paused: %v, %v", served, err)
+		}
+		time.Sleep(time.Second)
+		if n := slices.Load() - before; n < 900 {
+			t.Errorf("%d slices in a second", n)
+		}
+		stop()
+		synctest.Wait()
+		if served, err := q.do(t.Context(), func(*machine.Machine) { t.Error("served after the end") }); served || err != nil {
+			t.Errorf("asked after the end: %v, %v", served, err)
+		}
+	})
+}
+
+func TestDeskGivesRequestsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newWorkQueue() // never served
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		never := func(*machine.Machine) { t.Error("served") }
+		if served, err := q.do(ctx, never); served || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("ctx ended: %v, %v", served, err)
+		}
+		q.serve(nil)
+		if served, err := q.do(ctx, never); served || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("ctx had ended: %v, %v", served, err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if served, err := q.do(t.Context(), never); served || err != nil {
+				t.Errorf("the machine ended: %v, %v", served, err)
+			}
+		}()
+		synctest.Wait()
+		q.close()
+		<-ended
+	})
+}
+
+// A request whose context ends during its turn is completed, since the machine must not be left in between.
+func TestDeskFinishesWhatItHasBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newWorkQueue()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		go func() {
+			synctest.Wait()
+			q.serve(nil)
+		}()
+		finished := false
+		served, err := q.do(ctx, func(*machine.Machine) { time.Sleep(time.Minute); finished = true })
+		if !served || err != nil || !finished {
+			t.Errorf("served %v, %v, finished %v", served, err, finished)
+		}
+	})
+}
+
+func TestPatienceDoesNotRunOutWhilePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &VM{pause: newPause()}
+		cause := errors.New("too late")
+		ctx, cancel := v.withActiveTimeout(t.Context(), time.Minute, cause)
+		defer cancel()
+		time.Sleep(30 * time.Second)
+		v.pause.set(true)
+		time.Sleep(time.Hour)
+		if ctx.Err() != nil {
+			t.Fatal("it ran out while the machine was paused")
+		}
+		v.pause.set(false)
+		time.Sleep(59 * time.Second)
+		if ctx.Err() != nil {
+			t.Error("it ran out too early")
+		}
+		time.Sleep(2 * time.Second)
+		if !errors.Is(context.Cause(ctx), cause) {
+			t.Errorf("it has not run out: %v", context.Cause(ctx))
+		}
+	})
+}

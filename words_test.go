@@ -1,0 +1,148 @@
+package agentvm_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"text/scanner"
+)
+
+// clean are the folders that follow docs/jargon.md, each with the identifiers that must not come back there, besides those of
+// oldIdentifiers, as a regular expression for the whole identifier. The table grows until it has all folders.
+var clean = map[string]string{
+	"cmd/agentvm":          "lesson|machineFlags|patience|[a-z]+Patience|teach|tell|tell[A-Z].*",
+	"dhcp":                 "",
+	"egress":               "judge|newJudge|knock|surroundings|told",
+	"images":               "",
+	"internal/atomicfile":  "",
+	"internal/budget":      "",
+	"internal/capnprpc":    "except|farewell|inlet|letGo|outlet|pour|told",
+	"internal/confine":     "leastLandlock|most",
+	"internal/connlimit":   "",
+	"internal/daemon":      "awaitTold|dismiss|greet|greeting|harden|hurry|judge|MountWish|obey.*|Outcome|patience.*|presence|takeOver|tell|told",
+	"internal/daemonrpc":   "SnapshotOrder|tell",
+	"internal/debugenv":    "",
+	"internal/disk":        "settle|systemRun|tidy",
+	"internal/dns":         "",
+	"internal/guest":       "[a-z]*[Pp]atience|admit|beQuiet|confinement|dismiss|keepers|lateRoot|leastEntropy|longestRest|obeySignals|restMonitor|settle|straySignals",
+	"internal/guestrpc":    "greet|longestPause|passes|told",
+	"internal/headtail":    "",
+	"internal/hostpath":    "",
+	"internal/journal":     "",
+	"internal/kernel":      "",
+	"internal/leaktest":    "patience",
+	"internal/lockfile":    "",
+	"internal/machine":     "apart|behindSlice|comesBack|delivery|earn|grant[A-Z]?.*|heat|JIT_(APART|HEAT|LATE|STUCK)|late|nobody|NewOwnImage|stranger|stuck|takeOver|vouch.*|wishes",
+	"internal/machine/jit": "arrival|reach|residence|tangle|untangle",
+	"internal/mount":       "",
+	"internal/naming":      "",
+	"internal/origin":      "",
+	"internal/preview":     "paced.*|turns|visit",
+	"internal/private":     "",
+	"internal/qemutest":    "",
+	"internal/shortage":    "",
+	"internal/smalldisk":   "",
+	"internal/snapshot":    "claim|ErrStranger|settle|stranger",
+	"internal/spec":        "",
+	"internal/testclock":   "",
+	"internal/watchdog":    "",
+	"nat":                  "",
+	"netstack":             "",
+	"vm":                   "arrive|ask|atDesk|bell|confinement|desk|divide|drift|endOwned|entrance|gather.*|goesOn|greet|greetErr|greetTime|hangUp|heldGate|heldNames|keepBase|layBase|meet|newDesk|newPage|offspring|openUpper|outlast|owned|patience|patient|personalStart|photo|photograph.*|rehearse|silence|startTwice|upper[A-Z]?.*|warmUps",
+	"README.md":            "",
+	"docs/guide":           "",
+	"scripts":              "",
+}
+
+// oldIdentifiers must not come back in any of the clean folders.
+const oldIdentifiers = "fewest[A-Z].*|most[A-Z].*|rests"
+
+// oldPhrases must not come back in comments, help texts, errors and documents. A comment that wraps is one line.
+var oldPhrases = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
+	"but for", "goes on", "go on", "in vain", "nobody", "(is|are|was|were|be|been) told", "somebody", "this computer",
+	// "of the guest's memory" is plain English, "a frame of the guest's" is not.
+	`of (the|a) (guest|host|vm)'s([.,;:)"]|$| (to|that|and|for|has|is|which|where)\b)`,
+}, "|") + `)`)
+
+// allowed are words that look like old ones.
+var allowed = strings.NewReplacer(
+	"nobody.invalid.", "", // a mailbox that does not exist (RFC 2606)
+	`"nobody"`, "", // Unix's user
+	"http.NoBody", "",
+	"but for a proxy", "", // "not for a server but for a proxy"
+)
+
+// TestWords finds words that docs/jargon.md lists as not to be used.
+func TestWords(t *testing.T) {
+	for folder, identifiers := range clean {
+		old := regexp.MustCompile("^(" + strings.Trim(oldIdentifiers+"|"+identifiers, "|") + ")$")
+		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, word := range oldWords(filepath.Ext(path), string(text), old) {
+				t.Errorf("%s: %q: docs/jargon.md says what to write in its place", path, word)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// oldWords lists the old words in a file's text: phrases anywhere, identifiers in code.
+func oldWords(extension, text string, identifiers *regexp.Regexp) (found []string) {
+	switch extension {
+	case ".go", ".c", ".h":
+		var s scanner.Scanner // C's tokens are near enough to Go's
+		s.Init(strings.NewReader(text))
+		s.Error = func(*scanner.Scanner, string) {}
+		for token := s.Scan(); token != scanner.EOF; token = s.Scan() {
+			if token == scanner.Ident && identifiers.MatchString(s.TokenText()) {
+				found = append(found, s.TokenText())
+			}
+		}
+	case ".md", ".html", ".S", ".sh", ".tbl":
+	default:
+		return nil
+	}
+	return append(found, oldPhrases.FindAllString(allowed.Replace(unwrapped(text)), -1)...)
+}
+
+var wrap = regexp.MustCompile(`[ \t]*\n[ \t]*(?:(?://|#|\*)[ \t]*)?`)
+
+// unwrapped joins the lines of comments and paragraphs, so that a phrase with a line end inside is found.
+func unwrapped(text string) string { return strings.TrimSpace(wrap.ReplaceAllString(text, " ")) }
+
+// TestOldWords shows that TestWords finds what it is for, and nothing else.
+func TestOldWords(t *testing.T) {
+	identifiers := regexp.MustCompile("^(" + oldIdentifiers + "|" + clean["internal/machine/jit"] + ")$")
+	for _, test := range []struct{ name, extension, text, want string }{
+		{"identifier", ".go", "package p\n\nvar residence = maxStreams", "residence"},
+		{"prefix", ".go", "package p\n\nconst mostStreams = 1", "mostStreams"},
+		{"a part of an identifier", ".go", "package p\n\nvar residences, almostAll, utmost int", ""},
+		{"a word in a comment is no identifier", ".go", "package p\n\n// jumps reach it on arrival\nvar p int", ""},
+		{"identifier in C", ".c", "#include <stdint.h>\nstatic uint32_t reach(void) { return 0; }", "reach"},
+		{"phrase in a comment", ".go", "package p\n\n// The guest goes on.\nvar p int", "goes on"},
+		{"phrase over a line end", ".c", "// A page that\n// is\n// told.\n", "is told"},
+		{"phrase in a help text", ".go", "package p\n\nconst help = \"reads files of this computer\"", "this computer"},
+		{"document", ".md", "What Nobody\nneeds", "Nobody"},
+		{"possessive", ".go", "package p\n\n// a frame of the guest's, or of\n// the host's\n", "of the guest's,|of the host's"},
+		{"plain possessive", ".go", "package p\n\n// the end of the guest's memory, which everybody has told; nobodies\n", ""},
+		{"not text", ".wasm", "goes on", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := strings.Join(oldWords(test.extension, test.text, identifiers), "|"); strings.TrimSpace(got) != test.want {
+				t.Errorf("found %q, want %q", got, test.want)
+			}
+		})
+	}
+}
