@@ -73,7 +73,7 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 	}
 	network, err := json.Marshal(c.Network.shape())
 	return snapshot.Meta{
-		Created: time.Now().UTC(), Machine: machineDigest(), Kernel: kernel, Supervisor: supervisor, Memory: c.Memory,
+		Created: time.Now().UTC(), Machine: c.machineDigest(), Kernel: kernel, Supervisor: supervisor, Memory: c.Memory,
 		Image: r.image.Name, RootDisk: bareDigest(r.image.RootDiskDigest), Shares: len(c.Mounts),
 		Network: network, KernelArguments: c.KernelArguments,
 	}, err
@@ -82,7 +82,13 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 // bareDigest cuts the algorithm's name off a digest.
 func bareDigest(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
 
-func machineDigest() string { return bareDigest(machine.ModuleDigest()) }
+// machineDigest identifies the emulator's build.
+func (c Config) machineDigest() string {
+	if c.emulator != nil {
+		return c.emulator.digest
+	}
+	return bareDigest(machine.ModuleDigest())
+}
 
 // baseName is the key of the base for machines that a meta describes, with a writable disk of so many bytes, or 0.
 func baseName(m snapshot.Meta, disk int64) string {
@@ -208,7 +214,7 @@ func (v *VM) recordFirstWrites(ctx context.Context, client *guestrpc.Client) (wr
 	if err != nil {
 		return nil, err
 	}
-	err = v.withMachine(ctx, func(m *machine.Machine) (err error) { written, err = m.Written(); return err })
+	err = v.withMachine(ctx, func(m emulator) (err error) { written, err = m.Written(); return err })
 	return written, err
 }
 
@@ -220,7 +226,7 @@ func (v *VM) captureBase(ctx context.Context, client *guestrpc.Client, info gues
 	if err := warmUp(ctx, client); err != nil {
 		return nil, err
 	}
-	err = v.withMachine(ctx, func(m *machine.Machine) (err error) { image, err = m.Capture(); return err })
+	err = v.withMachine(ctx, func(m emulator) (err error) { image, err = m.Capture(); return err })
 	return image, err
 }
 

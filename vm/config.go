@@ -105,7 +105,8 @@ type Config struct {
 	// Logger gets warnings and, at debug level, how long each step took. Nil discards.
 	Logger *slog.Logger
 
-	memory *budget.Budget // of HostMemory
+	memory   *budget.Budget // of HostMemory
+	emulator *emulatorKind  // nil: package machine's
 }
 
 // withDefaults checks c and fills in defaults.

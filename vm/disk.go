@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"agentvm/internal/disk"
-	"agentvm/internal/machine"
-	"agentvm/wasi"
 )
 
 // overlayDisk is the VM's writable disk, vdb. The guest's supervisor mounts it as an overlay on the image.
@@ -145,14 +143,6 @@ func openOverlay(path string, logger *slog.Logger) (*overlayDisk, error) {
 		return nil, fmt.Errorf("writable disk %s: %w", path, err)
 	}
 	return &overlayDisk{Disk: d, logger: logger}, nil
-}
-
-// attach adds the disk to the machine's configuration.
-func (u *overlayDisk) attach(c *machine.Config) {
-	if u == nil {
-		return
-	}
-	c.Disks = append(c.Disks, machine.Disk{File: wasi.NewDisk(u, u.Size(), false)})
 }
 
 // Close makes durable what the guest has written and unlocks the disk. Calling it twice does no harm.

@@ -160,7 +160,7 @@ func (v *VM) acquireForks(ctx context.Context, list []*forkState, o ForkOptions)
 
 // captureForForks captures the memory, copies the disk for each fork, and gives the forks references to what they share with the VM.
 func (v *VM) captureForForks(ctx context.Context, list []*forkState) (image *machine.MemoryImage, err error) {
-	kept, err := v.freeze(ctx, func(m *machine.Machine) (err error) {
+	kept, err := v.freeze(ctx, func(m emulator) (err error) {
 		for _, f := range list {
 			f.share(v)
 		}

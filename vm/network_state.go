@@ -8,7 +8,6 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/machine"
 	"agentvm/nat"
 	"agentvm/netstack"
 )
@@ -157,15 +156,6 @@ func (n *network) params() *guestrpc.NetworkParams {
 		Address: netip.PrefixFrom(at.Guest, at.Subnet.Bits()), Gateway: at.Gateway, MTU: n.stack.MTU(),
 		DNS: []netip.Addr{at.Gateway}, Search: n.config.Search,
 	}
-}
-
-// attach adds the network card to the machine's configuration.
-func (n *network) attach(c *machine.Config) {
-	if n == nil {
-		return
-	}
-	at := n.stack.Addresses()
-	c.Network, c.NetworkHeader, c.MAC, c.MTU = n.link, true, at.GuestMAC, n.stack.MTU()
 }
 
 // Socket is a TCP or UDP socket of the guest: family, transport, local and remote address, state, and the process that has it.

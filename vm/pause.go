@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"agentvm/internal/machine"
 )
 
 // pause records whether the machine is paused.
@@ -50,7 +48,7 @@ func (p *pause) state() (paused bool, resumed <-chan struct{}, count int) {
 // and calls to its guest wait. Its mounts, sockets and memory stay. Pausing a paused VM does nothing. Stop and
 // Close end a paused VM.
 func (v *VM) Pause(ctx context.Context) error {
-	return v.withMachine(ctx, func(m *machine.Machine) error {
+	return v.withMachine(ctx, func(m emulator) error {
 		if v.Paused() {
 			return nil
 		}
@@ -66,7 +64,7 @@ func (v *VM) Pause(ctx context.Context) error {
 // as it does. Resuming a VM that runs does nothing.
 func (v *VM) Resume(ctx context.Context) error {
 	was := false
-	err := v.withMachine(ctx, func(m *machine.Machine) error {
+	err := v.withMachine(ctx, func(m emulator) error {
 		if was = v.Paused(); !was {
 			return nil
 		}

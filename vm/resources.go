@@ -24,8 +24,8 @@ import (
 // resources are what a VM is made of. All are acquired at the same time, since each takes some milliseconds.
 type resources struct {
 	store     *images.Store
-	temporary string // directory of a store that is removed with the VM, or empty
-	program   *program
+	temporary string                         // directory of a store that is removed with the VM, or empty
+	program   *sharedEntry[*machine.Program] // nil: the VM has another emulator
 	image     *images.Image
 	disk      *rootDisk
 	overlay   *overlayDisk // nil: none
@@ -65,10 +65,12 @@ func (r *resources) getAll(ctx context.Context, c Config, id identity, toStart f
 	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
 	g.Go(timed(c, "network", func() (err error) { r.network, err = openNetwork(c, id.mac); return err }))
 	g.Go(timed(c, "machine", func() error { return toStart(r, ctx, c) }))
-	g.Go(timed(c, "program", func() (err error) {
-		r.program, err = acquireProgram(ctx, r.codeFolder(), c.Logger)
-		return err
-	}))
+	if c.emulator == nil {
+		g.Go(timed(c, "program", func() (err error) {
+			r.program, err = acquireProgram(ctx, r.codeFolder(), c.Logger)
+			return err
+		}))
+	}
 	return g.Wait()
 }
 

@@ -128,9 +128,9 @@ func unmarshal(raw json.RawMessage, into any) error {
 // fits refuses a configuration that the saved machine cannot have.
 func fits(m snapshot.Meta, c Config, extra savedExtra) error {
 	switch {
-	case m.Machine != machineDigest():
+	case m.Machine != c.machineDigest():
 		return fmt.Errorf("%w: it is of a machine of another version of agentvm (machine %.12s, this one has %.12s): restore it with that version",
-			snapshot.ErrVersion, m.Machine, machineDigest())
+			snapshot.ErrVersion, m.Machine, c.machineDigest())
 	case c.Memory != m.Memory:
 		return fmt.Errorf("memory of %d MiB: the VM had %d MiB, which cannot change", c.Memory>>20, m.Memory>>20)
 	case c.Kernel != nil || c.KernelArguments != "":

@@ -124,7 +124,7 @@ type capture struct {
 // capture captures the machine's memory and its disk at one moment.
 func (v *VM) capture(ctx context.Context) (*capture, error) {
 	p := &capture{}
-	kept, err := v.freeze(ctx, func(m *machine.Machine) (err error) {
+	kept, err := v.freeze(ctx, func(m emulator) (err error) {
 		p.saved = v.resources.saved.retain()
 		p.image, err = m.Capture()
 		return err
@@ -138,7 +138,7 @@ func (v *VM) capture(ctx context.Context) (*capture, error) {
 }
 
 // freeze calls do with the machine and freezes its disk, if any, at the same moment.
-func (v *VM) freeze(ctx context.Context, do func(m *machine.Machine) error) (*disk.Frozen, error) {
+func (v *VM) freeze(ctx context.Context, do func(m emulator) error) (*disk.Frozen, error) {
 	v.syncDisk(ctx)
 	if v.resources.overlay == nil {
 		return nil, v.withMachine(ctx, do)
@@ -147,7 +147,7 @@ func (v *VM) freeze(ctx context.Context, do func(m *machine.Machine) error) (*di
 	if err != nil {
 		return nil, err
 	}
-	err = v.withMachine(ctx, func(m *machine.Machine) error {
+	err = v.withMachine(ctx, func(m emulator) error {
 		if err := f.At(); err != nil {
 			return err
 		}

@@ -92,42 +92,35 @@ func newVM(config Config, r *resources, id identity) *VM {
 func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	r := v.resources
 	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
-	config := machine.Config{
+	devices := machine.Config{
 		Memory: v.config.Memory, Console: screen, Control: control, Bulk: v.bulk.stream,
 		Disks:  []machine.Disk{{File: wasi.NewDisk(r.disk, r.image.Size, true), ReadOnly: true}},
 		Shares: r.shares.devices(), Generation: v.identity.id, Logger: v.config.Logger,
 	}
-	r.overlay.attach(&config)
-	r.network.attach(&config)
-	machine, err := v.makeMachine(ctx, config)
+	if r.overlay != nil {
+		devices.Disks = append(devices.Disks, machine.Disk{File: wasi.NewDisk(r.overlay, r.overlay.Size(), false)})
+	}
+	if n := r.network; n != nil {
+		devices.Network, devices.NetworkHeader, devices.MAC, devices.MTU = n.link, true, n.stack.Addresses().GuestMAC, n.stack.MTU()
+	}
+	linux := machine.Linux{Kernel: r.kernel, Initramfs: r.initramfs, CommandLine: v.commandLine()}
+	var err error
+	if kind := v.config.emulator; kind != nil {
+		v.machine, err = kind.start(ctx, devices, linux, r.memory)
+	} else {
+		v.machine, err = startMachine(ctx, r.program.value, devices, linux, r.memory)
+	}
 	if err != nil {
 		return nil, errors.Join(err, r.release())
 	}
+	r.kernel, r.initramfs = nil, nil // the machine has them
 	run, kill := context.WithCancelCause(context.Background())
-	v.kill, v.machine = kill, machine
+	v.kill = kill
 	v.streams.Go(func() { _, _ = io.Copy(v.console, screen.Host()) })
 	r.shares.serve(run, &v.streams)
-	v.unwatch = watchSlices(machine.Progress, v.overrun)
+	v.unwatch = watchSlices(v.machine.Progress, v.overrun)
 	go v.work(run, r)
 	return control.Host(), nil
-}
-
-// makeMachine makes a machine that continues from a saved one, or one that boots.
-func (v *VM) makeMachine(ctx context.Context, config machine.Config) (*machine.Machine, error) {
-	r := v.resources
-	if r.memory != nil {
-		return r.program.Restore(ctx, config, r.memory)
-	}
-	m, err := r.program.NewMachine(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	err = m.LoadLinux(machine.Linux{Kernel: r.kernel, Initramfs: r.initramfs, CommandLine: v.commandLine()})
-	if err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	r.kernel, r.initramfs = nil, nil // the machine has them
-	return m, nil
 }
 
 // commandLine is the configuration's. The guest of a VM with a disk that leaves a base must not touch the disk at first.

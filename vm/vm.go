@@ -29,7 +29,7 @@ type VM struct {
 	identity  identity
 	image     images.Image
 	console   *console
-	machine   *machine.Machine // owned by the worker: see workQueue; other goroutines may only call Retired and Progress
+	machine   emulator // owned by the worker: see workQueue; other goroutines may only call Progress
 	queue     *workQueue
 	pause     *pause
 	clockDue  atomic.Bool // the guest's clock has to be set
@@ -176,7 +176,7 @@ func (v *VM) BootTime() time.Duration { return v.guestInfo().Boot }
 
 // Instructions returns how many instructions the guest has executed since power-on. It lags by up to a millisecond while the
 // guest computes and is exact while it waits.
-func (v *VM) Instructions() uint64 { return v.machine.Retired() }
+func (v *VM) Instructions() uint64 { return v.machine.Progress().Retired }
 
 // Console returns the last ConsoleTail bytes of what the guest's kernel printed.
 func (v *VM) Console() []byte { return v.console.bytes() }

@@ -25,7 +25,7 @@ type workQueue struct {
 
 // request is something for the worker to do.
 type request struct {
-	do     func(*machine.Machine)
+	do     func(emulator)
 	done   chan struct{} // closed when do has returned, or will never be called
 	served bool          // do was called
 }
@@ -34,7 +34,7 @@ func newWorkQueue() *workQueue { return &workQueue{wake: make(chan struct{}, 1)}
 
 // do has the worker call do between two slices and waits for it. It returns false when the machine has ended and do was not
 // called, and ctx's error when that has ended before do's turn. Once do has begun, it is waited for.
-func (q *workQueue) do(ctx context.Context, do func(*machine.Machine)) (bool, error) {
+func (q *workQueue) do(ctx context.Context, do func(emulator)) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -84,7 +84,7 @@ func (q *workQueue) withdraw(r *request) bool {
 }
 
 // serve does what is pending. The worker calls it.
-func (q *workQueue) serve(m *machine.Machine) {
+func (q *workQueue) serve(m emulator) {
 	for {
 		q.mu.Lock()
 		if len(q.pending) == 0 {
@@ -161,9 +161,9 @@ func (v *VM) runUntilInterrupted(ctx context.Context) (exit machine.Exit, err er
 }
 
 // withMachine has the worker call do and returns do's error. When the machine ends before, the error says why it ended.
-func (v *VM) withMachine(ctx context.Context, do func(*machine.Machine) error) error {
+func (v *VM) withMachine(ctx context.Context, do func(emulator) error) error {
 	var failure error
-	served, err := v.queue.do(ctx, func(m *machine.Machine) { failure = do(m) })
+	served, err := v.queue.do(ctx, func(m emulator) { failure = do(m) })
 	switch {
 	case err != nil:
 		return err

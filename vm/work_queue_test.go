@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"agentvm/internal/machine"
 )
 
 // runFake is VM.runLoop for a machine whose slices take a millisecond each and end when run ends.
@@ -45,14 +43,14 @@ func TestDeskServesEverybodyOnce(t *testing.T) {
 		var askers sync.WaitGroup
 		for range 50 {
 			askers.Go(func() {
-				served, err := q.do(ctx, func(*machine.Machine) { count++ })
+				served, err := q.do(ctx, func(emulator) { count++ })
 				if !served || err != nil {
 					t.Errorf("served %v, %v", served, err)
 				}
 			})
 		}
 		askers.Wait()
-		_, _ = q.do(ctx, func(*machine.Machine) {
+		_, _ = q.do(ctx, func(emulator) {
 			if count != 50 {
 				t.Errorf("%d requests were served", count)
 			}
@@ -63,7 +61,7 @@ func TestDeskServesEverybodyOnce(t *testing.T) {
 		if slices.Load() != before {
 			t.Error("the machine ran while it was paused")
 		}
-		if served, err := q.do(ctx, func(*machine.Machine) { paused.Store(false) }); !served || err != nil {
+		if served, err := q.do(ctx, func(emulator) { paused.Store(false) }); !served || err != nil {
 			t.Errorf("asked while paused: %v, %v", served, err)
 		}
 		time.Sleep(time.Second)
@@ -72,7 +70,7 @@ func TestDeskServesEverybodyOnce(t *testing.T) {
 		}
 		stop()
 		synctest.Wait()
-		if served, err := q.do(t.Context(), func(*machine.Machine) { t.Error("served after the end") }); served || err != nil {
+		if served, err := q.do(t.Context(), func(emulator) { t.Error("served after the end") }); served || err != nil {
 			t.Errorf("asked after the end: %v, %v", served, err)
 		}
 	})
@@ -83,7 +81,7 @@ func TestDeskGivesRequestsBack(t *testing.T) {
 		q := newWorkQueue() // never served
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		never := func(*machine.Machine) { t.Error("served") }
+		never := func(emulator) { t.Error("served") }
 		if served, err := q.do(ctx, never); served || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ctx ended: %v, %v", served, err)
 		}
@@ -115,7 +113,7 @@ func TestDeskFinishesWhatItHasBegun(t *testing.T) {
 			q.serve(nil)
 		}()
 		finished := false
-		served, err := q.do(ctx, func(*machine.Machine) { time.Sleep(time.Minute); finished = true })
+		served, err := q.do(ctx, func(emulator) { time.Sleep(time.Minute); finished = true })
 		if !served || err != nil || !finished {
 			t.Errorf("served %v, %v, finished %v", served, err, finished)
 		}

@@ -199,14 +199,18 @@ func (m *Machine) ram() ([]byte, error) {
 // Close.
 func (m *Machine) Retired() uint64 { return m.retired.Load() }
 
-// Progress tells whoever looks at it twice whether a machine is still in the same slice, and there in the same call of its host's.
+// Progress is how far a machine is. Whoever looks at it twice sees whether the machine is still in the same slice, and there in the same
+// call of its host.
 type Progress struct {
-	Slice uint64 // counts beginnings and ends: odd while the module executes
-	Call  uint64 // the same of its calls of WASI: odd while it waits for one
+	Slice   uint64 // counts beginnings and ends: odd while the module executes
+	Call    uint64 // the same of its calls of WASI: odd while it waits for one
+	Retired uint64 // instructions executed until the end of the last slice
 }
 
 // Progress is where the machine is now. Any goroutine may call it, also after Close.
-func (m *Machine) Progress() Progress { return Progress{m.slices.Load(), m.system.Calls()} }
+func (m *Machine) Progress() Progress {
+	return Progress{m.slices.Load(), m.system.Calls(), m.Retired()}
+}
 
 // PC is the address of the next instruction.
 func (m *Machine) PC() uint64 { return m.result.PC }
