@@ -1,9 +1,11 @@
 package agentvm_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -22,22 +24,81 @@ func TestReadmeCodeIsAnExample(t *testing.T) {
 	}
 }
 
-// TestLinks finds links between the documents that lead nowhere.
+// documents lists the Markdown files that people read, except those of licences.
+func documents(t *testing.T) []string {
+	t.Helper()
+	files := []string{"README.md", "AGENTS.md", "CONTRIBUTING.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(found), err)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
+// TestLinks finds links between the documents that lead to no file, or to no heading of one.
 func TestLinks(t *testing.T) {
-	files, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	deeper, err := filepath.Glob("docs/*/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files = append(files, deeper...)
-	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	for _, file := range append(files, "README.md", "AGENTS.md", "CONTRIBUTING.md") {
+	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+	for _, file := range documents(t) {
 		for _, match := range link.FindAllStringSubmatch(read(t, file), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(file), match[1])); err != nil {
+			target := file
+			if match[1] != "" {
+				target = filepath.Join(filepath.Dir(file), match[1])
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: a link leads nowhere: %v", file, err)
+			} else if match[2] != "" && filepath.Ext(target) == ".md" && !slices.Contains(anchors(read(t, target)), match[2]) {
+				t.Errorf("%s: %s has no heading #%s", file, target, match[2])
+			}
+		}
+	}
+}
+
+// anchors lists the names that GitHub gives to the headings of a Markdown text: lower case, without punctuation, with hyphens for spaces, and
+// with a number where a name comes again.
+func anchors(markdown string) (names []string) {
+	markdown = regexp.MustCompile("(?ms)^```.*?^```").ReplaceAllString(markdown, "")
+	seen := map[string]int{}
+	for _, heading := range regexp.MustCompile(`(?m)^#{1,6} +(.*?) *#*$`).FindAllStringSubmatch(markdown, -1) {
+		text := regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`).ReplaceAllString(heading[1], "$1")
+		name := strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(text), ""), " ", "-")
+		if n := seen[name]; n > 0 {
+			names = append(names, fmt.Sprintf("%s-%d", name, n))
+		} else {
+			names = append(names, name)
+		}
+		seen[name]++
+	}
+	return names
+}
+
+func TestAnchors(t *testing.T) {
+	const text = "# What's `agentvm.toml`?\n\n```\n# a comment\n```\n## Limits\n### Limits\n## [Go](x.md): the library\n    # code\n"
+	want := []string{"whats-agentvmtoml", "limits", "limits-1", "go-the-library"}
+	if got := anchors(text); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestLinksOfPaths finds paths in backquotes that begin with a folder of this repository and name no file in it.
+func TestLinksOfPaths(t *testing.T) {
+	folders, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, folder := range folders {
+		if folder.IsDir() && !strings.HasPrefix(folder.Name(), ".") {
+			names = append(names, folder.Name())
+		}
+	}
+	quoted := regexp.MustCompile("`((?:" + strings.Join(names, "|") + `)/[\w./*-]*)` + "`")
+	for _, file := range documents(t) {
+		for _, match := range quoted.FindAllStringSubmatch(read(t, file), -1) {
+			if found, err := filepath.Glob(match[1]); err != nil || len(found) == 0 {
+				t.Errorf("%s names %s, which does not exist", file, match[1])
 			}
 		}
 	}
