@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/capnprpc":         {"internal/budget"},
 	"internal/capnprpc/rpctest": nil, // for tests
 	"internal/guestrpc":         {"internal/budget", "internal/capnprpc"},
-	"internal/daemonrpc":        {"internal/capnprpc", "internal/guestrpc"},
+	"internal/daemonrpc":        {"egress", "vm", "internal/capnprpc", "internal/confine", "internal/guestrpc"},
 	"internal/snapshot":         {"internal/atomicfile", "internal/lockfile", "internal/disk", "internal/naming", "internal/private"}, // the disk beside a snapshot shares its layers with the disks of VMs
 	"wasi":                      nil,
 }

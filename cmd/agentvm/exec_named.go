@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/egress"
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
@@ -139,14 +137,14 @@ func (c *cli) printCrowd(ctx context.Context, client *daemon.Client) {
 
 // printFullDisk says so when a VM waits for room on the host's disk.
 func (c *cli) printFullDisk(ctx context.Context, client *daemon.Client) {
-	if disk, err := askFor[daemon.DiskAnswer](ctx, client, "disk", nil); err == nil && !disk.Waits.IsZero() {
-		fmt.Fprintf(c.stderr, "agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", client.Name(), printable(disk.Path))
+	if since, path, err := client.DiskWaits(ctx); err == nil && !since.IsZero() {
+		fmt.Fprintf(c.stderr, "agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", client.Name(), printable(path))
 	}
 }
 
 // deniedSince asks what was denied. A VM without a network, or one that has just ended, reports nothing.
 func deniedSince(ctx context.Context, client *daemon.Client, began time.Time) (d denials) {
-	events, err := askFor[[]egress.Event](ctx, client, "denials", nil)
+	events, err := client.Denials(ctx)
 	if err != nil {
 		return d
 	}
@@ -156,22 +154,6 @@ func deniedSince(ctx context.Context, client *daemon.Client, began time.Time) (d
 		}
 	}
 	return d
-}
-
-// askFor asks the daemon one of package daemon's questions, and decodes its answer.
-func askFor[T any](ctx context.Context, client *daemon.Client, name string, question any) (answer T, err error) {
-	asked, err := json.Marshal(question)
-	if err != nil {
-		return answer, err
-	}
-	answered, err := client.Ask(ctx, name, asked)
-	if err != nil {
-		return answer, adviseEnded(client.Name(), err)
-	}
-	if err := json.Unmarshal(answered, &answer); err != nil {
-		return answer, fmt.Errorf("answer of %s about %s: %w", client.Name(), name, err)
-	}
-	return answer, nil
 }
 
 // namedProcess makes a process of a daemon's job.

@@ -199,7 +199,6 @@ func liveConfig(ctx context.Context, client *daemon.Client) (config daemon.Confi
 	if err != nil || config.Network.Disabled {
 		return config, err
 	}
-	answer, err := askFor[daemon.PolicyAnswer](ctx, client, "policy", nil)
-	config.Network.Policy = answer.Policy
-	return config, err
+	config.Network.Policy, err = client.Policy(ctx)
+	return config, adviseEnded(client.Name(), err)
 }

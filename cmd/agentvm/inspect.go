@@ -14,7 +14,6 @@ import (
 	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
 	"agentvm/internal/guestrpc"
-	"agentvm/vm"
 )
 
 // inspection is what inspect prints.
@@ -48,11 +47,11 @@ func (i *inspection) fillFrom(ctx context.Context, name string) {
 		return
 	}
 	defer client.Close()
-	i.Confinement, _ = askFor[[]confine.Layer](ctx, client, "confinement", nil)
-	if disk, err := askFor[daemon.DiskAnswer](ctx, client, "disk", nil); err == nil && !disk.Waits.IsZero() {
-		i.DiskFull = &diskFull{disk.Waits, disk.Path}
+	i.Confinement, _ = client.Confinement(ctx)
+	if since, path, err := client.DiskWaits(ctx); err == nil && !since.IsZero() {
+		i.DiskFull = &diskFull{since, path}
 	}
-	stats, err := askFor[vm.NetworkStats](ctx, client, "networkStats", nil)
+	stats, err := client.NetworkStats(ctx)
 	if err != nil {
 		return
 	}

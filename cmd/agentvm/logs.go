@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -96,10 +97,11 @@ func (c *cli) printConsole(ctx context.Context, name string) error {
 		return err
 	}
 	defer client.Close()
-	text, err := askFor[string](ctx, client, "console", nil)
+	b, err := client.Console(ctx)
 	if err != nil {
-		return err
+		return adviseEnded(name, err)
 	}
+	text := strings.ToValidUTF8(string(b), "\ufffd")
 	if isTerminal(c.stdout) {
 		text = printableLines(text)
 	}

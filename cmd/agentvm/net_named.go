@@ -9,9 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"agentvm/egress"
 	"agentvm/internal/daemon"
-	"agentvm/vm"
 )
 
 // What net does with -n NAME: it asks a VM that runs instead of reading a file.
@@ -55,14 +53,14 @@ type liveFlow struct {
 func liveFlows(ctx context.Context, name string) ([]liveFlow, error) {
 	list := []liveFlow{}
 	err := withVM(ctx, name, func(client *daemon.Client) error {
-		flows, err := askFor[[]vm.Flow](ctx, client, "flows", nil)
+		flows, err := client.Flows(ctx)
 		for _, f := range flows {
 			list = append(list, liveFlow{
 				f.ID, fmt.Sprint(f.State), f.Protocol, fmt.Sprint(f.Direction), f.Source.String(), f.Destination.String(), f.Process,
 				f.Opened, f.Sent, f.Received,
 			})
 		}
-		return err
+		return adviseEnded(name, err)
 	})
 	return list, err
 }
@@ -96,9 +94,8 @@ func explainNamed(ctx context.Context, name, text string) (*explanation, error) 
 	}
 	e := &explanation{Target: text}
 	err = withVM(ctx, name, func(client *daemon.Client) (err error) {
-		question := daemon.Question{Host: strings.TrimSuffix(t.host, "."), Port: t.port, Protocol: t.protocol}
-		e.Decision, err = askFor[egress.Decision](ctx, client, "explain", question)
-		return err
+		e.Decision, err = client.Explain(ctx, strings.TrimSuffix(t.host, "."), t.port, t.protocol)
+		return adviseEnded(name, err)
 	})
 	return e, err
 }

@@ -119,9 +119,9 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 	if err := config.Access.VM().Decide(vm.CallerFetch, vm.OpLoopback, port); err != nil {
 		return fmt.Errorf("preview of port %d of %s: %w", port, name, err)
 	}
-	place, err := askFor[daemon.PreviewPlace](ctx, client, "preview", nil)
+	place, err := client.Preview(ctx)
 	if err != nil {
-		return err
+		return adviseEnded(name, err)
 	}
 	store, err := previews(preview.Options{MaxLifetime: time.Duration(config.PreviewMaxLifetime)})
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 		return err
 	}
 	c.warnSilent(ctx, client, port)
-	shown := linkTo(made, place.Identity, linkReady)
+	shown := linkTo(made, daemon.Identity{ID: place.ID, PreviewPort: place.PreviewPort}, linkReady)
 	if asJSON {
 		return printJSON(c.stdout, shown)
 	}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -65,9 +64,9 @@ func TestConfinedDaemon(t *testing.T) {
 			t.Logf("log:\n%s", log)
 		}
 	})
-	var layers []confine.Layer
-	if b, err := c.Ask(t.Context(), "confinement", nil); err != nil || json.Unmarshal(b, &layers) != nil || !slices.Equal(layers, confine.Available()) {
-		t.Fatalf("in force: %s, %v; available are %+v", b, err, confine.Available())
+	layers, err := c.Confinement(t.Context())
+	if err != nil || !slices.Equal(layers, confine.Available()) {
+		t.Fatalf("in force: %+v, %v; available are %+v", layers, err, confine.Available())
 	}
 	force := func(layer string) bool {
 		return slices.ContainsFunc(layers, func(l confine.Layer) bool { return l.Name == layer && l.InForce })
@@ -94,10 +93,10 @@ func TestConfinedDaemon(t *testing.T) {
 		if _, err := Follow(t.Context(), job, Streams{Stdout: &out}, 0); err != nil || out.String() != "durable\n" {
 			t.Errorf("durable job: %q, %v", out.String(), err)
 		}
-		if b, err := c.Ask(t.Context(), "preview", nil); err != nil {
-			t.Errorf("previews: %s, %v", b, err)
+		if b, err := c.Preview(t.Context()); err != nil {
+			t.Errorf("previews: %+v, %v", b, err)
 		}
-		if b, err := c.Ask(t.Context(), "forward", []byte(`{"forward":"0:80"}`)); err != nil {
+		if b, err := c.Forward(t.Context(), "0:80"); err != nil {
 			t.Errorf("a forward: %s, %v", b, err)
 		}
 		if files, err := c.Files(t.Context()); err != nil {

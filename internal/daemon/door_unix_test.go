@@ -98,7 +98,7 @@ func TestDoorOfTheDead(t *testing.T) {
 			}
 			s := testStore(t, roleFake)
 			p := keptVM(t, s, "dev")
-			if err := errors.Join(leave(p.socket()), p.writeState(state{Version: 1, Name: "dev", Pid: 1, Address: socketAddress, Token: newToken()})); err != nil {
+			if err := errors.Join(leave(p.socket()), p.writeState(state{Version: protocolVersion, Name: "dev", Pid: 1, Address: socketAddress, Token: newToken()})); err != nil {
 				t.Fatal(err)
 			}
 			if status, err := s.Status(t.Context(), "dev"); err != nil || status.State != Crashed {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,9 +16,11 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/snapshot"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -79,13 +82,22 @@ func (v *fakeVM) Wait(ctx context.Context) error {
 func (v *fakeVM) Stats(context.Context) (guestrpc.Stats, error) {
 	return guestrpc.Stats{MemoryTotal: 77}, nil
 }
-func (v *fakeVM) Ask(_ context.Context, name string, q []byte) ([]byte, error) {
-	return append([]byte(name), q...), nil
+func (v *fakeVM) SettleDenials(context.Context)          {}
+func (v *fakeVM) Denials() []egress.Event                { return nil }
+func (v *fakeVM) Flows(context.Context) []vm.Flow        { return nil }
+func (v *fakeVM) NetworkStats() vm.NetworkStats          { return vm.NetworkStats{} }
+func (v *fakeVM) Policy() egress.Policy                  { return egress.Policy{} }
+func (v *fakeVM) SetPolicy(egress.Policy) (int, error)   { return 0, nil }
+func (v *fakeVM) DiskWaits() (since time.Time, _ string) { return since, "" }
+func (v *fakeVM) Console() []byte                        { return nil }
+func (v *fakeVM) Explain(string, uint16, string, ...netip.Addr) egress.Decision {
+	return egress.Decision{}
 }
-func (v *fakeVM) Files(context.Context) (*guestrpc.FilesClient, error) { return nil, syscall.ENOSYS }
-func (v *fakeVM) Pause(context.Context) error                          { v.paused.Store(true); return nil }
-func (v *fakeVM) Resume(context.Context) error                         { v.paused.Store(false); return nil }
-func (v *fakeVM) Paused() bool                                         { return v.paused.Load() }
+func (v *fakeVM) Forward(context.Context, nat.Forward) (net.Addr, error) { return nil, syscall.ENOSYS }
+func (v *fakeVM) Files(context.Context) (*guestrpc.FilesClient, error)   { return nil, syscall.ENOSYS }
+func (v *fakeVM) Pause(context.Context) error                            { v.paused.Store(true); return nil }
+func (v *fakeVM) Resume(context.Context) error                           { v.paused.Store(false); return nil }
+func (v *fakeVM) Paused() bool                                           { return v.paused.Load() }
 func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error) {
 	return snapshot.Meta{Comment: o.Comment}, os.WriteFile(path, []byte("snapshot"), 0o600)
 }
@@ -292,7 +304,7 @@ func play(role, dir, name string) error {
 		time.Sleep(time.Minute)
 		return err
 	case roleForeign:
-		err := p.writeState(state{Version: 1, Name: name, Pid: os.Getppid(), Address: "127.0.0.1:9", Token: newToken()})
+		err := p.writeState(state{Version: protocolVersion, Name: name, Pid: os.Getppid(), Address: "127.0.0.1:9", Token: newToken()})
 		time.Sleep(time.Minute)
 		return err
 	}

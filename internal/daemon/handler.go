@@ -14,9 +14,12 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -266,19 +269,100 @@ func (h handler) Stats(ctx context.Context) (guestrpc.Stats, error) {
 	return v.Stats(ctx)
 }
 
-// Ask answers a question about the VM, or carries out an order for the daemon.
-func (h handler) Ask(ctx context.Context, name string, question []byte) ([]byte, error) {
-	switch name {
-	case "preview":
-		return h.openPreviews(ctx)
-	case "confinement":
-		return json.Marshal(h.d.inForce())
-	}
+// Confinement is what confines this process.
+func (h handler) Confinement() []confine.Layer { return h.d.inForce() }
+
+// Flows lists the flows that are open.
+func (h handler) Flows(ctx context.Context) ([]vm.Flow, error) {
 	v, err := h.d.running()
 	if err != nil {
 		return nil, err
 	}
-	return v.Ask(ctx, name, question)
+	ctx, cancel := context.WithTimeout(ctx, askTime) // the guest may hang
+	defer cancel()
+	return v.Flows(ctx), nil
+}
+
+// Denials returns the last denials, newest last.
+func (h handler) Denials(ctx context.Context) ([]egress.Event, error) {
+	v, err := h.d.running()
+	if err != nil {
+		return nil, err
+	}
+	v.SettleDenials(ctx)
+	return v.Denials(), nil
+}
+
+// NetworkStats returns the network's counters.
+func (h handler) NetworkStats() (vm.NetworkStats, error) {
+	v, err := h.d.running()
+	if err != nil {
+		return vm.NetworkStats{}, err
+	}
+	return v.NetworkStats(), nil
+}
+
+// Policy returns the policy that holds now.
+func (h handler) Policy() (egress.Policy, error) {
+	v, err := h.d.running()
+	if err != nil {
+		return egress.Policy{}, err
+	}
+	return v.Policy(), nil
+}
+
+// SetPolicy replaces it.
+func (h handler) SetPolicy(p egress.Policy) (cut int, err error) {
+	v, err := h.d.running()
+	if err != nil {
+		return 0, err
+	}
+	return v.SetPolicy(p)
+}
+
+// Explain returns what the policy decides about a connection.
+func (h handler) Explain(host string, port uint16, protocol string) (egress.Decision, error) {
+	v, err := h.d.running()
+	if err != nil {
+		return egress.Decision{}, err
+	}
+	return v.Explain(host, port, protocol), nil
+}
+
+// Forward opens one more port.
+func (h handler) Forward(ctx context.Context, forward string) (string, error) {
+	v, err := h.d.running()
+	if err != nil {
+		return "", err
+	}
+	f, err := nat.ParseForward(forward)
+	if err != nil {
+		return "", err
+	}
+	at, err := v.Forward(context.WithoutCancel(ctx), f) // it outlives the client
+	if err != nil {
+		return "", err
+	}
+	return at.String(), nil
+}
+
+// DiskWaits says since when the guest waits for room on the host's disk.
+func (h handler) DiskWaits() (since time.Time, path string, err error) {
+	v, err := h.d.running()
+	if err != nil {
+		return since, "", err
+	}
+	since, path = v.DiskWaits()
+	return since, path, nil
+}
+
+// Console returns the end of what the kernel printed.
+func (h handler) Console() ([]byte, error) {
+	v, err := h.d.running()
+	if err != nil {
+		return nil, err
+	}
+	return v.Console(), nil
 }
 
 // Files is the guest's bulk connection.

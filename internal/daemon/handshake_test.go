@@ -23,27 +23,27 @@ func message(text string) []byte {
 }
 
 func TestAdmit(t *testing.T) {
-	right := `{"version":1,"token":"` + testToken + `","channel":"control"}`
+	right := `{"version":2,"token":"` + testToken + `","channel":"control"}`
 	for _, test := range []struct {
 		name, answer, reason string
 		sent                 []byte
 	}{
-		{name: "right", sent: message(right), answer: `{"version":1}`},
-		{name: "bulk", sent: message(strings.Replace(right, "control", "bulk", 1)), answer: `{"version":1}`},
-		{name: "more than is known", sent: message(`{"new":1,` + right[1:]), answer: `{"version":1}`},
+		{name: "right", sent: message(right), answer: `{"version":2}`},
+		{name: "bulk", sent: message(strings.Replace(right, "control", "bulk", 1)), answer: `{"version":2}`},
+		{name: "more than is known", sent: message(`{"new":1,` + right[1:]), answer: `{"version":2}`},
 		{name: "wrong token", sent: message(strings.Replace(right, "0123", "0124", 1)), reason: "wrong token"},
 		{name: "upper case", sent: message(strings.Replace(right, testToken, strings.ToUpper(testToken), 1)), reason: "wrong token"},
 		{name: "short token", sent: message(strings.Replace(right, "ef\"", "\"", 1)), reason: "wrong token"},
 		{name: "long token", sent: message(strings.Replace(right, "ef\"", "ef0\"", 1)), reason: "wrong token"},
-		{name: "empty token", sent: message(`{"version":1,"token":"","channel":"control"}`), reason: "wrong token"},
-		{name: "no token", sent: message(`{"version":1,"channel":"control"}`), reason: "wrong token"},
+		{name: "empty token", sent: message(`{"version":2,"token":"","channel":"control"}`), reason: "wrong token"},
+		{name: "no token", sent: message(`{"version":2,"channel":"control"}`), reason: "wrong token"},
 		{name: "null", sent: message(`null`), reason: "wrong token"},
-		{name: "token of another type", sent: message(`{"version":1,"token":7}`), reason: "handshake: json"},
+		{name: "token of another type", sent: message(`{"version":2,"token":7}`), reason: "handshake: json"},
 		{name: "wrong token and version", sent: message(`{"version":0,"token":"x"}`), reason: "wrong token"},
-		{name: "old version", sent: message(strings.Replace(right, `"version":1`, `"version":0`, 1)),
-			answer: "speaks protocol 1 and this program protocol 0", reason: "protocol 1"},
-		{name: "new version", sent: message(strings.Replace(right, `"version":1`, `"version":9`, 1)),
-			answer: "speaks protocol 1 and this program protocol 9", reason: "protocol 9"},
+		{name: "old version", sent: message(strings.Replace(right, `"version":2`, `"version":0`, 1)),
+			answer: "speaks protocol 2 and this program protocol 0", reason: "protocol 2"},
+		{name: "new version", sent: message(strings.Replace(right, `"version":2`, `"version":9`, 1)),
+			answer: "speaks protocol 2 and this program protocol 9", reason: "protocol 9"},
 		{name: "unknown channel", sent: message(strings.Replace(right, "control", "side", 1)), answer: `unknown channel`, reason: "unknown channel"},
 		{name: "nothing", reason: "EOF"},
 		{name: "half a length", sent: []byte{0, 0}, reason: "EOF"},
@@ -100,11 +100,11 @@ func TestAdmitLate(t *testing.T) {
 // TestGreet: a client refuses a server that is no daemon of its version.
 func TestGreet(t *testing.T) {
 	for _, test := range []struct{ name, answer, want string }{
-		{"right", string(message(`{"version":1}`)), ""},
+		{"right", string(message(`{"version":2}`)), ""},
 		{"hangs up", "", "no daemon, or has another token"},
-		{"old daemon", string(message(`{"version":0}`)), "daemon speaks protocol 0 and this program protocol 1"},
-		{"new daemon", string(message(`{"version":2,"error":"x"}`)), "daemon speaks protocol 2 and this program protocol 1"},
-		{"refuses", string(message(`{"version":1,"error":"a\u001bb"}`)), `"a\x1bb"`},
+		{"old daemon", string(message(`{"version":0}`)), "daemon speaks protocol 0 and this program protocol 2"},
+		{"new daemon", string(message(`{"version":3,"error":"x"}`)), "daemon speaks protocol 3 and this program protocol 2"},
+		{"refuses", string(message(`{"version":2,"error":"a\u001bb"}`)), `"a\x1bb"`},
 		{"HTTP", "HTTP/1.1 400 Bad Request\r\n\r\n", `begins with "HTTP"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestGreet(t *testing.T) {
 }
 
 func FuzzAdmit(f *testing.F) {
-	f.Add(message(`{"version":1,"token":"` + testToken[:63] + `","channel":"control"}`))
+	f.Add(message(`{"version":2,"token":"` + testToken[:63] + `","channel":"control"}`))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Add([]byte{0, 0, 16, 0})
 	f.Fuzz(func(t *testing.T, sent []byte) {
@@ -178,7 +178,7 @@ func TestHostilePort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = conn.Write(message(`{"version":1,"token":"` + testToken + `","channel":"control"}`))
+	_, _ = conn.Write(message(`{"version":2,"token":"` + testToken + `","channel":"control"}`))
 	if b, err := io.ReadAll(conn); err != nil && !isReset(err) || len(b) > 0 {
 		t.Errorf("a wrong token got %q, %v", b, err)
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/snapshot"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -25,8 +28,17 @@ type VM interface {
 	// Wait returns why the VM has ended; nil after Stop or Close.
 	Wait(ctx context.Context) error
 	Stats(ctx context.Context) (guestrpc.Stats, error)
-	// Ask answers the questions that docs/internals/daemon.md lists.
-	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
+	// SettleDenials waits a moment for denials that Denials does not know yet.
+	SettleDenials(ctx context.Context)
+	Denials() []egress.Event
+	Flows(ctx context.Context) []vm.Flow
+	NetworkStats() vm.NetworkStats
+	Policy() egress.Policy
+	SetPolicy(p egress.Policy) (cut int, err error)
+	Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision
+	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)
+	DiskWaits() (since time.Time, path string)
+	Console() []byte
 	Files(ctx context.Context) (*guestrpc.FilesClient, error)
 	// Pause stops the VM until Resume. Paused reports whether it is paused.
 	Pause(ctx context.Context) error

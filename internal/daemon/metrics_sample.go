@@ -35,12 +35,6 @@ type flowKey struct {
 	state     nat.State
 }
 
-// networkCounter is a VM whose network has counters.
-type networkCounter interface {
-	NetworkStats() vm.NetworkStats
-	Flows(context.Context) []vm.Flow
-}
-
 // sample reads the counters. The guest may answer until ctx ends; the others do not need it.
 func (d *daemon) sample(ctx context.Context) sample {
 	s := sample{info: handler{d}.Info(), uptime: time.Since(d.started)}
@@ -53,24 +47,20 @@ func (d *daemon) sample(ctx context.Context) sample {
 			s.guest = &stats
 		}
 	}
-	n, ok := v.(networkCounter)
-	if !ok {
-		return s
-	}
-	stats := n.NetworkStats()
+	stats := v.NetworkStats()
 	s.limits = stats.Limits // of connections with the guest's loopback there is one without a network, too
 	if !d.config.Network.Disabled {
-		s.network, s.flows = &stats, countFlows(n)
+		s.network, s.flows = &stats, countFlows(v)
 	}
 	return s
 }
 
 // countFlows does not ask the guest for the flows' processes: the context in which Flows would ask has ended.
-func countFlows(n networkCounter) map[flowKey]int {
+func countFlows(v VM) map[flowKey]int {
 	ended, end := context.WithCancel(context.Background())
 	end()
 	counts := make(map[flowKey]int)
-	for _, f := range n.Flows(ended) {
+	for _, f := range v.Flows(ended) {
 		counts[flowKey{f.Protocol, f.Direction, f.State}]++
 	}
 	return counts

@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -17,6 +16,7 @@ import (
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/daemonrpc"
 	"agentvm/internal/preview"
 	"agentvm/vm"
 )
@@ -43,12 +43,6 @@ type previews struct {
 	server *preview.Server
 	port   uint16 // 0: not serving
 	closed bool
-}
-
-// PreviewPlace is the answer to the order "preview": the VM's identity for its links, and the address that serves them.
-type PreviewPlace struct {
-	Identity
-	Address string `json:"address"` // 127.0.0.1:PORT
 }
 
 // PreviewPath is the file with the links of this store's VMs, beside Dir; their key is beside it. Any number of processes may have it
@@ -185,28 +179,28 @@ func (p *previews) noteWhile(done <-chan struct{}) {
 }
 
 // open serves previews, unless they are served already, and returns the address.
-func (p *previews) open(ctx context.Context) (PreviewPlace, error) {
+func (p *previews) open(ctx context.Context) (daemonrpc.PreviewPlace, error) {
 	select {
 	case p.turn <- struct{}{}:
 		defer func() { <-p.turn }()
 	case <-ctx.Done():
-		return PreviewPlace{}, ctx.Err()
+		return daemonrpc.PreviewPlace{}, ctx.Err()
 	}
 	p.mu.Lock()
 	port, closed := p.port, p.closed
 	p.mu.Unlock()
 	if closed {
-		return PreviewPlace{}, &capnprpc.Error{Kind: capnprpc.KindState, Message: "the VM is being stopped"}
+		return daemonrpc.PreviewPlace{}, &capnprpc.Error{Kind: capnprpc.KindState, Message: "the VM is being stopped"}
 	}
 	if port == 0 {
 		var err error
 		if port, err = p.start(); err != nil {
-			return PreviewPlace{}, err
+			return daemonrpc.PreviewPlace{}, err
 		}
 	}
 	identity := p.daemon.identity
 	identity.PreviewPort = port
-	return PreviewPlace{identity, loopback(port)}, nil
+	return daemonrpc.PreviewPlace{ID: identity.ID, PreviewPort: identity.PreviewPort, Address: loopback(port)}, nil
 }
 
 func loopback(port uint16) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))) }
@@ -347,16 +341,12 @@ func (p previewDialer) DialPreview(ctx context.Context, _ string, port uint16) (
 // orderTime bounds how long a client waits for the previews' listener.
 const orderTime = 15 * time.Second
 
-// openPreviews is the order "preview". The VM may be paused.
-func (h handler) openPreviews(ctx context.Context) ([]byte, error) {
+// Preview serves the VM's previews. The VM may be paused.
+func (h handler) Preview(ctx context.Context) (daemonrpc.PreviewPlace, error) {
 	if _, err := h.d.running(); err != nil {
-		return nil, err
+		return daemonrpc.PreviewPlace{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, orderTime)
 	defer cancel()
-	place, err := h.d.previews.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(place)
+	return h.d.previews.open(ctx)
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/daemonrpc"
 	"agentvm/internal/preview"
 )
 
@@ -56,15 +56,11 @@ func (d *inside) links(t testing.TB) *preview.Store {
 }
 
 // place gives the order "preview".
-func (d *inside) place(t testing.TB) PreviewPlace {
+func (d *inside) place(t testing.TB) daemonrpc.PreviewPlace {
 	t.Helper()
-	var place PreviewPlace
 	c := d.connect(t)
-	answer, err := c.Ask(t.Context(), "preview", nil)
+	place, err := c.Preview(t.Context())
 	_ = c.Close() // an open client counts as use of the VM
-	if err == nil {
-		err = json.Unmarshal(answer, &place)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +68,7 @@ func (d *inside) place(t testing.TB) PreviewPlace {
 }
 
 // share makes a link to port 3000 and returns the address that serves it.
-func (d *inside) share(t testing.TB, lifetime time.Duration) (preview.Preview, PreviewPlace) {
+func (d *inside) share(t testing.TB, lifetime time.Duration) (preview.Preview, daemonrpc.PreviewPlace) {
 	t.Helper()
 	place := d.place(t)
 	p, err := d.links(t).Create(t.Context(), "dev", place.ID, 3000, lifetime)

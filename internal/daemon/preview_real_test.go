@@ -93,12 +93,9 @@ func (s *shared) serve(t *testing.T, run string) {
 	})
 }
 
-func (s *shared) place(t *testing.T) (place PreviewPlace) {
+func (s *shared) place(t *testing.T) daemonrpc.PreviewPlace {
 	t.Helper()
-	answer, err := s.client.Ask(t.Context(), "preview", nil)
-	if err == nil {
-		err = json.Unmarshal(answer, &place)
-	}
+	place, err := s.client.Preview(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +103,7 @@ func (s *shared) place(t *testing.T) (place PreviewPlace) {
 }
 
 // share makes a link to the server, and leaves the store open for the test.
-func (s *shared) share(t *testing.T, place PreviewPlace) (*preview.Store, preview.Preview) {
+func (s *shared) share(t *testing.T, place daemonrpc.PreviewPlace) (*preview.Store, preview.Preview) {
 	t.Helper()
 	links, err := preview.OpenStore(s.store.PreviewPath(), preview.Options{})
 	if err != nil {
@@ -174,7 +171,7 @@ func TestRealPreview(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.remove(t)
-	restoration := Restoration{Snapshot: saved, Identity: &place.Identity}
+	restoration := Restoration{Snapshot: saved, Identity: &Identity{place.ID, place.PreviewPort}}
 	restored, err := s.store.Restore(t.Context(), "dev", s.config, restoration, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -279,7 +279,7 @@ func TestPreviewOfVMsThatDoNotAnswer(t *testing.T) {
 	})
 	await(t, "the links after a restart", func() bool { c, err := net.Dial("tcp", place.Address); return err == nil && c.Close() == nil })
 	wantGet(t, url, 503, "not running")
-	if _, err := d.connect(t).Ask(t.Context(), "preview", nil); err == nil {
+	if _, err := d.connect(t).Preview(t.Context()); err == nil {
 		t.Error("a preview of a VM that boots is not refused")
 	}
 	close(boot)

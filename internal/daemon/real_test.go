@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/images/storetest"
 	"agentvm/internal/daemonrpc"
 )
@@ -66,8 +67,8 @@ func TestRealVM(t *testing.T) {
 	if o, err := durable.Output(t.Context(), 0, 100, time.Minute); err != nil || string(o.Chunks[0].Data) != "begun\n" {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if b, err := c.Ask(t.Context(), "policy", nil); err != nil || !bytes.Contains(b, []byte(`"public"`)) {
-		t.Errorf("%s, %v", b, err)
+	if p, err := c.Policy(t.Context()); err != nil || p.Mode != egress.Public {
+		t.Errorf("%+v, %v", p, err)
 	}
 	if files, err := c.Files(t.Context()); err != nil {
 		t.Error(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // protocolVersion is the version of the state file and the handshake. The protocol after the handshake grows compatibly.
-const protocolVersion = 1
+const protocolVersion = 2
 
 const (
 	tokenBytes = 32

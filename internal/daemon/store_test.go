@@ -98,7 +98,7 @@ func TestConfigCheck(t *testing.T) {
 }
 
 func validState() state {
-	return state{Version: 1, Name: "dev", Pid: 1, Address: "127.0.0.1:80", Token: testToken}
+	return state{Version: protocolVersion, Name: "dev", Pid: 1, Address: "127.0.0.1:80", Token: testToken}
 }
 
 func TestParseState(t *testing.T) {
@@ -119,8 +119,8 @@ func TestParseState(t *testing.T) {
 		{"short token", func(s *state) { s.Token = testToken[2:] }, "32 bytes"},
 		{"no token", func(s *state) { s.Token = "" }, "32 bytes"},
 		{"token of other characters", func(s *state) { s.Token = "x" + testToken[1:] }, "32 bytes"},
-		{"old version", func(s *state) { s.Version = 0 }, "daemon speaks protocol 0 and this program protocol 1"},
-		{"new version", func(s *state) { s.Version = 2 }, "daemon speaks protocol 2 and this program protocol 1"},
+		{"old version", func(s *state) { s.Version = 0 }, "daemon speaks protocol 0 and this program protocol 2"},
+		{"new version", func(s *state) { s.Version = 3 }, "daemon speaks protocol 3 and this program protocol 2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := validState()
@@ -180,7 +180,7 @@ func TestStateChanges(t *testing.T) {
 		{"token", func(s *state) { s.Token = testToken }, "the token in the state file has changed"},
 		{"pid", func(s *state) { s.Pid++ }, "the state file has changed"},
 		{"address", func(s *state) { s.Address = "127.0.0.1:9" }, "the state file has changed"},
-		{"version", func(s *state) { s.Version = 2 }, "protocol 2"},
+		{"version", func(s *state) { s.Version = 3 }, "protocol 3"},
 	} {
 		now := right
 		test.change(&now)

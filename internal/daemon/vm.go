@@ -2,14 +2,11 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
-	"agentvm/egress"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
 	"agentvm/nat"
@@ -66,9 +63,9 @@ const (
 	settlePause = 2 * time.Millisecond
 )
 
-// settleDenials waits for events of denials: a command may end before it is known which process's connection was denied. Events that do
+// SettleDenials waits for events of denials: a command may end before it is known which process's connection was denied. Events that do
 // not come in time are not waited for again.
-func (m *machine) settleDenials(ctx context.Context) {
+func (m *machine) SettleDenials(ctx context.Context) {
 	if m.files.audit == nil {
 		return
 	}
@@ -84,116 +81,6 @@ func (m *machine) settleDenials(ctx context.Context) {
 		}
 		time.Sleep(settlePause)
 	}
-}
-
-// Question is the content of the question "explain".
-type Question struct {
-	Host     string `json:"host"`
-	Port     uint16 `json:"port"`
-	Protocol string `json:"protocol"` // "tcp" or "udp"
-}
-
-// PolicyAnswer is the answer to "policy" and to the order "setPolicy".
-type PolicyAnswer struct {
-	Policy egress.Policy `json:"policy"`
-	Text   string        `json:"text"`          // in one line
-	Cut    int           `json:"cut,omitempty"` // flows that the new policy has ended
-}
-
-// DiskAnswer is the answer to "disk".
-type DiskAnswer struct {
-	Waits time.Time `json:"waits,omitzero"` // since when the guest waits for room on the host's disk
-	Path  string    `json:"path,omitempty"`
-}
-
-// ForwardOrder is the order "forward": one more port, until the VM ends.
-type ForwardOrder struct {
-	Forward string `json:"forward"` // as nat.ParseForward reads it
-}
-
-// ForwardAnswer has the address at which it listens.
-type ForwardAnswer struct {
-	Address string `json:"address"`
-}
-
-// Ask answers what docs/internals/daemon.md lists.
-func (m *machine) Ask(ctx context.Context, name string, question []byte) ([]byte, error) {
-	answer, err := m.answer(ctx, name, question)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(answer)
-}
-
-func (m *machine) answer(ctx context.Context, name string, question []byte) (any, error) {
-	switch name {
-	case "flows":
-		ctx, cancel := context.WithTimeout(ctx, askTime) // the guest may hang
-		defer cancel()
-		return m.Flows(ctx), nil
-	case "denials":
-		m.settleDenials(ctx)
-		return m.Denials(), nil
-	case "networkStats":
-		return m.NetworkStats(), nil
-	case "policy":
-		return PolicyAnswer{Policy: m.Policy(), Text: m.Policy().String()}, nil
-	case "disk":
-		since, path := m.DiskWaits()
-		return DiskAnswer{Waits: since, Path: path}, nil
-	case "console":
-		return string(m.Console()), nil
-	case "setPolicy":
-		return m.setPolicy(question)
-	case "explain":
-		return m.explain(question)
-	case "forward":
-		return m.forward(ctx, question)
-	}
-	return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoNoSys, Message: fmt.Sprintf("unknown question %.40q", name)}
-}
-
-func (m *machine) setPolicy(question []byte) (any, error) {
-	var p egress.Policy
-	if err := parse(question, &p); err != nil {
-		return nil, err
-	}
-	cut, err := m.SetPolicy(p)
-	if err != nil {
-		return nil, err
-	}
-	return PolicyAnswer{Policy: m.Policy(), Text: m.Policy().String(), Cut: cut}, nil
-}
-
-func (m *machine) explain(question []byte) (any, error) {
-	var q Question
-	if err := parse(question, &q); err != nil {
-		return nil, err
-	}
-	return m.Explain(q.Host, q.Port, q.Protocol), nil
-}
-
-func (m *machine) forward(ctx context.Context, question []byte) (any, error) {
-	var q ForwardOrder
-	if err := parse(question, &q); err != nil {
-		return nil, err
-	}
-	f, err := nat.ParseForward(q.Forward)
-	if err != nil {
-		return nil, err
-	}
-	at, err := m.Forward(context.WithoutCancel(ctx), f) // it outlives the client
-	if err != nil {
-		return nil, err
-	}
-	return ForwardAnswer{at.String()}, nil
-}
-
-func parse(question []byte, to any) error {
-	if err := json.Unmarshal(question, to); err != nil {
-		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoInvalid, Message: "question: " + err.Error()}
-	}
-	return nil
 }
 
 // Linux's numbers, see capnprpc.Error.

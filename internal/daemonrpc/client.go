@@ -2,6 +2,7 @@ package daemonrpc
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,10 +10,13 @@ import (
 	"math"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc/daemonwire"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/vm"
 )
 
 // Client is the client's end of a connection to a daemon. Close frees it and kills those of its jobs that are not durable. The VM
@@ -190,17 +194,146 @@ func (c *Client) Stats(ctx context.Context) (guestrpc.Stats, error) {
 	return guestrpc.ReadStats(w), err
 }
 
-// Ask sends a question in JSON and returns the answer, in JSON, too. Package daemon lists them.
-func (c *Client) Ask(ctx context.Context, name string, json []byte) ([]byte, error) {
-	future, release := c.daemon.Ask(ctx, func(w daemonwire.Daemon_ask_Params) error {
-		return errors.Join(w.SetName(name), w.SetJson(json))
-	})
+// Preview has the daemon serve the VM's previews, unless it does already.
+func (c *Client) Preview(ctx context.Context) (place PreviewPlace, err error) {
+	future, release := c.daemon.Preview(ctx, nil)
 	defer release()
-	r, err := result(c, "ask for "+name, future)
+	r, err := result(c, "serve previews", future)
+	if err != nil {
+		return place, err
+	}
+	w, err := r.Place()
+	if err != nil {
+		return place, err
+	}
+	var read capnprpc.FieldReader
+	return PreviewPlace{ID: read.Text(w.Id()), PreviewPort: w.Port(), Address: read.Text(w.Address())}, read.Err
+}
+
+// Confinement says what confines the daemon's process.
+func (c *Client) Confinement(ctx context.Context) ([]confine.Layer, error) {
+	future, release := c.daemon.Confinement(ctx, nil)
+	defer release()
+	r, err := result(c, "confinement", future)
 	if err != nil {
 		return nil, err
 	}
-	return capnprpc.CopyData(r.Json())
+	w, err := r.Layers()
+	if err != nil {
+		return nil, err
+	}
+	var read capnprpc.FieldReader
+	var layers []confine.Layer
+	for i := range w.Len() {
+		layers = append(layers, confine.Layer{Name: read.Text(w.At(i).Name()), InForce: w.At(i).InForce(), Note: read.Text(w.At(i).Note())})
+	}
+	return layers, read.Err
+}
+
+// resultJSON is result of a method whose answer is JSON.
+func resultJSON[T any, R interface {
+	capnprpc.Failing
+	Json() ([]byte, error)
+}](c *Client, what string, future interface{ Struct() (R, error) }) (v T, err error) {
+	r, err := result(c, what, future)
+	if err != nil {
+		return v, err
+	}
+	b, err := r.Json()
+	if err == nil {
+		err = json.Unmarshal(b, &v)
+	}
+	if err != nil {
+		return v, fmt.Errorf("%s: the daemon's answer: %w", what, err)
+	}
+	return v, nil
+}
+
+// Flows lists the flows that are open.
+func (c *Client) Flows(ctx context.Context) ([]vm.Flow, error) {
+	future, release := c.daemon.Flows(ctx, nil)
+	defer release()
+	return resultJSON[[]vm.Flow](c, "flows", future)
+}
+
+// Denials returns the last denials, newest last.
+func (c *Client) Denials(ctx context.Context) ([]egress.Event, error) {
+	future, release := c.daemon.Denials(ctx, nil)
+	defer release()
+	return resultJSON[[]egress.Event](c, "denials", future)
+}
+
+// NetworkStats returns the network's counters.
+func (c *Client) NetworkStats(ctx context.Context) (vm.NetworkStats, error) {
+	future, release := c.daemon.NetworkStats(ctx, nil)
+	defer release()
+	return resultJSON[vm.NetworkStats](c, "network counters", future)
+}
+
+// Policy returns the policy that holds now.
+func (c *Client) Policy(ctx context.Context) (egress.Policy, error) {
+	future, release := c.daemon.Policy(ctx, nil)
+	defer release()
+	return resultJSON[egress.Policy](c, "policy", future)
+}
+
+// SetPolicy replaces the policy. cut is how many flows the new one has ended.
+func (c *Client) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return 0, err
+	}
+	future, release := c.daemon.SetPolicy(ctx, func(w daemonwire.Daemon_setPolicy_Params) error { return w.SetJson(b) })
+	defer release()
+	r, err := result(c, "set the policy", future)
+	if err != nil {
+		return 0, err
+	}
+	return int(r.Cut()), nil
+}
+
+// Explain returns what the policy decides about a connection of the guest. protocol is "tcp" or "udp".
+func (c *Client) Explain(ctx context.Context, host string, port uint16, protocol string) (egress.Decision, error) {
+	future, release := c.daemon.Explain(ctx, func(w daemonwire.Daemon_explain_Params) error {
+		w.SetPort(port)
+		return errors.Join(w.SetHost(host), w.SetProtocol(protocol))
+	})
+	defer release()
+	return resultJSON[egress.Decision](c, "explain", future)
+}
+
+// Forward opens one more port, as nat.ParseForward reads it, until the VM ends, and returns the address at which it listens.
+func (c *Client) Forward(ctx context.Context, forward string) (address string, err error) {
+	future, release := c.daemon.Forward(ctx, func(w daemonwire.Daemon_forward_Params) error { return w.SetForward(forward) })
+	defer release()
+	r, err := result(c, "forward", future)
+	if err != nil {
+		return "", err
+	}
+	return r.Address()
+}
+
+// DiskWaits says since when the guest waits for room on the host's disk, and for which file. The time is zero when it does not wait.
+func (c *Client) DiskWaits(ctx context.Context) (since time.Time, path string, err error) {
+	future, release := c.daemon.Disk(ctx, nil)
+	defer release()
+	r, err := result(c, "disk", future)
+	if err != nil {
+		return time.Time{}, "", err
+	}
+	var read capnprpc.FieldReader
+	return momentOf(&read)(r.Waits()), read.Text(r.Path()), read.Err
+}
+
+// Console returns the end of what the guest's kernel printed. The guest chose these bytes.
+func (c *Client) Console(ctx context.Context) ([]byte, error) {
+	future, release := c.daemon.Console(ctx, nil)
+	defer release()
+	r, err := result(c, "console", future)
+	if err != nil {
+		return nil, err
+	}
+	return capnprpc.CopyData(r.Text())
 }
 
 // Pause stops the VM until Resume: it takes no processor time, and requests to its guest wait.

@@ -30,8 +30,8 @@ interface Daemon {
 
   stats @6 () -> (stats :Guest.Stats, failure :Stream.Failure);
 
-  ask @7 (name :Text, json :Data) -> (json :Data, failure :Stream.Failure);
-  # Questions and orders about the network in JSON; package daemon lists them.
+  preview @7 () -> (place :PreviewPlace, failure :Stream.Failure);
+  # Serves the VM's previews, unless it does already.
 
   files @8 () -> (files :Guest.Files, failure :Stream.Failure);
   # The guest's capability. Bulk data belong on a connection of their own: see Channel in package daemon.
@@ -51,6 +51,40 @@ interface Daemon {
 
   sockets @13 () -> (sockets :List(Guest.Socket), failure :Stream.Failure);
   # As Supervisor.sockets.
+
+  confinement @14 () -> (layers :List(ConfinementLayer), failure :Stream.Failure);
+  # What confines the daemon's process.
+
+  flows @15 () -> (json :Data, failure :Stream.Failure);        # list of vm.Flow
+  denials @16 () -> (json :Data, failure :Stream.Failure);      # list of egress.Event, newest last
+  networkStats @17 () -> (json :Data, failure :Stream.Failure); # vm.NetworkStats
+  policy @18 () -> (json :Data, failure :Stream.Failure);       # egress.Policy
+  explain @19 (host :Text, port :UInt16, protocol :Text) -> (json :Data, failure :Stream.Failure); # egress.Decision
+  # These are JSON because no one in between reads them.
+
+  setPolicy @20 (json :Data) -> (cut :UInt32, failure :Stream.Failure);
+  # An egress.Policy. `cut` is how many flows it has ended.
+
+  forward @21 (forward :Text) -> (address :Text, failure :Stream.Failure);
+  # One more port, as nat.ParseForward reads it, until the VM ends. Returns the address at which it listens.
+
+  disk @22 () -> (waits :Guest.Time, path :Text, failure :Stream.Failure);
+  # Since when the guest waits for room on the host's disk, null when it does not, and for which file.
+
+  console @23 () -> (text :Data, failure :Stream.Failure);
+  # The end of what the kernel printed.
+}
+
+struct PreviewPlace {
+  id @0 :Text;            # of the VM, in the store of links
+  port @1 :UInt16;        # of 127.0.0.1
+  address @2 :Text;
+}
+
+struct ConfinementLayer {
+  name @0 :Text;
+  inForce @1 :Bool;
+  note @2 :Text;          # why it is not, or its version
 }
 
 enum LocalPurpose {

@@ -6,8 +6,11 @@ import (
 	"log/slog"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/confine"
 	"agentvm/internal/guestrpc"
+	"agentvm/vm"
 )
 
 // ErrClosed is returned by every call on a Client whose connection is closed or lost.
@@ -29,8 +32,24 @@ type Handler interface {
 	// Stop stops the VM and then the daemon; without grace at once. It returns when the VM has ended.
 	Stop(ctx context.Context, grace time.Duration) error
 	Stats(ctx context.Context) (guestrpc.Stats, error)
-	// Ask answers a question in JSON by one in JSON.
-	Ask(ctx context.Context, name string, json []byte) ([]byte, error)
+	// Preview serves the VM's previews, unless the daemon does already.
+	Preview(ctx context.Context) (PreviewPlace, error)
+	// Confinement says what confines the daemon's process.
+	Confinement() []confine.Layer
+	Flows(ctx context.Context) ([]vm.Flow, error)
+	// Denials returns the last denials, newest last. It may wait a moment for those that are not known yet.
+	Denials(ctx context.Context) ([]egress.Event, error)
+	NetworkStats() (vm.NetworkStats, error)
+	Policy() (egress.Policy, error)
+	// SetPolicy returns how many flows the new policy has ended.
+	SetPolicy(p egress.Policy) (cut int, err error)
+	Explain(host string, port uint16, protocol string) (egress.Decision, error)
+	// Forward opens one more port, as nat.ParseForward reads it, until the VM ends, and returns its address.
+	Forward(ctx context.Context, forward string) (address string, err error)
+	// DiskWaits says since when the guest waits for room on the host's disk, and for which file.
+	DiskWaits() (since time.Time, path string, err error)
+	// Console returns the end of what the kernel printed.
+	Console() ([]byte, error)
 	// Pause stops the VM until Resume. Pausing a paused VM, or resuming a running one, does nothing.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
@@ -50,6 +69,13 @@ type SnapshotRequest struct {
 	Path    string // absolute, of the host; nothing may be there
 	Comment string
 	Layered bool // leave out what has not changed since the file from which the VM was started
+}
+
+// PreviewPlace is the VM's identity for links to its previews, and the address that serves them.
+type PreviewPlace struct {
+	ID          string // of the VM, in the store of links
+	PreviewPort uint16 // of the host's loopback interface
+	Address     string // 127.0.0.1:PORT
 }
 
 // JobHandler is one client's view of a job.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -16,10 +17,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentvm/egress"
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/rpctest"
+	"agentvm/internal/confine"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/leaktest"
+	"agentvm/vm"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -85,9 +89,46 @@ func (d *fakeDaemon) Stats(context.Context) (guestrpc.Stats, error) {
 	return guestrpc.Stats{MemoryTotal: 5}, nil
 }
 
-func (d *fakeDaemon) Ask(_ context.Context, name string, json []byte) ([]byte, error) {
-	return append([]byte(name+" "), json...), nil
+func (d *fakeDaemon) Preview(context.Context) (PreviewPlace, error) {
+	return PreviewPlace{ID: "a", PreviewPort: 7, Address: "127.0.0.1:7"}, nil
 }
+
+func (d *fakeDaemon) Confinement() []confine.Layer {
+	return []confine.Layer{{Name: "a", InForce: true}, {Name: "b", Note: "why"}}
+}
+
+func (d *fakeDaemon) Flows(context.Context) ([]vm.Flow, error) {
+	return []vm.Flow{{Process: "curl"}}, nil
+}
+
+func (d *fakeDaemon) Denials(context.Context) ([]egress.Event, error) {
+	return nil, syscall.EAGAIN
+}
+
+func (d *fakeDaemon) NetworkStats() (vm.NetworkStats, error) {
+	return vm.NetworkStats{Egress: egress.Stats{Denied: 3}}, nil
+}
+
+func (d *fakeDaemon) Policy() (egress.Policy, error) { return egress.Policy{Mode: egress.Open}, nil }
+
+func (d *fakeDaemon) SetPolicy(p egress.Policy) (int, error) {
+	if p.Mode != egress.None {
+		return 0, syscall.EINVAL
+	}
+	return 4, nil
+}
+
+func (d *fakeDaemon) Explain(host string, port uint16, protocol string) (egress.Decision, error) {
+	return egress.Decision{Reason: fmt.Sprint(host, port, protocol)}, nil
+}
+
+func (d *fakeDaemon) Forward(_ context.Context, forward string) (string, error) {
+	return "at " + forward, nil
+}
+
+func (d *fakeDaemon) DiskWaits() (time.Time, string, error) { return time.Time{}, "/d", nil }
+
+func (d *fakeDaemon) Console() ([]byte, error) { return []byte("\xffconsole"), nil }
 
 func (d *fakeDaemon) Pause(context.Context) error { return syscall.EBUSY }
 
@@ -210,8 +251,41 @@ func TestDaemonClient(t *testing.T) {
 	if _, err := c.Snapshot(ctx, SnapshotRequest{}); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("Snapshot: %v", err)
 	}
-	if b, err := c.Ask(ctx, "what", []byte("7")); err != nil || string(b) != "what 7" {
-		t.Errorf("Ask: %q, %v", b, err)
+	if p, err := c.Preview(ctx); err != nil || p != (PreviewPlace{"a", 7, "127.0.0.1:7"}) {
+		t.Errorf("Preview: %+v, %v", p, err)
+	}
+	if l, err := c.Confinement(ctx); err != nil || !slices.Equal(l, d.Confinement()) {
+		t.Errorf("Confinement: %+v, %v", l, err)
+	}
+	if l, err := c.Flows(ctx); err != nil || len(l) != 1 || l[0].Process != "curl" {
+		t.Errorf("Flows: %+v, %v", l, err)
+	}
+	if _, err := c.Denials(ctx); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("Denials: %v", err)
+	}
+	if s, err := c.NetworkStats(ctx); err != nil || s.Egress.Denied != 3 {
+		t.Errorf("NetworkStats: %+v, %v", s, err)
+	}
+	if p, err := c.Policy(ctx); err != nil || p.Mode != egress.Open {
+		t.Errorf("Policy: %+v, %v", p, err)
+	}
+	if cut, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.None}); err != nil || cut != 4 {
+		t.Errorf("SetPolicy: %d, %v", cut, err)
+	}
+	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.Open}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("SetPolicy: %v", err)
+	}
+	if e, err := c.Explain(ctx, "h", 1, "udp"); err != nil || e.Reason != "h1udp" {
+		t.Errorf("Explain: %+v, %v", e, err)
+	}
+	if at, err := c.Forward(ctx, "1:2"); err != nil || at != "at 1:2" {
+		t.Errorf("Forward: %q, %v", at, err)
+	}
+	if since, path, err := c.DiskWaits(ctx); err != nil || !since.IsZero() || path != "/d" {
+		t.Errorf("DiskWaits: %v, %q, %v", since, path, err)
+	}
+	if b, err := c.Console(ctx); err != nil || string(b) != "\xffconsole" {
+		t.Errorf("Console: %q, %v", b, err)
 	}
 	if s, err := c.Stats(ctx); err != nil || s != (guestrpc.Stats{MemoryTotal: 5}) {
 		t.Errorf("Stats: %+v, %v", s, err)
@@ -373,7 +447,9 @@ func sentByClient(f *testing.F) []byte {
 	_ = j.Remove(ctx)
 	_, _ = c.Job(ctx, "a")
 	_, _ = c.Jobs(ctx)
-	_, _ = c.Ask(ctx, "a", []byte("{}"))
+	_, _ = c.SetPolicy(ctx, egress.Policy{})
+	_, _ = c.Explain(ctx, "h", 1, "tcp")
+	_, _ = c.Forward(ctx, "1:2")
 	_, _ = c.Pause(ctx), c.Resume(ctx)
 	_, _ = c.Snapshot(ctx, SnapshotRequest{Path: "/p", Comment: "c"})
 	_ = c.Close()

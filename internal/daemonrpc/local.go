@@ -62,14 +62,8 @@ func (d *daemon) OpenLocalTcp(ctx context.Context, call daemonwire.Daemon_openLo
 }
 
 func (d *daemon) Sockets(ctx context.Context, call daemonwire.Daemon_sockets) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	call.Go()
-	list, err := d.h.Sockets(ctx)
-	if err != nil {
-		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
-	}
-	return guestrpc.WriteSockets(r.NewSockets, list)
+	return answer(call.AllocResults, call.Go, func() ([]guestrpc.Socket, error) { return d.h.Sockets(ctx) },
+		func(r daemonwire.Daemon_sockets_Results, list []guestrpc.Socket) error {
+			return guestrpc.WriteSockets(r.NewSockets, list)
+		})
 }

@@ -2,16 +2,21 @@ package daemonrpc
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"time"
 
 	"capnproto.org/go/capnp/v3"
 
+	"agentvm/egress"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc/daemonwire"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/vm"
 )
 
 // Serve serves one client on stream until it leaves, violates the protocol, or ctx ends, and closes stream. A hostile client ends at
@@ -133,43 +138,141 @@ func (d *daemon) Stop(ctx context.Context, call daemonwire.Daemon_stop) error {
 	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.Stop(ctx, grace)) })
 }
 
-func (d *daemon) Stats(ctx context.Context, call daemonwire.Daemon_stats) error {
-	r, err := call.AllocResults()
+// answer is a method that may wait: it lets the connection's next call begin, has do work, and writes the results or the error.
+func answer[R capnprpc.Results, T any](results func() (R, error), letNext func(), do func() (T, error), write func(R, T) error) error {
+	r, err := results()
 	if err != nil {
 		return err
 	}
-	call.Go()
-	stats, err := d.h.Stats(ctx)
+	letNext()
+	value, err := do()
 	if err != nil {
 		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
 	}
-	w, err := r.NewStats()
-	if err != nil {
-		return err
-	}
-	guestrpc.WriteStats(w, stats)
-	return nil
+	return write(r, value)
 }
 
-func (d *daemon) Ask(ctx context.Context, call daemonwire.Daemon_ask) error {
-	name, err := call.Args().Name()
+// setJSON writes results that are JSON.
+func setJSON[R interface{ SetJson(b []byte) error }, T any](r R, value T) error {
+	b, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	question, err := call.Args().Json()
+	return r.SetJson(b)
+}
+
+func (d *daemon) Stats(ctx context.Context, call daemonwire.Daemon_stats) error {
+	return answer(call.AllocResults, call.Go, func() (guestrpc.Stats, error) { return d.h.Stats(ctx) },
+		func(r daemonwire.Daemon_stats_Results, stats guestrpc.Stats) error {
+			w, err := r.NewStats()
+			if err == nil {
+				guestrpc.WriteStats(w, stats)
+			}
+			return err
+		})
+}
+
+func (d *daemon) Preview(ctx context.Context, call daemonwire.Daemon_preview) error {
+	return answer(call.AllocResults, call.Go, func() (PreviewPlace, error) { return d.h.Preview(ctx) },
+		func(r daemonwire.Daemon_preview_Results, place PreviewPlace) error {
+			w, err := r.NewPlace()
+			if err != nil {
+				return err
+			}
+			w.SetPort(place.PreviewPort)
+			return errors.Join(w.SetId(place.ID), w.SetAddress(place.Address))
+		})
+}
+
+func (d *daemon) Confinement(_ context.Context, call daemonwire.Daemon_confinement) error {
+	return answer(call.AllocResults, call.Go, func() ([]confine.Layer, error) { return d.h.Confinement(), nil },
+		func(r daemonwire.Daemon_confinement_Results, layers []confine.Layer) error {
+			w, err := r.NewLayers(int32(len(layers)))
+			if err != nil {
+				return err
+			}
+			for i, l := range layers {
+				w.At(i).SetInForce(l.InForce)
+				if err := errors.Join(w.At(i).SetName(l.Name), w.At(i).SetNote(l.Note)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+}
+
+func (d *daemon) Flows(ctx context.Context, call daemonwire.Daemon_flows) error {
+	return answer(call.AllocResults, call.Go, func() ([]vm.Flow, error) { return d.h.Flows(ctx) }, setJSON)
+}
+
+func (d *daemon) Denials(ctx context.Context, call daemonwire.Daemon_denials) error {
+	return answer(call.AllocResults, call.Go, func() ([]egress.Event, error) { return d.h.Denials(ctx) }, setJSON)
+}
+
+func (d *daemon) NetworkStats(_ context.Context, call daemonwire.Daemon_networkStats) error {
+	return answer(call.AllocResults, call.Go, d.h.NetworkStats, setJSON)
+}
+
+func (d *daemon) Policy(_ context.Context, call daemonwire.Daemon_policy) error {
+	return answer(call.AllocResults, call.Go, d.h.Policy, setJSON)
+}
+
+func (d *daemon) SetPolicy(_ context.Context, call daemonwire.Daemon_setPolicy) error {
+	b, err := call.Args().Json()
 	if err != nil {
 		return err
 	}
+	var p egress.Policy
+	parseErr := json.Unmarshal(b, &p)
+	return answer(call.AllocResults, call.Go, func() (int, error) {
+		if parseErr != nil {
+			return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoInvalid, Message: "policy: " + parseErr.Error()}
+		}
+		return d.h.SetPolicy(p)
+	}, func(r daemonwire.Daemon_setPolicy_Results, cut int) error {
+		r.SetCut(uint32(cut))
+		return nil
+	})
+}
+
+// errnoInvalid is Linux's EINVAL, see capnprpc.Error.
+const errnoInvalid = 22
+
+func (d *daemon) Explain(_ context.Context, call daemonwire.Daemon_explain) error {
+	host, err := call.Args().Host()
+	if err != nil {
+		return err
+	}
+	protocol, err := call.Args().Protocol()
+	if err != nil {
+		return err
+	}
+	port := call.Args().Port()
+	return answer(call.AllocResults, call.Go, func() (egress.Decision, error) { return d.h.Explain(host, port, protocol) }, setJSON)
+}
+
+func (d *daemon) Forward(ctx context.Context, call daemonwire.Daemon_forward) error {
+	forward, err := call.Args().Forward()
+	if err != nil {
+		return err
+	}
+	return answer(call.AllocResults, call.Go, func() (string, error) { return d.h.Forward(ctx, forward) }, daemonwire.Daemon_forward_Results.SetAddress)
+}
+
+func (d *daemon) Disk(_ context.Context, call daemonwire.Daemon_disk) error {
 	r, err := call.AllocResults()
 	if err != nil {
 		return err
 	}
-	call.Go()
-	answer, err := d.h.Ask(ctx, name, question)
+	since, path, err := d.h.DiskWaits()
 	if err != nil {
 		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
 	}
-	return r.SetJson(answer)
+	return errors.Join(writeMoment(r.NewWaits, since), r.SetPath(path))
+}
+
+func (d *daemon) Console(_ context.Context, call daemonwire.Daemon_console) error {
+	return answer(call.AllocResults, call.Go, d.h.Console, daemonwire.Daemon_console_Results.SetText)
 }
 
 func (d *daemon) Pause(ctx context.Context, call daemonwire.Daemon_pause) error {
@@ -191,30 +294,16 @@ func (d *daemon) Snapshot(ctx context.Context, call daemonwire.Daemon_snapshot) 
 	if err != nil {
 		return err
 	}
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	call.Go()
-	description, err := d.h.Snapshot(ctx, SnapshotRequest{path, comment, call.Args().Layered()})
-	if err != nil {
-		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
-	}
-	return r.SetJson(description)
+	o := SnapshotRequest{path, comment, call.Args().Layered()}
+	return answer(call.AllocResults, call.Go, func() ([]byte, error) { return d.h.Snapshot(ctx, o) }, daemonwire.Daemon_snapshot_Results.SetJson)
 }
 
 // Files passes the guest's capability on. The daemon forwards calls on it without decoding them.
 func (d *daemon) Files(ctx context.Context, call daemonwire.Daemon_files) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	call.Go()
-	f, err := d.h.Files(ctx)
-	if err != nil {
-		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
-	}
-	return r.SetFiles(f.Capability())
+	return answer(call.AllocResults, call.Go, func() (*guestrpc.FilesClient, error) { return d.h.Files(ctx) },
+		func(r daemonwire.Daemon_files_Results, f *guestrpc.FilesClient) error {
+			return r.SetFiles(f.Capability())
+		})
 }
 
 // job serves a JobHandler.
@@ -236,22 +325,13 @@ func (s *job) Output(ctx context.Context, call daemonwire.Job_output) error {
 	args := call.Args()
 	from, limit := args.From(), int(min(max(args.Max(), 1), maxOutputBytes))
 	wait := time.Duration(args.WaitMillis()) * time.Millisecond
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	call.Go()
-	o, err := s.j.Output(ctx, from, limit, wait)
-	if err != nil {
-		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
-	}
-	r.SetNext(o.Next)
-	r.SetLost(o.Lost)
-	r.SetTimedOut(o.TimedOut)
-	if err := guestrpc.WriteExit(r.NewExit, o.Exit); err != nil {
-		return err
-	}
-	return writeChunks(r, o.Chunks)
+	return answer(call.AllocResults, call.Go, func() (JobOutput, error) { return s.j.Output(ctx, from, limit, wait) },
+		func(r daemonwire.Job_output_Results, o JobOutput) error {
+			r.SetNext(o.Next)
+			r.SetLost(o.Lost)
+			r.SetTimedOut(o.TimedOut)
+			return errors.Join(guestrpc.WriteExit(r.NewExit, o.Exit), writeChunks(r, o.Chunks))
+		})
 }
 
 func writeChunks(r daemonwire.Job_output_Results, chunks []JobChunk) error {

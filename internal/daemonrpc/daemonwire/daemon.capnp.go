@@ -156,23 +156,23 @@ func (c Daemon) Stats(ctx context.Context, params func(Daemon_stats_Params) erro
 
 }
 
-func (c Daemon) Ask(ctx context.Context, params func(Daemon_ask_Params) error) (Daemon_ask_Results_Future, capnp.ReleaseFunc) {
+func (c Daemon) Preview(ctx context.Context, params func(Daemon_preview_Params) error) (Daemon_preview_Results_Future, capnp.ReleaseFunc) {
 
 	s := capnp.Send{
 		Method: capnp.Method{
 			InterfaceID:   0xd0dfd4ee8288b8e3,
 			MethodID:      7,
 			InterfaceName: "daemon.capnp:Daemon",
-			MethodName:    "ask",
+			MethodName:    "preview",
 		},
 	}
 	if params != nil {
-		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
-		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_ask_Params(s)) }
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_preview_Params(s)) }
 	}
 
 	ans, release := capnp.Client(c).SendCall(ctx, s)
-	return Daemon_ask_Results_Future{Future: ans.Future()}, release
+	return Daemon_preview_Results_Future{Future: ans.Future()}, release
 
 }
 
@@ -296,6 +296,206 @@ func (c Daemon) Sockets(ctx context.Context, params func(Daemon_sockets_Params) 
 
 }
 
+func (c Daemon) Confinement(ctx context.Context, params func(Daemon_confinement_Params) error) (Daemon_confinement_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      14,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "confinement",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_confinement_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_confinement_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Flows(ctx context.Context, params func(Daemon_flows_Params) error) (Daemon_flows_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      15,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "flows",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_flows_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_flows_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Denials(ctx context.Context, params func(Daemon_denials_Params) error) (Daemon_denials_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      16,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "denials",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_denials_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_denials_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) NetworkStats(ctx context.Context, params func(Daemon_networkStats_Params) error) (Daemon_networkStats_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      17,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "networkStats",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_networkStats_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_networkStats_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Policy(ctx context.Context, params func(Daemon_policy_Params) error) (Daemon_policy_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      18,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "policy",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_policy_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_policy_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Explain(ctx context.Context, params func(Daemon_explain_Params) error) (Daemon_explain_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      19,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "explain",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_explain_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_explain_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) SetPolicy(ctx context.Context, params func(Daemon_setPolicy_Params) error) (Daemon_setPolicy_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      20,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "setPolicy",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_setPolicy_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_setPolicy_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Forward(ctx context.Context, params func(Daemon_forward_Params) error) (Daemon_forward_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      21,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "forward",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_forward_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_forward_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Disk(ctx context.Context, params func(Daemon_disk_Params) error) (Daemon_disk_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      22,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "disk",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_disk_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_disk_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Daemon) Console(ctx context.Context, params func(Daemon_console_Params) error) (Daemon_console_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      23,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "console",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_console_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_console_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Daemon) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -383,7 +583,7 @@ type Daemon_Server interface {
 
 	Stats(context.Context, Daemon_stats) error
 
-	Ask(context.Context, Daemon_ask) error
+	Preview(context.Context, Daemon_preview) error
 
 	Files(context.Context, Daemon_files) error
 
@@ -396,6 +596,26 @@ type Daemon_Server interface {
 	OpenLocalTcp(context.Context, Daemon_openLocalTcp) error
 
 	Sockets(context.Context, Daemon_sockets) error
+
+	Confinement(context.Context, Daemon_confinement) error
+
+	Flows(context.Context, Daemon_flows) error
+
+	Denials(context.Context, Daemon_denials) error
+
+	NetworkStats(context.Context, Daemon_networkStats) error
+
+	Policy(context.Context, Daemon_policy) error
+
+	Explain(context.Context, Daemon_explain) error
+
+	SetPolicy(context.Context, Daemon_setPolicy) error
+
+	Forward(context.Context, Daemon_forward) error
+
+	Disk(context.Context, Daemon_disk) error
+
+	Console(context.Context, Daemon_console) error
 }
 
 // Daemon_NewServer creates a new Server from an implementation of Daemon_Server.
@@ -414,7 +634,7 @@ func Daemon_ServerToClient(s Daemon_Server) Daemon {
 // This can be used to create a more complicated Server.
 func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 14)
+		methods = make([]server.Method, 0, 24)
 	}
 
 	methods = append(methods, server.Method{
@@ -506,10 +726,10 @@ func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 			InterfaceID:   0xd0dfd4ee8288b8e3,
 			MethodID:      7,
 			InterfaceName: "daemon.capnp:Daemon",
-			MethodName:    "ask",
+			MethodName:    "preview",
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
-			return s.Ask(ctx, Daemon_ask{call})
+			return s.Preview(ctx, Daemon_preview{call})
 		},
 	})
 
@@ -582,6 +802,126 @@ func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Sockets(ctx, Daemon_sockets{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      14,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "confinement",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Confinement(ctx, Daemon_confinement{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      15,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "flows",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Flows(ctx, Daemon_flows{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      16,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "denials",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Denials(ctx, Daemon_denials{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      17,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "networkStats",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.NetworkStats(ctx, Daemon_networkStats{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      18,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "policy",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Policy(ctx, Daemon_policy{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      19,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "explain",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Explain(ctx, Daemon_explain{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      20,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "setPolicy",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.SetPolicy(ctx, Daemon_setPolicy{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      21,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "forward",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Forward(ctx, Daemon_forward{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      22,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "disk",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Disk(ctx, Daemon_disk{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      23,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "console",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Console(ctx, Daemon_console{call})
 		},
 	})
 
@@ -707,21 +1047,21 @@ func (c Daemon_stats) AllocResults() (Daemon_stats_Results, error) {
 	return Daemon_stats_Results(r), err
 }
 
-// Daemon_ask holds the state for a server call to Daemon.ask.
+// Daemon_preview holds the state for a server call to Daemon.preview.
 // See server.Call for documentation.
-type Daemon_ask struct {
+type Daemon_preview struct {
 	*server.Call
 }
 
 // Args returns the call's arguments.
-func (c Daemon_ask) Args() Daemon_ask_Params {
-	return Daemon_ask_Params(c.Call.Args())
+func (c Daemon_preview) Args() Daemon_preview_Params {
+	return Daemon_preview_Params(c.Call.Args())
 }
 
 // AllocResults allocates the results struct.
-func (c Daemon_ask) AllocResults() (Daemon_ask_Results, error) {
+func (c Daemon_preview) AllocResults() (Daemon_preview_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
-	return Daemon_ask_Results(r), err
+	return Daemon_preview_Results(r), err
 }
 
 // Daemon_files holds the state for a server call to Daemon.files.
@@ -824,6 +1164,176 @@ func (c Daemon_sockets) Args() Daemon_sockets_Params {
 func (c Daemon_sockets) AllocResults() (Daemon_sockets_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Daemon_sockets_Results(r), err
+}
+
+// Daemon_confinement holds the state for a server call to Daemon.confinement.
+// See server.Call for documentation.
+type Daemon_confinement struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_confinement) Args() Daemon_confinement_Params {
+	return Daemon_confinement_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_confinement) AllocResults() (Daemon_confinement_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_confinement_Results(r), err
+}
+
+// Daemon_flows holds the state for a server call to Daemon.flows.
+// See server.Call for documentation.
+type Daemon_flows struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_flows) Args() Daemon_flows_Params {
+	return Daemon_flows_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_flows) AllocResults() (Daemon_flows_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_flows_Results(r), err
+}
+
+// Daemon_denials holds the state for a server call to Daemon.denials.
+// See server.Call for documentation.
+type Daemon_denials struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_denials) Args() Daemon_denials_Params {
+	return Daemon_denials_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_denials) AllocResults() (Daemon_denials_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_denials_Results(r), err
+}
+
+// Daemon_networkStats holds the state for a server call to Daemon.networkStats.
+// See server.Call for documentation.
+type Daemon_networkStats struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_networkStats) Args() Daemon_networkStats_Params {
+	return Daemon_networkStats_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_networkStats) AllocResults() (Daemon_networkStats_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_networkStats_Results(r), err
+}
+
+// Daemon_policy holds the state for a server call to Daemon.policy.
+// See server.Call for documentation.
+type Daemon_policy struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_policy) Args() Daemon_policy_Params {
+	return Daemon_policy_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_policy) AllocResults() (Daemon_policy_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_policy_Results(r), err
+}
+
+// Daemon_explain holds the state for a server call to Daemon.explain.
+// See server.Call for documentation.
+type Daemon_explain struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_explain) Args() Daemon_explain_Params {
+	return Daemon_explain_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_explain) AllocResults() (Daemon_explain_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_explain_Results(r), err
+}
+
+// Daemon_setPolicy holds the state for a server call to Daemon.setPolicy.
+// See server.Call for documentation.
+type Daemon_setPolicy struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_setPolicy) Args() Daemon_setPolicy_Params {
+	return Daemon_setPolicy_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_setPolicy) AllocResults() (Daemon_setPolicy_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Daemon_setPolicy_Results(r), err
+}
+
+// Daemon_forward holds the state for a server call to Daemon.forward.
+// See server.Call for documentation.
+type Daemon_forward struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_forward) Args() Daemon_forward_Params {
+	return Daemon_forward_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_forward) AllocResults() (Daemon_forward_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_forward_Results(r), err
+}
+
+// Daemon_disk holds the state for a server call to Daemon.disk.
+// See server.Call for documentation.
+type Daemon_disk struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_disk) Args() Daemon_disk_Params {
+	return Daemon_disk_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_disk) AllocResults() (Daemon_disk_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_disk_Results(r), err
+}
+
+// Daemon_console holds the state for a server call to Daemon.console.
+// See server.Call for documentation.
+type Daemon_console struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_console) Args() Daemon_console_Params {
+	return Daemon_console_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_console) AllocResults() (Daemon_console_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_console_Results(r), err
 }
 
 // Daemon_List is a list of Daemon.
@@ -2066,167 +2576,148 @@ func (p Daemon_stats_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
 }
 
-type Daemon_ask_Params capnp.Struct
+type Daemon_preview_Params capnp.Struct
 
-// Daemon_ask_Params_TypeID is the unique identifier for the type Daemon_ask_Params.
-const Daemon_ask_Params_TypeID = 0xcf5cf111090f0420
+// Daemon_preview_Params_TypeID is the unique identifier for the type Daemon_preview_Params.
+const Daemon_preview_Params_TypeID = 0xcf5cf111090f0420
 
-func NewDaemon_ask_Params(s *capnp.Segment) (Daemon_ask_Params, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
-	return Daemon_ask_Params(st), err
+func NewDaemon_preview_Params(s *capnp.Segment) (Daemon_preview_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_preview_Params(st), err
 }
 
-func NewRootDaemon_ask_Params(s *capnp.Segment) (Daemon_ask_Params, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
-	return Daemon_ask_Params(st), err
+func NewRootDaemon_preview_Params(s *capnp.Segment) (Daemon_preview_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_preview_Params(st), err
 }
 
-func ReadRootDaemon_ask_Params(msg *capnp.Message) (Daemon_ask_Params, error) {
+func ReadRootDaemon_preview_Params(msg *capnp.Message) (Daemon_preview_Params, error) {
 	root, err := msg.Root()
-	return Daemon_ask_Params(root.Struct()), err
+	return Daemon_preview_Params(root.Struct()), err
 }
 
-func (s Daemon_ask_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+func (s Daemon_preview_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
 	return capnp.Struct(s).EncodeAsPtr(seg)
 }
 
-func (Daemon_ask_Params) DecodeFromPtr(p capnp.Ptr) Daemon_ask_Params {
-	return Daemon_ask_Params(capnp.Struct{}.DecodeFromPtr(p))
+func (Daemon_preview_Params) DecodeFromPtr(p capnp.Ptr) Daemon_preview_Params {
+	return Daemon_preview_Params(capnp.Struct{}.DecodeFromPtr(p))
 }
 
-func (s Daemon_ask_Params) ToPtr() capnp.Ptr {
+func (s Daemon_preview_Params) ToPtr() capnp.Ptr {
 	return capnp.Struct(s).ToPtr()
 }
-func (s Daemon_ask_Params) IsValid() bool {
+func (s Daemon_preview_Params) IsValid() bool {
 	return capnp.Struct(s).IsValid()
 }
 
-func (s Daemon_ask_Params) Message() *capnp.Message {
+func (s Daemon_preview_Params) Message() *capnp.Message {
 	return capnp.Struct(s).Message()
 }
 
-func (s Daemon_ask_Params) Segment() *capnp.Segment {
+func (s Daemon_preview_Params) Segment() *capnp.Segment {
 	return capnp.Struct(s).Segment()
 }
-func (s Daemon_ask_Params) Name() (string, error) {
-	p, err := capnp.Struct(s).Ptr(0)
-	return p.Text(), err
+
+// Daemon_preview_Params_List is a list of Daemon_preview_Params.
+type Daemon_preview_Params_List = capnp.StructList[Daemon_preview_Params]
+
+// NewDaemon_preview_Params creates a new list of Daemon_preview_Params.
+func NewDaemon_preview_Params_List(s *capnp.Segment, sz int32) (Daemon_preview_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_preview_Params](l), err
 }
 
-func (s Daemon_ask_Params) HasName() bool {
-	return capnp.Struct(s).HasPtr(0)
-}
+// Daemon_preview_Params_Future is a wrapper for a Daemon_preview_Params promised by a client call.
+type Daemon_preview_Params_Future struct{ *capnp.Future }
 
-func (s Daemon_ask_Params) NameBytes() ([]byte, error) {
-	p, err := capnp.Struct(s).Ptr(0)
-	return p.TextBytes(), err
-}
-
-func (s Daemon_ask_Params) SetName(v string) error {
-	return capnp.Struct(s).SetText(0, v)
-}
-
-func (s Daemon_ask_Params) Json() ([]byte, error) {
-	p, err := capnp.Struct(s).Ptr(1)
-	return []byte(p.Data()), err
-}
-
-func (s Daemon_ask_Params) HasJson() bool {
-	return capnp.Struct(s).HasPtr(1)
-}
-
-func (s Daemon_ask_Params) SetJson(v []byte) error {
-	return capnp.Struct(s).SetData(1, v)
-}
-
-// Daemon_ask_Params_List is a list of Daemon_ask_Params.
-type Daemon_ask_Params_List = capnp.StructList[Daemon_ask_Params]
-
-// NewDaemon_ask_Params creates a new list of Daemon_ask_Params.
-func NewDaemon_ask_Params_List(s *capnp.Segment, sz int32) (Daemon_ask_Params_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
-	return capnp.StructList[Daemon_ask_Params](l), err
-}
-
-// Daemon_ask_Params_Future is a wrapper for a Daemon_ask_Params promised by a client call.
-type Daemon_ask_Params_Future struct{ *capnp.Future }
-
-func (f Daemon_ask_Params_Future) Struct() (Daemon_ask_Params, error) {
+func (f Daemon_preview_Params_Future) Struct() (Daemon_preview_Params, error) {
 	p, err := f.Future.Ptr()
-	return Daemon_ask_Params(p.Struct()), err
+	return Daemon_preview_Params(p.Struct()), err
 }
 
-type Daemon_ask_Results capnp.Struct
+type Daemon_preview_Results capnp.Struct
 
-// Daemon_ask_Results_TypeID is the unique identifier for the type Daemon_ask_Results.
-const Daemon_ask_Results_TypeID = 0x8f3094779636eb4e
+// Daemon_preview_Results_TypeID is the unique identifier for the type Daemon_preview_Results.
+const Daemon_preview_Results_TypeID = 0x8f3094779636eb4e
 
-func NewDaemon_ask_Results(s *capnp.Segment) (Daemon_ask_Results, error) {
+func NewDaemon_preview_Results(s *capnp.Segment) (Daemon_preview_Results, error) {
 	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
-	return Daemon_ask_Results(st), err
+	return Daemon_preview_Results(st), err
 }
 
-func NewRootDaemon_ask_Results(s *capnp.Segment) (Daemon_ask_Results, error) {
+func NewRootDaemon_preview_Results(s *capnp.Segment) (Daemon_preview_Results, error) {
 	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
-	return Daemon_ask_Results(st), err
+	return Daemon_preview_Results(st), err
 }
 
-func ReadRootDaemon_ask_Results(msg *capnp.Message) (Daemon_ask_Results, error) {
+func ReadRootDaemon_preview_Results(msg *capnp.Message) (Daemon_preview_Results, error) {
 	root, err := msg.Root()
-	return Daemon_ask_Results(root.Struct()), err
+	return Daemon_preview_Results(root.Struct()), err
 }
 
-func (s Daemon_ask_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+func (s Daemon_preview_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
 	return capnp.Struct(s).EncodeAsPtr(seg)
 }
 
-func (Daemon_ask_Results) DecodeFromPtr(p capnp.Ptr) Daemon_ask_Results {
-	return Daemon_ask_Results(capnp.Struct{}.DecodeFromPtr(p))
+func (Daemon_preview_Results) DecodeFromPtr(p capnp.Ptr) Daemon_preview_Results {
+	return Daemon_preview_Results(capnp.Struct{}.DecodeFromPtr(p))
 }
 
-func (s Daemon_ask_Results) ToPtr() capnp.Ptr {
+func (s Daemon_preview_Results) ToPtr() capnp.Ptr {
 	return capnp.Struct(s).ToPtr()
 }
-func (s Daemon_ask_Results) IsValid() bool {
+func (s Daemon_preview_Results) IsValid() bool {
 	return capnp.Struct(s).IsValid()
 }
 
-func (s Daemon_ask_Results) Message() *capnp.Message {
+func (s Daemon_preview_Results) Message() *capnp.Message {
 	return capnp.Struct(s).Message()
 }
 
-func (s Daemon_ask_Results) Segment() *capnp.Segment {
+func (s Daemon_preview_Results) Segment() *capnp.Segment {
 	return capnp.Struct(s).Segment()
 }
-func (s Daemon_ask_Results) Json() ([]byte, error) {
+func (s Daemon_preview_Results) Place() (PreviewPlace, error) {
 	p, err := capnp.Struct(s).Ptr(0)
-	return []byte(p.Data()), err
+	return PreviewPlace(p.Struct()), err
 }
 
-func (s Daemon_ask_Results) HasJson() bool {
+func (s Daemon_preview_Results) HasPlace() bool {
 	return capnp.Struct(s).HasPtr(0)
 }
 
-func (s Daemon_ask_Results) SetJson(v []byte) error {
-	return capnp.Struct(s).SetData(0, v)
+func (s Daemon_preview_Results) SetPlace(v PreviewPlace) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
 }
 
-func (s Daemon_ask_Results) Failure() (streamwire.Failure, error) {
+// NewPlace sets the place field to a newly
+// allocated PreviewPlace struct, preferring placement in s's segment.
+func (s Daemon_preview_Results) NewPlace() (PreviewPlace, error) {
+	ss, err := NewPreviewPlace(capnp.Struct(s).Segment())
+	if err != nil {
+		return PreviewPlace{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Daemon_preview_Results) Failure() (streamwire.Failure, error) {
 	p, err := capnp.Struct(s).Ptr(1)
 	return streamwire.Failure(p.Struct()), err
 }
 
-func (s Daemon_ask_Results) HasFailure() bool {
+func (s Daemon_preview_Results) HasFailure() bool {
 	return capnp.Struct(s).HasPtr(1)
 }
 
-func (s Daemon_ask_Results) SetFailure(v streamwire.Failure) error {
+func (s Daemon_preview_Results) SetFailure(v streamwire.Failure) error {
 	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
 }
 
 // NewFailure sets the failure field to a newly
 // allocated streamwire.Failure struct, preferring placement in s's segment.
-func (s Daemon_ask_Results) NewFailure() (streamwire.Failure, error) {
+func (s Daemon_preview_Results) NewFailure() (streamwire.Failure, error) {
 	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
 	if err != nil {
 		return streamwire.Failure{}, err
@@ -2235,23 +2726,26 @@ func (s Daemon_ask_Results) NewFailure() (streamwire.Failure, error) {
 	return ss, err
 }
 
-// Daemon_ask_Results_List is a list of Daemon_ask_Results.
-type Daemon_ask_Results_List = capnp.StructList[Daemon_ask_Results]
+// Daemon_preview_Results_List is a list of Daemon_preview_Results.
+type Daemon_preview_Results_List = capnp.StructList[Daemon_preview_Results]
 
-// NewDaemon_ask_Results creates a new list of Daemon_ask_Results.
-func NewDaemon_ask_Results_List(s *capnp.Segment, sz int32) (Daemon_ask_Results_List, error) {
+// NewDaemon_preview_Results creates a new list of Daemon_preview_Results.
+func NewDaemon_preview_Results_List(s *capnp.Segment, sz int32) (Daemon_preview_Results_List, error) {
 	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
-	return capnp.StructList[Daemon_ask_Results](l), err
+	return capnp.StructList[Daemon_preview_Results](l), err
 }
 
-// Daemon_ask_Results_Future is a wrapper for a Daemon_ask_Results promised by a client call.
-type Daemon_ask_Results_Future struct{ *capnp.Future }
+// Daemon_preview_Results_Future is a wrapper for a Daemon_preview_Results promised by a client call.
+type Daemon_preview_Results_Future struct{ *capnp.Future }
 
-func (f Daemon_ask_Results_Future) Struct() (Daemon_ask_Results, error) {
+func (f Daemon_preview_Results_Future) Struct() (Daemon_preview_Results, error) {
 	p, err := f.Future.Ptr()
-	return Daemon_ask_Results(p.Struct()), err
+	return Daemon_preview_Results(p.Struct()), err
 }
-func (p Daemon_ask_Results_Future) Failure() streamwire.Failure_Future {
+func (p Daemon_preview_Results_Future) Place() PreviewPlace_Future {
+	return PreviewPlace_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Daemon_preview_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
 }
 
@@ -3333,6 +3827,1916 @@ func (f Daemon_sockets_Results_Future) Struct() (Daemon_sockets_Results, error) 
 }
 func (p Daemon_sockets_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_confinement_Params capnp.Struct
+
+// Daemon_confinement_Params_TypeID is the unique identifier for the type Daemon_confinement_Params.
+const Daemon_confinement_Params_TypeID = 0xe6e08dc9b3c90aea
+
+func NewDaemon_confinement_Params(s *capnp.Segment) (Daemon_confinement_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_confinement_Params(st), err
+}
+
+func NewRootDaemon_confinement_Params(s *capnp.Segment) (Daemon_confinement_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_confinement_Params(st), err
+}
+
+func ReadRootDaemon_confinement_Params(msg *capnp.Message) (Daemon_confinement_Params, error) {
+	root, err := msg.Root()
+	return Daemon_confinement_Params(root.Struct()), err
+}
+
+func (s Daemon_confinement_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_confinement_Params) DecodeFromPtr(p capnp.Ptr) Daemon_confinement_Params {
+	return Daemon_confinement_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_confinement_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_confinement_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_confinement_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_confinement_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_confinement_Params_List is a list of Daemon_confinement_Params.
+type Daemon_confinement_Params_List = capnp.StructList[Daemon_confinement_Params]
+
+// NewDaemon_confinement_Params creates a new list of Daemon_confinement_Params.
+func NewDaemon_confinement_Params_List(s *capnp.Segment, sz int32) (Daemon_confinement_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_confinement_Params](l), err
+}
+
+// Daemon_confinement_Params_Future is a wrapper for a Daemon_confinement_Params promised by a client call.
+type Daemon_confinement_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_confinement_Params_Future) Struct() (Daemon_confinement_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_confinement_Params(p.Struct()), err
+}
+
+type Daemon_confinement_Results capnp.Struct
+
+// Daemon_confinement_Results_TypeID is the unique identifier for the type Daemon_confinement_Results.
+const Daemon_confinement_Results_TypeID = 0xcb02687115e648e9
+
+func NewDaemon_confinement_Results(s *capnp.Segment) (Daemon_confinement_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_confinement_Results(st), err
+}
+
+func NewRootDaemon_confinement_Results(s *capnp.Segment) (Daemon_confinement_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_confinement_Results(st), err
+}
+
+func ReadRootDaemon_confinement_Results(msg *capnp.Message) (Daemon_confinement_Results, error) {
+	root, err := msg.Root()
+	return Daemon_confinement_Results(root.Struct()), err
+}
+
+func (s Daemon_confinement_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_confinement_Results) DecodeFromPtr(p capnp.Ptr) Daemon_confinement_Results {
+	return Daemon_confinement_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_confinement_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_confinement_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_confinement_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_confinement_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_confinement_Results) Layers() (ConfinementLayer_List, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return ConfinementLayer_List(p.List()), err
+}
+
+func (s Daemon_confinement_Results) HasLayers() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_confinement_Results) SetLayers(v ConfinementLayer_List) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewLayers sets the layers field to a newly
+// allocated ConfinementLayer_List, preferring placement in s's segment.
+func (s Daemon_confinement_Results) NewLayers(n int32) (ConfinementLayer_List, error) {
+	l, err := NewConfinementLayer_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return ConfinementLayer_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Daemon_confinement_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_confinement_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_confinement_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_confinement_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_confinement_Results_List is a list of Daemon_confinement_Results.
+type Daemon_confinement_Results_List = capnp.StructList[Daemon_confinement_Results]
+
+// NewDaemon_confinement_Results creates a new list of Daemon_confinement_Results.
+func NewDaemon_confinement_Results_List(s *capnp.Segment, sz int32) (Daemon_confinement_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_confinement_Results](l), err
+}
+
+// Daemon_confinement_Results_Future is a wrapper for a Daemon_confinement_Results promised by a client call.
+type Daemon_confinement_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_confinement_Results_Future) Struct() (Daemon_confinement_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_confinement_Results(p.Struct()), err
+}
+func (p Daemon_confinement_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_flows_Params capnp.Struct
+
+// Daemon_flows_Params_TypeID is the unique identifier for the type Daemon_flows_Params.
+const Daemon_flows_Params_TypeID = 0x9edf6cf80f4e9353
+
+func NewDaemon_flows_Params(s *capnp.Segment) (Daemon_flows_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_flows_Params(st), err
+}
+
+func NewRootDaemon_flows_Params(s *capnp.Segment) (Daemon_flows_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_flows_Params(st), err
+}
+
+func ReadRootDaemon_flows_Params(msg *capnp.Message) (Daemon_flows_Params, error) {
+	root, err := msg.Root()
+	return Daemon_flows_Params(root.Struct()), err
+}
+
+func (s Daemon_flows_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_flows_Params) DecodeFromPtr(p capnp.Ptr) Daemon_flows_Params {
+	return Daemon_flows_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_flows_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_flows_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_flows_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_flows_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_flows_Params_List is a list of Daemon_flows_Params.
+type Daemon_flows_Params_List = capnp.StructList[Daemon_flows_Params]
+
+// NewDaemon_flows_Params creates a new list of Daemon_flows_Params.
+func NewDaemon_flows_Params_List(s *capnp.Segment, sz int32) (Daemon_flows_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_flows_Params](l), err
+}
+
+// Daemon_flows_Params_Future is a wrapper for a Daemon_flows_Params promised by a client call.
+type Daemon_flows_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_flows_Params_Future) Struct() (Daemon_flows_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_flows_Params(p.Struct()), err
+}
+
+type Daemon_flows_Results capnp.Struct
+
+// Daemon_flows_Results_TypeID is the unique identifier for the type Daemon_flows_Results.
+const Daemon_flows_Results_TypeID = 0xc15c50072dc68253
+
+func NewDaemon_flows_Results(s *capnp.Segment) (Daemon_flows_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_flows_Results(st), err
+}
+
+func NewRootDaemon_flows_Results(s *capnp.Segment) (Daemon_flows_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_flows_Results(st), err
+}
+
+func ReadRootDaemon_flows_Results(msg *capnp.Message) (Daemon_flows_Results, error) {
+	root, err := msg.Root()
+	return Daemon_flows_Results(root.Struct()), err
+}
+
+func (s Daemon_flows_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_flows_Results) DecodeFromPtr(p capnp.Ptr) Daemon_flows_Results {
+	return Daemon_flows_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_flows_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_flows_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_flows_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_flows_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_flows_Results) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_flows_Results) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_flows_Results) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_flows_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_flows_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_flows_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_flows_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_flows_Results_List is a list of Daemon_flows_Results.
+type Daemon_flows_Results_List = capnp.StructList[Daemon_flows_Results]
+
+// NewDaemon_flows_Results creates a new list of Daemon_flows_Results.
+func NewDaemon_flows_Results_List(s *capnp.Segment, sz int32) (Daemon_flows_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_flows_Results](l), err
+}
+
+// Daemon_flows_Results_Future is a wrapper for a Daemon_flows_Results promised by a client call.
+type Daemon_flows_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_flows_Results_Future) Struct() (Daemon_flows_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_flows_Results(p.Struct()), err
+}
+func (p Daemon_flows_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_denials_Params capnp.Struct
+
+// Daemon_denials_Params_TypeID is the unique identifier for the type Daemon_denials_Params.
+const Daemon_denials_Params_TypeID = 0xb1f32e93940d8cc5
+
+func NewDaemon_denials_Params(s *capnp.Segment) (Daemon_denials_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_denials_Params(st), err
+}
+
+func NewRootDaemon_denials_Params(s *capnp.Segment) (Daemon_denials_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_denials_Params(st), err
+}
+
+func ReadRootDaemon_denials_Params(msg *capnp.Message) (Daemon_denials_Params, error) {
+	root, err := msg.Root()
+	return Daemon_denials_Params(root.Struct()), err
+}
+
+func (s Daemon_denials_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_denials_Params) DecodeFromPtr(p capnp.Ptr) Daemon_denials_Params {
+	return Daemon_denials_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_denials_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_denials_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_denials_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_denials_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_denials_Params_List is a list of Daemon_denials_Params.
+type Daemon_denials_Params_List = capnp.StructList[Daemon_denials_Params]
+
+// NewDaemon_denials_Params creates a new list of Daemon_denials_Params.
+func NewDaemon_denials_Params_List(s *capnp.Segment, sz int32) (Daemon_denials_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_denials_Params](l), err
+}
+
+// Daemon_denials_Params_Future is a wrapper for a Daemon_denials_Params promised by a client call.
+type Daemon_denials_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_denials_Params_Future) Struct() (Daemon_denials_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_denials_Params(p.Struct()), err
+}
+
+type Daemon_denials_Results capnp.Struct
+
+// Daemon_denials_Results_TypeID is the unique identifier for the type Daemon_denials_Results.
+const Daemon_denials_Results_TypeID = 0xc34a3a459a436f4e
+
+func NewDaemon_denials_Results(s *capnp.Segment) (Daemon_denials_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_denials_Results(st), err
+}
+
+func NewRootDaemon_denials_Results(s *capnp.Segment) (Daemon_denials_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_denials_Results(st), err
+}
+
+func ReadRootDaemon_denials_Results(msg *capnp.Message) (Daemon_denials_Results, error) {
+	root, err := msg.Root()
+	return Daemon_denials_Results(root.Struct()), err
+}
+
+func (s Daemon_denials_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_denials_Results) DecodeFromPtr(p capnp.Ptr) Daemon_denials_Results {
+	return Daemon_denials_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_denials_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_denials_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_denials_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_denials_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_denials_Results) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_denials_Results) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_denials_Results) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_denials_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_denials_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_denials_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_denials_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_denials_Results_List is a list of Daemon_denials_Results.
+type Daemon_denials_Results_List = capnp.StructList[Daemon_denials_Results]
+
+// NewDaemon_denials_Results creates a new list of Daemon_denials_Results.
+func NewDaemon_denials_Results_List(s *capnp.Segment, sz int32) (Daemon_denials_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_denials_Results](l), err
+}
+
+// Daemon_denials_Results_Future is a wrapper for a Daemon_denials_Results promised by a client call.
+type Daemon_denials_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_denials_Results_Future) Struct() (Daemon_denials_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_denials_Results(p.Struct()), err
+}
+func (p Daemon_denials_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_networkStats_Params capnp.Struct
+
+// Daemon_networkStats_Params_TypeID is the unique identifier for the type Daemon_networkStats_Params.
+const Daemon_networkStats_Params_TypeID = 0xd838d2c5bb972605
+
+func NewDaemon_networkStats_Params(s *capnp.Segment) (Daemon_networkStats_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_networkStats_Params(st), err
+}
+
+func NewRootDaemon_networkStats_Params(s *capnp.Segment) (Daemon_networkStats_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_networkStats_Params(st), err
+}
+
+func ReadRootDaemon_networkStats_Params(msg *capnp.Message) (Daemon_networkStats_Params, error) {
+	root, err := msg.Root()
+	return Daemon_networkStats_Params(root.Struct()), err
+}
+
+func (s Daemon_networkStats_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_networkStats_Params) DecodeFromPtr(p capnp.Ptr) Daemon_networkStats_Params {
+	return Daemon_networkStats_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_networkStats_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_networkStats_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_networkStats_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_networkStats_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_networkStats_Params_List is a list of Daemon_networkStats_Params.
+type Daemon_networkStats_Params_List = capnp.StructList[Daemon_networkStats_Params]
+
+// NewDaemon_networkStats_Params creates a new list of Daemon_networkStats_Params.
+func NewDaemon_networkStats_Params_List(s *capnp.Segment, sz int32) (Daemon_networkStats_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_networkStats_Params](l), err
+}
+
+// Daemon_networkStats_Params_Future is a wrapper for a Daemon_networkStats_Params promised by a client call.
+type Daemon_networkStats_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_networkStats_Params_Future) Struct() (Daemon_networkStats_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_networkStats_Params(p.Struct()), err
+}
+
+type Daemon_networkStats_Results capnp.Struct
+
+// Daemon_networkStats_Results_TypeID is the unique identifier for the type Daemon_networkStats_Results.
+const Daemon_networkStats_Results_TypeID = 0xe4b64e3302dc14d6
+
+func NewDaemon_networkStats_Results(s *capnp.Segment) (Daemon_networkStats_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_networkStats_Results(st), err
+}
+
+func NewRootDaemon_networkStats_Results(s *capnp.Segment) (Daemon_networkStats_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_networkStats_Results(st), err
+}
+
+func ReadRootDaemon_networkStats_Results(msg *capnp.Message) (Daemon_networkStats_Results, error) {
+	root, err := msg.Root()
+	return Daemon_networkStats_Results(root.Struct()), err
+}
+
+func (s Daemon_networkStats_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_networkStats_Results) DecodeFromPtr(p capnp.Ptr) Daemon_networkStats_Results {
+	return Daemon_networkStats_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_networkStats_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_networkStats_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_networkStats_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_networkStats_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_networkStats_Results) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_networkStats_Results) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_networkStats_Results) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_networkStats_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_networkStats_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_networkStats_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_networkStats_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_networkStats_Results_List is a list of Daemon_networkStats_Results.
+type Daemon_networkStats_Results_List = capnp.StructList[Daemon_networkStats_Results]
+
+// NewDaemon_networkStats_Results creates a new list of Daemon_networkStats_Results.
+func NewDaemon_networkStats_Results_List(s *capnp.Segment, sz int32) (Daemon_networkStats_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_networkStats_Results](l), err
+}
+
+// Daemon_networkStats_Results_Future is a wrapper for a Daemon_networkStats_Results promised by a client call.
+type Daemon_networkStats_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_networkStats_Results_Future) Struct() (Daemon_networkStats_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_networkStats_Results(p.Struct()), err
+}
+func (p Daemon_networkStats_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_policy_Params capnp.Struct
+
+// Daemon_policy_Params_TypeID is the unique identifier for the type Daemon_policy_Params.
+const Daemon_policy_Params_TypeID = 0xf9abb5d4e21f38be
+
+func NewDaemon_policy_Params(s *capnp.Segment) (Daemon_policy_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_policy_Params(st), err
+}
+
+func NewRootDaemon_policy_Params(s *capnp.Segment) (Daemon_policy_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_policy_Params(st), err
+}
+
+func ReadRootDaemon_policy_Params(msg *capnp.Message) (Daemon_policy_Params, error) {
+	root, err := msg.Root()
+	return Daemon_policy_Params(root.Struct()), err
+}
+
+func (s Daemon_policy_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_policy_Params) DecodeFromPtr(p capnp.Ptr) Daemon_policy_Params {
+	return Daemon_policy_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_policy_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_policy_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_policy_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_policy_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_policy_Params_List is a list of Daemon_policy_Params.
+type Daemon_policy_Params_List = capnp.StructList[Daemon_policy_Params]
+
+// NewDaemon_policy_Params creates a new list of Daemon_policy_Params.
+func NewDaemon_policy_Params_List(s *capnp.Segment, sz int32) (Daemon_policy_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_policy_Params](l), err
+}
+
+// Daemon_policy_Params_Future is a wrapper for a Daemon_policy_Params promised by a client call.
+type Daemon_policy_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_policy_Params_Future) Struct() (Daemon_policy_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_policy_Params(p.Struct()), err
+}
+
+type Daemon_policy_Results capnp.Struct
+
+// Daemon_policy_Results_TypeID is the unique identifier for the type Daemon_policy_Results.
+const Daemon_policy_Results_TypeID = 0xf4dd679ea5271967
+
+func NewDaemon_policy_Results(s *capnp.Segment) (Daemon_policy_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_policy_Results(st), err
+}
+
+func NewRootDaemon_policy_Results(s *capnp.Segment) (Daemon_policy_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_policy_Results(st), err
+}
+
+func ReadRootDaemon_policy_Results(msg *capnp.Message) (Daemon_policy_Results, error) {
+	root, err := msg.Root()
+	return Daemon_policy_Results(root.Struct()), err
+}
+
+func (s Daemon_policy_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_policy_Results) DecodeFromPtr(p capnp.Ptr) Daemon_policy_Results {
+	return Daemon_policy_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_policy_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_policy_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_policy_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_policy_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_policy_Results) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_policy_Results) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_policy_Results) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_policy_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_policy_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_policy_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_policy_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_policy_Results_List is a list of Daemon_policy_Results.
+type Daemon_policy_Results_List = capnp.StructList[Daemon_policy_Results]
+
+// NewDaemon_policy_Results creates a new list of Daemon_policy_Results.
+func NewDaemon_policy_Results_List(s *capnp.Segment, sz int32) (Daemon_policy_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_policy_Results](l), err
+}
+
+// Daemon_policy_Results_Future is a wrapper for a Daemon_policy_Results promised by a client call.
+type Daemon_policy_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_policy_Results_Future) Struct() (Daemon_policy_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_policy_Results(p.Struct()), err
+}
+func (p Daemon_policy_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_explain_Params capnp.Struct
+
+// Daemon_explain_Params_TypeID is the unique identifier for the type Daemon_explain_Params.
+const Daemon_explain_Params_TypeID = 0xe8a5e920f453436a
+
+func NewDaemon_explain_Params(s *capnp.Segment) (Daemon_explain_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Daemon_explain_Params(st), err
+}
+
+func NewRootDaemon_explain_Params(s *capnp.Segment) (Daemon_explain_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Daemon_explain_Params(st), err
+}
+
+func ReadRootDaemon_explain_Params(msg *capnp.Message) (Daemon_explain_Params, error) {
+	root, err := msg.Root()
+	return Daemon_explain_Params(root.Struct()), err
+}
+
+func (s Daemon_explain_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_explain_Params) DecodeFromPtr(p capnp.Ptr) Daemon_explain_Params {
+	return Daemon_explain_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_explain_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_explain_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_explain_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_explain_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_explain_Params) Host() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Daemon_explain_Params) HasHost() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_explain_Params) HostBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_explain_Params) SetHost(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Daemon_explain_Params) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s Daemon_explain_Params) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+func (s Daemon_explain_Params) Protocol() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s Daemon_explain_Params) HasProtocol() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_explain_Params) ProtocolBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_explain_Params) SetProtocol(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
+// Daemon_explain_Params_List is a list of Daemon_explain_Params.
+type Daemon_explain_Params_List = capnp.StructList[Daemon_explain_Params]
+
+// NewDaemon_explain_Params creates a new list of Daemon_explain_Params.
+func NewDaemon_explain_Params_List(s *capnp.Segment, sz int32) (Daemon_explain_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_explain_Params](l), err
+}
+
+// Daemon_explain_Params_Future is a wrapper for a Daemon_explain_Params promised by a client call.
+type Daemon_explain_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_explain_Params_Future) Struct() (Daemon_explain_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_explain_Params(p.Struct()), err
+}
+
+type Daemon_explain_Results capnp.Struct
+
+// Daemon_explain_Results_TypeID is the unique identifier for the type Daemon_explain_Results.
+const Daemon_explain_Results_TypeID = 0xd1a2fe8fac3b4274
+
+func NewDaemon_explain_Results(s *capnp.Segment) (Daemon_explain_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_explain_Results(st), err
+}
+
+func NewRootDaemon_explain_Results(s *capnp.Segment) (Daemon_explain_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_explain_Results(st), err
+}
+
+func ReadRootDaemon_explain_Results(msg *capnp.Message) (Daemon_explain_Results, error) {
+	root, err := msg.Root()
+	return Daemon_explain_Results(root.Struct()), err
+}
+
+func (s Daemon_explain_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_explain_Results) DecodeFromPtr(p capnp.Ptr) Daemon_explain_Results {
+	return Daemon_explain_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_explain_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_explain_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_explain_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_explain_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_explain_Results) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_explain_Results) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_explain_Results) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_explain_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_explain_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_explain_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_explain_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_explain_Results_List is a list of Daemon_explain_Results.
+type Daemon_explain_Results_List = capnp.StructList[Daemon_explain_Results]
+
+// NewDaemon_explain_Results creates a new list of Daemon_explain_Results.
+func NewDaemon_explain_Results_List(s *capnp.Segment, sz int32) (Daemon_explain_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_explain_Results](l), err
+}
+
+// Daemon_explain_Results_Future is a wrapper for a Daemon_explain_Results promised by a client call.
+type Daemon_explain_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_explain_Results_Future) Struct() (Daemon_explain_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_explain_Results(p.Struct()), err
+}
+func (p Daemon_explain_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_setPolicy_Params capnp.Struct
+
+// Daemon_setPolicy_Params_TypeID is the unique identifier for the type Daemon_setPolicy_Params.
+const Daemon_setPolicy_Params_TypeID = 0xa0cbbbfb1800e003
+
+func NewDaemon_setPolicy_Params(s *capnp.Segment) (Daemon_setPolicy_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_setPolicy_Params(st), err
+}
+
+func NewRootDaemon_setPolicy_Params(s *capnp.Segment) (Daemon_setPolicy_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_setPolicy_Params(st), err
+}
+
+func ReadRootDaemon_setPolicy_Params(msg *capnp.Message) (Daemon_setPolicy_Params, error) {
+	root, err := msg.Root()
+	return Daemon_setPolicy_Params(root.Struct()), err
+}
+
+func (s Daemon_setPolicy_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_setPolicy_Params) DecodeFromPtr(p capnp.Ptr) Daemon_setPolicy_Params {
+	return Daemon_setPolicy_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_setPolicy_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_setPolicy_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_setPolicy_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_setPolicy_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_setPolicy_Params) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_setPolicy_Params) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_setPolicy_Params) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+// Daemon_setPolicy_Params_List is a list of Daemon_setPolicy_Params.
+type Daemon_setPolicy_Params_List = capnp.StructList[Daemon_setPolicy_Params]
+
+// NewDaemon_setPolicy_Params creates a new list of Daemon_setPolicy_Params.
+func NewDaemon_setPolicy_Params_List(s *capnp.Segment, sz int32) (Daemon_setPolicy_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_setPolicy_Params](l), err
+}
+
+// Daemon_setPolicy_Params_Future is a wrapper for a Daemon_setPolicy_Params promised by a client call.
+type Daemon_setPolicy_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_setPolicy_Params_Future) Struct() (Daemon_setPolicy_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_setPolicy_Params(p.Struct()), err
+}
+
+type Daemon_setPolicy_Results capnp.Struct
+
+// Daemon_setPolicy_Results_TypeID is the unique identifier for the type Daemon_setPolicy_Results.
+const Daemon_setPolicy_Results_TypeID = 0xfd40df89936ed4e7
+
+func NewDaemon_setPolicy_Results(s *capnp.Segment) (Daemon_setPolicy_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Daemon_setPolicy_Results(st), err
+}
+
+func NewRootDaemon_setPolicy_Results(s *capnp.Segment) (Daemon_setPolicy_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Daemon_setPolicy_Results(st), err
+}
+
+func ReadRootDaemon_setPolicy_Results(msg *capnp.Message) (Daemon_setPolicy_Results, error) {
+	root, err := msg.Root()
+	return Daemon_setPolicy_Results(root.Struct()), err
+}
+
+func (s Daemon_setPolicy_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_setPolicy_Results) DecodeFromPtr(p capnp.Ptr) Daemon_setPolicy_Results {
+	return Daemon_setPolicy_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_setPolicy_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_setPolicy_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_setPolicy_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_setPolicy_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_setPolicy_Results) Cut() uint32 {
+	return capnp.Struct(s).Uint32(0)
+}
+
+func (s Daemon_setPolicy_Results) SetCut(v uint32) {
+	capnp.Struct(s).SetUint32(0, v)
+}
+
+func (s Daemon_setPolicy_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_setPolicy_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_setPolicy_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_setPolicy_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_setPolicy_Results_List is a list of Daemon_setPolicy_Results.
+type Daemon_setPolicy_Results_List = capnp.StructList[Daemon_setPolicy_Results]
+
+// NewDaemon_setPolicy_Results creates a new list of Daemon_setPolicy_Results.
+func NewDaemon_setPolicy_Results_List(s *capnp.Segment, sz int32) (Daemon_setPolicy_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_setPolicy_Results](l), err
+}
+
+// Daemon_setPolicy_Results_Future is a wrapper for a Daemon_setPolicy_Results promised by a client call.
+type Daemon_setPolicy_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_setPolicy_Results_Future) Struct() (Daemon_setPolicy_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_setPolicy_Results(p.Struct()), err
+}
+func (p Daemon_setPolicy_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Daemon_forward_Params capnp.Struct
+
+// Daemon_forward_Params_TypeID is the unique identifier for the type Daemon_forward_Params.
+const Daemon_forward_Params_TypeID = 0xed74ca0b7bf38982
+
+func NewDaemon_forward_Params(s *capnp.Segment) (Daemon_forward_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_forward_Params(st), err
+}
+
+func NewRootDaemon_forward_Params(s *capnp.Segment) (Daemon_forward_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_forward_Params(st), err
+}
+
+func ReadRootDaemon_forward_Params(msg *capnp.Message) (Daemon_forward_Params, error) {
+	root, err := msg.Root()
+	return Daemon_forward_Params(root.Struct()), err
+}
+
+func (s Daemon_forward_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_forward_Params) DecodeFromPtr(p capnp.Ptr) Daemon_forward_Params {
+	return Daemon_forward_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_forward_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_forward_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_forward_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_forward_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_forward_Params) Forward() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Daemon_forward_Params) HasForward() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_forward_Params) ForwardBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_forward_Params) SetForward(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+// Daemon_forward_Params_List is a list of Daemon_forward_Params.
+type Daemon_forward_Params_List = capnp.StructList[Daemon_forward_Params]
+
+// NewDaemon_forward_Params creates a new list of Daemon_forward_Params.
+func NewDaemon_forward_Params_List(s *capnp.Segment, sz int32) (Daemon_forward_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_forward_Params](l), err
+}
+
+// Daemon_forward_Params_Future is a wrapper for a Daemon_forward_Params promised by a client call.
+type Daemon_forward_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_forward_Params_Future) Struct() (Daemon_forward_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_forward_Params(p.Struct()), err
+}
+
+type Daemon_forward_Results capnp.Struct
+
+// Daemon_forward_Results_TypeID is the unique identifier for the type Daemon_forward_Results.
+const Daemon_forward_Results_TypeID = 0xa813cb1980b79258
+
+func NewDaemon_forward_Results(s *capnp.Segment) (Daemon_forward_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_forward_Results(st), err
+}
+
+func NewRootDaemon_forward_Results(s *capnp.Segment) (Daemon_forward_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_forward_Results(st), err
+}
+
+func ReadRootDaemon_forward_Results(msg *capnp.Message) (Daemon_forward_Results, error) {
+	root, err := msg.Root()
+	return Daemon_forward_Results(root.Struct()), err
+}
+
+func (s Daemon_forward_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_forward_Results) DecodeFromPtr(p capnp.Ptr) Daemon_forward_Results {
+	return Daemon_forward_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_forward_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_forward_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_forward_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_forward_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_forward_Results) Address() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Daemon_forward_Results) HasAddress() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_forward_Results) AddressBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_forward_Results) SetAddress(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Daemon_forward_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_forward_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_forward_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_forward_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_forward_Results_List is a list of Daemon_forward_Results.
+type Daemon_forward_Results_List = capnp.StructList[Daemon_forward_Results]
+
+// NewDaemon_forward_Results creates a new list of Daemon_forward_Results.
+func NewDaemon_forward_Results_List(s *capnp.Segment, sz int32) (Daemon_forward_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_forward_Results](l), err
+}
+
+// Daemon_forward_Results_Future is a wrapper for a Daemon_forward_Results promised by a client call.
+type Daemon_forward_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_forward_Results_Future) Struct() (Daemon_forward_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_forward_Results(p.Struct()), err
+}
+func (p Daemon_forward_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_disk_Params capnp.Struct
+
+// Daemon_disk_Params_TypeID is the unique identifier for the type Daemon_disk_Params.
+const Daemon_disk_Params_TypeID = 0xefd3fb7a0fcd7700
+
+func NewDaemon_disk_Params(s *capnp.Segment) (Daemon_disk_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_disk_Params(st), err
+}
+
+func NewRootDaemon_disk_Params(s *capnp.Segment) (Daemon_disk_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_disk_Params(st), err
+}
+
+func ReadRootDaemon_disk_Params(msg *capnp.Message) (Daemon_disk_Params, error) {
+	root, err := msg.Root()
+	return Daemon_disk_Params(root.Struct()), err
+}
+
+func (s Daemon_disk_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_disk_Params) DecodeFromPtr(p capnp.Ptr) Daemon_disk_Params {
+	return Daemon_disk_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_disk_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_disk_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_disk_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_disk_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_disk_Params_List is a list of Daemon_disk_Params.
+type Daemon_disk_Params_List = capnp.StructList[Daemon_disk_Params]
+
+// NewDaemon_disk_Params creates a new list of Daemon_disk_Params.
+func NewDaemon_disk_Params_List(s *capnp.Segment, sz int32) (Daemon_disk_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_disk_Params](l), err
+}
+
+// Daemon_disk_Params_Future is a wrapper for a Daemon_disk_Params promised by a client call.
+type Daemon_disk_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_disk_Params_Future) Struct() (Daemon_disk_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_disk_Params(p.Struct()), err
+}
+
+type Daemon_disk_Results capnp.Struct
+
+// Daemon_disk_Results_TypeID is the unique identifier for the type Daemon_disk_Results.
+const Daemon_disk_Results_TypeID = 0xa632d0f2d4e5e33c
+
+func NewDaemon_disk_Results(s *capnp.Segment) (Daemon_disk_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_disk_Results(st), err
+}
+
+func NewRootDaemon_disk_Results(s *capnp.Segment) (Daemon_disk_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_disk_Results(st), err
+}
+
+func ReadRootDaemon_disk_Results(msg *capnp.Message) (Daemon_disk_Results, error) {
+	root, err := msg.Root()
+	return Daemon_disk_Results(root.Struct()), err
+}
+
+func (s Daemon_disk_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_disk_Results) DecodeFromPtr(p capnp.Ptr) Daemon_disk_Results {
+	return Daemon_disk_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_disk_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_disk_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_disk_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_disk_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_disk_Results) Waits() (guestwire.Time, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return guestwire.Time(p.Struct()), err
+}
+
+func (s Daemon_disk_Results) HasWaits() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_disk_Results) SetWaits(v guestwire.Time) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewWaits sets the waits field to a newly
+// allocated guestwire.Time struct, preferring placement in s's segment.
+func (s Daemon_disk_Results) NewWaits() (guestwire.Time, error) {
+	ss, err := guestwire.NewTime(capnp.Struct(s).Segment())
+	if err != nil {
+		return guestwire.Time{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Daemon_disk_Results) Path() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s Daemon_disk_Results) HasPath() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_disk_Results) PathBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_disk_Results) SetPath(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
+func (s Daemon_disk_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_disk_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Daemon_disk_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_disk_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_disk_Results_List is a list of Daemon_disk_Results.
+type Daemon_disk_Results_List = capnp.StructList[Daemon_disk_Results]
+
+// NewDaemon_disk_Results creates a new list of Daemon_disk_Results.
+func NewDaemon_disk_Results_List(s *capnp.Segment, sz int32) (Daemon_disk_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Daemon_disk_Results](l), err
+}
+
+// Daemon_disk_Results_Future is a wrapper for a Daemon_disk_Results promised by a client call.
+type Daemon_disk_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_disk_Results_Future) Struct() (Daemon_disk_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_disk_Results(p.Struct()), err
+}
+func (p Daemon_disk_Results_Future) Waits() guestwire.Time_Future {
+	return guestwire.Time_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Daemon_disk_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Daemon_console_Params capnp.Struct
+
+// Daemon_console_Params_TypeID is the unique identifier for the type Daemon_console_Params.
+const Daemon_console_Params_TypeID = 0xdb4ce5c3b7b68657
+
+func NewDaemon_console_Params(s *capnp.Segment) (Daemon_console_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_console_Params(st), err
+}
+
+func NewRootDaemon_console_Params(s *capnp.Segment) (Daemon_console_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_console_Params(st), err
+}
+
+func ReadRootDaemon_console_Params(msg *capnp.Message) (Daemon_console_Params, error) {
+	root, err := msg.Root()
+	return Daemon_console_Params(root.Struct()), err
+}
+
+func (s Daemon_console_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_console_Params) DecodeFromPtr(p capnp.Ptr) Daemon_console_Params {
+	return Daemon_console_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_console_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_console_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_console_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_console_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_console_Params_List is a list of Daemon_console_Params.
+type Daemon_console_Params_List = capnp.StructList[Daemon_console_Params]
+
+// NewDaemon_console_Params creates a new list of Daemon_console_Params.
+func NewDaemon_console_Params_List(s *capnp.Segment, sz int32) (Daemon_console_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_console_Params](l), err
+}
+
+// Daemon_console_Params_Future is a wrapper for a Daemon_console_Params promised by a client call.
+type Daemon_console_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_console_Params_Future) Struct() (Daemon_console_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_console_Params(p.Struct()), err
+}
+
+type Daemon_console_Results capnp.Struct
+
+// Daemon_console_Results_TypeID is the unique identifier for the type Daemon_console_Results.
+const Daemon_console_Results_TypeID = 0xed81f2616c3fe538
+
+func NewDaemon_console_Results(s *capnp.Segment) (Daemon_console_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_console_Results(st), err
+}
+
+func NewRootDaemon_console_Results(s *capnp.Segment) (Daemon_console_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_console_Results(st), err
+}
+
+func ReadRootDaemon_console_Results(msg *capnp.Message) (Daemon_console_Results, error) {
+	root, err := msg.Root()
+	return Daemon_console_Results(root.Struct()), err
+}
+
+func (s Daemon_console_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_console_Results) DecodeFromPtr(p capnp.Ptr) Daemon_console_Results {
+	return Daemon_console_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_console_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_console_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_console_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_console_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_console_Results) Text() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_console_Results) HasText() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_console_Results) SetText(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_console_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_console_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_console_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_console_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_console_Results_List is a list of Daemon_console_Results.
+type Daemon_console_Results_List = capnp.StructList[Daemon_console_Results]
+
+// NewDaemon_console_Results creates a new list of Daemon_console_Results.
+func NewDaemon_console_Results_List(s *capnp.Segment, sz int32) (Daemon_console_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_console_Results](l), err
+}
+
+// Daemon_console_Results_Future is a wrapper for a Daemon_console_Results promised by a client call.
+type Daemon_console_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_console_Results_Future) Struct() (Daemon_console_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_console_Results(p.Struct()), err
+}
+func (p Daemon_console_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type PreviewPlace capnp.Struct
+
+// PreviewPlace_TypeID is the unique identifier for the type PreviewPlace.
+const PreviewPlace_TypeID = 0xce8f923497d15f16
+
+func NewPreviewPlace(s *capnp.Segment) (PreviewPlace, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return PreviewPlace(st), err
+}
+
+func NewRootPreviewPlace(s *capnp.Segment) (PreviewPlace, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return PreviewPlace(st), err
+}
+
+func ReadRootPreviewPlace(msg *capnp.Message) (PreviewPlace, error) {
+	root, err := msg.Root()
+	return PreviewPlace(root.Struct()), err
+}
+
+func (s PreviewPlace) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (PreviewPlace) DecodeFromPtr(p capnp.Ptr) PreviewPlace {
+	return PreviewPlace(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s PreviewPlace) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s PreviewPlace) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s PreviewPlace) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s PreviewPlace) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s PreviewPlace) Id() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s PreviewPlace) HasId() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s PreviewPlace) IdBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s PreviewPlace) SetId(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s PreviewPlace) Port() uint16 {
+	return capnp.Struct(s).Uint16(0)
+}
+
+func (s PreviewPlace) SetPort(v uint16) {
+	capnp.Struct(s).SetUint16(0, v)
+}
+
+func (s PreviewPlace) Address() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s PreviewPlace) HasAddress() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s PreviewPlace) AddressBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s PreviewPlace) SetAddress(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
+// PreviewPlace_List is a list of PreviewPlace.
+type PreviewPlace_List = capnp.StructList[PreviewPlace]
+
+// NewPreviewPlace creates a new list of PreviewPlace.
+func NewPreviewPlace_List(s *capnp.Segment, sz int32) (PreviewPlace_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[PreviewPlace](l), err
+}
+
+// PreviewPlace_Future is a wrapper for a PreviewPlace promised by a client call.
+type PreviewPlace_Future struct{ *capnp.Future }
+
+func (f PreviewPlace_Future) Struct() (PreviewPlace, error) {
+	p, err := f.Future.Ptr()
+	return PreviewPlace(p.Struct()), err
+}
+
+type ConfinementLayer capnp.Struct
+
+// ConfinementLayer_TypeID is the unique identifier for the type ConfinementLayer.
+const ConfinementLayer_TypeID = 0xdfa02b000e4df1d2
+
+func NewConfinementLayer(s *capnp.Segment) (ConfinementLayer, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return ConfinementLayer(st), err
+}
+
+func NewRootConfinementLayer(s *capnp.Segment) (ConfinementLayer, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return ConfinementLayer(st), err
+}
+
+func ReadRootConfinementLayer(msg *capnp.Message) (ConfinementLayer, error) {
+	root, err := msg.Root()
+	return ConfinementLayer(root.Struct()), err
+}
+
+func (s ConfinementLayer) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (ConfinementLayer) DecodeFromPtr(p capnp.Ptr) ConfinementLayer {
+	return ConfinementLayer(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s ConfinementLayer) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s ConfinementLayer) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s ConfinementLayer) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s ConfinementLayer) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s ConfinementLayer) Name() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s ConfinementLayer) HasName() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s ConfinementLayer) NameBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s ConfinementLayer) SetName(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s ConfinementLayer) InForce() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s ConfinementLayer) SetInForce(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+func (s ConfinementLayer) Note() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s ConfinementLayer) HasNote() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s ConfinementLayer) NoteBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s ConfinementLayer) SetNote(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
+// ConfinementLayer_List is a list of ConfinementLayer.
+type ConfinementLayer_List = capnp.StructList[ConfinementLayer]
+
+// NewConfinementLayer creates a new list of ConfinementLayer.
+func NewConfinementLayer_List(s *capnp.Segment, sz int32) (ConfinementLayer_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[ConfinementLayer](l), err
+}
+
+// ConfinementLayer_Future is a wrapper for a ConfinementLayer promised by a client call.
+type ConfinementLayer_Future struct{ *capnp.Future }
+
+func (f ConfinementLayer_Future) Struct() (ConfinementLayer, error) {
+	p, err := f.Future.Ptr()
+	return ConfinementLayer(p.Struct()), err
 }
 
 type LocalPurpose uint16
