@@ -91,7 +91,7 @@ func TestByName(t *testing.T) {
 	if err != nil || len(byName(file)) != 3 {
 		t.Errorf("%v, %v", byName(file), err)
 	}
-	for name, want := range map[string]bool{"vm/files_in.go": false, "vm/resources.go": true, "cmd/agentvm/cp.go": false, "newpackage/x.go": false, "images/x.go": true} {
+	for name, want := range map[string]bool{"internal/guestfs/in.go": false, "vm/resources.go": true, "cmd/agentvm/cp.go": false, "newpackage/x.go": false, "images/x.go": true} {
 		if (reasonFor(name) != "") != want {
 			t.Errorf("%s: %q", name, reasonFor(name))
 		}

@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"internal/guest":       {"internal/capnprpc", "internal/guestrpc"},
 	"nat":                  {"internal/budget", "netstack"},
 	"internal/daemon":      {"egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/watchdog"},
-	"vm":                   {"dhcp", "egress", "images", "nat", "netstack", "wasi", "internal/budget", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/dns", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/capnprpc", "internal/guestrpc", "internal/shortage", "internal/snapshot"},
+	"vm":                   {"dhcp", "egress", "images", "nat", "netstack", "wasi", "internal/budget", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/dns", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/capnprpc", "internal/guestrpc", "internal/shortage", "internal/snapshot"},
 	"cmd/agentvm":          {"egress", "images", "nat", "vm", "wasi", "internal/atomicfile", "internal/confine", "internal/daemon", "internal/debugenv", "internal/disk", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/spec"},
 	"cmd/agentvm-guest":    {"internal/guest"},
 	"integration":          {"dhcp", "internal/dns", "egress", "internal/machine", "internal/guest/supervisor", "images", "internal/kernel", "internal/mount", "nat", "netstack", "internal/preview", "internal/capnprpc", "internal/guestrpc", "internal/snapshot", "vm", "wasi"},
@@ -62,6 +62,7 @@ var mayImport = map[string][]string{
 	"internal/capnprpc":         {"internal/budget"},
 	"internal/capnprpc/rpctest": nil, // for tests
 	"internal/guestrpc":         {"internal/budget", "internal/capnprpc"},
+	"internal/guestfs":          {"internal/guestrpc", "internal/hostpath"},
 	"internal/daemonrpc":        {"egress", "vm", "internal/capnprpc", "internal/confine", "internal/guestrpc"},
 	"internal/snapshot":         {"internal/atomicfile", "internal/lockfile", "internal/disk", "internal/naming", "internal/private"}, // the disk beside a snapshot shares its layers with the disks of VMs
 	"wasi":                      nil,
@@ -89,7 +90,7 @@ var reserved = map[string][]string{
 }
 
 // forTests are packages that every test may import, and that import nothing but what they help to test.
-var forTests = []string{"images/imagestest", "images/storetest", "internal/capnprpc/rpctest", "internal/leaktest", "internal/qemutest", "internal/smalldisk", "internal/testclock", "netstack/netstacktest"}
+var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/capnprpc/rpctest", "internal/leaktest", "internal/qemutest", "internal/smalldisk", "internal/testclock", "netstack/netstacktest"}
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
@@ -99,6 +100,7 @@ var testsMayImport = map[string][]string{
 	"internal/daemon":   {"netstack"},
 	"internal/disk":     {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
 	"internal/guest":    {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
+	"internal/guestfs":  {"internal/guest", "internal/capnprpc"}, // the real service of files
 	"internal/machine":  {"internal/kernel"},
 	"netstack":          {"wasi"}, // the stream of a machine's network
 	"vm":                {"internal/guest"},

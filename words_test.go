@@ -28,6 +28,7 @@ var clean = map[string]string{
 	"internal/disk":        "settle|systemRun|tidy",
 	"internal/dns":         "",
 	"internal/guest":       "[a-z]*[Pp]atience|admit|beQuiet|confinement|dismiss|keepers|lateRoot|leastEntropy|longestRest|obeySignals|restMonitor|settle|straySignals",
+	"internal/guestfs":     "",
 	"internal/guestrpc":    "greet|longestPause|passes|told",
 	"internal/headtail":    "",
 	"internal/hostpath":    "",

@@ -107,7 +107,7 @@ func (v *VM) register(p *Process) error {
 	case v.processes[p.durable.id] != nil:
 		return fmt.Errorf("there is a process %s already: %w", p.durable.id, fs.ErrExist)
 	case len(v.processes) >= MaxProcesses:
-		return &LimitError{Limit: Limit{"processes that a VM remembers", MaxProcesses}}
+		return &LimitError{Limit: Limit{Name: "processes that a VM remembers", Max: MaxProcesses}}
 	case v.processes == nil:
 		v.processes = make(map[string]*Process)
 	}

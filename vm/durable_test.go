@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentvm/internal/guestfs/guestfstest"
 	"agentvm/internal/journal"
 	"agentvm/vm"
 )
@@ -190,7 +191,7 @@ func seq(n int) string {
 func TestDurableInput(t *testing.T) {
 	v := sharedVM(t)
 	p := startProcess(t, v, "sleep 0.3; md5sum", vm.Durable{})
-	data := noise(1 << 20)
+	data := guestfstest.Noise(1 << 20)
 	for i := 0; i < len(data); i += 100_000 {
 		if _, err := p.Stdin().Write(data[i:min(i+100_000, len(data))]); err != nil {
 			t.Fatal(err)

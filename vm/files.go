@@ -1,202 +1,193 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
-	"slices"
-	"strings"
+	"sync"
+	"time"
 
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/guestfs"
 	"agentvm/internal/guestrpc"
+	"agentvm/wasi"
 )
 
-// FileInfo is what the guest reports about a file.
-type FileInfo = guestrpc.FileInfo
+// The files of a guest: see package guestfs.
+type (
+	Files        = guestfs.Files
+	FileInfo     = guestfs.FileInfo
+	Owner        = guestfs.Owner
+	WalkFunc     = guestfs.WalkFunc
+	CopyOptions  = guestfs.CopyOptions
+	CopyProgress = guestfs.CopyProgress
+	Copied       = guestfs.Copied
+	Limit        = guestfs.Limit
+	LimitError   = guestfs.LimitError
+)
 
-// Owner is a user and a group of the guest, by number.
-type Owner = guestrpc.Owner
+// Bounds of Files: see package guestfs.
+const (
+	DefaultCopyBytes   = guestfs.DefaultCopyBytes
+	DefaultCopyEntries = guestfs.DefaultCopyEntries
+	MaxList            = guestfs.MaxList
+	MaxReadFile        = guestfs.MaxReadFile
+)
 
-// MaxReadFile is the size in bytes of the largest file that ReadFile returns; longer ones are read by ReadTo.
-const MaxReadFile = 256 << 20
+// NewFiles returns the files of a guest behind a client, which stays the caller's: what a VM's FilesClient returns, or a daemon's.
+func NewFiles(c *guestrpc.FilesClient) *Files { return guestfs.New(c) }
 
-// Files reads and writes the files of a guest, as its root user. VM has each of its methods too.
+const (
+	// bulkSize is the capacity in bytes of the bulk stream: a few messages with file contents each way.
+	bulkSize = 1 << 20
+	// bulkTime is how long the guest may take to answer on the bulk stream at its first use.
+	bulkTime = 30 * time.Second
+)
+
+// bulk is the VM's second connection to its guest. It carries files, so that they do not delay commands.
 //
-// Paths of the guest are absolute and have slashes. The guest's errors satisfy errors.Is(err, fs.ErrNotExist) and the
-// like. Whatever the guest answers, the memory and disk that it takes on the host are bounded: beyond a bound the error is a
-// *LimitError. What it reports about its files may be untrue.
-//
-//	host ── Files ── guestrpc.FilesClient ── bulk port, a connection of its own ── the supervisor's file service
-//
-// Methods may be called from several goroutines, and run concurrently.
-type Files struct {
-	open    func(context.Context) (*guestrpc.FilesClient, error)
-	explain func(error) error
+//	unused ──first use──► dialing ──► ready
+//	                         └──────► failed for good
+type bulk struct {
+	stream *wasi.Stream
+	begin  sync.Once
+	ready  chan struct{} // closed when client or err is set
+	client *guestrpc.FilesClient
+	err    error
 }
 
-// NewFiles returns the files of a guest behind a client, which stays the caller's: what a VM's FilesClient returns, or a
-// daemon's.
-func NewFiles(c *guestrpc.FilesClient) *Files {
-	return &Files{
-		open:    func(context.Context) (*guestrpc.FilesClient, error) { return c, nil },
-		explain: func(err error) error { return err },
-	}
-}
+func newBulk() *bulk { return &bulk{stream: wasi.NewStream(bulkSize), ready: make(chan struct{})} }
 
-// fault adds to err what failed, and for which path.
-func (f *Files) fault(doing, path string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s %s in the guest: %w", doing, path, f.explain(err))
-}
-
-// with calls do with the client and adds the path to its error.
-func (f *Files) with(ctx context.Context, doing, path string, do func(*guestrpc.FilesClient) error) error {
-	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
-		return fmt.Errorf("%s %.200q in the guest: %w: want an absolute path", doing, path, fs.ErrInvalid)
-	}
-	c, err := f.open(ctx)
-	if err != nil {
-		return fmt.Errorf("%s %s in the guest: %w", doing, path, err)
-	}
-	return f.fault(doing, path, do(c))
-}
-
-// ReadFile returns a file's content, at most MaxReadFile bytes.
-func (f *Files) ReadFile(ctx context.Context, path string) ([]byte, error) {
-	var b bytes.Buffer
-	if _, err := f.ReadTo(ctx, path, &capped{w: &b, limit: Limit{"bytes of a file", MaxReadFile}}); err != nil {
+// FilesClient returns the client of the guest's file service, which the VM owns. The first call connects to it; ctx bounds how long it
+// waits for that.
+func (v *VM) FilesClient(ctx context.Context) (*guestrpc.FilesClient, error) {
+	if _, err := v.guest(ctx); err != nil {
 		return nil, err
 	}
-	return b.Bytes(), nil
-}
-
-// ReadTo writes a file's content to w and returns its length. A guest can make it endless: an error of w ends it.
-func (f *Files) ReadTo(ctx context.Context, path string, w io.Writer) (n int64, err error) {
-	err = f.with(ctx, "read", path, func(c *guestrpc.FilesClient) (err error) { n, err = c.ReadFile(ctx, path, w); return err })
-	return n, err
-}
-
-// WriteFile replaces or creates a file: a reader in the guest finds the old content or the new one, also after a
-// crash. A mode of 0 keeps the permissions and the owner of the file that is replaced; a new one then has 0600. A symbolic
-// link at path is replaced.
-func (f *Files) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
-	return f.WriteFrom(ctx, path, bytes.NewReader(data), mode)
-}
-
-// WriteFrom is WriteFile with the content of r. After an error of r the file is unchanged.
-func (f *Files) WriteFrom(ctx context.Context, path string, r io.Reader, mode fs.FileMode) error {
-	return f.with(ctx, "write", path, func(c *guestrpc.FilesClient) error { return c.WriteFile(ctx, path, r, mode) })
-}
-
-// Stat returns what the guest reports about a file, or about the one that a symbolic link leads to.
-func (f *Files) Stat(ctx context.Context, path string) (info FileInfo, err error) {
-	err = f.with(ctx, "stat", path, func(c *guestrpc.FilesClient) (err error) { info, err = c.Stat(ctx, path); return err })
-	return info, err
-}
-
-// Lstat is Stat of a symbolic link itself.
-func (f *Files) Lstat(ctx context.Context, path string) (info FileInfo, err error) {
-	err = f.with(ctx, "stat", path, func(c *guestrpc.FilesClient) (err error) { info, err = c.Lstat(ctx, path); return err })
-	return info, err
-}
-
-// List returns a directory's entries by name, without "." and "..". There are at most MaxList.
-func (f *Files) List(ctx context.Context, path string) ([]FileInfo, error) {
-	return f.list(ctx, path, MaxList)
-}
-
-// MaxList is how many entries List returns, and Walk keeps, at most.
-const MaxList = 1 << 20
-
-func (f *Files) list(ctx context.Context, path string, limit int) (list []FileInfo, err error) {
-	err = f.with(ctx, "list", path, func(c *guestrpc.FilesClient) (err error) { list, err = c.List(ctx, path, limit); return err })
-	if errors.Is(err, guestrpc.ErrTooMany) {
-		err = &LimitError{Limit{"entries of directories", int64(limit)}, path}
-	}
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(list, func(a, b FileInfo) int { return strings.Compare(a.Name, b.Name) })
-	for i, e := range list {
-		if checkName(e.Name) != nil || i > 0 && list[i-1].Name == e.Name {
-			return nil, fmt.Errorf("list %s in the guest: it tells of a file named %.80q, which it cannot have", path, e.Name)
+	b := v.bulk
+	b.begin.Do(func() {
+		if err := v.goTracked(func() { b.dial(v) }); err != nil {
+			b.err = err
+			close(b.ready)
 		}
+	})
+	select {
+	case <-b.ready:
+		return b.client, v.explainFiles(b.err)
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return list, nil
 }
 
-// checkName refuses a name that no file in Linux can have.
-func checkName(name string) error {
-	if name == "" || name == "." || name == ".." || len(name) > 255 || strings.ContainsAny(name, "/\x00") {
-		return fmt.Errorf("%.80q is no name of a file", name)
+// dial connects to the file service. The machine's end ends it, since that closes the stream.
+func (b *bulk) dial(v *VM) {
+	defer close(b.ready)
+	ctx, cancel := v.withActiveTimeout(context.Background(), bulkTime,
+		fmt.Errorf("the guest's file service has not answered for %v", bulkTime))
+	defer cancel()
+	b.client, b.err = guestrpc.DialFilesWith(ctx, b.stream.Host(), guestrpc.ClientConfig{Memory: v.config.memory})
+	b.err = withCause(ctx, b.err)
+}
+
+// close ends the client. waitTracked calls it after dial has returned.
+func (b *bulk) close() {
+	if b.client != nil {
+		_ = b.client.Close()
 	}
+}
+
+// goTracked runs do in a goroutine that the VM's end waits for. do must return when the machine ends, or soon after.
+func (v *VM) goTracked(do func()) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.ended {
+		return v.cause
+	}
+	v.tracked.Go(do)
 	return nil
 }
 
-// Remove removes a file or an empty directory.
-func (f *Files) Remove(ctx context.Context, path string) error {
-	return f.with(ctx, "remove", path, func(c *guestrpc.FilesClient) error { return c.Remove(ctx, path) })
+// waitTracked waits for the goroutines of goTracked, which starts none any more. It is called when the machine has stopped.
+func (v *VM) waitTracked() {
+	v.mu.Lock()
+	v.ended = true
+	v.mu.Unlock()
+	v.tracked.Wait()
+	v.bulk.close()
 }
 
-// RemoveAll removes path and what is below it, following no links. It is no error when nothing is there.
-func (f *Files) RemoveAll(ctx context.Context, path string) error {
-	return f.with(ctx, "remove", path, func(c *guestrpc.FilesClient) error { return c.RemoveAll(ctx, path) })
-}
+// Files returns the guest's files. It does not connect to the guest yet.
+func (v *VM) Files() *Files { return guestfs.NewLazy(v.FilesClient, v.explainFiles) }
 
-// MkdirAll makes a directory and its parents. It is no error when it exists.
-func (f *Files) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error {
-	return f.with(ctx, "make directory", path, func(c *guestrpc.FilesClient) error { return c.MkdirAll(ctx, path, mode) })
-}
-
-// Rename renames a file within a file system. It replaces a file that has the new name.
-func (f *Files) Rename(ctx context.Context, from, to string) error {
-	return f.with(ctx, "rename", from, func(c *guestrpc.FilesClient) error { return c.Rename(ctx, from, to) })
-}
-
-// Symlink makes a symbolic link at path.
-func (f *Files) Symlink(ctx context.Context, target, path string) error {
-	return f.with(ctx, "make link", path, func(c *guestrpc.FilesClient) error { return c.Symlink(ctx, target, path) })
-}
-
-// Chmod sets permissions. It follows symbolic links.
-func (f *Files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	return f.with(ctx, "change permissions of", path, func(c *guestrpc.FilesClient) error { return c.Chmod(ctx, path, mode) })
-}
-
-// Chown sets user and group. It follows symbolic links.
-func (f *Files) Chown(ctx context.Context, path string, owner Owner) error {
-	return f.with(ctx, "change the owner of", path, func(c *guestrpc.FilesClient) error {
-		return c.Chown(ctx, path, owner.UID, owner.GID)
-	})
-}
-
-// TarIn unpacks a tar archive into a directory, which is made when it is missing. The guest unpacks it, so the archive
-// can harm only the guest. After an error a part of it may be there. When it returns, r is not read any more: a Read that
-// blocks delays it.
-func (f *Files) TarIn(ctx context.Context, dir string, r io.Reader) error {
-	return f.with(ctx, "unpack into", dir, func(c *guestrpc.FilesClient) error { return c.Unpack(ctx, dir, r, guestrpc.UnpackOptions{}) })
-}
-
-// TarOut writes a tar archive of paths and what is below them, each under its last name, without what is mounted below. The
-// guest makes the archive, so it may contain anything. It can be endless: an error of w ends it.
-func (f *Files) TarOut(ctx context.Context, paths []string, w io.Writer) (guestrpc.Summary, error) {
-	var s guestrpc.Summary
-	if len(paths) == 0 {
-		return s, fmt.Errorf("pack: %w: no paths", fs.ErrInvalid)
-	}
-	for _, p := range paths {
-		if !path.IsAbs(p) {
-			return s, fmt.Errorf("pack %.200q in the guest: %w: want an absolute path", p, fs.ErrInvalid)
-		}
-	}
-	err := f.with(ctx, "pack", paths[0], func(c *guestrpc.FilesClient) (err error) {
-		s, err = c.Pack(ctx, w, paths, guestrpc.PackOptions{OneFileSystem: true})
+// explainFiles returns why the VM ended when that is what caused err, else err.
+func (v *VM) explainFiles(err error) error {
+	if err == nil || !errors.Is(err, capnprpc.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
 		return err
-	})
-	return s, err
+	}
+	select {
+	case <-v.halted:
+		return v.cause
+	case <-v.stuck:
+		return v.stuckErr
+	case <-time.After(drainTime): // the streams end a moment before
+		return fmt.Errorf("the guest's file service has gone, restart the VM to have it back: %w", err)
+	}
+}
+
+// ReadFile is Files.ReadFile.
+func (v *VM) ReadFile(ctx context.Context, path string) ([]byte, error) {
+	return v.Files().ReadFile(ctx, path)
+}
+
+// WriteFile is Files.WriteFile: the file is replaced as a whole or not at all.
+func (v *VM) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
+	return v.Files().WriteFile(ctx, path, data, mode)
+}
+
+// Stat is Files.Stat.
+func (v *VM) Stat(ctx context.Context, path string) (FileInfo, error) {
+	return v.Files().Stat(ctx, path)
+}
+
+// List is Files.List.
+func (v *VM) List(ctx context.Context, path string) ([]FileInfo, error) {
+	return v.Files().List(ctx, path)
+}
+
+// Remove is Files.Remove.
+func (v *VM) Remove(ctx context.Context, path string) error { return v.Files().Remove(ctx, path) }
+
+// RemoveAll is Files.RemoveAll.
+func (v *VM) RemoveAll(ctx context.Context, path string) error { return v.Files().RemoveAll(ctx, path) }
+
+// MkdirAll is Files.MkdirAll.
+func (v *VM) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error {
+	return v.Files().MkdirAll(ctx, path, mode)
+}
+
+// Walk is Files.Walk.
+func (v *VM) Walk(ctx context.Context, root string, fn WalkFunc) error {
+	return v.Files().Walk(ctx, root, fn)
+}
+
+// CopyIn is Files.CopyIn.
+func (v *VM) CopyIn(ctx context.Context, hostPath, guestPath string, o CopyOptions) (Copied, error) {
+	return v.Files().CopyIn(ctx, hostPath, guestPath, o)
+}
+
+// CopyOut is Files.CopyOut.
+func (v *VM) CopyOut(ctx context.Context, guestPath, hostPath string, o CopyOptions) (Copied, error) {
+	return v.Files().CopyOut(ctx, guestPath, hostPath, o)
+}
+
+// TarIn is Files.TarIn.
+func (v *VM) TarIn(ctx context.Context, guestDir string, r io.Reader) error {
+	return v.Files().TarIn(ctx, guestDir, r)
+}
+
+// TarOut is Files.TarOut.
+func (v *VM) TarOut(ctx context.Context, guestPaths []string, w io.Writer) (guestrpc.Summary, error) {
+	return v.Files().TarOut(ctx, guestPaths, w)
 }

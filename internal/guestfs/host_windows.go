@@ -1,7 +1,8 @@
-package vm
+package guestfs
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 )
 
@@ -10,3 +11,8 @@ import (
 const hasStagingLocks = false
 
 func tryLock(*os.File) (bool, error) { return false, errors.ErrUnsupported }
+
+// canKeepOwners reports whether the host's files have owners by number.
+const canKeepOwners = false
+
+func statOf(fs.FileInfo) hostStat { return hostStat{} }

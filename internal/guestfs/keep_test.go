@@ -1,6 +1,6 @@
 //go:build linux
 
-package vm_test
+package guestfs_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/vm"
+	"agentvm/internal/guestfs"
 )
 
 // TestCopyInKeeps copies what a tree has beyond contents: several names of a file, holes and, when asked for, owners and the
@@ -17,13 +17,13 @@ import (
 func TestCopyInKeeps(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		options vm.CopyOptions
+		options guestfs.CopyOptions
 		owner   uint32
 		special fs.FileMode
 	}{
-		{"default", vm.CopyOptions{}, 0, 0},
-		{"owner", vm.CopyOptions{Owner: vm.Owner{UID: 7, GID: 7}}, 7, 0},
-		{"owners kept", vm.CopyOptions{KeepOwners: true}, 1234, fs.ModeSetuid | fs.ModeSetgid},
+		{"default", guestfs.CopyOptions{}, 0, 0},
+		{"owner", guestfs.CopyOptions{Owner: guestfs.Owner{UID: 7, GID: 7}}, 7, 0},
+		{"owners kept", guestfs.CopyOptions{KeepOwners: true}, 1234, fs.ModeSetuid | fs.ModeSetgid},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f, guest := fakeGuest(t)
@@ -81,7 +81,7 @@ func TestCopyInWithOwnerToNowhere(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.CopyIn(limited(t), file, "/none/f", vm.CopyOptions{KeepOwners: true}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := f.CopyIn(limited(t), file, "/none/f", guestfs.CopyOptions{KeepOwners: true}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("CopyIn = %v", err)
 	}
 	if entries, err := os.ReadDir(guest); err != nil || len(entries) > 0 {

@@ -1,9 +1,10 @@
 //go:build unix
 
-package vm
+package guestfs
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -31,4 +32,15 @@ func tryLock(file *os.File) (bool, error) {
 		return false, errors.ErrUnsupported
 	}
 	return false, os.NewSyscallError("flock", locked)
+}
+
+// canKeepOwners reports whether the host's files have owners by number.
+const canKeepOwners = true
+
+func statOf(info fs.FileInfo) hostStat {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return hostStat{}
+	}
+	return hostStat{hostFile{uint64(st.Dev), st.Ino}, uint64(st.Nlink), Owner{UID: st.Uid, GID: st.Gid}}
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package vm_test
+package guestfs_test
 
 import (
 	"bytes"
@@ -19,12 +19,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/internal/guest/files"
-	"agentvm/vm"
+	"agentvm/internal/guestfs"
+	"agentvm/internal/guestfs/guestfstest"
 )
 
 // fakeGuest is a guest's file service on a directory of the host: quicker than a machine. Owners stay the caller's, as only
 // root could change them.
-func fakeGuest(t testing.TB) (*vm.Files, string) {
+func fakeGuest(t testing.TB) (*guestfs.Files, string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be what the guest's service is")
@@ -41,13 +42,13 @@ func fakeGuest(t testing.TB) (*vm.Files, string) {
 func TestCopyTree(t *testing.T) {
 	f, guest := fakeGuest(t)
 	host := t.TempDir()
-	makeTree(t, host+"/src")
-	want := describeTree(t, host+"/src")
-	copied, err := f.CopyIn(limited(t), host+"/src", "/new", vm.CopyOptions{Owner: vm.Owner{UID: 12, GID: 34}})
+	guestfstest.Make(t, host+"/src")
+	want := guestfstest.Describe(t, host+"/src")
+	copied, err := f.CopyIn(limited(t), host+"/src", "/new", guestfs.CopyOptions{Owner: guestfs.Owner{UID: 12, GID: 34}})
 	if err != nil || copied.Entries != 9 || copied.Bytes != 1<<20+1+8+1 {
 		t.Fatalf("CopyIn = %+v, %v", copied, err)
 	}
-	if diff := cmp.Diff(want, describeTree(t, guest+"/new")); diff != "" {
+	if diff := cmp.Diff(want, guestfstest.Describe(t, guest+"/new")); diff != "" {
 		t.Error("in the guest: ", diff)
 	}
 	for _, name := range []string{"/new", "/new/d", "/new/d/file", "/new/d/link"} {
@@ -56,17 +57,17 @@ func TestCopyTree(t *testing.T) {
 		}
 	}
 	for round := range 2 { // a new directory, and one that is the same
-		if copied, err = f.CopyOut(limited(t), "/new/.", host+"/back", vm.CopyOptions{}); err != nil || copied.Entries != 9 {
+		if copied, err = f.CopyOut(limited(t), "/new/.", host+"/back", guestfs.CopyOptions{}); err != nil || copied.Entries != 9 {
 			t.Fatalf("CopyOut = %+v, %v", copied, err)
 		}
-		got := describeTree(t, host+"/back")
+		got := guestfstest.Describe(t, host+"/back")
 		if round == 1 { // directories that exist keep their permissions, and have just changed
 			got, want = withoutDirs(got), withoutDirs(want)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error("back: ", diff)
 		}
-		wantNoStaging(t, host, host+"/back")
+		guestfstest.NoStaging(t, host, host+"/back")
 	}
 }
 
@@ -99,7 +100,7 @@ func TestCopyDestinations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check := func(t *testing.T, copied vm.Copied, err error, path string) {
+	check := func(t *testing.T, copied guestfs.Copied, err error, path string) {
 		t.Helper()
 		if b, readErr := os.ReadFile(path); err != nil || readErr != nil || string(b) != "x" || copied.Bytes != 1 {
 			t.Errorf("copied %+v, %v; it has %q, %v", copied, err, b, readErr)
@@ -110,16 +111,16 @@ func TestCopyDestinations(t *testing.T) {
 			f, guest := fakeGuest(t)
 			host := t.TempDir()
 			prepare(t, host, guest)
-			copied, err := f.CopyIn(limited(t), host+"/"+test.from, "/"+test.to, vm.CopyOptions{})
+			copied, err := f.CopyIn(limited(t), host+"/"+test.from, "/"+test.to, guestfs.CopyOptions{})
 			check(t, copied, err, filepath.Join(guest, test.want))
 		})
 		t.Run("out "+test.name, func(t *testing.T) {
 			f, guest := fakeGuest(t)
 			host := t.TempDir()
 			prepare(t, guest, host)
-			copied, err := f.CopyOut(limited(t), "/"+test.from, host+"/"+test.to, vm.CopyOptions{})
+			copied, err := f.CopyOut(limited(t), "/"+test.from, host+"/"+test.to, guestfs.CopyOptions{})
 			check(t, copied, err, filepath.Join(host, test.want))
-			wantNoStaging(t, host, host+"/dir")
+			guestfstest.NoStaging(t, host, host+"/dir")
 		})
 	}
 }
@@ -134,44 +135,44 @@ func TestCopiesThatFail(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		do   func(context.Context) (vm.Copied, error)
+		do   func(context.Context) (guestfs.Copied, error)
 		is   error // nil: any
 	}{
-		{"nothing in", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyIn(ctx, host+"/none", "/x", vm.CopyOptions{})
+		{"nothing in", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyIn(ctx, host+"/none", "/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"nothing out", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyOut(ctx, "/none", host+"/x", vm.CopyOptions{})
+		{"nothing out", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyOut(ctx, "/none", host+"/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"FIFO in", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyIn(ctx, host+"/fifo", "/x", vm.CopyOptions{})
+		{"FIFO in", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyIn(ctx, host+"/fifo", "/x", guestfs.CopyOptions{})
 		}, fs.ErrInvalid},
-		{"FIFO out", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyOut(ctx, "/fifo", host+"/x", vm.CopyOptions{})
+		{"FIFO out", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyOut(ctx, "/fifo", host+"/x", guestfs.CopyOptions{})
 		}, nil},
-		{"over a FIFO", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyOut(ctx, "/file", host+"/fifo", vm.CopyOptions{})
+		{"over a FIFO", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyOut(ctx, "/file", host+"/fifo", guestfs.CopyOptions{})
 		}, nil},
-		{"to nowhere in", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyIn(ctx, host+"/file", "/none/x", vm.CopyOptions{})
+		{"to nowhere in", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyIn(ctx, host+"/file", "/none/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"to nowhere out", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyOut(ctx, "/file", host+"/none/x", vm.CopyOptions{})
+		{"to nowhere out", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyOut(ctx, "/file", host+"/none/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"directory over a file in", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyIn(ctx, host+"/dir", "/file", vm.CopyOptions{})
+		{"directory over a file in", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyIn(ctx, host+"/dir", "/file", guestfs.CopyOptions{})
 		}, nil},
-		{"directory over a file out", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyOut(ctx, "/dir", host+"/file", vm.CopyOptions{})
+		{"directory over a file out", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyOut(ctx, "/dir", host+"/file", guestfs.CopyOptions{})
 		}, nil},
-		{"too much in", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyIn(ctx, host+"/file", "/x", vm.CopyOptions{MaxBytes: 3})
+		{"too much in", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyIn(ctx, host+"/file", "/x", guestfs.CopyOptions{MaxBytes: 3})
 		}, nil},
-		{"too much out", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyOut(ctx, "/file", host+"/x", vm.CopyOptions{MaxBytes: 3})
+		{"too much out", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyOut(ctx, "/file", host+"/x", guestfs.CopyOptions{MaxBytes: 3})
 		}, nil},
-		{"too many in", func(ctx context.Context) (vm.Copied, error) {
-			return f.CopyIn(ctx, host, "/dir", vm.CopyOptions{MaxEntries: 1})
+		{"too many in", func(ctx context.Context) (guestfs.Copied, error) {
+			return f.CopyIn(ctx, host, "/dir", guestfs.CopyOptions{MaxEntries: 1})
 		}, nil},
 	}
 	for _, test := range tests {
@@ -193,7 +194,7 @@ func TestCopiesThatFail(t *testing.T) {
 			t.Errorf("%s has %q, %v", path, b, err)
 		}
 	}
-	wantNoStaging(t, host, guest)
+	guestfstest.NoStaging(t, host, guest)
 }
 
 // Special files of the host are left out, and no copy waits for them.
@@ -205,7 +206,7 @@ func TestCopyInSkips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copied, err := f.CopyIn(limited(t), host+"/.", "/x", vm.CopyOptions{})
+	copied, err := f.CopyIn(limited(t), host+"/.", "/x", guestfs.CopyOptions{})
 	if err != nil || copied.Skipped != 1 || !strings.Contains(copied.Reasons[0], "FIFO") || copied.Entries != 3 {
 		t.Errorf("CopyIn = %+v, %v", copied, err)
 	}
@@ -241,7 +242,7 @@ func TestCopyInRace(t *testing.T) {
 		}
 	}()
 	for range 200 {
-		_, _ = f.CopyIn(limited(t), host+"/src/.", "/copy", vm.CopyOptions{})
+		_, _ = f.CopyIn(limited(t), host+"/src/.", "/copy", guestfs.CopyOptions{})
 		if b, err := os.ReadFile(guest + "/copy/d/f"); err == nil && string(b) != "public" {
 			t.Fatalf("the copy has %q", b)
 		}
@@ -258,7 +259,7 @@ func TestWriteFromReaderThatFails(t *testing.T) {
 	if err := f.WriteFile(limited(t), "/f", []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	broken := io.MultiReader(bytes.NewReader(noise(1<<20)), errorReader{})
+	broken := io.MultiReader(bytes.NewReader(guestfstest.Noise(1<<20)), errorReader{})
 	if err := f.WriteFrom(limited(t), "/f", broken, 0); !errors.Is(err, errBroken) {
 		t.Errorf("WriteFrom = %v", err)
 	}
@@ -271,7 +272,7 @@ func TestWriteFromReaderThatFails(t *testing.T) {
 	if b, err := os.ReadFile(guest + "/f"); err != nil || string(b) != "old" {
 		t.Errorf("the file has %q, %v", b, err)
 	}
-	wantNoStaging(t, guest)
+	guestfstest.NoStaging(t, guest)
 }
 
 var errBroken = errors.New("broken")
@@ -310,7 +311,7 @@ func TestWalk(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
-			err := f.Walk(limited(t), test.root, func(path string, _ vm.FileInfo, err error) error {
+			err := f.Walk(limited(t), test.root, func(path string, _ guestfs.FileInfo, err error) error {
 				got = append(got, path)
 				if path == test.at {
 					return test.err

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,15 +18,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentvm/internal/guestfs/guestfstest"
 	"agentvm/vm"
 )
-
-// noise is bytes that cannot be compressed.
-func noise(n int) []byte {
-	b := make([]byte, n)
-	rand.New(rand.NewSource(1)).Read(b)
-	return b
-}
 
 func sum(b []byte) string {
 	h := sha256.Sum256(b)
@@ -97,7 +90,7 @@ func TestFilesOfAMachine(t *testing.T) {
 
 func TestLargeFileThereAndBack(t *testing.T) {
 	v := ownVM(t, func(c *vm.Config) { c.Memory = 512 << 20 })
-	ctx, host, data := longer(t), t.TempDir(), noise(64<<20)
+	ctx, host, data := longer(t), t.TempDir(), guestfstest.Noise(64<<20)
 	if err := os.WriteFile(host+"/in", data, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +119,7 @@ func TestTreeThereAndBack(t *testing.T) {
 	v := sharedVM(t)
 	ctx, host := longer(t), t.TempDir()
 	src := host + "/src"
-	makeTree(t, src)
+	guestfstest.Make(t, src)
 	defer v.RemoveAll(ctx, "/tmp/tree")
 	if _, err := v.CopyIn(ctx, src, "/tmp/tree", vm.CopyOptions{}); err != nil {
 		t.Fatal(err)
@@ -136,82 +129,10 @@ func TestTreeThereAndBack(t *testing.T) {
 	if err != nil || copied.Skipped != 0 {
 		t.Fatalf("CopyOut = %+v, %v", copied, err)
 	}
-	if diff := cmp.Diff(describeTree(t, src), describeTree(t, host+"/back")); diff != "" {
+	if diff := cmp.Diff(guestfstest.Describe(t, src), guestfstest.Describe(t, host+"/back")); diff != "" {
 		t.Error(diff)
 	}
-	wantNoStaging(t, host)
-}
-
-// makeTree has what survives a copy.
-func makeTree(t testing.TB, dir string) {
-	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(os.MkdirAll(dir+"/d/e/empty", 0o755))
-	must(os.WriteFile(dir+"/d/file", []byte("content\n"), 0o600))
-	must(os.WriteFile(dir+"/d/e/large", noise(1<<20+1), 0o644))
-	must(os.WriteFile(dir+"/d/e/nothing", nil, 0o444))
-	must(os.WriteFile(dir+"/\xc3\xa4 name\n with all", []byte("x"), 0o600))
-	must(os.Symlink("file", dir+"/d/link"))
-	must(os.Symlink("../../d/e", dir+"/d/e/up"))
-	must(os.Chmod(dir+"/d/file", 0o754))
-	must(os.Chtimes(dir+"/d/file", time.Unix(1e9, 0), time.Unix(1e9, 0)))
-	must(os.Chmod(dir+"/d", 0o750))
-	must(os.Chtimes(dir+"/d", time.Unix(11e8, 0), time.Unix(11e8, 0)))
-}
-
-// describeTree has a line for each file: name, mode, time, content.
-func describeTree(t testing.TB, dir string) (lines []string) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || path == dir {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		name, _ := filepath.Rel(dir, path)
-		line := fmt.Sprintf("%q %v", name, info.Mode())
-		switch {
-		case info.Mode().IsRegular():
-			b, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			line += fmt.Sprint(" ", info.ModTime().UnixNano(), " ", sum(b))
-		case info.IsDir():
-			line += fmt.Sprint(" ", info.ModTime().UnixNano())
-		default:
-			target, _ := os.Readlink(path)
-			line += " " + target
-		}
-		lines = append(lines, line)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lines
-}
-
-func wantNoStaging(t testing.TB, dirs ...string) {
-	t.Helper()
-	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), ".agentvm") {
-				t.Errorf("%s is left in %s", e.Name(), dir)
-			}
-		}
-	}
+	guestfstest.NoStaging(t, host)
 }
 
 func TestManyFiles(t *testing.T) {
@@ -240,7 +161,7 @@ func TestManyFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("10,000 files: in %.1f s, out %.1f s", in.Seconds(), time.Since(began).Seconds())
-	if diff := cmp.Diff(describeTree(t, host+"/src"), describeTree(t, host+"/back")); diff != "" {
+	if diff := cmp.Diff(guestfstest.Describe(t, host+"/src"), guestfstest.Describe(t, host+"/back")); diff != "" {
 		t.Errorf("%.2000s", diff)
 	}
 }

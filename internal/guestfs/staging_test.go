@@ -1,6 +1,6 @@
 //go:build linux
 
-package vm_test
+package guestfs_test
 
 import (
 	"bytes"
@@ -18,8 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/guestfs"
+	"agentvm/internal/guestfs/guestfstest"
 	"agentvm/internal/guestrpc"
-	"agentvm/vm"
 )
 
 // copyOutForever is a process of its own that copies out of a guest that never sends the end.
@@ -41,7 +42,7 @@ func copyOutForever(t *testing.T, to string) {
 		<-ctx.Done()
 		return err
 	}
-	_, err := serveFiles(t, l).CopyOut(t.Context(), "/x", to, vm.CopyOptions{})
+	_, err := serveFiles(t, l).CopyOut(t.Context(), "/x", to, guestfs.CopyOptions{})
 	t.Fatal("the copy has ended: ", err)
 }
 
@@ -89,7 +90,7 @@ func TestCopyOutKilled(t *testing.T) {
 				t.Fatalf("there are %q, of the killed one %q: %v", now, left, err)
 			}
 			l := packs(archive(t, fileItem("f", "content")))
-			if _, err := serveFiles(t, l).CopyOut(limited(t), "/x/.", host, vm.CopyOptions{}); err != nil {
+			if _, err := serveFiles(t, l).CopyOut(limited(t), "/x/.", host, guestfs.CopyOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if after := stagings(t, host); len(after) != 1 || after[0] != now[0] {
@@ -118,14 +119,14 @@ func TestCopiesOutAtOnce(t *testing.T) {
 		f := serveFiles(t, packs(bytesOf))
 		all.Go(func() {
 			for range 20 {
-				if _, err := f.CopyOut(limited(t), "/x/.", host, vm.CopyOptions{}); err != nil {
+				if _, err := f.CopyOut(limited(t), "/x/.", host, guestfs.CopyOptions{}); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	wantNoStaging(t, host)
+	guestfstest.NoStaging(t, host)
 	if b, err := os.ReadFile(host + "/f"); err != nil || !bytes.Equal(b, []byte("content")) {
 		t.Errorf("f has %q, %v", b, err)
 	}
@@ -148,7 +149,7 @@ func TestSweepTouchesNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := packs(archive(t, fileItem("f", "content")))
-	if _, err := serveFiles(t, l).CopyOut(limited(t), "/x/.", in, vm.CopyOptions{}); err != nil {
+	if _, err := serveFiles(t, l).CopyOut(limited(t), "/x/.", in, guestfs.CopyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{out + "/lock", out + "/copy/f", in + id + "1", in + id + "3/copy", in + id + "4/file", in + id + "5", in + id + "6/lock", in + "/.agentvm-copy-mine/lock"} {

@@ -1,4 +1,4 @@
-package vm
+package guestfs
 
 import (
 	"archive/tar"

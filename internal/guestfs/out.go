@@ -1,4 +1,4 @@
-package vm
+package guestfs
 
 import (
 	"context"
@@ -104,7 +104,8 @@ func (f *Files) fileTo(ctx context.Context, guestPath string, s *staging, m *met
 			return err
 		}
 		m.report()
-		return setTime(s.dir, s.name, modified(from.Info().Modified))
+		t := modified(from.Info().Modified)
+		return s.dir.Chtimes(s.name, t, t)
 	})
 }
 
@@ -189,7 +190,7 @@ var errUnpackerEnded = errors.New("the archive is not taken any more")
 func finishDirs(root *os.Root, below string, dirs []madeDir) error {
 	for i := len(dirs) - 1; i >= 0; i-- {
 		name := filepath.Join(below, filepath.FromSlash(dirs[i].name))
-		if err := errors.Join(root.Chmod(name, dirs[i].mode), setTime(root, name, dirs[i].modified)); err != nil {
+		if err := errors.Join(root.Chmod(name, dirs[i].mode), root.Chtimes(name, dirs[i].modified, dirs[i].modified)); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package vm_test
+package guestfs_test
 
 import (
 	"archive/tar"
@@ -10,10 +10,19 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
+	"agentvm/internal/guestfs"
+	"agentvm/internal/guestfs/guestfstest"
 	"agentvm/internal/guestrpc"
-	"agentvm/vm"
 )
+
+// limited is a context that ends a test which hangs.
+func limited(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
 
 // liar is a guest's file service that says what a test wants. What is not set fails.
 type liar struct {
@@ -84,7 +93,7 @@ func (l *liar) Unpack(context.Context, io.Reader, string, guestrpc.UnpackOptions
 }
 
 // serveFiles returns the files of a guest whose service is h.
-func serveFiles(t testing.TB, h guestrpc.FilesHandler) *vm.Files {
+func serveFiles(t testing.TB, h guestrpc.FilesHandler) *guestfs.Files {
 	t.Helper()
 	here, there := net.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -95,7 +104,7 @@ func serveFiles(t testing.TB, h guestrpc.FilesHandler) *vm.Files {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close(); cancel(); <-served })
-	return vm.NewFiles(client)
+	return guestfs.New(client)
 }
 
 // item is an entry of an archive.
@@ -182,7 +191,7 @@ func (p place) untouched(t testing.TB, exists, nothing bool) {
 	if target, err := os.Readlink(p.target + "/out"); err != nil || target != ".." {
 		t.Errorf("the link that was there leads to %q, %v", target, err)
 	}
-	wantNoStaging(t, p.target)
+	guestfstest.NoStaging(t, p.target)
 	if !nothing {
 		return
 	}

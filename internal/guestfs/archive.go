@@ -1,4 +1,4 @@
-package vm
+package guestfs
 
 import (
 	"archive/tar"
@@ -89,7 +89,10 @@ func (in *unpacker) add(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	if e.base == "" {
-		return in.top(e)
+		if e.Typeflag != tar.TypeDir || len(in.dirs) > 0 {
+			return errors.New("an entry without a name")
+		}
+		return in.remember(".", e.Header) // the directory itself
 	}
 	dir, err := in.enter(e.dir)
 	if err != nil {
@@ -200,14 +203,6 @@ func (in *unpacker) make(dir *os.Root, e entry, content io.Reader) error {
 	return in.file(dir, e, content)
 }
 
-// top takes the entry of the directory itself.
-func (in *unpacker) top(e entry) error {
-	if e.Typeflag != tar.TypeDir || len(in.dirs) > 0 {
-		return errors.New("an entry without a name")
-	}
-	return in.remember(".", e.Header)
-}
-
 func (in *unpacker) remember(name string, h *tar.Header) error {
 	if in.names += int64(len(name)); in.names > maxDirNames {
 		return &LimitError{Limit{"bytes of directories' names", maxDirNames}, name}
@@ -242,11 +237,9 @@ func (in *unpacker) file(dir *os.Root, e entry, content io.Reader) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return setTime(dir, e.base, modified(e.ModTime))
+	t := modified(e.ModTime)
+	return dir.Chtimes(e.base, t, t) // the file was just made here, so it is no link
 }
-
-// setTime sets the times of a file that was just made here, so it is no link.
-func setTime(dir *os.Root, name string, t time.Time) error { return dir.Chtimes(name, t, t) }
 
 // following is a reader that ends with a context.
 type following struct {

@@ -1,4 +1,4 @@
-package vm
+package guestfs
 
 import (
 	"fmt"
@@ -109,7 +109,7 @@ func (m *meter) begin(path string, size int64) error {
 		return err
 	}
 	if size > m.options.MaxBytes-m.copied.Bytes {
-		return m.tooLong()
+		return &LimitError{Limit{"bytes", m.options.MaxBytes}, m.path}
 	}
 	m.copied.Entries++
 	return nil
@@ -123,12 +123,10 @@ func (m *meter) see(path string) error {
 	return nil
 }
 
-func (m *meter) tooLong() error { return &LimitError{Limit{"bytes", m.options.MaxBytes}, m.path} }
-
 // Write counts bytes of the entry.
 func (m *meter) Write(p []byte) (int, error) {
 	if int64(len(p)) > m.options.MaxBytes-m.copied.Bytes {
-		return 0, m.tooLong()
+		return 0, &LimitError{Limit{"bytes", m.options.MaxBytes}, m.path}
 	}
 	m.copied.Bytes += int64(len(p))
 	if m.copied.Bytes-m.shown >= progressBytes {

@@ -1,4 +1,4 @@
-package vm_test
+package guestfs_test
 
 import (
 	"archive/tar"
@@ -17,8 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentvm/internal/guestfs"
+	"agentvm/internal/guestfs/guestfstest"
 	"agentvm/internal/guestrpc"
-	"agentvm/vm"
 )
 
 // Archives that are an error leave nothing behind, whether the target existed or not.
@@ -66,7 +67,7 @@ func TestHostileArchives(t *testing.T) {
 				if test.name == "the top late" || test.name == "the top twice" {
 					files = serveFiles(t, packs(archive(t, test.items...)))
 				}
-				_, err := files.CopyOut(limited(t), "/x/.", p.target, vm.CopyOptions{})
+				_, err := files.CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{})
 				if err == nil {
 					t.Error("it was taken")
 				}
@@ -84,7 +85,7 @@ func TestBrokenArchives(t *testing.T) {
 		name string
 		pack func(context.Context, io.Writer) error
 	}{
-		{"no archive", func(_ context.Context, w io.Writer) error { _, err := w.Write(noise(4096)); return err }},
+		{"no archive", func(_ context.Context, w io.Writer) error { _, err := w.Write(guestfstest.Noise(4096)); return err }},
 		{"ends in a file", func(_ context.Context, w io.Writer) error { _, err := w.Write(whole[:1600]); return err }},
 		{"ends in a header", func(_ context.Context, w io.Writer) error { _, err := w.Write(whole[:700]); return err }},
 		{"fails at its end", func(_ context.Context, w io.Writer) error {
@@ -92,13 +93,13 @@ func TestBrokenArchives(t *testing.T) {
 			return errors.Join(err, syscall.EIO)
 		}},
 		{"endless padding", func(_ context.Context, w io.Writer) error { return endless(w, whole, make([]byte, 64<<10)) }},
-		{"endless rubbish behind", func(_ context.Context, w io.Writer) error { return endless(w, whole, noise(64<<10)) }},
+		{"endless rubbish behind", func(_ context.Context, w io.Writer) error { return endless(w, whole, guestfstest.Noise(64<<10)) }},
 	}
 	for _, test := range tests {
 		for _, exists := range []bool{false, true} {
 			t.Run(fmt.Sprint(test.name, " exists=", exists), func(t *testing.T) {
 				p := newPlace(t, exists)
-				_, err := serveFiles(t, &liar{pack: test.pack}).CopyOut(limited(t), "/x/.", p.target, vm.CopyOptions{})
+				_, err := serveFiles(t, &liar{pack: test.pack}).CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{})
 				if err == nil {
 					t.Error("it was taken")
 				}
@@ -158,8 +159,8 @@ func TestCopyLimits(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPlace(t, false)
 			files := serveFiles(t, &liar{pack: func(ctx context.Context, w io.Writer) error { return test.pack(ctx, w) }})
-			_, err := files.CopyOut(limited(t), "/x", p.target, vm.CopyOptions{MaxEntries: 50, MaxBytes: 1000})
-			var limit *vm.LimitError
+			_, err := files.CopyOut(limited(t), "/x", p.target, guestfs.CopyOptions{MaxEntries: 50, MaxBytes: 1000})
+			var limit *guestfs.LimitError
 			if !errors.As(err, &limit) || limit.Limit.Name != test.limit {
 				t.Errorf("error %v, want the limit of %s", err, test.limit)
 			}
@@ -184,7 +185,7 @@ func TestArchiveWithSkippedEntries(t *testing.T) {
 		hardItem("hard", "d/f"),
 	)
 	p := newPlace(t, false)
-	copied, err := serveFiles(t, packs(archive(t, items...))).CopyOut(limited(t), "/x", p.target, vm.CopyOptions{})
+	copied, err := serveFiles(t, packs(archive(t, items...))).CopyOut(limited(t), "/x", p.target, guestfs.CopyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func TestArchiveWithSkippedEntries(t *testing.T) {
 		t.Errorf("copied %+v", copied)
 	}
 	var got []string
-	for _, line := range describeTree(t, p.target) {
+	for _, line := range guestfstest.Describe(t, p.target) {
 		f := strings.Fields(line)
 		got = append(got, f[0]+" "+f[1])
 	}
@@ -208,7 +209,7 @@ func TestCopyOutIntoWhatExists(t *testing.T) {
 	p := newPlace(t, true)
 	files := serveFiles(t, packs(archive(t, dirItem("./"), dirItem("old/"), fileItem("old/file", "new"), fileItem("old/more", "x"),
 		fileItem("way", "mine"), dirItem("fresh/"), fileItem("fresh/f", "x"))))
-	if _, err := files.CopyOut(limited(t), "/x/.", p.target, vm.CopyOptions{}); err != nil {
+	if _, err := files.CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	p.untouched(t, true, false)
@@ -224,7 +225,7 @@ func TestCopyOutIntoWhatExists(t *testing.T) {
 		"a link over a directory": {linkItem("old", "fresh")},
 	} {
 		files := serveFiles(t, packs(archive(t, items...)))
-		if _, err := files.CopyOut(limited(t), "/x/.", p.target, vm.CopyOptions{}); err == nil {
+		if _, err := files.CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{}); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 		p.untouched(t, true, false)
@@ -236,33 +237,33 @@ func TestFilesThatLie(t *testing.T) {
 	tests := []struct {
 		name string
 		l    *liar
-		do   func(context.Context, *vm.Files, string) error
+		do   func(context.Context, *guestfs.Files, string) error
 		want string
 	}{
-		{"endless ReadFile", &liar{read: endlessFile, size: 5}, func(ctx context.Context, f *vm.Files, _ string) error {
+		{"endless ReadFile", &liar{read: endlessFile, size: 5}, func(ctx context.Context, f *guestfs.Files, _ string) error {
 			_, err := f.ReadFile(ctx, "/x")
 			return err
 		}, "bytes of a file"},
-		{"endless CopyOut", &liar{read: endlessFile, stat: isFile}, func(ctx context.Context, f *vm.Files, host string) error {
-			_, err := f.CopyOut(ctx, "/x", host+"/f", vm.CopyOptions{MaxBytes: 10 << 20})
+		{"endless CopyOut", &liar{read: endlessFile, stat: isFile}, func(ctx context.Context, f *guestfs.Files, host string) error {
+			_, err := f.CopyOut(ctx, "/x", host+"/f", guestfs.CopyOptions{MaxBytes: 10 << 20})
 			return err
 		}, "bytes"},
-		{"huge size", &liar{read: endlessFile, stat: isFile, size: 1 << 60}, func(ctx context.Context, f *vm.Files, host string) error {
-			_, err := f.CopyOut(ctx, "/x", host+"/f", vm.CopyOptions{})
+		{"huge size", &liar{read: endlessFile, stat: isFile, size: 1 << 60}, func(ctx context.Context, f *guestfs.Files, host string) error {
+			_, err := f.CopyOut(ctx, "/x", host+"/f", guestfs.CopyOptions{})
 			return err
 		}, "bytes"},
 		{"endless List", &liar{list: func(_ string, limit int) ([]guestrpc.FileInfo, error) { return make([]guestrpc.FileInfo, limit), nil }},
-			func(ctx context.Context, f *vm.Files, _ string) error { _, err := f.List(ctx, "/x"); return err }, "entries of directories"},
+			func(ctx context.Context, f *guestfs.Files, _ string) error { _, err := f.List(ctx, "/x"); return err }, "entries of directories"},
 		{"endless depth", &liar{list: once(guestrpc.FileInfo{Name: strings.Repeat("d", 200), Mode: fs.ModeDir})},
-			func(ctx context.Context, f *vm.Files, _ string) error {
-				return f.Walk(ctx, "/x", func(_ string, _ vm.FileInfo, err error) error { return err })
+			func(ctx context.Context, f *guestfs.Files, _ string) error {
+				return f.Walk(ctx, "/x", func(_ string, _ guestfs.FileInfo, err error) error { return err })
 			}, "bytes in a path"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			host := t.TempDir()
 			err := test.do(limited(t), serveFiles(t, test.l), host)
-			var limit *vm.LimitError
+			var limit *guestfs.LimitError
 			if !errors.As(err, &limit) || limit.Limit.Name != test.want {
 				t.Errorf("error %v, want the limit of %s", err, test.want)
 			}
@@ -312,7 +313,7 @@ func TestGuestThatStalls(t *testing.T) {
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-stalled; cancel() }()
-	if _, err := files.CopyOut(ctx, "/x", p.target, vm.CopyOptions{}); !errors.Is(err, context.Canceled) {
+	if _, err := files.CopyOut(ctx, "/x", p.target, guestfs.CopyOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("CopyOut = %v", err)
 	}
 	p.untouched(t, false, true)
@@ -327,7 +328,7 @@ func TestGuestThatIgnoresRefusal(t *testing.T) {
 		return nil
 	}})
 	began := time.Now()
-	if _, err := files.CopyOut(limited(t), "/x", p.target, vm.CopyOptions{}); err == nil || errors.Is(err, context.Canceled) {
+	if _, err := files.CopyOut(limited(t), "/x", p.target, guestfs.CopyOptions{}); err == nil || errors.Is(err, context.Canceled) {
 		t.Errorf("CopyOut = %v after %v", err, time.Since(began))
 	}
 	p.untouched(t, false, true)
@@ -343,7 +344,7 @@ func TestGuestPathsAreAbsolute(t *testing.T) {
 			t.Errorf("TarOut(%q) was done", path)
 		}
 	}
-	if _, err := f.CopyOut(limited(t), "/x", "", vm.CopyOptions{}); !errors.Is(err, fs.ErrInvalid) {
+	if _, err := f.CopyOut(limited(t), "/x", "", guestfs.CopyOptions{}); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("CopyOut to nowhere: %v", err)
 	}
 }
