@@ -288,7 +288,7 @@ func TestLocalConnectionsLimit(t *testing.T) {
 		t.Errorf("%d warnings: %s", n, log.String())
 	}
 	found := false
-	for _, use := range v.NetworkStats().Limits {
+	for _, use := range must(v.NetworkStats(t.Context())).Limits {
 		if use.Limit == "local connections" {
 			found = true
 			if use.Maximum != vm.MaxLocalConnections || use.Used != use.Maximum || use.Refused == 0 {
@@ -310,7 +310,7 @@ func TestLocalConnectionsLimit(t *testing.T) {
 func awaitLocals(t *testing.T, v *vm.VM, want int) {
 	t.Helper()
 	await(t, "the places of connections are free", func() bool {
-		for _, use := range v.NetworkStats().Limits {
+		for _, use := range must(v.NetworkStats(t.Context())).Limits {
 			if use.Limit == "local connections" {
 				return use.Used == want
 			}

@@ -116,7 +116,7 @@ func TestDiskThatCannotGrow(t *testing.T) {
 		t.Errorf("/ has %d bytes", size)
 	}
 	want := "agentvm-guest: warning: the writable disk stays as small as it is: grow /dev/vdb to 2621440 blocks: operation not permitted"
-	if console := string(v.Console()); !strings.Contains(console, want) {
+	if console := string(must(v.Console(t.Context()))); !strings.Contains(console, want) {
 		t.Errorf("console: %q", console)
 	}
 	wantOutput(t, v, "echo x >/root/x; cat /root/x", "x\n")
@@ -125,7 +125,7 @@ func TestDiskThatCannotGrow(t *testing.T) {
 // wantQuiet finds warnings of the supervisor, and of the kernel's ext4, on the console.
 func wantQuiet(t testing.TB, v *vm.VM) {
 	t.Helper()
-	if console := string(v.Console()); strings.Contains(console, "agentvm-guest") || strings.Contains(console, "EXT4-fs") {
+	if console := string(must(v.Console(t.Context()))); strings.Contains(console, "agentvm-guest") || strings.Contains(console, "EXT4-fs") {
 		t.Errorf("console: %q", console)
 	}
 }

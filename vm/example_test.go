@@ -69,7 +69,11 @@ func ExampleNetwork() {
 	}
 	v.Close() // after that all denials are known
 	fmt.Println("exit code", r.ExitCode)
-	for _, d := range v.Denials() {
+	denials, err := v.Denials(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range denials {
 		fmt.Println(d.Verdict, vm.EventTarget(d), d.Reason)
 	}
 	// Output:

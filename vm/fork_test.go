@@ -158,7 +158,7 @@ func TestForkConfigurations(t *testing.T) {
 	}})[0]
 	wantOutput(t, f, "hostname; echo $A $B; ls /mnt/host /mnt/other; echo fork >/mnt/other/file", "chosen\nparent fork\n/mnt/host:\n\n/mnt/other:\n")
 	wantOutput(t, v, "cat /mnt/host/file", "parent\n")
-	if at, own := f.Forwards(), v.Forwards(); len(at) != 1 || at[0].String() == own[0].String() {
+	if at, own := must(f.Forwards(t.Context())), must(v.Forwards(t.Context())); len(at) != 1 || at[0].String() == own[0].String() {
 		t.Errorf("forwards %v, the VM's %v", at, own)
 	}
 

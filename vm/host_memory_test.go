@@ -53,7 +53,7 @@ func TestHostMemory(t *testing.T) {
 	}
 	defer v.Close()
 	use := func() nat.LimitUse {
-		for _, l := range v.NetworkStats().Limits {
+		for _, l := range must(v.NetworkStats(t.Context())).Limits {
 			if l.Limit == nat.MemoryLimit {
 				return l
 			}

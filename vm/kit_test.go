@@ -80,6 +80,14 @@ func ownVM(t testing.TB, change func(*vm.Config)) *vm.VM {
 	return v
 }
 
+// must is for answers about the network that fail only when their VM is a daemon's.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
 // mustRun runs a command that ends by itself.
 func mustRun(t testing.TB, v *vm.VM, c vm.Command) *vm.Result {
 	t.Helper()

@@ -27,10 +27,11 @@ type NetworkStats struct {
 }
 
 // Flows lists the flows that are open. The guest is asked for their processes; when it does not answer before ctx ends,
-// they stay unknown. Without a network there are none.
-func (v *VM) Flows(ctx context.Context) []Flow {
+// they stay unknown. Without a network there are none. The error is nil: it is there for VMs that a daemon owns (package client), as it is
+// for the methods below, whose answers need no guest.
+func (v *VM) Flows(ctx context.Context) ([]Flow, error) {
 	if v.network == nil {
-		return nil
+		return nil, nil
 	}
 	var list []Flow
 	for _, f := range v.network.flows.Flows() {
@@ -39,7 +40,7 @@ func (v *VM) Flows(ctx context.Context) []Flow {
 	if len(list) > 0 {
 		v.nameProcesses(ctx, list)
 	}
-	return list
+	return list, nil
 }
 
 // nameProcesses asks the guest once about all flows.
@@ -70,15 +71,15 @@ func (v *VM) nameProcesses(ctx context.Context, list []Flow) {
 }
 
 // Policy returns the policy that holds now.
-func (v *VM) Policy() egress.Policy {
+func (v *VM) Policy(context.Context) (egress.Policy, error) {
 	if v.network == nil {
-		return egress.Policy{Mode: egress.None}
+		return egress.Policy{Mode: egress.None}, nil
 	}
-	return v.network.gate.Policy()
+	return v.network.gate.Policy(), nil
 }
 
 // SetPolicy replaces the policy at once. Open flows that the new one denies are cut; cut is how many.
-func (v *VM) SetPolicy(p egress.Policy) (cut int, err error) {
+func (v *VM) SetPolicy(_ context.Context, p egress.Policy) (cut int, err error) {
 	if v.network == nil {
 		return 0, ErrNoNetwork
 	}
@@ -89,36 +90,36 @@ func (v *VM) SetPolicy(p egress.Policy) (cut int, err error) {
 
 // Explain returns what would be decided about a connection of the guest: host is a name or an address. addresses are
 // used for a name that the guest has not resolved.
-func (v *VM) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision {
+func (v *VM) Explain(_ context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
 	if v.network == nil {
-		return noNetwork
+		return noNetwork, nil
 	}
-	return v.network.gate.Explain(host, port, protocol, addresses...)
+	return v.network.gate.Explain(host, port, protocol, addresses...), nil
 }
 
 // Denials returns the last denials, at most 256, newest last. They come a moment after the guest's error; after Stop or Close
 // they are complete.
-func (v *VM) Denials() []egress.Event {
+func (v *VM) Denials(context.Context) ([]egress.Event, error) {
 	if v.network == nil {
-		return nil
+		return nil, nil
 	}
-	return v.network.recorder.list()
+	return v.network.recorder.list(), nil
 }
 
 // NetworkStats returns the network's counters. Without a network it has only the limits of host memory and of local connections.
-func (v *VM) NetworkStats() NetworkStats {
+func (v *VM) NetworkStats(context.Context) (NetworkStats, error) {
 	if v.network == nil {
-		return NetworkStats{Limits: []nat.LimitUse{nat.MemoryUse(v.config.memory.Use()), v.locals.connections.read()}}
+		return NetworkStats{Limits: []nat.LimitUse{nat.MemoryUse(v.config.memory.Use()), v.locals.connections.read()}}, nil
 	}
-	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.status.limitUse()}
+	return NetworkStats{Link: v.network.stack.Stats(), Egress: v.network.gate.Stats(), Limits: v.network.status.limitUse()}, nil
 }
 
 // Forwards returns the addresses at which Network.Forwards listen, in their order.
-func (v *VM) Forwards() []net.Addr {
+func (v *VM) Forwards(context.Context) ([]net.Addr, error) {
 	if v.network == nil {
-		return nil
+		return nil, nil
 	}
-	return slices.Clone(v.network.forwards)
+	return slices.Clone(v.network.forwards), nil
 }
 
 // Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address. That exempts

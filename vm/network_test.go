@@ -146,10 +146,10 @@ func TestNetworkIsQuiet(t *testing.T) {
 	w := newWorld(t)
 	v := ownVM(t, w.network(nil))
 	wantOutput(t, v, "sleep 2; cat /run/agentvm/denials 2>/dev/null; true", "")
-	if list, dials := v.Denials(), w.dials(); len(list)+len(dials) > 0 {
+	if list, dials := must(v.Denials(t.Context())), w.dials(); len(list)+len(dials) > 0 {
 		t.Errorf("denied %+v, dialled %v", list, dials)
 	}
-	if flows := v.Flows(limited(t)); len(flows) > 0 {
+	if flows := must(v.Flows(limited(t))); len(flows) > 0 {
 		t.Errorf("flows %+v", flows)
 	}
 }
@@ -174,15 +174,15 @@ func TestPolicyChangesWhileFlowsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-lines
-	flows := v.Flows(limited(t))
+	flows := must(v.Flows(limited(t)))
 	if len(flows) != 1 || flows[0].Destination.String() != publicServer || flows[0].State != nat.Established || !strings.Contains(flows[0].Process, "[") {
 		t.Errorf("flows %+v", flows)
 	}
-	cut, err := v.SetPolicy(egress.Policy{Allow: rules(t, "example.com")})
+	cut, err := v.SetPolicy(t.Context(), egress.Policy{Allow: rules(t, "example.com")})
 	if err != nil || cut != 1 {
 		t.Errorf("SetPolicy = %d, %v", cut, err)
 	}
-	if d := v.Explain("203.0.112.10", 80, "tcp"); d.Allowed {
+	if d := must(v.Explain(t.Context(), "203.0.112.10", 80, "tcp")); d.Allowed {
 		t.Errorf("Explain says %+v", d)
 	}
 	if _, err := p.Wait(limited(t)); err != nil {
@@ -190,10 +190,10 @@ func TestPolicyChangesWhileFlowsRun(t *testing.T) {
 	}
 	<-ended
 	fails(t, v, "wget -qO- http://203.0.112.10/", "refused")
-	if _, err := v.SetPolicy(egress.Policy{}); err != nil {
+	if _, err := v.SetPolicy(t.Context(), egress.Policy{}); err != nil {
 		t.Error(err)
 	}
-	if d := v.Explain("203.0.112.10", 80, "tcp"); !d.Allowed {
+	if d := must(v.Explain(t.Context(), "203.0.112.10", 80, "tcp")); !d.Allowed {
 		t.Errorf("Explain says %+v", d)
 	}
 }
@@ -218,7 +218,7 @@ func TestPolicyCutsFlowsThatNobodyReads(t *testing.T) {
 	allowed := w.event(t, "the connection", func(e egress.Event) bool { return e.Verdict == egress.VerdictAllow && e.Kind == egress.KindTCP })
 	for last := uint64(0); ; { // until nothing moves any more
 		time.Sleep(300 * time.Millisecond)
-		flows := v.Flows(limited(t))
+		flows := must(v.Flows(limited(t)))
 		if len(flows) != 1 {
 			t.Fatalf("flows %+v", flows)
 		}
@@ -227,14 +227,14 @@ func TestPolicyCutsFlowsThatNobodyReads(t *testing.T) {
 		}
 		last = flows[0].Received
 	}
-	if cut, err := v.SetPolicy(egress.Policy{Mode: egress.None}); err != nil || cut != 1 {
+	if cut, err := v.SetPolicy(t.Context(), egress.Policy{Mode: egress.None}); err != nil || cut != 1 {
 		t.Errorf("SetPolicy = %d, %v", cut, err)
 	}
 	w.event(t, "its end", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose && e.Flow == allowed.Flow })
 	<-ended
-	for deadline := time.Now().Add(20 * time.Second); len(v.Flows(limited(t))) > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); len(must(v.Flows(limited(t)))) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("flows %+v", v.Flows(limited(t)))
+			t.Fatalf("flows %+v", must(v.Flows(limited(t))))
 		}
 	}
 	_ = p.Kill(limited(t))
@@ -271,7 +271,7 @@ func TestNetworkOfModeNoneDialsNothing(t *testing.T) {
 	if dials := w.dials(); len(dials) > 0 {
 		t.Errorf("dialled %v", dials)
 	}
-	if s := v.NetworkStats(); s.Egress.Dials != 0 || s.Egress.Denied == 0 || s.Link.FramesFromGuest == 0 {
+	if s := must(v.NetworkStats(t.Context())); s.Egress.Dials != 0 || s.Egress.Denied == 0 || s.Link.FramesFromGuest == 0 {
 		t.Errorf("stats %+v", s)
 	}
 }
@@ -281,7 +281,7 @@ func TestForwards(t *testing.T) {
 	w := newWorld(t)
 	a := ownVM(t, w.network(nil))
 	b := ownVM(t, func(c *vm.Config) { c.Network.Forwards = []nat.Forward{free} })
-	if got, want := len(b.Forwards()), 1; got != want {
+	if got, want := len(must(b.Forwards(t.Context()))), 1; got != want {
 		t.Fatalf("%d addresses", got)
 	}
 	for name, v := range map[string]*vm.VM{"a": a, "b": b} {
@@ -354,18 +354,18 @@ func get(t *testing.T, at net.Addr) string {
 func TestNoNetwork(t *testing.T) {
 	v := ownVM(t, func(c *vm.Config) { c.Network.Disabled = true })
 	wantOutput(t, v, "ls /sys/class/net", "lo\n")
-	if _, err := v.SetPolicy(egress.Policy{}); err == nil {
+	if _, err := v.SetPolicy(t.Context(), egress.Policy{}); err == nil {
 		t.Error("a policy was set")
 	}
 	if _, err := v.Forward(limited(t), nat.Forward{GuestPort: 80}); err == nil {
 		t.Error("a port was forwarded")
 	}
-	if d := v.Explain("example.com", 443, "tcp"); d.Allowed || len(v.Flows(limited(t))) > 0 || len(v.Denials()) > 0 {
+	if d := must(v.Explain(t.Context(), "example.com", 443, "tcp")); d.Allowed || len(must(v.Flows(limited(t)))) > 0 || len(must(v.Denials(t.Context()))) > 0 {
 		t.Errorf("%+v", d)
 	}
 	pair(t, v, listener(t, v, "127.0.0.1:0")) // its loopback it has all the same, with its limit
 	want := nat.LimitUse{Limit: "local connections", Used: 2, Maximum: vm.MaxLocalConnections}
-	got := v.NetworkStats().Limits
+	got := must(v.NetworkStats(t.Context())).Limits
 	if len(got) != 2 || got[0].Limit != nat.MemoryLimit || got[0].Maximum != vm.DefaultHostMemory || got[1] != want {
 		t.Errorf("limits %+v, want %s and %+v", got, nat.MemoryLimit, want)
 	}

@@ -179,7 +179,7 @@ func (v *VM) BootTime() time.Duration { return v.guestInfo().Boot }
 func (v *VM) Instructions() uint64 { return v.machine.Progress().Retired }
 
 // Console returns the last ConsoleTail bytes of what the guest's kernel printed.
-func (v *VM) Console() []byte { return v.console.bytes() }
+func (v *VM) Console(context.Context) ([]byte, error) { return v.console.bytes(), nil }
 
 // Stats is a reading of the guest's counters, as the guest reports them: processor time, load, memory, processes, bytes and
 // packets of its network card. Times are totals since boot.

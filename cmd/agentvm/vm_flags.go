@@ -103,7 +103,11 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 		c.closeWatch(watch)
 		return nil, err
 	}
-	c.printForwards(config.Network.Forwards, v.Forwards())
+	forwards, err := v.Forwards(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.printForwards(config.Network.Forwards, forwards)
 	return &watchedVM{v, watch, c}, nil
 }
 

@@ -190,3 +190,11 @@ func (r *recorder) find(t *testing.T, what string, match func(egress.Event) bool
 	t.Fatalf("no event: %s", what)
 	return egress.Event{}
 }
+
+// must is for answers about the network that fail only when their VM is a daemon's.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}

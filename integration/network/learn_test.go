@@ -63,25 +63,25 @@ func TestLearn(t *testing.T) {
 	g := boot(t, vm.Network{HostPorts: learned.HostPorts, Policy: learned.Policy})
 	learnableWorld(t, g)
 	g.want(command, "")
-	if list := g.Denials(); len(list) > 0 {
+	if list := must(g.Denials(t.Context())); len(list) > 0 {
 		t.Errorf("denied by what was learned: %+v", list)
 	}
 	for i, rule := range learned.Policy.Allow {
 		less := learned.Policy
 		less.Allow = slices.Delete(slices.Clone(less.Allow), i, i+1)
-		denied := len(g.Denials())
-		if _, err := g.SetPolicy(less); err != nil {
+		denied := len(must(g.Denials(t.Context())))
+		if _, err := g.SetPolicy(t.Context(), less); err != nil {
 			t.Fatal(err)
 		}
 		if r := g.run(command); r.ExitCode == 0 {
 			t.Errorf("the command passes without %s", rule)
 		}
-		g.events.find(t, "a denial without "+rule.String(), func(egress.Event) bool { return len(g.Denials()) > denied })
+		g.events.find(t, "a denial without "+rule.String(), func(egress.Event) bool { return len(must(g.Denials(t.Context()))) > denied })
 	}
-	if _, err := g.SetPolicy(learner.Learned(egress.LearnOptions{Wildcards: true}).Policy); err != nil {
+	if _, err := g.SetPolicy(t.Context(), learner.Learned(egress.LearnOptions{Wildcards: true}).Policy); err != nil {
 		t.Fatal(err)
 	}
-	if p := g.Policy().String(); !strings.Contains(p, "allow *.cdn.example:80/tcp") || strings.Contains(p, "a.cdn") {
+	if p := must(g.Policy(t.Context())).String(); !strings.Contains(p, "allow *.cdn.example:80/tcp") || strings.Contains(p, "a.cdn") {
 		t.Errorf("with wildcards: %s", p)
 	}
 	g.want(command, "")

@@ -116,11 +116,11 @@ func TestPolicyChangesLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.events.find(t, "the download", func(e egress.Event) bool { return e.Verdict == "allow" && e.Kind == "tcp" })
-	if _, err := g.SetPolicy(egress.Policy{Mode: "none"}); err != nil {
+	if _, err := g.SetPolicy(t.Context(), egress.Policy{Mode: "none"}); err != nil {
 		t.Fatal(err)
 	}
 	g.fails("timeout 60 wget -qO- http://198.51.101.7/5", "refused")
-	for _, f := range g.Flows(limited(t)) {
+	for _, f := range must(g.Flows(limited(t))) {
 		if strings.HasPrefix(f.Destination.String(), "198.51.101.7") && f.State == "ESTABLISHED" {
 			t.Errorf("the flow lives on: %+v", f)
 		}

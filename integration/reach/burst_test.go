@@ -28,7 +28,7 @@ func TestBurstOfInboundConnections(t *testing.T) {
 		_, _ = p.Wait(limited(t))
 	})
 	g.eventually("the guest's program listens", func() bool { return g.listens(burst.Port) })
-	at := g.Forwards()[0].String()
+	at := must(g.Forwards(t.Context()))[0].String()
 	for _, connections := range []int{400, 1} {
 		if err := burst.Send(at, connections); err != nil {
 			t.Error(err)

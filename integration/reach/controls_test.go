@@ -113,7 +113,7 @@ func TestConnectPolicyOfTheGuest(t *testing.T) {
 		if e.Reason != egress.ReasonConnect || e.Message != message || e.Destination.Addr() != public {
 			t.Errorf("event %+v", e)
 		}
-		if d := g.Explain(public.String(), p, "tcp"); d.Allowed || d.Reason != egress.ReasonConnect || d.Message != message {
+		if d := must(g.Explain(t.Context(), public.String(), p, "tcp")); d.Allowed || d.Reason != egress.ReasonConnect || d.Message != message {
 			t.Errorf("explained as %+v", d)
 		}
 		g.eventually("the guest can read it", func() bool {
@@ -138,7 +138,7 @@ func TestForwardsAndTheControls(t *testing.T) {
 	c.Network.Forwards = []nat.Forward{{GuestPort: port}}
 	g := boot(t, c)
 	g.program(port, "the guest")
-	if text, err := get(t, http.DefaultClient, "http://"+g.Forwards()[0].String()+"/"); err != nil || text != "the guest" {
+	if text, err := get(t, http.DefaultClient, "http://"+must(g.Forwards(t.Context()))[0].String()+"/"); err != nil || text != "the guest" {
 		t.Errorf("%q, %v", text, err)
 	}
 	http.DefaultClient.CloseIdleConnections()
@@ -156,7 +156,7 @@ func TestForwardsAndTheControls(t *testing.T) {
 	if _, err := tryBoot(t, c); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "port 81 of the guest: blocked by network.listen policy") {
 		t.Errorf("a VM with such a forward: %v", err)
 	}
-	if d := g.Explain(public.String(), port, "tcp"); !d.Allowed {
+	if d := must(g.Explain(t.Context(), public.String(), port, "tcp")); !d.Allowed {
 		t.Errorf("%+v", d)
 	}
 }

@@ -59,7 +59,7 @@ func TestFetchReachesOnlyTheVM(t *testing.T) {
 	if text, err := g.fetch("localhost", at); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("after the listener's end: %q, %v", text, err)
 	}
-	if s := g.NetworkStats(); s.Egress.Dials != 0 {
+	if s := must(g.NetworkStats(t.Context())); s.Egress.Dials != 0 {
 		t.Errorf("stats %+v", s.Egress)
 	}
 	g.Close()

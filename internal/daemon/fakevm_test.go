@@ -82,16 +82,16 @@ func (v *fakeVM) Wait(ctx context.Context) error {
 func (v *fakeVM) Stats(context.Context) (guestrpc.Stats, error) {
 	return guestrpc.Stats{MemoryTotal: 77}, nil
 }
-func (v *fakeVM) SettleDenials(context.Context)          {}
-func (v *fakeVM) Denials() []egress.Event                { return nil }
-func (v *fakeVM) Flows(context.Context) []vm.Flow        { return nil }
-func (v *fakeVM) NetworkStats() vm.NetworkStats          { return vm.NetworkStats{} }
-func (v *fakeVM) Policy() egress.Policy                  { return egress.Policy{} }
-func (v *fakeVM) SetPolicy(egress.Policy) (int, error)   { return 0, nil }
-func (v *fakeVM) DiskWaits() (since time.Time, _ string) { return since, "" }
-func (v *fakeVM) Console() []byte                        { return nil }
-func (v *fakeVM) Explain(string, uint16, string, ...netip.Addr) egress.Decision {
-	return egress.Decision{}
+func (v *fakeVM) SettleDenials(context.Context)                             {}
+func (v *fakeVM) Denials(context.Context) ([]egress.Event, error)           { return nil, nil }
+func (v *fakeVM) Flows(context.Context) ([]vm.Flow, error)                  { return nil, nil }
+func (v *fakeVM) NetworkStats(context.Context) (s vm.NetworkStats, _ error) { return s, nil }
+func (v *fakeVM) Policy(context.Context) (p egress.Policy, _ error)         { return p, nil }
+func (v *fakeVM) SetPolicy(context.Context, egress.Policy) (int, error)     { return 0, nil }
+func (v *fakeVM) DiskWaits() (since time.Time, _ string)                    { return since, "" }
+func (v *fakeVM) Console(context.Context) ([]byte, error)                   { return nil, nil }
+func (v *fakeVM) Explain(context.Context, string, uint16, string, ...netip.Addr) (d egress.Decision, _ error) {
+	return d, nil
 }
 func (v *fakeVM) Forward(context.Context, nat.Forward) (net.Addr, error) { return nil, syscall.ENOSYS }
 func (v *fakeVM) Files(context.Context) (*guestrpc.FilesClient, error)   { return nil, syscall.ENOSYS }

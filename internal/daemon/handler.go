@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -280,7 +281,7 @@ func (h handler) Flows(ctx context.Context) ([]vm.Flow, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime) // the guest may hang
 	defer cancel()
-	return v.Flows(ctx), nil
+	return v.Flows(ctx)
 }
 
 // Denials returns the last denials, newest last.
@@ -290,43 +291,43 @@ func (h handler) Denials(ctx context.Context) ([]egress.Event, error) {
 		return nil, err
 	}
 	v.SettleDenials(ctx)
-	return v.Denials(), nil
+	return v.Denials(ctx)
 }
 
 // NetworkStats returns the network's counters.
-func (h handler) NetworkStats() (vm.NetworkStats, error) {
+func (h handler) NetworkStats(ctx context.Context) (vm.NetworkStats, error) {
 	v, err := h.d.running()
 	if err != nil {
 		return vm.NetworkStats{}, err
 	}
-	return v.NetworkStats(), nil
+	return v.NetworkStats(ctx)
 }
 
 // Policy returns the policy that holds now.
-func (h handler) Policy() (egress.Policy, error) {
+func (h handler) Policy(ctx context.Context) (egress.Policy, error) {
 	v, err := h.d.running()
 	if err != nil {
 		return egress.Policy{}, err
 	}
-	return v.Policy(), nil
+	return v.Policy(ctx)
 }
 
 // SetPolicy replaces it.
-func (h handler) SetPolicy(p egress.Policy) (cut int, err error) {
+func (h handler) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
 	v, err := h.d.running()
 	if err != nil {
 		return 0, err
 	}
-	return v.SetPolicy(p)
+	return v.SetPolicy(ctx, p)
 }
 
 // Explain returns what the policy decides about a connection.
-func (h handler) Explain(host string, port uint16, protocol string) (egress.Decision, error) {
+func (h handler) Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
 	v, err := h.d.running()
 	if err != nil {
 		return egress.Decision{}, err
 	}
-	return v.Explain(host, port, protocol), nil
+	return v.Explain(ctx, host, port, protocol, addresses...)
 }
 
 // Forward opens one more port.
@@ -357,12 +358,12 @@ func (h handler) DiskWaits() (since time.Time, path string, err error) {
 }
 
 // Console returns the end of what the kernel printed.
-func (h handler) Console() ([]byte, error) {
+func (h handler) Console(ctx context.Context) ([]byte, error) {
 	v, err := h.d.running()
 	if err != nil {
 		return nil, err
 	}
-	return v.Console(), nil
+	return v.Console(ctx)
 }
 
 // Files is the guest's bulk connection.

@@ -30,15 +30,15 @@ type VM interface {
 	Stats(ctx context.Context) (guestrpc.Stats, error)
 	// SettleDenials waits a moment for denials that Denials does not know yet.
 	SettleDenials(ctx context.Context)
-	Denials() []egress.Event
-	Flows(ctx context.Context) []vm.Flow
-	NetworkStats() vm.NetworkStats
-	Policy() egress.Policy
-	SetPolicy(p egress.Policy) (cut int, err error)
-	Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision
+	Denials(ctx context.Context) ([]egress.Event, error)
+	Flows(ctx context.Context) ([]vm.Flow, error)
+	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
+	Policy(ctx context.Context) (egress.Policy, error)
+	SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error)
+	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)
 	DiskWaits() (since time.Time, path string)
-	Console() []byte
+	Console(ctx context.Context) ([]byte, error)
 	Files(ctx context.Context) (*guestrpc.FilesClient, error)
 	// Pause stops the VM until Resume. Paused reports whether it is paused.
 	Pause(ctx context.Context) error

@@ -47,7 +47,10 @@ func (d *daemon) sample(ctx context.Context) sample {
 			s.guest = &stats
 		}
 	}
-	stats := v.NetworkStats()
+	stats, err := v.NetworkStats(ctx)
+	if err != nil {
+		return s
+	}
 	s.limits = stats.Limits // of connections with the guest's loopback there is one without a network, too
 	if !d.config.Network.Disabled {
 		s.network, s.flows = &stats, countFlows(v)
@@ -60,7 +63,8 @@ func countFlows(v VM) map[flowKey]int {
 	ended, end := context.WithCancel(context.Background())
 	end()
 	counts := make(map[flowKey]int)
-	for _, f := range v.Flows(ended) {
+	flows, _ := v.Flows(ended)
+	for _, f := range flows {
 		counts[flowKey{f.Protocol, f.Direction, f.State}]++
 	}
 	return counts

@@ -36,7 +36,7 @@ func (v countingVM) Stats(ctx context.Context) (guestrpc.Stats, error) {
 	return v.stats, nil
 }
 
-func (countingVM) NetworkStats() vm.NetworkStats {
+func (countingVM) NetworkStats(context.Context) (vm.NetworkStats, error) {
 	return vm.NetworkStats{
 		Link: netstack.Stats{
 			FramesFromGuest: 5, BytesFromGuest: 600, FramesToGuest: 7,
@@ -44,15 +44,15 @@ func (countingVM) NetworkStats() vm.NetworkStats {
 		},
 		Egress: egress.Stats{Allowed: 11, Denied: 12, Queries: 9, Refused: 2, Cut: 1},
 		Limits: []nat.LimitUse{{Limit: "local connections", Used: 3, Maximum: 256, Refused: 4}},
-	}
+	}, nil
 }
 
-func (countingVM) Flows(ctx context.Context) []vm.Flow {
+func (countingVM) Flows(ctx context.Context) ([]vm.Flow, error) {
 	if ctx.Err() == nil {
 		panic("asks the guest")
 	}
 	flow := nat.Flow{Protocol: "tcp", Direction: nat.Out, State: nat.Established}
-	return []vm.Flow{{Flow: flow}, {Flow: flow}, {Flow: nat.Flow{Protocol: "udp", Direction: nat.In, State: nat.Established}}}
+	return []vm.Flow{{Flow: flow}, {Flow: flow}, {Flow: nat.Flow{Protocol: "udp", Direction: nat.In, State: nat.Established}}}, nil
 }
 
 // startMetered starts a daemon with metrics and returns their address when its VM runs.

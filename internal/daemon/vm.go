@@ -44,12 +44,14 @@ func (m *machine) Close() error { return errors.Join(m.VM.Close(), m.files.Close
 // Describe sets what is known after the boot.
 func (m *machine) Describe(i *daemonrpc.Info) {
 	i.Kernel, i.Image = m.KernelRelease(), m.Image().Name
-	i.Policy = m.Policy().String()
+	policy, _ := m.Policy(context.Background()) // neither asks the guest, nor fails
+	forwards, _ := m.Forwards(context.Background())
+	i.Policy = policy.String()
 	if m.config.Network.Disabled {
 		i.Policy = "no network"
 	}
 	i.Ports = i.Ports[:0]
-	for n, at := range m.Forwards() {
+	for n, at := range forwards {
 		f, err := nat.ParseForward(m.config.Network.Forwards[n])
 		if err != nil {
 			continue // it was parsed before
@@ -70,7 +72,8 @@ func (m *machine) SettleDenials(ctx context.Context) {
 		return
 	}
 	for deadline := time.Now().Add(settleTime); ; {
-		s := m.NetworkStats().Egress
+		stats, _ := m.NetworkStats(ctx) // never fails
+		s := stats.Egress
 		missing := int64(s.Denied+s.Refused) - int64(s.EventsLost) - m.files.audit.denials.Load()
 		if missing <= m.unheard.Load() || ctx.Err() != nil {
 			return

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net/netip"
 	"time"
 
 	"agentvm/egress"
@@ -292,11 +293,15 @@ func (c *Client) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err e
 	return int(r.Cut()), nil
 }
 
-// Explain returns what the policy decides about a connection of the guest. protocol is "tcp" or "udp".
-func (c *Client) Explain(ctx context.Context, host string, port uint16, protocol string) (egress.Decision, error) {
+// Explain returns what the policy decides about a connection of the guest, as vm.VM.Explain does. protocol is "tcp" or "udp".
+func (c *Client) Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
 	future, release := c.daemon.Explain(ctx, func(w daemonwire.Daemon_explain_Params) error {
 		w.SetPort(port)
-		return errors.Join(w.SetHost(host), w.SetProtocol(protocol))
+		var texts []string
+		for _, a := range addresses {
+			texts = append(texts, a.String())
+		}
+		return errors.Join(w.SetHost(host), w.SetProtocol(protocol), capnprpc.WriteTexts(w.NewAddresses, texts))
 	})
 	defer release()
 	return resultJSON[egress.Decision](c, "explain", future)

@@ -59,7 +59,7 @@ interface Daemon {
   denials @16 () -> (json :Data, failure :Stream.Failure);      # list of egress.Event, newest last
   networkStats @17 () -> (json :Data, failure :Stream.Failure); # vm.NetworkStats
   policy @18 () -> (json :Data, failure :Stream.Failure);       # egress.Policy
-  explain @19 (host :Text, port :UInt16, protocol :Text) -> (json :Data, failure :Stream.Failure); # egress.Decision
+  explain @19 (host :Text, port :UInt16, protocol :Text, addresses :List(Text)) -> (json :Data, failure :Stream.Failure); # egress.Decision
   # These are JSON because no one in between reads them.
 
   setPolicy @20 (json :Data) -> (cut :UInt32, failure :Stream.Failure);

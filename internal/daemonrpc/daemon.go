@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"agentvm/egress"
@@ -39,17 +40,17 @@ type Handler interface {
 	Flows(ctx context.Context) ([]vm.Flow, error)
 	// Denials returns the last denials, newest last. It may wait a moment for those that are not known yet.
 	Denials(ctx context.Context) ([]egress.Event, error)
-	NetworkStats() (vm.NetworkStats, error)
-	Policy() (egress.Policy, error)
+	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
+	Policy(ctx context.Context) (egress.Policy, error)
 	// SetPolicy returns how many flows the new policy has ended.
-	SetPolicy(p egress.Policy) (cut int, err error)
-	Explain(host string, port uint16, protocol string) (egress.Decision, error)
+	SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error)
+	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	// Forward opens one more port, as nat.ParseForward reads it, until the VM ends, and returns its address.
 	Forward(ctx context.Context, forward string) (address string, err error)
 	// DiskWaits says since when the guest waits for room on the host's disk, and for which file.
 	DiskWaits() (since time.Time, path string, err error)
 	// Console returns the end of what the kernel printed.
-	Console() ([]byte, error)
+	Console(ctx context.Context) ([]byte, error)
 	// Pause stops the VM until Resume. Pausing a paused VM, or resuming a running one, does nothing.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error

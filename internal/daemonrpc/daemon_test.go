@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
@@ -105,21 +106,23 @@ func (d *fakeDaemon) Denials(context.Context) ([]egress.Event, error) {
 	return nil, syscall.EAGAIN
 }
 
-func (d *fakeDaemon) NetworkStats() (vm.NetworkStats, error) {
+func (d *fakeDaemon) NetworkStats(context.Context) (vm.NetworkStats, error) {
 	return vm.NetworkStats{Egress: egress.Stats{Denied: 3}}, nil
 }
 
-func (d *fakeDaemon) Policy() (egress.Policy, error) { return egress.Policy{Mode: egress.Open}, nil }
+func (d *fakeDaemon) Policy(context.Context) (egress.Policy, error) {
+	return egress.Policy{Mode: egress.Open}, nil
+}
 
-func (d *fakeDaemon) SetPolicy(p egress.Policy) (int, error) {
+func (d *fakeDaemon) SetPolicy(_ context.Context, p egress.Policy) (int, error) {
 	if p.Mode != egress.None {
 		return 0, syscall.EINVAL
 	}
 	return 4, nil
 }
 
-func (d *fakeDaemon) Explain(host string, port uint16, protocol string) (egress.Decision, error) {
-	return egress.Decision{Reason: fmt.Sprint(host, port, protocol)}, nil
+func (d *fakeDaemon) Explain(_ context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
+	return egress.Decision{Reason: fmt.Sprint(host, port, protocol, addresses)}, nil
 }
 
 func (d *fakeDaemon) Forward(_ context.Context, forward string) (string, error) {
@@ -128,7 +131,7 @@ func (d *fakeDaemon) Forward(_ context.Context, forward string) (string, error) 
 
 func (d *fakeDaemon) DiskWaits() (time.Time, string, error) { return time.Time{}, "/d", nil }
 
-func (d *fakeDaemon) Console() ([]byte, error) { return []byte("\xffconsole"), nil }
+func (d *fakeDaemon) Console(context.Context) ([]byte, error) { return []byte("\xffconsole"), nil }
 
 func (d *fakeDaemon) Pause(context.Context) error { return syscall.EBUSY }
 
@@ -275,7 +278,7 @@ func TestDaemonClient(t *testing.T) {
 	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.Open}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("SetPolicy: %v", err)
 	}
-	if e, err := c.Explain(ctx, "h", 1, "udp"); err != nil || e.Reason != "h1udp" {
+	if e, err := c.Explain(ctx, "h", 1, "udp", netip.IPv6Loopback()); err != nil || e.Reason != "h1udp[::1]" {
 		t.Errorf("Explain: %+v, %v", e, err)
 	}
 	if at, err := c.Forward(ctx, "1:2"); err != nil || at != "at 1:2" {

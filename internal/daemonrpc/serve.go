@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"capnproto.org/go/capnp/v3"
@@ -209,15 +210,15 @@ func (d *daemon) Denials(ctx context.Context, call daemonwire.Daemon_denials) er
 	return answer(call.AllocResults, call.Go, func() ([]egress.Event, error) { return d.h.Denials(ctx) }, setJSON)
 }
 
-func (d *daemon) NetworkStats(_ context.Context, call daemonwire.Daemon_networkStats) error {
-	return answer(call.AllocResults, call.Go, d.h.NetworkStats, setJSON)
+func (d *daemon) NetworkStats(ctx context.Context, call daemonwire.Daemon_networkStats) error {
+	return answer(call.AllocResults, call.Go, func() (vm.NetworkStats, error) { return d.h.NetworkStats(ctx) }, setJSON)
 }
 
-func (d *daemon) Policy(_ context.Context, call daemonwire.Daemon_policy) error {
-	return answer(call.AllocResults, call.Go, d.h.Policy, setJSON)
+func (d *daemon) Policy(ctx context.Context, call daemonwire.Daemon_policy) error {
+	return answer(call.AllocResults, call.Go, func() (egress.Policy, error) { return d.h.Policy(ctx) }, setJSON)
 }
 
-func (d *daemon) SetPolicy(_ context.Context, call daemonwire.Daemon_setPolicy) error {
+func (d *daemon) SetPolicy(ctx context.Context, call daemonwire.Daemon_setPolicy) error {
 	b, err := call.Args().Json()
 	if err != nil {
 		return err
@@ -228,7 +229,7 @@ func (d *daemon) SetPolicy(_ context.Context, call daemonwire.Daemon_setPolicy) 
 		if parseErr != nil {
 			return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoInvalid, Message: "policy: " + parseErr.Error()}
 		}
-		return d.h.SetPolicy(p)
+		return d.h.SetPolicy(ctx, p)
 	}, func(r daemonwire.Daemon_setPolicy_Results, cut int) error {
 		r.SetCut(uint32(cut))
 		return nil
@@ -238,7 +239,7 @@ func (d *daemon) SetPolicy(_ context.Context, call daemonwire.Daemon_setPolicy) 
 // errnoInvalid is Linux's EINVAL, see capnprpc.Error.
 const errnoInvalid = 22
 
-func (d *daemon) Explain(_ context.Context, call daemonwire.Daemon_explain) error {
+func (d *daemon) Explain(ctx context.Context, call daemonwire.Daemon_explain) error {
 	host, err := call.Args().Host()
 	if err != nil {
 		return err
@@ -247,8 +248,22 @@ func (d *daemon) Explain(_ context.Context, call daemonwire.Daemon_explain) erro
 	if err != nil {
 		return err
 	}
+	texts, err := capnprpc.ReadTexts(call.Args().Addresses())
+	if err != nil {
+		return err
+	}
 	port := call.Args().Port()
-	return answer(call.AllocResults, call.Go, func() (egress.Decision, error) { return d.h.Explain(host, port, protocol) }, setJSON)
+	return answer(call.AllocResults, call.Go, func() (egress.Decision, error) {
+		var addresses []netip.Addr
+		for _, text := range texts {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				return egress.Decision{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoInvalid, Message: err.Error()}
+			}
+			addresses = append(addresses, a)
+		}
+		return d.h.Explain(ctx, host, port, protocol, addresses...)
+	}, setJSON)
 }
 
 func (d *daemon) Forward(ctx context.Context, call daemonwire.Daemon_forward) error {
@@ -271,8 +286,8 @@ func (d *daemon) Disk(_ context.Context, call daemonwire.Daemon_disk) error {
 	return errors.Join(writeMoment(r.NewWaits, since), r.SetPath(path))
 }
 
-func (d *daemon) Console(_ context.Context, call daemonwire.Daemon_console) error {
-	return answer(call.AllocResults, call.Go, d.h.Console, daemonwire.Daemon_console_Results.SetText)
+func (d *daemon) Console(ctx context.Context, call daemonwire.Daemon_console) error {
+	return answer(call.AllocResults, call.Go, func() ([]byte, error) { return d.h.Console(ctx) }, daemonwire.Daemon_console_Results.SetText)
 }
 
 func (d *daemon) Pause(ctx context.Context, call daemonwire.Daemon_pause) error {

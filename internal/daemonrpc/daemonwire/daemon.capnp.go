@@ -407,7 +407,7 @@ func (c Daemon) Explain(ctx context.Context, params func(Daemon_explain_Params) 
 		},
 	}
 	if params != nil {
-		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 3}
 		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_explain_Params(s)) }
 	}
 
@@ -4640,12 +4640,12 @@ type Daemon_explain_Params capnp.Struct
 const Daemon_explain_Params_TypeID = 0xe8a5e920f453436a
 
 func NewDaemon_explain_Params(s *capnp.Segment) (Daemon_explain_Params, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3})
 	return Daemon_explain_Params(st), err
 }
 
 func NewRootDaemon_explain_Params(s *capnp.Segment) (Daemon_explain_Params, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3})
 	return Daemon_explain_Params(st), err
 }
 
@@ -4720,12 +4720,36 @@ func (s Daemon_explain_Params) SetProtocol(v string) error {
 	return capnp.Struct(s).SetText(1, v)
 }
 
+func (s Daemon_explain_Params) Addresses() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return capnp.TextList(p.List()), err
+}
+
+func (s Daemon_explain_Params) HasAddresses() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Daemon_explain_Params) SetAddresses(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(2, v.ToPtr())
+}
+
+// NewAddresses sets the addresses field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s Daemon_explain_Params) NewAddresses(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, l.ToPtr())
+	return l, err
+}
+
 // Daemon_explain_Params_List is a list of Daemon_explain_Params.
 type Daemon_explain_Params_List = capnp.StructList[Daemon_explain_Params]
 
 // NewDaemon_explain_Params creates a new list of Daemon_explain_Params.
 func NewDaemon_explain_Params_List(s *capnp.Segment, sz int32) (Daemon_explain_Params_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3}, sz)
 	return capnp.StructList[Daemon_explain_Params](l), err
 }
 
