@@ -21,7 +21,8 @@ var mayImport = map[string][]string{
 	"internal/guest":       {"internal/capnprpc", "internal/guestrpc"},
 	"nat":                  {"internal/budget", "netstack"},
 	"internal/daemon":      {"egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/watchdog"},
-	"vm":                   {"dhcp", "egress", "images", "nat", "netstack", "wasi", "internal/budget", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/dns", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/capnprpc", "internal/guestrpc", "internal/shortage", "internal/snapshot"},
+	"vm":                   {"dhcp", "egress", "images", "nat", "netstack", "wasi", "internal/budget", "internal/checkpoint", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/dns", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
+	"internal/checkpoint":  {"internal/disk", "internal/machine", "internal/refcount", "internal/shortage", "internal/snapshot"},
 	"cmd/agentvm":          {"egress", "images", "nat", "vm", "wasi", "internal/atomicfile", "internal/confine", "internal/daemon", "internal/debugenv", "internal/disk", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/spec"},
 	"cmd/agentvm-guest":    {"internal/guest"},
 	"integration":          {"dhcp", "internal/dns", "egress", "internal/machine", "internal/guest/supervisor", "images", "internal/kernel", "internal/mount", "nat", "netstack", "internal/preview", "internal/capnprpc", "internal/guestrpc", "internal/snapshot", "vm", "wasi"},
@@ -46,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/connlimit":        nil,
 	"internal/hostpath":         {"internal/atomicfile", "internal/lockfile", "internal/private"},
 	"internal/naming":           nil,
+	"internal/refcount":         nil,
 	"internal/private":          {"internal/atomicfile"},
 	"internal/shortage":         nil,
 	"internal/leaktest":         nil, // this and the next three are for tests

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/mount"
 	"agentvm/vm"
 )
@@ -225,7 +226,7 @@ func TestFirstStartIsGivenUp(t *testing.T) {
 	}
 	wantOutput(t, v, "echo works", "works\n")
 	v.Close()
-	if n := vm.SavedInUse(); n > 1 { // the shared VM's
+	if n := checkpoint.InUse(); n > 1 { // the shared VM's
 		t.Errorf("%d saved machines are in use without a VM", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"agentvm/internal/machine"
 	"agentvm/internal/private"
+	"agentvm/internal/refcount"
 )
 
 // emulator is the machine of one VM, as this package needs it: a *machine.Machine, or another that runs a whole computer with the same
@@ -51,12 +52,12 @@ type emulatorKind struct {
 }
 
 // programs has the machine's compiled code by its cache directory. All VMs of the process share it.
-var programs = shared[*machine.Program]{free: func(p *machine.Program) { _ = p.Close(context.Background()) }}
+var programs = refcount.Map[*machine.Program]{Free: func(p *machine.Program) { _ = p.Close(context.Background()) }}
 
 // acquireProgram compiles the machine, or shares what another VM has compiled. cacheDir is a folder of the store. A cache that cannot be
 // used, or whose key cannot be kept outside of the store, costs only time.
-func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*sharedEntry[*machine.Program], error) {
-	return programs.acquire(cacheDir, func() (program *machine.Program, err error) {
+func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*refcount.Ref[*machine.Program], error) {
+	return programs.Acquire(cacheDir, func() (program *machine.Program, err error) {
 		start, ctx := time.Now(), context.WithoutCancel(ctx)
 		config := machine.ProgramConfig{CacheDir: cacheDir}
 		if cacheDir != "" {

@@ -11,19 +11,14 @@ import (
 // UseModule makes the VMs of a store run another module than the machine's own. None of them may run yet.
 func UseModule(t testing.TB, storeDir string, module []byte) {
 	t.Helper()
-	made, err := machine.NewProgram(t.Context(), machine.ProgramConfig{Module: module})
-	if err != nil {
-		t.Fatal(err)
+	made := false
+	_, err := programs.Acquire(filepath.Join(storeDir, "compiled"), func() (*machine.Program, error) { // which is never released
+		made = true
+		return machine.NewProgram(t.Context(), machine.ProgramConfig{Module: module})
+	})
+	if err != nil || !made {
+		t.Fatalf("a VM runs, or %v", err)
 	}
-	dir := filepath.Join(storeDir, "compiled")
-	ready := make(chan struct{})
-	close(ready)
-	programs.mu.Lock()
-	defer programs.mu.Unlock()
-	if programs.entries[dir] != nil {
-		t.Fatal("a VM runs")
-	}
-	programs.entries = map[string]*sharedEntry[*machine.Program]{dir: {of: &programs, key: dir, users: 1, ready: ready, value: made}}
 }
 
 // Pace exports pace.
@@ -35,14 +30,12 @@ func (p *Pace) Look(slice, call uint64, work time.Duration) time.Duration {
 }
 
 // FromBase reports whether a VM has continued from a base.
-func FromBase(v *VM) bool { return v.resources.baseKey != "" && v.resources.memory != nil }
+func FromBase(v *VM) bool { return v.resources.base != nil && v.resources.memory != nil }
 
-// BaseKey names the base that a VM has continued from or created.
-func BaseKey(v *VM) string { return v.resources.baseKey }
-
-// SavedInUse is how many saved machines VMs of this process share.
-func SavedInUse() int {
-	savedInUse.mu.Lock()
-	defer savedInUse.mu.Unlock()
-	return len(savedInUse.entries)
+// BaseKey names the base that a VM has continued from or created; empty: none.
+func BaseKey(v *VM) string {
+	if v.resources.base == nil {
+		return ""
+	}
+	return v.resources.base.Key()
 }

@@ -10,7 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
+	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/nat"
 )
@@ -48,9 +50,9 @@ func (v *VM) Fork(ctx context.Context, n int, o ForkOptions) ([]*VM, error) {
 // forkState is a fork that is being made.
 type forkState struct {
 	config    Config
-	id        identity
+	id        checkpoint.Identity
 	resources *resources // its own; nil when vm owns them
-	held      *resources // what it shares with its VM, and its disk, until join
+	held      *resources // what it shares with its VM, and its disk, until resources has them
 	copied    bool       // its disk's file exists
 	vm        *VM
 }
@@ -63,18 +65,17 @@ func (v *VM) fork(ctx context.Context, n int, o ForkOptions) (forks []*VM, err e
 	if err := v.waitReady(ctx); err != nil {
 		return nil, err
 	}
-	var image *machine.MemoryImage
+	var capture *checkpoint.Capture
 	var g errgroup.Group // at the same time: both take long compared with the rest
 	g.Go(func() error { return v.acquireForks(ctx, list, o) })
-	g.Go(func() (err error) { image, err = v.captureForForks(ctx, list); return err })
-	if err := g.Wait(); err != nil {
-		if image != nil {
-			err = errors.Join(err, image.Close())
-		}
-		return nil, errors.Join(err, dropForks(list))
+	g.Go(func() (err error) { capture, err = v.captureForForks(ctx, list); return err })
+	if err = g.Wait(); err == nil {
+		err = startForks(ctx, list, capture.Image, v.guestInfo())
 	}
-	err = v.startForks(ctx, list, image)
-	if err = errors.Join(err, image.Close()); err != nil {
+	if capture != nil {
+		err = errors.Join(err, capture.Close())
+	}
+	if err != nil {
 		return nil, errors.Join(err, dropForks(list))
 	}
 	for _, f := range list {
@@ -97,9 +98,9 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 		return nil, fmt.Errorf("%d forks: want at least one", n)
 	}
 	for i := range n {
-		f := &forkState{config: v.config, id: v.identity.successor(true)}
+		f := &forkState{config: v.config, id: v.identity.Successor(true)}
 		c := &f.config
-		c.Hostname, c.Disk, c.Console = f.id.hostname(c.Hostname), "", nil
+		c.Hostname, c.Disk, c.Console = f.id.Hostname(c.Hostname), "", nil
 		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, anyPorts(c.Network.Forwards)
 		c.Mounts, c.Env, c.Access = slices.Clone(c.Mounts), slices.Clone(c.Env), c.Access.clone()
 		if o.Configure != nil {
@@ -142,7 +143,7 @@ func (v *VM) sameShape(c Config) error {
 	if c.Network.Disabled {
 		return nil
 	}
-	return v.config.Network.shape().admits(c.Network)
+	return v.config.Network.shape().Admits(c.Network.MTU, c.Network.Subnet, c.Network.DisableIPv6)
 }
 
 // acquireForks acquires the forks' resources that they do not share with the VM.
@@ -158,85 +159,61 @@ func (v *VM) acquireForks(ctx context.Context, list []*forkState, o ForkOptions)
 	return g.Wait()
 }
 
-// captureForForks captures the memory, copies the disk for each fork, and gives the forks references to what they share with the VM.
-func (v *VM) captureForForks(ctx context.Context, list []*forkState) (image *machine.MemoryImage, err error) {
-	kept, err := v.freeze(ctx, func(m emulator) (err error) {
-		for _, f := range list {
-			f.share(v)
+// captureForForks captures the VM, copies its disk for each fork, and gives the forks references to what they share with it.
+func (v *VM) captureForForks(ctx context.Context, list []*forkState) (*checkpoint.Capture, error) {
+	own := v.resources
+	c, err := v.capture(ctx, func() {
+		for _, f := range list { // while the machine still exists
+			f.held = &resources{image: own.image, disk: own.disk.Retain(), saved: own.saved.Retain(), origin: own.origin}
 		}
-		image, err = m.Capture()
-		return err
 	})
-	if kept != nil {
-		if err == nil {
-			err = cloneDisks(ctx, list, kept)
+	if err != nil || c.Disk == nil {
+		return c, err
+	}
+	for _, f := range list {
+		if err := c.Disk.Clone(ctx, f.config.Disk); err != nil {
+			return c, err
 		}
-		err = errors.Join(err, kept.Close())
+		f.copied = true
+		if f.held.overlay, err = openOverlay(f.config.Disk, f.config.Logger); err != nil {
+			return c, err
+		}
 	}
-	if err != nil && image != nil {
-		err = errors.Join(err, image.Close())
-	}
-	return image, err
-}
-
-// share gives the fork references to what it shares with v, whose machine still exists.
-func (f *forkState) share(v *VM) {
-	f.held = &resources{image: v.resources.image, disk: v.resources.disk.retain(), saved: v.resources.saved.retain(), origin: v.resources.origin}
-}
-
-// join moves what the fork shares with its VM into its own resources.
-func (f *forkState) join() {
-	r, held := f.resources, f.held
-	r.image, r.disk, r.saved, r.origin, r.overlay = held.image, held.disk, held.saved, held.origin, held.overlay
-	f.held = nil
+	err = c.Disk.Close()
+	c.Disk = nil
+	return c, err
 }
 
 // Generation counts the forks and restores that led to this VM: 0 for one that Start has made. The guest's programs find it in
 // /run/agentvm/generation.
-func (v *VM) Generation() uint64 { return v.identity.generation }
+func (v *VM) Generation() uint64 { return v.identity.Generation }
 
-// cloneDisks makes the forks' disks and opens them.
-func cloneDisks(ctx context.Context, list []*forkState, kept *disk.Frozen) (err error) {
-	for _, f := range list {
-		if err := kept.Clone(ctx, f.config.Disk); err != nil {
-			return err
-		}
-		f.copied = true
-		if f.held.overlay, err = openOverlay(f.config.Disk, f.config.Logger); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// startForks starts the forks' machines.
-func (v *VM) startForks(ctx context.Context, list []*forkState, image *machine.MemoryImage) error {
+// startForks starts the forks' machines. info is what they know of the guest until it answers.
+func startForks(ctx context.Context, list []*forkState, image *machine.MemoryImage, info guestrpc.GuestInfo) error {
 	var g errgroup.Group
 	for _, f := range list {
-		g.Go(func() error { return v.startFork(ctx, f, image) })
+		g.Go(func() error {
+			r, held := f.resources, f.held
+			r.image, r.disk, r.saved, r.origin, r.overlay, r.memory = held.image, held.disk, held.saved, held.origin, held.overlay, image
+			fork := newVM(f.config, r, f.id)
+			fork.knownInfo = info
+			control, err := fork.powerOn(ctx)
+			f.resources, f.held = nil, nil // owned by the fork, or released
+			if err != nil {
+				return err
+			}
+			f.vm = fork
+			go func() { // work waits for it
+				fork.handshake(context.Background(), control)
+				if err := fork.readyErr; err != nil {
+					fork.kill(&GuestError{Reason: Lost, Err: err})
+				}
+				close(fork.connected)
+			}()
+			return nil
+		})
 	}
 	return g.Wait()
-}
-
-func (v *VM) startFork(ctx context.Context, f *forkState, image *machine.MemoryImage) error {
-	f.join()
-	f.resources.memory = image
-	fork := newVM(f.config, f.resources, f.id)
-	fork.knownInfo = v.guestInfo()
-	control, err := fork.powerOn(ctx)
-	f.resources = nil // owned by the fork, or released
-	if err != nil {
-		return err
-	}
-	f.vm = fork
-	go func() { // work waits for it
-		fork.handshake(context.Background(), control)
-		if err := fork.readyErr; err != nil {
-			fork.kill(&GuestError{Reason: Lost, Err: err})
-		}
-		close(fork.connected)
-	}()
-	return nil
 }
 
 // dropForks closes and releases what was made of the forks.

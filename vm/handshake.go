@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"agentvm/internal/guestrpc"
 	"agentvm/wasi"
 )
+
+// entropySize is how many random bytes a guest gets that continues from a saved machine.
+const entropySize = 64
 
 // handshake waits until the guest answers and configures it. It sets readyErr; its caller then closes connected.
 //
@@ -60,7 +64,7 @@ func (v *VM) bootAndCapture(ctx context.Context, client *guestrpc.Client) error 
 
 // connectTimeout bounds the handshake. A guest that need not boot answers within milliseconds, or is broken.
 func (v *VM) connectTimeout() time.Duration {
-	if v.resources.baseKey != "" && v.resources.memory != nil {
+	if v.resources.base != nil && v.resources.memory != nil {
 		return min(v.config.BootTimeout, savedTimeout)
 	}
 	return v.config.BootTimeout
@@ -76,7 +80,12 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 		UnixSockets: rpcSockets(v.config.UnixSockets), Connect: v.socketConnector(), ListenDenied: v.config.Access.Listen.denied(),
 	}
 	if restored {
-		params.Restored = v.identity.restored(v.resources.keepPrograms)
+		id := v.identity
+		params.Restored = &guestrpc.Restored{
+			Entropy: make([]byte, entropySize), Generation: id.Generation, GenerationID: id.ID, NewIdentity: id.Renewed, MAC: id.MAC,
+			KeepPrograms: v.resources.keepPrograms,
+		}
+		_, _ = rand.Read(params.Restored.Entropy) // used nowhere else
 	}
 	info, err := client.Start(ctx, params)
 	if err != nil {

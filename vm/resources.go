@@ -6,47 +6,47 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"agentvm/images"
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
 	"agentvm/internal/private"
+	"agentvm/internal/refcount"
 	"agentvm/internal/snapshot"
 )
 
 // resources are what a VM is made of. All are acquired at the same time, since each takes some milliseconds.
 type resources struct {
 	store     *images.Store
-	temporary string                         // directory of a store that is removed with the VM, or empty
-	program   *sharedEntry[*machine.Program] // nil: the VM has another emulator
+	temporary string                          // directory of a store that is removed with the VM, or empty
+	program   *refcount.Ref[*machine.Program] // nil: the VM has another emulator
 	image     *images.Image
-	disk      *rootDisk
-	overlay   *overlayDisk // nil: none
+	disk      *refcount.Ref[*os.File] // the root disk. Forks share it, since it may have left the store by then
+	overlay   *overlayDisk            // nil: none
 	shares    shares
 	sockets   []*hostpath.Socket // of Config.UnixSockets, in its order
 	network   *network           // nil: none
 
 	// The machine continues from memory, or boots kernel and initramfs when that is nil.
 	memory    *machine.MemoryImage
-	saved     *saved         // the file that has all or most of memory; nil: none
-	origin    *snapshot.Meta // of the file that Restore was given, also in forks; nil: none
+	saved     *checkpoint.Saved // the file that has all or most of memory; nil: none
+	origin    *snapshot.Meta    // of the file that Restore was given, also in forks; nil: none
 	kernel    []byte
 	initramfs []byte
 
-	createBase   bool   // the VM leaves a base
-	baseKey      string // names the base
-	keepPrograms bool   // the saved machine's programs continue
+	base         *checkpoint.Base // nil: the VM neither starts from one nor leaves one
+	createBase   bool             // the VM leaves a base
+	keepPrograms bool             // the saved machine's programs continue
 }
 
 // acquire completes r. toStart acquires what the machine starts from. On failure everything is released.
-func acquire(ctx context.Context, r *resources, c Config, id identity, toStart func(*resources, context.Context, Config) error) (*resources, error) {
+func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity, toStart func(*resources, context.Context, Config) error) (*resources, error) {
 	var err error
 	if r.store == nil {
 		err = r.openStore(c)
@@ -60,26 +60,22 @@ func acquire(ctx context.Context, r *resources, c Config, id identity, toStart f
 	return r, nil
 }
 
-func (r *resources) getAll(ctx context.Context, c Config, id identity, toStart func(*resources, context.Context, Config) error) error {
+func (r *resources) getAll(ctx context.Context, c Config, id checkpoint.Identity, toStart func(*resources, context.Context, Config) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
-	g.Go(timed(c, "network", func() (err error) { r.network, err = openNetwork(c, id.mac); return err }))
+	g.Go(timed(c, "network", func() (err error) { r.network, err = openNetwork(c, id.MAC); return err }))
 	g.Go(timed(c, "machine", func() error { return toStart(r, ctx, c) }))
 	if c.emulator == nil {
 		g.Go(timed(c, "program", func() (err error) {
-			r.program, err = acquireProgram(ctx, r.codeFolder(), c.Logger)
+			cacheDir := filepath.Join(r.store.Dir(), "compiled")
+			if r.temporary != "" {
+				cacheDir = "" // it would not be used again
+			}
+			r.program, err = acquireProgram(ctx, cacheDir, c.Logger)
 			return err
 		}))
 	}
 	return g.Wait()
-}
-
-// codeFolder is where compiled code is kept; empty for a temporary store, which keeps none.
-func (r *resources) codeFolder() string {
-	if r.temporary != "" {
-		return ""
-	}
-	return filepath.Join(r.store.Dir(), "compiled")
 }
 
 // toBoot acquires what a new machine starts from: a base, or what it boots.
@@ -94,7 +90,7 @@ func (r *resources) toBoot(ctx context.Context, c Config) error {
 	if err := g.Wait(); err != nil || !base {
 		return err
 	}
-	if r.openBase(ctx, c); r.memory != nil {
+	if r.openBase(c); r.memory != nil {
 		return nil
 	}
 	return r.unpackLinux(c)
@@ -103,8 +99,19 @@ func (r *resources) toBoot(ctx context.Context, c Config) error {
 // unpackLinux acquires what a machine boots.
 func (r *resources) unpackLinux(c Config) error {
 	var g errgroup.Group
-	g.Go(timed(c, "kernel", func() (err error) { r.kernel, err = kernelImage(c); return err }))
-	g.Go(timed(c, "initramfs", func() (err error) { r.initramfs, err = initialRoot(); return err }))
+	g.Go(timed(c, "kernel", func() (err error) {
+		if r.kernel = c.Kernel; r.kernel == nil {
+			r.kernel, err = kernel.Image()
+		}
+		return err
+	}))
+	g.Go(timed(c, "initramfs", func() error {
+		program, err := supervisor.Binary()
+		if err == nil {
+			r.initramfs = initramfs(program)
+		}
+		return err
+	}))
 	return g.Wait()
 }
 
@@ -135,35 +142,16 @@ func (r *resources) openImage(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("root disk of image %s: %w", r.image.Name, err)
 	}
-	r.disk = newRootDisk(file)
-	return nil
-}
-
-func kernelImage(c Config) ([]byte, error) {
-	if c.Kernel != nil {
-		return c.Kernel, nil
-	}
-	return kernel.Image()
-}
-
-// initialRoot returns the initramfs, which has the supervisor.
-func initialRoot() ([]byte, error) {
-	program, err := supervisor.Binary()
-	if err != nil {
-		return nil, err
-	}
-	return initramfs(program), nil
+	disks := refcount.Map[*os.File]{Free: func(f *os.File) { _ = f.Close() }}
+	r.disk, err = disks.Acquire("", func() (*os.File, error) { return file, nil })
+	return err
 }
 
 // release frees everything. Calling it twice does no harm.
 func (r *resources) release() error {
-	if r.program != nil {
-		r.program.release()
-	}
-	if r.disk != nil {
-		_ = r.disk.Close()
-	}
-	r.saved.close()
+	r.program.Release()
+	r.disk.Release()
+	r.saved.Close()
 	_ = r.overlay.Close()
 	for _, s := range r.sockets {
 		_ = s.Close()
@@ -172,35 +160,6 @@ func (r *resources) release() error {
 	if r.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(r.temporary))
 	}
-	return err
-}
-
-// rootDisk is a VM's reference to the open root disk. Forks share the file, since it may have left the store by then.
-type rootDisk struct {
-	*os.File
-	users *atomic.Int32
-	close sync.Once
-}
-
-func newRootDisk(file *os.File) *rootDisk {
-	d := &rootDisk{File: file, users: new(atomic.Int32)}
-	d.users.Store(1)
-	return d
-}
-
-// retain returns another reference. It must be called before this one is closed.
-func (d *rootDisk) retain() *rootDisk {
-	d.users.Add(1)
-	return &rootDisk{File: d.File, users: d.users}
-}
-
-// Close gives up the reference; the last one closes the file. Calling it twice does no harm.
-func (d *rootDisk) Close() (err error) {
-	d.close.Do(func() {
-		if d.users.Add(-1) == 0 {
-			err = d.File.Close()
-		}
-	})
 	return err
 }
 

@@ -3,14 +3,13 @@ package vm
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"time"
 
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
 	"agentvm/internal/snapshot"
 )
@@ -49,20 +48,20 @@ func Restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 }
 
 func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM, error) {
-	s, err := openSaved(path, o.Trusted)
+	s, err := checkpoint.Open(path, o.Trusted)
 	if err != nil {
 		return nil, err
 	}
-	meta := s.file.Meta()
+	meta := s.File.Meta()
 	c, id, err := adopt(meta, c, o)
 	if err == nil {
 		c, err = c.withDefaults()
 	}
 	if err != nil {
-		s.close()
+		s.Close()
 		return nil, err
 	}
-	r := &resources{saved: s, memory: s.image, origin: &meta, keepPrograms: o.KeepPrograms}
+	r := &resources{saved: s, memory: s.Image, origin: &meta, keepPrograms: o.KeepPrograms}
 	copied := false
 	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config) error { return r.toRestore(ctx, c, &copied) })
 	var v *VM
@@ -75,37 +74,16 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 	return v, err
 }
 
-// openSaved opens a snapshot, or shares it when a VM of this process continues from the same ID and path. The ID alone would not do:
-// it stands for contents that are not verified yet, and a user who copies the header of another user's file must not
-// have that user's VMs start from the copy.
-func openSaved(path string, trusted bool) (*saved, error) {
-	file, err := snapshot.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	if whole, err := filepath.Abs(path); err == nil {
-		path = whole
-	}
-	used := false
-	s, err := acquireSaved("snapshot\x00"+file.ID()+"\x00"+path, trusted, func() (*snapshot.File, error) { used = true; return file, nil })
-	if !used {
-		_ = file.Close()
-	}
-	return s, err
-}
-
 // adopt fills in c from the snapshot and refuses what the saved machine cannot have.
-func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, identity, error) {
-	var extra savedExtra
-	var shape *networkShape
-	err := errors.Join(unmarshal(m.Extra, &extra), unmarshal(m.Network, &shape))
+func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, checkpoint.Identity, error) {
+	extra, network, err := checkpoint.Describe(m)
 	if err != nil {
-		return c, identity{}, fmt.Errorf("%w: what it says of its VM: %w", snapshot.ErrFormat, err)
+		return c, checkpoint.Identity{}, fmt.Errorf("%w: what it says of its VM: %w", snapshot.ErrFormat, err)
 	}
 	mac, _ := net.ParseMAC(extra.MAC) // none: the default
-	id := identity{generation: m.Generation, mac: mac}.successor(!o.SameIdentity)
+	id := checkpoint.Identity{Generation: m.Generation, MAC: mac}.Successor(!o.SameIdentity)
 	if c.Hostname == "" {
-		c.Hostname = id.hostname(extra.Hostname)
+		c.Hostname = id.Hostname(extra.Hostname)
 	}
 	if c.Image == "" {
 		c.Image = m.Image
@@ -114,39 +92,14 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, identity, error
 		c.Memory = m.Memory
 	}
 	c.Memory = wholePages(c.Memory)
-	return c, id, errors.Join(fits(m, c, extra), adoptNetwork(shape, &c.Network))
-}
-
-// unmarshal reads JSON that may be missing.
-func unmarshal(raw json.RawMessage, into any) error {
-	if raw == nil {
-		return nil
+	shape := checkpoint.Shape{
+		Machine: c.machineDigest(), Memory: c.Memory, Mounts: len(c.Mounts), OwnKernel: c.Kernel != nil || c.KernelArguments != "", Disk: c.Disk,
 	}
-	return json.Unmarshal(raw, into)
-}
-
-// fits refuses a configuration that the saved machine cannot have.
-func fits(m snapshot.Meta, c Config, extra savedExtra) error {
-	switch {
-	case m.Machine != c.machineDigest():
-		return fmt.Errorf("%w: it is of a machine of another version of agentvm (machine %.12s, this one has %.12s): restore it with that version",
-			snapshot.ErrVersion, m.Machine, c.machineDigest())
-	case c.Memory != m.Memory:
-		return fmt.Errorf("memory of %d MiB: the VM had %d MiB, which cannot change", c.Memory>>20, m.Memory>>20)
-	case c.Kernel != nil || c.KernelArguments != "":
-		return errors.New("a restored VM has its kernel already: leave out Kernel and KernelArguments")
-	case len(c.Mounts) != m.Shares:
-		return fmt.Errorf("%d mounts: the VM had %d, at %q, and needs as many, at whatever places", len(c.Mounts), m.Shares, extra.Mounts)
-	case m.Disk != nil && c.Disk == "":
-		return fmt.Errorf("the snapshot has a writable disk of %d MiB: name a path where it is to be copied (Config.Disk)", m.Disk.Size>>20)
-	case m.Disk == nil && c.Disk != "":
-		return fmt.Errorf("writable disk %s: the VM had none, so it can have none", c.Disk)
-	}
-	return nil
+	return c, id, errors.Join(checkpoint.Admits(m, extra, shape), adoptNetwork(network, &c.Network))
 }
 
 // adoptNetwork fills in n from the snapshot.
-func adoptNetwork(saved *networkShape, n *Network) error {
+func adoptNetwork(saved *checkpoint.Network, n *Network) error {
 	if n.Disabled != (saved == nil) {
 		return errors.New("the VM had a network and needs one, or had none and can have none (Network.Disabled)")
 	}
@@ -161,20 +114,7 @@ func adoptNetwork(saved *networkShape, n *Network) error {
 		n.Subnet = subnet
 	}
 	n.MTU = cmp.Or(n.MTU, saved.MTU)
-	return saved.admits(*n)
-}
-
-// admits refuses a network that the saved machine's guest, which has its addresses already, cannot have.
-func (saved *networkShape) admits(n Network) error {
-	switch {
-	case n.MTU != saved.MTU:
-		return fmt.Errorf("MTU of %d: the VM has %d, which cannot change", n.MTU, saved.MTU)
-	case n.Subnet.Masked().String() != saved.Subnet:
-		return fmt.Errorf("subnet %v: the VM has its address in %s, which cannot change", n.Subnet, saved.Subnet)
-	case n.DisableIPv6 != saved.DisableIPv6:
-		return errors.New("IPv6: the VM has it and needs it, or has none and can have none (Network.DisableIPv6)")
-	}
-	return nil
+	return saved.Admits(n.MTU, n.Subnet, n.DisableIPv6)
 }
 
 // toRestore acquires what a saved machine needs beside its memory: its image, and a copy of its writable disk.
@@ -185,7 +125,7 @@ func (r *resources) toRestore(ctx context.Context, c Config, copied *bool) error
 	if digest := bareDigest(r.image.RootDiskDigest); digest != r.origin.RootDisk {
 		return fmt.Errorf("image %s is not the one that the VM had (root disk %.12s, now %.12s)", r.image.Name, r.origin.RootDisk, digest)
 	}
-	saved, err := r.saved.file.OpenDisk()
+	saved, err := r.saved.File.OpenDisk()
 	if saved == nil || err != nil {
 		return err
 	}

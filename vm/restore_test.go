@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
 	"agentvm/internal/mount"
 	"agentvm/internal/snapshot"
@@ -77,7 +78,7 @@ func TestRestore(t *testing.T) {
 	if first.Generation() != 1 {
 		t.Errorf("generation %d", first.Generation())
 	}
-	if vm.SavedInUse() < 1 {
+	if checkpoint.InUse() < 1 {
 		t.Error("two VMs of one snapshot do not share it")
 	}
 	wantOutput(t, fork(t, first, 1, vm.ForkOptions{})[0], "sed -n 1p /run/agentvm/generation; sha256sum -c /root/sum </root/file", "2\n-: OK\n")

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
-	"agentvm/internal/machine"
 	"agentvm/internal/snapshot"
 )
 
@@ -39,18 +39,9 @@ func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 	return meta, nil
 }
 
-// savedExtra is what only this package records about a saved machine.
-type savedExtra struct {
-	Hostname string          `json:"hostname"`
-	MAC      string          `json:"mac,omitempty"` // empty: the default
-	Mounts   []string        `json:"mounts,omitempty"`
-	Started  json.RawMessage `json:"started,omitempty"` // SnapshotOptions.Started
-}
-
 // StartedAs is the SnapshotOptions.Started of a snapshot; nil when it has none. Anybody may have written it.
 func StartedAs(m snapshot.Meta) (json.RawMessage, error) {
-	var extra savedExtra
-	err := unmarshal(m.Extra, &extra)
+	extra, _, err := checkpoint.Describe(m)
 	return extra.Started, err
 }
 
@@ -63,29 +54,15 @@ func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 		return meta, err
 	}
 	began := time.Now()
-	p, err := v.capture(ctx)
+	c, err := v.capture(ctx, func() {})
 	if err != nil {
 		return meta, err
 	}
-	defer p.close()
+	defer c.Close()
 	v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
-	content := snapshot.Content{Meta: meta}
-	if o.Base {
-		content.Base = p.saved.base()
-	}
-	content.Meta.LinearMemory, content.Memory = p.image.Size(), extents(p.image, content.Base)
-	if p.disk != nil {
-		content.Disk, content.Meta.Disk = p.disk, &snapshot.Disk{Size: p.disk.Size()}
-	}
-	err = snapshot.Write(ctx, path, content)
-	if content.Base != nil && errors.Is(err, snapshot.ErrNoBase) {
-		// The base has left the store since this VM was started from it. The VM has it open, so the file gets everything.
-		v.config.Logger.Debug("the base is gone: the snapshot is written whole", "error", err)
-		content.Base, content.Memory = nil, extents(p.image, nil)
-		err = snapshot.Write(ctx, path, content)
-	}
+	meta, err = c.Write(ctx, path, meta, o.Base, v.config.Logger)
 	v.config.Logger.Debug("timing: wrote the snapshot", "took", time.Since(began), "error", err)
-	return content.Meta, err
+	return meta, err
 }
 
 // describe returns the snapshot's description of the VM.
@@ -94,77 +71,46 @@ func (v *VM) describe(o SnapshotOptions) (snapshot.Meta, error) {
 	if err != nil {
 		return meta, err
 	}
-	extra := savedExtra{Hostname: v.config.Hostname, MAC: v.identity.mac.String(), Started: o.Started}
+	extra := checkpoint.Extra{Hostname: v.config.Hostname, MAC: v.identity.MAC.String(), Started: o.Started}
 	for _, m := range v.config.Mounts {
 		extra.Mounts = append(extra.Mounts, m.GuestPath)
 	}
-	meta.Comment, meta.Generation = o.Comment, v.identity.generation
+	meta.Comment, meta.Generation = o.Comment, v.identity.Generation
 	meta.Extra, err = json.Marshal(extra)
 	return meta, err
 }
 
-// base returns the file to layer a snapshot on, or nil. That file is itself layered on none.
-func (s *saved) base() *snapshot.File {
-	if s == nil {
-		return nil
+// capture captures the machine's memory and its disk, if any, at one moment, at which the worker also calls also.
+func (v *VM) capture(ctx context.Context, also func()) (*checkpoint.Capture, error) {
+	v.syncDisk(ctx)
+	var freezing *disk.Freezing
+	if v.resources.overlay != nil {
+		var err error
+		if freezing, err = v.resources.overlay.Freeze(); err != nil {
+			return nil, err
+		}
 	}
-	if base := s.file.Base(); base != nil {
-		return base
-	}
-	return s.file
-}
-
-// capture is a machine at one moment. It does not need the VM any more.
-type capture struct {
-	image *machine.MemoryImage
-	saved *saved       // the file that has parts of image; nil: none
-	disk  *disk.Frozen // nil: none
-}
-
-// capture captures the machine's memory and its disk at one moment.
-func (v *VM) capture(ctx context.Context) (*capture, error) {
-	p := &capture{}
-	kept, err := v.freeze(ctx, func(m emulator) (err error) {
-		p.saved = v.resources.saved.retain()
-		p.image, err = m.Capture()
+	c := &checkpoint.Capture{}
+	err := v.withMachine(ctx, func(m emulator) (err error) {
+		if freezing != nil {
+			if err := freezing.At(); err != nil {
+				return err
+			}
+		}
+		also()
+		c.Saved = v.resources.saved.Retain()
+		c.Image, err = m.Capture()
 		return err
 	})
-	p.disk = kept
+	if freezing != nil {
+		var done error
+		c.Disk, done = freezing.Done(ctx)
+		err = errors.Join(err, done)
+	}
 	if err != nil {
-		p.close()
-		return nil, err
+		return nil, errors.Join(err, c.Close())
 	}
-	return p, nil
-}
-
-// freeze calls do with the machine and freezes its disk, if any, at the same moment.
-func (v *VM) freeze(ctx context.Context, do func(m emulator) error) (*disk.Frozen, error) {
-	v.syncDisk(ctx)
-	if v.resources.overlay == nil {
-		return nil, v.withMachine(ctx, do)
-	}
-	f, err := v.resources.overlay.Freeze()
-	if err != nil {
-		return nil, err
-	}
-	err = v.withMachine(ctx, func(m emulator) error {
-		if err := f.At(); err != nil {
-			return err
-		}
-		return do(m)
-	})
-	kept, done := f.Done(ctx)
-	return kept, errors.Join(err, done)
-}
-
-func (p *capture) close() {
-	if p.image != nil {
-		_ = p.image.Close()
-	}
-	if p.disk != nil {
-		_ = p.disk.Close()
-	}
-	p.saved.close()
+	return c, nil
 }
 
 // syncDisk has the guest write back what it has of its disk in memory. The snapshot is complete without: what is missing on the

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/machine"
 	"agentvm/wasi"
 )
@@ -37,16 +38,15 @@ func Start(ctx context.Context, config Config) (*VM, error) {
 
 func start(ctx context.Context, config Config) (*VM, error) {
 	began := time.Now()
-	id := newIdentity()
+	id := checkpoint.NewIdentity()
 	r, err := acquire(ctx, &resources{}, config, id, (*resources).toBoot)
 	if err != nil {
 		return nil, err
 	}
-	id.renewed = r.memory != nil || r.createBase
+	id.Renewed = r.memory != nil || r.createBase
 	v, err := begin(ctx, config, r, id)
 	if err != nil && r.saved != nil && ctx.Err() == nil {
-		bad := r.saved.file
-		err = &brokenBaseError{err, func() { r.removeBase(config, bad) }}
+		err = &brokenBaseError{err, func() { r.base.Remove(r.saved) }}
 	}
 	if err != nil {
 		return nil, err
@@ -56,8 +56,16 @@ func start(ctx context.Context, config Config) (*VM, error) {
 	return v, nil
 }
 
+// brokenBaseError says that a VM could not be started from its base.
+type brokenBaseError struct {
+	error
+	remove func() // removes the base
+}
+
+func (e *brokenBaseError) Unwrap() error { return e.error }
+
 // begin makes a VM of its resources, which it owns from now on, and waits for its guest.
-func begin(ctx context.Context, config Config, r *resources, id identity) (*VM, error) {
+func begin(ctx context.Context, config Config, r *resources, id checkpoint.Identity) (*VM, error) {
 	if config.BeforeRun != nil {
 		config.BeforeRun()
 	}
@@ -76,7 +84,7 @@ func begin(ctx context.Context, config Config, r *resources, id identity) (*VM, 
 	return v, nil
 }
 
-func newVM(config Config, r *resources, id identity) *VM {
+func newVM(config Config, r *resources, id checkpoint.Identity) *VM {
 	config.Mounts = r.shares.specs() // with the directories' identities, which forks need
 	v := &VM{
 		config: config, resources: r, identity: id, image: *r.image, network: r.network, console: &console{copy: config.Console},
@@ -92,10 +100,11 @@ func newVM(config Config, r *resources, id identity) *VM {
 func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	r := v.resources
 	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
+	root := io.NewSectionReader(r.disk.Value, 0, r.image.Size) // which the machine does not close: forks share the file
 	devices := machine.Config{
 		Memory: v.config.Memory, Console: screen, Control: control, Bulk: v.bulk.stream,
-		Disks:  []machine.Disk{{File: wasi.NewDisk(r.disk, r.image.Size, true), ReadOnly: true}},
-		Shares: r.shares.devices(), Generation: v.identity.id, Logger: v.config.Logger,
+		Disks:  []machine.Disk{{File: wasi.NewDisk(root, root.Size(), true), ReadOnly: true}},
+		Shares: r.shares.devices(), Generation: v.identity.ID, Logger: v.config.Logger,
 	}
 	if r.overlay != nil {
 		devices.Disks = append(devices.Disks, machine.Disk{File: wasi.NewDisk(r.overlay, r.overlay.Size(), false)})
@@ -108,7 +117,7 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	if kind := v.config.emulator; kind != nil {
 		v.machine, err = kind.start(ctx, devices, linux, r.memory)
 	} else {
-		v.machine, err = startMachine(ctx, r.program.value, devices, linux, r.memory)
+		v.machine, err = startMachine(ctx, r.program.Value, devices, linux, r.memory)
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.release())

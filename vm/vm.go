@@ -11,6 +11,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
 )
@@ -26,7 +27,7 @@ import (
 type VM struct {
 	config    Config
 	resources *resources // freed after halted
-	identity  identity
+	identity  checkpoint.Identity
 	image     images.Image
 	console   *console
 	machine   emulator // owned by the worker: see workQueue; other goroutines may only call Progress

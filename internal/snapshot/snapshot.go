@@ -62,12 +62,12 @@ type Meta struct {
 	RootDisk string `json:"rootDisk,omitempty"` // digest
 
 	Shares          int             `json:"shares,omitempty"`  // number of 9p devices
-	Network         json.RawMessage `json:"network,omitempty"` // shape of the network; package vm defines it
+	Network         json.RawMessage `json:"network,omitempty"` // checkpoint.Network
 	KernelArguments string          `json:"kernelArguments,omitempty"`
 	Generation      uint64          `json:"generation,omitempty"` // how often this machine was restored
 
 	Disk  *Disk           `json:"disk,omitempty"`  // the writable disk; Write sets it
-	Extra json.RawMessage `json:"extra,omitempty"` // whatever else package vm keeps
+	Extra json.RawMessage `json:"extra,omitempty"` // checkpoint.Extra, or what a base has
 }
 
 // Disk is a writable disk that a snapshot has inside, or beside it.

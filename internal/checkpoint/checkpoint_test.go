@@ -1,10 +1,12 @@
-package vm
+package checkpoint
 
 import (
 	"bytes"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"agentvm/internal/snapshot"
@@ -29,31 +31,31 @@ func TestSavedFilesAreNotTakenForEachOther(t *testing.T) {
 	if err := os.WriteFile(forged, bytes.ReplaceAll(b, []byte("true"), []byte("fake")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	open := func(path string) *saved {
-		s, err := openSaved(path, false)
+	open := func(path string) *Saved {
+		s, err := Open(path, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(s.close)
+		t.Cleanup(s.Close)
 		return s
 	}
 	first, second, third := open(forged), open(honest), open(honest)
-	if first.file.ID() != second.file.ID() {
+	if first.File.ID() != second.File.ID() {
 		t.Fatal("the forged file has another ID: the test shows nothing")
 	}
-	if second.file.Path() != honest {
-		t.Errorf("a VM of %s starts from %s", honest, second.file.Path())
+	if second.File.Path() != honest {
+		t.Errorf("a VM of %s starts from %s", honest, second.File.Path())
 	}
-	if second.savedFile != third.savedFile {
+	if second.File != third.File {
 		t.Error("two VMs of one file do not share it")
 	}
 }
 
 // When a VM ends before it has begun to verify its base, the next one verifies it.
 func TestBaseIsCheckedByTheNext(t *testing.T) {
-	s := &saved{savedFile: &savedFile{}}
-	v := &VM{resources: &resources{saved: s, baseKey: "key"}, cause: ErrStopped, ended: true}
-	if v.checkBase(); s.checked.Load() {
+	s, ended := &Saved{checked: new(atomic.Bool)}, make(chan struct{})
+	close(ended)
+	if NewBase(t.TempDir(), snapshot.Meta{}, 0, slog.New(slog.DiscardHandler)).Check(s, ended); s.checked.Load() {
 		t.Error("the base is not verified by any VM")
 	}
 }
@@ -61,7 +63,7 @@ func TestBaseIsCheckedByTheNext(t *testing.T) {
 // Generations never go back, whatever number a file names.
 func TestGenerationsGoOn(t *testing.T) {
 	for before, want := range map[uint64]uint64{0: 1, 41: 42, math.MaxUint64: math.MaxUint64} {
-		if got := (identity{generation: before}).successor(true).generation; got != want {
+		if got := (Identity{Generation: before}).Successor(true).Generation; got != want {
 			t.Errorf("generation %d is followed by %d, want %d", before, got, want)
 		}
 	}

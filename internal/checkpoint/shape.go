@@ -1,0 +1,80 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"agentvm/internal/snapshot"
+)
+
+// Extra is what a snapshot records of its VM besides snapshot.Meta. Anybody may have written it.
+type Extra struct {
+	Hostname string          `json:"hostname"`
+	MAC      string          `json:"mac,omitempty"` // empty: the default
+	Mounts   []string        `json:"mounts,omitempty"`
+	Started  json.RawMessage `json:"started,omitempty"` // how the VM was started, in the words of who saved it
+}
+
+// Network is what the guest of a saved machine knows of its network.
+type Network struct {
+	MTU         int      `json:"mtu"`
+	Subnet      string   `json:"subnet"`
+	DisableIPv6 bool     `json:"disableIPv6,omitempty"`
+	Search      []string `json:"search,omitempty"`
+}
+
+// Describe reads what a snapshot says of its VM; without a network the *Network is nil.
+func Describe(m snapshot.Meta) (extra Extra, network *Network, err error) {
+	read := func(raw json.RawMessage, into any) error {
+		if raw == nil { // it may be missing
+			return nil
+		}
+		return json.Unmarshal(raw, into)
+	}
+	err = errors.Join(read(m.Extra, &extra), read(m.Network, &network))
+	return extra, network, err
+}
+
+// Shape is what a VM asks for that continues from a saved machine, as far as the machine has it already.
+type Shape struct {
+	Machine   string // digest of the emulator's build
+	Memory    uint64 // bytes
+	Mounts    int
+	OwnKernel bool   // a kernel or arguments of its own
+	Disk      string // path where the writable disk is to be copied; empty: none
+}
+
+// Admits refuses a shape that the machine of a snapshot cannot have.
+func Admits(m snapshot.Meta, extra Extra, s Shape) error {
+	switch {
+	case m.Machine != s.Machine:
+		return fmt.Errorf("%w: it is of a machine of another version of agentvm (machine %.12s, this one has %.12s): restore it with that version",
+			snapshot.ErrVersion, m.Machine, s.Machine)
+	case s.Memory != m.Memory:
+		return fmt.Errorf("memory of %d MiB: the VM had %d MiB, which cannot change", s.Memory>>20, m.Memory>>20)
+	case s.OwnKernel:
+		return errors.New("a restored VM has its kernel already: leave out Kernel and KernelArguments")
+	case s.Mounts != m.Shares:
+		return fmt.Errorf("%d mounts: the VM had %d, at %q, and needs as many, at whatever places", s.Mounts, m.Shares, extra.Mounts)
+	case m.Disk != nil && s.Disk == "":
+		return fmt.Errorf("the snapshot has a writable disk of %d MiB: name a path where it is to be copied (Config.Disk)", m.Disk.Size>>20)
+	case m.Disk == nil && s.Disk != "":
+		return fmt.Errorf("writable disk %s: the VM had none, so it can have none", s.Disk)
+	}
+	return nil
+}
+
+// Admits refuses a network that the saved machine's guest, which has its addresses already, cannot have. mtu is in bytes.
+func (n *Network) Admits(mtu int, subnet netip.Prefix, disableIPv6 bool) error {
+	switch {
+	case mtu != n.MTU:
+		return fmt.Errorf("MTU of %d: the VM has %d, which cannot change", mtu, n.MTU)
+	case subnet.Masked().String() != n.Subnet:
+		return fmt.Errorf("subnet %v: the VM has its address in %s, which cannot change", subnet, n.Subnet)
+	case disableIPv6 != n.DisableIPv6:
+		return errors.New("IPv6: the VM has it and needs it, or has none and can have none (Network.DisableIPv6)")
+	}
+	return nil
+}
