@@ -98,7 +98,7 @@ type Config struct {
 	BeforeRun func()
 
 	// Overrun receives how long a slice of this VM's machine lasts that should have ended within a millisecond, and 0 when that slice has
-	// ended. One goroutine calls it for all VMs of the process, twice a second; it must return quickly. From OverrunTime on only the end of
+	// ended. A goroutine of the VM calls it, at most twice a second. From OverrunTime on only the end of
 	// this process ends the VM, which is the caller's decision: see OverrunError. Default: none; the VM's users get the error.
 	Overrun func(lasts time.Duration)
 

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"agentvm/internal/machine"
@@ -12,8 +11,7 @@ import (
 const OverrunTime = 2 * time.Second
 
 // A machine computes in slices of less than a millisecond, between which it can be stopped. Should a guest ever find a way to make a slice
-// last, this process cannot end it: Go does not interrupt compiled WebAssembly. So one goroutine for all VMs of the process looks at
-// them twice a second:
+// last, this process cannot end it: Go does not interrupt compiled WebAssembly. So a goroutine of the VM looks at it twice a second:
 //
 //	the same slice again ─► Config.Overrun(time) ─► ... ─► OverrunTime: the VM has failed, all calls that wait for it return an error
 //	                               └──► another slice: Config.Overrun(0)
@@ -52,97 +50,36 @@ func (p *pace) look(now machine.Progress, work time.Duration) time.Duration {
 	return time.Duration(p.same) * overrunLook
 }
 
-// watched is a machine that the watcher looks at.
-type watched struct {
-	progress func() machine.Progress
-	report   func(lasts time.Duration)
-
-	mu    sync.Mutex // held during a look
-	ended bool
-	pace  pace
-	last  time.Duration // as reported
-}
-
-// watcher looks at the machines of this process, from the first one's start to the last one's end.
-var watcher struct {
-	mu   sync.Mutex
-	all  map[*watched]bool
-	stop chan struct{} // closed for the goroutine to end; nil: there is none
-	done chan struct{}
-}
-
 // watchSlices calls report with how long a slice of the machine lasts, when it lasts too long. After the function that it returns has
 // returned there are no more calls.
 func watchSlices(progress func() machine.Progress, report func(time.Duration)) (stop func()) {
-	w := &watched{progress: progress, report: report}
-	watcher.mu.Lock()
-	defer watcher.mu.Unlock()
-	if watcher.stop == nil {
-		watcher.all, watcher.stop, watcher.done = make(map[*watched]bool), make(chan struct{}), make(chan struct{})
-		go watchAll(watcher.stop, watcher.done)
-	}
-	watcher.all[w] = true
-	return w.end
-}
-
-func (w *watched) end() {
-	w.mu.Lock() // a look that is under way ends first
-	w.ended = true
-	w.mu.Unlock()
-	watcher.mu.Lock()
-	delete(watcher.all, w)
-	var done chan struct{}
-	if len(watcher.all) == 0 && watcher.stop != nil {
-		close(watcher.stop)
-		watcher.stop, done = nil, watcher.done
-	}
-	watcher.mu.Unlock()
-	if done != nil {
-		<-done
-	}
-}
-
-// watchAll looks at all machines until stop is closed.
-func watchAll(stop, done chan struct{}) {
-	defer close(done)
-	ticker := time.NewTicker(overrunLook)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-ticker.C:
+	stopped, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(overrunLook)
+		defer ticker.Stop()
+		var p pace
+		var reported time.Duration
+		for {
+			select {
+			case <-stopped:
+				return
+			case <-ticker.C:
+			}
+			var work time.Duration
+			now := progress()
+			if now.Slice%2 == 1 {
+				work = processTime()
+			}
+			if lasts := p.look(now, work); lasts != reported {
+				reported = lasts
+				report(lasts)
+			}
 		}
-		for _, w := range watchedNow() {
-			w.look()
-		}
-	}
-}
-
-func watchedNow() []*watched {
-	watcher.mu.Lock()
-	defer watcher.mu.Unlock()
-	list := make([]*watched, 0, len(watcher.all))
-	for w := range watcher.all {
-		list = append(list, w)
-	}
-	return list
-}
-
-func (w *watched) look() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ended {
-		return
-	}
-	var work time.Duration
-	now := w.progress()
-	if now.Slice%2 == 1 {
-		work = processTime()
-	}
-	if lasts := w.pace.look(now, work); lasts != w.last {
-		w.last = lasts
-		w.report(lasts)
+	}()
+	return func() {
+		close(stopped)
+		<-ended
 	}
 }
 
