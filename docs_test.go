@@ -132,7 +132,7 @@ func TestThreatModelNamesTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"docs/security/threat-model.md", "docs/internals/machine.md", "docs/security/findings.md"} {
+	for _, file := range []string{"docs/security/threat-model.md", "docs/internals/machine.md", "docs/measurements/findings.md"} {
 		for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(read(t, file), -1) {
 			if !defined[match[1]] {
 				t.Errorf("%s names %s, which does not exist", file, match[1])
