@@ -61,25 +61,25 @@ func (v *VM) Exec(ctx context.Context, line string) (*Result, error) {
 // When ctx ends, the command and everything it has started is killed, and Run returns ctx's error. A guest that ends
 // meanwhile is a *GuestError. With an error, the Result holds what the command had written, or is nil.
 func (v *VM) Run(ctx context.Context, c Command) (*Result, error) {
-	p, err := v.Spawn(ctx, c)
-	if err != nil {
+	p := &process{vm: v}
+	if err := v.start(ctx, c, p); err != nil {
 		return nil, err
 	}
 	return p.finish(ctx)
 }
 
-// Spawn starts a command. ctx covers the start only. Every Process must be waited for.
-func (v *VM) Spawn(ctx context.Context, c Command) (*Process, error) {
-	p := &Process{vm: v}
-	if err := v.spawn(ctx, c, p); err != nil {
+// Start starts a command. ctx covers the start only. Every Process must be waited for.
+func (v *VM) Start(ctx context.Context, c Command) (Process, error) {
+	p := &process{vm: v}
+	if err := v.start(ctx, c, p); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// spawn starts a command as p.
-func (v *VM) spawn(ctx context.Context, c Command, p *Process) error {
-	args, err := c.arguments()
+// start starts a command as p.
+func (v *VM) start(ctx context.Context, c Command, p *process) error {
+	args, err := c.Arguments()
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,8 @@ $1"`, "/bin/sh"}
 	return append(args, line)
 }
 
-func (c Command) arguments() ([]string, error) {
+// Arguments returns the program and its arguments that the guest executes, or what is wrong with c.
+func (c Command) Arguments() ([]string, error) {
 	switch {
 	case c.Line != "" && len(c.Args) > 0:
 		return nil, errors.New("a command has either a Line or Args, not both")

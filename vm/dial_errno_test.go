@@ -122,7 +122,7 @@ func serveInGuest(t testing.TB, v *vm.VM, port int) string {
 	text := strconv.Itoa(port)
 	ctx, cancel := context.WithCancel(context.Background())
 	// Alpine's busybox has no httpd, that of the built-in root no nc that listens.
-	p, err := v.Spawn(ctx, vm.Command{Line: "busybox httpd -f -p 127.0.0.1:" + text + " 2>/dev/null || nc -ll -p " + text + " -s 127.0.0.1 -e echo served"})
+	p, err := v.Start(ctx, vm.Command{Line: "busybox httpd -f -p 127.0.0.1:" + text + " 2>/dev/null || nc -ll -p " + text + " -s 127.0.0.1 -e echo served"})
 	if err != nil {
 		t.Fatal(err)
 	}

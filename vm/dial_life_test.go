@@ -156,7 +156,7 @@ func TestDialForked(t *testing.T) {
 	c, far := pair(t, v, l)
 	_, port, _ := net.SplitHostPort(address)
 	// A program that the host's listener serves, and which runs on in the fork.
-	program, err := v.Spawn(context.Background(), vm.Command{Line: "sleep 1000 | nc 127.0.0.1 " + port + "; echo ended >/tmp/ended; sleep 1000"})
+	program, err := v.Start(context.Background(), vm.Command{Line: "sleep 1000 | nc 127.0.0.1 " + port + "; echo ended >/tmp/ended; sleep 1000"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func fillHostDisk(t *testing.T, small string) {
 		t.Fatal(err)
 	}
 	v := ownVM(t, withDisk(path))
-	p, err := v.Spawn(limited(t), vm.Command{Line: "head -c 20000000 /dev/urandom >/root/big && sync && echo written"})
+	p, err := v.Start(limited(t), vm.Command{Line: "head -c 20000000 /dev/urandom >/root/big && sync && echo written"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func fillHostDisk(t *testing.T, small string) {
 	}
 	awaitFull(false)
 	wantOutput(t, v, "echo more >/root/more && sync && cat /root/more; dmesg | grep -c 'I/O error' || true", "more\n0\n")
-	if _, err := v.Spawn(limited(t), vm.Command{Line: "cat /dev/urandom >/root/more"}); err != nil {
+	if _, err := v.Start(limited(t), vm.Command{Line: "cat /dev/urandom >/root/more"}); err != nil {
 		t.Fatal(err)
 	}
 	awaitFull(true)

@@ -159,7 +159,7 @@ func TestDiskVictim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := v.Spawn(limited(t), vm.Command{Line: `i=0; while :; do i=$((i+1)); mkdir -p /srv/$((i%50)); head -c $((i%9*5000)) /dev/urandom >/srv/$((i%50))/$i; [ $((i%3)) = 0 ] && rm -r /srv/$(((i+7)%50)); done 2>/dev/null`})
+	p, err := v.Start(limited(t), vm.Command{Line: `i=0; while :; do i=$((i+1)); mkdir -p /srv/$((i%50)); head -c $((i%9*5000)) /dev/urandom >/srv/$((i%50))/$i; [ $((i%3)) = 0 ] && rm -r /srv/$(((i+7)%50)); done 2>/dev/null`})
 	if err != nil {
 		t.Fatal(err)
 	}

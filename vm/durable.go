@@ -33,33 +33,34 @@ type Durable struct {
 // journalFile is the journal's name in Durable.Dir.
 const journalFile = "journal"
 
-// durable is the state of a process that StartProcess has started.
+// Job is a command whose output is kept.
 //
 //	guest ── output ──► journal ◄── Output(from), by any number of readers, at any time
 //	guest ◄── stdin ── pipe ◄── Stdin()
 //	process ends ──► result kept, journal finished ──► ended
-type durable struct {
+type Job struct {
+	process
 	id      string
 	record  *Record
 	stdin   *io.PipeWriter // nil: the command has a Stdin of its own
 	input   *io.PipeReader
-	ended   chan struct{} // closed when result and err are set
-	result  *Result
-	err     error
+	ended   chan struct{} // closed when exit and exitErr are set
+	exit    *Result
+	exitErr error
 	mu      sync.Mutex
 	lost    error // the journal's first error: output is missing
 	serial  int   // counts the VM's durable processes from 1
-	listed  bool  // started, so Processes lists it; guarded by VM.mu
+	listed  bool  // started, so Jobs lists it; guarded by VM.mu
 	forgets sync.Once
 }
 
-// StartProcess starts a command whose output is kept in a journal. Output reads it from any place on, also after the
+// StartJob starts a command whose output is kept in a journal. Output reads it from any place on, also after the
 // process, its VM, or this program has ended. The process need not be waited for, and does not wait for readers. ctx bounds the start
 // only.
 //
 // Its input is what is written to Stdin, or Command.Stdin. Command.Stdout and Stderr must be nil. A process remains among
-// the VM's Processes until Remove.
-func (v *VM) StartProcess(ctx context.Context, c Command, d Durable) (*Process, error) {
+// the VM's Jobs until Remove.
+func (v *VM) StartJob(ctx context.Context, c Command, d Durable) (*Job, error) {
 	if c.Stdout != nil || c.Stderr != nil {
 		return nil, errors.New("start a process: the output of a durable one goes to its journal: it has no Stdout or Stderr")
 	}
@@ -69,7 +70,7 @@ func (v *VM) StartProcess(ctx context.Context, c Command, d Durable) (*Process, 
 	if err := v.alive(); err != nil {
 		return nil, err
 	}
-	p := &Process{vm: v, durable: &durable{id: d.ID, ended: make(chan struct{})}}
+	p := &Job{process: process{vm: v}, id: d.ID, ended: make(chan struct{})}
 	if err := v.register(p); err != nil {
 		return nil, fmt.Errorf("start a process: %w", err)
 	}
@@ -80,7 +81,7 @@ func (v *VM) StartProcess(ctx context.Context, c Command, d Durable) (*Process, 
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	p.durable.listed = true
+	p.listed = true
 	return p, nil
 }
 
@@ -100,33 +101,33 @@ func (d *Durable) check() error {
 }
 
 // register reserves the process's id.
-func (v *VM) register(p *Process) error {
+func (v *VM) register(p *Job) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
-	case v.processes[p.durable.id] != nil:
-		return fmt.Errorf("there is a process %s already: %w", p.durable.id, fs.ErrExist)
-	case len(v.processes) >= MaxProcesses:
+	case v.jobs[p.id] != nil:
+		return fmt.Errorf("there is a process %s already: %w", p.id, fs.ErrExist)
+	case len(v.jobs) >= MaxProcesses:
 		return &LimitError{Limit: Limit{Name: "processes that a VM remembers", Max: MaxProcesses}}
-	case v.processes == nil:
-		v.processes = make(map[string]*Process)
+	case v.jobs == nil:
+		v.jobs = make(map[string]*Job)
 	}
 	v.started++
-	p.durable.serial = v.started
-	v.processes[p.durable.id] = p
+	p.serial = v.started
+	v.jobs[p.id] = p
 	return nil
 }
 
-func (v *VM) forget(p *Process) {
+func (v *VM) forget(p *Job) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.processes[p.durable.id] == p {
-		delete(v.processes, p.durable.id)
+	if v.jobs[p.id] == p {
+		delete(v.jobs, p.id)
 	}
 }
 
 // launch makes the journal, starts the command, and waits for its end in a tracked goroutine.
-func (p *Process) launch(ctx context.Context, c Command, d Durable) error {
+func (p *Job) launch(ctx context.Context, c Command, d Durable) error {
 	path := ""
 	if d.Dir != "" {
 		if err := os.MkdirAll(d.Dir, 0o700); err != nil {
@@ -138,31 +139,31 @@ func (p *Process) launch(ctx context.Context, c Command, d Durable) error {
 	if err != nil {
 		return fmt.Errorf("start a process: %w", err)
 	}
-	p.durable.record = &Record{log}
-	c.Stdout, c.Stderr = journalWriter{p.durable, journal.Stdout}, journalWriter{p.durable, journal.Stderr}
+	p.record = &Record{log}
+	c.Stdout, c.Stderr = journalWriter{p, journal.Stdout}, journalWriter{p, journal.Stderr}
 	if c.Stdin == nil {
-		p.durable.input, p.durable.stdin = io.Pipe()
-		c.Stdin = p.durable.input
+		p.input, p.stdin = io.Pipe()
+		c.Stdin = p.input
 	}
-	if err := p.vm.spawn(ctx, c, p); err != nil {
-		p.durable.closeInput()
+	if err := p.vm.start(ctx, c, &p.process); err != nil {
+		p.closeInput()
 		return errors.Join(err, log.Remove())
 	}
 	if err := p.vm.goTracked(p.waitForEnd); err != nil { // the VM has just ended
-		p.durable.closeInput()
+		p.closeInput()
 		return errors.Join(err, log.Remove())
 	}
 	return nil
 }
 
 // waitForEnd waits for the process's end, in a tracked goroutine.
-func (p *Process) waitForEnd() {
-	d := p.durable
-	result, err := p.await(context.Background())
+func (p *Job) waitForEnd() {
+	d := p
+	result, err := p.process.Wait(context.Background())
 	if result == nil { // it could not be killed at its timeout
 		<-p.remote.Done()
 		var e error
-		result, e = p.result(true)
+		result, e = p.process.result(true)
 		err = errors.Join(err, e)
 	}
 	d.closeInput()
@@ -174,25 +175,28 @@ func (p *Process) waitForEnd() {
 	if e := d.record.finish(result, err); e != nil && !errors.Is(e, journal.ErrClosed) {
 		err = errors.Join(err, e)
 	}
-	d.result, d.err = result, err
+	d.exit, d.exitErr = result, err
 	close(d.ended)
 }
 
-// wait returns a copy of the result, to each caller.
-func (d *durable) wait(ctx context.Context) (*Result, error) {
+// Done is closed when the command has ended, and its journal with it.
+func (d *Job) Done() <-chan struct{} { return d.ended }
+
+// Wait is Process.Wait. The Result has no output; each caller gets it.
+func (d *Job) Wait(ctx context.Context) (*Result, error) {
 	select {
 	case <-d.ended:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if d.result == nil {
-		return nil, d.err
+	if d.exit == nil {
+		return nil, d.exitErr
 	}
-	r := *d.result
-	return &r, d.err
+	r := *d.exit
+	return &r, d.exitErr
 }
 
-func (d *durable) closeInput() {
+func (d *Job) closeInput() {
 	if d.input != nil {
 		_ = d.input.CloseWithError(syscall.EPIPE)
 	}
@@ -200,7 +204,7 @@ func (d *durable) closeInput() {
 
 // journalWriter writes a stream's output to the journal. It never fails: after an error it still tries to keep later output.
 type journalWriter struct {
-	d      *durable
+	d      *Job
 	stream journal.Stream
 }
 
@@ -215,23 +219,23 @@ func (w journalWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Processes returns the VM's durable processes, running and ended, in the order of their starts.
-func (v *VM) Processes() []*Process {
+// Jobs returns the VM's jobs, running and ended, in the order of their starts.
+func (v *VM) Jobs() []*Job {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var list []*Process
-	for _, p := range v.processes {
-		if p.durable.listed {
+	var list []*Job
+	for _, p := range v.jobs {
+		if p.listed {
 			list = append(list, p)
 		}
 	}
-	slices.SortFunc(list, func(a, b *Process) int { return a.durable.serial - b.durable.serial })
+	slices.SortFunc(list, func(a, b *Job) int { return a.serial - b.serial })
 	return list
 }
 
-// Process returns the durable process with an id. When there is none errors.Is(err, fs.ErrNotExist) holds.
-func (v *VM) Process(id string) (*Process, error) {
-	for _, p := range v.Processes() {
+// Job returns the job with an id. When there is none errors.Is(err, fs.ErrNotExist) holds.
+func (v *VM) Job(id string) (*Job, error) {
+	for _, p := range v.Jobs() {
 		if p.ID() == id {
 			return p, nil
 		}
@@ -239,58 +243,47 @@ func (v *VM) Process(id string) (*Process, error) {
 	return nil, fmt.Errorf("process %.80q: %w", id, fs.ErrNotExist)
 }
 
-// ID is the name of a process that StartProcess has started; others have none.
-func (p *Process) ID() string {
-	if p.durable == nil {
-		return ""
-	}
-	return p.durable.id
-}
+// ID is the job's name within its VM.
+func (p *Job) ID() string { return p.id }
 
-// Stdin returns the input of a process that StartProcess has started without a Stdin. It must be closed at the end of the
+// Stdin returns the input of a job that was started without a Stdin. It must be closed at the end of the
 // input. A Write waits while the process does not read. After the process's end errors.Is(err, syscall.EPIPE) holds.
-func (p *Process) Stdin() io.WriteCloser {
-	if p.durable == nil || p.durable.stdin == nil {
+func (p *Job) Stdin() io.WriteCloser {
+	if p.stdin == nil {
 		return noInput{}
 	}
-	return p.durable.stdin
+	return p.stdin
 }
 
 // noInput is the Stdin of processes that cannot be written to.
 type noInput struct{}
 
 func (noInput) Write([]byte) (int, error) {
-	return 0, errors.New("this process has an input of its own: only one that was started by StartProcess, without Stdin, can be written to")
+	return 0, errors.New("this process has an input of its own: only a job that was started without Stdin can be written to")
 }
 func (noInput) Close() error { return nil }
 
 // Output returns output from a place on, at most max bytes, or waits for some: see Record.Output.
-func (p *Process) Output(ctx context.Context, from Cursor, max int) (Output, error) {
-	if p.durable == nil {
-		return Output{}, errors.New("the output of this process is not kept: start it by StartProcess")
-	}
-	return p.durable.record.Output(ctx, from, max)
+func (p *Job) Output(ctx context.Context, from Cursor, max int) (Output, error) {
+	return p.record.Output(ctx, from, max)
 }
 
 // Remove forgets a process that has ended, and its output: the journal's file is deleted. One that runs gives an error for
 // which errors.Is(err, syscall.EBUSY) holds.
-func (p *Process) Remove() error { return p.drop((*Record).Remove) }
+func (p *Job) Remove() error { return p.drop((*Record).Remove) }
 
 // Forget is Remove that leaves the journal's file in place, where OpenRecord finds it.
-func (p *Process) Forget() error { return p.drop((*Record).Close) }
+func (p *Job) Forget() error { return p.drop((*Record).Close) }
 
-func (p *Process) drop(how func(*Record) error) (err error) {
-	if p.durable == nil {
-		return nil
-	}
+func (p *Job) drop(how func(*Record) error) (err error) {
 	select {
-	case <-p.durable.ended:
+	case <-p.ended:
 	default:
-		return fmt.Errorf("process %s runs: kill it first: %w", p.durable.id, syscall.EBUSY)
+		return fmt.Errorf("process %s runs: kill it first: %w", p.id, syscall.EBUSY)
 	}
-	p.durable.forgets.Do(func() {
+	p.forgets.Do(func() {
 		p.vm.forget(p)
-		err = how(p.durable.record)
+		err = how(p.record)
 	})
 	return err
 }

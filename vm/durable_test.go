@@ -46,9 +46,9 @@ func readOutput(t testing.TB, r reader, from journal.Cursor, max int) (stdout, s
 	}
 }
 
-func startProcess(t testing.TB, v *vm.VM, line string, d vm.Durable) *vm.Process {
+func startProcess(t testing.TB, v *vm.VM, line string, d vm.Durable) *vm.Job {
 	t.Helper()
-	p, err := v.StartProcess(limited(t), vm.Command{Line: line}, d)
+	p, err := v.StartJob(limited(t), vm.Command{Line: line}, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,28 +96,28 @@ func TestDurableProcesses(t *testing.T) {
 	v := sharedVM(t)
 	first := startProcess(t, v, "sleep 60", vm.Durable{ID: "first"})
 	second := startProcess(t, v, "true", vm.Durable{})
-	if _, err := v.StartProcess(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: "first"}); !errors.Is(err, fs.ErrExist) {
+	if _, err := v.StartJob(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: "first"}); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("the same id again: %v", err)
 	}
 	for _, id := range []string{"../x", "a b", ".hidden", strings.Repeat("x", 65), "a\x00"} {
-		if _, err := v.StartProcess(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: id}); err == nil {
+		if _, err := v.StartJob(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: id}); err == nil {
 			t.Errorf("id %q was taken", id)
 		}
 	}
-	if _, err := v.StartProcess(limited(t), vm.Command{Line: "true", Stdout: io.Discard}, vm.Durable{}); err == nil {
+	if _, err := v.StartJob(limited(t), vm.Command{Line: "true", Stdout: io.Discard}, vm.Durable{}); err == nil {
 		t.Error("a writer for the output was taken")
 	}
-	if _, err := v.StartProcess(limited(t), vm.Command{Line: "true", Dir: "/none"}, vm.Durable{ID: "none"}); err == nil {
+	if _, err := v.StartJob(limited(t), vm.Command{Line: "true", Dir: "/none"}, vm.Durable{ID: "none"}); err == nil {
 		t.Error("a process started in a directory that is none")
 	}
 	var ids []string
-	for _, p := range v.Processes() {
+	for _, p := range v.Jobs() {
 		ids = append(ids, p.ID())
 	}
 	if diff := cmp.Diff([]string{"first", second.ID()}, ids); diff != "" {
 		t.Error(diff)
 	}
-	if p, err := v.Process("first"); p != first || err != nil {
+	if p, err := v.Job("first"); p != first || err != nil {
 		t.Errorf("Process = %v, %v", p, err)
 	}
 	if err := first.Remove(); !errors.Is(err, syscall.EBUSY) {
@@ -135,14 +135,14 @@ func TestDurableProcesses(t *testing.T) {
 	if err := first.Remove(); err != nil {
 		t.Error(err)
 	}
-	if _, err := v.Process("first"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := v.Job("first"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Process of what was removed: %v", err)
 	}
 }
 
 func TestDurableTimeout(t *testing.T) {
 	v := sharedVM(t)
-	p, err := v.StartProcess(limited(t), vm.Command{Line: "echo begun; sleep 60", Timeout: 2 * time.Second}, vm.Durable{})
+	p, err := v.StartJob(limited(t), vm.Command{Line: "echo begun; sleep 60", Timeout: 2 * time.Second}, vm.Durable{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,22 +277,5 @@ func TestRecordThatWasInterrupted(t *testing.T) {
 	var corrupt *journal.CorruptError
 	if _, err := vm.OpenRecord(dir); !errors.As(err, &corrupt) {
 		t.Errorf("OpenRecord of a damaged journal: %v", err)
-	}
-}
-
-func TestProcessThatIsNotDurable(t *testing.T) {
-	v := sharedVM(t)
-	p, err := v.Spawn(limited(t), vm.Command{Line: "true"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Output(limited(t), 0, 0); err == nil {
-		t.Error("it has kept output")
-	}
-	if _, err := p.Stdin().Write(nil); err == nil {
-		t.Error("it has an input to write to")
-	}
-	if _, err := p.Wait(limited(t)); err != nil || p.ID() != "" || p.Remove() != nil {
-		t.Error(err, p.ID())
 	}
 }

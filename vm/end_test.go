@@ -58,7 +58,7 @@ func TestOrderlyEndsByTheGuest(t *testing.T) {
 			host := t.TempDir()
 			v := ownVM(t, mounted(host, false))
 			const program = `trap 'echo told >/mnt/host/told; exit' TERM; echo >/mnt/host/ready; while :; do sleep 0.01; done`
-			if _, err := v.Spawn(limited(t), vm.Command{Line: program}); err != nil {
+			if _, err := v.Start(limited(t), vm.Command{Line: program}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := v.Exec(limited(t), "while ! [ -e /mnt/host/ready ]; do sleep 0.01; done"); err != nil {
@@ -89,7 +89,7 @@ func TestStraySignalsToInit(t *testing.T) {
 func TestStopIsOrderly(t *testing.T) {
 	host := t.TempDir()
 	v := ownVM(t, mounted(host, false))
-	p, err := v.Spawn(limited(t), vm.Command{Line: `trap 'echo told >/mnt/host/told; exit' TERM; echo >/mnt/host/ready; while :; do sleep 0.01; done`})
+	p, err := v.Start(limited(t), vm.Command{Line: `trap 'echo told >/mnt/host/told; exit' TERM; echo >/mnt/host/ready; while :; do sleep 0.01; done`})
 	if err != nil {
 		t.Fatal(err)
 	}

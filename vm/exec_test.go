@@ -209,7 +209,7 @@ func TestConcurrentCommands(t *testing.T) {
 func TestProcess(t *testing.T) {
 	v := sharedVM(t)
 	out, in := io.Pipe()
-	p, err := v.Spawn(limited(t), vm.Command{
+	p, err := v.Start(limited(t), vm.Command{
 		Line:   `trap 'echo usr1' USR1; trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done`,
 		Stdout: in,
 	})

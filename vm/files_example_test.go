@@ -56,14 +56,14 @@ func ExampleVM_CopyOut() {
 	// ["\"link\" is a link that leads out: to \"/etc/passwd\""]
 }
 
-func ExampleVM_StartProcess() {
+func ExampleVM_StartJob() {
 	ctx := context.Background()
 	v, err := vm.Start(ctx, vm.Config{Image: "busybox"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer v.Close()
-	p, err := v.StartProcess(ctx, vm.Command{Line: "read name; echo hello $name"}, vm.Durable{ID: "greeter"})
+	p, err := v.StartJob(ctx, vm.Command{Line: "read name; echo hello $name"}, vm.Durable{ID: "greeter"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -178,7 +178,7 @@ func TestAtomicWriteSeenFromTheGuest(t *testing.T) {
 	if err := v.WriteFile(ctx, "/tmp/atomic/f", a, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := v.Spawn(ctx, vm.Command{Line: `cd /tmp/atomic; { md5sum <f; : >begun; while [ ! -e stop ]; do md5sum <f; done; md5sum <f; } | sort | uniq -c`})
+	p, err := v.Start(ctx, vm.Command{Line: `cd /tmp/atomic; { md5sum <f; : >begun; while [ ! -e stop ]; do md5sum <f; done; md5sum <f; } | sort | uniq -c`})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,7 +113,7 @@ func TestProgramsOfAForkedVM(t *testing.T) {
 	defer shell.Close()
 	r, w := io.Pipe()
 	var output strings.Builder
-	p, err := v.Spawn(limited(t), vm.Command{Line: "read a; echo $a; n=0; while :; do n=$((n+1)); echo $n >/tmp/count; sleep 0.01; done", Stdin: r, Stdout: &output})
+	p, err := v.Start(limited(t), vm.Command{Line: "read a; echo $a; n=0; while :; do n=$((n+1)); echo $n >/tmp/count; sleep 0.01; done", Stdin: r, Stdout: &output})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestConnectionsOfAForkedVM(t *testing.T) {
 		io.WriteString(rw, "second\n")
 	})
 	v := ownVM(t, w.network(nil))
-	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -q -O /tmp/got http://203.0.112.5/; echo $? >/tmp/status; cat /tmp/got"})
+	p, err := v.Start(limited(t), vm.Command{Line: "wget -q -O /tmp/got http://203.0.112.5/; echo $? >/tmp/status; cat /tmp/got"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func TestNetworkEndsWithTheVM(t *testing.T) {
 				}
 			})
 			v := ownVM(t, w.network(nil))
-			p, err := v.Spawn(limited(t), vm.Command{
+			p, err := v.Start(limited(t), vm.Command{
 				Line: "wget -qO /dev/null http://203.0.112.10/ & wget -qO /dev/null http://203.0.112.10/ & while :; do nc -w 1 10.0.0.1 1 </dev/null; done", Stdout: io.Discard, Stderr: io.Discard,
 			})
 			if err != nil {

@@ -169,7 +169,7 @@ func TestPolicyChangesWhileFlowsRun(t *testing.T) {
 	})
 	v := ownVM(t, w.network(nil))
 	lines := make(chan struct{}, 1)
-	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.112.10/", Stdout: signalWriter(lines)})
+	p, err := v.Start(limited(t), vm.Command{Line: "wget -qO- http://203.0.112.10/", Stdout: signalWriter(lines)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func TestPolicyCutsFlowsThatNobodyReads(t *testing.T) {
 		}
 	})
 	v := ownVM(t, w.network(nil))
-	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -qO- http://203.0.112.10/ | sleep 600"})
+	p, err := v.Start(limited(t), vm.Command{Line: "wget -qO- http://203.0.112.10/ | sleep 600"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ while read line && [ ${#line} -gt 1 ]; do :; done
 printf 'HTTP/1.0 200 OK\r\n\r\n%s\n'
 END
 while nc -l -p 8080 -e sh /tmp/answer; do :; done`, text)
-	p, err := v.Spawn(limited(t), vm.Command{Line: line})
+	p, err := v.Start(limited(t), vm.Command{Line: line})
 	if err != nil {
 		t.Fatal(err)
 	}

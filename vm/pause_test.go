@@ -46,7 +46,7 @@ func resume(t *testing.T, v *vm.VM) {
 
 func TestPause(t *testing.T) {
 	v := ownVM(t, nil)
-	p, err := v.Spawn(limited(t), vm.Command{Line: "n=0; while :; do n=$((n+1)); done"})
+	p, err := v.Start(limited(t), vm.Command{Line: "n=0; while :; do n=$((n+1)); done"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestCommandWhosePatienceEndsDuringAPause(t *testing.T) {
 	v := ownVM(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	p, err := v.Spawn(limited(t), vm.Command{Line: "sleep 1000", Timeout: time.Second})
+	p, err := v.Start(limited(t), vm.Command{Line: "sleep 1000", Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

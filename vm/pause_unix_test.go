@@ -23,7 +23,7 @@ func processorTime(t *testing.T) time.Duration {
 // verifying the base, may still run in the first seconds.
 func TestPauseTakesNoProcessorTime(t *testing.T) {
 	v := ownVM(t, nil)
-	p, err := v.Spawn(limited(t), vm.Command{Line: "while :; do :; done"})
+	p, err := v.Start(limited(t), vm.Command{Line: "while :; do :; done"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,23 +18,40 @@ import (
 const killTime = 10 * time.Second
 
 // Process is a command that runs, or has run, in a VM.
-type Process struct {
+type Process interface {
+	// Wait returns when the command has ended and all its output has been written, or its Timeout has passed and it was
+	// killed. When ctx ends first, the command runs on and Wait can be called again. The Result is as Run returns it; only
+	// one call gets the collected output. Of a Job it has none: see Job.Output.
+	Wait(ctx context.Context) (*Result, error)
+	// Done is closed when the command has ended.
+	Done() <-chan struct{}
+	// Signal sends a signal, by its Linux number, to the command's process group. A command that has ended gives an error
+	// for which errors.Is(err, syscall.ESRCH) holds.
+	Signal(ctx context.Context, signal int) error
+	// Kill ends the command and everything it has started, also in other process groups and sessions. Killing a command
+	// that has ended is no error.
+	Kill(ctx context.Context) error
+	// Resize changes the size of the command's terminal. After the command's end it does nothing.
+	Resize(ctx context.Context, size Size) error
+}
+
+// process is a Process of a VM of this host process.
+type process struct {
 	vm      *VM
 	remote  *guestrpc.Process
 	command Command
 	began   time.Time
-	durable *durable // nil unless StartProcess has started it
 
 	stdout, stderr *headtail.Buffer // nil where the command has a writer
 }
 
-func newProcess(v *VM, c Command) *Process {
-	p := &Process{vm: v}
+func newProcess(v *VM, c Command) *process {
+	p := &process{vm: v}
 	p.prepare(c)
 	return p
 }
 
-func (p *Process) prepare(c Command) {
+func (p *process) prepare(c Command) {
 	p.command, p.began = c, time.Now()
 	if c.Stdout == nil {
 		p.stdout = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
@@ -44,31 +61,22 @@ func (p *Process) prepare(c Command) {
 	}
 }
 
-func (p *Process) out() io.Writer {
+func (p *process) out() io.Writer {
 	if p.stdout != nil {
 		return p.stdout
 	}
 	return p.command.Stdout
 }
 
-func (p *Process) err() io.Writer {
+func (p *process) err() io.Writer {
 	if p.stderr != nil {
 		return p.stderr
 	}
 	return p.command.Stderr
 }
 
-// Wait returns when the command has ended and all its output has been written, or its Timeout has passed and it was
-// killed. When ctx ends first, the command runs on and Wait can be called again. The Result is as Run returns it; only
-// one call gets the collected output. Of a durable process it has none: see Output.
-func (p *Process) Wait(ctx context.Context) (*Result, error) {
-	if p.durable != nil {
-		return p.durable.wait(ctx)
-	}
-	return p.await(ctx)
-}
-
-func (p *Process) await(ctx context.Context) (*Result, error) {
+// Wait implements Process.
+func (p *process) Wait(ctx context.Context) (*Result, error) {
 	var timeout <-chan time.Time
 	if p.command.Timeout > 0 {
 		t := time.NewTimer(p.command.Timeout - time.Since(p.began))
@@ -89,7 +97,7 @@ func (p *Process) await(ctx context.Context) (*Result, error) {
 }
 
 // finish is Wait, except that it kills the command when ctx ends.
-func (p *Process) finish(ctx context.Context) (*Result, error) {
+func (p *process) finish(ctx context.Context) (*Result, error) {
 	result, err := p.Wait(ctx)
 	if result != nil || ctx.Err() == nil {
 		return result, err
@@ -107,7 +115,7 @@ func (p *Process) finish(ctx context.Context) (*Result, error) {
 }
 
 // killAndWait returns nil when the command has ended. It waits until the machine is not paused, and then at most killTime.
-func (p *Process) killAndWait(ctx context.Context) error {
+func (p *process) killAndWait(ctx context.Context) error {
 	if err := p.vm.running(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -125,7 +133,7 @@ func (p *Process) killAndWait(ctx context.Context) error {
 }
 
 // result returns the result of a command that has ended.
-func (p *Process) result(timedOut bool) (*Result, error) {
+func (p *process) result(timedOut bool) (*Result, error) {
 	status, err := p.remote.Wait(context.Background())
 	r := &Result{
 		ExitCode: status.Code, Signal: status.Signal, TimedOut: timedOut, Duration: time.Since(p.began),
@@ -142,28 +150,21 @@ func (p *Process) result(timedOut bool) (*Result, error) {
 	return r, p.vm.explain(err)
 }
 
-// Done is closed when the command has ended.
-func (p *Process) Done() <-chan struct{} {
-	if p.durable != nil {
-		return p.durable.ended
-	}
-	return p.remote.Done()
-}
+// Done implements Process.
+func (p *process) Done() <-chan struct{} { return p.remote.Done() }
 
-// Signal sends a signal, by its Linux number, to the command's process group. A command that has ended gives an error
-// for which errors.Is(err, syscall.ESRCH) holds.
-func (p *Process) Signal(ctx context.Context, signal int) error {
+// Signal implements Process.
+func (p *process) Signal(ctx context.Context, signal int) error {
 	return p.vm.explain(p.remote.Signal(ctx, signal))
 }
 
-// Kill ends the command and everything it has started, also in other process groups and sessions. Killing a command
-// that has ended is no error.
-func (p *Process) Kill(ctx context.Context) error {
+// Kill implements Process.
+func (p *process) Kill(ctx context.Context) error {
 	return p.vm.explain(p.remote.Kill(ctx))
 }
 
-// Resize changes the size of the command's terminal. After the command's end it does nothing.
-func (p *Process) Resize(ctx context.Context, size Size) error {
+// Resize implements Process.
+func (p *process) Resize(ctx context.Context, size Size) error {
 	err := p.remote.Resize(ctx, size.Columns, size.Rows)
 	if errors.Is(err, syscall.ESRCH) {
 		return nil

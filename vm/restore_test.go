@@ -92,7 +92,7 @@ func TestRestoreWithTheSameIdentity(t *testing.T) {
 	line := "cat /etc/machine-id /sys/class/net/eth0/address; hostname"
 	want := string(mustRun(t, f, vm.Command{Line: line}).Stdout)
 	random := mustRun(t, f, vm.Command{Line: "cat /proc/sys/kernel/random/uuid"})
-	p, err := f.Spawn(limited(t), vm.Command{Line: "while :; do date >/tmp/now; sleep 0.1; done"})
+	p, err := f.Start(limited(t), vm.Command{Line: "while :; do date >/tmp/now; sleep 0.1; done"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestRestoredPolicyAndMounts(t *testing.T) {
 		c.Mounts = []mount.Spec{{HostPath: dirs[0], GuestPath: "/mnt/a"}}
 	})
 	wantOutput(t, v, "cat /mnt/a/file; wget -q -O - http://203.0.112.7/", "0reached")
-	p, err := v.Spawn(limited(t), vm.Command{Line: "exec 3</mnt/a/file; cd /mnt/a; read a; echo $a"}) // it has the mount open
+	p, err := v.Start(limited(t), vm.Command{Line: "exec 3</mnt/a/file; cd /mnt/a; read a; echo $a"}) // it has the mount open
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func (s *Shell) RunCommand(ctx context.Context, c Command) (*Result, error) {
 	if len(c.Args) > 0 || len(c.Env) > 0 || c.Dir != "" || c.User != "" || c.Terminal != nil {
 		return nil, errors.New("a shell's command has no Args, Env, Dir, User or Terminal of its own")
 	}
-	if _, err := c.arguments(); err != nil {
+	if _, err := c.Arguments(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()

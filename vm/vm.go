@@ -54,11 +54,11 @@ type VM struct {
 	stuckErr  error
 	tracked   sync.WaitGroup // goroutines that goTracked has started
 
-	mu        sync.Mutex
-	stopping  bool
-	ended     bool                // goTracked starts no more goroutines
-	processes map[string]*Process // durable ones
-	started   int                 // how many were ever registered
+	mu       sync.Mutex
+	stopping bool
+	ended    bool // goTracked starts no more goroutines
+	jobs     map[string]*Job
+	started  int // how many were ever registered
 }
 
 const (

@@ -33,7 +33,7 @@ func (c *cli) runWith(ctx context.Context, f *vmFlags, change func(*vm.Config), 
 	if err != nil {
 		return nil, denials{}, s.explain(err)
 	}
-	spawn := func(ctx context.Context, command vm.Command) (process, error) { return m.Spawn(ctx, command) }
+	spawn := func(ctx context.Context, command vm.Command) (process, error) { return m.Start(ctx, command) }
 	result, err := c.runIn(ctx, spawn, command, terminal, s)
 	m.Close()
 	return result, m.watch.denials(), err

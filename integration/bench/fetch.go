@@ -32,7 +32,7 @@ type fetch struct {
 
 // serveHTTP has a shell script of the guest's serve, as measurePreview wants it: a new process for each request.
 func (f fetch) serveHTTP(ctx context.Context) error {
-	_, err := f.g.vm.Spawn(ctx, vm.Command{Line: fmt.Sprintf(`cat >/tmp/answer <<'END'
+	_, err := f.g.vm.Start(ctx, vm.Command{Line: fmt.Sprintf(`cat >/tmp/answer <<'END'
 while read line && [ ${#line} -gt 1 ]; do :; done
 printf 'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %[1]d\r\n\r\n'
 exec dd if=/dev/zero bs=65536 count=%[2]d 2>/dev/null

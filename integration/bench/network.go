@@ -188,7 +188,7 @@ func measureManyFlows(ctx context.Context, b *bench, g *ownGuest, host string, t
 	stdin, hold := io.Pipe()
 	started := make(chan struct{})
 	var once sync.Once
-	p, err := g.vm.Spawn(ctx, vm.Command{
+	p, err := g.vm.Start(ctx, vm.Command{
 		Line: fmt.Sprintf("ulimit -n 4096; /tmp/netprobe hold %s %d %d", host, to.sink(), manyFlows), Stdin: stdin,
 		Stdout: writerFunc(func(p []byte) (int, error) { once.Do(func() { close(started) }); return len(p), nil }),
 	})

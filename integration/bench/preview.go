@@ -55,7 +55,7 @@ func (p *previewed) serve(ctx context.Context) error {
 	if err := (fetch{reach{g: p.g, size: p.size}}).serveHTTP(ctx); err != nil {
 		return err
 	}
-	_, err := p.g.vm.Spawn(ctx, vm.Command{Line: fmt.Sprintf(`cat >/tmp/small <<'END'
+	_, err := p.g.vm.Start(ctx, vm.Command{Line: fmt.Sprintf(`cat >/tmp/small <<'END'
 while read line; do [ ${#line} -le 1 ] && printf 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'; done
 END
 exec nc -lk -p %d -e sh /tmp/small`, smallPort)})

@@ -72,7 +72,7 @@ func startReach(ctx context.Context, b *bench) (r reach, stop func(), err error)
 func (r reach) start(ctx context.Context) error {
 	ready := make(chan struct{})
 	var once sync.Once
-	_, err := r.g.vm.Spawn(ctx, vm.Command{
+	_, err := r.g.vm.Start(ctx, vm.Command{
 		Line:   fmt.Sprintf("exec /tmp/netprobe serve %d %d", reachPort, r.size),
 		Stdout: writerFunc(func(p []byte) (int, error) { once.Do(func() { close(ready) }); return len(p), nil }),
 	})

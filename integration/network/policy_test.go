@@ -111,7 +111,7 @@ func TestPolicyChangesLive(t *testing.T) {
 	g := boot(t, vm.Network{})
 	g.outer.serve("tcp", "198.51.101.7:80", web.Listener.Addr().String())
 	g.want("wget -qO- http://198.51.101.7/5 | wc -c", "5")
-	p, err := g.Spawn(limited(t), vm.Command{Line: "wget -qO- http://198.51.101.7/500000000 | (sleep 100; cat >/dev/null)"})
+	p, err := g.Start(limited(t), vm.Command{Line: "wget -qO- http://198.51.101.7/500000000 | (sleep 100; cat >/dev/null)"})
 	if err != nil {
 		t.Fatal(err)
 	}

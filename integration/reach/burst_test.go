@@ -19,7 +19,7 @@ func TestBurstOfInboundConnections(t *testing.T) {
 	if err := g.WriteFile(limited(t), "/tmp/sums", server, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p, err := g.Spawn(limited(t), vm.Command{Line: "exec /tmp/sums"})
+	p, err := g.Start(limited(t), vm.Command{Line: "exec /tmp/sums"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func (g *guest) run(line string) *vm.Result {
 func (g *guest) program(port int, text string) (stop func()) {
 	g.t.Helper()
 	name := "/tmp/answer" + strconv.Itoa(port)
-	p, err := g.Spawn(limited(g.t), vm.Command{Line: fmt.Sprintf(`cat >%s <<'END'
+	p, err := g.Start(limited(g.t), vm.Command{Line: fmt.Sprintf(`cat >%s <<'END'
 while read line && [ ${#line} -gt 1 ]; do :; done
 printf 'HTTP/1.0 200 OK\r\n\r\n%s\n'
 END

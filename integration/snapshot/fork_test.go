@@ -34,7 +34,7 @@ func TestForksAreDistinct(t *testing.T) {
 // Programs that had drawn random numbers before the fork draw others after it: their kernel does, if not they themselves.
 func TestForksDrawOtherNumbersAtOnce(t *testing.T) {
 	v := start(t, config(t))
-	if _, err := v.Spawn(limited(t), vm.Command{Line: "exec >/dev/null 2>&1; while :; do cat /proc/sys/kernel/random/uuid >/tmp/next; mv /tmp/next /tmp/uuid; done"}); err != nil {
+	if _, err := v.Start(limited(t), vm.Command{Line: "exec >/dev/null 2>&1; while :; do cat /proc/sys/kernel/random/uuid >/tmp/next; mv /tmp/next /tmp/uuid; done"}); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, v, "test -s /tmp/uuid")
@@ -65,7 +65,7 @@ func TestForkDuringACompilation(t *testing.T) {
 	v := start(t, config(t))
 	undisturbed := output(t, v, busy)
 	output(t, v, "rm -r /tmp/build")
-	p, err := v.Spawn(limited(t), vm.Command{Line: busy})
+	p, err := v.Start(limited(t), vm.Command{Line: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestForkDuringADownload(t *testing.T) {
 	}
 	v := start(t, c)
 	url := fmt.Sprintf("http://192.168.127.254:%d/", c.Network.HostPorts[0])
-	p, err := v.Spawn(limited(t), vm.Command{Line: "wget -q -O /tmp/got " + url + "; echo $? >/tmp/status; sha256sum </tmp/got | cut -c1-64"})
+	p, err := v.Start(limited(t), vm.Command{Line: "wget -q -O /tmp/got " + url + "; echo $? >/tmp/status; sha256sum </tmp/got | cut -c1-64"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ type fakeProcess struct {
 	mu     sync.Mutex
 }
 
-func (v *fakeVM) Spawn(_ context.Context, c vm.Command) (Process, error) {
+func (v *fakeVM) Start(_ context.Context, c vm.Command) (vm.Process, error) {
 	select {
 	case <-v.done:
 		return nil, vm.ErrStopped
@@ -197,6 +197,7 @@ func (p *fakeProcess) run() {
 	}
 }
 
+func (p *fakeProcess) Done() <-chan struct{} { return p.done }
 func (p *fakeProcess) Wait(context.Context) (*vm.Result, error) {
 	var timeout <-chan time.Time
 	if p.c.Timeout > 0 {

@@ -34,8 +34,8 @@ type job struct {
 	manager *jobs
 	dir     string // of a durable job; otherwise empty
 	log     *journal.Log
-	input   *input  // nil: none
-	process Process // nil until started, and for jobs of earlier daemons
+	input   *input     // nil: none
+	process vm.Process // nil until started, and for jobs of earlier daemons
 	ended   chan struct{}
 
 	mu       sync.Mutex

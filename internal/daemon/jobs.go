@@ -74,7 +74,7 @@ func (m *jobs) start(ctx context.Context, v VM, r guestrpc.Request, o daemonrpc.
 		m.leave(whose)
 		return nil, err
 	}
-	j.process, err = v.Spawn(ctx, j.command(r, o))
+	j.process, err = v.Start(ctx, j.command(r, o))
 	if err != nil {
 		m.leave(whose)
 		return nil, errors.Join(err, j.discard())

@@ -17,7 +17,7 @@ import (
 
 // VM is the part of a *vm.VM that a daemon uses.
 type VM interface {
-	Spawn(ctx context.Context, c vm.Command) (Process, error)
+	Start(ctx context.Context, c vm.Command) (vm.Process, error)
 	// Stop ends the VM in order, or at once when ctx ends first.
 	Stop(ctx context.Context) error
 	// Close switches the VM off.
@@ -54,14 +54,6 @@ type VM interface {
 	Sockets(ctx context.Context) ([]vm.Socket, error)
 	// Describe sets Kernel, Image, Memory, Ports and Policy as far as the VM knows them.
 	Describe(*daemonrpc.Info)
-}
-
-// Process is the part of a *vm.Process that a daemon uses.
-type Process interface {
-	Wait(ctx context.Context) (*vm.Result, error)
-	Signal(ctx context.Context, signal int) error
-	Kill(ctx context.Context) error
-	Resize(ctx context.Context, size vm.Size) error
 }
 
 // bootFunc starts a VM. ctx bounds the start.

@@ -24,15 +24,6 @@ type machine struct {
 
 var _ VM = (*machine)(nil)
 
-// Spawn starts a program.
-func (m *machine) Spawn(ctx context.Context, c vm.Command) (Process, error) {
-	p, err := m.VM.Spawn(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
 // Stop stops the VM.
 func (m *machine) Stop(ctx context.Context) error {
 	return errors.Join(m.VM.Stop(ctx), m.files.Close())
