@@ -20,8 +20,10 @@ var mayImport = map[string][]string{
 	"internal/machine/jit": {"internal/machine/riscv"},
 	"internal/guest":       {"internal/capnprpc", "internal/guestrpc"},
 	"nat":                  {"internal/budget", "netstack"},
-	"internal/daemon":      {"egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/watchdog"},
-	"vm":                   {"dhcp", "egress", "images", "nat", "netstack", "wasi", "internal/budget", "internal/checkpoint", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/dns", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
+	"internal/daemon":      {"egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/reach", "internal/shortage", "internal/snapshot", "internal/watchdog"},
+	"vm":                   {"egress", "images", "nat", "wasi", "internal/budget", "internal/checkpoint", "internal/debugenv", "internal/disk", "internal/gateway", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/reach", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
+	"internal/gateway":     {"dhcp", "egress", "internal/budget", "internal/connlimit", "internal/dns", "internal/guestrpc", "internal/reach", "nat", "netstack"}, // wires a network
+	"internal/reach":       {"egress", "internal/capnprpc", "internal/guestrpc", "internal/hostpath", "nat"},
 	"internal/checkpoint":  {"internal/disk", "internal/machine", "internal/refcount", "internal/shortage", "internal/snapshot"},
 	"cmd/agentvm":          {"egress", "images", "nat", "vm", "wasi", "internal/atomicfile", "internal/confine", "internal/daemon", "internal/debugenv", "internal/disk", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/spec"},
 	"cmd/agentvm-guest":    {"internal/guest"},
@@ -71,10 +73,10 @@ var mayImport = map[string][]string{
 }
 
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show
-// outside of the packages that speak it. net/http serves, in vm, the page that tells a guest what was denied, and
-// in daemon the metrics; cmd/agentvm has requests of agentvm fetch.
+// outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
+// in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/origin", "internal/preview", "vm"},
+	"net/http":                                     {"cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/origin", "internal/preview", "internal/reach", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/prometheus":                        {"internal/daemon"},
 	"capnproto.org/go/capnp/v3":                    {"internal/capnprpc", "internal/daemonrpc", "internal/guestrpc"},
@@ -102,7 +104,8 @@ var testsMayImport = map[string][]string{
 	"internal/daemon":   {"netstack"},
 	"internal/disk":     {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
 	"internal/guest":    {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
-	"internal/guestfs":  {"internal/guest", "internal/capnprpc"}, // the real service of files
+	"internal/gateway":  {"wasi"},                                                                                                      // the stream of a machine's network
+	"internal/guestfs":  {"internal/guest", "internal/capnprpc"},                                                                       // the real service of files
 	"internal/machine":  {"internal/kernel"},
 	"netstack":          {"wasi"}, // the stream of a machine's network
 	"vm":                {"internal/guest"},

@@ -3,6 +3,7 @@ package egress
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -70,6 +71,30 @@ func cut(text string, length int) string {
 	return text
 }
 
+// InwardFlows is added to the number of a flow that comes through a port forward, to distinguish it from the guest's own.
+const InwardFlows = 1_000_000_000
+
+// Target returns what the event is about, in the form of a rule: name:port as the guest knows it, else address:port, with /udp for UDP; for
+// a DNS query the name. The guest chose the name: it may hold anything.
+func (e Event) Target() string {
+	var host string
+	switch at := e.Destination.Addr(); {
+	case len(e.Names) > 0:
+		host = e.Names[0]
+	case at.Is6():
+		host = "[" + at.String() + "]"
+	case at.IsValid():
+		host = at.String()
+	}
+	if port := e.Destination.Port(); port != 0 {
+		host = fmt.Sprintf("%s:%d", host, port)
+	}
+	if e.Kind == KindUDP {
+		host += "/udp"
+	}
+	return host
+}
+
 func (e *Event) decided(d Decision) {
 	e.Rule, e.Reason, e.Message = d.Rule, d.Reason, d.Message
 }
@@ -90,6 +115,8 @@ const (
 	ReasonAllowRule = "allowed-by-rule" // allowed: an allow rule names it
 	ReasonHostPort  = "host-port"       // allowed: an opened port of the host
 	ReasonLocalName = "local-name"      // allowed: one of the VM's own names
+	ReasonForward   = "port-forward"    // a connection from the host into the guest: its Source is on the host, its Flow above InwardFlows
+	ReasonLimit     = "limit"           // refused by a limit of the VM's network
 	ReasonStart     = "start"           // not a decision: the first event of a VM in a log, with its policy
 	ReasonResolver  = "resolver"        // allowed: a configured DNS server, for the VM's own resolver
 

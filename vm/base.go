@@ -30,8 +30,8 @@ func (c Config) usesBase() bool {
 	return !c.ColdBoot && c.Kernel == nil && (c.Disk == "" || !strings.Contains(c.KernelArguments, overlayArgument))
 }
 
-// shape returns what the guest of a saved machine knows of its network; nil: it has none.
-func (n Network) shape() *checkpoint.Network {
+// networkShape returns what the guest of a saved machine knows of its network; nil: it has none.
+func networkShape(n Network) *checkpoint.Network {
 	if n.Disabled {
 		return nil
 	}
@@ -45,7 +45,7 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 		Image: r.image.Name, RootDisk: bareDigest(r.image.RootDiskDigest), Shares: len(c.Mounts), KernelArguments: c.KernelArguments,
 	}
 	var errs [3]error
-	m.Network, errs[0] = json.Marshal(c.Network.shape())
+	m.Network, errs[0] = json.Marshal(networkShape(c.Network))
 	switch {
 	case r.origin != nil: // the machine has booted them already
 		m.Kernel, m.Supervisor = r.origin.Kernel, r.origin.Supervisor
@@ -92,7 +92,7 @@ func (r *resources) openBase(c Config) {
 // The image is nil when there will be no base, which is no error.
 func (v *VM) makeBase(ctx context.Context, client *guestrpc.Client) (image *machine.MemoryImage, err error) {
 	began := time.Now()
-	info, err := client.Start(ctx, guestrpc.StartParams{Time: time.Now(), Network: v.network.params()})
+	info, err := client.Start(ctx, guestrpc.StartParams{Time: time.Now(), Network: v.resources.network.Params()})
 	if err != nil {
 		return nil, err
 	}

@@ -14,8 +14,10 @@ import (
 	"agentvm/images"
 	"agentvm/internal/budget"
 	"agentvm/internal/debugenv"
+	"agentvm/internal/gateway"
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"
+	"agentvm/internal/reach"
 	"agentvm/nat"
 )
 
@@ -139,19 +141,21 @@ func (c Config) withDefaults() (Config, error) {
 	if err := checkEnv(c.Env); err != nil {
 		return c, err
 	}
-	if err := c.Network.check(); err != nil {
-		return c, err
-	}
-	c.Network = c.Network.withDefaults()
-	if err := c.checkAccess(); err != nil {
-		return c, err
-	}
-	c.Access = c.Access.clone()
 	var err error
+	if c.Network, err = gateway.Complete(c.Network); err != nil {
+		return c, err
+	}
+	if err = c.Access.Check(); err != nil {
+		return c, fmt.Errorf("access: %w", err)
+	}
+	if err = c.Access.CheckForwards(c.forwards()); err != nil {
+		return c, err
+	}
+	c.Access = c.Access.Clone()
 	if c.CACertificate, err = certificates(c.CACertificate); err != nil {
 		return c, err
 	}
-	if c.UnixSockets, err = checkUnixSockets(c.UnixSockets); err != nil {
+	if c.UnixSockets, err = reach.CheckUnixSockets(c.UnixSockets); err != nil {
 		return c, err
 	}
 	return c, checkMounts(c.Mounts)

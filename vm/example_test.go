@@ -74,7 +74,7 @@ func ExampleNetwork() {
 		log.Fatal(err)
 	}
 	for _, d := range denials {
-		fmt.Println(d.Verdict, vm.EventTarget(d), d.Reason)
+		fmt.Println(d.Verdict, d.Target(), d.Reason)
 	}
 	// Output:
 	// exit code 1

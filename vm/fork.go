@@ -102,7 +102,7 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 		c := &f.config
 		c.Hostname, c.Disk, c.Console = f.id.Hostname(c.Hostname), "", nil
 		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, anyPorts(c.Network.Forwards)
-		c.Mounts, c.Env, c.Access = slices.Clone(c.Mounts), slices.Clone(c.Env), c.Access.clone()
+		c.Mounts, c.Env, c.Access = slices.Clone(c.Mounts), slices.Clone(c.Env), c.Access.Clone()
 		if o.Configure != nil {
 			o.Configure(i, c)
 		}
@@ -143,7 +143,7 @@ func (v *VM) sameShape(c Config) error {
 	if c.Network.Disabled {
 		return nil
 	}
-	return v.config.Network.shape().Admits(c.Network.MTU, c.Network.Subnet, c.Network.DisableIPv6)
+	return networkShape(v.config.Network).Admits(c.Network.MTU, c.Network.Subnet, c.Network.DisableIPv6)
 }
 
 // acquireForks acquires the forks' resources that they do not share with the VM.

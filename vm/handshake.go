@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/reach"
 	"agentvm/wasi"
 )
 
@@ -35,7 +36,7 @@ func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
 	}
 	v.client = client
 	v.config.Logger.Debug("timing: connected to the guest", "took", time.Since(began), "instructions", v.Instructions())
-	v.network.connect(client)
+	v.resources.network.Connect(client)
 	if err := v.goTracked(func() { v.watch(client) }); err != nil {
 		return err
 	}
@@ -75,9 +76,11 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 	began := time.Now()
 	params := guestrpc.StartParams{
 		Time: time.Now(), Hostname: v.config.Hostname, Env: slices.Concat(v.image.Env, v.config.Env),
-		Mounts: v.resources.shares.mounts(), Network: v.network.params(),
+		Mounts: v.resources.shares.mounts(), Network: v.resources.network.Params(),
 		CACertificate: v.config.CACertificate, NoNewPrivileges: v.config.NoNewPrivileges,
-		UnixSockets: rpcSockets(v.config.UnixSockets), Connect: v.socketConnector(), ListenDenied: v.config.Access.Listen.denied(),
+		UnixSockets:  reach.GuestSockets(v.config.UnixSockets),
+		Connect:      reach.SocketConnector(v.config.UnixSockets, v.resources.sockets, v.resources.network.Audit, v.config.Logger),
+		ListenDenied: v.config.Access.Listen.Denied(),
 	}
 	if restored {
 		id := v.identity

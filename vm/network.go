@@ -2,142 +2,111 @@ package vm
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 
 	"agentvm/egress"
+	"agentvm/internal/gateway"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/machine"
 	"agentvm/nat"
-	"agentvm/netstack"
+	"agentvm/wasi"
 )
 
 // Network describes a VM's network. The zero value gives the guest one that reaches every public address and nothing of
 // this host or its private networks. docs/guide/network.md has the whole picture.
-type Network struct {
-	// Disabled leaves the network card out. The other fields then have no meaning.
-	Disabled bool
+type Network = gateway.Network
 
-	// Policy decides what the guest may reach. Default: every public address; as soon as there is an allow rule, only what
-	// allow rules name.
-	Policy egress.Policy
-	// HostPorts are ports of this host's loopback that the guest reaches at host.agentvm.internal, under the policy.
-	// Default: none.
-	HostPorts []uint16
-	// Forwards are ports of this host that lead to ports of the guest. Default: none.
-	Forwards []nat.Forward
+// Flow is one flow between the guest and the world.
+type Flow = gateway.Flow
 
-	// Resolvers are the DNS servers that names are asked of. Default: this host's.
-	Resolvers []netip.AddrPort
-	// Search are domains that the guest completes short names with. Default: none, not the host's.
-	Search []string
-
-	// Subnet is the IPv4 network, at least a /29. Default: 192.168.127.0/24.
-	Subnet netip.Prefix
-	// DisableIPv6 leaves IPv6 out.
-	DisableIPv6 bool
-	// MTU is the largest IP packet in bytes, 1280 (68 without IPv6) to 65520. Default: 1500.
-	MTU int
-	// SendLimit and ReceiveLimit bound what the guest sends and receives, in bytes of payload a second. Default: none.
-	SendLimit, ReceiveLimit int64
-	// Limits bound what the guest can hold open at once. Default: those of nat.Limits.
-	Limits nat.Limits
-
-	// Capture receives every Ethernet frame of the guest, as a pcap file. When it fails or is too slow, frames are missing in the
-	// capture, none in the network. Default: no capture.
-	Capture io.Writer
-	// Audit receives every connection, DNS query and denial, one at a time. While it blocks the network continues, and
-	// events that exceed the queue are lost; the next one says how many. No event comes after Stop or Close has
-	// returned. It must not call Stop or Close. Default: none.
-	Audit func(egress.Event)
-
-	// AuditProcesses asks the guest, for Audit, which process has each connection, at most 20 times a second. About denied ones it is
-	// always asked. A connection then waits for the answer, a few milliseconds and at most 50.
-	AuditProcesses bool
-
-	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:
-	// net.Dialer.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-}
+// NetworkStats are a VM's counters since its start.
+type NetworkStats = gateway.Stats
 
 // ErrNoNetwork is returned by methods that need the network of a VM that has none.
-var ErrNoNetwork = errors.New("the VM has no network (Config.Network.Disabled)")
+var ErrNoNetwork = gateway.ErrNoNetwork
 
-// noNetwork is the decision for a VM without a network.
-var noNetwork = egress.Decision{Reason: egress.ReasonNone, Message: "the VM has no network"}
+// linkSize is the capacity in bytes of the network's stream, each way: a few of the largest frames, so that neither side
+// waits for each.
+const linkSize = 1 << 20
 
-// defaultSubnet is Network.Subnet unless given.
-var defaultSubnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 127, 0}), 24)
-
-// withDefaults fills in what a saved machine's guest depends on.
-func (n Network) withDefaults() Network {
-	if !n.Subnet.IsValid() {
-		n.Subnet = defaultSubnet
-	}
-	if n.MTU == 0 {
-		n.MTU = netstack.DefaultMTU
-	}
-	return n
-}
-
-// Check returns what is wrong with the configuration, as Start would, without starting anything.
-func (n Network) Check() error {
-	if err := n.check(); n.Disabled || err != nil {
-		return err
-	}
-	return Config{Network: n}.tryGate(func(*egress.Gate) {})
-}
-
-// Explain returns what a VM with this network would decide about a connection: host is a name or an address, protocol "tcp"
-// or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
-func (n Network) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
-	return Config{Network: n}.Explain(host, port, protocol, addresses...)
+// openNetwork makes the network of a VM whose card has the address mac, or nothing when it has none.
+func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
+	r.link = wasi.NewStream(linkSize)
+	r.network, err = gateway.Open(gateway.Config{
+		Network: c.Network, Link: r.link.Host(), MAC: mac, Ports: r.ports, HostMemory: c.memory, Connections: r.connections,
+		Memory: c.Memory, Mounts: len(c.Mounts), MaxMounts: machine.MaxShares, Logger: c.Logger,
+	})
+	return err
 }
 
 // Explain is Network.Explain that also considers Access.Connect.
-func (c Config) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
-	if c.Network.Disabled {
-		return noNetwork, nil
+func (c Config) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
+	return gateway.Explain(c.Network, c.Access, host, port, protocol, addresses...)
+}
+
+// Flows lists the flows that are open. The guest is asked for their processes; when it does not answer before ctx ends,
+// they stay unknown. Without a network there are none. The error is nil: it is there for VMs that a daemon owns (package client), as it is
+// for the methods below, whose answers need no guest.
+func (v *VM) Flows(ctx context.Context) ([]Flow, error) {
+	return v.resources.network.Flows(ctx, v.sockets), nil
+}
+
+// Policy returns the policy that holds now.
+func (v *VM) Policy(context.Context) (egress.Policy, error) { return v.resources.network.Policy(), nil }
+
+// SetPolicy replaces the policy at once. Open flows that the new one denies are cut; cut is how many.
+func (v *VM) SetPolicy(_ context.Context, p egress.Policy) (cut int, err error) {
+	return v.resources.network.SetPolicy(p)
+}
+
+// Explain returns what would be decided about a connection of the guest: host is a name or an address. addresses are
+// used for a name that the guest has not resolved.
+func (v *VM) Explain(_ context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
+	return v.resources.network.Explain(host, port, protocol, addresses...), nil
+}
+
+// Denials returns the last denials, at most 256, newest last. They come a moment after the guest's error; after Stop or Close
+// they are complete.
+func (v *VM) Denials(context.Context) ([]egress.Event, error) {
+	return v.resources.network.Denials(), nil
+}
+
+// NetworkStats returns the network's counters. Without a network it has only the limits of host memory and of local connections.
+func (v *VM) NetworkStats(context.Context) (NetworkStats, error) {
+	if r := v.resources; r.network == nil {
+		return NetworkStats{Limits: []nat.LimitUse{nat.MemoryUse(v.config.memory.Use()), r.connections.Use()}}, nil
 	}
-	if err = c.Network.check(); err == nil {
-		err = c.Access.Check()
-	}
+	return v.resources.network.Stats(), nil
+}
+
+// Forwards returns the addresses at which Network.Forwards listen, in their order.
+func (v *VM) Forwards(context.Context) ([]net.Addr, error) {
+	return v.resources.network.Forwards(), nil
+}
+
+// Forward opens a port of this host that leads to a port of the guest, until ctx or the VM ends, and returns its address. That exempts
+// the guest's port for as long (Access.LoopbackExemptPorts); one that network.listen denies is refused (*AccessError).
+func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
+	return v.resources.network.Forward(ctx, f)
+}
+
+// Socket is a TCP or UDP socket of the guest: family, transport, local and remote address, state, and the process that has it.
+// The guest reports all of it, and may lie.
+type Socket = guestrpc.Socket
+
+// Sockets returns the guest's TCP and UDP sockets, also listeners, as its kernel has them now; at most 4096, in no order. Connections in
+// TIME_WAIT are left out. While the VM is paused, it waits.
+func (v *VM) Sockets(ctx context.Context) ([]Socket, error) {
+	list, err := v.sockets(ctx)
+	return list, v.explain(err)
+}
+
+// sockets is Sockets that does not wait for the reason of an error.
+func (v *VM) sockets(ctx context.Context) ([]Socket, error) {
+	client, err := v.guest(ctx)
 	if err != nil {
-		return d, err
+		return nil, err
 	}
-	err = c.tryGate(func(g *egress.Gate) { d = g.Explain(host, port, protocol, addresses...) })
-	return d, err
-}
-
-// tryGate calls use with a gate that no connection uses.
-func (c Config) tryGate(use func(*egress.Gate)) error {
-	part := &network{config: c.Network}
-	part.config.Capture = nil
-	c = Config{Network: part.config, Access: c.Access, Logger: slog.New(slog.DiscardHandler)}
-	err := part.buildStack(c)
-	if err == nil {
-		err = part.buildGate(c, nil, nil)
-	}
-	if err == nil {
-		use(part.gate)
-	}
-	return errors.Join(err, part.close())
-}
-
-// check finds errors that the packages below do not.
-func (n Network) check() error {
-	if n.Disabled {
-		return nil
-	}
-	if n.SendLimit < 0 || n.ReceiveLimit < 0 {
-		return fmt.Errorf("network limit of %d bytes a second: want a positive number, or 0 for none", min(n.SendLimit, n.ReceiveLimit))
-	}
-	for _, port := range n.HostPorts {
-		if port == 0 {
-			return errors.New("host port 0: want 1 to 65535")
-		}
-	}
-	return nil
+	return client.Sockets(ctx)
 }

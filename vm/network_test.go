@@ -298,7 +298,7 @@ func TestForwards(t *testing.T) {
 		}
 	}
 	ended := w.event(t, "the end of the connection", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose })
-	if ended.Reason != vm.ReasonForward || ended.Flow < vm.InwardFlows || ended.Sent == 0 || ended.Received == 0 || ended.Destination.Port() != 8080 {
+	if ended.Reason != egress.ReasonForward || ended.Flow < egress.InwardFlows || ended.Sent == 0 || ended.Received == 0 || ended.Destination.Port() != 8080 {
 		t.Errorf("event %+v", ended)
 	}
 	refused, err := a.Forward(limited(t), nat.Forward{GuestPort: 8081})

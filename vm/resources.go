@@ -12,26 +12,32 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/checkpoint"
+	"agentvm/internal/gateway"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
 	"agentvm/internal/private"
+	"agentvm/internal/reach"
 	"agentvm/internal/refcount"
 	"agentvm/internal/snapshot"
+	"agentvm/wasi"
 )
 
 // resources are what a VM is made of. All are acquired at the same time, since each takes some milliseconds.
 type resources struct {
-	store     *images.Store
-	temporary string                          // directory of a store that is removed with the VM, or empty
-	program   *refcount.Ref[*machine.Program] // nil: the VM has another emulator
-	image     *images.Image
-	disk      *refcount.Ref[*os.File] // the root disk. Forks share it, since it may have left the store by then
-	overlay   *overlayDisk            // nil: none
-	shares    shares
-	sockets   []*hostpath.Socket // of Config.UnixSockets, in its order
-	network   *network           // nil: none
+	store       *images.Store
+	temporary   string                          // directory of a store that is removed with the VM, or empty
+	program     *refcount.Ref[*machine.Program] // nil: the VM has another emulator
+	image       *images.Image
+	disk        *refcount.Ref[*os.File] // the root disk. Forks share it, since it may have left the store by then
+	overlay     *overlayDisk            // nil: none
+	shares      shares
+	sockets     []*hostpath.Socket // of Config.UnixSockets, in its order
+	network     *gateway.Gateway   // nil: none
+	link        *wasi.Stream       // of its frames
+	ports       *reach.Ports       // which of them who may reach
+	connections *reach.Connections // of the host with the guest's loopback interface
 
 	// The machine continues from memory, or boots kernel and initramfs when that is nil.
 	memory    *machine.MemoryImage
@@ -61,9 +67,10 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 }
 
 func (r *resources) getAll(ctx context.Context, c Config, id checkpoint.Identity, toStart func(*resources, context.Context, Config) error) error {
+	r.ports, r.connections = reach.NewPorts(c.Access, c.forwards()), newConnections(c)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
-	g.Go(timed(c, "network", func() (err error) { r.network, err = openNetwork(c, id.MAC); return err }))
+	g.Go(timed(c, "network", func() error { return r.openNetwork(c, id.MAC) }))
 	g.Go(timed(c, "machine", func() error { return toStart(r, ctx, c) }))
 	if c.emulator == nil {
 		g.Go(timed(c, "program", func() (err error) {
@@ -156,7 +163,7 @@ func (r *resources) release() error {
 	for _, s := range r.sockets {
 		_ = s.Close()
 	}
-	err := errors.Join(r.shares.close(), r.network.close())
+	err := errors.Join(r.shares.close(), r.network.Close())
 	if r.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(r.temporary))
 	}

@@ -87,12 +87,11 @@ func begin(ctx context.Context, config Config, r *resources, id checkpoint.Ident
 func newVM(config Config, r *resources, id checkpoint.Identity) *VM {
 	config.Mounts = r.shares.specs() // with the directories' identities, which forks need
 	v := &VM{
-		config: config, resources: r, identity: id, image: *r.image, network: r.network, console: &console{copy: config.Console},
+		config: config, resources: r, identity: id, image: *r.image, console: &console{copy: config.Console},
 		bulk: newBulk(), queue: newWorkQueue(), pause: newPause(),
 		connected: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}), stuck: make(chan struct{}),
 	}
-	v.locals = newLocals(v.warnLocal)
-	v.network.showLocals(v.locals)
+	v.dialer = v.newDialer()
 	return v
 }
 
@@ -109,8 +108,9 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	if r.overlay != nil {
 		devices.Disks = append(devices.Disks, machine.Disk{File: wasi.NewDisk(r.overlay, r.overlay.Size(), false)})
 	}
-	if n := r.network; n != nil {
-		devices.Network, devices.NetworkHeader, devices.MAC, devices.MTU = n.link, true, n.stack.Addresses().GuestMAC, n.stack.MTU()
+	if r.network != nil {
+		devices.Network, devices.NetworkHeader = r.link, true
+		devices.MAC, devices.MTU = r.network.Card()
 	}
 	linux := machine.Linux{Kernel: r.kernel, Initramfs: r.initramfs, CommandLine: v.commandLine()}
 	var err error

@@ -14,6 +14,7 @@ import (
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
+	"agentvm/internal/reach"
 )
 
 // VM is a running virtual machine. Its goroutines:
@@ -34,10 +35,8 @@ type VM struct {
 	queue     *workQueue
 	pause     *pause
 	clockDue  atomic.Bool // the guest's clock has to be set
-	network   *network    // nil: the VM has none
 	bulk      *bulk       // carries files, and the host's connections with the guest's loopback interface
-	locals    *locals     // counts those connections
-	fetching  fetching    // the HTTP client for servers in the VM
+	dialer    *reach.Dialer
 
 	kill      context.CancelCauseFunc // ends the worker
 	unwatch   func()                  // stops watching how long its slices last
@@ -87,7 +86,7 @@ func (v *VM) work(ctx context.Context, r *resources) {
 	close(v.halted)
 	v.config.Logger.Debug("machine stopped", "instructions", v.Instructions(), "cause", v.cause)
 	<-v.connected
-	if err := v.network.close(); err != nil {
+	if err := v.resources.network.Close(); err != nil {
 		v.config.Logger.Warn("close the network", "error", err)
 	}
 	v.closeClient()

@@ -7,7 +7,6 @@ import (
 	"unicode"
 
 	"agentvm/egress"
-	"agentvm/vm"
 )
 
 const (
@@ -42,7 +41,7 @@ func (d *denials) add(e egress.Event) {
 		count = int(min(e.Count, math.MaxInt32)) //nolint:gosec // bounded
 	}
 	d.total += count
-	target := printable(vm.EventTarget(e))
+	target := printable(e.Target())
 	for i := range d.list {
 		if d.list[i].Target == target && d.list[i].Reason == e.Reason {
 			d.list[i].Count += count
@@ -93,8 +92,8 @@ var reasonWords = map[string]string{
 	egress.ReasonBadAddress:     "not an address",
 	egress.ReasonBadProtocol:    "not TCP, UDP or ICMP",
 	egress.ReasonClosed:         "the network has ended",
-	vm.ReasonForward:            "port not permitted to outsiders",
-	vm.ReasonLimit:              "a limit of the VM is reached",
+	egress.ReasonForward:        "port not permitted to outsiders",
+	egress.ReasonLimit:          "a limit of the VM is reached",
 }
 
 // why says the reason and what would help.

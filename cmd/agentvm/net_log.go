@@ -15,7 +15,6 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/daemon"
-	"agentvm/vm"
 )
 
 const netLogLong = `Prints what a file of --net-log records: every connection, DNS query and denial, in one line each. Lines that are no
@@ -162,7 +161,7 @@ func eventText(e egress.Event) string {
 
 // eventTarget names the destination, with its address when it has a name.
 func eventTarget(e egress.Event) string {
-	target := vm.EventTarget(e)
+	target := e.Target()
 	if e.Kind == egress.KindDNS && e.Query != "" {
 		return target + " " + e.Query
 	}

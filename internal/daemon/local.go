@@ -11,7 +11,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
-	"agentvm/vm"
+	"agentvm/internal/reach"
 )
 
 // DialLocal connects to a server in the VM. The VM's port access decides, and its errors reach the client.
@@ -67,7 +67,7 @@ func (h handler) Sockets(ctx context.Context) ([]guestrpc.Socket, error) {
 // HTTPClient sends requests to servers in the VM, as vm.VM.HTTPClient does, over the bulk connection. Close its idle connections after
 // use.
 func (c *Client) HTTPClient() *http.Client {
-	return vm.NewHTTPClient(func(ctx context.Context, _, address string) (net.Conn, error) {
+	return reach.NewHTTPClient(func(ctx context.Context, _, address string) (net.Conn, error) {
 		host, digits, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package vm
+package gateway
 
 import (
 	"context"
@@ -39,10 +39,10 @@ type owners struct {
 	cancel  context.CancelFunc
 	queries sync.WaitGroup
 
-	mu     sync.Mutex
-	client *guestrpc.Client // nil until the guest has answered
-	known  map[ownerKey]*owner
-	until  time.Time // the guest is not asked before
+	mu    sync.Mutex
+	guest Guest // nil until it has answered
+	known map[ownerKey]*owner
+	until time.Time // the guest is not asked before
 }
 
 type ownerKey struct {
@@ -70,10 +70,10 @@ func (o *owners) close() {
 	o.queries.Wait()
 }
 
-func (o *owners) connect(client *guestrpc.Client) {
+func (o *owners) connect(guest Guest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.client = client
+	o.guest = guest
 }
 
 // find returns "name[pid]" of the process in the guest whose socket goes from one address to the other, or "" when that is
@@ -98,23 +98,23 @@ func (o *owners) lookUp(key ownerKey) *owner {
 	if a := o.known[key]; a != nil && time.Since(a.asked) < ownerLife {
 		return a
 	}
-	if o.client == nil || time.Now().Before(o.until) || !o.limit.Allow() {
+	if o.guest == nil || time.Now().Before(o.until) || !o.limit.Allow() {
 		return nil
 	}
 	if len(o.known) >= maxOwners {
 		clear(o.known)
 	}
-	a, client := &owner{asked: time.Now(), ready: make(chan struct{})}, o.client
+	a, guest := &owner{asked: time.Now(), ready: make(chan struct{})}, o.guest
 	o.known[key] = a
-	o.queries.Go(func() { o.query(client, key, a) })
+	o.queries.Go(func() { o.query(guest, key, a) })
 	return a
 }
 
 // query asks the guest and sets the answer.
-func (o *owners) query(client *guestrpc.Client, key ownerKey, a *owner) {
+func (o *owners) query(guest Guest, key ownerKey, a *owner) {
 	ctx, cancel := context.WithTimeout(o.ctx, queryTime)
 	defer cancel()
-	a.name = ownerOf(ctx, client, key)
+	a.name = ownerOf(ctx, guest, key)
 	close(a.ready)
 	if ctx.Err() == nil {
 		return
@@ -125,12 +125,12 @@ func (o *owners) query(client *guestrpc.Client, key ownerKey, a *owner) {
 }
 
 // ownerOf asks the guest for the socket. A UDP socket that is not connected has no remote address.
-func ownerOf(ctx context.Context, client *guestrpc.Client, key ownerKey) string {
+func ownerOf(ctx context.Context, guest Guest, key ownerKey) string {
 	query := guestrpc.SocketQuery{Network: key.protocol, Local: key.from, Remote: key.to}
-	s, found, err := client.FindSocket(ctx, query)
+	s, found, err := guest.FindSocket(ctx, query)
 	if err == nil && !found && key.protocol == egress.UDP {
 		query.Remote = netip.AddrPort{}
-		s, found, err = client.FindSocket(ctx, query)
+		s, found, err = guest.FindSocket(ctx, query)
 	}
 	if err != nil || !found {
 		return ""

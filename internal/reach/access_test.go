@@ -1,9 +1,8 @@
-package vm
+package reach
 
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/egress"
 	"agentvm/internal/guestrpc"
 	"agentvm/nat"
 )
@@ -79,74 +77,6 @@ func TestAccessMessages(t *testing.T) {
 	}
 	if err := (Access{}).Decide(CallerProgram, OpLoopback, 0); !errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EACCES) {
 		t.Errorf("port 0: %v", err)
-	}
-}
-
-// The three controls in all their states: which of the ways to, and of, port 8080 are open. The permission policy is that of both
-// network.listen and network.connect; the allowlist is the egress policy's.
-func TestThreeControls(t *testing.T) {
-	const port = 8080
-	eightyEighty := []PortRange{{First: port, Last: port}}
-	rule := func(text string) egress.Rule {
-		r, err := egress.ParseRule(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	type row struct{ permitted, exempt, allowed bool }
-	type ways struct{ owner, fetch, outside, outward string }
-	const (
-		listen, connect = "blocked by network.listen policy", "blocked by network.connect policy"
-		confined        = "port 8080 is not exempt from loopback confinement; name it with --loopback-exempt 8080, or with -p"
-		noRule          = "203.0.112.1 port 8080/tcp is not in the allowlist, and no name that led to it is known; run with --allow 203.0.112.1:8080"
-	)
-	table := map[row]ways{
-		{false, false, false}: {connect, connect, listen, connect},
-		{false, false, true}:  {connect, connect, listen, connect},
-		{false, true, false}:  {connect, connect, listen, connect},
-		{false, true, true}:   {connect, connect, listen, connect},
-		{true, false, false}:  {"", "", confined, noRule},
-		{true, false, true}:   {"", "", confined, ""},
-		{true, true, false}:   {"", "", "", noRule}, // exempt, and yet nothing is open outward
-		{true, true, true}:    {"", "", "", ""},
-	}
-	if len(table) != 8 {
-		t.Fatalf("%d rows", len(table))
-	}
-	for r, want := range table {
-		t.Run(fmt.Sprintf("%+v", r), func(t *testing.T) {
-			c := Config{Network: Network{Policy: egress.Policy{Allow: []egress.Rule{rule("198.51.101.1")}}}}
-			if !r.permitted {
-				c.Access.Listen.Deny, c.Access.Connect.Deny = eightyEighty, eightyEighty
-			}
-			if r.exempt {
-				c.Access.LoopbackExemptPorts = []uint16{port}
-			}
-			if r.allowed {
-				c.Network.Policy.Allow = []egress.Rule{rule("203.0.112.1:8080")}
-			}
-			d, err := c.Explain("203.0.112.1", port, "tcp")
-			if err != nil {
-				t.Fatal(err)
-			}
-			text := func(err error) string {
-				if err == nil {
-					return ""
-				}
-				return err.Error()
-			}
-			got := ways{
-				owner: text(c.Access.Decide(CallerProgram, OpLoopback, port)), fetch: text(c.Access.Decide(CallerFetch, OpLoopback, port)),
-				outside: text(c.Access.Decide(CallerOutside, OpLoopback, port)),
-			}
-			if !d.Allowed {
-				got.outward = d.Message
-			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(ways{})); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
 	}
 }
 
@@ -233,83 +163,25 @@ func TestAccessAgainstOracle(t *testing.T) {
 	}
 }
 
-func TestAccessCheck(t *testing.T) {
-	many := make([]uint16, MaxExemptPorts+1)
-	for i := range many {
-		many[i] = uint16(i + 1)
-	}
-	forward := func(ports ...uint16) (n Network) {
-		for _, p := range ports {
-			n.Forwards = append(n.Forwards, nat.Forward{Listen: netip.MustParseAddrPort("127.0.0.1:8080"), GuestPort: p})
-		}
-		return n
-	}
-	tests := []struct {
-		name   string
-		config Config
-		want   string // in the error; empty: none
-		denied bool
-	}{
-		{"zero", Config{}, "", false},
-		{"as many as there can be", Config{Access: Access{LoopbackExemptPorts: many[:MaxExemptPorts]}}, "", false},
-		{"one more", Config{Access: Access{LoopbackExemptPorts: many}}, "257 loopback exempt ports: there can be at most 256", false},
-		{"port 0", Config{Access: Access{LoopbackExemptPorts: []uint16{80, 0}}}, "loopback exempt port 0", false},
-		{"as many ranges as there can be", Config{Access: Access{Listen: PortPolicy{Allow: slices.Repeat([]PortRange{{1, 2}}, MaxPortRanges)}}}, "", false},
-		{"one range more", Config{Access: Access{Connect: PortPolicy{Deny: slices.Repeat([]PortRange{{1, 2}}, MaxPortRanges+1)}}}, "network.connect: 65 ranges of ports: there can be at most 64", false},
-		{"range from 0", Config{Access: Access{Listen: PortPolicy{Deny: []PortRange{{0, 80}}}}}, "network.listen: ports 0-80", false},
-		{"reversed range", Config{Access: Access{Connect: PortPolicy{Allow: []PortRange{{80, 79}}}}}, "network.connect: ports 80-79", false},
-		{"forward", Config{Network: forward(80)}, "", false},
-		{"forward of a denied port", Config{Network: forward(81, 80), Access: Access{Listen: PortPolicy{Deny: []PortRange{{80, 80}}}}}, "port forward 127.0.0.1:8080:80/tcp to port 80 of the guest: blocked by network.listen policy", true},
-		{"forward of a port that is not to be connected to", Config{Network: forward(80), Access: Access{Connect: PortPolicy{Deny: []PortRange{{80, 80}}}}}, "", false},
-		{"forward without a network", Config{Network: Network{Disabled: true, Forwards: forward(80).Forwards}, Access: Access{Listen: PortPolicy{Deny: []PortRange{{80, 80}}}}}, "", false},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := test.config.withDefaults()
-			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) || errors.Is(err, syscall.EACCES) != test.denied {
-				t.Errorf("%v, want %q", err, test.want)
-			}
-		})
-	}
-}
-
-// A configuration that its owner changes after the start does not change the VM.
-func TestAccessIsCopied(t *testing.T) {
-	given := Access{Listen: PortPolicy{Deny: []PortRange{{80, 80}}}, LoopbackExemptPorts: []uint16{90}}
-	c, err := Config{Access: given}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	given.Listen.Deny[0], given.LoopbackExemptPorts[0] = PortRange{70, 70}, 80
-	if err := c.Access.Decide(CallerOutside, OpLoopback, 80); err == nil || err.Error() != blockedByListen {
-		t.Error(err)
-	}
-	if err := c.Access.Decide(CallerOutside, OpLoopback, 90); err != nil {
-		t.Error(err)
-	}
-}
-
 // A guest can send to port 0 as well, which no range can name: who restricts anything does not permit it.
 func TestPortZeroOutward(t *testing.T) {
 	for denied, p := range map[bool]PortPolicy{false: {}, true: {Deny: []PortRange{{1, 65535}}}} {
-		err := Access{Connect: p}.outward(0)
+		err := NewPorts(Access{Connect: p}, nil).Outward(0)
 		if (err != nil) != denied || denied && err.Error() != blockedByConnect {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
-	if err := (Access{Connect: PortPolicy{Allow: []PortRange{{80, 80}}}}).outward(0); !errors.Is(err, syscall.EACCES) {
+	if err := NewPorts(Access{Connect: PortPolicy{Allow: []PortRange{{80, 80}}}}, nil).Outward(0); !errors.Is(err, syscall.EACCES) {
 		t.Errorf("an allowlist: %v", err)
 	}
 }
 
 // A forward exempts its port for as long as it is there, and no other.
 func TestNamedPorts(t *testing.T) {
-	f := Config{
-		Network: Network{Forwards: []nat.Forward{{GuestPort: 80}}}, Access: Access{Listen: PortPolicy{Deny: []PortRange{{70, 70}}}},
-	}.portAccess()
+	f := NewPorts(Access{Listen: PortPolicy{Deny: []PortRange{{70, 70}}}}, []nat.Forward{{GuestPort: 80}})
 	open := func() (list []uint16) {
 		for _, port := range []uint16{70, 80, 90} {
-			if f.inward("tcp", port) == nil {
+			if f.Inward("tcp", port) == nil {
 				list = append(list, port)
 			}
 		}
@@ -322,7 +194,7 @@ func TestNamedPorts(t *testing.T) {
 		}
 	}
 	want(80)
-	first, second, denied, again := f.name(90), f.name(90), f.name(70), f.name(80)
+	first, second, denied, again := f.Exempt(90), f.Exempt(90), f.Exempt(70), f.Exempt(80)
 	want(80, 90)
 	first()
 	first()
@@ -345,7 +217,7 @@ func TestDeniedToTheGuest(t *testing.T) {
 		{}, {Deny: []PortRange{{80, 90}, {85, 100}, {101, 101}}}, {Allow: []PortRange{{3000, 3999}}}, {Allow: []PortRange{{1, 65535}}}, {Deny: []PortRange{{1, 65535}}},
 		{Allow: every(4), Deny: every(6)}, {Allow: []PortRange{{65535, 65535}, {1, 1}}}, {Allow: []PortRange{{1, 65535}}, Deny: every(250)},
 	} {
-		list := p.denied()
+		list := p.Denied()
 		if len(list) > guestrpc.MaxPortRanges {
 			t.Errorf("%d ranges", len(list))
 		}
@@ -358,11 +230,48 @@ func TestDeniedToTheGuest(t *testing.T) {
 	}
 }
 
-// A connection through a forward that is refused is a denial in the audit.
-func TestRefusedForwardIsADenial(t *testing.T) {
-	refusal := Access{}.Decide(CallerOutside, OpLoopback, 80)
-	e := inwardEvent(nat.FlowEvent{Kind: nat.FlowDenied, Flow: nat.Flow{ID: 7, Direction: nat.In, Protocol: "tcp"}, Reason: nat.ReasonPolicy, Err: refusal})
-	if e.Verdict != egress.VerdictDeny || e.Reason != ReasonForward || e.Message != refusal.Error() || e.Flow != InwardFlows+7 {
-		t.Errorf("%+v", e)
+func TestParsePortRange(t *testing.T) {
+	for text, want := range map[string]PortRange{
+		"1": {1, 1}, "8080": {8080, 8080}, "3000-3999": {3000, 3999}, "1-65535": {1, 65535}, "65535": {65535, 65535}, "80-80": {80, 80},
+	} {
+		if got, err := ParsePortRange(text); err != nil || got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
 	}
+	for _, text := range []string{
+		"", "0", "-", "80-", "-80", "0-80", "81-80", "65536", "1-65536", "99999", "065", "+80", " 80", "80 ", "80,81", "1-2-3", "0x50", "८०", "8_0", "*", "1–2",
+		"18446744073709551617", "80-\x00",
+	} {
+		if got, err := ParsePortRange(text); err == nil || got != (PortRange{}) {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}
+
+func FuzzParsePortRange(f *testing.F) {
+	for _, seed := range []string{"80", "3000-3999", "1-65535", "65536", "-", "00", "80-80", "1-2-3", "\xff"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := ParsePortRange(text)
+		if err != nil {
+			if r != (PortRange{}) {
+				t.Fatalf("%q: %v besides %v", text, r, err)
+			}
+			return
+		}
+		if r.First == 0 || r.First > r.Last || strings.Trim(text, "0123456789-") != "" {
+			t.Fatalf("%q is %v", text, r)
+		}
+		var again PortRange
+		if err := again.UnmarshalText([]byte(r.String())); err != nil || again != r {
+			t.Fatalf("%q is %v, which is %v, %v", text, r, again, err)
+		}
+		p := PortPolicy{Allow: []PortRange{r}}
+		for _, port := range []int{0, int(r.First) - 1, int(r.First), int(r.Last), int(r.Last) + 1, 65535} {
+			if port <= 65535 && p.Permits(uint16(port)) != (int(r.First) <= port && port <= int(r.Last)) {
+				t.Fatalf("%v: port %d", r, port)
+			}
+		}
+	})
 }

@@ -1,9 +1,8 @@
-package vm
+package gateway
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -11,9 +10,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/dns"
-	"agentvm/internal/guestrpc"
 	"agentvm/nat"
 )
 
@@ -25,6 +22,8 @@ const (
 	// reportBatch is how many lines go to the guest in one message, reportTime how long it may take to accept them.
 	reportBatch = 32
 	reportTime  = 5 * time.Second
+	// maxFlowEvents is how many events of flows may wait for Network.Audit.
+	maxFlowEvents = 1024
 )
 
 // recorder passes the gate's events on: to the VM's owner, to the status server, and to the guest, which writes them to a file.
@@ -35,7 +34,7 @@ const (
 type recorder struct {
 	audit  func(egress.Event) // may be nil
 	owners *owners
-	names  map[netip.Addr]string // names of the network's own addresses; set before the first event
+	names  map[netip.Addr]string // of the network's own addresses; set before the first event
 	lines  chan string
 
 	processes bool // Network.AuditProcesses
@@ -48,22 +47,22 @@ type recorder struct {
 	mu      sync.Mutex
 	denials []egress.Event
 	dropped int // lines since the last report
-	client  *guestrpc.Client
-	ready   chan struct{} // closed when client is set
+	guest   Guest
+	ready   chan struct{} // closed when guest is set
 }
 
 func newRecorder(audit func(egress.Event), o *owners) *recorder {
 	return &recorder{
-		audit: audit, owners: o, lines: make(chan string, maxReports), flows: make(chan nat.FlowEvent, maxFlowEvents),
+		audit: audit, owners: o, names: make(map[netip.Addr]string), lines: make(chan string, maxReports), flows: make(chan nat.FlowEvent, maxFlowEvents),
 		ready: make(chan struct{}),
 	}
 }
 
-// connect sets the client for report. It is called once.
-func (r *recorder) connect(client *guestrpc.Client) {
+// connect sets the guest for report. It is called once.
+func (r *recorder) connect(guest Guest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.client = client
+	r.guest = guest
 	close(r.ready)
 }
 
@@ -129,11 +128,8 @@ func (r *recorder) report(ctx context.Context) {
 			return
 		}
 		limited, cancel := context.WithTimeout(ctx, reportTime)
-		err := r.client.ReportDenials(limited, batch)
+		_ = r.guest.ReportDenials(limited, batch)
 		cancel()
-		if errors.Is(err, capnprpc.ErrClosed) {
-			return
-		}
 	}
 }
 
@@ -163,25 +159,66 @@ func (r *recorder) batch(ctx context.Context) (lines []string) {
 	return lines
 }
 
-// EventTarget returns what an event of the network is about, in the form of a rule: name:port as the guest knows it, else
-// address:port, with /udp for UDP; for a DNS query the name. The guest chose the name: it may hold anything.
-func EventTarget(e egress.Event) string {
-	var host string
-	switch at := e.Destination.Addr(); {
-	case len(e.Names) > 0:
-		host = e.Names[0]
-	case at.Is6():
-		host = "[" + at.String() + "]"
-	case at.IsValid():
-		host = at.String()
+// observe is nat.Config.Observe: it must not block.
+func (r *recorder) observe(e nat.FlowEvent) {
+	if r.audit == nil || e.Flow.Direction != nat.In && e.Reason != nat.ReasonLimit || e.Kind == nat.LimitWarning {
+		return // the gate reports it, or the log
 	}
-	if port := e.Destination.Port(); port != 0 {
-		host = fmt.Sprintf("%s:%d", host, port)
+	select {
+	case r.flows <- e:
+	default:
+		r.lost.Add(1)
 	}
-	if e.Kind == egress.KindUDP {
-		host += "/udp"
+}
+
+// relay passes the flows' events on. It returns when ended is closed and none is left.
+func (r *recorder) relay(ended <-chan struct{}) {
+	for {
+		select {
+		case e := <-r.flows:
+			r.send(inwardEvent(e))
+			continue
+		default:
+		}
+		select {
+		case e := <-r.flows:
+			r.send(inwardEvent(e))
+		case <-ended:
+			if len(r.flows) == 0 {
+				return
+			}
+		}
 	}
-	return host
+}
+
+// inwardEvent converts a flow's event to one as the gate's.
+func inwardEvent(e nat.FlowEvent) egress.Event {
+	event := egress.Event{
+		Time: e.Time, Kind: e.Flow.Protocol, Source: e.Flow.Source, Destination: e.Flow.Destination, Reason: egress.ReasonForward,
+		Sent: int64(e.Flow.Sent), Received: int64(e.Flow.Received), Duration: e.Duration.Seconds(),
+	}
+	if e.Flow.Direction == nat.In {
+		event.Flow = egress.InwardFlows + e.Flow.ID
+	}
+	switch e.Kind {
+	case nat.FlowOpened:
+		event.Verdict = egress.VerdictAllow
+	case nat.FlowClosed:
+		event.Verdict = egress.VerdictClose
+	case nat.FlowDenied:
+		event.Verdict = egress.VerdictDeny
+	default:
+		event.Verdict = egress.VerdictError
+	}
+	if e.Reason == nat.ReasonLimit {
+		event.Reason, event.Flow = egress.ReasonLimit, 0
+	}
+	if e.Err != nil {
+		event.Message = e.Err.Error()
+	} else if e.Kind != nat.FlowOpened {
+		event.Message = e.Reason.String()
+	}
+	return event
 }
 
 // attributingDialer is the gate for the NAT. It delays the outcome of a dial until the guest has said which process has the socket, since

@@ -1,4 +1,4 @@
-package vm
+package reach
 
 import (
 	"io/fs"
@@ -72,7 +72,7 @@ func TestCheckUnixSockets(t *testing.T) {
 		{"too many", make([]UnixSocket, maxUnixSockets+1), "at most 64"},
 		{"mode", []UnixSocket{{Host: "/a", Guest: "/s", Mode: fs.ModeSetuid}}, "permissions only"},
 	} {
-		if _, err := checkUnixSockets(tt.give); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := CheckUnixSockets(tt.give); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package vm
+package gateway
 
 import (
 	"fmt"
@@ -12,19 +12,33 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/egress"
+	"agentvm/internal/budget"
+	"agentvm/internal/leaktest"
+	"agentvm/internal/reach"
 	"agentvm/nat"
+	"agentvm/wasi"
 )
 
-func openTestNetwork(t *testing.T, config Network) *network {
+// TestMain looks for goroutines that a network leaves behind.
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+func testConfig(n Network) Config {
+	return Config{
+		Network: n, Link: wasi.NewStream(1 << 16).Host(), Ports: reach.NewPorts(reach.Access{}, n.Forwards), HostMemory: budget.New(1<<20, nil),
+		Connections: reach.NewConnections(func(nat.LimitUse) {}), Memory: 256 << 20, MaxMounts: 8, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func openTestNetwork(t *testing.T, config Network) *Gateway {
 	t.Helper()
 	if config.Resolvers == nil {
 		config.Resolvers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
 	}
-	n, err := openNetwork(Config{Network: config, Logger: slog.New(slog.DiscardHandler)}, nil)
+	n, err := Open(testConfig(config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = n.close() })
+	t.Cleanup(func() { _ = n.Close() })
 	return n
 }
 
@@ -35,14 +49,14 @@ func TestNetworkWithoutAMachine(t *testing.T) {
 		if len(n.forwards) != 2 {
 			t.Errorf("forwards %v", n.forwards)
 		}
-		if err := n.close(); err != nil {
+		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := n.close(); err != nil {
+		if err := n.Close(); err != nil {
 			t.Errorf("closed twice: %v", err)
 		}
 	}
-	if n, err := openNetwork(Config{Network: Network{Disabled: true}}, nil); n != nil || err != nil || n.close() != nil {
+	if n, err := Open(Config{Network: Network{Disabled: true}}); n != nil || err != nil || n.Close() != nil {
 		t.Errorf("a network: %v, %v", n, err)
 	}
 }
@@ -92,16 +106,16 @@ func TestDenialLine(t *testing.T) {
 
 // A guest that takes no reports, and asks for much, costs a bounded amount and delays nothing else.
 func TestRecorderIsBounded(t *testing.T) {
-	told := 0
-	r := newRecorder(func(egress.Event) { told++ }, newOwners())
+	events := 0
+	r := newRecorder(func(egress.Event) { events++ }, newOwners())
 	const many = 3 * maxReports
 	for i := range many {
 		r.record(denial(fmt.Sprintf("203.0.112.1:%d", i+1)))
 		r.observe(nat.FlowEvent{Kind: nat.FlowOpened, Flow: nat.Flow{Direction: nat.In, Protocol: "tcp"}})
 	}
 	list := r.list()
-	if told != many || len(list) != maxDenials || list[maxDenials-1].Destination.Port() != many || len(r.lines) != maxReports {
-		t.Errorf("%d told, %d remembered, the last %+v, %d queued", told, len(list), list[len(list)-1], len(r.lines))
+	if events != many || len(list) != maxDenials || list[maxDenials-1].Destination.Port() != many || len(r.lines) != maxReports {
+		t.Errorf("%d events, %d remembered, the last %+v, %d queued", events, len(list), list[len(list)-1], len(r.lines))
 	}
 	ctx := t.Context()
 	lines := r.batch(ctx)
@@ -143,20 +157,29 @@ func TestRelay(t *testing.T) {
 	got[0].Lost = 0
 	want := []egress.Event{
 		{
-			Kind: "tcp", Verdict: egress.VerdictAllow, Flow: InwardFlows + 3, Reason: ReasonForward, Sent: 5, Received: 6,
+			Kind: "tcp", Verdict: egress.VerdictAllow, Flow: egress.InwardFlows + 3, Reason: egress.ReasonForward, Sent: 5, Received: 6,
 			Source: inward.Source, Destination: inward.Destination,
 		},
 		{
-			Kind: "tcp", Verdict: egress.VerdictClose, Flow: InwardFlows + 3, Reason: ReasonForward, Sent: 5, Received: 6, Duration: 1,
+			Kind: "tcp", Verdict: egress.VerdictClose, Flow: egress.InwardFlows + 3, Reason: egress.ReasonForward, Sent: 5, Received: 6, Duration: 1,
 			Source: inward.Source, Destination: inward.Destination, Message: "done",
 		},
 		{
-			Kind: "tcp", Verdict: egress.VerdictError, Reason: ReasonLimit, Sent: 5, Received: 6, Source: inward.Source,
+			Kind: "tcp", Verdict: egress.VerdictError, Reason: egress.ReasonLimit, Sent: 5, Received: 6, Source: inward.Source,
 			Destination: inward.Destination, Message: (&nat.LimitError{Limit: "tcp flows", Maximum: 9}).Error(),
 		},
 	}
 	if diff := cmp.Diff(want, got[:3], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// A connection through a forward that is refused is a denial in the audit.
+func TestRefusedForwardIsADenial(t *testing.T) {
+	refusal := reach.Access{}.Decide(reach.CallerOutside, reach.OpLoopback, 80)
+	e := inwardEvent(nat.FlowEvent{Kind: nat.FlowDenied, Flow: nat.Flow{ID: 7, Direction: nat.In, Protocol: "tcp"}, Reason: nat.ReasonPolicy, Err: refusal})
+	if e.Verdict != egress.VerdictDeny || e.Reason != egress.ReasonForward || e.Message != refusal.Error() || e.Flow != egress.InwardFlows+7 {
+		t.Errorf("%+v", e)
 	}
 }
 
@@ -188,7 +211,7 @@ func TestPageIsBounded(t *testing.T) {
 			t.Fatalf("%d connections are open, want %d", n.status.conns.Open(), maxStatusConns)
 		}
 	}
-	if err := n.close(); err != nil {
+	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
 	for range maxStatusConns {
@@ -223,7 +246,7 @@ func TestPageEndsWhileConnectionsCome(t *testing.T) {
 		}()
 		time.Sleep(time.Duration(i) * 20 * time.Microsecond)
 		began := time.Now()
-		if err := n.close(); err != nil {
+		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took >= statusTime {

@@ -1,10 +1,11 @@
-package vm
+package reach
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path"
 	"path/filepath"
 	"runtime"
@@ -109,8 +110,8 @@ func (s UnixSocket) String() string {
 	return text
 }
 
-// checkUnixSockets returns a complete copy of the list.
-func checkUnixSockets(list []UnixSocket) ([]UnixSocket, error) {
+// CheckUnixSockets returns a complete copy of the list.
+func CheckUnixSockets(list []UnixSocket) ([]UnixSocket, error) {
 	if len(list) > maxUnixSockets {
 		return nil, fmt.Errorf("%d Unix sockets: a VM can have at most %d", len(list), maxUnixSockets)
 	}
@@ -129,8 +130,8 @@ func checkUnixSockets(list []UnixSocket) ([]UnixSocket, error) {
 	return out, nil
 }
 
-// rpcSockets returns the sockets for the guest. Each socket's ID, which the guest gives when it connects, is its path in the guest.
-func rpcSockets(list []UnixSocket) (sockets []guestrpc.UnixSocket) {
+// GuestSockets returns the sockets for the guest. Each socket's ID, which the guest gives when it connects, is its path in the guest.
+func GuestSockets(list []UnixSocket) (sockets []guestrpc.UnixSocket) {
 	for _, s := range list {
 		sockets = append(sockets, guestrpc.UnixSocket{Path: s.Guest, ID: s.Guest, Mode: uint32(s.Mode.Perm())})
 	}
@@ -140,33 +141,26 @@ func rpcSockets(list []UnixSocket) (sockets []guestrpc.UnixSocket) {
 // errSocket is what the guest gets for any socket that cannot be reached, whatever the reason.
 var errSocket = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: 111, Message: "the host's socket cannot be reached"} // ECONNREFUSED
 
-// socketConnector connects the guest to the sockets of its Config, and to nothing else. Nil without any.
-func (v *VM) socketConnector() guestrpc.Connector {
-	if len(v.config.UnixSockets) == 0 {
+// SocketConnector connects the guest to the sockets of the list, and to nothing else; opened are those of the same places on the host. audit
+// receives an event of each connection. Without sockets it is nil.
+func SocketConnector(list []UnixSocket, opened []*hostpath.Socket, audit func(egress.Event), logger *slog.Logger) guestrpc.Connector {
+	if len(list) == 0 {
 		return nil
 	}
-	list := make(map[string]egress.HostSocket)
-	for i, s := range v.config.UnixSockets {
-		socket := v.resources.sockets[i]
-		list[s.Guest] = egress.HostSocket{Path: s.Host, Open: socket.Address}
-		if socket.Missing() {
-			v.config.Logger.Warn("a socket of the host that the guest is given is not there yet", "socket", s.Host)
+	given := make(map[string]egress.HostSocket)
+	for i, s := range list {
+		given[s.Guest] = egress.HostSocket{Path: s.Host, Open: opened[i].Address}
+		if opened[i].Missing() {
+			logger.Warn("a socket of the host that the guest is given is not there yet", "socket", s.Host)
 		}
 	}
-	sockets := egress.NewUnixSockets(list, v.network.audit)
+	sockets := egress.NewUnixSockets(given, audit)
 	return func(ctx context.Context, id string) (capnprpc.Stream, error) {
 		c, err := sockets.Dial(ctx, id)
 		if err != nil {
-			v.config.Logger.Debug("connect the guest to a Unix socket", "error", err)
+			logger.Debug("connect the guest to a Unix socket", "error", err)
 			return nil, errSocket
 		}
 		return c, nil
-	}
-}
-
-// audit passes an event to Network.Audit that does not come from the network's gate. Without a network it is dropped.
-func (n *network) audit(e egress.Event) {
-	if n != nil {
-		n.recorder.send(e)
 	}
 }

@@ -1,4 +1,4 @@
-package vm
+package gateway
 
 import (
 	"encoding/json"

@@ -1,9 +1,15 @@
-package vm
+package reach
 
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"syscall"
+
+	"agentvm/internal/guestrpc"
+	"agentvm/nat"
 )
 
 // Access.Decide alone decides who may connect to what listens in a VM, and what the VM's own programs may connect to.
@@ -165,3 +171,155 @@ func (p PortPolicy) check(name string) error {
 	}
 	return nil
 }
+
+// PortRange is the ports from First to Last, both included. First is at least 1 and at most Last.
+type PortRange struct {
+	First, Last uint16
+}
+
+// ParsePortRange reads one port, "8080", or several, "3000-3999".
+func ParsePortRange(text string) (PortRange, error) {
+	first, last, several := strings.Cut(text, "-")
+	if !several {
+		last = first
+	}
+	var r PortRange
+	var ok, ok2 bool
+	r.First, ok = parsePort(first)
+	r.Last, ok2 = parsePort(last)
+	switch {
+	case !ok || !ok2:
+		return PortRange{}, fmt.Errorf("ports %.40q: want one from 1 to 65535, as 8080, or a range, as 3000-3999", text)
+	case r.First > r.Last:
+		return PortRange{}, fmt.Errorf("ports %.40q: the first is above the last", text)
+	}
+	return r, nil
+}
+
+// parsePort reads a port from 1 to 65535 in the one way to write it.
+func parsePort(text string) (uint16, bool) {
+	if text == "" || len(text) > 5 || text[0] == '0' || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	return uint16(n), err == nil
+}
+
+// String is the form that ParsePortRange reads.
+func (r PortRange) String() string {
+	if r.First == r.Last {
+		return strconv.Itoa(int(r.First))
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+// MarshalText is String.
+func (r PortRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText is ParsePortRange.
+func (r *PortRange) UnmarshalText(text []byte) (err error) {
+	*r, err = ParsePortRange(string(text))
+	return err
+}
+
+// CheckForwards refuses port forwards to ports that nothing may listen at. To be named by a forward exempts a port.
+func (a Access) CheckForwards(forwards []nat.Forward) error {
+	for _, f := range forwards {
+		if f.GuestPort == 0 {
+			continue // nat says what is wrong with it
+		}
+		if err := a.exempting(f.GuestPort).Decide(CallerOutside, OpLoopback, f.GuestPort); err != nil {
+			return fmt.Errorf("port forward %s to port %d of the guest: %w", f, f.GuestPort, err)
+		}
+	}
+	return nil
+}
+
+// exempting returns a with one more exempt port.
+func (a Access) exempting(port uint16) Access {
+	a.LoopbackExemptPorts = slices.Concat(a.LoopbackExemptPorts, []uint16{port})
+	return a
+}
+
+// Clone returns a copy that shares nothing with a.
+func (a Access) Clone() Access {
+	clone := func(p PortPolicy) PortPolicy { return PortPolicy{slices.Clone(p.Allow), slices.Clone(p.Deny)} }
+	return Access{clone(a.Listen), clone(a.Connect), slices.Clone(a.LoopbackExemptPorts)}
+}
+
+// Denied returns the ports that the policy does not permit, for the guest's kernel.
+func (p PortPolicy) Denied() (list []guestrpc.PortRange) {
+	if !p.Restricts() {
+		return nil
+	}
+	for port := 1; port <= 65535; port++ {
+		switch last := len(list) - 1; {
+		case p.Permits(uint16(port)):
+		case last >= 0 && int(list[last].Last) == port-1:
+			list[last].Last++
+		default:
+			list = append(list, guestrpc.PortRange{First: uint16(port), Last: uint16(port)})
+		}
+	}
+	return list
+}
+
+// Ports is a VM's Access with the ports that its owner named in port forwards.
+type Ports struct {
+	Access Access // must not be changed
+
+	mu    sync.Mutex
+	named map[uint16]int // how many forwards name it
+}
+
+// NewPorts returns the Ports of a VM with these forwards.
+func NewPorts(a Access, forwards []nat.Forward) *Ports {
+	p := &Ports{Access: a.Clone(), named: make(map[uint16]int)}
+	for _, f := range forwards {
+		p.named[f.GuestPort]++
+	}
+	return p
+}
+
+// Exempt exempts a port until undo is called. Calling undo more than once does no harm.
+func (p *Ports) Exempt(port uint16) (undo func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.named[port]++
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.named[port]--; p.named[port] <= 0 {
+			delete(p.named, port)
+		}
+	})
+}
+
+// Exempted returns the ports that outsiders may reach: those of Access, and those that port forwards name.
+func (p *Ports) Exempted() []uint16 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ports := append([]uint16{}, p.Access.LoopbackExemptPorts...)
+	for port := range p.named {
+		ports = append(ports, port)
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
+// Decide is Access.Decide with the named ports.
+func (p *Ports) Decide(who Caller, op Operation, port uint16) error {
+	p.mu.Lock()
+	named := p.named[port] > 0
+	p.mu.Unlock()
+	if named {
+		return p.Access.exempting(port).Decide(who, op, port)
+	}
+	return p.Access.Decide(who, op, port)
+}
+
+// Inward is nat.Config.Inward.
+func (p *Ports) Inward(_ string, port uint16) error { return p.Decide(CallerOutside, OpLoopback, port) }
+
+// Outward is egress.Config.Connect.
+func (p *Ports) Outward(port uint16) error { return p.Decide(CallerProgram, OpConnect, port) }

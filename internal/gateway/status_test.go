@@ -1,11 +1,10 @@
-package vm
+package gateway
 
 import (
 	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -17,37 +16,38 @@ import (
 	"testing"
 
 	"agentvm/egress"
-	"agentvm/internal/mount"
+	"agentvm/internal/reach"
 	"agentvm/nat"
 )
 
 // pageNetwork is a network with something of everything.
-func pageNetwork(t testing.TB, change func(*Config)) *network {
+func pageNetwork(t testing.TB, change func(*Config)) *Gateway {
 	t.Helper()
 	rule, err := egress.ParseRule("example.com:443")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{
-		Memory: 256 << 20, Logger: slog.New(slog.DiscardHandler), Mounts: []mount.Spec{{HostPath: "/secret/of/the/host"}},
-		Access: Access{Listen: PortPolicy{Allow: []PortRange{{3000, 3999}}}, Connect: PortPolicy{Deny: []PortRange{{25, 25}}}, LoopbackExemptPorts: []uint16{3001}},
-		Network: Network{
-			Policy: egress.Policy{Allow: []egress.Rule{rule}}, Resolvers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
-			Forwards: []nat.Forward{{GuestPort: 3000}}, ReceiveLimit: 1000,
-		},
-	}
+	c := testConfig(Network{
+		Policy: egress.Policy{Allow: []egress.Rule{rule}}, Resolvers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+		Forwards: []nat.Forward{{GuestPort: 3000}}, ReceiveLimit: 1000,
+	})
+	c.Mounts = 1
+	c.Ports = reach.NewPorts(reach.Access{
+		Listen: reach.PortPolicy{Allow: []reach.PortRange{{First: 3000, Last: 3999}}}, Connect: reach.PortPolicy{Deny: []reach.PortRange{{First: 25, Last: 25}}},
+		LoopbackExemptPorts: []uint16{3001},
+	}, c.Network.Forwards)
 	if change != nil {
 		change(&c)
 	}
-	n, err := openNetwork(c, nil)
+	n, err := Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = n.close() })
+	t.Cleanup(func() { _ = n.Close() })
 	return n
 }
 
-func get(n *network, method, path, accept string) *httptest.ResponseRecorder {
+func get(n *Gateway, method, path, accept string) *httptest.ResponseRecorder {
 	request := httptest.NewRequest(method, "http://agentvm.internal"+path, nil)
 	request.Header.Set("Accept", accept)
 	answer := httptest.NewRecorder()
@@ -63,7 +63,6 @@ func TestPage(t *testing.T) {
 	if a := get(n, "GET", "/denials.json", ""); strings.TrimSpace(a.Body.String()) != "[]" {
 		t.Errorf("no denials: %q", a.Body)
 	}
-	n.status.locals.Store(newLocals(func(nat.LimitUse) {}))
 	n.recorder.record(denial("203.0.112.1:443", "example.com"))
 	n.recorder.record(denial("192.168.127.254:22"))
 	const asJSON = "text/html, application/json"
@@ -134,12 +133,11 @@ func wantForm(t *testing.T, a *httptest.ResponseRecorder) {
 
 // TestPageLimitsAreDocumented compares names and units with docs/measurements/specification.md.
 func TestPageLimitsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/measurements/specification.md")
+	text, err := os.ReadFile("../../docs/measurements/specification.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := pageNetwork(t, func(c *Config) { c.Network.SendLimit = 1000 })
-	n.status.locals.Store(newLocals(func(nat.LimitUse) {}))
 	_, table, found := strings.Cut(string(text), "### What a guest can read of them\n")
 	if !found {
 		t.Fatal("docs/measurements/specification.md has no section of that name")
@@ -152,12 +150,10 @@ func TestPageLimitsAreDocumented(t *testing.T) {
 }
 
 // TestPageTellsNothingOfTheHost looks on every page, and in the guest's file, for what this host has configured, is called and
-// has for addresses, and for what another VM was denied.
+// has for addresses, and for what another VM was denied. Names and paths of the VM are not in a Config.
 func TestPageTellsNothingOfTheHost(t *testing.T) {
 	resolver := netip.MustParseAddrPort("127.0.0.53:5399")
 	n := pageNetwork(t, func(c *Config) {
-		c.StoreDir, c.Hostname, c.Disk = "/store/of/the/host", "vmname", "/disk/of/the/host"
-		c.UnixSockets = []UnixSocket{{Host: "/socket/of/the/host", Guest: "/run/x"}}
 		c.Network.Resolvers, c.Network.HostPorts = []netip.AddrPort{resolver}, []uint16{54399}
 	})
 	other := pageNetwork(t, nil)
@@ -172,7 +168,7 @@ func TestPageTellsNothingOfTheHost(t *testing.T) {
 		n.recorder.send(e)
 	}
 	secrets := []string{
-		"of/the/host", "vmname", resolver.String(), "54399", "of-another-vm", "203.0.112.99", outsider.Addr().String(), "of an outsider",
+		resolver.String(), "54399", "of-another-vm", "203.0.112.99", outsider.Addr().String(), "of an outsider",
 		n.forwards[0].String(), os.TempDir(),
 	}
 	if name, err := os.Hostname(); err == nil && len(name) > 3 {

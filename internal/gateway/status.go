@@ -1,4 +1,4 @@
-package vm
+package gateway
 
 import (
 	"bytes"
@@ -9,10 +9,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"agentvm/internal/budget"
 	"agentvm/internal/connlimit"
 )
 
@@ -25,24 +23,20 @@ const (
 
 // statusServer serves the guest, on port 80 of the gateway, what it may know about its own VM: its policy, its limits, what was denied to
 // it. Each answer exists as text and as JSON. Nothing in it is about the host or other VMs: the server has access to nothing but
-// network.
+// the gateway.
 //
 //	/            the list of pages
 //	/policy      what may be reached, and who may reach the guest
 //	/limits      what the VM can hold, and what is used
 //	/denials     the last denials
 type statusServer struct {
-	network *network
-	memory  uint64 // Config.Memory
-	budget  *budget.Budget
-	mounts  int
-	locals  atomic.Pointer[locals] // nil before there is a VM
+	gateway *Gateway
 	server  *http.Server
 	conns   connlimit.Limit
 }
 
-func newStatusServer(c Config, n *network) *statusServer {
-	p := &statusServer{network: n, memory: c.Memory, budget: c.memory, mounts: len(c.Mounts), conns: connlimit.Limit{Max: maxStatusConns}}
+func newStatusServer(g *Gateway) *statusServer {
+	p := &statusServer{gateway: g, conns: connlimit.Limit{Max: maxStatusConns}}
 	p.server = &http.Server{
 		Handler: p, MaxHeaderBytes: maxStatusHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: p.conns.Track,
 		ReadTimeout: statusTime, WriteTimeout: statusTime, IdleTimeout: statusTime,
@@ -50,14 +44,11 @@ func newStatusServer(c Config, n *network) *statusServer {
 	return p
 }
 
-// serve answers requests on a listener until stop.
+// serve answers requests on a listener until the server is closed.
 func (p *statusServer) serve(l net.Listener) { _ = p.server.Serve(l) }
 
-// stop ends the listeners, so that serve returns, and the connections.
-func (p *statusServer) stop() { _ = p.server.Close() }
-
 // wait returns when the goroutines of all connections have ended. Every serve has returned: one that had just accepted a
-// connection while stop ran would not be waited for.
+// connection while the server was closed would not be waited for.
 func (p *statusServer) wait() {
 	_ = p.server.Close()
 	p.conns.Wait()

@@ -1,0 +1,143 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"agentvm/egress"
+	"agentvm/internal/reach"
+	"agentvm/nat"
+	"agentvm/netstack"
+)
+
+// Network describes a VM's network. The zero value gives the guest one that reaches every public address and nothing of
+// this host or its private networks. docs/guide/network.md has the whole picture.
+type Network struct {
+	// Disabled leaves the network card out. The other fields then have no meaning.
+	Disabled bool
+
+	// Policy decides what the guest may reach. Default: every public address; as soon as there is an allow rule, only what
+	// allow rules name.
+	Policy egress.Policy
+	// HostPorts are ports of this host's loopback that the guest reaches at host.agentvm.internal, under the policy.
+	// Default: none.
+	HostPorts []uint16
+	// Forwards are ports of this host that lead to ports of the guest. Default: none.
+	Forwards []nat.Forward
+
+	// Resolvers are the DNS servers that names are asked of. Default: this host's.
+	Resolvers []netip.AddrPort
+	// Search are domains that the guest completes short names with. Default: none, not the host's.
+	Search []string
+
+	// Subnet is the IPv4 network, at least a /29. Default: 192.168.127.0/24.
+	Subnet netip.Prefix
+	// DisableIPv6 leaves IPv6 out.
+	DisableIPv6 bool
+	// MTU is the largest IP packet in bytes, 1280 (68 without IPv6) to 65520. Default: 1500.
+	MTU int
+	// SendLimit and ReceiveLimit bound what the guest sends and receives, in bytes of payload a second. Default: none.
+	SendLimit, ReceiveLimit int64
+	// Limits bound what the guest can hold open at once. Default: those of nat.Limits.
+	Limits nat.Limits
+
+	// Capture receives every Ethernet frame of the guest, as a pcap file. When it fails or is too slow, frames are missing in the
+	// capture, none in the network. Default: no capture.
+	Capture io.Writer
+	// Audit receives every connection, DNS query and denial, one at a time. While it blocks the network continues, and
+	// events that exceed the queue are lost; the next one says how many. No event comes after Stop or Close has
+	// returned. It must not call Stop or Close. Default: none.
+	Audit func(egress.Event)
+
+	// AuditProcesses asks the guest, for Audit, which process has each connection, at most 20 times a second. About denied ones it is
+	// always asked. A connection then waits for the answer, a few milliseconds and at most 50.
+	AuditProcesses bool
+
+	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:
+	// net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// ErrNoNetwork is returned by methods that need the network of a VM that has none.
+var ErrNoNetwork = errors.New("the VM has no network (Config.Network.Disabled)")
+
+// noNetwork is the decision for a VM without a network.
+var noNetwork = egress.Decision{Reason: egress.ReasonNone, Message: "the VM has no network"}
+
+// defaultSubnet is Network.Subnet unless given.
+var defaultSubnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 127, 0}), 24)
+
+// Complete fills in what a saved machine's guest depends on. It returns errors that the packages below do not find.
+func Complete(n Network) (Network, error) {
+	if !n.Subnet.IsValid() {
+		n.Subnet = defaultSubnet
+	}
+	if n.MTU == 0 {
+		n.MTU = netstack.DefaultMTU
+	}
+	return n, n.validate()
+}
+
+// Check returns what is wrong with the configuration, as Start would, without starting anything.
+func (n Network) Check() error {
+	if err := n.validate(); n.Disabled || err != nil {
+		return err
+	}
+	return n.tryGate(reach.Access{}, func(*egress.Gate) {})
+}
+
+// Explain returns what a VM with this network would decide about a connection: host is a name or an address, protocol "tcp"
+// or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
+func (n Network) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
+	return Explain(n, reach.Access{}, host, port, protocol, addresses...)
+}
+
+// Explain is Network.Explain that also considers Access.Connect.
+func Explain(n Network, access reach.Access, host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
+	if n.Disabled {
+		return noNetwork, nil
+	}
+	if err = n.validate(); err == nil {
+		err = access.Check()
+	}
+	if err != nil {
+		return d, err
+	}
+	err = n.tryGate(access, func(g *egress.Gate) { d = g.Explain(host, port, protocol, addresses...) })
+	return d, err
+}
+
+// tryGate calls use with a gate that no connection uses.
+func (n Network) tryGate(access reach.Access, use func(*egress.Gate)) error {
+	n.Capture = nil
+	g := &Gateway{config: Config{Network: n, Ports: reach.NewPorts(access, nil), Logger: slog.New(slog.DiscardHandler)}}
+	err := g.buildStack()
+	if err == nil {
+		err = g.buildGate(nil, nil)
+	}
+	if err == nil {
+		use(g.gate)
+	}
+	return errors.Join(err, g.Close())
+}
+
+// validate finds errors that the packages below do not.
+func (n Network) validate() error {
+	if n.Disabled {
+		return nil
+	}
+	if n.SendLimit < 0 || n.ReceiveLimit < 0 {
+		return fmt.Errorf("network limit of %d bytes a second: want a positive number, or 0 for none", min(n.SendLimit, n.ReceiveLimit))
+	}
+	for _, port := range n.HostPorts {
+		if port == 0 {
+			return errors.New("host port 0: want 1 to 65535")
+		}
+	}
+	return nil
+}

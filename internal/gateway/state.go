@@ -1,0 +1,127 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+
+	"agentvm/egress"
+	"agentvm/internal/guestrpc"
+	"agentvm/nat"
+	"agentvm/netstack"
+)
+
+// Flow is one flow between the guest and the world.
+type Flow struct {
+	nat.Flow
+	// Process is "name[pid]" of the process in the guest that has the socket, as the guest reports; empty when it is not known.
+	Process string
+}
+
+// Stats are a network's counters since the start of its VM.
+type Stats struct {
+	Link   netstack.Stats // frames
+	Egress egress.Stats   // decisions and dials
+	Limits []nat.LimitUse
+}
+
+// Flows lists the flows that are open. It asks once for the guest's sockets; when that fails, the processes are unknown.
+func (g *Gateway) Flows(ctx context.Context, sockets func(context.Context) ([]guestrpc.Socket, error)) (list []Flow) {
+	if g == nil {
+		return nil
+	}
+	for _, f := range g.flows.Flows() {
+		list = append(list, Flow{Flow: f})
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	all, err := sockets(ctx)
+	if err != nil {
+		return list
+	}
+	names := make(map[ownerKey]string)
+	for _, s := range all {
+		names[ownerKey{s.Network, s.Local, s.Remote}] = ownerName(s)
+	}
+	for i, f := range list {
+		key := ownerKey{f.Protocol, f.Source, f.Destination}
+		if f.Direction == nat.In {
+			key = ownerKey{f.Protocol, f.Destination, f.Source}
+		}
+		list[i].Process = names[key]
+	}
+	return list
+}
+
+// Policy returns the policy that holds now.
+func (g *Gateway) Policy() egress.Policy {
+	if g == nil {
+		return egress.Policy{Mode: egress.None}
+	}
+	return g.gate.Policy()
+}
+
+// SetPolicy replaces the policy at once. Open flows that the new one denies are cut; cut is how many.
+func (g *Gateway) SetPolicy(p egress.Policy) (cut int, err error) {
+	if g == nil {
+		return 0, ErrNoNetwork
+	}
+	cut, err = g.gate.SetPolicy(p)
+	g.flows.Recheck()
+	return cut, err
+}
+
+// Explain returns what would be decided about a connection of the guest: host is a name or an address. addresses are
+// used for a name that the guest has not resolved.
+func (g *Gateway) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision {
+	if g == nil {
+		return noNetwork
+	}
+	return g.gate.Explain(host, port, protocol, addresses...)
+}
+
+// Denials returns the last denials, at most 256, newest last. They come a moment after the guest's error; after Close they are complete.
+func (g *Gateway) Denials() []egress.Event {
+	if g == nil {
+		return nil
+	}
+	return g.recorder.list()
+}
+
+// Stats returns the network's counters.
+func (g *Gateway) Stats() Stats {
+	return Stats{Link: g.stack.Stats(), Egress: g.gate.Stats(), Limits: g.limitUse()}
+}
+
+// Forwards returns the addresses at which Network.Forwards listen, in their order.
+func (g *Gateway) Forwards() []net.Addr {
+	if g == nil {
+		return nil
+	}
+	return slices.Clone(g.forwards)
+}
+
+// Forward opens a port of this host that leads to a port of the guest, until ctx or the network ends, and returns its address. That exempts
+// the guest's port for as long; one that nothing may listen at is refused (*reach.AccessError).
+func (g *Gateway) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
+	if g == nil {
+		return nil, ErrNoNetwork
+	}
+	undo := g.config.Ports.Exempt(f.GuestPort)
+	at, err := g.flows.Forward(ctx, f)
+	if err != nil {
+		undo()
+		return nil, err
+	}
+	context.AfterFunc(ctx, undo)
+	return at, nil
+}
+
+// Audit passes an event to Network.Audit that does not come from the gate. Without a network it is dropped.
+func (g *Gateway) Audit(e egress.Event) {
+	if g != nil {
+		g.recorder.send(e)
+	}
+}
