@@ -18,12 +18,12 @@ import (
 var mayImport = map[string][]string{
 	"internal/machine":     {"internal/atomicfile", "internal/machine/riscv", "internal/debugenv", "internal/private", "internal/machine/jit", "wasi"},
 	"internal/machine/jit": {"internal/machine/riscv"},
-	"internal/guest":       {"internal/capnprpc", "internal/guestrpc"},
+	"internal/guest":       {"internal/errno", "internal/capnprpc", "internal/guestrpc"},
 	"nat":                  {"internal/budget", "netstack"},
-	"internal/daemon":      {"egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/reach", "internal/shortage", "internal/snapshot", "internal/watchdog"},
-	"vm":                   {"egress", "images", "nat", "wasi", "internal/budget", "internal/checkpoint", "internal/debugenv", "internal/disk", "internal/gateway", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/reach", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
+	"internal/daemon":      {"internal/errno", "egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/reach", "internal/shortage", "internal/snapshot", "internal/watchdog"},
+	"vm":                   {"internal/errno", "egress", "images", "nat", "wasi", "internal/budget", "internal/checkpoint", "internal/debugenv", "internal/disk", "internal/gateway", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/reach", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
 	"internal/gateway":     {"dhcp", "egress", "internal/budget", "internal/connlimit", "internal/dns", "internal/guestrpc", "internal/reach", "nat", "netstack"}, // wires a network
-	"internal/reach":       {"egress", "internal/capnprpc", "internal/guestrpc", "internal/hostpath", "nat"},
+	"internal/reach":       {"internal/errno", "egress", "internal/capnprpc", "internal/guestrpc", "internal/hostpath", "nat"},
 	"internal/checkpoint":  {"internal/disk", "internal/machine", "internal/refcount", "internal/shortage", "internal/snapshot"},
 	"cmd/agentvm":          {"egress", "images", "nat", "vm", "wasi", "internal/atomicfile", "internal/confine", "internal/daemon", "internal/debugenv", "internal/disk", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/spec"},
 	"cmd/agentvm-guest":    {"internal/guest"},
@@ -40,6 +40,7 @@ var mayImport = map[string][]string{
 	"images":                    {"internal/atomicfile", "internal/lockfile", "internal/private", "internal/shortage"},
 	"images/storetest":          {"images", "internal/leaktest"}, // for tests
 	"internal/atomicfile":       nil,
+	"internal/errno":            nil,
 	"internal/budget":           nil,
 	"internal/headtail":         nil,
 	"internal/lockfile":         nil,
@@ -59,15 +60,15 @@ var mayImport = map[string][]string{
 	"internal/watchdog":         nil,
 	"internal/journal":          nil,
 	"internal/kernel":           nil,
-	"internal/mount":            {"internal/budget", "internal/hostpath"},
+	"internal/mount":            {"internal/errno", "internal/budget", "internal/hostpath"},
 	"netstack":                  {"internal/budget"},
 	"internal/preview":          {"internal/atomicfile", "internal/origin", "internal/private"},
 	"internal/spec":             nil,
-	"internal/capnprpc":         {"internal/budget"},
+	"internal/capnprpc":         {"internal/errno", "internal/budget"},
 	"internal/capnprpc/rpctest": nil, // for tests
-	"internal/guestrpc":         {"internal/budget", "internal/capnprpc"},
+	"internal/guestrpc":         {"internal/errno", "internal/budget", "internal/capnprpc"},
 	"internal/guestfs":          {"internal/guestrpc", "internal/hostpath"},
-	"internal/daemonrpc":        {"egress", "vm", "internal/capnprpc", "internal/confine", "internal/guestrpc"},
+	"internal/daemonrpc":        {"internal/errno", "egress", "vm", "internal/capnprpc", "internal/confine", "internal/guestrpc"},
 	"internal/snapshot":         {"internal/atomicfile", "internal/lockfile", "internal/disk", "internal/naming", "internal/private"}, // the disk beside a snapshot shares its layers with the disks of VMs
 	"wasi":                      nil,
 }

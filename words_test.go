@@ -18,6 +18,7 @@ var clean = map[string]string{
 	"egress":               "judge|newJudge|knock|surroundings|told",
 	"images":               "",
 	"internal/atomicfile":  "",
+	"internal/errno":       "",
 	"internal/budget":      "",
 	"internal/checkpoint":  "",
 	"internal/capnprpc":    "except|farewell|inlet|letGo|outlet|pour|told",

@@ -7,6 +7,8 @@ import (
 
 	"capnproto.org/go/capnp/v3"
 	rpccp "capnproto.org/go/capnp/v3/std/capnp/rpc"
+
+	"agentvm/internal/errno"
 )
 
 // remote is a capability that the peer hosts. Each arrival makes another remote, with one reference.
@@ -170,7 +172,7 @@ func (c *Conn) giveCaps(p rpccp.Payload) ([]uint32, error) {
 func (c *Conn) crowded(more int) bool { return more > 0 && len(c.exports)+more > maxExports }
 
 // errUnanswered reports a peer that is paused, or hostile. Its number is EAGAIN.
-var errUnanswered = &Error{Kind: KindLimit, Errno: 11, Message: "the other end leaves too much unanswered: try again once it does not"}
+var errUnanswered = &Error{Kind: KindLimit, Errno: errno.EAGAIN, Message: "the other end leaves too much unanswered: try again once it does not"}
 
 // free returns the next number after last that is not taken. There always is one: the maps are bounded far below 2^32 entries.
 func free[V any](last uint32, taken map[uint32]V) uint32 {

@@ -9,6 +9,7 @@ import (
 	"capnproto.org/go/capnp/v3"
 
 	"agentvm/internal/capnprpc/streamwire"
+	"agentvm/internal/errno"
 )
 
 // MaxSends is how many sends of a stream may be unanswered.
@@ -131,7 +132,7 @@ func (in *SinkReader) Send(ctx context.Context, call streamwire.Sink_send) error
 }
 
 // errClosedStream answers what arrives after the end.
-var errClosedStream = &Error{Kind: KindState, Errno: 32, Message: "the stream is closed"} // EPIPE
+var errClosedStream = &Error{Kind: KindState, Errno: errno.EPIPE, Message: "the stream is closed"}
 
 // End is answered when Finish has returned.
 func (in *SinkReader) End(_ context.Context, call streamwire.Sink_end) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc/streamwire"
+	"agentvm/internal/errno"
 )
 
 // StreamConn is this end of a byte stream through the connection between host and guest, or client and daemon. It implements Stream and
@@ -55,9 +56,9 @@ var (
 
 // The errors that Linux would return, with its numbers.
 var (
-	errBrokenPipe   = &Error{Kind: KindSystem, Errno: 32, Message: "broken pipe"}
-	errReset        = &Error{Kind: KindSystem, Errno: 104, Message: "connection reset by peer"}
-	errNotConnected = &Error{Kind: KindSystem, Errno: 107, Message: "transport endpoint is not connected"}
+	errBrokenPipe   = &Error{Kind: KindSystem, Errno: errno.EPIPE, Message: "broken pipe"}
+	errReset        = &Error{Kind: KindSystem, Errno: errno.ECONNRESET, Message: "connection reset by peer"}
+	errNotConnected = &Error{Kind: KindSystem, Errno: errno.ENOTCONN, Message: "transport endpoint is not connected"}
 )
 
 // lostError ends the streams of a connection that has ended: it is a reset and ErrClosed.

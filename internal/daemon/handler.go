@@ -19,6 +19,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/nat"
 	"agentvm/vm"
@@ -144,7 +145,7 @@ func (d *daemon) await(ctx context.Context, gone VM) (VM, error) {
 // leaving reports whether a program was certainly not started because its guest restarts or powers off, so that it can be started again.
 func leaving(err error) bool {
 	var refused *capnprpc.Error
-	return errors.As(err, &refused) && refused.Kind == capnprpc.KindState && refused.Errno == errnoShutdown
+	return errors.As(err, &refused) && refused.Kind == capnprpc.KindState && refused.Errno == errno.ESHUTDOWN
 }
 
 // running returns the VM, or an error when it does not run yet, or no longer.
@@ -157,7 +158,7 @@ func (d *daemon) running() (VM, error) {
 	case d.stopping:
 		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Message: vm.ErrStopped.Error()}
 	case d.vm == nil:
-		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: errnoAgain, Message: "the VM boots"}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EAGAIN, Message: "the VM boots"}
 	}
 	return d.vm, nil
 }
@@ -166,7 +167,7 @@ func (d *daemon) running() (VM, error) {
 func (d *daemon) awake() (VM, error) {
 	v, err := d.running()
 	if err == nil && v.Paused() {
-		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: errnoAgain, Message: "the VM is paused: continue it with agentvm resume " + d.name}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EAGAIN, Message: "the VM is paused: continue it with agentvm resume " + d.name}
 	}
 	return v, err
 }
@@ -198,7 +199,7 @@ func (h handler) Snapshot(ctx context.Context, o daemonrpc.SnapshotRequest) ([]b
 		return nil, err
 	}
 	if !filepath.IsAbs(o.Path) {
-		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoInvalid, Message: fmt.Sprintf("snapshot %.200q: the path must be absolute", o.Path)}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("snapshot %.200q: the path must be absolute", o.Path)}
 	}
 	if _, err := os.Lstat(o.Path); err == nil {
 		return nil, &fs.PathError{Op: "create", Path: o.Path, Err: syscall.EEXIST}

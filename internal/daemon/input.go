@@ -6,13 +6,14 @@ import (
 	"sync"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 // maxInput bounds the bytes of standard input that wait for a program to read them.
 const maxInput = 256 << 10
 
 // errInputEnded is the error for input that no program will read.
-var errInputEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errnoPipe, Message: "the program reads no more input"}
+var errInputEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.EPIPE, Message: "the program reads no more input"}
 
 // input is a program's standard input: a pipe of bounded size whose writers give up when their context ends.
 type input struct {

@@ -11,6 +11,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/journal"
 	"agentvm/vm"
@@ -299,7 +300,7 @@ func (v *view) Input(ctx context.Context, data []byte, end bool) error {
 }
 
 // errEnded is the error for a signal to a job that has ended.
-var errEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errnoSearch, Message: "the job has ended"}
+var errEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ESRCH, Message: "the job has ended"}
 
 func (v *view) Signal(ctx context.Context, number int) error {
 	if v.process == nil || v.hasEnded() {

@@ -19,6 +19,7 @@ import (
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/journal"
 	"agentvm/internal/private"
@@ -98,7 +99,7 @@ func (m *jobs) enter(whose purpose) error {
 	case m.closed:
 		return vm.ErrStopped
 	case m.active >= maxRunning:
-		return &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errnoAgain, Message: fmt.Sprintf("%d jobs run already: that is the limit", m.active)}
+		return &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errno.EAGAIN, Message: fmt.Sprintf("%d jobs run already: that is the limit", m.active)}
 	}
 	m.active++
 	if whose == forVM {
@@ -195,7 +196,7 @@ func (m *jobs) find(id string) (*job, error) {
 	if j := m.byID[id]; j != nil {
 		return j, nil
 	}
-	return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoNoEntry, Message: fmt.Sprintf("no job %.40q", id)}
+	return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.ENOENT, Message: fmt.Sprintf("no job %.40q", id)}
 }
 
 // list describes all, oldest first.
@@ -234,7 +235,7 @@ func (m *jobs) used() (active int, idle time.Time) {
 // remove deletes a job that has ended, with its output.
 func (m *jobs) remove(j *job) error {
 	if !j.hasEnded() {
-		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errnoBusy, Message: "the job runs: kill it first"}
+		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EBUSY, Message: "the job runs: kill it first"}
 	}
 	m.mu.Lock()
 	_, there := m.byID[j.record.ID]

@@ -10,6 +10,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/reach"
 )
@@ -31,7 +32,7 @@ func (h handler) DialLocal(ctx context.Context, host string, port uint16, purpos
 		dial = v.DialFetch
 	default:
 		return nil, &capnprpc.Error{
-			Kind: capnprpc.KindInvalid, Errno: 22, // EINVAL
+			Kind: capnprpc.KindInvalid, Errno: errno.EINVAL,
 			Message: fmt.Sprintf("purpose %d of a connection into the VM is not known to this daemon: it may be older than what asks it", purpose),
 		}
 	}

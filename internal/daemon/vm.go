@@ -77,18 +77,6 @@ func (m *machine) SettleDenials(ctx context.Context) {
 	}
 }
 
-// Linux's numbers, see capnprpc.Error.
-const (
-	errnoNoEntry  = 2
-	errnoAgain    = 11
-	errnoBusy     = 16
-	errnoInvalid  = 22
-	errnoPipe     = 32
-	errnoNoSys    = 38
-	errnoShutdown = 108
-	errnoSearch   = 3
-)
-
 // Files is the guest's bulk connection.
 func (m *machine) Files(ctx context.Context) (*guestrpc.FilesClient, error) {
 	return m.FilesClient(ctx)

@@ -22,6 +22,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/rpctest"
 	"agentvm/internal/confine"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/leaktest"
 	"agentvm/vm"
@@ -199,7 +200,7 @@ func (j *fakeJob) Kill(context.Context) error { return nil }
 func (j *fakeJob) Resize(context.Context, guestrpc.Size) error { return nil }
 
 func (j *fakeJob) Remove() error {
-	return &capnprpc.Error{Kind: capnprpc.KindState, Errno: 16, Message: "it runs"}
+	return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EBUSY, Message: "it runs"}
 }
 
 func (j *fakeJob) Release() { j.d.released <- j.id }

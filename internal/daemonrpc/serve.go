@@ -15,6 +15,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc/daemonwire"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/guestrpc/guestwire"
 	"agentvm/vm"
@@ -227,7 +228,7 @@ func (d *daemon) SetPolicy(ctx context.Context, call daemonwire.Daemon_setPolicy
 	parseErr := json.Unmarshal(b, &p)
 	return answer(call.AllocResults, call.Go, func() (int, error) {
 		if parseErr != nil {
-			return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoInvalid, Message: "policy: " + parseErr.Error()}
+			return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "policy: " + parseErr.Error()}
 		}
 		return d.h.SetPolicy(ctx, p)
 	}, func(r daemonwire.Daemon_setPolicy_Results, cut int) error {
@@ -235,9 +236,6 @@ func (d *daemon) SetPolicy(ctx context.Context, call daemonwire.Daemon_setPolicy
 		return nil
 	})
 }
-
-// errnoInvalid is Linux's EINVAL, see capnprpc.Error.
-const errnoInvalid = 22
 
 func (d *daemon) Explain(ctx context.Context, call daemonwire.Daemon_explain) error {
 	host, err := call.Args().Host()
@@ -258,7 +256,7 @@ func (d *daemon) Explain(ctx context.Context, call daemonwire.Daemon_explain) er
 		for _, text := range texts {
 			a, err := netip.ParseAddr(text)
 			if err != nil {
-				return egress.Decision{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errnoInvalid, Message: err.Error()}
+				return egress.Decision{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: err.Error()}
 			}
 			addresses = append(addresses, a)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 // account is who a program runs as.
@@ -70,7 +71,7 @@ func (a accounts) user(user string) (account, error) {
 	if isNumber {
 		return account{name: user, home: "/", shell: "/bin/sh", uid: uint32(number)}, nil
 	}
-	return account{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: 2, Message: "no user " + strconv.Quote(user) + " in the guest's " + a.passwd}
+	return account{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.ENOENT, Message: "no user " + strconv.Quote(user) + " in the guest's " + a.passwd}
 }
 
 func (a accounts) gid(group string) (uint32, error) {
@@ -82,7 +83,7 @@ func (a accounts) gid(group string) (uint32, error) {
 			return uint32(n), nil
 		}
 	}
-	return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: 2, Message: "no group " + strconv.Quote(group) + " in the guest's " + a.group}
+	return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.ENOENT, Message: "no group " + strconv.Quote(group) + " in the guest's " + a.group}
 }
 
 // memberships lists the groups that name user as a member.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -163,7 +164,7 @@ func (c *command) hold(ctx context.Context, limit time.Duration) (guestrpc.Progr
 func (c *command) Signal(number int) error {
 	select {
 	case <-c.done:
-		return &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: int32(syscall.ESRCH), Message: "the command has ended"}
+		return &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ESRCH, Message: "the command has ended"}
 	default:
 		return signalGroup(c.sh.p.pid, syscall.Signal(number))
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 const (
@@ -45,7 +46,7 @@ func (s *Supervisor) ReportDenials(lines []string) error {
 	case <-written:
 		return nil
 	case <-time.After(denialsTimeout):
-		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: int32(unix.EBUSY), Message: "the file of denials is not written: a program in the VM hinders it"}
+		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EBUSY, Message: "the file of denials is not written: a program in the VM hinders it"}
 	}
 }
 

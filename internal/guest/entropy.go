@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 // minEntropy, in bytes, is enough that two machines of one snapshot never draw the same numbers.
@@ -21,7 +22,7 @@ const minEntropy = 32
 // those of /dev/urandom and getrandom. Numbers that programs drew before and keep in their memory do not change.
 func addEntropy(b []byte) error {
 	if len(b) < minEntropy {
-		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: fmt.Sprintf("%d bytes of entropy for a restored machine, which needs %d", len(b), minEntropy)}
+		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("%d bytes of entropy for a restored machine, which needs %d", len(b), minEntropy)}
 	}
 	fd, err := syscall.Open("/dev/urandom", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {

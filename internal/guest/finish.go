@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -78,7 +79,7 @@ func (r *refusal) Error() string { return r.message }
 func (r *refusal) delivery() guestrpc.Delivery {
 	return guestrpc.Delivery{
 		Stderr: []byte("agentvm: " + r.message + "\n"),
-		Exit:   &guestrpc.ExitStatus{Code: r.code, Cause: &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: int32(r.errno), Message: r.message}},
+		Exit:   &guestrpc.ExitStatus{Code: r.code, Cause: &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.Errno(r.errno), Message: r.message}},
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -39,7 +39,7 @@ func (f *forwards) open(sockets []guestrpc.UnixSocket, connect guestrpc.Connecto
 		return nil
 	}
 	if connect == nil {
-		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: "sockets without a proxy"}
+		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "sockets without a proxy"}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +72,7 @@ func (f *forwards) close() {
 // listenUnix replaces an existing socket at the path, but no other file.
 func listenUnix(s guestrpc.UnixSocket) (net.Listener, error) {
 	if !strings.HasPrefix(s.Path, "/") {
-		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: "socket path " + strconv.Quote(s.Path) + " is not absolute"}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "socket path " + strconv.Quote(s.Path) + " is not absolute"}
 	}
 	if err := os.MkdirAll(filepath.Dir(s.Path), 0o755); err != nil {
 		return nil, err

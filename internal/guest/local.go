@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 // OpenLocalTCP connects to a server in this VM; see guestrpc.LoopbackHandler. No name is looked up.
@@ -43,7 +44,7 @@ func loopbackHosts(host string) ([]netip.Addr, error) {
 	a, err := netip.ParseAddr(host)
 	if err != nil || !a.IsLoopback() || a.Is4In6() || a.Zone() != "" {
 		return nil, &capnprpc.Error{
-			Kind: capnprpc.KindInvalid, Errno: int32(syscall.EADDRNOTAVAIL),
+			Kind: capnprpc.KindInvalid, Errno: errno.EADDRNOTAVAIL,
 			Message: fmt.Sprintf("%.80q: only 127.0.0.0/8, ::1 and localhost are this VM's own", host),
 		}
 	}

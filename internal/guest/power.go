@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 // stopTime is how long processes have between SIGTERM and SIGKILL at shutdown.
@@ -42,7 +43,7 @@ func (s *Supervisor) refuseWhenDown() error {
 	if !s.down.Load() {
 		return nil
 	}
-	return &capnprpc.Error{Kind: capnprpc.KindState, Errno: int32(syscall.ESHUTDOWN), Message: "the machine is shutting down"}
+	return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.ESHUTDOWN, Message: "the machine is shutting down"}
 }
 
 // hangUpTerminals sends SIGHUP to the processes that have a terminal, because interactive shells ignore SIGTERM.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -129,7 +130,7 @@ func (p *program) openInput(r guestrpc.Request) (int, error) {
 		return p.s.null, nil
 	}
 	if len(r.Input) > readSize {
-		return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(syscall.EMSGSIZE), Message: "exec: more than 64 KiB of input in the request"}
+		return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EMSGSIZE, Message: "exec: more than 64 KiB of input in the request"}
 	}
 	var in [2]int
 	if err := syscall.Pipe2(in[:], syscall.O_CLOEXEC); err != nil {
@@ -293,7 +294,7 @@ func (p *program) retire() {
 func (p *program) Signal(number int) error {
 	select {
 	case <-p.exited:
-		return &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: int32(syscall.ESRCH), Message: "the program has ended"}
+		return &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ESRCH, Message: "the program has ended"}
 	default:
 		return os.NewSyscallError("kill", syscall.Kill(-p.pid, syscall.Signal(number)))
 	}

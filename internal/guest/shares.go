@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -61,7 +62,7 @@ func unmountShare(target string) {
 // mountShare mounts one of the host's directories by 9P.
 func mountShare(m guestrpc.Mount) error {
 	if !strings.HasPrefix(m.Target, "/") {
-		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: "mount target " + strconv.Quote(m.Target) + " is not an absolute path"}
+		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "mount target " + strconv.Quote(m.Target) + " is not an absolute path"}
 	}
 	if err := os.MkdirAll(m.Target, 0o755); err != nil {
 		return err

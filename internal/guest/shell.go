@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -220,9 +221,9 @@ func (sh *shell) begin(r guestrpc.Request) (*command, error) {
 	defer sh.mu.Unlock()
 	switch {
 	case sh.closed:
-		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: int32(syscall.ESRCH), Message: "the shell has ended"}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.ESRCH, Message: "the shell has ended"}
 	case sh.current != nil:
-		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: int32(syscall.EBUSY), Message: "the shell is running another command"}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EBUSY, Message: "the shell is running another command"}
 	}
 	sh.count++
 	c := &command{job: newJob(&sh.s.files), sh: sh, name: strconv.Itoa(sh.count), done: make(chan struct{})}

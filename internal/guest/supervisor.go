@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guest/files"
 	"agentvm/internal/guestrpc"
 )
@@ -92,7 +93,7 @@ func (s *Supervisor) Close() error {
 // Exec runs a program; see guestrpc.Handler.
 func (s *Supervisor) Exec(ctx context.Context, r guestrpc.Request) (guestrpc.Program, guestrpc.Delivery, error) {
 	if len(r.Args) == 0 || r.Args[0] == "" {
-		return nil, guestrpc.Delivery{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(syscall.EINVAL), Message: "exec: no program given"}
+		return nil, guestrpc.Delivery{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "exec: no program given"}
 	}
 	if err := s.refuseWhenDown(); err != nil {
 		return nil, guestrpc.Delivery{}, err
@@ -140,7 +141,7 @@ func (s *Supervisor) addProgram(p *program) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.programs) >= maxPrograms {
-		return &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: int32(syscall.EAGAIN), Message: "too many programs run at once in this VM (limit 512)"}
+		return &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errno.EAGAIN, Message: "too many programs run at once in this VM (limit 512)"}
 	}
 	s.programs[p] = struct{}{}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -62,7 +63,7 @@ func setSize(fd int, size guestrpc.Size) error {
 // Resize changes the terminal's size; the kernel then sends SIGWINCH.
 func (p *program) Resize(size guestrpc.Size) error {
 	if p.terminal == nil {
-		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: int32(syscall.ENOTTY), Message: "the program has no terminal"}
+		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.ENOTTY, Message: "the program has no terminal"}
 	}
 	conn, err := p.terminal.SyscallConn()
 	if err != nil {

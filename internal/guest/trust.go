@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 // maxBundle bounds a bundle that is read, in bytes; real ones have 200 KiB.
@@ -42,7 +43,7 @@ func trust(root string, certificate []byte, list []bundle) error {
 		return nil
 	}
 	if !bytes.HasPrefix(certificate, []byte("-----BEGIN CERTIFICATE-----")) {
-		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(unix.EINVAL), Message: "the CA certificate is not in PEM form"}
+		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "the CA certificate is not in PEM form"}
 	}
 	for _, b := range list {
 		if err := b.add(root+b.path, certificate); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/streamwire"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
 )
 
@@ -66,7 +67,7 @@ func writePaths(call guestwire.Files_pack_Params, paths []string) error {
 // readPaths checks an archive's paths: absolute, or relative to dir when that is not empty.
 func readPaths(list capnp.DataList, dir string) ([]string, error) {
 	if list.Len() == 0 || list.Len() > maxPaths {
-		return nil, &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: 22, Message: "pack: no paths, or more than 4096"}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errno.EINVAL, Message: "pack: no paths, or more than 4096"}
 	}
 	paths := make([]string, list.Len())
 	for i := range paths {

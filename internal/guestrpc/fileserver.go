@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
 )
 
@@ -28,14 +29,14 @@ func readPath(b []byte, err error) (string, error) {
 	}
 	path := string(b)
 	if !strings.HasPrefix(path, "/") {
-		return "", &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: 22, Message: fmt.Sprintf("path %q is not absolute", path)}
+		return "", &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("path %q is not absolute", path)}
 	}
 	return path, noNUL(path)
 }
 
 func noNUL(s string) error {
 	if strings.IndexByte(s, 0) >= 0 {
-		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: 22, Message: fmt.Sprintf("%q has a zero byte", s)}
+		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("%q has a zero byte", s)}
 	}
 	return nil
 }

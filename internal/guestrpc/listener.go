@@ -11,6 +11,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/streamwire"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
 )
 
@@ -137,11 +138,11 @@ func (a *acceptor) Accept(ctx context.Context, call guestwire.Acceptor_accept) e
 func (a *acceptor) Shutdown() { a.s.end() }
 
 var (
-	errRefused = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: 111, Message: "connection refused"}
-	errBacklog = &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: 11, Message: "too many connections wait to be accepted"} // EAGAIN
-	errNoSink  = &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: 22, Message: "accept without a stream"}                // EINVAL
+	errRefused = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ECONNREFUSED, Message: "connection refused"}
+	errBacklog = &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errno.EAGAIN, Message: "too many connections wait to be accepted"}
+	errNoSink  = &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "accept without a stream"}
 	// errUnlistened is the error of Linux's accept on a listener that has been shut down.
-	errUnlistened = &capnprpc.Error{Kind: capnprpc.KindState, Errno: 22, Message: "the listener has ended in the VM: listen again"} // EINVAL
+	errUnlistened = &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EINVAL, Message: "the listener has ended in the VM: listen again"}
 )
 
 // enqueue lets a connection wait for Accept.

@@ -9,6 +9,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/streamwire"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
 )
 
@@ -30,7 +31,7 @@ type Process struct {
 // Every Process must be waited for, or killed and waited for.
 func (c *Client) Exec(ctx context.Context, p ExecParams) (*Process, error) {
 	if len(p.Args) == 0 {
-		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: 22, Message: "exec: no program given"}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "exec: no program given"}
 	}
 	future, release := c.supervisor.Exec(ctx, func(call guestwire.Supervisor_exec_Params) error {
 		w, err := call.NewParams()
@@ -202,7 +203,7 @@ func (p *Process) Resize(ctx context.Context, columns, rows uint16) error {
 	return capnprpc.FailureOf(r.Failure())
 }
 
-var errEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: 3, Message: "the program has ended"}
+var errEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ESRCH, Message: "the program has ended"}
 
 func (p *Process) ended() bool {
 	select {

@@ -9,6 +9,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/streamwire"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
 )
 
@@ -53,7 +54,7 @@ func (p *proxied) SetLinger(seconds int) error {
 func (p *networkProxy) dial(id string) (capnprpc.Stream, error) {
 	if p.open.Add(1) > maxProxied {
 		p.open.Add(-1)
-		return nil, &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: 11, Message: fmt.Sprintf("too many connections are open (limit %d)", maxProxied)} // EAGAIN
+		return nil, &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errno.EAGAIN, Message: fmt.Sprintf("too many connections are open (limit %d)", maxProxied)}
 	}
 	s, err := p.connect(p.c.Context(), id)
 	if err != nil {
@@ -73,7 +74,7 @@ func (p *networkProxy) Connect(ctx context.Context, call guestwire.NetworkProxy_
 		return err
 	}
 	if target.Which() != guestwire.ProxyTarget_Which_socket {
-		return deny(r, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: 95, Message: "only sockets by name can be reached"})
+		return deny(r, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EOPNOTSUPP, Message: "only sockets by name can be reached"})
 	}
 	id, err := target.Socket()
 	if err != nil {

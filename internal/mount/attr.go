@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"time"
+
+	"agentvm/internal/errno"
 )
 
 // overflowID is the owner, in the guest, of what the host process's user does not own: Linux's "nobody".
@@ -289,7 +291,7 @@ func (c *session) changePath(f *fid, path string, ch change) error {
 // changeLink can only set the times of a symbolic link; its mode means nothing on Linux.
 func (c *session) changeLink(name string, a attr, ch change) error {
 	if ch.valid&(setSize|setMode) != 0 {
-		return errNotSupported
+		return errno.EOPNOTSUPP
 	}
 	if ch.atime.IsZero() && ch.mtime.IsZero() {
 		return nil
@@ -307,13 +309,13 @@ func orTime(t, other time.Time) time.Time {
 // truncate uses an open file if there is one, because a file can be open for writing that its mode protects.
 func (c *session) truncate(open *openFile, path string, size uint64) error {
 	if int64(size) < 0 {
-		return errFileTooBig
+		return errno.EFBIG
 	}
 	if open != nil {
 		return open.file.Truncate(int64(size))
 	}
 	if path == "" {
-		return errNoEntry
+		return errno.ENOENT
 	}
 	file, err := c.server.openRegular(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -343,7 +345,7 @@ func (c *session) readlink(q *request) error {
 		return err
 	}
 	if len(target) > maxPath {
-		return errNameTooLong
+		return errno.ENAMETOOLONG
 	}
 	q.out.str(hostTarget(target))
 	return nil

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hugelgupf/p9/linux"
 	"github.com/hugelgupf/p9/p9"
+
+	"agentvm/internal/errno"
 )
 
 // TestToErrno translates what a host reports; the numbers are Linux' on every host.
@@ -24,21 +26,21 @@ func TestToErrno(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		err  error
-		want errno
+		want errno.Errno
 	}{
-		{"own", fmt.Errorf("wrapped: %w", errTableFull), errTableFull},
-		{"EACCES", &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES}, errAccess},
-		{"ENOENT", &os.LinkError{Op: "rename", Old: "x", New: "y", Err: syscall.ENOENT}, errNoEntry},
-		{"ENOTDIR", syscall.ENOTDIR, errNotDir},
-		{"EEXIST", syscall.EEXIST, errExist},
-		{"EINVAL", syscall.EINVAL, errInvalid},
-		{"a path that escapes", escape, errAccess},
-		{"closed file", fs.ErrClosed, errBadFile},
-		{"not exist", fs.ErrNotExist, errNoEntry},
-		{"exist", fs.ErrExist, errExist},
-		{"permission", fs.ErrPermission, errAccess},
-		{"unsupported", errors.ErrUnsupported, errNotSupported},
-		{"anything else", errors.New("surprise"), errIO},
+		{"own", fmt.Errorf("wrapped: %w", errno.ENFILE), errno.ENFILE},
+		{"EACCES", &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES}, errno.EACCES},
+		{"ENOENT", &os.LinkError{Op: "rename", Old: "x", New: "y", Err: syscall.ENOENT}, errno.ENOENT},
+		{"ENOTDIR", syscall.ENOTDIR, errno.ENOTDIR},
+		{"EEXIST", syscall.EEXIST, errno.EEXIST},
+		{"EINVAL", syscall.EINVAL, errno.EINVAL},
+		{"a path that escapes", escape, errno.EACCES},
+		{"closed file", fs.ErrClosed, errno.EBADF},
+		{"not exist", fs.ErrNotExist, errno.ENOENT},
+		{"exist", fs.ErrExist, errno.EEXIST},
+		{"permission", fs.ErrPermission, errno.EACCES},
+		{"unsupported", errors.ErrUnsupported, errno.EOPNOTSUPP},
+		{"anything else", errors.New("surprise"), errno.EIO},
 	} {
 		if got := server.toErrno(tc.err); got != tc.want {
 			t.Errorf("%s: %v became %d, want %d", tc.name, tc.err, got, tc.want)
@@ -103,7 +105,7 @@ func TestExtendedAttributes(t *testing.T) {
 	set.u64(1 << 62)
 	set.u32(0)
 	for kind, body := range map[uint8][]byte{msgTxattrwalk: get.buf, msgTxattrcreate: set.buf} {
-		if got := c.errno(kind, body); got != errNotSupported {
+		if got := c.errno(kind, body); got != errno.EOPNOTSUPP {
 			t.Errorf("message %d: errno %d", kind, got)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"agentvm/internal/errno"
 )
 
 // fid is the guest's handle on a name. The table holds one reference and each request that uses it another, so that a
@@ -22,7 +24,7 @@ func (f *fid) opened() (*openFile, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open == nil {
-		return nil, errBadFile
+		return nil, errno.EBADF
 	}
 	return f.open, nil
 }
@@ -51,7 +53,7 @@ type openFiles struct {
 func (o *openFiles) acquire() error {
 	if o.count.Add(1) > o.limit {
 		o.count.Add(-1)
-		return errTableFull
+		return errno.ENFILE
 	}
 	return nil
 }
@@ -74,7 +76,7 @@ func (t *fidTable) get(id uint32) (*fid, error) {
 	defer t.mu.Unlock()
 	f := t.fids[id]
 	if f == nil {
-		return nil, errBadFile
+		return nil, errno.EBADF
 	}
 	f.refs++
 	return f, nil
@@ -86,11 +88,11 @@ func (t *fidTable) add(id uint32, f *fid) error {
 	defer t.mu.Unlock()
 	switch {
 	case id == noFid || t.fids[id] != nil:
-		return errInvalid
+		return errno.EINVAL
 	case len(t.fids) >= t.limit:
-		return errTableFull
+		return errno.ENFILE
 	case !t.memory.take(fidMemory):
-		return errNoMemory
+		return errno.ENOMEM
 	}
 	f.refs = 1
 	t.fids[id] = f
@@ -102,7 +104,7 @@ func (t *fidTable) replace(id uint32, old, f *fid) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.fids[id] != old {
-		return errBadFile
+		return errno.EBADF
 	}
 	f.refs = 1
 	t.fids[id] = f
@@ -115,7 +117,7 @@ func (t *fidTable) remove(id uint32) (*fid, error) {
 	defer t.mu.Unlock()
 	f := t.fids[id]
 	if f == nil {
-		return nil, errBadFile
+		return nil, errno.EBADF
 	}
 	delete(t.fids, id)
 	return f, nil
@@ -148,7 +150,7 @@ func (c *session) dir(q *request, id uint32, name string) (*node, error) {
 		return nil, err
 	}
 	if !f.node.dir.Load() {
-		return nil, errNotDir
+		return nil, errno.ENOTDIR
 	}
 	return f.node, checkName(name)
 }
@@ -157,9 +159,9 @@ func (c *session) dir(q *request, id uint32, name string) (*node, error) {
 func checkName(name string) error {
 	switch {
 	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00"):
-		return errInvalid
+		return errno.EINVAL
 	case len(name) > 255:
-		return errNameTooLong
+		return errno.ENAMETOOLONG
 	}
 	return hostName(name)
 }

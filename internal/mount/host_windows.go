@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/windows"
+
+	"agentvm/internal/errno"
 )
 
 // Windows has no FIFOs in its directories, and opens directories without a flag.
@@ -21,7 +23,7 @@ const (
 // hostName refuses what Windows reads as more than a name: separators, streams, devices, and trailing dots and spaces.
 func hostName(name string) error {
 	if strings.ContainsAny(name, `\:*?"<>|`) || !filepath.IsLocal(name) || strings.TrimRight(name, ". ") != name {
-		return errInvalid
+		return errno.EINVAL
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hugelgupf/p9/linux"
 	"github.com/hugelgupf/p9/p9"
 
+	"agentvm/internal/errno"
 	"agentvm/internal/leaktest"
 )
 
@@ -220,13 +221,13 @@ func (c *rawClient) call(kind uint8, body []byte) (uint8, []byte) {
 }
 
 // errno calls and returns the error number, 0 for success.
-func (c *rawClient) errno(kind uint8, body []byte) errno {
+func (c *rawClient) errno(kind uint8, body []byte) errno.Errno {
 	c.t.Helper()
 	got, reply := c.call(kind, body)
 	if got != msgRlerror {
 		return 0
 	}
-	return errno(binary.LittleEndian.Uint32(reply))
+	return errno.Errno(binary.LittleEndian.Uint32(reply))
 }
 
 // panicHandler fails a test when the server had to recover from a panic.

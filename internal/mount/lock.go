@@ -1,5 +1,7 @@
 package mount
 
+import "agentvm/internal/errno"
+
 // Tgetlock's and Tlock's lock types, and Rlock's status.
 const (
 	lockUnlock  = 2 // P9_LOCK_TYPE_UNLCK
@@ -34,7 +36,7 @@ func (c *session) getlock(q *request) error {
 		return err
 	}
 	if len(args.client) > 256 {
-		return errInvalid
+		return errno.EINVAL
 	}
 	q.out.u8(lockUnlock)
 	q.out.u64(args.start)
@@ -56,7 +58,7 @@ func (c *session) checkLock(q *request, args *lockArgs) error {
 		return err
 	}
 	if args.kind > lockUnlock {
-		return errInvalid
+		return errno.EINVAL
 	}
 	_, err = f.opened()
 	return err
@@ -64,4 +66,4 @@ func (c *session) checkLock(q *request, args *lockArgs) error {
 
 // xattr answers Txattrwalk and Txattrcreate: there are no extended attributes, which also keeps the guest from setting
 // security attributes on host files.
-func (c *session) xattr(*request) error { return errNotSupported }
+func (c *session) xattr(*request) error { return errno.EOPNOTSUPP }

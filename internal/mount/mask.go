@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
+
+	"agentvm/internal/errno"
 )
 
 // maxMasks limits the masks of a mount.
@@ -157,7 +159,7 @@ func (m *masks) find(name string) standing {
 // hides is ENOENT for a path that the guest must not see.
 func (m *masks) hides(name string) error {
 	if m.find(name) == standsMasked {
-		return errNoEntry
+		return errno.ENOENT
 	}
 	return nil
 }
@@ -166,9 +168,9 @@ func (m *masks) hides(name string) error {
 func (m *masks) refusesNew(name string) error {
 	switch m.find(name) {
 	case standsMasked:
-		return errAccess
+		return errno.EACCES
 	case standsCovered:
-		return errExist
+		return errno.EEXIST
 	}
 	return nil
 }
@@ -176,7 +178,7 @@ func (m *masks) refusesNew(name string) error {
 // refusesChange is EBUSY for a directory where another mount is: it is neither changed nor removed by this one.
 func (m *masks) refusesChange(name string) error {
 	if m.find(name) == standsCovered {
-		return errBusy
+		return errno.EBUSY
 	}
 	return nil
 }
@@ -184,7 +186,7 @@ func (m *masks) refusesChange(name string) error {
 // refusesLink is EACCES for a path that must not come to mean another file.
 func (m *masks) refusesLink(name string) error {
 	if m.find(name) != standsFree {
-		return errAccess
+		return errno.EACCES
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"strings"
+
+	"agentvm/internal/errno"
 )
 
 const unlinkDir = 0x200 // AT_REMOVEDIR
@@ -57,11 +59,11 @@ func (c *session) symlink(q *request) error {
 	case err != nil:
 		return err
 	case target == "":
-		return errNoEntry
+		return errno.ENOENT
 	case len(target) > maxPath:
-		return errNameTooLong
+		return errno.ENAMETOOLONG
 	case strings.Contains(target, "\x00"):
-		return errInvalid
+		return errno.EINVAL
 	}
 	return c.made(q, dir, name, func(path string) error {
 		if err := c.server.masks.refusesLink(path); err != nil {
@@ -87,7 +89,7 @@ func (c *session) mknod(q *request) error {
 		return err
 	}
 	if kind := mode & modeTypeMask; kind != modeRegular && kind != 0 {
-		return errPerm
+		return errno.EPERM
 	}
 	return c.made(q, dir, name, func(path string) error {
 		file, err := c.server.openRegular(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, hostMode(mode).Perm())
@@ -161,9 +163,9 @@ func (c *session) rename(q *request) error {
 	defer c.tree.names.Unlock()
 	switch {
 	case f.node.parent == nil:
-		return errBusy
+		return errno.EBUSY
 	case f.node.gone:
-		return errNoEntry
+		return errno.ENOENT
 	}
 	return c.move(f.node.parent, f.node.name, dir, name)
 }
@@ -209,7 +211,7 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 	}
 	moved := c.tree.lookup(oldDir, oldName)
 	if moved != nil && newDir.below(moved) {
-		return errInvalid // the host says so too, unless its tree changed meanwhile; ours must not become a ring
+		return errno.EINVAL // the host says so too, unless its tree changed meanwhile; ours must not become a ring
 	}
 	same := c.server.same(oldPath, newPath)
 	if same {
@@ -247,16 +249,16 @@ func (c *session) unlinkat(q *request) error {
 		return err
 	}
 	if flags&^unlinkDir != 0 {
-		return errInvalid
+		return errno.EINVAL
 	}
 	c.tree.names.Lock()
 	defer c.tree.names.Unlock()
 	return c.unlink(dir, name, func(a attr) error {
 		switch {
 		case a.isDir() && flags&unlinkDir == 0:
-			return errIsDir
+			return errno.EISDIR
 		case !a.isDir() && flags&unlinkDir != 0:
-			return errNotDir
+			return errno.ENOTDIR
 		}
 		return nil
 	})
@@ -265,7 +267,7 @@ func (c *session) unlinkat(q *request) error {
 // remove answers Tremove: fid[4]. The fid is clunked even when it fails.
 func (c *session) remove(q *request) error {
 	if len(q.in.rest) != 4 {
-		return errInvalid
+		return errno.EINVAL
 	}
 	if err := c.clunk(q); err != nil {
 		return err
@@ -275,9 +277,9 @@ func (c *session) remove(q *request) error {
 	defer c.tree.names.Unlock()
 	switch {
 	case n.parent == nil:
-		return errBusy
+		return errno.EBUSY
 	case n.gone:
-		return errNoEntry
+		return errno.ENOENT
 	}
 	return c.unlink(n.parent, n.name, func(attr) error { return nil })
 }

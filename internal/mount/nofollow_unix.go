@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentvm/internal/errno"
 )
 
 // The calls of this file resolve a path below the mounted directory without following any symbolic link, the last
@@ -37,7 +39,7 @@ func (s *Server) inParent(name string, call func(dir int, base string) error) er
 func openParent(root int, dir string) (int, error) {
 	fd, err := openBeneath(root, dir, hostSearch|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		err = errNoEntry
+		err = errno.ENOENT
 	}
 	return fd, err
 }
@@ -87,7 +89,7 @@ func uninterrupted(call func() error) error {
 // open opens what the path itself names. With os.O_CREATE the file must not exist.
 func (s *Server) open(name string, flags int, perm fs.FileMode) (*os.File, error) {
 	if flags&os.O_CREATE != 0 && flags&os.O_EXCL == 0 {
-		return nil, errInvalid
+		return nil, errno.EINVAL
 	}
 	fd := -1
 	flags |= unix.O_NOFOLLOW | unix.O_CLOEXEC

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"agentvm/internal/errno"
 )
 
 // The calls of this file resolve a path below the mounted directory without following any link, the last element included,
@@ -57,7 +59,7 @@ func openSubdirectory(dir *os.Root, name string) (*os.Root, error) {
 	if err != nil {
 		sub.Close()
 		if errors.Is(err, errFollowed) {
-			err = errNoEntry
+			err = errno.ENOENT
 		}
 		return nil, err
 	}
@@ -82,7 +84,7 @@ func isLink(info fs.FileInfo) bool { return info.Mode()&(fs.ModeSymlink|fs.ModeI
 // open opens what the path itself names. With os.O_CREATE the file must not exist.
 func (s *Server) open(name string, flags int, perm fs.FileMode) (*os.File, error) {
 	if flags&os.O_CREATE != 0 && flags&os.O_EXCL == 0 {
-		return nil, errInvalid
+		return nil, errno.EINVAL
 	}
 	var file *os.File
 	err := s.inParent(name, func(dir *os.Root, base string) (err error) {
@@ -106,7 +108,7 @@ func (s *Server) open(name string, flags int, perm fs.FileMode) (*os.File, error
 		return err
 	})
 	if errors.Is(err, errFollowed) {
-		err = errLoop
+		err = errno.ELOOP
 	}
 	if err != nil {
 		return nil, err
@@ -146,7 +148,7 @@ func (s *Server) rename(oldName, newName string) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return errIsDir
+		return errno.EISDIR
 	}
 	if err := s.unlink(newName, true); err != nil {
 		return err
@@ -190,7 +192,7 @@ func (s *Server) chmod(name string, mode fs.FileMode) error {
 // setTimes sets the times of what the name itself means; a link's are not worth a handle of the reparse point.
 func (s *Server) setTimes(name string, atime, mtime time.Time) error {
 	err := s.unlessLink(name, func(dir *os.Root, base string) error { return dir.Chtimes(base, atime, mtime) })
-	if err == errLoop {
+	if err == errno.ELOOP {
 		return nil
 	}
 	return err
@@ -203,7 +205,7 @@ func (s *Server) unlessLink(name string, call func(dir *os.Root, base string) er
 			return err
 		}
 		if isLink(info) {
-			return errLoop
+			return errno.ELOOP
 		}
 		return call(dir, base)
 	})

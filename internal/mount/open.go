@@ -5,6 +5,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"agentvm/internal/errno"
 )
 
 // Open flags of 9P2000.L, which are Linux' generic O_ values (include/net/9p/9p.h, P9_DOTL_*).
@@ -41,11 +43,11 @@ func hostFlags(flags uint32) int {
 func notRegular(a attr) error {
 	switch {
 	case a.isDir():
-		return errIsDir
+		return errno.EISDIR
 	case a.isSymlink():
-		return errLoop
+		return errno.ELOOP
 	}
-	return errNoAddress
+	return errno.ENXIO
 }
 
 // openRegular opens a regular file. The name may become a FIFO or device between the caller's look and the open:
@@ -81,15 +83,15 @@ func (c *session) lopen(q *request) error {
 		return err
 	}
 	if flags&openAccess == openAccess {
-		return errInvalid
+		return errno.EINVAL
 	}
 	if c.server.config.ReadOnly && flags&(openAccess|openTruncate) != 0 {
-		return errReadOnly
+		return errno.EROFS
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open != nil {
-		return errInvalid
+		return errno.EINVAL
 	}
 	a, err := c.openNode(f, flags)
 	if err != nil {
@@ -114,11 +116,11 @@ func (c *session) openNode(f *fid, flags uint32) (attr, error) {
 	}
 	switch {
 	case a.isDir() && flags&(openAccess|openTruncate) != 0:
-		return attr{}, errIsDir
+		return attr{}, errno.EISDIR
 	case !a.isDir() && !a.isRegular():
 		return attr{}, notRegular(a)
 	case !a.isDir() && flags&openDirectory != 0:
-		return attr{}, errNotDir
+		return attr{}, errno.ENOTDIR
 	}
 	if flags&(openAccess|openTruncate) != 0 {
 		if err := c.server.protects(path); err != nil {
@@ -194,7 +196,7 @@ func (c *session) lcreate(q *request) error {
 	}
 	_, err = f.opened()
 	if err == nil || flags&openAccess == openAccess {
-		return errInvalid
+		return errno.EINVAL
 	}
 	created, a, err := c.createIn(dir, name, flags, mode)
 	if err != nil {
@@ -257,9 +259,9 @@ func (c *session) read(q *request) error {
 	case err != nil:
 		return err
 	case open.dir:
-		return errIsDir
+		return errno.EISDIR
 	case int64(offset) < 0:
-		return errInvalid
+		return errno.EINVAL
 	}
 	const fixed = headerSize + 4
 	n := int(min(count, c.msize-fixed))
@@ -291,9 +293,9 @@ func (c *session) write(q *request) error {
 	case err != nil:
 		return err
 	case !open.writable:
-		return errBadFile
+		return errno.EBADF
 	case int64(offset) < 0:
-		return errInvalid
+		return errno.EINVAL
 	}
 	var n int
 	if open.append {

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hugelgupf/p9/linux"
 	"github.com/hugelgupf/p9/p9"
+
+	"agentvm/internal/errno"
 )
 
 func TestCreateWriteRead(t *testing.T) {
@@ -499,7 +501,7 @@ func TestLock(t *testing.T) {
 		return e.buf
 	}
 	c.call(msgTwalk, walkBody(0, 1, "a"))
-	if got := c.errno(msgTlock, body(1, false)); got != errBadFile {
+	if got := c.errno(msgTlock, body(1, false)); got != errno.EBADF {
 		t.Errorf("lock of a file that is not open: %v", got)
 	}
 	c.call(msgTlopen, append(fidBody(1), 2, 0, 0, 0))

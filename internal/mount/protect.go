@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"agentvm/internal/errno"
 )
 
 // DefaultProtected are the paths of a writable mount, besides those of git repositories, that a guest reads and does not change: what
@@ -200,7 +202,7 @@ func (s *Server) refuseChange(name string) error {
 		s.log.Warn("the guest was kept from changing a file that programs of the host execute or obey by themselves",
 			"path", path.Join(filepath.ToSlash(s.config.Dir), name), "to allow it", fmt.Sprintf("--unprotected %s", open))
 	}
-	return errReadOnly
+	return errno.EROFS
 }
 
 // protectsPlace is EROFS where a new name, for a file that is no directory, would come to mean what is to be a directory of the host, as
@@ -259,7 +261,7 @@ func (s *Server) protectsMove(oldPath, newPath string) error {
 	case found != "":
 		return s.refuseChange(found)
 	case left <= 0:
-		return errCrossDevice
+		return errno.EXDEV
 	}
 	return nil
 }

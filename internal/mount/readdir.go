@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"os"
+
+	"agentvm/internal/errno"
 )
 
 // maxListings limits the memory of all directory listings of a session, in bytes.
@@ -25,7 +27,7 @@ func (c *session) readdir(q *request) error {
 		return err
 	}
 	if !open.dir {
-		return errNotDir
+		return errno.ENOTDIR
 	}
 	open.mu.Lock()
 	defer open.mu.Unlock()
@@ -66,7 +68,7 @@ func (c *session) list(open *openFile) error {
 			return err
 		}
 		if !c.account(open, names) {
-			return errNoMemory
+			return errno.ENOMEM
 		}
 		open.names = append(open.names, names...)
 	}
@@ -94,12 +96,12 @@ func (c *session) entries(out *encoder, dir *node, open *openFile, offset uint64
 		name := open.names[i]
 		if len(out.buf)+qidSize+8+1+2+len(name) > limit {
 			if len(out.buf) == start {
-				return errInvalid // not even one fits
+				return errno.EINVAL // not even one fits
 			}
 			return nil
 		}
 		a, err := c.entry(dir, name)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNoEntry) {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, errno.ENOENT) {
 			continue
 		}
 		if err != nil {

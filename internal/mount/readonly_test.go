@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hugelgupf/p9/linux"
 	"github.com/hugelgupf/p9/p9"
+
+	"agentvm/internal/errno"
 )
 
 // TestReadOnly sends everything that would change something.
@@ -63,7 +65,7 @@ func TestReadOnlyMessages(t *testing.T) {
 	c := rawAttach(t, Config{Dir: t.TempDir(), ReadOnly: true}, 8192)
 	for _, kind := range []uint8{msgTlcreate, msgTsymlink, msgTmknod, msgTrename, msgTsetattr, msgTxattrcreate, msgTlink,
 		msgTmkdir, msgTrenameat, msgTunlinkat, msgTwrite, msgTremove} {
-		if got := c.errno(kind, nil); got != errReadOnly {
+		if got := c.errno(kind, nil); got != errno.EROFS {
 			t.Errorf("message %d: errno %d", kind, got)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"agentvm/internal/budget"
+	"agentvm/internal/errno"
 )
 
 const (
@@ -187,17 +188,17 @@ func (c *session) handle(q *request) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.server.log.Error("mount: request panicked", "type", q.kind, "panic", r, "stack", string(debug.Stack()))
-			err = errIO
+			err = errno.EIO
 		}
 	}()
 	op := operations[q.kind]
 	switch {
 	case op.run == nil:
-		return errNotSupported
+		return errno.EOPNOTSUPP
 	case !c.negotiated && q.kind != msgTversion:
-		return errInvalid
+		return errno.EINVAL
 	case op.mutates && c.server.config.ReadOnly:
-		return errReadOnly
+		return errno.EROFS
 	}
 	return op.run(c, q)
 }
@@ -265,7 +266,7 @@ func (c *session) version(q *request) error {
 		return err
 	}
 	if msize < minMessage {
-		return errInvalid
+		return errno.EINVAL
 	}
 	c.reset()
 	c.setMessageSize(min(msize, MaxMessage))

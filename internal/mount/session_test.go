@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hugelgupf/p9/p9"
+
+	"agentvm/internal/errno"
 )
 
 func TestNewServerErrors(t *testing.T) {
@@ -164,20 +166,20 @@ func TestVersion(t *testing.T) {
 	}
 	t.Run("too small", func(t *testing.T) {
 		c := &rawClient{t: t, conn: serve(t, Config{Dir: t.TempDir()})}
-		if got := c.errno(msgTversion, versionBody(100)); got != errInvalid {
+		if got := c.errno(msgTversion, versionBody(100)); got != errno.EINVAL {
 			t.Errorf("errno %d", got)
 		}
 	})
 	t.Run("none", func(t *testing.T) {
 		c := &rawClient{t: t, conn: serve(t, Config{Dir: t.TempDir()})}
-		if got := c.errno(msgTattach, attachBody(0)); got != errInvalid {
+		if got := c.errno(msgTattach, attachBody(0)); got != errno.EINVAL {
 			t.Errorf("errno %d", got)
 		}
 	})
 	t.Run("again forgets fids", func(t *testing.T) {
 		c := rawAttach(t, Config{Dir: t.TempDir()}, 8192)
 		c.call(msgTversion, versionBody(16384))
-		if got := c.errno(msgTstatfs, fidBody(0)); got != errBadFile {
+		if got := c.errno(msgTstatfs, fidBody(0)); got != errno.EBADF {
 			t.Errorf("errno %d", got)
 		}
 	})
@@ -197,11 +199,11 @@ func TestMalformed(t *testing.T) {
 		}
 	}
 	for _, kind := range []uint8{0, 6, 7, 99, msgTauth, 200, 255} {
-		if got := c.errno(kind, nil); got != errNotSupported {
+		if got := c.errno(kind, nil); got != errno.EOPNOTSUPP {
 			t.Errorf("message %d: errno %d", kind, got)
 		}
 	}
-	if got := c.errno(msgTwalk, append(walkBody(0, 1)[:8], 0xff, 0xff)); got != errInvalid {
+	if got := c.errno(msgTwalk, append(walkBody(0, 1)[:8], 0xff, 0xff)); got != errno.EINVAL {
 		t.Errorf("65535 names: errno %d", got)
 	}
 	if got := c.errno(msgTstatfs, fidBody(0)); got != 0 {
@@ -217,19 +219,19 @@ func TestFids(t *testing.T) {
 		name string
 		kind uint8
 		body []byte
-		want errno
+		want errno.Errno
 	}{
-		{"unknown fid", msgTwalk, walkBody(9, 10), errBadFile},
-		{"fid in use", msgTattach, attachBody(0), errInvalid},
-		{"no fid", msgTwalk, walkBody(0, noFid), errInvalid},
-		{"clunk of unknown", msgTclunk, fidBody(9), errBadFile},
+		{"unknown fid", msgTwalk, walkBody(9, 10), errno.EBADF},
+		{"fid in use", msgTattach, attachBody(0), errno.EINVAL},
+		{"no fid", msgTwalk, walkBody(0, noFid), errno.EINVAL},
+		{"clunk of unknown", msgTclunk, fidBody(9), errno.EBADF},
 		{"copy", msgTwalk, walkBody(0, 1), 0},
-		{"walk onto a used fid", msgTwalk, walkBody(0, 1, "a"), errInvalid},
+		{"walk onto a used fid", msgTwalk, walkBody(0, 1, "a"), errno.EINVAL},
 		{"walk in place", msgTwalk, walkBody(1, 1, "a"), 0},
 		{"open", msgTlopen, append(fidBody(1), 0, 0, 0, 0), 0},
-		{"walk in place of an open fid", msgTwalk, walkBody(1, 1), errBusy},
+		{"walk in place of an open fid", msgTwalk, walkBody(1, 1), errno.EBUSY},
 		{"clunk", msgTclunk, fidBody(1), 0},
-		{"clunk again", msgTclunk, fidBody(1), errBadFile},
+		{"clunk again", msgTclunk, fidBody(1), errno.EBADF},
 	} {
 		if got := c.errno(tc.kind, tc.body); got != tc.want {
 			t.Errorf("%s: errno %d, want %d", tc.name, got, tc.want)
@@ -240,7 +242,7 @@ func TestFids(t *testing.T) {
 			t.Fatalf("fid %d: errno %d", fid, got)
 		}
 	}
-	if got := c.errno(msgTwalk, walkBody(0, 100)); got != errTableFull {
+	if got := c.errno(msgTwalk, walkBody(0, 100)); got != errno.ENFILE {
 		t.Errorf("fid beyond the limit: errno %d", got)
 	}
 }
@@ -249,12 +251,12 @@ func TestOpenLimit(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "")
 	c := rawAttach(t, Config{Dir: dir, MaxOpen: 3}, 8192)
-	var got []errno
+	var got []errno.Errno
 	for fid := range uint32(4) {
 		c.errno(msgTwalk, walkBody(0, fid+1, "a"))
 		got = append(got, c.errno(msgTlopen, append(fidBody(fid+1), 0, 0, 0, 0)))
 	}
-	if fmt.Sprint(got) != fmt.Sprint([]errno{0, 0, 0, errTableFull}) {
+	if fmt.Sprint(got) != fmt.Sprint([]errno.Errno{0, 0, 0, errno.ENFILE}) {
 		t.Errorf("opens gave %v", got)
 	}
 	c.errno(msgTclunk, fidBody(1))
@@ -320,13 +322,13 @@ func TestLargeCounts(t *testing.T) {
 	}
 	c.call(msgTwalk, walkBody(0, 2))
 	c.call(msgTlopen, append(fidBody(2), 0, 0, 0, 0))
-	list := func(offset uint64, count uint32) errno {
+	list := func(offset uint64, count uint32) errno.Errno {
 		e := encoder{buf: fidBody(2)}
 		e.u64(offset)
 		e.u32(count)
 		return c.errno(msgTreaddir, e.buf)
 	}
-	if got := list(0, 10); got != errInvalid {
+	if got := list(0, 10); got != errno.EINVAL {
 		t.Errorf("no room for an entry: errno %d", got)
 	}
 	if got := list(1<<64-1, 1<<32-1); got != 0 {
@@ -335,7 +337,7 @@ func TestLargeCounts(t *testing.T) {
 	write := encoder{buf: fidBody(1)}
 	write.u64(0)
 	write.u32(1 << 31)
-	if got := c.errno(msgTwrite, write.buf); got != errInvalid {
+	if got := c.errno(msgTwrite, write.buf); got != errno.EINVAL {
 		t.Errorf("count beyond the message: errno %d", got)
 	}
 }

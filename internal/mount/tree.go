@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"agentvm/internal/errno"
 )
 
 // maxPath limits the length in bytes of a path below the root, as PATH_MAX would.
@@ -51,7 +53,7 @@ func (t *tree) child(parent *node, name string) (*node, error) {
 		return n, nil
 	}
 	if t.count >= t.limit {
-		return nil, errTableFull
+		return nil, errno.ENFILE
 	}
 	if parent.children == nil {
 		parent.children = make(map[string]*node)
@@ -104,13 +106,13 @@ func (n *node) path() (string, error) {
 	length := 0
 	for ; n.parent != nil; n = n.parent {
 		if n.gone {
-			return "", errNoEntry
+			return "", errno.ENOENT
 		}
 		names = append(names, n.name)
 		length += len(n.name) + 1
 	}
 	if length > maxPath {
-		return "", errNameTooLong
+		return "", errno.ENAMETOOLONG
 	}
 	slices.Reverse(names)
 	return strings.Join(names, "/"), nil
@@ -123,7 +125,7 @@ func (n *node) childPath(name string) (string, error) {
 		return name, err
 	}
 	if len(dir)+1+len(name) > maxPath {
-		return "", errNameTooLong
+		return "", errno.ENAMETOOLONG
 	}
 	return dir + "/" + name, nil
 }

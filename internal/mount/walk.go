@@ -1,5 +1,7 @@
 package mount
 
+import "agentvm/internal/errno"
+
 // attach answers Tattach: fid[4] afid[4] uname[s] aname[s] n_uname[4]. There is one tree and no authentication, so the
 // user does not matter and aname can only be the root.
 func (c *session) attach(q *request) error {
@@ -9,10 +11,10 @@ func (c *session) attach(q *request) error {
 		return err
 	}
 	if auth != noFid {
-		return errInvalid
+		return errno.EINVAL
 	}
 	if aname != "" && aname != "/" {
-		return errNoEntry
+		return errno.ENOENT
 	}
 	a, err := c.server.lstat(".")
 	if err != nil {
@@ -57,7 +59,7 @@ func (c *session) walk(q *request) error {
 func walkNames(in *decoder) ([]string, error) {
 	count := int(in.u16())
 	if count > maxWalk {
-		return nil, errInvalid
+		return nil, errno.EINVAL
 	}
 	names := make([]string, count)
 	for i := range names {
@@ -72,7 +74,7 @@ func (c *session) placeFid(q *request, from *fid, id, newID uint32, found *fid) 
 		return c.fids.add(newID, found)
 	}
 	if _, err := from.opened(); err == nil {
-		return errBusy
+		return errno.EBUSY
 	}
 	if err := c.fids.replace(id, from, found); err != nil {
 		return err
@@ -104,7 +106,7 @@ func (c *session) step(dir *node, name string) (*node, qid, error) {
 		return nil, qid{}, err
 	}
 	if !dir.dir.Load() {
-		return nil, qid{}, errNotDir
+		return nil, qid{}, errno.ENOTDIR
 	}
 	path, err := c.seePath(dir, name)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"io/fs"
 	"time"
+
+	"agentvm/internal/errno"
 )
 
 // Message types of 9P2000.L as listed in Linux' include/net/9p/9p.h; a reply's type is its request's plus one.
@@ -109,7 +111,7 @@ func (d *decoder) str() string { return string(d.take(int(d.u16()))) }
 // end reports whether the body was exactly the fields taken so far.
 func (d *decoder) end() error {
 	if d.bad || len(d.rest) != 0 {
-		return errInvalid
+		return errno.EINVAL
 	}
 	return nil
 }

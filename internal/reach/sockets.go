@@ -14,6 +14,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/hostpath"
 )
@@ -139,7 +140,7 @@ func GuestSockets(list []UnixSocket) (sockets []guestrpc.UnixSocket) {
 }
 
 // errSocket is what the guest gets for any socket that cannot be reached, whatever the reason.
-var errSocket = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: 111, Message: "the host's socket cannot be reached"} // ECONNREFUSED
+var errSocket = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ECONNREFUSED, Message: "the host's socket cannot be reached"}
 
 // SocketConnector connects the guest to the sockets of the list, and to nothing else; opened are those of the same places on the host. audit
 // receives an event of each connection. Without sockets it is nil.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -73,7 +74,7 @@ func regular(fd int, path string) (*os.File, error) {
 	}
 	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
 		closeFD(fd)
-		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(unix.EINVAL), Message: fmt.Sprintf("open %s: not a regular file", path)}
+		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("open %s: not a regular file", path)}
 	}
 	if err == nil {
 		err = unix.SetNonblock(fd, false)
@@ -173,7 +174,7 @@ func createTemporary(dir int) (fd int, name string, err error) {
 // Commit gives the file its name. When it fails, the file with that name has not changed.
 func (a *atomicFile) Commit() error {
 	if a.committed {
-		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: int32(unix.EBADF), Message: "the file is committed already"}
+		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.EBADF, Message: "the file is committed already"}
 	}
 	fd := int(a.Fd())
 	if err := seal(fd); err != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -98,7 +99,7 @@ func (p *packer) locate(name string) (full, inside string, err error) {
 	}
 	inside = path.Clean(name)
 	if name == "" || strings.HasPrefix(inside, "/") || inside == ".." || strings.HasPrefix(inside, "../") {
-		return "", "", &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(unix.EINVAL), Message: fmt.Sprintf("pack: %q does not lead into %s", name, p.o.Dir)}
+		return "", "", &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("pack: %q does not lead into %s", name, p.o.Dir)}
 	}
 	return p.o.Dir + "/" + name, inside, nil
 }

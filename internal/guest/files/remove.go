@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 )
 
 // maxDepth bounds how deep trees are walked. It is as deep as a path can name. Each level holds a descriptor.
 const maxDepth = unix.PathMax / 2
 
 // errTooDeep is the error for a tree that a guest made too deep on purpose.
-var errTooDeep = &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: int32(unix.ENAMETOOLONG), Message: "directories are nested too deep (limit 2048)"}
+var errTooDeep = &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errno.ENAMETOOLONG, Message: "directories are nested too deep (limit 2048)"}
 
 // Remove removes a file or directory; with recursive also everything below. It removes nothing that is mounted there,
 // and fails with EBUSY at the mount.

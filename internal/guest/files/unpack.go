@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 )
 
@@ -103,7 +104,7 @@ func (u *unpacker) run(r *tar.Reader) error {
 func inside(name string) (string, error) {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(unix.EXDEV), Message: "the name leads out of the directory"}
+			return "", &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EXDEV, Message: "the name leads out of the directory"}
 		}
 	}
 	return path.Clean("./" + name), nil
@@ -131,7 +132,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
 		return u.special(dir, base, m, func() error { return makeNode(dir, base, h) })
 	default:
-		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: int32(unix.EINVAL), Message: fmt.Sprintf("kind of entry %q not supported", h.Typeflag)}
+		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("kind of entry %q not supported", h.Typeflag)}
 	}
 }
 
