@@ -15,7 +15,7 @@ import (
 )
 
 // A layer is a file of slots of 64 KiB. A slot holds a cluster of the disk, or a block of the layer's map; slot 0 has the header, slot 1 the
-// first block of the map. docs/internals/disk.md has the format to the last byte.
+// first block of the map. docs/internals/disk.md has the bytes of both and the rules.
 //
 // The map is a journal of records, which is only appended to. A record has 16 bytes and so never crosses a sector, and a block is durable as
 // zeros before it is used. So a record is either complete or zeros, and anything else is damage.

@@ -7,7 +7,7 @@
 //
 // What Append has taken survives the death of this process at any moment, but not that of the computer: only Finish
 // makes the file durable. Open tells a last record that was cut short, which it drops, from a damaged file, which it
-// refuses. docs/internals/daemon.md has the format.
+// refuses. docs/internals/daemon.md has the reasons.
 //
 // The package starts no goroutines, interprets no bytes, and neither compresses nor encrypts.
 package journal
@@ -72,7 +72,7 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("journal %s is damaged at byte %d: %s; it cannot be read any more, remove it", e.Path, e.Offset, e.Cause)
 }
 
-// Log is one journal. Its regions and records are those of docs/internals/daemon.md:
+// Log is one journal. Its file, whose headers format.go encodes:
 //
 //	file:  [header][result][head............][slot][slot][slot][slot][slot][slot][slot][slot][slot]
 //	bytes: the first Config.Head of all .... then generation 1, 2, 3, ... each in slot (generation - 1) mod 9

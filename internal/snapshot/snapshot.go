@@ -1,5 +1,5 @@
 // Package snapshot saves machines in files: the linear memory at one moment, a description of the machine, and its writable disk
-// if it had one. docs/internals/snapshot-format.md is the format to the last byte.
+// if it had one. docs/internals/snapshot-format.md has the rules of the format.
 //
 // A file is written once, under a temporary name, gets its final name when everything is on the disk, and never changes
 // afterwards. So a File may be used by several goroutines, mapped while others read it, and removed or replaced while it is
