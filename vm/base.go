@@ -79,7 +79,11 @@ func (r *resources) openBase(c Config) {
 		c.Logger.Debug("no base", "error", err)
 		return
 	}
-	r.base = checkpoint.NewBase(r.store.Dir(), meta, r.overlay.size(), c.Logger)
+	var disk int64
+	if r.overlay != nil {
+		disk = r.overlay.Size()
+	}
+	r.base = checkpoint.NewBase(r.store.Dir(), meta, disk, c.Logger)
 	if r.saved, r.createBase = r.base.Open(); r.saved != nil {
 		r.memory = r.saved.Image
 	}
@@ -88,30 +92,39 @@ func (r *resources) openBase(c Config) {
 	}
 }
 
-// makeBase starts the guest with nothing that is this VM's own, has it run a first command, and captures the machine.
-// The image is nil when there will be no base, which is no error.
-func (v *VM) makeBase(ctx context.Context, client *guestrpc.Client) (image *machine.MemoryImage, err error) {
+// bootAndCapture starts the guest with nothing that is this VM's own, has it run a first command, captures the machine for a base and gives
+// the guest its configuration. Whatever prevents a base is no error as long as the VM works.
+func (v *VM) bootAndCapture(ctx context.Context, client *guestrpc.Client) error {
 	began := time.Now()
 	info, err := client.Start(ctx, guestrpc.StartParams{Time: time.Now(), Network: v.resources.network.Params()})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	image, err = v.captureBase(ctx, client, info)
-	v.resources.overlay.present()
-	switch {
-	case err == nil:
-		v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
-	case ctx.Err() == nil && v.alive() == nil:
-		v.config.Logger.Debug("no base is made", "error", err)
-		err = nil
+	image, err := v.captureBase(ctx, client, info)
+	if v.resources.overlay != nil {
+		v.resources.overlay.absent.Store(false)
 	}
-	return image, err
-}
-
-// saveBase has the base written. Before that the VM, which is now as those that will start from the base, runs a first command to record
-// what they will write. With a writable disk it runs none, since the disk may have another shell, the user's.
-func (v *VM) saveBase(ctx context.Context, client *guestrpc.Client, image *machine.MemoryImage) error {
-	written, err := v.recordFirstWrites(ctx, client)
+	if err != nil && (ctx.Err() != nil || v.alive() != nil) {
+		return err
+	}
+	v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began), "error", err)
+	if err := v.configureGuest(ctx, client, true); err != nil || image == nil {
+		if image != nil {
+			err = errors.Join(err, image.Close())
+		}
+		return err
+	}
+	// The VM is now as those that will start from the base. It runs a first command to record what they will write. With a writable disk
+	// it runs none, since the disk may have another shell, the user's.
+	var written []machine.Range
+	if v.resources.overlay == nil {
+		limited, cancel := context.WithTimeout(ctx, warmUpTime)
+		err = firstCommand(limited, client)
+		cancel()
+	}
+	if err == nil {
+		err = v.withMachine(ctx, func(m emulator) (err error) { written, err = m.Written(); return err })
+	}
 	if err != nil && (ctx.Err() != nil || v.alive() != nil) {
 		return errors.Join(err, image.Close())
 	}
@@ -120,20 +133,6 @@ func (v *VM) saveBase(ctx context.Context, client *guestrpc.Client, image *machi
 		err = errors.Join(err, image.Close())
 	}
 	return err
-}
-
-// recordFirstWrites runs a first command and returns what the machine has written since its capture.
-func (v *VM) recordFirstWrites(ctx context.Context, client *guestrpc.Client) (written []machine.Range, err error) {
-	limited, cancel := context.WithTimeout(ctx, warmUpTime)
-	defer cancel()
-	if v.resources.overlay == nil {
-		err = firstCommand(limited, client)
-	}
-	if err != nil {
-		return nil, err
-	}
-	err = v.withMachine(ctx, func(m emulator) (err error) { written, err = m.Written(); return err })
-	return written, err
 }
 
 // warmupRuns is how often the first command runs. Only from the second or third run on does the kernel count the command's pages among

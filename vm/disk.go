@@ -114,21 +114,6 @@ func (u *overlayDisk) Sync() error {
 	return err
 }
 
-// present makes an absent disk readable and writable.
-func (u *overlayDisk) present() {
-	if u != nil {
-		u.absent.Store(false)
-	}
-}
-
-// size returns the disk's size in bytes; 0 without a disk.
-func (u *overlayDisk) size() int64 {
-	if u == nil {
-		return 0
-	}
-	return u.Size()
-}
-
 // openOverlay opens the disk at path; it returns nil for an empty path.
 func openOverlay(path string, logger *slog.Logger) (*overlayDisk, error) {
 	if path == "" {

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +28,7 @@ import (
 type fakeMachine struct {
 	t       testing.TB
 	devices machine.Config
+	rigid   bool // it cannot be captured
 
 	commands, slices atomic.Int64
 	clock            atomic.Int64                      // -1 while it is stopped
@@ -40,10 +43,10 @@ type fakeMachine struct {
 var _, _ emulator = (*fakeMachine)(nil), (*machine.Machine)(nil)
 
 // fakeKind makes fake machines, which it also sends on the channel.
-func fakeKind(t testing.TB) (*emulatorKind, <-chan *fakeMachine) {
+func fakeKind(t testing.TB, rigid bool) (*emulatorKind, <-chan *fakeMachine) {
 	machines := make(chan *fakeMachine, 10)
 	return &emulatorKind{digest: "fake", start: func(_ context.Context, devices machine.Config, linux machine.Linux, memory *machine.MemoryImage) (emulator, error) {
-		m := &fakeMachine{t: t, devices: devices, ended: make(chan func() (machine.Exit, error), 1), closed: make(chan struct{}), ready: make(chan struct{}, 1)}
+		m := &fakeMachine{t: t, devices: devices, rigid: rigid, ended: make(chan func() (machine.Exit, error), 1), closed: make(chan struct{}), ready: make(chan struct{}, 1)}
 		if memory == nil {
 			if !strings.HasPrefix(linux.CommandLine, "console=hvc0") || len(linux.Kernel) == 0 || len(linux.Initramfs) == 0 {
 				t.Errorf("it boots %d bytes of kernel and %d of initramfs with %q", len(linux.Kernel), len(linux.Initramfs), linux.CommandLine)
@@ -86,6 +89,9 @@ func (m *fakeMachine) StopClock() error  { m.clock.Add(-1); return nil }
 func (m *fakeMachine) StartClock() error { m.clock.Add(1); return nil }
 
 func (m *fakeMachine) Capture() (*machine.MemoryImage, error) {
+	if m.rigid {
+		return nil, errors.ErrUnsupported
+	}
 	file, err := os.Create(filepath.Join(m.t.TempDir(), "memory"))
 	if err != nil {
 		return nil, err
@@ -200,7 +206,7 @@ func (g fakeSupervisor) Shutdown() error {
 // startFake starts a VM on a fake machine. It ends with the test.
 func startFake(t *testing.T, change func(*Config)) (*VM, *fakeMachine, <-chan *fakeMachine) {
 	t.Helper()
-	kind, machines := fakeKind(t)
+	kind, machines := fakeKind(t, false)
 	c := Config{Image: images.BuiltinName, StoreDir: t.TempDir(), Kernel: []byte("no kernel"), emulator: kind}
 	if change != nil {
 		change(&c)
@@ -289,17 +295,14 @@ func TestFakeEndsByItself(t *testing.T) {
 func TestFakeOverruns(t *testing.T) {
 	var lasted atomic.Int64
 	v, m, _ := startFake(t, func(c *Config) { c.Overrun = func(d time.Duration) { lasted.Store(int64(d)) } })
-	release := make(chan struct{})
+	var released atomic.Bool
 	m.ended <- func() (machine.Exit, error) {
 		m.slices.Add(1)
 		defer m.slices.Add(1)
-		for { // with processor time, or it would count as waiting for a processor
-			select {
-			case <-release:
-				return machine.Exit{}, context.Canceled
-			default:
-			}
+		for !released.Load() {
+			runtime.Gosched() // not sleeping: it would count as waiting for a processor
 		}
+		return machine.Exit{}, context.Canceled
 	}
 	var overran *OverrunError
 	if err := v.Wait(t.Context()); !errors.As(err, &overran) || overran.Lasts != OverrunTime || time.Duration(lasted.Load()) != OverrunTime {
@@ -309,7 +312,7 @@ func TestFakeOverruns(t *testing.T) {
 	if err := v.Pause(t.Context()); !errors.As(err, &ended) || ended.Reason != Overran {
 		t.Errorf("Pause: %v", err)
 	}
-	close(release)
+	released.Store(true)
 	select {
 	case <-v.Done():
 	case <-time.After(10 * time.Second):
@@ -360,4 +363,34 @@ func TestFakeStartsFromBase(t *testing.T) {
 		t.Errorf("from a base %t, restored %v", FromBase(second), m.started.Restored)
 	}
 	wantAnswer(t, second, "true", fmt.Sprintf("%d: true\n", warmupRuns+1))
+}
+
+// A machine that cannot be captured runs; there is only no base, fork or snapshot of it.
+func TestFakeThatCannotBeCaptured(t *testing.T) {
+	kind, _ := fakeKind(t, true)
+	store := t.TempDir()
+	for range 2 { // the second would continue from the first one's base
+		v, err := Start(t.Context(), Config{Image: images.BuiltinName, StoreDir: store, emulator: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = v.Close() })
+		wantAnswer(t, v, "true", fmt.Sprintf("%d: true\n", warmupRuns+1))
+		if forks, err := v.Fork(t.Context(), 1, ForkOptions{}); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("Fork: %v, %v", forks, err)
+		}
+		if _, err := v.Snapshot(t.Context(), filepath.Join(t.TempDir(), "x.snap"), SnapshotOptions{}); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("Snapshot: %v", err)
+		}
+		if FromBase(v) {
+			t.Error("there is a base")
+		}
+	}
+}
+
+// The seam stays small, or it becomes the whole machine.
+func TestEmulatorHasSevenMethods(t *testing.T) {
+	if n := reflect.TypeFor[emulator]().NumMethod(); n > 7 {
+		t.Errorf("an emulator needs %d methods", n)
+	}
 }

@@ -14,7 +14,6 @@ import (
 	"agentvm/internal/disk"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
-	"agentvm/nat"
 )
 
 // ForkOptions say how forks differ from the VM they are made of.
@@ -101,7 +100,10 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 		f := &forkState{config: v.config, id: v.identity.Successor(true)}
 		c := &f.config
 		c.Hostname, c.Disk, c.Console = f.id.Hostname(c.Hostname), "", nil
-		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, anyPorts(c.Network.Forwards)
+		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, slices.Clone(c.Network.Forwards)
+		for i, f := range c.Network.Forwards {
+			c.Network.Forwards[i].Listen = netip.AddrPortFrom(f.Listen.Addr(), 0) // a port can be open in one VM only
+		}
 		c.Mounts, c.Env, c.Access = slices.Clone(c.Mounts), slices.Clone(c.Env), c.Access.Clone()
 		if o.Configure != nil {
 			o.Configure(i, c)
@@ -115,15 +117,6 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 		list = append(list, f)
 	}
 	return list, nil
-}
-
-// anyPorts returns the forwards with port 0 of the host, since a port can be open in one VM only.
-func anyPorts(forwards []nat.Forward) []nat.Forward {
-	forwards = slices.Clone(forwards)
-	for i, f := range forwards {
-		forwards[i].Listen = netip.AddrPortFrom(f.Listen.Addr(), 0)
-	}
-	return forwards
 }
 
 // sameShape refuses a configuration that differs in what a running machine cannot change.

@@ -26,7 +26,10 @@ func (v *VM) handshake(ctx context.Context, control *wasi.StreamHost) {
 }
 
 func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
-	limit := v.connectTimeout()
+	limit := v.config.BootTimeout
+	if v.resources.base != nil && v.resources.memory != nil { // it need not boot: it answers within milliseconds, or is broken
+		limit = min(limit, savedTimeout)
+	}
 	ctx, cancel := v.withActiveTimeout(ctx, limit, fmt.Errorf("the guest has not answered for %v", limit))
 	defer cancel()
 	began := time.Now()
@@ -44,31 +47,6 @@ func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
 		return withCause(ctx, v.configureGuest(ctx, client, v.resources.memory != nil))
 	}
 	return withCause(ctx, v.bootAndCapture(ctx, client))
-}
-
-// bootAndCapture captures the machine for a base before the guest learns anything that is this VM's own.
-func (v *VM) bootAndCapture(ctx context.Context, client *guestrpc.Client) error {
-	image, err := v.makeBase(ctx, client)
-	if err != nil {
-		return err
-	}
-	err = v.configureGuest(ctx, client, true)
-	switch {
-	case image == nil:
-	case err != nil:
-		err = errors.Join(err, image.Close())
-	default:
-		err = v.saveBase(ctx, client, image)
-	}
-	return err
-}
-
-// connectTimeout bounds the handshake. A guest that need not boot answers within milliseconds, or is broken.
-func (v *VM) connectTimeout() time.Duration {
-	if v.resources.base != nil && v.resources.memory != nil {
-		return min(v.config.BootTimeout, savedTimeout)
-	}
-	return v.config.BootTimeout
 }
 
 // configureGuest gives the guest what is this VM's own. restored says that the guest has been started before.

@@ -53,20 +53,11 @@ type resources struct {
 
 // acquire completes r. toStart acquires what the machine starts from. On failure everything is released.
 func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity, toStart func(*resources, context.Context, Config) error) (*resources, error) {
-	var err error
 	if r.store == nil {
-		err = r.openStore(c)
+		if err := r.openStore(c); err != nil {
+			return nil, errors.Join(err, r.release())
+		}
 	}
-	if err == nil {
-		err = r.getAll(ctx, c, id, toStart)
-	}
-	if err != nil {
-		return nil, errors.Join(err, r.release())
-	}
-	return r, nil
-}
-
-func (r *resources) getAll(ctx context.Context, c Config, id checkpoint.Identity, toStart func(*resources, context.Context, Config) error) error {
 	r.ports, r.connections = reach.NewPorts(c.Access, c.forwards()), newConnections(c)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
@@ -82,7 +73,10 @@ func (r *resources) getAll(ctx context.Context, c Config, id checkpoint.Identity
 			return err
 		}))
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return nil, errors.Join(err, r.release())
+	}
+	return r, nil
 }
 
 // toBoot acquires what a new machine starts from: a base, or what it boots.

@@ -132,20 +132,15 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	return control.Host(), nil
 }
 
-// commandLine is the configuration's. The guest of a VM with a disk that leaves a base must not touch the disk at first.
+// commandLine is the kernel's command line; docs/internals/kernel.md explains the words. The guest of a VM with a disk that leaves a base
+// must not touch the disk at first.
 func (v *VM) commandLine() string {
-	line := v.config.commandLine()
+	line := "console=hvc0 quiet reboot=panic_warm"
+	if v.config.KernelArguments != "" {
+		line += " " + v.config.KernelArguments
+	}
 	if v.resources.createBase && v.resources.overlay != nil {
 		line += " " + overlayDeferred
-	}
-	return line
-}
-
-// commandLine is the kernel's command line; docs/internals/kernel.md explains the words.
-func (c Config) commandLine() string {
-	line := "console=hvc0 quiet reboot=panic_warm"
-	if c.KernelArguments != "" {
-		line += " " + c.KernelArguments
 	}
 	return line
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"agentvm/internal/guestrpc"
 )
 
 // stopTime is how long an orderly stop may take unless its context ends sooner.
@@ -19,7 +21,10 @@ func (v *VM) Stop(ctx context.Context) error {
 	defer cancel()
 	err := v.Resume(ctx) // a paused guest cannot power off
 	if err == nil {
-		err = v.shutDown(ctx)
+		var client *guestrpc.Client
+		if client, err = v.guest(ctx); err == nil {
+			err = client.Shutdown(ctx)
+		}
 	}
 	if err == nil {
 		select {
@@ -43,15 +48,6 @@ func (v *VM) Stop(ctx context.Context) error {
 		return fmt.Errorf("the guest did not power off in time and was switched off: %w", err)
 	}
 	return nil
-}
-
-// shutDown asks the guest to power off.
-func (v *VM) shutDown(ctx context.Context) error {
-	client, err := v.guest(ctx)
-	if err != nil {
-		return err
-	}
-	return client.Shutdown(ctx)
 }
 
 // Close switches the VM off at once, like pulling the plug. What the guest has not written back is lost; mounted host

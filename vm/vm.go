@@ -13,7 +13,6 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/machine"
 	"agentvm/internal/reach"
 )
 
@@ -82,7 +81,16 @@ func (v *VM) work(ctx context.Context, r *resources) {
 		v.config.Logger.Warn("close the machine", "error", e)
 	}
 	v.streams.Wait()
-	v.setCause(exit, err)
+	var lost *GuestError
+	switch console := v.console.bytes(); {
+	case v.isStopping():
+		v.cause = ErrStopped
+	case errors.As(err, &lost):
+		lost.Console = console
+		v.cause = lost
+	default:
+		v.cause = explain(exit, err, console)
+	}
 	close(v.halted)
 	v.config.Logger.Debug("machine stopped", "instructions", v.Instructions(), "cause", v.cause)
 	<-v.connected
@@ -93,19 +101,6 @@ func (v *VM) work(ctx context.Context, r *resources) {
 	v.waitTracked()
 	if err := r.release(); err != nil {
 		v.config.Logger.Warn("free the VM", "error", err)
-	}
-}
-
-func (v *VM) setCause(exit machine.Exit, err error) {
-	var lost *GuestError
-	switch {
-	case v.isStopping():
-		v.cause = ErrStopped
-	case errors.As(err, &lost):
-		lost.Console = v.console.bytes()
-		v.cause = lost
-	default:
-		v.cause = explain(exit, err, v.console.bytes())
 	}
 }
 
