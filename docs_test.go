@@ -82,6 +82,25 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
+// TestFoldersAreDescribed finds folders with code of which docs/internals/README.md has no line.
+func TestFoldersAreDescribed(t *testing.T) {
+	text := read(t, "docs/internals/README.md")
+	for _, parent := range []string{".", "internal", "cmd"} {
+		folders, err := os.ReadDir(parent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, folder := range folders {
+			path := filepath.ToSlash(filepath.Join(parent, folder.Name()))
+			name := strings.TrimPrefix(path, "internal/")
+			hidden := strings.HasPrefix(name, ".") || slices.Contains([]string{"cmd", "docs", "internal", "scratch"}, name)
+			if folder.IsDir() && !hidden && !strings.Contains(text, "`"+name+"`") {
+				t.Errorf("docs/internals/README.md has no line about %s", path)
+			}
+		}
+	}
+}
+
 // TestLinksOfPaths finds paths in backquotes that begin with a folder of this repository and name no file in it.
 func TestLinksOfPaths(t *testing.T) {
 	folders, err := os.ReadDir(".")
