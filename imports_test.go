@@ -20,8 +20,8 @@ var mayImport = map[string][]string{
 	"internal/machine/jit": {"internal/machine/riscv"},
 	"internal/guest":       {"internal/errno", "internal/capnprpc", "internal/guestrpc"},
 	"nat":                  {"internal/budget", "netstack"},
-	"internal/daemon":      {"internal/errno", "egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/reach", "internal/shortage", "internal/snapshot", "internal/watchdog"},
-	"vm":                   {"internal/errno", "egress", "images", "nat", "wasi", "internal/budget", "internal/checkpoint", "internal/debugenv", "internal/disk", "internal/gateway", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/reach", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
+	"internal/daemon":      {"internal/errno", "egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/job", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/reach", "internal/shortage", "internal/snapshot", "internal/watchdog"},
+	"vm":                   {"internal/errno", "egress", "images", "nat", "wasi", "internal/budget", "internal/checkpoint", "internal/debugenv", "internal/disk", "internal/gateway", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/job", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/reach", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
 	"internal/gateway":     {"dhcp", "egress", "internal/budget", "internal/connlimit", "internal/dns", "internal/guestrpc", "internal/reach", "nat", "netstack"}, // wires a network
 	"internal/reach":       {"internal/errno", "egress", "internal/capnprpc", "internal/guestrpc", "internal/hostpath", "nat"},
 	"internal/checkpoint":  {"internal/disk", "internal/machine", "internal/refcount", "internal/shortage", "internal/snapshot"},
@@ -58,6 +58,7 @@ var mayImport = map[string][]string{
 	"internal/smalldisk":        nil,
 	"internal/testclock":        nil,
 	"internal/watchdog":         nil,
+	"internal/job":              {"internal/atomicfile", "internal/capnprpc", "internal/errno", "internal/guestrpc", "internal/journal", "internal/private", "internal/shortage"},
 	"internal/journal":          nil,
 	"internal/kernel":           nil,
 	"internal/mount":            {"internal/errno", "internal/budget", "internal/hostpath"},

@@ -35,6 +35,7 @@ var clean = map[string]string{
 	"internal/guestrpc":    "greet|longestPause|passes|told",
 	"internal/headtail":    "",
 	"internal/hostpath":    "",
+	"internal/job":         "",
 	"internal/journal":     "",
 	"internal/kernel":      "",
 	"internal/leaktest":    "patience",

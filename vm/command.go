@@ -61,8 +61,8 @@ func (v *VM) Exec(ctx context.Context, line string) (*Result, error) {
 // When ctx ends, the command and everything it has started is killed, and Run returns ctx's error. A guest that ends
 // meanwhile is a *GuestError. With an error, the Result holds what the command had written, or is nil.
 func (v *VM) Run(ctx context.Context, c Command) (*Result, error) {
-	p := &process{vm: v}
-	if err := v.start(ctx, c, p); err != nil {
+	p, err := v.start(ctx, c)
+	if err != nil {
 		return nil, err
 	}
 	return p.finish(ctx)
@@ -70,32 +70,33 @@ func (v *VM) Run(ctx context.Context, c Command) (*Result, error) {
 
 // Start starts a command. ctx covers the start only. Every Process must be waited for.
 func (v *VM) Start(ctx context.Context, c Command) (Process, error) {
-	p := &process{vm: v}
-	if err := v.start(ctx, c, p); err != nil {
+	p, err := v.start(ctx, c)
+	if err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// start starts a command as p.
-func (v *VM) start(ctx context.Context, c Command, p *process) error {
+func (v *VM) start(ctx context.Context, c Command) (*process, error) {
 	args, err := c.Arguments()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	client, err := v.guest(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p.prepare(c)
+	p := newProcess(v, c)
 	params := guestrpc.ExecParams{
 		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, defaultDir), User: c.User, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(),
 	}
 	if c.Terminal != nil {
 		params.Terminal = &guestrpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
 	}
-	p.remote, err = client.Exec(ctx, params)
-	return v.explain(err)
+	if p.remote, err = client.Exec(ctx, params); err != nil {
+		return nil, v.explain(err)
+	}
+	return p, nil
 }
 
 // maxArgument is how many bytes one argument can have in Linux (MAX_ARG_STRLEN), without the ending NUL.

@@ -109,12 +109,13 @@ func (v *VM) goTracked(do func()) error {
 	return nil
 }
 
-// waitTracked waits for the goroutines of goTracked, which starts none any more. It is called when the machine has stopped.
+// waitTracked waits for the goroutines of goTracked, which starts none any more, and for those of jobs. It is called when the machine has stopped.
 func (v *VM) waitTracked() {
 	v.mu.Lock()
 	v.ended = true
 	v.mu.Unlock()
 	v.tracked.Wait()
+	v.jobs.Wait(v.cause)
 	v.bulk.close()
 }
 

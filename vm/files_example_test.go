@@ -63,20 +63,20 @@ func ExampleVM_StartJob() {
 		log.Fatal(err)
 	}
 	defer v.Close()
-	p, err := v.StartJob(ctx, vm.Command{Line: "read name; echo hello $name"}, vm.Durable{ID: "greeter"})
+	j, err := v.StartJob(ctx, vm.Command{Line: "read name; echo hello $name"}, vm.JobOptions{ID: "greeter"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Fprintln(p.Stdin(), "world")
+	fmt.Fprintln(j.Stdin(), "world")
 	for end, next := false, vm.Cursor(0); !end; {
-		o, err := p.Output(ctx, next, 0) // from 0 again, it would find the same
+		o, err := j.Output(ctx, next, 0) // from 0 again, it would find the same
 		if err != nil {
 			log.Fatal(err)
 		}
 		for _, c := range o.Chunks {
 			fmt.Printf("%s", c.Data)
 		}
-		end, next = o.End, o.Next
+		end, next = o.End != nil, o.Next
 	}
 	// Output: hello world
 }

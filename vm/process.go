@@ -21,7 +21,7 @@ const killTime = 10 * time.Second
 type Process interface {
 	// Wait returns when the command has ended and all its output has been written, or its Timeout has passed and it was
 	// killed. When ctx ends first, the command runs on and Wait can be called again. The Result is as Run returns it; only
-	// one call gets the collected output. Of a Job it has none: see Job.Output.
+	// one call gets the collected output.
 	Wait(ctx context.Context) (*Result, error)
 	// Done is closed when the command has ended.
 	Done() <-chan struct{}
@@ -46,19 +46,14 @@ type process struct {
 }
 
 func newProcess(v *VM, c Command) *process {
-	p := &process{vm: v}
-	p.prepare(c)
-	return p
-}
-
-func (p *process) prepare(c Command) {
-	p.command, p.began = c, time.Now()
+	p := &process{vm: v, command: c, began: time.Now()}
 	if c.Stdout == nil {
 		p.stdout = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
 	}
 	if c.Stderr == nil {
 		p.stderr = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
 	}
+	return p
 }
 
 func (p *process) out() io.Writer {

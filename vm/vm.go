@@ -13,6 +13,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/job"
 	"agentvm/internal/reach"
 )
 
@@ -51,12 +52,11 @@ type VM struct {
 	stuck     chan struct{}      // closed when the machine cannot be stopped any more and stuckErr is set
 	stuckErr  error
 	tracked   sync.WaitGroup // goroutines that goTracked has started
+	jobs      *job.Table
 
 	mu       sync.Mutex
 	stopping bool
 	ended    bool // goTracked starts no more goroutines
-	jobs     map[string]*Job
-	started  int // how many were ever registered
 }
 
 const (

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"agentvm/internal/job"
 )
 
 // FuzzKeptFiles reads arbitrary content of the files of a VM: its configuration, identity, end, restore.json, and the record of a job.
@@ -21,11 +23,11 @@ func FuzzKeptFiles(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p := paths{t.TempDir()}
-		job := filepath.Join(p.jobs(), "0a0b0c0d")
-		if err := os.MkdirAll(job, 0o700); err != nil {
+		dir := filepath.Join(p.jobs(), "0a0b0c0d")
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{p.config(), p.identity(), p.end(), p.restore(), recordPath(job)} {
+		for _, path := range []string{p.config(), p.identity(), p.end(), p.restore(), job.RecordPath(dir)} {
 			if err := os.WriteFile(path, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +51,7 @@ func FuzzKeptFiles(f *testing.F) {
 			t.Errorf("%+v", r)
 		}
 		m := newJobs(p.jobs(), newLogger(t.Output(), false), time.Now)
-		m.peek()
-		m.close()
+		m.Peek(p.jobs(), errUnseen)
+		m.Close()
 	})
 }

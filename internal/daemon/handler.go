@@ -44,7 +44,7 @@ func (h handler) Info() daemonrpc.Info {
 	slices.Sort(i.Labels)
 	i.Config, _ = json.Marshal(d.config)
 	i.Clients, _ = d.clients.count()
-	i.Jobs = d.jobs.count()
+	i.Jobs = d.jobs.Count()
 	d.describe(&i)
 	return i
 }
@@ -230,7 +230,7 @@ func (h handler) StartJob(ctx context.Context, r guestrpc.Request, o daemonrpc.J
 		}
 		j, err := h.d.jobs.start(ctx, v, r, o, forClient)
 		if err == nil {
-			return &view{job: j, owner: true}, nil
+			return &view{Job: j, jobs: h.d.jobs, owner: true}, nil
 		}
 		if !leaving(err) {
 			return nil, err
@@ -241,11 +241,11 @@ func (h handler) StartJob(ctx context.Context, r guestrpc.Request, o daemonrpc.J
 
 // Job finds a job.
 func (h handler) Job(id string) (daemonrpc.JobHandler, error) {
-	j, err := h.d.jobs.find(id)
+	j, err := h.d.jobs.Find(id)
 	if err != nil {
 		return nil, err
 	}
-	return &view{job: j}, nil
+	return &view{Job: j, jobs: h.d.jobs}, nil
 }
 
 // Jobs lists them.

@@ -20,6 +20,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/job"
 )
 
 // start starts a job without an error.
@@ -225,22 +226,22 @@ func TestJobWindow(t *testing.T) {
 	c := d.connect(t)
 	j := start(t, c, daemonrpc.JobOptions{}, "flood", "100000000")
 	size := func() uint64 { i, _ := j.Info(t.Context()); return i.OutputBytes }
-	await(t, "the window to fill", func() bool { return size() >= window })
+	await(t, "the window to fill", func() bool { return size() >= job.Window })
 	time.Sleep(50 * time.Millisecond)
-	if n := size(); n > window+64<<10 {
+	if n := size(); n > job.Window+64<<10 {
 		t.Errorf("%d bytes ahead of the client", n)
 	}
 	view, err := c.Job(t.Context(), j.ID()) // only the owner's reading lets the program continue
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o, err := view.Output(t.Context(), window-1, 1, time.Minute); err != nil || o.Lost != 0 {
+	if o, err := view.Output(t.Context(), job.Window-1, 1, time.Minute); err != nil || o.Lost != 0 {
 		t.Errorf("%+v, %v", o, err)
 	}
 	if _, err := j.Output(t.Context(), 4096, 1, time.Minute); err != nil {
 		t.Error(err)
 	}
-	await(t, "the program to continue", func() bool { return size() >= window+4096 })
+	await(t, "the program to continue", func() bool { return size() >= job.Window+4096 })
 	if err := j.Kill(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -251,7 +252,7 @@ func TestStopWhileJobWaits(t *testing.T) {
 	d := startInside(t, Config{}, timing{}, nil)
 	c := d.connect(t)
 	j := start(t, c, daemonrpc.JobOptions{}, "flood", "100000000")
-	await(t, "the window to fill", func() bool { i, _ := j.Info(t.Context()); return i.OutputBytes >= window })
+	await(t, "the window to fill", func() bool { i, _ := j.Info(t.Context()); return i.OutputBytes >= job.Window })
 	if err := c.Stop(t.Context(), time.Second); err != nil {
 		t.Error(err)
 	}
@@ -264,7 +265,7 @@ func TestStopWhileJobWaits(t *testing.T) {
 func TestInputWaits(t *testing.T) {
 	c := startInside(t, Config{}, timing{}, nil).connect(t)
 	j := start(t, c, daemonrpc.JobOptions{Input: true}, "sleep")
-	for range maxInput / (64 << 10) {
+	for range job.MaxInput / (64 << 10) {
 		if err := j.Input(t.Context(), make([]byte, 64<<10), false); err != nil {
 			t.Fatal(err)
 		}
@@ -340,11 +341,11 @@ func TestJobsStay(t *testing.T) {
 	if err := os.CopyFS(killed, os.DirFS(filepath.Join(d.paths().jobs(), running.ID()))); err != nil {
 		t.Fatal(err)
 	}
-	record, err := os.ReadFile(recordPath(killed))
+	record, err := os.ReadFile(job.RecordPath(killed))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(recordPath(killed), bytes.Replace(record, []byte(running.ID()), []byte("killed"), 1), 0o600); err != nil {
+	if err := os.WriteFile(job.RecordPath(killed), bytes.Replace(record, []byte(running.ID()), []byte("killed"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.MkdirAll(filepath.Join(d.paths().jobs(), "broken"), 0o700); err != nil {

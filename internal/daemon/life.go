@@ -46,7 +46,7 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	defer d.runSidecars(v, restore)()
 	select {
 	case <-v.Halted():
-		d.jobs.release() // the VM's end waits for writes of its programs' output
+		d.jobs.Release() // the VM's end waits for writes of its programs' output
 		<-v.Done()
 		return d.endedByItself(v)
 	case <-d.stop:
@@ -247,7 +247,7 @@ func (d *daemon) idleFor(now time.Time) time.Duration {
 	}
 	connected, left := d.clients.last()
 	visiting, gone := d.visitors.last()
-	active, ended := d.jobs.used()
+	active, ended := d.jobs.Used()
 	if connected > 0 || visiting > 0 || active > 0 {
 		return 0
 	}

@@ -186,7 +186,7 @@ func (d *daemon) run(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 	defer metrics.close()
-	d.jobs.load()
+	d.jobs.Load(d.paths.jobs(), errUnseen)
 	d.state = state{
 		Version: protocolVersion, Name: d.name, Pid: os.Getpid(), Started: d.started.UTC(),
 		Address: address, Token: newToken(), Program: d.store.Version,
@@ -212,14 +212,14 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	<-d.halted
 	d.awaitClients()
-	d.jobs.wait()
+	d.jobs.Wait(vm.ErrStopped)
 	err = d.conclude()
 	endServing()
 	_ = listener.Close()
 	metrics.close()
 	d.previews.close()
 	parts.Wait()
-	d.jobs.close()
+	d.jobs.Close()
 	stopSignals()
 	d.logger.Info("daemon ends")
 	return err
@@ -306,7 +306,7 @@ func (d *daemon) order(why string, grace time.Duration) {
 		d.change()
 		d.mu.Unlock()
 		close(d.stop)
-		d.jobs.unblockWriters()
+		d.jobs.UnblockWriters()
 	})
 	if grace <= 0 {
 		d.forceStop()

@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
-	"agentvm/internal/journal"
+	"agentvm/internal/job"
+	"agentvm/vm"
 )
 
 // withoutDescriptors runs do while this process cannot open files.
@@ -57,28 +56,28 @@ func TestShortageRemovesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
+	dir := filepath.Join(p.jobs(), "0a0b0c0d")
 	m := newJobs(p.jobs(), log, time.Now)
-	j, err := m.create(guestrpc.Request{Args: []string{"true"}}, daemonrpc.JobOptions{Durable: true})
-	if err == nil {
-		err = j.log.Append(journal.Stdout, []byte("output"))
-	}
-	if err == nil {
-		err = j.log.Close()
-	}
+	_, err := m.Start(job.Options{ID: filepath.Base(dir), Dir: dir}, func(s job.Streams) (job.Process, error) {
+		p, err := newFakeVM().Start(t.Context(), vm.Command{Args: []string{"echo", "output"}, Stdout: s.Stdout})
+		return vm.JobProcess(p), err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Wait(vm.ErrStopped)
+	m.Close()
 	d := &daemon{store: s, name: "dev", paths: p, state: own, logger: log, booted: make(chan struct{})}
 	withoutDescriptors(t, func() {
-		if _, err := os.Open(journalPath(j.dir)); err == nil {
+		if _, err := os.Open(job.JournalPath(dir)); err == nil {
 			t.Error("there are descriptors")
 		}
-		newJobs(p.jobs(), log, time.Now).load()
+		newJobs(p.jobs(), log, time.Now).Load(p.jobs(), errUnseen)
 		if why := d.reasonToStop(time.Now()); why != "" {
 			t.Errorf("the daemon stops: %s", why)
 		}
 	})
-	if _, err := os.Stat(journalPath(j.dir)); err != nil {
+	if _, err := os.Stat(job.JournalPath(dir)); err != nil {
 		t.Errorf("the job's output was removed: %v", err)
 	}
 	if why := d.reasonToStop(time.Now()); why != "" {

@@ -11,6 +11,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/job"
 	"agentvm/vm"
 )
 
@@ -98,7 +99,7 @@ func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar) {
 		first = defaultBackoff
 	}
 	pause := first
-	var last *job
+	var last *job.Job
 	for {
 		began := time.Now()
 		j, err := d.jobs.start(ctx, v, guestrpc.Request{Args: s.Args, Env: s.Env, User: s.User},
@@ -107,7 +108,7 @@ func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar) {
 			d.forgetRun(last)
 			last = j
 			select {
-			case <-j.ended:
+			case <-j.Done():
 			case <-ctx.Done():
 				return
 			}
@@ -129,18 +130,18 @@ func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar) {
 }
 
 // forgetRun removes an earlier run of a sidecar, so that a sidecar that ends often does not push out other jobs.
-func (d *daemon) forgetRun(j *job) {
+func (d *daemon) forgetRun(j *job.Job) {
 	if j == nil {
 		return
 	}
-	if err := d.jobs.remove(j); err != nil {
-		d.logger.Warn("forget a run of a sidecar", "job", j.record.ID, "error", err)
+	if err := j.Remove(); err != nil {
+		d.logger.Warn("forget a run of a sidecar", "job", j.ID(), "error", err)
 	}
 }
 
 // again reports whether a sidecar that has ended, or could not be started, is to be restarted.
-func (d *daemon) again(s Sidecar, j *job, err error) bool {
-	failed := err != nil || j.result.Error != "" || j.result.Code != 0
+func (d *daemon) again(s Sidecar, j *job.Job, err error) bool {
+	failed := err != nil || j.Info().Exit == nil || j.Info().Exit.Code != 0
 	switch {
 	case s.Restart == Never, s.Restart == OnFailure && !failed:
 		d.logger.Info("a sidecar is over", "sidecar", s.Name, "how", howEnded(j, err))
@@ -149,12 +150,12 @@ func (d *daemon) again(s Sidecar, j *job, err error) bool {
 	return true
 }
 
-func howEnded(j *job, err error) string {
+func howEnded(j *job.Job, err error) string {
 	switch {
 	case err != nil:
 		return err.Error()
-	case j.result.Error != "":
-		return j.result.Error
+	case j.Info().Error != "":
+		return j.Info().Error
 	}
-	return fmt.Sprintf("exit code %d", j.result.Code)
+	return fmt.Sprintf("exit code %d", j.Info().Exit.Code)
 }

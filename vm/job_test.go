@@ -22,13 +22,8 @@ import (
 	"agentvm/vm"
 )
 
-// reader is Process or Record.
-type reader interface {
-	Output(ctx context.Context, from journal.Cursor, max int) (vm.Output, error)
-}
-
 // readOutput reads from a place to the end. It returns each stream, and what was lost.
-func readOutput(t testing.TB, r reader, from journal.Cursor, max int) (stdout, stderr string, lost uint64, end vm.Output) {
+func readOutput(t testing.TB, r *vm.Job, from journal.Cursor, max int) (stdout, stderr string, lost uint64, end vm.JobOutput) {
 	t.Helper()
 	var streams [3]bytes.Buffer
 	for {
@@ -40,13 +35,13 @@ func readOutput(t testing.TB, r reader, from journal.Cursor, max int) (stdout, s
 			streams[c.Stream].Write(c.Data)
 		}
 		lost += o.Lost
-		if from = o.Next; o.End {
+		if from = o.Next; o.End != nil {
 			return streams[journal.Stdout].String(), streams[journal.Stderr].String(), lost, o
 		}
 	}
 }
 
-func startProcess(t testing.TB, v *vm.VM, line string, d vm.Durable) *vm.Job {
+func startJob(t testing.TB, v *vm.VM, line string, d vm.JobOptions) *vm.Job {
 	t.Helper()
 	p, err := v.StartJob(limited(t), vm.Command{Line: line}, d)
 	if err != nil {
@@ -60,10 +55,10 @@ func startProcess(t testing.TB, v *vm.VM, line string, d vm.Durable) *vm.Job {
 	return p
 }
 
-func TestDurableProcess(t *testing.T) {
+func TestJob(t *testing.T) {
 	v := sharedVM(t)
 	for _, dir := range []string{"", filepath.Join(t.TempDir(), "jobs", "x")} {
-		p := startProcess(t, v, "echo out; echo err >&2; cat; exit 3", vm.Durable{Dir: dir})
+		p := startJob(t, v, "echo out; echo err >&2; cat; exit 3", vm.JobOptions{Dir: dir})
 		if _, err := io.WriteString(p.Stdin(), "input\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +66,7 @@ func TestDurableProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := p.Wait(limited(t))
-		if err != nil || r.ExitCode != 3 {
+		if err != nil || r.Code != 3 {
 			t.Fatalf("Wait = %+v, %v", r, err)
 		}
 		for range 2 { // whoever comes, and whenever
@@ -79,11 +74,11 @@ func TestDurableProcess(t *testing.T) {
 			if stdout != "out\ninput\n" || stderr != "err\n" || lost != 0 {
 				t.Errorf("stdout %q, stderr %q, lost %d", stdout, stderr, lost)
 			}
-			if end.Err != nil || end.Result == nil || end.Result.ExitCode != 3 || end.Result.Duration != r.Duration {
-				t.Errorf("end = %+v, %v", end.Result, end.Err)
+			if end.Err != nil || *end.End != r {
+				t.Errorf("end = %+v, %v", end.End, end.Err)
 			}
 		}
-		if again, err := p.Wait(limited(t)); err != nil || again.ExitCode != 3 {
+		if again, err := p.Wait(limited(t)); err != nil || again.Code != 3 {
 			t.Errorf("Wait again = %+v, %v", again, err)
 		}
 		if _, err := p.Output(limited(t), 1<<20, 1); !errors.Is(err, journal.ErrCursor) {
@@ -92,22 +87,22 @@ func TestDurableProcess(t *testing.T) {
 	}
 }
 
-func TestDurableProcesses(t *testing.T) {
+func TestJobs(t *testing.T) {
 	v := sharedVM(t)
-	first := startProcess(t, v, "sleep 60", vm.Durable{ID: "first"})
-	second := startProcess(t, v, "true", vm.Durable{})
-	if _, err := v.StartJob(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: "first"}); !errors.Is(err, fs.ErrExist) {
+	first := startJob(t, v, "sleep 60", vm.JobOptions{ID: "first"})
+	second := startJob(t, v, "true", vm.JobOptions{})
+	if _, err := v.StartJob(limited(t), vm.Command{Line: "true"}, vm.JobOptions{ID: "first"}); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("the same id again: %v", err)
 	}
 	for _, id := range []string{"../x", "a b", ".hidden", strings.Repeat("x", 65), "a\x00"} {
-		if _, err := v.StartJob(limited(t), vm.Command{Line: "true"}, vm.Durable{ID: id}); err == nil {
+		if _, err := v.StartJob(limited(t), vm.Command{Line: "true"}, vm.JobOptions{ID: id}); err == nil {
 			t.Errorf("id %q was taken", id)
 		}
 	}
-	if _, err := v.StartJob(limited(t), vm.Command{Line: "true", Stdout: io.Discard}, vm.Durable{}); err == nil {
+	if _, err := v.StartJob(limited(t), vm.Command{Line: "true", Stdout: io.Discard}, vm.JobOptions{}); err == nil {
 		t.Error("a writer for the output was taken")
 	}
-	if _, err := v.StartJob(limited(t), vm.Command{Line: "true", Dir: "/none"}, vm.Durable{ID: "none"}); err == nil {
+	if _, err := v.StartJob(limited(t), vm.Command{Line: "true", Dir: "/none"}, vm.JobOptions{ID: "none"}); err == nil {
 		t.Error("a process started in a directory that is none")
 	}
 	var ids []string
@@ -118,7 +113,7 @@ func TestDurableProcesses(t *testing.T) {
 		t.Error(diff)
 	}
 	if p, err := v.Job("first"); p != first || err != nil {
-		t.Errorf("Process = %v, %v", p, err)
+		t.Errorf("Job = %v, %v", p, err)
 	}
 	if err := first.Remove(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("Remove of one that runs: %v", err)
@@ -136,13 +131,13 @@ func TestDurableProcesses(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := v.Job("first"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Process of what was removed: %v", err)
+		t.Errorf("Job of what was removed: %v", err)
 	}
 }
 
-func TestDurableTimeout(t *testing.T) {
+func TestJobTimeout(t *testing.T) {
 	v := sharedVM(t)
-	p, err := v.StartJob(limited(t), vm.Command{Line: "echo begun; sleep 60", Timeout: 2 * time.Second}, vm.Durable{})
+	p, err := v.StartJob(limited(t), vm.Command{Line: "echo begun; sleep 60", Timeout: 2 * time.Second}, vm.JobOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +145,8 @@ func TestDurableTimeout(t *testing.T) {
 	if err != nil || !r.TimedOut {
 		t.Errorf("Wait = %+v, %v", r, err)
 	}
-	if stdout, _, _, end := readOutput(t, p, 0, 0); stdout != "begun\n" || !end.Result.TimedOut {
-		t.Errorf("output %q, result %+v", stdout, end.Result)
+	if stdout, _, _, end := readOutput(t, p, 0, 0); stdout != "begun\n" || !end.End.TimedOut {
+		t.Errorf("output %q, result %+v", stdout, end.End)
 	}
 	if err := p.Remove(); err != nil {
 		t.Error(err)
@@ -159,9 +154,9 @@ func TestDurableTimeout(t *testing.T) {
 }
 
 // Of much output the beginning and the end are kept, and readers that follow it miss nothing.
-func TestDurableOutputIsCapped(t *testing.T) {
+func TestJobOutputIsCapped(t *testing.T) {
 	v := sharedVM(t)
-	p := startProcess(t, v, "seq 20000", vm.Durable{Journal: journal.Config{Head: 16 << 10, Tail: 16 << 10}})
+	p := startJob(t, v, "seq 20000", vm.JobOptions{Journal: journal.Config{Head: 16 << 10, Tail: 16 << 10}})
 	var readers sync.WaitGroup
 	for range 4 {
 		readers.Go(func() {
@@ -188,9 +183,9 @@ func seq(n int) string {
 }
 
 // Input waits while it is not read, and arrives whole.
-func TestDurableInput(t *testing.T) {
+func TestJobInput(t *testing.T) {
 	v := sharedVM(t)
-	p := startProcess(t, v, "sleep 0.3; md5sum", vm.Durable{})
+	p := startJob(t, v, "sleep 0.3; md5sum", vm.JobOptions{})
 	data := guestfstest.Noise(1 << 20)
 	for i := 0; i < len(data); i += 100_000 {
 		if _, err := p.Stdin().Write(data[i:min(i+100_000, len(data))]); err != nil {
@@ -206,12 +201,12 @@ func TestDurableInput(t *testing.T) {
 	}
 }
 
-// The output is read after the VM has ended, by the Process and by who opens its directory later.
-func TestDurableReplay(t *testing.T) {
+// The output is read after the VM has ended, by the Job and by who opens its directory later.
+func TestJobReplay(t *testing.T) {
 	dir := t.TempDir()
 	v := ownVM(t, nil)
-	ended := startProcess(t, v, "seq 100; exit 7", vm.Durable{Dir: dir + "/ended"})
-	running := startProcess(t, v, "echo before; sleep 60", vm.Durable{Dir: dir + "/running"})
+	ended := startJob(t, v, "seq 100; exit 7", vm.JobOptions{Dir: dir + "/ended"})
+	running := startJob(t, v, "echo before; sleep 60", vm.JobOptions{Dir: dir + "/running"})
 	if _, err := ended.Wait(limited(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -227,15 +222,15 @@ func TestDurableReplay(t *testing.T) {
 	if stdout, _, _, end := readOutput(t, running, 0, 0); stdout != "before\n" || end.Err == nil {
 		t.Errorf("output %q, end %+v", stdout, end)
 	}
-	if err := ended.Forget(); err != nil {
+	if err := ended.Close(); err != nil {
 		t.Fatal(err)
 	}
-	record, err := vm.OpenRecord(dir + "/ended")
+	record, err := vm.OpenJob(dir + "/ended")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer record.Close()
-	if stdout, _, _, end := readOutput(t, record, 0, 0); stdout != seq(100) || end.Err != nil || end.Result.ExitCode != 7 {
+	if stdout, _, _, end := readOutput(t, record, 0, 0); stdout != seq(100) || end.Err != nil || end.End.Code != 7 {
 		t.Errorf("output %q, end %+v", stdout, end)
 	}
 	if stdout, _, _, _ := readOutput(t, record, 286, 2); stdout != "99\n100\n"[1:] {
@@ -244,13 +239,13 @@ func TestDurableReplay(t *testing.T) {
 	if err := record.Remove(); err != nil {
 		t.Error(err)
 	}
-	if _, err := vm.OpenRecord(dir + "/ended"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("OpenRecord of nothing: %v", err)
+	if _, err := vm.OpenJob(dir + "/ended"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("OpenJob of nothing: %v", err)
 	}
 }
 
 // A journal that was not finished, as after kill -9, can be read to its end, which says so.
-func TestRecordThatWasInterrupted(t *testing.T) {
+func TestJobThatWasInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	log, err := journal.Create(filepath.Join(dir, "journal"), journal.Config{})
 	if err != nil {
@@ -260,11 +255,11 @@ func TestRecordThatWasInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		r, err := vm.OpenRecord(dir)
+		r, err := vm.OpenJob(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, stderr, _, end := readOutput(t, r, 0, 0); stderr != "half" || !errors.Is(end.Err, vm.ErrInterrupted) || end.Result != nil {
+		if _, stderr, _, end := readOutput(t, r, 0, 0); stderr != "half" || !errors.Is(end.Err, vm.ErrInterrupted) {
 			t.Errorf("output %q, end %+v", stderr, end)
 		}
 		if err := r.Close(); err != nil {
@@ -275,7 +270,36 @@ func TestRecordThatWasInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	var corrupt *journal.CorruptError
-	if _, err := vm.OpenRecord(dir); !errors.As(err, &corrupt) {
-		t.Errorf("OpenRecord of a damaged journal: %v", err)
+	if _, err := vm.OpenJob(dir); !errors.As(err, &corrupt) {
+		t.Errorf("OpenJob of a damaged journal: %v", err)
+	}
+}
+
+// What earlier versions' StartProcess wrote, a journal alone with another end, can be read.
+func TestJobOfAnEarlierVersion(t *testing.T) {
+	for text, want := range map[string]vm.JobEnd{
+		`{"result":{"Stdout":null,"Stderr":null,"StdoutTruncated":{"offset":0,"dropped":0},"ExitCode":137,"Signal":9,"TimedOut":true,"Duration":5}}`: {Code: 137, Signal: 9, TimedOut: true},
+		`{"error":"the program that ran the VM ended first"}`:    {Error: "the program that ran the VM ended first"},
+		`{"result":{"ExitCode":0},"error":"the guest panicked"}`: {Error: "the guest panicked"},
+	} {
+		dir := t.TempDir()
+		log, err := journal.Create(filepath.Join(dir, "journal"), journal.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(log.Append(journal.Stdout, []byte("x")), log.Finish([]byte(text)), log.Close()); err != nil {
+			t.Fatal(err)
+		}
+		j, err := vm.OpenJob(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stdout, _, _, end := readOutput(t, j, 0, 0); stdout != "x" || *end.End != want || (end.Err == nil) != (want.Error == "") ||
+			errors.Is(end.Err, vm.ErrInterrupted) != (want.Error == vm.ErrInterrupted.Error()) {
+			t.Errorf("%s: output %q, end %+v, %v", text, stdout, end.End, end.Err)
+		}
+		if err := j.Remove(); err != nil {
+			t.Error(err)
+		}
 	}
 }

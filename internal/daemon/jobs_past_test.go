@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/job"
 )
 
 // TestPastJobs reads the jobs of a VM that does not run: one that has ended, one that was stopped, one whose daemon was killed,
@@ -29,11 +30,11 @@ func TestPastJobs(t *testing.T) {
 	if err := os.CopyFS(killed, os.DirFS(filepath.Join(d.paths().jobs(), running.ID()))); err != nil {
 		t.Fatal(err)
 	}
-	record, err := os.ReadFile(recordPath(killed))
+	record, err := os.ReadFile(job.RecordPath(killed))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = errors.Join(os.WriteFile(recordPath(killed), bytes.Replace(record, []byte(running.ID()), []byte("killed"), 1), 0o600),
+	err = errors.Join(os.WriteFile(job.RecordPath(killed), bytes.Replace(record, []byte(running.ID()), []byte("killed"), 1), 0o600),
 		os.MkdirAll(filepath.Join(d.paths().jobs(), "broken"), 0o700), c.Stop(t.Context(), time.Second))
 	if err != nil {
 		t.Fatal(err)

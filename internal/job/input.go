@@ -1,4 +1,4 @@
-package daemon
+package job
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"agentvm/internal/errno"
 )
 
-// maxInput bounds the bytes of standard input that wait for a program to read them.
-const maxInput = 256 << 10
+// MaxInput bounds the bytes of standard input that wait for a program to read them.
+const MaxInput = 256 << 10
 
 // errInputEnded is the error for input that no program will read.
 var errInputEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.EPIPE, Message: "the program reads no more input"}
@@ -58,7 +58,7 @@ func (in *input) offer(data []byte, end bool) (rest []byte, wait <-chan struct{}
 		}
 		return nil, nil, errInputEnded
 	}
-	n := min(len(data), maxInput-min(len(in.data), maxInput))
+	n := min(len(data), MaxInput-min(len(in.data), MaxInput))
 	in.data = append(in.data, data[:n]...)
 	if n < len(data) {
 		if n > 0 {
