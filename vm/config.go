@@ -148,7 +148,7 @@ func (c Config) withDefaults() (Config, error) {
 	if err = c.Access.Check(); err != nil {
 		return c, fmt.Errorf("access: %w", err)
 	}
-	if err = c.Access.CheckForwards(c.forwards()); err != nil {
+	if err = c.Access.CheckForwards(c.Network.Forwards); err != nil {
 		return c, err
 	}
 	c.Access = c.Access.Clone()

@@ -40,7 +40,8 @@ func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
 	return err
 }
 
-// Explain is Network.Explain that also considers Access.Connect.
+// Explain returns what a VM of this configuration would decide about a connection: host is a name or an address, protocol "tcp"
+// or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
 func (c Config) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
 	return gateway.Explain(c.Network, c.Access, host, port, protocol, addresses...)
 }

@@ -6,7 +6,6 @@ import (
 
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/reach"
-	"agentvm/nat"
 )
 
 // Access is what may be reached inside of a VM, and from inside. The zero value lets the VM's owner and its own programs use every
@@ -52,21 +51,6 @@ type UnixSocket = reach.UnixSocket
 
 // ParseUnixSocket reads host[:guest][:mode], the mode in octal. Backslashes belong to paths of Windows.
 func ParseUnixSocket(spec string) (UnixSocket, error) { return reach.ParseUnixSocket(spec) }
-
-// forwards are the port forwards of the network, if there is one.
-func (c Config) forwards() []nat.Forward {
-	if c.Network.Disabled {
-		return nil
-	}
-	return c.Network.Forwards
-}
-
-// newConnections returns the counter of the host's connections with the guest, which logs that its limit is nearly reached.
-func newConnections(c Config) *reach.Connections {
-	return reach.NewConnections(func(use nat.LimitUse) {
-		c.Logger.Warn("a limit of the VM is nearly reached", "limit", use.Limit, "used", use.Used, "maximum", use.Maximum)
-	})
-}
 
 // newDialer returns the dialer into the VM. It uses the bulk stream, so that it delays no command.
 func (v *VM) newDialer() *reach.Dialer {

@@ -58,7 +58,7 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 			return nil, errors.Join(err, r.release())
 		}
 	}
-	r.ports, r.connections = reach.NewPorts(c.Access, c.forwards()), newConnections(c)
+	r.ports, r.connections = reach.NewPorts(c.Access, c.Network.Forwards), reach.NewConnections(c.Logger)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
 	g.Go(timed(c, "network", func() error { return r.openNetwork(c, id.MAC) }))

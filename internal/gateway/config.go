@@ -72,8 +72,12 @@ var noNetwork = egress.Decision{Reason: egress.ReasonNone, Message: "the VM has 
 // defaultSubnet is Network.Subnet unless given.
 var defaultSubnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 127, 0}), 24)
 
-// Complete fills in what a saved machine's guest depends on. It returns errors that the packages below do not find.
+// Complete fills in what a saved machine's guest depends on, and drops the forwards of a disabled network. It returns errors that the packages
+// below do not find.
 func Complete(n Network) (Network, error) {
+	if n.Disabled {
+		n.Forwards = nil
+	}
 	if !n.Subnet.IsValid() {
 		n.Subnet = defaultSubnet
 	}
@@ -91,13 +95,8 @@ func (n Network) Check() error {
 	return n.tryGate(reach.Access{}, func(*egress.Gate) {})
 }
 
-// Explain returns what a VM with this network would decide about a connection: host is a name or an address, protocol "tcp"
+// Explain returns what a VM with this network and access would decide about a connection: host is a name or an address, protocol "tcp"
 // or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
-func (n Network) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
-	return Explain(n, reach.Access{}, host, port, protocol, addresses...)
-}
-
-// Explain is Network.Explain that also considers Access.Connect.
 func Explain(n Network, access reach.Access, host string, port uint16, protocol string, addresses ...netip.Addr) (d egress.Decision, err error) {
 	if n.Disabled {
 		return noNetwork, nil

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func testConfig(n Network) Config {
 	return Config{
 		Network: n, Link: wasi.NewStream(1 << 16).Host(), Ports: reach.NewPorts(reach.Access{}, n.Forwards), HostMemory: budget.New(1<<20, nil),
-		Connections: reach.NewConnections(func(nat.LimitUse) {}), Memory: 256 << 20, MaxMounts: 8, Logger: slog.New(slog.DiscardHandler),
+		Connections: reach.NewConnections(slog.New(slog.DiscardHandler)), Memory: 256 << 20, MaxMounts: 8, Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -282,7 +282,7 @@ func TestExplainWithoutAVM(t *testing.T) {
 			if err := test.network.Check(); err != nil {
 				t.Error(err)
 			}
-			d, err := test.network.Explain(test.host, test.port, "tcp")
+			d, err := Explain(test.network, reach.Access{}, test.host, test.port, "tcp")
 			if err != nil || d.Allowed != test.allowed || d.Message == "" {
 				t.Errorf("%+v, %v", d, err)
 			}

@@ -5,6 +5,7 @@ package reach
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strconv"
@@ -150,15 +151,16 @@ const MaxConnections = 256
 // Connections counts the connections that the host has with a guest's loopback interface. It warns when four fifths of what there can be
 // are open, and again only after less than half was.
 type Connections struct {
+	logger *slog.Logger
+
 	mu     sync.Mutex
 	use    nat.LimitUse
 	warned bool
-	warn   func(nat.LimitUse) // called without mu
 }
 
-// NewConnections returns a counter that calls warn.
-func NewConnections(warn func(nat.LimitUse)) *Connections {
-	return &Connections{use: nat.LimitUse{Limit: "local connections", Maximum: MaxConnections}, warn: warn}
+// NewConnections returns a counter that warns by logger.
+func NewConnections(logger *slog.Logger) *Connections {
+	return &Connections{use: nat.LimitUse{Limit: "local connections", Maximum: MaxConnections}, logger: logger}
 }
 
 // Take counts one more connection, until give is called. At the limit the error wraps EAGAIN and a *nat.LimitError.
@@ -175,18 +177,14 @@ func (c *Connections) Take() (give func(), err error) {
 	use := c.use
 	c.mu.Unlock()
 	if due {
-		c.warn(use)
+		c.logger.Warn("a limit of the VM is nearly reached", "limit", use.Limit, "used", use.Used, "maximum", use.Maximum)
 	}
-	return sync.OnceFunc(c.give), nil
-}
-
-func (c *Connections) give() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.use.Used--
-	if c.use.Used*2 < c.use.Maximum {
-		c.warned = false
-	}
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.use.Used--
+		c.warned = c.warned && c.use.Used*2 >= c.use.Maximum
+	}), nil
 }
 
 // Use returns the counter as it is now.

@@ -50,8 +50,14 @@ func NewHTTPClient(dial func(ctx context.Context, network, address string) (net.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	base := &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return dialTarget(ctx, dial, address)
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			t, err := parseTarget(address) // again, since net/http has converted its name
+			if err != nil {
+				return nil, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, fetchDialTime)
+			defer cancel()
+			return dial(ctx, "tcp", t.address())
 		},
 		DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
 			return nil, errors.ErrUnsupported
@@ -67,17 +73,6 @@ func NewHTTPClient(dial func(ctx context.Context, network, address string) (net.
 		WriteBufferSize:        fetchBuffer,
 	}
 	return &http.Client{Transport: &fetchTransport{base}, CheckRedirect: checkRedirect}
-}
-
-// dialTarget checks the address again, since net/http has converted its name.
-func dialTarget(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), address string) (net.Conn, error) {
-	t, err := parseTarget(address)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, fetchDialTime)
-	defer cancel()
-	return dial(ctx, "tcp", t.address())
 }
 
 // fetchTransport lets only requests to the VM through.
