@@ -25,7 +25,8 @@ var mayImport = map[string][]string{
 	"internal/gateway":     {"dhcp", "egress", "internal/budget", "internal/connlimit", "internal/dns", "internal/guestrpc", "internal/reach", "nat", "netstack"}, // wires a network
 	"internal/reach":       {"internal/errno", "egress", "internal/capnprpc", "internal/guestrpc", "internal/hostpath", "nat"},
 	"internal/checkpoint":  {"internal/disk", "internal/machine", "internal/refcount", "internal/shortage", "internal/snapshot"},
-	"cmd/agentvm":          {"egress", "images", "nat", "vm", "wasi", "internal/atomicfile", "internal/confine", "internal/daemon", "internal/debugenv", "internal/disk", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/spec"},
+	"cmd/agentvm":          {"client", "egress", "images", "nat", "vm", "wasi", "internal/atomicfile", "internal/confine", "internal/daemon", "internal/debugenv", "internal/disk", "internal/guest/supervisor", "internal/headtail", "internal/hostpath", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/shortage", "internal/snapshot", "internal/spec"},
+	"client":               {"egress", "images", "vm", "internal/capnprpc", "internal/daemon", "internal/daemonrpc", "internal/guestfs", "internal/guestrpc", "internal/headtail", "internal/snapshot"},
 	"cmd/agentvm-guest":    {"internal/guest"},
 	"integration":          {"dhcp", "internal/dns", "egress", "internal/machine", "internal/guest/supervisor", "images", "internal/kernel", "internal/mount", "nat", "netstack", "internal/preview", "internal/capnprpc", "internal/guestrpc", "internal/snapshot", "vm", "wasi"},
 	"scripts":              {"internal/machine", "internal/machine/riscv"},
@@ -69,7 +70,7 @@ var mayImport = map[string][]string{
 	"internal/capnprpc/rpctest": nil, // for tests
 	"internal/guestrpc":         {"internal/errno", "internal/budget", "internal/capnprpc"},
 	"internal/guestfs":          {"internal/guestrpc", "internal/hostpath"},
-	"internal/daemonrpc":        {"internal/errno", "egress", "vm", "internal/capnprpc", "internal/confine", "internal/guestrpc"},
+	"internal/daemonrpc":        {"internal/errno", "egress", "vm", "internal/capnprpc", "internal/confine", "internal/guestrpc", "internal/snapshot"},
 	"internal/snapshot":         {"internal/atomicfile", "internal/lockfile", "internal/disk", "internal/naming", "internal/private"}, // the disk beside a snapshot shares its layers with the disks of VMs
 	"wasi":                      nil,
 }
@@ -78,7 +79,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/origin", "internal/preview", "internal/reach", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/origin", "internal/preview", "internal/reach", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/prometheus":                        {"internal/daemon"},
 	"capnproto.org/go/capnp/v3":                    {"internal/capnprpc", "internal/daemonrpc", "internal/guestrpc"},
@@ -100,6 +101,7 @@ var forTests = []string{"images/imagestest", "images/storetest", "internal/guest
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
+	"client":            {"nat"},
 	"dhcp":              {"netstack"}, // a guest's network
 	"integration":       {"internal/disk"},
 	"internal/capnprpc": {"internal/guestrpc"}, // its schema has an interface with streams

@@ -51,7 +51,7 @@ var opens = map[string]map[string]string{
 // and its clients talk over a Unix socket or 127.0.0.1, agentvm looks a name up when it is told to. preview, and the client of reach for servers in a
 // VM, have an http.Transport whose only way is the function that it was given.
 var mayOpen = map[string][]string{
-	dials:   {"internal/daemon", "egress", "internal/guest", "images", "integration", "internal/preview", "internal/reach/fetch.go", "vm/fetch.go"},
+	dials:   {"internal/daemon", "egress", "internal/guest", "images", "integration", "internal/preview", "internal/reach/fetch.go", "vm/fetch.go", "client/vm.go"},
 	listens: {"internal/capnprpc/rpctest", "internal/daemon", "egress", "internal/guest", "images", "integration", "nat"}, // rpctest: for tests; egress: sockets that send echo requests
 	looksUp: {"cmd/agentvm", "integration"},
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"agentvm/client"
 	"agentvm/images"
 	"agentvm/internal/daemon"
 	"agentvm/vm"
@@ -30,7 +31,9 @@ func (c *cli) runIsolated(ctx context.Context, f *execFlags, command vm.Command)
 		return nil, denials{}, s.explain(err)
 	}
 	defer m.close()
-	result, err := c.runIn(ctx, namedVM{m.client, nil, c.stderr}.spawn, command, f.terminal, s)
+	v := client.Attach(m.client)
+	result, err := c.runIn(ctx, c.startIn(v), command, f.terminal, s)
+	err = adviseEnded(m.name, err)
 	var status exitStatus
 	if err != nil && !errors.As(err, &status) {
 		err = m.explain(err)
@@ -38,7 +41,7 @@ func (c *cli) runIsolated(ctx context.Context, f *execFlags, command vm.Command)
 	if err != nil {
 		return result, denials{}, err
 	}
-	return result, deniedSince(ctx, m.client, time.Time{}), nil
+	return result, deniedSince(ctx, v, time.Time{}), nil
 }
 
 // isolated is a VM in a process of its own.

@@ -1,61 +1,37 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
-	"agentvm/internal/headtail"
 	"agentvm/vm"
 )
-
-// namedVM is a VM that a daemon keeps, as a place to run commands.
-type namedVM struct {
-	*daemon.Client
-	env []string
-	out io.Writer // gets what there is to say
-}
-
-// spawn starts a command that ends with this client.
-func (v namedVM) spawn(ctx context.Context, command vm.Command) (process, error) {
-	job, err := v.start(ctx, command, daemonrpc.JobOptions{Input: command.Stdin != nil, Timeout: command.Timeout})
-	if err != nil {
-		return nil, err
-	}
-	return newNamedProcess(v.Name(), job, command, 0), nil
-}
-
-func (v namedVM) start(ctx context.Context, command vm.Command, o daemonrpc.JobOptions) (*daemonrpc.JobClient, error) {
-	params := guestrpc.ExecParams{Args: command.Args, Env: v.env, Dir: command.Dir, User: command.User}
-	if command.Line != "" {
-		params.Args = []string{"/bin/sh", "-c", command.Line}
-	}
-	if command.Terminal != nil {
-		params.Terminal = &guestrpc.Size{Columns: command.Terminal.Columns, Rows: command.Terminal.Rows}
-	}
-	defer v.printPaused(ctx)()
-	job, err := v.StartJob(ctx, params, nil, o)
-	return job, adviseEnded(v.Name(), err)
-}
 
 // pausedTime is how long a command may take to start before agentvm asks the VM whether it is paused.
 const pausedTime = time.Second
 
+// startIn returns what starts commands in a named VM. While the VM is paused it says so after a moment.
+func (c *cli) startIn(v *client.VM) startFunc {
+	return func(ctx context.Context, command vm.Command) (vm.Process, error) {
+		defer c.printPaused(ctx, v.Daemon())()
+		return v.Start(ctx, command)
+	}
+}
+
 // printPaused says after a while that the VM is paused, unless the function that it returns is called before.
-func (v namedVM) printPaused(ctx context.Context) (stop func()) {
+func (c *cli) printPaused(ctx context.Context, d *daemon.Client) (stop func()) {
 	timer := time.AfterFunc(pausedTime, func() {
-		info, err := v.Info(ctx)
+		info, err := d.Info(ctx)
 		if err == nil && info.State == daemonrpc.Paused {
-			fmt.Fprintf(v.out, "agentvm: %s is paused: the command waits until agentvm resume %s\n", v.Name(), v.Name())
+			fmt.Fprintf(c.stderr, "agentvm: %s is paused: the command waits until agentvm resume %s\n", d.Name(), d.Name())
 		}
 	})
 	return func() { timer.Stop() }
@@ -70,24 +46,26 @@ func (c *cli) runNamed(ctx context.Context, name string, env []string, command v
 	if err != nil {
 		return nil, denials{}, err
 	}
-	client, err := connect(ctx, name)
+	connection, err := connect(ctx, name)
 	if err != nil {
 		return nil, denials{}, s.explain(err)
 	}
-	defer client.Close() // which ends the command, if it still runs
+	v := client.Attach(connection)
+	defer v.Close() // which ends the command, if it still runs
 	began := time.Now()
-	c.printFullDisk(ctx, client)
-	result, err := c.runIn(ctx, namedVM{client, env, c.stderr}.spawn, command, terminal, s)
+	c.printFullDisk(ctx, connection)
+	command.Env = env
+	result, err := c.runIn(ctx, c.startIn(v), command, terminal, s)
 	if err == nil && result.Signal != 0 && !result.TimedOut {
-		c.printEnd(ctx, client)
+		c.printEnd(ctx, connection)
 	}
 	if ctx.Err() == nil && (err != nil || result.ExitCode != 0 || time.Since(began) >= longTime) {
-		c.printCrowd(ctx, client)
+		c.printCrowd(ctx, connection)
 	}
 	if err != nil {
-		return result, denials{}, err
+		return result, denials{}, adviseEnded(name, err)
 	}
-	return result, deniedSince(ctx, client, began), nil
+	return result, deniedSince(ctx, v, began), nil
 }
 
 // printEnd says why a command was ended by a signal that agentvm has not sent, if the VM's end was the reason.
@@ -143,8 +121,8 @@ func (c *cli) printFullDisk(ctx context.Context, client *daemon.Client) {
 }
 
 // deniedSince asks what was denied. A VM without a network, or one that has just ended, reports nothing.
-func deniedSince(ctx context.Context, client *daemon.Client, began time.Time) (d denials) {
-	events, err := client.Denials(ctx)
+func deniedSince(ctx context.Context, v client.AnyVM, began time.Time) (d denials) {
+	events, err := v.Denials(ctx)
 	if err != nil {
 		return d
 	}
@@ -156,78 +134,26 @@ func deniedSince(ctx context.Context, client *daemon.Client, began time.Time) (d
 	return d
 }
 
-// namedProcess makes a process of a daemon's job.
-type namedProcess struct {
-	name    string
-	job     daemon.Job
-	command vm.Command
-	from    uint64 // where its output is read from
-	began   time.Time
-	lost    uint64 // bytes of output that were no longer kept, after Wait
-
-	stdout, stderr *headtail.Buffer // what --json prints; nil where the command has a writer
-}
-
-func newNamedProcess(name string, job daemon.Job, command vm.Command, from uint64) *namedProcess {
-	p := &namedProcess{name: name, job: job, command: command, from: from, began: time.Now()}
-	if command.Stdout == nil {
-		p.stdout = headtail.New(cmp.Or(command.MaxOutput, vm.DefaultMaxOutput))
-		p.command.Stdout = p.stdout
-	}
-	if command.Stderr == nil {
-		p.stderr = headtail.New(cmp.Or(command.MaxOutput, vm.DefaultMaxOutput))
-		p.command.Stderr = p.stderr
-	}
-	return p
-}
-
-// Signal passes a signal on.
-func (p *namedProcess) Signal(ctx context.Context, number int) error {
-	return p.job.Signal(ctx, number)
-}
-
-// Resize passes the size of the terminal on.
-func (p *namedProcess) Resize(ctx context.Context, size vm.Size) error {
-	return p.job.Resize(ctx, guestrpc.Size{Columns: size.Columns, Rows: size.Rows})
-}
-
-// Wait passes the streams on until the job has ended.
-func (p *namedProcess) Wait(ctx context.Context) (*vm.Result, error) {
-	o, err := daemon.Follow(ctx, p.job, daemon.Streams{Stdin: p.command.Stdin, Stdout: p.command.Stdout, Stderr: p.command.Stderr}, p.from)
-	p.lost = o.Lost
-	if err != nil {
-		return nil, adviseEnded(p.name, err)
-	}
-	r := &vm.Result{ExitCode: o.Exit.Code, Signal: o.Exit.Signal, TimedOut: o.TimedOut, Duration: time.Since(p.began)}
-	if p.stdout != nil {
-		kept, gap := p.stdout.Take()
-		r.Stdout, r.StdoutTruncated = kept, vm.Truncation(gap)
-	}
-	if p.stderr != nil {
-		kept, gap := p.stderr.Take()
-		r.Stderr, r.StderrTruncated = kept, vm.Truncation(gap)
-	}
-	return r, nil
-}
-
 // detach starts a command that continues after this process has ended, and prints its ID.
 func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, input bool) error {
 	env, err := environment(f.env)
 	if err != nil {
 		return err
 	}
-	client, err := connect(ctx, f.name)
+	connection, err := connect(ctx, f.name)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	v := client.Attach(connection)
+	defer v.Close()
 	if f.terminal {
 		command.Terminal = &vm.Size{Columns: 80, Rows: 24}
 	}
-	o := daemonrpc.JobOptions{Durable: true, Input: input || f.terminal, Timeout: command.Timeout, Label: f.label}
-	job, err := namedVM{client, env, c.stderr}.start(ctx, command, o)
+	command.Env = env
+	defer c.printPaused(ctx, connection)()
+	job, err := v.StartJob(ctx, command, client.JobOptions{Durable: true, Input: input || f.terminal, Label: f.label})
 	if err != nil {
-		return err
+		return adviseEnded(f.name, err)
 	}
 	fmt.Fprintln(c.stdout, job.ID())
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
@@ -276,11 +277,11 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 		if info.Terminal {
 			s.setInterruptWindow(shellInterruptWindow)
 		}
-		attached := func(ctx context.Context, command vm.Command) (process, error) {
+		attached := func(ctx context.Context, command vm.Command) (vm.Process, error) {
 			if size := command.Terminal; size != nil {
 				_ = j.Resize(ctx, guestrpc.Size{Columns: size.Columns, Rows: size.Rows})
 			}
-			return newNamedProcess(name, j, command, from), nil
+			return client.Follow(ctx, j, command, from), nil
 		}
 		result, err = c.runIn(ctx, attached, command, info.Terminal && isTerminal(c.stdin) && isTerminal(c.stdout), s)
 		return err

@@ -33,21 +33,16 @@ func (c *cli) runWith(ctx context.Context, f *vmFlags, change func(*vm.Config), 
 	if err != nil {
 		return nil, denials{}, s.explain(err)
 	}
-	spawn := func(ctx context.Context, command vm.Command) (process, error) { return m.Start(ctx, command) }
-	result, err := c.runIn(ctx, spawn, command, terminal, s)
+	result, err := c.runIn(ctx, m.Start, command, terminal, s)
 	m.Close()
 	return result, m.watch.denials(), err
 }
 
-// process is a command that runs: in a VM of this process, or in a named VM.
-type process interface {
-	signaled
-	Resize(ctx context.Context, size vm.Size) error
-	Wait(ctx context.Context) (*vm.Result, error)
-}
+// startFunc starts a command: client.AnyVM's Start, or what follows a job.
+type startFunc func(context.Context, vm.Command) (vm.Process, error)
 
-// runIn runs a command that spawn starts. The session has begun.
-func (c *cli) runIn(ctx context.Context, spawn func(context.Context, vm.Command) (process, error), command vm.Command, terminal bool, s *session) (*vm.Result, error) {
+// runIn runs a command that start starts. The session has begun.
+func (c *cli) runIn(ctx context.Context, start startFunc, command vm.Command, terminal bool, s *session) (*vm.Result, error) {
 	if command.Stdout != nil {
 		command.Stdout, command.Stderr = output{command.Stdout, s}, output{command.Stderr, s}
 	}
@@ -58,7 +53,7 @@ func (c *cli) runIn(ctx context.Context, spawn func(context.Context, vm.Command)
 		}
 		defer restore()
 	}
-	process, err := spawn(ctx, command)
+	process, err := start(ctx, command)
 	if err != nil {
 		return nil, s.explain(err)
 	}

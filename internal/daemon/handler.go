@@ -21,6 +21,7 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -193,31 +194,28 @@ func (h handler) Resume(ctx context.Context) error {
 }
 
 // Snapshot writes the VM into a new file.
-func (h handler) Snapshot(ctx context.Context, o daemonrpc.SnapshotRequest) ([]byte, error) {
+func (h handler) Snapshot(ctx context.Context, o daemonrpc.SnapshotRequest) (meta snapshot.Meta, err error) {
 	v, err := h.d.running()
 	if err != nil {
-		return nil, err
+		return meta, err
 	}
 	if !filepath.IsAbs(o.Path) {
-		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("snapshot %.200q: the path must be absolute", o.Path)}
+		return meta, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("snapshot %.200q: the path must be absolute", o.Path)}
 	}
 	if _, err := os.Lstat(o.Path); err == nil {
-		return nil, &fs.PathError{Op: "create", Path: o.Path, Err: syscall.EEXIST}
+		return meta, &fs.PathError{Op: "create", Path: o.Path, Err: syscall.EEXIST}
 	}
 	began := time.Now()
 	started, err := json.Marshal(h.d.config.Started())
 	if err != nil {
-		return nil, err
+		return meta, err
 	}
-	meta, err := v.Snapshot(ctx, o.Path, vm.SnapshotOptions{Comment: o.Comment, Base: o.Layered, Started: started})
+	meta, err = v.Snapshot(ctx, o.Path, vm.SnapshotOptions{Comment: o.Comment, Base: o.Layered, Started: started})
 	h.d.logger.Info("snapshot", "path", o.Path, "took", time.Since(began), "error", err)
 	if errors.Is(err, fs.ErrPermission) && len(h.d.inForce()) > 0 {
 		err = fmt.Errorf("%w (the VM's process is confined: it writes snapshots below %s)", err, h.d.imageStore())
 	}
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(meta)
+	return meta, err
 }
 
 // StartJob starts a program; while the VM boots, or its guest restarts itself, it waits.

@@ -17,6 +17,7 @@ import (
 	"agentvm/internal/daemonrpc/daemonwire"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )
 
@@ -357,18 +358,14 @@ func (c *Client) Resume(ctx context.Context) error {
 	return err
 }
 
-// Snapshot has the daemon write the VM into a file, and returns the file's description in JSON.
-func (c *Client) Snapshot(ctx context.Context, o SnapshotRequest) ([]byte, error) {
+// Snapshot has the daemon write the VM into a file, and returns the file's description.
+func (c *Client) Snapshot(ctx context.Context, o SnapshotRequest) (snapshot.Meta, error) {
 	future, release := c.daemon.Snapshot(ctx, func(w daemonwire.Daemon_snapshot_Params) error {
 		w.SetLayered(o.Layered)
 		return errors.Join(w.SetPath(o.Path), w.SetComment(o.Comment))
 	})
 	defer release()
-	r, err := result(c, "snapshot", future)
-	if err != nil {
-		return nil, err
-	}
-	return capnprpc.CopyData(r.Json())
+	return resultJSON[snapshot.Meta](c, "snapshot", future)
 }
 
 // Files gives access to the guest's files over this connection. Close it before the connection.

@@ -11,6 +11,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )
 
@@ -54,8 +55,8 @@ type Handler interface {
 	// Pause stops the VM until Resume. Pausing a paused VM, or resuming a running one, does nothing.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
-	// Snapshot writes the VM into a new file and returns its description in JSON.
-	Snapshot(ctx context.Context, o SnapshotRequest) (description []byte, err error)
+	// Snapshot writes the VM into a new file and returns its description.
+	Snapshot(ctx context.Context, o SnapshotRequest) (snapshot.Meta, error)
 	// Files is the guest's bulk connection. The handler owns it; clients get its capability.
 	Files(ctx context.Context) (*guestrpc.FilesClient, error)
 	// DialLocal connects to a server in the VM. When the Stream is a net.Conn, the client learns its address. It is closed when the

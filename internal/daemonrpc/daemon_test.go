@@ -25,6 +25,7 @@ import (
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/leaktest"
+	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )
 
@@ -138,11 +139,11 @@ func (d *fakeDaemon) Pause(context.Context) error { return syscall.EBUSY }
 
 func (d *fakeDaemon) Resume(context.Context) error { return nil }
 
-func (d *fakeDaemon) Snapshot(_ context.Context, o SnapshotRequest) ([]byte, error) {
+func (d *fakeDaemon) Snapshot(_ context.Context, o SnapshotRequest) (m snapshot.Meta, _ error) {
 	if o.Path == "" {
-		return nil, &fs.PathError{Op: "create", Path: "x", Err: syscall.EEXIST}
+		return m, &fs.PathError{Op: "create", Path: "x", Err: syscall.EEXIST}
 	}
-	return fmt.Appendf(nil, "%+v", o), nil
+	return snapshot.Meta{Comment: fmt.Sprintf("%+v", o)}, nil
 }
 
 func (d *fakeDaemon) Files(context.Context) (*guestrpc.FilesClient, error) {
@@ -249,8 +250,8 @@ func TestDaemonClient(t *testing.T) {
 		t.Errorf("Resume: %v", err)
 	}
 	order := SnapshotRequest{Path: "/p", Comment: "c", Layered: true}
-	if b, err := c.Snapshot(ctx, order); err != nil || string(b) != fmt.Sprintf("%+v", order) {
-		t.Errorf("Snapshot: %s, %v", b, err)
+	if m, err := c.Snapshot(ctx, order); err != nil || m.Comment != fmt.Sprintf("%+v", order) {
+		t.Errorf("Snapshot: %+v, %v", m, err)
 	}
 	if _, err := c.Snapshot(ctx, SnapshotRequest{}); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("Snapshot: %v", err)

@@ -18,6 +18,7 @@ import (
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )
 
@@ -308,7 +309,7 @@ func (d *daemon) Snapshot(ctx context.Context, call daemonwire.Daemon_snapshot) 
 		return err
 	}
 	o := SnapshotRequest{path, comment, call.Args().Layered()}
-	return answer(call.AllocResults, call.Go, func() ([]byte, error) { return d.h.Snapshot(ctx, o) }, daemonwire.Daemon_snapshot_Results.SetJson)
+	return answer(call.AllocResults, call.Go, func() (snapshot.Meta, error) { return d.h.Snapshot(ctx, o) }, setJSON)
 }
 
 // Files passes the guest's capability on. The daemon forwards calls on it without decoding them.

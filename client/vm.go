@@ -1,0 +1,308 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"agentvm/egress"
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/daemon"
+	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guestfs"
+	"agentvm/internal/guestrpc"
+	"agentvm/internal/snapshot"
+	"agentvm/vm"
+)
+
+// AnyVM is what can be done with a VM, whether it runs in this process or a daemon owns it: *vm.VM and *VM. The methods are documented at
+// vm.VM. Making forks and ending the use of a VM are not part of it: forks have names when daemons own them, and Close switches a *vm.VM off
+// but only leaves a *VM.
+type AnyVM interface {
+	// Run runs a command to its end, Start starts one.
+	Run(ctx context.Context, c vm.Command) (*vm.Result, error)
+	Start(ctx context.Context, c vm.Command) (vm.Process, error)
+
+	// Files has the guest's files.
+	Files() *vm.Files
+
+	// DialContext, HTTPClient and Fetch reach servers in the VM.
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	HTTPClient() *http.Client
+	Fetch(r *http.Request) (*http.Response, error)
+	Sockets(ctx context.Context) ([]vm.Socket, error)
+
+	// The network and its policy.
+	Policy(ctx context.Context) (egress.Policy, error)
+	SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error)
+	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
+	Flows(ctx context.Context) ([]vm.Flow, error)
+	Denials(ctx context.Context) ([]egress.Event, error)
+	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
+	Forwards(ctx context.Context) ([]net.Addr, error)
+
+	Stats(ctx context.Context) (vm.Stats, error)
+	Console(ctx context.Context) ([]byte, error)
+
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error)
+	Stop(ctx context.Context) error
+}
+
+var (
+	_ AnyVM = (*vm.VM)(nil)
+	_ AnyVM = (*VM)(nil)
+)
+
+// VM is a connection to a VM that a daemon owns. Its methods are those of vm.VM. Close it; the VM runs on until Stop.
+type VM struct {
+	daemon  *daemon.Client
+	ctx     context.Context // ends with Close
+	end     context.CancelFunc
+	stopped atomic.Bool // Stop was called
+
+	fetching func() *http.Client
+
+	mu    sync.Mutex
+	files *guestrpc.FilesClient // nil until it is needed
+}
+
+// Attach makes a VM of a connection, which belongs to it from now on.
+func Attach(c *daemon.Client) *VM {
+	v := &VM{daemon: c}
+	v.ctx, v.end = context.WithCancel(context.Background())
+	v.fetching = sync.OnceValue(c.HTTPClient)
+	return v
+}
+
+// Daemon is the connection. It stays the VM's.
+func (v *VM) Daemon() *daemon.Client { return v.daemon }
+
+// Name is the VM's.
+func (v *VM) Name() string { return v.daemon.Name() }
+
+// Close ends the connection, and with it the commands that Run and Start have started. The VM runs on.
+func (v *VM) Close() error {
+	v.end()
+	v.fetching().CloseIdleConnections()
+	v.mu.Lock()
+	files := v.files
+	v.files = nil
+	v.mu.Unlock()
+	if files != nil {
+		_ = files.Close()
+	}
+	return v.daemon.Close()
+}
+
+// sentinels are errors of a VM that a daemon can only send as text.
+var sentinels = []error{vm.ErrStopped, vm.ErrNoNetwork}
+
+// explain gives the error of a call the identity that it has in the daemon's process.
+func (v *VM) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if (errors.Is(err, daemonrpc.ErrClosed) || errors.Is(err, capnprpc.ErrClosed)) && v.stopped.Load() {
+		return &identified{vm.ErrStopped, err}
+	}
+	var answer *capnprpc.Error
+	if errors.As(err, &answer) {
+		for _, sentinel := range sentinels {
+			if strings.Contains(answer.Message, sentinel.Error()) {
+				return &identified{sentinel, err}
+			}
+		}
+	}
+	return err
+}
+
+// identified is an error that errors.Is also finds to be another.
+type identified struct{ is, err error }
+
+func (e *identified) Error() string   { return e.err.Error() }
+func (e *identified) Unwrap() []error { return []error{e.is, e.err} }
+
+// Files has the guest's files, over a second connection that delays no command.
+func (v *VM) Files() *vm.Files {
+	return guestfs.NewLazy(func(ctx context.Context) (*guestrpc.FilesClient, error) {
+		v.mu.Lock()
+		files := v.files
+		v.mu.Unlock()
+		if files != nil {
+			return files, nil
+		}
+		made, err := v.daemon.Files(ctx)
+		if err != nil {
+			return nil, v.explain(err)
+		}
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.files != nil || v.ctx.Err() != nil { // another call, or Close, was faster
+			_ = made.Close()
+			if v.files == nil {
+				return nil, daemonrpc.ErrClosed
+			}
+			return v.files, nil
+		}
+		v.files = made
+		return made, nil
+	}, v.explain)
+}
+
+// DialContext is vm.VM.DialContext.
+func (v *VM) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := splitLocal(network, address)
+	var bulk *daemonrpc.Client
+	if err == nil {
+		bulk, err = v.daemon.Bulk(ctx)
+	}
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: fmt.Errorf("%s: %w", address, v.explain(err))}
+	}
+	conn, err := bulk.DialLocal(ctx, host, port, daemonrpc.ForDial)
+	if err != nil {
+		return nil, v.explain(err)
+	}
+	return conn, nil
+}
+
+// splitLocal splits an address of the VM's loopback interface. The daemon checks that it is one.
+func splitLocal(network, address string) (host string, port uint16, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("%w: %w", syscall.EINVAL, err)
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("%w: port %q: want a number up to 65535", syscall.EINVAL, text)
+	}
+	localhost, known := map[string]string{"tcp": "localhost", "tcp4": "127.0.0.1", "tcp6": "::1"}[network]
+	if !known {
+		return "", 0, fmt.Errorf("%w: network %q: want tcp, tcp4 or tcp6", syscall.EINVAL, network)
+	}
+	if host == "localhost" {
+		return localhost, uint16(n), nil
+	}
+	if a, err := netip.ParseAddr(host); err != nil || network == "tcp4" && !a.Is4() || network == "tcp6" && !a.Is6() {
+		return "", 0, fmt.Errorf("%w: %q is not the VM's own loopback address for %s", syscall.EADDRNOTAVAIL, host, network)
+	}
+	return host, uint16(n), nil
+}
+
+// HTTPClient is vm.VM.HTTPClient.
+func (v *VM) HTTPClient() *http.Client { return v.fetching() }
+
+// Fetch is vm.VM.Fetch.
+func (v *VM) Fetch(r *http.Request) (*http.Response, error) { return v.HTTPClient().Do(r) }
+
+// Sockets is vm.VM.Sockets.
+func (v *VM) Sockets(ctx context.Context) ([]vm.Socket, error) {
+	list, err := v.daemon.Sockets(ctx)
+	return list, v.explain(err)
+}
+
+// Policy is vm.VM.Policy.
+func (v *VM) Policy(ctx context.Context) (egress.Policy, error) {
+	p, err := v.daemon.Policy(ctx)
+	return p, v.explain(err)
+}
+
+// SetPolicy is vm.VM.SetPolicy. It lasts until the daemon's end.
+func (v *VM) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
+	cut, err = v.daemon.SetPolicy(ctx, p)
+	return cut, v.explain(err)
+}
+
+// Explain is vm.VM.Explain.
+func (v *VM) Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
+	d, err := v.daemon.Explain(ctx, host, port, protocol, addresses...)
+	return d, v.explain(err)
+}
+
+// Flows is vm.VM.Flows.
+func (v *VM) Flows(ctx context.Context) ([]vm.Flow, error) {
+	list, err := v.daemon.Flows(ctx)
+	return list, v.explain(err)
+}
+
+// Denials is vm.VM.Denials. It waits a moment for denials that are not complete yet.
+func (v *VM) Denials(ctx context.Context) ([]egress.Event, error) {
+	list, err := v.daemon.Denials(ctx)
+	return list, v.explain(err)
+}
+
+// NetworkStats is vm.VM.NetworkStats.
+func (v *VM) NetworkStats(ctx context.Context) (vm.NetworkStats, error) {
+	s, err := v.daemon.NetworkStats(ctx)
+	return s, v.explain(err)
+}
+
+// Forwards is vm.VM.Forwards.
+func (v *VM) Forwards(ctx context.Context) (list []net.Addr, err error) {
+	info, err := v.daemon.Info(ctx)
+	if err != nil {
+		return nil, v.explain(err)
+	}
+	for _, text := range info.Ports { // 127.0.0.1:8080 -> 80/tcp
+		address, _, _ := strings.Cut(text, " -> ")
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("port %q of %s: %w", text, v.Name(), err)
+		}
+		if strings.HasSuffix(text, "/udp") {
+			list = append(list, net.UDPAddrFromAddrPort(at))
+		} else {
+			list = append(list, net.TCPAddrFromAddrPort(at))
+		}
+	}
+	return list, nil
+}
+
+// Stats is vm.VM.Stats. A paused VM is an error for which errors.Is(err, syscall.EAGAIN) holds.
+func (v *VM) Stats(ctx context.Context) (vm.Stats, error) {
+	s, err := v.daemon.Stats(ctx)
+	return s, v.explain(err)
+}
+
+// Console is vm.VM.Console.
+func (v *VM) Console(ctx context.Context) ([]byte, error) {
+	b, err := v.daemon.Console(ctx)
+	return b, v.explain(err)
+}
+
+// Pause is vm.VM.Pause.
+func (v *VM) Pause(ctx context.Context) error { return v.explain(v.daemon.Pause(ctx)) }
+
+// Resume is vm.VM.Resume.
+func (v *VM) Resume(ctx context.Context) error { return v.explain(v.daemon.Resume(ctx)) }
+
+// Snapshot is vm.VM.Snapshot: the daemon writes the file, to an absolute path that a confined daemon can write to. The daemon sets
+// o.Started.
+func (v *VM) Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (m snapshot.Meta, err error) {
+	m, err = v.daemon.Snapshot(ctx, daemonrpc.SnapshotRequest{Path: path, Comment: o.Comment, Layered: o.Base})
+	return m, v.explain(err)
+}
+
+// stopTime is how long the guest's programs have to end.
+const stopTime = 10 * time.Second
+
+// Stop is vm.VM.Stop. The daemon has ended, too, when it returns.
+func (v *VM) Stop(ctx context.Context) error {
+	again := v.stopped.Swap(true)
+	err := v.daemon.Stop(ctx, stopTime)
+	if again && errors.Is(err, daemonrpc.ErrClosed) {
+		return nil
+	}
+	return err
+}
