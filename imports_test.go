@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"internal/machine":     {"internal/atomicfile", "internal/machine/riscv", "internal/debugenv", "internal/private", "internal/machine/jit", "wasi"},
 	"internal/machine/jit": {"internal/machine/riscv"},
 	"internal/guest":       {"internal/errno", "internal/capnprpc", "internal/guestrpc"},
-	"nat":                  {"internal/budget", "netstack"},
+	"nat":                  {"internal/budget", "netstack", "internal/errno"},
 	"internal/daemon":      {"internal/errno", "egress", "images", "nat", "vm", "internal/atomicfile", "internal/confine", "internal/connlimit", "internal/debugenv", "internal/disk", "internal/hostpath", "internal/job", "internal/journal", "internal/lockfile", "internal/mount", "internal/naming", "internal/origin", "internal/preview", "internal/private", "internal/capnprpc", "internal/daemonrpc", "internal/guestrpc", "internal/reach", "internal/shortage", "internal/snapshot", "internal/watchdog"},
 	"vm":                   {"internal/errno", "egress", "images", "nat", "wasi", "internal/budget", "internal/checkpoint", "internal/debugenv", "internal/disk", "internal/gateway", "internal/guest/supervisor", "internal/guestfs", "internal/headtail", "internal/hostpath", "internal/job", "internal/journal", "internal/kernel", "internal/machine", "internal/mount", "internal/private", "internal/reach", "internal/refcount", "internal/capnprpc", "internal/guestrpc", "internal/snapshot"},
 	"internal/gateway":     {"dhcp", "egress", "internal/budget", "internal/connlimit", "internal/dns", "internal/guestrpc", "internal/reach", "nat", "netstack"}, // wires a network
@@ -35,10 +35,10 @@ var mayImport = map[string][]string{
 	"dhcp":                      nil,
 	"internal/disk":             {"internal/atomicfile", "internal/lockfile"},
 	"internal/dns":              nil,
-	"egress":                    nil,
+	"egress":                    {"internal/errno"},
 	"internal/machine/riscv":    nil,
 	"internal/guest/supervisor": nil,
-	"images":                    {"internal/atomicfile", "internal/lockfile", "internal/private", "internal/shortage"},
+	"images":                    {"internal/atomicfile", "internal/lockfile", "internal/private", "internal/shortage", "internal/errno"},
 	"images/storetest":          {"images", "internal/leaktest"}, // for tests
 	"internal/atomicfile":       nil,
 	"internal/errno":            nil,
@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"internal/naming":           nil,
 	"internal/refcount":         nil,
 	"internal/private":          {"internal/atomicfile"},
-	"internal/shortage":         nil,
+	"internal/shortage":         {"internal/errno"},
 	"internal/leaktest":         nil, // this and the next three are for tests
 	"internal/qemutest":         nil,
 	"internal/smalldisk":        nil,

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+
+	"agentvm/internal/errno"
 )
 
 // Echo requests. The guest's own never leave: the host asks the same destination, and the guest gets its answer only if there was one.
@@ -106,16 +108,10 @@ func (g *Gate) tcpProbe(ctx context.Context, to netip.AddrPort) error {
 		_ = reset(c)
 		return nil
 	}
-	if refused(err) {
+	if errno.In(err) == errno.ECONNREFUSED { // RST is an answer, too
 		return nil
 	}
 	return err
-}
-
-// refused says that there was an answer: RST. Windows has a number of its own for it, WSAECONNREFUSED.
-func refused(err error) bool {
-	const windows = syscall.Errno(10061)
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, windows)
 }
 
 // pingFamily is how one version of IP does it.

@@ -3,17 +3,15 @@ package images
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"agentvm/internal/atomicfile"
+	"agentvm/internal/errno"
 )
 
 const (
@@ -23,8 +21,7 @@ const (
 
 // explain adds advice to errors of the file system that users can solve.
 func (s *Store) explain(err error) error {
-	const windowsDiskFull = syscall.Errno(112)
-	if errors.Is(err, syscall.ENOSPC) || runtime.GOOS == "windows" && errors.Is(err, windowsDiskFull) {
+	if errno.In(err) == errno.ENOSPC {
 		return fmt.Errorf("the disk of the image store %s is full: free some space or set AGENTVM_STORE to another place: %w", s.dir, err)
 	}
 	return err

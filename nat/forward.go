@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
+	"agentvm/internal/errno"
 	"agentvm/netstack"
 )
 
@@ -102,12 +104,12 @@ func (w *forward) listen(ctx context.Context, f Forward) (closer func() error, s
 
 // explainListen says what to do about a socket that could not be had.
 func explainListen(at netip.AddrPort, err error) error {
-	switch {
-	case isAny(err, portsTaken):
+	switch number := errno.In(err); {
+	case number == errno.EADDRINUSE, number == errno.EACCES && runtime.GOOS == "windows": // which says so of a port that a program has for itself
 		return fmt.Errorf("port %d of the host is taken: choose another, let 0 choose one, or stop the program that has it: %w", at.Port(), err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("the host does not let this user listen at port %d: choose one above 1023, or let 0 choose one: %w", at.Port(), err)
-	case isAny(err, addressesMissing):
+	case number == errno.EADDRNOTAVAIL:
 		return fmt.Errorf("the host has no address %s: use one of its own, or leave it out for 127.0.0.1: %w", at.Addr(), err)
 	}
 	return err

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"time"
 
+	"agentvm/internal/errno"
 	"agentvm/netstack"
 )
 
@@ -35,14 +37,15 @@ func unreachable(kind netstack.Unreachable) func(*netstack.TCPRequest) {
 	return func(r *netstack.TCPRequest) { r.Unreachable(kind) }
 }
 
-func isAny(err error, targets []error) bool {
-	for _, target := range targets {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
-}
+// What dialling, connections and listening fail with, as Linux's numbers on every host.
+var (
+	refusals         = []errno.Errno{errno.ECONNREFUSED}
+	netUnreachables  = []errno.Errno{errno.ENETUNREACH, errno.ENETDOWN}
+	hostUnreachables = []errno.Errno{errno.EHOSTUNREACH, errno.EHOSTDOWN}
+	resets           = []errno.Errno{errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN}
+)
+
+func isAny(err error, numbers []errno.Errno) bool { return slices.Contains(numbers, errno.In(err)) }
 
 // timedOut reports whether err is a time-out, of the system's or of a deadline.
 func timedOut(err error) bool {

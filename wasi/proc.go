@@ -3,6 +3,7 @@ package wasi
 import (
 	"context"
 	"errors"
+	"io"
 	"runtime"
 
 	"github.com/tetratelabs/wazero/api"
@@ -48,4 +49,15 @@ func (s *System) blockForChange(ctx context.Context, mod api.Module) {
 	if _, err := s.sleep(ctx, nil); err != nil {
 		abort(ctx, mod, err)
 	}
+}
+
+func randomGet(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
+	b, ok := view(mod, uint32(stack[0]), uint32(stack[1]))
+	if !ok {
+		return ErrnoFault
+	}
+	if _, err := io.ReadFull(s.rand, b); err != nil {
+		return ErrnoIo
+	}
+	return ErrnoSuccess
 }

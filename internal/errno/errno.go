@@ -3,6 +3,7 @@
 package errno
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 )
@@ -118,4 +119,27 @@ var hosts = map[Errno]syscall.Errno{
 	ETOOMANYREFS: syscall.ETOOMANYREFS, ETIMEDOUT: syscall.ETIMEDOUT, ECONNREFUSED: syscall.ECONNREFUSED, EHOSTDOWN: syscall.EHOSTDOWN,
 	EHOSTUNREACH: syscall.EHOSTUNREACH, EALREADY: syscall.EALREADY, EINPROGRESS: syscall.EINPROGRESS, ESTALE: syscall.ESTALE,
 	EDQUOT: syscall.EDQUOT, ECANCELED: syscall.ECANCELED,
+}
+
+// winsock has the numbers that Windows's sockets fail with (winsock2.h, WSAE...). No other system has numbers as high.
+var winsock = map[syscall.Errno]Errno{
+	10013: EACCES, 10048: EADDRINUSE, 10049: EADDRNOTAVAIL, 10050: ENETDOWN, 10051: ENETUNREACH, 10053: ECONNABORTED, 10054: ECONNRESET,
+	10057: ENOTCONN, 10058: ESHUTDOWN, 10060: ETIMEDOUT, 10061: ECONNREFUSED, 10064: EHOSTDOWN, 10065: EHOSTUNREACH,
+}
+
+// In returns the number that err wraps: an Errno, or Linux's number for a syscall.Errno, those of Windows's sockets included. It is 0 when
+// there is neither, and when Linux has none.
+func In(err error) Errno {
+	var own Errno
+	var host syscall.Errno
+	switch {
+	case errors.As(err, &own):
+		return own
+	case !errors.As(err, &host):
+		return 0
+	}
+	if number, ok := winsock[host]; ok {
+		return number
+	}
+	return Of(host)
 }

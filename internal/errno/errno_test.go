@@ -1,6 +1,9 @@
 package errno
 
 import (
+	"fmt"
+	"io/fs"
+	"os"
 	"runtime"
 	"syscall"
 	"testing"
@@ -31,5 +34,25 @@ func TestNumbersWithoutAName(t *testing.T) {
 	}
 	if got := Of(syscall.Errno(0x1fffffff)); got != 0 {
 		t.Error(got)
+	}
+}
+
+func TestIn(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		err  error
+		want Errno
+	}{
+		{"nil", nil, 0},
+		{"no number", fs.ErrNotExist, 0},
+		{"Linux's", fmt.Errorf("wrapped: %w", ENFILE), ENFILE},
+		{"the host's", &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES}, EACCES},
+		{"of a link", &os.LinkError{Op: "rename", Old: "x", New: "y", Err: syscall.ENOENT}, ENOENT},
+		{"two names of one number", syscall.ENOTSUP, EOPNOTSUPP},
+		{"WSAECONNREFUSED", os.NewSyscallError("connect", syscall.Errno(10061)), ECONNREFUSED},
+	} {
+		if got := In(tc.err); got != tc.want {
+			t.Errorf("%s: %v became %d, want %d", tc.name, tc.err, got, tc.want)
+		}
 	}
 }

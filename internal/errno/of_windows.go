@@ -38,5 +38,12 @@ var extra = map[syscall.Errno]Errno{
 	windows.ERROR_CURRENT_DIRECTORY:      EBUSY,
 	windows.ERROR_DELETE_PENDING:         ENOENT,
 	windows.ERROR_NO_UNICODE_TRANSLATION: EILSEQ,
+	windows.ERROR_BUSY:                   EBUSY,
+	windows.ERROR_COMMITMENT_LIMIT:       ENOMEM,
+	windows.ERROR_IO_DEVICE:              EIO,
+	windows.ERROR_NOT_ENOUGH_QUOTA:       ENOMEM,
+	windows.ERROR_NO_SYSTEM_RESOURCES:    ENOMEM,
+	windows.ERROR_SEM_TIMEOUT:            ETIMEDOUT,
+	windows.ERROR_WORKING_SET_QUOTA:      ENOMEM,
 	syscall.ENOTSUP:                      EOPNOTSUPP,
 }

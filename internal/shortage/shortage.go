@@ -7,7 +7,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"syscall"
+
+	"agentvm/internal/errno"
 )
 
 // Is reports whether err is of a kind that passes, or that the user can end without giving up the file: no descriptors, memory, room or
@@ -17,21 +18,18 @@ func Is(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
-	var number syscall.Errno
-	if !errors.As(err, &number) {
-		return false
-	}
-	_, known := numbers[number]
+	_, known := advice[errno.In(err)]
 	return known
 }
 
 // Advice returns what the user can do about such an error, or nothing.
-func Advice(err error) string {
-	var number syscall.Errno
-	if !errors.As(err, &number) {
-		return ""
-	}
-	return numbers[number]
+func Advice(err error) string { return advice[errno.In(err)] }
+
+// advice has the errors of a shortage, with what the user can do about it. Where that is nothing, waiting helps.
+var advice = map[errno.Errno]string{
+	errno.EMFILE: manyFiles, errno.ENFILE: allFiles, errno.ENOSPC: fullDisk, errno.EDQUOT: quota, errno.ENOMEM: memory, errno.EIO: device,
+	errno.ENOBUFS: memory, errno.EAGAIN: "", errno.EINTR: "", errno.EBUSY: "", errno.ETXTBSY: "", errno.ENOLCK: "", errno.ESTALE: "",
+	errno.ETIMEDOUT: "",
 }
 
 const (
