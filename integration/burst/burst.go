@@ -52,14 +52,20 @@ func Server(t *testing.T) []byte {
 }
 
 // Send opens connections to an address of the host that leads to the program, all at once, and returns what went wrong with each.
-func Send(at string, connections int) error {
+// stuck is called once if a connection has no answer after two minutes, while it is still open. It may be nil.
+func Send(at string, connections int, stuck func()) error {
 	var burst sync.WaitGroup
+	var once sync.Once
 	begin := make(chan struct{})
 	errs := make([]error, connections)
 	for i := range connections {
 		burst.Go(func() {
 			<-begin
-			errs[i] = exchange(at, byte(i))
+			errs[i] = exchange(at, byte(i), func() {
+				if stuck != nil {
+					once.Do(stuck)
+				}
+			})
 		})
 	}
 	close(begin)
@@ -71,7 +77,7 @@ func Send(at string, connections int) error {
 }
 
 // exchange sends bytes that depend on seed, and expects their sum.
-func exchange(at string, seed byte) error {
+func exchange(at string, seed byte, stuck func()) error {
 	conn, err := net.DialTimeout("tcp", at, time.Minute)
 	if err != nil {
 		return err
@@ -89,8 +95,12 @@ func exchange(at string, seed byte) error {
 		return err
 	}
 	answer, err := io.ReadAll(conn)
-	if want := fmt.Sprintln(sum); err == nil && string(answer) != want {
-		err = fmt.Errorf("the answer is %q, want %q", answer, want)
+	switch want := fmt.Sprintln(sum); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		stuck()
+		return fmt.Errorf("connection of %v: %w", conn.LocalAddr(), err)
+	case err == nil && string(answer) != want:
+		return fmt.Errorf("the answer is %q, want %q", answer, want)
 	}
 	return err
 }

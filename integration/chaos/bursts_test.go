@@ -31,7 +31,7 @@ func TestInboundBursts(t *testing.T) {
 	at, _, _ := strings.Cut(vm.Ports[0], " ")
 	var err error
 	for range 100 { // until it listens
-		if err = burst.Send(at, 1); err == nil {
+		if err = burst.Send(at, 1, nil); err == nil {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -42,7 +42,7 @@ func TestInboundBursts(t *testing.T) {
 	idle := descriptors(vm.Pid)
 	for i := range rounds {
 		for _, count := range []int{connections, 1} {
-			if err := burst.Send(at, count); err != nil {
+			if err := burst.Send(at, count, func() { w.logFlows("first") }); err != nil {
 				t.Fatalf("round %d: %v", i, err)
 			}
 		}

@@ -149,6 +149,14 @@ func (w *world) logEnds() {
 	}
 }
 
+// logFlows shows what both ends of a VM's network know of its connections, of which one has no answer.
+func (w *world) logFlows(name string) {
+	flows, err := w.try("net", "flows", "--json", "-n", name)
+	w.t.Logf("flows of %s (%v):\n%s", name, err, flows)
+	sockets, err := w.try("exec", "-n", name, "cat /proc/net/tcp /proc/net/sockstat /proc/net/netstat /proc/net/snmp; dmesg | tail")
+	w.t.Logf("sockets in %s (%v):\n%s", name, err, sockets)
+}
+
 // kill ends all daemons as nothing else does.
 func (w *world) kill() {
 	for _, name := range w.names() {

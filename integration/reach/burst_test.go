@@ -30,7 +30,7 @@ func TestBurstOfInboundConnections(t *testing.T) {
 	g.eventually("the guest's program listens", func() bool { return g.listens(burst.Port) })
 	at := must(g.Forwards(t.Context()))[0].String()
 	for _, connections := range []int{400, 1} {
-		if err := burst.Send(at, connections); err != nil {
+		if err := burst.Send(at, connections, nil); err != nil {
 			t.Error(err)
 		}
 	}
