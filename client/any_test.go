@@ -259,11 +259,11 @@ var operations = []operation{
 		if err := errors.Join(os.MkdirAll(filepath.Join(from, "sub"), 0o700), os.WriteFile(filepath.Join(from, "sub/f"), []byte("copied"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		in, err := v.Files().CopyIn(ctx, from, "/tmp/copy", vm.CopyOptions{})
+		in, err := v.Files().CopyTo(ctx, from, "/tmp/copy", vm.CopyOptions{})
 		if err != nil {
 			return nil, err
 		}
-		out, err := v.Files().CopyOut(ctx, "/tmp/copy", to, vm.CopyOptions{})
+		out, err := v.Files().CopyFrom(ctx, "/tmp/copy", to, vm.CopyOptions{})
 		b, readErr := os.ReadFile(filepath.Join(to, "sub/f"))
 		return []any{in.Skipped, out.Skipped, string(b)}, errors.Join(err, readErr)
 	}},
@@ -272,10 +272,10 @@ var operations = []operation{
 		w := tar.NewWriter(&archive)
 		err := errors.Join(w.WriteHeader(&tar.Header{Name: "in/f", Mode: 0o600, Size: 2}), func() error { _, err := w.Write([]byte("ab")); return err }(), w.Close())
 		if err == nil {
-			err = f.TarIn(ctx, "/tmp/tar", &archive)
+			err = f.ExtractTar(ctx, "/tmp/tar", &archive)
 		}
 		if err == nil {
-			_, err = f.TarOut(ctx, []string{"/tmp/tar"}, &back)
+			_, err = f.CreateTar(ctx, []string{"/tmp/tar"}, &back)
 		}
 		var got []string
 		for r := tar.NewReader(&back); err == nil; {

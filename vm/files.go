@@ -23,7 +23,7 @@ type (
 	WalkFunc     = guestfs.WalkFunc
 	CopyOptions  = guestfs.CopyOptions
 	CopyProgress = guestfs.CopyProgress
-	Copied       = guestfs.Copied
+	CopyStats    = guestfs.CopyStats
 	Limit        = guestfs.Limit
 	LimitError   = guestfs.LimitError
 )
@@ -173,22 +173,22 @@ func (v *VM) Walk(ctx context.Context, root string, fn WalkFunc) error {
 	return v.Files().Walk(ctx, root, fn)
 }
 
-// CopyIn is Files.CopyIn.
-func (v *VM) CopyIn(ctx context.Context, hostPath, guestPath string, o CopyOptions) (Copied, error) {
-	return v.Files().CopyIn(ctx, hostPath, guestPath, o)
+// CopyTo is Files.CopyTo.
+func (v *VM) CopyTo(ctx context.Context, hostPath, guestPath string, o CopyOptions) (CopyStats, error) {
+	return v.Files().CopyTo(ctx, hostPath, guestPath, o)
 }
 
-// CopyOut is Files.CopyOut.
-func (v *VM) CopyOut(ctx context.Context, guestPath, hostPath string, o CopyOptions) (Copied, error) {
-	return v.Files().CopyOut(ctx, guestPath, hostPath, o)
+// CopyFrom is Files.CopyFrom.
+func (v *VM) CopyFrom(ctx context.Context, guestPath, hostPath string, o CopyOptions) (CopyStats, error) {
+	return v.Files().CopyFrom(ctx, guestPath, hostPath, o)
 }
 
-// TarIn is Files.TarIn.
-func (v *VM) TarIn(ctx context.Context, guestDir string, r io.Reader) error {
-	return v.Files().TarIn(ctx, guestDir, r)
+// ExtractTar is Files.ExtractTar.
+func (v *VM) ExtractTar(ctx context.Context, guestDir string, r io.Reader) error {
+	return v.Files().ExtractTar(ctx, guestDir, r)
 }
 
-// TarOut is Files.TarOut.
-func (v *VM) TarOut(ctx context.Context, guestPaths []string, w io.Writer) (guestrpc.Summary, error) {
-	return v.Files().TarOut(ctx, guestPaths, w)
+// CreateTar is Files.CreateTar.
+func (v *VM) CreateTar(ctx context.Context, guestPaths []string, w io.Writer) (guestrpc.Summary, error) {
+	return v.Files().CreateTar(ctx, guestPaths, w)
 }

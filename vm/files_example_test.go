@@ -29,7 +29,7 @@ func ExampleVM_WriteFile() {
 	// Output: hello
 }
 
-func ExampleVM_CopyOut() {
+func ExampleVM_CopyFrom() {
 	ctx := context.Background()
 	v, err := vm.Start(ctx, vm.Config{Image: "busybox"})
 	if err != nil {
@@ -44,7 +44,7 @@ func ExampleVM_CopyOut() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	copied, err := v.CopyOut(ctx, "/srv/site", dir, vm.CopyOptions{MaxBytes: 1 << 20})
+	copied, err := v.CopyFrom(ctx, "/srv/site", dir, vm.CopyOptions{MaxBytes: 1 << 20})
 	if err != nil {
 		log.Fatal(err)
 	}

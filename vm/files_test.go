@@ -95,17 +95,17 @@ func TestLargeFileThereAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	copied, err := v.CopyIn(ctx, host+"/in", "/root/big", vm.CopyOptions{})
+	copied, err := v.CopyTo(ctx, host+"/in", "/root/big", vm.CopyOptions{})
 	if err != nil || copied.Bytes != 64<<20 {
-		t.Fatalf("CopyIn = %+v, %v", copied, err)
+		t.Fatalf("CopyTo = %+v, %v", copied, err)
 	}
 	in := time.Since(began)
 	wantOutput(t, v, "stat -c %s /root/big; head -c 1000000 /root/big | sha256sum", "67108864\n"+sum(data[:1000000])+"  -\n")
 	began = time.Now()
 	var told int64
-	_, err = v.CopyOut(ctx, "/root/big", host+"/out", vm.CopyOptions{Progress: func(p vm.CopyProgress) { told = p.Bytes }})
+	_, err = v.CopyFrom(ctx, "/root/big", host+"/out", vm.CopyOptions{Progress: func(p vm.CopyProgress) { told = p.Bytes }})
 	if err != nil || told != 64<<20 {
-		t.Fatalf("CopyOut: %v, progress of %d bytes", err, told)
+		t.Fatalf("CopyFrom: %v, progress of %d bytes", err, told)
 	}
 	out := time.Since(began)
 	got, err := os.ReadFile(host + "/out")
@@ -121,13 +121,13 @@ func TestTreeThereAndBack(t *testing.T) {
 	src := host + "/src"
 	guestfstest.Make(t, src)
 	defer v.RemoveAll(ctx, "/tmp/tree")
-	if _, err := v.CopyIn(ctx, src, "/tmp/tree", vm.CopyOptions{}); err != nil {
+	if _, err := v.CopyTo(ctx, src, "/tmp/tree", vm.CopyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	wantOutput(t, v, "cd /tmp/tree; cat d/link; readlink d/link; stat -c '%a %Y %u' d/file; stat -c '%a %Y' d", "content\nfile\n754 1000000000 0\n750 1100000000\n")
-	copied, err := v.CopyOut(ctx, "/tmp/tree", host+"/back", vm.CopyOptions{})
+	copied, err := v.CopyFrom(ctx, "/tmp/tree", host+"/back", vm.CopyOptions{})
 	if err != nil || copied.Skipped != 0 {
-		t.Fatalf("CopyOut = %+v, %v", copied, err)
+		t.Fatalf("CopyFrom = %+v, %v", copied, err)
 	}
 	if diff := cmp.Diff(guestfstest.Describe(t, src), guestfstest.Describe(t, host+"/back")); diff != "" {
 		t.Error(diff)
@@ -150,14 +150,14 @@ func TestManyFiles(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	copied, err := v.CopyIn(ctx, host+"/src", "/root/many", vm.CopyOptions{})
+	copied, err := v.CopyTo(ctx, host+"/src", "/root/many", vm.CopyOptions{})
 	if err != nil || copied.Entries != 10_100 {
-		t.Fatalf("CopyIn = %+v, %v", copied, err)
+		t.Fatalf("CopyTo = %+v, %v", copied, err)
 	}
 	in := time.Since(began)
 	wantOutput(t, v, "cd /root/many; find . -type f | wc -l; cat 99/9999", "10000\nfile 9999")
 	began = time.Now()
-	if _, err = v.CopyOut(ctx, "/root/many", host+"/back", vm.CopyOptions{}); err != nil {
+	if _, err = v.CopyFrom(ctx, "/root/many", host+"/back", vm.CopyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("10,000 files: in %.1f s, out %.1f s", in.Seconds(), time.Since(began).Seconds())
@@ -246,7 +246,7 @@ func TestCommandsBesideCopy(t *testing.T) {
 	copied := make(chan error, 1)
 	began := time.Now()
 	go func() {
-		_, err := v.CopyOut(ctx, "/root/big", host+"/big", vm.CopyOptions{})
+		_, err := v.CopyFrom(ctx, "/root/big", host+"/big", vm.CopyOptions{})
 		copied <- err
 	}()
 	var took []time.Duration
@@ -296,10 +296,10 @@ func TestWrittenProgramsStart(t *testing.T) {
 				case 0:
 					err = v.WriteFile(ctx, program, script, 0o755)
 				case 1:
-					_, err = v.CopyIn(ctx, filepath.Join(host, "program"), program, vm.CopyOptions{})
+					_, err = v.CopyTo(ctx, filepath.Join(host, "program"), program, vm.CopyOptions{})
 				case 2:
 					program += "/program"
-					_, err = v.CopyIn(ctx, host, dir, vm.CopyOptions{})
+					_, err = v.CopyTo(ctx, host, dir, vm.CopyOptions{})
 				}
 				if err != nil {
 					t.Error(err)

@@ -53,7 +53,7 @@ func (c *cli) commit(ctx context.Context, name, image string, quiet bool) error 
 	filtered, images := io.Pipe()
 	report := make(chan skipped, 1)
 	go func() {
-		summary, err := vm.NewFiles(remote).TarOut(ctx, []string{"/"}, unpacked)
+		summary, err := vm.NewFiles(remote).CreateTar(ctx, []string{"/"}, unpacked)
 		_ = unpacked.CloseWithError(err) // nil: the end
 		report <- skipped{int64(len(summary.Warnings)), summary.Warnings}
 	}()

@@ -104,12 +104,12 @@ type skipped struct {
 func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target place, archive bool) (skipped, error) {
 	switch {
 	case source.path == "-" && source.name == "":
-		return skipped{}, files.TarIn(ctx, target.path, c.stdin)
+		return skipped{}, files.ExtractTar(ctx, target.path, c.stdin)
 	case target.path == "-" && target.name == "":
 		if isTerminal(c.stdout) {
 			return skipped{}, errors.New("a tar archive would go to the terminal: redirect standard output")
 		}
-		summary, err := files.TarOut(ctx, []string{source.path}, io.Writer(c.stdout))
+		summary, err := files.CreateTar(ctx, []string{source.path}, io.Writer(c.stdout))
 		return skipped{int64(len(summary.Warnings)), summary.Warnings}, err
 	}
 	guard, err := hostGuard()
@@ -118,10 +118,10 @@ func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target plac
 	}
 	options := vm.CopyOptions{Guard: guard, KeepOwners: archive}
 	if source.name != "" {
-		copied, err := files.CopyOut(ctx, source.path, target.path, options)
+		copied, err := files.CopyFrom(ctx, source.path, target.path, options)
 		return skipped{copied.Skipped, copied.Reasons}, err
 	}
-	copied, err := files.CopyIn(ctx, source.path, target.path, options)
+	copied, err := files.CopyTo(ctx, source.path, target.path, options)
 	return skipped{copied.Skipped, copied.Reasons}, err
 }
 

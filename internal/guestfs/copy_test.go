@@ -44,9 +44,9 @@ func TestCopyTree(t *testing.T) {
 	host := t.TempDir()
 	guestfstest.Make(t, host+"/src")
 	want := guestfstest.Describe(t, host+"/src")
-	copied, err := f.CopyIn(limited(t), host+"/src", "/new", guestfs.CopyOptions{Owner: guestfs.Owner{UID: 12, GID: 34}})
+	copied, err := f.CopyTo(limited(t), host+"/src", "/new", guestfs.CopyOptions{Owner: guestfs.Owner{UID: 12, GID: 34}})
 	if err != nil || copied.Entries != 9 || copied.Bytes != 1<<20+1+8+1 {
-		t.Fatalf("CopyIn = %+v, %v", copied, err)
+		t.Fatalf("CopyTo = %+v, %v", copied, err)
 	}
 	if diff := cmp.Diff(want, guestfstest.Describe(t, guest+"/new")); diff != "" {
 		t.Error("in the guest: ", diff)
@@ -57,8 +57,8 @@ func TestCopyTree(t *testing.T) {
 		}
 	}
 	for round := range 2 { // a new directory, and one that is the same
-		if copied, err = f.CopyOut(limited(t), "/new/.", host+"/back", guestfs.CopyOptions{}); err != nil || copied.Entries != 9 {
-			t.Fatalf("CopyOut = %+v, %v", copied, err)
+		if copied, err = f.CopyFrom(limited(t), "/new/.", host+"/back", guestfs.CopyOptions{}); err != nil || copied.Entries != 9 {
+			t.Fatalf("CopyFrom = %+v, %v", copied, err)
 		}
 		got := guestfstest.Describe(t, host+"/back")
 		if round == 1 { // directories that exist keep their permissions, and have just changed
@@ -100,7 +100,7 @@ func TestCopyDestinations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check := func(t *testing.T, copied guestfs.Copied, err error, path string) {
+	check := func(t *testing.T, copied guestfs.CopyStats, err error, path string) {
 		t.Helper()
 		if b, readErr := os.ReadFile(path); err != nil || readErr != nil || string(b) != "x" || copied.Bytes != 1 {
 			t.Errorf("copied %+v, %v; it has %q, %v", copied, err, b, readErr)
@@ -111,14 +111,14 @@ func TestCopyDestinations(t *testing.T) {
 			f, guest := fakeGuest(t)
 			host := t.TempDir()
 			prepare(t, host, guest)
-			copied, err := f.CopyIn(limited(t), host+"/"+test.from, "/"+test.to, guestfs.CopyOptions{})
+			copied, err := f.CopyTo(limited(t), host+"/"+test.from, "/"+test.to, guestfs.CopyOptions{})
 			check(t, copied, err, filepath.Join(guest, test.want))
 		})
 		t.Run("out "+test.name, func(t *testing.T) {
 			f, guest := fakeGuest(t)
 			host := t.TempDir()
 			prepare(t, guest, host)
-			copied, err := f.CopyOut(limited(t), "/"+test.from, host+"/"+test.to, guestfs.CopyOptions{})
+			copied, err := f.CopyFrom(limited(t), "/"+test.from, host+"/"+test.to, guestfs.CopyOptions{})
 			check(t, copied, err, filepath.Join(host, test.want))
 			guestfstest.NoStaging(t, host, host+"/dir")
 		})
@@ -135,44 +135,44 @@ func TestCopiesThatFail(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		do   func(context.Context) (guestfs.Copied, error)
+		do   func(context.Context) (guestfs.CopyStats, error)
 		is   error // nil: any
 	}{
-		{"nothing in", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyIn(ctx, host+"/none", "/x", guestfs.CopyOptions{})
+		{"nothing in", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyTo(ctx, host+"/none", "/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"nothing out", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyOut(ctx, "/none", host+"/x", guestfs.CopyOptions{})
+		{"nothing out", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyFrom(ctx, "/none", host+"/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"FIFO in", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyIn(ctx, host+"/fifo", "/x", guestfs.CopyOptions{})
+		{"FIFO in", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyTo(ctx, host+"/fifo", "/x", guestfs.CopyOptions{})
 		}, fs.ErrInvalid},
-		{"FIFO out", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyOut(ctx, "/fifo", host+"/x", guestfs.CopyOptions{})
+		{"FIFO out", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyFrom(ctx, "/fifo", host+"/x", guestfs.CopyOptions{})
 		}, nil},
-		{"over a FIFO", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyOut(ctx, "/file", host+"/fifo", guestfs.CopyOptions{})
+		{"over a FIFO", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyFrom(ctx, "/file", host+"/fifo", guestfs.CopyOptions{})
 		}, nil},
-		{"to nowhere in", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyIn(ctx, host+"/file", "/none/x", guestfs.CopyOptions{})
+		{"to nowhere in", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyTo(ctx, host+"/file", "/none/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"to nowhere out", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyOut(ctx, "/file", host+"/none/x", guestfs.CopyOptions{})
+		{"to nowhere out", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyFrom(ctx, "/file", host+"/none/x", guestfs.CopyOptions{})
 		}, fs.ErrNotExist},
-		{"directory over a file in", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyIn(ctx, host+"/dir", "/file", guestfs.CopyOptions{})
+		{"directory over a file in", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyTo(ctx, host+"/dir", "/file", guestfs.CopyOptions{})
 		}, nil},
-		{"directory over a file out", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyOut(ctx, "/dir", host+"/file", guestfs.CopyOptions{})
+		{"directory over a file out", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyFrom(ctx, "/dir", host+"/file", guestfs.CopyOptions{})
 		}, nil},
-		{"too much in", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyIn(ctx, host+"/file", "/x", guestfs.CopyOptions{MaxBytes: 3})
+		{"too much in", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyTo(ctx, host+"/file", "/x", guestfs.CopyOptions{MaxBytes: 3})
 		}, nil},
-		{"too much out", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyOut(ctx, "/file", host+"/x", guestfs.CopyOptions{MaxBytes: 3})
+		{"too much out", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyFrom(ctx, "/file", host+"/x", guestfs.CopyOptions{MaxBytes: 3})
 		}, nil},
-		{"too many in", func(ctx context.Context) (guestfs.Copied, error) {
-			return f.CopyIn(ctx, host, "/dir", guestfs.CopyOptions{MaxEntries: 1})
+		{"too many in", func(ctx context.Context) (guestfs.CopyStats, error) {
+			return f.CopyTo(ctx, host, "/dir", guestfs.CopyOptions{MaxEntries: 1})
 		}, nil},
 	}
 	for _, test := range tests {
@@ -206,9 +206,9 @@ func TestCopyInSkips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copied, err := f.CopyIn(limited(t), host+"/.", "/x", guestfs.CopyOptions{})
+	copied, err := f.CopyTo(limited(t), host+"/.", "/x", guestfs.CopyOptions{})
 	if err != nil || copied.Skipped != 1 || !strings.Contains(copied.Reasons[0], "FIFO") || copied.Entries != 3 {
-		t.Errorf("CopyIn = %+v, %v", copied, err)
+		t.Errorf("CopyTo = %+v, %v", copied, err)
 	}
 	if info, err := os.Lstat(guest + "/x/file"); err != nil || info.Mode() != 0o755 {
 		t.Errorf("file: %v, %v", info, err)
@@ -242,7 +242,7 @@ func TestCopyInRace(t *testing.T) {
 		}
 	}()
 	for range 200 {
-		_, _ = f.CopyIn(limited(t), host+"/src/.", "/copy", guestfs.CopyOptions{})
+		_, _ = f.CopyTo(limited(t), host+"/src/.", "/copy", guestfs.CopyOptions{})
 		if b, err := os.ReadFile(guest + "/copy/d/f"); err == nil && string(b) != "public" {
 			t.Fatalf("the copy has %q", b)
 		}
@@ -327,30 +327,30 @@ func TestWalk(t *testing.T) {
 
 func TestTarInAndOut(t *testing.T) {
 	f, guest := fakeGuest(t)
-	if err := f.TarIn(limited(t), "/in", bytes.NewReader(archive(t, dirItem("d/"), fileItem("d/f", "content")))); err != nil {
+	if err := f.ExtractTar(limited(t), "/in", bytes.NewReader(archive(t, dirItem("d/"), fileItem("d/f", "content")))); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := os.ReadFile(guest + "/in/d/f"); err != nil || string(b) != "content" {
 		t.Errorf("the file has %q, %v", b, err)
 	}
 	var b bytes.Buffer
-	summary, err := f.TarOut(limited(t), []string{"/in/d", "/in/d/f"}, &b)
+	summary, err := f.CreateTar(limited(t), []string{"/in/d", "/in/d/f"}, &b)
 	if err != nil || summary.Entries != 3 || summary.Bytes != 14 {
-		t.Errorf("TarOut = %+v, %v", summary, err)
+		t.Errorf("CreateTar = %+v, %v", summary, err)
 	}
-	if err := f.TarIn(limited(t), "/again", &b); err != nil {
+	if err := f.ExtractTar(limited(t), "/again", &b); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"d", "f"}, names(t, guest+"/again")); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := f.TarOut(limited(t), []string{"/in"}, errorWriter{}); !errors.Is(err, errBroken) {
-		t.Errorf("TarOut to a writer that fails: %v", err)
+	if _, err := f.CreateTar(limited(t), []string{"/in"}, errorWriter{}); !errors.Is(err, errBroken) {
+		t.Errorf("CreateTar to a writer that fails: %v", err)
 	}
-	if err := f.TarIn(limited(t), "/in", errorReader{}); !errors.Is(err, errBroken) {
-		t.Errorf("TarIn from a reader that fails: %v", err)
+	if err := f.ExtractTar(limited(t), "/in", errorReader{}); !errors.Is(err, errBroken) {
+		t.Errorf("ExtractTar from a reader that fails: %v", err)
 	}
-	if err := f.TarIn(limited(t), "/in", strings.NewReader(strings.Repeat("no archive", 1000))); err == nil {
+	if err := f.ExtractTar(limited(t), "/in", strings.NewReader(strings.Repeat("no archive", 1000))); err == nil {
 		t.Error("rubbish was unpacked")
 	}
 }

@@ -174,16 +174,16 @@ func (f *Files) Chown(ctx context.Context, path string, owner Owner) error {
 	})
 }
 
-// TarIn unpacks a tar archive into a directory, which is made when it is missing. The guest unpacks it, so the archive
+// ExtractTar unpacks a tar archive into a directory, which is made when it is missing. The guest unpacks it, so the archive
 // can harm only the guest. After an error a part of it may be there. When it returns, r is not read any more: a Read that
 // blocks delays it.
-func (f *Files) TarIn(ctx context.Context, dir string, r io.Reader) error {
+func (f *Files) ExtractTar(ctx context.Context, dir string, r io.Reader) error {
 	return f.with(ctx, "unpack into", dir, func(c *guestrpc.FilesClient) error { return c.Unpack(ctx, dir, r, guestrpc.UnpackOptions{}) })
 }
 
-// TarOut writes a tar archive of paths and what is below them, each under its last name, without what is mounted below. The
+// CreateTar writes a tar archive of paths and what is below them, each under its last name, without what is mounted below. The
 // guest makes the archive, so it may contain anything. It can be endless: an error of w ends it.
-func (f *Files) TarOut(ctx context.Context, paths []string, w io.Writer) (guestrpc.Summary, error) {
+func (f *Files) CreateTar(ctx context.Context, paths []string, w io.Writer) (guestrpc.Summary, error) {
 	var s guestrpc.Summary
 	if len(paths) == 0 {
 		return s, fmt.Errorf("pack: %w: no paths", fs.ErrInvalid)

@@ -67,7 +67,7 @@ func TestHostileArchives(t *testing.T) {
 				if test.name == "the top late" || test.name == "the top twice" {
 					files = serveFiles(t, packs(archive(t, test.items...)))
 				}
-				_, err := files.CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{})
+				_, err := files.CopyFrom(limited(t), "/x/.", p.target, guestfs.CopyOptions{})
 				if err == nil {
 					t.Error("it was taken")
 				}
@@ -99,7 +99,7 @@ func TestBrokenArchives(t *testing.T) {
 		for _, exists := range []bool{false, true} {
 			t.Run(fmt.Sprint(test.name, " exists=", exists), func(t *testing.T) {
 				p := newPlace(t, exists)
-				_, err := serveFiles(t, &liar{pack: test.pack}).CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{})
+				_, err := serveFiles(t, &liar{pack: test.pack}).CopyFrom(limited(t), "/x/.", p.target, guestfs.CopyOptions{})
 				if err == nil {
 					t.Error("it was taken")
 				}
@@ -159,7 +159,7 @@ func TestCopyLimits(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPlace(t, false)
 			files := serveFiles(t, &liar{pack: func(ctx context.Context, w io.Writer) error { return test.pack(ctx, w) }})
-			_, err := files.CopyOut(limited(t), "/x", p.target, guestfs.CopyOptions{MaxEntries: 50, MaxBytes: 1000})
+			_, err := files.CopyFrom(limited(t), "/x", p.target, guestfs.CopyOptions{MaxEntries: 50, MaxBytes: 1000})
 			var limit *guestfs.LimitError
 			if !errors.As(err, &limit) || limit.Limit.Name != test.limit {
 				t.Errorf("error %v, want the limit of %s", err, test.limit)
@@ -185,7 +185,7 @@ func TestArchiveWithSkippedEntries(t *testing.T) {
 		hardItem("hard", "d/f"),
 	)
 	p := newPlace(t, false)
-	copied, err := serveFiles(t, packs(archive(t, items...))).CopyOut(limited(t), "/x", p.target, guestfs.CopyOptions{})
+	copied, err := serveFiles(t, packs(archive(t, items...))).CopyFrom(limited(t), "/x", p.target, guestfs.CopyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestCopyOutIntoWhatExists(t *testing.T) {
 	p := newPlace(t, true)
 	files := serveFiles(t, packs(archive(t, dirItem("./"), dirItem("old/"), fileItem("old/file", "new"), fileItem("old/more", "x"),
 		fileItem("way", "mine"), dirItem("fresh/"), fileItem("fresh/f", "x"))))
-	if _, err := files.CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{}); err != nil {
+	if _, err := files.CopyFrom(limited(t), "/x/.", p.target, guestfs.CopyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	p.untouched(t, true, false)
@@ -225,7 +225,7 @@ func TestCopyOutIntoWhatExists(t *testing.T) {
 		"a link over a directory": {linkItem("old", "fresh")},
 	} {
 		files := serveFiles(t, packs(archive(t, items...)))
-		if _, err := files.CopyOut(limited(t), "/x/.", p.target, guestfs.CopyOptions{}); err == nil {
+		if _, err := files.CopyFrom(limited(t), "/x/.", p.target, guestfs.CopyOptions{}); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 		p.untouched(t, true, false)
@@ -244,12 +244,12 @@ func TestFilesThatLie(t *testing.T) {
 			_, err := f.ReadFile(ctx, "/x")
 			return err
 		}, "bytes of a file"},
-		{"endless CopyOut", &liar{read: endlessFile, stat: isFile}, func(ctx context.Context, f *guestfs.Files, host string) error {
-			_, err := f.CopyOut(ctx, "/x", host+"/f", guestfs.CopyOptions{MaxBytes: 10 << 20})
+		{"endless CopyFrom", &liar{read: endlessFile, stat: isFile}, func(ctx context.Context, f *guestfs.Files, host string) error {
+			_, err := f.CopyFrom(ctx, "/x", host+"/f", guestfs.CopyOptions{MaxBytes: 10 << 20})
 			return err
 		}, "bytes"},
 		{"huge size", &liar{read: endlessFile, stat: isFile, size: 1 << 60}, func(ctx context.Context, f *guestfs.Files, host string) error {
-			_, err := f.CopyOut(ctx, "/x", host+"/f", guestfs.CopyOptions{})
+			_, err := f.CopyFrom(ctx, "/x", host+"/f", guestfs.CopyOptions{})
 			return err
 		}, "bytes"},
 		{"endless List", &liar{list: func(_ string, limit int) ([]guestrpc.FileInfo, error) { return make([]guestrpc.FileInfo, limit), nil }},
@@ -313,8 +313,8 @@ func TestGuestThatStalls(t *testing.T) {
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-stalled; cancel() }()
-	if _, err := files.CopyOut(ctx, "/x", p.target, guestfs.CopyOptions{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("CopyOut = %v", err)
+	if _, err := files.CopyFrom(ctx, "/x", p.target, guestfs.CopyOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("CopyFrom = %v", err)
 	}
 	p.untouched(t, false, true)
 }
@@ -328,8 +328,8 @@ func TestGuestThatIgnoresRefusal(t *testing.T) {
 		return nil
 	}})
 	began := time.Now()
-	if _, err := files.CopyOut(limited(t), "/x", p.target, guestfs.CopyOptions{}); err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("CopyOut = %v after %v", err, time.Since(began))
+	if _, err := files.CopyFrom(limited(t), "/x", p.target, guestfs.CopyOptions{}); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("CopyFrom = %v after %v", err, time.Since(began))
 	}
 	p.untouched(t, false, true)
 }
@@ -340,11 +340,11 @@ func TestGuestPathsAreAbsolute(t *testing.T) {
 		if _, err := f.Stat(limited(t), path); !errors.Is(err, fs.ErrInvalid) {
 			t.Errorf("Stat(%q) = %v", path, err)
 		}
-		if _, err := f.TarOut(limited(t), []string{"/a", path}, io.Discard); err == nil {
-			t.Errorf("TarOut(%q) was done", path)
+		if _, err := f.CreateTar(limited(t), []string{"/a", path}, io.Discard); err == nil {
+			t.Errorf("CreateTar(%q) was done", path)
 		}
 	}
-	if _, err := f.CopyOut(limited(t), "/x", "", guestfs.CopyOptions{}); !errors.Is(err, fs.ErrInvalid) {
-		t.Errorf("CopyOut to nowhere: %v", err)
+	if _, err := f.CopyFrom(limited(t), "/x", "", guestfs.CopyOptions{}); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("CopyFrom to nowhere: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"agentvm/internal/guestrpc"
 )
 
-// CopyIn copies a file or a directory from the host into the guest. Where guestPath is a directory, or ends with a slash,
+// CopyTo copies a file or a directory from the host into the guest. Where guestPath is a directory, or ends with a slash,
 // the copy goes into it under its own name; a hostPath that ends with "/." means what is in that directory. Directories
 // that exist are kept and files in them replaced.
 //
@@ -26,17 +26,17 @@ import (
 // links; not from Windows) are kept, symbolic links as they are, wherever they lead. Blocks of zeros become holes. Owners are
 // those of the options, and set-user-ID bits are dropped, unless CopyOptions.KeepOwners. Devices, FIFOs and sockets are left
 // out. After an error a part of a tree may be there, but no half of a file.
-func (f *Files) CopyIn(ctx context.Context, hostPath, guestPath string, o CopyOptions) (Copied, error) {
+func (f *Files) CopyTo(ctx context.Context, hostPath, guestPath string, o CopyOptions) (CopyStats, error) {
 	if o.KeepOwners && !canKeepOwners {
-		return Copied{}, fmt.Errorf("copy into the guest: %w: files of this system have no owners by number to keep", errors.ErrUnsupported)
+		return CopyStats{}, fmt.Errorf("copy into the guest: %w: files of this system have no owners by number to keep", errors.ErrUnsupported)
 	}
 	info, err := os.Stat(hostPath)
 	if err != nil {
-		return Copied{}, fmt.Errorf("copy into the guest: %w", err)
+		return CopyStats{}, fmt.Errorf("copy into the guest: %w", err)
 	}
 	to, err := f.destination(ctx, hostPath, guestPath)
 	if err != nil {
-		return Copied{}, err
+		return CopyStats{}, err
 	}
 	m := newMeter(o)
 	if info.IsDir() {

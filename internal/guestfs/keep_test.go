@@ -40,11 +40,11 @@ func TestCopyInKeeps(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			copied, err := f.CopyIn(limited(t), src, "/to/copy", test.options)
+			copied, err := f.CopyTo(limited(t), src, "/to/copy", test.options)
 			if err != nil || copied.Entries != 6 || copied.Bytes != 32<<20+14 {
-				t.Fatalf("CopyIn = %+v, %v", copied, err)
+				t.Fatalf("CopyTo = %+v, %v", copied, err)
 			}
-			if _, err := f.CopyIn(limited(t), src+"/alone", "/to/one", test.options); err != nil {
+			if _, err := f.CopyTo(limited(t), src+"/alone", "/to/one", test.options); err != nil {
 				t.Fatal(err)
 			}
 			stat := func(name string) (st syscall.Stat_t) {
@@ -81,8 +81,8 @@ func TestCopyInWithOwnerToNowhere(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.CopyIn(limited(t), file, "/none/f", guestfs.CopyOptions{KeepOwners: true}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("CopyIn = %v", err)
+	if _, err := f.CopyTo(limited(t), file, "/none/f", guestfs.CopyOptions{KeepOwners: true}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("CopyTo = %v", err)
 	}
 	if entries, err := os.ReadDir(guest); err != nil || len(entries) > 0 {
 		t.Errorf("there are %v, %v", entries, err)

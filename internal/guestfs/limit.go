@@ -7,7 +7,7 @@ import (
 	"agentvm/internal/hostpath"
 )
 
-// Limits of CopyIn and CopyOut unless CopyOptions say otherwise.
+// Limits of CopyTo and CopyFrom unless CopyOptions say otherwise.
 const (
 	DefaultCopyEntries = 1 << 20  // files, directories and links
 	DefaultCopyBytes   = 16 << 30 // of file contents
@@ -44,7 +44,7 @@ func (e *LimitError) Error() string {
 	return text + ": set a higher limit if that is as it should be"
 }
 
-// CopyOptions are those of CopyIn and CopyOut. The zero value is useful.
+// CopyOptions are those of CopyTo and CopyFrom. The zero value is useful.
 type CopyOptions struct {
 	// Owner gets what is copied into the guest. Default: root.
 	Owner Owner
@@ -73,8 +73,8 @@ type CopyProgress struct {
 	Path           string // of the entry, below what is copied; a guest may have chosen it
 }
 
-// Copied counts what was copied.
-type Copied struct {
+// CopyStats counts what was copied.
+type CopyStats struct {
 	Entries int64 // files, directories and links
 	Bytes   int64 // of file contents
 	// Skipped counts what was left out: devices, FIFOs, sockets and, on the way out, links that lead out.
@@ -86,7 +86,7 @@ type Copied struct {
 // meter counts a copy and keeps its limits. One goroutine uses it.
 type meter struct {
 	options CopyOptions
-	copied  Copied
+	copied  CopyStats
 	seen    int64  // entries, also those that were left out
 	path    string // of the entry under way
 	shown   int64  // bytes, when progress was reported last

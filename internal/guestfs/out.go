@@ -14,7 +14,7 @@ import (
 	"agentvm/internal/guestrpc"
 )
 
-// CopyOut copies a file or a directory of the guest to the host. Where hostPath is a directory, or ends with a slash, the
+// CopyFrom copies a file or a directory of the guest to the host. Where hostPath is a directory, or ends with a slash, the
 // copy goes into it under its own name; a guestPath that ends with "/." means what is in that directory. Directories that
 // exist are kept and files in them replaced.
 //
@@ -25,10 +25,10 @@ import (
 // Permissions and times are kept, and symbolic links that lead to places below what is copied. Left out are other links,
 // devices, FIFOs, sockets, what is mounted below, set-user-ID bits and the permission of others to write. A link at guestPath
 // itself is followed. Owners become the caller.
-func (f *Files) CopyOut(ctx context.Context, guestPath, hostPath string, o CopyOptions) (Copied, error) {
+func (f *Files) CopyFrom(ctx context.Context, guestPath, hostPath string, o CopyOptions) (CopyStats, error) {
 	info, err := f.Stat(ctx, guestPath)
 	if err != nil {
-		return Copied{}, err
+		return CopyStats{}, err
 	}
 	m := newMeter(o)
 	to, err := hostDestination(guestPath, hostPath)

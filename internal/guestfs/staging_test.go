@@ -42,7 +42,7 @@ func copyOutForever(t *testing.T, to string) {
 		<-ctx.Done()
 		return err
 	}
-	_, err := serveFiles(t, l).CopyOut(t.Context(), "/x", to, guestfs.CopyOptions{})
+	_, err := serveFiles(t, l).CopyFrom(t.Context(), "/x", to, guestfs.CopyOptions{})
 	t.Fatal("the copy has ended: ", err)
 }
 
@@ -90,7 +90,7 @@ func TestCopyOutKilled(t *testing.T) {
 				t.Fatalf("there are %q, of the killed one %q: %v", now, left, err)
 			}
 			l := packs(archive(t, fileItem("f", "content")))
-			if _, err := serveFiles(t, l).CopyOut(limited(t), "/x/.", host, guestfs.CopyOptions{}); err != nil {
+			if _, err := serveFiles(t, l).CopyFrom(limited(t), "/x/.", host, guestfs.CopyOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if after := stagings(t, host); len(after) != 1 || after[0] != now[0] {
@@ -119,7 +119,7 @@ func TestCopiesOutAtOnce(t *testing.T) {
 		f := serveFiles(t, packs(bytesOf))
 		all.Go(func() {
 			for range 20 {
-				if _, err := f.CopyOut(limited(t), "/x/.", host, guestfs.CopyOptions{}); err != nil {
+				if _, err := f.CopyFrom(limited(t), "/x/.", host, guestfs.CopyOptions{}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -149,7 +149,7 @@ func TestSweepTouchesNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := packs(archive(t, fileItem("f", "content")))
-	if _, err := serveFiles(t, l).CopyOut(limited(t), "/x/.", in, guestfs.CopyOptions{}); err != nil {
+	if _, err := serveFiles(t, l).CopyFrom(limited(t), "/x/.", in, guestfs.CopyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{out + "/lock", out + "/copy/f", in + id + "1", in + id + "3/copy", in + id + "4/file", in + id + "5", in + id + "6/lock", in + "/.agentvm-copy-mine/lock"} {
