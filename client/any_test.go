@@ -105,7 +105,13 @@ func files(name string, do func(ctx context.Context, f *vm.Files) (any, error)) 
 // serve starts a server in the VM that answers each connection with a line of HTTP.
 func serve(ctx context.Context, t *testing.T, v client.AnyVM, port string) {
 	t.Helper()
-	server := `while :; do printf 'HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nserved' | nc -l -p ` + port + ` -s 127.0.0.1; done`
+	// Alpine's BusyBox has no httpd, that of the built-in root no nc that listens at an address.
+	server := `mkdir -p /tmp/served; printf served >/tmp/served/index.html
+cat >/tmp/answer <<'end'
+while read -r line && [ ${#line} -gt 1 ]; do :; done
+printf 'HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nserved'
+end
+busybox httpd -f -p 127.0.0.1:` + port + ` -h /tmp/served 2>/dev/null || while :; do nc -l -p ` + port + ` -s 127.0.0.1 -e sh /tmp/answer; done`
 	p, err := v.Start(ctx, vm.Command{Line: server})
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +127,7 @@ func serve(ctx context.Context, t *testing.T, v client.AnyVM, port string) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	t.Fatalf("nothing listens at port %s of the VM", port)
 }
 
 // snapshots is a directory to which a confined daemon can write.
