@@ -122,15 +122,12 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/atomicfile",
-		"internal/capnprpc",
 		"internal/confine",
 		"internal/daemon",
-		"internal/daemonrpc",
 		"internal/debugenv",
 		"internal/disk",
 		"internal/guest/supervisor",
 		"internal/guestrpc",
-		"internal/headtail",
 		"internal/hostpath",
 		"internal/journal",
 		"internal/kernel",
@@ -138,7 +135,6 @@ var mayImport = map[string][]string{
 		"internal/mount",
 		"internal/preview",
 		"internal/private",
-		"internal/shortage",
 		"internal/snapshot",
 		"internal/spec",
 		"nat",
@@ -149,12 +145,15 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/capnprpc",
+		"internal/confine",
 		"internal/daemon",
 		"internal/daemonrpc",
 		"internal/guestfs",
 		"internal/guestrpc",
 		"internal/headtail",
+		"internal/journal",
 		"internal/snapshot",
+		"nat",
 		"vm",
 	},
 	"cmd/agentvm-guest": {"internal/guest"},
@@ -309,7 +308,6 @@ var forTests = []string{"images/imagestest", "images/storetest", "internal/guest
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
-	"client":            {"nat"},
 	"dhcp":              {"netstack"}, // a guest's network
 	"integration":       {"internal/disk"},
 	"internal/capnprpc": {"internal/guestrpc"}, // its schema has an interface with streams

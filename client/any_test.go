@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // identities are the errors that callers branch on.
 var identities = []error{
 	vm.ErrStopped, vm.ErrNoNetwork, context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrExist, fs.ErrInvalid, fs.ErrPermission,
-	syscall.ECONNREFUSED, syscall.EADDRNOTAVAIL, syscall.EINVAL, syscall.EISDIR, syscall.ENOTDIR, syscall.ENOTEMPTY, syscall.ESRCH, syscall.EACCES,
+	syscall.ECONNREFUSED, syscall.EADDRNOTAVAIL, syscall.EINVAL, syscall.EISDIR, syscall.ENOTDIR, syscall.ENOTEMPTY, syscall.ESRCH, syscall.EACCES, syscall.EPIPE, syscall.EBUSY,
 }
 
 func identityOf(err error) (list []string) {
@@ -102,6 +102,69 @@ func files(name string, do func(ctx context.Context, f *vm.Files) (any, error)) 
 	return operation{name, func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) { return do(ctx, v.Files()) }}
 }
 
+// jobs starts a job, does something with it, and removes it.
+func jobs(name string, c vm.Command, o vm.JobOptions, do func(ctx context.Context, j vm.Job) (any, error)) operation {
+	return operation{name, func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		if c.Stdin != nil {
+			c.Stdin = strings.NewReader("from here\n")
+		}
+		j, err := v.StartJob(ctx, c, o)
+		if err != nil {
+			return nil, err
+		}
+		got, err := do(ctx, j)
+		if _, waitErr := j.Wait(ctx); err == nil {
+			err = waitErr
+		}
+		return got, errors.Join(err, j.Remove(ctx), j.Close())
+	}}
+}
+
+// readJob reads a job to its end.
+func readJob(ctx context.Context, j vm.Job) (any, error) {
+	var streams [3]bytes.Buffer
+	for next := vm.Cursor(0); ; {
+		o, err := j.Output(ctx, next, 5)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range o.Chunks {
+			streams[c.Stream].Write(c.Data)
+		}
+		if next = o.Next; o.End != nil {
+			info, err := j.Info(ctx)
+			return []any{
+				streams[1].String(), streams[2].String(), next, o.Lost, o.End.Code, o.End.Signal, o.End.TimedOut, o.End.Ended.Equal(info.Ended),
+				info.Label, info.Args[len(info.Args)-1], info.Durable, info.Terminal, info.OutputBytes, info.Exit, info.Error,
+			}, errors.Join(err, o.Err)
+		}
+	}
+}
+
+// forkOf makes a fork of either kind of VM, and returns what ends it.
+func forkOf(ctx context.Context, v client.AnyVM) (fork client.AnyVM, end func(), err error) {
+	switch v := v.(type) {
+	case *vm.VM:
+		list, err := v.Fork(ctx, 1, vm.ForkOptions{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return list[0], func() { _ = list[0].Close() }, nil
+	case *client.VM:
+		if err := v.Fork(ctx, []string{"fork"}, client.ForkOptions{}); err != nil {
+			return nil, nil, err
+		}
+		fork, err := store.Open(ctx, "fork")
+		if err != nil {
+			return nil, nil, err
+		}
+		return fork, func() {
+			_ = errors.Join(fork.Stop(context.Background()), fork.Close(), store.Remove(context.Background(), "fork"))
+		}, nil
+	}
+	return nil, nil, errors.ErrUnsupported
+}
+
 // serve starts a server in the VM that answers each connection with a line of HTTP.
 func serve(ctx context.Context, t *testing.T, v client.AnyVM, port string) {
 	t.Helper()
@@ -130,8 +193,11 @@ busybox httpd -f -p 127.0.0.1:` + port + ` -h /tmp/served 2>/dev/null || while :
 	t.Fatalf("nothing listens at port %s of the VM", port)
 }
 
-// snapshots is a directory to which a confined daemon can write.
-var snapshots string
+// snapshots is a directory to which a confined daemon can write, and store the store of the VM that a daemon owns.
+var (
+	snapshots string
+	store     *client.Store
+)
 
 var operations = []operation{
 	run("output", vm.Command{Line: "echo out; echo err >&2"}),
@@ -215,6 +281,81 @@ var operations = []operation{
 		ctx, cancel := context.WithCancel(ctx)
 		cancel()
 		return of(v.Run(ctx, vm.Command{Line: "true"}))
+	}},
+
+	jobs("job", vm.Command{Line: "echo out; echo err >&2; exit 3"}, vm.JobOptions{Label: "why"}, readJob),
+	jobs("job with input", vm.Command{Line: "read a; echo got $a"}, vm.JobOptions{}, func(ctx context.Context, j vm.Job) (any, error) {
+		if err := j.Input(ctx, []byte("more\n"), true); err != nil {
+			return nil, err
+		}
+		return readJob(ctx, j)
+	}),
+	jobs("job with a reader", vm.Command{Line: "cat; echo end", Stdin: strings.NewReader("")}, vm.JobOptions{}, readJob),
+	jobs("job without input", vm.Command{Line: "cat; echo end"}, vm.JobOptions{NoInput: true}, readJob),
+	jobs("job with a time-out", vm.Command{Line: "exec sleep 100", Timeout: 500 * time.Millisecond}, vm.JobOptions{}, readJob),
+	jobs("kill a job", vm.Command{Line: "sleep 100"}, vm.JobOptions{}, func(ctx context.Context, j vm.Job) (any, error) {
+		if err := j.Kill(ctx); err != nil {
+			return nil, err
+		}
+		return readJob(ctx, j)
+	}),
+	jobs("job that runs", vm.Command{Line: "echo begun; sleep 100"}, vm.JobOptions{}, func(ctx context.Context, j vm.Job) (any, error) {
+		o, err := j.Output(ctx, 0, 0)
+		if err != nil {
+			return nil, err
+		}
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, late := j.Output(short, o.Next, 0)
+		_, wait := j.Wait(short)
+		info, err := j.Info(ctx)
+		busy := j.Remove(ctx)
+		return []any{string(o.Chunks[0].Data), identityOf(late), identityOf(wait), identityOf(busy), info.Exit, info.Ended.IsZero()}, errors.Join(err, j.Kill(ctx))
+	}),
+	jobs("job on a terminal", vm.Command{Line: "sleep 0.2; stty size", Terminal: &vm.Size{Columns: 70, Rows: 20}}, vm.JobOptions{},
+		func(ctx context.Context, j vm.Job) (any, error) {
+			if err := j.Resize(ctx, vm.Size{Columns: 90, Rows: 30}); err != nil {
+				return nil, err
+			}
+			return readJob(ctx, j)
+		}),
+	jobs("job after its end", vm.Command{Line: "true"}, vm.JobOptions{}, func(ctx context.Context, j vm.Job) (any, error) {
+		if _, err := j.Wait(ctx); err != nil {
+			return nil, err
+		}
+		kept := errors.Join(j.Kill(ctx), j.Resize(ctx, vm.Size{Columns: 1, Rows: 1}))
+		return []any{identityOf(kept), identityOf(j.Signal(ctx, 15)), identityOf(j.Input(ctx, []byte("x"), false))}, nil
+	}),
+	{"find a job", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		j, err := v.StartJob(ctx, vm.Command{Line: "echo found"}, vm.JobOptions{Label: "mine"})
+		if err != nil {
+			return nil, err
+		}
+		same, err := v.Job(ctx, j.ID())
+		if err != nil {
+			return nil, err
+		}
+		if _, err = same.Wait(ctx); err != nil {
+			return nil, err
+		}
+		list, err := v.Jobs(ctx)
+		var labels []string
+		for _, i := range list {
+			labels = append(labels, i.Label)
+		}
+		return []any{labels, same.ID() == j.ID()}, errors.Join(err, same.Remove(ctx))
+	}},
+	{"find no job", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) { return v.Job(ctx, "none") }},
+	{"start a job that cannot be", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		return v.StartJob(ctx, vm.Command{Line: "true", Dir: "/none"}, vm.JobOptions{})
+	}},
+	{"follow a job", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		j, err := v.StartJob(ctx, vm.Command{Line: "read a; echo out $a; echo err >&2; exit 4"}, vm.JobOptions{})
+		if err != nil {
+			return nil, err
+		}
+		result, err := of(client.Follow(ctx, j, vm.Command{Stdin: strings.NewReader("typed\n")}, 0).Wait(ctx))
+		return result, errors.Join(err, j.Remove(ctx))
 	}},
 
 	files("write and read", func(ctx context.Context, f *vm.Files) (any, error) {
@@ -378,6 +519,24 @@ var operations = []operation{
 		}
 		return got, err
 	}},
+	{"forward", func(ctx context.Context, t *testing.T, v client.AnyVM) (any, error) {
+		serve(ctx, t, v, "4001")
+		at, err := v.Forward(ctx, nat.Forward{Protocol: "tcp", GuestPort: 4001})
+		if err != nil {
+			return nil, err
+		}
+		response, err := http.Get("http://" + at.String() + "/")
+		if err != nil {
+			return nil, err
+		}
+		defer response.Body.Close()
+		b, err := io.ReadAll(response.Body)
+		return []any{at.Network(), response.StatusCode, string(b)}, err
+	}},
+	{"forward to no port", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		at, err := v.Forward(ctx, nat.Forward{Protocol: "tcp"})
+		return []any{at == nil, err != nil}, nil
+	}},
 	{"statistics", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
 		s, err := v.Stats(ctx)
 		return []bool{s.Uptime > 0, s.MemoryTotal > 64<<20, s.Processes > 0}, err
@@ -399,6 +558,24 @@ var operations = []operation{
 			t.Error(err)
 		}
 		return []any{m.Comment, m.Memory, m.Image}, err
+	}},
+	{"fork", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		p, err := v.Start(ctx, vm.Command{Line: "sleep 1000"})
+		if err != nil {
+			return nil, err
+		}
+		fork, end, err := forkOf(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		a, errA := v.Run(ctx, vm.Command{Line: "cat /etc/machine-id; hostname"})
+		b, errB := fork.Run(ctx, vm.Command{Line: "cat /etc/machine-id; hostname"})
+		if err := errors.Join(errA, errB, p.Kill(ctx)); err != nil {
+			return nil, err
+		}
+		same, err := of(fork.Run(ctx, vm.Command{Line: "cat /tmp/any; head -n1 /run/agentvm/generation; pgrep -f 'sleep 1000'"}))
+		return []any{bytes.Equal(a.Stdout, b.Stdout), same}, err
 	}},
 	run("run after the snapshot", vm.Command{Line: "cat /tmp/any"}),
 	{"stop", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) { return nil, v.Stop(ctx) }},
@@ -437,10 +614,13 @@ func TestAnyVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := client.Store{Dir: dir, Program: program}
+	store, err = client.OpenStore(client.StoreOptions{Dir: dir, Program: program})
+	if err != nil {
+		t.Fatal(err)
+	}
 	remote, err := store.Start(t.Context(), "dev", client.Config{
 		Image: image, StoreDir: dir, Memory: 128 << 20, DiskSize: -1, Network: daemon.Network{Forwards: []string{"0:80"}},
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,10 +8,9 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
 	"agentvm/internal/headtail"
+	"agentvm/internal/journal"
 	"agentvm/vm"
 )
 
@@ -39,89 +38,81 @@ func (v *VM) Run(ctx context.Context, c vm.Command) (*vm.Result, error) {
 
 // Start is vm.VM.Start. The command ends with the connection at the latest. While the VM boots, or its guest restarts itself, Start waits.
 func (v *VM) Start(ctx context.Context, c vm.Command) (vm.Process, error) {
-	j, err := v.StartJob(ctx, c, JobOptions{Input: c.Stdin != nil})
+	j, err := v.startJob(ctx, c, daemonrpc.JobOptions{Input: c.Stdin != nil})
 	if err != nil {
 		return nil, err
 	}
-	p := follow(v.ctx, j, c, 0, v.explain)
+	p := follow(v.ctx, j, c, 0)
 	go func() {
 		<-p.done
-		j.Release()
+		_ = j.Close()
 	}()
 	return p, nil
 }
 
-// Job is a view of a command whose output the daemon keeps; release it when it is no longer needed. JobOptions say how one lives, JobInfo how
-// it is.
-type (
-	Job        = daemonrpc.JobClient
-	JobOptions = daemonrpc.JobOptions
-	JobInfo    = daemonrpc.JobInfo
-)
-
-// StartJob starts a command. Of c, the streams and MaxOutput do not count: see Job.Output and Job.Input, and Follow. c.Timeout replaces that of
-// o. A job that is not durable is killed when it is released, or the connection ends.
-func (v *VM) StartJob(ctx context.Context, c vm.Command, o JobOptions) (*Job, error) {
-	args, err := c.Arguments()
-	if err != nil {
-		return nil, err
-	}
-	params := guestrpc.ExecParams{Args: args, Env: c.Env, Dir: c.Dir, User: c.User}
-	if c.Terminal != nil {
-		params.Terminal = &guestrpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
-	}
-	o.Timeout = c.Timeout
-	j, err := v.daemon.StartJob(ctx, params, nil, o)
-	return j, v.explain(err)
+// Follow makes a process of a job of any VM, whose output it reads from a cursor on. Of c, the streams and MaxOutput count. When ctx ends, the
+// job runs on, and Wait returns an error.
+func Follow(ctx context.Context, j vm.Job, c vm.Command, from vm.Cursor) vm.Process {
+	return follow(ctx, j, c, from)
 }
 
-// Jobs lists the VM's jobs, oldest first.
-func (v *VM) Jobs(ctx context.Context) ([]JobInfo, error) {
-	list, err := v.daemon.Jobs(ctx)
-	return list, v.explain(err)
-}
-
-// Job finds a job. When there is none errors.Is(err, fs.ErrNotExist) holds.
-func (v *VM) Job(ctx context.Context, id string) (*Job, error) {
-	j, err := v.daemon.Job(ctx, id)
-	return j, v.explain(err)
-}
-
-// Follow makes a process of a job, whose output it reads from a cursor on. Of c, the streams and MaxOutput count. When ctx ends, the job runs
-// on, and Wait returns an error.
-func Follow(ctx context.Context, j daemon.Job, c vm.Command, from uint64) vm.Process {
-	return follow(ctx, j, c, from, func(err error) error { return err })
-}
-
-// process is a command that runs as a daemon's job.
+// process is a command that runs as a job.
 type process struct {
-	job     daemon.Job
-	explain func(error) error
-	began   time.Time
+	job   vm.Job
+	began time.Time
 
 	stdout, stderr *headtail.Buffer // nil where the command has a writer
 
-	done chan struct{} // closed when exit and err are set
-	exit daemon.ExitInfo
+	done chan struct{} // closed when end and err are set
+	end  vm.JobEnd
 	err  error
 }
 
-func follow(ctx context.Context, j daemon.Job, c vm.Command, from uint64, explain func(error) error) *process {
-	p := &process{job: j, explain: explain, began: time.Now(), done: make(chan struct{})}
-	streams := daemon.Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr}
+// followSize is how many bytes of output are read at a time.
+const followSize = 512 << 10
+
+func follow(ctx context.Context, j vm.Job, c vm.Command, from vm.Cursor) *process {
+	p := &process{job: j, began: time.Now(), done: make(chan struct{})}
 	if c.Stdout == nil {
 		p.stdout = headtail.New(cmp.Or(c.MaxOutput, vm.DefaultMaxOutput))
-		streams.Stdout = p.stdout
+		c.Stdout = p.stdout
 	}
 	if c.Stderr == nil {
 		p.stderr = headtail.New(cmp.Or(c.MaxOutput, vm.DefaultMaxOutput))
-		streams.Stderr = p.stderr
+		c.Stderr = p.stderr
 	}
 	go func() { // it ends with the job, or with ctx; a writer that blocks then is not waited for
 		defer close(p.done)
-		p.exit, p.err = daemon.Follow(ctx, j, streams, from)
+		p.end, p.err = p.copy(ctx, c, from)
 	}()
 	return p
+}
+
+// copy copies the job's output from a cursor on to c's writers, and c's input to the job, until the job ends, ctx ends or a writer fails.
+func (p *process) copy(ctx context.Context, c vm.Command, from vm.Cursor) (vm.JobEnd, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if c.Stdin != nil {
+		go feed(ctx, p.job, c.Stdin)
+	}
+	for {
+		o, err := p.job.Output(ctx, from, followSize)
+		if err != nil {
+			return vm.JobEnd{}, err
+		}
+		for _, chunk := range o.Chunks {
+			w := c.Stdout
+			if chunk.Stream == journal.Stderr {
+				w = c.Stderr
+			}
+			if _, err := w.Write(chunk.Data); err != nil {
+				return vm.JobEnd{}, fmt.Errorf("write output: %w", err)
+			}
+		}
+		if from = o.Next; o.End != nil {
+			return *o.End, o.Err
+		}
+	}
 }
 
 // Wait implements vm.Process.
@@ -132,9 +123,9 @@ func (p *process) Wait(ctx context.Context) (*vm.Result, error) {
 		return nil, ctx.Err()
 	}
 	if p.err != nil {
-		return nil, p.explain(p.err)
+		return nil, p.err
 	}
-	r := &vm.Result{ExitCode: p.exit.Exit.Code, Signal: p.exit.Exit.Signal, TimedOut: p.exit.TimedOut, Duration: time.Since(p.began)}
+	r := &vm.Result{ExitCode: p.end.Code, Signal: p.end.Signal, TimedOut: p.end.TimedOut, Duration: time.Since(p.began)}
 	if p.stdout != nil {
 		kept, gap := p.stdout.Take()
 		r.Stdout, r.StdoutTruncated = kept, vm.Truncation(gap)
@@ -165,7 +156,7 @@ func (p *process) Signal(ctx context.Context, signal int) error {
 	if err != nil && p.ended() {
 		return fmt.Errorf("the command has ended: %w", syscall.ESRCH)
 	}
-	return p.explain(err)
+	return err
 }
 
 // Kill implements vm.Process.
@@ -174,7 +165,7 @@ func (p *process) Kill(ctx context.Context) error {
 	if p.ended() {
 		return nil
 	}
-	return p.explain(err)
+	return err
 }
 
 // Resize implements vm.Process.
@@ -182,5 +173,5 @@ func (p *process) Resize(ctx context.Context, size vm.Size) error {
 	if p.ended() {
 		return nil
 	}
-	return p.explain(p.job.Resize(ctx, guestrpc.Size{Columns: size.Columns, Rows: size.Rows}))
+	return p.job.Resize(ctx, size)
 }

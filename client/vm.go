@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,11 +17,13 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/snapshot"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -31,6 +34,11 @@ type AnyVM interface {
 	// Run runs a command to its end, Start starts one.
 	Run(ctx context.Context, c vm.Command) (*vm.Result, error)
 	Start(ctx context.Context, c vm.Command) (vm.Process, error)
+
+	// Jobs are commands whose output is kept.
+	StartJob(ctx context.Context, c vm.Command, o vm.JobOptions) (vm.Job, error)
+	Jobs(ctx context.Context) ([]vm.JobInfo, error)
+	Job(ctx context.Context, id string) (vm.Job, error)
 
 	// Files has the guest's files.
 	Files() *vm.Files
@@ -49,6 +57,7 @@ type AnyVM interface {
 	Denials(ctx context.Context) ([]egress.Event, error)
 	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
 	Forwards(ctx context.Context) ([]net.Addr, error)
+	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)
 
 	Stats(ctx context.Context) (vm.Stats, error)
 	Console(ctx context.Context) ([]byte, error)
@@ -66,6 +75,7 @@ var (
 
 // VM is a connection to a VM that a daemon owns. Its methods are those of vm.VM. Close it; the VM runs on until Stop.
 type VM struct {
+	store   *Store
 	daemon  *daemon.Client
 	ctx     context.Context // ends with Close
 	end     context.CancelFunc
@@ -77,16 +87,13 @@ type VM struct {
 	files *guestrpc.FilesClient // nil until it is needed
 }
 
-// Attach makes a VM of a connection, which belongs to it from now on.
-func Attach(c *daemon.Client) *VM {
-	v := &VM{daemon: c}
+// attach makes a VM of a connection, which belongs to it from now on.
+func (s *Store) attach(c *daemon.Client) *VM {
+	v := &VM{store: s, daemon: c}
 	v.ctx, v.end = context.WithCancel(context.Background())
 	v.fetching = sync.OnceValue(c.HTTPClient)
 	return v
 }
-
-// Daemon is the connection. It stays the VM's.
-func (v *VM) Daemon() *daemon.Client { return v.daemon }
 
 // Name is the VM's.
 func (v *VM) Name() string { return v.daemon.Name() }
@@ -255,18 +262,76 @@ func (v *VM) Forwards(ctx context.Context) (list []net.Addr, err error) {
 		return nil, v.explain(err)
 	}
 	for _, text := range info.Ports { // 127.0.0.1:8080 -> 80/tcp
-		address, _, _ := strings.Cut(text, " -> ")
-		at, err := netip.ParseAddrPort(address)
+		address, to, _ := strings.Cut(text, " -> ")
+		at, err := listenAddr(address, strings.HasSuffix(to, "/udp"))
 		if err != nil {
 			return nil, fmt.Errorf("port %q of %s: %w", text, v.Name(), err)
 		}
-		if strings.HasSuffix(text, "/udp") {
-			list = append(list, net.UDPAddrFromAddrPort(at))
-		} else {
-			list = append(list, net.TCPAddrFromAddrPort(at))
-		}
+		list = append(list, at)
 	}
 	return list, nil
+}
+
+func listenAddr(text string, udp bool) (net.Addr, error) {
+	at, err := netip.ParseAddrPort(text)
+	if udp {
+		return net.UDPAddrFromAddrPort(at), err
+	}
+	return net.TCPAddrFromAddrPort(at), err
+}
+
+// Forward is vm.VM.Forward, except that ctx bounds the call only: the port is open until the VM ends.
+func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
+	text, err := v.daemon.Forward(ctx, f.String())
+	if err != nil {
+		return nil, v.explain(err)
+	}
+	return listenAddr(text, f.Protocol == "udp")
+}
+
+// Forwards lead ports of the host to servers in a VM for as long as this process wants it.
+type Forwards = daemon.Forwards
+
+// ListenForwards listens for all of the list, or for none; Forwards.Serve then leads connections to 127.0.0.1 or ::1 of the VM. Only TCP is
+// possible. onError is called, from several goroutines, with the reason why a connection could not be made; nil discards.
+func (v *VM) ListenForwards(ctx context.Context, list []nat.Forward, onError func(error)) (*Forwards, error) {
+	return v.daemon.ListenForwards(ctx, list, onError)
+}
+
+// State is the VM's state.
+func (v *VM) State(ctx context.Context) (State, error) {
+	s, err := v.daemon.State(ctx)
+	return s, v.explain(err)
+}
+
+// Config returns what the VM runs with, with the policy that holds now.
+func (v *VM) Config(ctx context.Context) (c Config, err error) {
+	info, err := v.daemon.Info(ctx)
+	if err == nil {
+		err = json.Unmarshal(info.Config, &c)
+	}
+	if err == nil && !c.Network.Disabled {
+		c.Network.Policy, err = v.daemon.Policy(ctx)
+	}
+	return c, v.explain(err)
+}
+
+// DiskWaits says since when the guest waits for room on the host's disk, and for which file. The time is zero when it does not wait.
+func (v *VM) DiskWaits(ctx context.Context) (since time.Time, path string, err error) {
+	since, path, err = v.daemon.DiskWaits(ctx)
+	return since, path, v.explain(err)
+}
+
+// Confinement says what confines the daemon's process.
+func (v *VM) Confinement(ctx context.Context) ([]confine.Layer, error) {
+	list, err := v.daemon.Confinement(ctx)
+	return list, v.explain(err)
+}
+
+// Preview has the daemon serve links to servers in the VM, unless it does already, and returns the identity that links lead to.
+func (v *VM) Preview(ctx context.Context) (Identity, error) {
+	place, err := v.daemon.Preview(ctx)
+	return Identity{ID: place.ID, PreviewPort: place.PreviewPort}, v.explain(err)
 }
 
 // Stats is vm.VM.Stats. A paused VM is an error for which errors.Is(err, syscall.EAGAIN) holds.

@@ -74,6 +74,11 @@ func cut(text string, length int) string {
 // InwardFlows is added to the number of a flow that comes through a port forward, to distinguish it from the guest's own.
 const InwardFlows = 1_000_000_000
 
+// StartEvent is the first event of a VM in a log. It has the policy with which the VM begins.
+func StartEvent(at time.Time, p Policy) Event {
+	return Event{Time: at, Kind: KindPolicy, Verdict: VerdictAllow, Reason: ReasonStart, Message: p.String()}
+}
+
 // Target returns what the event is about, in the form of a rule: name:port as the guest knows it, else address:port, with /udp for UDP; for
 // a DNS query the name. The guest chose the name: it may hold anything.
 func (e Event) Target() string {

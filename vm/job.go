@@ -4,14 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"agentvm/internal/job"
 	"agentvm/internal/journal"
 )
 
-// Jobs: see package job.
+// Job is a command whose output is kept, of a VM of this process or of one that a daemon owns. Any number of readers get all of it, also after
+// its end. Methods may be called from several goroutines.
+type Job interface {
+	// ID names the job within its VM.
+	ID() string
+	// Info describes the job.
+	Info(ctx context.Context) (JobInfo, error)
+	// Wait returns how the job has ended. The error says why that is not known, or is ctx's.
+	Wait(ctx context.Context) (JobEnd, error)
+	// Output returns output from a place on, at most limit bytes, or 64 KiB when limit is not positive. It waits for a byte, for the end or
+	// for ctx, whose error it returns.
+	Output(ctx context.Context, from Cursor, limit int) (JobOutput, error)
+	// Input passes data on to the program's standard input, which ends after it when end is set. It waits while the program does not
+	// read, and does not keep data. When the program reads no more, errors.Is(err, syscall.EPIPE) holds.
+	Input(ctx context.Context, data []byte, end bool) error
+	// Stdin is the program's standard input, for Input without a context. Close ends the input.
+	Stdin() io.WriteCloser
+	// Signal sends a signal, by its Linux number, to the program's process group. After the job's end errors.Is(err, syscall.ESRCH) holds.
+	Signal(ctx context.Context, number int) error
+	// Kill ends the program and everything it has started. Killing a job that has ended is no error.
+	Kill(ctx context.Context) error
+	// Resize changes the size of the program's terminal, in characters. After the job's end it does nothing.
+	Resize(ctx context.Context, size Size) error
+	// Remove forgets a job that has ended and deletes its output. When it runs errors.Is(err, syscall.EBUSY) holds.
+	Remove(ctx context.Context) error
+	// Close frees what this process holds of the job. A job of a VM of this process must have ended (syscall.EBUSY); output in memory is
+	// lost, files stay for OpenJob. A daemon keeps the job and its output.
+	Close() error
+}
+
+// Parts of a Job: see package job.
 type (
-	Job     = job.Job
 	JobInfo = job.Info
 	// JobEnd says how a job has ended.
 	JobEnd = job.End
@@ -27,14 +57,20 @@ var ErrInterrupted = job.ErrInterrupted
 // MaxJobs is how many jobs, running or ended, a VM remembers.
 const MaxJobs = 4096
 
-// JobOptions say how the output of a job is kept. The zero value keeps it in memory.
+// JobOptions say how the output of a job is kept. The zero value keeps it in memory, or in files of the daemon that owns the VM.
 type JobOptions struct {
-	// ID names the job within its VM: letters, digits, "-", "_" and ".". Default: eight random hexadecimal digits.
+	// ID names the job within its VM: letters, digits, "-", "_" and ".". Default: eight random hexadecimal digits. A daemon chooses by itself.
 	ID string
 	// Dir is a directory, which is made when it is missing, that gets the job's record and the file of its journal. Default: none, memory.
+	// A daemon chooses by itself.
 	Dir string
-	// Journal says how much is kept.
-	Journal journal.Config
+	// Label is a text about the job, for JobInfo.
+	Label string
+	// NoInput leaves the program without standard input. Default: it gets Command.Stdin or, without that, what Job.Input passes on.
+	NoInput bool
+	// Head and Tail are how many bytes are kept of the beginning and of the end. Default: 8 MiB each; at most 1 TiB. A daemon keeps their
+	// sum, half of it the beginning and half the end.
+	Head, Tail int64
 }
 
 // StartJob starts a command whose output is kept in a journal. Job.Output reads it from any place on, also after the command, its VM, or
@@ -42,7 +78,7 @@ type JobOptions struct {
 //
 // Its input is what is written to Job.Stdin, or Command.Stdin. Command.Stdout and Stderr must be nil. A job remains among the VM's Jobs
 // until Job.Remove or Job.Close.
-func (v *VM) StartJob(ctx context.Context, c Command, o JobOptions) (*Job, error) {
+func (v *VM) StartJob(ctx context.Context, c Command, o JobOptions) (Job, error) {
 	if c.Stdout != nil || c.Stderr != nil {
 		return nil, errors.New("start a job: its output goes to its journal: the command has no Stdout or Stderr")
 	}
@@ -54,7 +90,8 @@ func (v *VM) StartJob(ctx context.Context, c Command, o JobOptions) (*Job, error
 		args = []string{c.Line}
 	}
 	j, err := v.jobs.Start(job.Options{
-		ID: o.ID, Args: args, Terminal: c.Terminal != nil, Dir: o.Dir, Keep: o.Journal, Durable: true, Input: c.Stdin == nil,
+		ID: o.ID, Label: o.Label, Args: args, Terminal: c.Terminal != nil, Dir: o.Dir, Keep: journal.Config{Head: o.Head, Tail: o.Tail}, Durable: true,
+		Input: c.Stdin == nil && !o.NoInput,
 	}, func(s job.Streams) (job.Process, error) {
 		if s.Stdin != nil {
 			c.Stdin = s.Stdin
@@ -66,8 +103,22 @@ func (v *VM) StartJob(ctx context.Context, c Command, o JobOptions) (*Job, error
 	if err != nil {
 		return nil, fmt.Errorf("start a job: %w", err)
 	}
-	return j, nil
+	return jobOfVM{j}, nil
 }
+
+// jobOfVM is a Job of a VM of this process, or what one has left.
+type jobOfVM struct{ *job.Job }
+
+// Info implements Job.
+func (j jobOfVM) Info(context.Context) (JobInfo, error) { return j.Job.Info(), nil }
+
+// Resize implements Job.
+func (j jobOfVM) Resize(ctx context.Context, size Size) error {
+	return j.Job.Resize(ctx, size.Columns, size.Rows)
+}
+
+// Remove implements Job.
+func (j jobOfVM) Remove(context.Context) error { return j.Job.Remove() }
 
 // JobProcess returns a Process as package job sees it. It is for internal/daemon, whose jobs are not those of a VM.
 func JobProcess(p Process) job.Process { return jobProcess{p} }
@@ -94,12 +145,29 @@ func (p jobProcess) Resize(ctx context.Context, columns, rows uint16) error {
 	return p.Process.Resize(ctx, Size{columns, rows})
 }
 
-// Jobs returns the VM's jobs, running and ended, in the order of their starts.
-func (v *VM) Jobs() []*Job { return v.jobs.List() }
+// Jobs describes the VM's jobs, running and ended, in the order of their starts.
+func (v *VM) Jobs(context.Context) (list []JobInfo, err error) {
+	for _, j := range v.jobs.List() {
+		list = append(list, j.Info())
+	}
+	return list, nil
+}
 
 // Job returns the job with an id. When there is none errors.Is(err, fs.ErrNotExist) holds.
-func (v *VM) Job(id string) (*Job, error) { return v.jobs.Find(id) }
+func (v *VM) Job(_ context.Context, id string) (Job, error) {
+	j, err := v.jobs.Find(id)
+	if err != nil {
+		return nil, err
+	}
+	return jobOfVM{j}, nil
+}
 
 // OpenJob opens what a job has left in JobOptions.Dir, for reading. The VM that ran it must have ended, or Job.Close must have been
 // called. The Job must be closed.
-func OpenJob(dir string) (*Job, error) { return job.Open(dir) }
+func OpenJob(dir string) (Job, error) {
+	j, err := job.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	return jobOfVM{j}, nil
+}

@@ -23,7 +23,7 @@ import (
 )
 
 // readOutput reads from a place to the end. It returns each stream, and what was lost.
-func readOutput(t testing.TB, r *vm.Job, from journal.Cursor, max int) (stdout, stderr string, lost uint64, end vm.JobOutput) {
+func readOutput(t testing.TB, r vm.Job, from journal.Cursor, max int) (stdout, stderr string, lost uint64, end vm.JobOutput) {
 	t.Helper()
 	var streams [3]bytes.Buffer
 	for {
@@ -41,7 +41,7 @@ func readOutput(t testing.TB, r *vm.Job, from journal.Cursor, max int) (stdout, 
 	}
 }
 
-func startJob(t testing.TB, v *vm.VM, line string, d vm.JobOptions) *vm.Job {
+func startJob(t testing.TB, v *vm.VM, line string, d vm.JobOptions) vm.Job {
 	t.Helper()
 	p, err := v.StartJob(limited(t), vm.Command{Line: line}, d)
 	if err != nil {
@@ -49,8 +49,8 @@ func startJob(t testing.TB, v *vm.VM, line string, d vm.JobOptions) *vm.Job {
 	}
 	t.Cleanup(func() {
 		_ = p.Kill(context.Background())
-		<-p.Done()
-		_ = p.Remove()
+		_, _ = p.Wait(context.Background())
+		_ = p.Remove(context.Background())
 	})
 	return p
 }
@@ -106,16 +106,20 @@ func TestJobs(t *testing.T) {
 		t.Error("a process started in a directory that is none")
 	}
 	var ids []string
-	for _, p := range v.Jobs() {
-		ids = append(ids, p.ID())
+	list, err := v.Jobs(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range list {
+		ids = append(ids, j.ID)
 	}
 	if diff := cmp.Diff([]string{"first", second.ID()}, ids); diff != "" {
 		t.Error(diff)
 	}
-	if p, err := v.Job("first"); p != first || err != nil {
+	if p, err := v.Job(limited(t), "first"); p != first || err != nil {
 		t.Errorf("Job = %v, %v", p, err)
 	}
-	if err := first.Remove(); !errors.Is(err, syscall.EBUSY) {
+	if err := first.Remove(limited(t)); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("Remove of one that runs: %v", err)
 	}
 	if err := first.Kill(limited(t)); err != nil {
@@ -127,10 +131,10 @@ func TestJobs(t *testing.T) {
 	if _, err := io.WriteString(first.Stdin(), "late"); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("input after the end: %v", err)
 	}
-	if err := first.Remove(); err != nil {
+	if err := first.Remove(limited(t)); err != nil {
 		t.Error(err)
 	}
-	if _, err := v.Job("first"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := v.Job(limited(t), "first"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Job of what was removed: %v", err)
 	}
 }
@@ -148,7 +152,7 @@ func TestJobTimeout(t *testing.T) {
 	if stdout, _, _, end := readOutput(t, p, 0, 0); stdout != "begun\n" || !end.End.TimedOut {
 		t.Errorf("output %q, result %+v", stdout, end.End)
 	}
-	if err := p.Remove(); err != nil {
+	if err := p.Remove(context.Background()); err != nil {
 		t.Error(err)
 	}
 }
@@ -156,7 +160,7 @@ func TestJobTimeout(t *testing.T) {
 // Of much output the beginning and the end are kept, and readers that follow it miss nothing.
 func TestJobOutputIsCapped(t *testing.T) {
 	v := sharedVM(t)
-	p := startJob(t, v, "seq 20000", vm.JobOptions{Journal: journal.Config{Head: 16 << 10, Tail: 16 << 10}})
+	p := startJob(t, v, "seq 20000", vm.JobOptions{Head: 16 << 10, Tail: 16 << 10})
 	var readers sync.WaitGroup
 	for range 4 {
 		readers.Go(func() {
@@ -236,7 +240,7 @@ func TestJobReplay(t *testing.T) {
 	if stdout, _, _, _ := readOutput(t, record, 286, 2); stdout != "99\n100\n"[1:] {
 		t.Errorf("output from byte 286 on: %q", stdout)
 	}
-	if err := record.Remove(); err != nil {
+	if err := record.Remove(limited(t)); err != nil {
 		t.Error(err)
 	}
 	if _, err := vm.OpenJob(dir + "/ended"); !errors.Is(err, fs.ErrNotExist) {
@@ -298,7 +302,7 @@ func TestJobOfAnEarlierVersion(t *testing.T) {
 			errors.Is(end.Err, vm.ErrInterrupted) != (want.Error == vm.ErrInterrupted.Error()) {
 			t.Errorf("%s: output %q, end %+v, %v", text, stdout, end.End, end.Err)
 		}
-		if err := j.Remove(); err != nil {
+		if err := j.Remove(limited(t)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/vm"
+	"agentvm/client"
 )
 
 const commitLong = `Makes an image of a VM's files as they are, without what is mounted there: /proc, /tmp, directories of the host. VMs can be
@@ -27,42 +27,32 @@ func (c *cli) commitCommand() *cobra.Command {
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			return s.explain(c.commit(ctx, args[0], args[1], quiet))
+			return s.explain(withVM(ctx, args[0], func(v *client.VM) error { return c.commit(ctx, v, args[1], quiet) }))
 		},
 	}
 	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not say what was left out")
 	return command
 }
 
-func (c *cli) commit(ctx context.Context, name, image string, quiet bool) error {
+func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet bool) error {
 	store, err := c.store(nil)
 	if err != nil {
 		return err
 	}
-	client, err := connect(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	remote, err := client.Files(ctx)
-	if err != nil {
-		return adviseEnded(name, err)
-	}
-	defer remote.Close()
 	packed, unpacked := io.Pipe()
 	filtered, images := io.Pipe()
 	report := make(chan skipped, 1)
 	go func() {
-		summary, err := vm.NewFiles(remote).CreateTar(ctx, []string{"/"}, unpacked)
+		summary, err := v.Files().CreateTar(ctx, []string{"/"}, unpacked)
 		_ = unpacked.CloseWithError(err) // nil: the end
 		report <- skipped{int64(len(summary.Warnings)), summary.Warnings}
 	}()
 	go func() { _ = images.CloseWithError(impersonal(packed, images)) }()
-	made, err := store.Import(ctx, image, io.TeeReader(filtered, c.counting("reading the files of "+name, io.Discard)))
+	made, err := store.Import(ctx, image, io.TeeReader(filtered, c.counting("reading the files of "+v.Name(), io.Discard)))
 	_, _ = filtered.CloseWithError(errGivenUp), packed.CloseWithError(errGivenUp)
 	left := <-report
 	if err != nil {
-		return adviseEnded(name, err)
+		return err
 	}
 	if !quiet {
 		c.printSkipped(left)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/vm"
 )
 
@@ -75,24 +75,16 @@ func (c *cli) copy(ctx context.Context, from, to string, archive, quiet bool) er
 		return errors.New("--archive is for copies into a VM: out of one, files belong to who copies them (as root, agentvm cp NAME:PATH - | tar x keeps owners)")
 	}
 	name := source.name + target.name
-	client, err := connect(ctx, name)
-	if err != nil {
+	return withVM(ctx, name, func(v *client.VM) error {
+		report, err := c.transfer(ctx, v.Files(), source, target, archive)
+		if !quiet {
+			c.printSkipped(report)
+		}
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
 		return err
-	}
-	defer client.Close()
-	remote, err := client.Files(ctx)
-	if err != nil {
-		return adviseEnded(name, err)
-	}
-	defer remote.Close()
-	report, err := c.transfer(ctx, vm.NewFiles(remote), source, target, archive)
-	if !quiet {
-		c.printSkipped(report)
-	}
-	if ctx.Err() != nil {
-		return errors.New("interrupted")
-	}
-	return adviseEnded(name, err)
+	})
 }
 
 // skipped says how many files were left out of a copy, and why.
@@ -141,8 +133,8 @@ func completePlaces(_ *cobra.Command, args []string, prefix string) ([]string, c
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	var list []string
-	for _, name := range vmNames(store) {
-		if strings.HasPrefix(name, prefix) && daemon.CheckName(name) == nil {
+	for _, name := range store.Names() {
+		if strings.HasPrefix(name, prefix) && client.CheckName(name) == nil {
 			list = append(list, name+":")
 		}
 	}

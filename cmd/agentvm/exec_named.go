@@ -10,8 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
 	"agentvm/vm"
 )
 
@@ -21,17 +19,16 @@ const pausedTime = time.Second
 // startIn returns what starts commands in a named VM. While the VM is paused it says so after a moment.
 func (c *cli) startIn(v *client.VM) startFunc {
 	return func(ctx context.Context, command vm.Command) (vm.Process, error) {
-		defer c.printPaused(ctx, v.Daemon())()
+		defer c.printPaused(ctx, v)()
 		return v.Start(ctx, command)
 	}
 }
 
 // printPaused says after a while that the VM is paused, unless the function that it returns is called before.
-func (c *cli) printPaused(ctx context.Context, d *daemon.Client) (stop func()) {
+func (c *cli) printPaused(ctx context.Context, v *client.VM) (stop func()) {
 	timer := time.AfterFunc(pausedTime, func() {
-		info, err := d.Info(ctx)
-		if err == nil && info.State == daemonrpc.Paused {
-			fmt.Fprintf(c.stderr, "agentvm: %s is paused: the command waits until agentvm resume %s\n", d.Name(), d.Name())
+		if state, err := v.State(ctx); err == nil && state == client.Paused {
+			fmt.Fprintf(c.stderr, "agentvm: %s is paused: the command waits until agentvm resume %s\n", v.Name(), v.Name())
 		}
 	})
 	return func() { timer.Stop() }
@@ -46,21 +43,20 @@ func (c *cli) runNamed(ctx context.Context, name string, env []string, command v
 	if err != nil {
 		return nil, denials{}, err
 	}
-	connection, err := connect(ctx, name)
+	v, err := connect(ctx, name)
 	if err != nil {
 		return nil, denials{}, s.explain(err)
 	}
-	v := client.Attach(connection)
 	defer v.Close() // which ends the command, if it still runs
 	began := time.Now()
-	c.printFullDisk(ctx, connection)
+	c.printFullDisk(ctx, v)
 	command.Env = env
 	result, err := c.runIn(ctx, c.startIn(v), command, terminal, s)
 	if err == nil && result.Signal != 0 && !result.TimedOut {
-		c.printEnd(ctx, connection)
+		c.printEnd(ctx, v)
 	}
 	if ctx.Err() == nil && (err != nil || result.ExitCode != 0 || time.Since(began) >= longTime) {
-		c.printCrowd(ctx, connection)
+		c.printCrowd(ctx, v)
 	}
 	if err != nil {
 		return result, denials{}, adviseEnded(name, err)
@@ -69,28 +65,28 @@ func (c *cli) runNamed(ctx context.Context, name string, env []string, command v
 }
 
 // printEnd says why a command was ended by a signal that agentvm has not sent, if the VM's end was the reason.
-func (c *cli) printEnd(ctx context.Context, client *daemon.Client) {
+func (c *cli) printEnd(ctx context.Context, v *client.VM) {
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
-	info, err := client.Info(ctx)
+	state, err := v.State(ctx)
 	what := ""
 	switch {
 	case err != nil && ctx.Err() == nil:
 		what = "has ended"
 	case err != nil:
-	case info.State == daemonrpc.Stopping:
+	case state == client.Stopping:
 		what = "is being stopped"
-	case info.State == daemonrpc.Starting:
+	case state == client.Booting:
 		what = "is starting again, for its guest has restarted itself"
-	case info.State == daemonrpc.Failed:
+	case state == client.Failed:
 		what = "has ended by itself"
-	case info.State == daemonrpc.Running:
-		if _, err := client.Stats(ctx); errors.Is(err, syscall.ESHUTDOWN) {
+	case state == client.Running:
+		if _, err := v.Stats(ctx); errors.Is(err, syscall.ESHUTDOWN) {
 			what = "is restarting or being switched off by a program in it"
 		}
 	}
 	if what != "" {
-		fmt.Fprintf(c.stderr, "agentvm: %s %s, which has ended the command\n", client.Name(), what)
+		fmt.Fprintf(c.stderr, "agentvm: %s %s, which has ended the command\n", v.Name(), what)
 	}
 }
 
@@ -105,18 +101,18 @@ const (
 )
 
 // printCrowd says so when very many programs run in a VM: a command that has failed or took long may have had no room beside them.
-func (c *cli) printCrowd(ctx context.Context, client *daemon.Client) {
+func (c *cli) printCrowd(ctx context.Context, v *client.VM) {
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
-	if stats, err := client.Stats(ctx); err == nil && stats.Processes >= crowdedProcesses {
-		fmt.Fprintf(c.stderr, "agentvm: %s: %d programs and threads are in the VM: if they were not meant, agentvm restart %s ends them all\n", client.Name(), stats.Processes, client.Name())
+	if stats, err := v.Stats(ctx); err == nil && stats.Processes >= crowdedProcesses {
+		fmt.Fprintf(c.stderr, "agentvm: %s: %d programs and threads are in the VM: if they were not meant, agentvm restart %s ends them all\n", v.Name(), stats.Processes, v.Name())
 	}
 }
 
 // printFullDisk says so when a VM waits for room on the host's disk.
-func (c *cli) printFullDisk(ctx context.Context, client *daemon.Client) {
-	if since, path, err := client.DiskWaits(ctx); err == nil && !since.IsZero() {
-		fmt.Fprintf(c.stderr, "agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", client.Name(), printable(path))
+func (c *cli) printFullDisk(ctx context.Context, v *client.VM) {
+	if since, path, err := v.DiskWaits(ctx); err == nil && !since.IsZero() {
+		fmt.Fprintf(c.stderr, "agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", v.Name(), printable(path))
 	}
 }
 
@@ -140,18 +136,17 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 	if err != nil {
 		return err
 	}
-	connection, err := connect(ctx, f.name)
+	v, err := connect(ctx, f.name)
 	if err != nil {
 		return err
 	}
-	v := client.Attach(connection)
 	defer v.Close()
 	if f.terminal {
 		command.Terminal = &vm.Size{Columns: 80, Rows: 24}
 	}
 	command.Env = env
-	defer c.printPaused(ctx, connection)()
-	job, err := v.StartJob(ctx, command, client.JobOptions{Durable: true, Input: input || f.terminal, Label: f.label})
+	defer c.printPaused(ctx, v)()
+	job, err := v.StartJob(ctx, command, vm.JobOptions{NoInput: !input && !f.terminal, Label: f.label})
 	if err != nil {
 		return adviseEnded(f.name, err)
 	}
@@ -182,7 +177,7 @@ func (f *execFlags) checkNamed(command *cobra.Command) error {
 		}
 		return onlyFresh(command, f.name)
 	case command.Flags().Changed("name"):
-		return daemon.CheckName(f.name)
+		return client.CheckName(f.name)
 	case f.detach:
 		return errors.New("--detach: a fresh VM ends with its command; name one that lives on, with -n NAME")
 	case f.label != "":

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 )
 
 const fetchLong = `Sends an HTTP request to a server in a VM that runs, and prints the body of the answer. It goes to 127.0.0.1 or ::1 in the VM and to nothing
@@ -65,8 +65,8 @@ func (c *cli) fetchCommand() *cobra.Command {
 		s := newSession(shellInterruptWindow)
 		ctx := s.begin(cmd.Context())
 		defer s.end()
-		return s.explain(withVM(ctx, args[0], func(client *daemon.Client) error {
-			return c.fetch(ctx, client, request.WithContext(ctx), &f)
+		return s.explain(withVM(ctx, args[0], func(v *client.VM) error {
+			return c.fetch(ctx, v, request.WithContext(ctx), &f)
 		}))
 	}
 	return command
@@ -172,18 +172,17 @@ func (f *fetchFlags) setHeaders(r *http.Request, hasData bool) error {
 }
 
 // fetch sends the request and prints the answer as it comes.
-func (c *cli) fetch(ctx context.Context, client *daemon.Client, r *http.Request, f *fetchFlags) error {
-	web := client.HTTPClient()
-	defer web.CloseIdleConnections()
+func (c *cli) fetch(ctx context.Context, v *client.VM, r *http.Request, f *fetchFlags) error {
+	web := *v.HTTPClient()
 	web.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	answer, err := web.Do(r)
 	if err != nil {
-		return adviseEnded(client.Name(), explainFetch(client.Name(), r, err))
+		return explainFetch(v.Name(), r, err)
 	}
 	defer answer.Body.Close()
 	bad := f.fail && answer.StatusCode >= http.StatusBadRequest
 	if bad {
-		fmt.Fprintf(c.stderr, "agentvm: the server on port %s of %s answered %s\n", r.URL.Port(), client.Name(), printable(answer.Status))
+		fmt.Fprintf(c.stderr, "agentvm: the server on port %s of %s answered %s\n", r.URL.Port(), v.Name(), printable(answer.Status))
 	}
 	if err := c.printAnswer(answer, f, bad); err != nil {
 		return err

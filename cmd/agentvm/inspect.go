@@ -11,19 +11,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/internal/confine"
-	"agentvm/internal/daemon"
 	"agentvm/internal/guestrpc"
 )
 
 // inspection is what inspect prints.
 type inspection struct {
 	vmStatus
-	Door        string          `json:"door,omitempty"`        // where its daemon listens, see daemon.Status
+	Door        string          `json:"door,omitempty"`        // where its daemon listens, see client.Status
 	DiskFull    *diskFull       `json:"diskFull,omitempty"`    // only while the guest waits for room on the host's disk
 	Limits      []limitUse      `json:"limits,omitempty"`      // of a VM that runs
 	Confinement []confine.Layer `json:"confinement,omitempty"` // of its process
-	Config      daemon.Config   `json:"config"`
+	Config      client.Config   `json:"config"`
 }
 
 // diskFull says since when the guest waits for room, and which file has none.
@@ -42,16 +42,16 @@ type limitUse struct {
 
 // fillFrom adds what the VM's daemon reports. From a VM that does not answer it adds nothing.
 func (i *inspection) fillFrom(ctx context.Context, name string) {
-	client, err := connect(ctx, name)
+	v, err := connect(ctx, name)
 	if err != nil {
 		return
 	}
-	defer client.Close()
-	i.Confinement, _ = client.Confinement(ctx)
-	if since, path, err := client.DiskWaits(ctx); err == nil && !since.IsZero() {
+	defer v.Close()
+	i.Confinement, _ = v.Confinement(ctx)
+	if since, path, err := v.DiskWaits(ctx); err == nil && !since.IsZero() {
 		i.DiskFull = &diskFull{since, path}
 	}
-	stats, err := client.NetworkStats(ctx)
+	stats, err := v.NetworkStats(ctx)
 	if err != nil {
 		return
 	}
@@ -78,7 +78,7 @@ func (c *cli) inspectCommand() *cobra.Command {
 					return suggest(store, name, err)
 				}
 				one := inspection{vmStatus: statusOf(s), Door: s.Door, Config: s.Config}
-				if s.State == daemon.Running || s.State == daemon.Paused {
+				if s.State == client.Running || s.State == client.Paused {
 					one.fillFrom(cmd.Context(), name)
 				}
 				list = append(list, one)
@@ -147,23 +147,20 @@ func allStats(ctx context.Context, names []string) ([]vmStats, error) {
 			return list, err
 		}
 		for _, v := range running {
-			if v.State == daemon.Running {
+			if v.State == client.Running {
 				names = append(names, v.Name)
 			}
 		}
 	}
 	err := each(names, func(name string) error {
-		client, err := connect(ctx, name)
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		s, err := client.Stats(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, adviseEnded(name, err))
-		}
-		list = append(list, statsOf(name, s))
-		return nil
+		return withVM(ctx, name, func(v *client.VM) error {
+			s, err := v.Stats(ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			list = append(list, statsOf(name, s))
+			return nil
+		})
 	})
 	return list, err
 }

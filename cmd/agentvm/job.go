@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -12,9 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/journal"
 	"agentvm/vm"
 )
 
@@ -49,7 +48,7 @@ type jobInfo struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-func jobOf(i daemonrpc.JobInfo) jobInfo {
+func jobOf(i vm.JobInfo) jobInfo {
 	j := jobInfo{
 		ID: i.ID, State: "running", Args: i.Args, Label: i.Label, Started: i.Started, Ended: i.Ended, TimedOut: i.TimedOut,
 		Durable: i.Durable, Terminal: i.Terminal, Output: i.OutputBytes, Error: i.Error,
@@ -118,60 +117,26 @@ func shortCommand(args []string) string {
 }
 
 // listJobs asks a VM for its jobs, or reads those that are left of one that does not run.
-func listJobs(ctx context.Context, name string) ([]daemonrpc.JobInfo, error) {
-	client, err := connect(ctx, name)
-	if errors.Is(err, daemon.ErrNotRunning) {
-		var list []daemonrpc.JobInfo
-		err = withPast(name, func(past *daemon.PastJobs) error {
-			list = past.List()
-			return nil
-		})
-		return list, err
-	}
+func listJobs(ctx context.Context, name string) ([]vm.JobInfo, error) {
+	store, err := vms()
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close()
-	list, err := client.Jobs(ctx)
-	return list, adviseEnded(name, err)
+	list, err := store.Jobs(ctx, name)
+	return list, adviseEnded(name, suggest(store, name, err))
 }
 
-// withPast calls do with the jobs that are left of a VM that does not run.
-func withPast(name string, do func(*daemon.PastJobs) error) error {
+// withJob calls do with a job, of a VM that runs or of what is left of one that does not.
+func withJob(ctx context.Context, name, id string, do func(vm.Job) error) error {
 	store, err := vms()
 	if err != nil {
 		return err
 	}
-	past, err := store.PastJobs(name)
-	if err != nil {
-		return err
+	err = store.WithJob(ctx, name, id, do)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w (agentvm job ls %s lists them)", name, err, name)
 	}
-	defer past.Close()
-	return do(past)
-}
-
-// withJob calls do with a job, of a VM that runs or of what is left of one that does not.
-func withJob(ctx context.Context, name, id string, do func(daemon.Job) error) error {
-	client, err := connect(ctx, name)
-	if errors.Is(err, daemon.ErrNotRunning) {
-		return withPast(name, func(past *daemon.PastJobs) error {
-			job, err := past.Job(id)
-			if err != nil {
-				return fmt.Errorf("%s: %w (agentvm job ls %s lists them)", name, err, name)
-			}
-			return do(job)
-		})
-	}
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	job, err := client.Job(ctx, id)
-	if err != nil {
-		return fmt.Errorf("%s: %w (agentvm job ls %s lists them)", name, adviseEnded(name, err), name)
-	}
-	defer job.Release()
-	return adviseEnded(name, do(job))
+	return adviseEnded(name, suggest(store, name, err))
 }
 
 func (c *cli) jobLogsCommand() *cobra.Command {
@@ -186,7 +151,7 @@ kept; what is missing is said on standard error.`,
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			err := withJob(ctx, args[0], args[1], func(j daemon.Job) error { return c.printOutput(ctx, j, from, follow, s) })
+			err := withJob(ctx, args[0], args[1], func(j vm.Job) error { return c.printOutput(ctx, j, vm.Cursor(from), follow, s) })
 			return s.explain(err)
 		},
 	}
@@ -198,51 +163,35 @@ kept; what is missing is said on standard error.`,
 // outputSize is how many bytes of output one answer has at most.
 const outputSize = 512 << 10
 
-func (c *cli) printOutput(ctx context.Context, j daemon.Job, from uint64, follow bool, s *session) error {
-	streams := daemon.Streams{Stdout: output{c.stdout, s}, Stderr: output{c.stderr, s}}
-	var lost uint64
-	var err error
-	if follow {
-		var o daemon.ExitInfo
-		o, err = daemon.Follow(ctx, j, streams, from)
-		lost = o.Lost
-	} else {
-		lost, err = printSoFar(ctx, j, streams, from)
-	}
-	c.printLost(lost)
-	return err
-}
-
-// printSoFar prints what has been written up to now.
-func printSoFar(ctx context.Context, j daemon.Job, s daemon.Streams, from uint64) (lost uint64, err error) {
+// printOutput prints what has been written up to now, with follow also what follows until the job ends.
+func (c *cli) printOutput(ctx context.Context, j vm.Job, next vm.Cursor, follow bool, s *session) error {
 	info, err := j.Info(ctx)
-	for err == nil && from < info.OutputBytes {
-		var o daemonrpc.JobOutput
-		if o, err = j.Output(ctx, from, outputSize, 0); err != nil {
+	var lost uint64
+	for err == nil && (follow || uint64(next) < info.OutputBytes) {
+		var o vm.JobOutput
+		if o, err = j.Output(ctx, next, outputSize); err != nil {
 			break
 		}
 		for _, chunk := range o.Chunks {
-			w := s.Stdout
-			if chunk.Stream == daemonrpc.StreamErr {
-				w = s.Stderr
+			w := output{c.stdout, s}
+			if chunk.Stream == journal.Stderr {
+				w.Writer = c.stderr
 			}
-			if _, err := w.Write(chunk.Data); err != nil {
-				return lost, err
+			if _, err = w.Write(chunk.Data); err != nil {
+				break
 			}
 		}
 		lost += o.Lost
-		if o.Next == from {
+		if o.End != nil {
+			err = errors.Join(err, o.Err)
 			break
 		}
-		from = o.Next
+		next = o.Next
 	}
-	return lost, err
-}
-
-func (c *cli) printLost(bytes uint64) {
-	if bytes > 0 {
-		fmt.Fprintf(c.stderr, "agentvm: %d bytes of the output were not kept\n", bytes)
+	if lost > 0 {
+		fmt.Fprintf(c.stderr, "agentvm: %d bytes of the output were not kept\n", lost)
 	}
+	return err
 }
 
 func (c *cli) jobAttachCommand() *cobra.Command {
@@ -265,7 +214,7 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 	ctx = s.begin(ctx)
 	defer s.end()
 	var result *vm.Result
-	err := withJob(ctx, name, id, func(j daemon.Job) error {
+	err := withJob(ctx, name, id, func(j vm.Job) error {
 		info, err := j.Info(ctx)
 		if err != nil {
 			return err
@@ -279,9 +228,9 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 		}
 		attached := func(ctx context.Context, command vm.Command) (vm.Process, error) {
 			if size := command.Terminal; size != nil {
-				_ = j.Resize(ctx, guestrpc.Size{Columns: size.Columns, Rows: size.Rows})
+				_ = j.Resize(ctx, *size)
 			}
-			return client.Follow(ctx, j, command, from), nil
+			return client.Follow(ctx, j, command, vm.Cursor(from)), nil
 		}
 		result, err = c.runIn(ctx, attached, command, info.Terminal && isTerminal(c.stdin) && isTerminal(c.stdout), s)
 		return err
@@ -301,18 +250,15 @@ func (c *cli) jobWaitCommand() *cobra.Command {
 		s := newSession(shellInterruptWindow)
 		ctx = s.begin(ctx)
 		defer s.end()
-		var o daemon.ExitInfo
-		err := withJob(ctx, args[0], args[1], func(j daemon.Job) error {
-			info, err := j.Info(ctx)
-			if err == nil {
-				o, err = daemon.Follow(ctx, j, daemon.Streams{}, info.OutputBytes)
-			}
+		var end vm.JobEnd
+		err := withJob(ctx, args[0], args[1], func(j vm.Job) (err error) {
+			end, err = j.Wait(ctx)
 			return err
 		})
 		if err != nil {
 			return s.explain(err)
 		}
-		return status(&vm.Result{ExitCode: o.Exit.Code, TimedOut: o.TimedOut})
+		return status(&vm.Result{ExitCode: end.Code, TimedOut: end.TimedOut})
 	})
 }
 
@@ -326,7 +272,7 @@ func (c *cli) jobKillCommand() *cobra.Command {
 				return errors.New("--signal: want a number of Linux's, 1 to 64")
 			}
 			return each(args[1:], func(id string) error {
-				return withJob(cmd.Context(), args[0], id, func(j daemon.Job) error {
+				return withJob(cmd.Context(), args[0], id, func(j vm.Job) error {
 					if number > 0 {
 						return j.Signal(cmd.Context(), number)
 					}
@@ -344,7 +290,7 @@ func (c *cli) jobRemoveCommand() *cobra.Command {
 		Use: "rm NAME ID...", Short: "Forget jobs that have ended, and their output", Args: counted(2, 0), ValidArgsFunction: completeJobs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args[1:], func(id string) error {
-				return withJob(cmd.Context(), args[0], id, func(j daemon.Job) error { return j.Remove(cmd.Context()) })
+				return withJob(cmd.Context(), args[0], id, func(j vm.Job) error { return j.Remove(cmd.Context()) })
 			})
 		},
 	}

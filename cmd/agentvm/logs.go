@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 )
 
 const logsLong = `Prints the log of a VM's daemon: how it was started, what went wrong, how it ended; with --console what the kernel has
@@ -69,7 +69,7 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 }
 
 // whileAlive is for readLines: further lines can come while the VM's daemon lives.
-func whileAlive(store daemon.Store, name string) func() bool {
+func whileAlive(store *client.Store, name string) func() bool {
 	return func() bool {
 		alive, err := store.Alive(name)
 		return alive && err == nil
@@ -77,10 +77,10 @@ func whileAlive(store daemon.Store, name string) func() bool {
 }
 
 // howItEnded says what has become of a VM that does not run any more.
-func howItEnded(ctx context.Context, store daemon.Store, name string) string {
+func howItEnded(ctx context.Context, store *client.Store, name string) string {
 	status, err := store.Status(ctx, name)
 	switch {
-	case errors.Is(err, daemon.ErrNotFound):
+	case errors.Is(err, client.ErrNotFound):
 		return name + " has been removed"
 	case err != nil:
 		return err.Error()
@@ -92,14 +92,13 @@ func howItEnded(ctx context.Context, store daemon.Store, name string) string {
 
 // printConsole prints the console's bytes, which the guest chose: to a terminal without what that would interpret.
 func (c *cli) printConsole(ctx context.Context, name string) error {
-	client, err := connect(ctx, name)
+	var b []byte
+	err := withVM(ctx, name, func(v *client.VM) (err error) {
+		b, err = v.Console(ctx)
+		return err
+	})
 	if err != nil {
 		return err
-	}
-	defer client.Close()
-	b, err := client.Console(ctx)
-	if err != nil {
-		return adviseEnded(name, err)
 	}
 	text := strings.ToValidUTF8(string(b), "\ufffd")
 	if isTerminal(c.stdout) {

@@ -4,75 +4,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"agentvm/images"
-	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
+	"agentvm/client"
 )
 
 // vms returns the store of named VMs, which is beside that of the images.
-func vms() (daemon.Store, error) {
-	dir, err := images.DefaultDir()
-	return daemon.Store{Dir: filepath.Join(dir, "vms"), Version: version}, err
-}
+func vms() (*client.Store, error) { return client.OpenStore(client.StoreOptions{Version: version}) }
 
-const (
-	// settleTime is how long connect waits for a VM whose daemon is just beginning or ending.
-	settleTime  = 15 * time.Second
-	settleRetry = 50 * time.Millisecond
-)
-
-// connect connects to the daemon of a named VM. While the VM boots it succeeds; the daemon's answers wait for the boot.
-func connect(ctx context.Context, name string) (*daemon.Client, error) {
+// connect connects to a named VM. While the VM boots it succeeds; calls wait for the boot.
+func connect(ctx context.Context, name string) (*client.VM, error) {
 	store, err := vms()
 	if err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(settleTime); ; {
-		client, err := store.Connect(ctx, name)
-		if !errors.Is(err, daemon.ErrNotRunning) || time.Now().After(deadline) || !isSettling(ctx, store, name) {
-			return client, suggest(store, name, err)
-		}
-		select {
-		case <-time.After(settleRetry):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	v, err := store.Open(ctx, name)
+	return v, suggest(store, name, err)
 }
 
-// isSettling says whether a daemon lives although it cannot be reached yet, or can no longer be reached.
-func isSettling(ctx context.Context, store daemon.Store, name string) bool {
-	status, err := store.Status(ctx, name)
-	return err == nil && (status.State == daemon.Starting || status.State == daemon.Booting || status.State == daemon.Restarting || status.State == daemon.Stopping || status.State == daemon.Running || status.State == daemon.Paused)
+// withVM calls do with a connection to a named VM.
+func withVM(ctx context.Context, name string, do func(*client.VM) error) error {
+	v, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	return adviseEnded(name, do(v))
 }
 
 // suggest adds to the error about an unknown name what may have been meant.
-func suggest(store daemon.Store, name string, err error) error {
-	if !errors.Is(err, daemon.ErrNotFound) {
+func suggest(store *client.Store, name string, err error) error {
+	if !errors.Is(err, client.ErrNotFound) {
 		return err
 	}
-	if near := nearest(name, vmNames(store)); near != "" {
+	if near := nearest(name, store.Names()); near != "" {
 		return fmt.Errorf("%w: did you mean %s? (agentvm ps -a lists all)", err, near)
 	}
 	return fmt.Errorf("%w (agentvm start %s makes it, agentvm ps -a lists all)", err, name)
-}
-
-// vmNames returns the names of the VMs in the store. It does not ask their daemons.
-func vmNames(store daemon.Store) (list []string) {
-	entries, _ := os.ReadDir(store.Dir)
-	for _, e := range entries {
-		if _, err := store.LogPath(e.Name()); err == nil {
-			list = append(list, e.Name())
-		}
-	}
-	return list
 }
 
 // nearest is the name that differs from a mistyped one in at most two places, but not in all; or "".
@@ -108,7 +78,7 @@ func distance(a, b string) int {
 
 // adviseEnded explains the error of a connection that has ended while a command used the VM: the VM has ended.
 func adviseEnded(name string, err error) error {
-	if errors.Is(err, daemonrpc.ErrClosed) {
+	if errors.Is(err, client.ErrClosed) {
 		return fmt.Errorf("%s has ended meanwhile (agentvm ps -a says how, agentvm logs %s why): %w", name, name, err)
 	}
 	return err
@@ -119,7 +89,7 @@ func isDrive(name, system string) bool { return system == "windows" && len(name)
 
 // checkNew says whether a VM that is made here can have a name. One that was made elsewhere may have another.
 func checkNew(name, system string) error {
-	if err := daemon.CheckName(name); err != nil {
+	if err := client.CheckName(name); err != nil {
 		return err
 	}
 	if isDrive(name, system) {
@@ -135,7 +105,7 @@ func completeNames(limit int) cobra.CompletionFunc {
 		if err != nil || limit > 0 && len(args) >= limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		list := slices.DeleteFunc(vmNames(store), func(name string) bool { return slices.Contains(args, name) })
+		list := slices.DeleteFunc(store.Names(), func(name string) bool { return slices.Contains(args, name) })
 		return list, cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/internal/daemon"
 )
@@ -74,9 +75,13 @@ func startConfig(t *testing.T, before *daemon.Config, args ...string) (daemon.Co
 	if err := f.command.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
-	store := daemon.Store{Dir: t.TempDir()}
+	dir := t.TempDir()
 	if before != nil {
-		writeVM(t, store, "dev", *before)
+		writeVM(t, filepath.Join(dir, "vms"), "dev", *before)
+	}
+	store, err := client.OpenStore(client.StoreOptions{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return f.config(store, "dev")
 }
@@ -148,11 +153,11 @@ func asJSON(t *testing.T, config daemon.Config) string {
 }
 
 // writeVM makes a VM as an earlier start would have left it.
-func writeVM(t *testing.T, store daemon.Store, name string, config daemon.Config) {
+func writeVM(t *testing.T, store, name string, config daemon.Config) {
 	t.Helper()
 	text := asJSON(t, config)
-	dir := filepath.Join(store.Dir, name)
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o600)); err != nil {
+	dir := filepath.Join(store, name)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/egress"
-	"agentvm/internal/daemon"
 )
 
 const netLogLong = `Prints what a file of --net-log records: every connection, DNS query and denial, in one line each. Lines that are no
@@ -84,7 +84,7 @@ func (c *cli) printLogOf(ctx context.Context, name string, f logFilter) error {
 }
 
 // keptLog returns the path of the newer half of what is kept of a VM; the older half, if there is one, has the same name with ".1".
-func keptLog(name string) (store daemon.Store, path string, err error) {
+func keptLog(name string) (store *client.Store, path string, err error) {
 	if store, err = vms(); err != nil {
 		return store, "", err
 	}

@@ -9,20 +9,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 )
 
 // What net does with -n NAME: it asks a VM that runs instead of reading a file.
-
-// withVM calls do with a connection to the daemon of a named VM.
-func withVM(ctx context.Context, name string, do func(*daemon.Client) error) error {
-	client, err := connect(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	return do(client)
-}
 
 // fileOrName checks the arguments of a command that takes either a file or -n NAME.
 func fileOrName(name string, args []string) error {
@@ -52,15 +42,15 @@ type liveFlow struct {
 // liveFlows is never nil.
 func liveFlows(ctx context.Context, name string) ([]liveFlow, error) {
 	list := []liveFlow{}
-	err := withVM(ctx, name, func(client *daemon.Client) error {
-		flows, err := client.Flows(ctx)
+	err := withVM(ctx, name, func(v *client.VM) error {
+		flows, err := v.Flows(ctx)
 		for _, f := range flows {
 			list = append(list, liveFlow{
 				f.ID, fmt.Sprint(f.State), f.Protocol, fmt.Sprint(f.Direction), f.Source.String(), f.Destination.String(), f.Process,
 				f.Opened, f.Sent, f.Received,
 			})
 		}
-		return adviseEnded(name, err)
+		return err
 	})
 	return list, err
 }
@@ -93,9 +83,9 @@ func explainNamed(ctx context.Context, name, text string) (*explanation, error) 
 		return nil, err
 	}
 	e := &explanation{Target: text}
-	err = withVM(ctx, name, func(client *daemon.Client) (err error) {
-		e.Decision, err = client.Explain(ctx, strings.TrimSuffix(t.host, "."), t.port, t.protocol)
-		return adviseEnded(name, err)
+	err = withVM(ctx, name, func(v *client.VM) (err error) {
+		e.Decision, err = v.Explain(ctx, strings.TrimSuffix(t.host, "."), t.port, t.protocol)
+		return err
 	})
 	return e, err
 }

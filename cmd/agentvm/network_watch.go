@@ -6,9 +6,9 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/daemon"
 	"agentvm/internal/hostpath"
 	"agentvm/vm"
 )
@@ -39,7 +39,7 @@ func watchNetwork(f *networkFlags, config *vm.Config) (*networkWatch, error) {
 	}
 	n.Audit, n.AuditProcesses = w.record, w.log != nil
 	if w.log != nil {
-		w.write(daemon.StartEvent(*n))
+		w.write(egress.StartEvent(time.Now(), n.Policy))
 	}
 	return w, nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/nat"
 )
 
@@ -30,7 +30,7 @@ func (c *cli) portForwardCommand() *cobra.Command {
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			err = withVM(ctx, args[0], func(client *daemon.Client) error { return c.forward(ctx, client, list) })
+			err = withVM(ctx, args[0], func(v *client.VM) error { return c.forward(ctx, v, list) })
 			if ctx.Err() != nil {
 				return nil // the signal that ends it
 			}
@@ -54,14 +54,14 @@ func parseForwards(texts []string) (list []nat.Forward, err error) {
 	return list, nil
 }
 
-func (c *cli) forward(ctx context.Context, client *daemon.Client, list []nat.Forward) error {
+func (c *cli) forward(ctx context.Context, v *client.VM, list []nat.Forward) error {
 	report := func(err error) { fmt.Fprintln(c.stderr, "agentvm:", printable(err.Error())) }
-	f, err := client.ListenForwards(ctx, list, report)
+	f, err := v.ListenForwards(ctx, list, report)
 	if err != nil {
 		return err
 	}
 	for i, at := range f.Addrs() {
 		fmt.Fprintf(c.stdout, "%s -> %d\n", at, list[i].GuestPort)
 	}
-	return adviseEnded(client.Name(), f.Serve(ctx))
+	return f.Serve(ctx)
 }

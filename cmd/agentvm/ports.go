@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/internal/guestrpc"
 )
 
@@ -54,14 +54,14 @@ func (c *cli) portsCommand() *cobra.Command {
 // sockets is never nil.
 func sockets(ctx context.Context, name string, all bool) ([]socketLine, error) {
 	list := []socketLine{}
-	err := withVM(ctx, name, func(client *daemon.Client) error {
-		found, err := client.Sockets(ctx)
+	err := withVM(ctx, name, func(v *client.VM) error {
+		found, err := v.Sockets(ctx)
 		for _, s := range found {
 			if all || listens(s) {
 				list = append(list, lineOf(s))
 			}
 		}
-		return adviseEnded(name, err)
+		return err
 	})
 	slices.SortFunc(list, func(a, b socketLine) int {
 		return cmp.Or(cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Local.Port(), b.Local.Port()), a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/preview"
 	"agentvm/vm"
@@ -61,7 +61,7 @@ const (
 )
 
 // linkTo returns what to print of a preview of a VM with that identity.
-func linkTo(p preview.Preview, of daemon.Identity, state linkState) link {
+func linkTo(p preview.Preview, of client.Identity, state linkState) link {
 	l := link{ID: p.ID, VM: p.VM, Port: p.Port, Created: p.Created, Expires: p.Expires, State: state}
 	if of.PreviewPort != 0 && state != linkGone {
 		l.URL, l.PathURL = p.URL(of.PreviewPort), p.PathURL(of.PreviewPort)
@@ -89,7 +89,7 @@ func (c *cli) previewCreateCommand() *cobra.Command {
 			if cmd.Flags().Changed("expires") && lifetime < time.Second {
 				return fmt.Errorf("--expires %v: want a time of a second or more, as 10m or 2h", lifetime)
 			}
-			return c.createPreview(cmd.Context(), args[0], port, lifetime, asJSON)
+			return withVM(cmd.Context(), args[0], func(v *client.VM) error { return c.createPreview(cmd.Context(), v, port, lifetime, asJSON) })
 		},
 	}
 	command.Flags().DurationVar(&lifetime, "expires", 0, "how long the link is good, as 10m or 2h (default 1h)")
@@ -106,34 +106,29 @@ func guestPort(text string) (uint16, error) {
 	return port, nil
 }
 
-func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifetime time.Duration, asJSON bool) error {
-	client, err := connect(ctx, name)
+func (c *cli) createPreview(ctx context.Context, v *client.VM, port uint16, lifetime time.Duration, asJSON bool) error {
+	config, err := v.Config(ctx)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	config, err := liveConfig(ctx, client)
-	if err != nil {
-		return adviseEnded(name, err)
-	}
 	if err := config.Access.VM().Decide(vm.CallerFetch, vm.OpLoopback, port); err != nil {
-		return fmt.Errorf("preview of port %d of %s: %w", port, name, err)
+		return fmt.Errorf("preview of port %d of %s: %w", port, v.Name(), err)
 	}
-	place, err := client.Preview(ctx)
+	place, err := v.Preview(ctx)
 	if err != nil {
-		return adviseEnded(name, err)
+		return err
 	}
 	store, err := previews(preview.Options{MaxLifetime: time.Duration(config.PreviewMaxLifetime)})
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	made, err := store.Create(ctx, name, place.ID, port, lifetime)
+	made, err := store.Create(ctx, v.Name(), place.ID, port, lifetime)
 	if err != nil {
 		return err
 	}
-	c.warnSilent(ctx, client, port)
-	shown := linkTo(made, daemon.Identity{ID: place.ID, PreviewPort: place.PreviewPort}, linkReady)
+	c.warnSilent(ctx, v, port)
+	shown := linkTo(made, place, linkReady)
 	if asJSON {
 		return printJSON(c.stdout, shown)
 	}
@@ -146,12 +141,12 @@ func (c *cli) createPreview(ctx context.Context, name string, port uint16, lifet
 const listenTime = 5 * time.Second
 
 // warnSilent says so when nothing listens at a port yet, or when that cannot be known.
-func (c *cli) warnSilent(ctx context.Context, client *daemon.Client, port uint16) {
+func (c *cli) warnSilent(ctx context.Context, v *client.VM, port uint16) {
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
-	list, err := client.Sockets(ctx)
+	list, err := v.Sockets(ctx)
 	if err != nil {
-		fmt.Fprintf(c.stderr, "agentvm: whether anything listens at port %d of %s is not known: %v\n", port, client.Name(), err)
+		fmt.Fprintf(c.stderr, "agentvm: whether anything listens at port %d of %s is not known: %v\n", port, v.Name(), err)
 		return
 	}
 	for _, s := range list {
@@ -159,7 +154,7 @@ func (c *cli) warnSilent(ctx context.Context, client *daemon.Client, port uint16
 			return
 		}
 	}
-	fmt.Fprintf(c.stderr, "agentvm: nothing listens at port %d of %s yet: until something does, visitors see a page that says so\n", port, client.Name())
+	fmt.Fprintf(c.stderr, "agentvm: nothing listens at port %d of %s yet: until something does, visitors see a page that says so\n", port, v.Name())
 }
 
 // printLinkExpiry says how long a link is good, above all when that is less than was asked for.

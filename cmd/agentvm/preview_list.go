@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/internal/preview"
 )
 
@@ -62,7 +62,7 @@ func listLinks(ctx context.Context, name string) ([]link, error) {
 }
 
 // placeOf says where a preview is, without asking the daemon.
-func placeOf(vms daemon.Store, p preview.Preview) (daemon.Identity, linkState) {
+func placeOf(vms *client.Store, p preview.Preview) (client.Identity, linkState) {
 	identity, err := vms.Identity(p.VM)
 	if err != nil || identity.ID != p.VMID {
 		return identity, linkGone

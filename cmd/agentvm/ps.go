@@ -11,8 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
+	"agentvm/client"
 	"agentvm/vm"
 )
 
@@ -29,7 +28,7 @@ const psLong = `Lists VMs that run, boot or stop, and those that have failed or 
 // vmStatus is what ps --json and inspect print of a VM.
 type vmStatus struct {
 	Name    string       `json:"name"`
-	State   daemon.State `json:"state"`
+	State   client.State `json:"state"`
 	Error   string       `json:"error,omitempty"`
 	Pid     int          `json:"pid,omitempty"` // of the daemon
 	Image   string       `json:"image"`
@@ -51,22 +50,17 @@ type vmStatus struct {
 	Version   string    `json:"version,omitempty"` // of the daemon's program
 }
 
-func statusOf(s daemon.Status) vmStatus {
+func statusOf(s client.Status) vmStatus {
 	v := vmStatus{
 		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Mounts: s.Config.Mounts, Metrics: s.Metrics,
 		Image: cmp.Or(s.Config.Image, "alpine"), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
 	}
-	if s.Info != nil {
-		v.fill(*s.Info)
+	if i := s.Info; i != nil { // what its daemon says
+		v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs
+		v.Clients = max(i.Clients-1, 0) // without the one who asks
+		v.Ports, v.Mounts, v.Labels, v.Policy, v.Kernel, v.Version = i.Ports, i.Mounts, i.Labels, i.Policy, i.Kernel, i.Version
 	}
 	return v
-}
-
-// fill adds what a daemon says.
-func (v *vmStatus) fill(i daemonrpc.Info) {
-	v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs
-	v.Clients = max(i.Clients-1, 0) // without the one who asks
-	v.Ports, v.Mounts, v.Labels, v.Policy, v.Kernel, v.Version = i.Ports, i.Mounts, i.Labels, i.Policy, i.Kernel, i.Version
 }
 
 func (c *cli) psCommand() *cobra.Command {
@@ -107,7 +101,7 @@ func listVMs(ctx context.Context, all bool) ([]vmStatus, error) {
 	found, err := store.List(ctx)
 	list := []vmStatus{}
 	for _, s := range found {
-		if all || s.State != daemon.Stopped {
+		if all || s.State != client.Stopped {
 			list = append(list, statusOf(s))
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/vm"
 )
 
@@ -31,7 +31,7 @@ func (c *cli) shellCommand() *cobra.Command {
 	command.Flags().StringVarP(&user, "user", "u", "", "user in the VM (default root)")
 	return runs(command, func(ctx context.Context, _ []string) error {
 		if command.Flags().Changed("name") {
-			if err := errors.Join(daemon.CheckName(name), onlyFresh(command, name)); err != nil {
+			if err := errors.Join(client.CheckName(name), onlyFresh(command, name)); err != nil {
 				return err
 			}
 		}

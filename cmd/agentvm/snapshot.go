@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
 	"agentvm/internal/snapshot"
+	"agentvm/vm"
 )
 
 const snapshotLong = `Snapshots are VMs in files: memory, programs and disk, as they were at one moment. They hold whatever secrets are in a VM's memory.
@@ -73,20 +73,19 @@ func (c *cli) createSnapshot(ctx context.Context, name, as, comment string) erro
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("snapshot %s: %w: take another name, or remove it (agentvm snapshot rm %s)", as, fs.ErrExist, as)
 	}
-	client, err := connect(ctx, name)
+	began := time.Now()
+	var config client.Config
+	err = withVM(ctx, name, func(v *client.VM) (err error) {
+		if config, err = v.Config(ctx); err != nil {
+			return err
+		}
+		_, err = v.Snapshot(ctx, path, vm.SnapshotOptions{Comment: comment})
+		return adviseFull(name, err)
+	})
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	config, err := liveConfig(ctx, client)
-	if err != nil {
-		return adviseEnded(name, err)
-	}
 	config.Hostname = cmp.Or(config.Hostname, name)
-	began := time.Now()
-	if _, err = client.Snapshot(ctx, daemonrpc.SnapshotRequest{Path: path, Comment: comment}); err != nil {
-		return saveError(name, err)
-	}
 	if err := keepConfig(path, withIdentity(name, config)); err != nil {
 		return errors.Join(err, store.Remove(ctx, as))
 	}
@@ -97,7 +96,7 @@ func (c *cli) createSnapshot(ctx context.Context, name, as, comment string) erro
 }
 
 // withIdentity adds the VM's identity to its configuration, if it is known.
-func withIdentity(name string, config daemon.Config) keptVM {
+func withIdentity(name string, config client.Config) keptVM {
 	kept := keptVM{Config: config, Name: name}
 	if vms, err := vms(); err == nil {
 		if identity, err := vms.Identity(name); err == nil {
@@ -107,12 +106,12 @@ func withIdentity(name string, config daemon.Config) keptVM {
 	return kept
 }
 
-// saveError adds to the error of a VM that could not be written into a file what may help.
-func saveError(name string, err error) error {
+// adviseFull adds to the error of a VM that could not be written into a file what may help.
+func adviseFull(name string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("%s: %w (agentvm snapshot ls shows what snapshots take)", name, err)
 	}
-	return adviseEnded(name, err)
+	return err
 }
 
 func entryOf(store *snapshot.Store, name string) (snapshot.Entry, error) {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/internal/atomicfile"
-	"agentvm/internal/daemon"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/snapshot"
 )
@@ -132,8 +132,8 @@ func (c *cli) importSnapshot(ctx context.Context, file, name string, limits snap
 type snapshotInspection struct {
 	snapshotInfo
 	Meta     snapshot.Meta   `json:"meta"`
-	Config   *daemon.Config  `json:"config,omitempty"`  // what its VM was started with; not of one that was imported
-	Started  *daemon.Started `json:"started,omitempty"` // what the file itself says of that
+	Config   *client.Config  `json:"config,omitempty"`  // what its VM was started with; not of one that was imported
+	Started  *client.Started `json:"started,omitempty"` // what the file itself says of that
 	Own      bool            `json:"own"`               // this store has written it, and takes it as it is
 	Verified bool            `json:"verified,omitempty"`
 }
@@ -168,7 +168,7 @@ func (c *cli) inspectSnapshot(ctx context.Context, name string, verify bool) err
 	if config, err := keptConfig(file.Path()); err == nil && config.StoreDir != "" {
 		shown.Config = &config
 	}
-	if started, err := daemon.StartedAs(file.Meta()); err == nil {
+	if started, err := client.StartedAs(file.Meta()); err == nil {
 		shown.Started = &started
 	}
 	shown.Own = file.Own()

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/daemon"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
 )
@@ -87,24 +87,24 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 	if err != nil {
 		return err
 	}
-	r := daemon.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
-	client, err := store.Restore(ctx, name, config, r, report)
+	r := client.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
+	v, err := store.Restore(ctx, name, config, r, report)
 	if err != nil {
 		return err
 	}
-	report(slog.LevelInfo, "runs, with network "+describeNetwork(config.Network))
-	return client.Close()
+	report(slog.LevelInfo, "runs, with network "+describeNetwork(config))
+	return v.Close()
 }
 
-func describeNetwork(n daemon.Network) string {
-	if n.Disabled {
+func describeNetwork(c client.Config) string {
+	if c.Network.Disabled {
 		return "none"
 	}
-	return n.Policy.String()
+	return c.Network.Policy.String()
 }
 
 // restoredConfig returns what the saved VM was started with, changed as the flags say.
-func (f *restoreFlags) restoredConfig(path, name string) (daemon.Config, error) {
+func (f *restoreFlags) restoredConfig(path, name string) (client.Config, error) {
 	config, err := keptConfig(path)
 	if err == nil && config.StoreDir == "" {
 		config, err = f.importedConfig(path)
@@ -123,17 +123,17 @@ func (f *restoreFlags) restoredConfig(path, name string) (daemon.Config, error) 
 }
 
 // importedConfig returns what a snapshot's own file says of how its VM was started.
-func (f *restoreFlags) importedConfig(path string) (daemon.Config, error) {
+func (f *restoreFlags) importedConfig(path string) (client.Config, error) {
 	file, err := snapshot.Open(path)
 	if err != nil {
-		return daemon.Config{}, err
+		return client.Config{}, err
 	}
-	started, err := daemon.StartedAs(file.Meta())
+	started, err := client.StartedAs(file.Meta())
 	if err = errors.Join(err, file.Close()); err != nil {
-		return daemon.Config{}, err
+		return client.Config{}, err
 	}
 	config, err := started.Config()
-	if errors.Is(err, daemon.ErrOpenNetwork) {
+	if errors.Is(err, client.ErrOpenNetwork) {
 		if f.set() || f.changed("no-network") {
 			return config, nil
 		}
@@ -144,9 +144,9 @@ func (f *restoreFlags) importedConfig(path string) (daemon.Config, error) {
 
 // keptVM is what a snapshot's VM was started with, and who it is. It is in the file beside the snapshot (snapshot.CompanionPath).
 type keptVM struct {
-	daemon.Config
+	client.Config
 	Name     string           `json:"name,omitempty"`
-	Identity *daemon.Identity `json:"identity,omitempty"` // for a VM of that name: links to the saved one lead there again
+	Identity *client.Identity `json:"identity,omitempty"` // for a VM of that name: links to the saved one lead there again
 }
 
 // keepConfig writes the file beside the snapshot.
@@ -162,13 +162,13 @@ func keepConfig(snapshotPath string, kept keptVM) error {
 }
 
 // keptConfig reads the file beside the snapshot. An imported snapshot has none: then the result has no StoreDir.
-func keptConfig(snapshotPath string) (daemon.Config, error) {
+func keptConfig(snapshotPath string) (client.Config, error) {
 	kept, err := readKept(snapshotPath)
 	return kept.Config, err
 }
 
 // keptIdentity returns the saved VM's identity for a VM that gets its name, else nil.
-func keptIdentity(snapshotPath, name string) (*daemon.Identity, error) {
+func keptIdentity(snapshotPath, name string) (*client.Identity, error) {
 	kept, err := readKept(snapshotPath)
 	if err != nil || kept.Name != name {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentvm/client"
 	"agentvm/images"
 	"agentvm/internal/daemon"
 	"agentvm/internal/disk"
@@ -99,31 +100,31 @@ func (c *cli) startVM(f *startFlags, name string) error {
 }
 
 // boot starts a VM and reports on standard error how that goes.
-func (c *cli) boot(ctx context.Context, store daemon.Store, name string, config daemon.Config, silent bool) error {
+func (c *cli) boot(ctx context.Context, store *client.Store, name string, config daemon.Config, silent bool) error {
 	report := func(_ slog.Level, text string) {
 		if !silent {
 			fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", name, printable(text))
 		}
 	}
 	began := time.Now()
-	client, err := store.Start(ctx, name, config, report)
+	v, err := store.Start(ctx, name, config, report)
 	if err != nil {
 		return adviseStart(name, err)
 	}
 	report(slog.LevelInfo, fmt.Sprintf("runs, after %.1f s; agentvm exec -n %s runs a command in it", time.Since(began).Seconds(), name))
-	return client.Close()
+	return v.Close()
 }
 
 // launch leaves the boot to the daemon.
-func (c *cli) launch(ctx context.Context, store daemon.Store, name string, config daemon.Config, silent bool) error {
-	client, err := store.Launch(ctx, name, config)
+func (c *cli) launch(ctx context.Context, store *client.Store, name string, config daemon.Config, silent bool) error {
+	v, err := store.Launch(ctx, name, config)
 	if err != nil {
 		return adviseStart(name, err)
 	}
 	if !silent {
 		fmt.Fprintf(c.stderr, "agentvm: %s: boots; agentvm ps says when it runs, agentvm exec -n %s waits for it\n", name, name)
 	}
-	return client.Close()
+	return v.Close()
 }
 
 // adviseStart adds to an error what to do.
@@ -138,7 +139,7 @@ func adviseStart(name string, err error) error {
 }
 
 // config returns what the VM was last started with, if it was started before, changed as the flags say.
-func (f *startFlags) config(store daemon.Store, name string) (daemon.Config, error) {
+func (f *startFlags) config(store *client.Store, name string) (daemon.Config, error) {
 	if err := daemon.CheckName(name); err != nil {
 		return daemon.Config{}, err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 )
 
 // graceTime is how long programs may take to end by default.
@@ -46,9 +46,9 @@ func (c *cli) stopVM(ctx context.Context, name string, grace time.Duration, want
 	switch {
 	case err != nil:
 		return suggest(store, name, err)
-	case how == daemon.StoppedKill:
+	case how == client.StoppedKill:
 		fmt.Fprintf(c.stderr, "agentvm: %s: its daemon did not answer or did not obey, and was killed: what the guest had not written back is lost\n", name)
-	case how == daemon.WasStopped && wanted:
+	case how == client.WasStopped && wanted:
 		fmt.Fprintf(c.stderr, "agentvm: %s does not run\n", name)
 	}
 	return nil
@@ -105,15 +105,15 @@ func (c *cli) removeVM(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	if force {
-		if err := c.stopVM(ctx, name, 0, false); err != nil && !errors.Is(err, daemon.ErrNotFound) {
+		if err := c.stopVM(ctx, name, 0, false); err != nil && !errors.Is(err, client.ErrNotFound) {
 			return err
 		}
 	}
 	err = store.Remove(ctx, name)
 	switch {
-	case force && errors.Is(err, daemon.ErrNotFound):
+	case force && errors.Is(err, client.ErrNotFound):
 		return nil
-	case errors.Is(err, daemon.ErrRunning):
+	case errors.Is(err, client.ErrRunning):
 		return fmt.Errorf("%w (agentvm stop %s, or agentvm rm -f %s)", err, name, name)
 	}
 	return suggest(store, name, err)
@@ -123,21 +123,21 @@ const pauseLong = `Has VMs stand still, between two instructions: they take no p
 mounts and connections stay; who waits for them waits. agentvm resume lets them continue, and sets their clocks.`
 
 func (c *cli) pauseCommand() *cobra.Command {
-	return eachVM("pause", "Have VMs stand still", pauseLong, func(ctx context.Context, client *daemon.Client) error { return client.Pause(ctx) })
+	return eachVM("pause", "Have VMs stand still", pauseLong, func(ctx context.Context, v *client.VM) error { return v.Pause(ctx) })
 }
 
 func (c *cli) resumeCommand() *cobra.Command {
 	return eachVM("resume", "Let paused VMs continue", "Lets VMs continue that agentvm pause has stopped, and sets their clocks.",
-		func(ctx context.Context, client *daemon.Client) error { return client.Resume(ctx) })
+		func(ctx context.Context, v *client.VM) error { return v.Resume(ctx) })
 }
 
 // eachVM is a command that asks the same of several VMs.
-func eachVM(verb, short, long string, do func(context.Context, *daemon.Client) error) *cobra.Command {
+func eachVM(verb, short, long string, do func(context.Context, *client.VM) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " NAME...", Short: short, Long: long, Example: "  agentvm " + verb + " dev", Args: counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error {
-				return withVM(cmd.Context(), name, func(client *daemon.Client) error { return adviseEnded(name, do(cmd.Context(), client)) })
+				return withVM(cmd.Context(), name, func(v *client.VM) error { return do(cmd.Context(), v) })
 			})
 		},
 	}

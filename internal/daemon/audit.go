@@ -7,10 +7,8 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"agentvm/egress"
-	"agentvm/vm"
 )
 
 // maxAudit bounds network.log, in bytes. At that size it becomes network.log.1, as the daemon's log does.
@@ -70,11 +68,4 @@ func (a *auditLog) Close() error {
 		err = errors.Join(err, a.wanted.Close())
 	}
 	return err
-}
-
-// StartEvent is the first event of a machine in a log. It has the policy with which the machine begins.
-func StartEvent(n vm.Network) egress.Event {
-	return egress.Event{
-		Time: time.Now(), Kind: egress.KindPolicy, Verdict: egress.VerdictAllow, Reason: egress.ReasonStart, Message: n.Policy.String(),
-	}
 }

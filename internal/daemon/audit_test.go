@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"agentvm/egress"
-	"agentvm/vm"
 )
 
 func TestAuditLog(t *testing.T) {
@@ -25,7 +25,7 @@ func TestAuditLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.write(StartEvent(vm.Network{}))
+	a.write(egress.StartEvent(time.Now(), egress.Policy{}))
 	big := egress.Event{Kind: egress.KindDNS, Message: strings.Repeat("<", 1000)}
 	for range maxAudit/1000 + 100 {
 		a.write(big)

@@ -184,6 +184,12 @@ func stateOf(s daemonrpc.State) State {
 	return State(s.String())
 }
 
+// State is the VM's state.
+func (c *Client) State(ctx context.Context) (State, error) {
+	info, err := c.Info(ctx)
+	return stateOf(info.State), err
+}
+
 func (s Store) askInfo(ctx context.Context, p paths, st state) (daemonrpc.Info, error) {
 	client, err := s.dial(ctx, st.Name, p, st)
 	if err != nil {

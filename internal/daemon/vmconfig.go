@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/images"
 	"agentvm/internal/disk"
 	"agentvm/internal/hostpath"
@@ -124,7 +125,7 @@ func openFiles(b booting, config *vm.Config) (f *machineFiles, err error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	n.Audit, n.AuditProcesses = f.audit.write, b.config.Network.Log != ""
-	f.audit.write(StartEvent(*n))
+	f.audit.write(egress.StartEvent(time.Now(), n.Policy))
 	return f, nil
 }
 

@@ -31,7 +31,7 @@ type ExitInfo struct {
 	Lost     uint64 // bytes before Next that the daemon had dropped
 }
 
-// Follow copies a job's output from a cursor on to s, and s.Stdin to the job, until the job ends, ctx ends or a writer fails. The
+// Follow does what a client does: it copies a job's output from a cursor on to s, and s.Stdin to the job, until the job ends, ctx ends or a writer fails. The
 // ExitInfo is valid in all three cases. A Read of Stdin that blocks then is left alone, and what it returns is lost.
 func Follow(ctx context.Context, j Job, s Streams, from uint64) (ExitInfo, error) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -1,0 +1,96 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"agentvm/internal/snapshot"
+	"agentvm/nat"
+	"agentvm/vm"
+)
+
+// ForkOptions say how forks differ from the VM they are made of.
+type ForkOptions struct {
+	// KeepPrograms has programs that run in the VM run on in the forks; their output is discarded and their input ends. Those that were
+	// started from a mount end nevertheless. Default: they are killed in the forks. In the VM itself they always run on.
+	KeepPrograms bool
+	// Started is called with the name of each fork that runs, from several goroutines. Default: not called.
+	Started func(name string)
+}
+
+// startTogether is how many forks start at the same time.
+const startTogether = 4
+
+// Fork makes VMs with these names that continue from this one's memory and disk, each under a daemon of its own. They are started as this VM
+// was, except for ports of the host and addresses of metrics, which get free ones, and files of network logs and captures. The names must be
+// free: ErrExists. A fork that cannot be started does not keep the others from it; the error is about all of those.
+func (v *VM) Fork(ctx context.Context, names []string, o ForkOptions) error {
+	for _, name := range names {
+		if err := v.store.Exists(name); !errors.Is(err, ErrNotFound) {
+			if err == nil {
+				err = fmt.Errorf("%s: %w", name, ErrExists)
+			}
+			return err
+		}
+	}
+	config, err := v.Config(ctx)
+	if err == nil {
+		err = unshare(&config)
+	}
+	if err != nil {
+		return err
+	}
+	saved, err := snapshot.OpenStore(v.store.dir)
+	if err != nil {
+		return err
+	}
+	file, err := saved.NewFork()
+	if err != nil {
+		return err
+	}
+	defer file.Close() // the forks have it mapped
+	if _, err := v.Snapshot(ctx, file.Path(), vm.SnapshotOptions{Base: true}); err != nil {
+		return err
+	}
+	errs := make([]error, len(names))
+	slots := make(chan struct{}, startTogether)
+	var starting sync.WaitGroup
+	for i, name := range names {
+		slots <- struct{}{}
+		starting.Go(func() {
+			defer func() { <-slots }()
+			fork, err := v.store.Restore(ctx, name, config, Restoration{Snapshot: file.Path(), KeepPrograms: o.KeepPrograms}, nil)
+			if err == nil {
+				if o.Started != nil {
+					o.Started(name)
+				}
+				err = fork.Close()
+			}
+			errs[i] = err
+		})
+	}
+	starting.Wait()
+	return errors.Join(errs...)
+}
+
+// unshare removes from a configuration what only one VM can have.
+func unshare(config *Config) error {
+	config.Hostname, config.Network.Capture, config.Network.Log = "", "", ""
+	var forwards []string
+	for _, text := range config.Network.Forwards {
+		forward, err := nat.ParseForward(text)
+		if err != nil {
+			return err
+		}
+		forward.Listen = netip.AddrPortFrom(forward.Listen.Addr(), 0)
+		forwards = append(forwards, forward.String())
+	}
+	config.Network.Forwards = forwards
+	if at, err := netip.ParseAddrPort(config.Metrics); err == nil {
+		config.Metrics = netip.AddrPortFrom(at.Addr(), 0).String()
+	}
+	return nil
+}
