@@ -29,6 +29,14 @@ func (p *Pace) Look(slice, call uint64, work time.Duration) time.Duration {
 	return p.look(machine.Progress{Slice: slice, Call: call}, work)
 }
 
+// WatchSlices watches a machine for as long as run runs, which says when the machine is busy.
+func WatchSlices(progress func() machine.Progress, report func(time.Duration), run func(setBusy func(bool))) {
+	w := newSliceWatch(report)
+	w.start(progress)
+	run(w.setBusy)
+	w.stop()
+}
+
 // FromBase reports whether a VM has continued from a base.
 func FromBase(v *VM) bool { return v.resources.base != nil && v.resources.memory != nil }
 

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"agentvm/internal/machine"
@@ -11,7 +12,7 @@ import (
 const OverrunTime = 2 * time.Second
 
 // A machine computes in slices of less than a millisecond, between which it can be stopped. Should a guest ever find a way to make a slice
-// last, this process cannot end it: Go does not interrupt compiled WebAssembly. So a goroutine of the VM looks at it twice a second:
+// last, this process cannot end it: Go does not interrupt compiled WebAssembly. So a timer looks at it twice a second while it computes:
 //
 //	the same slice again ─► Config.Overrun(time) ─► ... ─► OverrunTime: the VM has failed, all calls that wait for it return an error
 //	                               └──► another slice: Config.Overrun(0)
@@ -50,37 +51,82 @@ func (p *pace) look(now machine.Progress, work time.Duration) time.Duration {
 	return time.Duration(p.same) * overrunLook
 }
 
-// watchSlices calls report with how long a slice of the machine lasts, when it lasts too long. After the function that it returns has
-// returned there are no more calls.
-func watchSlices(progress func() machine.Progress, report func(time.Duration)) (stop func()) {
-	stopped, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(overrunLook)
-		defer ticker.Stop()
-		var p pace
-		var reported time.Duration
-		for {
-			select {
-			case <-stopped:
-				return
-			case <-ticker.C:
-			}
-			var work time.Duration
-			now := progress()
-			if now.Slice%2 == 1 {
-				work = processTime()
-			}
-			if lasts := p.look(now, work); lasts != reported {
-				reported = lasts
-				report(lasts)
-			}
-		}
-	}()
-	return func() {
-		close(stopped)
-		<-ended
+// sliceWatch calls report with how long a slice of a machine lasts, when it lasts too long, and with 0 when that slice has ended. An idle
+// machine is not looked at and costs nothing.
+type sliceWatch struct {
+	progress func() machine.Progress
+	report   func(time.Duration)
+
+	looks   sync.Mutex // held during a look with its report
+	mu      sync.Mutex
+	timer   *time.Timer // runs while the machine is busy or late, except during a look
+	busy    bool
+	late    time.Duration // what was reported last
+	looking bool
+	stopped bool
+	pace    pace
+}
+
+func newSliceWatch(report func(time.Duration)) *sliceWatch {
+	w := &sliceWatch{report: report}
+	w.timer = time.AfterFunc(overrunLook, w.look)
+	w.timer.Stop()
+	return w
+}
+
+// start begins to look at a machine, which is busy until it says otherwise.
+func (w *sliceWatch) start(progress func() machine.Progress) {
+	w.progress = progress
+	w.setBusy(true)
+}
+
+// setBusy is machine.Config.Busy.
+func (w *sliceWatch) setBusy(busy bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.busy = busy
+	switch {
+	case w.looking || w.late != 0 || w.stopped: // the next look is certain, or none follows
+	case busy:
+		w.timer.Reset(overrunLook)
+	default:
+		w.timer.Stop()
 	}
+}
+
+func (w *sliceWatch) look() {
+	w.looks.Lock()
+	defer w.looks.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	var work time.Duration
+	now := w.progress()
+	if now.Slice%2 == 1 {
+		work = processTime()
+	}
+	if lasts := w.pace.look(now, work); lasts != w.late {
+		w.late, w.looking = lasts, true
+		w.mu.Unlock()
+		w.report(lasts) // it may wait for other work of the VM
+		w.mu.Lock()
+		w.looking = false
+	}
+	if !w.stopped && (w.busy || w.late != 0) {
+		w.timer.Reset(overrunLook)
+	}
+}
+
+// stop ends the looks. After it there are no more reports.
+func (w *sliceWatch) stop() {
+	w.mu.Lock()
+	w.stopped = true
+	w.timer.Stop()
+	w.mu.Unlock()
+	w.looks.Lock() // waits for a look that has begun
+	defer w.looks.Unlock()
 }
 
 // OverrunError says that the guest keeps the machine in a slice that does not end. Only the end of this process ends it.

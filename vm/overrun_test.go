@@ -6,11 +6,14 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"agentvm/internal/machine"
 	"agentvm/vm"
 )
 
@@ -44,6 +47,43 @@ func TestPace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An idle machine is not looked at, except until the end of a slice that was late has been reported.
+func TestIdleMachineIsNotWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now machine.Progress
+		var looks int
+		var reports []time.Duration
+		progress := func() machine.Progress { looks++; return now }
+		report := func(lasts time.Duration) { reports = append(reports, lasts) }
+		vm.WatchSlices(progress, report, func(setBusy func(bool)) {
+			pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+			for range 1000 { // a guest that waits often
+				now.Slice += 2
+				setBusy(false)
+				pass(time.Second)
+				setBusy(true)
+				pass(100 * time.Millisecond)
+			}
+			if looks != 0 {
+				t.Errorf("%d looks at a machine that computes for a tenth of a second at a time", looks)
+			}
+			now.Slice++
+			pass(1600 * time.Millisecond)
+			now.Slice++
+			setBusy(false)
+			pass(time.Hour)
+			if want := []time.Duration{time.Second / 2, time.Second, 0}; !slices.Equal(reports, want) || looks != 4 {
+				t.Errorf("reports %v after %d looks, want %v", reports, looks, want)
+			}
+			setBusy(true)
+		})
+		time.Sleep(time.Hour)
+		if looks != 4 {
+			t.Error("looks after the end")
+		}
+	})
 }
 
 // A slice that does not end lets no call wait: commands, Stop, Close and Wait return with an error that says so. The machine is the

@@ -102,7 +102,9 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	r := v.resources
 	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
 	root := io.NewSectionReader(r.disk.Value, 0, r.image.Size) // which the machine does not close: forks share the file
+	v.slices = newSliceWatch(v.overrun)
 	devices := machine.Config{
+		Busy:   v.slices.setBusy,
 		Memory: v.config.Memory, Console: screen, Control: control, Bulk: v.bulk.stream,
 		Disks:  []machine.Disk{{File: wasi.NewDisk(root, root.Size(), true), ReadOnly: true}},
 		Shares: r.shares.devices(), Generation: v.identity.ID, Logger: v.config.Logger,
@@ -129,7 +131,7 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	v.kill = kill
 	v.streams.Go(func() { _, _ = io.Copy(v.console, screen.Host()) })
 	r.shares.serve(run, &v.streams)
-	v.unwatch = watchSlices(v.machine.Progress, v.overrun)
+	v.slices.start(v.machine.Progress)
 	go v.work(run, r)
 	return control.Host(), nil
 }

@@ -39,7 +39,7 @@ type VM struct {
 	dialer    *reach.Dialer
 
 	kill      context.CancelCauseFunc // ends the worker
-	unwatch   func()                  // stops watching how long its slices last
+	slices    *sliceWatch             // reports slices that last too long
 	streams   sync.WaitGroup          // goroutines that end with the machine's streams
 	connected chan struct{}           // closed when the handshake is over and client, info and readyErr are set
 	client    *guestrpc.Client        // use guest to get it
@@ -73,7 +73,7 @@ const (
 func (v *VM) work(ctx context.Context, r *resources) {
 	defer close(v.done)
 	exit, err := v.runLoop(ctx)
-	v.unwatch()
+	v.slices.stop()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -200,7 +200,7 @@ func (d *daemon) run(ctx context.Context) error {
 	serving, endServing := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	if timer := d.startWatchdog(); timer != nil {
-		parts.Go(func() { resetWatchdog(timer, serving.Done()) })
+		parts.Go(func() { _ = timer.Run(serving.Done()) })
 	}
 	parts.Go(func() { d.accept(serving, listener) })
 	metrics.start()

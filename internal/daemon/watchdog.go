@@ -66,18 +66,3 @@ func (d *daemon) startWatchdog() *watchdog.Timer {
 	}
 	return timer
 }
-
-// resetWatchdog resets the timer until stop is closed, and then stops it.
-func resetWatchdog(timer *watchdog.Timer, stop <-chan struct{}) {
-	ticker := time.NewTicker(watchdog.Period)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			_ = timer.Reset()
-		case <-stop:
-			_ = timer.Stop()
-			return
-		}
-	}
-}

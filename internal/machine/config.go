@@ -60,6 +60,9 @@ type Config struct {
 	// its guest that it is a copy.
 	Generation [16]byte
 
+	// Busy, when not nil, is called by Run with true before it executes and with false before it waits or returns. It must not block.
+	Busy func(bool)
+
 	Rand   io.Reader    // entropy of the device tree and the rng device; nil is crypto/rand
 	Logger *slog.Logger // nil discards
 }
@@ -84,6 +87,9 @@ func (c *Config) validate() error {
 	}
 	if c.MAC == nil {
 		c.MAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	}
+	if c.Busy == nil {
+		c.Busy = func(bool) {}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -52,6 +52,8 @@ const (
 // Run executes the guest until it stops by itself or ctx is done, in which case it returns ctx's error; the machine
 // can then be Run again and continues where it was. Waiting for timers and input takes no processor time.
 func (m *Machine) Run(ctx context.Context) (Exit, error) {
+	m.config.Busy(true)
+	defer m.config.Busy(false)
 	for {
 		if err := ctx.Err(); err != nil {
 			return Exit{}, err
@@ -148,5 +150,7 @@ func (m *Machine) idle(ctx context.Context) error {
 	if wait == 0 {
 		return nil
 	}
+	m.config.Busy(false)
+	defer m.config.Busy(true)
 	return m.system.Wait(ctx, wait)
 }

@@ -12,6 +12,10 @@ import (
 // Signal ends the process. No other program sends it by accident, so a parent knows why its child has ended.
 const Signal = syscall.SIGVTALRM
 
+// reminder is sent while the process uses processor time, and means that a limit of it is reached (setrlimit(2)). Without a receiver it
+// does nothing in a Go program.
+const reminder = syscall.SIGXCPU
+
 // sigevSignal is SIGEV_SIGNAL: tell by a signal.
 const sigevSignal = 0
 
@@ -31,14 +35,9 @@ type sigaction struct {
 	mask                     uint64
 }
 
-// create makes a timer of the processor time of the whole process. Its signal must not reach Go's handlers, which would need a running Go
-// scheduler to end the process.
-func create() (timerID, error) {
-	var byDefault sigaction
-	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(Signal), uintptr(unsafe.Pointer(&byDefault)), 0, unsafe.Sizeof(byDefault.mask), 0, 0); errno != 0 {
-		return 0, os.NewSyscallError("rt_sigaction", errno)
-	}
-	event := sigevent{signal: int32(Signal), notify: sigevSignal}
+// create makes a timer of the processor time of the whole process, which sends it signal.
+func create(signal syscall.Signal) (timerID, error) {
+	event := sigevent{signal: int32(signal), notify: sigevSignal}
 	var id timerID
 	if _, _, errno := unix.RawSyscall(unix.SYS_TIMER_CREATE, unix.CLOCK_PROCESS_CPUTIME_ID, uintptr(unsafe.Pointer(&event)), uintptr(unsafe.Pointer(&id))); errno != 0 {
 		return 0, os.NewSyscallError("timer_create", errno)
@@ -46,8 +45,18 @@ func create() (timerID, error) {
 	return id, nil
 }
 
-func (id timerID) set(limit time.Duration) error {
-	when := unix.ItimerSpec{Value: unix.NsecToTimespec(limit.Nanoseconds())}
+// restoreDefault has signal end the process without Go's handlers, which would need a running Go scheduler for that.
+func restoreDefault(signal syscall.Signal) error {
+	var byDefault sigaction
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(signal), uintptr(unsafe.Pointer(&byDefault)), 0, unsafe.Sizeof(byDefault.mask), 0, 0); errno != 0 {
+		return os.NewSyscallError("rt_sigaction", errno)
+	}
+	return nil
+}
+
+// set has the timer send its signal after that much processor time, and then again every so often unless every is 0.
+func (id timerID) set(after, every time.Duration) error {
+	when := unix.ItimerSpec{Value: unix.NsecToTimespec(after.Nanoseconds()), Interval: unix.NsecToTimespec(every.Nanoseconds())}
 	if _, _, errno := unix.RawSyscall6(unix.SYS_TIMER_SETTIME, uintptr(id), 0, uintptr(unsafe.Pointer(&when)), 0, 0, 0); errno != 0 {
 		return os.NewSyscallError("timer_settime", errno)
 	}

@@ -8,11 +8,15 @@ import (
 	"time"
 )
 
-// Signal is zero, because there is no watchdog here.
-const Signal = syscall.Signal(0)
+// There is no watchdog here: Start fails.
+const (
+	Signal   = syscall.Signal(0)
+	reminder = Signal
+)
 
 type timerID struct{}
 
-func create() (timerID, error)          { return timerID{}, errors.ErrUnsupported }
-func (timerID) set(time.Duration) error { return nil }
-func (timerID) remove() error           { return nil }
+func create(syscall.Signal) (timerID, error)         { return timerID{}, errors.ErrUnsupported }
+func restoreDefault(syscall.Signal) error            { return errors.ErrUnsupported }
+func (timerID) set(after, every time.Duration) error { return nil }
+func (timerID) remove() error                        { return nil }

@@ -53,7 +53,9 @@ func TestMain(m *testing.M) {
 	case "stopped timer":
 		timer, err := Start(time.Second)
 		if err == nil {
-			err = timer.Stop()
+			stop := make(chan struct{})
+			close(stop)
+			err = timer.Run(stop)
 		}
 		if err != nil {
 			panic(err)
@@ -69,11 +71,7 @@ func resetting(limit time.Duration) {
 	if err != nil {
 		panic(err)
 	}
-	go func() {
-		for range time.Tick(limit / 10) {
-			_ = timer.Reset()
-		}
-	}()
+	go func() { _ = timer.Run(nil) }()
 }
 
 // busyUntil uses processor time until the process has used so much.
