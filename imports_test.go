@@ -184,6 +184,7 @@ var mayImport = map[string][]string{
 	"dhcp": nil,
 	"internal/disk": {
 		"internal/atomicfile",
+		"internal/hostfile",
 		"internal/lockfile",
 	},
 	"internal/dns":              nil,
@@ -211,14 +212,18 @@ var mayImport = map[string][]string{
 	"internal/confine":    nil,
 	"internal/debugenv":   nil,
 	"internal/connlimit":  nil,
+	"internal/hostfile":   nil,
 	"internal/hostpath": {
 		"internal/atomicfile",
 		"internal/lockfile",
 		"internal/private",
 	},
-	"internal/naming":    nil,
-	"internal/refcount":  nil,
-	"internal/private":   {"internal/atomicfile"},
+	"internal/naming":   nil,
+	"internal/refcount": nil,
+	"internal/private": {
+		"internal/atomicfile",
+		"internal/hostfile",
+	},
 	"internal/shortage":  {"internal/errno"},
 	"internal/leaktest":  nil, // this and the next three are for tests
 	"internal/qemutest":  nil,
@@ -239,6 +244,7 @@ var mayImport = map[string][]string{
 	"internal/mount": {
 		"internal/budget",
 		"internal/errno",
+		"internal/hostfile",
 		"internal/hostpath",
 	},
 	"netstack": {"internal/budget"},
@@ -260,6 +266,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/guestfs": {
 		"internal/guestrpc",
+		"internal/hostfile",
 		"internal/hostpath",
 	},
 	"internal/daemonrpc": {
@@ -275,11 +282,15 @@ var mayImport = map[string][]string{
 	"internal/snapshot": {
 		"internal/atomicfile",
 		"internal/disk",
+		"internal/hostfile",
 		"internal/lockfile",
 		"internal/naming",
 		"internal/private",
 	},
-	"wasi": nil,
+	"wasi": {
+		"internal/errno",
+		"internal/hostfile",
+	},
 }
 
 // reserved are packages of others that only some of ours may import: what reaches the network, and what must not show

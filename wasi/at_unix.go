@@ -55,7 +55,7 @@ func linkEntry(from, to location) error {
 
 // setPathTimes sets a file's times, or those of a symbolic link itself.
 func setPathTimes(root *os.Root, path string, atim, mtim int64, follow bool) error {
-	l := location{dir: newDir(root, false), path: path}
+	l := location{dir: &dir{root: root}, path: path}
 	if _, _, special := l.split(); special || follow {
 		return root.Chtimes(path, time.Unix(0, atim), time.Unix(0, mtim))
 	}

@@ -2,7 +2,6 @@ package wasi
 
 import (
 	"os"
-	"syscall"
 	"time"
 )
 
@@ -42,10 +41,4 @@ func setPathTimes(root *os.Root, path string, atim, mtim int64, follow bool) err
 		return ErrnoNotsup
 	}
 	return root.Chtimes(path, time.Unix(0, atim), time.Unix(0, mtim))
-}
-
-// setFileTimes sets the times of an open file.
-func setFileTimes(f *os.File, atim, mtim int64) error {
-	a, m := syscall.NsecToFiletime(atim), syscall.NsecToFiletime(mtim)
-	return syscall.SetFileTime(syscall.Handle(f.Fd()), nil, &a, &m)
 }

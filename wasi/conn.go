@@ -37,8 +37,12 @@ func (c *Conn) Read(p []byte) (int, Errno) {
 	defer c.mu.Unlock()
 	n := 0
 	for n < len(p) {
-		if c.remaining == 0 && !c.startFrame() {
-			break
+		if c.remaining == 0 {
+			size, ok := c.frameAt(0)
+			if !ok {
+				break
+			}
+			c.remaining = size
 		}
 		take := min(uint64(len(p)-n), c.remaining)
 		m := c.input.read(p[n:][:take])
@@ -53,16 +57,6 @@ func (c *Conn) Read(p []byte) (int, Errno) {
 	}
 	c.changed.Broadcast()
 	return n, ErrnoSuccess
-}
-
-// startFrame looks at the next header and says whether its frame may be delivered.
-func (c *Conn) startFrame() bool {
-	size, ok := c.frameAt(0)
-	if !ok {
-		return false
-	}
-	c.remaining = size
-	return true
 }
 
 // frameAt returns the size with header of the frame that starts at offset of the input, if it may be delivered.

@@ -32,7 +32,7 @@ func newHotGuest(tb testing.TB) (g *guest, calls []hotCall) {
 	n := g.alloc(8)
 	return g, []hotCall{
 		{"nothing", "proc_raise", procRaise, []uint64{0}},
-		{"fd_read_again", "fd_read", fdRead, []uint64{5, vec, 1, n}},
+		{"fd_read_again", "fd_read", onFile(fdRead), []uint64{5, vec, 1, n}},
 		{"clock_monotonic", "clock_time_get", clockTimeGet, []uint64{1, 0, n}},
 		{"clock_realtime", "clock_time_get", clockTimeGet, []uint64{0, 0, n}},
 		{"random_8", "random_get", randomGet, []uint64{n, 8}},

@@ -7,23 +7,21 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
+
+	"agentvm/internal/errno"
 )
 
-// hostErrnos maps the host's numbers that have a namesake in preview 1. The names exist on all hosts, on Windows as
-// numbers of package syscall's own.
-var hostErrnos = map[syscall.Errno]Errno{
-	syscall.E2BIG: ErrnoTooBig, syscall.EACCES: ErrnoAcces, syscall.EAGAIN: ErrnoAgain, syscall.EBADF: ErrnoBadf,
-	syscall.EBUSY: ErrnoBusy, syscall.EDQUOT: ErrnoDquot, syscall.EEXIST: ErrnoExist, syscall.EFAULT: ErrnoFault,
-	syscall.EFBIG: ErrnoFbig, syscall.EILSEQ: ErrnoIlseq, syscall.EINTR: ErrnoIntr, syscall.EINVAL: ErrnoInval,
-	syscall.EIO: ErrnoIo, syscall.EISDIR: ErrnoIsdir, syscall.ELOOP: ErrnoLoop, syscall.EMFILE: ErrnoMfile,
-	syscall.EMLINK: ErrnoMlink, syscall.ENAMETOOLONG: ErrnoNametoolong, syscall.ENFILE: ErrnoNfile,
-	syscall.ENODEV: ErrnoNodev, syscall.ENOENT: ErrnoNoent, syscall.ENOMEM: ErrnoNomem, syscall.ENOSPC: ErrnoNospc,
-	syscall.ENOSYS: ErrnoNosys, syscall.ENOTDIR: ErrnoNotdir, syscall.ENOTEMPTY: ErrnoNotempty,
-	syscall.ENOTSUP: ErrnoNotsup, syscall.ENOTTY: ErrnoNotty, syscall.ENXIO: ErrnoNxio, syscall.EOVERFLOW: ErrnoOverflow,
-	syscall.EPERM: ErrnoPerm, syscall.EPIPE: ErrnoPipe, syscall.EROFS: ErrnoRofs, syscall.ESPIPE: ErrnoSpipe,
-	syscall.ESTALE: ErrnoStale, syscall.ETIMEDOUT: ErrnoTimedout, syscall.ETXTBSY: ErrnoTxtbsy, syscall.EXDEV: ErrnoXdev,
-	syscall.ECONNRESET: ErrnoConnreset, syscall.ECONNABORTED: ErrnoConnaborted, syscall.ENOTCONN: ErrnoNotconn,
+// linuxErrnos maps Linux's numbers, and so those of every host, to their namesakes in preview 1.
+var linuxErrnos = map[errno.Errno]Errno{
+	errno.E2BIG: ErrnoTooBig, errno.EACCES: ErrnoAcces, errno.EAGAIN: ErrnoAgain, errno.EBADF: ErrnoBadf, errno.EBUSY: ErrnoBusy,
+	errno.EDQUOT: ErrnoDquot, errno.EEXIST: ErrnoExist, errno.EFAULT: ErrnoFault, errno.EFBIG: ErrnoFbig, errno.EILSEQ: ErrnoIlseq,
+	errno.EINTR: ErrnoIntr, errno.EINVAL: ErrnoInval, errno.EIO: ErrnoIo, errno.EISDIR: ErrnoIsdir, errno.ELOOP: ErrnoLoop,
+	errno.EMFILE: ErrnoMfile, errno.EMLINK: ErrnoMlink, errno.ENAMETOOLONG: ErrnoNametoolong, errno.ENFILE: ErrnoNfile,
+	errno.ENODEV: ErrnoNodev, errno.ENOENT: ErrnoNoent, errno.ENOMEM: ErrnoNomem, errno.ENOSPC: ErrnoNospc, errno.ENOSYS: ErrnoNosys,
+	errno.ENOTDIR: ErrnoNotdir, errno.ENOTEMPTY: ErrnoNotempty, errno.EOPNOTSUPP: ErrnoNotsup, errno.ENOTTY: ErrnoNotty,
+	errno.ENXIO: ErrnoNxio, errno.EOVERFLOW: ErrnoOverflow, errno.EPERM: ErrnoPerm, errno.EPIPE: ErrnoPipe, errno.EROFS: ErrnoRofs,
+	errno.ESPIPE: ErrnoSpipe, errno.ESTALE: ErrnoStale, errno.ETIMEDOUT: ErrnoTimedout, errno.ETXTBSY: ErrnoTxtbsy, errno.EXDEV: ErrnoXdev,
+	errno.ECONNRESET: ErrnoConnreset, errno.ECONNABORTED: ErrnoConnaborted, errno.ENOTCONN: ErrnoNotconn,
 }
 
 // errnoOf returns the number that a guest sees for an error of the host; what has no number of its own is ErrnoIo.
@@ -35,20 +33,9 @@ func errnoOf(err error) Errno {
 	if errors.As(err, &own) {
 		return own
 	}
-	var host syscall.Errno
-	if errors.As(err, &host) {
-		if errno, ok := platformErrno(host); ok {
-			return errno
-		}
-		if errno, ok := hostErrnos[host]; ok {
-			return errno
-		}
+	if number, ok := linuxErrnos[errno.In(err)]; ok {
+		return number
 	}
-	return errnoOfKind(err)
-}
-
-// errnoOfKind maps errors that are not numbers.
-func errnoOfKind(err error) Errno {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ErrnoNoent

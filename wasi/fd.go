@@ -15,27 +15,15 @@ func fdClose(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
 	return s.release(d)
 }
 
-func fdSync(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+// fdSync is fd_datasync, too: the host's file interface has no cheaper form.
+func fdSync(_ context.Context, _ *System, _ api.Module, d *descriptor, _ []uint64) Errno {
 	if f, ok := d.file.(Syncer); ok {
 		return f.Sync()
 	}
 	return ErrnoSuccess
 }
 
-// fdDatasync is fd_sync: the host's file interface has no cheaper form.
-func fdDatasync(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	return fdSync(ctx, s, mod, stack)
-}
-
-func fdFilestatGet(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdFilestatGet(_ context.Context, _ *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	b, ok := view(mod, uint32(stack[1]), filestatSize)
 	if !ok {
 		return ErrnoFault
@@ -47,11 +35,7 @@ func fdFilestatGet(_ context.Context, s *System, mod api.Module, stack []uint64)
 	return errno
 }
 
-func fdFdstatGet(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdFdstatGet(_ context.Context, _ *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	b, ok := view(mod, uint32(stack[1]), fdstatSize)
 	if !ok {
 		return ErrnoFault
@@ -69,11 +53,7 @@ func fdFdstatGet(_ context.Context, s *System, mod api.Module, stack []uint64) E
 }
 
 // fdFdstatSetFlags changes APPEND and NONBLOCK. The synchronous flags are fixed when a file is opened.
-func fdFdstatSetFlags(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdFdstatSetFlags(_ context.Context, _ *System, _ api.Module, d *descriptor, stack []uint64) Errno {
 	flags := Fdflags(stack[1])
 	if _, ok := d.file.(*dir); ok {
 		return ErrnoBadf
@@ -91,11 +71,7 @@ func fdFdstatSetFlags(_ context.Context, s *System, _ api.Module, stack []uint64
 }
 
 // fdFdstatSetRights takes rights away; they cannot be given back.
-func fdFdstatSetRights(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdFdstatSetRights(_ context.Context, _ *System, _ api.Module, d *descriptor, stack []uint64) Errno {
 	base, inheriting := Rights(stack[1]), Rights(stack[2])
 	if base&^d.base != 0 || inheriting&^d.inheriting != 0 {
 		return ErrnoNotcapable
@@ -121,20 +97,16 @@ func fdRenumber(_ context.Context, s *System, _ api.Module, stack []uint64) Errn
 	return ErrnoSuccess
 }
 
-func fdSeek(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	return s.seek(mod, stack[0], int64(stack[1]), uint32(stack[2]), stack[3], RightFdSeek)
+func fdSeek(_ context.Context, _ *System, mod api.Module, d *descriptor, stack []uint64) Errno {
+	return d.seek(mod, int64(stack[1]), uint32(stack[2]), stack[3], RightFdSeek)
 }
 
-func fdTell(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	return s.seek(mod, stack[0], 0, io.SeekCurrent, stack[1], RightFdTell)
+func fdTell(_ context.Context, _ *System, mod api.Module, d *descriptor, stack []uint64) Errno {
+	return d.seek(mod, 0, io.SeekCurrent, stack[1], RightFdTell)
 }
 
 // seek moves the position and stores the new one. The numbers of witx "whence" are those of package io.
-func (s *System) seek(mod api.Module, fd uint64, offset int64, whence uint32, result uint64, right Rights) Errno {
-	d, errno := s.lookup(uint32(fd))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func (d *descriptor) seek(mod api.Module, offset int64, whence uint32, result uint64, right Rights) Errno {
 	f, ok := d.file.(Seeker)
 	switch {
 	case !ok:
@@ -163,11 +135,7 @@ func (d *descriptor) notAFile(errno Errno) Errno {
 const adviceEnd = 6
 
 // fdAdvise checks its parameters; the host's page cache needs no advice.
-func fdAdvise(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdAdvise(_ context.Context, _ *System, _ api.Module, d *descriptor, stack []uint64) Errno {
 	if _, ok := d.file.(Seeker); !ok {
 		return d.notAFile(ErrnoSpipe)
 	}
@@ -178,11 +146,7 @@ func fdAdvise(_ context.Context, s *System, _ api.Module, stack []uint64) Errno 
 }
 
 // fdAllocate extends the file so that the range is inside. The range reads as zeros; no space is reserved for it.
-func fdAllocate(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdAllocate(_ context.Context, _ *System, _ api.Module, d *descriptor, stack []uint64) Errno {
 	f, ok := d.file.(interface{ grow(size uint64) Errno })
 	offset, length := stack[1], stack[2]
 	switch {
@@ -196,11 +160,7 @@ func fdAllocate(_ context.Context, s *System, _ api.Module, stack []uint64) Errn
 	return f.grow(offset + length) // at most 2^64-2
 }
 
-func fdFilestatSetSize(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdFilestatSetSize(_ context.Context, _ *System, _ api.Module, d *descriptor, stack []uint64) Errno {
 	f, ok := d.file.(Sizer)
 	switch {
 	case !ok:
@@ -220,11 +180,7 @@ const (
 	prestatSocket = 1
 )
 
-func fdPrestatGet(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdPrestatGet(_ context.Context, _ *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	kind := uint32(prestatDir)
 	if _, ok := d.file.(halfCloser); ok {
 		kind = prestatSocket
@@ -240,11 +196,7 @@ func fdPrestatGet(_ context.Context, s *System, mod api.Module, stack []uint64) 
 	return ErrnoSuccess
 }
 
-func fdPrestatDirName(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdPrestatDirName(_ context.Context, _ *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	if !d.preopen {
 		return ErrnoBadf
 	}

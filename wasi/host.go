@@ -27,6 +27,28 @@ func (f hostFunc) Call(ctx context.Context, mod api.Module, stack []uint64) {
 	s.calls.Add(1)
 }
 
+// onFile makes a hostFunc of a call whose first parameter is a descriptor.
+func onFile(call func(ctx context.Context, s *System, mod api.Module, d *descriptor, stack []uint64) Errno) hostFunc {
+	return func(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
+		d, errno := s.lookup(uint32(stack[0]))
+		if errno != ErrnoSuccess {
+			return errno
+		}
+		return call(ctx, s, mod, d, stack)
+	}
+}
+
+// onPath makes a hostFunc of a call about a path below the directory that its first parameter is. Parameters ptr and ptr+1 are the path.
+func onPath(ptr int, right Rights, call func(s *System, mod api.Module, l location, stack []uint64) Errno) hostFunc {
+	return func(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
+		l, errno := s.locate(mod, stack[0], stack[ptr], stack[ptr+1], right)
+		if errno != ErrnoSuccess {
+			return errno
+		}
+		return call(s, mod, l, stack)
+	}
+}
+
 // function is a row of the table of exports. The signature has a letter for each parameter: i is 32 bits, I is 64.
 type function struct {
 	name, params string
@@ -41,45 +63,45 @@ var functions = []function{
 	{"environ_sizes_get", "ii", environSizesGet},
 	{"clock_res_get", "ii", clockResGet},
 	{"clock_time_get", "iIi", clockTimeGet},
-	{"fd_advise", "iIIi", fdAdvise},
-	{"fd_allocate", "iII", fdAllocate},
+	{"fd_advise", "iIIi", onFile(fdAdvise)},
+	{"fd_allocate", "iII", onFile(fdAllocate)},
 	{"fd_close", "i", fdClose},
-	{"fd_datasync", "i", fdDatasync},
-	{"fd_fdstat_get", "ii", fdFdstatGet},
-	{"fd_fdstat_set_flags", "ii", fdFdstatSetFlags},
-	{"fd_fdstat_set_rights", "iII", fdFdstatSetRights},
-	{"fd_filestat_get", "ii", fdFilestatGet},
-	{"fd_filestat_set_size", "iI", fdFilestatSetSize},
-	{"fd_filestat_set_times", "iIIi", fdFilestatSetTimes},
-	{"fd_pread", "iiiIi", fdPread},
-	{"fd_prestat_get", "ii", fdPrestatGet},
-	{"fd_prestat_dir_name", "iii", fdPrestatDirName},
-	{"fd_pwrite", "iiiIi", fdPwrite},
-	{"fd_read", "iiii", fdRead},
+	{"fd_datasync", "i", onFile(fdSync)},
+	{"fd_fdstat_get", "ii", onFile(fdFdstatGet)},
+	{"fd_fdstat_set_flags", "ii", onFile(fdFdstatSetFlags)},
+	{"fd_fdstat_set_rights", "iII", onFile(fdFdstatSetRights)},
+	{"fd_filestat_get", "ii", onFile(fdFilestatGet)},
+	{"fd_filestat_set_size", "iI", onFile(fdFilestatSetSize)},
+	{"fd_filestat_set_times", "iIIi", onFile(fdFilestatSetTimes)},
+	{"fd_pread", "iiiIi", onFile(fdPread)},
+	{"fd_prestat_get", "ii", onFile(fdPrestatGet)},
+	{"fd_prestat_dir_name", "iii", onFile(fdPrestatDirName)},
+	{"fd_pwrite", "iiiIi", onFile(fdPwrite)},
+	{"fd_read", "iiii", onFile(fdRead)},
 	{"fd_readdir", "iiiIi", fdReaddir},
 	{"fd_renumber", "ii", fdRenumber},
-	{"fd_seek", "iIii", fdSeek},
-	{"fd_sync", "i", fdSync},
-	{"fd_tell", "ii", fdTell},
-	{"fd_write", "iiii", fdWrite},
-	{"path_create_directory", "iii", pathCreateDirectory},
-	{"path_filestat_get", "iiiii", pathFilestatGet},
-	{"path_filestat_set_times", "iiiiIIi", pathFilestatSetTimes},
+	{"fd_seek", "iIii", onFile(fdSeek)},
+	{"fd_sync", "i", onFile(fdSync)},
+	{"fd_tell", "ii", onFile(fdTell)},
+	{"fd_write", "iiii", onFile(fdWrite)},
+	{"path_create_directory", "iii", onPath(1, RightPathCreateDirectory, pathCreateDirectory)},
+	{"path_filestat_get", "iiiii", onPath(2, RightPathFilestatGet, pathFilestatGet)},
+	{"path_filestat_set_times", "iiiiIIi", onPath(2, RightPathFilestatSetTimes, pathFilestatSetTimes)},
 	{"path_link", "iiiiiii", pathLink},
 	{"path_open", "iiiiiIIii", pathOpen},
-	{"path_readlink", "iiiiii", pathReadlink},
-	{"path_remove_directory", "iii", pathRemoveDirectory},
+	{"path_readlink", "iiiiii", onPath(1, RightPathReadlink, pathReadlink)},
+	{"path_remove_directory", "iii", onPath(1, RightPathRemoveDirectory, pathRemoveDirectory)},
 	{"path_rename", "iiiiii", pathRename},
 	{"path_symlink", "iiiii", pathSymlink},
-	{"path_unlink_file", "iii", pathUnlinkFile},
+	{"path_unlink_file", "iii", onPath(1, RightPathUnlinkFile, pathUnlinkFile)},
 	{"poll_oneoff", "iiii", pollOneoff},
 	{"proc_raise", "i", procRaise},
 	{"random_get", "ii", randomGet},
 	{"sched_yield", "", schedYield},
-	{"sock_accept", "iii", sockAccept},
-	{"sock_recv", "iiiiii", sockRecv},
-	{"sock_send", "iiiii", sockSend},
-	{"sock_shutdown", "ii", sockShutdown},
+	{"sock_accept", "iii", onSocket(sockAccept)},
+	{"sock_recv", "iiiiii", onSocket(sockRecv)},
+	{"sock_send", "iiiii", onSocket(sockSend)},
+	{"sock_shutdown", "ii", onSocket(sockShutdown)},
 }
 
 // Instantiate registers the host module in rt, once for all instances of the runtime. Closing it makes no sense before

@@ -4,6 +4,9 @@ import (
 	"io"
 	"math"
 	"os"
+	"time"
+
+	"agentvm/internal/hostfile"
 )
 
 // osFile is a file of the host that never blocks for long: a regular file, or a device that the owner of a preopen
@@ -87,7 +90,7 @@ func (o *osFile) SetTimes(atim, mtim int64) Errno {
 	if o.readonly {
 		return ErrnoRofs
 	}
-	return errnoOf(setFileTimes(o.f, atim, mtim))
+	return errnoOf(hostfile.SetTimes(o.f, time.Unix(0, atim), time.Unix(0, mtim)))
 }
 
 // Fdflags returns the flags that the file was opened with.

@@ -2,7 +2,6 @@ package wasi
 
 import (
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/tetratelabs/wazero/api"
@@ -114,10 +113,4 @@ func (l location) refuseSpecial(errno Errno) Errno {
 		return errnoOf(err)
 	}
 	return errno
-}
-
-// mount opens a directory as a root of its own.
-func (l location) mount() (*os.Root, Errno) {
-	root, err := l.root.OpenRoot(l.path)
-	return root, errnoOf(err)
 }

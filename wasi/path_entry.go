@@ -1,39 +1,28 @@
 package wasi
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
 	"github.com/tetratelabs/wazero/api"
 )
 
-func pathCreateDirectory(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	l, errno := s.locate(mod, stack[0], stack[1], stack[2], RightPathCreateDirectory)
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func pathCreateDirectory(_ *System, _ api.Module, l location, _ []uint64) Errno {
 	if errno := l.refuseSpecial(ErrnoExist); errno != ErrnoSuccess {
 		return errno
 	}
 	return errnoOf(l.root.Mkdir(l.path, 0o777))
 }
 
-func pathRemoveDirectory(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	l, errno := s.locate(mod, stack[0], stack[1], stack[2], RightPathRemoveDirectory)
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func pathRemoveDirectory(_ *System, _ api.Module, l location, _ []uint64) Errno {
 	if errno := l.refuseSpecial(ErrnoInval); errno != ErrnoSuccess {
 		return errno
 	}
 	return errnoOf(removeEntry(l, true))
 }
 
-func pathUnlinkFile(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	l, errno := s.locate(mod, stack[0], stack[1], stack[2], RightPathUnlinkFile)
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func pathUnlinkFile(_ *System, _ api.Module, l location, _ []uint64) Errno {
 	if errno := l.refuseSpecial(ErrnoIsdir); errno != ErrnoSuccess {
 		return errno
 	}
@@ -58,10 +47,8 @@ func pathRename(_ context.Context, s *System, mod api.Module, stack []uint64) Er
 	if errno != ErrnoSuccess {
 		return errno
 	}
-	for _, l := range []location{from, to} {
-		if errno := l.refuseSpecial(ErrnoBusy); errno != ErrnoSuccess {
-			return errno
-		}
+	if errno := cmp.Or(from.refuseSpecial(ErrnoBusy), to.refuseSpecial(ErrnoBusy)); errno != ErrnoSuccess {
+		return errno
 	}
 	info, err := from.root.Lstat(from.path)
 	switch {
@@ -86,10 +73,8 @@ func pathLink(_ context.Context, s *System, mod api.Module, stack []uint64) Errn
 	if stack[1]&lookupSymlinkFollow != 0 {
 		return ErrnoInval
 	}
-	for _, l := range []location{from, to} {
-		if errno := l.refuseSpecial(ErrnoPerm); errno != ErrnoSuccess {
-			return errno
-		}
+	if errno := cmp.Or(from.refuseSpecial(ErrnoPerm), to.refuseSpecial(ErrnoPerm)); errno != ErrnoSuccess {
+		return errno
 	}
 	info, errno := from.stat(false)
 	switch {
@@ -143,11 +128,7 @@ func (l location) vacant() Errno {
 }
 
 // pathReadlink stores as much of the content as fits, like POSIX: a guest that gets a full buffer asks again with a larger one.
-func pathReadlink(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	l, errno := s.locate(mod, stack[0], stack[1], stack[2], RightPathReadlink)
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func pathReadlink(_ *System, mod api.Module, l location, stack []uint64) Errno {
 	buf, ok := view(mod, uint32(stack[3]), uint32(stack[4]))
 	if !ok {
 		return ErrnoFault

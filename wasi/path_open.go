@@ -102,7 +102,13 @@ func (r *openRequest) open() (*descriptor, Errno) {
 	}
 	switch {
 	case errno == ErrnoNoent && r.has(oflagCreat):
-		return r.create()
+		if r.readonly {
+			return nil, ErrnoRofs
+		}
+		if r.slash {
+			return nil, ErrnoIsdir
+		}
+		return r.openFile() // possibly where a dangling symbolic link points to
 	case errno != ErrnoSuccess:
 		return nil, errno
 	case info.IsDir():
@@ -117,27 +123,16 @@ func (r *openRequest) open() (*descriptor, Errno) {
 	return r.openFile()
 }
 
-// create makes a new file, possibly where a dangling symbolic link points to.
-func (r *openRequest) create() (*descriptor, Errno) {
-	switch {
-	case r.readonly:
-		return nil, ErrnoRofs
-	case r.slash:
-		return nil, ErrnoIsdir
-	}
-	return r.openFile()
-}
-
 // openDir opens a directory.
 func (r *openRequest) openDir() (*descriptor, Errno) {
 	if r.has(oflagTrunc) || r.has(oflagCreat) || r.rights&RightFdWrite != 0 {
 		return nil, ErrnoIsdir
 	}
-	root, errno := r.mount()
-	if errno != ErrnoSuccess {
-		return nil, errno
+	root, err := r.root.OpenRoot(r.path)
+	if err != nil {
+		return nil, errnoOf(err)
 	}
-	d := newDescriptor(newDir(root, r.readonly))
+	d := newDescriptor(&dir{root: root, readonly: r.readonly})
 	d.base &= r.grant
 	d.inheriting = r.grant
 	d.flags = r.flags

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/tetratelabs/wazero/api"
+
+	"agentvm/internal/hostfile"
 )
 
 // Which times to set (witx "fstflags").
@@ -17,11 +19,7 @@ const (
 	fstEnd
 )
 
-func pathFilestatGet(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	l, errno := s.locate(mod, stack[0], stack[2], stack[3], RightPathFilestatGet)
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func pathFilestatGet(_ *System, mod api.Module, l location, stack []uint64) Errno {
 	b, ok := view(mod, uint32(stack[4]), filestatSize)
 	if !ok {
 		return ErrnoFault
@@ -35,11 +33,7 @@ func pathFilestatGet(_ context.Context, s *System, mod api.Module, stack []uint6
 	return ErrnoSuccess
 }
 
-func pathFilestatSetTimes(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	l, errno := s.locate(mod, stack[0], stack[2], stack[3], RightPathFilestatSetTimes)
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func pathFilestatSetTimes(s *System, _ api.Module, l location, stack []uint64) Errno {
 	follow := stack[1]&lookupSymlinkFollow != 0 || l.slash
 	info, errno := l.stat(follow)
 	if errno != ErrnoSuccess {
@@ -52,11 +46,7 @@ func pathFilestatSetTimes(_ context.Context, s *System, mod api.Module, stack []
 	return errnoOf(setPathTimes(l.root, l.path, atim, mtim, follow))
 }
 
-func fdFilestatSetTimes(_ context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookup(uint32(stack[0]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func fdFilestatSetTimes(_ context.Context, s *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	st, errno := d.file.Stat()
 	if errno != ErrnoSuccess {
 		return errno
@@ -101,12 +91,13 @@ func pickTime(old, given, now uint64, useGiven, useNow bool) int64 {
 	return int64(old)
 }
 
-// filestatOf translates what the host knows about a file. The platform adds device, inode, links and further times.
+// filestatOf translates what the host knows about a file.
 func filestatOf(info fs.FileInfo) Filestat {
-	mtim := nanoseconds(info.ModTime())
-	st := Filestat{Type: filetypeOf(info.Mode()), Nlink: 1, Size: uint64(info.Size()), Atim: mtim, Mtim: mtim, Ctim: mtim}
-	platformStat(&st, info)
-	return st
+	host := hostfile.Of(info)
+	return Filestat{
+		Dev: host.Device, Ino: host.Inode, Type: filetypeOf(info.Mode()), Nlink: host.Links, Size: uint64(info.Size()),
+		Atim: nanoseconds(host.Accessed), Mtim: nanoseconds(info.ModTime()), Ctim: nanoseconds(host.Changed),
+	}
 }
 
 // nanoseconds returns t since the Unix epoch; earlier times are zero, since preview 1 has no negative ones.

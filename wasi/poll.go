@@ -141,29 +141,17 @@ func (s *System) subscribe(b []byte, now time.Duration) (subscription, Errno) {
 		}
 		sub.file = d
 		sub.poller, _ = d.file.(Poller)
-		sub.errno = d.pollable(sub.event)
+		right := RightFdRead
+		if sub.event == EventWrite {
+			right = RightFdWrite
+		}
+		if _, isDir := d.file.(*dir); isDir || d.base&right == 0 && sub.poller == nil {
+			sub.errno = ErrnoBadf
+		}
 	default:
 		return sub, ErrnoInval
 	}
 	return sub, ErrnoSuccess
-}
-
-// pollable says why a descriptor cannot be waited for.
-func (d *descriptor) pollable(e Event) Errno {
-	right := RightFdRead
-	if e == EventWrite {
-		right = RightFdWrite
-	}
-	if _, isDir := d.file.(*dir); isDir || d.base&right == 0 && d.poller() == nil {
-		return ErrnoBadf
-	}
-	return ErrnoSuccess
-}
-
-// poller returns the file's Poller or nil.
-func (d *descriptor) poller() Poller {
-	p, _ := d.file.(Poller)
-	return p
 }
 
 // deadline converts a clock subscription to the host's monotonic clock.
@@ -183,17 +171,12 @@ func (s *System) deadline(id uint32, timeout uint64, flags uint16, now time.Dura
 
 // wait sleeps until there is an event and returns how many were stored.
 func (s *System) wait(ctx context.Context, p *poll) (uint32, error) {
-	if n := p.collect(hostNow()); n > 0 || p.deadline == forever {
-		return s.sleepUntilEvent(ctx, p, n, nil)
+	n := p.collect(hostNow())
+	var expired <-chan time.Time
+	if n == 0 && p.deadline != forever {
+		expired = s.startTimer(p.deadline - hostNow())
+		defer s.timer.Stop()
 	}
-	expired := s.startTimer(p.deadline - hostNow())
-	n, err := s.sleepUntilEvent(ctx, p, 0, expired)
-	s.timer.Stop()
-	return n, err
-}
-
-// sleepUntilEvent sleeps until there is an event, n of which are stored already.
-func (s *System) sleepUntilEvent(ctx context.Context, p *poll, n uint32, expired <-chan time.Time) (uint32, error) {
 	for n == 0 {
 		timedOut, err := s.sleep(ctx, expired)
 		if err != nil {

@@ -24,23 +24,17 @@ type peekReader struct{ peeker }
 
 func (r peekReader) Read(p []byte) (int, Errno) { return r.peek(p) }
 
-// lookupSocket returns the entry of a socket.
-func (s *System) lookupSocket(fd uint64) (*descriptor, Errno) {
-	d, errno := s.lookup(uint32(fd))
-	if errno != ErrnoSuccess {
-		return nil, errno
-	}
-	if _, ok := d.file.(halfCloser); !ok {
-		return nil, ErrnoNotsock
-	}
-	return d, ErrnoSuccess
+// onSocket is onFile for a call that wants a socket.
+func onSocket(call func(ctx context.Context, s *System, mod api.Module, d *descriptor, stack []uint64) Errno) hostFunc {
+	return onFile(func(ctx context.Context, s *System, mod api.Module, d *descriptor, stack []uint64) Errno {
+		if _, ok := d.file.(halfCloser); !ok {
+			return ErrnoNotsock
+		}
+		return call(ctx, s, mod, d, stack)
+	})
 }
 
-func sockAccept(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookupSocket(stack[0])
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func sockAccept(ctx context.Context, s *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	l, ok := d.file.(acceptor)
 	flags := Fdflags(stack[1])
 	if !ok || flags >= fdflagsEnd {
@@ -66,11 +60,7 @@ func sockAccept(ctx context.Context, s *System, mod api.Module, stack []uint64) 
 	return putUint32(mod, uint32(stack[2]), fd)
 }
 
-func sockRecv(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookupSocket(stack[0])
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func sockRecv(ctx context.Context, s *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	v, errno := iovecsAt(mod.Memory(), uint32(stack[1]), uint32(stack[2]))
 	if errno != ErrnoSuccess {
 		return errno
@@ -91,7 +81,7 @@ func sockRecv(ctx context.Context, s *System, mod api.Module, stack []uint64) Er
 	return putUint32(mod, uint32(stack[4]), n)
 }
 
-// receive is read with the flags of sock_recv.
+// receive is move with the flags of sock_recv.
 func (s *System) receive(ctx context.Context, mod api.Module, d *descriptor, v iovecs, flags uint16) (uint32, Errno) {
 	if flags&recvPeek != 0 {
 		p, ok := d.file.(peeker)
@@ -105,7 +95,7 @@ func (s *System) receive(ctx context.Context, mod api.Module, d *descriptor, v i
 			return 0, errno
 		}
 	}
-	return s.read(ctx, mod, d, v)
+	return s.move(ctx, mod, d, v, RightFdRead)
 }
 
 // awaitAll blocks until a read can fill all buffers, the other side is gone, or no more fits into the socket's own.
@@ -117,9 +107,13 @@ func (s *System) awaitAll(ctx context.Context, mod api.Module, d *descriptor, v 
 	if !ok {
 		return ErrnoSuccess
 	}
-	total, errno := v.total(mod.Memory())
-	if errno != ErrnoSuccess {
-		return errno
+	total, mem := uint64(0), mod.Memory()
+	for rest := v; len(rest) > 0; {
+		p, next, errno := rest.next(mem)
+		if errno != ErrnoSuccess {
+			return errno
+		}
+		total, rest = total+uint64(len(p)), next
 	}
 	for {
 		r := f.Poll(EventRead)
@@ -130,42 +124,14 @@ func (s *System) awaitAll(ctx context.Context, mod api.Module, d *descriptor, v 
 	}
 }
 
-// total returns the sum of the buffers' lengths.
-func (v iovecs) total(mem api.Memory) (sum uint64, errno Errno) {
-	for len(v) > 0 {
-		var p []byte
-		if p, v, errno = v.next(mem); errno != ErrnoSuccess {
-			return 0, errno
-		}
-		sum += uint64(len(p))
-	}
-	return sum, ErrnoSuccess
-}
-
-func sockSend(ctx context.Context, s *System, mod api.Module, stack []uint64) Errno {
-	d, errno := s.lookupSocket(stack[0])
-	if errno != ErrnoSuccess {
-		return errno
-	}
-	v, errno := iovecsAt(mod.Memory(), uint32(stack[1]), uint32(stack[2]))
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func sockSend(ctx context.Context, s *System, mod api.Module, d *descriptor, stack []uint64) Errno {
 	if uint16(stack[3]) != 0 { // preview 1 defines no flags
 		return ErrnoInval
 	}
-	n, errno := s.write(ctx, mod, d, v)
-	if errno != ErrnoSuccess {
-		return errno
-	}
-	return putUint32(mod, uint32(stack[4]), n)
+	return s.transfer(ctx, mod, d, stack, RightFdWrite, stack[4])
 }
 
-func sockShutdown(_ context.Context, s *System, _ api.Module, stack []uint64) Errno {
-	d, errno := s.lookupSocket(stack[0])
-	if errno != ErrnoSuccess {
-		return errno
-	}
+func sockShutdown(_ context.Context, _ *System, _ api.Module, d *descriptor, stack []uint64) Errno {
 	how := uint8(stack[1])
 	if how == 0 || how&^(shutdownRead|shutdownWrite) != 0 {
 		return ErrnoInval

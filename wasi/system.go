@@ -85,7 +85,7 @@ func (s *System) SetFile(fd int32, f File) {
 // Preopen makes fd a directory that the guest finds under the name guestPath. Nothing outside of root can be reached
 // through it. With readonly, nothing inside can be changed either. The System owns root and closes it.
 func (s *System) Preopen(fd int32, guestPath string, root *os.Root, readonly bool) {
-	d := newDescriptor(newDir(root, readonly))
+	d := newDescriptor(&dir{root: root, readonly: readonly})
 	d.preopen, d.name = true, guestPath
 	s.setDescriptor(fd, d)
 }
@@ -161,17 +161,9 @@ func (s *System) Wait(ctx context.Context, d time.Duration) error {
 	var expired <-chan time.Time
 	if d > 0 {
 		expired = s.startTimer(d)
+		defer s.timer.Stop()
 	}
-	err := s.sleepUntilReady(ctx, expired)
-	if d > 0 {
-		s.timer.Stop()
-	}
-	return err
-}
-
-// sleepUntilReady sleeps until a ready bit is set; tokens left from earlier changes end sleeps but not the wait.
-func (s *System) sleepUntilReady(ctx context.Context, expired <-chan time.Time) error {
-	for s.ready.Load() == 0 {
+	for s.ready.Load() == 0 { // tokens left from earlier changes end sleeps but not the wait
 		if timedOut, err := s.sleep(ctx, expired); timedOut || err != nil {
 			return err
 		}

@@ -96,7 +96,7 @@ func (m manifest) ids() (list []string) {
 // readManifest reads the manifest at path. raw reports that the file is no manifest, and may be a disk without layers. grown reports that
 // the file is longer than the disk, which then has the file's size: the user enlarges a disk by making the file longer.
 func readManifest(path string) (m manifest, raw, grown bool, err error) {
-	file, err := openPlain(path)
+	file, err := openLayer(path, os.O_RDONLY)
 	if err != nil {
 		return m, false, false, err
 	}

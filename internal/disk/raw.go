@@ -59,7 +59,7 @@ func adoptRaw(path string) (manifest, error) {
 
 // checkRaw returns the size of a file that is a file system.
 func checkRaw(path string) (int64, error) {
-	file, err := openPlain(path)
+	file, err := openLayer(path, os.O_RDONLY)
 	if err != nil {
 		return 0, err
 	}

@@ -10,14 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openLayer opens a layer's file. It does not wait when the name is a FIFO's.
+// openLayer opens a disk's file, its manifest too. It does not wait when the name is a FIFO's.
 func openLayer(path string, flags int) (*os.File, error) {
 	return os.OpenFile(path, flags|syscall.O_NONBLOCK, 0o600)
-}
-
-// openPlain opens a file of any kind for reading.
-func openPlain(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
 // nextData finds the next part of a file that is no hole. It moves the file's position, which is not used otherwise.

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// openLayer opens a layer's file so that other VMs that share it can remove their names of it meanwhile.
+// openLayer opens a disk's file so that other VMs that share it can remove their names of it meanwhile.
 func openLayer(path string, flags int) (*os.File, error) {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {
@@ -28,10 +28,10 @@ func openLayer(path string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(handle), path), nil
 }
 
-// openPlain opens a file of any kind for reading.
-func openPlain(path string) (*os.File, error) { return openLayer(path, os.O_RDONLY) }
-
 // nextData is not supported on Windows: files are read to their end.
 func nextData(*os.File, int64) (start, length int64, err error) {
 	return 0, 0, errors.ErrUnsupported
 }
+
+// hostBoot returns 0, because this system does not identify its boots.
+func hostBoot() uint64 { return 0 }

@@ -23,6 +23,7 @@ var extra = map[syscall.Errno]Errno{
 	windows.ERROR_DIR_NOT_EMPTY:          ENOTEMPTY,
 	windows.ERROR_INVALID_NAME:           EINVAL,
 	windows.ERROR_INVALID_PARAMETER:      EINVAL,
+	windows.ERROR_NEGATIVE_SEEK:          EINVAL,
 	windows.ERROR_TOO_MANY_OPEN_FILES:    EMFILE,
 	windows.ERROR_DISK_FULL:              ENOSPC,
 	windows.ERROR_HANDLE_DISK_FULL:       ENOSPC,

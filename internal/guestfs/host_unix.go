@@ -4,9 +4,10 @@ package guestfs
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"syscall"
+
+	"agentvm/internal/hostfile"
 )
 
 // hasStagingLocks reports whether locks distinguish what a killed copy has left from what another copy works on.
@@ -15,32 +16,17 @@ const hasStagingLocks = true
 // tryLock locks a file for this process until it is closed, or the process ends. The error is errors.ErrUnsupported where the file
 // system has no locks.
 func tryLock(file *os.File) (bool, error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return false, err
-	}
-	var locked error
-	if err := raw.Control(func(fd uintptr) { locked = syscall.Flock(int(fd), syscall.LOCK_EX|syscall.LOCK_NB) }); err != nil {
-		return false, err
-	}
+	err := hostfile.Control(file, func(fd int) error { return syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) })
 	switch {
-	case locked == nil:
+	case err == nil:
 		return true, nil
-	case errors.Is(locked, syscall.EWOULDBLOCK):
+	case errors.Is(err, syscall.EWOULDBLOCK):
 		return false, nil
-	case errors.Is(locked, syscall.ENOSYS), errors.Is(locked, syscall.EINVAL), errors.Is(locked, syscall.ENOLCK), errors.Is(locked, syscall.EOPNOTSUPP):
+	case errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOLCK), errors.Is(err, syscall.EOPNOTSUPP):
 		return false, errors.ErrUnsupported
 	}
-	return false, os.NewSyscallError("flock", locked)
+	return false, os.NewSyscallError("flock", err)
 }
 
 // canKeepOwners reports whether the host's files have owners by number.
 const canKeepOwners = true
-
-func statOf(info fs.FileInfo) hostStat {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return hostStat{}
-	}
-	return hostStat{hostFile{uint64(st.Dev), st.Ino}, uint64(st.Nlink), Owner{UID: st.Uid, GID: st.Gid}}
-}

@@ -2,7 +2,6 @@ package guestfs
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 )
 
@@ -14,5 +13,3 @@ func tryLock(*os.File) (bool, error) { return false, errors.ErrUnsupported }
 
 // canKeepOwners reports whether the host's files have owners by number.
 const canKeepOwners = false
-
-func statOf(fs.FileInfo) hostStat { return hostStat{} }

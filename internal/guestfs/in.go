@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/hostfile"
 )
 
 // CopyTo copies a file or a directory from the host into the guest. Where guestPath is a directory, or ends with a slash,
@@ -201,8 +202,7 @@ func (f *Files) makeTop(ctx context.Context, to string, info fs.FileInfo, o Copy
 	}
 	owner, mode := o.Owner, hostPermissions(info)
 	if o.KeepOwners {
-		st := statOf(info)
-		owner, mode = st.owner, mode|info.Mode()&(fs.ModeSetgid|fs.ModeSticky)
+		owner, mode = ownerOf(info), mode|info.Mode()&(fs.ModeSetgid|fs.ModeSticky)
 	}
 	if up := path.Dir(path.Clean(to)); up != "/" && mode != mode.Perm() {
 		if err = f.MkdirAll(ctx, up, mode.Perm()); err != nil { // its parents do not get the set-group-ID and sticky bits
@@ -240,13 +240,7 @@ type treePacker struct {
 	links map[hostFile]string // the first name of files that have several
 }
 
-// hostStat is what a system reports about a file beyond fs.FileInfo; zero where it reports nothing.
-type hostStat struct {
-	file  hostFile
-	names uint64
-	owner Owner
-}
-
+// hostFile identifies a file of the host while it exists.
 type hostFile struct{ device, file uint64 }
 
 func (p *treePacker) dir(name string) error {
@@ -302,13 +296,18 @@ func (p *treePacker) entry(name string) error {
 func (p *treePacker) describe(name string, info fs.FileInfo) *tar.Header {
 	h := &tar.Header{Name: name, Mode: int64(hostPermissions(info)), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	if p.meter.options.KeepOwners {
-		owner := statOf(info).owner
+		owner := ownerOf(info)
 		h.Uid, h.Gid = int(owner.UID), int(owner.GID)
 		if info.Mode().Type() != fs.ModeSymlink {
 			h.Mode = int64(guestrpc.ModeToLinux(info.Mode()) & 0o7777)
 		}
 	}
 	return h
+}
+
+func ownerOf(info fs.FileInfo) Owner {
+	host := hostfile.Of(info)
+	return Owner{UID: host.UID, GID: host.GID}
 }
 
 func (p *treePacker) header(h *tar.Header) error {
@@ -337,14 +336,15 @@ func (p *treePacker) file(name string) error {
 	if !info.Mode().IsRegular() {
 		return p.meter.skip(name, "changed while it was copied")
 	}
-	h, st := p.describe(name, info), statOf(info)
-	if st.names > 1 {
-		if first, known := p.links[st.file]; known {
+	h, host := p.describe(name, info), hostfile.Of(info)
+	if host.Links > 1 {
+		file := hostFile{host.Device, host.Inode}
+		if first, known := p.links[file]; known {
 			h.Typeflag, h.Linkname = tar.TypeLink, first
 			return p.header(h)
 		}
 		if len(p.links) < maxLinks {
-			p.links[st.file] = name
+			p.links[file] = name
 		}
 	}
 	return p.content(f, info, h)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"agentvm/internal/errno"
+	"agentvm/internal/hostfile"
 )
 
 // overflowID is the owner, in the guest, of what the host process's user does not own: Linux's "nobody".
@@ -23,12 +24,8 @@ type attr struct {
 
 // hostAttr is what the host's own stat structure adds.
 type hostAttr struct {
-	dev, ino     uint64
-	nlink        uint64
-	blockSize    uint64 // preferred size of a transfer
-	blocks       uint64 // of 512 bytes
-	atime, ctime time.Time
-	owned        bool // by the host process's user
+	hostfile.Stat
+	owned bool // by the host process's user
 }
 
 func (a attr) isDir() bool     { return a.mode&modeTypeMask == modeDir }
@@ -61,7 +58,7 @@ func (s *Server) attrOf(info fs.FileInfo, path string) attr {
 // qidOf numbers files by inode, which is stable over renames and restarts. Files of another file system mounted
 // below the root could have the same inode number, so theirs is mixed with the device.
 func (s *Server) qidOf(host hostAttr, info fs.FileInfo) qid {
-	return qid{kind: qidKind(info.Mode()), version: qidVersion(info), path: s.qidPath(host.dev, host.ino)}
+	return qid{kind: qidKind(info.Mode()), version: qidVersion(info), path: s.qidPath(host.Device, host.Inode)}
 }
 
 func (s *Server) qidPath(dev, ino uint64) uint64 {
@@ -137,14 +134,14 @@ func (s *Server) encodeAttr(out *encoder, a attr) {
 	out.u32(a.mode)
 	out.u32(uid)
 	out.u32(gid)
-	out.u64(a.host.nlink)
+	out.u64(a.host.Links)
 	out.u64(0) // rdev: device numbers of the host mean nothing in the guest
 	out.u64(a.size)
-	out.u64(a.host.blockSize)
-	out.u64(a.host.blocks)
-	out.time(a.host.atime)
+	out.u64(a.host.BlockSize)
+	out.u64(a.host.Blocks)
+	out.time(a.host.Accessed)
 	out.time(a.mtime)
-	out.time(a.host.ctime)
+	out.time(a.host.Changed)
 	out.time(time.Unix(0, 0)) // birth time
 	out.u64(0)                // generation
 	out.u64(0)                // data version
@@ -257,7 +254,7 @@ func (c *session) changeOpen(f *fid, open *openFile, path string, ch change) err
 	if err != nil {
 		return err
 	}
-	return hostFileTimes(open.file, orTime(ch.atime, a.host.atime), orTime(ch.mtime, a.mtime))
+	return hostfile.SetTimes(open.file, orTime(ch.atime, a.host.Accessed), orTime(ch.mtime, a.mtime))
 }
 
 // changePath applies a change by name. The caller holds tree.names.
@@ -285,7 +282,7 @@ func (c *session) changePath(f *fid, path string, ch change) error {
 	if ch.atime.IsZero() && ch.mtime.IsZero() {
 		return nil
 	}
-	return c.server.setTimes(path, orTime(ch.atime, a.host.atime), orTime(ch.mtime, a.mtime))
+	return c.server.setTimes(path, orTime(ch.atime, a.host.Accessed), orTime(ch.mtime, a.mtime))
 }
 
 // changeLink can only set the times of a symbolic link; its mode means nothing on Linux.
@@ -296,7 +293,7 @@ func (c *session) changeLink(name string, a attr, ch change) error {
 	if ch.atime.IsZero() && ch.mtime.IsZero() {
 		return nil
 	}
-	return c.server.setTimes(name, orTime(ch.atime, a.host.atime), orTime(ch.mtime, a.mtime))
+	return c.server.setTimes(name, orTime(ch.atime, a.host.Accessed), orTime(ch.mtime, a.mtime))
 }
 
 func orTime(t, other time.Time) time.Time {

@@ -68,7 +68,7 @@ func listTree(t *testing.T, dir string) map[string]string {
 		if info.Mode().IsRegular() {
 			content = readFile(t, path)
 		}
-		all[path] = fmt.Sprintf("%v %v %d %q", info.Mode(), info.ModTime(), hostStat(info, path).nlink, content)
+		all[path] = fmt.Sprintf("%v %v %d %q", info.Mode(), info.ModTime(), hostStat(info, path).Links, content)
 		return nil
 	})
 	if err != nil {

@@ -1,12 +1,11 @@
 package mount
 
 import (
-	"os"
 	"strconv"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentvm/internal/hostfile"
 )
 
 // hostSearch opens a directory only to pass through it.
@@ -24,7 +23,7 @@ func openBeneath(root int, name string, flags int, perm uint32) (int, error) {
 		how.Mode = 0
 	}
 	fd := -1
-	err := uninterrupted(func() (err error) {
+	err := hostfile.Uninterrupted(func() (err error) {
 		fd, err = unix.Openat2(root, name, &how)
 		return err
 	})
@@ -55,33 +54,4 @@ func chmodAt(dir int, name string, mode uint32) error {
 		return unix.EOPNOTSUPP
 	}
 	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode)
-}
-
-func statTimes(st *syscall.Stat_t) (atime, ctime time.Time) {
-	return time.Unix(st.Atim.Unix()), time.Unix(st.Ctim.Unix())
-}
-
-// hostFileTimes sets the times of an open file, which needs Linux 5.8; before, /proc does, in microseconds.
-func hostFileTimes(file *os.File, atime, mtime time.Time) error {
-	ts := []unix.Timespec{unix.NsecToTimespec(atime.UnixNano()), unix.NsecToTimespec(mtime.UnixNano())}
-	return withFD(file, func(fd int) error {
-		err := unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH)
-		if err != unix.EINVAL && err != unix.ENOENT {
-			return err
-		}
-		return unix.Futimes(fd, []unix.Timeval{unix.NsecToTimeval(atime.UnixNano()), unix.NsecToTimeval(mtime.UnixNano())})
-	})
-}
-
-func hostStatFS(dir *os.File) (fileSystem, error) {
-	var st unix.Statfs_t
-	err := withFD(dir, func(fd int) error { return unix.Fstatfs(fd, &st) })
-	return fileSystem{
-		blockSize: uint32(st.Bsize),
-		blocks:    st.Blocks,
-		free:      st.Bfree,
-		available: st.Bavail,
-		files:     st.Files,
-		filesFree: st.Ffree,
-	}, err
 }

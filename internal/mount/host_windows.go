@@ -6,12 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/windows"
 
 	"agentvm/internal/errno"
+	"agentvm/internal/hostfile"
 )
 
 // Windows has no FIFOs in its directories, and opens directories without a flag.
@@ -43,24 +42,9 @@ func hostTarget(target string) string { return filepath.ToSlash(target) }
 func hostStat(info fs.FileInfo, path string) hostAttr {
 	sum := fnv.New64a()
 	sum.Write([]byte(path))
-	host := hostAttr{
-		ino:       sum.Sum64(),
-		nlink:     1,
-		blockSize: 4096,
-		blocks:    uint64(info.Size()+511) / 512,
-		atime:     info.ModTime(),
-		ctime:     info.ModTime(),
-		owned:     true,
-	}
-	if data, ok := info.Sys().(*syscall.Win32FileAttributeData); ok {
-		host.atime = time.Unix(0, data.LastAccessTime.Nanoseconds())
-	}
+	host := hostAttr{Stat: hostfile.Of(info), owned: true}
+	host.Inode = sum.Sum64()
 	return host
-}
-
-func hostFileTimes(file *os.File, atime, mtime time.Time) error {
-	a, m := windows.NsecToFiletime(atime.UnixNano()), windows.NsecToFiletime(mtime.UnixNano())
-	return windows.SetFileTime(windows.Handle(file.Fd()), nil, &a, &m)
 }
 
 // hostSync flushes what can be dirty; a handle for reading may not flush.

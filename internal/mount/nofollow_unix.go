@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/errno"
+	"agentvm/internal/hostfile"
 )
 
 // The calls of this file resolve a path below the mounted directory without following any symbolic link, the last
@@ -21,16 +23,16 @@ import (
 
 // inParent runs a call with the descriptor of the path's parent directory and the path's last element.
 func (s *Server) inParent(name string, call func(dir int, base string) error) error {
-	return withFD(s.dir, func(root int) error {
+	return hostfile.Control(s.dir, func(root int) error {
 		if path.Dir(name) == "." {
-			return uninterrupted(func() error { return call(root, name) })
+			return hostfile.Uninterrupted(func() error { return call(root, name) })
 		}
 		dir, err := openParent(root, path.Dir(name))
 		if err != nil {
 			return err
 		}
 		defer unix.Close(dir)
-		return uninterrupted(func() error { return call(dir, path.Base(name)) })
+		return hostfile.Uninterrupted(func() error { return call(dir, path.Base(name)) })
 	})
 }
 
@@ -48,13 +50,13 @@ func openParent(root int, dir string) (int, error) {
 func walkBeneath(root int, name string, flags int, perm uint32) (int, error) {
 	at := root
 	for {
-		head, tail, more := cutElement(name)
+		head, tail, more := strings.Cut(name, "/")
 		use, mode := flags, perm
 		if more {
 			use, mode = hostSearch|unix.O_DIRECTORY|unix.O_CLOEXEC, 0
 		}
 		fd := -1
-		err := uninterrupted(func() (err error) {
+		err := hostfile.Uninterrupted(func() (err error) {
 			fd, err = unix.Openat(at, head, use|unix.O_NOFOLLOW, mode)
 			return err
 		})
@@ -68,24 +70,6 @@ func walkBeneath(root int, name string, flags int, perm uint32) (int, error) {
 	}
 }
 
-func cutElement(name string) (head, tail string, more bool) {
-	for i := range len(name) {
-		if name[i] == '/' {
-			return name[:i], name[i+1:], true
-		}
-	}
-	return name, "", false
-}
-
-// uninterrupted repeats a call that a signal interrupted, as package os does.
-func uninterrupted(call func() error) error {
-	for {
-		if err := call(); err != unix.EINTR {
-			return err
-		}
-	}
-}
-
 // open opens what the path itself names. With os.O_CREATE the file must not exist.
 func (s *Server) open(name string, flags int, perm fs.FileMode) (*os.File, error) {
 	if flags&os.O_CREATE != 0 && flags&os.O_EXCL == 0 {
@@ -93,7 +77,7 @@ func (s *Server) open(name string, flags int, perm fs.FileMode) (*os.File, error
 	}
 	fd := -1
 	flags |= unix.O_NOFOLLOW | unix.O_CLOEXEC
-	err := withFD(s.dir, func(root int) (err error) {
+	err := hostfile.Control(s.dir, func(root int) (err error) {
 		fd, err = openBeneath(root, name, flags, uint32(perm.Perm()))
 		return err
 	})
@@ -187,7 +171,7 @@ func (s *Server) same(a, b string) bool {
 		return false
 	}
 	y, err := s.lstat(b)
-	return err == nil && x.host.dev == y.host.dev && x.host.ino == y.host.ino
+	return err == nil && x.host.Device == y.host.Device && x.host.Inode == y.host.Inode
 }
 
 // fileInfo is what fstatat says, in the form that package os has for open files.

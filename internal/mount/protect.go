@@ -108,7 +108,7 @@ func (s *Server) isMade(repository string) bool {
 func (p *protection) hasMade(a attr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.made[[2]uint64{a.host.dev, a.host.ino}]
+	return p.made[[2]uint64{a.host.Device, a.host.Inode}]
 }
 
 // noteMade notes a .git that the guest has just made.
@@ -124,7 +124,7 @@ func (s *Server) noteMade(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.made) < maxMadeRepositories {
-		p.made[[2]uint64{a.host.dev, a.host.ino}] = true
+		p.made[[2]uint64{a.host.Device, a.host.Inode}] = true
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *Server) forgetMade(a attr) {
 	if p := s.protection; p != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.made, [2]uint64{a.host.dev, a.host.ino})
+		delete(p.made, [2]uint64{a.host.Device, a.host.Inode})
 	}
 }
 

@@ -102,7 +102,7 @@ func NewServer(config Config) (*Server, error) {
 		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
 	}
 	if info, err := s.dir.Stat(); err == nil {
-		s.rootDev = hostStat(info, ".").dev
+		s.rootDev = hostStat(info, ".").Device
 	}
 	_, err = root.Lstat("..")
 	s.escapes = errors.Unwrap(err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"agentvm/internal/hostfile"
 )
 
 const openFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOFOLLOW
@@ -66,9 +68,9 @@ func checkStep(path string, last bool) error {
 	if err != nil {
 		return err
 	}
-	uid, gid := ownerOf(info)
-	if !trusted(uid) && (last || !ownerIsUnknown(uid)) {
-		return foreign(path, uid)
+	owner := hostfile.Of(info)
+	if !trusted(owner.UID) && (last || !ownerIsUnknown(owner.UID)) {
+		return foreign(path, owner.UID)
 	}
 	writable := info.Mode().Perm() & 0o022
 	switch {
@@ -76,7 +78,7 @@ func checkStep(path string, last bool) error {
 		return nil
 	case !last && info.Mode()&fs.ModeSticky != 0:
 		return nil
-	case !last && writable == 0o020 && ownGroup(gid):
+	case !last && writable == 0o020 && ownGroup(owner.GID):
 		return nil
 	}
 	return problem(fmt.Sprintf("%s can be written by others (mode %#o): run chmod go-w on it, or remove it if you did not make it",
@@ -85,7 +87,7 @@ func checkStep(path string, last bool) error {
 
 // checkOpen checks a file that is open.
 func checkOpen(path string, info fs.FileInfo) error {
-	if uid, _ := ownerOf(info); !trusted(uid) {
+	if uid := hostfile.Of(info).UID; !trusted(uid) {
 		return foreign(path, uid)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
@@ -107,14 +109,6 @@ func checkSecret(path string, info fs.FileInfo) error {
 func foreign(path string, uid uint32) error {
 	return problem(fmt.Sprintf("%s belongs to user %d, not to user %d, who runs this: what is in it could be anybody's; use a folder of "+
 		"your own (AGENTVM_STORE names one), or change its owner", path, uid, os.Geteuid()))
-}
-
-func ownerOf(info fs.FileInfo) (uid, gid uint32) {
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return ^uint32(0), ^uint32(0)
-	}
-	return s.Uid, s.Gid
 }
 
 // trusted reports whether a user may decide what this one executes.

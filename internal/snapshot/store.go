@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"agentvm/internal/hostfile"
 	"agentvm/internal/lockfile"
 	"agentvm/internal/naming"
 	"agentvm/internal/private"
@@ -260,6 +261,9 @@ func (s *Store) sweepBeside() {
 		lock.Close()
 	}
 }
+
+// allocated returns how many bytes a file takes on the disk.
+func allocated(info fs.FileInfo) int64 { return int64(hostfile.Of(info).Blocks) * 512 }
 
 // besideSize returns how many bytes the disk beside a snapshot takes, those that it shares with other disks included.
 func besideSize(dir string) (n int64) {

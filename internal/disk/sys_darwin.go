@@ -3,7 +3,6 @@ package disk
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +17,3 @@ func hostBoot() uint64 {
 	sum := sha256.Sum256([]byte(id))
 	return binary.LittleEndian.Uint64(sum[:])
 }
-
-// syncData makes a file durable.
-func syncData(file *os.File) error { return file.Sync() }

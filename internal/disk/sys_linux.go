@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"agentvm/internal/hostfile"
 )
 
 // hostBoot returns a number that changes whenever the host boots; 0: unknown. Data that were written in the same boot exist even if they were
@@ -22,11 +24,12 @@ func hostBoot() uint64 {
 
 // syncData makes a file's data and size durable, but not its times.
 func syncData(file *os.File) error {
-	return control(file, func(fd int) error {
-		for {
-			if err := unix.Fdatasync(fd); err != unix.EINTR {
-				return err
-			}
-		}
+	return hostfile.Control(file, func(fd int) error { return hostfile.Uninterrupted(func() error { return unix.Fdatasync(fd) }) })
+}
+
+// punch makes a part of file read as zeros and take no room.
+func punch(file *os.File, offset, length int64) error {
+	return hostfile.Control(file, func(fd int) error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
 	})
 }
