@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -167,4 +168,41 @@ type zeros struct{}
 func (zeros) ReadAt(p []byte, _ int64) (int, error) {
 	clear(p)
 	return len(p), nil
+}
+
+// Clone makes a copy of a disk that no VM uses, and returns when it is durable. When the disk is in use the error is an *InUseError.
+func Clone(ctx context.Context, from, to string) error {
+	d, err := Open(from)
+	if err != nil {
+		return fmt.Errorf("clone: %w", err)
+	}
+	return errors.Join(d.clone(ctx, to), d.Close())
+}
+
+func (d *Disk) clone(ctx context.Context, to string) error {
+	f, err := d.Freeze()
+	if err != nil {
+		return err
+	}
+	err = f.At()
+	kept, done := f.Done(ctx)
+	if err = errors.Join(err, done); err != nil || kept == nil {
+		return err
+	}
+	return errors.Join(kept.Clone(ctx, to), kept.Close())
+}
+
+// Remove deletes a disk that no VM uses. When it is in use the error is an *InUseError; when there is none, fs.ErrNotExist.
+func Remove(path string) error {
+	if _, err := os.Stat(path); err != nil && restoreRaw(path) != nil {
+		return fmt.Errorf("remove disk: %w", err)
+	}
+	lock, err := acquire(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(removeFiles(path), lock.Remove()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove disk: %w", err)
+	}
+	return nil
 }

@@ -238,21 +238,15 @@ func (d *Disk) Sync() error {
 // sync is called with syncing held.
 func (d *Disk) sync() error {
 	d.mu.RLock()
-	closed, dirty := d.closed, d.dirty
-	if closed {
+	if d.closed {
 		d.mu.RUnlock()
 		return os.ErrClosed
 	}
 	top, _ := d.top()
 	ordinal, freed := top.ordinal, len(d.freed)
 	d.mu.RUnlock()
-	if dirty {
-		if err := atomicfile.SyncFolder(filepath.Dir(d.path)); err != nil {
-			return err
-		}
-		d.mu.Lock()
-		d.dirty = false
-		d.mu.Unlock()
+	if err := d.syncName(); err != nil {
+		return err
 	}
 	if err := syncData(top.file); err != nil {
 		return err
@@ -280,6 +274,23 @@ func (d *Disk) sync() error {
 	}
 	d.free = append(d.free, d.freed[:freed]...)
 	d.freed = slices.Clone(d.freed[freed:])
+	return nil
+}
+
+// syncName makes the name of the manifest durable. It is called with syncing held.
+func (d *Disk) syncName() error {
+	d.mu.RLock()
+	dirty := d.dirty
+	d.mu.RUnlock()
+	if !dirty {
+		return nil
+	}
+	if err := atomicfile.SyncFolder(filepath.Dir(d.path)); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dirty = false
 	return nil
 }
 
@@ -318,21 +329,4 @@ func acquire(path string) (*lockfile.Lock, error) {
 		return nil, fmt.Errorf("lock disk %s: %w", path, err)
 	}
 	return lock, nil
-}
-
-// Remove deletes a disk that no VM uses. When it is in use the error is an *InUseError; when there is none, fs.ErrNotExist.
-func Remove(path string) error {
-	if _, err := os.Stat(path); err != nil && restoreRaw(path) != nil {
-		return fmt.Errorf("remove disk: %w", err)
-	}
-	lock, err := acquire(path)
-	if err != nil {
-		return err
-	}
-	err = removeFiles(path)
-	err = errors.Join(err, lock.Remove())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove disk: %w", err)
-	}
-	return nil
 }

@@ -120,7 +120,10 @@ func (f *Freezing) Done(ctx context.Context) (*Frozen, error) {
 	if f.kept == nil {
 		return nil, nil
 	}
-	if err := f.disk.syncName(); err != nil {
+	f.disk.syncing.Lock()
+	err := f.disk.syncName()
+	f.disk.syncing.Unlock()
+	if err != nil {
 		return nil, wrap("freeze disk", f.disk.path, errors.Join(err, f.kept.Close()))
 	}
 	_ = f.disk.merge(ctx, f.kept) // a failure, as when there is no room, leaves the disk as it is
@@ -139,25 +142,6 @@ func (f *Freezing) discard() {
 		_ = f.top.release()
 		_ = os.Remove(f.top.path)
 	}
-}
-
-// syncName makes the name of the manifest durable.
-func (d *Disk) syncName() error {
-	d.syncing.Lock()
-	defer d.syncing.Unlock()
-	d.mu.RLock()
-	dirty := d.dirty
-	d.mu.RUnlock()
-	if !dirty {
-		return nil
-	}
-	if err := atomicfile.SyncFolder(filepath.Dir(d.path)); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.dirty = false
-	return nil
 }
 
 // Frozen is a disk as it was at one moment. It may be used by several goroutines, and does not need the open

@@ -6,7 +6,9 @@ import (
 	"time"
 )
 
-func times(st *syscall.Stat_t) (accessed, changed syscall.Timespec) { return st.Atimespec, st.Ctimespec }
+func times(st *syscall.Stat_t) (accessed, changed syscall.Timespec) {
+	return st.Atimespec, st.Ctimespec
+}
 
 // SetTimes sets the times of an open file, in microseconds.
 func SetTimes(file *os.File, accessed, modified time.Time) error {

@@ -129,15 +129,7 @@ func (p *Place) Root() (*os.Root, error) {
 	if p.dir == nil {
 		return nil, &fs.PathError{Op: "open", Path: p.Path, Err: syscall.ENOTDIR}
 	}
-	root, err := os.OpenRoot(p.Real)
-	if err != nil {
-		return nil, err
-	}
-	if err := sameAs(p.dir, func() (fs.FileInfo, error) { return root.Stat(".") }); err != nil {
-		root.Close()
-		return nil, fmt.Errorf("%s: %w", p.Path, err)
-	}
-	return root, nil
+	return rootOf(p.dir, p.Real, p.Path)
 }
 
 // ParentRoot opens the directory that contains it.
@@ -145,13 +137,25 @@ func (p *Place) ParentRoot() (*os.Root, error) {
 	if p.parent == nil {
 		return nil, &fs.PathError{Op: "open", Path: p.Path, Err: syscall.EISDIR}
 	}
-	root, err := os.OpenRoot(filepath.Dir(p.Real))
+	return rootOf(p.parent, filepath.Dir(p.Real), filepath.Dir(p.Path))
+}
+
+// rootOf opens a directory that is open already, because package os makes no Root of a file. It fails when path leads elsewhere meanwhile.
+func rootOf(held *os.File, path, configured string) (*os.Root, error) {
+	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := sameAs(p.parent, func() (fs.FileInfo, error) { return root.Stat(".") }); err != nil {
+	was, err := held.Stat()
+	if err == nil {
+		var now fs.FileInfo
+		if now, err = root.Stat("."); err == nil && !os.SameFile(was, now) {
+			err = errExchanged
+		}
+	}
+	if err != nil {
 		root.Close()
-		return nil, fmt.Errorf("%s: %w", filepath.Dir(p.Path), err)
+		return nil, fmt.Errorf("%s: %w", configured, err)
 	}
 	return root, nil
 }
@@ -160,21 +164,6 @@ func (p *Place) ParentRoot() (*os.Root, error) {
 func (p *Place) Base() string { return p.base }
 
 var errExchanged = errors.New("it was exchanged for another one while it was opened")
-
-func sameAs(held *os.File, now func() (fs.FileInfo, error)) error {
-	a, err := held.Stat()
-	if err != nil {
-		return err
-	}
-	b, err := now()
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(a, b) {
-		return errExchanged
-	}
-	return nil
-}
 
 // OpenFile opens the file with flags of package os; a missing one is made when they have O_CREATE, with O_EXCL. It follows no link, and fails
 // when another file has taken its place meanwhile. With special it may be another kind of file than a regular one, and opening it may wait

@@ -1,6 +1,7 @@
 package hostpath
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -67,7 +68,7 @@ func walk(path string, o walkOptions) (*Place, error) {
 			continue
 		}
 		found, err := lookup(w.top(), w.real(), name)
-		if isMissing(err) && o.mayMiss && w.isLast() {
+		if errors.Is(err, fs.ErrNotExist) && o.mayMiss && w.isLast() {
 			return w.place(entry{step: step{name: name}}, true)
 		}
 		if err != nil {
@@ -106,9 +107,14 @@ func (w *walker) begin(path string) error {
 		return err
 	}
 	w.stack = []entry{root}
-	rest := path[len(w.volume):]
-	w.todo = append(strings.FieldsFunc(rest, func(r rune) bool { return r < 0x80 && os.IsPathSeparator(uint8(r)) }), w.todo...)
+	w.queue(path[len(w.volume):])
 	return nil
+}
+
+// queue puts the components of a path before those that are left.
+func (w *walker) queue(path string) {
+	components := strings.FieldsFunc(path, func(r rune) bool { return r < 0x80 && os.IsPathSeparator(uint8(r)) })
+	w.todo = append(components, w.todo...)
 }
 
 func (w *walker) top() entry { return w.stack[len(w.stack)-1] }
@@ -125,11 +131,9 @@ func (w *walker) isLast() bool {
 }
 
 // real returns the path of the current directory.
-func (w *walker) real() string { return realOf(w.volume, w.stack) }
-
-func realOf(volume string, stack []entry) string {
-	names := []string{volume + string(filepath.Separator)}
-	for _, e := range stack[1:] {
+func (w *walker) real() string {
+	names := []string{w.volume + string(filepath.Separator)}
+	for _, e := range w.stack[1:] {
 		names = append(names, e.name)
 	}
 	return filepath.Join(names...)
@@ -155,7 +159,7 @@ func (w *walker) follow(e entry) error {
 	if filepath.IsAbs(e.target) {
 		return w.begin(e.target)
 	}
-	w.todo = append(strings.FieldsFunc(e.target, func(r rune) bool { return r < 0x80 && os.IsPathSeparator(uint8(r)) }), w.todo...)
+	w.queue(e.target)
 	return nil
 }
 

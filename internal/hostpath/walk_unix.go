@@ -140,5 +140,3 @@ func (p *Place) openBase(flags int, perm fs.FileMode) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), p.Path), nil
 }
-
-func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -126,5 +126,3 @@ func (p *Place) openBase(flags int, _ fs.FileMode) (*os.File, error) {
 	}
 	return openHandle(p.Real, access, windows.FILE_SHARE_READ|windows.FILE_SHARE_WRITE, disposition, 0)
 }
-
-func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

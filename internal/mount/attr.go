@@ -109,9 +109,6 @@ const statsBasic = 0x7ff
 // getattr answers Tgetattr: fid[4] request_mask[8].
 func (c *session) getattr(q *request) error {
 	id, mask := q.in.u32(), q.in.u64()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	f, err := c.fid(q, id)
 	if err != nil {
 		return err
@@ -203,9 +200,6 @@ func hostMode(mode uint32) fs.FileMode {
 func (c *session) setattr(q *request) error {
 	id := q.in.u32()
 	ch := decodeChange(&q.in)
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	f, err := c.fid(q, id)
 	if err != nil {
 		return err
@@ -324,9 +318,6 @@ func (c *session) truncate(open *openFile, path string, size uint64) error {
 // readlink answers Treadlink: fid[4].
 func (c *session) readlink(q *request) error {
 	id := q.in.u32()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	f, err := c.fid(q, id)
 	if err != nil {
 		return err
@@ -351,9 +342,6 @@ func (c *session) readlink(q *request) error {
 // statfs answers Tstatfs: fid[4].
 func (c *session) statfs(q *request) error {
 	id := q.in.u32()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	if _, err := c.fid(q, id); err != nil {
 		return err
 	}

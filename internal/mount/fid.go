@@ -134,13 +134,26 @@ func (t *fidTable) drop(f *fid) bool {
 	return f.refs == 0
 }
 
-// fid finds a fid and holds it until the request's reply is sent.
+// fid finds a fid and holds it until the request's reply is sent. The request must have been decoded to its end.
 func (c *session) fid(q *request, id uint32) (*fid, error) {
+	if err := q.in.end(); err != nil {
+		return nil, err
+	}
 	f, err := c.fids.get(id)
 	if err == nil {
 		q.held = append(q.held, f)
 	}
 	return f, err
+}
+
+// openFid is fid for one that must have an open file.
+func (c *session) openFid(q *request, id uint32) (*fid, *openFile, error) {
+	f, err := c.fid(q, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	open, err := f.opened()
+	return f, open, err
 }
 
 // dir finds a fid that must be a directory, for a request about a name in it.

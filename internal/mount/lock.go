@@ -50,9 +50,6 @@ func (c *session) getlock(q *request) error {
 func (c *session) checkLock(q *request, args *lockArgs) error {
 	args.start, args.length = q.in.u64(), q.in.u64()
 	args.pid, args.client = q.in.u32(), q.in.str()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	f, err := c.fid(q, args.id)
 	if err != nil {
 		return err

@@ -80,9 +80,9 @@ func newMasks(dir string, list, covered []string) (*masks, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.add(mask)
+		m.at(mask).masked = true
 		if real := resolveMask(dir, mask); real != "" {
-			m.add(real)
+			m.at(real).masked = true
 		}
 	}
 	for _, name := range covered {
@@ -90,8 +90,6 @@ func newMasks(dir string, list, covered []string) (*masks, error) {
 	}
 	return m, nil
 }
-
-func (m *masks) add(mask string) { m.at(mask).masked = true }
 
 // at is the place of a path in the tree.
 func (m *masks) at(mask string) *masks {
@@ -189,16 +187,6 @@ func (m *masks) refusesLink(name string) error {
 		return errno.EACCES
 	}
 	return nil
-}
-
-// mayLink says whether a visible file may get another name.
-func (m *masks) mayLink(oldPath, newPath string) error {
-	return errors.Join(m.hides(oldPath), m.refusesLink(newPath))
-}
-
-// mayMove says whether a name may move, with all below it.
-func (m *masks) mayMove(oldPath, newPath string) error {
-	return errors.Join(m.hides(oldPath), m.refusesLink(oldPath), m.refusesLink(newPath))
 }
 
 // shortName matches the names that Windows makes up for files with longer ones, such as GIT~1.

@@ -213,7 +213,7 @@ func seeNothing(t *testing.T, root p9.File, names ...string) {
 func TestMaskFind(t *testing.T) {
 	m := &masks{short: true}
 	for _, mask := range []string{".git/hooks", "Größe", "key"} {
-		m.add(mask)
+		m.at(mask).masked = true
 	}
 	for name, want := range map[string]standing{
 		".": standsFree, ".git": standsAbove, ".GIT/Hooks": standsMasked, ".git/hooks/a/b": standsMasked, "hooks": standsFree,

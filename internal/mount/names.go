@@ -34,9 +34,6 @@ func (c *session) made(q *request, dir *node, name string, call func(path string
 func (c *session) mkdir(q *request) error {
 	id, name, mode := q.in.u32(), q.in.str(), q.in.u32()
 	q.in.u32() // gid
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	dir, err := c.dir(q, id, name)
 	if err != nil {
 		return err
@@ -51,9 +48,6 @@ func (c *session) mkdir(q *request) error {
 func (c *session) symlink(q *request) error {
 	id, name, target := q.in.u32(), q.in.str(), q.in.str()
 	q.in.u32() // gid
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	dir, err := c.dir(q, id, name)
 	switch {
 	case err != nil:
@@ -81,9 +75,6 @@ func (c *session) symlink(q *request) error {
 func (c *session) mknod(q *request) error {
 	id, name, mode := q.in.u32(), q.in.str(), q.in.u32()
 	q.in.take(4 + 4 + 4)
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	dir, err := c.dir(q, id, name)
 	if err != nil {
 		return err
@@ -104,9 +95,6 @@ func (c *session) mknod(q *request) error {
 // symbolic link it is the link itself.
 func (c *session) link(q *request) error {
 	dirID, id, name := q.in.u32(), q.in.u32(), q.in.str()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	dir, err := c.dir(q, dirID, name)
 	if err != nil {
 		return err
@@ -125,7 +113,7 @@ func (c *session) link(q *request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.server.masks.mayLink(oldPath, newPath); err != nil {
+	if err := errors.Join(c.server.masks.hides(oldPath), c.server.masks.refusesLink(newPath)); err != nil {
 		return err
 	}
 	if err := errors.Join(c.server.protects(oldPath), c.server.protects(newPath)); err != nil {
@@ -148,9 +136,6 @@ func (c *session) link(q *request) error {
 // rename answers Trename: fid[4] dfid[4] name[s].
 func (c *session) rename(q *request) error {
 	id, dirID, name := q.in.u32(), q.in.u32(), q.in.str()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	f, err := c.fid(q, id)
 	if err != nil {
 		return err
@@ -174,9 +159,6 @@ func (c *session) rename(q *request) error {
 func (c *session) renameat(q *request) error {
 	oldID, oldName := q.in.u32(), q.in.str()
 	newID, newName := q.in.u32(), q.in.str()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	oldDir, err := c.dir(q, oldID, oldName)
 	if err != nil {
 		return err
@@ -200,7 +182,8 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 	if err != nil {
 		return err
 	}
-	if err := c.server.masks.mayMove(oldPath, newPath); err != nil {
+	masks := c.server.masks // a directory moves with all below it
+	if err := errors.Join(masks.hides(oldPath), masks.refusesLink(oldPath), masks.refusesLink(newPath)); err != nil {
 		return err
 	}
 	keeps := c.server.keepsContent(oldPath, newPath)
@@ -241,9 +224,6 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 // unlinkat answers Tunlinkat: dirfid[4] name[s] flags[4].
 func (c *session) unlinkat(q *request) error {
 	id, name, flags := q.in.u32(), q.in.str(), q.in.u32()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	dir, err := c.dir(q, id, name)
 	if err != nil {
 		return err

@@ -75,9 +75,6 @@ func (s *Server) openDir(path string) (*os.File, error) {
 // lopen answers Tlopen: fid[4] flags[4].
 func (c *session) lopen(q *request) error {
 	id, flags := q.in.u32(), q.in.u32()
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	f, err := c.fid(q, id)
 	if err != nil {
 		return err
@@ -183,9 +180,6 @@ func (c *session) limited(open *openFile, call func() (*os.File, error)) (*openF
 func (c *session) lcreate(q *request) error {
 	id, name, flags, mode := q.in.u32(), q.in.str(), q.in.u32(), q.in.u32()
 	q.in.u32() // gid
-	if err := q.in.end(); err != nil {
-		return err
-	}
 	f, err := c.fid(q, id)
 	if err != nil {
 		return err
@@ -247,14 +241,7 @@ func (c *session) createIn(dir *node, name string, flags, mode uint32) (*fid, at
 // read answers Tread: fid[4] offset[8] count[4]. The file is read straight into the reply.
 func (c *session) read(q *request) error {
 	id, offset, count := q.in.u32(), q.in.u64(), q.in.u32()
-	if err := q.in.end(); err != nil {
-		return err
-	}
-	f, err := c.fid(q, id)
-	if err != nil {
-		return err
-	}
-	open, err := f.opened()
+	_, open, err := c.openFid(q, id)
 	switch {
 	case err != nil:
 		return err
@@ -281,14 +268,7 @@ func (c *session) read(q *request) error {
 func (c *session) write(q *request) error {
 	id, offset := q.in.u32(), q.in.u64()
 	data := q.in.take(int(q.in.u32()))
-	if err := q.in.end(); err != nil {
-		return err
-	}
-	f, err := c.fid(q, id)
-	if err != nil {
-		return err
-	}
-	open, err := f.opened()
+	_, open, err := c.openFid(q, id)
 	switch {
 	case err != nil:
 		return err
@@ -316,14 +296,7 @@ func (c *session) fsync(q *request) error {
 	if len(q.in.rest) > 0 {
 		q.in.u32()
 	}
-	if err := q.in.end(); err != nil {
-		return err
-	}
-	f, err := c.fid(q, id)
-	if err != nil {
-		return err
-	}
-	open, err := f.opened()
+	_, open, err := c.openFid(q, id)
 	if err != nil {
 		return err
 	}

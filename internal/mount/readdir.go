@@ -15,14 +15,7 @@ const maxListings = 64 << 20
 // place in that listing, so it stays right while the directory changes. Names that vanished since are left out.
 func (c *session) readdir(q *request) error {
 	id, offset, count := q.in.u32(), q.in.u64(), q.in.u32()
-	if err := q.in.end(); err != nil {
-		return err
-	}
-	f, err := c.fid(q, id)
-	if err != nil {
-		return err
-	}
-	open, err := f.opened()
+	f, open, err := c.openFid(q, id)
 	if err != nil {
 		return err
 	}

@@ -269,7 +269,7 @@ func (f *File) servesFor(path string) error {
 	for _, dir := range baseDirectories(path) {
 		found = found || sameFile(dir, filepath.Dir(f.path))
 	}
-	if filepath.Base(filepath.Dir(f.path)) == forksName {
+	if isFork(f.path) {
 		return fmt.Errorf("its base %s: %w: it is removed when the forks that continue from it have started", f.path, ErrNoBase)
 	}
 	if !found || !strings.HasSuffix(f.path, Suffix) {

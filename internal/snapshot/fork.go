@@ -46,6 +46,9 @@ func (s *Store) NewFork() (*Fork, error) {
 	}
 }
 
+// isFork reports whether a path is of a fork's file.
+func isFork(path string) bool { return filepath.Base(filepath.Dir(path)) == forksName }
+
 // Path returns the path at which the caller writes the file.
 func (f *Fork) Path() string { return f.path }
 

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -121,4 +122,39 @@ func TestForkFilesBesideASweep(t *testing.T) {
 	}
 	close(stop)
 	sweeping.Wait()
+}
+
+// A fork's file is not made durable, which takes seconds for a large memory: it is of no use after the next boot. All other files are. A pipe
+// cannot be synced.
+func TestForkFilesAreNotSynced(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("pipes can be synced")
+	}
+	s := openStore(t)
+	fork, err := s.NewFork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fork.Close()
+	for path, durable := range map[string]bool{
+		fork.Path():                              false,
+		filepath.Join(s.snapshots(), "x"+Suffix): true,
+		filepath.Join(t.TempDir(), "x"+Suffix):   true,
+	} {
+		made, err := newTemporary(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made.file.Close()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		made.file = w
+		if err := made.publish(t.Context(), publication{}); (err != nil) != durable {
+			t.Errorf("%s: published with the error %v", path, err)
+		}
+		made.discard()
+		r.Close()
+	}
 }

@@ -20,7 +20,7 @@ type ImportLimits struct {
 	Size int64
 }
 
-// Limits of Import without ImportLimits.Size. Compression makes memory and disks of VMs in use 2 to 10 times smaller, and pages that are
+// Limits of Store.Import without ImportLimits.Size. Compression makes memory and disks of VMs in use 2 to 10 times smaller, and pages that are
 // all equal ten thousand times.
 const (
 	DefaultImportSize = 32 << 30
@@ -32,20 +32,9 @@ const (
 // ErrLimit is wrapped by errors about exported snapshots that exceed ImportLimits.
 var ErrLimit = errors.New("the snapshot exceeds a limit")
 
-// Import makes a snapshot of what Export has written, replacing what is at path. It verifies everything before the file gets
-// its name, and a failure leaves no file. It writes no more than the header announces, which MaxMemory, MaxDisk and limits bound, and
-// keeps 8 MiB for the decoder. It ends with ctx between two reads.
-func Import(ctx context.Context, r io.Reader, path string, limits ImportLimits) error {
-	return importTo(ctx, r, path, limits, publication{})
-}
-
-func importTo(ctx context.Context, r io.Reader, path string, limits ImportLimits, p publication) error {
-	if err := receive(ctx, r, path, limits, p); err != nil {
-		return fmt.Errorf("import snapshot to %s: %w", path, err)
-	}
-	return nil
-}
-
+// receive makes a snapshot of what Export has written. It verifies everything before the file gets its name, and a failure leaves no
+// file. It writes no more than the header announces, which MaxMemory, MaxDisk and limits bound, and keeps 8 MiB for the decoder. It ends
+// with ctx between two reads.
 func receive(ctx context.Context, r io.Reader, path string, limits ImportLimits, p publication) error {
 	compressed := &countingReader{r: r}
 	z, err := zstd.NewReader(compressed, zstd.WithDecoderConcurrency(streamWorkers), zstd.WithDecoderMaxWindow(streamWindow), zstd.WithDecoderLowmem(true))

@@ -195,3 +195,20 @@ func readAll(t testing.TB, path string) []byte {
 	}
 	return b
 }
+
+// Create writes a snapshot. When there is one of that name the error is fs.ErrExist.
+func (s *Store) Create(ctx context.Context, name string, c Content) error {
+	path, err := s.Path(name)
+	if err != nil {
+		return err
+	}
+	return write(ctx, path, c, publication{exclusive: true, locked: true})
+}
+
+// bytes returns the size of all own pages.
+func (t table) bytes() (n int64) {
+	for i := range t {
+		n += int64(t[i].own.count()) * PageSize
+	}
+	return n
+}

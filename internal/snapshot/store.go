@@ -76,34 +76,19 @@ func (s *Store) Path(name string) (string, error) {
 	return filepath.Join(s.snapshots(), name+Suffix), nil
 }
 
-// Create writes a snapshot. When there is one of that name the error is fs.ErrExist.
-func (s *Store) Create(ctx context.Context, name string, c Content) error {
-	path, err := s.free(name)
-	if err != nil {
-		return err
-	}
-	return write(ctx, path, c, publication{exclusive: true, locked: true})
-}
-
 // Import makes a snapshot of an exported one. When there is one of that name the error is fs.ErrExist.
 func (s *Store) Import(ctx context.Context, r io.Reader, name string, limits ImportLimits) error {
-	path, err := s.free(name)
+	path, err := s.Path(name)
 	if err != nil {
 		return err
 	}
-	return importTo(ctx, r, path, limits, publication{exclusive: true, locked: true})
-}
-
-// free returns the path of a name that is not taken. This check saves the work of writing; publish checks again.
-func (s *Store) free(name string) (string, error) {
-	path, err := s.Path(name)
-	if err != nil {
-		return "", err
+	if _, err := os.Lstat(path); err == nil { // this saves the work of writing; publish checks again
+		return fmt.Errorf("snapshot %s: %w: remove it, or take another name", name, fs.ErrExist)
 	}
-	if _, err := os.Lstat(path); err == nil {
-		return "", fmt.Errorf("snapshot %s: %w: remove it, or take another name", name, fs.ErrExist)
+	if err := receive(ctx, r, path, limits, publication{exclusive: true, locked: true}); err != nil {
+		return fmt.Errorf("import snapshot to %s: %w", path, err)
 	}
-	return path, nil
+	return nil
 }
 
 // Export writes a snapshot as one stream.

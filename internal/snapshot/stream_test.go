@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -275,4 +276,9 @@ func names(t testing.TB, dir string) (list []string) {
 		list = append(list, e.Name())
 	}
 	return list
+}
+
+// Import makes a snapshot of an exported one at any path.
+func Import(ctx context.Context, r io.Reader, path string, limits ImportLimits) error {
+	return receive(ctx, r, path, limits, publication{})
 }

@@ -175,14 +175,6 @@ func (c *chunk) arrange(unit, size, first int64) {
 	}
 }
 
-// bytes returns the size of all own pages.
-func (t table) bytes() (n int64) {
-	for i := range t {
-		n += int64(t[i].own.count()) * PageSize
-	}
-	return n
-}
-
 func (t table) encode() []byte {
 	out := make([]byte, 0, len(t)*chunkEntry)
 	le := binary.LittleEndian

@@ -95,10 +95,12 @@ type publication struct {
 	written   digest // the ID of a file that Write made, which the store seals; zero: the file came from elsewhere
 }
 
-// publish makes the file durable, seals it, and gives it its name.
+// publish makes the file durable, unless it is a fork's, seals it, and gives it its name.
 func (t *temporary) publish(ctx context.Context, p publication) error {
-	if err := t.file.Sync(); err != nil {
-		return err
+	if !isFork(t.path) {
+		if err := t.file.Sync(); err != nil {
+			return err
+		}
 	}
 	unlock, err := p.lock(ctx, filepath.Dir(t.path))
 	if err != nil {
@@ -123,6 +125,9 @@ func (t *temporary) publish(ctx context.Context, p publication) error {
 		return err
 	}
 	removeBeside(t.path, t.beside)
+	if isFork(t.path) {
+		return nil
+	}
 	return atomicfile.SyncFolder(filepath.Dir(t.path))
 }
 
