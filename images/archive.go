@@ -78,6 +78,7 @@ func (s *archiveStream) openZstd(in io.Reader) error {
 
 func (s *archiveStream) Close() { s.close() }
 
+// Read reads plain bytes within the limits.
 func (s *archiveStream) Read(p []byte) (int, error) {
 	n, err := s.plain.Read(p)
 	s.done += int64(n)

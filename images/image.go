@@ -45,6 +45,7 @@ type Image struct {
 	Cmd []string `json:"cmd,omitempty"`
 }
 
+// checkName refuses names that would mean something else in a path, a reference or a shell.
 func checkName(name string) error {
 	if !validName(name) {
 		return fmt.Errorf("image name %.80q: use lower-case letters, digits and . _ - /, then perhaps : and a tag", name)
@@ -164,6 +165,7 @@ const BuiltinName = "busybox"
 //go:embed busybox/root.tar.gz
 var builtinRoot []byte
 
+// addBuiltin makes the image that is compiled into the program. Its archive goes into the store like an imported one.
 func (s *Store) addBuiltin(ctx context.Context, progress ProgressFunc) (*Image, error) {
 	return s.addArchive(ctx, Image{Name: BuiltinName, Ref: "builtin"}, bytes.NewReader(builtinRoot), progress)
 }

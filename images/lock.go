@@ -16,33 +16,29 @@ import (
 //	store   shared for calls that add to the store, exclusive for calls that remove from it
 //	key     one source (a download, an archive), exclusive: the second caller finds the work done
 
-func (s *Store) lockPath(name string) string { return filepath.Join(s.dir, "locks", name) }
+func (s *Store) lockPath(name string) string { return filepath.Join(s.lockDir(), name) }
 
 // lockShared waits until no call removes. The returned function releases the lock.
 func (s *Store) lockShared(ctx context.Context) (func(), error) {
 	s.sweepIfIdle()
-	lock, err := lockfile.WaitShared(ctx, s.lockPath("store"))
-	if err != nil {
-		return nil, fmt.Errorf("wait for the image store: %w", err)
-	}
-	return func() { lock.Close() }, nil
+	return s.lock(ctx, "store", "the image store", lockfile.WaitShared)
 }
 
 // lockExclusive waits until no call adds or removes.
 func (s *Store) lockExclusive(ctx context.Context) (func(), error) {
-	lock, err := lockfile.Wait(ctx, s.lockPath("store"))
-	if err != nil {
-		return nil, fmt.Errorf("wait for the image store: %w", err)
-	}
-	return func() { lock.Close() }, nil
+	return s.lock(ctx, "store", "the image store", lockfile.Wait)
 }
 
 // lockKey waits until no other call works on key.
 func (s *Store) lockKey(ctx context.Context, key string) (func(), error) {
 	sum := sha256.Sum256([]byte(key))
-	lock, err := lockfile.Wait(ctx, s.lockPath(hex.EncodeToString(sum[:16])))
+	return s.lock(ctx, hex.EncodeToString(sum[:16]), "another process that fetches "+key, lockfile.Wait)
+}
+
+func (s *Store) lock(ctx context.Context, name, who string, wait func(context.Context, string) (*lockfile.Lock, error)) (func(), error) {
+	lock, err := wait(ctx, s.lockPath(name))
 	if err != nil {
-		return nil, fmt.Errorf("wait for another process that fetches %s: %w", key, err)
+		return nil, fmt.Errorf("wait for %s: %w", who, err)
 	}
 	return func() { lock.Close() }, nil
 }

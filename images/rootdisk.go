@@ -141,6 +141,7 @@ func (l *layer) end(stream *archiveStream) error {
 	return nil
 }
 
+// add adds an entry to the tree, and its contents to the disk.
 func (l *layer) add(h *tar.Header) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
@@ -214,6 +215,7 @@ func (l *layer) countNode(memory int) error {
 	return nil
 }
 
+// addRoot sets the attributes of the root directory, which archives name "./".
 func (l *layer) addRoot(h *tar.Header) error {
 	if h.Typeflag != tar.TypeDir {
 		return errors.New("the root of an archive must be a directory")
@@ -301,6 +303,7 @@ func (l *layer) addSymlink(n *node, target string) error {
 	return l.data.symlink(n, target)
 }
 
+// setDevice accepts what Linux's dev_t has room for: 12 bits of major and 20 of minor.
 func setDevice(n *node, h *tar.Header) error {
 	if h.Devmajor < 0 || h.Devmajor > 0xFFF || h.Devminor < 0 || h.Devminor > 0xFFFFF {
 		return fmt.Errorf("device number %d:%d is out of range", h.Devmajor, h.Devminor)

@@ -47,32 +47,27 @@ type File struct {
 
 // Create begins to replace path. The caller commits or discards the file.
 func Create(path string) (*File, error) {
-	folder, err := os.OpenRoot(filepath.Dir(path))
-	if err != nil {
-		return nil, fmt.Errorf("write %s: %w", path, err)
-	}
-	f, err := CreateIn(folder, filepath.Base(path))
-	if err != nil {
-		return nil, errors.Join(err, folder.Close())
-	}
-	f.own = true
-	return f, nil
+	return openOwn(path, temporaryName(filepath.Base(path)), os.O_EXCL)
 }
 
 // CreateIn is Create for a file in a folder that is open, and stays so until the file is committed or discarded.
 func CreateIn(folder *os.Root, name string) (*File, error) {
-	temporary := "." + name + mark + strings.ToLower(rand.Text())
-	return open(folder, name, temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+	return open(folder, name, temporaryName(name), os.O_EXCL)
 }
 
 // Resume opens a temporary file of the caller's own name beside path, or makes it: an earlier process may have written a part of it, and
 // have closed it without committing. Its position is the beginning.
-func Resume(path, temporary string) (*File, error) {
+func Resume(path, temporary string) (*File, error) { return openOwn(path, temporary, 0) }
+
+func temporaryName(name string) string { return "." + name + mark + strings.ToLower(rand.Text()) }
+
+// openOwn opens a temporary file in the folder of path, which the File then owns.
+func openOwn(path, temporary string, flags int) (*File, error) {
 	folder, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	f, err := open(folder, filepath.Base(path), temporary, os.O_RDWR|os.O_CREATE)
+	f, err := open(folder, filepath.Base(path), temporary, flags)
 	if err != nil {
 		return nil, errors.Join(err, folder.Close())
 	}
@@ -81,7 +76,7 @@ func Resume(path, temporary string) (*File, error) {
 }
 
 func open(folder *os.Root, name, temporary string, flags int) (*File, error) {
-	file, err := folder.OpenFile(temporary, flags, 0o600)
+	file, err := folder.OpenFile(temporary, os.O_RDWR|os.O_CREATE|flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", filepath.Join(folder.Name(), name), err)
 	}

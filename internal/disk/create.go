@@ -33,6 +33,7 @@ func Create(path string, size int64) error {
 	return create(path, size, rand.Reader)
 }
 
+// create is Create with a source of identifiers that a test can repeat.
 func create(path string, size int64, random io.Reader) error {
 	if size == 0 {
 		size = DefaultSize
@@ -60,6 +61,7 @@ func build(path string, size int64, fill func(d *Disk) error) error {
 	return nil
 }
 
+// buildIn writes the manifest last: without it there is no disk, so everything that it names must be durable before.
 func buildIn(path, dir string, size int64, fill func(d *Disk) error) error {
 	top, err := createLayer(dir, newID(), size)
 	if err != nil {

@@ -97,6 +97,7 @@ func explain(path string, err error) error {
 	return wrap("open disk", path, err)
 }
 
+// open reads the manifest and then the layers from the lowest up, because each hides clusters of those below it.
 func (d *Disk) open(boot uint64) error {
 	m, err := d.manifest()
 	if err != nil {
@@ -131,6 +132,7 @@ func (d *Disk) manifest() (manifest, error) {
 	return m, nil
 }
 
+// openBelow opens the next layer below the top, which never changes: it is sealed, or a disk of a version without layers.
 func (d *Disk) openBelow(ref layerRef) error {
 	l, c, err := openLayerAt(layersDir(d.path), ref, d.size, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,6 +146,7 @@ func (d *Disk) openBelow(ref layerRef) error {
 	return nil
 }
 
+// openTop opens the layer that is written to. What was written after its last commit counts only if the host has not booted since.
 func (d *Disk) openTop(m manifest, boot uint64) error {
 	dir := layersDir(d.path)
 	l, c, err := openLayerAt(dir, layerRef{ID: m.Top}, d.size, true)
@@ -213,6 +216,7 @@ func (d *Disk) Size() int64 { return d.size }
 // Path returns the path with which the disk was opened.
 func (d *Disk) Path() string { return d.path }
 
+// top returns the layer that is written to, and its number in places. The caller holds mu.
 func (d *Disk) top() (*layer, int) { return d.stack[len(d.stack)-1], len(d.stack) - 1 }
 
 // ReadAt implements io.ReaderAt.
@@ -307,6 +311,7 @@ func (d *Disk) Close() error {
 	return errors.Join(d.closeLayers(), d.lock.Close())
 }
 
+// closeLayers gives up the disk's use of its layers; copies that share them keep theirs.
 func (d *Disk) closeLayers() (err error) {
 	for _, l := range d.stack {
 		err = errors.Join(err, l.release())

@@ -37,6 +37,7 @@ func (d *Disk) Freeze() (*Freezing, error) {
 	return f, nil
 }
 
+// prepare does what takes long: it syncs, and makes the new top and its manifest durable under names that nothing refers to yet.
 func (f *Freezing) prepare() (err error) {
 	d := f.disk
 	if err := d.Sync(); err != nil { // so that At has little to sync
@@ -216,6 +217,7 @@ func (f *Frozen) Keep(ctx context.Context, to string) error {
 	return wrap("keep disk "+f.path+" as", to, f.share(ctx, to, ""))
 }
 
+// share makes a disk of the same layers at to; without a top it is read-only. The manifest comes last, as in buildIn.
 func (f *Frozen) share(ctx context.Context, to, top string) error {
 	if err := vacant(to); err != nil {
 		return err
@@ -234,6 +236,7 @@ func (f *Frozen) share(ctx context.Context, to, top string) error {
 	return nil
 }
 
+// fill puts the layers, and a new top if it has a name, into a directory and makes them durable.
 func (f *Frozen) fill(ctx context.Context, dir, top string) error {
 	for _, l := range f.stack {
 		if ctx.Err() != nil {
@@ -255,6 +258,7 @@ func (f *Frozen) fill(ctx context.Context, dir, top string) error {
 	return atomicfile.SyncFolder(dir)
 }
 
+// manifest lists the layers, the newest first.
 func (f *Frozen) manifest(top string) manifest {
 	m := manifest{Size: f.size, Top: top}
 	for _, l := range slices.Backward(f.stack) {

@@ -43,6 +43,7 @@ const (
 	recordForget            // the records from ordinal cluster<<32|slot up to this one do not count
 )
 
+// record is an entry of a map. For kinds that need a number of 64 bits, cluster is its upper half and slot its lower one.
 type record struct{ kind, cluster, slot uint32 }
 
 func (r record) wide() uint64 { return uint64(r.cluster)<<32 | uint64(r.slot) }
@@ -103,6 +104,7 @@ type contents struct {
 	waiting   []waiting // records that no commit covers
 }
 
+// waiting is a record with its number, counted from the beginning of the map.
 type waiting struct {
 	record
 	ordinal uint64
@@ -117,6 +119,7 @@ func (c *contents) apply(to uint64) {
 	c.waiting = c.waiting[n:]
 }
 
+// newID returns 128 random bits in hexadecimal, so that layers of all disks have different names and can be put into one directory.
 func newID() string {
 	id := make([]byte, 16)
 	rand.Read(id) // never fails
@@ -198,6 +201,7 @@ func (l *layer) damaged(format string, args ...any) error {
 	return &DamagedError{l.path, fmt.Sprintf(format, args...)}
 }
 
+// read checks the header and reads the map. A layer that is not to be written must have its end.
 func (l *layer) read(write bool) (*contents, error) {
 	info, err := l.file.Stat()
 	if err != nil {
@@ -261,6 +265,7 @@ func (l *layer) check(r []byte, block uint32, index int) uint32 {
 	return crc32.Update(sum, castagnoli, r[:12])
 }
 
+// encode returns the 16 bytes of a record: kind, cluster and slot as u32, and their checksum, which also covers the layer and the place.
 func (l *layer) encode(r record, block uint32, index int) []byte {
 	b := make([]byte, recordSize)
 	binary.LittleEndian.PutUint32(b, r.kind)
@@ -371,6 +376,8 @@ func (l *layer) checkRest(b []byte, c *contents) error {
 	return nil
 }
 
+// replayRecord checks a record against what is possible in this disk. The slot of a cluster may lie behind the file's end, because only a
+// commit promises its contents.
 func (l *layer) replayRecord(r record, c *contents) error {
 	switch r.kind {
 	case recordMap:
@@ -425,6 +432,7 @@ func (l *layer) append(records ...record) error {
 	return nil
 }
 
+// write writes records that fit into the block. Where only a part was written, zeros take its place, so that it does not count as damage.
 func (l *layer) write(records []record) error {
 	b := make([]byte, 0, len(records)*recordSize)
 	for i, r := range records {

@@ -45,6 +45,7 @@ type manifest struct {
 
 func layersDir(path string) string { return path + layersSuffix }
 
+// encode returns the file. Equal manifests have equal bytes, by which decodeManifest finds any change.
 func (m manifest) encode() []byte {
 	text, _ := json.Marshal(m)
 	sum := sha256.Sum256(text)
@@ -68,6 +69,7 @@ func decodeManifest(b []byte) (m manifest, cause string) {
 	return m, m.wrong()
 }
 
+// wrong returns why a manifest cannot be one, or nothing.
 func (m manifest) wrong() string {
 	if m.Size <= 0 || m.Size > MaxSize || len(m.Layers) > maxLayers || m.Top == "" && len(m.Layers) == 0 {
 		return "what it says of itself cannot be"
@@ -164,6 +166,7 @@ func share(from, to string) error {
 	return copyFile(from, to)
 }
 
+// copyFile copies a layer for a file system without hard links. The copy is durable, as the original is.
 func copyFile(from, to string) error {
 	source, err := openLayer(from, os.O_RDONLY)
 	if err != nil {
@@ -215,6 +218,7 @@ func copyDense(to, from *os.File) error {
 	return to.Truncate(info.Size())
 }
 
+// wrap adds what was being done, and to which disk; nil stays nil.
 func wrap(what, path string, err error) error {
 	if err == nil {
 		return nil

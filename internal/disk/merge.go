@@ -55,6 +55,7 @@ func (d *Disk) merge(ctx context.Context, kept *Frozen) error {
 	return errors.Join(err, other)
 }
 
+// mergeRefs replaces the merged layers by the new one in a list, the newest first, and returns the IDs of those whose files are to be removed.
 func mergeRefs(refs []layerRef, merged []*layer, id string) (list []layerRef, old []string) {
 	for _, l := range merged {
 		old = append(old, l.id)

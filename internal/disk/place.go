@@ -8,11 +8,13 @@ type place uint64
 
 const leafSize = 512 // clusters, 32 MiB
 
+// at returns the place of a slot in the layer with a number.
 func at(layer int, slot uint32) place { return place(layer+1)<<32 | place(slot) }
 
 func (p place) layer() int   { return int(p>>32) - 1 }
 func (p place) slot() uint32 { return uint32(p) }
 
+// newPlaces returns the table of a disk of size bytes that is all zeros. It takes 8 bytes for each 32 MiB, and 4 KiB more once they have data.
 func newPlaces(size int64) places {
 	clusters := (size + clusterSize - 1) / clusterSize
 	return make(places, (clusters+leafSize-1)/leafSize)

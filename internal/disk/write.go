@@ -44,6 +44,7 @@ func readLayers(stack []*layer, t places, size int64, p []byte, offset int64) (i
 	return done, nil
 }
 
+// clusterOf returns the number of the cluster that has the byte at offset.
 func clusterOf(offset int64) uint32 { return uint32(offset / clusterSize) }
 
 // WriteAt implements io.WriterAt. A write that is not inside the disk fails with ENOSPC and changes nothing. Zeros take no room
@@ -179,6 +180,7 @@ func (d *Disk) takeSlots(top *layer, count int) (slot uint32, n int) {
 	return slot, count
 }
 
+// returnSlots makes slots free after a write to them that has failed.
 func (d *Disk) returnSlots(slot uint32, count int) {
 	for i := range uint32(count) {
 		d.free = append(d.free, slot+i)

@@ -77,6 +77,7 @@ func unpackArchive(ctx context.Context, root *os.Root, r io.Reader, m *meter) ([
 	}
 }
 
+// add checks an entry and makes its file.
 func (in *unpacker) add(h *tar.Header, content io.Reader) error {
 	if err := in.ctx.Err(); err != nil {
 		return err
@@ -203,6 +204,7 @@ func (in *unpacker) make(dir *os.Root, e entry, content io.Reader) error {
 	return in.file(dir, e, content)
 }
 
+// remember keeps what a directory is to get once nothing more is put into it.
 func (in *unpacker) remember(name string, h *tar.Header) error {
 	if in.names += int64(len(name)); in.names > maxDirNames {
 		return &LimitError{Limit{"bytes of directories' names", maxDirNames}, name}
@@ -225,6 +227,7 @@ func modified(t time.Time) time.Time {
 	return t
 }
 
+// file writes a regular file. It is not readable by others before it is complete.
 func (in *unpacker) file(dir *os.Root, e entry, content io.Reader) error {
 	f, err := dir.OpenFile(e.base, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -243,6 +243,7 @@ type treePacker struct {
 // hostFile identifies a file of the host while it exists.
 type hostFile struct{ device, file uint64 }
 
+// dir packs the entries of a directory, in the order in which the host lists them.
 func (p *treePacker) dir(name string) error {
 	d, err := p.root.Open(name)
 	if err != nil {
@@ -260,6 +261,7 @@ func (p *treePacker) dir(name string) error {
 	return nil
 }
 
+// entry packs what a name is now.
 func (p *treePacker) entry(name string) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
@@ -305,6 +307,7 @@ func (p *treePacker) describe(name string, info fs.FileInfo) *tar.Header {
 	return h
 }
 
+// ownerOf returns the numbers of the host's owner.
 func ownerOf(info fs.FileInfo) Owner {
 	host := hostfile.Of(info)
 	return Owner{UID: host.UID, GID: host.GID}

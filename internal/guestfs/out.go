@@ -82,6 +82,7 @@ func (f *Files) fileOut(ctx context.Context, guestPath, to string, m *meter) err
 	return errors.Join(err, s.discard())
 }
 
+// fileTo writes a file of the guest to the staging directory. The guest may lie about its size: the meter counts what arrives.
 func (f *Files) fileTo(ctx context.Context, guestPath string, s *staging, m *meter) error {
 	return f.with(ctx, "read", guestPath, func(c *guestrpc.FilesClient) error {
 		from, err := c.Open(ctx, guestPath)
@@ -231,6 +232,7 @@ func (s *staging) mergeDir(name string, kept map[string]bool) error {
 	return nil
 }
 
+// mergeEntry moves one entry. A directory never replaces a file, nor a file a directory.
 func (s *staging) mergeEntry(name string, isDir bool, kept map[string]bool) error {
 	there, err := s.dir.Lstat(name)
 	switch {

@@ -25,10 +25,12 @@ func (l *Log) Read(ctx context.Context, from Cursor, max int) (Batch, error) {
 		case err != nil:
 			return Batch{Next: from}, l.fail("read", err)
 		case v.news != nil:
-			if err := wait(ctx, v.news); err != nil {
-				return Batch{Next: from}, err
+			select {
+			case <-v.news:
+				continue
+			case <-ctx.Done():
+				return Batch{Next: from}, ctx.Err()
 			}
-			continue
 		case v.start == v.end.cursor: // the log's end
 			return v.batch(from, nil), nil
 		}
@@ -40,15 +42,6 @@ func (l *Log) Read(ctx context.Context, from Cursor, max int) (Batch, error) {
 			return Batch{Next: from}, err
 		}
 		return v.batch(from, chunks), nil
-	}
-}
-
-func wait(ctx context.Context, news <-chan struct{}) error {
-	select {
-	case <-news:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

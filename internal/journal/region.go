@@ -85,22 +85,18 @@ func (s *scanner) bytes(offset, n int64) ([]byte, error) {
 	n = max(0, min(n, s.limit-offset))
 	from := offset - s.at
 	if from < 0 || from+n > int64(s.filled) {
-		if err := s.fill(offset, n); err != nil {
+		if n > int64(len(s.buffer)) {
+			s.buffer = make([]byte, n)
+		}
+		ahead := max(0, min(int64(len(s.buffer)), s.limit-offset))
+		filled, err := readAt(s.store, s.buffer[:ahead], offset)
+		s.at, s.filled = offset, filled
+		if err != nil {
 			return nil, err
 		}
 		from = 0
 	}
 	return s.buffer[from:min(from+n, int64(s.filled))], nil
-}
-
-func (s *scanner) fill(offset, n int64) error {
-	if n > int64(len(s.buffer)) {
-		s.buffer = make([]byte, n)
-	}
-	ahead := max(0, min(int64(len(s.buffer)), s.limit-offset))
-	filled, err := readAt(s.store, s.buffer[:ahead], offset)
-	s.at, s.filled = offset, filled
-	return err
 }
 
 // header reads the record header at offset.

@@ -32,6 +32,7 @@ func (a attr) isDir() bool     { return a.mode&modeTypeMask == modeDir }
 func (a attr) isRegular() bool { return a.mode&modeTypeMask == modeRegular }
 func (a attr) isSymlink() bool { return a.mode&modeTypeMask == modeSymlink }
 
+// lstat looks at what a path itself names.
 func (s *Server) lstat(path string) (attr, error) {
 	info, err := s.stat(path)
 	if err != nil {
@@ -40,6 +41,7 @@ func (s *Server) lstat(path string) (attr, error) {
 	return s.attrOf(info, path), nil
 }
 
+// attrOf translates what package os says; path is only for hosts without inode numbers.
 func (s *Server) attrOf(info fs.FileInfo, path string) attr {
 	host := hostStat(info, path)
 	mode := linuxType(info.Mode()) | hostPermissions(info.Mode())
@@ -122,6 +124,8 @@ func (c *session) getattr(q *request) error {
 	return nil
 }
 
+// encodeAttr appends the body of Rgetattr behind its mask: qid[13] mode[4] uid[4] gid[4] and fifteen numbers of 8 bytes, with times as
+// seconds and nanoseconds (Linux, fs/9p and net/9p/client.c, p9_client_getattr_dotl).
 func (s *Server) encodeAttr(out *encoder, a attr) {
 	uid, gid := uint32(overflowID), uint32(overflowID)
 	if a.host.owned {
@@ -290,6 +294,7 @@ func (c *session) changeLink(name string, a attr, ch change) error {
 	return c.server.setTimes(name, orTime(ch.atime, a.host.Accessed), orTime(ch.mtime, a.mtime))
 }
 
+// orTime returns the second time where the guest has left the first alone: hosts set both at once.
 func orTime(t, other time.Time) time.Time {
 	if t.IsZero() {
 		return other

@@ -50,6 +50,7 @@ type openFiles struct {
 	listings atomic.Int64
 }
 
+// acquire counts a file that is about to be opened; ENFILE protects the host's own descriptors.
 func (o *openFiles) acquire() error {
 	if o.count.Add(1) > o.limit {
 		o.count.Add(-1)
@@ -60,6 +61,7 @@ func (o *openFiles) acquire() error {
 
 func (o *openFiles) release() { o.count.Add(-1) }
 
+// fidTable has a session's fids by the numbers that the guest chose.
 type fidTable struct {
 	mu     sync.Mutex
 	fids   map[uint32]*fid
@@ -71,6 +73,7 @@ func newFidTable(limit int, memory *sessionMemory) *fidTable {
 	return &fidTable{fids: make(map[uint32]*fid), limit: limit, memory: memory}
 }
 
+// get adds a reference, which the caller drops.
 func (t *fidTable) get(id uint32) (*fid, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,6 +194,7 @@ func (c *session) putFid(f *fid) {
 	c.tree.release(f.node)
 }
 
+// closeFile gives back what the open file has taken of the session's limits.
 func (c *session) closeFile(o *openFile) {
 	o.file.Close()
 	c.files.listings.Add(-o.bytes)

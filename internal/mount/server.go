@@ -194,6 +194,7 @@ func (s *Server) Close() error {
 	return errors.Join(s.dir.Close(), s.root.Close())
 }
 
+// register adds a session unless the server is closed, so that Close waits for every session that began.
 func (s *Server) register(c *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -111,6 +113,7 @@ func (c *session) run() error {
 	return err
 }
 
+// loop reads requests until the connection fails or the guest breaks a rule that leaves no way to answer.
 func (c *session) loop() error {
 	for {
 		q, err := c.receive()
@@ -132,6 +135,7 @@ func (c *session) loop() error {
 	}
 }
 
+// dispatch blocks while maxRequests run.
 func (c *session) dispatch(q *request) {
 	if operations[q.kind].quick {
 		c.answer(q)
@@ -253,6 +257,7 @@ func (c *session) flush(q *request) {
 	c.transmit(flushed(q.tag))
 }
 
+// flushed returns an Rflush.
 func flushed(tag uint16) []byte {
 	out := encoder{buf: make([]byte, headerSize)}
 	out.header(msgTflush+1, tag)
@@ -383,3 +388,28 @@ func (m *sessionMemory) give(bytes int64) {
 
 // end gives back what is left: of messages that were under way when the session ended.
 func (m *sessionMemory) end() { m.give(m.held.Load()) }
+
+// toErrno translates an error of the host to the number that Rlerror carries. What the host cannot name is an I/O error.
+func (s *Server) toErrno(err error) errno.Errno {
+	if number := errno.In(err); number != 0 {
+		return number
+	}
+	switch {
+	case errors.Is(err, s.escapes):
+		// Only a link that was swapped in during the call gets here: an ordinary one ends the walk.
+		return errno.EACCES
+	case errors.Is(err, os.ErrClosed):
+		return errno.EBADF
+	case errors.Is(err, fs.ErrNotExist):
+		return errno.ENOENT
+	case errors.Is(err, fs.ErrExist):
+		return errno.EEXIST
+	case errors.Is(err, fs.ErrPermission):
+		return errno.EACCES
+	case errors.Is(err, fs.ErrInvalid):
+		return errno.EINVAL
+	case errors.Is(err, errors.ErrUnsupported):
+		return errno.EOPNOTSUPP
+	}
+	return errno.EIO
+}

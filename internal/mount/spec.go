@@ -82,6 +82,7 @@ func Parse(spec string) (Spec, error) {
 	return s, nil
 }
 
+// parse is Parse for either kind of host, so that the tests of one cover the other.
 func parse(spec string, windows bool) (Spec, error) {
 	host, rest := cutHost(spec, windows)
 	if host == "" {
@@ -116,6 +117,7 @@ func cutHost(spec string, windows bool) (host string, rest []string) {
 	return drive + parts[0], parts[1:]
 }
 
+// hasDrive reports whether a specification begins with a Windows drive, such as C:\.
 func hasDrive(spec string, windows bool) bool {
 	if len(spec) < 3 || spec[1] != ':' {
 		return false
@@ -171,6 +173,7 @@ func cutOption(parts []string) (guest *string, readOnly bool, err error) {
 	return nil, false, fmt.Errorf("unknown option %q", parts[len(parts)-1])
 }
 
+// cleanGuest checks where a mount appears. ".." is refused, not resolved: what it means depends on links in the guest.
 func cleanGuest(guest string) (string, error) {
 	if !strings.HasPrefix(guest, "/") {
 		return "", fmt.Errorf("the guest path %q is not absolute", guest)

@@ -28,6 +28,7 @@ type tree struct {
 	limit int
 }
 
+// node is a name in a directory. A file with several names has a node for each.
 type node struct {
 	parent   *node
 	name     string
@@ -38,6 +39,7 @@ type node struct {
 	open     []*openFile // keeps an unlinked file within reach
 }
 
+// newTree returns a tree of the root alone, which stays: it has a reference of its own. limit bounds the other names.
 func newTree(limit int) *tree {
 	t := &tree{root: &node{refs: 1}, limit: limit}
 	t.root.dir.Store(true)
@@ -65,6 +67,7 @@ func (t *tree) child(parent *node, name string) (*node, error) {
 	return n, nil
 }
 
+// hold adds a reference.
 func (t *tree) hold(n *node) *node {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()

@@ -56,6 +56,7 @@ func (c *session) walk(q *request) error {
 	return nil
 }
 
+// walkNames decodes a list of names. Its length is checked before anything is allocated for it.
 func walkNames(in *decoder) ([]string, error) {
 	count := int(in.u16())
 	if count > maxWalk {
@@ -101,6 +102,7 @@ func (c *session) descend(n *node, names []string) (*node, []qid, error) {
 	return n, qids, nil
 }
 
+// step looks up one name. What is no directory ends the walk, a symbolic link too: the guest follows links in its own tree.
 func (c *session) step(dir *node, name string) (*node, qid, error) {
 	if err := checkName(name); err != nil {
 		return nil, qid{}, err

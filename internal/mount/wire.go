@@ -106,6 +106,7 @@ func (d *decoder) u64() uint64 {
 	return 0
 }
 
+// str decodes a length of 2 bytes and so many bytes, which are copied.
 func (d *decoder) str() string { return string(d.take(int(d.u16()))) }
 
 // end reports whether the body was exactly the fields taken so far.
@@ -181,6 +182,7 @@ func linuxType(mode fs.FileMode) uint32 {
 	return modeRegular
 }
 
+// qidKind returns the type of a qid. Other kinds of files count as files here: the guest learns them from their mode.
 func qidKind(mode fs.FileMode) uint8 {
 	switch {
 	case mode.IsDir():

@@ -68,10 +68,7 @@ func (t *temporary) renameDisk() error {
 
 // removeBeside removes the disks beside the snapshot at path, except the one named stays.
 func removeBeside(path, stays string) {
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		return
-	}
+	entries, _ := os.ReadDir(filepath.Dir(path))
 	for _, e := range entries {
 		if name := e.Name(); name != stays && isBesideOf(name, path) {
 			_ = os.RemoveAll(filepath.Join(filepath.Dir(path), name))
@@ -81,10 +78,7 @@ func removeBeside(path, stays string) {
 
 // sweepBeside removes the disks in dir that no snapshot names. The caller has the lock of the directory.
 func sweepBeside(dir string) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
+	entries, _ := os.ReadDir(dir) // whoever uses the directory reports the error
 	for _, e := range entries {
 		name := e.Name()
 		if !isBeside(name) {

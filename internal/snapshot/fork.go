@@ -73,10 +73,7 @@ func (s *Store) listForks() ([]Entry, error) {
 // sweepForks removes the files of forks in dir whose makers were killed.
 func sweepForks(dir string) {
 	sweep(dir, "")
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
+	entries, _ := os.ReadDir(dir) // whoever uses the directory reports the error
 	for _, entry := range entries {
 		name, locked := strings.CutSuffix(strings.TrimPrefix(entry.Name(), "."), forkLock)
 		path := filepath.Join(dir, strings.TrimSuffix(name, Suffix)+Suffix)

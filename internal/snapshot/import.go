@@ -169,6 +169,7 @@ func (s *stream) begin() error {
 	return s.tables()
 }
 
+// tables reads the description and the tables, and checks that they fit the header before any page is accepted.
 func (s *stream) tables() error {
 	h := s.header
 	var err error
@@ -235,6 +236,7 @@ func (s *stream) contents(file io.WriterAt) error {
 	return err
 }
 
+// pages reads the own pages of a section and writes them to their places, after their hash was compared.
 func (s *stream) pages(file io.WriterAt, t table, part section, name string) error {
 	p := make([]byte, chunkSize)
 	for i := range t {

@@ -83,6 +83,7 @@ func (f *File) checkSeal() error {
 	return nil
 }
 
+// sealOf returns the seal of a file with an ID.
 func sealOf(key []byte, id digest) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(sealText))
@@ -90,6 +91,7 @@ func sealOf(key []byte, id digest) []byte {
 	return h.Sum(nil)
 }
 
+// sealPath returns the file of a seal. Its name begins with a dot, so that lists of snapshots leave it out.
 func sealPath(path string) string {
 	dir, name := filepath.Split(path)
 	return filepath.Join(dir, "."+name+sealSuffix)
@@ -135,10 +137,7 @@ func unsealNothing(path string) {
 
 // sweepSeals removes the seals in dir without a file. The caller has the lock of the directory.
 func sweepSeals(dir string) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
+	entries, _ := os.ReadDir(dir) // whoever uses the directory reports the error
 	for _, entry := range entries {
 		if name := entry.Name(); isSeal(name) {
 			unsealNothing(filepath.Join(dir, strings.TrimSuffix(name[1:], sealSuffix)))

@@ -106,6 +106,7 @@ func newPlan(c Content) (*plan, error) {
 	return p, err
 }
 
+// setBase refuses a base that is layered itself: two files must be enough to restore from.
 func (p *plan) setBase(base *File) error {
 	if base == nil {
 		return nil
@@ -140,6 +141,7 @@ func (p *plan) write(ctx context.Context, file io.WriterAt) (id digest, err erro
 	return h.finish(file, memory, disk, p.meta)
 }
 
+// part is a section with its contents.
 type part struct {
 	*section
 	bytes []byte
