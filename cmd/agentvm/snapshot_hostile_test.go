@@ -135,7 +135,11 @@ func TestHostileArchivesOfSnapshots(t *testing.T) {
 				Memory: []snapshot.Extent{{Length: meta.LinearMemory, Source: patched{memoryOf{file}, memory}}},
 			}
 			var archive bytes.Buffer
-			if err := errors.Join(forger.Create(t.Context(), name, content), forger.Export(t.Context(), name, &archive), forger.Remove(t.Context(), name)); err != nil {
+			forged, err := forger.Path(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(snapshot.Write(t.Context(), forged, content), forger.Export(t.Context(), name, &archive), forger.Remove(t.Context(), name)); err != nil {
 				t.Fatal(err)
 			}
 			if forge == nil {
