@@ -241,6 +241,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/journal": nil,
 	"internal/kernel":  nil,
+	"internal/mount/fusetest": {"internal/errno"}, // for tests
 	"internal/mount": {
 		"internal/budget",
 		"internal/errno",
@@ -315,7 +316,7 @@ var reserved = map[string][]string{
 }
 
 // forTests are packages that every test may import, and that import nothing but what they help to test.
-var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/capnprpc/rpctest", "internal/leaktest", "internal/qemutest", "internal/smalldisk", "internal/testclock", "netstack/netstacktest"}
+var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/capnprpc/rpctest", "internal/leaktest", "internal/mount/fusetest", "internal/qemutest", "internal/smalldisk", "internal/testclock", "netstack/netstacktest"}
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{

@@ -31,8 +31,8 @@ type share struct {
 
 type shares []*share
 
-// shareSize is the capacity in bytes of a share's stream: a few messages of the size the guest asks for.
-const shareSize = 512 << 10
+// shareSize is the capacity in bytes of a share's stream: about one of the largest messages.
+const shareSize = 1 << 20
 
 // openShares makes servers for open host directories. On failure all are closed.
 func openShares(set *hostSet, memory *budget.Budget, log *slog.Logger) (shares, error) {

@@ -1,10 +1,14 @@
 package vm_test
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"agentvm/internal/mount"
 	"agentvm/vm"
@@ -57,6 +61,72 @@ func TestMounts(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(fixed, "file")); string(text) != "fixed\n" {
 		t.Errorf("the read-only file is %q now, %v", text, err)
 	}
+}
+
+// TestMountCoherence has the host change what the guest has read: the next open sees it, whatever the guest's kernel keeps in memory.
+func TestMountCoherence(t *testing.T) {
+	host := t.TempDir()
+	file := filepath.Join(host, "file")
+	v := ownVM(t, mounted(host, false))
+	wantOutput(t, v, "cat /mnt/host/file 2>/dev/null || echo none", "none\n")
+	for i := range 30 { // with the same size, larger and smaller ones, and as another file
+		text := strings.Repeat(fmt.Sprintln(i), 1+i*7919%2000)
+		if i%3 == 2 {
+			write(t, file+".new", text)
+			if err := os.Rename(file+".new", file); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			write(t, file, text)
+		}
+		wantOutput(t, v, "cat /mnt/host/file | sha256sum", fmt.Sprintf("%x  -\n", sha256.Sum256([]byte(text))))
+	}
+	write(t, file, "short\n")
+	wantOutput(t, v, "cat /mnt/host/file; echo from the guest >>/mnt/host/file; cat /mnt/host/file", "short\nshort\nfrom the guest\n")
+	size := func() string { return string(mustRun(t, v, vm.Command{Line: "stat -c %s /mnt/host/file"}).Stdout) }
+	size()
+	changed := time.Now()
+	write(t, file, "1234567")
+	for size() != "7\n" {
+		if time.Since(changed) > 10*time.Second { // it takes one, on a host that is not busy
+			t.Fatal("stat does not see what the host has changed")
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, v, "cat /mnt/host/file 2>/dev/null || echo none", "none\n")
+
+	// What the guest has mapped and the host has cut off is an error of the program that uses it.
+	wantOutput(t, v, "cp /bin/busybox /mnt/host/busybox && /mnt/host/busybox sleep 0; echo $?", "0\n")
+	if err := os.Truncate(filepath.Join(host, "busybox"), 4096); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, v, "/mnt/host/busybox sleep 0 >/dev/null 2>&1; test $? -gt 0 && echo ended", "ended\n")
+}
+
+// TestMountLarge moves more than a request holds, and more entries than one lists.
+func TestMountLarge(t *testing.T) {
+	host := t.TempDir()
+	content := make([]byte, 5<<20+12345)
+	for i := range content {
+		content[i] = byte(i * i >> 7)
+	}
+	sum := fmt.Sprintf("%x", sha256.Sum256(content))
+	write(t, filepath.Join(host, "in"), string(content))
+	if err := os.Mkdir(filepath.Join(host, "many"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3000 {
+		write(t, filepath.Join(host, "many", fmt.Sprintf("a file with a long name, number %d", i)), "")
+	}
+	v := ownVM(t, mounted(host, false))
+	wantOutput(t, v, "for i in 1 2; do sha256sum </mnt/host/in; done; dd if=/mnt/host/in of=/mnt/host/out bs=1M 2>/dev/null; sha256sum </mnt/host/out",
+		strings.Repeat(sum+"  -\n", 3))
+	if got, err := os.ReadFile(filepath.Join(host, "out")); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	wantOutput(t, v, "ls /mnt/host/many | wc -l; ls -l /mnt/host/many | grep -c 'number'; rm -r /mnt/host/many; ls /mnt/host", "3000\n3000\nin\nout\n")
 }
 
 func write(t *testing.T, path, text string) {

@@ -41,6 +41,9 @@ type qemuMachine struct {
 	conn    net.Conn // control port
 }
 
+// machineMemory is in MiB.
+const machineMemory = 256
+
 // bootMachine starts a machine; it is off when the test ends. Without a root there is no disk.
 func bootMachine(t *testing.T, root string, arguments ...string) *qemuMachine {
 	t.Helper()
@@ -57,7 +60,7 @@ func bootMachine(t *testing.T, root string, arguments ...string) *qemuMachine {
 	m.write(t, "kernel", image)
 	m.write(t, "initramfs", initramfs(t))
 	args := []string{
-		"-M", "virt", "-m", "256", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+		"-M", "virt", "-m", fmt.Sprint(machineMemory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", m.path("kernel"), "-initrd", m.path("initramfs"),
 		"-append", "console=hvc0 quiet reboot=panic_warm", "-device", "virtio-rng-device", "-device", "virtio-serial-device",
 		"-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",
@@ -153,9 +156,7 @@ func TestMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	bulk := t.TempDir() + "/bulk"
-	m := bootMachine(t, image.RootDisk, append(bulkArguments(bulk),
-		"-fsdev", "local,id=s0,security_model=none,path="+share, "-device", "virtio-9p-device,fsdev=s0,mount_tag=share0",
-		"-fsdev", "local,id=s1,security_model=none,path="+readOnly, "-device", "virtio-9p-device,fsdev=s1,mount_tag=share1",
+	m := bootMachine(t, image.RootDisk, append(append(bulkArguments(bulk), qemutest.Shares(t, machineMemory, share, readOnly)...),
 		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")...)
 	c := dial(t, m)
 	t.Cleanup(func() { _ = c.Close() }) // of whichever is the last one

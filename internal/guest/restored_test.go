@@ -54,9 +54,8 @@ func TestMachineContinues(t *testing.T) {
 	qemutest.Need(t)
 	root := storetest.Fill(t, t.TempDir()).RootDisk
 	share := t.TempDir()
-	m := bootMachine(t, root,
-		"-fsdev", "local,id=s0,security_model=none,path="+share, "-device", "virtio-9p-device,fsdev=s0,mount_tag=share0",
-		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net,mac=52:54:00:00:00:01")
+	m := bootMachine(t, root, append(qemutest.Shares(t, machineMemory, share),
+		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net,mac=52:54:00:00:00:01")...)
 	c := dial(t, m)
 	network := qemuNetwork()
 	_, err := c.Start(t.Context(), guestrpc.StartParams{
@@ -93,7 +92,7 @@ func TestMachineContinues(t *testing.T) {
 		expect(t, c, "old programs", "grep -l 471[1] /proc/[0-9]*/cmdline 2>/dev/null", "")
 		expect(t, c, "clock", "test $(date +%s) -lt 2000000100 && test $(date +%s) -ge 2000000000 && echo ok", "ok\n")
 		expect(t, c, "name and environment", "hostname; echo $A$B", "second\n2\n")
-		expect(t, c, "shares", "grep -o ' /mnt/. 9p' /proc/mounts", " /mnt/b 9p\n")
+		expect(t, c, "shares", "grep -o ' /mnt/. virtiofs' /proc/mounts", " /mnt/b virtiofs\n")
 		expect(t, c, "sockets", "ls /run/host", "b\n")
 		expect(t, c, "card", "cat /sys/class/net/eth0/address; ip -4 addr show eth0 | grep -o 'inet 10.0.2.1'", "52:54:00:00:00:02\ninet 10.0.2.1\n")
 		expect(t, c, "generation", "cat /run/agentvm/generation; stat -c %a /run/agentvm/generation", "18446744073709551615\nab0000000000000000000000000000cd\n644\n")

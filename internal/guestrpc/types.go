@@ -9,9 +9,9 @@ import (
 	"agentvm/internal/budget"
 )
 
-// Mount is a 9p share that the guest mounts when it starts.
+// Mount is a virtio-fs share that the guest mounts when it starts.
 type Mount struct {
-	Tag         string // virtio-9p mount tag
+	Tag         string // virtio-fs mount tag
 	Target      string // absolute path in the guest; created when it is missing
 	ReadOnly    bool
 	MessageSize uint32 // 9p msize in bytes; 0: 131072

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + vmfork.patch + copy.patch +
+# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + vmfork.patch + copy.patch + fuse.patch +
 # agentvm.config
 # -> Image.zst and provenance.json.
 #
@@ -24,7 +24,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "${1:-/tmp/agentvm-kernel}" "${2:-$here}"
 work=$(cd "${1:-/tmp/agentvm-kernel}" && pwd)
 out=$(cd "${2:-$here}" && pwd)
-patches="boot-cost.patch vmfork.patch copy.patch"
+patches="boot-cost.patch vmfork.patch copy.patch fuse.patch"
 tarball=$work/$package.tar.xz
 build=$work/build
 
@@ -161,7 +161,8 @@ provenance() {
     "build.sh": "$(sha256 "$here/build.sh")",
     "boot-cost.patch": "$(sha256 "$here/boot-cost.patch")",
     "vmfork.patch": "$(sha256 "$here/vmfork.patch")",
-    "copy.patch": "$(sha256 "$here/copy.patch")"
+    "copy.patch": "$(sha256 "$here/copy.patch")",
+    "fuse.patch": "$(sha256 "$here/fuse.patch")"
   },
   "image": {
     "raw_sha256": "$(sha256 "$work/Image")",

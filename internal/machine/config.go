@@ -28,7 +28,7 @@ type Disk struct {
 	ReadOnly bool
 }
 
-// Share is the backend of a 9p mount: a stream of 9P2000.L messages.
+// Share is the backend of a virtio-fs mount: a stream of FUSE messages.
 type Share struct {
 	Tag  string // what the guest mounts, 1 to 31 bytes
 	File wasi.File

@@ -13,7 +13,7 @@ import (
 // deviceSources are the devices and their test driver, relative to this folder.
 var deviceSources = []string{
 	"src/virtio.c", "src/virtqueue.c", "src/virtio_console.c", "src/virtio_rng.c", "src/virtio_net.c",
-	"src/virtio_blk.c", "src/virtio_9p.c", "src/virtio_balloon.c", "src/vmgenid.c", "src/rtc.c", "src/devices.c", "src/test/devices_*.c",
+	"src/virtio_blk.c", "src/virtio_fs.c", "src/virtio_balloon.c", "src/vmgenid.c", "src/rtc.c", "src/devices.c", "src/test/devices_*.c",
 }
 
 // TestDevices runs each case of src/test/devices_*_test.c against the devices, compiled for the host with the

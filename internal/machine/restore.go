@@ -13,7 +13,7 @@ import (
 var ErrShape = errors.New("the image is of a machine of another shape")
 
 // Restore makes a machine that continues where the image's was. cfg must name the same devices and the same size of RAM;
-// their files are new: whatever was half done on the old ones is forgotten, and outstanding 9p requests fail with EIO.
+// their files are new: whatever was half done on the old ones is forgotten, and outstanding requests of virtio-fs fail with EIO.
 // For the guest no time has passed. MAC and Generation may differ. The files in cfg belong to the machine from now on,
 // also when Restore fails.
 //

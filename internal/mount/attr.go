@@ -15,7 +15,7 @@ const overflowID = 65534
 
 // attr is what getattr tells about a file.
 type attr struct {
-	qid   qid
+	ino   uint64
 	mode  uint32 // Linux' st_mode
 	size  uint64
 	mtime time.Time
@@ -26,6 +26,12 @@ type attr struct {
 type hostAttr struct {
 	hostfile.Stat
 	owned bool // by the host process's user
+}
+
+func (a attr) identity() identity { return identity{a.host.Device, a.host.Inode} }
+
+func (a attr) version() version {
+	return version{a.size, a.mtime.UnixNano(), a.host.Changed.UnixNano()}
 }
 
 func (a attr) isDir() bool     { return a.mode&modeTypeMask == modeDir }
@@ -49,7 +55,7 @@ func (s *Server) attrOf(info fs.FileInfo, path string) attr {
 		mode |= modeSticky
 	}
 	return attr{
-		qid:   s.qidOf(host, info),
+		ino:   s.inode(host.Device, host.Inode),
 		mode:  mode,
 		size:  uint64(info.Size()),
 		mtime: info.ModTime(),
@@ -57,13 +63,9 @@ func (s *Server) attrOf(info fs.FileInfo, path string) attr {
 	}
 }
 
-// qidOf numbers files by inode, which is stable over renames and restarts. Files of another file system mounted
+// inode numbers files by the host's inode, which is stable over renames and restarts. Files of another file system mounted
 // below the root could have the same inode number, so theirs is mixed with the device.
-func (s *Server) qidOf(host hostAttr, info fs.FileInfo) qid {
-	return qid{kind: qidKind(info.Mode()), version: qidVersion(info), path: s.qidPath(host.Device, host.Inode)}
-}
-
-func (s *Server) qidPath(dev, ino uint64) uint64 {
+func (s *Server) inode(dev, ino uint64) uint64 {
 	if dev == s.rootDev {
 		return ino
 	}
@@ -74,27 +76,29 @@ func (s *Server) qidPath(dev, ino uint64) uint64 {
 	return x ^ x>>33
 }
 
-// qidVersion changes with the contents. It is never 0, which v9fs takes for "must not be cached or mapped".
-func qidVersion(info fs.FileInfo) uint32 {
-	t := info.ModTime()
-	return uint32(t.Unix())<<8 ^ uint32(t.Nanosecond()) ^ uint32(info.Size()) | 1
-}
-
-// stat looks at an open fid's file, else at its name, else at any open file of a removed name.
-func (c *session) stat(f *fid) (attr, error) {
-	if open, err := f.opened(); err == nil {
-		return c.statOpen(open)
-	}
+// stat looks at what a node's name means, else at any open file of a removed name.
+func (c *session) stat(n *node) (attr, error) {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
-	if err == nil {
-		return c.server.lstat(path)
-	}
-	if open := c.tree.opened(f.node, false); open != nil {
+	if open := c.tree.opened(n, false); open != nil {
 		return c.statOpen(open)
 	}
-	return attr{}, err
+	_, a, err := c.find(n)
+	return a, err
+}
+
+// find returns the path and the attributes of a node's name: ESTALE where it means another file by now, and ENOENT for what the guest has
+// removed. names must be held.
+func (c *session) find(n *node) (string, attr, error) {
+	path, err := n.path()
+	if err != nil {
+		return "", attr{}, err
+	}
+	a, err := c.server.lstat(path)
+	if err == nil && n.parent != nil && a.identity() != n.file {
+		err = errno.ESTALE
+	}
+	return path, a, err
 }
 
 func (c *session) statOpen(open *openFile) (attr, error) {
@@ -105,60 +109,97 @@ func (c *session) statOpen(open *openFile) (attr, error) {
 	return c.server.attrOf(info, open.path), nil
 }
 
-// statsBasic is P9_STATS_BASIC: everything but birth time, generation and data version.
-const statsBasic = 0x7ff
+const (
+	// validTime is how long the guest may use attributes and names without asking: what the host changes is seen within it, and by
+	// the next open at once.
+	validTime = time.Second
+)
 
-// getattr answers Tgetattr: fid[4] request_mask[8].
+// getattr answers FUSE_GETATTR: getattr_flags[4] dummy[4] fh[8].
 func (c *session) getattr(q *request) error {
-	id, mask := q.in.u32(), q.in.u64()
-	f, err := c.fid(q, id)
+	q.in.take(4 + 4 + 8)
+	if err := q.in.end(); err != nil {
+		return err
+	}
+	return c.replyAttr(q)
+}
+
+// replyAttr appends a struct fuse_attr_out: attr_valid[8] attr_valid_nsec[4] dummy[4] and the attributes.
+func (c *session) replyAttr(q *request) error {
+	a, err := c.stat(q.node)
 	if err != nil {
 		return err
 	}
-	a, err := c.stat(f)
-	if err != nil {
-		return err
-	}
-	q.out.u64(mask & statsBasic)
-	c.server.encodeAttr(&q.out, a)
+	c.tree.tell(q.node, a)
+	seconds, nanoseconds := validity(validTime)
+	q.out.u64(seconds)
+	q.out.u32(nanoseconds)
+	q.out.u32(0)
+	c.server.encode(&q.out, a)
 	return nil
 }
 
-// encodeAttr appends the body of Rgetattr behind its mask: qid[13] mode[4] uid[4] gid[4] and fifteen numbers of 8 bytes, with times as
-// seconds and nanoseconds (Linux, fs/9p and net/9p/client.c, p9_client_getattr_dotl).
-func (s *Server) encodeAttr(out *encoder, a attr) {
+// encodeEntry appends a struct fuse_entry_out: nodeid[8] generation[8] entry_valid[8] attr_valid[8] and their nanoseconds [4 each], and the
+// attributes.
+func (c *session) encodeEntry(out *encoder, id uint64, a attr) {
+	seconds, nanoseconds := validity(validTime)
+	out.u64(id)
+	out.u64(0)
+	out.u64(seconds)
+	out.u64(seconds)
+	out.u32(nanoseconds)
+	out.u32(nanoseconds)
+	c.server.encode(out, a)
+}
+
+func (s *Server) encode(out *encoder, a attr) {
 	uid, gid := uint32(overflowID), uint32(overflowID)
 	if a.host.owned {
 		uid, gid = s.config.UID, s.config.GID
 	}
-	out.qid(a.qid)
-	out.u32(a.mode)
-	out.u32(uid)
-	out.u32(gid)
-	out.u64(a.host.Links)
-	out.u64(0) // rdev: device numbers of the host mean nothing in the guest
-	out.u64(a.size)
-	out.u64(a.host.BlockSize)
-	out.u64(a.host.Blocks)
-	out.time(a.host.Accessed)
-	out.time(a.mtime)
-	out.time(a.host.Changed)
-	out.time(time.Unix(0, 0)) // birth time
-	out.u64(0)                // generation
-	out.u64(0)                // data version
+	out.attr(a, uid, gid)
 }
 
-// Bits of Tsetattr's valid field.
+// lookup answers FUSE_LOOKUP: name\0. A name that is missing is not remembered: the host may make it at any time.
+func (c *session) lookup(q *request) error {
+	name := q.in.str()
+	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
+		return err
+	}
+	c.tree.names.RLock()
+	defer c.tree.names.RUnlock()
+	path, err := c.seePath(q.node, name)
+	if err != nil {
+		return err
+	}
+	a, err := c.server.lstat(path)
+	if err != nil {
+		return err
+	}
+	return c.replyEntry(q, q.node, name, a)
+}
+
+// replyEntry tells the guest of a name. names must be held.
+func (c *session) replyEntry(q *request, dir *node, name string, a attr) error {
+	n, err := c.tree.lookedUp(dir, name, a)
+	if err != nil {
+		return err
+	}
+	c.encodeEntry(&q.out, n.id, a)
+	return nil
+}
+
+// Bits of FUSE_SETATTR's valid field.
 const (
-	setMode     = 0x001
-	setSize     = 0x008
-	setATime    = 0x010
-	setMTime    = 0x020
-	setATimeVal = 0x080
-	setMTimeVal = 0x100
+	setMode     = 1 << 0
+	setSize     = 1 << 3
+	setATime    = 1 << 4
+	setMTime    = 1 << 5
+	setATimeNow = 1 << 7
+	setMTimeNow = 1 << 8
 )
 
-// change is a decoded Tsetattr. Owners are accepted and ignored: the host's user owns everything that the guest makes.
+// change is a decoded FUSE_SETATTR. Owners are accepted and ignored: the host's user owns everything that the guest makes.
 type change struct {
 	valid        uint32
 	mode         fs.FileMode
@@ -166,25 +207,28 @@ type change struct {
 	atime, mtime time.Time // zero: leave alone
 }
 
+// decodeChange reads valid[4] padding[4] fh[8] size[8] lock_owner[8] atime[8] mtime[8] ctime[8] and their nanoseconds [4 each] mode[4]
+// unused[4] uid[4] gid[4] unused[4].
 func decodeChange(in *decoder) change {
 	ch := change{valid: in.u32()}
-	ch.mode = hostMode(in.u32())
-	in.u32() // uid
-	in.u32() // gid
+	in.take(4 + 8)
 	ch.size = in.u64()
-	atime := time.Unix(int64(in.u64()), int64(in.u64()))
-	mtime := time.Unix(int64(in.u64()), int64(in.u64()))
-	ch.atime = pickTime(ch.valid, setATime, setATimeVal, atime)
-	ch.mtime = pickTime(ch.valid, setMTime, setMTimeVal, mtime)
+	in.take(8)
+	atime, mtime, _ := int64(in.u64()), int64(in.u64()), in.u64()
+	atimeNS, mtimeNS, _ := int64(in.u32()), int64(in.u32()), in.u32()
+	ch.mode = hostMode(in.u32())
+	in.take(4 + 4 + 4 + 4)
+	ch.atime = pickTime(ch.valid, setATime, setATimeNow, time.Unix(atime, atimeNS))
+	ch.mtime = pickTime(ch.valid, setMTime, setMTimeNow, time.Unix(mtime, mtimeNS))
 	return ch
 }
 
-// pickTime is the given time, the current one when only the first bit is set, or zero.
-func pickTime(valid, set, setValue uint32, given time.Time) time.Time {
+// pickTime is the given time, the current one when the second bit is set, or zero.
+func pickTime(valid, set, setNow uint32, given time.Time) time.Time {
 	switch {
 	case valid&set == 0:
 		return time.Time{}
-	case valid&setValue == 0:
+	case valid&setNow != 0:
 		return time.Now()
 	}
 	return given
@@ -200,41 +244,42 @@ func hostMode(mode uint32) fs.FileMode {
 	return m
 }
 
-// setattr answers Tsetattr: fid[4] valid[4] mode[4] uid[4] gid[4] size[8] atime[8+8] mtime[8+8].
+// setattr answers FUSE_SETATTR.
 func (c *session) setattr(q *request) error {
-	id := q.in.u32()
 	ch := decodeChange(&q.in)
-	f, err := c.fid(q, id)
-	if err != nil {
+	if err := q.in.end(); err != nil {
 		return err
 	}
-	open, _ := f.opened() // before tree.names, which Tlopen takes while it holds the fid
+	if err := c.change(q.node, ch); err != nil {
+		return err
+	}
+	return c.replyAttr(q)
+}
+
+func (c *session) change(n *node, ch change) error {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
+	path, a, err := c.find(n)
 	if err == nil {
 		if refused := errors.Join(c.server.masks.refusesChange(path), c.server.protects(path)); refused != nil {
 			return refused
 		}
 	}
-	if open == nil && err != nil {
-		open = c.tree.opened(f.node, false)
-	}
-	if open != nil {
-		return c.changeOpen(f, open, path, ch)
+	if open := c.tree.opened(n, false); open != nil {
+		return c.changeOpen(n, open, path, ch)
 	}
 	if err != nil {
 		return err
 	}
-	return c.changePath(f, path, ch)
+	return c.changePath(n, path, a, ch)
 }
 
 // changeOpen applies a change through a descriptor, which works for removed files.
-func (c *session) changeOpen(f *fid, open *openFile, path string, ch change) error {
+func (c *session) changeOpen(n *node, open *openFile, path string, ch change) error {
 	if ch.valid&setSize != 0 {
 		target := open
 		if !open.writable {
-			target = c.tree.opened(f.node, true)
+			target = c.tree.opened(n, true)
 		}
 		if err := c.truncate(target, path, ch.size); err != nil {
 			return err
@@ -256,11 +301,7 @@ func (c *session) changeOpen(f *fid, open *openFile, path string, ch change) err
 }
 
 // changePath applies a change by name. The caller holds tree.names.
-func (c *session) changePath(f *fid, path string, ch change) error {
-	a, err := c.server.lstat(path)
-	if err != nil {
-		return err
-	}
+func (c *session) changePath(n *node, path string, a attr, ch change) error {
 	if a.isSymlink() {
 		return c.changeLink(path, a, ch)
 	}
@@ -268,7 +309,7 @@ func (c *session) changePath(f *fid, path string, ch change) error {
 		if !a.isRegular() {
 			return notRegular(a)
 		}
-		if err := c.truncate(c.tree.opened(f.node, true), path, ch.size); err != nil {
+		if err := c.truncate(c.tree.opened(n, true), path, ch.size); err != nil {
 			return err
 		}
 	}
@@ -320,16 +361,11 @@ func (c *session) truncate(open *openFile, path string, size uint64) error {
 	return errors.Join(file.Truncate(int64(size)), file.Close())
 }
 
-// readlink answers Treadlink: fid[4].
+// readlink answers FUSE_READLINK.
 func (c *session) readlink(q *request) error {
-	id := q.in.u32()
-	f, err := c.fid(q, id)
-	if err != nil {
-		return err
-	}
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
+	path, err := q.node.path()
 	if err != nil {
 		return err
 	}
@@ -340,26 +376,24 @@ func (c *session) readlink(q *request) error {
 	if len(target) > maxPath {
 		return errno.ENAMETOOLONG
 	}
-	q.out.str(hostTarget(target))
+	q.out.buf = append(q.out.buf, hostTarget(target)...)
 	return nil
 }
 
-// statfs answers Tstatfs: fid[4].
+// statfs answers FUSE_STATFS with a struct fuse_statfs_out: blocks[8] bfree[8] bavail[8] files[8] ffree[8] bsize[4] namelen[4] frsize[4]
+// padding[4] spare[24].
 func (c *session) statfs(q *request) error {
-	id := q.in.u32()
-	if _, err := c.fid(q, id); err != nil {
-		return err
-	}
 	st, err := hostStatFS(c.server.dir)
 	if err != nil {
 		return err
 	}
-	q.out.u32(0x01021997) // V9FS_MAGIC
-	q.out.u32(st.blockSize)
-	for _, v := range []uint64{st.blocks, st.free, st.available, st.files, st.filesFree, 0} {
+	for _, v := range []uint64{st.blocks, st.free, st.available, st.files, st.filesFree} {
 		q.out.u64(v)
 	}
-	q.out.u32(255)
+	for _, v := range []uint32{st.blockSize, 255, st.blockSize, 0} {
+		q.out.u32(v)
+	}
+	q.out.buf = append(q.out.buf, make([]byte, 24)...)
 	return nil
 }
 

@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/hugelgupf/p9/linux"
-	"github.com/hugelgupf/p9/p9"
+
+	"agentvm/internal/errno"
+	"agentvm/internal/mount/fusetest"
 )
 
 // jail is a mounted directory beside one that the guest must never reach.
 type jail struct {
 	dir, outside string
-	root         p9.File
+	root         *fusetest.File
 	before       map[string]string
 }
 
@@ -81,32 +82,32 @@ func listTree(t *testing.T, dir string) map[string]string {
 func TestEscapeNames(t *testing.T) {
 	j := newJail(t)
 	calls := map[string]func(name string) error{
-		"walk":          func(n string) error { _, _, err := j.root.Walk([]string{n}); return err },
-		"walk second":   func(n string) error { _, _, err := j.root.Walk([]string{"d", n}); return err },
+		"walk":          func(n string) error { _, err := j.root.Walk([]string{n}); return err },
+		"walk second":   func(n string) error { _, err := j.root.Walk([]string{"d", n}); return err },
 		"create":        func(n string) error { return createIn(walk(t, j.root, "d"), n) },
-		"mkdir":         func(n string) error { _, err := j.root.Mkdir(n, 0o755, p9.NoUID, p9.NoGID); return err },
-		"symlink":       func(n string) error { _, err := j.root.Symlink("x", n, p9.NoUID, p9.NoGID); return err },
-		"mknod":         func(n string) error { _, err := j.root.Mknod(n, p9.ModeRegular, 0, 0, p9.NoUID, p9.NoGID); return err },
+		"mkdir":         func(n string) error { err := j.root.Mkdir(n, 0o755); return err },
+		"symlink":       func(n string) error { err := j.root.Symlink("x", n); return err },
+		"mknod":         func(n string) error { err := j.root.Mknod(n, fusetest.ModeRegular, 0, 0); return err },
 		"link":          func(n string) error { return j.root.Link(walk(t, j.root, "file"), n) },
 		"rename":        func(n string) error { return walk(t, j.root, "file").Rename(j.root, n) },
 		"renameat from": func(n string) error { return j.root.RenameAt(n, j.root, "stolen") },
 		"renameat to":   func(n string) error { return j.root.RenameAt("file", j.root, n) },
 		"unlinkat":      func(n string) error { return j.root.UnlinkAt(n, 0) },
-		"rmdir":         func(n string) error { return j.root.UnlinkAt(n, unlinkDir) },
+		"rmdir":         func(n string) error { return j.root.UnlinkAt(n, fusetest.RemoveDirectory) },
 	}
 	names := []string{"", ".", "..", "../outside", "../outside/secret", "d/..", "d/file", "/", "/etc/passwd", "file/",
 		"./file", "a\x00b", "\x00", "file\x00/../../outside"}
 	for call, run := range calls {
 		for _, name := range names {
 			t.Run(fmt.Sprintf("%s %q", call, name), func(t *testing.T) {
-				wantErrno(t, run(name), linux.EINVAL)
+				wantErrno(t, run(name), errno.EINVAL)
 			})
 		}
 	}
 }
 
-func createIn(dir p9.File, name string) error {
-	_, _, _, err := dir.Create(name, p9.ReadWrite, 0o644, p9.NoUID, p9.NoGID)
+func createIn(dir *fusetest.File, name string) error {
+	err := dir.Create(name, fusetest.ReadWrite, 0o644)
 	return err
 }
 
@@ -114,61 +115,61 @@ func createIn(dir p9.File, name string) error {
 func TestEscapeLinks(t *testing.T) {
 	attacks := []struct {
 		name string
-		run  func(j *jail, link p9.File, name string) error
-		want linux.Errno
+		run  func(j *jail, link *fusetest.File, name string) error
+		want errno.Errno
 	}{
-		{"walk through", func(_ *jail, l p9.File, _ string) error { _, _, err := l.Walk([]string{"secret"}); return err }, linux.ENOTDIR},
-		{"walk through in one message", func(j *jail, _ p9.File, n string) error {
-			_, _, err := j.root.Walk([]string{n, "secret"})
+		{"walk through", func(_ *jail, l *fusetest.File, _ string) error { _, err := l.Walk([]string{"secret"}); return err }, errno.ENOTDIR},
+		{"walk through in one message", func(j *jail, _ *fusetest.File, n string) error {
+			_, err := j.root.Walk([]string{n, "secret"})
 			return err
-		}, linux.ENOTDIR},
-		{"open", func(_ *jail, l p9.File, _ string) error { _, _, err := l.Open(p9.ReadOnly); return err }, linux.ELOOP},
-		{"open as directory", func(_ *jail, l p9.File, _ string) error { _, _, err := l.Open(openDirectory); return err }, linux.ELOOP},
-		{"open to truncate", func(_ *jail, l p9.File, _ string) error {
-			_, _, err := l.Open(p9.WriteOnly | openTruncate)
+		}, errno.ENOTDIR},
+		{"open", func(_ *jail, l *fusetest.File, _ string) error { err := l.Open(fusetest.ReadOnly); return err }, errno.ELOOP},
+		{"open as directory", func(_ *jail, l *fusetest.File, _ string) error { err := l.Open(directory); return err }, errno.ENOTDIR},
+		{"open to truncate", func(_ *jail, l *fusetest.File, _ string) error {
+			err := l.Open(fusetest.WriteOnly | openTruncate)
 			return err
-		}, linux.ELOOP},
-		{"create over it", func(j *jail, _ p9.File, n string) error { return createIn(walk(t, j.root), n) }, linux.ELOOP},
-		{"create exclusively over it", func(j *jail, _ p9.File, n string) error {
-			_, _, _, err := walk(t, j.root).Create(n, p9.ReadWrite|openExclusive, 0o644, p9.NoUID, p9.NoGID)
+		}, errno.ELOOP},
+		{"create over it", func(j *jail, _ *fusetest.File, n string) error { return createIn(walk(t, j.root), n) }, errno.ELOOP},
+		{"create exclusively over it", func(j *jail, _ *fusetest.File, n string) error {
+			err := walk(t, j.root).Create(n, fusetest.ReadWrite|openExclusive, 0o644)
 			return err
-		}, linux.EEXIST},
-		{"create in it", func(_ *jail, l p9.File, _ string) error { return createIn(l, "x") }, linux.ENOTDIR},
-		{"mkdir in it", func(_ *jail, l p9.File, _ string) error {
-			_, err := l.Mkdir("x", 0o755, p9.NoUID, p9.NoGID)
+		}, errno.EEXIST},
+		{"create in it", func(_ *jail, l *fusetest.File, _ string) error { return createIn(l, "x") }, errno.ENOTDIR},
+		{"mkdir in it", func(_ *jail, l *fusetest.File, _ string) error {
+			err := l.Mkdir("x", 0o755)
 			return err
-		}, linux.ENOTDIR},
-		{"mkdir over it", func(j *jail, _ p9.File, n string) error {
-			_, err := j.root.Mkdir(n, 0o755, p9.NoUID, p9.NoGID)
+		}, errno.ENOTDIR},
+		{"mkdir over it", func(j *jail, _ *fusetest.File, n string) error {
+			err := j.root.Mkdir(n, 0o755)
 			return err
-		}, linux.EEXIST},
-		{"symlink in it", func(_ *jail, l p9.File, _ string) error {
-			_, err := l.Symlink("x", "y", p9.NoUID, p9.NoGID)
+		}, errno.EEXIST},
+		{"symlink in it", func(_ *jail, l *fusetest.File, _ string) error {
+			err := l.Symlink("x", "y")
 			return err
-		}, linux.ENOTDIR},
-		{"link into it", func(j *jail, l p9.File, _ string) error { return l.Link(walk(t, j.root, "file"), "x") }, linux.ENOTDIR},
-		{"rename into it", func(j *jail, l p9.File, _ string) error { return j.root.RenameAt("file", l, "x") }, linux.ENOTDIR},
-		{"rename out of it", func(j *jail, l p9.File, _ string) error { return l.RenameAt("secret", j.root, "x") }, linux.ENOTDIR},
-		{"unlink in it", func(_ *jail, l p9.File, _ string) error { return l.UnlinkAt("secret", 0) }, linux.ENOTDIR},
-		{"chmod", func(_ *jail, l p9.File, _ string) error {
-			return l.SetAttr(p9.SetAttrMask{Permissions: true}, p9.SetAttr{Permissions: 0o777})
-		}, linux.ENOTSUP},
-		{"truncate", func(_ *jail, l p9.File, _ string) error {
-			return l.SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{})
-		}, linux.ENOTSUP},
-		{"touch", func(_ *jail, l p9.File, _ string) error {
-			return l.SetAttr(p9.SetAttrMask{MTime: true, MTimeNotSystemTime: true}, p9.SetAttr{MTimeSeconds: 1})
+		}, errno.ENOTDIR},
+		{"link into it", func(j *jail, l *fusetest.File, _ string) error { return l.Link(walk(t, j.root, "file"), "x") }, errno.ENOTDIR},
+		{"rename into it", func(j *jail, l *fusetest.File, _ string) error { return j.root.RenameAt("file", l, "x") }, errno.ENOTDIR},
+		{"rename out of it", func(j *jail, l *fusetest.File, _ string) error { return l.RenameAt("secret", j.root, "x") }, errno.ENOTDIR},
+		{"unlink in it", func(_ *jail, l *fusetest.File, _ string) error { return l.UnlinkAt("secret", 0) }, errno.ENOTDIR},
+		{"chmod", func(_ *jail, l *fusetest.File, _ string) error {
+			return l.SetAttr(fusetest.SetAttrMask{Permissions: true}, fusetest.SetAttr{Permissions: 0o777})
+		}, errno.EOPNOTSUPP},
+		{"truncate", func(_ *jail, l *fusetest.File, _ string) error {
+			return l.SetAttr(fusetest.SetAttrMask{Size: true}, fusetest.SetAttr{})
+		}, errno.EOPNOTSUPP},
+		{"touch", func(_ *jail, l *fusetest.File, _ string) error {
+			return l.SetAttr(fusetest.SetAttrMask{MTime: true, MTimeNotSystemTime: true}, fusetest.SetAttr{MTimeSeconds: 1})
 		}, 0},
-		{"hard link", func(j *jail, l p9.File, n string) error { return j.root.Link(l, "hard-"+n) }, 0},
-		{"rename", func(j *jail, l p9.File, n string) error { return l.Rename(j.root, "moved-"+n) }, 0},
-		{"unlink", func(j *jail, _ p9.File, n string) error { return j.root.UnlinkAt(n, 0) }, 0},
+		{"hard link", func(j *jail, l *fusetest.File, n string) error { return j.root.Link(l, "hard-"+n) }, 0},
+		{"rename", func(j *jail, l *fusetest.File, n string) error { return l.Rename(j.root, "moved-"+n) }, 0},
+		{"unlink", func(j *jail, _ *fusetest.File, n string) error { return j.root.UnlinkAt(n, 0) }, 0},
 	}
 	for _, name := range []string{"absolute", "absolutefile", "relative", "climb", "new"} {
 		for _, tc := range attacks {
 			t.Run(name+"/"+tc.name, func(t *testing.T) {
 				j := newJail(t)
 				link := walk(t, j.root, name)
-				if _, attr := getattr(t, link); !attr.Mode.IsSymlink() {
+				if attr := getattr(t, link); !attr.Mode.IsSymlink() {
 					t.Fatalf("mode %v, want a symbolic link", attr.Mode)
 				}
 				err := tc.run(j, link, name)
@@ -193,12 +194,12 @@ func TestEscapeByOwnLink(t *testing.T) {
 	j := newJail(t)
 	for i, target := range []string{"/", "/etc", "..", "../outside", j.outside, "d/../.."} {
 		name := fmt.Sprintf("own%d", i)
-		if _, err := j.root.Symlink(target, name, p9.NoUID, p9.NoGID); err != nil {
+		if err := j.root.Symlink(target, name); err != nil {
 			t.Fatal(err)
 		}
 		for _, below := range []string{"passwd", "secret", "outside"} {
-			_, _, err := j.root.Walk([]string{name, below})
-			wantErrno(t, err, linux.ENOTDIR)
+			_, err := j.root.Walk([]string{name, below})
+			wantErrno(t, err, errno.ENOTDIR)
 		}
 	}
 	// A directory fid whose directory becomes a link must not lead through the link.
@@ -206,23 +207,11 @@ func TestEscapeByOwnLink(t *testing.T) {
 	if err := j.root.RenameAt("d", j.root, "gone"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.root.Symlink(j.outside, "d", p9.NoUID, p9.NoGID); err != nil {
+	if err := j.root.Symlink(j.outside, "d"); err != nil {
 		t.Fatal(err)
 	}
 	if err := createIn(walk(t, d), "made"); err != nil || !exists(filepath.Join(j.dir, "gone/made")) {
 		t.Errorf("create through the old fid: %v", err)
-	}
-}
-
-func TestAttachName(t *testing.T) {
-	j := newJail(t)
-	client, err := p9.NewClient(serve(t, Config{Dir: j.dir}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"..", "../outside", "d", "/d", "absolute"} {
-		_, err := client.Attach(name)
-		wantErrno(t, err, linux.ENOENT)
 	}
 }
 
@@ -300,8 +289,8 @@ func TestEscapeRace(t *testing.T) {
 	}
 }
 
-func tryWalk(root p9.File, names ...string) p9.File {
-	_, f, err := root.Walk(names)
+func tryWalk(root *fusetest.File, names ...string) *fusetest.File {
+	f, err := root.Walk(names)
 	if err != nil {
 		return nil
 	}
@@ -314,7 +303,7 @@ func readRace(t *testing.T, j *jail, names ...string) {
 		return
 	}
 	defer f.Close()
-	if _, _, err := f.Open(p9.ReadWrite); err != nil {
+	if err := f.Open(fusetest.ReadWrite); err != nil {
 		return
 	}
 	buf := make([]byte, 6)
@@ -330,15 +319,15 @@ func makeRace(j *jail, i int) {
 	}
 	defer d.Close()
 	name := fmt.Sprintf("made%d", i)
-	d.Mkdir(name, 0o755, p9.NoUID, p9.NoGID)
-	d.Symlink("x", name+"s", p9.NoUID, p9.NoGID)
-	d.Mknod(name+"n", p9.ModeRegular|0o644, 0, 0, p9.NoUID, p9.NoGID)
+	d.Mkdir(name, 0o755)
+	d.Symlink("x", name+"s")
+	d.Mknod(name+"n", fusetest.ModeRegular|0o644, 0, 0)
 	d.RenameAt(name, j.root, name)
 	j.root.RenameAt(name, d, name)
-	d.UnlinkAt(name, unlinkDir)
+	d.UnlinkAt(name, fusetest.RemoveDirectory)
 	d.UnlinkAt(name+"s", 0)
 	d.UnlinkAt(name+"n", 0)
-	d.UnlinkAt("sub", unlinkDir)
+	d.UnlinkAt("sub", fusetest.RemoveDirectory)
 	d.RenameAt("sub", j.root, "stolen")
 }
 
@@ -348,9 +337,9 @@ func setattrRace(j *jail, names ...string) {
 		return
 	}
 	defer f.Close()
-	mask := p9.SetAttrMask{Permissions: true, MTime: true, MTimeNotSystemTime: true}
-	f.SetAttr(mask, p9.SetAttr{Permissions: 0o640, MTimeSeconds: 1})
-	f.SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{Size: 6})
+	mask := fusetest.SetAttrMask{Permissions: true, MTime: true, MTimeNotSystemTime: true}
+	f.SetAttr(mask, fusetest.SetAttr{Permissions: 0o640, MTimeSeconds: 1})
+	f.SetAttr(fusetest.SetAttrMask{Size: true}, fusetest.SetAttr{Size: 6})
 }
 
 func listRace(t *testing.T, j *jail, _ int) {
@@ -359,7 +348,7 @@ func listRace(t *testing.T, j *jail, _ int) {
 		return
 	}
 	defer d.Close()
-	if _, _, err := d.Open(p9.ReadOnly); err != nil {
+	if err := d.Open(fusetest.ReadOnly); err != nil {
 		return
 	}
 	entries, err := d.Readdir(0, 8192)

@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 
+	"agentvm/internal/errno"
 	"agentvm/internal/mount"
-
-	"github.com/hugelgupf/p9/p9"
+	"agentvm/internal/mount/fusetest"
 )
 
-// A machine's 9p device is one end of a byte stream; here a client in the same process takes its place.
+// A machine's virtio-fs device is one end of a byte stream; here a client in the same process takes its place.
 func Example() {
 	dir, err := os.MkdirTemp("", "share")
 	if err != nil {
@@ -36,19 +36,15 @@ func Example() {
 	host, guest := net.Pipe()
 	go server.Serve(context.Background(), host)
 
-	client, err := p9.NewClient(guest)
+	root, err := fusetest.Mount(guest)
 	if err != nil {
 		log.Fatal(err)
 	}
-	root, err := client.Attach("")
+	file, err := root.Walk([]string{"greeting"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, file, err := root.Walk([]string{"greeting"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if _, _, err := file.Open(p9.ReadOnly); err != nil {
+	if err := file.Open(fusetest.ReadOnly); err != nil {
 		log.Fatal(err)
 	}
 	content := make([]byte, 5)
@@ -56,8 +52,8 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Printf("%s in %s\n", content, spec.GuestPath)
-	fmt.Println(root.UnlinkAt("greeting", 0))
+	fmt.Println(root.UnlinkAt("greeting", 0) == errno.EROFS)
 	// Output:
 	// hello in /work
-	// read-only file system
+	// true
 }

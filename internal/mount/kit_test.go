@@ -2,7 +2,6 @@ package mount
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -12,11 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hugelgupf/p9/linux"
-	"github.com/hugelgupf/p9/p9"
-
 	"agentvm/internal/errno"
 	"agentvm/internal/leaktest"
+	"agentvm/internal/mount/fusetest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -45,29 +42,28 @@ func serve(t testing.TB, config Config) net.Conn {
 	return guest
 }
 
-// attach mounts a share with the library's client, which knows nothing of this package.
-func attach(t testing.TB, config Config) p9.File {
+// attach mounts a share.
+func attach(t testing.TB, config Config) *fusetest.File {
 	t.Helper()
-	return attachConn(t, serve(t, config), 128<<10)
+	return attachConn(t, serve(t, config))
 }
 
-func attachConn(t testing.TB, conn io.ReadWriteCloser, msize uint32) p9.File {
+func attachConn(t testing.TB, conn io.ReadWriter) *fusetest.File {
 	t.Helper()
-	client, err := p9.NewClient(conn, p9.WithMessageSize(msize))
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := client.Attach("")
+	root, err := fusetest.Mount(conn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return root
 }
 
+// directory is O_DIRECTORY.
+const directory fusetest.OpenFlags = 0o200000
+
 // walk finds a file or fails.
-func walk(t testing.TB, root p9.File, names ...string) p9.File {
+func walk(t testing.TB, root *fusetest.File, names ...string) *fusetest.File {
 	t.Helper()
-	_, f, err := root.Walk(names)
+	f, err := root.Walk(names)
 	if err != nil {
 		t.Fatalf("walk %q: %v", names, err)
 	}
@@ -75,38 +71,38 @@ func walk(t testing.TB, root p9.File, names ...string) p9.File {
 }
 
 // open finds a file and opens it, or fails.
-func open(t testing.TB, root p9.File, flags p9.OpenFlags, names ...string) p9.File {
+func open(t testing.TB, root *fusetest.File, flags fusetest.OpenFlags, names ...string) *fusetest.File {
 	t.Helper()
 	f := walk(t, root, names...)
-	if _, _, err := f.Open(flags); err != nil {
+	if err := f.Open(flags); err != nil {
 		t.Fatalf("open %q: %v", names, err)
 	}
 	return f
 }
 
 // create makes an open file in the root or fails.
-func create(t testing.TB, root p9.File, name string, flags p9.OpenFlags, mode p9.FileMode) p9.File {
+func create(t testing.TB, root *fusetest.File, name string, flags fusetest.OpenFlags, mode fusetest.FileMode) *fusetest.File {
 	t.Helper()
 	f := walk(t, root)
-	if _, _, _, err := f.Create(name, flags, mode, p9.NoUID, p9.NoGID); err != nil {
+	if err := f.Create(name, flags, mode); err != nil {
 		t.Fatalf("create %q: %v", name, err)
 	}
 	return f
 }
 
-func getattr(t testing.TB, f p9.File) (p9.QID, p9.Attr) {
+func getattr(t testing.TB, f *fusetest.File) fusetest.Attr {
 	t.Helper()
-	qid, _, attr, err := f.GetAttr(p9.AttrMaskAll)
+	attr, err := f.GetAttr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return qid, attr
+	return attr
 }
 
 // wantErrno fails unless err carries the number.
-func wantErrno(t testing.TB, err error, want linux.Errno) {
+func wantErrno(t testing.TB, err error, want errno.Errno) {
 	t.Helper()
-	var got linux.Errno
+	var got errno.Errno
 	if !errors.As(err, &got) || got != want {
 		t.Errorf("got error %v, want errno %d (%v)", err, want, want)
 	}
@@ -142,53 +138,14 @@ type rawClient struct {
 	conn net.Conn
 }
 
-// rawAttach agrees on msize and attaches fid 0.
-func rawAttach(t testing.TB, config Config, msize uint32) *rawClient {
+// rawAttach begins a session.
+func rawAttach(t testing.TB, config Config) *rawClient {
 	t.Helper()
 	c := &rawClient{t: t, conn: serve(t, config)}
-	if kind, _ := c.call(msgTversion, versionBody(msize)); kind != msgTversion+1 {
-		t.Fatalf("version: got message type %d", kind)
-	}
-	if kind, _ := c.call(msgTattach, attachBody(0)); kind != msgTattach+1 {
-		t.Fatalf("attach: got message type %d", kind)
+	if got := c.errno(opInit, 0, fusetest.InitBody()); got != 0 {
+		t.Fatalf("init: %v", got)
 	}
 	return c
-}
-
-func versionBody(msize uint32) []byte {
-	var e encoder
-	e.u32(msize)
-	e.str("9P2000.L")
-	return e.buf
-}
-
-func attachBody(fid uint32) []byte {
-	var e encoder
-	e.u32(fid)
-	e.u32(noFid)
-	e.str("root")
-	e.str("")
-	e.u32(0)
-	return e.buf
-}
-
-func walkBody(fid, newFid uint32, names ...string) []byte {
-	var e encoder
-	e.u32(fid)
-	e.u32(newFid)
-	e.u16(uint16(len(names)))
-	for _, name := range names {
-		e.str(name)
-	}
-	return e.buf
-}
-
-func fidBody(fid uint32) []byte { return binary.LittleEndian.AppendUint32(nil, fid) }
-
-func frame(kind uint8, tag uint16, body []byte) []byte {
-	e := encoder{buf: append(make([]byte, headerSize), body...)}
-	e.header(kind, tag)
-	return e.buf
 }
 
 func (c *rawClient) send(message []byte) {
@@ -199,35 +156,45 @@ func (c *rawClient) send(message []byte) {
 }
 
 // receive returns the next reply.
-func (c *rawClient) receive() (kind uint8, tag uint16, body []byte) {
+func (c *rawClient) receive() (unique uint64, number errno.Errno, body decoder) {
 	c.t.Helper()
 	c.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-	var header [headerSize]byte
-	if _, err := io.ReadFull(c.conn, header[:]); err != nil {
+	unique, number, rest, err := fusetest.ReadReply(c.conn)
+	if err != nil {
 		c.t.Fatalf("reply: %v", err)
 	}
-	body = make([]byte, binary.LittleEndian.Uint32(header[:])-headerSize)
-	if _, err := io.ReadFull(c.conn, body); err != nil {
-		c.t.Fatalf("reply: %v", err)
-	}
-	return header[4], binary.LittleEndian.Uint16(header[5:]), body
+	return unique, number, decoder{rest: rest}
 }
 
-func (c *rawClient) call(kind uint8, body []byte) (uint8, []byte) {
+func (c *rawClient) call(op uint32, node uint64, body fusetest.Body) (errno.Errno, decoder) {
 	c.t.Helper()
-	c.send(frame(kind, 1, body))
-	got, _, reply := c.receive()
-	return got, reply
+	c.send(fusetest.Frame(op, 2, node, body))
+	_, number, reply := c.receive()
+	return number, reply
 }
 
 // errno calls and returns the error number, 0 for success.
-func (c *rawClient) errno(kind uint8, body []byte) errno.Errno {
+func (c *rawClient) errno(op uint32, node uint64, body fusetest.Body) errno.Errno {
 	c.t.Helper()
-	got, reply := c.call(kind, body)
-	if got != msgRlerror {
-		return 0
+	number, _ := c.call(op, node, body)
+	return number
+}
+
+// lookup returns the number of a name, or fails.
+func (c *rawClient) lookup(dir uint64, name string) uint64 {
+	c.t.Helper()
+	number, reply := c.call(opLookup, dir, fusetest.Body(nil).Str(name))
+	if number != 0 {
+		c.t.Fatalf("lookup of %q: %v", name, number)
 	}
-	return errno.Errno(binary.LittleEndian.Uint32(reply))
+	return reply.u64()
+}
+
+// open returns the number of an open file, or an error.
+func (c *rawClient) open(op uint32, node uint64) (uint64, errno.Errno) {
+	c.t.Helper()
+	number, reply := c.call(op, node, fusetest.Body(nil).U32(0).U32(0))
+	return reply.u64(), number
 }
 
 // panicHandler fails a test when the server had to recover from a panic.

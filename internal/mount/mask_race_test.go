@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/hugelgupf/p9/p9"
+
+	"agentvm/internal/mount/fusetest"
 )
 
 // TestMaskSwapRace swaps, without a pause, a file and a directory for links to what is masked, as another share of the same
@@ -18,56 +19,56 @@ import (
 func TestMaskSwapRace(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		run  func(t *testing.T, root p9.File, i int)
+		run  func(t *testing.T, root *fusetest.File, i int)
 	}{
-		{"open", func(t *testing.T, root p9.File, _ int) {
-			useUnmasked(t, root, []string{"swapped"}, p9.ReadWrite)
-			useUnmasked(t, root, []string{"dir", "hooks", "pre-commit"}, p9.ReadWrite|openTruncate)
+		{"open", func(t *testing.T, root *fusetest.File, _ int) {
+			useUnmasked(t, root, []string{"swapped"}, fusetest.ReadWrite)
+			useUnmasked(t, root, []string{"dir", "hooks", "pre-commit"}, fusetest.ReadWrite|openTruncate)
 		}},
-		{"create", func(t *testing.T, root p9.File, _ int) {
-			for _, flags := range []p9.OpenFlags{p9.ReadWrite, p9.WriteOnly | openTruncate} {
+		{"create", func(t *testing.T, root *fusetest.File, _ int) {
+			for _, flags := range []fusetest.OpenFlags{fusetest.ReadWrite, fusetest.WriteOnly | openTruncate} {
 				createUnmasked(t, tryWalk(root), "swapped", flags)
 				createUnmasked(t, tryWalk(root, "dir", "hooks"), "pre-commit", flags)
 				createUnmasked(t, tryWalk(root, "dir", "hooks"), "post-commit", flags)
 			}
 		}},
-		{"make", func(_ *testing.T, root p9.File, _ int) {
-			within(tryWalk(root, "dir", "hooks"), func(d p9.File) {
-				d.Mkdir("made", 0o755, p9.NoUID, p9.NoGID)
-				d.Mknod("node", p9.ModeRegular|0o644, 0, 0, p9.NoUID, p9.NoGID)
-				d.Symlink("x", "link", p9.NoUID, p9.NoGID)
+		{"make", func(_ *testing.T, root *fusetest.File, _ int) {
+			within(tryWalk(root, "dir", "hooks"), func(d *fusetest.File) {
+				d.Mkdir("made", 0o755)
+				d.Mknod("node", fusetest.ModeRegular|0o644, 0, 0)
+				d.Symlink("x", "link")
 			})
 		}},
-		{"setattr", func(_ *testing.T, root p9.File, _ int) {
+		{"setattr", func(_ *testing.T, root *fusetest.File, _ int) {
 			for _, names := range [][]string{{"swapped"}, {"dir", "hooks", "pre-commit"}, {"dir", "hooks"}} {
-				within(tryWalk(root, names...), func(f p9.File) {
-					f.SetAttr(p9.SetAttrMask{Permissions: true}, p9.SetAttr{Permissions: 0o640})
-					f.SetAttr(p9.SetAttrMask{MTime: true, MTimeNotSystemTime: true}, p9.SetAttr{MTimeSeconds: 1})
-					f.SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{Size: 3})
+				within(tryWalk(root, names...), func(f *fusetest.File) {
+					f.SetAttr(fusetest.SetAttrMask{Permissions: true}, fusetest.SetAttr{Permissions: 0o640})
+					f.SetAttr(fusetest.SetAttrMask{MTime: true, MTimeNotSystemTime: true}, fusetest.SetAttr{MTimeSeconds: 1})
+					f.SetAttr(fusetest.SetAttrMask{Size: true}, fusetest.SetAttr{Size: 3})
 				})
 			}
 		}},
-		{"link and rename", func(t *testing.T, root p9.File, _ int) {
-			within(tryWalk(root, "dir", "hooks"), func(d p9.File) {
-				within(tryWalk(d, "pre-commit"), func(f p9.File) {
+		{"link and rename", func(t *testing.T, root *fusetest.File, _ int) {
+			within(tryWalk(root, "dir", "hooks"), func(d *fusetest.File) {
+				within(tryWalk(d, "pre-commit"), func(f *fusetest.File) {
 					root.Link(f, "linked")
-					useUnmasked(t, root, []string{"linked"}, p9.ReadOnly)
+					useUnmasked(t, root, []string{"linked"}, fusetest.ReadOnly)
 					root.UnlinkAt("linked", 0)
 					f.Rename(root, "stolen")
 				})
 				d.RenameAt("pre-commit", root, "stolen")
-				useUnmasked(t, root, []string{"stolen"}, p9.ReadOnly)
+				useUnmasked(t, root, []string{"stolen"}, fusetest.ReadOnly)
 				root.RenameAt("stolen", d, "pre-commit")
 				root.RenameAt("file", d, "planted")
 				d.RenameAt("planted", root, "file")
 			})
 		}},
-		{"remove", func(_ *testing.T, root p9.File, _ int) {
-			within(tryWalk(root, "dir", "hooks"), func(d p9.File) { d.UnlinkAt("pre-commit", 0) })
+		{"remove", func(_ *testing.T, root *fusetest.File, _ int) {
+			within(tryWalk(root, "dir", "hooks"), func(d *fusetest.File) { d.UnlinkAt("pre-commit", 0) })
 		}},
-		{"list", func(t *testing.T, root p9.File, _ int) {
-			within(tryWalk(root, "dir"), func(d p9.File) {
-				if _, _, err := d.Open(p9.ReadOnly); err != nil {
+		{"list", func(t *testing.T, root *fusetest.File, _ int) {
+			within(tryWalk(root, "dir"), func(d *fusetest.File) {
+				if err := d.Open(fusetest.ReadOnly); err != nil {
 					return
 				}
 				entries, _ := d.Readdir(0, 8192)
@@ -84,7 +85,7 @@ func TestMaskSwapRace(t *testing.T) {
 			hooks := listTree(t, filepath.Join(dir, ".git/hooks"))
 			env := describe(t, filepath.Join(dir, ".env"))
 			// The masks of two shares of one directory do not share a lock.
-			roots := []p9.File{attach(t, Config{Dir: dir, Masks: testMasks}), attach(t, Config{Dir: dir, Masks: testMasks})}
+			roots := []*fusetest.File{attach(t, Config{Dir: dir, Masks: testMasks}), attach(t, Config{Dir: dir, Masks: testMasks})}
 			stop := swap(t, dir)
 			var all sync.WaitGroup
 			for _, root := range roots {
@@ -162,7 +163,7 @@ func swap(t *testing.T, dir string) (stop func()) {
 }
 
 // within runs a call with a file that was found, and gives it back.
-func within(f p9.File, call func(p9.File)) {
+func within(f *fusetest.File, call func(*fusetest.File)) {
 	if f == nil {
 		return
 	}
@@ -171,25 +172,25 @@ func within(f p9.File, call func(p9.File)) {
 }
 
 // useUnmasked opens, reads and writes, and fails when that was a masked file.
-func useUnmasked(t *testing.T, root p9.File, names []string, flags p9.OpenFlags) {
-	within(tryWalk(root, names...), func(f p9.File) {
-		if _, _, err := f.Open(flags); err == nil {
+func useUnmasked(t *testing.T, root *fusetest.File, names []string, flags fusetest.OpenFlags) {
+	within(tryWalk(root, names...), func(f *fusetest.File) {
+		if err := f.Open(flags); err == nil {
 			wantUnmasked(t, f, names)
 		}
 	})
 }
 
-func createUnmasked(t *testing.T, dir p9.File, name string, flags p9.OpenFlags) {
-	within(dir, func(dir p9.File) {
-		within(tryWalk(dir), func(f p9.File) {
-			if _, _, _, err := f.Create(name, flags, 0o755, p9.NoUID, p9.NoGID); err == nil {
+func createUnmasked(t *testing.T, dir *fusetest.File, name string, flags fusetest.OpenFlags) {
+	within(dir, func(dir *fusetest.File) {
+		within(tryWalk(dir), func(f *fusetest.File) {
+			if err := f.Create(name, flags, 0o755); err == nil {
 				wantUnmasked(t, f, []string{name})
 			}
 		})
 	})
 }
 
-func wantUnmasked(t *testing.T, f p9.File, names []string) {
+func wantUnmasked(t *testing.T, f *fusetest.File, names []string) {
 	buf := make([]byte, 100)
 	n, _ := f.ReadAt(buf, 0)
 	if strings.Contains(string(buf[:n]), "SECRET") {

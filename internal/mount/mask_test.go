@@ -11,14 +11,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/hugelgupf/p9/linux"
-	"github.com/hugelgupf/p9/p9"
+
+	"agentvm/internal/errno"
+	"agentvm/internal/mount/fusetest"
 )
 
 var testMasks = []string{".env", ".git/hooks", "later", "deep/er/secret"}
 
 // newMasked shares a directory with masks, and finds at the end that nothing masked has changed.
-func newMasked(t *testing.T) (dir string, root p9.File) {
+func newMasked(t *testing.T) (dir string, root *fusetest.File) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range []string{".env", ".git/hooks/pre-commit", "deep/er/secret"} {
@@ -46,54 +47,58 @@ func newMasked(t *testing.T) (dir string, root p9.File) {
 func TestMaskedNames(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		run  func(t *testing.T, root p9.File) error
-		want linux.Errno
+		run  func(t *testing.T, root *fusetest.File) error
+		want errno.Errno
 	}{
-		{"walk", func(_ *testing.T, r p9.File) error { _, _, err := r.Walk([]string{".env"}); return err }, linux.ENOENT},
-		{"walk in other case", func(_ *testing.T, r p9.File) error { _, _, err := r.Walk([]string{".ENV"}); return err }, linux.ENOENT},
-		{"walk to a directory", func(_ *testing.T, r p9.File) error { _, _, err := r.Walk([]string{".git", "hooks"}); return err }, linux.ENOENT},
-		{"walk through it", func(_ *testing.T, r p9.File) error {
-			_, _, err := r.Walk([]string{".git", "hooks", "pre-commit"})
+		{"walk", func(_ *testing.T, r *fusetest.File) error { _, err := r.Walk([]string{".env"}); return err }, errno.ENOENT},
+		{"walk in other case", func(_ *testing.T, r *fusetest.File) error { _, err := r.Walk([]string{".ENV"}); return err }, errno.ENOENT},
+		{"walk to a directory", func(_ *testing.T, r *fusetest.File) error { _, err := r.Walk([]string{".git", "hooks"}); return err }, errno.ENOENT},
+		{"walk through it", func(_ *testing.T, r *fusetest.File) error {
+			_, err := r.Walk([]string{".git", "hooks", "pre-commit"})
 			return err
-		}, linux.ENOENT},
-		{"walk in steps", func(t *testing.T, r p9.File) error {
-			_, _, err := walk(t, walk(t, r, "deep"), "er").Walk([]string{"secret"})
+		}, errno.ENOENT},
+		{"walk in steps", func(t *testing.T, r *fusetest.File) error {
+			_, err := walk(t, walk(t, r, "deep"), "er").Walk([]string{"secret"})
 			return err
-		}, linux.ENOENT},
-		{"create over it", func(t *testing.T, r p9.File) error { return createIn(walk(t, r), ".env") }, linux.EACCES},
-		{"create before it exists", func(t *testing.T, r p9.File) error { return createIn(walk(t, r), "later") }, linux.EACCES},
-		{"mkdir", func(_ *testing.T, r p9.File) error { _, err := r.Mkdir("later", 0o755, p9.NoUID, p9.NoGID); return err }, linux.EACCES},
-		{"mknod", func(_ *testing.T, r p9.File) error {
-			_, err := r.Mknod("later", p9.ModeRegular, 0, 0, p9.NoUID, p9.NoGID)
+		}, errno.ENOENT},
+		{"create over it", func(t *testing.T, r *fusetest.File) error { return createIn(walk(t, r), ".env") }, errno.EACCES},
+		{"create before it exists", func(t *testing.T, r *fusetest.File) error { return createIn(walk(t, r), "later") }, errno.EACCES},
+		{"mkdir", func(_ *testing.T, r *fusetest.File) error { err := r.Mkdir("later", 0o755); return err }, errno.EACCES},
+		{"mknod", func(_ *testing.T, r *fusetest.File) error {
+			err := r.Mknod("later", fusetest.ModeRegular, 0, 0)
 			return err
-		}, linux.EACCES},
-		{"symlink", func(_ *testing.T, r p9.File) error {
-			_, err := r.Symlink("file", "later", p9.NoUID, p9.NoGID)
+		}, errno.EACCES},
+		{"symlink", func(_ *testing.T, r *fusetest.File) error {
+			err := r.Symlink("file", "later")
 			return err
-		}, linux.EACCES},
-		{"link onto it", func(t *testing.T, r p9.File) error { return r.Link(walk(t, r, "file"), "later") }, linux.EACCES},
-		{"rename onto it", func(t *testing.T, r p9.File) error { return walk(t, r, "file").Rename(r, ".env") }, linux.EACCES},
-		{"renameat onto it", func(_ *testing.T, r p9.File) error { return r.RenameAt("file", r, ".env") }, linux.EACCES},
-		{"renameat into place", func(t *testing.T, r p9.File) error {
+		}, errno.EACCES},
+		{"link onto it", func(t *testing.T, r *fusetest.File) error { return r.Link(walk(t, r, "file"), "later") }, errno.EACCES},
+		{"rename onto it", func(t *testing.T, r *fusetest.File) error { return walk(t, r, "file").Rename(r, ".env") }, errno.EACCES},
+		{"renameat onto it", func(_ *testing.T, r *fusetest.File) error { return r.RenameAt("file", r, ".env") }, errno.EACCES},
+		{"renameat into place", func(t *testing.T, r *fusetest.File) error {
 			return walk(t, r, "evil").RenameAt("hooks", walk(t, r, ".git"), "hooks")
-		}, linux.EACCES},
-		{"rename it", func(_ *testing.T, r p9.File) error { return r.RenameAt(".env", r, "shown") }, linux.ENOENT},
-		{"rename it in other case", func(_ *testing.T, r p9.File) error { return r.RenameAt(".Env", r, "shown") }, linux.ENOENT},
-		{"rename its parent", func(_ *testing.T, r p9.File) error { return r.RenameAt(".git", r, "shown") }, linux.EACCES},
-		{"rename its parent's parent", func(t *testing.T, r p9.File) error { return walk(t, r, "deep").Rename(r, "shown") }, linux.EACCES},
-		{"rename onto its parent", func(_ *testing.T, r p9.File) error { return r.RenameAt("evil", r, ".git") }, linux.EACCES},
-		{"symlink as its parent", func(t *testing.T, r p9.File) error {
-			_, err := walk(t, r, "deep").Symlink("../evil", "ER", p9.NoUID, p9.NoGID)
+		}, errno.EACCES},
+		{"rename it", func(_ *testing.T, r *fusetest.File) error { return r.RenameAt(".env", r, "shown") }, errno.ENOENT},
+		{"rename it in other case", func(_ *testing.T, r *fusetest.File) error { return r.RenameAt(".Env", r, "shown") }, errno.ENOENT},
+		{"rename its parent", func(_ *testing.T, r *fusetest.File) error { return r.RenameAt(".git", r, "shown") }, errno.EACCES},
+		{"rename its parent's parent", func(t *testing.T, r *fusetest.File) error { return walk(t, r, "deep").Rename(r, "shown") }, errno.EACCES},
+		{"rename onto its parent", func(_ *testing.T, r *fusetest.File) error { return r.RenameAt("evil", r, ".git") }, errno.EACCES},
+		{"symlink as its parent", func(t *testing.T, r *fusetest.File) error {
+			err := walk(t, r, "deep").Symlink("../evil", "ER")
 			return err
-		}, linux.EACCES},
-		{"unlink it", func(_ *testing.T, r p9.File) error { return r.UnlinkAt(".env", 0) }, linux.ENOENT},
-		{"rmdir it", func(t *testing.T, r p9.File) error { return walk(t, r, ".git").UnlinkAt("hooks", unlinkDir) }, linux.ENOENT},
-		{"rmdir its parent", func(t *testing.T, r p9.File) error { return walk(t, r, "deep").UnlinkAt("er", unlinkDir) }, linux.ENOTEMPTY},
-		{"walk beside it", func(_ *testing.T, r p9.File) error { _, _, err := r.Walk([]string{".git", "config"}); return err }, 0},
-		{"same name elsewhere", func(_ *testing.T, r p9.File) error { _, _, err := r.Walk([]string{"evil", "hooks"}); return err }, 0},
-		{"longer name", func(t *testing.T, r p9.File) error { return createIn(walk(t, r), ".env2") }, 0},
-		{"create beside it", func(t *testing.T, r p9.File) error { return createIn(walk(t, r, "deep", "er"), "new") }, 0},
-		{"rename beside it", func(t *testing.T, r p9.File) error { return walk(t, r, ".git").RenameAt("config", r, "moved") }, 0},
+		}, errno.EACCES},
+		{"unlink it", func(_ *testing.T, r *fusetest.File) error { return r.UnlinkAt(".env", 0) }, errno.ENOENT},
+		{"rmdir it", func(t *testing.T, r *fusetest.File) error {
+			return walk(t, r, ".git").UnlinkAt("hooks", fusetest.RemoveDirectory)
+		}, errno.ENOENT},
+		{"rmdir its parent", func(t *testing.T, r *fusetest.File) error {
+			return walk(t, r, "deep").UnlinkAt("er", fusetest.RemoveDirectory)
+		}, errno.ENOTEMPTY},
+		{"walk beside it", func(_ *testing.T, r *fusetest.File) error { _, err := r.Walk([]string{".git", "config"}); return err }, 0},
+		{"same name elsewhere", func(_ *testing.T, r *fusetest.File) error { _, err := r.Walk([]string{"evil", "hooks"}); return err }, 0},
+		{"longer name", func(t *testing.T, r *fusetest.File) error { return createIn(walk(t, r), ".env2") }, 0},
+		{"create beside it", func(t *testing.T, r *fusetest.File) error { return createIn(walk(t, r, "deep", "er"), "new") }, 0},
+		{"rename beside it", func(t *testing.T, r *fusetest.File) error { return walk(t, r, ".git").RenameAt("config", r, "moved") }, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, root := newMasked(t)
@@ -119,7 +124,7 @@ func TestMaskedListing(t *testing.T) {
 			names = []string{dir}
 		}
 		var got []string
-		for _, e := range readAll(t, open(t, root, p9.ReadOnly, names...), 4096) {
+		for _, e := range readAll(t, open(t, root, fusetest.ReadOnly, names...), 4096) {
 			got = append(got, e.Name)
 		}
 		slices.Sort(got)
@@ -141,8 +146,8 @@ func TestMaskedLinks(t *testing.T) {
 	}
 	root := attach(t, Config{Dir: dir, Masks: []string{"git/hooks", "env", "self", "out/tmp"}})
 	for _, names := range [][]string{{"real", "hooks"}, {"real", "env"}, {"env"}, {"self"}} {
-		_, _, err := root.Walk(names)
-		wantErrno(t, err, linux.ENOENT)
+		_, err := root.Walk(names)
+		wantErrno(t, err, errno.ENOENT)
 	}
 	walk(t, root, "real")
 }
@@ -160,10 +165,10 @@ func TestMaskedStaleDirectory(t *testing.T) {
 	if err := os.Symlink(".git", filepath.Join(dir, "d")); err != nil {
 		t.Skip("no symbolic links here: ", err)
 	}
-	_, _, err := stale.Walk([]string{"hooks"})
-	wantErrno(t, err, linux.ENOENT)
-	wantErrno(t, stale.RenameAt("hooks", root, "shown"), linux.ENOENT)
-	wantErrno(t, createIn(stale, "planted"), linux.ENOENT)
+	_, err := stale.Walk([]string{"hooks"})
+	wantErrno(t, err, errno.ENOENT)
+	wantErrno(t, stale.RenameAt("hooks", root, "shown"), errno.ENOENT)
+	wantErrno(t, createIn(stale, "planted"), errno.ENOENT)
 }
 
 // TestMaskRace renames directories to and fro, by many requests at once, while others look for what is masked.
@@ -177,9 +182,9 @@ func TestMaskRace(t *testing.T) {
 		func(int) { _ = root.RenameAt("evil", root, "deep"); _ = root.RenameAt("deep", root, "evil") },
 		func(i int) {
 			name := fmt.Sprintf("d%d", i%3)
-			_, _ = root.Mkdir(name, 0o755, p9.NoUID, p9.NoGID)
-			_ = root.UnlinkAt(name, unlinkDir)
-			_, _ = root.Symlink(".git", name, p9.NoUID, p9.NoGID)
+			_ = root.Mkdir(name, 0o755)
+			_ = root.UnlinkAt(name, fusetest.RemoveDirectory)
+			_ = root.Symlink(".git", name)
 			_ = root.UnlinkAt(name, 0)
 		},
 		func(i int) { seeNothing(t, root, fmt.Sprintf("d%d", i%3), "hooks") },
@@ -200,7 +205,7 @@ func TestMaskRace(t *testing.T) {
 	}
 }
 
-func seeNothing(t *testing.T, root p9.File, names ...string) {
+func seeNothing(t *testing.T, root *fusetest.File, names ...string) {
 	if d := tryWalk(root, names[:len(names)-1]...); d != nil {
 		defer d.Close()
 		if f := tryWalk(d, names[len(names)-1]); f != nil {
@@ -245,7 +250,7 @@ func TestCovered(t *testing.T) {
 	root := attach(t, Config{Dir: dir, Covered: []string{"a/cache"}})
 	a := walk(t, root, "a")
 	cache := walk(t, root, "a", "cache")
-	if _, _, err := cache.Open(p9.ReadOnly); err != nil {
+	if err := cache.Open(fusetest.ReadOnly); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := cache.Readdir(0, 8192)
@@ -253,29 +258,29 @@ func TestCovered(t *testing.T) {
 		t.Errorf("it shows %v, %v", entries, err)
 	}
 	for _, names := range [][]string{{"a", "cache", "file"}, {"a", "CACHE", "file"}, {"a", "cache", "new"}} {
-		_, _, err := root.Walk(names)
-		wantErrno(t, err, linux.ENOENT)
+		_, err := root.Walk(names)
+		wantErrno(t, err, errno.ENOENT)
 	}
-	_, _, _, err = walk(t, root, "a", "cache").Create("new", p9.ReadWrite, 0o644, p9.NoUID, p9.NoGID)
-	wantErrno(t, err, linux.EACCES)
-	_, err = walk(t, root, "a", "cache").Mkdir("new", 0o755, p9.NoUID, p9.NoGID)
-	wantErrno(t, err, linux.EACCES)
-	_, err = walk(t, root, "a", "cache").Symlink("/", "new", p9.NoUID, p9.NoGID)
-	wantErrno(t, err, linux.EACCES)
-	_, err = a.Mkdir("cache", 0o755, p9.NoUID, p9.NoGID)
-	wantErrno(t, err, linux.EEXIST)
-	wantErrno(t, a.UnlinkAt("cache", 0x200), linux.EBUSY)
-	wantErrno(t, a.RenameAt("cache", a, "c"), linux.EACCES)
-	wantErrno(t, a.RenameAt("other", a, "cache"), linux.EACCES)
-	wantErrno(t, root.RenameAt("a", root, "b"), linux.EACCES)
-	wantErrno(t, walk(t, root, "a", "cache").Rename(root, "c"), linux.EACCES)
-	wantErrno(t, walk(t, root, "a", "cache").SetAttr(p9.SetAttrMask{Permissions: true}, p9.SetAttr{Permissions: 0}), linux.EBUSY)
+	err = walk(t, root, "a", "cache").Create("new", fusetest.ReadWrite, 0o644)
+	wantErrno(t, err, errno.EACCES)
+	err = walk(t, root, "a", "cache").Mkdir("new", 0o755)
+	wantErrno(t, err, errno.EACCES)
+	err = walk(t, root, "a", "cache").Symlink("/", "new")
+	wantErrno(t, err, errno.EACCES)
+	err = a.Mkdir("cache", 0o755)
+	wantErrno(t, err, errno.EEXIST)
+	wantErrno(t, a.UnlinkAt("cache", 0x200), errno.EBUSY)
+	wantErrno(t, a.RenameAt("cache", a, "c"), errno.EACCES)
+	wantErrno(t, a.RenameAt("other", a, "cache"), errno.EACCES)
+	wantErrno(t, root.RenameAt("a", root, "b"), errno.EACCES)
+	wantErrno(t, walk(t, root, "a", "cache").Rename(root, "c"), errno.EACCES)
+	wantErrno(t, walk(t, root, "a", "cache").SetAttr(fusetest.SetAttrMask{Permissions: true}, fusetest.SetAttr{Permissions: 0}), errno.EBUSY)
 	if got := readFile(t, filepath.Join(dir, "a/cache/file")); got != "inner" {
 		t.Errorf("the other mount's file is %q", got)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "a/cache")); err != nil {
 		t.Fatal(err)
 	}
-	_, err = a.Symlink("/", "cache", p9.NoUID, p9.NoGID) // the host has removed the directory; the name stays reserved
-	wantErrno(t, err, linux.EEXIST)
+	err = a.Symlink("/", "cache") // the host has removed the directory; the name stays reserved
+	wantErrno(t, err, errno.EEXIST)
 }

@@ -3,18 +3,15 @@ package mount
 import (
 	"errors"
 	"os"
-	"strings"
 
 	"agentvm/internal/errno"
 )
 
-const unlinkDir = 0x200 // AT_REMOVEDIR
-
-// made runs a call that makes a name in a directory and encodes the qid of what is there afterwards.
-func (c *session) made(q *request, dir *node, name string, call func(path string) error) error {
+// made runs a call that makes a name in the request's directory, and replies with what is there afterwards.
+func (c *session) made(q *request, name string, call func(path string) error) error {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := c.makePath(dir, name)
+	path, err := c.makePath(q.node, name)
 	if err != nil {
 		return err
 	}
@@ -26,29 +23,24 @@ func (c *session) made(q *request, dir *node, name string, call func(path string
 		return err
 	}
 	c.server.noteMade(path)
-	q.out.qid(a.qid)
-	return nil
+	return c.replyEntry(q, q.node, name, a)
 }
 
-// mkdir answers Tmkdir: dfid[4] name[s] mode[4] gid[4].
+// mkdir answers FUSE_MKDIR: mode[4] umask[4] name\0.
 func (c *session) mkdir(q *request) error {
-	id, name, mode := q.in.u32(), q.in.str(), q.in.u32()
-	q.in.u32() // gid
-	dir, err := c.dir(q, id, name)
-	if err != nil {
+	mode, _ := q.in.u32(), q.in.u32()
+	name := q.in.str()
+	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
 		return err
 	}
-	return c.made(q, dir, name, func(path string) error {
-		return c.server.mkdir(path, hostMode(mode))
-	})
+	return c.made(q, name, func(path string) error { return c.server.mkdir(path, hostMode(mode)) })
 }
 
-// symlink answers Tsymlink: dfid[4] name[s] target[s] gid[4]. The target is only text here: whoever resolves it does so in
+// symlink answers FUSE_SYMLINK: name\0 target\0. The target is only text here: whoever resolves it does so in
 // their own tree, and this server never does.
 func (c *session) symlink(q *request) error {
-	id, name, target := q.in.u32(), q.in.str(), q.in.str()
-	q.in.u32() // gid
-	dir, err := c.dir(q, id, name)
+	name, target := q.in.str(), q.in.str()
+	err := errors.Join(q.in.end(), q.inDir(name))
 	switch {
 	case err != nil:
 		return err
@@ -56,10 +48,8 @@ func (c *session) symlink(q *request) error {
 		return errno.ENOENT
 	case len(target) > maxPath:
 		return errno.ENAMETOOLONG
-	case strings.Contains(target, "\x00"):
-		return errno.EINVAL
 	}
-	return c.made(q, dir, name, func(path string) error {
+	return c.made(q, name, func(path string) error {
 		if err := c.server.masks.refusesLink(path); err != nil {
 			return err
 		}
@@ -70,19 +60,19 @@ func (c *session) symlink(q *request) error {
 	})
 }
 
-// mknod answers Tmknod: dfid[4] name[s] mode[4] major[4] minor[4] gid[4]. Only regular files: a host has no use for a
+// mknod answers FUSE_MKNOD: mode[4] rdev[4] umask[4] padding[4] name\0. Only regular files: a host has no use for a
 // guest's devices, and a FIFO or socket would make host programs hang.
 func (c *session) mknod(q *request) error {
-	id, name, mode := q.in.u32(), q.in.str(), q.in.u32()
+	mode := q.in.u32()
 	q.in.take(4 + 4 + 4)
-	dir, err := c.dir(q, id, name)
-	if err != nil {
+	name := q.in.str()
+	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
 		return err
 	}
 	if kind := mode & modeTypeMask; kind != modeRegular && kind != 0 {
 		return errno.EPERM
 	}
-	return c.made(q, dir, name, func(path string) error {
+	return c.made(q, name, func(path string) error {
 		file, err := c.server.openRegular(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, hostMode(mode).Perm())
 		if err != nil {
 			return err
@@ -91,25 +81,25 @@ func (c *session) mknod(q *request) error {
 	})
 }
 
-// link answers Tlink: dfid[4] fid[4] name[s]. The existing name is a fid's, so it is inside the root, and of a
+// link answers FUSE_LINK: oldnodeid[8] name\0. The existing name is a node's, so it is inside the root, and of a
 // symbolic link it is the link itself.
 func (c *session) link(q *request) error {
-	dirID, id, name := q.in.u32(), q.in.u32(), q.in.str()
-	dir, err := c.dir(q, dirID, name)
+	id, name := q.in.u64(), q.in.str()
+	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
+		return err
+	}
+	old, err := c.tree.get(id)
 	if err != nil {
 		return err
 	}
-	f, err := c.fid(q, id)
-	if err != nil {
-		return err
-	}
+	defer c.tree.release(old)
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	oldPath, err := f.node.path()
+	oldPath, a, err := c.find(old)
 	if err != nil {
 		return err
 	}
-	newPath, err := dir.childPath(name)
+	newPath, err := q.node.childPath(name)
 	if err != nil {
 		return err
 	}
@@ -119,10 +109,6 @@ func (c *session) link(q *request) error {
 	if err := errors.Join(c.server.protects(oldPath), c.server.protects(newPath)); err != nil {
 		return err
 	}
-	a, err := c.server.lstat(oldPath)
-	if err != nil {
-		return err
-	}
 	if err := c.server.protectsPlace(newPath, a.isRegular()); err != nil {
 		return err
 	}
@@ -130,46 +116,29 @@ func (c *session) link(q *request) error {
 		return err
 	}
 	c.server.noteMade(newPath)
-	return nil
+	if a, err = c.server.lstat(newPath); err != nil {
+		return err
+	}
+	return c.replyEntry(q, q.node, name, a)
 }
 
-// rename answers Trename: fid[4] dfid[4] name[s].
+// rename answers FUSE_RENAME: newdir[8] oldname\0 newname\0.
 func (c *session) rename(q *request) error {
-	id, dirID, name := q.in.u32(), q.in.u32(), q.in.str()
-	f, err := c.fid(q, id)
+	id, oldName, newName := q.in.u64(), q.in.str(), q.in.str()
+	if err := errors.Join(q.in.end(), q.inDir(oldName), checkName(newName)); err != nil {
+		return err
+	}
+	newDir, err := c.tree.get(id)
 	if err != nil {
 		return err
 	}
-	dir, err := c.dir(q, dirID, name)
-	if err != nil {
-		return err
+	defer c.tree.release(newDir)
+	if !newDir.dir.Load() {
+		return errno.ENOTDIR
 	}
 	c.tree.names.Lock()
 	defer c.tree.names.Unlock()
-	switch {
-	case f.node.parent == nil:
-		return errno.EBUSY
-	case f.node.gone:
-		return errno.ENOENT
-	}
-	return c.move(f.node.parent, f.node.name, dir, name)
-}
-
-// renameat answers Trenameat: olddirfid[4] oldname[s] newdirfid[4] newname[s].
-func (c *session) renameat(q *request) error {
-	oldID, oldName := q.in.u32(), q.in.str()
-	newID, newName := q.in.u32(), q.in.str()
-	oldDir, err := c.dir(q, oldID, oldName)
-	if err != nil {
-		return err
-	}
-	newDir, err := c.dir(q, newID, newName)
-	if err != nil {
-		return err
-	}
-	c.tree.names.Lock()
-	defer c.tree.names.Unlock()
-	return c.move(oldDir, oldName, newDir, newName)
+	return c.move(q.node, oldName, newDir, newName)
 }
 
 // move renames on the host and then in the tree. The caller holds tree.names for writing.
@@ -204,6 +173,9 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 		if err := c.server.unlink(oldPath, false); err != nil {
 			return err
 		}
+		if a, err := c.server.lstat(newPath); err == nil && moved != nil {
+			moved.file = a.identity()
+		}
 	} else {
 		replaced, missing := c.server.lstat(newPath)
 		if err := c.server.rename(oldPath, newPath); err != nil {
@@ -221,53 +193,35 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 	return nil
 }
 
-// unlinkat answers Tunlinkat: dirfid[4] name[s] flags[4].
-func (c *session) unlinkat(q *request) error {
-	id, name, flags := q.in.u32(), q.in.str(), q.in.u32()
-	dir, err := c.dir(q, id, name)
-	if err != nil {
-		return err
-	}
-	if flags&^unlinkDir != 0 {
-		return errno.EINVAL
-	}
-	c.tree.names.Lock()
-	defer c.tree.names.Unlock()
-	return c.unlink(dir, name, func(a attr) error {
-		switch {
-		case a.isDir() && flags&unlinkDir == 0:
+// unlinkFile answers FUSE_UNLINK: name\0.
+func (c *session) unlinkFile(q *request) error {
+	return c.unlink(q, func(a attr) error {
+		if a.isDir() {
 			return errno.EISDIR
-		case !a.isDir() && flags&unlinkDir != 0:
+		}
+		return nil
+	})
+}
+
+// unlinkDir answers FUSE_RMDIR: name\0.
+func (c *session) unlinkDir(q *request) error {
+	return c.unlink(q, func(a attr) error {
+		if !a.isDir() {
 			return errno.ENOTDIR
 		}
 		return nil
 	})
 }
 
-// remove answers Tremove: fid[4]. The fid is clunked even when it fails.
-func (c *session) remove(q *request) error {
-	if len(q.in.rest) != 4 {
-		return errno.EINVAL
-	}
-	if err := c.clunk(q); err != nil {
+// unlink removes a name, and marks its node as gone so that it keeps to its open files.
+func (c *session) unlink(q *request, check func(attr) error) error {
+	name := q.in.str()
+	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
 		return err
 	}
-	n := q.held[0].node
 	c.tree.names.Lock()
 	defer c.tree.names.Unlock()
-	switch {
-	case n.parent == nil:
-		return errno.EBUSY
-	case n.gone:
-		return errno.ENOENT
-	}
-	return c.unlink(n.parent, n.name, func(attr) error { return nil })
-}
-
-// unlink removes a name, and marks its node as gone so that its fids keep to their open files. The caller holds tree.names
-// for writing.
-func (c *session) unlink(dir *node, name string, check func(attr) error) error {
-	path, err := c.seePath(dir, name)
+	path, err := c.seePath(q.node, name)
 	if err != nil {
 		return err
 	}
@@ -285,6 +239,6 @@ func (c *session) unlink(dir *node, name string, check func(attr) error) error {
 		return err
 	}
 	c.server.forgetMade(a)
-	c.tree.remove(dir, name)
+	c.tree.remove(q.node, name)
 	return nil
 }

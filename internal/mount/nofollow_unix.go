@@ -104,6 +104,18 @@ func (s *Server) stat(name string) (fs.FileInfo, error) {
 	return &info, nil
 }
 
+// statIn is stat for a path whose directory is open.
+func (s *Server) statIn(dir *os.File, name string) (fs.FileInfo, error) {
+	info := fileInfo{name: path.Base(name)}
+	err := hostfile.Control(dir, func(dir int) error {
+		return hostfile.Uninterrupted(func() error { return unix.Fstatat(dir, info.name, &info.stat, unix.AT_SYMLINK_NOFOLLOW) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &info, nil
+}
+
 func (s *Server) mkdir(name string, perm fs.FileMode) error {
 	return s.inParent(name, func(dir int, base string) error { return unix.Mkdirat(dir, base, uint32(perm.Perm())) })
 }

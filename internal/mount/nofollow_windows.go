@@ -124,6 +124,9 @@ func (s *Server) stat(name string) (info fs.FileInfo, err error) {
 	return info, err
 }
 
+// statIn is stat: a directory that is open cannot be renamed here.
+func (s *Server) statIn(_ *os.File, name string) (fs.FileInfo, error) { return s.stat(name) }
+
 func (s *Server) mkdir(name string, perm fs.FileMode) error {
 	return s.inParent(name, func(dir *os.Root, base string) error { return dir.Mkdir(base, perm.Perm()) })
 }

@@ -9,14 +9,16 @@ import (
 	"agentvm/internal/errno"
 )
 
-// Open flags of 9P2000.L, which are Linux' generic O_ values (include/net/9p/9p.h, P9_DOTL_*).
+// Open flags of FUSE, which are Linux' generic O_ values (include/uapi/asm-generic/fcntl.h).
 const (
+	// maxData bounds what one request reads or writes, in bytes: what a chain of 256 buffers of a page holds beside the headers.
+	maxData = 252 * 4096
+
 	openAccess    = 0o3
 	openExclusive = 0o200
 	openTruncate  = 0o1000
 	openAppend    = 0o2000
 	openDataSync  = 0o10000
-	openDirectory = 0o200000
 	openSync      = 0o4000000
 )
 
@@ -72,11 +74,13 @@ func (s *Server) openDir(path string) (*os.File, error) {
 	return s.open(path, os.O_RDONLY|hostDirectory|hostNonblock, 0)
 }
 
-// lopen answers Tlopen: fid[4] flags[4].
-func (c *session) lopen(q *request) error {
-	id, flags := q.in.u32(), q.in.u32()
-	f, err := c.fid(q, id)
-	if err != nil {
+// Flags of FUSE_OPEN's reply.
+const openKeepCache = 1 << 1 // what the guest has in its page cache is still right
+
+// open answers FUSE_OPEN: flags[4] open_flags[4].
+func (c *session) open(q *request) error {
+	flags, _ := q.in.u32(), q.in.u32()
+	if err := q.in.end(); err != nil {
 		return err
 	}
 	if flags&openAccess == openAccess {
@@ -85,51 +89,70 @@ func (c *session) lopen(q *request) error {
 	if c.server.config.ReadOnly && flags&(openAccess|openTruncate) != 0 {
 		return errno.EROFS
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.open != nil {
-		return errno.EINVAL
-	}
-	a, err := c.openNode(f, flags)
+	open, a, err := c.openNode(q.node, false, flags&^openExclusive)
 	if err != nil {
 		return err
 	}
-	q.out.qid(a.qid)
-	q.out.u32(0) // iounit: whatever fits a message
+	c.replyOpen(q, q.node, open, c.tree.fresh(q.node, a))
 	return nil
 }
 
-// openNode opens the fid's name. The caller holds f.mu.
-func (c *session) openNode(f *fid, flags uint32) (attr, error) {
+// opendir answers FUSE_OPENDIR: flags[4] open_flags[4].
+func (c *session) opendir(q *request) error {
+	q.in.take(4 + 4)
+	if err := q.in.end(); err != nil {
+		return err
+	}
+	open, _, err := c.openNode(q.node, true, 0)
+	if err != nil {
+		return err
+	}
+	c.replyOpen(q, q.node, open, false)
+	return nil
+}
+
+// replyOpen appends a struct fuse_open_out: fh[8] open_flags[4] padding[4].
+func (c *session) replyOpen(q *request, n *node, open *openFile, fresh bool) {
+	var flags uint32
+	if fresh {
+		flags = openKeepCache
+	}
+	q.out.u64(c.handles.add(c.tree.addOpen(n, open), open))
+	q.out.u32(flags)
+	q.out.u32(0)
+}
+
+// openNode opens what a node's name means.
+func (c *session) openNode(n *node, dir bool, flags uint32) (*openFile, attr, error) {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := f.node.path()
-	if err != nil {
-		return attr{}, err
-	}
-	a, err := c.server.lstat(path)
-	if err != nil {
-		return attr{}, err
-	}
+	path, a, err := c.find(n)
 	switch {
-	case a.isDir() && flags&(openAccess|openTruncate) != 0:
-		return attr{}, errno.EISDIR
-	case !a.isDir() && !a.isRegular():
-		return attr{}, notRegular(a)
-	case !a.isDir() && flags&openDirectory != 0:
-		return attr{}, errno.ENOTDIR
+	case err != nil:
+		return nil, a, err
+	case dir && !a.isDir():
+		return nil, a, errno.ENOTDIR
+	case !dir && !a.isRegular():
+		return nil, a, notRegular(a)
 	}
 	if flags&(openAccess|openTruncate) != 0 {
 		if err := c.server.protects(path); err != nil {
-			return attr{}, err
+			return nil, a, err
 		}
 	}
-	f.open, err = c.openFile(path, a.isDir(), flags&^openExclusive)
-	if err == nil {
-		f.open.covered = c.server.masks.find(path) == standsCovered
-		c.tree.addOpen(f.node, f.open)
+	open, err := c.openFile(path, dir, flags)
+	if err != nil {
+		return nil, a, err
 	}
-	return a, err
+	open.covered = c.server.masks.find(path) == standsCovered
+	if flags&openTruncate == 0 {
+		return open, a, nil
+	}
+	a, err = c.statOpen(open)
+	if err != nil {
+		c.closeFile(open)
+	}
+	return open, a, err
 }
 
 // openFile opens what exists, within the session's limit.
@@ -176,72 +199,51 @@ func (c *session) limited(open *openFile, call func() (*os.File, error)) (*openF
 	return open, nil
 }
 
-// lcreate answers Tlcreate: fid[4] name[s] flags[4] mode[4] gid[4]. The fid then is the new, open file.
-func (c *session) lcreate(q *request) error {
-	id, name, flags, mode := q.in.u32(), q.in.str(), q.in.u32(), q.in.u32()
-	q.in.u32() // gid
-	f, err := c.fid(q, id)
-	if err != nil {
+// create answers FUSE_CREATE: flags[4] mode[4] umask[4] open_flags[4] name\0. The reply is an entry and an open file.
+func (c *session) create(q *request) error {
+	flags, mode, _, _ := q.in.u32(), q.in.u32(), q.in.u32(), q.in.u32()
+	name := q.in.str()
+	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
 		return err
 	}
-	dir, err := c.dir(q, id, name)
-	if err != nil {
-		return err
-	}
-	_, err = f.opened()
-	if err == nil || flags&openAccess == openAccess {
+	if flags&openAccess == openAccess {
 		return errno.EINVAL
 	}
-	created, a, err := c.createIn(dir, name, flags, mode)
-	if err != nil {
-		return err
-	}
-	if err := c.fids.replace(id, f, created); err != nil {
-		created.refs = 1
-		c.putFid(created)
-		return err
-	}
-	q.held = append(q.held, f) // the table's reference
-	q.out.qid(a.qid)
-	q.out.u32(0)
-	return nil
-}
-
-func (c *session) createIn(dir *node, name string, flags, mode uint32) (*fid, attr, error) {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := c.makePath(dir, name)
+	path, err := c.makePath(q.node, name)
 	if err != nil {
-		return nil, attr{}, err
+		return err
 	}
 	// What exists and is no regular file must not be opened, and a link not followed.
 	if a, err := c.server.lstat(path); err == nil && flags&openExclusive == 0 && !a.isRegular() {
-		return nil, attr{}, notRegular(a)
+		return notRegular(a)
 	}
 	open, err := c.createFile(path, flags, mode)
 	if err != nil {
-		return nil, attr{}, err
+		return err
 	}
 	c.server.noteMade(path)
 	a, err := c.statOpen(open)
 	if err != nil {
 		c.closeFile(open)
-		return nil, attr{}, err
+		return err
 	}
-	n, err := c.tree.child(dir, name)
+	n, err := c.tree.lookedUp(q.node, name, a)
 	if err != nil {
 		c.closeFile(open)
-		return nil, attr{}, err
+		return err
 	}
-	n.dir.Store(false)
-	c.tree.addOpen(n, open)
-	return &fid{node: n, open: open}, a, nil
+	c.encodeEntry(&q.out, n.id, a)
+	c.replyOpen(q, n, open, false)
+	return nil
 }
 
-// read answers Tread: fid[4] offset[8] count[4]. The file is read straight into the reply.
+// read answers FUSE_READ: fh[8] offset[8] size[4] read_flags[4] lock_owner[8] flags[4] padding[4]. The file is read straight into the reply.
 func (c *session) read(q *request) error {
-	id, offset, count := q.in.u32(), q.in.u64(), q.in.u32()
-	_, open, err := c.openFid(q, id)
+	id, offset, count := q.in.u64(), q.in.u64(), q.in.u32()
+	q.in.take(4 + 8 + 4 + 4)
+	open, err := c.opened(q, id)
 	switch {
 	case err != nil:
 		return err
@@ -250,25 +252,23 @@ func (c *session) read(q *request) error {
 	case int64(offset) < 0:
 		return errno.EINVAL
 	}
-	const fixed = headerSize + 4
-	n := int(min(count, c.msize-fixed))
-	c.reserve(q, fixed+n)
-	data := (*q.reply)[fixed : fixed+n]
-	got, err := open.file.ReadAt(data, int64(offset))
+	n := int(min(count, maxData))
+	c.reserve(q, replyHeader+n)
+	got, err := open.file.ReadAt((*q.reply)[replyHeader:replyHeader+n], int64(offset))
 	if err != nil && !errors.Is(err, io.EOF) && got == 0 {
 		return err
 	}
-	q.out.u32(uint32(got))
-	q.out.buf = q.out.buf[:fixed+got]
+	q.out.buf = q.out.buf[:replyHeader+got]
 	return nil
 }
 
-// write answers Twrite: fid[4] offset[8] count[4] data[count]. A file opened for appending ignores the offset, as
-// pwrite does on Linux, so that two writers of one log do not overwrite each other.
+// write answers FUSE_WRITE: fh[8] offset[8] size[4] write_flags[4] lock_owner[8] flags[4] padding[4] data[size]. A file opened for
+// appending ignores the offset, as pwrite does on Linux, so that two writers of one log do not overwrite each other.
 func (c *session) write(q *request) error {
-	id, offset := q.in.u32(), q.in.u64()
-	data := q.in.take(int(q.in.u32()))
-	_, open, err := c.openFid(q, id)
+	id, offset, size := q.in.u64(), q.in.u64(), q.in.u32()
+	q.in.take(4 + 8 + 4 + 4)
+	data := q.in.take(int(size))
+	open, err := c.opened(q, id)
 	switch {
 	case err != nil:
 		return err
@@ -287,16 +287,15 @@ func (c *session) write(q *request) error {
 		return err
 	}
 	q.out.u32(uint32(n))
+	q.out.u32(0)
 	return nil
 }
 
-// fsync answers Tfsync: fid[4] datasync[4]. Early dialects leave datasync out.
+// fsync answers FUSE_FSYNC and FUSE_FSYNCDIR: fh[8] flags[4] padding[4].
 func (c *session) fsync(q *request) error {
-	id := q.in.u32()
-	if len(q.in.rest) > 0 {
-		q.in.u32()
-	}
-	_, open, err := c.openFid(q, id)
+	id := q.in.u64()
+	q.in.take(4 + 4)
+	open, err := c.opened(q, id)
 	if err != nil {
 		return err
 	}

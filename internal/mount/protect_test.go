@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hugelgupf/p9/linux"
-	"github.com/hugelgupf/p9/p9"
+	"agentvm/internal/errno"
+	"agentvm/internal/mount/fusetest"
 )
 
 // protectedShare shares a directory with a repository and editors' files.
-func protectedShare(t *testing.T, change func(*Config)) (dir string, root p9.File, log *bytes.Buffer) {
+func protectedShare(t *testing.T, change func(*Config)) (dir string, root *fusetest.File, log *bytes.Buffer) {
 	t.Helper()
 	dir, log = t.TempDir(), &bytes.Buffer{}
 	for _, name := range []string{"repo/.git/config", "repo/.git/hooks/pre-commit", "repo/.git/modules/sub/config", "repo/.git/HEAD", "repo/src/main.go", "repo/sub/.git", ".vscode/tasks.json", ".envrc"} {
@@ -29,25 +29,25 @@ func protectedShare(t *testing.T, change func(*Config)) (dir string, root p9.Fil
 }
 
 // tryAll does to a name what would change it, and returns those that were done.
-func tryAll(t *testing.T, root p9.File, name string) (done []string) {
+func tryAll(t *testing.T, root *fusetest.File, name string) (done []string) {
 	t.Helper()
 	names := strings.Split(name, "/")
 	parent, base := walk(t, root, names[:len(names)-1]...), names[len(names)-1]
 	try := func(what string, err error) {
-		var got linux.Errno
+		var got errno.Errno
 		if err == nil {
 			done = append(done, what)
-		} else if errors.As(err, &got); got != linux.EROFS {
+		} else if errors.As(err, &got); got != errno.EROFS {
 			t.Errorf("%s %s: %v, want EROFS", what, name, err)
 		}
 	}
-	open := func(flags p9.OpenFlags) error {
-		_, _, err := walk(t, root, names...).Open(flags)
+	open := func(flags fusetest.OpenFlags) error {
+		err := walk(t, root, names...).Open(flags)
 		return err
 	}
-	try("write", open(p9.WriteOnly))
-	try("truncate", walk(t, root, names...).SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{}))
-	try("chmod", walk(t, root, names...).SetAttr(p9.SetAttrMask{Permissions: true}, p9.SetAttr{Permissions: 0o755}))
+	try("write", open(fusetest.WriteOnly))
+	try("truncate", walk(t, root, names...).SetAttr(fusetest.SetAttrMask{Size: true}, fusetest.SetAttr{}))
+	try("chmod", walk(t, root, names...).SetAttr(fusetest.SetAttrMask{Permissions: true}, fusetest.SetAttr{Permissions: 0o755}))
 	try("link", walk(t, root).Link(walk(t, root, names...), "linked"))
 	try("replace", root.RenameAt("evil", parent, base))
 	try("move", parent.RenameAt(base, root, "moved"))
@@ -65,30 +65,30 @@ func TestProtected(t *testing.T) {
 			t.Errorf("%s is %q", name, got)
 		}
 	}
-	open(t, root, p9.ReadOnly, "repo", ".git", "config")
+	open(t, root, fusetest.ReadOnly, "repo", ".git", "config")
 	if n := strings.Count(log.String(), "level=WARN"); n != 6 || !strings.Contains(log.String(), "--unprotected repo/.git/config") {
 		t.Errorf("%d warnings:\n%s", n, log)
 	}
 	// What is not there is not made, and directories that lead there keep their names.
 	create := func(name string, in ...string) error {
-		_, _, _, err := walk(t, root, in...).Create(name, p9.WriteOnly, 0o644, p9.NoUID, p9.NoGID)
+		err := walk(t, root, in...).Create(name, fusetest.WriteOnly, 0o644)
 		return err
 	}
-	wantErrno(t, create("post-commit", "repo", ".git", "hooks"), linux.EROFS)
-	wantErrno(t, create("commondir", "repo", ".git"), linux.EROFS)
-	wantErrno(t, create("CONFIG.worktree", "repo", ".git"), linux.EROFS)
-	wantErrno(t, create(".bashrc"), linux.EROFS)
-	wantErrno(t, create("settings.json", ".vscode"), linux.EROFS)
-	_, err := root.Symlink("evil", ".ssh", p9.NoUID, p9.NoGID)
-	wantErrno(t, err, linux.EROFS)
-	wantErrno(t, root.RenameAt(".vscode", root, "v"), linux.EROFS)
-	wantErrno(t, walk(t, root, "repo").RenameAt(".git", root, "g"), linux.EROFS)
-	wantErrno(t, walk(t, root, "repo", ".git").RenameAt("modules", root, "m"), linux.EROFS)
-	wantErrno(t, walk(t, root, "repo", ".git").RenameAt("hooks", root, "h"), linux.EROFS)
-	wantErrno(t, root.RenameAt("repo", root, "r"), linux.EROFS)
+	wantErrno(t, create("post-commit", "repo", ".git", "hooks"), errno.EROFS)
+	wantErrno(t, create("commondir", "repo", ".git"), errno.EROFS)
+	wantErrno(t, create("CONFIG.worktree", "repo", ".git"), errno.EROFS)
+	wantErrno(t, create(".bashrc"), errno.EROFS)
+	wantErrno(t, create("settings.json", ".vscode"), errno.EROFS)
+	err := root.Symlink("evil", ".ssh")
+	wantErrno(t, err, errno.EROFS)
+	wantErrno(t, root.RenameAt(".vscode", root, "v"), errno.EROFS)
+	wantErrno(t, walk(t, root, "repo").RenameAt(".git", root, "g"), errno.EROFS)
+	wantErrno(t, walk(t, root, "repo", ".git").RenameAt("modules", root, "m"), errno.EROFS)
+	wantErrno(t, walk(t, root, "repo", ".git").RenameAt("hooks", root, "h"), errno.EROFS)
+	wantErrno(t, root.RenameAt("repo", root, "r"), errno.EROFS)
 	// What git itself does in a repository.
 	f := walk(t, root, "repo", ".git")
-	if _, _, _, err := f.Create("HEAD.lock", p9.WriteOnly, 0o644, p9.NoUID, p9.NoGID); err != nil {
+	if err := f.Create("HEAD.lock", fusetest.WriteOnly, 0o644); err != nil {
 		t.Error(err)
 	}
 	at := walk(t, root, "repo", ".git")
@@ -100,12 +100,12 @@ func TestProtected(t *testing.T) {
 func TestProtectedGit(t *testing.T) {
 	_, root, _ := protectedShare(t, nil)
 	mkdir := func(name string, in ...string) error {
-		_, err := walk(t, root, in...).Mkdir(name, 0o755, p9.NoUID, p9.NoGID)
+		err := walk(t, root, in...).Mkdir(name, 0o755)
 		return err
 	}
 	for _, in := range [][]string{{"repo", "src"}} {
-		wantErrno(t, mkdir(".git", in...), linux.EROFS)
-		wantErrno(t, mkdir(".GIT", in...), linux.EROFS)
+		wantErrno(t, mkdir(".git", in...), errno.EROFS)
+		wantErrno(t, mkdir(".GIT", in...), errno.EROFS)
 	}
 	// Elsewhere the guest makes one of its own, and does there what it likes.
 	for _, err := range []error{mkdir("new"), mkdir(".git", "new"), mkdir("hooks", "new", ".git")} {
@@ -113,10 +113,10 @@ func TestProtectedGit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, _, err := walk(t, root, "new", ".git").Create("config", p9.ReadWrite, 0o644, p9.NoUID, p9.NoGID); err != nil {
+	if err := walk(t, root, "new", ".git").Create("config", fusetest.ReadWrite, 0o644); err != nil {
 		t.Error(err)
 	}
-	wantErrno(t, root.RenameAt("new", walk(t, root, "repo"), "new"), linux.EROFS) // which would be within another one
+	wantErrno(t, root.RenameAt("new", walk(t, root, "repo"), "new"), errno.EROFS) // which would be within another one
 	if err := root.RenameAt("new", root, "newer"); err != nil {
 		t.Error(err)
 	}
@@ -126,16 +126,16 @@ func TestProtectedGit(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "src"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, err := attach(t, Config{Dir: filepath.Join(dir, "src"), Protected: DefaultProtected}).Mkdir(".git", 0o755, p9.NoUID, p9.NoGID)
-	wantErrno(t, err, linux.EROFS)
+	err := attach(t, Config{Dir: filepath.Join(dir, "src"), Protected: DefaultProtected}).Mkdir(".git", 0o755)
+	wantErrno(t, err, errno.EROFS)
 	// What Config.Unprotected names is open, and no more.
 	_, root, _ = protectedShare(t, func(c *Config) { c.Unprotected = []string{"repo/.git/hooks", ".envrc"} })
-	open(t, root, p9.WriteOnly, "repo", ".git", "hooks", "pre-commit")
-	open(t, root, p9.WriteOnly, ".envrc")
-	_, _, err = walk(t, root, "repo", ".git", "config").Open(p9.WriteOnly)
-	wantErrno(t, err, linux.EROFS)
+	open(t, root, fusetest.WriteOnly, "repo", ".git", "hooks", "pre-commit")
+	open(t, root, fusetest.WriteOnly, ".envrc")
+	err = walk(t, root, "repo", ".git", "config").Open(fusetest.WriteOnly)
+	wantErrno(t, err, errno.EROFS)
 	_, root, _ = protectedShare(t, func(c *Config) { c.Unprotected = []string{"."} })
-	open(t, root, p9.WriteOnly, "repo", ".git", "config")
+	open(t, root, fusetest.WriteOnly, "repo", ".git", "config")
 }
 
 // TestProtectedGitsOwnMoves does what git does in a repository of the host: locks become files, also in submodules, and a configuration that
@@ -145,7 +145,7 @@ func TestProtectedGitsOwnMoves(t *testing.T) {
 	create := func(name, content string, in ...string) {
 		t.Helper()
 		f := walk(t, root, in...)
-		if _, _, _, err := f.Create(name, p9.ReadWrite, 0o644, p9.NoUID, p9.NoGID); err != nil {
+		if err := f.Create(name, fusetest.ReadWrite, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := f.WriteAt([]byte(content), 0); err != nil {
@@ -178,20 +178,20 @@ func TestProtectedGitsOwnMoves(t *testing.T) {
 	if after, err := os.Stat(filepath.Join(dir, "repo/.git/config")); err != nil || !os.SameFile(before, after) {
 		t.Errorf("the configuration is another file: %v", err)
 	}
-	_, _, err = lock.Open(p9.WriteOnly) // which has the name of the configuration now
-	wantErrno(t, err, linux.EROFS)
+	err = lock.Open(fusetest.WriteOnly) // which has the name of the configuration now
+	wantErrno(t, err, errno.EROFS)
 	for _, content := range []string{"evil", "kept and more", ""} {
 		create("config.lock", content, "repo", ".git")
-		wantErrno(t, repository.RenameAt("config.lock", repository, "config"), linux.EROFS)
+		wantErrno(t, repository.RenameAt("config.lock", repository, "config"), errno.EROFS)
 		if err := repository.UnlinkAt("config.lock", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// A link with that content is not the file.
-	if _, err := repository.Symlink("config", "link", p9.NoUID, p9.NoGID); err == nil { // a privilege on Windows
-		wantErrno(t, repository.RenameAt("link", repository, "config"), linux.EROFS)
+	if err := repository.Symlink("config", "link"); err == nil { // a privilege on Windows
+		wantErrno(t, repository.RenameAt("link", repository, "config"), errno.EROFS)
 	}
-	wantErrno(t, walk(t, root, "repo", "src").RenameAt("main.go", walk(t, root, "repo", ".git", "hooks"), "post-commit"), linux.EROFS)
+	wantErrno(t, walk(t, root, "repo", "src").RenameAt("main.go", walk(t, root, "repo", ".git", "hooks"), "post-commit"), errno.EROFS)
 	if got := readFile(t, filepath.Join(dir, "repo/.git/config")); got != "kept" {
 		t.Errorf("the configuration is %q", got)
 	}
@@ -206,7 +206,7 @@ func TestProtectedLinks(t *testing.T) {
 	for _, name := range []string{"plain/.git/HEAD", "plant/config"} {
 		writeFile(t, filepath.Join(dir, name), "planted")
 	}
-	if _, err := root.Symlink("plant", "ready", p9.NoUID, p9.NoGID); err != nil {
+	if err := root.Symlink("plant", "ready"); err != nil {
 		t.Skip("no symbolic links here: ", err)
 	}
 	for _, place := range [][]string{
@@ -214,11 +214,11 @@ func TestProtectedLinks(t *testing.T) {
 	} {
 		in, name := place[:len(place)-1], place[len(place)-1]
 		parent := walk(t, root, in...)
-		_, err := parent.Symlink("../../plant", name, p9.NoUID, p9.NoGID)
-		wantErrno(t, err, linux.EROFS)
-		wantErrno(t, parent.Link(walk(t, root, "ready"), name), linux.EROFS)
-		wantErrno(t, root.RenameAt("ready", parent, name), linux.EROFS)
-		wantErrno(t, root.RenameAt("plant", parent, name), linux.EROFS)
+		err := parent.Symlink("../../plant", name)
+		wantErrno(t, err, errno.EROFS)
+		wantErrno(t, parent.Link(walk(t, root, "ready"), name), errno.EROFS)
+		wantErrno(t, root.RenameAt("ready", parent, name), errno.EROFS)
+		wantErrno(t, root.RenameAt("plant", parent, name), errno.EROFS)
 		if _, err := os.Lstat(filepath.Join(dir, filepath.Join(place...))); !os.IsNotExist(err) {
 			t.Errorf("%q: %v", place, err)
 		}
@@ -228,19 +228,19 @@ func TestProtectedLinks(t *testing.T) {
 // TestGuestsOwnGitFiles makes the files with the name .git that worktrees and submodules of the guest's own have.
 func TestGuestsOwnGitFiles(t *testing.T) {
 	dir, root, _ := protectedShare(t, nil)
-	if _, err := root.Mkdir("tree", 0o755, p9.NoUID, p9.NoGID); err != nil {
+	if err := root.Mkdir("tree", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tree := walk(t, root, "tree")
 	create := func() {
 		t.Helper()
-		if _, _, _, err := walk(t, root, "tree").Create(".git", p9.WriteOnly, 0o644, p9.NoUID, p9.NoGID); err != nil {
+		if err := walk(t, root, "tree").Create(".git", fusetest.WriteOnly, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	create()
-	open(t, root, p9.WriteOnly, "tree", ".git")
-	wantErrno(t, root.RenameAt("tree", walk(t, root, "repo"), "tree"), linux.EROFS) // which would be within another one
+	open(t, root, fusetest.WriteOnly, "tree", ".git")
+	wantErrno(t, root.RenameAt("tree", walk(t, root, "repo"), "tree"), errno.EROFS) // which would be within another one
 	if err := root.RenameAt("tree", root, "other"); err != nil {
 		t.Errorf("moving it: %v", err)
 	}

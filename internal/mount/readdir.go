@@ -11,11 +11,12 @@ import (
 // maxListings limits the memory of all directory listings of a session, in bytes.
 const maxListings = 64 << 20
 
-// readdir answers Treaddir: fid[4] offset[8] count[4]. Offset 0 takes a listing of the names; an entry's offset is its
-// place in that listing, so it stays right while the directory changes. Names that vanished since are left out.
+// readdir answers FUSE_READDIR and FUSE_READDIRPLUS: fh[8] offset[8] size[4], and what FUSE_READ has. Offset 0 takes a listing of the names; an entry's
+// offset is its place in that listing, so it stays right while the directory changes. Names that vanished since are left out.
 func (c *session) readdir(q *request) error {
-	id, offset, count := q.in.u32(), q.in.u64(), q.in.u32()
-	f, open, err := c.openFid(q, id)
+	id, offset, count := q.in.u64(), q.in.u64(), q.in.u32()
+	q.in.take(4 + 8 + 4 + 4)
+	open, err := c.opened(q, id)
 	if err != nil {
 		return err
 	}
@@ -29,19 +30,12 @@ func (c *session) readdir(q *request) error {
 			return err
 		}
 	}
-	const fixed = headerSize + 4
-	limit := int(min(count, c.msize-fixed))
-	c.reserve(q, fixed+limit)
-	q.out.u32(0)
-	if err := c.entries(&q.out, f.node, open, offset, fixed+limit); err != nil {
-		return err
-	}
-	body := encoder{buf: q.out.buf[:headerSize]}
-	body.u32(uint32(len(q.out.buf) - fixed))
-	return nil
+	limit := replyHeader + int(min(count, maxData))
+	c.reserve(q, limit)
+	return c.entries(&q.out, q.handle.node, open, offset, limit, q.op == opReaddirplus)
 }
 
-// list reads all names. "." and ".." come first, because v9fs shows what the server sends and adds nothing.
+// list reads all names. "." and ".." come first, because the kernel shows what the server sends and adds nothing.
 func (c *session) list(open *openFile) error {
 	if _, err := open.file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -80,49 +74,82 @@ func (c *session) account(open *openFile, names []string) bool {
 	return c.files.listings.Add(bytes) <= maxListings
 }
 
-// entries encodes qid[13] offset[8] type[1] name[s] from an offset on, as many as end before limit.
-func (c *session) entries(out *encoder, dir *node, open *openFile, offset uint64, limit int) error {
+// entrySize and direntSize are the sizes in bytes of struct fuse_entry_out and of struct fuse_dirent without its name.
+const (
+	entrySize  = 40 + attrSize
+	direntSize = 24
+)
+
+// entries encodes names from an offset on, as many as end before limit: of plus a struct fuse_entry_out, and ino[8] off[8] namelen[4]
+// type[4] name, padded to 8 bytes.
+func (c *session) entries(out *encoder, dir *node, open *openFile, offset uint64, limit int, plus bool) error {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
 	start := len(out.buf)
+	fixed := direntSize
+	if plus {
+		fixed += entrySize
+	}
 	for i := offset; i < uint64(len(open.names)); i++ {
 		name := open.names[i]
-		if len(out.buf)+qidSize+8+1+2+len(name) > limit {
+		if len(out.buf)+fixed+(len(name)+7)&^7 > limit {
 			if len(out.buf) == start {
 				return errno.EINVAL // not even one fits
 			}
 			return nil
 		}
-		a, err := c.entry(dir, name)
+		a, err := c.entry(dir, open, name)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, errno.ENOENT) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		out.qid(a.qid)
+		if plus {
+			c.encodeEntry(out, c.entryNode(dir, name, a), a)
+		}
+		out.u64(a.ino)
 		out.u64(i + 1)
-		out.u8(uint8(a.mode & modeTypeMask >> 12)) // a DT_ value
-		out.str(name)
+		out.u32(uint32(len(name)))
+		out.u32(a.mode & modeTypeMask >> 12) // a DT_ value
+		out.buf = append(out.buf, name...)
+		out.buf = append(out.buf, make([]byte, -len(name)&7)...)
 	}
 	return nil
 }
 
+// entryNode gives the guest's kernel a reference to what a name means, or 0: then it looks the name up when it wants to.
+func (c *session) entryNode(dir *node, name string, a attr) uint64 {
+	if name == "." || name == ".." || checkName(name) != nil {
+		return 0
+	}
+	n, err := c.tree.lookedUp(dir, name, a)
+	if err != nil {
+		return 0
+	}
+	return n.id
+}
+
 // entry looks at one name without following it. The root's parent is the root: nothing outside it shows, not even an
 // inode number. The caller holds tree.names.
-func (c *session) entry(dir *node, name string) (attr, error) {
-	var path string
-	var err error
-	switch {
-	case name == ".." && dir.parent != nil:
-		path, err = dir.parent.path()
-	case name == "." || name == "..":
-		path, err = dir.path()
-	default:
-		path, err = c.seePath(dir, name)
+func (c *session) entry(dir *node, open *openFile, name string) (attr, error) {
+	if name == "." || name == ".." {
+		if name == ".." && dir.parent != nil {
+			dir = dir.parent
+		}
+		path, err := dir.path()
+		if err != nil {
+			return attr{}, err
+		}
+		return c.server.lstat(path)
 	}
+	path, err := c.seePath(dir, name)
 	if err != nil {
 		return attr{}, err
 	}
-	return c.server.lstat(path)
+	info, err := c.server.statIn(open.file, path)
+	if err != nil {
+		return attr{}, err
+	}
+	return c.server.attrOf(info, path), nil
 }

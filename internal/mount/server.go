@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"syscall"
@@ -15,12 +16,10 @@ import (
 )
 
 const (
-	// DefaultMaxFids is the number of fids a session may hold; a v9fs client keeps about one per cached name.
-	DefaultMaxFids = 65536
+	// DefaultMaxNodes is the number of names that a session may know; the guest's kernel keeps one for each name in its cache.
+	DefaultMaxNodes = 1 << 20
 	// DefaultMaxOpen is the number of files and directories a session may hold open on the host.
 	DefaultMaxOpen = 4096
-	// MaxMessage is the largest message in bytes, header included, that a session agrees to (v9fs' msize option).
-	MaxMessage = 512 << 10
 )
 
 // Config describes one share.
@@ -42,11 +41,11 @@ type Config struct {
 	Protected, Unprotected []string
 	// UID and GID own, in the guest, what the host process's user owns on the host. Default: root.
 	UID, GID uint32
-	// MaxFids limits the fids of a session (ENFILE beyond it). Default: DefaultMaxFids.
-	MaxFids int
+	// MaxNodes limits the names that a session knows (ENFILE beyond it). Default: DefaultMaxNodes.
+	MaxNodes int
 	// MaxOpen limits the files a session holds open on the host (ENFILE beyond it). Default: DefaultMaxOpen.
 	MaxOpen int
-	// Memory is what sessions take for fids, directory listings (ENOMEM when there is not enough) and messages. nil: no limit but theirs.
+	// Memory is what sessions take for names, directory listings (ENOMEM when there is not enough) and messages. nil: no limit but theirs.
 	Memory *budget.Budget
 	// Logger gets refused sessions and internal errors, nothing per request. Nil discards.
 	Logger *slog.Logger
@@ -62,6 +61,10 @@ type Server struct {
 	dir        *os.File    // the root again, for calls that want a descriptor
 	rootDev    uint64
 	escapes    error // what os.Root says of a path that would leave it
+
+	// firstNumber returns from where on a session numbers its nodes and open files. It is a random number: a guest that was restored
+	// may continue with the numbers of a session of before, which must mean no other file.
+	firstNumber func() uint64
 
 	mu       sync.Mutex
 	closed   bool
@@ -96,6 +99,7 @@ func NewServer(config Config) (*Server, error) {
 		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
 	}
 	s := &Server{config: withDefaults(config), root: root, masks: hidden, protection: protected, sessions: make(map[*session]struct{})}
+	s.firstNumber = func() uint64 { return 1<<32 + rand.Uint64N(1<<62) }
 	s.log = s.config.Logger
 	if s.dir, err = root.Open("."); err != nil {
 		root.Close()
@@ -139,8 +143,8 @@ func (e *dirError) Error() string { return "mount " + e.dir + ": " + e.what }
 func (e *dirError) Unwrap() error { return e.err }
 
 func withDefaults(c Config) Config {
-	if c.MaxFids <= 0 {
-		c.MaxFids = DefaultMaxFids
+	if c.MaxNodes <= 0 {
+		c.MaxNodes = DefaultMaxNodes
 	}
 	if c.MaxOpen <= 0 {
 		c.MaxOpen = DefaultMaxOpen

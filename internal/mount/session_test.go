@@ -15,9 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hugelgupf/p9/p9"
-
 	"agentvm/internal/errno"
+	"agentvm/internal/mount/fusetest"
 )
 
 func TestNewServerErrors(t *testing.T) {
@@ -44,17 +43,20 @@ func TestNewServerErrors(t *testing.T) {
 // TestBadFrames sends what ends a session: after it the start of the next message is unknown.
 func TestBadFrames(t *testing.T) {
 	header := func(size uint32) []byte {
-		return append(binary.LittleEndian.AppendUint32(nil, size), msgTgetattr, 0, 0)
+		message := fusetest.Frame(opGetattr, 2, rootID, nil)
+		binary.LittleEndian.PutUint32(message, size)
+		return message
 	}
 	for _, tc := range []struct {
 		name string
 		sent []byte
 	}{
 		{"length 0", header(0)},
-		{"length 6", header(6)},
-		{"above msize", header(8193)},
+		{"shorter than a header", header(requestHeader - 1)},
+		{"too large", header(maxMessage + 1)},
 		{"4 GiB", header(1<<32 - 1)},
-		{"cut short", header(100)[:7]},
+		{"cut short", header(100)},
+		{"half a header", header(100)[:7]},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server, err := NewServer(Config{Dir: t.TempDir()})
@@ -85,7 +87,8 @@ func TestServeEnds(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- server.Serve(ctx, host) }()
 		t.Cleanup(func() { guest.Close() })
-		attachConn(t, guest, 8192)
+		c := rawClient{t: t, conn: guest}
+		c.errno(opInit, 0, fusetest.InitBody())
 		return server, guest, done
 	}
 	t.Run("guest closes", func(t *testing.T) {
@@ -123,8 +126,8 @@ func TestServeEnds(t *testing.T) {
 	t.Run("guest does not read replies", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		_, guest, done := start(t, ctx)
-		for tag := range uint16(8) {
-			if _, err := guest.Write(frame(msgTstatfs, tag, fidBody(1))); err != nil {
+		for i := range uint64(8) {
+			if _, err := guest.Write(fusetest.Frame(opStatfs, 2*i, rootID, nil)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -135,133 +138,254 @@ func TestServeEnds(t *testing.T) {
 	})
 }
 
-func TestVersion(t *testing.T) {
+func TestInit(t *testing.T) {
+	init := func(major, minor, readahead, flags uint32) fusetest.Body {
+		return fusetest.Body(nil).U32(major).U32(minor).U32(readahead).U32(flags)
+	}
 	for _, tc := range []struct {
-		name    string
-		msize   uint32
-		version string
-		want    string
-		agreed  uint32
+		name string
+		body fusetest.Body
+		want errno.Errno
 	}{
-		{"v9fs", 65536, "9P2000.L", "9P2000.L", 65536},
-		{"too large", 1 << 30, "9P2000.L", "9P2000.L", MaxMessage},
-		{"extension", 8192, "9P2000.L.Google.7", "9P2000.L", 8192},
-		{"legacy", 8192, "9P2000.u", "unknown", 8192},
-		{"nonsense", 8192, "", "unknown", 8192},
+		{"Linux", fusetest.InitBody(), 0},
+		{"least", init(7, 31, 0, 0), 0},
+		{"old", init(7, 30, 0, 0), errno.EPROTO},
+		{"another protocol", init(8, 0, 0, 0), errno.EPROTO},
+		{"short", init(7, 31, 0, 0)[:12], errno.EINVAL},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &rawClient{t: t, conn: serve(t, Config{Dir: t.TempDir()})}
-			var e encoder
-			e.u32(tc.msize)
-			e.str(tc.version)
-			kind, reply := c.call(msgTversion, e.buf)
-			d := decoder{rest: reply}
-			if msize, version := d.u32(), d.str(); kind != msgTversion+1 || msize != tc.agreed || version != tc.want {
-				t.Errorf("type %d, msize %d, version %q", kind, msize, version)
-			}
-			if got := c.errno(msgTattach, attachBody(0)); (got == 0) != (tc.want == "9P2000.L") {
-				t.Errorf("attach: errno %d", got)
+			if got := c.errno(opInit, 0, tc.body); got != tc.want {
+				t.Errorf("got %v", got)
 			}
 		})
 	}
-	t.Run("too small", func(t *testing.T) {
+	t.Run("only the flags that were offered", func(t *testing.T) {
 		c := &rawClient{t: t, conn: serve(t, Config{Dir: t.TempDir()})}
-		if got := c.errno(msgTversion, versionBody(100)); got != errno.EINVAL {
-			t.Errorf("errno %d", got)
+		_, reply := c.call(opInit, 0, init(7, 31, 64<<10, flagAsyncRead))
+		reply.take(8)
+		if readahead, flags := reply.u32(), reply.u32(); readahead != 64<<10 || flags != flagAsyncRead {
+			t.Errorf("readahead %d, flags %#x", readahead, flags)
 		}
 	})
-	t.Run("none", func(t *testing.T) {
+	for name, op := range map[string]uint32{"again": opInit, "unmount": opDestroy} {
+		t.Run(name+" forgets nodes and files", func(t *testing.T) {
+			dir := t.TempDir()
+			writeFile(t, filepath.Join(dir, "a"), "")
+			c := rawAttach(t, Config{Dir: dir})
+			id := c.lookup(rootID, "a")
+			handle, _ := c.open(opOpen, id)
+			if got := c.errno(op, rootID, fusetest.InitBody()); got != 0 {
+				t.Fatal(got)
+			}
+			if got := c.errno(opGetattr, id, make(fusetest.Body, 16)); got != errno.ESTALE {
+				t.Errorf("the node: %v", got)
+			}
+			if got := c.errno(opFsync, rootID, fusetest.Body(nil).U64(handle).U64(0)); got != errno.EBADF {
+				t.Errorf("the file: %v", got)
+			}
+			if got := c.errno(opStatfs, rootID, nil); got != 0 {
+				t.Errorf("the root: %v", got)
+			}
+		})
+	}
+	t.Run("without", func(t *testing.T) { // a driver whose machine was restored continues an old session
 		c := &rawClient{t: t, conn: serve(t, Config{Dir: t.TempDir()})}
-		if got := c.errno(msgTattach, attachBody(0)); got != errno.EINVAL {
-			t.Errorf("errno %d", got)
+		if got := c.errno(opGetattr, 7, make(fusetest.Body, 16)); got != errno.ESTALE {
+			t.Errorf("an old node: %v", got)
 		}
-	})
-	t.Run("again forgets fids", func(t *testing.T) {
-		c := rawAttach(t, Config{Dir: t.TempDir()}, 8192)
-		c.call(msgTversion, versionBody(16384))
-		if got := c.errno(msgTstatfs, fidBody(0)); got != errno.EBADF {
-			t.Errorf("errno %d", got)
+		if got := c.errno(opGetattr, rootID, make(fusetest.Body, 16)); got != 0 {
+			t.Errorf("the root: %v", got)
 		}
 	})
 }
 
-// TestMalformed sends each message type empty, cut short, with bytes left over, and with a string that is longer than the message.
+// TestMalformed sends each request empty and cut short.
 func TestMalformed(t *testing.T) {
-	c := rawAttach(t, Config{Dir: t.TempDir()}, 8192)
-	for kind := range operations {
-		if operations[kind].run == nil || kind == msgTversion || kind == msgTclunk || kind == msgTremove {
-			continue
+	c := rawAttach(t, Config{Dir: t.TempDir()})
+	for op := range operations {
+		switch {
+		case operations[op].run == nil, op == opForget, op == opBatchForget, op == opDestroy, op == opStatfs, op == opOpendir, op == opReadlink:
+			continue // unknown, without a reply, or complete with few bytes
 		}
-		for _, body := range [][]byte{nil, {0}, {0, 0, 0, 0, 255, 255, 255, 255}, make([]byte, 3000)} {
-			if c.errno(uint8(kind), body) == 0 {
-				t.Errorf("message %d with %d bytes was accepted", kind, len(body))
+		for _, body := range []fusetest.Body{nil, {0}, {0, 0, 0, 0, 255, 255, 255, 255}} {
+			if c.errno(uint32(op), rootID, body) == 0 {
+				t.Errorf("request %d with %d bytes was accepted", op, len(body))
 			}
 		}
 	}
-	for _, kind := range []uint8{0, 6, 7, 99, msgTauth, 200, 255} {
-		if got := c.errno(kind, nil); got != errno.EOPNOTSUPP {
-			t.Errorf("message %d: errno %d", kind, got)
-		}
-	}
-	if got := c.errno(msgTwalk, append(walkBody(0, 1)[:8], 0xff, 0xff)); got != errno.EINVAL {
-		t.Errorf("65535 names: errno %d", got)
-	}
-	if got := c.errno(msgTstatfs, fidBody(0)); got != 0 {
-		t.Errorf("the session did not survive: errno %d", got)
+	c.send(fusetest.Frame(opForget, 2, rootID, fusetest.Body(nil).U64(1<<64-1)))
+	c.send(fusetest.Frame(opForget, 2, 99, fusetest.Body(nil).U64(1)))
+	c.send(fusetest.Frame(opForget, 2, rootID, nil))
+	c.send(fusetest.Frame(opBatchForget, 2, 0, fusetest.Body(nil).U32(1<<32-1).U32(0).U64(rootID).U64(5)))
+	if got := c.errno(opStatfs, rootID, nil); got != 0 {
+		t.Errorf("the session did not survive: %v", got)
 	}
 }
 
-func TestFids(t *testing.T) {
+// TestNodes checks what nodes live on: the kernel's references, open files, and what is below them.
+func TestNodes(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "d/a"), "")
+	c := rawAttach(t, Config{Dir: dir, MaxNodes: 4})
+	forget := func(id, count uint64) { c.send(fusetest.Frame(opForget, 2, id, fusetest.Body(nil).U64(count))) }
+	getattr := func(id uint64) errno.Errno { return c.errno(opGetattr, id, make(fusetest.Body, 16)) }
+	d := c.lookup(rootID, "d")
+	a := c.lookup(d, "a")
+	if again := c.lookup(d, "a"); again != a {
+		t.Errorf("the same file is %d and %d", a, again)
+	}
+	forget(d, 1)
+	if got := getattr(d); got != 0 {
+		t.Errorf("a directory above a node: %v", got)
+	}
+	forget(a, 1)
+	handle, got := c.open(opOpen, a)
+	if got != 0 {
+		t.Fatalf("one of two references left: %v", got)
+	}
+	forget(a, 1)
+	if got := getattr(a); got != 0 {
+		t.Errorf("open: %v", got)
+	}
+	c.errno(opRelease, a, fusetest.Body(nil).U64(handle).U64(0).U64(0))
+	for _, id := range []uint64{a, d, 99} {
+		if got := getattr(id); got != errno.ESTALE {
+			t.Errorf("node %d: %v", id, got)
+		}
+	}
+	for i := range 3 {
+		writeFile(t, filepath.Join(dir, fmt.Sprint("f", i)), "")
+		c.lookup(rootID, fmt.Sprint("f", i))
+	}
+	if got := c.errno(opLookup, rootID, fusetest.Body(nil).Str("d")); got != errno.ENFILE {
+		t.Errorf("beyond the limit: %v", got)
+	}
+}
+
+// TestNodeIsOneFile has the host put other files at names that the guest knows.
+func TestNodeIsOneFile(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "a"), "old")
+	writeFile(t, filepath.Join(dir, "new"), "new")
+	writeFile(t, filepath.Join(dir, "d/f"), "old")
+	c := rawAttach(t, Config{Dir: dir})
+	a, d := c.lookup(rootID, "a"), c.lookup(rootID, "d")
+	f := c.lookup(d, "f")
+	if err := errors.Join(os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "a")), os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "e"))); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "d/f"), "new")
+	for _, id := range []uint64{a, f} {
+		if _, got := c.open(opOpen, id); got != errno.ESTALE {
+			t.Errorf("node %d: %v", id, got)
+		}
+	}
+	if now := c.lookup(rootID, "a"); now == a {
+		t.Error("two files have one node")
+	}
+	if now := c.lookup(rootID, "d"); now == d {
+		t.Error("two directories have one node")
+	}
+}
+
+// TestNumbersOfSessions: the numbers of one session mean nothing to another, which a restored guest may ask.
+func TestNumbersOfSessions(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "")
-	c := rawAttach(t, Config{Dir: dir, MaxFids: 100}, 8192)
-	for _, tc := range []struct {
-		name string
-		kind uint8
-		body []byte
-		want errno.Errno
-	}{
-		{"unknown fid", msgTwalk, walkBody(9, 10), errno.EBADF},
-		{"fid in use", msgTattach, attachBody(0), errno.EINVAL},
-		{"no fid", msgTwalk, walkBody(0, noFid), errno.EINVAL},
-		{"clunk of unknown", msgTclunk, fidBody(9), errno.EBADF},
-		{"copy", msgTwalk, walkBody(0, 1), 0},
-		{"walk onto a used fid", msgTwalk, walkBody(0, 1, "a"), errno.EINVAL},
-		{"walk in place", msgTwalk, walkBody(1, 1, "a"), 0},
-		{"open", msgTlopen, append(fidBody(1), 0, 0, 0, 0), 0},
-		{"walk in place of an open fid", msgTwalk, walkBody(1, 1), errno.EBUSY},
-		{"clunk", msgTclunk, fidBody(1), 0},
-		{"clunk again", msgTclunk, fidBody(1), errno.EBADF},
-	} {
-		if got := c.errno(tc.kind, tc.body); got != tc.want {
-			t.Errorf("%s: errno %d, want %d", tc.name, got, tc.want)
+	writeFile(t, filepath.Join(dir, "b"), "")
+	first, second := rawAttach(t, Config{Dir: dir}), rawAttach(t, Config{Dir: dir})
+	a := first.lookup(rootID, "a")
+	file, _ := first.open(opOpen, a)
+	second.open(opOpen, second.lookup(rootID, "b"))
+	if got := second.errno(opGetattr, a, make(fusetest.Body, 16)); got != errno.ESTALE {
+		t.Errorf("a node of the other session: %v", got)
+	}
+	if got := second.errno(opFsync, rootID, fusetest.Body(nil).U64(file).U64(0)); got != errno.EBADF {
+		t.Errorf("an open file of the other session: %v", got)
+	}
+}
+
+// TestKeepCache opens files that have changed since the guest read them, and that have not.
+func TestKeepCache(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	age := func(d time.Duration) { // which is a change of the inode, now
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-d)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for fid := range uint32(99) {
-		if got := c.errno(msgTwalk, walkBody(0, fid+1)); got != 0 {
-			t.Fatalf("fid %d: errno %d", fid, got)
-		}
+	settle := func() { time.Sleep(100 * time.Millisecond) } // a few steps of the host's clock
+	writeFile(t, path, "content")
+	root := attach(t, Config{Dir: dir})
+	node := walk(t, root, "a") // which holds the node
+	defer node.Close()
+	kept := func() bool {
+		f := open(t, node, fusetest.ReadOnly)
+		defer f.Close()
+		return f.KeepCache
 	}
-	if got := c.errno(msgTwalk, walkBody(0, 100)); got != errno.ENFILE {
-		t.Errorf("fid beyond the limit: errno %d", got)
+	if kept() {
+		t.Error("what has just changed may change again in the same step of the host's clock")
+	}
+	settle()
+	kept()
+	if !kept() {
+		t.Error("nothing has changed")
+	}
+	writeFile(t, path, "CONTENT and more")
+	settle()
+	if kept() {
+		t.Error("the contents have changed")
+	}
+	if !kept() {
+		t.Error("nothing has changed since")
+	}
+	writeFile(t, path, "content and more")
+	settle()
+	getattr(t, node)
+	if !kept() {
+		t.Error("with the attributes the guest has forgotten the contents of before")
+	}
+	age(time.Hour)
+	settle()
+	getattr(t, node)
+	writeFile(t, path, "CONTENT and more")
+	age(time.Hour)
+	settle()
+	if kept() {
+		t.Error("the contents have changed, though the time is old")
+	}
+	before := getattr(t, node)
+	writeFile(t, path, "content AND more")
+	if err := os.Chtimes(path, time.Time{}, time.Unix(int64(before.MTimeSeconds), int64(before.MTimeNanoSeconds))); err != nil {
+		t.Fatal(err)
+	}
+	settle()
+	getattr(t, node)
+	if kept() {
+		t.Error("the contents have changed; size and time, which the guest knows, have not")
 	}
 }
 
 func TestOpenLimit(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "")
-	c := rawAttach(t, Config{Dir: dir, MaxOpen: 3}, 8192)
+	c := rawAttach(t, Config{Dir: dir, MaxOpen: 3})
+	a := c.lookup(rootID, "a")
 	var got []errno.Errno
-	for fid := range uint32(4) {
-		c.errno(msgTwalk, walkBody(0, fid+1, "a"))
-		got = append(got, c.errno(msgTlopen, append(fidBody(fid+1), 0, 0, 0, 0)))
+	var file uint64
+	for range 4 {
+		id, number := c.open(opOpen, a)
+		got = append(got, number)
+		file = max(file, id)
 	}
 	if fmt.Sprint(got) != fmt.Sprint([]errno.Errno{0, 0, 0, errno.ENFILE}) {
 		t.Errorf("opens gave %v", got)
 	}
-	c.errno(msgTclunk, fidBody(1))
-	if got := c.errno(msgTlopen, append(fidBody(4), 0, 0, 0, 0)); got != 0 {
-		t.Errorf("open after a close: errno %d", got)
+	c.errno(opRelease, a, fusetest.Body(nil).U64(file).U64(0).U64(0))
+	if _, got := c.open(opOpen, a); got != 0 {
+		t.Errorf("open after a close: %v", got)
 	}
 }
 
@@ -278,96 +402,71 @@ func TestTreeForgets(t *testing.T) {
 	c := newSession(server, host)
 	done := make(chan error, 1)
 	go func() { done <- c.run() }()
-	root := attachConn(t, guest, 8192)
+	root := attachConn(t, guest)
 	for i := range 50 {
 		name := fmt.Sprint("x", i)
 		f := walk(t, root, "a", "b", "c")
-		create(t, root, name, p9.ReadWrite, 0o644).Close()
+		to := walk(t, root, "a")
+		create(t, root, name, fusetest.ReadWrite, 0o644).Close()
 		moved := walk(t, root, name)
-		if err := root.RenameAt(name, walk(t, root, "a"), name); err != nil {
+		if err := root.RenameAt(name, to, name); err != nil {
 			t.Fatal(err)
 		}
-		if err := moved.Rename(root, name); err != nil {
+		if err := to.RenameAt(name, root, name); err != nil {
 			t.Fatal(err)
 		}
+		to.Close()
 		root.UnlinkAt(name, 0)
 		root.UnlinkAt(name, 0)
 		moved.Close()
 		f.Close()
 	}
+	getattr(t, root) // behind all that was forgotten
+	names := len(c.tree.byID)
 	guest.Close()
 	<-done
-	if c.tree.count != 0 || len(c.tree.root.children) != 0 || c.files.count.Load() != 0 || c.files.listings.Load() != 0 {
-		t.Errorf("left over: %d names, %d open files, %d bytes of listings", c.tree.count, c.files.count.Load(), c.files.listings.Load())
+	if names != 1 {
+		t.Errorf("%d names were kept", names-1)
+	}
+	wantNothingKept(t, c)
+}
+
+// wantNothingKept fails when an ended session still holds something.
+func wantNothingKept(t *testing.T, c *session) {
+	t.Helper()
+	if len(c.tree.byID) != 1 || len(c.handles.handles) != 0 || c.files.count.Load() != 0 || c.files.listings.Load() != 0 || c.memory.held.Load() != 0 {
+		t.Errorf("kept: %d names, %d handles, %d files, %d bytes of listings, %d bytes", len(c.tree.byID)-1, len(c.handles.handles), c.files.count.Load(),
+			c.files.listings.Load(), c.memory.held.Load())
 	}
 }
 
 func TestLargeCounts(t *testing.T) {
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "a"), strings.Repeat("x", 20000))
-	c := rawAttach(t, Config{Dir: dir}, 8192)
-	c.call(msgTwalk, walkBody(0, 1, "a"))
-	c.call(msgTlopen, append(fidBody(1), 0, 0, 0, 0))
-	read := func(offset uint64, count uint32) (uint8, []byte) {
-		e := encoder{buf: fidBody(1)}
-		e.u64(offset)
-		e.u32(count)
-		return c.call(msgTread, e.buf)
+	writeFile(t, filepath.Join(dir, "a"), strings.Repeat("x", 2<<20))
+	c := rawAttach(t, Config{Dir: dir})
+	a := c.lookup(rootID, "a")
+	file, _ := c.open(opOpen, a)
+	read := func(offset uint64, count uint32) (errno.Errno, int) {
+		number, reply := c.call(opRead, a, fusetest.Body(nil).U64(file).U64(offset).U32(count).U32(0).U64(0).U64(0))
+		return number, len(reply.rest)
 	}
-	if kind, reply := read(0, 1<<32-1); kind != msgTread+1 || len(reply) != 8192-headerSize {
-		t.Errorf("4 GiB: type %d, %d bytes", kind, len(reply))
+	if got, n := read(0, 1<<32-1); got != 0 || n != maxData {
+		t.Errorf("4 GiB: %v, %d bytes", got, n)
 	}
-	if kind, reply := read(1<<62, 100); kind != msgTread+1 || len(reply) != 4 {
-		t.Errorf("far beyond the end: type %d, %d bytes", kind, len(reply))
+	if got, n := read(1<<62, 100); got != 0 || n != 0 {
+		t.Errorf("far beyond the end: %v, %d bytes", got, n)
 	}
-	c.call(msgTwalk, walkBody(0, 2))
-	c.call(msgTlopen, append(fidBody(2), 0, 0, 0, 0))
-	list := func(offset uint64, count uint32) errno.Errno {
-		e := encoder{buf: fidBody(2)}
-		e.u64(offset)
-		e.u32(count)
-		return c.errno(msgTreaddir, e.buf)
-	}
-	if got := list(0, 10); got != errno.EINVAL {
-		t.Errorf("no room for an entry: errno %d", got)
-	}
-	if got := list(1<<64-1, 1<<32-1); got != 0 {
-		t.Errorf("offset beyond the end: errno %d", got)
-	}
-	write := encoder{buf: fidBody(1)}
-	write.u64(0)
-	write.u32(1 << 31)
-	if got := c.errno(msgTwrite, write.buf); got != errno.EINVAL {
-		t.Errorf("count beyond the message: errno %d", got)
-	}
-}
-
-// TestFlush flushes an unknown tag, its own tag, and running requests; a flushed request's reply comes first.
-func TestFlush(t *testing.T) {
-	c := rawAttach(t, Config{Dir: t.TempDir()}, 8192)
-	flush := func(tag, old uint16) []byte {
-		return frame(msgTflush, tag, binary.LittleEndian.AppendUint16(nil, old))
-	}
-	for _, old := range []uint16{5, 999} {
-		c.send(flush(5, old))
-		if kind, tag, _ := c.receive(); kind != msgTflush+1 || tag != 5 {
-			t.Errorf("flush of %d: type %d tag %d", old, kind, tag)
+	list, _ := c.open(opOpendir, rootID)
+	for _, op := range []uint32{opReaddir, opReaddirplus} {
+		if got := c.errno(op, rootID, fusetest.Body(nil).U64(list).U64(0).U32(10).U32(0).U64(0).U64(0)); got != errno.EINVAL {
+			t.Errorf("no room for an entry: %v", got)
+		}
+		if got := c.errno(op, rootID, fusetest.Body(nil).U64(list).U64(1<<64-1).U32(1<<32-1).U32(0).U64(0).U64(0)); got != 0 {
+			t.Errorf("offset beyond the end: %v", got)
 		}
 	}
-	var burst []byte
-	const n = 200
-	for i := range uint16(n) {
-		burst = append(burst, frame(msgTstatfs, i, fidBody(0))...)
-		burst = append(burst, flush(1000+i, i)...)
-	}
-	go c.conn.Write(burst)
-	answered := map[uint16]bool{}
-	for range 2 * n {
-		kind, tag, _ := c.receive()
-		if kind == msgTflush+1 && !answered[tag-1000] {
-			t.Errorf("tag %d was flushed before its reply", tag-1000)
-		}
-		answered[tag] = true
+	if got := c.errno(opWrite, a, fusetest.Body(nil).U64(file).U64(0).U32(1<<31).U32(0).U64(0).U64(0)); got != errno.EINVAL {
+		t.Errorf("count beyond the message: %v", got)
 	}
 }
 
@@ -383,9 +482,9 @@ func TestConcurrentRequests(t *testing.T) {
 		wg.Go(func() {
 			for i := range 100 {
 				if f := tryWalk(root, "d", []string{"a", "b", "c"}[i%3]); f != nil {
-					if _, _, err := f.Open(p9.ReadWrite); err == nil {
+					if err := f.Open(fusetest.ReadWrite); err == nil {
 						f.WriteAt([]byte("y"), int64(worker))
-						f.SetAttr(p9.SetAttrMask{Size: true, MTime: true}, p9.SetAttr{Size: 3})
+						f.SetAttr(fusetest.SetAttrMask{Size: true, MTime: true}, fusetest.SetAttr{Size: 3})
 					}
 					f.Close()
 				}
@@ -402,50 +501,26 @@ func TestConcurrentRequests(t *testing.T) {
 	wg.Wait()
 }
 
-// TestClunkDuringRequests sends a clunk right behind requests on the same fid, without waiting for replies.
-func TestClunkDuringRequests(t *testing.T) {
+// TestReleaseDuringRequests sends a release and a forget right behind requests on the same file, without waiting for replies.
+func TestReleaseDuringRequests(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), strings.Repeat("x", 4000))
-	c := rawAttach(t, Config{Dir: dir, MaxOpen: 4}, 8192)
-	read := append(fidBody(1), 0, 0, 0, 0, 0, 0, 0, 0, 0xa0, 0x0f, 0, 0)
-	var burst []byte
-	const rounds = 100
-	for range rounds {
-		for tag, m := range [][]byte{
-			frame(msgTwalk, 0, walkBody(0, 1, "a")), frame(msgTlopen, 0, append(fidBody(1), 0, 0, 0, 0)),
-			frame(msgTread, 0, read), frame(msgTclunk, 0, fidBody(1)),
-		} {
-			m[5] = byte(tag)
-			burst = append(burst, m...)
+	c := rawAttach(t, Config{Dir: dir, MaxOpen: 4})
+	for i := range uint64(100) {
+		a := c.lookup(rootID, "a")
+		file, got := c.open(opOpen, a)
+		if got != 0 {
+			t.Fatalf("open files leaked: %v", got)
 		}
-		c.send(burst)
-		burst = burst[:0]
-		for range 4 {
+		c.send(join(
+			fusetest.Frame(opRead, 4, a, fusetest.Body(nil).U64(file).U64(0).U32(4000).U32(0).U64(0).U64(0)),
+			fusetest.Frame(opRead, 6, a, fusetest.Body(nil).U64(file).U64(i).U32(4000).U32(0).U64(0).U64(0)),
+			fusetest.Frame(opRelease, 8, a, fusetest.Body(nil).U64(file).U64(0).U64(0)),
+			fusetest.Frame(opForget, 10, a, fusetest.Body(nil).U64(1)),
+		))
+		for range 3 {
 			c.receive()
 		}
-		c.errno(msgTclunk, fidBody(1)) // when the clunk overtook the walk
-	}
-	c.errno(msgTwalk, walkBody(0, 1, "a"))
-	if got := c.errno(msgTlopen, append(fidBody(1), 0, 0, 0, 0)); got != 0 {
-		t.Errorf("open files leaked: errno %d", got)
-	}
-}
-
-func TestTagReuse(t *testing.T) {
-	server, err := NewServer(Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	host, guest := net.Pipe()
-	defer guest.Close()
-	c := newSession(server, host)
-	c.start(7) // a request that is still running
-	done := make(chan error, 1)
-	go func() { done <- c.run() }()
-	guest.Write(frame(msgTstatfs, 7, fidBody(0)))
-	if err := <-done; !errors.Is(err, errTagInUse) {
-		t.Error(err)
 	}
 }
 
@@ -459,7 +534,7 @@ func (memoryConn) Close() error { return nil }
 
 // FuzzSession plays an arbitrary stream to a share. It must come back, without a panic and without touching what is outside.
 func FuzzSession(f *testing.F) {
-	prefix := append(frame(msgTversion, 0, versionBody(8192)), frame(msgTattach, 1, attachBody(0))...)
+	prefix := fusetest.Frame(opInit, 2, 0, fusetest.InitBody())
 	for _, seed := range fuzzSeeds() {
 		f.Add(seed)
 	}
@@ -467,10 +542,11 @@ func FuzzSession(f *testing.F) {
 		top := t.TempDir()
 		dir := filepath.Join(top, "mounted")
 		writeFile(t, filepath.Join(dir, "d/file"), "inside")
-		server, err := NewServer(Config{Dir: dir, MaxFids: 50, MaxOpen: 10, Logger: failOnPanic(t)})
+		server, err := NewServer(Config{Dir: dir, MaxNodes: 50, MaxOpen: 10, Logger: failOnPanic(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
+		server.firstNumber = func() uint64 { return fuzzFirst }
 		defer server.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -484,36 +560,33 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// fuzzSeeds is one short conversation per message type.
+// fuzzSeeds is one short conversation per request. Nodes and open files are numbered as they come.
 func fuzzSeeds() [][]byte {
-	name := func(before []byte, name string, after ...byte) []byte {
-		e := encoder{buf: before}
-		e.str(name)
-		return append(e.buf, after...)
-	}
-	walkD := frame(msgTwalk, 2, walkBody(0, 1, "d"))
-	walkFile := frame(msgTwalk, 3, walkBody(0, 2, "d", "file"))
-	openFile := frame(msgTlopen, 4, append(fidBody(2), 2, 0, 0, 0))
-	openD := frame(msgTlopen, 4, append(fidBody(1), 0, 0, 0, 0))
-	zero := make([]byte, 60)
-	pair := append(fidBody(1), fidBody(2)...)
+	const d, file, handle = fuzzFirst, fuzzFirst + 1, fuzzFirst
+	body := fusetest.Body(nil)
+	frame := func(op uint32, node uint64, body fusetest.Body) []byte { return fusetest.Frame(op, 2, node, body) }
+	walkD := frame(opLookup, rootID, body.Str("d"))
+	walkFile := join(walkD, frame(opLookup, d, body.Str("file")))
+	openFile := join(walkFile, frame(opOpen, file, body.U32(2).U32(0)))
+	openD := join(walkD, frame(opOpendir, d, body.U32(0).U32(0)))
+	read := body.U64(handle).U64(0).U32(4000).U32(0).U64(0).U64(0)
 	return [][]byte{
 		walkD,
-		join(walkFile, openFile, frame(msgTread, 5, append(fidBody(2), zero[:12]...))),
-		join(walkFile, openFile, frame(msgTwrite, 5, append(append(fidBody(2), zero[:8]...), 3, 0, 0, 0, 'x', 'y', 'z'))),
-		join(walkFile, frame(msgTgetattr, 5, append(fidBody(2), 0xff, 0x7, 0, 0, 0, 0, 0, 0))),
-		join(walkFile, frame(msgTsetattr, 5, append(append(fidBody(2), 0xff, 1, 0, 0), zero[:52]...))),
-		join(walkD, openD, frame(msgTreaddir, 5, append(append(fidBody(1), zero[:8]...), 0, 4, 0, 0))),
-		join(walkD, frame(msgTlcreate, 5, name(fidBody(1), "new", append([]byte{2, 0, 0, 0}, zero[:8]...)...))),
-		join(walkD, frame(msgTmkdir, 5, name(fidBody(1), "dir", zero[:8]...))),
-		join(walkD, frame(msgTsymlink, 5, name(name(fidBody(1), "s"), "../..", zero[:4]...))),
-		join(walkD, walkFile, frame(msgTlink, 5, name(pair, "l"))),
-		join(walkD, walkFile, frame(msgTrename, 5, name(append(fidBody(2), fidBody(1)...), "r"))),
-		join(walkD, frame(msgTrenameat, 5, name(append(name(fidBody(1), "file"), fidBody(0)...), "r"))),
-		join(walkD, frame(msgTunlinkat, 5, name(fidBody(1), "file", zero[:4]...))),
-		join(walkFile, frame(msgTremove, 5, fidBody(2))),
-		join(walkD, frame(msgTclunk, 5, fidBody(1)), frame(msgTflush, 6, []byte{5, 0})),
-		join(frame(msgTversion, 9, versionBody(1<<20)), frame(msgTstatfs, 5, fidBody(0))),
+		join(openFile, frame(opRead, file, read)),
+		join(openFile, frame(opWrite, file, append(body.U64(handle).U64(0).U32(3).U32(0).U64(0).U64(0), 'x', 'y', 'z'))),
+		join(openFile, frame(opFsync, file, body.U64(handle).U64(0)), frame(opRelease, file, body.U64(handle).U64(0).U64(0))),
+		join(walkFile, frame(opGetattr, file, body.U64(0).U64(0))),
+		join(walkFile, frame(opSetattr, file, append(body.U32(setMode|setSize|setATime|setMTimeNow), make([]byte, 84)...))),
+		join(openD, frame(opReaddir, d, read), frame(opReaddirplus, d, read), frame(opReleasedir, d, body.U64(handle).U64(0).U64(0))),
+		join(walkD, frame(opCreate, d, body.U32(2).U32(0o644).U32(0).U32(0).Str("new"))),
+		join(walkD, frame(opMkdir, d, body.U32(0o755).U32(0).Str("dir"))),
+		join(walkD, frame(opMknod, d, body.U32(0o644).U32(0).U32(0).U32(0).Str("node"))),
+		join(walkD, frame(opSymlink, d, body.Str("s").Str("../.."))),
+		join(walkFile, frame(opLink, d, body.U64(file).Str("l"))),
+		join(walkD, frame(opRename, d, body.U64(rootID).Str("file").Str("r"))),
+		join(walkD, frame(opUnlink, d, body.Str("file")), frame(opRmdir, rootID, body.Str("d"))),
+		join(walkFile, frame(opForget, file, body.U64(1)), frame(opBatchForget, 0, body.U32(1).U32(0).U64(d).U64(1))),
+		join(frame(opDestroy, rootID, nil), frame(opInit, 0, fusetest.InitBody()), frame(opStatfs, rootID, nil)),
 	}
 }
 

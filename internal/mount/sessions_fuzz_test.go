@@ -13,13 +13,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"agentvm/internal/mount/fusetest"
 )
 
 // A program of the fuzzer is a byte of settings and then operations of five bytes, for two sessions that run at once:
 //
 //	kind   the message, modulo the number of kinds; its top bit chooses the session
-//	where  a fid in the low bits; the top bit waits for all replies of the session first
-//	other  another fid, or flags
+//	where  a node or an open file in the low bits; the top bit waits for all replies of the session first
+//	other  another node, or flags
 //	name   an index into fuzzNames
 //	more   an index into fuzzNames, fuzzTargets or a number
 const fuzzOperation = 5
@@ -30,10 +32,12 @@ const (
 	settingMasks                 // 0: without masks
 )
 
+// Both are numbered as they come, so that the first ones are those that operations mean. Numbers up to fuzzNumbers are used.
 const (
-	fuzzFids    = 8
-	fuzzMaxFids = 6
-	fuzzMaxOpen = 4
+	fuzzFirst    = rootID + 1
+	fuzzNumbers  = 10
+	fuzzMaxNodes = 8
+	fuzzMaxOpen  = 4
 )
 
 // The guest cannot say "unsayable", which is how a listing of what it must not see is recognized, nor "SECRET".
@@ -45,85 +49,72 @@ var (
 	fuzzMasks = []string{".env", ".git/hooks", "later"}
 )
 
-// fuzzKinds encodes the body of each message of the guest.
+// fuzzKinds encodes the node and the body of each message of the guest.
 var fuzzKinds = []struct {
-	kind uint8
-	body func(e *encoder, op []byte)
+	op   uint32
+	body func(op []byte) (uint64, fusetest.Body)
 }{
-	{msgTwalk, func(e *encoder, op []byte) {
-		e.buf = append(e.buf, walkBody(fuzzFid(op[1]), fuzzFid(op[2]), fuzzName(op[3]))...)
+	{opLookup, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.Str(fuzzName(op[3])) }},
+	{opLookup, func(op []byte) (uint64, fusetest.Body) { return rootID, body.Str(fuzzName(op[3])) }},
+	{opCreate, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U32(fuzzFlags(op[2])).U32(0o644).U32(0).U32(0).Str(fuzzName(op[3]))
 	}},
-	{msgTwalk, func(e *encoder, op []byte) {
-		e.buf = append(e.buf, walkBody(fuzzFid(op[1]), fuzzFid(op[2]), fuzzName(op[3]), fuzzName(op[4]))...)
+	{opOpen, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U32(fuzzFlags(op[2])).U32(0) }},
+	{opOpendir, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U32(0).U32(0) }},
+	{opRead, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U64(fuzzHandle(op[2])).U64(0).U32(100)
 	}},
-	{msgTwalk, func(e *encoder, op []byte) { e.buf = append(e.buf, walkBody(0, fuzzFid(op[2]))...) }},
-	{msgTlcreate, func(e *encoder, op []byte) {
-		e.u32(fuzzFid(op[1]))
-		fuzzString(e, op[3])
-		e.u32(fuzzFlags(op[2]))
-		e.u32(0o644)
-		e.u32(0)
+	{opWrite, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), append(body.U64(fuzzHandle(op[2])).U64(0).U32(5).U32(0).U64(0).U64(0), "guest"...)
 	}},
-	{msgTlopen, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); e.u32(fuzzFlags(op[2])) }},
-	{msgTread, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); e.u64(0); e.u32(100) }},
-	{msgTwrite, func(e *encoder, op []byte) {
-		e.u32(fuzzFid(op[1]))
-		e.u64(0)
-		e.u32(5)
-		e.buf = append(e.buf, "guest"...)
+	{opReaddir, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U64(fuzzHandle(op[2])).U64(uint64(op[4] % 8)).U32(4000).U32(0).U64(0).U64(0)
 	}},
-	{msgTreaddir, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); e.u64(uint64(op[4] % 8)); e.u32(4000) }},
-	{msgTclunk, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])) }},
-	{msgTremove, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])) }},
-	{msgTgetattr, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); e.u64(statsBasic) }},
-	{msgTsetattr, func(e *encoder, op []byte) {
-		e.u32(fuzzFid(op[1]))
-		e.u32([]uint32{setMode, setSize, setMTime, setMTime | setMTimeVal, setMode | setSize}[op[2]%5])
-		e.u32(uint32(op[4]) | 0o600)
-		e.u32(0)
-		e.u32(0)
-		for range 5 {
-			e.u64(uint64(op[4]))
-		}
+	{opReaddirplus, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U64(fuzzHandle(op[2])).U64(uint64(op[4] % 8)).U32(4000).U32(0).U64(0).U64(0)
 	}},
-	{msgTreadlink, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])) }},
-	{msgTmkdir, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); fuzzString(e, op[3]); e.u32(0o755); e.u32(0) }},
-	{msgTmknod, func(e *encoder, op []byte) {
-		e.u32(fuzzFid(op[1]))
-		fuzzString(e, op[3])
-		for _, v := range []uint32{0o644, 0, 0, 0} {
-			e.u32(v)
-		}
+	{opRelease, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U64(fuzzHandle(op[2])).U64(0).U64(0)
 	}},
-	{msgTsymlink, func(e *encoder, op []byte) {
-		e.u32(fuzzFid(op[1]))
-		fuzzString(e, op[3])
-		e.str(fuzzTargets[int(op[4])%len(fuzzTargets)])
-		e.u32(0)
+	{opForget, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U64(uint64(op[4] % 4)) }},
+	{opBatchForget, func(op []byte) (uint64, fusetest.Body) {
+		return 0, body.U32(2).U32(0).U64(fuzzNode(op[1])).U64(1).U64(fuzzNode(op[2])).U64(1)
 	}},
-	{msgTlink, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); e.u32(fuzzFid(op[2])); fuzzString(e, op[3]) }},
-	{msgTrename, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); e.u32(fuzzFid(op[2])); fuzzString(e, op[3]) }},
-	{msgTrenameat, func(e *encoder, op []byte) {
-		e.u32(fuzzFid(op[1]))
-		fuzzString(e, op[3])
-		e.u32(fuzzFid(op[2]))
-		fuzzString(e, op[4])
+	{opGetattr, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U64(0).U64(0) }},
+	{opSetattr, func(op []byte) (uint64, fusetest.Body) {
+		valid := []uint32{setMode, setSize, setMTimeNow, setMTime, setMode | setSize}[op[2]%5]
+		return fuzzNode(op[1]), append(body.U32(valid).U32(0).U64(0).U64(uint64(op[4])).U64(0).U64(9).U64(9).U64(9).U32(0).U32(0).U32(0).U32(uint32(op[4])|0o600), make([]byte, 16)...)
 	}},
-	{msgTunlinkat, func(e *encoder, op []byte) {
-		e.u32(fuzzFid(op[1]))
-		fuzzString(e, op[3])
-		e.u32(uint32(op[2]&1) * unlinkDir)
+	{opReadlink, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), nil }},
+	{opMkdir, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U32(0o755).U32(0).Str(fuzzName(op[3]))
 	}},
-	{msgTfsync, func(e *encoder, op []byte) { e.u32(fuzzFid(op[1])); e.u32(0) }},
-	{msgTflush, func(e *encoder, op []byte) { e.u16(uint16(op[2])) }},
-	{msgTattach, func(e *encoder, op []byte) { e.buf = append(e.buf, attachBody(fuzzFid(op[1]))...) }},
+	{opMknod, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U32(0o644).U32(0).U32(0).U32(0).Str(fuzzName(op[3]))
+	}},
+	{opSymlink, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.Str(fuzzName(op[3])).Str(fuzzTargets[int(op[4])%len(fuzzTargets)])
+	}},
+	{opLink, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U64(fuzzNode(op[2])).Str(fuzzName(op[3]))
+	}},
+	{opRename, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U64(fuzzNode(op[2])).Str(fuzzName(op[3])).Str(fuzzName(op[4]))
+	}},
+	{opUnlink, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.Str(fuzzName(op[3])) }},
+	{opRmdir, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.Str(fuzzName(op[3])) }},
+	{opFsync, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U64(fuzzHandle(op[2])).U64(0) }},
+	{opStatfs, func([]byte) (uint64, fusetest.Body) { return rootID, nil }},
 }
 
-func fuzzFid(b byte) uint32         { return uint32(b) % fuzzFids }
-func fuzzName(b byte) string        { return fuzzNames[int(b)%len(fuzzNames)] }
-func fuzzString(e *encoder, b byte) { e.str(fuzzName(b)) }
+// body begins the body of a request.
+var body fusetest.Body
+
+func fuzzNode(b byte) uint64   { return uint64(b&0x7f)%fuzzNumbers + rootID }
+func fuzzHandle(b byte) uint64 { return uint64(b)%fuzzNumbers + fuzzFirst }
+func fuzzName(b byte) string   { return fuzzNames[int(b)%len(fuzzNames)] }
 func fuzzFlags(b byte) uint32 {
-	return uint32(b&3)%3 | []uint32{0, openExclusive, openTruncate, openDirectory}[b>>2&3]
+	return uint32(b&3)%3 | []uint32{0, openExclusive, openTruncate, openAppend}[b>>2&3]
 }
 
 // fuzzConn gives a session its messages one by one, and looks at the replies.
@@ -136,6 +127,7 @@ type fuzzConn struct {
 	waits   []bool // for all replies, before the frame
 	rest    []byte
 	sent    int
+	asked   int // frames, of those that were sent, that have a reply
 	replies int
 	closed  bool
 }
@@ -143,13 +135,12 @@ type fuzzConn struct {
 func newFuzzConn(t *testing.T) *fuzzConn {
 	c := &fuzzConn{t: t}
 	c.changed.L = &c.mu
-	c.add(false, msgTversion, versionBody(8192))
-	c.add(true, msgTattach, attachBody(0))
+	c.add(false, opInit, 0, fusetest.InitBody())
 	return c
 }
 
-func (c *fuzzConn) add(wait bool, kind uint8, body []byte) {
-	c.frames = append(c.frames, frame(kind, uint16(len(c.frames)), body))
+func (c *fuzzConn) add(wait bool, op uint32, node uint64, body fusetest.Body) {
+	c.frames = append(c.frames, fusetest.Frame(op, uint64(len(c.frames)), node, body))
 	c.waits = append(c.waits, wait)
 }
 
@@ -158,7 +149,7 @@ func (c *fuzzConn) Read(p []byte) (int, error) {
 	defer c.mu.Unlock()
 	if len(c.rest) == 0 {
 		last := c.sent == len(c.frames)
-		for !c.closed && c.replies < c.sent && (last || c.waits[c.sent]) {
+		for !c.closed && c.replies < c.asked && (last || c.waits[c.sent]) {
 			c.changed.Wait()
 		}
 		if c.closed || last {
@@ -166,6 +157,9 @@ func (c *fuzzConn) Read(p []byte) (int, error) {
 		}
 		c.rest = c.frames[c.sent]
 		c.sent++
+		if op := binary.LittleEndian.Uint32(c.rest[4:]); op != opForget && op != opBatchForget {
+			c.asked++
+		}
 	}
 	n := copy(p, c.rest)
 	c.rest = c.rest[n:]
@@ -182,8 +176,8 @@ func (c *fuzzConn) Write(p []byte) (int, error) {
 	defer c.mu.Unlock()
 	c.replies++
 	c.changed.Broadcast()
-	if tag := binary.LittleEndian.Uint16(p[5:]); int(tag) >= c.sent {
-		c.t.Errorf("a reply to message %d of %d", tag, c.sent)
+	if unique := binary.LittleEndian.Uint64(p[8:]); unique >= uint64(c.sent) {
+		c.t.Errorf("a reply to message %d of %d", unique, c.sent)
 	}
 	return len(p), nil
 }
@@ -197,7 +191,7 @@ func (c *fuzzConn) Close() error {
 }
 
 // FuzzTwoSessions runs operations in two sessions of one directory at once. Whatever they are: nothing outside and nothing masked is
-// read or changed, a read-only share is as before, every message has its reply, and no fid, file or name is kept.
+// read or changed, a read-only share is as before, every message has its reply, and no file or name is kept.
 func FuzzTwoSessions(f *testing.F) {
 	for _, seed := range twoSessionSeeds() {
 		f.Add(seed)
@@ -218,7 +212,7 @@ func runTwoSessions(t *testing.T, program []byte) {
 	} {
 		writeFile(t, filepath.Join(top, name), content)
 	}
-	config := Config{Dir: dir, ReadOnly: settings&settingReadOnly != 0, MaxFids: fuzzMaxFids, MaxOpen: fuzzMaxOpen, Logger: failOnPanic(t)}
+	config := Config{Dir: dir, ReadOnly: settings&settingReadOnly != 0, MaxNodes: fuzzMaxNodes, MaxOpen: fuzzMaxOpen, Logger: failOnPanic(t)}
 	kept := []string{"outside"}
 	if settings&settingMasks != 0 {
 		config.Masks = fuzzMasks
@@ -244,14 +238,14 @@ func runTwoSessions(t *testing.T, program []byte) {
 		if servers[i], err = NewServer(config); err != nil {
 			t.Fatal(err)
 		}
+		servers[i].firstNumber = func() uint64 { return fuzzFirst }
 		defer servers[i].Close()
 	}
 	conns := [2]*fuzzConn{newFuzzConn(t), newFuzzConn(t)}
 	for ; len(ops) >= fuzzOperation; ops = ops[fuzzOperation:] {
 		kind := fuzzKinds[int(ops[0]&0x7f)%len(fuzzKinds)]
-		var body encoder
-		kind.body(&body, ops)
-		conns[ops[0]>>7].add(ops[1]&0x80 != 0, kind.kind, body.buf)
+		node, body := kind.body(ops)
+		conns[ops[0]>>7].add(ops[1]&0x80 != 0, kind.op, node, body)
 	}
 	var all sync.WaitGroup
 	for i, conn := range conns {
@@ -264,11 +258,9 @@ func runTwoSessions(t *testing.T, program []byte) {
 		all.Go(func() {
 			c.run()
 			watch.Stop()
-			if c.files.count.Load() != 0 || c.files.listings.Load() != 0 || len(c.fids.fids) != 0 || c.tree.count != 0 {
-				t.Errorf("kept: %d files, %d bytes of listings, %d fids, %d names", c.files.count.Load(), c.files.listings.Load(), len(c.fids.fids), c.tree.count)
-			}
-			if conn.replies != len(conn.frames) {
-				t.Errorf("%d replies to %d messages", conn.replies, len(conn.frames))
+			wantNothingKept(t, c)
+			if conn.replies != conn.asked || conn.sent != len(conn.frames) {
+				t.Errorf("%d replies to %d messages, of which %d were sent", conn.replies, conn.asked, conn.sent)
 			}
 		})
 	}
@@ -288,9 +280,9 @@ func runTwoSessions(t *testing.T, program []byte) {
 
 // twoSessionSeeds are programs with a purpose, and some that chance wrote.
 func twoSessionSeeds() [][]byte {
-	kindOf := func(message uint8) byte {
+	kindOf := func(message uint32) byte {
 		for i, k := range fuzzKinds {
-			if k.kind == message {
+			if k.op == message {
 				return byte(i)
 			}
 		}
@@ -305,27 +297,29 @@ func twoSessionSeeds() [][]byte {
 		panic("no such name")
 	}
 	const second, wait = 0x80, 0x80
-	walk0, create, read, write := byte(2), kindOf(msgTlcreate), kindOf(msgTread), kindOf(msgTwrite)
-	clunk, symlink, unlink, rename := kindOf(msgTclunk), kindOf(msgTsymlink), kindOf(msgTunlinkat), kindOf(msgTrenameat)
-	var createRace, renameRace, oneFid []byte
-	for range 20 {
+	const root, first = 0, 1 // of fuzzNode
+	lookup, create, read, write, release := kindOf(opLookup), kindOf(opCreate), kindOf(opRead), kindOf(opWrite), kindOf(opRelease)
+	symlink, unlink, rename := kindOf(opSymlink), kindOf(opUnlink), kindOf(opRename)
+	var createRace, renameRace, oneNode []byte
+	for i := range byte(20) {
+		handle := i % 4
 		// One session creates and reads, the other makes a link to a masked file of that name.
 		createRace = append(createRace,
-			walk0, wait, 1, 0, 0, create, wait|1, 2, name("x"), 0, read, wait|1, 0, 0, 0, write, 1, 0, 0, 0, clunk, wait|1, 0, 0, 0,
-			second|symlink, 0, 0, name("x"), 0, second|unlink, wait, 0, name("x"), 0)
-		// One session walks and lists, the other moves directories and puts links in their place.
+			create, wait|root, 2, name("x"), 0, read, wait|first, handle, 0, 0, write, first, handle, 0, 0, release, wait|first, handle, 0, 0,
+			second|symlink, root, 0, name("x"), 0, second|unlink, wait|root, 0, name("x"), 0)
+		// One session looks names up and lists, the other moves directories and puts links in their place.
 		renameRace = append(renameRace,
-			0, wait, 1, name("d"), 0, 1, 1, 2, name("hooks"), name("f"), kindOf(msgTlopen), wait|1, 0, 0, 0, kindOf(msgTreaddir), wait|1, 0, 0, 0,
-			clunk, wait|1, 0, 0, 0, clunk, 2, 0, 0, 0,
-			second|rename, 0, 0, name("d"), name("y"), second|symlink, wait, 0, name("d"), 1,
-			second|unlink, wait, 0, name("d"), 0, second|rename, wait, 0, name("y"), name("d"))
-		// Everything at once on one fid.
-		oneFid = append(oneFid, walk0, 0, 1, 0, 0, create, 1, 2, name("x"), 0, 0, 1, 1, name("d"), 0, kindOf(msgTlopen), 1, 2, 0, 0, kindOf(msgTremove), 1, 0, 0, 0,
-			second|walk0, 0, 1, 0, 0, second|create, 1, 6, name("x"), 0, second|kindOf(msgTsetattr), 1, 1, 0, 0, second|clunk, 1, 0, 0, 0)
+			lookup, wait|root, 0, name("d"), 0, lookup, wait|first, 0, name("f"), 0, kindOf(opOpendir), wait|first, 0, 0, 0,
+			kindOf(opReaddirplus), wait|first, handle, 0, 0, release, wait|first, handle, 0, 0, kindOf(opForget), wait|first, 0, 0, 1,
+			second|rename, root, root, name("d"), name("y"), second|symlink, wait|root, 0, name("d"), 1,
+			second|unlink, wait|root, 0, name("d"), 0, second|rename, wait|root, root, name("y"), name("d"))
+		// Everything at once on one node.
+		oneNode = append(oneNode, create, root, 2, name("x"), 0, lookup, root, 0, name("x"), 0, kindOf(opOpen), first, 2, 0, 0, unlink, root, 0, name("x"), 0,
+			kindOf(opForget), first, 0, 0, 1, second|create, root, 6, name("x"), 0, second|kindOf(opSetattr), first, 1, 0, 0, second|release, first, handle, 0, 0)
 	}
 	seeds := [][]byte{{0}}
 	for settings := range byte(8) {
-		for _, program := range [][]byte{createRace, renameRace, oneFid} {
+		for _, program := range [][]byte{createRace, renameRace, oneNode} {
 			seeds = append(seeds, append([]byte{settings}, program...))
 		}
 		random := rand.NewChaCha8([32]byte{settings})

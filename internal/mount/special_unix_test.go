@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hugelgupf/p9/linux"
-	"github.com/hugelgupf/p9/p9"
 	"golang.org/x/sys/unix"
+
+	"agentvm/internal/errno"
+	"agentvm/internal/mount/fusetest"
 )
 
 // quickly fails instead of hanging when a call blocks on the host.
@@ -39,27 +40,27 @@ func TestSpecialFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	types := map[string]func(p9.FileMode) bool{"fifo": p9.FileMode.IsSocket, // which the guest cannot open, so that no process waits
-		"sock": p9.FileMode.IsSocket}
+	types := map[string]func(fusetest.FileMode) bool{"fifo": fusetest.FileMode.IsSocket, // which the guest cannot open, so that no process waits
+		"sock": fusetest.FileMode.IsSocket}
 	if err := unix.Mknod(filepath.Join(dir, "tty"), syscall.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err == nil {
-		types["tty"] = p9.FileMode.IsCharacterDevice
+		types["tty"] = fusetest.FileMode.IsCharacterDevice
 	}
 	root := attach(t, Config{Dir: dir})
 	for name, is := range types {
 		t.Run(name, func(t *testing.T) {
 			quickly(t, func() {
 				f := walk(t, root, name)
-				if _, attr := getattr(t, f); !is(attr.Mode) || attr.RDev != 0 {
+				if attr := getattr(t, f); !is(attr.Mode) || attr.RDev != 0 {
 					t.Errorf("mode %v rdev %d", attr.Mode, attr.RDev)
 				}
-				for _, flags := range []p9.OpenFlags{p9.ReadOnly, p9.WriteOnly, p9.ReadWrite, p9.WriteOnly | openTruncate} {
-					_, _, err := f.Open(flags)
-					wantErrno(t, err, linux.ENXIO)
+				for _, flags := range []fusetest.OpenFlags{fusetest.ReadOnly, fusetest.WriteOnly, fusetest.ReadWrite, fusetest.WriteOnly | openTruncate} {
+					err := f.Open(flags)
+					wantErrno(t, err, errno.ENXIO)
 				}
-				wantErrno(t, createIn(walk(t, root), name), linux.ENXIO)
-				wantErrno(t, f.SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{}), linux.ENXIO)
-				_, _, err := f.Walk([]string{"x"})
-				wantErrno(t, err, linux.ENOTDIR)
+				wantErrno(t, createIn(walk(t, root), name), errno.ENXIO)
+				wantErrno(t, f.SetAttr(fusetest.SetAttrMask{Size: true}, fusetest.SetAttr{}), errno.ENXIO)
+				_, err := f.Walk([]string{"x"})
+				wantErrno(t, err, errno.ENOTDIR)
 			})
 		})
 	}
@@ -91,10 +92,10 @@ func TestOpenRacesWithFIFO(t *testing.T) {
 	}()
 	quickly(t, func() {
 		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
-			for _, flags := range []p9.OpenFlags{p9.ReadOnly, p9.WriteOnly} {
+			for _, flags := range []fusetest.OpenFlags{fusetest.ReadOnly, fusetest.WriteOnly} {
 				if f := tryWalk(root, "f"); f != nil {
 					f.Open(flags)
-					f.SetAttr(p9.SetAttrMask{Size: true}, p9.SetAttr{Size: 1})
+					f.SetAttr(fusetest.SetAttrMask{Size: true}, fusetest.SetAttr{Size: 1})
 					f.Close()
 				}
 			}
@@ -108,12 +109,12 @@ func TestOpenRacesWithFIFO(t *testing.T) {
 func TestSetUID(t *testing.T) {
 	dir := t.TempDir()
 	root := attach(t, Config{Dir: dir})
-	create(t, root, "a", p9.ReadWrite, 0o6755)
-	if _, err := root.Mkdir("d", 0o6755, p9.NoUID, p9.NoGID); err != nil {
+	create(t, root, "a", fusetest.ReadWrite, 0o6755)
+	if err := root.Mkdir("d", 0o6755); err != nil {
 		t.Fatal(err)
 	}
 	f := walk(t, root, "a")
-	if err := f.SetAttr(p9.SetAttrMask{Permissions: true}, p9.SetAttr{Permissions: 0o6777}); err != nil {
+	if err := f.SetAttr(fusetest.SetAttrMask{Permissions: true}, fusetest.SetAttr{Permissions: 0o6777}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "d"} {
@@ -132,7 +133,7 @@ func TestLinkTimes(t *testing.T) {
 	}
 	before, _ := os.Lstat(filepath.Join(dir, "d/target"))
 	link := walk(t, attach(t, Config{Dir: dir}), "d", "link")
-	if err := link.SetAttr(p9.SetAttrMask{MTime: true, MTimeNotSystemTime: true}, p9.SetAttr{MTimeSeconds: 7}); err != nil {
+	if err := link.SetAttr(fusetest.SetAttrMask{MTime: true, MTimeNotSystemTime: true}, fusetest.SetAttr{MTimeSeconds: 7}); err != nil {
 		t.Fatal(err)
 	}
 	if info, _ := os.Lstat(filepath.Join(dir, "d/link")); info.ModTime().Unix() != 7 {
@@ -148,12 +149,12 @@ func TestDeepPath(t *testing.T) {
 	root := attach(t, Config{Dir: t.TempDir()})
 	name := strings.Repeat("n", 200)
 	for depth := range 30 {
-		_, err := root.Mkdir(name, 0o755, p9.NoUID, p9.NoGID)
+		err := root.Mkdir(name, 0o755)
 		if err != nil {
 			if depth < 20 {
 				t.Errorf("depth %d: %v", depth, err)
 			}
-			wantErrno(t, err, linux.ENAMETOOLONG)
+			wantErrno(t, err, errno.ENAMETOOLONG)
 			return
 		}
 		root = walk(t, root, name)
@@ -171,7 +172,7 @@ func TestOtherOwner(t *testing.T) {
 	if err := os.Chown(filepath.Join(dir, "a"), 1234, 1234); err != nil {
 		t.Fatal(err)
 	}
-	if _, attr := getattr(t, walk(t, attach(t, Config{Dir: dir}), "a")); attr.UID != overflowID || attr.GID != overflowID {
+	if attr := getattr(t, walk(t, attach(t, Config{Dir: dir}), "a")); attr.UID != overflowID || attr.GID != overflowID {
 		t.Errorf("owner %d:%d", attr.UID, attr.GID)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"agentvm/internal/errno"
 )
@@ -12,20 +13,24 @@ import (
 // maxPath limits the length in bytes of a path below the root, as PATH_MAX would.
 const maxPath = 4095
 
-// tree holds the names that fids refer to, shared between fids of the same name, so that a rename moves everything below
-// it at once. A name lives as long as a fid refers to it or to something below it.
+// tree holds the names that the guest's kernel knows, so that a rename moves everything below it at once. A name lives as long as the
+// kernel, which counts the replies that named a node and gives them back with FUSE_FORGET, an open file, or something below it refers to it.
 //
-//	root ── src ── main.go   (fids 7, 9)
-//	     └─ tmp              (fid 4)
+//	root (1) ── src (2) ── main.go (3)
+//	         └─ tmp (4)
+//
+// A node is one file: when a name comes to mean another file, by a program of the host, the name gets a new node.
 //
 // Lock order: names, then nodes. names is held for reading during each host call that uses a path, so that the path
 // stays right; rename and remove take it for writing. That is the one place with host calls under a lock.
 type tree struct {
-	names sync.RWMutex // parent, name and gone of each node: written under both locks, read under either
-	nodes sync.Mutex   // guards refs, children and open of each node, and count
-	root  *node
-	count int
-	limit int
+	names  sync.RWMutex // parent, name and gone of each node: written under both locks, read under either
+	nodes  sync.Mutex   // guards the other fields of each node, byID and last
+	root   *node
+	byID   map[uint64]*node // with the kernel's references
+	last   uint64           // the highest number that was given
+	limit  int
+	memory *sessionMemory
 }
 
 // node is a name in a directory. A file with several names has a node for each.
@@ -33,46 +38,129 @@ type node struct {
 	parent   *node
 	name     string
 	gone     bool        // removed or replaced by the guest; what is below it is gone too
-	dir      atomic.Bool // what the last walk found
-	refs     int
+	dir      atomic.Bool // what the last lookup found
+	id       uint64
+	refs     int      // the kernel's together count as one
+	lookups  uint64   // the kernel's references
+	file     identity // written while names is held for writing, or before the node is in the tree
+	told     version  // of the attributes that the guest has
+	doubtful bool     // the contents may have changed, or may yet change, without another version
 	children map[string]*node
 	open     []*openFile // keeps an unlinked file within reach
 }
 
-// newTree returns a tree of the root alone, which stays: it has a reference of its own. limit bounds the other names.
-func newTree(limit int) *tree {
-	t := &tree{root: &node{refs: 1}, limit: limit}
-	t.root.dir.Store(true)
-	return t
+// identity is a file of the host, whatever its name.
+type identity struct{ dev, ino uint64 }
+
+// version changes with the contents of a file: its size in bytes, and when the contents and the inode last changed, in nanoseconds since 1970.
+type version struct {
+	size         uint64
+	mtime, ctime int64
 }
 
-// child returns the node of a name with a reference for the caller.
-func (t *tree) child(parent *node, name string) (*node, error) {
+// recent says whether the file has changed so short a time ago that it can change again without another version: hosts take the times of
+// files from a clock with steps of up to 10 ms, and of 2 s on FAT, whose times have no nanoseconds.
+func (v version) recent() bool {
+	step := 20 * time.Millisecond
+	if v.mtime%int64(time.Second) == 0 && v.ctime%int64(time.Second) == 0 {
+		step = 2 * time.Second
+	}
+	return time.Since(time.Unix(0, max(v.mtime, v.ctime))) < step
+}
+
+// newTree returns a tree of the root alone, which stays: it has a reference of its own. Its nodes are numbered from first on; limit bounds
+// their number.
+func newTree(first uint64, limit int, memory *sessionMemory) *tree {
+	root := &node{id: rootID, refs: 1, lookups: 1}
+	root.dir.Store(true)
+	return &tree{root: root, byID: map[uint64]*node{rootID: root}, last: first - 1, limit: limit, memory: memory}
+}
+
+// get returns the node of a number with a reference for the caller.
+func (t *tree) get(id uint64) (*node, error) {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
-	if n := parent.children[name]; n != nil {
-		n.refs++
-		return n, nil
+	n := t.byID[id]
+	if n == nil {
+		return nil, errno.ESTALE
 	}
-	if t.count >= t.limit {
-		return nil, errno.ENFILE
-	}
-	if parent.children == nil {
-		parent.children = make(map[string]*node)
-	}
-	n := &node{parent: parent, name: name, refs: 1}
-	parent.children[name] = n
-	parent.refs++
-	t.count++
+	n.refs++
 	return n, nil
 }
 
-// hold adds a reference.
-func (t *tree) hold(n *node) *node {
+// lookedUp returns the node of a file that was found at a name, with a reference of the kernel's. names must be held.
+func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
-	n.refs++
-	return n
+	n := parent.children[name]
+	if n != nil && n.file != a.identity() {
+		n.gone = true
+		n.detach()
+		n = nil
+	}
+	if n == nil {
+		if len(t.byID) >= t.limit {
+			return nil, errno.ENFILE
+		}
+		if !t.memory.take(nodeMemory) {
+			return nil, errno.ENOMEM
+		}
+		if parent.children == nil {
+			parent.children = make(map[string]*node)
+		}
+		t.last++
+		n = &node{parent: parent, name: name, id: t.last, file: a.identity()}
+		parent.children[name] = n
+		parent.refs++
+		t.byID[n.id] = n
+	}
+	if n.lookups++; n.lookups == 1 {
+		n.refs++
+	}
+	n.dir.Store(a.isDir())
+	n.tell(a)
+	return n, nil
+}
+
+// tell, of a node in a locked tree, notes that the guest's kernel gets attributes. When the size or the time of the contents is another one than before, the kernel
+// forgets what it has read (FUSE_AUTO_INVAL_DATA).
+func (n *node) tell(a attr) {
+	now := a.version()
+	if n.told.size == now.size && n.told.mtime == now.mtime && n.told.ctime != now.ctime {
+		n.doubtful = true
+	}
+	n.told, n.doubtful = now, n.doubtful || now.recent()
+}
+
+func (t *tree) tell(n *node, a attr) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	n.tell(a)
+}
+
+// fresh notes an open and says whether what the guest's kernel has of the file is right. If not, the kernel forgets it.
+func (t *tree) fresh(n *node, a attr) bool {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	now := a.version()
+	if n.told == now && !n.doubtful {
+		return true
+	}
+	n.told, n.doubtful = now, now.recent()
+	return false
+}
+
+// forget gives references of the kernel's back.
+func (t *tree) forget(id, count uint64) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	n := t.byID[id]
+	if n == nil || n.parent == nil || n.lookups == 0 {
+		return
+	}
+	if n.lookups -= min(count, n.lookups); n.lookups == 0 {
+		t.releaseLocked(n)
+	}
 }
 
 // release drops a reference.
@@ -88,10 +176,14 @@ func (t *tree) releaseLocked(n *node) {
 			return
 		}
 		n.detach()
-		t.count--
+		delete(t.byID, n.id)
+		t.memory.give(nodeMemory)
 		n = n.parent
 	}
 }
+
+// end gives back what the nodes cost.
+func (t *tree) end() { t.memory.give(nodeMemory * int64(len(t.byID)-1)) }
 
 // detach takes the node out of its parent's children, where a newer node of the same name may be.
 func (n *node) detach() {
@@ -143,7 +235,7 @@ func (n *node) below(other *node) bool {
 	return false
 }
 
-// lookup returns the node of a name if some fid keeps it alive.
+// lookup returns the node of a name if something keeps it alive.
 func (t *tree) lookup(parent *node, name string) *node {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
@@ -175,11 +267,13 @@ func (t *tree) move(n, parent *node, name string) {
 	t.releaseLocked(old)
 }
 
-// addOpen and dropOpen keep the list of a node's open files.
-func (t *tree) addOpen(n *node, f *openFile) {
+// addOpen and dropOpen keep the list of a node's open files. addOpen returns the node with a reference for the handle.
+func (t *tree) addOpen(n *node, f *openFile) *node {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
 	n.open = append(n.open, f)
+	n.refs++
+	return n
 }
 
 func (t *tree) dropOpen(n *node, f *openFile) {

@@ -8,59 +8,44 @@ import (
 	"agentvm/internal/errno"
 )
 
-// Message types of 9P2000.L as listed in Linux' include/net/9p/9p.h; a reply's type is its request's plus one.
+// Requests of FUSE that this server answers, as Linux's include/uapi/linux/fuse.h numbers them. A request begins with len[4] opcode[4]
+// unique[8] nodeid[8] uid[4] gid[4] pid[4] extensions[2] padding[2], a reply with len[4] error[4] unique[8]; everything is little-endian.
 const (
-	msgRlerror      = 7
-	msgTstatfs      = 8
-	msgTlopen       = 12
-	msgTlcreate     = 14
-	msgTsymlink     = 16
-	msgTmknod       = 18
-	msgTrename      = 20
-	msgTreadlink    = 22
-	msgTgetattr     = 24
-	msgTsetattr     = 26
-	msgTxattrwalk   = 30
-	msgTxattrcreate = 32
-	msgTreaddir     = 40
-	msgTfsync       = 50
-	msgTlock        = 52
-	msgTgetlock     = 54
-	msgTlink        = 70
-	msgTmkdir       = 72
-	msgTrenameat    = 74
-	msgTunlinkat    = 76
-	msgTversion     = 100
-	msgTauth        = 102
-	msgTattach      = 104
-	msgTflush       = 108
-	msgTwalk        = 110
-	msgTread        = 116
-	msgTwrite       = 118
-	msgTclunk       = 120
-	msgTremove      = 122
+	opLookup      = 1
+	opForget      = 2 // without a reply
+	opGetattr     = 3
+	opSetattr     = 4
+	opReadlink    = 5
+	opSymlink     = 6
+	opMknod       = 8
+	opMkdir       = 9
+	opUnlink      = 10
+	opRmdir       = 11
+	opRename      = 12
+	opLink        = 13
+	opOpen        = 14
+	opRead        = 15
+	opWrite       = 16
+	opStatfs      = 17
+	opRelease     = 18
+	opFsync       = 20
+	opInit        = 26
+	opOpendir     = 27
+	opReaddir     = 28
+	opReleasedir  = 29
+	opFsyncdir    = 30
+	opCreate      = 35
+	opDestroy     = 38
+	opBatchForget = 42 // without a reply
+	opReaddirplus = 44
+	maxOp         = opReaddirplus
 )
 
 const (
-	headerSize = 7 // size[4] type[1] tag[2]
-	qidSize    = 13
-	noFid      = 1<<32 - 1
-	maxWalk    = 16 // P9_MAXWELEM
+	requestHeader = 40
+	replyHeader   = 16
+	rootID        = 1 // the node of the mounted directory
 )
-
-// Types of a qid: the high bits of what Plan 9 calls a file's mode.
-const (
-	qidDir     = 0x80
-	qidSymlink = 0x02
-	qidFile    = 0x00
-)
-
-// qid identifies a file to the guest: path is the guest's inode number, version changes with the contents.
-type qid struct {
-	kind    uint8
-	version uint32
-	path    uint64
-}
 
 // decoder takes fields off a message body. The first missing byte sets bad; later fields are then zero.
 type decoder struct {
@@ -78,20 +63,6 @@ func (d *decoder) take(n int) []byte {
 	return field
 }
 
-func (d *decoder) u8() uint8 {
-	if b := d.take(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (d *decoder) u16() uint16 {
-	if b := d.take(2); b != nil {
-		return binary.LittleEndian.Uint16(b)
-	}
-	return 0
-}
-
 func (d *decoder) u32() uint32 {
 	if b := d.take(4); b != nil {
 		return binary.LittleEndian.Uint32(b)
@@ -106,8 +77,16 @@ func (d *decoder) u64() uint64 {
 	return 0
 }
 
-// str decodes a length of 2 bytes and so many bytes, which are copied.
-func (d *decoder) str() string { return string(d.take(int(d.u16()))) }
+// str takes a text that ends with a NUL.
+func (d *decoder) str() string {
+	for i, b := range d.rest {
+		if b == 0 {
+			return string(d.take(i + 1)[:i])
+		}
+	}
+	d.bad = true
+	return ""
+}
 
 // end reports whether the body was exactly the fields taken so far.
 func (d *decoder) end() error {
@@ -120,32 +99,41 @@ func (d *decoder) end() error {
 // encoder appends the fields of a reply, whose header is written last.
 type encoder struct{ buf []byte }
 
-func (e *encoder) u8(v uint8)   { e.buf = append(e.buf, v) }
 func (e *encoder) u16(v uint16) { e.buf = binary.LittleEndian.AppendUint16(e.buf, v) }
 func (e *encoder) u32(v uint32) { e.buf = binary.LittleEndian.AppendUint32(e.buf, v) }
 func (e *encoder) u64(v uint64) { e.buf = binary.LittleEndian.AppendUint64(e.buf, v) }
 
-func (e *encoder) str(s string) {
-	e.u16(uint16(len(s)))
-	e.buf = append(e.buf, s...)
-}
-
-func (e *encoder) qid(q qid) {
-	e.u8(q.kind)
-	e.u32(q.version)
-	e.u64(q.path)
-}
-
-func (e *encoder) time(t time.Time) {
-	e.u64(uint64(t.Unix()))
-	e.u64(uint64(t.Nanosecond()))
-}
-
 // header fills in the first bytes once the length is known.
-func (e *encoder) header(kind uint8, tag uint16) {
+func (e *encoder) header(err errno.Errno, unique uint64) {
 	binary.LittleEndian.PutUint32(e.buf, uint32(len(e.buf)))
-	e.buf[4] = kind
-	binary.LittleEndian.PutUint16(e.buf[5:], tag)
+	binary.LittleEndian.PutUint32(e.buf[4:], uint32(-int32(err)))
+	binary.LittleEndian.PutUint64(e.buf[8:], unique)
+}
+
+// attrSize is the size in bytes of struct fuse_attr.
+const attrSize = 88
+
+// attr appends a struct fuse_attr: ino[8] size[8] blocks[8] atime[8] mtime[8] ctime[8] atimensec[4] mtimensec[4] ctimensec[4] mode[4]
+// nlink[4] uid[4] gid[4] rdev[4] blksize[4] flags[4]. Device numbers of the host mean nothing in the guest.
+func (e *encoder) attr(a attr, uid, gid uint32) {
+	times := [...]time.Time{a.host.Accessed, a.mtime, a.host.Changed}
+	e.u64(a.ino)
+	e.u64(a.size)
+	e.u64(a.host.Blocks)
+	for _, t := range times {
+		e.u64(uint64(t.Unix()))
+	}
+	for _, t := range times {
+		e.u32(uint32(t.Nanosecond()))
+	}
+	for _, v := range [...]uint32{a.mode, uint32(a.host.Links), uid, gid, 0, uint32(a.host.BlockSize), 0} {
+		e.u32(v)
+	}
+}
+
+// validity splits a time as the messages do.
+func validity(d time.Duration) (seconds uint64, nanoseconds uint32) {
+	return uint64(d / time.Second), uint32(d % time.Second)
 }
 
 // File types of a Linux st_mode.
@@ -180,15 +168,4 @@ func linuxType(mode fs.FileMode) uint32 {
 		return modeBlock
 	}
 	return modeRegular
-}
-
-// qidKind returns the type of a qid. Other kinds of files count as files here: the guest learns them from their mode.
-func qidKind(mode fs.FileMode) uint8 {
-	switch {
-	case mode.IsDir():
-		return qidDir
-	case mode&fs.ModeSymlink != 0:
-		return qidSymlink
-	}
-	return qidFile
 }

@@ -61,7 +61,7 @@ type Meta struct {
 	Image    string `json:"image,omitempty"`    // name of the image
 	RootDisk string `json:"rootDisk,omitempty"` // digest
 
-	Shares          int             `json:"shares,omitempty"`  // number of 9p devices
+	Shares          int             `json:"shares,omitempty"`  // number of virtio-fs devices
 	Network         json.RawMessage `json:"network,omitempty"` // checkpoint.Network
 	KernelArguments string          `json:"kernelArguments,omitempty"`
 	Generation      uint64          `json:"generation,omitempty"` // how often this machine was restored

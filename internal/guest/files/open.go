@@ -206,7 +206,7 @@ const (
 
 // seal replaces fd, of a complete file, by a descriptor for reading, because executing a file that is open for writing fails with
 // ETXTBSY. Processes between fork and execve have copies of all descriptors; seal waits for these. It finds out by a lease for reading,
-// which the kernel refuses while any process has the file open for writing. On file systems without leases (9P) it does not wait.
+// which the kernel refuses while any process has the file open for writing. On file systems without leases it does not wait.
 func seal(fd int) error {
 	reading, err := unix.Open(procName(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -74,23 +74,23 @@ static void report_that_was_never_made(void) {
 }
 
 static void replies_without_a_request(void) {
-    uint8_t bytes[8] = {8, 0, 0, 0, 100, 1};
+    uint8_t bytes[40] = {40, 0, 0, 0, 3, 0, 0, 0, 1}; // FUSE_GETATTR
     for (unsigned honest = 0; honest < 2; honest++) {
-        start(SLOT_SHARE, 0, 16, 0);
-        uint64_t room = guest_alloc(64), request = guest_alloc(8);
-        guest_write(request, bytes, 8);
-        add_chain(&queue, (struct buffer[]){{request, 8, false}, {room, 64, true}}, 2);
+        start(SLOT_SHARE, 1, 16, 0);
+        uint64_t room = guest_alloc(64), request = guest_alloc(40);
+        guest_write(request, bytes, 40);
+        add_chain(&queue, (struct buffer[]){{request, 40, false}, {room, 64, true}}, 2);
         kick(&queue);
         struct virtio_device *share = &save(share_state())[SLOT_SHARE];
         if (!honest)
-            share->queues[0].used_index = share->queues[0].next_available;
+            share->queues[1].used_index = share->queues[1].next_available;
         CHECK(virtio_adopt(virtio_copy));
         CHECK_EQ(share_adopt(copy), honest);
         if (!honest)
             continue;
         share_restored();
         CHECK_EQ(guest_read16(queue.used + 2), 1); // the guest learns that the old server is gone
-        CHECK_EQ(guest(room)[4], 7);
+        CHECK_EQ((int32_t)load32(guest(room) + 4), -5);
     }
 }
 

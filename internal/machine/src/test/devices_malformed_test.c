@@ -310,7 +310,7 @@ static void random_host(void) {
     disk_piece = random_below(8) ? UINT32_MAX : random_below(3000);
 }
 
-// random_frames fills the host's streams with net frames or 9p messages most of the time, else with noise.
+// random_frames fills the host's streams with net frames or FUSE replies most of the time, else with noise.
 static void random_frames(void) {
     for (uint32_t at = 0; at + 64 < STREAM_SIZE; at += 64) {
         uint8_t *net = streams[FD_NET].in + at, *share = streams[FD_SHARE].in + at;
@@ -318,7 +318,7 @@ static void random_frames(void) {
         net[3] = (uint8_t)(random_below(50) ? 60 : random_below(256));
         net[2] = random_below(100) == 0;
         store32(share, random_below(50) ? 64 : random_below(1 << 20));
-        store16(share + 5, (uint16_t)random_below(8));
+        store64(share + 8, random_below(8));
     }
 }
 

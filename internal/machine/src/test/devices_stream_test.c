@@ -1,4 +1,4 @@
-// Console and 9p: the devices whose bytes go to and from streams as they are.
+// Console and virtio-fs: the devices whose bytes go to and from streams as they are.
 #include "devices_test.h"
 
 // Console --------------------------------------------------------------------------------------------------------
@@ -308,29 +308,33 @@ static void console_reset_forgets(void) {
     expect_out(FD_CONTROL, "xyz");
 }
 
-// 9p -------------------------------------------------------------------------------------------------------------
+// virtio-fs ------------------------------------------------------------------------------------------------------
 
-static struct queue share;
+static struct queue share, high_priority;
 
 static void share_start(void) {
-    driver_start(SLOT_SHARE, VIRTIO_F_INDIRECT_DESC | 1);
-    share = queue_setup(SLOT_SHARE, 0, 128);
+    driver_start(SLOT_SHARE, VIRTIO_F_INDIRECT_DESC);
+    high_priority = queue_setup(SLOT_SHARE, 0, 16);
+    share = queue_setup(SLOT_SHARE, 1, 128);
     driver_ok(SLOT_SHARE);
 }
 
-static uint32_t make_message(uint8_t *to, uint8_t type, uint16_t tag, const char *body) {
-    uint32_t size = 7 + (uint32_t)strlen(body);
+// make_message makes a request, whose header has 40 bytes, or a reply, whose header has 16.
+static uint32_t make_message(uint8_t *to, uint32_t header, uint64_t unique, const char *body) {
+    uint32_t size = header + (uint32_t)strlen(body);
+    memset(to, 0, header);
     store32(to, size);
-    to[4] = type;
-    store16(to + 5, tag);
-    memcpy(to + 7, body, size - 7);
+    store64(to + 8, unique);
+    memcpy(to + header, body, size - header);
     return size;
 }
 
+enum { REQUEST = 40, REPLY = 16 };
+
 // ask makes a request available and gives the place of its reply.
-static uint64_t ask(uint16_t tag, const char *body, uint32_t room) {
+static uint64_t ask(uint64_t unique, const char *body, uint32_t room) {
     uint8_t message[256];
-    uint32_t size = make_message(message, 100, tag, body);
+    uint32_t size = make_message(message, REQUEST, unique, body);
     uint64_t request = guest_alloc(size), reply = guest_alloc(room);
     guest_write(request, message, size);
     add_chain(&share, (struct buffer[]){{request, 5, false}, {request + 5, size - 5, false}, {reply, 4, true},
@@ -339,9 +343,16 @@ static uint64_t ask(uint16_t tag, const char *body, uint32_t room) {
     return reply;
 }
 
-static void respond(uint16_t tag, const char *body) {
+static void respond(uint64_t unique, const char *body) {
     uint8_t message[256];
-    host_send(FD_SHARE, message, make_message(message, 101, tag, body));
+    host_send(FD_SHARE, message, make_message(message, REPLY, unique, body));
+}
+
+static void expect_reply(uint64_t reply, const char *body) {
+    uint32_t head, len;
+    CHECK(next_used(&share, &head, &len));
+    CHECK_EQ(len, REPLY + strlen(body));
+    CHECK(memcmp(guest(reply) + REPLY, body, strlen(body)) == 0);
 }
 
 static void share_replies_out_of_order(void) {
@@ -350,21 +361,21 @@ static void share_replies_out_of_order(void) {
     share_start();
     uint64_t one = ask(1, "first", 64), two = ask(2, "second request", 64);
     streams[FD_SHARE].reads = 0;
-    CHECK_EQ(streams[FD_SHARE].out_end, 12 + 21);
-    CHECK(memcmp(streams[FD_SHARE].out + 7, "first", 5) == 0);
-    CHECK(memcmp(streams[FD_SHARE].out + 19, "second request", 14) == 0);
+    CHECK_EQ(streams[FD_SHARE].out_end, 45 + 54);
+    CHECK(memcmp(streams[FD_SHARE].out + 40, "first", 5) == 0);
+    CHECK(memcmp(streams[FD_SHARE].out + 85, "second request", 14) == 0);
     respond(2, "zwei");
     respond(9, "unasked here");
     respond(1, "eins!");
     devices_poll(1ull << FD_SHARE);
     CHECK(next_used(&share, &head, &len));
     CHECK_EQ(head, 4);
-    CHECK_EQ(len, 11);
-    CHECK(memcmp(guest(two) + 7, "zwei", 4) == 0);
+    CHECK_EQ(len, 20);
+    CHECK(memcmp(guest(two) + 16, "zwei", 4) == 0);
     CHECK(next_used(&share, &head, &len));
     CHECK_EQ(head, 0);
-    CHECK_EQ(len, 12);
-    CHECK(memcmp(guest(one) + 7, "eins!", 5) == 0);
+    CHECK_EQ(len, 21);
+    CHECK(memcmp(guest(one) + 16, "eins!", 5) == 0);
     CHECK(!next_used(&share, &head, &len));
     CHECK_EQ(streams[FD_SHARE].reads, 2); // all three at once, then EAGAIN
     check_writes();
@@ -378,13 +389,13 @@ static void share_pieces(void) {
     uint64_t reply = ask(5, "abcdefgh", 64);
     ask(6, "next", 64);
     CHECK_EQ(streams[FD_SHARE].out_end, 3);
-    for (unsigned i = 0; i < 30; i++) {
+    for (unsigned i = 0; i < 100; i++) {
         streams[FD_SHARE].out_room = 1;
         devices_poll(1ull << FD_SHARE);
     }
-    uint8_t want[64];
-    uint32_t size = make_message(want, 100, 5, "abcdefgh");
-    size += make_message(want + size, 100, 6, "next");
+    uint8_t want[128];
+    uint32_t size = make_message(want, REQUEST, 5, "abcdefgh");
+    size += make_message(want + size, REQUEST, 6, "next");
     CHECK_EQ(streams[FD_SHARE].out_end, size);
     CHECK(memcmp(streams[FD_SHARE].out, want, size) == 0);
     respond(5, "reply in pieces");
@@ -395,18 +406,17 @@ static void share_pieces(void) {
     }
     devices_poll(1ull << FD_SHARE);
     CHECK(next_used(&share, &head, &len));
-    CHECK_EQ(len, 22);
-    CHECK(memcmp(guest(reply) + 7, "reply in pieces", 15) == 0);
+    CHECK_EQ(len, 31);
+    CHECK(memcmp(guest(reply) + 16, "reply in pieces", 15) == 0);
 }
 
-static void expect_error(uint64_t reply, uint16_t tag) {
+static void expect_error(uint64_t reply, uint64_t unique) {
     uint32_t head, len;
     CHECK(next_used(&share, &head, &len));
-    CHECK_EQ(len, 11);
-    CHECK_EQ(load32(guest(reply)), 11);
-    CHECK_EQ(guest(reply)[4], 7);
-    CHECK_EQ(load16(guest(reply) + 5), tag);
-    CHECK_EQ(load32(guest(reply) + 7), 5);
+    CHECK_EQ(len, REPLY);
+    CHECK_EQ(load32(guest(reply)), REPLY);
+    CHECK_EQ((int32_t)load32(guest(reply) + 4), -5);
+    CHECK_EQ(load64(guest(reply) + 8), unique);
 }
 
 static void share_reply_too_large(void) {
@@ -423,7 +433,7 @@ static void share_server_breaks_framing(void) {
     machine_start();
     share_start();
     uint64_t reply = ask(5, "", 16);
-    host_send(FD_SHARE, "\3\0\0\0\0\0\0", 7);
+    host_send(FD_SHARE, "\17\0\0\0\0\0\0\0\5\0\0\0\0\0\0", 16);
     devices_poll(1ull << FD_SHARE);
     expect_error(reply, 5);
     expect_error(ask(6, "", 16), 6);
@@ -492,23 +502,26 @@ static void share_reset_keeps_stream(void) {
     uint64_t reply = ask(5, "new", 64);
     streams[FD_SHARE].out_room = UINT32_MAX;
     devices_poll(1ull << FD_SHARE);
-    uint8_t want[64];
-    uint32_t size = make_message(want, 100, 5, "old request");
-    size += make_message(want + size, 100, 5, "new");
+    uint8_t want[128];
+    uint32_t size = make_message(want, REQUEST, 5, "old request");
+    size += make_message(want + size, REQUEST, 5, "new");
     CHECK_EQ(streams[FD_SHARE].out_end, size);
     CHECK(memcmp(streams[FD_SHARE].out, want, size) == 0);
     respond(5, "ok");
     devices_poll(1ull << FD_SHARE);
     CHECK(next_used(&share, &head, &len));
-    CHECK(memcmp(guest(reply) + 7, "ok", 2) == 0);
+    CHECK(memcmp(guest(reply) + 16, "ok", 2) == 0);
 }
 
 static void share_bad_size(void) {
     machine_start();
     share_start();
-    uint64_t request = guest_alloc(16);
-    guest_write(request, "\x20\0\0\0d\1\0", 7); // says 32, has 16
-    add_chain(&share, (struct buffer[]){{request, 16, false}}, 1);
+    uint8_t message[REQUEST];
+    make_message(message, REQUEST, 1, "");
+    message[0]++; // says 41, has 40
+    uint64_t request = guest_alloc(REQUEST);
+    guest_write(request, message, REQUEST);
+    add_chain(&share, (struct buffer[]){{request, REQUEST, false}}, 1);
     kick(&share);
     CHECK(needs_reset(SLOT_SHARE));
     CHECK_EQ(streams[FD_SHARE].out_end, 0);
@@ -538,14 +551,14 @@ static void share_restored_refuses(void) {
     CHECK(!next_used(&share, &head, &len));
     CHECK(reg(SLOT_SHARE, 0x60) & 1); // the guest is interrupted
     devices_poll(~0ull);
-    uint8_t want[64];
-    uint32_t size = make_message(want, 100, 8, "fourth");
+    uint8_t want[128];
+    uint32_t size = make_message(want, REQUEST, 8, "fourth");
     CHECK_EQ(stream->out_end, size);
     CHECK(memcmp(stream->out, want, size) == 0);
     respond(8, "ok");
     devices_poll(1ull << FD_SHARE);
     CHECK(next_used(&share, &head, &len));
-    CHECK(memcmp(guest(not_sent) + 7, "ok", 2) == 0);
+    CHECK(memcmp(guest(not_sent) + 16, "ok", 2) == 0);
 }
 
 // The server of the old machine was gone; the new machine has one.
@@ -561,7 +574,99 @@ static void share_restored_after_death(void) {
     respond(6, "ok");
     devices_poll(1ull << FD_SHARE);
     CHECK(next_used(&share, &head, &len));
-    CHECK(memcmp(guest(reply) + 7, "ok", 2) == 0);
+    CHECK(memcmp(guest(reply) + 16, "ok", 2) == 0);
+}
+
+// A reply of which the buffer has the beginning continues straight into its chain, whatever the pieces.
+static void share_large_reply(void) {
+    enum { SIZE = 300000 };
+    static uint8_t message[SIZE];
+    uint32_t head, len;
+    for (uint32_t piece = 7777; piece < 3 * SIZE; piece += 100000) {
+        machine_start();
+        share_start();
+        uint64_t small = ask(1, "", 32), large = ask(2, "", SIZE), after = ask(3, "", 32);
+        make_message(message, REPLY, 2, "");
+        store32(message, SIZE);
+        for (uint32_t i = REPLY; i < SIZE; i++)
+            message[i] = (uint8_t)(i * 7 >> 3);
+        respond(1, "one");
+        host_send(FD_SHARE, message, SIZE);
+        respond(3, "three");
+        streams[FD_SHARE].read_max = piece;
+        for (unsigned i = 0; i < 1000 && !(load32(guest(after)) == REPLY + 5); i++)
+            devices_poll(1ull << FD_SHARE);
+        expect_reply(small, "one");
+        CHECK(next_used(&share, &head, &len));
+        CHECK_EQ(len, SIZE);
+        CHECK(memcmp(guest(large), message, SIZE) == 0);
+        expect_reply(after, "three");
+        check_writes();
+    }
+}
+
+// What wants no reply returns when it was sent, in either queue; so does whatever is asked with high priority.
+static void share_without_reply(void) {
+    uint8_t message[64];
+    uint32_t head, len;
+    machine_start();
+    share_start();
+    uint64_t request = guest_alloc(48), room = guest_alloc(32);
+    guest_write(request, message, make_message(message, REQUEST, 1, "forget"));
+    add_chain(&share, (struct buffer[]){{request, 46, false}}, 1);
+    kick(&share);
+    CHECK(next_used(&share, &head, &len));
+    CHECK_EQ(len, 0);
+    add_chain(&high_priority, (struct buffer[]){{request, 46, false}, {room, 32, true}}, 2);
+    kick(&high_priority);
+    CHECK(next_used(&high_priority, &head, &len));
+    CHECK_EQ(len, 0);
+    CHECK_EQ(streams[FD_SHARE].out_end, 2 * 46);
+    respond(1, "nothing waits");
+    uint64_t reply = ask(1, "", 32);
+    CHECK(!next_used(&high_priority, &head, &len));
+    respond(1, "ok");
+    devices_poll(1ull << FD_SHARE);
+    expect_reply(reply, "nothing waits"); // the server sent it, and the number is the guest's choice
+    streams[FD_SHARE].error = WASI_EIO;
+    devices_poll(1ull << FD_SHARE);
+    add_chain(&share, (struct buffer[]){{request, 46, false}}, 1);
+    kick(&share);
+    CHECK(next_used(&share, &head, &len));
+    CHECK_EQ(len, 0);
+}
+
+// The driver is reset, or takes its queue away, in the middle of a reply: what is left of it is dropped, and the next one is whole.
+static void share_reset_in_reply(void) {
+    for (unsigned disable = 0; disable < 2; disable++) {
+        enum { SIZE = 20000 };
+        static uint8_t message[SIZE];
+        machine_start();
+        share_start();
+        uint64_t large = ask(2, "", SIZE);
+        make_message(message, REPLY, 2, "");
+        store32(message, SIZE);
+        memset(message + REPLY, 'x', SIZE - REPLY);
+        host_send(FD_SHARE, message, SIZE);
+        streams[FD_SHARE].in_end -= 5000;
+        devices_poll(1ull << FD_SHARE);
+        CHECK_EQ(guest(large)[SIZE - 5001], 'x');
+        streams[FD_SHARE].in_end += 5000;
+        if (disable) {
+            set_reg(SLOT_SHARE, 0x30, 1);
+            set_reg(SLOT_SHARE, 0x44, 0);
+            share = queue_setup(SLOT_SHARE, 1, 128);
+        } else {
+            share_start();
+        }
+        uint64_t reply = ask(2, "", 64);
+        respond(2, "ok");
+        for (unsigned i = 0; i < 4; i++)
+            devices_poll(1ull << FD_SHARE);
+        expect_reply(reply, "ok");
+        CHECK_EQ(guest(large)[SIZE - 1], 0);
+        CHECK(!needs_reset(SLOT_SHARE));
+    }
 }
 
 const struct test stream_tests[] = {
@@ -577,17 +682,20 @@ const struct test stream_tests[] = {
     {"console/bad buffers", console_bad_buffers},
     {"console/no output", console_no_output},
     {"console/reset forgets a half-written chain", console_reset_forgets},
-    {"9p/replies out of order", share_replies_out_of_order},
-    {"9p/messages in pieces", share_pieces},
-    {"9p/reply too large", share_reply_too_large},
-    {"9p/server breaks framing", share_server_breaks_framing},
-    {"9p/server gone", share_server_gone},
-    {"9p/reset keeps the stream whole", share_reset_keeps_stream},
-    {"9p/request of wrong size", share_bad_size},
-    {"9p/waiting chain changed", share_chain_changed},
-    {"9p/server fails while sending", share_fails_while_sending},
-    {"9p/chain made available twice", share_head_twice},
-    {"9p/restored with requests under way", share_restored_refuses},
-    {"9p/restored after the server's death", share_restored_after_death},
+    {"virtio-fs/replies out of order", share_replies_out_of_order},
+    {"virtio-fs/messages in pieces", share_pieces},
+    {"virtio-fs/reply too large", share_reply_too_large},
+    {"virtio-fs/server breaks framing", share_server_breaks_framing},
+    {"virtio-fs/server gone", share_server_gone},
+    {"virtio-fs/reset keeps the stream whole", share_reset_keeps_stream},
+    {"virtio-fs/request of wrong size", share_bad_size},
+    {"virtio-fs/waiting chain changed", share_chain_changed},
+    {"virtio-fs/server fails while sending", share_fails_while_sending},
+    {"virtio-fs/chain made available twice", share_head_twice},
+    {"virtio-fs/restored with requests under way", share_restored_refuses},
+    {"virtio-fs/restored after the server's death", share_restored_after_death},
+    {"virtio-fs/large reply", share_large_reply},
+    {"virtio-fs/without reply", share_without_reply},
+    {"virtio-fs/reset in the middle of a reply", share_reset_in_reply},
     {0},
 };

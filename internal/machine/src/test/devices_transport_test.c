@@ -1,7 +1,7 @@
 #include "devices_test.h"
 
 static void identity(void) {
-    static const unsigned ids[VIRTIO_SLOTS] = {3, 4, 1, 2, 2, 0, 0, 9, [SLOT_BALLOON] = 5};
+    static const unsigned ids[VIRTIO_SLOTS] = {3, 4, 1, 2, 2, 0, 0, 26, [SLOT_BALLOON] = 5};
     machine_start();
     for (unsigned slot = 0; slot < VIRTIO_SLOTS; slot++) {
         CHECK_EQ(reg(slot, 0), 0x74726976);
@@ -46,8 +46,8 @@ static void config_access_sizes(void) {
     CHECK_EQ(virtio_mmio_read(SLOT_DISK, 0x100, 8), DISK_SIZE / 512);
     CHECK_EQ(virtio_mmio_read(SLOT_NET, 0x10c, 4), 0); // behind the end
     CHECK_EQ(virtio_mmio_read(SLOT_NET, 0xfffffffc, 8), 0);
-    CHECK_EQ(virtio_mmio_read(SLOT_SHARE, 0x100, 2), 4);
-    CHECK_EQ(virtio_mmio_read(SLOT_SHARE, 0x102, 4), 0x6b726f77); // "work"
+    CHECK_EQ(virtio_mmio_read(SLOT_SHARE, 0x100, 8), 0x6b726f77); // "work"
+    CHECK_EQ(virtio_mmio_read(SLOT_SHARE, 0x124, 4), 1);          // queues of requests
 }
 
 static void queue_registers(void) {

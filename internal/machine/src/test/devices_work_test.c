@@ -239,26 +239,25 @@ static void sent_part_is_forgotten(void) {
     CHECK(memcmp(streams[FD_OUT].out, "abcdeabc", 8) == 0);
 }
 
-static uint64_t message(uint8_t type, uint16_t tag) {
-    uint8_t bytes[8] = {8, 0, 0, 0, type};
-    store16(bytes + 5, tag);
+static uint64_t message(uint8_t unique) {
+    uint8_t bytes[40] = {40, 0, 0, 0, 3, 0, 0, 0, unique}; // FUSE_GETATTR
     return put(bytes, sizeof bytes);
 }
 
 static void replies_are_forgotten(void) {
-    uint8_t reply[8] = {8, 0, 0, 0, 101, 1};
-    start(SLOT_SHARE, 0, 16, 0);
-    uint64_t room = guest_alloc(64), first = message(100, 1), second = message(100, 2);
-    add_chain(&queue, (struct buffer[]){{first, 8, false}, {room, 64, true}}, 2);
+    uint8_t reply[16] = {16, 0, 0, 0, 0, 0, 0, 0, 1};
+    start(SLOT_SHARE, 1, 16, 0);
+    uint64_t room = guest_alloc(64), first = message(1), second = message(2);
+    add_chain(&queue, (struct buffer[]){{first, 40, false}, {room, 64, true}}, 2);
     kick(&queue);
     take_back();
-    add_chain(&queue, (struct buffer[]){{second, 8, false}, {room, 64, true}}, 2); // the same head
+    add_chain(&queue, (struct buffer[]){{second, 40, false}, {room, 64, true}}, 2); // the same head
     kick(&queue);
     CHECK(!needs_reset(SLOT_SHARE));
     host_send(FD_SHARE, reply, sizeof reply);
     devices_poll(1ull << FD_SHARE);
     CHECK_EQ(guest_read16(queue.used + 2), 0);
-    reply[5] = 2;
+    reply[8] = 2;
     host_send(FD_SHARE, reply, sizeof reply);
     devices_poll(1ull << FD_SHARE);
     CHECK_EQ(guest_read16(queue.used + 2), 1);

@@ -82,7 +82,7 @@ static void follow(struct framing *f, const uint8_t *bytes, uint32_t len, bool b
 }
 
 static void net_sink(const uint8_t *bytes, uint32_t len) { follow(&net_frames, bytes, len, true, 12 + 14, 12 + 65535 + 18); }
-static void share_sink(const uint8_t *bytes, uint32_t len) { follow(&share_messages, bytes, len, false, 7, 512 << 10); }
+static void share_sink(const uint8_t *bytes, uint32_t len) { follow(&share_messages, bytes, len, false, 40, (1 << 20) + 4096); }
 
 static void new_streams(void) {
     memset(&net_frames, 0, sizeof net_frames);
@@ -211,11 +211,10 @@ static void op_request(void) {
         writable = 1 + take_len();
         break;
     case SLOT_SHARE:
-        readable = 7 + take_below(57);
+        readable = 40 + take_below(24);
         store32(b, readable);
-        b[4] = 100;
-        store16(b + 5, (uint16_t)take_below(16));
-        writable = 11 + take_below(200);
+        store64(b + 8, take_below(16));
+        writable = take_below(8) ? 16 + take_below(200) : 0;
         break;
     case SLOT_NET:
         readable = index ? 12 + take_below(100) : 0;
@@ -297,11 +296,10 @@ static void op_host(void) {
         b[4] = (uint8_t)take_below(4);
         len += 16;
     } else if (slot == SLOT_SHARE && take_below(4)) {
-        from = b + 9;
-        store32(from, len + 7);
-        from[4] = 101;
-        store16(from + 5, (uint16_t)take_below(16));
-        len += 7;
+        from = b;
+        len += 16;
+        store32(b, len);
+        store64(b + 8, take_below(16));
     }
     for (uint32_t n = 1 + take(1) * take_below(8); n > 0; n--) {
         if (len > STREAM_SIZE - streams[fd].in_end)

@@ -1,0 +1,376 @@
+// virtio-fs (section 5.11): FUSE messages, as in Linux's include/uapi/linux/fuse.h, little-endian.
+// A chain carries a request in its readable part; the reply with the same number goes into its writable part. A chain without a
+// writable part (FUSE_FORGET) has no reply and returns as soon as it is sent. On the share's descriptor the messages follow each other:
+// len[4] opcode[4] unique[8] and the rest, answered by len[4] error[4] unique[8] and the rest.
+//
+// Back-pressure: requests stay in the queues while fd_write gives EAGAIN; of one that went out in part the rest is kept
+// here. Replies always have room, because the chain that asked is held until its reply is there.
+#include "virtio.h"
+
+enum { HIGH_PRIORITY, REQUESTS, SHARE_QUEUES };
+enum { SHARE_QUEUE_SIZE = VIRTQUEUE_MAX, MESSAGE_MAX = (1 << 20) + 4096 };
+// Both headers have the length first and the number of the request at 8.
+enum { MESSAGE_SIZE = 0, REPLY_ERROR = 4, MESSAGE_UNIQUE = 8, REPLY_HEADER = 16, REQUEST_HEADER = 40 };
+enum { LINUX_EIO = 5 };
+enum { REPLY_BUFFER = 8 << 10, NO_CHAIN = SHARE_QUEUE_SIZE };
+enum { CONFIG_QUEUES = 36, CONFIG_SIZE = 40 }; // tag[36] num_request_queues[4]
+
+static struct share {
+    bool readable, writable;        // no EAGAIN since the descriptor's ready bit was seen
+    bool dead;                      // the server is gone or lost its framing: every request fails with EIO
+    bool pending[SHARE_QUEUE_SIZE]; // by the head of the chain, of the queue of requests, that waits for its reply
+    uint64_t unique[SHARE_QUEUE_SIZE];
+    uint32_t reply_at, reply_end;   // bytes in buffers.reply that are still to be looked at
+    uint32_t into;                  // the head of the chain that the reply under way goes into; NO_CHAIN: it is dropped
+    uint32_t into_at, into_end;     // how much of it has arrived, and its size; equal: no reply is under way
+    uint32_t rest_at, rest_end;     // bytes in buffers.rest: the tail of a request that went out in part
+} shares[MAX_SHARES];
+
+// Bytes of the streams; share_restored forgets them. A reply is read up to the end of `reply`, and what is longer goes straight into
+// its chain.
+static struct {
+    uint8_t reply[MAX_SHARES][REPLY_BUFFER];
+    uint8_t rest[MAX_SHARES][MESSAGE_MAX];
+} buffers;
+
+static struct chain chain;
+static struct wasi_iovec iovecs[SHARE_QUEUE_SIZE];
+
+static unsigned share_of(const struct virtio_device *device) { return device->slot - SLOT_SHARE; }
+
+// Replies --------------------------------------------------------------------------------------------------------
+
+// refuse answers the chain with EIO, or returns it as it is if it wants no answer.
+static void refuse(struct virtio_device *device, uint64_t unique) {
+    uint8_t message[REPLY_HEADER];
+    store32(message + MESSAGE_SIZE, REPLY_HEADER);
+    store32(message + REPLY_ERROR, (uint32_t)-LINUX_EIO);
+    store64(message + MESSAGE_UNIQUE, unique);
+    uint32_t size = chain.writable_bytes == 0 ? 0 : REPLY_HEADER;
+    if (!chain_store(&chain, 0, message, size)) {
+        virtio_fail(device);
+        return;
+    }
+    virtqueue_give(&device->queues[REQUESTS], chain.head, size);
+}
+
+// forget_stream forgets what has arrived of replies and gone out of requests.
+static void forget_stream(struct share *share) {
+    share->reply_at = share->reply_end = share->into_at = share->into_end = share->rest_at = share->rest_end = 0;
+}
+
+// refuse_pending fails the requests that wait, and forgets what is left of the stream.
+static void refuse_pending(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    forget_stream(share);
+    for (uint16_t head = 0; head < SHARE_QUEUE_SIZE; head++) {
+        if (!share->pending[head])
+            continue;
+        share->pending[head] = false;
+        if (!virtqueue_parse(device, &device->queues[REQUESTS], head, &chain))
+            return;
+        refuse(device, share->unique[head]);
+    }
+}
+
+// die fails the requests that wait, and with them the share: after a broken stream no reply can be trusted.
+static void die(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    share->dead = share->writable = true; // whatever comes from now on is refused at once
+    refuse_pending(device);
+}
+
+// waiting_for gives the head of the chain that waits for a reply, or NO_CHAIN: its driver was reset.
+static uint32_t waiting_for(const struct share *share, uint64_t unique) {
+    for (uint32_t head = 0; head < SHARE_QUEUE_SIZE; head++)
+        if (share->pending[head] && share->unique[head] == unique)
+            return head;
+    return NO_CHAIN;
+}
+
+// parse_into reads the chain that the reply under way goes into; false, and the reply will be dropped, if there is none.
+static bool parse_into(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    if (share->into != NO_CHAIN && !virtqueue_parse(device, &device->queues[REQUESTS], (uint16_t)share->into, &chain))
+        share->into = NO_CHAIN; // the device has failed
+    return share->into != NO_CHAIN;
+}
+
+// arrived notes bytes of the reply under way, and returns its chain, which was just parsed, with the last of them.
+static void arrived(struct virtio_device *device, uint32_t size) {
+    struct share *share = &shares[share_of(device)];
+    share->into_at += size;
+    if (share->into_at < share->into_end || share->into == NO_CHAIN)
+        return;
+    share->pending[share->into] = false;
+    virtqueue_give(&device->queues[REQUESTS], chain.head, share->into_end);
+}
+
+// begin_reply takes as much of the next reply as is in the buffer; false if not even its header is.
+static bool begin_reply(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    const uint8_t *message = buffers.reply[share_of(device)] + share->reply_at;
+    uint32_t here = share->reply_end - share->reply_at;
+    if (here < REPLY_HEADER)
+        return false;
+    uint32_t size = load32(message + MESSAGE_SIZE);
+    uint64_t unique = load64(message + MESSAGE_UNIQUE);
+    if (size < REPLY_HEADER || size > MESSAGE_MAX) {
+        die(device);
+        return false;
+    }
+    share->into = waiting_for(share, unique);
+    share->into_at = 0;
+    share->into_end = size;
+    if (here > size)
+        here = size;
+    share->reply_at += here;
+    if (parse_into(device) && size > chain.writable_bytes) {
+        share->pending[share->into] = false;
+        share->into = NO_CHAIN;
+        refuse(device, unique);
+    }
+    if (share->into != NO_CHAIN)
+        chain_store(&chain, 0, message, here);
+    arrived(device, here);
+    return true;
+}
+
+// read_some reads bytes of the descriptor; 0 if there are none, or if the share just died.
+static uint32_t read_some(struct virtio_device *device, const struct wasi_iovec *to, uint32_t count, uint32_t total) {
+    struct share *share = &shares[share_of(device)];
+    uint32_t done = 0;
+    uint16_t error = wasi_fd_read(config.share_fd[share_of(device)], to, count, &done);
+    share->readable = error == WASI_ESUCCESS && done > 0 && done <= total;
+    work_done(WORK_CALL + (share->readable ? done : 0));
+    if (error != WASI_ESUCCESS && error != WASI_EAGAIN)
+        die(device);
+    return share->readable ? done : 0;
+}
+
+// read_on reads more of the reply under way, straight into its chain.
+static void read_on(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    uint8_t *scratch = buffers.reply[share_of(device)]; // empty: begin_reply took all
+    uint32_t left = share->into_end - share->into_at, planned = 0, count = 1;
+    if (parse_into(device)) {
+        count = chain_iovecs(&chain, CHAIN_WRITABLE, share->into_at, left, iovecs, SHARE_QUEUE_SIZE, &planned);
+    } else {
+        planned = left < REPLY_BUFFER ? left : REPLY_BUFFER;
+        iovecs[0] = (struct wasi_iovec){wasi_address(scratch), planned};
+    }
+    uint32_t done = read_some(device, iovecs, count, planned);
+    if (done == 0)
+        return;
+    if (share->into != NO_CHAIN)
+        chain_written(&chain, share->into_at, done);
+    arrived(device, done);
+}
+
+// read_more fills the buffer, which has no whole header.
+static void read_more(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    uint8_t *buffer = buffers.reply[share_of(device)];
+    share->reply_end -= share->reply_at;
+    __builtin_memmove(buffer, buffer + share->reply_at, share->reply_end);
+    share->reply_at = 0;
+    struct wasi_iovec room = {wasi_address(buffer + share->reply_end), REPLY_BUFFER - share->reply_end};
+    share->reply_end += read_some(device, &room, 1, room.len);
+}
+
+static void receive(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    while (!share->dead && virtio_live(device) && virtio_may_go_on(device, REQUESTS)) {
+        if (share->into_at == share->into_end && begin_reply(device))
+            continue;
+        if (!share->readable || share->dead)
+            break;
+        if (share->into_at < share->into_end)
+            read_on(device);
+        else
+            read_more(device);
+    }
+    virtqueue_signal(device, &device->queues[REQUESTS]);
+}
+
+// Requests -------------------------------------------------------------------------------------------------------
+
+// write_some gives the bytes that the server took; 0 if it takes none now, or if the share just died.
+static uint32_t write_some(struct virtio_device *device, const struct wasi_iovec *from, uint32_t count, uint32_t total) {
+    struct share *share = &shares[share_of(device)];
+    uint32_t done = 0;
+    work_done(WORK_CALL + total);
+    uint16_t error = wasi_fd_write(config.share_fd[share_of(device)], from, count, &done);
+    if (error != WASI_ESUCCESS && error != WASI_EAGAIN) {
+        die(device);
+        return 0;
+    }
+    if (error == WASI_EAGAIN || done == 0 || done > total) {
+        share->writable = false;
+        return 0;
+    }
+    return done;
+}
+
+static void write_rest(struct virtio_device *device) {
+    unsigned index = share_of(device);
+    struct share *share = &shares[index];
+    while (share->writable && share->rest_at < share->rest_end) {
+        struct wasi_iovec rest = {wasi_address(buffers.rest[index] + share->rest_at), share->rest_end - share->rest_at};
+        share->rest_at += write_some(device, &rest, 1, rest.len);
+    }
+}
+
+// send writes the chain's message of `size` bytes; false if the server took none of it.
+static bool send(struct virtio_device *device, uint32_t size) {
+    unsigned index = share_of(device);
+    struct share *share = &shares[index];
+    uint32_t planned = 0;
+    uint32_t count = chain_iovecs(&chain, CHAIN_READABLE, 0, size, iovecs, SHARE_QUEUE_SIZE, &planned);
+    uint32_t done = write_some(device, iovecs, count, planned);
+    if (done > 0 && done < size) {
+        chain_load(&chain, done, buffers.rest[index], size - done);
+        share->rest_at = 0;
+        share->rest_end = size - done;
+    }
+    return done > 0;
+}
+
+// take_request sends the next chain's message, and holds the chain if it has room for a reply; false if there is none, or none can
+// go out now. What comes with high priority has no reply.
+static bool take_request(struct virtio_device *device, unsigned index) {
+    struct share *share = &shares[share_of(device)];
+    struct virtqueue *queue = &device->queues[index];
+    uint8_t header[REQUEST_HEADER];
+    if (!virtqueue_peek(device, queue, 0, &chain))
+        return false;
+    bool whole = chain_load(&chain, 0, header, REQUEST_HEADER);
+    uint32_t size = whole ? load32(header + MESSAGE_SIZE) : 0;
+    uint16_t head = chain.head;
+    bool replied = index == REQUESTS && chain.writable_bytes > 0;
+    if (size < REQUEST_HEADER || size > chain.readable_bytes || size > MESSAGE_MAX || (replied && share->pending[head])) {
+        virtio_fail(device);
+        return false;
+    }
+    if (!share->dead && !send(device, size) && !share->dead)
+        return false;
+    virtqueue_take(queue);
+    if (!replied) {
+        virtqueue_give(queue, head, 0);
+    } else if (!share->dead) {
+        share->pending[head] = true;
+        share->unique[head] = load64(header + MESSAGE_UNIQUE);
+    } else if (virtqueue_parse(device, queue, head, &chain)) { // die may have used `chain`
+        refuse(device, load64(header + MESSAGE_UNIQUE));
+    }
+    return true;
+}
+
+static void transmit(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    write_rest(device);
+    for (unsigned index = 0; index < SHARE_QUEUES; index++) {
+        while (share->writable && take_request(device, index))
+            write_rest(device);
+        virtqueue_want_notify(device, &device->queues[index], share->writable);
+        virtqueue_signal(device, &device->queues[index]);
+    }
+}
+
+// Device ---------------------------------------------------------------------------------------------------------
+
+// forget_pending forgets who waits; the reply under way is dropped when the rest of it comes.
+static void forget_pending(struct share *share) {
+    __builtin_memset(share->pending, 0, sizeof share->pending);
+    share->into = NO_CHAIN;
+}
+
+static void share_notify(struct virtio_device *device, unsigned index) {
+    (void)index;
+    if (shares[share_of(device)].readable)
+        receive(device);
+    transmit(device);
+}
+
+static void share_disable(struct virtio_device *device, unsigned index) {
+    if (index == REQUESTS)
+        forget_pending(&shares[share_of(device)]);
+}
+
+static void share_poll(struct virtio_device *device, uint64_t ready) {
+    struct share *share = &shares[share_of(device)];
+    if (!fd_ready(ready, config.share_fd[share_of(device)]))
+        return;
+    share->readable = share->writable = true;
+    receive(device);
+    transmit(device);
+}
+
+// share_reset forgets who waits, and keeps what the stream depends on. The next mount begins with FUSE_INIT, which ends
+// the old session on the server; replies to the old requests find no chain and are dropped.
+static void share_reset(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    forget_pending(share);
+    share->readable = share->writable = true;
+}
+
+static const struct virtio_class share_class = {
+    .id = 26,
+    .queues = SHARE_QUEUES,
+    .queue_max = {SHARE_QUEUE_SIZE, SHARE_QUEUE_SIZE},
+    .reset = share_reset,
+    .notify = share_notify,
+    .poll = share_poll,
+    .disable = share_disable,
+};
+
+// share_restored: the server is a new one that knows no session. Requests to the old one fail with EIO; the guest has
+// to mount again.
+void share_restored(void) {
+    for (unsigned slot = SLOT_SHARE; slot < SLOT_SHARE + MAX_SHARES; slot++) {
+        struct virtio_device *device = &virtio_devices[slot];
+        if (device->class != &share_class)
+            continue;
+        shares[share_of(device)].dead = false;
+        refuse_pending(device);
+        share_reset(device);
+        virtqueue_signal(device, &device->queues[REQUESTS]);
+    }
+}
+
+struct memory_range share_state(void) { return memory_range(shares, sizeof shares); }
+
+// share_adopt takes who waits for replies, for share_restored to tell them.
+bool share_adopt(const void *other) {
+    const struct share *from = other;
+    for (unsigned index = 0; index < MAX_SHARES; index++) {
+        if (config.share_fd[index] < 0)
+            continue;
+        const struct virtqueue *queue = &virtio_devices[SLOT_SHARE + index].queues[REQUESTS];
+        unsigned waiting = 0;
+        for (unsigned head = 0; head < SHARE_QUEUE_SIZE; head++) {
+            shares[index].pending[head] = truth(&from[index].pending[head]);
+            shares[index].unique[head] = from[index].unique[head];
+            waiting += shares[index].pending[head];
+        }
+        if (waiting > virtqueue_taken(queue))
+            return false;
+    }
+    return true;
+}
+
+struct memory_range share_buffers(void) { return (struct memory_range){wasi_address(&buffers), sizeof buffers}; }
+
+void share_init(void) {
+    __builtin_memset(shares, 0, sizeof shares);
+    for (unsigned index = 0; index < MAX_SHARES; index++) {
+        if (config.share_fd[index] < 0)
+            continue;
+        struct virtio_device *device = virtio_attach(SLOT_SHARE + index, &share_class, VIRTIO_F_INDIRECT_DESC);
+        for (uint16_t at = 0; at < SHARE_TAG_SIZE && config.share_tag[index][at]; at++)
+            device->config[at] = (uint8_t)config.share_tag[index][at];
+        store32(device->config + CONFIG_QUEUES, 1);
+        device->config_size = CONFIG_SIZE;
+        share_reset(device);
+    }
+}
