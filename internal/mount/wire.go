@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io/fs"
 	"time"
@@ -79,10 +80,9 @@ func (d *decoder) u64() uint64 {
 
 // str takes a text that ends with a NUL.
 func (d *decoder) str() string {
-	for i, b := range d.rest {
-		if b == 0 {
-			return string(d.take(i + 1)[:i])
-		}
+	i := bytes.IndexByte(d.rest, 0)
+	if field := d.take(i + 1); len(field) > 0 {
+		return string(field[:i])
 	}
 	d.bad = true
 	return ""
