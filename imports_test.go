@@ -239,8 +239,8 @@ var mayImport = map[string][]string{
 		"internal/private",
 		"internal/shortage",
 	},
-	"internal/journal": nil,
-	"internal/kernel":  nil,
+	"internal/journal":        nil,
+	"internal/kernel":         nil,
 	"internal/mount/fusetest": {"internal/errno"}, // for tests
 	"internal/mount": {
 		"internal/budget",
