@@ -254,7 +254,7 @@ var mayImport = map[string][]string{
 		"internal/origin",
 		"internal/private",
 	},
-	"internal/spec": nil,
+	"internal/spec": {"vm"},
 	"internal/capnprpc": {
 		"internal/budget",
 		"internal/errno",

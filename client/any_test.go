@@ -619,7 +619,7 @@ func TestAnyVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	remote, err := store.Start(t.Context(), "dev", client.Config{
-		Image: image, StoreDir: dir, Memory: 128 << 20, DiskSize: -1, Network: daemon.Network{Forwards: []string{"0:80"}},
+		Config: vm.Config{Image: image, StoreDir: dir, Memory: 128 << 20}, DiskSize: -1, Network: daemon.Network{Forwards: []string{"0:80"}},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/internal/daemon"
+	"agentvm/vm"
 )
 
 // TestForkConfig leaves out of a configuration what only one VM can have, and nothing else.
 func TestForkConfig(t *testing.T) {
 	config := Config{
-		Image: "alpine", Hostname: "dev", Env: []string{"A=1"}, Mounts: []string{"/a:/b:ro"}, Sockets: []string{"/s:/s"}, NoNewPrivileges: true,
+		Config: vm.Config{Image: "alpine", Hostname: "dev", Env: []string{"A=1"}, NoNewPrivileges: true},
+		Mounts: []string{"/a:/b:ro"}, Sockets: []string{"/s:/s"},
 		Metrics: "127.0.0.1:9100", Labels: map[string]string{"a": "b"},
 		Network: daemon.Network{Forwards: []string{"8080:80", "127.0.0.2:53:53/udp"}, HostPorts: []uint16{1}, Capture: "/c", Log: "/l"},
 	}

@@ -15,6 +15,7 @@ import (
 	"agentvm/internal/budget"
 	"agentvm/internal/debugenv"
 	"agentvm/internal/gateway"
+	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"
 	"agentvm/internal/reach"
@@ -40,72 +41,73 @@ const (
 	pageSize           = 4096
 )
 
-// Config describes a VM. The zero value boots Alpine with a network.
+// Config describes a VM. The zero value boots Alpine with a network. As JSON it is the part of a description that one can keep: no open
+// files, no functions, and nothing of the process.
 type Config struct {
 	// Image names what to boot, see images.Store.Pull. Default: "alpine", or the image built into the program when
 	// Alpine is not in the store and no server can be reached; a warning to Logger then says so.
-	Image string
+	Image string `json:"image,omitempty"`
 	// Memory is the guest's RAM in bytes; it is rounded up to whole pages. It costs the host what the guest has touched.
 	// Default: DefaultMemory.
-	Memory uint64
+	Memory uint64 `json:"memory,omitempty"`
 	// HostMemory bounds, in bytes, the memory that the guest takes on this host besides its own Memory: buffers of its
 	// network's connections, what it leaves unread and unanswered, and files that it has open in mounts. When it is used up, new
 	// connections are refused and files are not opened; there is a warning to Logger from 80 % on. Default: DefaultHostMemory.
-	HostMemory int64
+	HostMemory int64 `json:"hostMemory,omitempty"`
 	// Mounts are host directories that the guest sees. Default: none.
-	Mounts []Mount
+	Mounts []Mount `json:"mounts,omitempty"`
 	// Disk is the path of a disk, made by CreateDisk, that holds what the guest changes of its image, so that it is there at the
 	// next start from the same image. One VM can use it at a time: else the error is a *DiskInUseError. Stop has the guest write
 	// everything back; after Close or a crash it finds what a computer finds after a power cut. Default: none, changes are kept
 	// in memory and are lost when the VM ends.
-	Disk string
+	Disk string `json:"-"`
 	// Env holds KEY=VALUE for every command, above the image's own. A command's Env wins over it.
-	Env []string
+	Env []string `json:"env,omitempty"`
 	// Network is the guest's network. Default: it reaches every public address, and nothing of this host.
-	Network Network
+	Network Network `json:"network,omitzero"`
 	// Access says which ports of the guest may be listened at and connected to, and who may do so. Default: the VM's owner reaches every
 	// port, and outsiders those of Network.Forwards.
-	Access Access
+	Access Access `json:"access,omitzero"`
 	// Hostname is the guest's name. Default: "agentvm".
-	Hostname string
+	Hostname string `json:"hostname,omitempty"`
 
 	// CACertificate holds certificates in PEM that the guest's programs trust besides those of the image: they are added to
 	// the image's bundle. It goes into the guest, so a private key in it is an error. Default: none.
-	CACertificate []byte
+	CACertificate []byte `json:"-"`
 	// NoNewPrivileges makes set-user-ID bits and file capabilities ineffective for all programs of the guest.
-	NoNewPrivileges bool
+	NoNewPrivileges bool `json:"noNewPrivileges,omitempty"`
 	// UnixSockets are sockets of this host that the guest's programs can connect to. Default: none.
-	UnixSockets []UnixSocket
+	UnixSockets []UnixSocket `json:"sockets,omitempty"`
 
 	// StoreDir is the directory of the image store and of the cache of compiled code. Default: images.DefaultDir.
-	StoreDir string
+	StoreDir string `json:"storeDir,omitempty"`
 	// Progress receives how far the download of an image is. Default: none.
-	Progress images.ProgressFunc
+	Progress images.ProgressFunc `json:"-"`
 
 	// ColdBoot has the VM boot even when it could continue from a saved machine, and leaves no such machine for others. The word
 	// nobase in the environment variable AGENTVM_DEBUG does the same. Default: see Start.
-	ColdBoot bool
+	ColdBoot bool `json:"coldBoot,omitempty"`
 	// Kernel is an uncompressed RISC-V Image to boot instead of the one built into the program.
-	Kernel []byte
+	Kernel []byte `json:"-"`
 	// KernelArguments are added to the kernel's command line.
-	KernelArguments string
+	KernelArguments string `json:"kernelArguments,omitempty"`
 	// Console receives a copy of what the guest's kernel prints. A Write that blocks stops the guest's console.
 	// Default: none; the last ConsoleTail bytes are always kept for errors.
-	Console io.Writer
+	Console io.Writer `json:"-"`
 	// BootTimeout bounds the time from the start of the machine until the guest answers. Default: 1 minute.
-	BootTimeout time.Duration
+	BootTimeout time.Duration `json:"-"`
 
 	// BeforeRun is called when everything that the VM needs of the host is open, before its guest runs; twice when a saved machine
 	// turns out not to work and the VM boots instead. Forks do not call it. Default: none.
-	BeforeRun func()
+	BeforeRun func() `json:"-"`
 
 	// Overrun receives how long a slice of this VM's machine lasts that should have ended within a millisecond, and 0 when that slice has
 	// ended. A goroutine of the VM calls it, at most twice a second. From OverrunTime on only the end of
 	// this process ends the VM, which is the caller's decision: see OverrunError. Default: none; the VM's users get the error.
-	Overrun func(lasts time.Duration)
+	Overrun func(lasts time.Duration) `json:"-"`
 
 	// Logger gets warnings and, at debug level, how long each step took. Nil discards.
-	Logger *slog.Logger
+	Logger *slog.Logger `json:"-"`
 
 	memory   *budget.Budget // of HostMemory
 	emulator *emulatorKind  // nil: package machine's
@@ -159,6 +161,18 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	return c, checkMounts(c.Mounts)
+}
+
+// guestFlags are the settings that the guest's supervisor carries out.
+func (c Config) guestFlags() (flags guestrpc.StartFlags) {
+	for flag, on := range map[guestrpc.StartFlags]bool{
+		guestrpc.NoNewPrivileges: c.NoNewPrivileges,
+	} {
+		if on {
+			flags |= flag
+		}
+	}
+	return flags
 }
 
 // wholePages rounds a size in bytes up.

@@ -55,7 +55,7 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 	params := guestrpc.StartParams{
 		Time: time.Now(), Hostname: v.config.Hostname, Env: slices.Concat(v.image.Env, v.config.Env),
 		Mounts: v.resources.shares.mounts(), Network: v.resources.network.Params(),
-		CACertificate: v.config.CACertificate, NoNewPrivileges: v.config.NoNewPrivileges,
+		CACertificate: v.config.CACertificate, Flags: v.config.guestFlags(),
 		UnixSockets:  reach.GuestSockets(v.config.UnixSockets),
 		Connect:      reach.SocketConnector(v.config.UnixSockets, v.resources.sockets, v.resources.network.Audit, v.config.Logger),
 		ListenDenied: v.config.Access.Listen.Denied(),

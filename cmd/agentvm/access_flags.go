@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -90,7 +92,8 @@ func (f *startFlags) changeAccess(config *daemon.Config) error {
 		return err
 	}
 	if f.project != nil {
-		config.PreviewMaxLifetime = daemon.Duration(f.project.Preview.MaxLifetime())
+		seconds, _ := strconv.Atoi(f.project.Value("preview.max-expires-in-seconds")) // checked; none: 0, the default
+		config.PreviewMaxLifetime = daemon.Duration(seconds) * daemon.Duration(time.Second)
 	}
 	return config.Access.VM().Check()
 }

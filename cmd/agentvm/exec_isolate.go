@@ -43,7 +43,7 @@ func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated
 	if err != nil {
 		return nil, err
 	}
-	config := client.Config{StoreDir: dir, DiskSize: -1, Hostname: isolatedName, Debug: c.debug}
+	config := client.Config{Config: vm.Config{StoreDir: dir, Hostname: isolatedName}, DiskSize: -1, Debug: c.debug}
 	flags := startFlags{vmFlags: f.vmFlags, command: f.command}
 	if err := flags.change(&config, isolatedName); err != nil {
 		return nil, err

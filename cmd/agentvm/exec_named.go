@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/internal/spec"
 	"agentvm/vm"
 )
 
@@ -156,11 +157,15 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 
 // onlyFresh returns an error when a flag is given that makes no sense for a VM that exists already.
 func onlyFresh(command *cobra.Command, name string) error {
-	for _, flag := range []string{
+	fresh := []string{
 		"image", "memory", "mount", "net", "allow", "deny", "policy", "host-port", "publish", "dns", "pcap", "net-log", "mtu", "no-ipv6",
-		"send-limit", "receive-limit", "network", "no-network", "ca-cert", "no-new-privileges", "socket", "cold",
+		"send-limit", "receive-limit", "network", "no-network", "ca-cert", "socket", "cold",
 		"isolate", "listen-allow", "listen-deny", "connect-allow", "connect-deny", "loopback-exempt",
-	} {
+	}
+	for _, s := range spec.Switches() {
+		fresh = append(fresh, s.Flag)
+	}
+	for _, flag := range fresh {
 		if command.Flags().Changed(flag) {
 			return fmt.Errorf("--%s is for a fresh VM: %s is as agentvm start has made it", flag, name)
 		}

@@ -17,6 +17,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/internal/daemon"
+	"agentvm/vm"
 )
 
 func TestNearest(t *testing.T) {
@@ -93,7 +94,7 @@ func TestStartConfig(t *testing.T) {
 	}
 	t.Setenv("PASSED", "on")
 	before := daemon.Config{
-		Image: "busybox", Memory: 1 << 28, Env: []string{"A=1"}, Mounts: []string{"/a:/b"}, MaxLifetime: daemon.Duration(time.Hour),
+		Config: vm.Config{Image: "busybox", Memory: 1 << 28, Env: []string{"A=1"}}, Mounts: []string{"/a:/b"}, MaxLifetime: daemon.Duration(time.Hour),
 		Network: daemon.Network{Policy: egress.Policy{Mode: egress.None}, HostPorts: []uint16{1}, Forwards: []string{"1:2"}, MTU: 1400},
 	}
 	changed := func(change func(*daemon.Config)) daemon.Config { c := before; change(&c); return c }
@@ -103,14 +104,14 @@ func TestStartConfig(t *testing.T) {
 		args   []string
 		want   daemon.Config
 	}{
-		{"new", nil, nil, daemon.Config{Memory: 512 << 20}},
+		{"new", nil, nil, daemon.Config{Config: vm.Config{Memory: 512 << 20}}},
 		{"new with flags", nil, []string{"--memory", "1G", "-e", "PASSED", "-e", "X=y", "-m", "dir:/src:ro:mask=.env", "--disk-size", "2G", "--label", "k=v", "--idle-timeout", "1m"},
 			daemon.Config{
-				Memory: 1 << 30, Env: []string{"PASSED=on", "X=y"}, Mounts: []string{here + ":/src:ro:mask=.env"}, DiskSize: 2 << 30,
+				Config: vm.Config{Memory: 1 << 30, Env: []string{"PASSED=on", "X=y"}}, Mounts: []string{here + ":/src:ro:mask=.env"}, DiskSize: 2 << 30,
 				Labels: map[string]string{"k": "v"}, IdleTimeout: daemon.Duration(time.Minute),
 			}},
-		{"no disk", nil, []string{"--disk-size", "0"}, daemon.Config{Memory: 512 << 20, DiskSize: -1}},
-		{"no network", nil, []string{"--no-network"}, daemon.Config{Memory: 512 << 20, Network: daemon.Network{Disabled: true}}},
+		{"no disk", nil, []string{"--disk-size", "0"}, daemon.Config{Config: vm.Config{Memory: 512 << 20}, DiskSize: -1}},
+		{"no network", nil, []string{"--no-network"}, daemon.Config{Config: vm.Config{Memory: 512 << 20}, Network: daemon.Network{Disabled: true}}},
 		{"as before", &before, nil, before},
 		{"the same image", &before, []string{"--image", "busybox"}, before},
 		{"one thing changed", &before, []string{"--memory", "1G"}, changed(func(c *daemon.Config) { c.Memory = 1 << 30 })},
@@ -134,10 +135,10 @@ func TestStartConfig(t *testing.T) {
 }
 
 func TestStartKeepsTheImage(t *testing.T) {
-	if _, err := startConfig(t, &daemon.Config{Image: "busybox"}, "--image", "alpine"); err == nil {
+	if _, err := startConfig(t, &daemon.Config{Config: vm.Config{Image: "busybox"}}, "--image", "alpine"); err == nil {
 		t.Error("the image of a VM that has a disk was changed")
 	}
-	if _, err := startConfig(t, &daemon.Config{Image: "busybox", DiskSize: -1}, "--image", "alpine"); err != nil {
+	if _, err := startConfig(t, &daemon.Config{Config: vm.Config{Image: "busybox"}, DiskSize: -1}, "--image", "alpine"); err != nil {
 		t.Error(err)
 	}
 }

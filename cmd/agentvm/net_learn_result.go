@@ -157,7 +157,7 @@ func (c *cli) extendProject(place *projectPlace, l *learnResult) error {
 
 // compare returns what a project file lacks, and which of its rules no connection needed.
 func (l *learnResult) compare(file *spec.File) (add spec.Network, unused []string, err error) {
-	there, err := appendRules(nil, file.Path+": network.allow", file.Network.Allow)
+	there, err := appendRules(nil, file.Path+": network.allow", file.Values["network.allow"])
 	if err != nil {
 		return add, nil, err
 	}
@@ -184,11 +184,11 @@ func (l *learnResult) compare(file *spec.File) (add spec.Network, unused []strin
 	if len(there) > 0 { // the user has written them
 		add.Mode = string(egress.Allowlist)
 	}
-	if file.Network.Mode == "" && len(there)+len(add.Allow) > 0 {
+	if file.Value("network.mode") == "" && len(there)+len(add.Allow) > 0 {
 		add.Mode = "" // rules imply it
 	}
 	for _, port := range l.HostPorts {
-		add.HostPorts = append(add.HostPorts, int(port))
+		add.HostPorts = append(add.HostPorts, strconv.Itoa(int(port)))
 	}
 	return add, unused, nil
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
-	"strconv"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -120,48 +122,25 @@ func isMade(name string) bool {
 
 // setFlags gives each flag that the user has not given its value from the file.
 func setFlags(flags *pflag.FlagSet, file *spec.File) error {
-	set := func(name, key string, values ...string) error {
-		if flags.Lookup(name) == nil || flags.Changed(name) {
-			return nil
+	noNetwork, _ := flags.GetBool("no-network")
+	var errs []error
+	for _, s := range spec.Settings() {
+		switch {
+		case s.Flag == "" || flags.Lookup(s.Flag) == nil || flags.Changed(s.Flag):
+			continue
+		case noNetwork && (s.Key == "ports" || strings.HasPrefix(s.Key, "network.")):
+			continue
+		case flags.Changed("policy") && slices.Contains([]string{"network.mode", "network.allow", "network.deny"}, s.Key):
+			continue
 		}
-		for i, value := range values {
-			if value == "" {
-				continue
-			}
-			if err := flags.Set(name, value); err != nil {
-				return file.Errorf(key, i, "%w", err)
+		for i, value := range file.Values[s.Key] {
+			if err := flags.Set(s.Flag, value); err != nil {
+				errs = append(errs, file.Errorf(s.Key, i, "%w", err))
+				break
 			}
 		}
-		return nil
 	}
-	err := errors.Join(
-		set("image", "image", file.Image), set("memory", "memory", file.Memory), set("mount", "mounts", file.Mounts...),
-		set("env", "env", file.Env...), set("idle-timeout", "idle-timeout", file.IdleTimeout),
-		set("max-lifetime", "max-lifetime", file.MaxLifetime), set("disk-size", "disk-size", file.DiskSize),
-		set("ca-cert", "ca-cert", file.CACert), set("socket", "sockets", file.Sockets...),
-	)
-	if file.NoNewPrivileges {
-		err = errors.Join(err, set("no-new-privileges", "no-new-privileges", "true"))
-	}
-	err = errors.Join(err, set("listen-allow", "access.listen-allow", file.Access.ListenAllow...), set("listen-deny", "access.listen-deny", file.Access.ListenDeny...),
-		set("connect-allow", "access.connect-allow", file.Access.ConnectAllow...), set("connect-deny", "access.connect-deny", file.Access.ConnectDeny...),
-		set("loopback-exempt", "access.loopback-exempt-ports", portTexts(file.Access.LoopbackExemptPorts)...))
-	if off, _ := flags.GetBool("no-network"); off {
-		return err
-	}
-	err = errors.Join(err, set("publish", "ports", file.Ports...), set("host-port", "network.host-ports", portTexts(file.Network.HostPorts)...))
-	if flags.Changed("policy") {
-		return err
-	}
-	return errors.Join(err, set("net", "network.mode", file.Network.Mode),
-		set("allow", "network.allow", file.Network.Allow...), set("deny", "network.deny", file.Network.Deny...))
-}
-
-func portTexts(ports []int) (list []string) {
-	for _, port := range ports {
-		list = append(list, strconv.Itoa(port))
-	}
-	return list
+	return errors.Join(errs...)
 }
 
 // maskProject hides what the file masks in every mount that shows it, also in those of flags.
@@ -172,7 +151,7 @@ func (f *vmFlags) maskProject(file *spec.File) error {
 		if err != nil {
 			return err
 		}
-		for _, mask := range file.Masks {
+		for _, mask := range file.Values["masks"] {
 			rel, err := filepath.Rel(realPath(spec.HostPath), filepath.Join(dir, filepath.FromSlash(mask)))
 			if err != nil || rel == "." || !filepath.IsLocal(rel) {
 				continue
@@ -225,7 +204,7 @@ func (c *cli) configCommand() *cobra.Command {
 		if _, err := f.config(); err != nil || check {
 			return err
 		}
-		shown := f.settings(file)
+		shown := flagSettings(flags, file)
 		if asJSON {
 			return printJSON(c.stdout, shown)
 		}
@@ -234,31 +213,23 @@ func (c *cli) configCommand() *cobra.Command {
 	return command
 }
 
-// settings returns the flags as a project file. The masks are in the mounts.
-func (f *vmFlags) settings(file *spec.File) *spec.File {
-	shown := &spec.File{
-		Image: f.image, Memory: f.memory, Mounts: f.mounts, Env: f.env, Ports: f.publish,
-		CACert: f.trust.ca, NoNewPrivileges: f.trust.noNewPrivileges, Sockets: f.trust.sockets,
-		Network: spec.Network{Mode: f.mode, Allow: f.allow, Deny: f.deny, HostPorts: portNumbers(f.hostPorts)},
-		Access: spec.Access{
-			ListenAllow: f.access.listenAllow, ListenDeny: f.access.listenDeny, ConnectAllow: f.access.connectAllow,
-			ConnectDeny: f.access.connectDeny, LoopbackExemptPorts: portNumbers(f.access.exempt),
-		},
-	}
+// flagSettings returns the flags as a project file, with what only a file can set. The masks are in the mounts.
+func flagSettings(flags *pflag.FlagSet, file *spec.File) *spec.File {
+	shown := &spec.File{Values: make(map[string][]string)}
 	if file != nil {
-		shown.Path = file.Path
-		shown.IdleTimeout, shown.MaxLifetime, shown.DiskSize = file.IdleTimeout, file.MaxLifetime, file.DiskSize
-		shown.Sidecars, shown.Preview = file.Sidecars, file.Preview
+		shown.Path, shown.Sidecars = file.Path, file.Sidecars
+		maps.Copy(shown.Values, file.Values)
+		delete(shown.Values, "masks")
 	}
-	return shown
-}
-
-// portNumbers returns the ports of a flag that has been checked.
-func portNumbers(texts []string) (list []int) {
-	for _, text := range texts {
-		if port, err := parsePort(text); err == nil {
-			list = append(list, int(port))
+	for _, s := range spec.Settings() {
+		flag := flags.Lookup(s.Flag)
+		if flag == nil {
+			continue
+		}
+		shown.Values[s.Key] = []string{flag.Value.String()}
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			shown.Values[s.Key] = list.GetSlice()
 		}
 	}
-	return list
+	return shown
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -40,7 +39,7 @@ func (p projectCheck) requireTrust(key string, item int, what string) error {
 
 func (p projectCheck) mounts() error {
 	dir := realPath(filepath.Dir(p.Path))
-	for i, text := range p.Mounts {
+	for i, text := range p.Values["mounts"] {
 		spec, err := mount.Parse(text)
 		if err != nil {
 			return p.Errorf("mounts", i, "%w", err)
@@ -61,7 +60,7 @@ func (p projectCheck) mounts() error {
 }
 
 func (p projectCheck) env() error {
-	for i, kv := range p.Env {
+	for i, kv := range p.Values["env"] {
 		if strings.Contains(kv, "=") {
 			continue
 		}
@@ -73,7 +72,7 @@ func (p projectCheck) env() error {
 }
 
 func (p projectCheck) masks() error {
-	for i, mask := range p.Masks {
+	for i, mask := range p.Values["masks"] {
 		if _, err := mount.CleanMask(mask); err != nil {
 			return p.Errorf("masks", i, "%w", err)
 		}
@@ -82,7 +81,7 @@ func (p projectCheck) masks() error {
 }
 
 func (p projectCheck) ports() error {
-	for i, text := range p.Ports {
+	for i, text := range p.Values["ports"] {
 		forward, err := nat.ParseForward(text)
 		if err != nil {
 			return p.Errorf("ports", i, "%w", err)
@@ -98,15 +97,11 @@ func (p projectCheck) ports() error {
 
 // access needs no trust: it can only take ports of the VM away, or open one of them to others.
 func (p projectCheck) access() error {
-	a := p.Access
-	return errors.Join(p.ranges("access.listen-allow", a.ListenAllow), p.ranges("access.listen-deny", a.ListenDeny),
-		p.ranges("access.connect-allow", a.ConnectAllow), p.ranges("access.connect-deny", a.ConnectDeny))
-}
-
-func (p projectCheck) ranges(key string, texts []string) error {
-	for i, text := range texts {
-		if _, err := vm.ParsePortRange(text); err != nil {
-			return p.Errorf(key, i, "%w", err)
+	for _, key := range []string{"access.listen-allow", "access.listen-deny", "access.connect-allow", "access.connect-deny"} {
+		for i, text := range p.Values[key] {
+			if _, err := vm.ParsePortRange(text); err != nil {
+				return p.Errorf(key, i, "%w", err)
+			}
 		}
 	}
 	return nil
@@ -114,15 +109,16 @@ func (p projectCheck) ranges(key string, texts []string) error {
 
 // certificate refuses a file outside of the project: those of its bytes that are a certificate would go into the VM.
 func (p projectCheck) certificate() error {
-	if p.CACert == "" || isBelow(realPath(filepath.Dir(p.Path)), p.CACert) {
+	file := p.Value("ca-cert")
+	if file == "" || isBelow(realPath(filepath.Dir(p.Path)), file) {
 		return nil
 	}
-	return p.requireTrust("ca-cert", -1, p.CACert+" is outside of the project")
+	return p.requireTrust("ca-cert", -1, file+" is outside of the project")
 }
 
 // sockets refuses every socket: each is more than the directory, because a server listens behind it.
 func (p projectCheck) sockets() error {
-	for i, text := range p.Sockets {
+	for i, text := range p.Values["sockets"] {
 		if _, err := vm.ParseUnixSocket(text); err != nil {
 			return p.Errorf("sockets", i, "%w", err)
 		}
@@ -140,22 +136,22 @@ func isBelow(dir, path string) bool {
 }
 
 func (p projectCheck) network() error {
-	if p.Network.Mode == string(egress.Open) {
+	if p.Value("network.mode") == string(egress.Open) {
 		if err := p.requireTrust("network.mode", -1, "private networks"); err != nil {
 			return err
 		}
 	}
-	if len(p.Network.HostPorts) > 0 {
+	if len(p.Values["network.host-ports"]) > 0 {
 		if err := p.requireTrust("network.host-ports", 0, "ports of the host"); err != nil {
 			return err
 		}
 	}
-	for i, text := range p.Network.Deny {
+	for i, text := range p.Values["network.deny"] {
 		if _, err := egress.ParseRule(text); err != nil {
 			return p.Errorf("network.deny", i, "%w", err)
 		}
 	}
-	for i, text := range p.Network.Allow {
+	for i, text := range p.Values["network.allow"] {
 		if _, err := egress.ParseRule(text); err != nil {
 			return p.Errorf("network.allow", i, "%w", err)
 		}

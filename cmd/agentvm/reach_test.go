@@ -140,7 +140,7 @@ func TestAccessFlags(t *testing.T) {
 	if diff := cmp.Diff(want.VM(), config.Access); diff != "" {
 		t.Error(diff)
 	}
-	before := daemon.Config{Memory: 512 << 20, Access: want}
+	before := daemon.Config{Config: vm.Config{Memory: 512 << 20}, Access: want}
 	got, err := startConfig(t, &before, "--listen-allow", "80")
 	want.ListenAllow = ports(80, 80)
 	if diff := cmp.Diff(want, got.Access); err != nil || diff != "" {

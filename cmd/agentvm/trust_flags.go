@@ -6,27 +6,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/internal/daemon"
+	"agentvm/internal/spec"
 	"agentvm/vm"
 )
 
 // trustFlags say whom the guest trusts and what the VM may do with the host beyond its network and mounts.
 type trustFlags struct {
-	ca              string
-	noNewPrivileges bool
-	sockets         []string
+	ca       string
+	switches map[string]*bool // by their flags
+	sockets  []string
 }
 
 func (f *trustFlags) register(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&f.ca, "ca-cert", "", "have the guest trust the certificates of this PEM `FILE` as well")
-	flags.BoolVar(&f.noNewPrivileges, "no-new-privileges", false, "have set-user-ID programs give nothing in the guest: who is not root there does not become it")
+	f.switches = make(map[string]*bool)
+	for _, s := range spec.Switches() {
+		f.switches[s.Flag] = flags.Bool(s.Flag, false, s.Usage)
+	}
 	flags.StringArrayVar(&f.sockets, "socket", nil, "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)")
 	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 }
 
 // apply puts what the flags say into a VM's configuration.
 func (f *trustFlags) apply(config *vm.Config) (err error) {
-	config.NoNewPrivileges = f.noNewPrivileges
+	for _, s := range spec.Switches() {
+		*s.In(config) = *f.switches[s.Flag]
+	}
 	if f.ca != "" {
 		if config.CACertificate, err = readHostFile(f.ca); err != nil {
 			return fmt.Errorf("--ca-cert: %w", err)
@@ -54,8 +60,10 @@ func (f *startFlags) changeTrust(config *daemon.Config) (err error) {
 		}
 		config.Forget(config.CACertificate)
 	}
-	if f.changed("no-new-privileges") {
-		config.NoNewPrivileges = f.trust.noNewPrivileges
+	for _, s := range spec.Switches() {
+		if f.changed(s.Flag) {
+			*s.In(&config.Config) = *f.trust.switches[s.Flag]
+		}
 	}
 	if f.changed("socket") {
 		config.Sockets = nil

@@ -22,14 +22,13 @@ import (
 	"agentvm/vm"
 )
 
-// Config is a VM's configuration, as config.json keeps it. The zero value is vm.Config's, with a disk that is kept.
+// Config is a VM's configuration, as config.json keeps it. The zero value is vm.Config's, with a disk that is kept. Its own Mounts, Network,
+// Access and Sockets take the places of the vm.Config's.
 type Config struct {
-	Image    string   `json:"image,omitempty"`
-	Memory   uint64   `json:"memory,omitempty"` // bytes
-	Hostname string   `json:"hostname,omitempty"`
-	Env      []string `json:"env,omitempty"`    // KEY=VALUE
-	Mounts   []string `json:"mounts,omitempty"` // as mount.Parse reads them, the host's path absolute
-	Network  Network  `json:"network,omitzero"`
+	vm.Config
+
+	Mounts  []string `json:"mounts,omitempty"` // as mount.Parse reads them, the host's path absolute
+	Network Network  `json:"network,omitzero"`
 
 	// HostPaths identifies the files to which the host's paths in this Config led when they were configured. The VM's start refuses a
 	// path that leads to another file by then. Store.Start adds the missing ones; a caller that configures a path anew calls Forget.
@@ -41,10 +40,9 @@ type Config struct {
 	PreviewMaxLifetime Duration `json:"previewMaxLifetime,omitzero"`
 
 	// CACertificate is a file, absolute, that is read at each start: see vm.Config.
-	CACertificate   string    `json:"caCertificate,omitempty"`
-	NoNewPrivileges bool      `json:"noNewPrivileges,omitempty"`
-	Sockets         []string  `json:"sockets,omitempty"` // as vm.ParseUnixSocket reads them, the host's path absolute
-	Sidecars        []Sidecar `json:"sidecars,omitempty"`
+	CACertificate string    `json:"caCertificate,omitempty"`
+	Sockets       []string  `json:"sockets,omitempty"` // as vm.ParseUnixSocket reads them, the host's path absolute
+	Sidecars      []Sidecar `json:"sidecars,omitempty"`
 
 	// DiskSize is the size, in bytes, of the disk that keeps the VM's files, used when the disk is made. Default: 10 GiB; negative: no
 	// disk, and no file is kept.
@@ -58,14 +56,8 @@ type Config struct {
 	// Metrics is the loopback address of the host at which /metrics is served. Default: not served; port 0: any.
 	Metrics string `json:"metrics,omitempty"`
 
-	Labels   map[string]string `json:"labels,omitempty"`
-	StoreDir string            `json:"storeDir,omitempty"` // of images; default: images.DefaultDir
-	Debug    bool              `json:"debug,omitempty"`    // the log has debug lines
-
-	// ColdBoot is vm.Config's.
-	ColdBoot bool `json:"coldBoot,omitempty"`
-	// KernelArguments are added to the kernel's command line.
-	KernelArguments string `json:"kernelArguments,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Debug  bool              `json:"debug,omitempty"` // the log has debug lines
 }
 
 // Network is vm.Network as JSON.

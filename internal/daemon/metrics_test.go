@@ -96,7 +96,7 @@ func TestMetrics(t *testing.T) {
 		MemoryTotal: 1 << 28, MemoryFree: 1 << 26, MemoryAvailable: 1 << 27, Processes: 4,
 		ReceivedBytes: 100, SentBytes: 200, ReceivedPackets: 3, SentPackets: math.MaxUint64,
 	}}
-	_, address := startMetered(t, v, Config{Image: "alpine:edge"})
+	_, address := startMetered(t, v, Config{Config: vm.Config{Image: "alpine:edge"}})
 	response, body := request(t, "GET", "http://"+address+"/metrics", nil)
 	if response.StatusCode != 200 || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Fatalf("%s, %s: %s", response.Status, response.Header, body)

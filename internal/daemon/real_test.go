@@ -12,6 +12,7 @@ import (
 	"agentvm/egress"
 	"agentvm/images/storetest"
 	"agentvm/internal/daemonrpc"
+	"agentvm/vm"
 )
 
 // realConfig boots Alpine where its files are available, otherwise BusyBox.
@@ -21,7 +22,7 @@ func realConfig(t testing.TB) Config {
 		t.Skip("boots machines")
 	}
 	dir := t.TempDir()
-	return Config{Image: storetest.Fill(t, dir).Name, Memory: 128 << 20, StoreDir: dir, DiskSize: 1 << 30}
+	return Config{Config: vm.Config{Image: storetest.Fill(t, dir).Name, Memory: 128 << 20, StoreDir: dir}, DiskSize: 1 << 30}
 }
 
 // shell runs shell source as a job and returns its output.

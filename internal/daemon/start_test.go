@@ -19,6 +19,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
+	"agentvm/vm"
 )
 
 // TestStart: a daemon in its own process outlives its starter's connection, serves another one, and ends.
@@ -361,7 +362,7 @@ func TestDaemonSignals(t *testing.T) {
 func ExampleStore_Start() {
 	ctx := context.Background()
 	store := Store{Dir: "/var/lib/agentvm/vms"}
-	client, err := store.Start(ctx, "dev", Config{Image: "alpine"}, nil)
+	client, err := store.Start(ctx, "dev", Config{Config: vm.Config{Image: "alpine"}}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -67,7 +67,7 @@ func StartedAs(m snapshot.Meta) (s Started, err error) {
 // that a new VM would not have: an open network is an error, and the caller decides about everything that needs files or ports of the
 // host.
 func (s Started) Config() (Config, error) {
-	c := Config{Hostname: s.Hostname, DiskSize: s.DiskSize, Labels: s.Labels, Access: s.Access}
+	c := Config{Config: vm.Config{Hostname: s.Hostname}, DiskSize: s.DiskSize, Labels: s.Labels, Access: s.Access}
 	c.Access.LoopbackExemptPorts = nil
 	n := s.Network
 	c.Network = Network{

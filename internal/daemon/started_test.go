@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"agentvm/egress"
 	"agentvm/internal/snapshot"
@@ -26,14 +27,14 @@ func rule(t *testing.T, text string) egress.Rule {
 // A snapshot that leaves the host has no value of a variable, no path and no port of the host.
 func TestStartedTellsNoSecrets(t *testing.T) {
 	c := Config{
-		Image: "alpine", Hostname: "dev", Env: []string{"TOKEN=xyzzy", "EMPTY="}, Mounts: []string{"/home/xyzzy/src:/src:ro", "/xyzzy:/data"},
+		Config: vm.Config{Image: "alpine", Hostname: "dev", Env: []string{"TOKEN=xyzzy", "EMPTY="}, StoreDir: "/xyzzy/store"}, Mounts: []string{"/home/xyzzy/src:/src:ro", "/xyzzy:/data"},
 		Network: Network{
 			Policy: egress.Policy{Mode: egress.Allowlist, Allow: []egress.Rule{rule(t, "example.com")}}, HostPorts: []uint16{5432},
 			Forwards: []string{"127.0.0.1:8080:80"}, Resolvers: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:53")},
 			Capture: "/xyzzy/pcap", Log: "/xyzzy/log", SendLimit: 1000,
 		},
 		Access:        Access{ListenAllow: []vm.PortRange{{First: 80, Last: 90}}, LoopbackExemptPorts: []uint16{80}},
-		CACertificate: "/xyzzy/ca", Sockets: []string{"/xyzzy/socket:/run/socket"}, StoreDir: "/xyzzy/store", Metrics: "127.0.0.1:9",
+		CACertificate: "/xyzzy/ca", Sockets: []string{"/xyzzy/socket:/run/socket"}, Metrics: "127.0.0.1:9",
 		Sidecars: []Sidecar{{Name: "db", Args: []string{"xyzzy"}, Env: []string{"PASSWORD=xyzzy"}}}, Labels: map[string]string{"team": "a"},
 	}
 	raw, err := json.Marshal(c.Started())
@@ -84,7 +85,7 @@ func TestStartedGrantsNothing(t *testing.T) {
 	if !errors.Is(err, ErrOpenNetwork) {
 		t.Errorf("Config() = %v", err)
 	}
-	if diff := cmp.Diff(Config{}, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(Config{}, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmpopts.IgnoreUnexported(vm.Config{})); diff != "" {
 		t.Errorf("it gives (-want +got):\n%s", diff)
 	}
 	for _, bad := range []string{`{"started":5}`, `{"started":{"env":{}}}`, `[]`} {

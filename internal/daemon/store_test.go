@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"agentvm/egress"
+	"agentvm/vm"
 )
 
 func TestCheckName(t *testing.T) {
@@ -41,9 +42,10 @@ func TestConfigJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Config{
-		Image: "alpine", Memory: 1 << 30, Env: []string{"A=1"}, Mounts: []string{filepath.Join(t.TempDir(), "x") + ":/y:ro"},
-		Network:         Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80}, Forwards: []string{"8080:80"}},
-		NoNewPrivileges: true, Sockets: []string{filepath.Join(os.TempDir(), "s") + ":/run/s:0600"},
+		Config:   vm.Config{Image: "alpine", Memory: 1 << 30, Env: []string{"A=1"}, NoNewPrivileges: true},
+		Mounts:   []string{filepath.Join(t.TempDir(), "x") + ":/y:ro"},
+		Network:  Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80}, Forwards: []string{"8080:80"}},
+		Sockets:  []string{filepath.Join(os.TempDir(), "s") + ":/run/s:0600"},
 		Sidecars: []Sidecar{{Name: "a", Args: []string{"b"}, Env: []string{"C=1"}, User: "d", Restart: OnFailure, Backoff: Duration(time.Second)}},
 		DiskSize: -1, IdleTimeout: Duration(90 * time.Second), Labels: map[string]string{"a": "b"},
 	}
@@ -55,7 +57,7 @@ func TestConfigJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := readConfig(path)
-	if diff := cmp.Diff(c, got, cmp.Comparer(func(a, b egress.Rule) bool { return a.String() == b.String() }), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{}), cmpopts.EquateEmpty()); err != nil || diff != "" {
+	if diff := cmp.Diff(c, got, cmp.Comparer(func(a, b egress.Rule) bool { return a.String() == b.String() }), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{}), cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(vm.Config{})); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	if b, _ := os.ReadFile(path); !bytes.Contains(b, []byte(`"idleTimeout": "1m30s"`)) || !bytes.Contains(b, []byte(`"*.example.com:443"`)) {

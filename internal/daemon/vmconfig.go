@@ -23,11 +23,8 @@ import (
 
 // vmConfig is c as a vm.Config. bootVM adds open files and loggers.
 func (c Config) vmConfig() (v vm.Config, err error) {
-	v = vm.Config{
-		Image: c.Image, Memory: c.Memory, Hostname: c.Hostname, Env: c.Env, StoreDir: c.StoreDir,
-		KernelArguments: c.KernelArguments, NoNewPrivileges: c.NoNewPrivileges, ColdBoot: c.ColdBoot,
-		Access: c.Access.VM(),
-	}
+	v = c.Config
+	v.Access = c.Access.VM()
 	if c.CACertificate != "" {
 		if v.CACertificate, err = c.readHostFile(c.CACertificate); err != nil {
 			return v, fmt.Errorf("CA certificate: %w", err)

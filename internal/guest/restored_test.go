@@ -164,7 +164,7 @@ func TestMachineContinues(t *testing.T) {
 		for i := range 2 {
 			info, err := c.Start(t.Context(), guestrpc.StartParams{
 				Env: []string{"A=3"}, Mounts: []guestrpc.Mount{{Tag: "share0", Target: "/mnt/b"}}, Network: network,
-				NoNewPrivileges: true, Restored: &guestrpc.Restored{Entropy: entropy(), Generation: uint64(i)},
+				Flags: guestrpc.NoNewPrivileges, Restored: &guestrpc.Restored{Entropy: entropy(), Generation: uint64(i)},
 			})
 			if err != nil || info.NetworkWarning+info.ShareWarning != "" {
 				t.Fatalf("%+v, %v", info, err)

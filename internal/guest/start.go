@@ -53,6 +53,7 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 		s.prepareAnnouncement()
 	}
 	info, err := guestInfo()
+	info.Flags = p.Flags & guestrpc.KnownFlags
 	info.NetworkWarning, info.ShareWarning, info.DiskWarning = cmp.Or(networkWarning, listenWarning), shareWarning, s.upper.warning
 	return info, err
 }
@@ -81,7 +82,7 @@ func (s *Supervisor) prepare(p guestrpc.StartParams, diskAttached bool, log func
 			return os.NewSyscallError("set host name", err)
 		}
 	}
-	if p.NoNewPrivileges {
+	if p.Flags&guestrpc.NoNewPrivileges != 0 {
 		if err := noNewPrivileges(); err != nil {
 			return err
 		}

@@ -98,6 +98,22 @@ func serveOn(t testing.TB, port io.ReadWriteCloser, h Handler) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
+// A setting that a supervisor of an earlier version ignores is an error, not a VM without it.
+func TestStartUnknownFlags(t *testing.T) {
+	host, port := net.Pipe()
+	serveOn(t, port, &echo{})
+	c, err := Dial(t.Context(), host, ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Start(t.Context(), StartParams{Flags: NoNewPrivileges}); err != nil {
+		t.Error("what supervisors have always known:", err)
+	}
+	if _, err := c.Start(t.Context(), StartParams{Flags: NoNewPrivileges | endOfFlags}); err == nil || !strings.Contains(err.Error(), "earlier version") {
+		t.Error(err)
+	}
+}
+
 func TestClient(t *testing.T) {
 	host, port := net.Pipe()
 	guest := &echo{released: make(chan struct{}, 1)}

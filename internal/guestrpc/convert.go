@@ -31,7 +31,8 @@ func (p StartParams) write(w guestwire.StartParams) error {
 		}
 		WriteTime(t, p.Time)
 	}
-	w.SetNoNewPrivileges(p.NoNewPrivileges)
+	w.SetFlags(uint64(p.Flags))
+	w.SetNoNewPrivileges(p.Flags&NoNewPrivileges != 0)
 	if err := w.SetHostname(p.Hostname); err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func readStartParams(w guestwire.StartParams) (p StartParams, err error) {
 	if err != nil {
 		return p, err
 	}
-	p.Time, p.NoNewPrivileges = ReadTime(t), w.NoNewPrivileges()
+	p.Time, p.Flags = ReadTime(t), StartFlags(w.Flags())
 	if p.Hostname, err = w.Hostname(); err != nil {
 		return p, err
 	}
@@ -200,6 +201,7 @@ func readIPv4(b []byte, err error) (netip.Addr, error) {
 
 func (i GuestInfo) write(w guestwire.GuestInfo) error {
 	w.SetBootNanoseconds(uint64(i.Boot))
+	w.SetFlags(uint64(i.Flags))
 	if err := w.SetRelease(i.Release); err != nil {
 		return err
 	}
@@ -221,7 +223,7 @@ func readGuestInfo(w guestwire.GuestInfo, err error) (i GuestInfo, _ error) {
 	if err != nil {
 		return i, err
 	}
-	i.Boot = time.Duration(w.BootNanoseconds())
+	i.Boot, i.Flags = time.Duration(w.BootNanoseconds()), StartFlags(w.Flags())
 	if i.Release, err = w.Release(); err != nil {
 		return i, err
 	}

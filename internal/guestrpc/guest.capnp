@@ -258,7 +258,7 @@ struct StartParams {
   hostname @1 :Text;
   env @2 :List(Text);     # KEY=VALUE, below every program's own environment
   mounts @3 :List(Mount);
-  noNewPrivileges @4 :Bool;
+  noNewPrivileges @4 :Bool; # also in flags; supervisors in snapshots of earlier versions know only this
   log @5 :LogSink;        # may be null
   network @6 :NetworkParams; # null: leave the network interface alone
   caCertificate @7 :Data; # PEM, appended to the image's bundles of trusted certificates; empty: leave them alone
@@ -266,6 +266,7 @@ struct StartParams {
   proxy @9 :NetworkProxy; # where unixSockets lead; may be null without them
   restored @10 :Restored; # null: the first start since the machine was switched on
   listenDenied @11 :List(PortRange); # TCP ports at which programs must not listen
+  flags @12 :UInt64;      # settings that are on, bits of StartFlags in types.go
 }
 
 struct PortRange {
@@ -300,6 +301,7 @@ struct GuestInfo {
   networkWarning @2 :Text; # why the network is not as requested; empty: it is
   diskWarning @3 :Text;   # why the writable disk is smaller than it could be; empty: it is not
   shareWarning @4 :Text;  # which shares could not be mounted and why; empty: all could
+  flags @5 :UInt64;       # those of StartParams.flags that this supervisor knows, and has set
 }
 
 struct ExecParams {

@@ -1,9 +1,11 @@
 package guestrpc
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"time"
 
 	"agentvm/internal/budget"
@@ -19,11 +21,11 @@ type Mount struct {
 
 // StartParams configures the guest before anything runs in it, and again when it continues from a snapshot.
 type StartParams struct {
-	Time            time.Time // the guest's clock is set to it; zero: left alone
-	Hostname        string    // empty: left alone
-	Env             []string  // KEY=VALUE, below each program's own Env
-	Mounts          []Mount
-	NoNewPrivileges bool // set-user-ID bits have no effect in the guest
+	Time     time.Time // the guest's clock is set to it; zero: left alone
+	Hostname string    // empty: left alone
+	Env      []string  // KEY=VALUE, below each program's own Env
+	Mounts   []Mount
+	Flags    StartFlags
 	// Network has the guest configure its network interface before Start returns; nil: it is left alone.
 	Network *NetworkParams
 	// CACertificate, in PEM, is appended to the image's bundles of trusted certificates; empty: they are left alone.
@@ -37,6 +39,32 @@ type StartParams struct {
 	// ListenDenied are TCP ports at which the guest's programs must not listen: bind fails with EACCES, and existing listeners are
 	// closed. A program that is root can undo it. At most MaxPortRanges.
 	ListenDenied []PortRange
+}
+
+// StartFlags are the settings of StartParams that are on or off.
+type StartFlags uint64
+
+// Flags. A number never changes its meaning: supervisors in snapshots know it.
+const (
+	NoNewPrivileges StartFlags = 1 << iota // set-user-ID bits have no effect in the guest
+	endOfFlags
+
+	// KnownFlags are those that a supervisor of this version obeys.
+	KnownFlags = endOfFlags - 1
+)
+
+// String names the flags that are set, as NoNewPrivileges.
+func (f StartFlags) String() string {
+	var names []string
+	for i, name := range []string{"NoNewPrivileges"} {
+		if f&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	if f&^KnownFlags != 0 {
+		names = append(names, fmt.Sprintf("%#x", uint64(f&^KnownFlags)))
+	}
+	return strings.Join(names, ", ")
 }
 
 // PortRange is the ports from First to Last, both included.
@@ -67,6 +95,8 @@ type GuestInfo struct {
 	// DiskWarning says why the writable disk is smaller than it could be, and ShareWarning which shares could not be mounted
 	// because a program still uses the one that was there before. Both are bounded, or empty, as NetworkWarning is.
 	DiskWarning, ShareWarning string
+	// Flags are those of StartParams that the guest obeys. A supervisor of an earlier version, in a snapshot, ignores what it does not know.
+	Flags StartFlags
 }
 
 // Size is a terminal's size in character cells.

@@ -8,7 +8,7 @@ import (
 
 func ExampleParse() {
 	file, err := spec.Parse("agentvm.toml", []byte("memory = \"1G\"\n[network]\nallow = [\"pypi.org\"]"))
-	fmt.Println(file.Memory, file.Network.Allow, err)
+	fmt.Println(file.Value("memory"), file.Values["network.allow"], err)
 	_, err = spec.Parse("agentvm.toml", []byte("memory = \"1G\"\n\nport = 8080"))
 	fmt.Println(err)
 	// Output:

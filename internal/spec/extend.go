@@ -3,6 +3,7 @@ package spec
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -20,9 +21,8 @@ func Extend(path string, text []byte, add Network) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	want := *before
-	want.Network = before.Network.with(add)
-	e := &extension{file: before, text: string(text), add: missing(add, before.Network), line: "\n"}
+	there := before.network()
+	e := &extension{file: before, text: string(text), add: missing(add, there), line: "\n"}
 	if strings.Contains(e.text, "\r\n") {
 		e.line = "\r\n"
 	}
@@ -31,10 +31,35 @@ func Extend(path string, text []byte, add Network) ([]byte, error) {
 	}
 	out := []byte(e.apply())
 	after, err := Parse(path, out)
-	if err != nil || !after.means(&want) {
+	if err != nil || !after.means(before.with(there.with(add))) {
 		return nil, fmt.Errorf("%s: [network] is written in a way that cannot be extended: change it by hand", path)
 	}
 	return out, nil
+}
+
+// Network is the table [network] of a file.
+type Network struct {
+	Mode        string
+	Allow, Deny []string
+	HostPorts   []string
+}
+
+func (f *File) network() Network {
+	return Network{f.Value("network.mode"), f.Values["network.allow"], f.Values["network.deny"], f.Values["network.host-ports"]}
+}
+
+// with returns the file with another network.
+func (f *File) with(n Network) *File {
+	values := maps.Clone(f.Values)
+	for key, list := range map[string][]string{"network.allow": n.Allow, "network.deny": n.Deny, "network.host-ports": n.HostPorts} {
+		if len(list) > 0 {
+			values[key] = list
+		}
+	}
+	if n.Mode != "" {
+		values["network.mode"] = []string{n.Mode}
+	}
+	return &File{Path: f.Path, Values: values, Sidecars: f.Sidecars}
 }
 
 // with returns a network with more in it.
@@ -60,7 +85,7 @@ func missing(add, there Network) Network {
 	return add
 }
 
-func without[T comparable](list, others []T) (rest []T) {
+func without(list, others []string) (rest []string) {
 	for _, one := range list {
 		if !slices.Contains(others, one) && !slices.Contains(rest, one) {
 			rest = append(rest, one)
@@ -71,12 +96,7 @@ func without[T comparable](list, others []T) (rest []T) {
 
 // means reports whether two files have the same settings.
 func (f *File) means(other *File) bool {
-	a, b := *f, *other
-	a.text, a.places, b.text, b.places = nil, nil, nil, nil
-	for _, n := range []*Network{&a.Network, &b.Network} { // an empty list is none
-		n.Allow, n.Deny, n.HostPorts = slices.Concat(n.Allow), slices.Concat(n.Deny), slices.Concat(n.HostPorts)
-	}
-	return reflect.DeepEqual(a, b)
+	return reflect.DeepEqual(f.Values, other.Values) && reflect.DeepEqual(f.Sidecars, other.Sidecars)
 }
 
 // extension is a file being extended by insertions, and one replacement.
@@ -106,7 +126,7 @@ func (e *extension) edit() error {
 		{name: "mode", value: strconv.Quote(e.add.Mode)},
 		{name: "allow", items: quoted(e.add.Allow)},
 		{name: "deny", items: quoted(e.add.Deny)},
-		{name: "host-ports", items: numbers(e.add.HostPorts)},
+		{name: "host-ports", items: e.add.HostPorts},
 	}
 	keys = slices.DeleteFunc(keys, func(k key) bool { return len(k.items) == 0 && (k.value == "" || k.value == `""`) })
 	if len(keys) == 0 {
@@ -131,13 +151,6 @@ func (e *extension) edit() error {
 func quoted(list []string) (texts []string) {
 	for _, one := range list {
 		texts = append(texts, strconv.Quote(one))
-	}
-	return texts
-}
-
-func numbers(list []int) (texts []string) {
-	for _, one := range list {
-		texts = append(texts, strconv.Itoa(one))
 	}
 	return texts
 }

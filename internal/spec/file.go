@@ -1,81 +1,138 @@
 package spec
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
 )
 
-// File is a project file. What it leaves out is zero.
+// File is a project file.
 type File struct {
-	Path string `toml:"-" json:"path,omitempty"` // as given to Parse
+	Path string // as given to Parse
 
-	Image  string   `toml:"image,omitempty" json:"image,omitempty"`
-	Memory string   `toml:"memory,omitempty" json:"memory,omitempty"` // a size, as 1G
-	Mounts []string `toml:"mounts,omitempty" json:"mounts,omitempty"` // host[:guest][:ro], the host's path absolute
-	Masks  []string `toml:"masks,omitempty" json:"masks,omitempty"`   // paths below the file's directory, hidden in every mount
-	Env    []string `toml:"env,omitempty" json:"env,omitempty"`       // KEY=VALUE, or KEY
-	Ports  []string `toml:"ports,omitempty" json:"ports,omitempty"`   // [address:]port:guestport[/udp]
-
-	CACert          string   `toml:"ca-cert,omitempty" json:"caCert,omitempty"` // file, absolute
-	NoNewPrivileges bool     `toml:"no-new-privileges,omitempty" json:"noNewPrivileges,omitempty"`
-	Sockets         []string `toml:"sockets,omitempty" json:"sockets,omitempty"` // host[:guest][:mode], the host's path absolute
-
-	IdleTimeout string `toml:"idle-timeout,omitempty" json:"idleTimeout,omitempty"` // as time.ParseDuration reads it
-	MaxLifetime string `toml:"max-lifetime,omitempty" json:"maxLifetime,omitempty"`
-	DiskSize    string `toml:"disk-size,omitempty" json:"diskSize,omitempty"` // a size, or 0
-
-	Network Network `toml:"network,omitempty" json:"network,omitzero"`
-	Access  Access  `toml:"access,omitempty" json:"access,omitzero"`
-	Preview Preview `toml:"preview,omitempty" json:"preview,omitzero"`
-
-	Sidecars []Sidecar `toml:"sidecar,omitempty" json:"sidecars,omitempty"` // for VMs that live on
+	// Values are what the file sets, by the keys of Settings, as the texts that flags take: a list has any number, the others have one.
+	Values   map[string][]string
+	Sidecars []Sidecar // for VMs that live on
 
 	text   []byte // nil: not parsed
 	places map[string]place
 }
 
-// Network is what machines of the project may reach.
-type Network struct {
-	Mode      string   `toml:"mode,omitempty" json:"mode,omitempty"` // public, allowlist, none or open
-	Allow     []string `toml:"allow,omitempty" json:"allow,omitempty"`
-	Deny      []string `toml:"deny,omitempty" json:"deny,omitempty"`
-	HostPorts []int    `toml:"host-ports,omitempty" json:"hostPorts,omitempty"`
+// Value returns the value of a key that is no list; "" when the file does not set it.
+func (f *File) Value(key string) string {
+	if list := f.Values[key]; len(list) > 0 {
+		return list[0]
+	}
+	return ""
+}
+
+// entry is a setting of a file, as it is written.
+type entry struct {
+	table, name string // table is "" for the keys before the first
+	value       any
+}
+
+// entries returns what the file sets in the order of Settings, without empty lists, and false for switches.
+func (f *File) entries() (list []entry) {
+	for _, s := range Settings() {
+		values := f.Values[s.Key]
+		if len(values) == 0 || values[0] == "" || s.Kind == Switch && values[0] == "false" {
+			continue
+		}
+		table, name, found := strings.Cut(s.Key, ".")
+		if !found {
+			table, name = "", s.Key
+		}
+		list = append(list, entry{table, name, s.typed(values)})
+	}
+	return list
 }
 
 // Encode writes the settings as a project file.
 func (f *File) Encode(w io.Writer) error {
-	if err := toml.NewEncoder(w).Encode(f); err != nil {
-		return fmt.Errorf("write a project file: %w", err)
+	var text strings.Builder
+	encoder := toml.NewEncoder(&text)
+	table := ""
+	for _, e := range f.entries() {
+		if e.table != table {
+			table = e.table
+			text.WriteString("\n[" + table + "]\n")
+		}
+		if err := encoder.Encode(map[string]any{e.name: e.value}); err != nil {
+			return fmt.Errorf("write a project file: %w", err)
+		}
 	}
-	return nil
+	if len(f.Sidecars) > 0 {
+		text.WriteString("\n")
+		if err := encoder.Encode(map[string]any{"sidecar": f.Sidecars}); err != nil {
+			return fmt.Errorf("write a project file: %w", err)
+		}
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
 }
 
-// keys are all that a file may have.
-var keys = []string{
-	"image", "memory", "mounts", "masks", "env", "ports", "ca-cert", "no-new-privileges", "sockets", "idle-timeout", "max-lifetime", "disk-size",
-	"sidecar", "sidecar.name", "sidecar.command", "sidecar.env", "sidecar.user", "sidecar.restart", "sidecar.backoff",
-	"network", "network.mode", "network.allow", "network.deny", "network.host-ports",
-	"access", "access.listen-allow", "access.listen-deny", "access.connect-allow", "access.connect-deny", "access.loopback-exempt-ports",
-	"preview", "preview.max-expires-in-seconds",
+// MarshalJSON returns an object with the settings; keys are written as network.hostPorts.
+func (f *File) MarshalJSON() ([]byte, error) {
+	object := make(map[string]any)
+	for _, e := range f.entries() {
+		in := object
+		if e.table != "" {
+			if object[e.table] == nil {
+				object[e.table] = make(map[string]any)
+			}
+			in = object[e.table].(map[string]any)
+		}
+		in[camel(e.name)] = e.value
+	}
+	if f.Path != "" {
+		object["path"] = f.Path
+	}
+	if len(f.Sidecars) > 0 {
+		object["sidecars"] = f.Sidecars
+	}
+	return json.Marshal(object)
 }
 
-// Parse reads a file. Errors begin with path:line:column, columns in characters from 1. Mounts whose host path is relative
+// camel writes host-ports as hostPorts.
+func camel(key string) string {
+	words := strings.Split(key, "-")
+	for i, word := range words[1:] {
+		words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+	}
+	return strings.Join(words, "")
+}
+
+// keys returns all keys that a file may have, with the names of tables.
+func keys() (list []string) {
+	sidecars := []string{"sidecar", "sidecar.name", "sidecar.command", "sidecar.env", "sidecar.user", "sidecar.restart", "sidecar.backoff"}
+	for _, s := range Settings() {
+		table, _, found := strings.Cut(s.Key, ".")
+		if found && sidecars != nil {
+			list, sidecars = append(list, sidecars...), nil
+		}
+		if found && !slices.Contains(list, table) {
+			list = append(list, table)
+		}
+		list = append(list, s.Key)
+	}
+	return list
+}
+
+// Parse reads a file. Errors begin with path:line:column, columns in characters from 1. Paths of the host that are relative
 // are made relative to the directory of path.
 func Parse(path string, text []byte) (*File, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("%s: a project file has at most %d bytes", path, maxFile)
 	}
-	f := &File{Path: path, text: text}
+	f := &File{Path: path, Values: make(map[string][]string), text: text}
 	var tree map[string]any
 	meta, err := toml.Decode(string(text), &tree)
 	if err != nil {
@@ -84,8 +141,8 @@ func Parse(path string, text []byte) (*File, error) {
 	f.places = scan(string(text))
 	var written []string
 	for _, key := range meta.Keys() {
-		if !slices.Contains(keys, dashed(key.String())) {
-			return nil, f.Errorf(dashed(key.String()), -1, "unknown key %q: there are %s", key.String(), strings.Join(keys, ", "))
+		if known := keys(); !slices.Contains(known, dashed(key.String())) {
+			return nil, f.Errorf(dashed(key.String()), -1, "unknown key %q: there are %s", key.String(), strings.Join(known, ", "))
 		}
 		written = append(written, key.String())
 	}
@@ -95,7 +152,7 @@ func Parse(path string, text []byte) (*File, error) {
 	if err := f.read(tree); err != nil {
 		return nil, err
 	}
-	return f, f.check()
+	return f, f.checkSidecars()
 }
 
 // Text is what was parsed, not to be changed; nil for a file that was not.
@@ -136,120 +193,58 @@ func (f *File) at(offset int, format string, args ...any) error {
 
 // read takes the values out of the tree, one by one, because each error needs its place.
 func (f *File) read(tree map[string]any) error {
-	network, err := f.table(tree, "network")
-	if err != nil {
-		return err
+	var errs []error
+	for _, s := range Settings() {
+		table, name, found := strings.Cut(s.Key, ".")
+		in := tree
+		if !found {
+			name = s.Key
+		} else if tree[table] == nil {
+			continue
+		} else if in, found = tree[table].(map[string]any); !found {
+			return f.Errorf(table, -1, "%s is a table, as in [%s]", table, table)
+		}
+		v, ok := in[name]
+		if !ok {
+			v, ok = in[strings.ReplaceAll(name, "-", "_")]
+		}
+		if !ok {
+			continue
+		}
+		list, err := s.values(f, v)
+		if errs = append(errs, err); err == nil && len(list) > 0 {
+			f.Values[s.Key] = list
+		}
 	}
-	return errors.Join(
-		f.string(tree, "image", &f.Image), f.string(tree, "memory", &f.Memory), f.list(tree, "mounts", &f.Mounts),
-		f.list(tree, "masks", &f.Masks), f.list(tree, "env", &f.Env), f.list(tree, "ports", &f.Ports),
-		f.string(tree, "ca-cert", &f.CACert), f.bool(tree, "no-new-privileges", &f.NoNewPrivileges), f.list(tree, "sockets", &f.Sockets),
-		f.string(tree, "idle-timeout", &f.IdleTimeout), f.string(tree, "max-lifetime", &f.MaxLifetime),
-		f.string(tree, "disk-size", &f.DiskSize), f.string(network, "network.mode", &f.Network.Mode),
-		f.list(network, "network.allow", &f.Network.Allow), f.list(network, "network.deny", &f.Network.Deny),
-		f.ports(network, "network.host-ports", &f.Network.HostPorts), f.access(tree), f.sidecars(tree),
-	)
+	return errors.Join(append(errs, f.sidecars(tree))...)
 }
 
-func (f *File) string(tree map[string]any, key string, to *string) error {
-	v, ok := value(tree, key)
-	if !ok {
-		return nil
-	}
-	if *to, ok = v.(string); !ok || *to == "" || strings.ContainsRune(*to, 0) {
-		return f.Errorf(key, -1, "%s is a text, in quotes", key)
+// dashed is a key as it is written here; in a file underscores do as well.
+func dashed(key string) string { return strings.ReplaceAll(key, "_", "-") }
+
+// spellings refuses a key that is there in two spellings, of which one would not count.
+func (f *File) spellings(keys []string) error {
+	seen := make(map[string]string)
+	for _, key := range keys {
+		other, known := seen[dashed(key)]
+		if known && other != key {
+			return f.Errorf(dashed(key), -1, "%q is %q in another spelling: leave one out", key, other)
+		}
+		seen[dashed(key)] = key
 	}
 	return nil
 }
 
-func (f *File) bool(tree map[string]any, key string, to *bool) error {
-	v, ok := value(tree, key)
-	if !ok {
-		return nil
+// absolutePath is a path of the host, seen from the file's directory.
+func (f *File) absolutePath(path string) string {
+	if filepath.IsAbs(path) {
+		return path
 	}
-	if *to, ok = v.(bool); !ok {
-		return f.Errorf(key, -1, "%s is true or false", key)
-	}
-	return nil
+	return filepath.Join(filepath.Dir(f.Path), path)
 }
 
-func (f *File) list(tree map[string]any, key string, to *[]string) error {
-	v, ok := value(tree, key)
-	if !ok {
-		return nil
-	}
-	items, ok := v.([]any)
-	if !ok {
-		return f.Errorf(key, -1, "%s is a list of texts, in brackets", key)
-	}
-	for i, item := range items {
-		text, ok := item.(string)
-		if !ok || text == "" || strings.ContainsRune(text, 0) {
-			return f.Errorf(key, i, "each of %s is a text, in quotes", key)
-		}
-		*to = append(*to, text)
-	}
-	return nil
-}
-
-func (f *File) ports(tree map[string]any, key string, to *[]int) error {
-	v, ok := value(tree, key)
-	if !ok {
-		return nil
-	}
-	items, ok := v.([]any)
-	if !ok {
-		return f.Errorf(key, -1, "%s is a list of numbers, in brackets", key)
-	}
-	for i, item := range items {
-		port, ok := item.(int64)
-		if !ok || port < 1 || port > 65535 {
-			return f.Errorf(key, i, "each of %s is a port from 1 to 65535", key)
-		}
-		*to = append(*to, int(port))
-	}
-	return nil
-}
-
-// size is a number of bytes with a unit, which are powers of 1024.
-var size = sync.OnceValue(func() *regexp.Regexp { // not at each start of agentvm
-	return regexp.MustCompile(`^[0-9]{1,15}([KkMmGg]([Ii]?[Bb])?)?$`)
-})
-
-func (f *File) check() error {
-	for key, text := range map[string]string{"memory": f.Memory, "disk-size": f.DiskSize} {
-		if text != "" && !size().MatchString(text) {
-			return f.Errorf(key, -1, "%s %q: want a size as 768M or 2G", key, text)
-		}
-	}
-	for key, text := range map[string]string{"idle-timeout": f.IdleTimeout, "max-lifetime": f.MaxLifetime} {
-		if d, err := time.ParseDuration(text); text != "" && (err != nil || d < 0) {
-			return f.Errorf(key, -1, "%s %q: want a time as 90s, 10m or 2h", key, text)
-		}
-	}
-	if m := f.Network.Mode; m != "" && !slices.Contains([]string{"public", "allowlist", "none", "open"}, m) {
-		return f.Errorf("network.mode", -1, "network.mode %q: want public, allowlist, none or open", m)
-	}
-	for i, kv := range f.Env {
-		if kv[0] == '=' {
-			return f.Errorf("env", i, "env %q: want KEY=VALUE or KEY", kv)
-		}
-	}
-	dir := filepath.Dir(f.Path)
-	for i, text := range f.Mounts {
-		f.Mounts[i] = absolute(dir, text)
-	}
-	for i, text := range f.Sockets {
-		f.Sockets[i] = absolute(dir, text)
-	}
-	if f.CACert != "" && !filepath.IsAbs(f.CACert) {
-		f.CACert = filepath.Join(dir, f.CACert)
-	}
-	return f.checkSidecars()
-}
-
-// absolute is a mount or a socket with the host's path seen from dir. A relative path ends at the first colon.
-func absolute(dir, text string) string {
+// absolute is a mount or a socket with the host's path seen from the file's directory. A relative path ends at the first colon.
+func (f *File) absolute(text string) string {
 	if filepath.IsAbs(text) {
 		return text
 	}
@@ -257,7 +252,7 @@ func absolute(dir, text string) string {
 	if host == "" {
 		return text // whoever parses it says what is wrong
 	}
-	if text = filepath.Join(dir, host); found {
+	if text = f.absolutePath(host); found {
 		text += ":" + rest
 	}
 	return text

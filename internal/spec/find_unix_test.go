@@ -46,7 +46,7 @@ func TestReadIsOfTheOpenFile(t *testing.T) {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := Read(path, file); err != nil || f.Memory != "1G" {
+	if f, err := Read(path, file); err != nil || f.Value("memory") != "1G" {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

@@ -64,20 +64,20 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &File{
-		Path: path, Image: "alpine", Memory: "1G", Mounts: []string{dir + ":/src", filepath.Join(dir, "data") + ":ro"},
-		Masks: []string{".env", ".git/hooks"}, Env: []string{"CI=1"}, Ports: []string{"8080:80"},
-		IdleTimeout: "10m", MaxLifetime: "2h", DiskSize: "20G",
-		CACert: filepath.Join(dir, "ca.pem"), NoNewPrivileges: true, Sockets: []string{filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
+		Path: path,
+		Values: map[string][]string{
+			"image": {"alpine"}, "memory": {"1G"}, "mounts": {dir + ":/src", filepath.Join(dir, "data") + ":ro"},
+			"masks": {".env", ".git/hooks"}, "env": {"CI=1"}, "ports": {"8080:80"},
+			"idle-timeout": {"10m"}, "max-lifetime": {"2h"}, "disk-size": {"20G"},
+			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
+			"network.mode": {"allowlist"}, "network.allow": {"pypi.org:443"}, "network.deny": {"*:25"}, "network.host-ports": {"5432"},
+			"access.listen-allow": {"3000-3999"}, "access.listen-deny": {"3001"}, "access.connect-allow": {"443", "80"}, "access.connect-deny": {"25"},
+			"access.loopback-exempt-ports": {"8080"}, "preview.max-expires-in-seconds": {"600"},
+		},
 		Sidecars: []Sidecar{
 			{Name: "1", Command: []string{"/bin/sh", "-c", "redis-server"}},
 			{Name: "web", Command: []string{"httpd", "-f", ""}, Env: []string{"PORT=80"}, User: "nobody", Restart: "on-failure", Backoff: "500ms"},
 		},
-		Network: Network{Mode: "allowlist", Allow: []string{"pypi.org:443"}, Deny: []string{"*:25"}, HostPorts: []int{5432}},
-		Access: Access{
-			ListenAllow: []string{"3000-3999"}, ListenDeny: []string{"3001"}, ConnectAllow: []string{"443", "80"}, ConnectDeny: []string{"25"},
-			LoopbackExemptPorts: []int{8080},
-		},
-		Preview: Preview{MaxExpiresInSeconds: 600},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(File{})); diff != "" {
 		t.Error(diff)
@@ -168,7 +168,7 @@ func TestFind(t *testing.T) {
 	}
 	for _, dir := range []string{filepath.Join(top, "repo"), filepath.Dir(deep), deep} {
 		want := write(dir)
-		if f, err := Load(deep); err != nil || f.Path != want || f.Memory != "1G" {
+		if f, err := Load(deep); err != nil || f.Path != want || f.Value("memory") != "1G" {
 			t.Errorf("%+v, %v; want %s", f, err, want)
 		}
 	}
@@ -193,7 +193,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		for i := range file.Mounts {
+		for i := range file.Values["mounts"] {
 			_ = file.Errorf("mounts", i, "x")
 		}
 	})

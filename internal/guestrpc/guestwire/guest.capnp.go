@@ -12086,12 +12086,12 @@ type StartParams capnp.Struct
 const StartParams_TypeID = 0xfa74f359e8cf6c3e
 
 func NewStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 11})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 11})
 	return StartParams(st), err
 }
 
 func NewRootStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 11})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 11})
 	return StartParams(st), err
 }
 
@@ -12361,13 +12361,20 @@ func (s StartParams) NewListenDenied(n int32) (PortRange_List, error) {
 	err = capnp.Struct(s).SetPtr(10, l.ToPtr())
 	return l, err
 }
+func (s StartParams) Flags() uint64 {
+	return capnp.Struct(s).Uint64(8)
+}
+
+func (s StartParams) SetFlags(v uint64) {
+	capnp.Struct(s).SetUint64(8, v)
+}
 
 // StartParams_List is a list of StartParams.
 type StartParams_List = capnp.StructList[StartParams]
 
 // NewStartParams creates a new list of StartParams.
 func NewStartParams_List(s *capnp.Segment, sz int32) (StartParams_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 11}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 11}, sz)
 	return capnp.StructList[StartParams](l), err
 }
 
@@ -12773,12 +12780,12 @@ type GuestInfo capnp.Struct
 const GuestInfo_TypeID = 0x8ebe07905a63c48e
 
 func NewGuestInfo(s *capnp.Segment) (GuestInfo, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 4})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 4})
 	return GuestInfo(st), err
 }
 
 func NewRootGuestInfo(s *capnp.Segment) (GuestInfo, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 4})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 4})
 	return GuestInfo(st), err
 }
 
@@ -12889,12 +12896,20 @@ func (s GuestInfo) SetShareWarning(v string) error {
 	return capnp.Struct(s).SetText(3, v)
 }
 
+func (s GuestInfo) Flags() uint64 {
+	return capnp.Struct(s).Uint64(8)
+}
+
+func (s GuestInfo) SetFlags(v uint64) {
+	capnp.Struct(s).SetUint64(8, v)
+}
+
 // GuestInfo_List is a list of GuestInfo.
 type GuestInfo_List = capnp.StructList[GuestInfo]
 
 // NewGuestInfo creates a new list of GuestInfo.
 func NewGuestInfo_List(s *capnp.Segment, sz int32) (GuestInfo_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 4}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 4}, sz)
 	return capnp.StructList[GuestInfo](l), err
 }
 
