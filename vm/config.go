@@ -76,6 +76,10 @@ type Config struct {
 	CACertificate []byte `json:"-"`
 	// NoNewPrivileges makes set-user-ID bits and file capabilities ineffective for all programs of the guest.
 	NoNewPrivileges bool `json:"noNewPrivileges,omitempty"`
+	// ReadOnlyRoot makes the guest's root read-only once the VM is configured: programs that change a file of the image, or make one, fail
+	// with EROFS. Mounts, /tmp, /run, /dev/shm and other file systems of their own are as without it. It prevents mistakes, not attacks: a
+	// program that is root in the guest can remount the root.
+	ReadOnlyRoot bool `json:"readOnlyRoot,omitempty"`
 	// UnixSockets are sockets of this host that the guest's programs can connect to. Default: none.
 	UnixSockets []UnixSocket `json:"sockets,omitempty"`
 
@@ -166,7 +170,7 @@ func (c Config) withDefaults() (Config, error) {
 // guestFlags are the settings that the guest's supervisor carries out.
 func (c Config) guestFlags() (flags guestrpc.StartFlags) {
 	for flag, on := range map[guestrpc.StartFlags]bool{
-		guestrpc.NoNewPrivileges: c.NoNewPrivileges,
+		guestrpc.NoNewPrivileges: c.NoNewPrivileges, guestrpc.ReadOnlyRoot: c.ReadOnlyRoot,
 	} {
 		if on {
 			flags |= flag

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -18,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -90,6 +92,75 @@ func TestNoNewPrivileges(t *testing.T) {
 	r := mustRun(t, ownVM(t, func(c *vm.Config) { c.NoNewPrivileges = true }), vm.Command{Line: line})
 	if r.ExitCode == 0 || len(r.Stdout) > 0 || !strings.Contains(string(r.Stderr), "Permission denied") {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// wantReadOnlyRoot checks that programs and CopyTo change files only where there are other file systems than the root.
+func wantReadOnlyRoot(t *testing.T, v *vm.VM) {
+	t.Helper()
+	r := mustRun(t, v, vm.Command{Line: "touch /new /etc/hosts /root/x; echo x >/etc/resolv.conf"})
+	if r.ExitCode == 0 || strings.Count(string(r.Stderr), "Read-only file system") != 4 {
+		t.Errorf("the root can be changed: %+v", r)
+	}
+	wantOutput(t, v, "touch /tmp/a /run/b /dev/shm/c /data/d && grep -c nameserver /etc/resolv.conf && test -s /etc/machine-id && echo ok", "1\nok\n")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.CopyTo(limited(t), file, "/root/file", vm.CopyOptions{}); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("copied: %v", err)
+	}
+	if _, err := v.CopyTo(limited(t), file, "/tmp/file", vm.CopyOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A read-only root is as configured when it begins, with a disk and without, and stays so in forks and what is restored, until a
+// configuration says otherwise.
+func TestReadOnlyRoot(t *testing.T) {
+	ca, _ := issue(t, egress.HostName)
+	shared := func(c *vm.Config) {
+		c.Mounts, c.ReadOnlyRoot = []vm.Mount{{HostPath: t.TempDir(), GuestPath: "/data"}}, true
+	}
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := vm.CreateDisk(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	v := ownVM(t, func(c *vm.Config) { shared(c); c.Disk, c.CACertificate = path, ca })
+	wantReadOnlyRoot(t, v)
+	wantOutput(t, v, "grep -c BEGIN /etc/ssl/certs/ca-certificates.crt >/dev/null && echo there", "there\n")
+	if err := v.Stop(limited(t)); err != nil {
+		t.Error(err)
+	}
+	wantOutput(t, ownVM(t, func(c *vm.Config) { c.Disk = path }), "touch /root/x && echo ok", "ok\n")
+
+	v = ownVM(t, shared)
+	if _, err := v.Start(limited(t), vm.Command{Line: "while :; do date >/tmp/now; sleep 0.1; done"}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, v, "test -s /tmp/now")
+	f := fork(t, v, 1, vm.ForkOptions{KeepPrograms: true})[0]
+	wantReadOnlyRoot(t, f)
+	waitFor(t, f, "rm /tmp/now; sleep 0.5; test -s /tmp/now")
+	saved := save(t, v, vm.SnapshotOptions{})
+	wantReadOnlyRoot(t, restore(t, saved, shared, vm.RestoreOptions{}))
+	writable := restore(t, saved, func(c *vm.Config) { shared(c); c.ReadOnlyRoot = false }, vm.RestoreOptions{})
+	wantOutput(t, writable, "touch /root/x && echo ok", "ok\n")
+
+	if _, err := writable.Start(limited(t), vm.Command{Line: "while :; do date; sleep 0.1; done >/root/log"}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, writable, "test -s /root/log")
+	saved = save(t, writable, vm.SnapshotOptions{})
+	wantReadOnlyRoot(t, restore(t, saved, shared, vm.RestoreOptions{}))
+	c := config(t)
+	c = vm.Config{StoreDir: c.StoreDir}
+	shared(&c)
+	if kept, err := vm.Restore(limited(t), saved, c, vm.RestoreOptions{KeepPrograms: true}); err == nil || !strings.Contains(err.Error(), "files of it open for writing") {
+		t.Errorf("a program that was kept writes to the root: %v", err)
+		if err == nil {
+			kept.Close()
+		}
 	}
 }
 

@@ -98,6 +98,7 @@ func TestStartConfig(t *testing.T) {
 		Network: daemon.Network{Policy: egress.Policy{Mode: egress.None}, HostPorts: []uint16{1}, Forwards: []string{"1:2"}, MTU: 1400},
 	}
 	changed := func(change func(*daemon.Config)) daemon.Config { c := before; change(&c); return c }
+	switched := changed(func(c *daemon.Config) { c.ReadOnlyRoot = true })
 	for _, test := range []struct {
 		name   string
 		before *daemon.Config
@@ -115,6 +116,8 @@ func TestStartConfig(t *testing.T) {
 		{"as before", &before, nil, before},
 		{"the same image", &before, []string{"--image", "busybox"}, before},
 		{"one thing changed", &before, []string{"--memory", "1G"}, changed(func(c *daemon.Config) { c.Memory = 1 << 30 })},
+		{"switches", &before, []string{"--read-only-root", "--no-new-privileges"}, changed(func(c *daemon.Config) { c.NoNewPrivileges, c.ReadOnlyRoot = true, true })},
+		{"a switch taken back", &switched, []string{"--read-only-root=false"}, before},
 		{"limit taken back", &before, []string{"--max-lifetime", "0"}, changed(func(c *daemon.Config) { c.MaxLifetime = 0 })},
 		{"another policy", &before, []string{"--net", "open"}, changed(func(c *daemon.Config) {
 			c.Network.Policy, c.Network.HostPorts = egress.Policy{Mode: egress.Open}, nil

@@ -42,7 +42,7 @@ func TestConfigJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Config{
-		Config:   vm.Config{Image: "alpine", Memory: 1 << 30, Env: []string{"A=1"}, NoNewPrivileges: true},
+		Config:   vm.Config{Image: "alpine", Memory: 1 << 30, Env: []string{"A=1"}, NoNewPrivileges: true, ReadOnlyRoot: true},
 		Mounts:   []string{filepath.Join(t.TempDir(), "x") + ":/y:ro"},
 		Network:  Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80}, Forwards: []string{"8080:80"}},
 		Sockets:  []string{filepath.Join(os.TempDir(), "s") + ":/run/s:0600"},

@@ -4,10 +4,13 @@ package guest
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentvm/internal/guestrpc"
 )
@@ -19,8 +22,10 @@ const killTimeout = time.Second
 // Start sets what the host wants before the first program runs. It replaces what an earlier Start has set.
 //
 //	restored: entropy ─► clock ─► old programs are gone ─► identity ─► host name ─► certificates ─► old shares go
-//	                                                             sockets ◄─ shares ◄─ network card ◄────┘
-//	                                                                                restored: generation ─► hooks
+//	                                     read-only root ◄─ sockets ◄─ shares ◄─ network card ◄──────────┘
+//	                                           └─► restored: generation ─► hooks
+//
+// A root that an earlier Start has made read-only is writable meanwhile.
 func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string)) (guestrpc.GuestInfo, error) {
 	s.starting.Lock()
 	defer s.starting.Unlock()
@@ -35,6 +40,9 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 	if err != nil {
 		return guestrpc.GuestInfo{}, err
 	}
+	if err := s.setRootReadOnly(false); err != nil {
+		return guestrpc.GuestInfo{}, err
+	}
 	if err := s.prepare(p, diskAttached, log); err != nil {
 		return guestrpc.GuestInfo{}, err
 	}
@@ -46,6 +54,11 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 	}
 	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {
 		return guestrpc.GuestInfo{}, err
+	}
+	if p.Flags&guestrpc.ReadOnlyRoot != 0 {
+		if err := s.setRootReadOnly(true); err != nil {
+			return guestrpc.GuestInfo{}, err
+		}
 	}
 	if p.Restored != nil && !diskAttached {
 		s.announceGeneration(p.Restored)
@@ -88,6 +101,28 @@ func (s *Supervisor) prepare(p guestrpc.StartParams, diskAttached bool, log func
 		}
 	}
 	return trust("", p.CACertificate, bundles()) // before shares are mounted, so that files of the host do not change
+}
+
+// setRootReadOnly makes the root read-only, or writable again. It fails while a program has a file of the root open for writing.
+func (s *Supervisor) setRootReadOnly(on bool) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/", &st); err != nil {
+		return os.NewSyscallError("statfs", err)
+	}
+	if !s.isInit || on == (st.Flags&unix.ST_RDONLY != 0) {
+		return nil
+	}
+	flags := uintptr(syscall.MS_REMOUNT)
+	if on {
+		flags |= syscall.MS_RDONLY
+	}
+	switch err := syscall.Mount("", "/", "", flags, ""); {
+	case err == syscall.EBUSY:
+		return fmt.Errorf("read-only root: a program that was kept has files of it open for writing: %w", err)
+	case err != nil:
+		return fmt.Errorf("remount the root: %w", err)
+	}
+	return nil
 }
 
 // awaitKilled waits until the programs that were killed with their session have ended.

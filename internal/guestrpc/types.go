@@ -47,6 +47,7 @@ type StartFlags uint64
 // Flags. A number never changes its meaning: supervisors in snapshots know it.
 const (
 	NoNewPrivileges StartFlags = 1 << iota // set-user-ID bits have no effect in the guest
+	ReadOnlyRoot                           // the root is read-only when Start has returned
 	endOfFlags
 
 	// KnownFlags are those that a supervisor of this version obeys.
@@ -56,7 +57,7 @@ const (
 // String names the flags that are set, as NoNewPrivileges.
 func (f StartFlags) String() string {
 	var names []string
-	for i, name := range []string{"NoNewPrivileges"} {
+	for i, name := range []string{"NoNewPrivileges", "ReadOnlyRoot"} {
 		if f&(1<<i) != 0 {
 			names = append(names, name)
 		}

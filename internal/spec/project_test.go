@@ -26,6 +26,7 @@ max-lifetime = "2h"
 disk-size = "20G"
 ca-cert = "ca.pem"
 no-new-privileges = true
+read-only-root = true
 sockets = ["agent.sock:/run/agent.sock:0600"]
 
 [[sidecar]]
@@ -69,7 +70,7 @@ func TestParse(t *testing.T) {
 			"image": {"alpine"}, "memory": {"1G"}, "mounts": {dir + ":/src", filepath.Join(dir, "data") + ":ro"},
 			"masks": {".env", ".git/hooks"}, "env": {"CI=1"}, "ports": {"8080:80"},
 			"idle-timeout": {"10m"}, "max-lifetime": {"2h"}, "disk-size": {"20G"},
-			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
+			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "read-only-root": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
 			"network.mode": {"allowlist"}, "network.allow": {"pypi.org:443"}, "network.deny": {"*:25"}, "network.host-ports": {"5432"},
 			"access.listen-allow": {"3000-3999"}, "access.listen-deny": {"3001"}, "access.connect-allow": {"443", "80"}, "access.connect-deny": {"25"},
 			"access.loopback-exempt-ports": {"8080"}, "preview.max-expires-in-seconds": {"600"},

@@ -53,6 +53,10 @@ func Settings() []Setting {
 			Key: "no-new-privileges", Flag: "no-new-privileges", Kind: Switch, In: func(c *vm.Config) *bool { return &c.NoNewPrivileges },
 			Usage: "have set-user-ID programs give nothing in the guest: who is not root there does not become it",
 		},
+		{
+			Key: "read-only-root", Flag: "read-only-root", Kind: Switch, In: func(c *vm.Config) *bool { return &c.ReadOnlyRoot },
+			Usage: "let no program change the VM's own files; mounts, /tmp, /run and /dev/shm stay writable",
+		},
 		{Key: "sockets", Flag: "socket", Kind: Paths}, // host[:guest][:mode]
 		{Key: "idle-timeout", Flag: "idle-timeout", Kind: Duration},
 		{Key: "max-lifetime", Flag: "max-lifetime", Kind: Duration},
