@@ -22,7 +22,6 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -64,7 +63,7 @@ type AnyVM interface {
 
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
-	Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error)
+	Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (vm.SnapshotInfo, error)
 	Stop(ctx context.Context) error
 }
 
@@ -354,7 +353,7 @@ func (v *VM) Resume(ctx context.Context) error { return v.explain(v.daemon.Resum
 
 // Snapshot is vm.VM.Snapshot: the daemon writes the file, to an absolute path that a confined daemon can write to. The daemon sets
 // o.Started.
-func (v *VM) Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (m snapshot.Meta, err error) {
+func (v *VM) Snapshot(ctx context.Context, path string, o vm.SnapshotOptions) (m vm.SnapshotInfo, err error) {
 	m, err = v.daemon.Snapshot(ctx, daemonrpc.SnapshotRequest{Path: path, Comment: o.Comment, Layered: o.Base})
 	return m, v.explain(err)
 }

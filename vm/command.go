@@ -87,13 +87,11 @@ func (v *VM) start(ctx context.Context, c Command) (*process, error) {
 		return nil, err
 	}
 	p := newProcess(v, c)
-	params := guestrpc.ExecParams{
-		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, defaultDir), User: c.User, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(),
-	}
-	if c.Terminal != nil {
-		params.Terminal = &guestrpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
-	}
-	if p.remote, err = client.Exec(ctx, params); err != nil {
+	p.remote, err = client.Exec(ctx, guestrpc.ExecParams{
+		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, defaultDir), User: c.User,
+		Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(), Terminal: (*guestrpc.Size)(c.Terminal),
+	})
+	if err != nil {
 		return nil, v.explain(err)
 	}
 	return p, nil

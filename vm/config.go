@@ -96,7 +96,7 @@ type Config struct {
 	// KernelArguments are added to the kernel's command line.
 	KernelArguments string `json:"kernelArguments,omitempty"`
 	// Console receives a copy of what the guest's kernel prints. A Write that blocks stops the guest's console.
-	// Default: none; the last ConsoleTail bytes are always kept for errors.
+	// Default: none; the last 64 KiB are always kept for errors.
 	Console io.Writer `json:"-"`
 	// BootTimeout bounds the time from the start of the machine until the guest answers. Default: 1 minute.
 	BootTimeout time.Duration `json:"-"`

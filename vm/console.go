@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// ConsoleTail is how many bytes of the guest's console a VM remembers.
-const ConsoleTail = 64 << 10
+// consoleTail is how many bytes of the guest's console a VM remembers.
+const consoleTail = 64 << 10
 
 // console keeps the end of what the guest's kernel printed.
 type console struct {
@@ -22,8 +22,8 @@ type console struct {
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	c.tail = append(c.tail, p...)
-	if len(c.tail) > 2*ConsoleTail {
-		c.tail = append(c.tail[:0], c.tail[len(c.tail)-ConsoleTail:]...)
+	if len(c.tail) > 2*consoleTail {
+		c.tail = append(c.tail[:0], c.tail[len(c.tail)-consoleTail:]...)
 	}
 	c.mu.Unlock()
 	if c.copy != nil {
@@ -34,11 +34,11 @@ func (c *console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// bytes returns a copy of the last ConsoleTail bytes.
+// bytes returns a copy of the last consoleTail bytes.
 func (c *console) bytes() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]byte(nil), c.tail[max(0, len(c.tail)-ConsoleTail):]...)
+	return append([]byte(nil), c.tail[max(0, len(c.tail)-consoleTail):]...)
 }
 
 // panicWords begin Linux's report of a panic.

@@ -16,7 +16,7 @@ func TestConsoleKeepsTheEnd(t *testing.T) {
 	}
 	_, _ = c.Write([]byte("the end"))
 	got := c.bytes()
-	if len(got) != ConsoleTail || !bytes.HasSuffix(got, []byte("xthe end")) {
+	if len(got) != consoleTail || !bytes.HasSuffix(got, []byte("xthe end")) {
 		t.Errorf("%d bytes ending in %q", len(got), got[len(got)-20:])
 	}
 }

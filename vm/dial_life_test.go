@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/reach"
 	"agentvm/vm"
 )
 
@@ -274,7 +275,7 @@ func TestLocalConnectionsLimit(t *testing.T) {
 	v := ownVM(t, func(c *vm.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	l := listener(t, v, "127.0.0.1:0")
 	var open []net.Conn
-	for range vm.MaxLocalConnections / 2 {
+	for range reach.MaxConnections / 2 {
 		c, far := pair(t, v, l)
 		open = append(open, c, far)
 	}
@@ -291,7 +292,7 @@ func TestLocalConnectionsLimit(t *testing.T) {
 	for _, use := range must(v.NetworkStats(t.Context())).Limits {
 		if use.Limit == "local connections" {
 			found = true
-			if use.Maximum != vm.MaxLocalConnections || use.Used != use.Maximum || use.Refused == 0 {
+			if use.Maximum != reach.MaxConnections || use.Used != use.Maximum || use.Refused == 0 {
 				t.Errorf("got %+v", use)
 			}
 		}

@@ -32,7 +32,7 @@ const (
 // GuestError says that the guest ended by itself, and how.
 type GuestError struct {
 	Reason Reason
-	// Console is the end of what the kernel printed, at most ConsoleTail bytes. The guest chose them: they may hold
+	// Console is the end of what the kernel printed, at most 64 KiB. The guest chose them: they may hold
 	// anything.
 	Console []byte
 	// Err is the emulator's error, if there is one.

@@ -15,29 +15,27 @@ import (
 	"agentvm/wasi"
 )
 
-// The files of a guest: see package guestfs.
+// The files of a guest.
 type (
-	Files        = guestfs.Files
-	FileInfo     = guestfs.FileInfo
-	Owner        = guestfs.Owner
-	WalkFunc     = guestfs.WalkFunc
-	CopyOptions  = guestfs.CopyOptions
+	// Files reads and writes the files of a guest, as its root user. Paths are absolute and have slashes. The guest's errors satisfy
+	// errors.Is(err, fs.ErrNotExist) and the like. What the guest reports may be untrue, and what it takes on the host is bounded: beyond a
+	// bound the error is a *LimitError.
+	Files = guestfs.Files
+	// FileInfo is what the guest reports about a file.
+	FileInfo = guestfs.FileInfo
+	// Owner is a user and a group of the guest, by number.
+	Owner = guestfs.Owner
+	// CopyOptions are those of CopyTo and CopyFrom. The zero value copies up to a million files with 16 GiB, which root owns in the guest.
+	CopyOptions = guestfs.CopyOptions
+	// CopyProgress is how far a copy is.
 	CopyProgress = guestfs.CopyProgress
-	CopyStats    = guestfs.CopyStats
-	Limit        = guestfs.Limit
-	LimitError   = guestfs.LimitError
+	// CopyStats counts what was copied, and what was left out and why.
+	CopyStats = guestfs.CopyStats
+	// Limit is a bound on what a guest, or a copy, may take: what is counted, and how much.
+	Limit = guestfs.Limit
+	// LimitError says that a Limit was exceeded, and where.
+	LimitError = guestfs.LimitError
 )
-
-// Bounds of Files: see package guestfs.
-const (
-	DefaultCopyBytes   = guestfs.DefaultCopyBytes
-	DefaultCopyEntries = guestfs.DefaultCopyEntries
-	MaxList            = guestfs.MaxList
-	MaxReadFile        = guestfs.MaxReadFile
-)
-
-// NewFiles returns the files of a guest behind a client, which stays the caller's: what a VM's FilesClient returns, or a daemon's.
-func NewFiles(c *guestrpc.FilesClient) *Files { return guestfs.New(c) }
 
 const (
 	// bulkSize is the capacity in bytes of the bulk stream: a few messages with file contents each way.
@@ -60,9 +58,9 @@ type bulk struct {
 
 func newBulk() *bulk { return &bulk{stream: wasi.NewStream(bulkSize), ready: make(chan struct{})} }
 
-// FilesClient returns the client of the guest's file service, which the VM owns. The first call connects to it; ctx bounds how long it
+// filesClient returns the client of the guest's file service, which the VM owns. The first call connects to it; ctx bounds how long it
 // waits for that.
-func (v *VM) FilesClient(ctx context.Context) (*guestrpc.FilesClient, error) {
+func (v *VM) filesClient(ctx context.Context) (*guestrpc.FilesClient, error) {
 	if _, err := v.guest(ctx); err != nil {
 		return nil, err
 	}
@@ -120,7 +118,7 @@ func (v *VM) waitTracked() {
 }
 
 // Files returns the guest's files. It does not connect to the guest yet.
-func (v *VM) Files() *Files { return guestfs.NewLazy(v.FilesClient, v.explainFiles) }
+func (v *VM) Files() *Files { return guestfs.NewLazy(v.filesClient, v.explainFiles) }
 
 // explainFiles returns why the VM ended when that is what caused err, else err.
 func (v *VM) explainFiles(err error) error {
@@ -169,7 +167,7 @@ func (v *VM) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error 
 }
 
 // Walk is Files.Walk.
-func (v *VM) Walk(ctx context.Context, root string, fn WalkFunc) error {
+func (v *VM) Walk(ctx context.Context, root string, fn func(path string, info FileInfo, err error) error) error {
 	return v.Files().Walk(ctx, root, fn)
 }
 
@@ -189,6 +187,6 @@ func (v *VM) ExtractTar(ctx context.Context, guestDir string, r io.Reader) error
 }
 
 // CreateTar is Files.CreateTar.
-func (v *VM) CreateTar(ctx context.Context, guestPaths []string, w io.Writer) (guestrpc.Summary, error) {
+func (v *VM) CreateTar(ctx context.Context, guestPaths []string, w io.Writer) (CopyStats, error) {
 	return v.Files().CreateTar(ctx, guestPaths, w)
 }

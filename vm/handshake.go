@@ -58,7 +58,7 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 		CACertificate: v.config.CACertificate, Flags: v.config.guestFlags(),
 		UnixSockets:  reach.GuestSockets(v.config.UnixSockets),
 		Connect:      reach.SocketConnector(v.config.UnixSockets, v.resources.sockets, v.resources.network.Audit, v.config.Logger),
-		ListenDenied: v.config.Access.Listen.Denied(),
+		ListenDenied: reach.DeniedPorts(v.config.Access.Listen),
 	}
 	if restored {
 		id := v.identity

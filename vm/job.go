@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"agentvm/internal/guestrpc"
 	"agentvm/internal/job"
 	"agentvm/internal/journal"
 )
@@ -40,13 +41,18 @@ type Job interface {
 	Close() error
 }
 
-// Parts of a Job: see package job.
+// What a Job returns and takes.
 type (
+	// JobInfo describes a job: its ID, what it runs, when it was started, how much it has written and how it ended.
 	JobInfo = job.Info
 	// JobEnd says how a job has ended.
 	JobEnd = job.End
+	// ExitStatus is how a command ended: its exit code, and the Linux number of the signal that ended it, or 0.
+	ExitStatus = guestrpc.ExitStatus
 	// JobOutput is a part of what a job has written, and how it ended.
 	JobOutput = job.Output
+	// JobChunk is output of one stream, 1 for standard output and 2 for standard error.
+	JobChunk = journal.Chunk
 	// Cursor is a place in a job's output: the count of bytes, of both streams, before it.
 	Cursor = journal.Cursor
 )
@@ -54,8 +60,8 @@ type (
 // ErrInterrupted is the JobOutput.Err of a job when the program that ran its VM ended first, so that its end was not seen.
 var ErrInterrupted = job.ErrInterrupted
 
-// MaxJobs is how many jobs, running or ended, a VM remembers.
-const MaxJobs = 4096
+// maxJobs is how many jobs, running or ended, a VM remembers.
+const maxJobs = 4096
 
 // JobOptions say how the output of a job is kept. The zero value keeps it in memory, or in files of the daemon that owns the VM.
 type JobOptions struct {
@@ -77,7 +83,7 @@ type JobOptions struct {
 // this program has ended. The job need not be waited for, and does not wait for readers. ctx bounds the start only.
 //
 // Its input is what is written to Job.Stdin, or Command.Stdin. Command.Stdout and Stderr must be nil. A job remains among the VM's Jobs
-// until Job.Remove or Job.Close.
+// until Job.Remove or Job.Close; there can be 4096.
 func (v *VM) StartJob(ctx context.Context, c Command, o JobOptions) (Job, error) {
 	if c.Stdout != nil || c.Stderr != nil {
 		return nil, errors.New("start a job: its output goes to its journal: the command has no Stdout or Stderr")
@@ -98,7 +104,7 @@ func (v *VM) StartJob(ctx context.Context, c Command, o JobOptions) (Job, error)
 		}
 		c.Stdout, c.Stderr = s.Stdout, s.Stderr
 		p, err := v.Start(ctx, c)
-		return JobProcess(p), err
+		return job.Wrap(p, func(r *Result) job.End { return job.End{Code: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut} }), err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start a job: %w", err)
@@ -119,31 +125,6 @@ func (j jobOfVM) Resize(ctx context.Context, size Size) error {
 
 // Remove implements Job.
 func (j jobOfVM) Remove(context.Context) error { return j.Job.Remove() }
-
-// JobProcess returns a Process as package job sees it. It is for internal/daemon, whose jobs are not those of a VM.
-func JobProcess(p Process) job.Process { return jobProcess{p} }
-
-type jobProcess struct{ Process }
-
-func (p jobProcess) Wait(ctx context.Context) (*job.End, error) {
-	r, err := p.Process.Wait(ctx)
-	if r == nil && ctx.Err() == nil { // it could not be killed at its timeout
-		<-p.Done()
-		var e error
-		if r, e = p.Process.Wait(ctx); r != nil {
-			r.TimedOut = true
-		}
-		err = errors.Join(err, e)
-	}
-	if r == nil {
-		return nil, err
-	}
-	return &job.End{Code: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut}, err
-}
-
-func (p jobProcess) Resize(ctx context.Context, columns, rows uint16) error {
-	return p.Process.Resize(ctx, Size{columns, rows})
-}
 
 // Jobs describes the VM's jobs, running and ended, in the order of their starts.
 func (v *VM) Jobs(context.Context) (list []JobInfo, err error) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"agentvm/egress"
+	"agentvm/internal/reach"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -364,7 +365,7 @@ func TestNoNetwork(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	pair(t, v, listener(t, v, "127.0.0.1:0")) // its loopback it has all the same, with its limit
-	want := nat.LimitUse{Limit: "local connections", Used: 2, Maximum: vm.MaxLocalConnections}
+	want := nat.LimitUse{Limit: "local connections", Used: 2, Maximum: reach.MaxConnections}
 	got := must(v.NetworkStats(t.Context())).Limits
 	if len(got) != 2 || got[0].Limit != nat.MemoryLimit || got[0].Maximum != vm.DefaultHostMemory || got[1] != want {
 		t.Errorf("limits %+v, want %s and %+v", got, nat.MemoryLimit, want)

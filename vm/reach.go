@@ -25,26 +25,6 @@ func ParsePortRange(text string) (PortRange, error) { return reach.ParsePortRang
 // cannot be (EINVAL).
 type AccessError = reach.AccessError
 
-// Caller is who wants to reach something, Operation what it wants to do; Access.Decide decides.
-type (
-	Caller    = reach.Caller
-	Operation = reach.Operation
-)
-
-// Callers and operations.
-const (
-	CallerProgram = reach.CallerProgram
-	CallerFetch   = reach.CallerFetch
-	CallerOutside = reach.CallerOutside
-
-	OpListen   = reach.OpListen
-	OpLoopback = reach.OpLoopback
-	OpConnect  = reach.OpConnect
-)
-
-// MaxLocalConnections is how many connections DialContext and Listen of one VM can have open, also those that wait for Accept.
-const MaxLocalConnections = reach.MaxConnections
-
 // UnixSocket is a Unix socket of the host that the guest's programs can connect to. Each program that may open it
 // can do what the socket's server permits the user who runs the VM.
 type UnixSocket = reach.UnixSocket
@@ -57,7 +37,7 @@ func (v *VM) newDialer() *reach.Dialer {
 	return reach.NewDialer(reach.Config{
 		Ports: v.resources.ports, Connections: v.resources.connections, Explain: v.explainFiles,
 		Loopback: func(ctx context.Context) (*guestrpc.Loopback, error) {
-			client, err := v.FilesClient(ctx)
+			client, err := v.filesClient(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -84,7 +64,7 @@ func (v *VM) Access() Access { return v.config.Access.Clone() }
 //
 // What it returns is a *capnprpc.StreamConn: a net.Conn with CloseWrite, CloseRead, io.ReaderFrom and io.WriterTo. Errors are *net.OpError
 // around an errno, for errors.Is: ECONNREFUSED nothing listens; EACCES network.connect or network.listen denies the port;
-// EADDRNOTAVAIL the address is not the VM's own; EAGAIN MaxLocalConnections are open; EINVAL the address makes no sense;
+// EADDRNOTAVAIL the address is not the VM's own; EAGAIN the VM has 256 connections with DialContext and Listen already, also those that wait for Accept; EINVAL the address makes no sense;
 // ECONNRESET the other end, or the VM, has gone; EPIPE it reads no more; ENOTCONN a half of a broken connection is to be closed.
 func (v *VM) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return v.dialer.DialContext(ctx, network, address)

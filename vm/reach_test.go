@@ -113,8 +113,8 @@ func TestThreeControls(t *testing.T) {
 				return err.Error()
 			}
 			got := ways{
-				owner: text(c.Access.Decide(CallerProgram, OpLoopback, port)), fetch: text(c.Access.Decide(CallerFetch, OpLoopback, port)),
-				outside: text(c.Access.Decide(CallerOutside, OpLoopback, port)),
+				owner: text(reach.Decide(c.Access, reach.CallerProgram, reach.OpLoopback, port)), fetch: text(reach.Decide(c.Access, reach.CallerFetch, reach.OpLoopback, port)),
+				outside: text(reach.Decide(c.Access, reach.CallerOutside, reach.OpLoopback, port)),
 			}
 			if !d.Allowed {
 				got.outward = d.Message
@@ -134,10 +134,10 @@ func TestAccessIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	given.Listen.Deny[0], given.LoopbackExemptPorts[0] = PortRange{First: 70, Last: 70}, 80
-	if err := c.Access.Decide(CallerOutside, OpLoopback, 80); err == nil || err.Error() != "blocked by network.listen policy" {
+	if err := reach.Decide(c.Access, reach.CallerOutside, reach.OpLoopback, 80); err == nil || err.Error() != "blocked by network.listen policy" {
 		t.Error(err)
 	}
-	if err := c.Access.Decide(CallerOutside, OpLoopback, 90); err != nil {
+	if err := reach.Decide(c.Access, reach.CallerOutside, reach.OpLoopback, 90); err != nil {
 		t.Error(err)
 	}
 }

@@ -28,21 +28,22 @@ type SnapshotOptions struct {
 	Started json.RawMessage
 }
 
+// SnapshotInfo is what the file of a snapshot says of itself: when it was made and why, and the VM's memory, image and disk. Anybody may
+// have written it.
+type SnapshotInfo = snapshot.Meta
+
+// SnapshotDisk is the writable disk of a snapshot: its size, and where it is.
+type SnapshotDisk = snapshot.Disk
+
 // Snapshot writes the VM to a file, with what is in its memory and on its writable disk; the VM runs on. The guest is stopped only
 // while what has changed in its memory is noted and its disk copied; the file is written meanwhile. Only its owner can read it:
 // it holds whatever secrets the guest has in its memory.
-func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (snapshot.Meta, error) {
+func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (SnapshotInfo, error) {
 	meta, err := v.snapshot(ctx, path, o)
 	if err != nil {
 		return snapshot.Meta{}, fmt.Errorf("snapshot of the VM: %w", err)
 	}
 	return meta, nil
-}
-
-// StartedAs is the SnapshotOptions.Started of a snapshot; nil when it has none. Anybody may have written it.
-func StartedAs(m snapshot.Meta) (json.RawMessage, error) {
-	extra, _, err := checkpoint.Describe(m)
-	return extra.Started, err
 }
 
 func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snapshot.Meta, error) {

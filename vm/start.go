@@ -93,7 +93,7 @@ func newVM(config Config, r *resources, id checkpoint.Identity) *VM {
 		connected: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}), stuck: make(chan struct{}),
 	}
 	v.dialer = v.newDialer()
-	v.jobs = job.NewTable(job.Config{Logger: config.Logger, Now: time.Now, MaxJobs: MaxJobs})
+	v.jobs = job.NewTable(job.Config{Logger: config.Logger, Now: time.Now, MaxJobs: maxJobs})
 	return v
 }
 

@@ -173,7 +173,7 @@ func (v *VM) BootTime() time.Duration { return v.guestInfo().Boot }
 // guest computes and is exact while it waits.
 func (v *VM) Instructions() uint64 { return v.machine.Progress().Retired }
 
-// Console returns the last ConsoleTail bytes of what the guest's kernel printed.
+// Console returns the last 64 KiB of what the guest's kernel printed.
 func (v *VM) Console(context.Context) ([]byte, error) { return v.console.bytes(), nil }
 
 // Stats is a reading of the guest's counters, as the guest reports them: processor time, load, memory, processes, bytes and

@@ -43,9 +43,9 @@ func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet bool
 	filtered, images := io.Pipe()
 	report := make(chan skipped, 1)
 	go func() {
-		summary, err := v.Files().CreateTar(ctx, []string{"/"}, unpacked)
+		made, err := v.Files().CreateTar(ctx, []string{"/"}, unpacked)
 		_ = unpacked.CloseWithError(err) // nil: the end
-		report <- skipped{int64(len(summary.Warnings)), summary.Warnings}
+		report <- skipped{made.Skipped, made.Reasons}
 	}()
 	go func() { _ = images.CloseWithError(impersonal(packed, images)) }()
 	made, err := store.Import(ctx, image, io.TeeReader(filtered, c.counting("reading the files of "+v.Name(), io.Discard)))

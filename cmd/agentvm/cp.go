@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/internal/guestfs"
 	"agentvm/vm"
 )
 
@@ -101,14 +102,15 @@ func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target plac
 		if isTerminal(c.stdout) {
 			return skipped{}, errors.New("a tar archive would go to the terminal: redirect standard output")
 		}
-		summary, err := files.CreateTar(ctx, []string{source.path}, io.Writer(c.stdout))
-		return skipped{int64(len(summary.Warnings)), summary.Warnings}, err
+		packed, err := files.CreateTar(ctx, []string{source.path}, io.Writer(c.stdout))
+		return skipped{packed.Skipped, packed.Reasons}, err
 	}
 	guard, err := hostGuard()
 	if err != nil {
 		return skipped{}, err
 	}
-	options := vm.CopyOptions{Guard: guard, KeepOwners: archive}
+	files = guestfs.Guarded(files, guard)
+	options := vm.CopyOptions{KeepOwners: archive}
 	if source.name != "" {
 		copied, err := files.CopyFrom(ctx, source.path, target.path, options)
 		return skipped{copied.Skipped, copied.Reasons}, err

@@ -10,7 +10,6 @@ import (
 	"agentvm/client"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/preview"
-	"agentvm/vm"
 )
 
 const previewLong = `Links to servers in VMs, for a person with a browser. Whoever has a link sees what the server on one port of one VM serves, until the
@@ -111,7 +110,7 @@ func (c *cli) createPreview(ctx context.Context, v *client.VM, port uint16, life
 	if err != nil {
 		return err
 	}
-	if err := config.Access.VM().Decide(vm.CallerFetch, vm.OpLoopback, port); err != nil {
+	if err := config.Access.VM().DecideFetch(port); err != nil {
 		return fmt.Errorf("preview of port %d of %s: %w", port, v.Name(), err)
 	}
 	place, err := v.Preview(ctx)

@@ -81,7 +81,7 @@ func (p *previewed) share(ctx context.Context, k *kit) (end func(), err error) {
 		return nil, errors.Join(err, store.Close())
 	}
 	permit := func(_ context.Context, one preview.Preview) error {
-		return p.g.vm.Access().Decide(vm.CallerFetch, vm.OpLoopback, one.Port)
+		return p.g.vm.Access().DecideFetch(one.Port)
 	}
 	server := preview.NewServer(preview.ServerConfig{Store: store, Dialer: p.g.vm, Permit: permit})
 	served := make(chan struct{})

@@ -74,7 +74,9 @@ func (m *jobs) start(ctx context.Context, v VM, r guestrpc.Request, o daemonrpc.
 			Args: r.Args, Env: r.Env, Dir: r.Dir, User: r.User, Timeout: o.Timeout, Terminal: (*vm.Size)(r.Terminal),
 			Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
 		})
-		return vm.JobProcess(p), err
+		return job.Wrap(p, func(r *vm.Result) job.End {
+			return job.End{Code: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut}
+		}), err
 	})
 }
 

@@ -18,7 +18,6 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/preview"
-	"agentvm/vm"
 )
 
 // previews serves the links to a VM's ports, while there may be any:
@@ -308,7 +307,7 @@ func (d *daemon) permitPreview(_ context.Context, p preview.Preview) error {
 	if err != nil {
 		return err
 	}
-	return v.Access().Decide(vm.CallerFetch, vm.OpLoopback, p.Port)
+	return v.Access().DecideFetch(p.Port)
 }
 
 // visit counts a permitted request as use of the VM until it is answered; a stream or WebSocket, for as long as it lasts.

@@ -60,7 +60,7 @@ func TestShortageRemovesNothing(t *testing.T) {
 	m := newJobs(p.jobs(), log, time.Now)
 	_, err := m.Start(job.Options{ID: filepath.Base(dir), Dir: dir}, func(s job.Streams) (job.Process, error) {
 		p, err := newFakeVM().Start(t.Context(), vm.Command{Args: []string{"echo", "output"}, Stdout: s.Stdout})
-		return vm.JobProcess(p), err
+		return job.Wrap(p, func(r *vm.Result) job.End { return job.End{Code: r.ExitCode} }), err
 	})
 	if err != nil {
 		t.Fatal(err)

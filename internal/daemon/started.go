@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"agentvm/egress"
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/mount"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
@@ -53,9 +54,9 @@ func (c Config) Started() Started {
 
 // StartedAs reads a snapshot's Started; the zero value when it has none.
 func StartedAs(m snapshot.Meta) (s Started, err error) {
-	raw, err := vm.StartedAs(m)
-	if err == nil && raw != nil {
-		err = json.Unmarshal(raw, &s)
+	extra, _, err := checkpoint.Describe(m)
+	if err == nil && extra.Started != nil {
+		err = json.Unmarshal(extra.Started, &s)
 	}
 	if err != nil {
 		return Started{}, fmt.Errorf("what the snapshot says of how its VM was started: %w", err)

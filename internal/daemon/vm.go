@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guestfs"
 	"agentvm/internal/guestrpc"
 	"agentvm/nat"
 	"agentvm/vm"
@@ -79,5 +80,5 @@ func (m *machine) SettleDenials(ctx context.Context) {
 
 // Files is the guest's bulk connection.
 func (m *machine) Files(ctx context.Context) (*guestrpc.FilesClient, error) {
-	return m.FilesClient(ctx)
+	return guestfs.Client(ctx, m.VM.Files())
 }

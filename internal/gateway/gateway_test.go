@@ -176,7 +176,7 @@ func TestRelay(t *testing.T) {
 
 // A connection through a forward that is refused is a denial in the audit.
 func TestRefusedForwardIsADenial(t *testing.T) {
-	refusal := reach.Access{}.Decide(reach.CallerOutside, reach.OpLoopback, 80)
+	refusal := reach.Decide(reach.Access{}, reach.CallerOutside, reach.OpLoopback, 80)
 	e := inwardEvent(nat.FlowEvent{Kind: nat.FlowDenied, Flow: nat.Flow{ID: 7, Direction: nat.In, Protocol: "tcp"}, Reason: nat.ReasonPolicy, Err: refusal})
 	if e.Verdict != egress.VerdictDeny || e.Reason != egress.ReasonForward || e.Message != refusal.Error() || e.Flow != egress.InwardFlows+7 {
 		t.Errorf("%+v", e)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"testing"
 
-	"agentvm/internal/guestrpc"
 	"agentvm/vm"
 )
 
@@ -21,25 +20,22 @@ func BenchmarkMachineFiles(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = v.Close() }()
-	c, err := v.FilesClient(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	files := v.Files()
 	data := bytes.Repeat([]byte("0123456789abcde\n"), 1<<20)
 	var archive bytes.Buffer
 	for _, bb := range []struct {
 		name string
 		do   func() error
 	}{
-		{"write", func() error { return c.WriteFile(b.Context(), "/root/x", bytes.NewReader(data), 0o644) }},
-		{"read", func() error { _, err := c.ReadFile(b.Context(), "/root/x", io.Discard); return err }},
+		{"write", func() error { return files.WriteFrom(b.Context(), "/root/x", bytes.NewReader(data), 0o644) }},
+		{"read", func() error { _, err := files.ReadTo(b.Context(), "/root/x", io.Discard); return err }},
 		{"pack", func() error {
 			archive.Reset()
-			_, err := c.Pack(b.Context(), &archive, []string{"/root/x"}, guestrpc.PackOptions{})
+			_, err := files.CreateTar(b.Context(), []string{"/root/x"}, &archive)
 			return err
 		}},
 		{"unpack", func() error {
-			return c.Unpack(b.Context(), "/root/y", bytes.NewReader(archive.Bytes()), guestrpc.UnpackOptions{})
+			return files.ExtractTar(b.Context(), "/root/y", bytes.NewReader(archive.Bytes()))
 		}},
 	} {
 		b.Run(bb.name, func(b *testing.B) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/hostpath"
 )
 
 // FileInfo is what the guest reports about a file.
@@ -37,6 +38,7 @@ const MaxReadFile = 256 << 20
 type Files struct {
 	open    func(context.Context) (*guestrpc.FilesClient, error)
 	explain func(error) error
+	guard   *hostpath.Guard // nil: every link on the host is followed
 }
 
 // New returns the files of a guest behind a client, which stays the caller's: what a VM's FilesClient returns, or a daemon's.
@@ -44,10 +46,16 @@ func New(c *guestrpc.FilesClient) *Files {
 	return NewLazy(func(context.Context) (*guestrpc.FilesClient, error) { return c, nil }, func(err error) error { return err })
 }
 
+// Client returns the client behind f, which stays its owner's. It is a function, since programs that use package vm know no clients.
+func Client(ctx context.Context, f *Files) (*guestrpc.FilesClient, error) { return f.open(ctx) }
+
+// Guarded returns Files whose CopyTo and CopyFrom refuse paths on the host that lead through links which guests may have made.
+func Guarded(f *Files, guard *hostpath.Guard) *Files { return &Files{f.open, f.explain, guard} }
+
 // NewLazy returns the files of a guest whose client open returns, each time one of them is used. The client stays open's. explain
 // returns the cause of an error of the client, or the error itself.
 func NewLazy(open func(context.Context) (*guestrpc.FilesClient, error), explain func(error) error) *Files {
-	return &Files{open, explain}
+	return &Files{open: open, explain: explain}
 }
 
 // with calls do with the client and adds the path to its error.
@@ -183,8 +191,9 @@ func (f *Files) ExtractTar(ctx context.Context, dir string, r io.Reader) error {
 
 // CreateTar writes a tar archive of paths and what is below them, each under its last name, without what is mounted below. The
 // guest makes the archive, so it may contain anything. It can be endless: an error of w ends it.
-func (f *Files) CreateTar(ctx context.Context, paths []string, w io.Writer) (guestrpc.Summary, error) {
-	var s guestrpc.Summary
+//
+// What is left out, or changes meanwhile, counts as skipped.
+func (f *Files) CreateTar(ctx context.Context, paths []string, w io.Writer) (s CopyStats, err error) {
 	if len(paths) == 0 {
 		return s, fmt.Errorf("pack: %w: no paths", fs.ErrInvalid)
 	}
@@ -193,22 +202,20 @@ func (f *Files) CreateTar(ctx context.Context, paths []string, w io.Writer) (gue
 			return s, fmt.Errorf("pack %.200q in the guest: %w: want an absolute path", p, fs.ErrInvalid)
 		}
 	}
-	err := f.with(ctx, "pack", paths[0], func(c *guestrpc.FilesClient) (err error) {
-		s, err = c.Pack(ctx, w, paths, guestrpc.PackOptions{OneFileSystem: true})
+	err = f.with(ctx, "pack", paths[0], func(c *guestrpc.FilesClient) error {
+		packed, err := c.Pack(ctx, w, paths, guestrpc.PackOptions{OneFileSystem: true})
+		s = CopyStats{Entries: packed.Entries, Bytes: packed.Bytes, Skipped: int64(len(packed.Warnings)), Reasons: packed.Warnings}
 		return err
 	})
 	return s, err
 }
 
-// WalkFunc is called by Walk for each file, as an fs.WalkDirFunc is: a directory that cannot be listed comes a second time,
-// with err. An error from it ends the walk, except for fs.SkipDir, which leaves out the directory (or the rest of the one that
-// the file is in), and fs.SkipAll, which ends it without an error.
-type WalkFunc func(path string, info FileInfo, err error) error
-
-// Walk calls fn for root and everything below it, by name, a directory before its entries. Links are not followed, except at
+// Walk calls fn for root and everything below it, by name, a directory before its entries. It calls it as fs.WalkDir calls an fs.WalkDirFunc:
+// for a directory that cannot be listed a second time, with err; an error from fn ends the walk, except for fs.SkipDir, which leaves out the
+// directory (or the rest of the one that the file is in), and fs.SkipAll, which ends it without an error. Links are not followed, except at
 // root. The guest can invent directories without end: fn or ctx has to end such a walk. The
 // entries of all directories on the way to the present place are kept, at most MaxList.
-func (f *Files) Walk(ctx context.Context, root string, fn WalkFunc) error {
+func (f *Files) Walk(ctx context.Context, root string, fn func(path string, info FileInfo, err error) error) error {
 	w := walk{files: f, ctx: ctx, fn: fn, left: MaxList}
 	info, err := f.Stat(ctx, root)
 	if err != nil {
@@ -225,7 +232,7 @@ func (f *Files) Walk(ctx context.Context, root string, fn WalkFunc) error {
 type walk struct {
 	files *Files
 	ctx   context.Context
-	fn    WalkFunc
+	fn    func(path string, info FileInfo, err error) error
 	left  int // entries that may still be kept
 }
 

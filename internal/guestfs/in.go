@@ -39,6 +39,7 @@ func (f *Files) CopyTo(ctx context.Context, hostPath, guestPath string, o CopyOp
 	if err != nil {
 		return CopyStats{}, err
 	}
+	o.guard = f.guard
 	m := newMeter(o)
 	if info.IsDir() {
 		err = f.treeIn(ctx, hostPath, to, info, m)

@@ -55,16 +55,16 @@ type CopyOptions struct {
 	MaxEntries, MaxBytes int64
 	// Progress receives how far a copy is, after each entry and at least each MiB within large files. It must return quickly.
 	Progress func(CopyProgress)
-	// Guard refuses paths on the host that lead through links which guests may have made. Default: every link is followed.
-	Guard *hostpath.Guard
+
+	guard *hostpath.Guard // see Guarded
 }
 
 // place opens a path of the host.
 func (o CopyOptions) place(path string) (*hostpath.Place, error) {
-	if o.Guard == nil {
+	if o.guard == nil {
 		return hostpath.Resolve(path)
 	}
-	return o.Guard.Open(path, hostpath.Identity{})
+	return o.guard.Open(path, hostpath.Identity{})
 }
 
 // CopyProgress is how far a copy is.

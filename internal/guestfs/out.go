@@ -30,6 +30,7 @@ func (f *Files) CopyFrom(ctx context.Context, guestPath, hostPath string, o Copy
 	if err != nil {
 		return CopyStats{}, err
 	}
+	o.guard = f.guard
 	m := newMeter(o)
 	to, err := hostDestination(guestPath, hostPath)
 	if err == nil {

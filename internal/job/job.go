@@ -30,6 +30,45 @@ type Process interface {
 	Resize(ctx context.Context, columns, rows uint16) error
 }
 
+// Wrap makes a Process of a vm.Process, which this package, below package vm, cannot name; end reads its result.
+func Wrap[R any, S ~struct{ Columns, Rows uint16 }](p command[R, S], end func(*R) End) Process {
+	return wrapped[R, S]{p, end}
+}
+
+type command[R, S any] interface {
+	Wait(ctx context.Context) (*R, error)
+	Done() <-chan struct{}
+	Signal(ctx context.Context, signal int) error
+	Kill(ctx context.Context) error
+	Resize(ctx context.Context, size S) error
+}
+
+type wrapped[R any, S ~struct{ Columns, Rows uint16 }] struct {
+	command[R, S]
+	end func(*R) End
+}
+
+func (p wrapped[R, S]) Wait(ctx context.Context) (*End, error) {
+	r, err := p.command.Wait(ctx)
+	late := r == nil && ctx.Err() == nil // it could not be killed at its timeout
+	if late {
+		<-p.Done()
+		var e error
+		r, e = p.command.Wait(ctx)
+		err = errors.Join(err, e)
+	}
+	if r == nil {
+		return nil, err
+	}
+	how := p.end(r)
+	how.TimedOut = how.TimedOut || late
+	return &how, err
+}
+
+func (p wrapped[R, S]) Resize(ctx context.Context, columns, rows uint16) error {
+	return p.command.Resize(ctx, S{columns, rows})
+}
+
 // Job is a program that was started by a Table, or that has run before, under another process.
 //
 //	Input ──► program ── write ──► journal ──► Output(from), by any number of readers, at any time

@@ -12,7 +12,7 @@ import (
 	"agentvm/nat"
 )
 
-// Access.Decide alone decides who may connect to what listens in a VM, and what the VM's own programs may connect to.
+// Decide alone decides who may connect to what listens in a VM, and what the VM's own programs may connect to.
 // A connection has to pass each control that is marked in its line:
 //
 //	                                        network.listen  network.connect  exempt ports  egress policy
@@ -22,7 +22,7 @@ import (
 //	outsider: -p, other VMs                       x                               x
 //	guest's own connection outward                                x                              x
 //
-// The last column is egress.Gate's, which calls Access.Decide first. What is not in the table is denied.
+// The last column is egress.Gate's, which calls Decide first. What is not in the table is denied.
 
 // Access is what may be reached inside of a VM, and from inside. The zero value lets the VM's owner and its own programs use every
 // port, and outsiders none.
@@ -92,7 +92,7 @@ const (
 // AccessError is a refusal by Access. It wraps a syscall.Errno: errors.Is(err, syscall.EACCES) holds unless what was asked for
 // cannot be (EINVAL).
 type AccessError struct {
-	Op      Operation
+	Op      string // "listen", "connect-loopback" (to a port of the guest) or "connect" (from the guest to the world)
 	Port    uint16
 	Message string
 	Errno   syscall.Errno // 0: EACCES
@@ -109,12 +109,15 @@ func (e *AccessError) Unwrap() error {
 	return e.Errno
 }
 
-// Decide returns nil when who may do op with a port, else an *AccessError. It depends on nothing but a and its arguments.
-func (a Access) Decide(who Caller, op Operation, port uint16) error {
-	refuse := func(message string) error { return &AccessError{Op: op, Port: port, Message: message} }
+// DecideFetch returns nil when the VM's owner may send requests to a port of the guest, by fetch or a preview, else an *AccessError.
+func (a Access) DecideFetch(port uint16) error { return Decide(a, CallerFetch, OpLoopback, port) }
+
+// Decide returns nil when who may do op with a port, else an *AccessError. It depends on nothing but its arguments.
+func Decide(a Access, who Caller, op Operation, port uint16) error {
+	refuse := func(message string) error { return &AccessError{Op: string(op), Port: port, Message: message} }
 	switch {
 	case port == 0 && op == OpLoopback:
-		return &AccessError{Op: op, Message: "port 0 cannot be connected to: name one from 1 to 65535", Errno: syscall.EINVAL}
+		return &AccessError{Op: string(op), Message: "port 0 cannot be connected to: name one from 1 to 65535", Errno: syscall.EINVAL}
 	case op == OpListen && who == CallerProgram:
 		if port != 0 && !a.Listen.Permits(port) {
 			return refuse(blockedByListen)
@@ -228,7 +231,7 @@ func (a Access) CheckForwards(forwards []nat.Forward) error {
 		if f.GuestPort == 0 {
 			continue // nat says what is wrong with it
 		}
-		if err := a.exempting(f.GuestPort).Decide(CallerOutside, OpLoopback, f.GuestPort); err != nil {
+		if err := Decide(a.exempting(f.GuestPort), CallerOutside, OpLoopback, f.GuestPort); err != nil {
 			return fmt.Errorf("port forward %s to port %d of the guest: %w", f, f.GuestPort, err)
 		}
 	}
@@ -247,8 +250,8 @@ func (a Access) Clone() Access {
 	return Access{clone(a.Listen), clone(a.Connect), slices.Clone(a.LoopbackExemptPorts)}
 }
 
-// Denied returns the ports that the policy does not permit, for the guest's kernel.
-func (p PortPolicy) Denied() (list []guestrpc.PortRange) {
+// DeniedPorts returns the ports that a policy does not permit, for the guest's kernel.
+func DeniedPorts(p PortPolicy) (list []guestrpc.PortRange) {
 	if !p.Restricts() {
 		return nil
 	}
@@ -313,9 +316,9 @@ func (p *Ports) Decide(who Caller, op Operation, port uint16) error {
 	named := p.named[port] > 0
 	p.mu.Unlock()
 	if named {
-		return p.Access.exempting(port).Decide(who, op, port)
+		return Decide(p.Access.exempting(port), who, op, port)
 	}
-	return p.Access.Decide(who, op, port)
+	return Decide(p.Access, who, op, port)
 }
 
 // Inward is nat.Config.Inward.

@@ -59,7 +59,7 @@ func TestAccessMessages(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%s %s %d", test.who, test.op, test.port), func(t *testing.T) {
-			err := a.Decide(test.who, test.op, test.port)
+			err := Decide(a, test.who, test.op, test.port)
 			if test.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -70,12 +70,12 @@ func TestAccessMessages(t *testing.T) {
 			if err == nil || err.Error() != test.want || !errors.Is(err, syscall.EACCES) || !errors.As(err, &refusal) {
 				t.Fatalf("%v, want %q", err, test.want)
 			}
-			if diff := cmp.Diff(AccessError{Op: test.op, Port: test.port, Message: test.want}, *refusal); diff != "" {
+			if diff := cmp.Diff(AccessError{Op: string(test.op), Port: test.port, Message: test.want}, *refusal); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
-	if err := (Access{}).Decide(CallerProgram, OpLoopback, 0); !errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EACCES) {
+	if err := Decide(Access{}, CallerProgram, OpLoopback, 0); !errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EACCES) {
 		t.Errorf("port 0: %v", err)
 	}
 }
@@ -148,7 +148,7 @@ func TestAccessAgainstOracle(t *testing.T) {
 				for _, who := range []Caller{CallerProgram, CallerFetch, CallerOutside, "else"} {
 					for _, op := range []Operation{OpListen, OpLoopback, OpConnect, "else"} {
 						for _, port := range some {
-							err, want := a.Decide(who, op, port), o.permits(who, op, int(port))
+							err, want := Decide(a, who, op, port), o.permits(who, op, int(port))
 							if decided[want]++; (err == nil) != want || err != nil && !errors.Is(err, syscall.EACCES) {
 								t.Fatalf("%+v: %s %s %d: %v, want %v", a, who, op, port, err, want)
 							}
@@ -217,7 +217,7 @@ func TestDeniedToTheGuest(t *testing.T) {
 		{}, {Deny: []PortRange{{80, 90}, {85, 100}, {101, 101}}}, {Allow: []PortRange{{3000, 3999}}}, {Allow: []PortRange{{1, 65535}}}, {Deny: []PortRange{{1, 65535}}},
 		{Allow: every(4), Deny: every(6)}, {Allow: []PortRange{{65535, 65535}, {1, 1}}}, {Allow: []PortRange{{1, 65535}}, Deny: every(250)},
 	} {
-		list := p.Denied()
+		list := DeniedPorts(p)
 		if len(list) > guestrpc.MaxPortRanges {
 			t.Errorf("%d ranges", len(list))
 		}

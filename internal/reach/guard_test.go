@@ -25,7 +25,7 @@ func (g *guarded) inboundGuard() inboundGuard {
 	return inboundGuard{
 		decide: func(who Caller, op Operation, port uint16) error {
 			g.asked = append(g.asked, "policy")
-			return g.access.Decide(who, op, port)
+			return Decide(g.access, who, op, port)
 		},
 		listening: func(_ context.Context, at netip.AddrPort) (bool, error) {
 			g.asked = append(g.asked, "listener "+at.String())
