@@ -44,7 +44,7 @@ const (
 func (c *cli) doctorCommand() *cobra.Command {
 	var asJSON bool
 	command := &cobra.Command{
-		Use: "doctor", Short: "Say what works here and what does not", Long: doctorLong, Args: cobra.NoArgs,
+		Use: "doctor", Short: "Check what works on this host", Long: doctorLong, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := c.examine(cmd.Context())
 			show := printFindings

@@ -61,7 +61,7 @@ func (c *cli) execCommand() *cobra.Command {
 	var f execFlags
 	command := &cobra.Command{
 		Use:     "exec [flags] COMMAND [ARGS...]",
-		Short:   "Run a command in a fresh VM, or in one that runs",
+		Short:   "Run a command in a fresh VM, or in a running one",
 		Long:    execLong,
 		Example: execExample,
 		Args: func(_ *cobra.Command, args []string) error {

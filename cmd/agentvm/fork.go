@@ -33,7 +33,7 @@ type forkFlags struct {
 func (c *cli) forkCommand() *cobra.Command {
 	var f forkFlags
 	command := &cobra.Command{
-		Use: "fork [flags] NAME NEW...", Short: "Make VMs that continue from where one is", Long: forkLong, Example: forkExample,
+		Use: "fork [flags] NAME NEW...", Short: "Fork a running VM", Long: forkLong, Example: forkExample,
 		Args: counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := forkNames(args[1:], cmd.Flags().Changed("count"), f.count)

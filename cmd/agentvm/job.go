@@ -17,7 +17,7 @@ import (
 	"agentvm/vm"
 )
 
-const jobLong = `Jobs are commands in a VM that agentvm exec -d -n NAME has started. They live on without a client; their output is kept,
+const jobLong = `Jobs are commands in a VM that agentvm exec -d -n NAME has started. They continue without a client; their output is kept,
 its beginning and its end when it is long, over stop and start of the VM until agentvm job rm.`
 
 const jobExample = `  id=$(agentvm exec -d -n dev "make test")
@@ -26,7 +26,7 @@ const jobExample = `  id=$(agentvm exec -d -n dev "make test")
   agentvm job ls dev`
 
 func (c *cli) jobCommand() *cobra.Command {
-	command := &cobra.Command{Use: "job", Short: "Commands that live on in a VM", Long: jobLong, Example: jobExample}
+	command := &cobra.Command{Use: "job", Short: "Run and manage jobs: commands that continue without a client", Long: jobLong, Example: jobExample}
 	command.AddCommand(c.jobListCommand(), c.jobLogsCommand(), c.jobAttachCommand(), c.jobWaitCommand(), c.jobKillCommand(), c.jobRemoveCommand())
 	return command
 }
@@ -287,7 +287,7 @@ func (c *cli) jobKillCommand() *cobra.Command {
 
 func (c *cli) jobRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME ID...", Short: "Forget jobs that have ended, and their output", Args: counted(2, 0), ValidArgsFunction: completeJobs(0),
+		Use: "rm NAME ID...", Short: "Remove jobs that have ended, and their output", Args: counted(2, 0), ValidArgsFunction: completeJobs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args[1:], func(id string) error {
 				return withJob(cmd.Context(), args[0], id, func(j vm.Job) error { return j.Remove(cmd.Context()) })

@@ -39,7 +39,7 @@ func (c *cli) netCommand() *cobra.Command {
 
 func (c *cli) netCheckCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "check POLICY.toml", Short: "Say whether a policy file is right, and what it means",
+		Use: "check POLICY.toml", Short: "Check a policy file and explain it",
 		Long:    "Prints the policy in one line. Exits with 1, and names file, line and column, when the file is wrong.",
 		Example: "  agentvm net check policy.toml",
 		Args:    cobra.ExactArgs(1),

@@ -44,7 +44,7 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 	var asJSON, open bool
 	var name string
 	command := &cobra.Command{
-		Use: "flows [flags] FILE | -n NAME", Short: "Print the connections of a network log, or of a VM that runs",
+		Use: "flows [flags] FILE | -n NAME", Short: "Print the connections of a network log, or of a running VM",
 		Long:    netFlowsLong,
 		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl\n  agentvm net flows -n dev",
 		Args:    cobra.MaximumNArgs(1),

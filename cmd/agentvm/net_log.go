@@ -30,7 +30,7 @@ func (c *cli) netLogCommand() *cobra.Command {
 	var f logFilter
 	var name string
 	command := &cobra.Command{
-		Use: "log [flags] FILE | -n NAME", Short: "Print a network log, or what a VM that lives on has done in its network",
+		Use: "log [flags] FILE | -n NAME", Short: "Print a network log, or the one of a named VM",
 		Long:    netLogLong,
 		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log -f -n dev",
 		Args:    cobra.MaximumNArgs(1),

@@ -112,7 +112,7 @@ func parsePort(text string) (uint16, error) {
 type networkFlags struct {
 	policyFlags
 	access             accessFlags
-	network, noNetwork bool
+	noNetwork          bool
 	publish, resolvers []string
 	capture, log       string
 	mtu                int
@@ -124,7 +124,6 @@ type networkFlags struct {
 func (f *networkFlags) register(command *cobra.Command) {
 	flags := command.Flags()
 	f.registerKept(flags)
-	flags.BoolVar(&f.network, "network", false, "give the VM a network (it has one anyway)")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not say afterwards on standard error what was denied")
 }
 
@@ -176,10 +175,7 @@ func (f *networkFlags) config() (vm.Network, error) {
 
 // contradiction returns an error when a flag is given that makes no sense without a network.
 func (f *networkFlags) contradiction() error {
-	switch {
-	case f.network:
-		return errors.New("--network and --no-network contradict each other")
-	case f.set(), len(f.publish)+len(f.resolvers) > 0, f.capture != "", f.log != "", f.mtu != 0, f.send != "", f.receive != "":
+	if f.set() || len(f.publish)+len(f.resolvers) > 0 || f.capture != "" || f.log != "" || f.mtu != 0 || f.send != "" || f.receive != "" {
 		return errors.New("--no-network leaves out the network card, so that no other flag of the network has a meaning (--net none keeps the card)")
 	}
 	return nil

@@ -41,7 +41,6 @@ func TestNetworkFlags(t *testing.T) {
 		check      func(vm.Network) bool // of the rest; nil: nothing
 	}{
 		{"nothing", "", "mode public", nil},
-		{"network", "--network", "mode public", nil},
 		{"mode", "--net open", "mode open", nil},
 		{"an allow rule makes it an allowlist", "--allow pypi.org", "mode allowlist; allow pypi.org", nil},
 		{"a mode beside rules", "--net public --allow pypi.org", "mode public; allow pypi.org", nil},
@@ -102,7 +101,6 @@ func TestNetworkFlagsThatAreRefused(t *testing.T) {
 		{"resolver's port", "--dns 9.9.9.9:0", "--dns"},
 		{"limit", "--send-limit fast", `--send-limit "fast"`},
 		{"limit of nothing", "--receive-limit 0", "--receive-limit"},
-		{"both", "--network --no-network", "contradict"},
 		{"no network but rules", "--no-network --allow pypi.org", "--no-network"},
 		{"no network but a capture", "--no-network --pcap x", "--no-network"},
 	}

@@ -19,7 +19,7 @@ Ports that are to be led for as long as the VM runs are for agentvm start -p.`
 
 func (c *cli) portForwardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "port-forward NAME [PORT:]GUESTPORT...", Short: "Lead ports of the host to servers in a VM", Long: portForwardLong,
+		Use: "port-forward NAME [PORT:]GUESTPORT...", Short: "Forward ports of the host to servers in a VM", Long: portForwardLong,
 		Example: "  agentvm port-forward dev 8080:80\n  agentvm port-forward dev 3000 0:5432",
 		Args:    counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

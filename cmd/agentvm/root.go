@@ -9,7 +9,7 @@ import (
 )
 
 const rootLong = `agentvm runs commands in a Linux virtual machine that needs no KVM and no root: a RISC-V machine in WebAssembly,
-inside this process, or, for VMs that have a name and live on, in a process of its own.
+inside this process, or, for VMs that have a name, in a process of its own that continues in the background.
 
 Without a command it opens an interactive shell in a fresh VM.`
 
@@ -17,7 +17,7 @@ const rootExample = `  agentvm                                    an interactive
   agentvm exec "ls -la"                      one command
   agentvm exec -m .:/src:ro "ls /src"        with a directory of the host
   agentvm exec --allow pypi.org "..."        reaching nothing else
-  agentvm start dev                          a VM that lives on
+  agentvm start dev                          a VM in the background
   agentvm exec -n dev "ls -la"               one command in it
   agentvm fork dev try                       a VM that continues from where dev is
   agentvm doctor                             what works here`
@@ -110,7 +110,7 @@ const (
 func (c *cli) addCommands(root *cobra.Command) {
 	root.AddGroup(
 		&cobra.Group{ID: groupOnce, Title: "VMs for one command:"},
-		&cobra.Group{ID: groupNamed, Title: "VMs that live on:"},
+		&cobra.Group{ID: groupNamed, Title: "Named VMs:"},
 		&cobra.Group{ID: groupOther, Title: "Everything else:"},
 	)
 	add := func(group string, commands ...*cobra.Command) {

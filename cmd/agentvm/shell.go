@@ -21,7 +21,7 @@ func (c *cli) shellCommand() *cobra.Command {
 	var name, user string
 	command := &cobra.Command{
 		Use:     "shell [flags]",
-		Short:   "Open an interactive shell in a fresh VM, or in one that runs",
+		Short:   "Open an interactive shell in a fresh VM, or in a running one",
 		Long:    shellLong,
 		Example: "  agentvm shell -m .:/src\n  echo 'uname -a' | agentvm shell",
 		Args:    cobra.NoArgs,
@@ -47,7 +47,7 @@ func (c *cli) attachCommand() *cobra.Command {
 	var f vmFlags
 	var user string
 	command := &cobra.Command{
-		Use: "attach [flags] NAME", Short: "Open an interactive shell in a VM that runs", Long: attachLong,
+		Use: "attach [flags] NAME", Short: "Open an interactive shell in a running VM", Long: attachLong,
 		Example: "  agentvm start dev && agentvm attach dev", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 	}
 	command.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the shell, or pass KEY on from here (may be repeated)")

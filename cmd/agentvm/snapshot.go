@@ -29,7 +29,7 @@ const snapshotExample = `  agentvm snapshot create dev clean --comment "before t
   agentvm snapshot export clean clean.snap.zst`
 
 func (c *cli) snapshotCommand() *cobra.Command {
-	command := &cobra.Command{Use: "snapshot", Short: "VMs in files: create, list, restore, export, import and remove them", Long: snapshotLong, Example: snapshotExample}
+	command := &cobra.Command{Use: "snapshot", Short: "Create, list, restore, export, import and remove snapshots", Long: snapshotLong, Example: snapshotExample}
 	command.AddCommand(c.snapshotCreateCommand(), c.snapshotListCommand(), c.snapshotInspectCommand(), c.snapshotRestoreCommand(),
 		c.snapshotExportCommand(), c.snapshotImportCommand(), c.snapshotRemoveCommand())
 	return command
@@ -47,7 +47,7 @@ func snapshots() (*snapshot.Store, error) {
 func (c *cli) snapshotCreateCommand() *cobra.Command {
 	var comment string
 	command := &cobra.Command{
-		Use: "create [flags] NAME SNAPSHOT", Short: "Write a VM that runs into a snapshot", Args: counted(2, 2), ValidArgsFunction: completeNames(1),
+		Use: "create [flags] NAME SNAPSHOT", Short: "Write a running VM into a snapshot", Args: counted(2, 2), ValidArgsFunction: completeNames(1),
 		Long:    "Writes a VM that runs, or is paused, into a snapshot. It stands still only for a moment, and while its disk is copied.",
 		Example: "  agentvm snapshot create dev clean --comment \"before the migration\"",
 		RunE: func(cmd *cobra.Command, args []string) error {

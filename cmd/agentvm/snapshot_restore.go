@@ -34,7 +34,7 @@ type restoreFlags struct {
 func (c *cli) snapshotRestoreCommand() *cobra.Command {
 	var f restoreFlags
 	command := &cobra.Command{
-		Use: "restore [flags] SNAPSHOT NEWNAME", Short: "Make a VM that continues from a snapshot", Long: restoreLong,
+		Use: "restore [flags] SNAPSHOT NEWNAME", Short: "Restore a VM from a snapshot", Long: restoreLong,
 		Example: "  agentvm snapshot restore clean again\n  agentvm snapshot restore clean locked --net none",
 		Args:    counted(2, 2), ValidArgsFunction: completeSnapshots(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

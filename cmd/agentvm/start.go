@@ -21,7 +21,7 @@ import (
 	"agentvm/internal/spec"
 )
 
-const startLong = `Boots a VM that lives on: in a process of its own, without this terminal, until agentvm stop. Commands run in it
+const startLong = `Starts a VM in the background: in a process of its own, without this terminal, until agentvm stop. Commands run in it
 with agentvm exec -n NAME, from any terminal.
 
 Its files are kept on a disk over stop and start, until agentvm rm. So is what it was started with: a later start
@@ -51,7 +51,7 @@ type startFlags struct {
 func (c *cli) startCommand() *cobra.Command {
 	var f startFlags
 	command := &cobra.Command{
-		Use: "start [flags] NAME", Short: "Boot a VM that lives on", Long: startLong, Example: startExample,
+		Use: "start [flags] NAME", Short: "Start a named VM in the background", Long: startLong, Example: startExample,
 		Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(_ *cobra.Command, args []string) error { return c.startVM(&f, args[0]) },
 	}
@@ -69,7 +69,7 @@ func (f *startFlags) register() {
 	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
 }
 
-// registerLife registers what a VM that lives on can change at each start.
+// registerLife registers what a named VM can change at each start.
 func (f *startFlags) registerLife(flags *pflag.FlagSet) {
 	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name (default: NAME)")
 	flags.DurationVar(&f.idle, "idle-timeout", 0, "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)")
@@ -321,7 +321,7 @@ func (c *cli) daemonCommand() *cobra.Command {
 	var dir string
 	var owned bool
 	run := &cobra.Command{
-		Use: "run --dir DIR NAME", Short: "Be the daemon of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Use: "run --dir DIR NAME", Short: "Run the daemon of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dir == "" {
 				return errors.New("--dir is missing: agentvm start starts a daemon")
@@ -331,7 +331,7 @@ func (c *cli) daemonCommand() *cobra.Command {
 	}
 	run.Flags().StringVar(&dir, "dir", "", "directory of the store of VMs")
 	run.Flags().BoolVar(&owned, "owned", false, "end when standard input does")
-	command := &cobra.Command{Use: "daemon", Short: "What keeps a VM alive", Hidden: true}
+	command := &cobra.Command{Use: "daemon", Short: "Run the process that owns a VM", Hidden: true}
 	command.AddCommand(run)
 	return command
 }

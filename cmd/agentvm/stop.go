@@ -119,15 +119,15 @@ func (c *cli) removeVM(ctx context.Context, name string, force bool) error {
 	return suggest(store, name, err)
 }
 
-const pauseLong = `Has VMs stand still, between two instructions: they take no processor time, and their time does not pass. Their memory,
+const pauseLong = `Pauses VMs between two instructions: they take no processor time, and their time does not pass. Their memory,
 mounts and connections stay; who waits for them waits. agentvm resume lets them continue, and sets their clocks.`
 
 func (c *cli) pauseCommand() *cobra.Command {
-	return eachVM("pause", "Have VMs stand still", pauseLong, func(ctx context.Context, v *client.VM) error { return v.Pause(ctx) })
+	return eachVM("pause", "Pause VMs", pauseLong, func(ctx context.Context, v *client.VM) error { return v.Pause(ctx) })
 }
 
 func (c *cli) resumeCommand() *cobra.Command {
-	return eachVM("resume", "Let paused VMs continue", "Lets VMs continue that agentvm pause has stopped, and sets their clocks.",
+	return eachVM("resume", "Resume paused VMs", "Resumes VMs that agentvm pause has stopped, and sets their clocks.",
 		func(ctx context.Context, v *client.VM) error { return v.Resume(ctx) })
 }
 
