@@ -30,6 +30,9 @@ type Process interface {
 	Resize(ctx context.Context, columns, rows uint16) error
 }
 
+// lateTime is how long a command that could not be killed at its timeout may still take to end. Then its job ends with an error.
+const lateTime = 10 * time.Second
+
 // Wrap makes a Process of a vm.Process, which this package, below package vm, cannot name; end reads its result.
 func Wrap[R any, S ~struct{ Columns, Rows uint16 }](p command[R, S], end func(*R) End) Process {
 	return wrapped[R, S]{p, end}
@@ -52,7 +55,13 @@ func (p wrapped[R, S]) Wait(ctx context.Context) (*End, error) {
 	r, err := p.command.Wait(ctx)
 	late := r == nil && ctx.Err() == nil // it could not be killed at its timeout
 	if late {
-		<-p.Done()
+		select {
+		case <-p.Done():
+		case <-time.After(lateTime): // a guest that does not answer never ends it
+			return nil, err
+		case <-ctx.Done():
+			return nil, errors.Join(err, ctx.Err())
+		}
 		var e error
 		r, e = p.command.Wait(ctx)
 		err = errors.Join(err, e)
