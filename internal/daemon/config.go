@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -113,6 +114,14 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 // Check validates c without starting anything.
 func (c Config) Check() error {
+	for field, set := range map[string]bool{
+		"Mounts": len(c.Config.Mounts) > 0, "Network": !reflect.ValueOf(c.Config.Network).IsZero(), "Access": !reflect.ValueOf(c.Config.Access).IsZero(),
+		"UnixSockets": len(c.Config.UnixSockets) > 0, "CACertificate": len(c.Config.CACertificate) > 0, "Disk": c.Config.Disk != "", "Kernel": len(c.Config.Kernel) > 0,
+	} {
+		if set {
+			return fmt.Errorf("vm.Config.%s is for a VM of this process: the configuration of a daemon's VM has its own field, or none", field)
+		}
+	}
 	for _, text := range c.Mounts {
 		spec, err := mount.Parse(text)
 		if err != nil {

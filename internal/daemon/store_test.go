@@ -80,18 +80,21 @@ func TestConfigMasks(t *testing.T) {
 
 func TestConfigCheck(t *testing.T) {
 	for name, c := range map[string]Config{
-		"relative mount":   {Mounts: []string{"x:/y"}},
-		"relative capture": {Network: Network{Capture: "x"}},
-		"forward":          {Network: Network{Forwards: []string{"x"}}},
-		"negative idle":    {IdleTimeout: -1},
-		"mask":             {Mounts: []string{filepath.Join(os.TempDir(), "x") + ":/y:mask=../z"}},
-		"MTU":              {Network: Network{MTU: 5}},
-		"relative log":     {Network: Network{Log: "x"}},
-		"relative CA":      {CACertificate: "x"},
-		"missing CA":       {CACertificate: filepath.Join(os.TempDir(), "no", "such")},
-		"relative socket":  {Sockets: []string{"x:/y"}},
-		"socket":           {Sockets: []string{filepath.Join(os.TempDir(), "x") + ":y"}},
-		"sidecar":          {Sidecars: []Sidecar{{Name: "x"}}},
+		"relative mount":    {Mounts: []string{"x:/y"}},
+		"relative capture":  {Network: Network{Capture: "x"}},
+		"forward":           {Network: Network{Forwards: []string{"x"}}},
+		"negative idle":     {IdleTimeout: -1},
+		"mask":              {Mounts: []string{filepath.Join(os.TempDir(), "x") + ":/y:mask=../z"}},
+		"MTU":               {Network: Network{MTU: 5}},
+		"relative log":      {Network: Network{Log: "x"}},
+		"relative CA":       {CACertificate: "x"},
+		"missing CA":        {CACertificate: filepath.Join(os.TempDir(), "no", "such")},
+		"relative socket":   {Sockets: []string{"x:/y"}},
+		"socket":            {Sockets: []string{filepath.Join(os.TempDir(), "x") + ":y"}},
+		"sidecar":           {Sidecars: []Sidecar{{Name: "x"}}},
+		"library's network": {Config: vm.Config{Network: vm.Network{Disabled: true}}},
+		"library's mounts":  {Config: vm.Config{Mounts: []vm.Mount{{HostPath: os.TempDir(), GuestPath: "/x"}}}},
+		"library's disk":    {Config: vm.Config{Disk: "/x"}},
 	} {
 		if err := c.Check(); err == nil {
 			t.Errorf("%s: no error", name)
