@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -52,37 +53,45 @@ func TestPace(t *testing.T) {
 // An idle machine is not looked at, except until the end of a slice that was late has been reported.
 func TestIdleMachineIsNotWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // of the three
 		var now machine.Progress
 		var looks int
 		var reports []time.Duration
-		progress := func() machine.Progress { looks++; return now }
-		report := func(lasts time.Duration) { reports = append(reports, lasts) }
+		locked := func(do func()) { mu.Lock(); defer mu.Unlock(); do() }
+		progress := func() (p machine.Progress) { locked(func() { looks++; p = now }); return p }
+		report := func(lasts time.Duration) { locked(func() { reports = append(reports, lasts) }) }
 		vm.WatchSlices(progress, report, func(setBusy func(bool)) {
 			pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 			for range 1000 { // a guest that waits often
-				now.Slice += 2
+				locked(func() { now.Slice += 2 })
 				setBusy(false)
 				pass(time.Second)
 				setBusy(true)
 				pass(100 * time.Millisecond)
 			}
-			if looks != 0 {
-				t.Errorf("%d looks at a machine that computes for a tenth of a second at a time", looks)
-			}
-			now.Slice++
+			locked(func() {
+				if looks != 0 {
+					t.Errorf("%d looks at a machine that computes for a tenth of a second at a time", looks)
+				}
+				now.Slice++
+			})
 			pass(1600 * time.Millisecond)
-			now.Slice++
+			locked(func() { now.Slice++ })
 			setBusy(false)
 			pass(time.Hour)
-			if want := []time.Duration{time.Second / 2, time.Second, 0}; !slices.Equal(reports, want) || looks != 4 {
-				t.Errorf("reports %v after %d looks, want %v", reports, looks, want)
-			}
+			locked(func() {
+				if want := []time.Duration{time.Second / 2, time.Second, 0}; !slices.Equal(reports, want) || looks != 4 {
+					t.Errorf("reports %v after %d looks, want %v", reports, looks, want)
+				}
+			})
 			setBusy(true)
 		})
 		time.Sleep(time.Hour)
-		if looks != 4 {
-			t.Error("looks after the end")
-		}
+		locked(func() {
+			if looks != 4 {
+				t.Error("looks after the end")
+			}
+		})
 	})
 }
 
