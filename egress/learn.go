@@ -122,12 +122,12 @@ func (l *Learner) addQuery(e Event) {
 	switch {
 	case !isAnswer(e.Answer), name == "localhost", strings.HasSuffix(name, ".localhost"): // nothing, or answered without a query
 		return
-	case len(addrs) > 0 && !slices.ContainsFunc(addrs, isPublic):
+	case len(addrs) > 0 && !slices.ContainsFunc(addrs, IsPublic):
 		return // taken out of answers in every mode but open
 	}
 	one := &need{names: []string{name}, name: name}
 	if addr, reverse := reverseAddr(name); reverse {
-		if !isPublic(addr) {
+		if !IsPublic(addr) {
 			return // an address in the VM's own network
 		}
 		one = &need{addr: addr, reverse: true}
@@ -165,7 +165,8 @@ func addresses(answer string) (list []netip.Addr) {
 	return list
 }
 
-func isPublic(a netip.Addr) bool {
+// IsPublic reports whether an address is none of a private network, of this host, or of another range that a VM reaches by a rule only.
+func IsPublic(a netip.Addr) bool {
 	_, _, restricted := restriction(a)
 	return !restricted
 }
@@ -198,7 +199,7 @@ func (l *Learner) addFlow(e Event) {
 	if !to.Addr().IsValid() || to.Addr().Zone() != "" || s.port == 0 && e.Kind != ICMP {
 		return // no address that was dialled
 	}
-	if !isPublic(to.Addr()) {
+	if !IsPublic(to.Addr()) {
 		l.addBeyond(Request{Protocol: e.Kind, To: to, Names: names})
 		return
 	}

@@ -18,6 +18,9 @@ const (
 	listMaxSize   = 1 << 20
 )
 
+// alpineImage is the name of Alpine's images, before the version.
+const alpineImage = "alpine"
+
 // pinnedAlpine is what "alpine" means. Its checksum stands here, so it may come from any mirror, over any transport.
 var pinnedAlpine = release{
 	version: "3.20.3",
@@ -50,7 +53,7 @@ func (a alpineSource) path(branch, file string) *url.URL {
 func alpineName(ref string) (string, bool, error) {
 	name, version, tagged := strings.Cut(ref, ":")
 	switch {
-	case name != "alpine":
+	case name != alpineImage:
 		return "", false, nil
 	case !tagged:
 		return "alpine:" + pinnedAlpine.version, true, nil

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 
 	"github.com/klauspost/compress/gzip"
@@ -17,8 +18,11 @@ type archiveStream struct {
 	plain  io.Reader
 	close  func()
 	limits Limits
-	done   int64
-	ended  bool // a read found nothing but the end
+
+	compressed bool
+	hash       hash.Hash // of the plain bytes; nil when it is not wanted
+	done       int64
+	ended      bool // a read found nothing but the end
 }
 
 // countingReader counts what was read from it.
@@ -63,7 +67,7 @@ func (s *archiveStream) openGzip(in io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("damaged gzip archive: %w", noEOF(err))
 	}
-	s.plain = r
+	s.plain, s.compressed = r, true
 	return nil
 }
 
@@ -72,7 +76,7 @@ func (s *archiveStream) openZstd(in io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("damaged zstd archive: %w", noEOF(err))
 	}
-	s.plain, s.close = r, r.Close
+	s.plain, s.close, s.compressed = r, r.Close, true
 	return nil
 }
 
@@ -81,6 +85,9 @@ func (s *archiveStream) Close() { s.close() }
 // Read reads plain bytes within the limits.
 func (s *archiveStream) Read(p []byte) (int, error) {
 	n, err := s.plain.Read(p)
+	if s.hash != nil {
+		s.hash.Write(p[:n])
+	}
 	s.done += int64(n)
 	s.ended = s.ended || n == 0 && err == io.EOF
 	if limitErr := s.checkLimits(); limitErr != nil {

@@ -26,7 +26,7 @@ func BenchmarkAlpineRootDisk(b *testing.B) {
 	defer disk.Close()
 	b.SetBytes(int64(len(archive)))
 	for b.Loop() {
-		facts, err := buildRootDisk(b.Context(), disk, bytes.NewReader(archive), Limits{})
+		facts, err := buildRootDisk(b.Context(), disk, Limits{}, archiveOf(bytes.NewReader(archive)))
 		if err != nil {
 			b.Fatal(err)
 		}

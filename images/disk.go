@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -24,10 +25,12 @@ type diskRecord struct {
 }
 
 // maxRecord bounds the record of a disk or an image, in bytes.
-const maxRecord = 64 << 10
+const maxRecord = 4 << 20
 
-// errDamagedBlob means that a stored source no longer has the digest in its name. It has been removed.
-var errDamagedBlob = errors.New("stored archive is damaged")
+// damagedBlobError means that a stored blob no longer has the digest (hex) in its name. It has been removed.
+type damagedBlobError struct{ digest string }
+
+func (e *damagedBlobError) Error() string { return "stored archive is damaged: sha256:" + e.digest }
 
 func (s *Store) blobPath(digest string) string { return filepath.Join(s.blobDir(), digest) }
 
@@ -56,7 +59,7 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 	disk, ok := s.loadDisk(source)
 	if !ok {
 		var err error
-		if disk, err = s.build(ctx, image.Name, source, progress); err != nil {
+		if disk, err = s.build(ctx, &image, progress); err != nil {
 			return nil, fmt.Errorf("build root disk of %s: %w", image.Name, err)
 		}
 	}
@@ -66,24 +69,26 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 	return &image, s.save(&image)
 }
 
-// build makes the disk of a stored source. A source that turns out to be damaged is removed.
-func (s *Store) build(ctx context.Context, name, source string, progress ProgressFunc) (diskRecord, error) {
-	blob, _, err := private.Open(s.blobPath(source))
+// build makes the disk of a stored source. A blob that turns out to be damaged is removed.
+func (s *Store) build(ctx context.Context, image *Image, progress ProgressFunc) (diskRecord, error) {
+	source, _ := parseDigest(image.SourceDigest)
+	sources, err := s.openLayers(image, progress)
 	if err != nil {
 		return diskRecord{}, err
 	}
-	defer blob.Close()
 	disk, err := atomicfile.Create(s.diskPath(source))
 	if err != nil {
+		sources.close()
 		return diskRecord{}, err
 	}
-	facts, err := s.buildFrom(ctx, disk.File, blob, name, source, progress)
+	facts, err := s.buildFrom(ctx, disk.File, sources)
+	sources.close() // Windows removes no open file
 	if err != nil {
 		disk.Discard()
 	}
-	if errors.Is(err, errDamagedBlob) {
-		blob.Close() // Windows removes no open file
-		os.Remove(blob.Name())
+	var damaged *damagedBlobError
+	if errors.As(err, &damaged) {
+		os.Remove(s.blobPath(damaged.digest))
 	}
 	if err != nil {
 		return diskRecord{}, err
@@ -91,22 +96,60 @@ func (s *Store) build(ctx context.Context, name, source string, progress Progres
 	return s.publishDisk(disk, source, facts)
 }
 
-// buildFrom builds disk of blob and checks that blob has the digest in its name. A wrong digest is reported rather than other
-// errors, which it explains.
-func (s *Store) buildFrom(ctx context.Context, disk, blob *os.File, name, source string, progress ProgressFunc) (diskFacts, error) {
-	info, err := blob.Stat()
-	if err != nil {
-		return diskFacts{}, err
+// storedLayer is an open blob that is being read.
+type storedLayer struct {
+	archive
+	file   *os.File
+	hash   hash.Hash
+	digest string // hex
+}
+
+type storedLayers []storedLayer
+
+// openLayers opens what the image's disk is built of. Their reading is reported as one stage.
+func (s *Store) openLayers(image *Image, progress ProgressFunc) (storedLayers, error) {
+	list := image.Layers
+	if list == nil {
+		list = []Layer{{Digest: image.SourceDigest}}
 	}
-	hash := sha256.New()
-	at := Progress{Stage: StageBuild, Name: name, Total: info.Size()}
-	archive := io.TeeReader(&progressReader{Reader: blob, at: at, report: progress}, hash)
-	facts, buildErr := buildRootDisk(ctx, disk, archive, s.limits)
+	var opened storedLayers
+	at := &Progress{Stage: StageBuild, Name: image.Name}
+	for _, l := range list {
+		digest, _ := parseDigest(l.Digest)
+		f, info, err := private.Open(s.blobPath(digest))
+		if err != nil {
+			opened.close()
+			return nil, err
+		}
+		at.Total += info.Size()
+		hash := sha256.New()
+		r := io.TeeReader(&progressReader{Reader: f, at: at, report: progress}, hash)
+		opened = append(opened, storedLayer{archive{r, l.DiffID}, f, hash, digest})
+	}
+	return opened, nil
+}
+
+func (l storedLayers) close() {
+	for _, layer := range l {
+		layer.file.Close()
+	}
+}
+
+// buildFrom builds disk and checks that each blob has the digest in its name. A wrong digest is reported rather than other errors, which
+// it explains.
+func (s *Store) buildFrom(ctx context.Context, disk *os.File, layers storedLayers) (diskFacts, error) {
+	var archives []archive
+	for _, l := range layers {
+		archives = append(archives, l.archive)
+	}
+	facts, buildErr := buildRootDisk(ctx, disk, s.limits, archives...)
 	if err := ctx.Err(); err != nil {
 		return diskFacts{}, err
 	}
-	if _, err := io.Copy(hash, blob); err == nil && hex.EncodeToString(hash.Sum(nil)) != source {
-		return diskFacts{}, fmt.Errorf("%w: sha256:%s", errDamagedBlob, source)
+	for _, l := range layers {
+		if _, err := io.Copy(l.hash, l.file); err == nil && hex.EncodeToString(l.hash.Sum(nil)) != l.digest {
+			return diskFacts{}, &damagedBlobError{l.digest}
+		}
 	}
 	return facts, buildErr
 }

@@ -25,6 +25,9 @@ type diskBuilder struct {
 	disk io.WriterAt
 	data *dataWriter
 	root *node
+
+	layers int // that have been added, with the one that is being added
+	used   usage
 }
 
 func newDiskBuilder(disk io.WriterAt) *diskBuilder {

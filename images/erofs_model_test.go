@@ -55,7 +55,7 @@ func buildDisk(t testing.TB, archive []byte) (string, diskFacts) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	facts, err := buildRootDisk(context.Background(), f, bytes.NewReader(archive), Limits{})
+	facts, err := buildRootDisk(context.Background(), f, Limits{}, archiveOf(bytes.NewReader(archive)))
 	if err != nil {
 		t.Fatal(err)
 	}

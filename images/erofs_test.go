@@ -224,7 +224,7 @@ func TestDiskWriteErrors(t *testing.T) {
 	archive := makeTar(t, everything())
 	for _, left := range []int64{0, 4096, 300_000, 900_000} {
 		disk := &failingDisk{left: left, err: syscall.ENOSPC}
-		_, err := buildRootDisk(context.Background(), disk, bytes.NewReader(archive), Limits{})
+		_, err := buildRootDisk(context.Background(), disk, Limits{}, archiveOf(bytes.NewReader(archive)))
 		if err == nil || !strings.Contains(err.Error(), syscall.ENOSPC.Error()) {
 			t.Errorf("disk full after %d bytes: %v", left, err)
 		}

@@ -23,6 +23,7 @@ type node struct {
 	inline    []byte   // data that follow the inode: a file's last bytes, a symlink's target, a directory's last block
 	chunks    []uint32 // block of each chunk, for a file with holes
 
+	layer    int   // the last layer that had an entry of this name or, for a directory, below it
 	parent   *node // of a directory; the root is its own parent
 	children map[string]*node
 	names    []string // a directory's entries in disk order, once laid out
@@ -129,9 +130,38 @@ func (n *node) unlink() {
 	}
 }
 
+// touch notes that a layer has an entry in the directory dir, or for it.
+func (dir *node) touch(layer int) {
+	for ; dir.layer != layer; dir = dir.parent {
+		dir.layer = layer
+	}
+}
+
+// hide removes what the layers below the given one have of that name in dir.
+func (dir *node) hide(name string, layer int) {
+	switch child := dir.children[name]; {
+	case child == nil:
+	case child.layer != layer:
+		child.unlink()
+		delete(dir.children, name)
+	case child.isDir():
+		child.hideBelow(layer)
+	}
+}
+
+// hideBelow removes all that the layers below the given one have in dir.
+func (dir *node) hideBelow(layer int) {
+	for name := range dir.children {
+		dir.hide(name, layer)
+	}
+}
+
 // follow resolves path inside the tree as the guest would, through symlinks, and returns nil when it leads nowhere.
-func (root *node) follow(path string) *node {
-	n, parts := root, strings.Split(path, "/")
+func (root *node) follow(path string) *node { return root.followFrom(root, path) }
+
+// followFrom is follow for a path that is relative to the directory n.
+func (root *node) followFrom(n *node, path string) *node {
+	parts := strings.Split(path, "/")
 	for hops := 0; len(parts) > 0; {
 		part := parts[0]
 		parts = parts[1:]

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	registrytransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
 // ErrUnreachable is wrapped by errors about servers that could not be reached: no network, no such host, no
@@ -30,6 +32,7 @@ const (
 type fetcher struct {
 	client  *http.Client
 	log     *slog.Logger
+	accept  string // the header of that name; empty for none
 	backoff time.Duration
 	stall   time.Duration
 }
@@ -171,6 +174,9 @@ func (f *fetcher) get(ctx context.Context, url string, offset int64) (*body, err
 		return nil, err
 	}
 	request.Header.Set("User-Agent", "agentvm")
+	if f.accept != "" {
+		request.Header.Set("Accept", f.accept)
+	}
 	if offset > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 	}
@@ -194,8 +200,9 @@ func (f *fetcher) get(ctx context.Context, url string, offset int64) (*body, err
 func connectError(err error) error {
 	var certificate *tls.CertificateVerificationError
 	var op *net.OpError
+	var refused *registrytransport.Error
 	switch {
-	case errors.Is(err, errRedirect), errors.As(err, &certificate):
+	case errors.Is(err, errRedirect), errors.Is(err, errPrivate), errors.As(err, &certificate), errors.As(err, &refused):
 		return err
 	case errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)

@@ -3,9 +3,7 @@ package images
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,9 +21,11 @@ import (
 type Image struct {
 	// Name is what the image is resolved by. "alpine" stands for the pinned release and is stored with its version.
 	Name string `json:"name"`
-	// Ref is where the image came from: a URL, "import", or "builtin".
+	// Ref is where the image came from: a URL, a registry's host, a file with its transport, "import", or "builtin".
 	Ref string `json:"ref"`
-	// SourceDigest names the source archive in the store: "sha256:" and hex digits.
+	// Digest names the manifest in its registry: "sha256:" and hex digits; empty for images that have none.
+	Digest string `json:"digest,omitempty"`
+	// SourceDigest names the source archive in the store, or for an image with layers its configuration: "sha256:" and hex digits.
 	SourceDigest string `json:"sourceDigest"`
 	// Checksum is what the publisher states for the source archive, as "sha512:" and hex digits; empty for others.
 	Checksum string `json:"checksum,omitempty"`
@@ -39,10 +39,20 @@ type Image struct {
 	Created time.Time `json:"created"`
 	// Architecture is "riscv64", or empty when the image holds no known program.
 	Architecture string `json:"architecture,omitempty"`
-	// Env are the image's own environment variables, as NAME=value.
-	Env []string `json:"env,omitempty"`
-	// Cmd is what the image runs by default.
-	Cmd []string `json:"cmd,omitempty"`
+	// Layers are what the image was made of, the lowest first; empty for images of one archive.
+	Layers []Layer `json:"layers,omitempty"`
+
+	// What a container of the image runs with (OCI image specification, config.md). Env has NAME=value; Entrypoint and Cmd
+	// together are the default command, of which arguments replace Cmd; User is a name or number, perhaps with ":" and a group.
+	Env          []string          `json:"env,omitempty"`
+	Entrypoint   []string          `json:"entrypoint,omitempty"`
+	Cmd          []string          `json:"cmd,omitempty"`
+	User         string            `json:"user,omitempty"`
+	WorkingDir   string            `json:"workingDir,omitempty"`
+	StopSignal   string            `json:"stopSignal,omitempty"`
+	Volumes      []string          `json:"volumes,omitempty"`
+	ExposedPorts []string          `json:"exposedPorts,omitempty"` // as 80/tcp
+	Labels       map[string]string `json:"labels,omitempty"`
 }
 
 // checkName refuses names that would mean something else in a path, a reference or a shell.
@@ -113,7 +123,16 @@ func recordName(file string) (string, bool) {
 		}
 		name += string([]byte{byte(code)}) + part[min(2, len(part)):]
 	}
-	return name, checkName(name) == nil && recordFile(name) == file
+	return name, validRecord(name) && recordFile(name) == file
+}
+
+// validRecord reports whether an image may be stored under name: one that was imported, or one of a registry.
+func validRecord(name string) bool {
+	if validName(name) {
+		return true
+	}
+	parsed, err := parseRegistryReference(name)
+	return err == nil && parsed.name == name
 }
 
 // load reads the record of the image called name.
@@ -175,6 +194,5 @@ func stale(image *Image) bool {
 	if image.Name != BuiltinName {
 		return false
 	}
-	sum := sha256.Sum256(builtinRoot)
-	return image.SourceDigest != "sha256:"+hex.EncodeToString(sum[:])
+	return image.SourceDigest != digestOf(builtinRoot)
 }

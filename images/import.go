@@ -24,12 +24,15 @@ func (s *Store) Import(ctx context.Context, name string, archive io.Reader) (*Im
 		return nil, err
 	}
 	defer unlock()
-	image, err := s.addArchive(ctx, Image{Name: name, Ref: "import"}, archive, s.progress)
+	image, err := s.addArchive(ctx, Image{Name: name, Ref: refImport}, archive, s.progress)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", name, s.explain(err))
 	}
 	return image, nil
 }
+
+// refImport is the Image.Ref of images that cannot be fetched again.
+const refImport = "import"
 
 func checkImportName(name string) error {
 	if err := checkName(name); err != nil {
@@ -113,7 +116,7 @@ func (s *Store) rebuild(ctx context.Context, image *Image) (*Image, error) {
 	}
 	defer unlockKey()
 	rebuilt, err := s.add(ctx, *image, s.progress)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errDamagedBlob) {
+	if errors.Is(err, os.ErrNotExist) || errors.As(err, new(*damagedBlobError)) {
 		return nil, fmt.Errorf("image %s is damaged: pull or import it again: %w", image.Name, err)
 	}
 	if err != nil {

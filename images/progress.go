@@ -35,13 +35,13 @@ func (f ProgressFunc) report(p Progress) {
 // progressReader reports how much was read through it.
 type progressReader struct {
 	io.Reader
-	at     Progress
+	at     *Progress // shared by the readers of one stage
 	report ProgressFunc
 }
 
 func (r *progressReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
 	r.at.Done += int64(n)
-	r.report.report(r.at)
+	r.report.report(*r.at)
 	return n, err
 }

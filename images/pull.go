@@ -17,26 +17,44 @@ import (
 	"agentvm/internal/atomicfile"
 )
 
-// Resolve returns the image that ref names. One that is in the store is returned without any network; Alpine
-// releases that are not are pulled. See [Store.Pull] for what ref may be and for errors.
+// Resolve returns the image that ref names. One that is in the store is returned without any network; one of Alpine's or of a registry
+// that is not is pulled. Images of layouts and archives are read each time, because their files may have changed: what the store has
+// of them is not copied again. See [Store.Pull] for what ref may be and for errors.
 func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
-	name, err := canonicalName(ref)
-	if err != nil {
-		return nil, err
+	parsed, parseErr := parseReference(ref)
+	if parseErr == nil && parsed.path != "" {
+		return s.Pull(ctx, ref, s.progress)
 	}
-	image, err := s.load(name)
+	image, err := s.find(ref, parsed)
 	if err == nil && s.usable(image) && !stale(image) {
 		return image, nil
 	}
 	if err == nil && !stale(image) {
-		if image, err = s.rebuild(ctx, image); err == nil {
-			return image, nil
+		rebuilt, rebuildErr := s.rebuild(ctx, image)
+		if rebuildErr == nil || image.Ref == refImport {
+			return rebuilt, rebuildErr
 		}
 	}
-	if !pullable(name) {
-		return nil, err
+	switch {
+	case parseErr != nil:
+		return nil, parseErr
+	case err != nil && !errors.Is(err, ErrNotFound) && parsed.transport == transportRegistry:
+		return nil, err // a damaged record may be that of an import
 	}
 	return s.Pull(ctx, ref, s.progress)
+}
+
+// find returns the record of the image that a user calls ref: the names that images were imported under come before those of registries.
+func (s *Store) find(ref string, parsed reference) (*Image, error) {
+	if parsed.transport == transportRegistry && validName(ref) {
+		if image, err := s.load(ref); err == nil || !errors.Is(err, ErrNotFound) {
+			return image, err
+		}
+	}
+	if parsed.name == "" {
+		return nil, ErrNotFound
+	}
+	return s.load(parsed.name)
 }
 
 // ResolveDefault resolves the default image, "alpine". When no server can be reached it returns the built-in
@@ -73,17 +91,21 @@ func briefly(err error) string {
 
 // Pull fetches the image that ref names and returns it. ref is one of
 //
-//	alpine           the release this program is pinned to
-//	alpine:3.20.3    that release
-//	alpine:3.20      the newest release of a branch, as the server says now
-//	alpine:latest    the newest stable release, as the server says now
-//	busybox          the image built into this program
+//	alpine                 the release this program is pinned to
+//	alpine:3.20.3          that release
+//	alpine:3.20            the newest release of a branch, as the server says now
+//	alpine:latest          the newest stable release, as the server says now
+//	busybox                the image built into this program
+//	NAME[:TAG][@DIGEST]    an image of a registry; NAME may begin with the registry's host and with docker://
+//	oci:DIR[:TAG]          an image of a directory in the OCI image layout
+//	oci-archive:FILE[:TAG] the same in a tar archive
+//	docker-archive:FILE    an image of an archive that docker save has written; :NAME:TAG chooses one of several
 //
 // What the store has already is not downloaded again. A download that broke off continues where it stopped. The error
-// wraps [ErrUnreachable] when no server could be reached, [ErrNotFound] for other names, [*ArchitectureError] and
-// [ErrLimit] for what an archive holds.
+// wraps [ErrUnreachable] when no server could be reached, [ErrNotFound] for images that no server has, [*PlatformError] and
+// [*ArchitectureError] for images of other processors and [ErrLimit] for what an archive holds.
 func (s *Store) Pull(ctx context.Context, ref string, progress ProgressFunc) (*Image, error) {
-	name, err := canonicalName(ref)
+	parsed, err := parseReference(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -93,32 +115,54 @@ func (s *Store) Pull(ctx context.Context, ref string, progress ProgressFunc) (*I
 	}
 	defer unlock()
 	var image *Image
-	switch {
-	case name == BuiltinName:
+	switch parsed.transport {
+	case transportBuiltin:
 		image, err = s.addBuiltin(ctx, progress)
-	case pullable(name):
-		image, err = s.pullAlpine(ctx, name, progress)
+	case transportAlpine:
+		image, err = s.pullAlpine(ctx, parsed.name, progress)
+	case transportRegistry:
+		image, err = s.pullRegistry(ctx, parsed, progress)
 	default:
-		err = fmt.Errorf("%w: agentvm pulls alpine, alpine:VERSION, alpine:latest and %s; import others from a tar archive", ErrNotFound, BuiltinName)
+		image, err = s.pullLayout(ctx, ref, parsed, progress)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, s.explain(err))
 	}
-	s.log.Info("image ready", "image", name, "disk", image.RootDisk, "bytes", image.Size)
+	s.log.Info("image ready", "image", image.Name, "disk", image.RootDisk, "bytes", image.Size)
 	return image, nil
 }
 
-// canonicalName returns the name under which the store keeps ref.
-func canonicalName(ref string) (string, error) {
-	if name, ok, err := alpineName(ref); ok {
-		return name, err
+func (s *Store) pullRegistry(ctx context.Context, ref reference, progress ProgressFunc) (*Image, error) {
+	found, err := s.registries.find(ctx, ref.registry)
+	if err != nil {
+		return nil, err
 	}
-	return ref, checkName(ref)
+	return s.addOCI(ctx, ref.name, found, progress)
 }
 
-// pullable reports whether a source has name.
-func pullable(name string) bool {
-	return name == BuiltinName || strings.HasPrefix(name, "alpine:")
+// pullLayout adds an image of a layout or an archive under the name that it has there. One without a name, or with a name of agentvm's
+// own images, is called after its file.
+func (s *Store) pullLayout(ctx context.Context, from string, ref reference, progress ProgressFunc) (*Image, error) {
+	l, err := s.openLayout(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	find := l.find
+	if ref.transport == transportDockerArchive {
+		find = l.findDocker
+	}
+	found, err := find(ctx, from, ref.tag)
+	if err != nil {
+		return nil, err
+	}
+	name := ref.name
+	if strings.ContainsAny(found.name, ":/") { // more than the tag alone
+		if called, err := parseRegistryReference(found.name); err == nil {
+			name = called.name
+		}
+	}
+	return s.addOCI(ctx, name, found, progress)
 }
 
 // pullAlpine fetches the release that name means now. Two names of one release share everything but their record.
@@ -165,17 +209,23 @@ func (s *Store) sameChecksum(ctx context.Context, name string, found release, pr
 	return nil, ErrNotFound
 }
 
-// download brings a release into the store and returns its SHA-256. It keeps only verified files, and the
-// beginning of a download that broke off, under a name that only the next attempt uses.
+// download brings a release into the store and returns its SHA-256.
 func (s *Store) download(ctx context.Context, name, url string, want release, progress ProgressFunc) (string, error) {
-	f, err := atomicfile.Resume(s.blobPath("archive"), partialPrefix+want.sha512[:32])
-	if err != nil {
-		return "", err
-	}
 	report := func(done, total int64) {
 		progress.report(Progress{Stage: StageDownload, Name: name, Done: done, Total: total})
 	}
-	digest, err := s.downloadTo(ctx, f.File, url, want, report)
+	return s.keepDownload(ctx, want.sha512, func(f *os.File) error { return s.alpine.fetch.file(ctx, url, f, alpineMaxSize, report) },
+		func(f *os.File) (string, error) { return verify(f, url, "sha512:"+want.sha512) })
+}
+
+// keepDownload puts a file into the store under its SHA-256, which verify returns. It keeps only verified files, and the beginning of
+// a download that broke off, under a name of key that only the next attempt uses. fetch appends to what is there.
+func (s *Store) keepDownload(ctx context.Context, key string, fetch func(*os.File) error, verify func(*os.File) (string, error)) (string, error) {
+	f, err := atomicfile.Resume(s.blobPath("archive"), partialPrefix+key[:32])
+	if err != nil {
+		return "", err
+	}
+	digest, err := fetchVerified(f.File, fetch, verify)
 	switch {
 	case err == nil:
 		return digest, f.CommitAs(digest)
@@ -187,32 +237,32 @@ func (s *Store) download(ctx context.Context, name, url string, want release, pr
 	return "", err
 }
 
-// downloadTo completes and verifies f. What an earlier attempt left may be wrong, so the second try starts
+// fetchVerified completes and verifies f. What an earlier attempt left may be wrong, so the second try starts
 // without it.
-func (s *Store) downloadTo(ctx context.Context, f *os.File, url string, want release, report func(done, total int64)) (string, error) {
+func fetchVerified(f *os.File, fetch func(*os.File) error, verify func(*os.File) (string, error)) (string, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return "", err
 	}
 	resumed := info.Size() > 0
-	err = s.alpine.fetch.file(ctx, url, f, alpineMaxSize, report)
+	err = fetch(f)
 	if resumed && outOfRange(err) {
 		err = nil // the earlier attempt may have fetched everything
 	}
 	if err != nil {
 		return "", err
 	}
-	digest, err := verify(f, url, want.sha512)
+	digest, err := verify(f)
 	if err == nil || !resumed || !errors.As(err, new(*ChecksumError)) {
 		return digest, err
 	}
 	if err := restart(f, 0); err != nil {
 		return "", err
 	}
-	if err := s.alpine.fetch.file(ctx, url, f, alpineMaxSize, report); err != nil {
+	if err := fetch(f); err != nil {
 		return "", err
 	}
-	return verify(f, url, want.sha512)
+	return verify(f)
 }
 
 // outOfRange reports whether a server has nothing after the bytes that are there already.
@@ -221,27 +271,40 @@ func outOfRange(err error) bool {
 	return errors.As(err, &status) && status.status == http.StatusRequestedRangeNotSatisfiable
 }
 
-// ChecksumError means that a server sent another file than the requested one.
+// ChecksumError means that a server or an archive has another file than the requested one.
 type ChecksumError struct {
 	URL       string
-	Got, Want string // SHA-512 in hex
+	Got, Want string // the algorithm, a colon and hex digits
 }
 
 func (e *ChecksumError) Error() string {
-	return fmt.Sprintf("%s: the checksum is wrong, nothing was kept: got sha512 %.16s..., want %.16s...", e.URL, e.Got, e.Want)
+	return fmt.Sprintf("%s: the checksum is wrong, nothing was kept: got %.23s..., want %.23s...", e.URL, e.Got, e.Want)
 }
 
-// verify compares f with its SHA-512 and returns its SHA-256.
+// verify compares f with its digest, of SHA-512 or SHA-256, and returns its SHA-256 (hex).
 func verify(f *os.File, url, want string) (string, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	strong, name := sha512.New(), sha256.New()
-	if _, err := io.Copy(io.MultiWriter(strong, name), f); err != nil {
+	name := sha256.New()
+	strong := name
+	hashes := io.Writer(name)
+	if strings.HasPrefix(want, "sha512:") {
+		strong = sha512.New()
+		hashes = io.MultiWriter(strong, name)
+	}
+	if _, err := io.Copy(hashes, f); err != nil {
 		return "", err
 	}
-	if got := hex.EncodeToString(strong.Sum(nil)); got != want {
+	algorithm, _, _ := strings.Cut(want, ":")
+	if got := algorithm + ":" + hex.EncodeToString(strong.Sum(nil)); got != want {
 		return "", &ChecksumError{URL: url, Got: got, Want: want}
 	}
 	return hex.EncodeToString(name.Sum(nil)), nil
+}
+
+// digestOf returns the SHA-256 of text as manifests have it.
+func digestOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "sha256:" + hex.EncodeToString(sum[:])
 }

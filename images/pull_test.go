@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,12 +30,20 @@ func openStore(t testing.TB, url string) *Store {
 
 func openStoreIn(t testing.TB, dir, url string) *Store {
 	t.Helper()
-	s, err := Config{Dir: dir, AlpineMirror: url}.Open()
+	s, err := Config{Dir: dir, AlpineMirror: url, RegistryMirrors: []string{"docker.io=" + loopbackOnly(url)}}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.alpine.fetch.backoff = time.Millisecond
 	return s
+}
+
+// loopbackOnly returns the server of a URL when it is on this host, and otherwise one that does not answer.
+func loopbackOnly(at string) string {
+	if u, err := url.Parse(at); err == nil && u.Hostname() == "127.0.0.1" {
+		return "http://" + u.Host
+	}
+	return "http://127.0.0.1:1"
 }
 
 // genuine returns the URL of a mirror with the genuine release, or skips the test.

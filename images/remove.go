@@ -12,7 +12,7 @@ import (
 // It waits for pulls and imports to end. A VM that has the disk open keeps it, except on Windows, where the
 // disk stays until a later Remove.
 func (s *Store) Remove(ctx context.Context, name string) error {
-	name, err := canonicalName(name)
+	parsed, err := parseReference(name)
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,11 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
-	err = os.Remove(filepath.Join(s.recordDir(), recordFile(name)))
+	record := parsed.name
+	if image, err := s.find(name, parsed); err == nil {
+		record = image.Name
+	}
+	err = os.Remove(filepath.Join(s.recordDir(), recordFile(record)))
 	if os.IsNotExist(err) {
 		return fmt.Errorf("remove image: %w in %s: %q", ErrNotFound, s.dir, name)
 	}
@@ -69,8 +73,9 @@ func (s *Store) referenced() (map[string]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		digest, _ := parseDigest(image.SourceDigest)
-		keep[s.blobPath(digest)] = true
+		for _, digest := range image.blobs() {
+			keep[s.blobPath(digest)] = true
+		}
 		keep[image.RootDisk] = true
 		keep[image.RootDisk+recordSuffix] = true
 	}

@@ -3,6 +3,8 @@ package images
 import (
 	"archive/tar"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -59,12 +61,24 @@ type diskFacts struct {
 	Architecture string
 }
 
-// buildRootDisk turns one compressed or plain tar archive into an EROFS disk. The archive is read once, from front
-// to back; disk is written without gaps except for its first block, which is written last.
-func buildRootDisk(ctx context.Context, disk io.WriterAt, archive io.Reader, limits Limits) (diskFacts, error) {
+// archive is one compressed or plain tar archive: a whole root, or a layer of one.
+type archive struct {
+	io.Reader
+	diffID string // of a layer: the digest of the plain archive
+}
+
+// buildRootDisk turns archives, the lowest first, into one EROFS disk. Each is read once, from front to back; disk is written without
+// gaps except for its first block, which is written last.
+func buildRootDisk(ctx context.Context, disk io.WriterAt, limits Limits, archives ...archive) (diskFacts, error) {
 	b := newDiskBuilder(disk)
-	if err := b.addLayer(ctx, &contextReader{ctx, archive}, limits.withDefaults()); err != nil {
-		return diskFacts{}, err
+	for i, a := range archives {
+		err := b.addLayer(ctx, archive{&contextReader{ctx, a.Reader}, a.diffID}, limits.withDefaults())
+		if err != nil && len(archives) > 1 {
+			err = fmt.Errorf("layer %d of %d: %w", i+1, len(archives), err)
+		}
+		if err != nil {
+			return diskFacts{}, err
+		}
 	}
 	arch, err := b.architecture()
 	if err != nil {
@@ -75,13 +89,18 @@ func buildRootDisk(ctx context.Context, disk io.WriterAt, archive io.Reader, lim
 }
 
 // addLayer adds an archive on top of what the tree holds. Of several entries with one name the last wins.
-func (b *diskBuilder) addLayer(ctx context.Context, archive io.Reader, limits Limits) error {
-	stream, err := openArchive(archive, limits)
+func (b *diskBuilder) addLayer(ctx context.Context, a archive, limits Limits) error {
+	stream, err := openArchive(a.Reader, limits)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	layer := layer{diskBuilder: b, limits: limits, tar: tar.NewReader(stream), source: stream.source}
+	b.layers++
+	if a.diffID != "" {
+		stream.hash = sha256.New()
+	}
+	layer := layer{diskBuilder: b, limits: limits, diffID: a.diffID, tar: tar.NewReader(stream), source: stream.source}
+	defer func() { b.used.source += stream.source.count }()
 	last := "its start"
 	for {
 		if err := ctx.Err(); err != nil {
@@ -107,12 +126,19 @@ func (b *diskBuilder) addLayer(ctx context.Context, archive io.Reader, limits Li
 // layer is one archive being added.
 type layer struct {
 	*diskBuilder
-	limits   Limits
-	tar      *tar.Reader
-	source   *countingReader // the archive as stored
-	entries  int             // including the implied ones
+	limits  Limits
+	diffID  string // empty for an archive that is a whole root
+	tar     *tar.Reader
+	source  *countingReader // the archive as stored
+	entries int             // of this layer, without the implied ones
+}
+
+// usage is what the limits bound, of all layers together.
+type usage struct {
+	entries  int // including the implied ones
 	bytes    int64
 	metadata int64
+	source   int64 // size, as stored, of the layers before this one
 }
 
 // Estimates of the memory of a node, including its place in its directory, and of a directory with its map, in bytes.
@@ -127,16 +153,23 @@ const (
 	metadataRatio = 100
 )
 
-// end checks that the archive was complete: it had entries, had its end marker, and its checksum is right.
+// end checks that the archive was complete: it had entries, had its end marker, and its checksum is right. A layer is known to be
+// complete by its digest; it may be empty, and some writers leave out the end marker.
 func (l *layer) end(stream *archiveStream) error {
-	if l.entries == 0 {
+	if l.entries == 0 && l.diffID == "" {
 		return errors.New("archive holds no entries")
 	}
-	if stream.ended {
+	if stream.ended && l.diffID == "" {
 		return fmt.Errorf("truncated archive: no end marker: %w", io.ErrUnexpectedEOF)
 	}
 	if _, err := io.Copy(io.Discard, stream); err != nil {
 		return fmt.Errorf("damaged archive after its last entry: %w", noEOF(err))
+	}
+	if l.diffID == "" {
+		return nil
+	}
+	if got := "sha256:" + hex.EncodeToString(stream.hash.Sum(nil)); got != l.diffID {
+		return &ChecksumError{URL: "unpacked layer", Got: got, Want: l.diffID}
 	}
 	return nil
 }
@@ -159,14 +192,19 @@ func (l *layer) add(h *tar.Header) error {
 	if len(parts) > l.limits.Depth {
 		return fmt.Errorf("%w: more than %d directories in each other", ErrLimit, l.limits.Depth)
 	}
-	dir, err := l.root.directory(parts[:len(parts)-1], func(n *node, name string) error {
+	name := parts[len(parts)-1]
+	hidden, isWhiteout := strings.CutPrefix(name, whiteoutPrefix)
+	if isWhiteout = isWhiteout && l.diffID != ""; isWhiteout {
+		return l.addWhiteout(parts[:len(parts)-1], hidden)
+	}
+	dir, err := l.parent(parts[:len(parts)-1], func(n *node, name string) error {
 		n.mtime = h.ModTime.Unix()
 		return l.countNode(directoryMemory + len(name))
 	})
 	if err != nil {
 		return err
 	}
-	name := parts[len(parts)-1]
+	dir.touch(l.layers)
 	switch h.Typeflag {
 	case tar.TypeLink:
 		return l.addLink(dir, name, h)
@@ -193,23 +231,24 @@ func (l *layer) count(h *tar.Header) error {
 	if err := l.countNode(memory + min(len(h.Name), maxComponent)); err != nil {
 		return err
 	}
-	if h.Size > l.limits.Bytes-l.bytes {
+	l.entries++
+	if h.Size > l.limits.Bytes-l.used.bytes {
 		return fmt.Errorf("%w: more than %d bytes unpacked", ErrLimit, l.limits.Bytes)
 	}
-	l.bytes += h.Size
+	l.used.bytes += h.Size
 	return nil
 }
 
 // countNode adds a node that takes so much memory.
 func (l *layer) countNode(memory int) error {
-	l.entries++
-	l.metadata += int64(memory)
+	l.used.entries++
+	l.used.metadata += int64(memory)
 	switch {
-	case l.entries > l.limits.Entries:
+	case l.used.entries > l.limits.Entries:
 		return fmt.Errorf("%w: more than %d entries, with the directories that they imply", ErrLimit, l.limits.Entries)
-	case l.metadata > l.limits.Metadata:
+	case l.used.metadata > l.limits.Metadata:
 		return fmt.Errorf("%w: names, links and attributes take more than %d bytes", ErrLimit, l.limits.Metadata)
-	case l.metadata > freeMetadata && (l.metadata-freeMetadata)/metadataRatio > l.source.count:
+	case l.used.metadata > freeMetadata && (l.used.metadata-freeMetadata)/metadataRatio > l.used.source+l.source.count:
 		return fmt.Errorf("%w: names, links and attributes take more than %d times the archive's size", ErrLimit, metadataRatio)
 	}
 	return nil
@@ -226,14 +265,68 @@ func (l *layer) addRoot(h *tar.Header) error {
 // addDir makes a directory, or gives an existing one new attributes: its entries stay.
 func (l *layer) addDir(dir *node, name string, h *tar.Header) error {
 	if old := dir.children[name]; old != nil && old.isDir() {
+		old.touch(l.layers)
 		return setAttributes(old, h)
 	}
 	n := newDir(dir)
+	n.layer = l.layers
 	if err := setAttributes(n, h); err != nil {
 		return err
 	}
 	dir.put(name, n)
 	return nil
+}
+
+// Layers hide files of the layers below by entries of their own (OCI image specification, layer.md, "Whiteouts").
+const (
+	whiteoutPrefix = ".wh."     // and the name that is hidden
+	whiteoutOpaque = ".wh..opq" // after the prefix: all that the directory has from below
+	whiteoutAUFS   = ".wh."     // after the prefix: AUFS's own files, which mean nothing here
+)
+
+// addWhiteout hides a name, or all names, that the layers below have in the directory of that path.
+func (l *layer) addWhiteout(parts []string, hidden string) error {
+	dir, err := l.parent(parts, func(*node, string) error { return errNothingThere })
+	switch {
+	case errors.Is(err, errNothingThere):
+		return nil
+	case err != nil:
+		return err
+	case hidden == whiteoutOpaque:
+		dir.hideBelow(l.layers)
+		return nil
+	case strings.HasPrefix(hidden, whiteoutAUFS):
+		return nil
+	case hidden == "" || hidden == "." || hidden == "..":
+		return errors.New("whiteout without a name")
+	}
+	dir.hide(hidden, l.layers)
+	return nil
+}
+
+// errNothingThere ends the search for a directory that does not exist.
+var errNothingThere = errors.New("no such directory")
+
+// parent returns the directory at parts, making what is missing. In a layer it follows the symbolic links of the tree, as what unpacks
+// layers into one root does: with /lib a link to usr/lib below, lib/x is usr/lib/x.
+func (l *layer) parent(parts []string, missing func(n *node, name string) error) (*node, error) {
+	if l.diffID == "" {
+		return l.root.directory(parts, missing)
+	}
+	n := l.root
+	for i := range parts {
+		if child := n.children[parts[i]]; child != nil && child.mode&typeMask == typeSymlink {
+			if target := l.root.followFrom(n, parts[i]); target != nil && target.isDir() {
+				n = target
+				continue
+			}
+		}
+		var err error
+		if n, err = n.directory(parts[i:i+1], missing); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
 }
 
 // addLink makes another name for a file that the archive already had.
@@ -251,13 +344,14 @@ func (l *layer) addLink(dir *node, name string, h *tar.Header) error {
 	case dir.children[name] == target:
 		return nil
 	}
+	target.layer = l.layers
 	dir.put(name, target)
 	return nil
 }
 
 // addNode makes anything except directories and hard links.
 func (l *layer) addNode(dir *node, name string, h *tar.Header) error {
-	n := &node{}
+	n := &node{layer: l.layers}
 	if err := setAttributes(n, h); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ type nowhere struct{}
 func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 
 func tryBuild(archive []byte, limits Limits) error {
-	_, err := buildRootDisk(context.Background(), nowhere{}, bytes.NewReader(archive), limits)
+	_, err := buildRootDisk(context.Background(), nowhere{}, limits, archiveOf(bytes.NewReader(archive)))
 	return err
 }
 
@@ -220,7 +220,7 @@ func TestRatioLimit(t *testing.T) {
 		out.CloseWithError(err)
 	}()
 	defer in.Close()
-	_, err := buildRootDisk(t.Context(), nowhere{}, in, Limits{Ratio: 100})
+	_, err := buildRootDisk(t.Context(), nowhere{}, Limits{Ratio: 100}, archiveOf(in))
 	if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "100 times") {
 		t.Errorf("error %v", err)
 	}
@@ -229,7 +229,7 @@ func TestRatioLimit(t *testing.T) {
 func TestBuildStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := buildRootDisk(ctx, nowhere{}, bytes.NewReader(makeTar(t, everything())), Limits{})
+	_, err := buildRootDisk(ctx, nowhere{}, Limits{}, archiveOf(bytes.NewReader(makeTar(t, everything()))))
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
@@ -255,7 +255,7 @@ func TestArchitecture(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			facts, err := buildRootDisk(t.Context(), nowhere{}, bytes.NewReader(makeTar(t, test.entries)), Limits{})
+			facts, err := buildRootDisk(t.Context(), nowhere{}, Limits{}, archiveOf(bytes.NewReader(makeTar(t, test.entries))))
 			var wrong *ArchitectureError
 			if errors.As(err, &wrong) {
 				facts.Architecture = err.Error()
@@ -277,7 +277,7 @@ func FuzzRootDisk(f *testing.F) {
 	limits := Limits{Bytes: 1 << 20, Entries: 100}.withDefaults()
 	f.Fuzz(func(t *testing.T, archive []byte) {
 		disk := &memoryDisk{}
-		facts, err := buildRootDisk(t.Context(), disk, bytes.NewReader(archive), limits)
+		facts, err := buildRootDisk(t.Context(), disk, limits, archiveOf(bytes.NewReader(archive)))
 		if err != nil {
 			return
 		}
@@ -297,3 +297,6 @@ func (d *memoryDisk) WriteAt(p []byte, at int64) (int, error) {
 	}
 	return copy(d.bytes[at:], p), nil
 }
+
+// archiveOf is a whole root.
+func archiveOf(r io.Reader) archive { return archive{Reader: r} }

@@ -20,6 +20,12 @@ type Config struct {
 	// AlpineMirror is the base URL of an Alpine mirror, http or https (default: AGENTVM_ALPINE_MIRROR, else
 	// https://dl-cdn.alpinelinux.org/alpine).
 	AlpineMirror string
+	// RegistryMirrors are HOST=URL, as docker.io=https://mirror.example.org: what replaces a registry (default:
+	// AGENTVM_REGISTRY_MIRRORS, separated by commas).
+	RegistryMirrors []string
+	// InsecureRegistries are hosts, with their ports, whose certificate is not checked and that may speak plain HTTP (default:
+	// AGENTVM_INSECURE_REGISTRIES, separated by commas). Those of this host always may.
+	InsecureRegistries []string
 	// Transport carries the downloads (default: one with proxies from the environment and time-outs).
 	Transport http.RoundTripper
 	// Limits bound archives.
@@ -37,6 +43,8 @@ type Store struct {
 	limits   Limits
 	progress ProgressFunc
 	log      *slog.Logger
+
+	registries *registries
 }
 
 // ErrNoPlace means that neither AGENTVM_STORE nor the system has a directory for a store. Its text says what to do.
@@ -70,11 +78,16 @@ func (c Config) Open() (*Store, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	alpine, err := newAlpineSource(c.AlpineMirror, newFetcher(c.Transport, c.Logger))
+	fetch := newFetcher(c.Transport, c.Logger)
+	alpine, err := newAlpineSource(c.AlpineMirror, fetch)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: c.Dir, alpine: alpine, limits: c.Limits.withDefaults(), progress: c.Progress, log: c.Logger}
+	registries, err := newRegistries(c, fetch)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{registries: registries, dir: c.Dir, alpine: alpine, limits: c.Limits.withDefaults(), progress: c.Progress, log: c.Logger}
 	for _, dir := range []string{s.dir, s.blobDir(), s.diskDir(), s.recordDir(), s.lockDir()} {
 		if err := private.MakeFolder(dir); err != nil {
 			return nil, fmt.Errorf("image store: %w", err)

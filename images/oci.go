@@ -1,0 +1,289 @@
+package images
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sync/errgroup"
+
+	"agentvm/internal/atomicfile"
+)
+
+// Bounds of what a manifest may hold, and of the manifest and the configuration themselves, in bytes. Registries refuse manifests
+// above 4 MiB (OCI distribution specification, "Pushing Manifests").
+const (
+	maxManifest   = 4 << 20
+	maxConfig     = 1 << 20
+	maxLayers     = 512
+	maxIndexDepth = 3 // indexes in each other
+	layersAtOnce  = 3
+)
+
+// ociImage is an image as the OCI image specification and docker save describe it, of which manifest and configuration have been read
+// and checked.
+type ociImage struct {
+	name   string // what the archive or layout calls it; empty when it does not
+	from   string // for Image.Ref
+	digest string // of the manifest; empty for docker save, which has none
+	config []byte
+	layers []v1.Descriptor
+	blobs  blobSource
+}
+
+// blobSource has the layers of an image.
+type blobSource interface {
+	// readBlob appends to f, which has the blob's beginning or nothing, what is missing, and reports how much is there. It need not
+	// verify the digest.
+	readBlob(ctx context.Context, d v1.Descriptor, f *os.File, report func(done, total int64)) error
+}
+
+// PlatformError says that an image is not for the processor that VMs have.
+type PlatformError struct {
+	Ref       string
+	Platforms []string // what the image is for, such as linux/amd64
+}
+
+func (e *PlatformError) Error() string {
+	has := "is for no platform that it names"
+	if len(e.Platforms) > 0 {
+		has = "is for " + strings.Join(e.Platforms, ", ")
+	}
+	return fmt.Sprintf("image %s %s, but agentvm runs linux/%s: choose a tag or an image that has it, as most official images based on Alpine or Debian do", e.Ref, has, Architecture)
+}
+
+// getManifest returns the manifest of that digest ("sha256:" and hex digits).
+type getManifest func(ctx context.Context, digest string) ([]byte, error)
+
+// anyManifest has the fields of manifests and of indexes that matter here (OCI image specification, manifest.md and image-index.md;
+// Docker's schema 2 has the same).
+type anyManifest struct {
+	SchemaVersion int             `json:"schemaVersion"`
+	Config        v1.Descriptor   `json:"config"`
+	Layers        []v1.Descriptor `json:"layers"`
+	Manifests     []v1.Descriptor `json:"manifests"`
+}
+
+// chooseManifest returns the manifest for our platform and its digest, beginning with text, which is a manifest or an index.
+func chooseManifest(ctx context.Context, ref string, text []byte, get getManifest) (anyManifest, string, error) {
+	for range maxIndexDepth + 1 {
+		var m anyManifest
+		if err := json.Unmarshal(text, &m); err != nil {
+			return m, "", fmt.Errorf("damaged manifest: %w", err)
+		}
+		switch {
+		case m.Manifests == nil && m.SchemaVersion == 1:
+			return m, "", errors.New("manifest is of Docker's schema 1, which registries gave up in 2019: push the image again")
+		case m.Manifests == nil:
+			return m, digestOf(text), checkManifest(m)
+		}
+		chosen, err := choosePlatform(ref, m.Manifests)
+		if err != nil {
+			return m, "", err
+		}
+		if text, err = get(ctx, chosen.Digest.String()); err != nil {
+			return m, "", err
+		}
+		if got := digestOf(text); got != chosen.Digest.String() {
+			return m, "", &ChecksumError{URL: "manifest " + chosen.Digest.String(), Got: got, Want: chosen.Digest.String()}
+		}
+	}
+	return anyManifest{}, "", fmt.Errorf("more than %d indexes in each other", maxIndexDepth)
+}
+
+// choosePlatform returns the descriptor for linux/riscv64. The only one of an index that does not say what it is for will do.
+func choosePlatform(ref string, list []v1.Descriptor) (v1.Descriptor, error) {
+	var has []string
+	for _, d := range list {
+		if p := d.Platform; p != nil {
+			if p.OS == "linux" && p.Architecture == Architecture {
+				return d, nil
+			}
+			if text := p.String(); p.OS != "unknown" && p.Architecture != "" && !slices.Contains(has, text) {
+				has = append(has, text)
+			}
+		}
+	}
+	if len(list) == 1 && list[0].Platform == nil {
+		return list[0], nil
+	}
+	slices.Sort(has)
+	return v1.Descriptor{}, &PlatformError{Ref: ref, Platforms: has}
+}
+
+func checkManifest(m anyManifest) error {
+	if len(m.Layers) > maxLayers {
+		return fmt.Errorf("%w: %d layers are more than %d", ErrLimit, len(m.Layers), maxLayers)
+	}
+	if m.Config.Size > maxConfig {
+		return fmt.Errorf("%w: a configuration of %d bytes", ErrLimit, m.Config.Size)
+	}
+	for _, d := range append([]v1.Descriptor{m.Config}, m.Layers...) {
+		switch {
+		case d.Digest.Algorithm != "sha256" || !isHex(d.Digest.Hex, 64):
+			return fmt.Errorf("manifest has the digest %.100q: agentvm reads sha256", d.Digest)
+		case d.Size < 0:
+			return fmt.Errorf("manifest has a blob of %d bytes", d.Size)
+		}
+	}
+	for _, d := range m.Layers {
+		if !d.MediaType.IsLayer() || !d.MediaType.IsDistributable() {
+			return fmt.Errorf("manifest has a layer of the type %.100q, which agentvm cannot unpack", d.MediaType)
+		}
+	}
+	return nil
+}
+
+// parseConfig parses and checks an image's configuration (OCI image specification, config.md).
+func parseConfig(ref string, text []byte, layers int) (*v1.ConfigFile, error) {
+	config, err := v1.ParseConfigFile(bytes.NewReader(text))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("damaged configuration: %w", err)
+	case config.Architecture != Architecture || config.OS != "linux":
+		return nil, &PlatformError{Ref: ref, Platforms: []string{fmt.Sprintf("%.40s/%.40s", config.OS, config.Architecture)}}
+	case len(config.RootFS.DiffIDs) != layers:
+		return nil, fmt.Errorf("configuration describes %d layers, the manifest has %d", len(config.RootFS.DiffIDs), layers)
+	case layers == 0:
+		return nil, errors.New("image has no layers")
+	}
+	return config, nil
+}
+
+// addOCI brings an image into the store under a name. The caller holds the store's shared lock. Of several callers that want the same
+// layer, one fetches it.
+func (s *Store) addOCI(ctx context.Context, name string, from *ociImage, progress ProgressFunc) (*Image, error) {
+	config, err := parseConfig(name, from.config, len(from.layers))
+	if err != nil {
+		return nil, err
+	}
+	image := Image{Name: name, Ref: from.from, Digest: from.digest, SourceDigest: digestOf(from.config)}
+	image.setConfig(config.Config)
+	for i, d := range from.layers {
+		image.Layers = append(image.Layers, Layer{Digest: d.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String()})
+	}
+	source, _ := parseDigest(image.SourceDigest)
+	unlock, err := s.lockKey(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if _, ok := s.loadDisk(source); ok && s.hasBlobs(&image) {
+		return s.add(ctx, image, progress)
+	}
+	if err := atomicfile.Write(s.blobPath(source), from.config); err != nil {
+		return nil, err
+	}
+	if err := s.fetchLayers(ctx, name, from, progress); err != nil {
+		return nil, err
+	}
+	return s.add(ctx, image, progress)
+}
+
+// hasBlobs reports whether all that the image's disk can be built from again is in the store.
+func (s *Store) hasBlobs(image *Image) bool {
+	for _, digest := range image.blobs() {
+		if _, err := os.Stat(s.blobPath(digest)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// fetchLayers brings the layers that the store does not have, some at once.
+func (s *Store) fetchLayers(ctx context.Context, name string, from *ociImage, progress ProgressFunc) error {
+	var total int64
+	for _, d := range from.layers {
+		total += d.Size
+		if d.Size > s.limits.Bytes || total > s.limits.Bytes {
+			return fmt.Errorf("%w: the layers have more than %d bytes", ErrLimit, s.limits.Bytes)
+		}
+	}
+	var mu sync.Mutex
+	done := map[int]int64{}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(layersAtOnce)
+	for i, d := range from.layers {
+		report := func(n, _ int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			done[i] = n
+			at := Progress{Stage: StageDownload, Name: name, Total: total}
+			for n := range maps.Values(done) {
+				at.Done += n
+			}
+			progress.report(at)
+		}
+		group.Go(func() error { return s.fetchLayer(ctx, d, from.blobs, report) })
+	}
+	return group.Wait()
+}
+
+// fetchLayer brings one blob into the store, verified. What an earlier attempt left of it is continued.
+func (s *Store) fetchLayer(ctx context.Context, d v1.Descriptor, blobs blobSource, report func(done, total int64)) error {
+	digest := d.Digest.Hex
+	unlock, err := s.lockKey(ctx, digest)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if info, err := os.Stat(s.blobPath(digest)); err == nil && info.Size() == d.Size {
+		report(d.Size, d.Size)
+		return nil
+	}
+	_, err = s.keepDownload(ctx, digest, func(f *os.File) error { return blobs.readBlob(ctx, d, f, report) },
+		func(f *os.File) (string, error) { return verify(f, d.Digest.String(), d.Digest.String()) })
+	return err
+}
+
+// setConfig takes over what a container of the image would run with.
+func (i *Image) setConfig(c v1.Config) {
+	i.Env, i.Entrypoint, i.Cmd = c.Env, c.Entrypoint, c.Cmd
+	i.User, i.WorkingDir, i.StopSignal = c.User, c.WorkingDir, c.StopSignal
+	i.Volumes = slices.Sorted(maps.Keys(c.Volumes))
+	i.ExposedPorts = slices.Sorted(maps.Keys(c.ExposedPorts))
+	i.Labels = c.Labels
+}
+
+// Layer is one layer of an image from a registry or an archive of images.
+type Layer struct {
+	// Digest names the layer as it is stored, perhaps compressed: "sha256:" and hex digits.
+	Digest string `json:"digest"`
+	// DiffID is the digest of the plain tar archive.
+	DiffID string `json:"diffID"`
+}
+
+// blobs returns the digests (hex) of all that the image is made of.
+func (i *Image) blobs() []string {
+	source, _ := parseDigest(i.SourceDigest)
+	list := []string{source}
+	for _, layer := range i.Layers {
+		digest, _ := parseDigest(layer.Digest)
+		list = append(list, digest)
+	}
+	return list
+}
+
+// manifestTypes is what a registry may answer with.
+var manifestTypes = strings.Join([]string{
+	string(types.OCIImageIndex), string(types.DockerManifestList), string(types.OCIManifestSchema1), string(types.DockerManifestSchema2),
+}, ", ")
+
+// readBounded reads all of r, which may have at most limit bytes.
+func readBounded(r io.Reader, limit int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("%w: more than %d bytes", ErrLimit, limit)
+	}
+	return text, err
+}
