@@ -195,6 +195,7 @@ var mayImport = map[string][]string{
 	"internal/machine/riscv":    nil,
 	"internal/guest/supervisor": nil,
 	"images": {
+		"egress",
 		"internal/atomicfile",
 		"internal/errno",
 		"internal/lockfile",

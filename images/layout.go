@@ -188,12 +188,6 @@ func (l *layout) text(name string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// isDocker reports whether an archive is of docker save and of nothing newer.
-func (l *layout) isDocker() bool {
-	_, err := l.open("index.json")
-	return errors.Is(err, fs.ErrNotExist)
-}
-
 func blobName(digest string) string { return "blobs/" + strings.Replace(digest, ":", "/", 1) }
 
 // refName is the annotation that names an image of a layout (OCI image specification, annotations.md).
@@ -318,7 +312,7 @@ func chooseDocker(ref, tag string, list []dockerManifest) (dockerManifest, error
 	var names []string
 	for _, m := range list {
 		for _, called := range m.RepoTags {
-			if tag != "" && (called == tag || called == tag+":latest") {
+			if tag != "" && sameName(called, tag) {
 				m.RepoTags = []string{called}
 				return m, nil
 			}
@@ -334,6 +328,13 @@ func chooseDocker(ref, tag string, list []dockerManifest) (dockerManifest, error
 		return dockerManifest{}, fmt.Errorf("%s has several images: add one of %q after a colon", ref, names)
 	}
 	return list[0], nil
+}
+
+// sameName reports whether two names of a registry mean one image: docker.io/team/app and team/app:latest do.
+func sameName(a, b string) bool {
+	x, errX := parseRegistryReference(a)
+	y, errY := parseRegistryReference(b)
+	return a == b || errX == nil && errY == nil && x.name == y.name
 }
 
 // describe hashes a file.

@@ -3,12 +3,15 @@ package images
 import (
 	"archive/tar"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -526,4 +529,119 @@ func TestPullContinues(t *testing.T) {
 	if len(ranges) != 2 || ranges[0] != "" || ranges[1] == "" {
 		t.Errorf("requests for the ranges %q, want the whole and then the rest", ranges)
 	}
+}
+
+// TestOtherProducers reads what skopeo and umoci write.
+func TestOtherProducers(t *testing.T) {
+	for _, tool := range []string{"skopeo", "umoci"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatalf("%s is missing: install it", tool)
+			}
+			t.Skipf("%s is not installed", tool)
+		}
+	}
+	folder := t.TempDir()
+	run := func(args ...string) {
+		t.Helper()
+		command := exec.Command(args[0], args[1:]...)
+		command.Dir = folder
+		command.Env = append(os.Environ(), "HOME="+folder, "TMPDIR="+folder)
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+	}
+	r := newRegistry(t)
+	ref := r.push(t, "team/app:1", twoLayers(t))
+	from := "docker://" + ref
+	copyImage := func(to string, options ...string) {
+		t.Helper()
+		run(append(append([]string{"skopeo", "--insecure-policy", "copy", "-q", "--src-tls-verify=false", "--dest-tls-verify=false"}, options...), from, to)...)
+	}
+	copyImage("oci:layout:v1")
+	copyImage("oci:zstd:v1", "--dest-compress", "--dest-compress-format", "zstd")
+	copyImage("oci-archive:oci.tar:v1")
+	copyImage("docker-archive:docker.tar:team/app:1")
+	copyImage("docker://"+r.host+"/again:1", "--format", "v2s2")
+	run("umoci", "config", "--image", "layout:v1", "--tag", "v2", "--config.label", "by=umoci")
+	refs := []string{
+		"oci:" + folder + "/layout:v1", "oci:" + folder + "/layout:v2", "oci:" + folder + "/zstd", "oci-archive:" + folder + "/oci.tar",
+		"docker-archive:" + folder + "/docker.tar", "docker-archive:" + folder + "/docker.tar:team/app:1", r.host + "/again:1",
+	}
+	s := openStore(t, "")
+	for _, ref := range refs {
+		image, err := s.Pull(t.Context(), ref, nil)
+		if err != nil {
+			t.Errorf("%s: %v", ref, err)
+			continue
+		}
+		checkTwoLayers(t, image)
+	}
+}
+
+// TestGuardedTransport has a registry on a public address that leads elsewhere.
+func TestGuardedTransport(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	private := strings.TrimPrefix(server.URL, "http://")
+	dial := func(g *guard, address string) error {
+		conn, err := g.dial(t.Context(), "tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+	public := &guard{}
+	public.trusted.Store("registry.example.org:443", true)
+	for _, address := range []string{private, "localhost:" + private[strings.LastIndexByte(private, ':')+1:], "169.254.169.254:80", "[::1]:80"} {
+		if err := dial(public, address); !errors.Is(err, errPrivate) || errors.As(connectError(err), new(*brokenError)) {
+			t.Errorf("%s: %v, want a refusal that is not tried again", address, err)
+		}
+	}
+	public.trusted.Store(private, false) // as a proxy
+	if err := dial(public, private); err != nil {
+		t.Error(err)
+	}
+	if public.private.Load() {
+		t.Error("a proxy on a private address made the registry one")
+	}
+	local := &guard{}
+	local.trusted.Store(private, true)
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	if err := errors.Join(dial(local, private), dial(local, strings.TrimPrefix(other.URL, "http://"))); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzManifest checks that no manifest or configuration makes the reader panic, and that what it accepts keeps the bounds.
+func FuzzManifest(f *testing.F) {
+	image := twoLayers(f)
+	manifest, err := image.RawManifest()
+	if err != nil {
+		f.Fatal(err)
+	}
+	config, err := image.RawConfigFile()
+	if err != nil {
+		f.Fatal(err)
+	}
+	index, err := indexOf(f, map[string]v1.Image{"linux/riscv64": image}).RawManifest()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(index, manifest, config)
+	f.Add(manifest, []byte(nil), config)
+	f.Fuzz(func(t *testing.T, first, second, config []byte) {
+		m, digest, err := chooseManifest(t.Context(), "x", first, func(context.Context, string) ([]byte, error) { return second, nil })
+		if err != nil {
+			return
+		}
+		if _, ok := parseDigest(digest); !ok || len(m.Layers) > maxLayers {
+			t.Errorf("accepted %q with %d layers", digest, len(m.Layers))
+		}
+		if parsed, err := parseConfig("x", config, len(m.Layers)); err == nil {
+			image := Image{}
+			image.setConfig(parsed.Config)
+		}
+	})
 }

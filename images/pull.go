@@ -41,7 +41,11 @@ func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
 	case err != nil && !errors.Is(err, ErrNotFound) && parsed.transport == transportRegistry:
 		return nil, err // a damaged record may be that of an import
 	}
-	return s.Pull(ctx, ref, s.progress)
+	image, pullErr := s.Pull(ctx, ref, s.progress)
+	if parsed.transport == transportRegistry && errors.Is(pullErr, ErrUnreachable) && errors.Is(err, ErrNotFound) {
+		pullErr = fmt.Errorf("%w; %w", err, pullErr)
+	}
+	return image, pullErr
 }
 
 // find returns the record of the image that a user calls ref: the names that images were imported under come before those of registries.

@@ -24,9 +24,9 @@ type Command struct {
 
 	// Env holds KEY=VALUE and wins over the VM's environment.
 	Env []string
-	// Dir is the working directory. Default: /, as containers have it.
+	// Dir is the working directory. Default: the image's, or /.
 	Dir string
-	// User is "name", "uid", "name:group" or "uid:gid" of the guest. Default: root.
+	// User is "name", "uid", "name:group" or "uid:gid" of the guest. Default: the image's, or root.
 	User string
 
 	// Stdin is read until it ends or the command has ended. A Read that blocks then is not waited for, and what it
@@ -88,7 +88,7 @@ func (v *VM) start(ctx context.Context, c Command) (*process, error) {
 	}
 	p := newProcess(v, c)
 	p.remote, err = client.Exec(ctx, guestrpc.ExecParams{
-		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, defaultDir), User: c.User,
+		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, v.image.WorkingDir, defaultDir), User: cmp.Or(c.User, v.image.User),
 		Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(), Terminal: (*guestrpc.Size)(c.Terminal),
 	})
 	if err != nil {

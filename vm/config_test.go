@@ -28,7 +28,7 @@ func TestConfigIsChecked(t *testing.T) {
 		{"too many mounts", Config{Mounts: make([]mount.Spec, 9)}, "at most 8"},
 		{"mounts in one place", Config{Mounts: []mount.Spec{{HostPath: "/a", GuestPath: "/m"}, {HostPath: "/b", GuestPath: "/m"}}}, "same place"},
 		{"mount that is not there", Config{Mounts: []mount.Spec{{HostPath: missing, GuestPath: "/m"}}, Image: "busybox"}, "does not exist"},
-		{"image that is not known", Config{Image: "nonsense"}, `"nonsense"`},
+		{"image that is not known", Config{Image: "nonsense"}, `"nonsense:latest"`},
 		{"image of a bad name", Config{Image: "../../etc/passwd"}, "image name"},
 		{"MTU", Config{Network: Network{MTU: 100}, Image: "busybox"}, "MTU 100"},
 		{"subnet", Config{Network: Network{Subnet: netip.MustParsePrefix("192.168.0.0/30")}, Image: "busybox"}, "192.168.0.0/30"},
@@ -38,6 +38,7 @@ func TestConfigIsChecked(t *testing.T) {
 		{"kernel that is none", Config{Image: "busybox", Kernel: []byte("not a kernel")}, "not a RISC-V Linux Image"},
 		{"memory for no kernel", Config{Image: "busybox", Memory: MinMemory, Kernel: hugeKernel()}, "too little"},
 	}
+	t.Setenv("AGENTVM_REGISTRY_MIRRORS", "docker.io=http://127.0.0.1:1") // tests reach only loopback
 	store := t.TempDir()
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

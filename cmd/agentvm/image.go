@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,15 @@ agentvm among the user's caches.
 
   alpine           the Alpine release that this version is pinned to
   alpine:VERSION   another one, or the newest with alpine:latest, from AGENTVM_ALPINE_MIRROR or Alpine's server
-  busybox          a small root built into agentvm, which needs no network`
+  busybox          a small root built into agentvm, which needs no network
+  NAME[:TAG]       an image of a registry, by default Docker Hub, as python:3.13-alpine or ghcr.io/owner/image@sha256:...
+  docker://NAME    the same, also for names that agentvm gives another meaning, as docker://alpine:3.22
+  oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME:TAG]
+                   an image of a directory in the OCI layout, of an archive of one, or of docker save
+
+Where an image is named, all of these work. Images of registries need linux/riscv64. The credentials are those of docker login.
+AGENTVM_REGISTRY_MIRRORS (HOST=URL,...) replaces registries by mirrors; those of AGENTVM_INSECURE_REGISTRIES (HOST,...) may speak
+plain HTTP.`
 
 func (c *cli) imageCommand() *cobra.Command {
 	command := &cobra.Command{
@@ -28,7 +37,8 @@ func (c *cli) imageCommand() *cobra.Command {
 		Long:    imageLong,
 		Example: "  agentvm image pull alpine:latest\n  agentvm image import rootfs.tar.gz mine\n  agentvm exec --image mine \"cat /etc/os-release\"",
 	}
-	command.AddCommand(c.imageListCommand(), c.imagePullCommand(), c.imageImportCommand(), c.imageRemoveCommand())
+	command.AddCommand(c.imageListCommand(), c.imagePullCommand(), c.imageImportCommand(), c.imageInspectCommand(), c.imageHistoryCommand(), c.imageTagCommand(),
+		c.imageRemoveCommand())
 	return command
 }
 
@@ -65,12 +75,16 @@ func printImages(w io.Writer, list []images.Image) error {
 }
 
 func (c *cli) imagePullCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "pull IMAGE", Short: "Download an image, or put the built-in one into the store", Args: cobra.ExactArgs(1),
+	var config images.Config
+	command := &cobra.Command{
+		Use: "pull IMAGE", Short: "Download an image, or put another into the store", Args: cobra.ExactArgs(1),
+		Example: "  agentvm image pull python:3.13-alpine\n  agentvm image pull --mirror docker.io=https://mirror.example.org python:3.13-alpine\n" +
+			"  docker save app | agentvm image pull docker-archive:/dev/stdin",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			progress := &progress{out: c.stderr}
 			defer progress.close()
-			store, err := c.store(progress.report)
+			config.Logger = c.log
+			store, err := adviseDirectory(config.Open())
 			if err != nil {
 				return err
 			}
@@ -80,6 +94,76 @@ func (c *cli) imagePullCommand() *cobra.Command {
 			}
 			fmt.Fprintln(c.stdout, image.Name)
 			return nil
+		},
+	}
+	command.Flags().StringArrayVar(&config.RegistryMirrors, "mirror", nil, "ask `HOST=URL` instead of a registry, as docker.io=https://mirror.example.org (may be repeated)")
+	command.Flags().StringArrayVar(&config.InsecureRegistries, "insecure", nil, "do not check the certificate of this registry's `HOST`, and speak plain HTTP if it does (may be repeated)")
+	return command
+}
+
+func (c *cli) imageInspectCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "inspect IMAGE...", Short: "Show what is known of images, as JSON", Args: cobra.MinimumNArgs(1), ValidArgsFunction: completeImages,
+		RunE: func(_ *cobra.Command, args []string) error {
+			store, err := c.store(nil)
+			if err != nil {
+				return err
+			}
+			var list []*images.Image
+			for _, name := range args {
+				image, err := store.Find(name)
+				if err != nil {
+					return err
+				}
+				list = append(list, image)
+			}
+			encoder := json.NewEncoder(c.stdout)
+			encoder.SetEscapeHTML(false)
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(list)
+		},
+	}
+}
+
+func (c *cli) imageHistoryCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "history IMAGE", Short: "Show how an image was built", Args: cobra.ExactArgs(1), ValidArgsFunction: completeImages,
+		RunE: func(_ *cobra.Command, args []string) error {
+			store, err := c.store(nil)
+			if err != nil {
+				return err
+			}
+			steps, err := store.History(args[0])
+			if err != nil {
+				return err
+			}
+			table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "CREATED\tLAYER\tBY")
+			for _, step := range steps {
+				layer := "-"
+				if step.Layer != "" {
+					layer = step.Layer[:len("sha256:")+12]
+				}
+				fmt.Fprintf(table, "%s\t%s\t%s\n", step.Created.Format("2006-01-02 15:04"), layer, printable(step.CreatedBy))
+			}
+			return table.Flush()
+		},
+	}
+}
+
+func (c *cli) imageTagCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "tag IMAGE NAME", Short: "Give an image another name", Args: cobra.ExactArgs(2), ValidArgsFunction: completeImages,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := c.store(nil)
+			if err != nil {
+				return err
+			}
+			image, err := store.Tag(cmd.Context(), args[0], args[1])
+			if err == nil {
+				fmt.Fprintln(c.stdout, image.Name)
+			}
+			return err
 		},
 	}
 }
@@ -162,7 +246,11 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 }
 
 func (c *cli) store(progress images.ProgressFunc) (*images.Store, error) {
-	store, err := images.Config{Progress: progress, Logger: c.log}.Open()
+	return adviseDirectory(images.Config{Progress: progress, Logger: c.log}.Open())
+}
+
+// adviseDirectory adds to an error what to do.
+func adviseDirectory(store *images.Store, err error) (*images.Store, error) {
 	if err != nil && !errors.Is(err, images.ErrMirror) && !errors.Is(err, images.ErrNoPlace) {
 		err = fmt.Errorf("%w (set %s to a directory that can be written)", err, storeVariable)
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -18,6 +20,7 @@ import (
 	"sync"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"agentvm/images"
@@ -65,6 +68,7 @@ func TestScript(t *testing.T) {
 				env.Setenv(name, value)
 			}
 			env.Setenv("AGENTVM_ALPINE_MIRROR", mirror)
+			env.Setenv("AGENTVM_REGISTRY_MIRRORS", "docker.io=http://127.0.0.1:1") // tests reach only loopback
 			env.Setenv("AGENTVM_DEBUG", "")
 			env.Setenv("FORKS", "20")
 			env.Setenv("DEPTH", "50")
@@ -86,7 +90,7 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "random": random, "sha256": sha256File, "wasm": wasmFile, "elf": elfFile,
 			"serve": serve, "freeport": freePort, "fetch": fetch, "pcap": pcapFile,
-			"foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
+			"dockerimage": dockerImage, "foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
 		},
 	})
 }
@@ -143,6 +147,34 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
+}
+
+// dockerImage writes an archive of docker save of the built-in root, with a file more and another hidden: dockerimage FILE NAME.
+func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
+	root, err := filepath.Abs("../../images/busybox/root.tar.gz")
+	ts.Check(err)
+	layer := ts.MkAbs("layer.tar")
+	f, err := os.Create(layer)
+	ts.Check(err)
+	w := tar.NewWriter(f)
+	const program = "#!/bin/sh\necho \"$@\" $GREETING $(id -un) $(pwd)\n"
+	for _, h := range []tar.Header{
+		{Name: "app/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "app/run", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(program))},
+		{Name: "bin/.wh.mktemp", Typeflag: tar.TypeReg},
+	} {
+		ts.Check(w.WriteHeader(&h))
+		if h.Size > 0 {
+			_, err := io.WriteString(w, program)
+			ts.Check(err)
+		}
+	}
+	ts.Check(errors.Join(w.Close(), f.Close()))
+	config := v1.Config{
+		Entrypoint: []string{"/app/run", "hello"}, Cmd: []string{"world"}, Env: []string{"PATH=/bin:/sbin", "GREETING=from"}, WorkingDir: "/app", User: "1000",
+		ExposedPorts: map[string]struct{}{"80/tcp": {}},
+	}
+	ts.Check(imagestest.WriteDockerArchive(ts.MkAbs(args[0]), args[1], config, root, layer))
 }
 
 // random writes random bytes, the same each time: random FILE SIZE.

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"agentvm/images"
+	"agentvm/vm"
+)
+
+const runLong = `Runs an image's own command, or another, in a fresh VM, as docker run does in a container: with the image's ENTRYPOINT, CMD,
+ENV, USER and WORKDIR. The image is pulled when it is not in the store; see agentvm image --help for how images are named.
+
+The arguments after IMAGE replace the image's CMD. The exit code is the command's. A fresh VM ends with its command. With --name the VM
+keeps its files on a disk, as those of agentvm start do; with -d it continues in the background, with the command as a job, until
+agentvm stop.`
+
+const runExample = `  agentvm run python:3.13-alpine
+  agentvm run -it --rm -v .:/src -w /src python:3.13-alpine python build.py
+  agentvm run --entrypoint sh oci-archive:./image.tar -c "id"
+  agentvm run -d --name web -p 8080:80 nginx:alpine`
+
+// runFlags are the flags of run: those of start and what docker run has.
+type runFlags struct {
+	startFlags
+	name, dir, user, entrypoint string
+	detach, remove, publishAll  bool
+	interactive, terminal       bool
+	timeout                     time.Duration
+}
+
+func (c *cli) runCommand() *cobra.Command {
+	var f runFlags
+	command := &cobra.Command{
+		Use: "run [flags] IMAGE [COMMAND [ARGS...]]", Short: "Run an image as docker run does", Long: runLong, Example: runExample,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || args[0] == "" {
+				return errors.New("run: no image given, as in agentvm run python:3.13-alpine")
+			}
+			return nil
+		},
+		ValidArgsFunction: completeImages,
+	}
+	f.command = command
+	f.vmFlags.register(command)
+	flags := command.Flags()
+	flags.SetInterspersed(false)
+	_ = flags.MarkHidden("image") // it is the first argument
+	flags.StringVar(&f.name, "name", "", "keep the VM's files under this `NAME`, as agentvm start does")
+	flags.BoolVarP(&f.detach, "detach", "d", false, "leave the VM running in the background and print its name")
+	flags.BoolVar(&f.remove, "rm", false, "with --name: remove the VM when the command has ended; one without a name always is")
+	flags.VarP(otherName{flags, "mount"}, "volume", "v", "the same as --mount: `host:guest[:ro]` (may be repeated)")
+	flags.BoolVarP(&f.publishAll, "publish-all", "P", false, "forward a free port of this host's loopback to each TCP port that the image exposes")
+	flags.StringVar(&f.entrypoint, "entrypoint", "", "run this `PROGRAM` instead of the image's ENTRYPOINT and CMD")
+	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default the image's, or /)")
+	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default the image's, or root)")
+	flags.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 5m, and exit with 124")
+	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
+	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
+	return runs(command, func(ctx context.Context, args []string) error {
+		if f.detach {
+			f.interactive = f.interactive && flags.Changed("interactive")
+		} else if !flags.Changed("tty") {
+			f.terminal = isTerminal(c.stdin) && isTerminal(c.stdout)
+		}
+		if flags.Changed("image") {
+			return errors.New("run: the image is the first argument, not a flag")
+		}
+		return c.runImage(ctx, &f, args[0], args[1:])
+	})
+}
+
+func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []string) error {
+	image, err := c.resolveImage(ctx, ref)
+	if err != nil {
+		return err
+	}
+	f.image = image.Name
+	if err := f.command.Flags().Set("image", image.Name); err != nil {
+		return err
+	}
+	command := vm.Command{Args: imageCommand(image, f.entrypoint, args), Dir: f.dir, User: f.user, Timeout: f.timeout}
+	if len(command.Args) == 0 {
+		return fmt.Errorf("image %s names no command: give one, as in agentvm run %s /bin/sh", image.Name, ref)
+	}
+	if f.publishAll {
+		if err := f.publishExposed(image); err != nil {
+			return err
+		}
+	}
+	if f.interactive && !isNull(c.stdin) {
+		command.Stdin = c.stdin
+	}
+	if f.name == "" && f.detach {
+		f.name = newVMName(image.Name)
+	}
+	if f.name != "" {
+		return c.runImageNamed(ctx, f, command)
+	}
+	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
+	change := func(config *vm.Config) { config.Hostname = f.hostname }
+	result, denied, err := c.runWith(ctx, &f.vmFlags, change, command, f.terminal, execInterruptWindow)
+	c.printDenials(&f.vmFlags, denied)
+	if err != nil {
+		return err
+	}
+	return status(result)
+}
+
+// runImageNamed starts a named VM and runs the command in it, as a job or to its end.
+func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	config, err := f.config(store, f.name)
+	if err != nil {
+		return err
+	}
+	config.Debug = config.Debug || c.debug
+	if err := c.boot(ctx, store, f.name, config, true); err != nil {
+		return err
+	}
+	if f.detach {
+		v, err := connect(ctx, f.name)
+		if err != nil {
+			return err
+		}
+		defer v.Close()
+		if f.terminal {
+			command.Terminal = &vm.Size{Columns: 80, Rows: 24}
+		}
+		if _, err := v.StartJob(ctx, command, vm.JobOptions{NoInput: !f.interactive && !f.terminal, Label: f.image}); err != nil {
+			return adviseEnded(f.name, err)
+		}
+		fmt.Fprintln(c.stdout, f.name)
+		return nil
+	}
+	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
+	result, denied, err := c.runNamed(ctx, f.name, f.env, command, f.terminal, execInterruptWindow)
+	c.printDenials(&f.vmFlags, denied)
+	ended := context.WithoutCancel(ctx)
+	if stopErr := c.stopVM(ended, f.name, graceTime, false); f.remove && stopErr == nil {
+		err = errors.Join(err, store.Remove(ended, f.name))
+	} else {
+		err = errors.Join(err, stopErr)
+	}
+	if err != nil {
+		return err
+	}
+	return status(result)
+}
+
+// resolveImage finds an image, pulling it when it is missing.
+func (c *cli) resolveImage(ctx context.Context, ref string) (*images.Image, error) {
+	progress := &progress{out: c.stderr}
+	defer progress.close()
+	store, err := c.store(progress.report)
+	if err != nil {
+		return nil, err
+	}
+	image, err := store.Resolve(ctx, ref)
+	if errors.Is(err, images.ErrNotFound) {
+		err = fmt.Errorf("%w (agentvm image ls shows what there is)", err)
+	}
+	return image, err
+}
+
+// imageCommand combines what the image runs with what the user gave, as docker run does: arguments replace CMD, an entry point both.
+func imageCommand(image *images.Image, entrypoint string, args []string) []string {
+	if entrypoint != "" {
+		return append([]string{entrypoint}, args...)
+	}
+	if len(args) == 0 {
+		args = image.Cmd
+	}
+	return slices.Concat(image.Entrypoint, args)
+}
+
+// publishExposed forwards a port that the system chooses to each that the image exposes.
+func (f *runFlags) publishExposed(image *images.Image) error {
+	for _, exposed := range image.ExposedPorts {
+		port, protocol, _ := strings.Cut(exposed, "/")
+		if protocol != "" && protocol != "tcp" {
+			continue
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("image %s exposes the port %.40q: forward what you need with -p", image.Name, exposed)
+		}
+		if err := f.command.Flags().Set("publish", fmt.Sprintf("0:%d", n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// otherName is a flag that sets another one.
+type otherName struct {
+	flags *pflag.FlagSet
+	name  string
+}
+
+func (o otherName) String() string        { return "" }
+func (o otherName) Type() string          { return "stringArray" }
+func (o otherName) Set(text string) error { return o.flags.Set(o.name, text) }
+
+// newVMName makes a name of an image's and some random letters.
+func newVMName(image string) string {
+	base := image[strings.LastIndexByte(image, '/')+1:]
+	base, _, _ = strings.Cut(strings.ReplaceAll(base, "@", ":"), ":")
+	return strings.Trim(base[:min(len(base), 40)], "._-") + "-" + strings.ToLower(rand.Text()[:6])
+}
