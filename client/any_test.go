@@ -559,6 +559,20 @@ var operations = []operation{
 		}
 		return []any{m.Comment, m.Memory, m.Image}, err
 	}},
+	{"snapshot of the name of a file", func(ctx context.Context, t *testing.T, v client.AnyVM) (any, error) {
+		path := filepath.Join(snapshots, fmt.Sprintf("%T.file", v))
+		if err := os.WriteFile(path, []byte("kept"), 0o600); err != nil {
+			return nil, err
+		}
+		_, err := v.Snapshot(ctx, path, vm.SnapshotOptions{})
+		if text, _ := os.ReadFile(path); string(text) != "kept" {
+			t.Errorf("the file has become %q", text)
+		}
+		if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "remove it") {
+			t.Errorf("error %v", err)
+		}
+		return nil, nil
+	}},
 	{"fork", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
 		p, err := v.Start(ctx, vm.Command{Line: "sleep 1000"})
 		if err != nil {

@@ -258,7 +258,7 @@ func TestSnapshotAboveABase(t *testing.T) {
 		sizes[layered] = allocated(t, path)
 		r := restore(t, path, nil, vm.RestoreOptions{})
 		wantOutput(t, r, "cat /root/file", "saved\n")
-		again := filepath.Join(dir, filepath.Base(t.Name())+"-again.snap")
+		again := path + "-again.snap"
 		if _, err := r.Snapshot(limited(t), again, vm.SnapshotOptions{Base: layered}); err != nil {
 			t.Fatal(err)
 		}

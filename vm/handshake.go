@@ -78,9 +78,7 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 		_ = v.goTracked(func() { <-v.connected; v.settleClock(context.Background()) })
 	}
 	v.config.Logger.Debug("timing: the guest has started", "took", time.Since(began), "instructions", v.Instructions())
-	for what, text := range map[string]string{
-		"network": info.NetworkWarning, "disk": info.DiskWarning, "mounts": info.ShareWarning,
-	} {
+	for what, text := range map[string]string{"network": info.NetworkWarning, "disk": info.DiskWarning} {
 		if text != "" {
 			v.config.Logger.Warn("the guest's " + what + ": " + readable([]byte(text), 1))
 		}

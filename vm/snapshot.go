@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
 	"time"
 
 	"agentvm/internal/checkpoint"
@@ -37,7 +40,7 @@ type SnapshotDisk = snapshot.Disk
 
 // Snapshot writes the VM to a file, with what is in its memory and on its writable disk; the VM runs on. The guest is stopped only
 // while what has changed in its memory is noted and its disk copied; the file is written meanwhile. Only its owner can read it:
-// it holds whatever secrets the guest has in its memory.
+// it holds whatever secrets the guest has in its memory. When there is something at path already the error is fs.ErrExist.
 func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (SnapshotInfo, error) {
 	meta, err := v.snapshot(ctx, path, o)
 	if err != nil {
@@ -47,6 +50,9 @@ func (v *VM) Snapshot(ctx context.Context, path string, o SnapshotOptions) (Snap
 }
 
 func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snapshot.Meta, error) {
+	if _, err := os.Lstat(path); err == nil {
+		return snapshot.Meta{}, &fs.PathError{Op: "create", Path: path, Err: fmt.Errorf("%w: remove it, or write to another path", syscall.EEXIST)}
+	}
 	meta, err := v.describe(o)
 	if err != nil {
 		return meta, err

@@ -99,7 +99,12 @@ func (v *fakeVM) Pause(context.Context) error                            { v.pau
 func (v *fakeVM) Resume(context.Context) error                           { v.paused.Store(false); return nil }
 func (v *fakeVM) Paused() bool                                           { return v.paused.Load() }
 func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error) {
-	return snapshot.Meta{Comment: o.Comment}, os.WriteFile(path, []byte("snapshot"), 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return snapshot.Meta{}, err
+	}
+	_, err = f.WriteString("snapshot")
+	return snapshot.Meta{Comment: o.Comment}, errors.Join(err, f.Close())
 }
 
 // DialContext connects to the test's servers.

@@ -9,10 +9,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"agentvm/egress"
@@ -201,9 +199,6 @@ func (h handler) Snapshot(ctx context.Context, o daemonrpc.SnapshotRequest) (met
 	}
 	if !filepath.IsAbs(o.Path) {
 		return meta, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("snapshot %.200q: the path must be absolute", o.Path)}
-	}
-	if _, err := os.Lstat(o.Path); err == nil {
-		return meta, &fs.PathError{Op: "create", Path: o.Path, Err: syscall.EEXIST}
 	}
 	began := time.Now()
 	started, err := json.Marshal(h.d.config.Started())

@@ -86,7 +86,7 @@ func TestMachineContinues(t *testing.T) {
 				MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 0, 2},
 			},
 		})
-		if err != nil || info.NetworkWarning+info.ShareWarning+info.DiskWarning != "" {
+		if err != nil || info.NetworkWarning+info.DiskWarning != "" {
 			t.Fatalf("%+v, %v", info, err)
 		}
 		expect(t, c, "old programs", "grep -l 471[1] /proc/[0-9]*/cmdline 2>/dev/null", "")
@@ -123,7 +123,7 @@ func TestMachineContinues(t *testing.T) {
 			Mounts: []guestrpc.Mount{{Tag: "share0", Target: "/mnt/c"}}, Network: network,
 			Restored: &guestrpc.Restored{Entropy: entropy(), Generation: 2, KeepPrograms: true},
 		})
-		if err != nil || info.ShareWarning != "" { // though a program still uses the share of before
+		if err != nil || info.DiskWarning != "" { // though a program still uses the share of before
 			t.Fatalf("%+v, %v", info, err)
 		}
 		expect(t, c, "share", "echo shared >/mnt/c/file; cat /mnt/c/file", "shared\n")
@@ -166,7 +166,7 @@ func TestMachineContinues(t *testing.T) {
 				Env: []string{"A=3"}, Mounts: []guestrpc.Mount{{Tag: "share0", Target: "/mnt/b"}}, Network: network,
 				Flags: guestrpc.NoNewPrivileges, Restored: &guestrpc.Restored{Entropy: entropy(), Generation: uint64(i)},
 			})
-			if err != nil || info.NetworkWarning+info.ShareWarning != "" {
+			if err != nil || info.NetworkWarning != "" {
 				t.Fatalf("%+v, %v", info, err)
 			}
 			expect(t, c, "all of it", "echo $A; grep -c /mnt /proc/mounts; cat /run/agentvm/generation | head -1; grep NoNew /proc/self/status | cut -f2",

@@ -3,7 +3,6 @@
 package guest
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -28,28 +27,22 @@ type shares struct {
 }
 
 // replace unmounts the shares and mounts list. With anew the host's servers are new, so that even an unchanged share is mounted
-// again; a share whose channel a program still uses then causes a warning instead of an error.
-func (s *shares) replace(list []guestrpc.Mount, anew bool) (warning string, err error) {
+// again.
+func (s *shares) replace(list []guestrpc.Mount, anew bool) error {
 	if !anew && slices.Equal(s.mounted, list) {
-		return "", nil
+		return nil
 	}
 	for i := len(s.mounted) - 1; i >= 0; i-- {
 		unmountShare(s.mounted[i].Target)
 	}
 	s.mounted = nil
-	var warnings []string
 	for _, m := range list {
-		err := mountShare(m)
-		if anew && errors.Is(err, syscall.EBUSY) {
-			warnings = append(warnings, fmt.Sprintf("%s is not shared: a program that was kept still uses the share of before; mount it again when that has ended", m.Target))
-			continue
-		}
-		if err != nil {
-			return "", err
+		if err := mountShare(m); err != nil {
+			return err
 		}
 		s.mounted = append(s.mounted, m)
 	}
-	return strings.Join(warnings, "; "), nil
+	return nil
 }
 
 // unmountShare unmounts the share, or what a program has mounted over it. It ignores a share that a program has unmounted.

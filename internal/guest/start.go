@@ -48,8 +48,7 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 	}
 	listenWarning := s.denyPorts(p.ListenDenied)
 	networkWarning := s.nic.configure(p.Network, p.Restored, diskAttached)
-	shareWarning, err := s.shares.replace(p.Mounts, p.Restored != nil)
-	if err != nil {
+	if err := s.shares.replace(p.Mounts, p.Restored != nil); err != nil {
 		return guestrpc.GuestInfo{}, err
 	}
 	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {
@@ -67,7 +66,7 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 	}
 	info, err := guestInfo()
 	info.Flags = p.Flags & guestrpc.KnownFlags
-	info.NetworkWarning, info.ShareWarning, info.DiskWarning = cmp.Or(networkWarning, listenWarning), shareWarning, s.upper.warning
+	info.NetworkWarning, info.DiskWarning = cmp.Or(networkWarning, listenWarning), s.upper.warning
 	return info, err
 }
 

@@ -68,7 +68,6 @@ func (p StartParams) write(w guestwire.StartParams) error {
 
 func (m Mount) write(w guestwire.Mount) error {
 	w.SetReadOnly(m.ReadOnly)
-	w.SetMessageSize(m.MessageSize)
 	if err := w.SetTag(m.Tag); err != nil {
 		return err
 	}
@@ -117,7 +116,7 @@ func readStartParams(w guestwire.StartParams) (p StartParams, err error) {
 }
 
 func readMount(w guestwire.Mount) (m Mount, err error) {
-	m.ReadOnly, m.MessageSize = w.ReadOnly(), w.MessageSize()
+	m.ReadOnly = w.ReadOnly()
 	if m.Tag, err = w.Tag(); err != nil {
 		return m, err
 	}
@@ -208,7 +207,7 @@ func (i GuestInfo) write(w guestwire.GuestInfo) error {
 	for _, text := range []struct {
 		set  func(string) error
 		text string
-	}{{w.SetNetworkWarning, i.NetworkWarning}, {w.SetDiskWarning, i.DiskWarning}, {w.SetShareWarning, i.ShareWarning}} {
+	}{{w.SetNetworkWarning, i.NetworkWarning}, {w.SetDiskWarning, i.DiskWarning}} {
 		if err := text.set(text.text[:min(len(text.text), maxWarning)]); err != nil {
 			return err
 		}
@@ -230,7 +229,7 @@ func readGuestInfo(w guestwire.GuestInfo, err error) (i GuestInfo, _ error) {
 	for _, text := range []struct {
 		get func() ([]byte, error)
 		to  *string
-	}{{w.NetworkWarningBytes, &i.NetworkWarning}, {w.DiskWarningBytes, &i.DiskWarning}, {w.ShareWarningBytes, &i.ShareWarning}} {
+	}{{w.NetworkWarningBytes, &i.NetworkWarning}, {w.DiskWarningBytes, &i.DiskWarning}} {
 		b, err := text.get()
 		if err != nil {
 			return i, err

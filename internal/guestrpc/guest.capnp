@@ -247,10 +247,10 @@ struct Size {
 }
 
 struct Mount {
-  tag @0 :Text;           # virtio-9p mount tag
+  tag @0 :Text;           # virtio-fs mount tag
   target @1 :Text;        # absolute path, created when it is missing
   readOnly @2 :Bool;
-  messageSize @3 :UInt32; # 9p msize in bytes; 0: 131072
+  unused3 @3 :UInt32; # was 9P's message size
 }
 
 struct StartParams {
@@ -300,7 +300,7 @@ struct GuestInfo {
   bootNanoseconds @1 :UInt64; # kernel entry to this answer, monotonic clock
   networkWarning @2 :Text; # why the network is not as requested; empty: it is
   diskWarning @3 :Text;   # why the writable disk is smaller than it could be; empty: it is not
-  shareWarning @4 :Text;  # which shares could not be mounted and why; empty: all could
+  unused4 @4 :Text;       # was a warning about shares
   flags @5 :UInt64;       # those of StartParams.flags that this supervisor knows, and has set
 }
 

@@ -13,10 +13,9 @@ import (
 
 // Mount is a virtio-fs share that the guest mounts when it starts.
 type Mount struct {
-	Tag         string // virtio-fs mount tag
-	Target      string // absolute path in the guest; created when it is missing
-	ReadOnly    bool
-	MessageSize uint32 // 9p msize in bytes; 0: 131072
+	Tag      string // virtio-fs mount tag
+	Target   string // absolute path in the guest; created when it is missing
+	ReadOnly bool
 }
 
 // StartParams configures the guest before anything runs in it, and again when it continues from a snapshot.
@@ -93,9 +92,8 @@ type GuestInfo struct {
 	// NetworkWarning says what of StartParams.Network could not be done, in at most 1 KiB of text from the guest; empty: all was.
 	// A VM without its network still runs.
 	NetworkWarning string
-	// DiskWarning says why the writable disk is smaller than it could be, and ShareWarning which shares could not be mounted
-	// because a program still uses the one that was there before. Both are bounded, or empty, as NetworkWarning is.
-	DiskWarning, ShareWarning string
+	// DiskWarning says why the writable disk is smaller than it could be. It is bounded, or empty, as NetworkWarning is.
+	DiskWarning string
 	// Flags are those of StartParams that the guest obeys. A supervisor of an earlier version, in a snapshot, ignores what it does not know.
 	Flags StartFlags
 }

@@ -12055,11 +12055,11 @@ func (s Mount) SetReadOnly(v bool) {
 	capnp.Struct(s).SetBit(0, v)
 }
 
-func (s Mount) MessageSize() uint32 {
+func (s Mount) Unused3() uint32 {
 	return capnp.Struct(s).Uint32(4)
 }
 
-func (s Mount) SetMessageSize(v uint32) {
+func (s Mount) SetUnused3(v uint32) {
 	capnp.Struct(s).SetUint32(4, v)
 }
 
@@ -12878,21 +12878,21 @@ func (s GuestInfo) SetDiskWarning(v string) error {
 	return capnp.Struct(s).SetText(2, v)
 }
 
-func (s GuestInfo) ShareWarning() (string, error) {
+func (s GuestInfo) Unused4() (string, error) {
 	p, err := capnp.Struct(s).Ptr(3)
 	return p.Text(), err
 }
 
-func (s GuestInfo) HasShareWarning() bool {
+func (s GuestInfo) HasUnused4() bool {
 	return capnp.Struct(s).HasPtr(3)
 }
 
-func (s GuestInfo) ShareWarningBytes() ([]byte, error) {
+func (s GuestInfo) Unused4Bytes() ([]byte, error) {
 	p, err := capnp.Struct(s).Ptr(3)
 	return p.TextBytes(), err
 }
 
-func (s GuestInfo) SetShareWarning(v string) error {
+func (s GuestInfo) SetUnused4(v string) error {
 	return capnp.Struct(s).SetText(3, v)
 }
 
