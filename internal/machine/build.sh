@@ -10,31 +10,26 @@ for tool in clang-19 wasm-ld-19; do
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# -fno-jump-tables: a switch becomes a tree of conditional branches, twice as fast as an indirect branch where the host's
-# mitigations keep those from being predicted. interpret_table.c is for the other hosts (docs/internals/rationale.md).
+# -fno-jump-tables: a switch becomes a tree of conditional branches (docs/internals/rationale.md).
 flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
     -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
 #
-# The two loops of the interpreter take a way through assembly: `br_if L` becomes `if; br L; end`. When several branches lead
+# The loop of the interpreter takes a way through assembly: `br_if L` becomes `if; br L; end`. When several branches lead
 # to L, wazero 1.12 compiles a br_if to five instructions (compare, setcc, movzx, test, jump), the other form always to two.
 compile() {
     # shellcheck disable=SC2086 # flags are words
     case $1 in
-    src/interpret_t*.c)
-        clang-19 $flags $dispatch ${CFLAGS:-} -S -o "$2.s" "$1"
+    src/interpret.c)
+        clang-19 $flags ${CFLAGS:-} -S -o "$2.s" "$1"
         awk '/^\tbr_if[ \t]/ { print "\tif"; print "\tbr\t" $2 + 1; print "\tend_if"; next } { print }' "$2.s" >"$2.fused.s"
         clang-19 $flags -Wno-unused-command-line-argument -c -o "$2" "$2.fused.s"
         ;;
-    *) clang-19 $flags $dispatch ${CFLAGS:-} -c -o "$2" "$1" ;;
+    *) clang-19 $flags ${CFLAGS:-} -c -o "$2" "$1" ;;
     esac
 }
 objects=
 for source in src/*.c; do
     object=$work/$(basename "$source" .c).o
-    case $source in
-    src/interpret_table.c) dispatch=-fjump-tables ;;
-    *) dispatch= ;;
-    esac
     compile "$source" "$object"
     objects="$objects $object"
 done
