@@ -70,6 +70,7 @@ var mayImport = map[string][]string{
 		"images",
 		"internal/budget",
 		"internal/capnprpc",
+		"internal/changes",
 		"internal/checkpoint",
 		"internal/debugenv",
 		"internal/disk",
@@ -91,6 +92,11 @@ var mayImport = map[string][]string{
 		"internal/snapshot",
 		"nat",
 		"wasi",
+	},
+	"internal/changes": {
+		"internal/guestfs",
+		"internal/guestrpc",
+		"internal/mount",
 	},
 	// wires a network
 	"internal/gateway": {
@@ -124,6 +130,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/atomicfile",
+		"internal/changes",
 		"internal/confine",
 		"internal/daemon",
 		"internal/debugenv",

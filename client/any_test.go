@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -100,6 +101,14 @@ func dial(network, address string) operation {
 
 func files(name string, do func(ctx context.Context, f *vm.Files) (any, error)) operation {
 	return operation{name, func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) { return do(ctx, v.Files()) }}
+}
+
+func changes(name string, do func(ctx context.Context, c *vm.Changes) ([]vm.Change, error)) operation {
+	return operation{name, func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		list, err := do(ctx, v.Changes())
+		b, jsonErr := json.Marshal(list)
+		return string(b), errors.Join(err, jsonErr)
+	}}
 }
 
 // jobs starts a job, does something with it, and removes it.
@@ -402,6 +411,23 @@ var operations = []operation{
 		}
 		return f.Stat(ctx, "/tmp/dir")
 	}),
+	run("change a copy-on-write mount", vm.Command{Line: "cd /src && echo two >>file && rm gone && echo new >new && echo x >other"}),
+	changes("list changes", func(ctx context.Context, c *vm.Changes) ([]vm.Change, error) { return c.List(ctx) }),
+	changes("list changes of a path", func(ctx context.Context, c *vm.Changes) ([]vm.Change, error) { return c.List(ctx, "/src/new") }),
+	changes("list changes elsewhere", func(ctx context.Context, c *vm.Changes) ([]vm.Change, error) { return c.List(ctx, "/etc") }),
+	{"write a patch", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		var patch bytes.Buffer
+		_, err := v.Changes().WriteDiff(ctx, &patch)
+		return patch.String(), err
+	}},
+	changes("apply some changes", func(ctx context.Context, c *vm.Changes) ([]vm.Change, error) {
+		applied, err := c.Apply(ctx, vm.ApplyOptions{Paths: []string{"file", "gone"}})
+		return applied.Done, err
+	}),
+	changes("discard a change", func(ctx context.Context, c *vm.Changes) ([]vm.Change, error) { return nil, c.Discard(ctx, "other") }),
+	changes("discard no change", func(ctx context.Context, c *vm.Changes) ([]vm.Change, error) { return nil, c.Discard(ctx, "none") }),
+	changes("list what is left", func(ctx context.Context, c *vm.Changes) ([]vm.Change, error) { return c.List(ctx) }),
+	run("see what was discarded and applied", vm.Command{Line: "cat /src/file /src/other /src/new; ls /src"}),
 	{"copy", func(ctx context.Context, t *testing.T, v client.AnyVM) (any, error) {
 		from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 		if err := errors.Join(os.MkdirAll(filepath.Join(from, "sub"), 0o700), os.WriteFile(filepath.Join(from, "sub/f"), []byte("copied"), 0o600)); err != nil {
@@ -617,8 +643,23 @@ func TestAnyVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var copied []string // copy-on-write mounts, one for each VM
+	for range 2 {
+		host := t.TempDir()
+		for _, name := range []string{"file", "gone", "other"} {
+			if err := os.WriteFile(filepath.Join(host, name), []byte("one\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		copied = append(copied, host+":/src:cow")
+	}
+	mount, err := vm.ParseMount(copied[0])
+	if err != nil {
+		t.Fatal(err)
+	}
 	own, err := vm.Start(t.Context(), vm.Config{
-		Image: image, StoreDir: dir, Memory: 128 << 20, Hostname: "dev", Network: vm.Network{Forwards: []nat.Forward{forward}},
+		Mounts: []vm.Mount{mount},
+		Image:  image, StoreDir: dir, Memory: 128 << 20, Hostname: "dev", Network: vm.Network{Forwards: []nat.Forward{forward}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -633,7 +674,7 @@ func TestAnyVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	remote, err := store.Start(t.Context(), "dev", client.Config{
-		Config: vm.Config{Image: image, StoreDir: dir, Memory: 128 << 20}, DiskSize: -1, Network: daemon.Network{Forwards: []string{"0:80"}},
+		Config: vm.Config{Image: image, StoreDir: dir, Memory: 128 << 20}, DiskSize: -1, Mounts: copied[1:], Network: daemon.Network{Forwards: []string{"0:80"}},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -39,8 +39,9 @@ type AnyVM interface {
 	Jobs(ctx context.Context) ([]vm.JobInfo, error)
 	Job(ctx context.Context, id string) (vm.Job, error)
 
-	// Files has the guest's files.
+	// Files has the guest's files, and Changes what the guest has changed in copy-on-write mounts.
 	Files() *vm.Files
+	Changes() *vm.Changes
 
 	// DialContext, HTTPClient and Fetch reach servers in the VM.
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
@@ -164,6 +165,22 @@ func (v *VM) Files() *vm.Files {
 		v.files = made
 		return made, nil
 	}, v.explain)
+}
+
+// Changes is vm.VM.Changes. This process, not the daemon, reads and changes the host's files.
+func (v *VM) Changes() *vm.Changes {
+	return vm.ChangesOf(v.Files(), func(ctx context.Context) (vm.Config, error) {
+		info, err := v.daemon.Info(ctx)
+		var c Config
+		if err == nil {
+			err = json.Unmarshal(info.Config, &c)
+		}
+		if err != nil {
+			return vm.Config{}, v.explain(err)
+		}
+		mounts, err := c.VMMounts()
+		return vm.Config{StoreDir: c.StoreDir, Mounts: mounts}, err
+	})
 }
 
 // DialContext is vm.VM.DialContext.

@@ -96,6 +96,9 @@ func (set *hostSet) open(c Config, store string) (err error) {
 		return err
 	}
 	for _, spec := range c.Mounts {
+		if spec.ReadOnly && spec.CopyOnWrite {
+			return fmt.Errorf("mount %s: it cannot be both read-only and copy-on-write", spec.HostPath)
+		}
 		place, err := mount.OpenDir(spec.HostPath, spec.Identity)
 		if err != nil {
 			return advise(err)
@@ -130,7 +133,7 @@ func (set *hostSet) openSockets(c Config) error {
 		}
 		set.sockets = append(set.sockets, socket)
 		for _, m := range set.mounts {
-			if m.spec.ReadOnly || socket.Place() == nil {
+			if m.spec.FixedHost() || socket.Place() == nil {
 				continue
 			}
 			if _, inside := set.guard.Within(socket.Place(), m.place); inside {
@@ -162,7 +165,7 @@ func (set *hostSet) close() {
 // writable returns the directories that the guest can change.
 func (set *hostSet) writable() (list []*hostpath.Place) {
 	for _, m := range set.mounts {
-		if !m.spec.ReadOnly {
+		if !m.spec.FixedHost() {
 			list = append(list, m.place)
 		}
 	}
@@ -239,7 +242,7 @@ func (set *hostSet) cover() {
 	for _, inner := range set.mounts {
 		for _, outer := range set.mounts {
 			rel, inside := set.guard.Within(inner.place, outer.place)
-			if inside && rel != "." && !outer.spec.ReadOnly {
+			if inside && rel != "." && !outer.spec.FixedHost() {
 				outer.covered = append(outer.covered, rel)
 			}
 		}
@@ -272,7 +275,7 @@ func OpenOutput(c Config, path string, was PathIdentity, flag int) (*os.File, er
 	}
 	defer place.Close()
 	for _, m := range set.mounts {
-		if _, inside := set.guard.Within(place, m.place); inside && !m.spec.ReadOnly {
+		if _, inside := set.guard.Within(place, m.place); inside && !m.spec.FixedHost() {
 			return nil, fmt.Errorf("%s: it is in the mount %s, where the machine could change it: write it elsewhere, or make the mount read-only (:ro)", path, m.spec.HostPath)
 		}
 	}

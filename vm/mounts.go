@@ -18,7 +18,7 @@ import (
 // Mount is a host directory that the guest sees, for Config.Mounts.
 type Mount = mount.Spec
 
-// ParseMount reads a mount as the flag --mount has it, HOST[:GUEST][:ro]. A relative HOST becomes absolute.
+// ParseMount reads a mount as the flag --mount has it, HOST[:GUEST][:ro|:cow]. A relative HOST becomes absolute.
 func ParseMount(text string) (Mount, error) { return mount.Parse(text) }
 
 // share is one mounted host directory: its server and the stream to the machine.
@@ -38,9 +38,9 @@ const shareSize = 1 << 20
 func openShares(set *hostSet, memory *budget.Budget, log *slog.Logger) (shares, error) {
 	var list shares
 	for i, m := range set.mounts {
-		server, err := mount.NewServer(mount.Config{
-			Dir: m.spec.HostPath, Place: m.place, ReadOnly: m.spec.ReadOnly, Masks: m.masks, Covered: m.covered, Protected: slices.Concat(mount.DefaultProtected, m.spec.Protected), Unprotected: m.spec.Unprotected, Memory: memory, Logger: log,
-		})
+		c := m.serverConfig()
+		c.Memory, c.Logger = memory, log
+		server, err := mount.NewServer(c)
 		if err != nil {
 			return nil, errors.Join(err, list.close())
 		}
@@ -49,6 +49,13 @@ func openShares(set *hostSet, memory *budget.Budget, log *slog.Logger) (shares, 
 		})
 	}
 	return list, nil
+}
+
+func (m *hostMount) serverConfig() mount.Config {
+	return mount.Config{
+		Dir: m.spec.HostPath, Place: m.place, ReadOnly: m.spec.FixedHost(), Bases: m.spec.CopyOnWrite, Masks: m.masks, Covered: m.covered,
+		Protected: slices.Concat(mount.DefaultProtected, m.spec.Protected), Unprotected: m.spec.Unprotected,
+	}
 }
 
 // specs returns the mounts' specifications, with the identities of the directories.
@@ -70,7 +77,7 @@ func (list shares) devices() (devices []machine.Share) {
 // mounts returns what the guest has to mount.
 func (list shares) mounts() (mounts []guestrpc.Mount) {
 	for _, s := range list {
-		mounts = append(mounts, guestrpc.Mount{Tag: s.tag, Target: s.spec.GuestPath, ReadOnly: s.spec.ReadOnly})
+		mounts = append(mounts, guestrpc.Mount{Tag: s.tag, Target: s.spec.GuestPath, ReadOnly: s.spec.FixedHost(), CopyOnWrite: s.spec.CopyOnWrite})
 	}
 	return mounts
 }

@@ -102,12 +102,17 @@ func adviseStore(err error) error {
 
 // runs makes f the action of a command whose own failures have code exitOwnFailure, also those of its flags.
 func runs(command *cobra.Command, f func(ctx context.Context, args []string) error) *cobra.Command {
+	return withExitCode(command, exitOwnFailure, f)
+}
+
+// withExitCode makes f the action of a command whose own failures have a code, also those of its flags.
+func withExitCode(command *cobra.Command, code int, f func(ctx context.Context, args []string) error) *cobra.Command {
 	own := func(err error) error {
 		var status exitStatus
 		if err == nil || errors.As(err, &status) {
 			return err
 		}
-		return failure{err, exitOwnFailure}
+		return failure{err, code}
 	}
 	check := command.Args
 	command.Args = func(cmd *cobra.Command, args []string) error {

@@ -85,10 +85,14 @@ func (c *cli) execCommand() *cobra.Command {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object with the output and how the command ended")
 	flags.IntVar(&f.maxOutput, "max-output", vm.DefaultMaxOutput, "with --json: bytes kept of each stream, half beginning and half end; -1 for all")
 	flags.BoolVar(&f.isolate, "isolate", false, "put the VM into a process of its own that confines itself, as that of agentvm start does (docs/security/hardening.md)")
+	f.changes.register(flags)
 	f.command = command
 	return runs(command, func(ctx context.Context, args []string) error {
 		if err := f.checkNamed(command); err != nil {
 			return err
+		}
+		if f.changes.diff && f.json {
+			return errors.New("--diff prints a patch, and --json one object: leave one of them out")
 		}
 		for _, name := range []string{"user", "workdir"} {
 			if flag := flags.Lookup(name); flag.Changed && flag.Value.String() == "" {

@@ -27,6 +27,9 @@ func (c *cli) runIsolated(ctx context.Context, f *execFlags, command vm.Command)
 	}
 	defer v.Close()
 	result, err := c.runIn(ctx, c.startIn(v.VM), command, f.terminal, s)
+	if err == nil {
+		err = s.explain(c.finishChanges(ctx, f.changes, v.Changes, result))
+	}
 	err = adviseEnded(v.Name(), err)
 	var status exitStatus
 	if err != nil && !errors.As(err, &status) {
@@ -46,6 +49,13 @@ func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated
 	config := client.Config{Config: vm.Config{StoreDir: dir, Hostname: isolatedName}, DiskSize: -1, Debug: c.debug}
 	flags := startFlags{vmFlags: f.vmFlags, command: f.command}
 	if err := flags.change(&config, isolatedName); err != nil {
+		return nil, err
+	}
+	mounts, err := config.VMMounts()
+	if err == nil {
+		err = f.changes.check(mounts)
+	}
+	if err != nil {
 		return nil, err
 	}
 	progress := func(_ slog.Level, text string) {

@@ -159,7 +159,7 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 func onlyFresh(command *cobra.Command, name string) error {
 	fresh := []string{
 		"image", "memory", "mount", "net", "allow", "deny", "policy", "host-port", "publish", "dns", "pcap", "net-log", "mtu", "no-ipv6",
-		"send-limit", "receive-limit", "no-network", "ca-cert", "socket", "cold",
+		"send-limit", "receive-limit", "diff", "apply", "no-network", "ca-cert", "socket", "cold",
 		"isolate", "listen-allow", "listen-deny", "connect-allow", "connect-deny", "loopback-exempt",
 	}
 	for _, s := range spec.Switches() {

@@ -34,6 +34,9 @@ func (c *cli) runWith(ctx context.Context, f *vmFlags, change func(*vm.Config), 
 		return nil, denials{}, s.explain(err)
 	}
 	result, err := c.runIn(ctx, m.Start, command, terminal, s)
+	if err == nil {
+		err = s.explain(c.finishChanges(ctx, f.changes, m.Changes, result))
+	}
 	m.Close()
 	return result, m.watch.denials(), err
 }

@@ -29,6 +29,8 @@ type vmFlags struct {
 	env    []string
 	cold   bool
 
+	changes changesFlags // of exec
+
 	project *spec.File // nil: none was read
 }
 
@@ -51,7 +53,7 @@ func (f *vmFlags) registerVM(command *cobra.Command) {
 // registerShared registers the flags that are also for VMs that continue from a snapshot.
 func (f *vmFlags) registerShared(command *cobra.Command) {
 	flags := command.Flags()
-	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of the host to the VM: host[:guest][:ro] (guest default "+mount.DefaultGuestPath+"; may be repeated)")
+	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of the host to the VM: host[:guest][:ro|:cow] (guest default "+mount.DefaultGuestPath+"; cow: what the VM changes is its own, see agentvm diff; may be repeated)")
 	flags.Var(maskFlag{&f.mounts}, "mask", "hide a `PATH` of the mount before it from the VM, as .env or .git/hooks (may be repeated)")
 	flags.Var(unprotectedFlag{&f.mounts}, "unprotected", "let the VM change a `PATH` of the mount before it that programs of the host execute or obey by themselves, as .git or .envrc; . is all (may be repeated)")
 	f.trust.register(command)
@@ -81,6 +83,9 @@ func (c *cli) closeWatch(w *networkWatch) {
 func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)) (*watchedVM, error) {
 	config, err := f.config()
 	if err != nil {
+		return nil, err
+	}
+	if err := f.changes.check(config.Mounts); err != nil {
 		return nil, err
 	}
 	watch, err := watchNetwork(&f.networkFlags, &config)

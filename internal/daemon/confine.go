@@ -68,7 +68,7 @@ func (d *daemon) confineRules() confine.Rules {
 	}
 	r.Read = append(r.Read, resolvers()...)
 	for _, text := range d.config.Mounts {
-		if spec, err := mount.Parse(text); err == nil && spec.ReadOnly {
+		if spec, err := mount.Parse(text); err == nil && spec.FixedHost() {
 			r.Read = append(r.Read, spec.HostPath)
 		} else if err == nil {
 			r.Write = append(r.Write, spec.HostPath)

@@ -30,6 +30,8 @@ type Started struct {
 type MountRef struct {
 	GuestPath string `json:"guestPath"`
 	ReadOnly  bool   `json:"readOnly,omitempty"`
+	// CopyOnWrite mounts have what the guest has changed in the snapshot.
+	CopyOnWrite bool `json:"copyOnWrite,omitempty"`
 }
 
 // Started returns what a snapshot of a VM with this configuration says.
@@ -46,7 +48,7 @@ func (c Config) Started() Started {
 	}
 	for _, text := range c.Mounts {
 		if spec, err := mount.Parse(text); err == nil {
-			s.Mounts = append(s.Mounts, MountRef{spec.GuestPath, spec.ReadOnly})
+			s.Mounts = append(s.Mounts, MountRef{spec.GuestPath, spec.ReadOnly, spec.CopyOnWrite})
 		}
 	}
 	return s

@@ -27,7 +27,7 @@ func rule(t *testing.T, text string) egress.Rule {
 // A snapshot that leaves the host has no value of a variable, no path and no port of the host.
 func TestStartedTellsNoSecrets(t *testing.T) {
 	c := Config{
-		Config: vm.Config{Image: "alpine", Hostname: "dev", Env: []string{"TOKEN=xyzzy", "EMPTY="}, StoreDir: "/xyzzy/store"}, Mounts: []string{"/home/xyzzy/src:/src:ro", "/xyzzy:/data"},
+		Config: vm.Config{Image: "alpine", Hostname: "dev", Env: []string{"TOKEN=xyzzy", "EMPTY="}, StoreDir: "/xyzzy/store"}, Mounts: []string{"/home/xyzzy/src:/src:ro", "/xyzzy:/data", "/xyzzy/c:/cow:cow"},
 		Network: Network{
 			Policy: egress.Policy{Mode: egress.Allowlist, Allow: []egress.Rule{rule(t, "example.com")}}, HostPorts: []uint16{5432},
 			Forwards: []string{"127.0.0.1:8080:80"}, Resolvers: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:53")},
@@ -54,7 +54,7 @@ func TestStartedTellsNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]MountRef{{"/src", true}, {"/data", false}}, s.Mounts); diff != "" {
+	if diff := cmp.Diff([]MountRef{{GuestPath: "/src", ReadOnly: true}, {GuestPath: "/data"}, {GuestPath: "/cow", CopyOnWrite: true}}, s.Mounts); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"TOKEN", "EMPTY"}, s.Env); diff != "" {

@@ -38,16 +38,24 @@ func (c Config) vmConfig() (v vm.Config, err error) {
 		socket.Identity = hostpath.Find(c.HostPaths, socket.Host)
 		v.UnixSockets = append(v.UnixSockets, socket)
 	}
-	for _, text := range c.Mounts {
-		spec, err := mount.Parse(text)
-		if err != nil {
-			return v, err
-		}
-		spec.Identity = hostpath.Find(c.HostPaths, spec.HostPath)
-		v.Mounts = append(v.Mounts, spec)
+	if v.Mounts, err = c.VMMounts(); err != nil {
+		return v, err
 	}
 	v.Network, err = c.Network.vmNetwork()
 	return v, err
+}
+
+// VMMounts returns the mounts with the identities of their directories.
+func (c Config) VMMounts() (list []vm.Mount, err error) {
+	for _, text := range c.Mounts {
+		spec, err := mount.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		spec.Identity = hostpath.Find(c.HostPaths, spec.HostPath)
+		list = append(list, spec)
+	}
+	return list, nil
 }
 
 func (n Network) vmNetwork() (v vm.Network, err error) {

@@ -89,7 +89,7 @@ func serveBulk(s *Supervisor) error {
 		return err
 	}
 	s.archive = service
-	go func() { _ = guestrpc.ServeBulk(context.Background(), port, service, s, nil) }()
+	go func() { _ = guestrpc.ServeBulk(context.Background(), port, bulkFiles{service, s}, s, nil) }()
 	return nil
 }
 

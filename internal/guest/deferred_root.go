@@ -61,6 +61,7 @@ func (s *Supervisor) attachDisk(p guestrpc.StartParams) (diskAttached bool, err 
 		_ = os.Chdir("/")
 		return false, fmt.Errorf("writable disk: %w", err)
 	}
+	_ = s.upper.dir.Close()
 	s.upper = u
 	_ = s.deferred.origin.Close()
 	s.deferred.origin = nil
@@ -83,9 +84,10 @@ func (deferredRoot) mount() (u upper, err error) {
 	if u.warning, err = mountDisk(deferredDevice, deferredUpper); err != nil {
 		return u, err
 	}
-	if u.disk, err = os.OpenFile(deferredUpper, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+	if u.dir, err = os.OpenFile(deferredUpper, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return u, err
 	}
+	u.onDisk = true
 	return u, mountOverlay(deferredLower, deferredUpper, deferredNewRoot)
 }
 

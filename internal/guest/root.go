@@ -19,7 +19,8 @@ const (
 
 // upper is the writable layer of the root: the upper directory of the overlay.
 type upper struct {
-	disk    *os.File // the root directory of the disk's file system; nil: the layer is in memory
+	dir     *os.File // the root directory of its file system
+	onDisk  bool     // else the layer is in memory
 	warning string   // why the disk is smaller than it could be
 }
 
@@ -68,7 +69,11 @@ func mountUpper(o options) (u upper, err error) {
 		}
 	}
 	if device == "tmpfs" || device == deferOption {
-		return u, mountPoint{"tmpfs", upperDir, 0, "mode=0755"}.mount()
+		if err := (mountPoint{"tmpfs", upperDir, 0, "mode=0755"}).mount(); err != nil {
+			return u, err
+		}
+		u.dir, err = os.OpenFile(upperDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return u, err
 	}
 	if err := awaitDevice(device); err != nil {
 		return u, fmt.Errorf("writable disk: %w", err)
@@ -76,9 +81,10 @@ func mountUpper(o options) (u upper, err error) {
 	if u.warning, err = mountDisk(device, upperDir); err != nil {
 		return u, fmt.Errorf("writable disk: %w", err)
 	}
-	if u.disk, err = os.OpenFile(upperDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+	if u.dir, err = os.OpenFile(upperDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return u, fmt.Errorf("writable disk: %w", err)
 	}
+	u.onDisk = true
 	return u, nil
 }
 
@@ -86,7 +92,7 @@ func mountUpper(o options) (u upper, err error) {
 // more, only the descriptor. A disk that is still written to stays as it is, and the next mount replays its journal.
 func (u upper) freeze() {
 	_ = syscall.Mount("", "/", "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
-	if u.disk == nil || u.disk.Chdir() != nil {
+	if !u.onDisk || u.dir.Chdir() != nil {
 		return
 	}
 	_ = syscall.Mount("", ".", "", syscall.MS_REMOUNT|syscall.MS_RDONLY|syscall.MS_NOATIME, "")

@@ -28,7 +28,7 @@ type shares struct {
 
 // replace unmounts the shares and mounts list. With anew the host's servers are new, so that even an unchanged share is mounted
 // again.
-func (s *shares) replace(list []guestrpc.Mount, anew bool) error {
+func (s *shares) replace(list []guestrpc.Mount, anew bool, u upper) error {
 	if !anew && slices.Equal(s.mounted, list) {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (s *shares) replace(list []guestrpc.Mount, anew bool) error {
 	}
 	s.mounted = nil
 	for _, m := range list {
-		if err := mountShare(m); err != nil {
+		if err := mountShare(m, u); err != nil {
 			return err
 		}
 		s.mounted = append(s.mounted, m)
@@ -53,21 +53,28 @@ func unmountShare(target string) {
 }
 
 // mountShare mounts one of the host's directories.
-func mountShare(m guestrpc.Mount) error {
+func mountShare(m guestrpc.Mount, u upper) error {
 	if !strings.HasPrefix(m.Target, "/") {
 		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "mount target " + strconv.Quote(m.Target) + " is not an absolute path"}
 	}
 	if err := os.MkdirAll(m.Target, 0o755); err != nil {
 		return err
 	}
+	if m.CopyOnWrite {
+		return mountCopyOnWrite(m, u)
+	}
 	flags := uintptr(syscall.MS_NODEV)
 	if m.ReadOnly {
 		flags |= syscall.MS_RDONLY
 	}
-	if err := syscall.Mount(m.Tag, m.Target, "virtiofs", flags, ""); err != nil {
-		return fmt.Errorf("mount share %s on %s: %w", m.Tag, m.Target, err)
+	return mountVirtiofs(m.Tag, m.Target, flags)
+}
+
+func mountVirtiofs(tag, target string, flags uintptr) error {
+	if err := syscall.Mount(tag, target, "virtiofs", flags, ""); err != nil {
+		return fmt.Errorf("mount share %s on %s: %w", tag, target, err)
 	}
-	readAhead(m.Target)
+	readAhead(target)
 	return nil
 }
 

@@ -48,7 +48,7 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 	}
 	listenWarning := s.denyPorts(p.ListenDenied)
 	networkWarning := s.nic.configure(p.Network, p.Restored, diskAttached)
-	if err := s.shares.replace(p.Mounts, p.Restored != nil); err != nil {
+	if err := s.shares.replace(p.Mounts, p.Restored != nil, s.upper); err != nil {
 		return guestrpc.GuestInfo{}, err
 	}
 	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {

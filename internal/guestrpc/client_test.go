@@ -124,11 +124,11 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Unix(1234567890, 987654321)
-	info, err := c.Start(t.Context(), StartParams{Time: now, Hostname: "h", Env: []string{"A=1"}, Mounts: []Mount{{Tag: "t", Target: "/m", ReadOnly: true}}})
+	info, err := c.Start(t.Context(), StartParams{Time: now, Hostname: "h", Env: []string{"A=1"}, Mounts: []Mount{{Tag: "t", Target: "/m", ReadOnly: true, CopyOnWrite: true}}})
 	if err != nil || info != (GuestInfo{Release: "6.12", Boot: time.Second}) {
 		t.Errorf("Start: %+v, %v", info, err)
 	}
-	if got := guest.started; !got.Time.Equal(now) || got.Hostname != "h" || got.Env[0] != "A=1" || got.Mounts[0] != (Mount{"t", "/m", true}) {
+	if got := guest.started; !got.Time.Equal(now) || got.Hostname != "h" || got.Env[0] != "A=1" || got.Mounts[0] != (Mount{"t", "/m", true, true}) {
 		t.Errorf("the guest received %+v", got)
 	}
 	var out, errs bytes.Buffer

@@ -68,6 +68,7 @@ func (p StartParams) write(w guestwire.StartParams) error {
 
 func (m Mount) write(w guestwire.Mount) error {
 	w.SetReadOnly(m.ReadOnly)
+	w.SetCopyOnWrite(m.CopyOnWrite)
 	if err := w.SetTag(m.Tag); err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func readStartParams(w guestwire.StartParams) (p StartParams, err error) {
 }
 
 func readMount(w guestwire.Mount) (m Mount, err error) {
-	m.ReadOnly = w.ReadOnly()
+	m.ReadOnly, m.CopyOnWrite = w.ReadOnly(), w.CopyOnWrite()
 	if m.Tag, err = w.Tag(); err != nil {
 		return m, err
 	}

@@ -129,6 +129,39 @@ interface Files {
 
   unpack @10 (dir :Data, options :UnpackOptions) -> (sink :Stream.Sink, failure :Stream.Failure);
   # The sink takes a tar archive. Its `end` is answered when all is in place.
+
+  layer @11 (target :Data) -> (layer :Layer, began :Time, failure :Stream.Failure);
+  # What was changed in the copy-on-write mount at `target`, and since when changes are kept.
+}
+
+interface Layer {
+  # The upper directory of an overlay. Paths are below it, without a slash at the front.
+
+  next @0 () -> (entries :List(LayerEntry), end :Bool, failure :Stream.Failure);
+  # All entries, in parts; each directory comes before what is in it.
+
+  open @1 (path :Data) -> (file :File, info :FileInfo, failure :Stream.Failure);
+  # Opens a regular file of the layer for reading.
+
+  settle @2 (files :List(LayerEntry), began :Time) -> (failure :Stream.Failure);
+  # The host's files are the guest's now: each of `files`, of which path and base are used, has that base from now on. `began`, unless null,
+  # is since when changes are kept.
+
+  discard @3 (paths :List(Data)) -> (failure :Stream.Failure);
+  # Drops the changes at these paths and below them, all without paths. Fails while a program uses the mount.
+}
+
+struct LayerEntry {
+  path @0 :Data;
+  info @1 :FileInfo;      # without a name
+  kind @2 :LayerKind;
+  base @3 :Data;          # which of the host's files it is a copy of, as the host's server said when it was copied; empty: of none
+}
+
+enum LayerKind {
+  change @0;              # a file, directory or link
+  removal @1;             # nothing is here, whatever the host has
+  opaque @2;              # a directory in which only the layer's entries are
 }
 
 interface Directory {
@@ -251,6 +284,7 @@ struct Mount {
   target @1 :Text;        # absolute path, created when it is missing
   readOnly @2 :Bool;
   unused3 @3 :UInt32; # was 9P's message size
+  copyOnWrite @4 :Bool;   # what the guest changes goes to a layer on the root's writable layer, see Files.layer
 }
 
 struct StartParams {

@@ -16,6 +16,9 @@ type Mount struct {
 	Tag      string // virtio-fs mount tag
 	Target   string // absolute path in the guest; created when it is missing
 	ReadOnly bool
+	// CopyOnWrite has what the guest changes go to a layer of its own. ReadOnly goes with it: a supervisor that does not know layers then
+	// keeps the host's files too.
+	CopyOnWrite bool
 }
 
 // StartParams configures the guest before anything runs in it, and again when it continues from a snapshot.

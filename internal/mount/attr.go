@@ -80,10 +80,14 @@ func (s *Server) inode(dev, ino uint64) uint64 {
 func (c *session) stat(n *node) (attr, error) {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	if open := c.tree.opened(n, false); open != nil {
+	open := c.tree.opened(n, false)
+	if open != nil && !c.tree.byName {
 		return c.statOpen(open)
 	}
 	_, a, err := c.find(n)
+	if errno.In(err) == errno.ENOENT && open != nil {
+		return c.statOpen(open)
+	}
 	return a, err
 }
 
@@ -95,7 +99,7 @@ func (c *session) find(n *node) (string, attr, error) {
 		return "", attr{}, err
 	}
 	a, err := c.server.lstat(path)
-	if err == nil && n.parent != nil && a.identity() != n.file {
+	if err == nil && n.parent != nil && !c.tree.isStill(n, a) {
 		err = errno.ESTALE
 	}
 	return path, a, err
@@ -141,8 +145,8 @@ func (c *session) replyAttr(q *request) error {
 
 // encodeEntry appends a struct fuse_entry_out: nodeid[8] generation[8] entry_valid[8] attr_valid[8] and their nanoseconds [4 each], and the
 // attributes.
-func (c *session) encodeEntry(out *encoder, id uint64, a attr) {
-	seconds, nanoseconds := validity(validTime)
+func (c *session) encodeEntry(out *encoder, id uint64, a attr, valid time.Duration) {
+	seconds, nanoseconds := validity(valid)
 	out.u64(id)
 	out.u64(0)
 	out.u64(seconds)
@@ -173,6 +177,12 @@ func (c *session) lookup(q *request) error {
 		return err
 	}
 	a, err := c.server.lstat(path)
+	if errno.In(err) == errno.ENOENT {
+		if n, told := c.tree.ghost(q.node, name); n != nil {
+			c.encodeEntry(&q.out, n.id, told, 0)
+			return nil
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -185,7 +195,7 @@ func (c *session) replyEntry(q *request, dir *node, name string, a attr) error {
 	if err != nil {
 		return err
 	}
-	c.encodeEntry(&q.out, n.id, a)
+	c.encodeEntry(&q.out, n.id, a, validTime)
 	return nil
 }
 

@@ -234,7 +234,7 @@ func (c *session) create(q *request) error {
 		c.closeFile(open)
 		return err
 	}
-	c.encodeEntry(&q.out, n.id, a)
+	c.encodeEntry(&q.out, n.id, a, validTime)
 	c.replyOpen(q, n, open, false)
 	return nil
 }

@@ -106,7 +106,7 @@ func (c *session) entries(out *encoder, dir *node, open *openFile, offset uint64
 			return err
 		}
 		if plus {
-			c.encodeEntry(out, c.entryNode(dir, name, a), a)
+			c.encodeEntry(out, c.entryNode(dir, name, a), a, validTime)
 		}
 		out.u64(a.ino)
 		out.u64(i + 1)

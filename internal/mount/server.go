@@ -39,6 +39,9 @@ type Config struct {
 	// can it change configuration and hooks of git's repositories, at any depth, or make one within one that is there. Unprotected are paths for
 	// which, with all below, this does not hold; "." is all. Default: nothing is protected.
 	Protected, Unprotected []string
+	// Bases has the guest read, as an extended attribute of each file, which of the host's files it is: see Base. Default: there are no
+	// extended attributes.
+	Bases bool
 	// UID and GID own, in the guest, what the host process's user owns on the host. Default: root.
 	UID, GID uint32
 	// MaxNodes limits the names that a session knows (ENFILE beyond it). Default: DefaultMaxNodes.

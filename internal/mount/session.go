@@ -83,6 +83,7 @@ func (c *session) reset() {
 	}
 	first := c.server.firstNumber()
 	c.tree = newTree(first, c.server.config.MaxNodes, &c.memory)
+	c.tree.byName = c.server.config.Bases
 	c.files = &openFiles{limit: int64(c.server.config.MaxOpen)}
 	c.handles = newHandleTable(first)
 }
@@ -335,6 +336,8 @@ var operations = [maxOp + 1]operation{
 	opStatfs:      {run: (*session).statfs},
 	opRelease:     {run: (*session).releaseFile, quick: true},
 	opFsync:       {run: (*session).fsync},
+	opGetxattr:    {run: (*session).getxattr, quick: true},
+	opListxattr:   {run: (*session).listxattr, quick: true},
 	opInit:        {run: (*session).init, noNode: true},
 	opOpendir:     {run: (*session).opendir, quick: true},
 	opReaddir:     {run: (*session).readdir},

@@ -28,6 +28,9 @@ type Spec struct {
 	GuestPath string
 	// ReadOnly is true when the specification ended in ":ro".
 	ReadOnly bool
+	// CopyOnWrite is true when it ended in ":cow": the guest changes the directory for itself, on its own disk, and the host's files stay as
+	// they are. For the host it is a read-only mount. It excludes ReadOnly.
+	CopyOnWrite bool
 	// Masks are paths below HostPath that the guest does not see, slash-separated, clean and without "..". Each hides a
 	// file, or a directory with all below it, whether it exists or not.
 	Masks []string
@@ -42,7 +45,10 @@ type Spec struct {
 // String returns the specification in the form that Parse reads.
 func (s Spec) String() string {
 	text := s.HostPath + ":" + s.GuestPath
-	if s.ReadOnly {
+	switch {
+	case s.CopyOnWrite:
+		text += ":cow"
+	case s.ReadOnly:
 		text += ":ro"
 	}
 	for _, mask := range s.Masks {
@@ -56,6 +62,9 @@ func (s Spec) String() string {
 	}
 	return text
 }
+
+// FixedHost reports that the guest cannot change the host's files: the mount is read-only or copy-on-write.
+func (s Spec) FixedHost() bool { return s.ReadOnly || s.CopyOnWrite }
 
 // maskOption begins a mask in a specification. A colon in a mask is written %3A, a percent sign %25.
 const maskOption = ":mask="
@@ -71,13 +80,13 @@ var (
 	maskUnescape = strings.NewReplacer("%25", "%", "%3A", ":", "%3a", ":")
 )
 
-// Parse reads host[:guest][:ro][:mask=PATH][:protected=PATH][:unprotected=PATH]..., the paths last. The guest path is DefaultGuestPath when it is left out. A Windows drive letter
+// Parse reads host[:guest][:ro|:cow][:mask=PATH][:protected=PATH][:unprotected=PATH]..., the paths last. The guest path is DefaultGuestPath when it is left out. A Windows drive letter
 // belongs to the host path (`C:\x:/y:ro`); with a forward slash (`C:/x`) only when running on Windows. Parse does not
 // look at the file system: NewServer says whether the directory exists.
 func Parse(spec string) (Spec, error) {
 	s, err := parse(spec, runtime.GOOS == "windows")
 	if err != nil {
-		return Spec{}, fmt.Errorf("mount %q: %w (want host[:guest][:ro][:mask=PATH])", spec, err)
+		return Spec{}, fmt.Errorf("mount %q: %w (want host[:guest][:ro|:cow][:mask=PATH])", spec, err)
 	}
 	return s, nil
 }
@@ -96,11 +105,13 @@ func parse(spec string, windows bool) (Spec, error) {
 	if err != nil {
 		return Spec{}, err
 	}
-	guest, readOnly, err := cutOption(rest)
+	if n := len(rest); n > 0 && (rest[n-1] == "ro" || rest[n-1] == "cow") {
+		s.ReadOnly, s.CopyOnWrite, rest = rest[n-1] == "ro", rest[n-1] == "cow", rest[:n-1]
+	}
+	guest, err := cutGuest(rest)
 	if err != nil {
 		return Spec{}, err
 	}
-	s.ReadOnly = readOnly
 	if guest != nil {
 		s.GuestPath, err = cleanGuest(*guest)
 	}
@@ -159,18 +170,15 @@ func (s *Spec) cutPaths(parts []string) (rest []string, err error) {
 	return parts[:first], nil
 }
 
-// cutOption reads what follows the host path: nothing, guest, ro, or guest and ro.
-func cutOption(parts []string) (guest *string, readOnly bool, err error) {
-	if n := len(parts); n > 0 && parts[n-1] == "ro" {
-		readOnly, parts = true, parts[:n-1]
-	}
+// cutGuest reads what is between the host path and the options: nothing, or the guest path.
+func cutGuest(parts []string) (guest *string, err error) {
 	switch len(parts) {
 	case 0:
-		return nil, readOnly, nil
+		return nil, nil
 	case 1:
-		return &parts[0], readOnly, nil
+		return &parts[0], nil
 	}
-	return nil, false, fmt.Errorf("unknown option %q", parts[len(parts)-1])
+	return nil, fmt.Errorf("unknown option %q", parts[len(parts)-1])
 }
 
 // cleanGuest checks where a mount appears. ".." is refused, not resolved: what it means depends on links in the guest.

@@ -19,7 +19,9 @@ const maxPath = 4095
 //	root (1) ── src (2) ── main.go (3)
 //	         └─ tmp (4)
 //
-// A node is one file: when a name comes to mean another file, by a program of the host, the name gets a new node.
+// A node is one file: when a name comes to mean another file, by a program of the host, the name gets a new node. Not so below an overlay
+// (Config.Bases), which keeps what it has once found and answers ESTALE ever after when that is gone: there a node is one name, as long as it
+// is of one type.
 //
 // Lock order: names, then nodes. names is held for reading during each host call that uses a path, so that the path
 // stays right; rename and remove take it for writing. That is the one place with host calls under a lock.
@@ -30,6 +32,7 @@ type tree struct {
 	byID   map[uint64]*node // with the kernel's references
 	last   uint64           // the highest number that was given
 	limit  int
+	byName bool // nodes are names
 	memory *sessionMemory
 }
 
@@ -42,8 +45,10 @@ type node struct {
 	id       uint64
 	refs     int      // the kernel's together count as one
 	lookups  uint64   // the kernel's references
+	kind     uint32   // of its mode; it does not change
 	file     identity // written while names is held for writing, or before the node is in the tree
 	told     version  // of the attributes that the guest has
+	read     version  // of the contents at the last open; zero: it was not opened
 	doubtful bool     // the contents may have changed, or may yet change, without another version
 	children map[string]*node
 	open     []*openFile // keeps an unlinked file within reach
@@ -93,7 +98,7 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
 	n := parent.children[name]
-	if n != nil && n.file != a.identity() {
+	if n != nil && !t.isStill(n, a) {
 		n.gone = true
 		n.detach()
 		n = nil
@@ -109,7 +114,7 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 			parent.children = make(map[string]*node)
 		}
 		t.last++
-		n = &node{parent: parent, name: name, id: t.last, file: a.identity()}
+		n = &node{parent: parent, name: name, id: t.last, file: a.identity(), kind: a.mode & modeTypeMask}
 		parent.children[name] = n
 		parent.refs++
 		t.byID[n.id] = n
@@ -120,6 +125,28 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 	n.dir.Store(a.isDir())
 	n.tell(a)
 	return n, nil
+}
+
+// isStill says whether a node is the one of what was found at its name.
+func (t *tree) isStill(n *node, a attr) bool {
+	if t.byName {
+		return n.kind == a.mode&modeTypeMask
+	}
+	return n.file == a.identity()
+}
+
+// ghost returns the node of a name that the kernel has, with a reference of the kernel's and what was last told of it, where nothing is any
+// more. An overlay must find it again, see tree; calls about the node itself say that it is gone.
+func (t *tree) ghost(parent *node, name string) (n *node, a attr) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	if n = parent.children[name]; !t.byName || n == nil || n.lookups == 0 {
+		return nil, attr{}
+	}
+	n.lookups++
+	a = attr{ino: n.file.ino, mode: n.kind | 0o555, size: n.told.size, mtime: time.Unix(0, n.told.mtime)}
+	a.host.Changed, a.host.Accessed, a.host.Links, a.host.BlockSize, a.host.owned = time.Unix(0, n.told.ctime), a.mtime, 1, 4096, true
+	return n, a
 }
 
 // tell, of a node in a locked tree, notes that the guest's kernel gets attributes. When the size or the time of the contents is another one than before, the kernel
@@ -143,11 +170,19 @@ func (t *tree) fresh(n *node, a attr) bool {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
 	now := a.version()
+	n.read = now
 	if n.told == now && !n.doubtful {
 		return true
 	}
 	n.told, n.doubtful = now, now.recent()
 	return false
+}
+
+// lastOpened returns the version of a file's contents at its last open, or zero.
+func (t *tree) lastOpened(n *node) version {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	return n.read
 }
 
 // forget gives references of the kernel's back.

@@ -30,6 +30,8 @@ const (
 	opStatfs      = 17
 	opRelease     = 18
 	opFsync       = 20
+	opGetxattr    = 22
+	opListxattr   = 23
 	opInit        = 26
 	opOpendir     = 27
 	opReaddir     = 28

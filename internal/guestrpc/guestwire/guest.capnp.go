@@ -3942,6 +3942,26 @@ func (c Bulk) Unpack(ctx context.Context, params func(Files_unpack_Params) error
 
 }
 
+func (c Bulk) Layer(ctx context.Context, params func(Files_layer_Params) error) (Files_layer_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      11,
+			InterfaceName: "guest.capnp:Files",
+			MethodName:    "layer",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_layer_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_layer_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Bulk) Connect(ctx context.Context, params func(Loopback_connect_Params) error) (Loopback_connect_Results_Future, capnp.ReleaseFunc) {
 
 	s := capnp.Send{
@@ -4077,6 +4097,8 @@ type Bulk_Server interface {
 
 	Unpack(context.Context, Files_unpack) error
 
+	Layer(context.Context, Files_layer) error
+
 	Connect(context.Context, Loopback_connect) error
 
 	ListenLocalTcp(context.Context, Loopback_listenLocalTcp) error
@@ -4098,7 +4120,7 @@ func Bulk_ServerToClient(s Bulk_Server) Bulk {
 // This can be used to create a more complicated Server.
 func Bulk_Methods(methods []server.Method, s Bulk_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 13)
+		methods = make([]server.Method, 0, 14)
 	}
 
 	methods = append(methods, server.Method{
@@ -4230,6 +4252,18 @@ func Bulk_Methods(methods []server.Method, s Bulk_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Unpack(ctx, Files_unpack{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      11,
+			InterfaceName: "guest.capnp:Files",
+			MethodName:    "layer",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Layer(ctx, Files_layer{call})
 		},
 	})
 
@@ -5096,6 +5130,26 @@ func (c Files) Unpack(ctx context.Context, params func(Files_unpack_Params) erro
 
 }
 
+func (c Files) Layer(ctx context.Context, params func(Files_layer_Params) error) (Files_layer_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      11,
+			InterfaceName: "guest.capnp:Files",
+			MethodName:    "layer",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Files_layer_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Files_layer_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Files) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -5190,6 +5244,8 @@ type Files_Server interface {
 	Pack(context.Context, Files_pack) error
 
 	Unpack(context.Context, Files_unpack) error
+
+	Layer(context.Context, Files_layer) error
 }
 
 // Files_NewServer creates a new Server from an implementation of Files_Server.
@@ -5208,7 +5264,7 @@ func Files_ServerToClient(s Files_Server) Files {
 // This can be used to create a more complicated Server.
 func Files_Methods(methods []server.Method, s Files_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 11)
+		methods = make([]server.Method, 0, 12)
 	}
 
 	methods = append(methods, server.Method{
@@ -5340,6 +5396,18 @@ func Files_Methods(methods []server.Method, s Files_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Unpack(ctx, Files_unpack{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xea492d1f99bb7b4e,
+			MethodID:      11,
+			InterfaceName: "guest.capnp:Files",
+			MethodName:    "layer",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Layer(ctx, Files_layer{call})
 		},
 	})
 
@@ -5531,6 +5599,23 @@ func (c Files_unpack) Args() Files_unpack_Params {
 func (c Files_unpack) AllocResults() (Files_unpack_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Files_unpack_Results(r), err
+}
+
+// Files_layer holds the state for a server call to Files.layer.
+// See server.Call for documentation.
+type Files_layer struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Files_layer) Args() Files_layer_Params {
+	return Files_layer_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Files_layer) AllocResults() (Files_layer_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_layer_Results(r), err
 }
 
 // Files_List is a list of Files.
@@ -7658,6 +7743,1444 @@ func (p Files_unpack_Results_Future) Sink() streamwire.Sink {
 
 func (p Files_unpack_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Files_layer_Params capnp.Struct
+
+// Files_layer_Params_TypeID is the unique identifier for the type Files_layer_Params.
+const Files_layer_Params_TypeID = 0xa4f79bba4bcc9b4a
+
+func NewFiles_layer_Params(s *capnp.Segment) (Files_layer_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_layer_Params(st), err
+}
+
+func NewRootFiles_layer_Params(s *capnp.Segment) (Files_layer_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Files_layer_Params(st), err
+}
+
+func ReadRootFiles_layer_Params(msg *capnp.Message) (Files_layer_Params, error) {
+	root, err := msg.Root()
+	return Files_layer_Params(root.Struct()), err
+}
+
+func (s Files_layer_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_layer_Params) DecodeFromPtr(p capnp.Ptr) Files_layer_Params {
+	return Files_layer_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_layer_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_layer_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_layer_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_layer_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_layer_Params) Target() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Files_layer_Params) HasTarget() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_layer_Params) SetTarget(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+// Files_layer_Params_List is a list of Files_layer_Params.
+type Files_layer_Params_List = capnp.StructList[Files_layer_Params]
+
+// NewFiles_layer_Params creates a new list of Files_layer_Params.
+func NewFiles_layer_Params_List(s *capnp.Segment, sz int32) (Files_layer_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Files_layer_Params](l), err
+}
+
+// Files_layer_Params_Future is a wrapper for a Files_layer_Params promised by a client call.
+type Files_layer_Params_Future struct{ *capnp.Future }
+
+func (f Files_layer_Params_Future) Struct() (Files_layer_Params, error) {
+	p, err := f.Future.Ptr()
+	return Files_layer_Params(p.Struct()), err
+}
+
+type Files_layer_Results capnp.Struct
+
+// Files_layer_Results_TypeID is the unique identifier for the type Files_layer_Results.
+const Files_layer_Results_TypeID = 0xfceba72ca6fcf18f
+
+func NewFiles_layer_Results(s *capnp.Segment) (Files_layer_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_layer_Results(st), err
+}
+
+func NewRootFiles_layer_Results(s *capnp.Segment) (Files_layer_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Files_layer_Results(st), err
+}
+
+func ReadRootFiles_layer_Results(msg *capnp.Message) (Files_layer_Results, error) {
+	root, err := msg.Root()
+	return Files_layer_Results(root.Struct()), err
+}
+
+func (s Files_layer_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Files_layer_Results) DecodeFromPtr(p capnp.Ptr) Files_layer_Results {
+	return Files_layer_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Files_layer_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Files_layer_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Files_layer_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Files_layer_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Files_layer_Results) Layer() Layer {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Layer(p.Interface().Client())
+}
+
+func (s Files_layer_Results) HasLayer() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Files_layer_Results) SetLayer(v Layer) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Files_layer_Results) Began() (Time, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Time(p.Struct()), err
+}
+
+func (s Files_layer_Results) HasBegan() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Files_layer_Results) SetBegan(v Time) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewBegan sets the began field to a newly
+// allocated Time struct, preferring placement in s's segment.
+func (s Files_layer_Results) NewBegan() (Time, error) {
+	ss, err := NewTime(capnp.Struct(s).Segment())
+	if err != nil {
+		return Time{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Files_layer_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Files_layer_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Files_layer_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Files_layer_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Files_layer_Results_List is a list of Files_layer_Results.
+type Files_layer_Results_List = capnp.StructList[Files_layer_Results]
+
+// NewFiles_layer_Results creates a new list of Files_layer_Results.
+func NewFiles_layer_Results_List(s *capnp.Segment, sz int32) (Files_layer_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Files_layer_Results](l), err
+}
+
+// Files_layer_Results_Future is a wrapper for a Files_layer_Results promised by a client call.
+type Files_layer_Results_Future struct{ *capnp.Future }
+
+func (f Files_layer_Results_Future) Struct() (Files_layer_Results, error) {
+	p, err := f.Future.Ptr()
+	return Files_layer_Results(p.Struct()), err
+}
+func (p Files_layer_Results_Future) Layer() Layer {
+	return Layer(p.Future.Field(0, nil).Client())
+}
+
+func (p Files_layer_Results_Future) Began() Time_Future {
+	return Time_Future{Future: p.Future.Field(1, nil)}
+}
+func (p Files_layer_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Layer capnp.Client
+
+// Layer_TypeID is the unique identifier for the type Layer.
+const Layer_TypeID = 0x96c0b8a96536be55
+
+func (c Layer) Next(ctx context.Context, params func(Layer_next_Params) error) (Layer_next_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      0,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "next",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Layer_next_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Layer_next_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Layer) Open(ctx context.Context, params func(Layer_open_Params) error) (Layer_open_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      1,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "open",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Layer_open_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Layer_open_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Layer) Settle(ctx context.Context, params func(Layer_settle_Params) error) (Layer_settle_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      2,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "settle",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Layer_settle_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Layer_settle_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Layer) Discard(ctx context.Context, params func(Layer_discard_Params) error) (Layer_discard_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      3,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "discard",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Layer_discard_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Layer_discard_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Layer) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c Layer) String() string {
+	return "Layer(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c Layer) AddRef() Layer {
+	return Layer(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c Layer) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c Layer) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c Layer) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (Layer) DecodeFromPtr(p capnp.Ptr) Layer {
+	return Layer(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c Layer) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c Layer) IsSame(other Layer) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c Layer) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c Layer) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A Layer_Server is a Layer with a local implementation.
+type Layer_Server interface {
+	Next(context.Context, Layer_next) error
+
+	Open(context.Context, Layer_open) error
+
+	Settle(context.Context, Layer_settle) error
+
+	Discard(context.Context, Layer_discard) error
+}
+
+// Layer_NewServer creates a new Server from an implementation of Layer_Server.
+func Layer_NewServer(s Layer_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(Layer_Methods(nil, s), s, c)
+}
+
+// Layer_ServerToClient creates a new Client from an implementation of Layer_Server.
+// The caller is responsible for calling Release on the returned Client.
+func Layer_ServerToClient(s Layer_Server) Layer {
+	return Layer(capnp.NewClient(Layer_NewServer(s)))
+}
+
+// Layer_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func Layer_Methods(methods []server.Method, s Layer_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 4)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      0,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "next",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Next(ctx, Layer_next{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      1,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "open",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Open(ctx, Layer_open{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      2,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "settle",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Settle(ctx, Layer_settle{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      3,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "discard",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Discard(ctx, Layer_discard{call})
+		},
+	})
+
+	return methods
+}
+
+// Layer_next holds the state for a server call to Layer.next.
+// See server.Call for documentation.
+type Layer_next struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Layer_next) Args() Layer_next_Params {
+	return Layer_next_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Layer_next) AllocResults() (Layer_next_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Layer_next_Results(r), err
+}
+
+// Layer_open holds the state for a server call to Layer.open.
+// See server.Call for documentation.
+type Layer_open struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Layer_open) Args() Layer_open_Params {
+	return Layer_open_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Layer_open) AllocResults() (Layer_open_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Layer_open_Results(r), err
+}
+
+// Layer_settle holds the state for a server call to Layer.settle.
+// See server.Call for documentation.
+type Layer_settle struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Layer_settle) Args() Layer_settle_Params {
+	return Layer_settle_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Layer_settle) AllocResults() (Layer_settle_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_settle_Results(r), err
+}
+
+// Layer_discard holds the state for a server call to Layer.discard.
+// See server.Call for documentation.
+type Layer_discard struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Layer_discard) Args() Layer_discard_Params {
+	return Layer_discard_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Layer_discard) AllocResults() (Layer_discard_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_discard_Results(r), err
+}
+
+// Layer_List is a list of Layer.
+type Layer_List = capnp.CapList[Layer]
+
+// NewLayer_List creates a new list of Layer.
+func NewLayer_List(s *capnp.Segment, sz int32) (Layer_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[Layer](l), err
+}
+
+type Layer_next_Params capnp.Struct
+
+// Layer_next_Params_TypeID is the unique identifier for the type Layer_next_Params.
+const Layer_next_Params_TypeID = 0xc8ac92eb3fc39eaa
+
+func NewLayer_next_Params(s *capnp.Segment) (Layer_next_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Layer_next_Params(st), err
+}
+
+func NewRootLayer_next_Params(s *capnp.Segment) (Layer_next_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Layer_next_Params(st), err
+}
+
+func ReadRootLayer_next_Params(msg *capnp.Message) (Layer_next_Params, error) {
+	root, err := msg.Root()
+	return Layer_next_Params(root.Struct()), err
+}
+
+func (s Layer_next_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_next_Params) DecodeFromPtr(p capnp.Ptr) Layer_next_Params {
+	return Layer_next_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_next_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_next_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_next_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_next_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Layer_next_Params_List is a list of Layer_next_Params.
+type Layer_next_Params_List = capnp.StructList[Layer_next_Params]
+
+// NewLayer_next_Params creates a new list of Layer_next_Params.
+func NewLayer_next_Params_List(s *capnp.Segment, sz int32) (Layer_next_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Layer_next_Params](l), err
+}
+
+// Layer_next_Params_Future is a wrapper for a Layer_next_Params promised by a client call.
+type Layer_next_Params_Future struct{ *capnp.Future }
+
+func (f Layer_next_Params_Future) Struct() (Layer_next_Params, error) {
+	p, err := f.Future.Ptr()
+	return Layer_next_Params(p.Struct()), err
+}
+
+type Layer_next_Results capnp.Struct
+
+// Layer_next_Results_TypeID is the unique identifier for the type Layer_next_Results.
+const Layer_next_Results_TypeID = 0xf4d0f47c51b8ddbf
+
+func NewLayer_next_Results(s *capnp.Segment) (Layer_next_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Layer_next_Results(st), err
+}
+
+func NewRootLayer_next_Results(s *capnp.Segment) (Layer_next_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
+	return Layer_next_Results(st), err
+}
+
+func ReadRootLayer_next_Results(msg *capnp.Message) (Layer_next_Results, error) {
+	root, err := msg.Root()
+	return Layer_next_Results(root.Struct()), err
+}
+
+func (s Layer_next_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_next_Results) DecodeFromPtr(p capnp.Ptr) Layer_next_Results {
+	return Layer_next_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_next_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_next_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_next_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_next_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_next_Results) Entries() (LayerEntry_List, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return LayerEntry_List(p.List()), err
+}
+
+func (s Layer_next_Results) HasEntries() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_next_Results) SetEntries(v LayerEntry_List) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewEntries sets the entries field to a newly
+// allocated LayerEntry_List, preferring placement in s's segment.
+func (s Layer_next_Results) NewEntries(n int32) (LayerEntry_List, error) {
+	l, err := NewLayerEntry_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return LayerEntry_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Layer_next_Results) End() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s Layer_next_Results) SetEnd(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+func (s Layer_next_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Layer_next_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Layer_next_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Layer_next_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Layer_next_Results_List is a list of Layer_next_Results.
+type Layer_next_Results_List = capnp.StructList[Layer_next_Results]
+
+// NewLayer_next_Results creates a new list of Layer_next_Results.
+func NewLayer_next_Results_List(s *capnp.Segment, sz int32) (Layer_next_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
+	return capnp.StructList[Layer_next_Results](l), err
+}
+
+// Layer_next_Results_Future is a wrapper for a Layer_next_Results promised by a client call.
+type Layer_next_Results_Future struct{ *capnp.Future }
+
+func (f Layer_next_Results_Future) Struct() (Layer_next_Results, error) {
+	p, err := f.Future.Ptr()
+	return Layer_next_Results(p.Struct()), err
+}
+func (p Layer_next_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Layer_open_Params capnp.Struct
+
+// Layer_open_Params_TypeID is the unique identifier for the type Layer_open_Params.
+const Layer_open_Params_TypeID = 0xb6dd53de502edbf9
+
+func NewLayer_open_Params(s *capnp.Segment) (Layer_open_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_open_Params(st), err
+}
+
+func NewRootLayer_open_Params(s *capnp.Segment) (Layer_open_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_open_Params(st), err
+}
+
+func ReadRootLayer_open_Params(msg *capnp.Message) (Layer_open_Params, error) {
+	root, err := msg.Root()
+	return Layer_open_Params(root.Struct()), err
+}
+
+func (s Layer_open_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_open_Params) DecodeFromPtr(p capnp.Ptr) Layer_open_Params {
+	return Layer_open_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_open_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_open_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_open_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_open_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_open_Params) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Layer_open_Params) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_open_Params) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+// Layer_open_Params_List is a list of Layer_open_Params.
+type Layer_open_Params_List = capnp.StructList[Layer_open_Params]
+
+// NewLayer_open_Params creates a new list of Layer_open_Params.
+func NewLayer_open_Params_List(s *capnp.Segment, sz int32) (Layer_open_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Layer_open_Params](l), err
+}
+
+// Layer_open_Params_Future is a wrapper for a Layer_open_Params promised by a client call.
+type Layer_open_Params_Future struct{ *capnp.Future }
+
+func (f Layer_open_Params_Future) Struct() (Layer_open_Params, error) {
+	p, err := f.Future.Ptr()
+	return Layer_open_Params(p.Struct()), err
+}
+
+type Layer_open_Results capnp.Struct
+
+// Layer_open_Results_TypeID is the unique identifier for the type Layer_open_Results.
+const Layer_open_Results_TypeID = 0xfc8ad301ac07a6fd
+
+func NewLayer_open_Results(s *capnp.Segment) (Layer_open_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Layer_open_Results(st), err
+}
+
+func NewRootLayer_open_Results(s *capnp.Segment) (Layer_open_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Layer_open_Results(st), err
+}
+
+func ReadRootLayer_open_Results(msg *capnp.Message) (Layer_open_Results, error) {
+	root, err := msg.Root()
+	return Layer_open_Results(root.Struct()), err
+}
+
+func (s Layer_open_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_open_Results) DecodeFromPtr(p capnp.Ptr) Layer_open_Results {
+	return Layer_open_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_open_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_open_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_open_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_open_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_open_Results) File() File {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return File(p.Interface().Client())
+}
+
+func (s Layer_open_Results) HasFile() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_open_Results) SetFile(v File) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Layer_open_Results) Info() (FileInfo, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return FileInfo(p.Struct()), err
+}
+
+func (s Layer_open_Results) HasInfo() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Layer_open_Results) SetInfo(v FileInfo) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewInfo sets the info field to a newly
+// allocated FileInfo struct, preferring placement in s's segment.
+func (s Layer_open_Results) NewInfo() (FileInfo, error) {
+	ss, err := NewFileInfo(capnp.Struct(s).Segment())
+	if err != nil {
+		return FileInfo{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Layer_open_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Layer_open_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Layer_open_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Layer_open_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Layer_open_Results_List is a list of Layer_open_Results.
+type Layer_open_Results_List = capnp.StructList[Layer_open_Results]
+
+// NewLayer_open_Results creates a new list of Layer_open_Results.
+func NewLayer_open_Results_List(s *capnp.Segment, sz int32) (Layer_open_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Layer_open_Results](l), err
+}
+
+// Layer_open_Results_Future is a wrapper for a Layer_open_Results promised by a client call.
+type Layer_open_Results_Future struct{ *capnp.Future }
+
+func (f Layer_open_Results_Future) Struct() (Layer_open_Results, error) {
+	p, err := f.Future.Ptr()
+	return Layer_open_Results(p.Struct()), err
+}
+func (p Layer_open_Results_Future) File() File {
+	return File(p.Future.Field(0, nil).Client())
+}
+
+func (p Layer_open_Results_Future) Info() FileInfo_Future {
+	return FileInfo_Future{Future: p.Future.Field(1, nil)}
+}
+func (p Layer_open_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Layer_settle_Params capnp.Struct
+
+// Layer_settle_Params_TypeID is the unique identifier for the type Layer_settle_Params.
+const Layer_settle_Params_TypeID = 0xaf3ebd39e1ef9fae
+
+func NewLayer_settle_Params(s *capnp.Segment) (Layer_settle_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Layer_settle_Params(st), err
+}
+
+func NewRootLayer_settle_Params(s *capnp.Segment) (Layer_settle_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Layer_settle_Params(st), err
+}
+
+func ReadRootLayer_settle_Params(msg *capnp.Message) (Layer_settle_Params, error) {
+	root, err := msg.Root()
+	return Layer_settle_Params(root.Struct()), err
+}
+
+func (s Layer_settle_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_settle_Params) DecodeFromPtr(p capnp.Ptr) Layer_settle_Params {
+	return Layer_settle_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_settle_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_settle_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_settle_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_settle_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_settle_Params) Files() (LayerEntry_List, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return LayerEntry_List(p.List()), err
+}
+
+func (s Layer_settle_Params) HasFiles() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_settle_Params) SetFiles(v LayerEntry_List) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewFiles sets the files field to a newly
+// allocated LayerEntry_List, preferring placement in s's segment.
+func (s Layer_settle_Params) NewFiles(n int32) (LayerEntry_List, error) {
+	l, err := NewLayerEntry_List(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return LayerEntry_List{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+func (s Layer_settle_Params) Began() (Time, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Time(p.Struct()), err
+}
+
+func (s Layer_settle_Params) HasBegan() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Layer_settle_Params) SetBegan(v Time) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewBegan sets the began field to a newly
+// allocated Time struct, preferring placement in s's segment.
+func (s Layer_settle_Params) NewBegan() (Time, error) {
+	ss, err := NewTime(capnp.Struct(s).Segment())
+	if err != nil {
+		return Time{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Layer_settle_Params_List is a list of Layer_settle_Params.
+type Layer_settle_Params_List = capnp.StructList[Layer_settle_Params]
+
+// NewLayer_settle_Params creates a new list of Layer_settle_Params.
+func NewLayer_settle_Params_List(s *capnp.Segment, sz int32) (Layer_settle_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Layer_settle_Params](l), err
+}
+
+// Layer_settle_Params_Future is a wrapper for a Layer_settle_Params promised by a client call.
+type Layer_settle_Params_Future struct{ *capnp.Future }
+
+func (f Layer_settle_Params_Future) Struct() (Layer_settle_Params, error) {
+	p, err := f.Future.Ptr()
+	return Layer_settle_Params(p.Struct()), err
+}
+func (p Layer_settle_Params_Future) Began() Time_Future {
+	return Time_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Layer_settle_Results capnp.Struct
+
+// Layer_settle_Results_TypeID is the unique identifier for the type Layer_settle_Results.
+const Layer_settle_Results_TypeID = 0xd1550b5882dcb6a9
+
+func NewLayer_settle_Results(s *capnp.Segment) (Layer_settle_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_settle_Results(st), err
+}
+
+func NewRootLayer_settle_Results(s *capnp.Segment) (Layer_settle_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_settle_Results(st), err
+}
+
+func ReadRootLayer_settle_Results(msg *capnp.Message) (Layer_settle_Results, error) {
+	root, err := msg.Root()
+	return Layer_settle_Results(root.Struct()), err
+}
+
+func (s Layer_settle_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_settle_Results) DecodeFromPtr(p capnp.Ptr) Layer_settle_Results {
+	return Layer_settle_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_settle_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_settle_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_settle_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_settle_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_settle_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Layer_settle_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_settle_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Layer_settle_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Layer_settle_Results_List is a list of Layer_settle_Results.
+type Layer_settle_Results_List = capnp.StructList[Layer_settle_Results]
+
+// NewLayer_settle_Results creates a new list of Layer_settle_Results.
+func NewLayer_settle_Results_List(s *capnp.Segment, sz int32) (Layer_settle_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Layer_settle_Results](l), err
+}
+
+// Layer_settle_Results_Future is a wrapper for a Layer_settle_Results promised by a client call.
+type Layer_settle_Results_Future struct{ *capnp.Future }
+
+func (f Layer_settle_Results_Future) Struct() (Layer_settle_Results, error) {
+	p, err := f.Future.Ptr()
+	return Layer_settle_Results(p.Struct()), err
+}
+func (p Layer_settle_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Layer_discard_Params capnp.Struct
+
+// Layer_discard_Params_TypeID is the unique identifier for the type Layer_discard_Params.
+const Layer_discard_Params_TypeID = 0xaa5d940f74ad0cc1
+
+func NewLayer_discard_Params(s *capnp.Segment) (Layer_discard_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_discard_Params(st), err
+}
+
+func NewRootLayer_discard_Params(s *capnp.Segment) (Layer_discard_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_discard_Params(st), err
+}
+
+func ReadRootLayer_discard_Params(msg *capnp.Message) (Layer_discard_Params, error) {
+	root, err := msg.Root()
+	return Layer_discard_Params(root.Struct()), err
+}
+
+func (s Layer_discard_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_discard_Params) DecodeFromPtr(p capnp.Ptr) Layer_discard_Params {
+	return Layer_discard_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_discard_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_discard_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_discard_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_discard_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_discard_Params) Paths() (capnp.DataList, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return capnp.DataList(p.List()), err
+}
+
+func (s Layer_discard_Params) HasPaths() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_discard_Params) SetPaths(v capnp.DataList) error {
+	return capnp.Struct(s).SetPtr(0, v.ToPtr())
+}
+
+// NewPaths sets the paths field to a newly
+// allocated capnp.DataList, preferring placement in s's segment.
+func (s Layer_discard_Params) NewPaths(n int32) (capnp.DataList, error) {
+	l, err := capnp.NewDataList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.DataList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
+	return l, err
+}
+
+// Layer_discard_Params_List is a list of Layer_discard_Params.
+type Layer_discard_Params_List = capnp.StructList[Layer_discard_Params]
+
+// NewLayer_discard_Params creates a new list of Layer_discard_Params.
+func NewLayer_discard_Params_List(s *capnp.Segment, sz int32) (Layer_discard_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Layer_discard_Params](l), err
+}
+
+// Layer_discard_Params_Future is a wrapper for a Layer_discard_Params promised by a client call.
+type Layer_discard_Params_Future struct{ *capnp.Future }
+
+func (f Layer_discard_Params_Future) Struct() (Layer_discard_Params, error) {
+	p, err := f.Future.Ptr()
+	return Layer_discard_Params(p.Struct()), err
+}
+
+type Layer_discard_Results capnp.Struct
+
+// Layer_discard_Results_TypeID is the unique identifier for the type Layer_discard_Results.
+const Layer_discard_Results_TypeID = 0xb17551961f6175fc
+
+func NewLayer_discard_Results(s *capnp.Segment) (Layer_discard_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_discard_Results(st), err
+}
+
+func NewRootLayer_discard_Results(s *capnp.Segment) (Layer_discard_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_discard_Results(st), err
+}
+
+func ReadRootLayer_discard_Results(msg *capnp.Message) (Layer_discard_Results, error) {
+	root, err := msg.Root()
+	return Layer_discard_Results(root.Struct()), err
+}
+
+func (s Layer_discard_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_discard_Results) DecodeFromPtr(p capnp.Ptr) Layer_discard_Results {
+	return Layer_discard_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_discard_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_discard_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_discard_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_discard_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_discard_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Layer_discard_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_discard_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Layer_discard_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Layer_discard_Results_List is a list of Layer_discard_Results.
+type Layer_discard_Results_List = capnp.StructList[Layer_discard_Results]
+
+// NewLayer_discard_Results creates a new list of Layer_discard_Results.
+func NewLayer_discard_Results_List(s *capnp.Segment, sz int32) (Layer_discard_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Layer_discard_Results](l), err
+}
+
+// Layer_discard_Results_Future is a wrapper for a Layer_discard_Results promised by a client call.
+type Layer_discard_Results_Future struct{ *capnp.Future }
+
+func (f Layer_discard_Results_Future) Struct() (Layer_discard_Results, error) {
+	p, err := f.Future.Ptr()
+	return Layer_discard_Results(p.Struct()), err
+}
+func (p Layer_discard_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type LayerEntry capnp.Struct
+
+// LayerEntry_TypeID is the unique identifier for the type LayerEntry.
+const LayerEntry_TypeID = 0xb8a9140dbc82ac61
+
+func NewLayerEntry(s *capnp.Segment) (LayerEntry, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3})
+	return LayerEntry(st), err
+}
+
+func NewRootLayerEntry(s *capnp.Segment) (LayerEntry, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3})
+	return LayerEntry(st), err
+}
+
+func ReadRootLayerEntry(msg *capnp.Message) (LayerEntry, error) {
+	root, err := msg.Root()
+	return LayerEntry(root.Struct()), err
+}
+
+func (s LayerEntry) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (LayerEntry) DecodeFromPtr(p capnp.Ptr) LayerEntry {
+	return LayerEntry(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s LayerEntry) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s LayerEntry) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s LayerEntry) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s LayerEntry) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s LayerEntry) Path() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s LayerEntry) HasPath() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s LayerEntry) SetPath(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s LayerEntry) Info() (FileInfo, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return FileInfo(p.Struct()), err
+}
+
+func (s LayerEntry) HasInfo() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s LayerEntry) SetInfo(v FileInfo) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewInfo sets the info field to a newly
+// allocated FileInfo struct, preferring placement in s's segment.
+func (s LayerEntry) NewInfo() (FileInfo, error) {
+	ss, err := NewFileInfo(capnp.Struct(s).Segment())
+	if err != nil {
+		return FileInfo{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s LayerEntry) Kind() LayerKind {
+	return LayerKind(capnp.Struct(s).Uint16(0))
+}
+
+func (s LayerEntry) SetKind(v LayerKind) {
+	capnp.Struct(s).SetUint16(0, uint16(v))
+}
+
+func (s LayerEntry) Base() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return []byte(p.Data()), err
+}
+
+func (s LayerEntry) HasBase() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s LayerEntry) SetBase(v []byte) error {
+	return capnp.Struct(s).SetData(2, v)
+}
+
+// LayerEntry_List is a list of LayerEntry.
+type LayerEntry_List = capnp.StructList[LayerEntry]
+
+// NewLayerEntry creates a new list of LayerEntry.
+func NewLayerEntry_List(s *capnp.Segment, sz int32) (LayerEntry_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3}, sz)
+	return capnp.StructList[LayerEntry](l), err
+}
+
+// LayerEntry_Future is a wrapper for a LayerEntry promised by a client call.
+type LayerEntry_Future struct{ *capnp.Future }
+
+func (f LayerEntry_Future) Struct() (LayerEntry, error) {
+	p, err := f.Future.Ptr()
+	return LayerEntry(p.Struct()), err
+}
+func (p LayerEntry_Future) Info() FileInfo_Future {
+	return FileInfo_Future{Future: p.Future.Field(1, nil)}
+}
+
+type LayerKind uint16
+
+// LayerKind_TypeID is the unique identifier for the type LayerKind.
+const LayerKind_TypeID = 0xf721a0dcb0e16b58
+
+// Values of LayerKind.
+const (
+	LayerKind_change  LayerKind = 0
+	LayerKind_removal LayerKind = 1
+	LayerKind_opaque  LayerKind = 2
+)
+
+// String returns the enum's constant name.
+func (c LayerKind) String() string {
+	switch c {
+	case LayerKind_change:
+		return "change"
+	case LayerKind_removal:
+		return "removal"
+	case LayerKind_opaque:
+		return "opaque"
+
+	default:
+		return ""
+	}
+}
+
+// LayerKindFromString returns the enum value with a name,
+// or the zero value if there's no such value.
+func LayerKindFromString(c string) LayerKind {
+	switch c {
+	case "change":
+		return LayerKind_change
+	case "removal":
+		return LayerKind_removal
+	case "opaque":
+		return LayerKind_opaque
+
+	default:
+		return 0
+	}
+}
+
+type LayerKind_List = capnp.EnumList[LayerKind]
+
+func NewLayerKind_List(s *capnp.Segment, sz int32) (LayerKind_List, error) {
+	return capnp.NewEnumList[LayerKind](s, sz)
 }
 
 type Directory capnp.Client
@@ -12061,6 +13584,14 @@ func (s Mount) Unused3() uint32 {
 
 func (s Mount) SetUnused3(v uint32) {
 	capnp.Struct(s).SetUint32(4, v)
+}
+
+func (s Mount) CopyOnWrite() bool {
+	return capnp.Struct(s).Bit(1)
+}
+
+func (s Mount) SetCopyOnWrite(v bool) {
+	capnp.Struct(s).SetBit(1, v)
 }
 
 // Mount_List is a list of Mount.

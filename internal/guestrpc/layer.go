@@ -1,0 +1,346 @@
+package guestrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"capnproto.org/go/capnp/v3"
+
+	"agentvm/internal/capnprpc"
+	"agentvm/internal/errno"
+	"agentvm/internal/guestrpc/guestwire"
+)
+
+// LayerKind says what an entry of a layer is.
+type LayerKind uint16
+
+// The kinds of entry.
+const (
+	LayerChange  = LayerKind(guestwire.LayerKind_change)  // a file, directory or link
+	LayerRemoval = LayerKind(guestwire.LayerKind_removal) // nothing is here, whatever the host has
+	LayerOpaque  = LayerKind(guestwire.LayerKind_opaque)  // a directory in which only the layer's entries are
+)
+
+// LayerEntry is what a copy-on-write mount has at a path instead of what the host has there.
+type LayerEntry struct {
+	Path string   // below the mount, in the guest's form
+	Info FileInfo // without a name
+	Kind LayerKind
+	Base string // which of the host's files it is a copy of, see mount.Base; empty: of none
+}
+
+// MaxLayerPath and MaxLayerBase bound, in bytes, a path and a base.
+const (
+	MaxLayerPath = 4095
+	MaxLayerBase = 2048
+)
+
+// LayerHandler is a layer, for one host. One goroutine uses it.
+type LayerHandler interface {
+	// Next returns some entries, each directory before what is in it, and io.EOF alone after the last. Their text is at most about 1 MiB.
+	Next() ([]LayerEntry, error)
+	// Open opens a regular file for reading.
+	Open(path string) (FileHandler, error)
+	// Settle gives entries other bases, and the layer another beginning unless that is zero.
+	Settle(entries []LayerEntry, began time.Time) error
+	// Discard drops entries and what is below them; all of them without paths.
+	Discard(paths []string) error
+	Close() error
+}
+
+// LayersHandler is a FilesHandler with copy-on-write mounts.
+type LayersHandler interface {
+	FilesHandler
+	// Layer returns the layer of the copy-on-write mount at target, and since when it is kept.
+	Layer(target string) (LayerHandler, time.Time, error)
+}
+
+func (e LayerEntry) write(w guestwire.LayerEntry) error {
+	w.SetKind(guestwire.LayerKind(e.Kind))
+	info, err := w.NewInfo()
+	if err != nil {
+		return err
+	}
+	e.Info.Name = ""
+	return errors.Join(e.Info.write(info), w.SetPath([]byte(e.Path)), w.SetBase([]byte(e.Base)))
+}
+
+// readLayerEntry refuses what no entry can be, which bounds what a hostile guest makes the host keep.
+func readLayerEntry(w guestwire.LayerEntry) (e LayerEntry, err error) {
+	path, err := w.Path()
+	if err != nil {
+		return e, err
+	}
+	base, err := w.Base()
+	if err != nil {
+		return e, err
+	}
+	if len(path) > MaxLayerPath || len(base) > MaxLayerBase {
+		return e, fmt.Errorf("a path in a layer has %d bytes, and its base %d", len(path), len(base))
+	}
+	info, err := w.Info()
+	if err != nil {
+		return e, err
+	}
+	e = LayerEntry{Path: string(path), Base: string(base), Kind: LayerKind(w.Kind())}
+	e.Info, err = readFileInfo(info)
+	return e, err
+}
+
+func readLayerEntries(list guestwire.LayerEntry_List, err error) ([]LayerEntry, error) {
+	if err != nil {
+		return nil, err
+	}
+	if list.Len() > maxEntries {
+		return nil, errors.New("more entries of a layer than a message may have")
+	}
+	entries := make([]LayerEntry, list.Len())
+	for i := range entries {
+		if entries[i], err = readLayerEntry(list.At(i)); err != nil {
+			return nil, err
+		}
+	}
+	return entries, nil
+}
+
+func writeLayerEntries(create func(int32) (guestwire.LayerEntry_List, error), entries []LayerEntry) error {
+	list, err := create(int32(len(entries)))
+	if err != nil {
+		return err
+	}
+	for i, e := range entries {
+		if err := e.write(list.At(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Layer is what a copy-on-write mount has instead of what the host has. One goroutine uses it at a time.
+type Layer struct {
+	conn   *capnprpc.Conn
+	remote guestwire.Layer
+	began  time.Time
+}
+
+// Layer opens the layer of the copy-on-write mount at target, a path in the guest. It must be closed.
+func (f *FilesClient) Layer(ctx context.Context, target string) (*Layer, error) {
+	future, release := f.remote.Layer(ctx, func(call guestwire.Files_layer_Params) error { return call.SetTarget([]byte(target)) })
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return nil, f.conn.Fault("open the changes of a mount", err)
+	}
+	if err := capnprpc.FailureOf(r.Failure()); err != nil {
+		return nil, err
+	}
+	began, err := r.Began()
+	if err != nil {
+		return nil, err
+	}
+	return &Layer{conn: f.conn, remote: r.Layer().AddRef(), began: ReadTime(began)}, nil
+}
+
+// Began is since when the layer is kept, by the host's clock as the guest had it then.
+func (l *Layer) Began() time.Time { return l.began }
+
+// Close frees what the guest keeps for it.
+func (l *Layer) Close() error {
+	l.remote.Release()
+	return nil
+}
+
+// Next returns one or more entries, and io.EOF alone at the end. A hostile guest can return any, and never end.
+func (l *Layer) Next(ctx context.Context) ([]LayerEntry, error) {
+	future, release := l.remote.Next(ctx, nil)
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return nil, l.conn.Fault("list the changes of a mount", err)
+	}
+	if err := capnprpc.FailureOf(r.Failure()); err != nil {
+		return nil, err
+	}
+	entries, err := readLayerEntries(r.Entries())
+	if err == nil && len(entries) == 0 { // an answer without entries is the end, so that a hostile guest cannot delay it for ever
+		err = io.EOF
+	}
+	return entries, err
+}
+
+// Open opens a regular file of the layer for reading. It must be closed.
+func (l *Layer) Open(ctx context.Context, path string) (*File, error) {
+	future, release := l.remote.Open(ctx, func(call guestwire.Layer_open_Params) error { return call.SetPath([]byte(path)) })
+	defer release()
+	r, err := future.Struct()
+	if err != nil {
+		return nil, l.conn.Fault("open a changed file", err)
+	}
+	if err := capnprpc.FailureOf(r.Failure()); err != nil {
+		return nil, err
+	}
+	w, err := r.Info()
+	if err != nil {
+		return nil, err
+	}
+	info, err := readFileInfo(w)
+	if err != nil {
+		return nil, err
+	}
+	return &File{conn: l.conn, remote: r.File().AddRef(), info: info}, nil
+}
+
+// Settle gives entries, of which Path and Base are used, other bases, and the layer another beginning unless that is zero.
+func (l *Layer) Settle(ctx context.Context, entries []LayerEntry, began time.Time) error {
+	for {
+		part := entries[:min(len(entries), maxEntries)]
+		entries = entries[len(part):]
+		future, release := l.remote.Settle(ctx, func(call guestwire.Layer_settle_Params) error {
+			if len(entries) == 0 && !began.IsZero() {
+				w, err := call.NewBegan()
+				if err != nil {
+					return err
+				}
+				WriteTime(w, began)
+			}
+			return writeLayerEntries(call.NewFiles, part)
+		})
+		err := done(l.conn, "settle the changes of a mount", future.Struct)
+		release()
+		if err != nil || len(entries) == 0 {
+			return err
+		}
+	}
+}
+
+// Discard drops entries and what is below them; all without paths. At most 4096 paths.
+func (l *Layer) Discard(ctx context.Context, paths []string) error {
+	future, release := l.remote.Discard(ctx, func(call guestwire.Layer_discard_Params) error { return writeData(call.NewPaths, paths) })
+	defer release()
+	return done(l.conn, "discard changes", future.Struct)
+}
+
+func writeData(create func(int32) (capnp.DataList, error), texts []string) error {
+	list, err := create(int32(len(texts)))
+	if err != nil {
+		return err
+	}
+	for i, text := range texts {
+		if err := list.Set(i, []byte(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *files) Layer(_ context.Context, call guestwire.Files_layer) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	target, err := readPath(call.Args().Target())
+	call.Go()
+	if err != nil {
+		return capnprpc.Reply(r, err)
+	}
+	h, ok := s.h.(LayersHandler)
+	if !ok {
+		return capnprpc.Reply(r, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EOPNOTSUPP, Message: "no copy-on-write mounts here"})
+	}
+	l, began, err := h.Layer(target)
+	if err != nil {
+		return capnprpc.Reply(r, err)
+	}
+	w, err := r.NewBegan()
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	WriteTime(w, began)
+	return r.SetLayer(guestwire.Layer_ServerToClient(&layer{l}))
+}
+
+// layer serves a LayerHandler, one call after another.
+type layer struct{ h LayerHandler }
+
+func (l *layer) Next(_ context.Context, call guestwire.Layer_next) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	entries, err := l.h.Next()
+	if errors.Is(err, io.EOF) {
+		r.SetEnd(true)
+		return nil
+	}
+	if err != nil {
+		return capnprpc.Reply(r, err)
+	}
+	return writeLayerEntries(r.NewEntries, entries)
+}
+
+func (l *layer) Open(_ context.Context, call guestwire.Layer_open) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	path, err := readLayerPath(call.Args().Path())
+	var h FileHandler
+	if err == nil {
+		h, err = l.h.Open(path)
+	}
+	if err != nil {
+		return capnprpc.Reply(r, err)
+	}
+	info, err := h.Stat()
+	if err != nil {
+		return errors.Join(capnprpc.Reply(r, err), h.Close())
+	}
+	w, err := r.NewInfo()
+	if err != nil {
+		return errors.Join(err, h.Close())
+	}
+	return errors.Join(info.write(w), r.SetFile(guestwire.File_ServerToClient(&file{h: h})))
+}
+
+func (l *layer) Settle(_ context.Context, call guestwire.Layer_settle) error {
+	began, err := call.Args().Began()
+	if err != nil {
+		return err
+	}
+	entries, err := readLayerEntries(call.Args().Files())
+	if err != nil {
+		return err
+	}
+	return capnprpc.Perform(call.AllocResults, func() error { return l.h.Settle(entries, ReadTime(began)) })
+}
+
+func (l *layer) Discard(_ context.Context, call guestwire.Layer_discard) error {
+	list, err := call.Args().Paths()
+	if err != nil {
+		return err
+	}
+	if list.Len() > maxPaths {
+		return &capnprpc.Error{Kind: capnprpc.KindLimit, Errno: errno.EINVAL, Message: "discard: more than 4096 paths"}
+	}
+	paths := make([]string, list.Len())
+	for i := range paths {
+		if paths[i], err = readLayerPath(list.At(i)); err != nil {
+			return err
+		}
+	}
+	return capnprpc.Perform(call.AllocResults, func() error { return l.h.Discard(paths) })
+}
+
+// readLayerPath is for paths below a layer.
+func readLayerPath(b []byte, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	return string(b), noNUL(string(b))
+}
+
+// Shutdown is called when the host has dropped the capability.
+func (l *layer) Shutdown() { _ = l.h.Close() }

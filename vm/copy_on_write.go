@@ -1,0 +1,78 @@
+package vm
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"agentvm/internal/changes"
+	"agentvm/internal/mount"
+)
+
+// The changes of a guest in copy-on-write mounts.
+type (
+	// Changes are what a guest has changed in its copy-on-write mounts (Mount.CopyOnWrite), compared with what the host has now. What it reports of
+	// the guest may be untrue, and what it takes on the host is bounded.
+	Changes = changes.Set
+	// Change is one of them.
+	Change = changes.Change
+	// ChangeStatus says what kind of change it is.
+	ChangeStatus = changes.Status
+	// ApplyOptions are those of Changes.Apply.
+	ApplyOptions = changes.ApplyOptions
+	// Applied says what Changes.Apply has done.
+	Applied = changes.Applied
+	// ConflictError is the error of Changes.Apply when the host has changed the same files meanwhile.
+	ConflictError = changes.ConflictError
+)
+
+// The statuses of changes.
+const (
+	Added       = changes.Added
+	Modified    = changes.Modified
+	Deleted     = changes.Deleted
+	Renamed     = changes.Renamed
+	TypeChanged = changes.TypeChanged
+)
+
+// Changes returns the changes of the copy-on-write mounts. It does not connect to the guest yet.
+func (v *VM) Changes() *Changes {
+	c := v.config
+	c.Mounts, c.StoreDir = v.resources.shares.specs(), v.resources.store.Dir()
+	return ChangesOf(v.Files(), func(context.Context) (Config, error) { return c, nil })
+}
+
+// ChangesOf returns the changes of a VM, of which are its files and, whenever it is used, its configuration. The mounts of that should have
+// identities, see Pin.
+func ChangesOf(files *Files, config func(context.Context) (Config, error)) *Changes {
+	return changes.New(files, func(ctx context.Context) (mounts []changes.Mount, err error) {
+		c, err := config(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i, spec := range c.Mounts {
+			if spec.CopyOnWrite {
+				mounts = append(mounts, changes.Mount{Target: spec.GuestPath, Open: func() (*mount.Original, error) { return openOriginal(c, i) }})
+			}
+		}
+		return mounts, nil
+	})
+}
+
+// openOriginal opens the directory of a copy-on-write mount as a writable mount would be: with the same masks, and the same compared.
+func openOriginal(c Config, index int) (*mount.Original, error) {
+	c.Mounts = slices.Clone(c.Mounts)
+	c.Mounts[index].CopyOnWrite, c.UnixSockets = false, nil
+	c.Logger = slog.New(slog.DiscardHandler)
+	store, err := c.storeDir()
+	if err != nil {
+		return nil, err
+	}
+	set, err := openHostSet(c, store)
+	if err != nil {
+		return nil, err
+	}
+	defer set.close()
+	m := set.mounts[index]
+	return mount.OpenOriginal(m.serverConfig())
+}
