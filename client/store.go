@@ -57,6 +57,21 @@ func (o StoreOptions) vms(below string) daemon.Store {
 // Config describes a VM that a daemon is to start.
 type Config = daemon.Config
 
+// Sidecar is a program that a daemon keeps running, and RestartPolicy says when it is started again.
+type (
+	Sidecar       = daemon.Sidecar
+	RestartPolicy = daemon.RestartPolicy
+)
+
+// Network and Access are parts of a Config.
+type (
+	Network = daemon.Network
+	Access  = daemon.Access
+)
+
+// Duration is a time.Duration that a Config writes as "90s".
+type Duration = daemon.Duration
+
 // Status describes a VM of a store, and State is a part of it.
 type (
 	Status = daemon.Status

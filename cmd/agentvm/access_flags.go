@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/vm"
 )
 
@@ -32,7 +32,7 @@ type accessFlag struct {
 }
 
 // flags returns the flags whose values are ranges.
-func (f *accessFlags) flags(a *daemon.Access) []accessFlag {
+func (f *accessFlags) flags(a *client.Access) []accessFlag {
 	return []accessFlag{
 		{"listen-allow", f.listenAllow, &a.ListenAllow}, {"listen-deny", f.listenDeny, &a.ListenDeny},
 		{"connect-allow", f.connectAllow, &a.ConnectAllow}, {"connect-deny", f.connectDeny, &a.ConnectDeny},
@@ -40,7 +40,7 @@ func (f *accessFlags) flags(a *daemon.Access) []accessFlag {
 }
 
 // change sets in a what is named by each flag for which changed holds, and leaves the rest as it is.
-func (f *accessFlags) change(a *daemon.Access, changed func(flag string) bool) error {
+func (f *accessFlags) change(a *client.Access, changed func(flag string) bool) error {
 	for _, flag := range f.flags(a) {
 		if !changed(flag.name) {
 			continue
@@ -67,7 +67,7 @@ func (f *accessFlags) change(a *daemon.Access, changed func(flag string) bool) e
 
 // apply puts what the flags say into a VM's configuration.
 func (f *accessFlags) apply(config *vm.Config) error {
-	var a daemon.Access
+	var a client.Access
 	if err := f.change(&a, func(string) bool { return true }); err != nil {
 		return err
 	}
@@ -87,13 +87,13 @@ func portRanges(what string, texts []string) (list []vm.PortRange, err error) {
 }
 
 // changeAccess changes what the flags name, and takes the lifetime of previews from the project file.
-func (f *startFlags) changeAccess(config *daemon.Config) error {
+func (f *startFlags) changeAccess(config *client.Config) error {
 	if err := f.access.change(&config.Access, f.changed); err != nil {
 		return err
 	}
 	if f.project != nil {
 		seconds, _ := strconv.Atoi(f.project.Value("preview.max-expires-in-seconds")) // checked; none: 0, the default
-		config.PreviewMaxLifetime = daemon.Duration(seconds) * daemon.Duration(time.Second)
+		config.PreviewMaxLifetime = client.Duration(seconds) * client.Duration(time.Second)
 	}
 	return config.Access.VM().Check()
 }

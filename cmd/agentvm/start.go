@@ -15,7 +15,6 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/daemon"
 	"agentvm/internal/disk"
 	"agentvm/internal/mount"
 	"agentvm/internal/spec"
@@ -100,7 +99,7 @@ func (c *cli) startVM(f *startFlags, name string) error {
 }
 
 // boot starts a VM and reports on standard error how that goes.
-func (c *cli) boot(ctx context.Context, store *client.Store, name string, config daemon.Config, silent bool) error {
+func (c *cli) boot(ctx context.Context, store *client.Store, name string, config client.Config, silent bool) error {
 	report := func(_ slog.Level, text string) {
 		if !silent {
 			fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", name, printable(text))
@@ -115,8 +114,8 @@ func (c *cli) boot(ctx context.Context, store *client.Store, name string, config
 	return v.Close()
 }
 
-// launch leaves the boot to the daemon.
-func (c *cli) launch(ctx context.Context, store *client.Store, name string, config daemon.Config, silent bool) error {
+// launch leaves the boot to the client.
+func (c *cli) launch(ctx context.Context, store *client.Store, name string, config client.Config, silent bool) error {
 	v, err := store.Launch(ctx, name, config)
 	if err != nil {
 		return adviseStart(name, err)
@@ -130,7 +129,7 @@ func (c *cli) launch(ctx context.Context, store *client.Store, name string, conf
 // adviseStart adds to an error what to do.
 func adviseStart(name string, err error) error {
 	switch {
-	case errors.Is(err, daemon.ErrRunning):
+	case errors.Is(err, client.ErrRunning):
 		return fmt.Errorf("%w (agentvm exec -n %s runs a command in it, agentvm stop %s ends it)", err, name, name)
 	case errors.Is(err, images.ErrNotFound):
 		return fmt.Errorf("%w (agentvm image ls shows what there is)", err)
@@ -139,13 +138,13 @@ func adviseStart(name string, err error) error {
 }
 
 // config returns what the VM was last started with, if it was started before, changed as the flags say.
-func (f *startFlags) config(store *client.Store, name string) (daemon.Config, error) {
-	if err := daemon.CheckName(name); err != nil {
-		return daemon.Config{}, err
+func (f *startFlags) config(store *client.Store, name string) (client.Config, error) {
+	if err := client.CheckName(name); err != nil {
+		return client.Config{}, err
 	}
 	config, err := store.Config(name)
 	f.kept = err == nil
-	if err != nil && !errors.Is(err, daemon.ErrNotFound) {
+	if err != nil && !errors.Is(err, client.ErrNotFound) {
 		return config, err
 	}
 	if !f.kept {
@@ -162,14 +161,14 @@ func (f *startFlags) config(store *client.Store, name string) (daemon.Config, er
 }
 
 // change changes what the flags name.
-func (f *startFlags) change(config *daemon.Config, name string) error {
+func (f *startFlags) change(config *client.Config, name string) error {
 	return errors.Join(f.changeVM(config, name), f.changeTrust(config), f.changeNetwork(config), f.changeAccess(config), f.changeLife(config))
 }
 
 // changed says whether a flag is given.
 func (f *startFlags) changed(flag string) bool { return f.command.Flags().Changed(flag) }
 
-func (f *startFlags) changeVM(config *daemon.Config, name string) (err error) {
+func (f *startFlags) changeVM(config *client.Config, name string) (err error) {
 	const first = "alpine"
 	if was := cmp.Or(config.Image, first); f.kept && f.changed("image") && cmp.Or(f.image, first) != was && config.DiskSize >= 0 {
 		return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", f.image, name, was, name)
@@ -206,9 +205,9 @@ func (f *startFlags) changeVM(config *daemon.Config, name string) (err error) {
 }
 
 // sidecars converts those of a project file, which has checked them.
-func sidecars(file *spec.File) (list []daemon.Sidecar, err error) {
+func sidecars(file *spec.File) (list []client.Sidecar, err error) {
 	for _, s := range file.Sidecars {
-		sidecar := daemon.Sidecar{Name: s.Name, Args: s.Command, Env: s.Env, User: s.User, Restart: daemon.RestartPolicy(s.Restart)}
+		sidecar := client.Sidecar{Name: s.Name, Args: s.Command, Env: s.Env, User: s.User, Restart: client.RestartPolicy(s.Restart)}
 		if s.Backoff != "" {
 			if err := sidecar.Backoff.UnmarshalText([]byte(s.Backoff)); err != nil {
 				return nil, fmt.Errorf("sidecar %s: %w", s.Name, err)
@@ -235,14 +234,14 @@ func absoluteMounts(texts []string) (list []string, err error) {
 }
 
 // changeNetwork changes what the flags name. One flag of the policy replaces the whole policy.
-func (f *startFlags) changeNetwork(all *daemon.Config) error {
+func (f *startFlags) changeNetwork(all *client.Config) error {
 	config := &all.Network
 	n, err := f.networkFlags.config()
 	if err != nil {
 		return err
 	}
 	if f.changed("no-network") {
-		*config = daemon.Network{Disabled: f.noNetwork}
+		*config = client.Network{Disabled: f.noNetwork}
 	}
 	if f.set() {
 		config.Policy, config.HostPorts = n.Policy, n.HostPorts
@@ -290,12 +289,12 @@ func absoluteFile(flag, path string) (string, error) {
 	return absolute, nil
 }
 
-func (f *startFlags) changeLife(config *daemon.Config) error {
+func (f *startFlags) changeLife(config *client.Config) error {
 	if f.changed("idle-timeout") {
-		config.IdleTimeout = daemon.Duration(f.idle)
+		config.IdleTimeout = client.Duration(f.idle)
 	}
 	if f.changed("max-lifetime") {
-		config.MaxLifetime = daemon.Duration(f.life)
+		config.MaxLifetime = client.Duration(f.life)
 	}
 	if f.changed("metrics") {
 		config.Metrics = f.metrics
@@ -314,24 +313,4 @@ func (f *startFlags) changeLife(config *daemon.Config) error {
 		config.DiskSize = -1
 	}
 	return nil
-}
-
-// daemonCommand is the hidden command that daemon.Store.Start runs.
-func (c *cli) daemonCommand() *cobra.Command {
-	var dir string
-	var owned bool
-	run := &cobra.Command{
-		Use: "run --dir DIR NAME", Short: "Run the daemon of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if dir == "" {
-				return errors.New("--dir is missing: agentvm start starts a daemon")
-			}
-			return daemon.Run(cmd.Context(), daemon.Store{Dir: dir, Version: version, Owned: owned}, args[0])
-		},
-	}
-	run.Flags().StringVar(&dir, "dir", "", "directory of the store of VMs")
-	run.Flags().BoolVar(&owned, "owned", false, "end when standard input does")
-	command := &cobra.Command{Use: "daemon", Short: "Run the process that owns a VM", Hidden: true}
-	command.AddCommand(run)
-	return command
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/daemon"
+	"agentvm/client"
 	"agentvm/internal/spec"
 	"agentvm/vm"
 )
@@ -49,7 +49,7 @@ func (f *trustFlags) apply(config *vm.Config) (err error) {
 }
 
 // changeTrust changes what the flags name.
-func (f *startFlags) changeTrust(config *daemon.Config) (err error) {
+func (f *startFlags) changeTrust(config *client.Config) (err error) {
 	var checked vm.Config
 	if err := f.trust.apply(&checked); err != nil { // which finds mistakes before there is a daemon
 		return err
