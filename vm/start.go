@@ -139,7 +139,7 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 // commandLine is the kernel's command line; docs/internals/kernel.md explains the words. The guest of a VM with a disk that leaves a base
 // must not touch the disk at first.
 func (v *VM) commandLine() string {
-	line := "console=hvc0 quiet reboot=panic_warm"
+	line := "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"
 	if v.config.KernelArguments != "" {
 		line += " " + v.config.KernelArguments
 	}

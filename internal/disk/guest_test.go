@@ -69,7 +69,7 @@ func (g guest) run(t *testing.T, disk, mode string, see func(line string) (stop 
 	defer kill()
 	command := exec.CommandContext(ctx, "qemu-system-riscv64", "-M", "virt", "-m", "256", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", filepath.Join(g.dir, "Image"), "-initrd", filepath.Join(g.dir, "initramfs"),
-		"-append", "console=hvc0 quiet reboot=panic_warm mode="+mode, "-serial", "null", "-chardev", "stdio,id=console",
+		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 mode="+mode, "-serial", "null", "-chardev", "stdio,id=console",
 		"-device", "virtio-serial-device", "-device", "virtconsole,chardev=console",
 		"-drive", "if=none,id=disk,format=raw,file="+disk, "-device", "virtio-blk-device,drive=disk,write-zeroes=off,discard=off")
 	out, err := command.StdoutPipe()

@@ -62,7 +62,7 @@ func bootMachine(t *testing.T, root string, arguments ...string) *qemuMachine {
 	args := []string{
 		"-M", "virt", "-m", fmt.Sprint(machineMemory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", m.path("kernel"), "-initrd", m.path("initramfs"),
-		"-append", "console=hvc0 quiet reboot=panic_warm", "-device", "virtio-rng-device", "-device", "virtio-serial-device",
+		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0", "-device", "virtio-rng-device", "-device", "virtio-serial-device",
 		"-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",
 		"-chardev", "socket,id=control,path=" + m.path("control"),
 		"-device", "virtserialport,chardev=control,name=agentvm.control",
@@ -191,6 +191,9 @@ func TestMachine(t *testing.T) {
 		{"share", sh("cat /mnt/host/greeting; echo back >/mnt/host/answer"), result{Stdout: "hello from the host\n"}},
 		{"read-only share", sh("touch /mnt/fixed/x 2>/dev/null || echo refused"), result{Stdout: "refused\n"}},
 		{"quiet when idle", sh("cat /proc/sys/vm/compaction_proactiveness"), result{Stdout: "0\n"}},
+		{"many watches", sh("cat /proc/sys/fs/inotify/max_user_watches /proc/sys/fs/inotify/max_user_instances"), result{Stdout: "524288\n1024\n"}},
+		{"echo requests of every group", sh("tr '\t' ' ' </proc/sys/net/ipv4/ping_group_range"), result{Stdout: "0 2147483647\n"}},
+		{"huge pages on request", sh("cat /sys/kernel/mm/transparent_hugepage/enabled; test $(cat /proc/sys/vm/min_free_kbytes) -lt 8192 && echo small"), result{Stdout: "always [madvise] never\nsmall\n"}},
 		{"own cgroup", sh("grep -c '^0::/exec/' /proc/self/cgroup"), result{Stdout: "1\n"}},
 		{"no zombies", sh("for i in 1 2 3; do sh -c 'sleep 0 & exec true'; done; for i in $(seq 100); do ps -o stat= 2>/dev/null | grep -q ^Z || break; sleep 0.1; done; ps -o stat= 2>/dev/null | grep -c ^Z"), result{Stdout: "0\n", Code: 1}},
 		{"devices", sh("test -c /dev/null && test -e /dev/fd/1 && test -w /dev/fuse && test -w /dev/net/tun && echo all"), result{Stdout: "all\n"}},

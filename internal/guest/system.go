@@ -23,11 +23,33 @@ func configureSystem(o options) error {
 		return err
 	}
 	linkDevices()
-	// Without this the kernel would look twice a second for memory to compact before anything needs it. A kernel without the setting
-	// does not.
-	_ = os.WriteFile("/proc/sys/vm/compaction_proactiveness", []byte("0\n"), 0)
+	for _, s := range settings {
+		_ = os.WriteFile(s.path, []byte(s.value), 0) // a kernel without the setting needs none
+	}
+	offerHugePages()
 	slowMonitor()
 	return setLimits()
+}
+
+// settings are those of the kernel that differ from its defaults.
+var settings = []struct{ path, value string }{
+	// Else the kernel looks twice a second for memory to compact before anything needs it.
+	{"/proc/sys/vm/compaction_proactiveness", "0"},
+	// What watches source trees takes a watch for each directory; the default of a small machine is 8192. Instances are for each user.
+	{"/proc/sys/fs/inotify/max_user_watches", "524288"},
+	{"/proc/sys/fs/inotify/max_user_instances", "1024"},
+	// Any group may send echo requests without privileges, as under systemd.
+	{"/proc/sys/net/ipv4/ping_group_range", "0 2147483647"},
+}
+
+// offerHugePages lets programs advise their memory to be in huge pages, which the kernel switches off in machines of less than 512 MiB. It
+// then also keeps 22 MiB free for them, which is too much of a small machine.
+func offerHugePages() {
+	const enabled, reserve = "/sys/kernel/mm/transparent_hugepage/enabled", "/proc/sys/vm/min_free_kbytes"
+	before, err := os.ReadFile(reserve)
+	if err == nil && os.WriteFile(enabled, []byte("madvise"), 0) == nil {
+		_ = os.WriteFile(reserve, before, 0)
+	}
 }
 
 const (

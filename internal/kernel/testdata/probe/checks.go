@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,12 @@ var checks = []check{
 	{"inotify", inotify},
 	{"fanotify", fanotify},
 	{"io_uring", ioUring},
-	{"userfaultfd is off", noUserfaultfd},
+	{"userfaultfd", userfaultfd},
+	{"AF_ALG", hashSocket},
+	{"pressure", func() (string, error) { return read("/proc/pressure/memory", nil) }},
+	{"huge pages", hugePages},
+	{"hugetlbfs", func() (string, error) { return "", mount("hugetlbfs", "/tmp/huge", "") }},
+	{"swap", swapOn},
 	{"sysv ipc", sysvIPC},
 	{"posix mq", func() (string, error) { return "", createIn("mqueue", "/tmp/mq") }},
 	{"binfmt_misc", func() (string, error) { return read("/tmp/binfmt/status", mount("binfmt_misc", "/tmp/binfmt", "")) }},
@@ -35,7 +41,9 @@ var checks = []check{
 	{"sock_destroy", sockDestroy},
 	{"tun", tun},
 	{"links", links},
+	{"qdiscs", qdiscs},
 	{"nf_tables", nfTables},
+	{"legacy tables", legacyTables},
 	{"loop", loop},
 	{"zram", func() (string, error) { return read("/sys/block/zram0/comp_algorithm", nil) }},
 	{"block", block},
@@ -63,7 +71,7 @@ func filesystems() (string, error) {
 		return "", err
 	}
 	have := strings.Fields(string(data))
-	for _, want := range []string{"erofs", "ext4", "overlay", "tmpfs", "devtmpfs", "devpts", "9p", "fuse", "virtiofs", "cgroup2", "mqueue", "bpf"} {
+	for _, want := range []string{"erofs", "ext4", "overlay", "tmpfs", "devtmpfs", "devpts", "9p", "fuse", "virtiofs", "cgroup2", "mqueue", "bpf", "squashfs", "iso9660", "vfat", "hugetlbfs"} {
 		if !slices.Contains(have, want) {
 			return "", fmt.Errorf("no %s in /proc/filesystems", want)
 		}
@@ -146,6 +154,98 @@ func sysvIPC() (string, error) {
 	}
 	_, err = unix.SysvShmAttach(id, 0, 0)
 	return "", err
+}
+
+// userfaultfd asks for the interface's version, as every user of it does first.
+func userfaultfd() (string, error) {
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return "", errno
+	}
+	defer unix.Close(int(fd))
+	const apiIoctl = 0xc018aa3f // UFFDIO_API of linux/userfaultfd.h
+	request := [3]uint64{0xaa}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, apiIoctl, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		return "", errno
+	}
+	return "", nil
+}
+
+// hashSocket has the kernel hash "hello".
+func hashSocket() (string, error) {
+	fd, err := unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	for _, kind := range []unix.SockaddrALG{{Type: "skcipher", Name: "cbc(aes)"}, {Type: "hash", Name: "hmac(sha256)"}} {
+		other, err := unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)
+		if err != nil {
+			return "", err
+		}
+		if err := errors.Join(unix.Bind(other, &kind), unix.Close(other)); err != nil {
+			return "", fmt.Errorf("%s: %w", kind.Name, err)
+		}
+	}
+	if err := unix.Bind(fd, &unix.SockaddrALG{Type: "hash", Name: "sha256"}); err != nil {
+		return "", err
+	}
+	operation, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, 0, 0, 0)
+	if errno != 0 {
+		return "", errno
+	}
+	if _, err := unix.Write(int(operation), []byte("hello")); err != nil {
+		return "", err
+	}
+	sum := make([]byte, 32)
+	_, err = unix.Read(int(operation), sum)
+	return fmt.Sprintf("%x", sum[:4]), err
+}
+
+// hugePages touches memory that is advised to be huge, and looks for a huge page in it.
+func hugePages() (string, error) {
+	const size = 8 << 20
+	// The kernel switches them off on machines of less than 512 MiB, and the supervisor switches them on.
+	if err := os.WriteFile("/sys/kernel/mm/transparent_hugepage/enabled", []byte("madvise"), 0); err != nil {
+		return "", err
+	}
+	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Munmap(memory)
+	if err := unix.Madvise(memory, unix.MADV_HUGEPAGE); err != nil {
+		return "", err
+	}
+	for i := 0; i < size; i += 4096 {
+		memory[i] = 1
+	}
+	text, err := read("/proc/self/smaps", nil)
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); fields[0] == "AnonHugePages:" && fields[1] != "0" {
+			return "", err
+		}
+	}
+	return "", errors.Join(errors.New("no huge page"), err)
+}
+
+// swapOn swaps to compressed memory: a swap file needs a file system with blocks, which the tests of package vm have.
+func swapOn() (string, error) {
+	if err := os.WriteFile("/sys/block/zram0/disksize", []byte("8M"), 0); err != nil {
+		return "", err
+	}
+	header := make([]byte, 8<<20)
+	header[1024], header[1028], header[1029] = 1, 0xff, 7 // version 1, last page 2047
+	copy(header[4086:], "SWAPSPACE2")
+	if err := os.WriteFile("/dev/zram0", header[:4096], 0); err != nil {
+		return "", err
+	}
+	path := []byte("/dev/zram0\x00")
+	if _, _, errno := unix.Syscall(unix.SYS_SWAPON, uintptr(unsafe.Pointer(&path[0])), 0, 0); errno != 0 {
+		return "", errno
+	}
+	text, err := read("/proc/swaps", nil)
+	return strings.Fields(text[strings.IndexByte(text, '\n'):])[0], err
 }
 
 func cgroups() (string, error) {

@@ -9,6 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -113,23 +116,105 @@ func tun() (string, error) {
 
 // links makes one network device of each kind that containers use.
 func links() (string, error) {
-	for _, kind := range []string{"bridge", "veth"} {
-		if err := addLink(kind); err != nil {
+	for _, kind := range []string{"bridge", "veth", "dummy", "ifb", "wireguard"} {
+		if err := addLink(kind, 0, nil); err != nil {
 			return "", fmt.Errorf("%s: %w", kind, err)
 		}
 	}
-	_, err := net.InterfaceByName("probe-bridge")
-	return "", err
+	parent, err := net.InterfaceByName("probe-dummy")
+	if err != nil {
+		return "", err
+	}
+	const iptunRemote, greRemote = 3, 7 // IFLA_IPTUN_REMOTE and IFLA_GRE_REMOTE of linux/if_tunnel.h
+	return "", errors.Join(
+		addLink("macvlan", parent.Index, nil),
+		addLink("vlan", parent.Index, attribute(unix.IFLA_VLAN_ID, []byte{7, 0})),
+		addLink("vxlan", 0, append(attribute(unix.IFLA_VXLAN_ID, []byte{7, 0, 0, 0}), attribute(unix.IFLA_VXLAN_PORT, []byte{0x12, 0xb5})...)),
+		addLink("ipip", 0, attribute(iptunRemote, []byte{192, 0, 2, 1})),
+		addLink("gre", 0, attribute(greRemote, []byte{192, 0, 2, 1})),
+		addLink("vrf", 0, attribute(unix.IFLA_VRF_TABLE, []byte{10, 0, 0, 0})))
 }
 
-func addLink(kind string) error {
-	info := attribute(unix.IFLA_LINKINFO, attribute(unix.IFLA_INFO_KIND, []byte(kind)))
+// addLink makes a link of a kind, on another one unless its index is 0, with the kind's own attributes.
+func addLink(kind string, parent int, data []byte) error {
+	inner := attribute(unix.IFLA_INFO_KIND, []byte(kind))
+	if data != nil {
+		inner = append(inner, attribute(unix.IFLA_INFO_DATA, data)...)
+	}
 	body := append(make([]byte, unix.SizeofIfInfomsg), attribute(unix.IFLA_IFNAME, []byte("probe-"+kind+"\x00"))...)
-	answer, err := ask(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, append(body, info...))
+	if parent != 0 {
+		body = append(body, attribute(unix.IFLA_LINK, binary.LittleEndian.AppendUint32(nil, uint32(parent)))...)
+	}
+	answer, err := ask(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, append(body, attribute(unix.IFLA_LINKINFO, inner)...))
 	if err != nil {
 		return err
 	}
 	return answer.errno()
+}
+
+// qdiscs puts queueing disciplines on the dummy link: netem with a delay, then each of the others in its place.
+func qdiscs() (string, error) {
+	link, err := net.InterfaceByName("probe-dummy")
+	if err != nil {
+		return "", err
+	}
+	netem := make([]byte, 24) // struct tc_netem_qopt of linux/pkt_sched.h
+	binary.LittleEndian.PutUint32(netem, 1000)
+	binary.LittleEndian.PutUint32(netem[4:], 1000)
+	htb := make([]byte, 20) // struct tc_htb_glob, in TCA_HTB_INIT
+	binary.LittleEndian.PutUint32(htb, 3)
+	binary.LittleEndian.PutUint32(htb[4:], 10)
+	for _, q := range []struct {
+		kind    string
+		options []byte
+	}{{"netem", netem}, {"htb", attribute(2, htb)}, {"fq_codel", nil}, {"ingress", nil}} {
+		parent, handle := uint32(0xffffffff), uint32(0) // TC_H_ROOT
+		if q.kind == "ingress" {
+			parent, handle = 0xfffffff1, 0xffff0000 // TC_H_INGRESS
+		}
+		body := make([]byte, 4, 20) // struct tcmsg of linux/rtnetlink.h
+		for _, v := range []uint32{uint32(link.Index), handle, parent, 0} {
+			body = binary.LittleEndian.AppendUint32(body, v)
+		}
+		body = append(body, attribute(unix.TCA_KIND, []byte(q.kind+"\x00"))...)
+		if q.options != nil {
+			body = append(body, attribute(unix.TCA_OPTIONS, q.options)...)
+		}
+		answer, err := ask(unix.NETLINK_ROUTE, unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK, body)
+		if err == nil {
+			err = answer.errno()
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", q.kind, err)
+		}
+	}
+	return "", nil
+}
+
+// legacyTables asks for the tables of iptables-legacy, and for the LOG target.
+func legacyTables() (string, error) {
+	for _, family := range []struct{ domain, level int }{{unix.AF_INET, unix.IPPROTO_IP}, {unix.AF_INET6, unix.IPPROTO_IPV6}} {
+		fd, err := unix.Socket(family.domain, unix.SOCK_RAW, unix.IPPROTO_RAW)
+		if err != nil {
+			return "", err
+		}
+		defer unix.Close(fd)
+		for _, table := range []string{"filter", "nat", "mangle"} {
+			const getInfo = 64 // IPT_SO_GET_INFO; struct ipt_getinfo begins with the table's name
+			info := make([]byte, 84)
+			copy(info, table)
+			size := uint32(len(info))
+			_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(family.level), getInfo, uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+			if errno != 0 {
+				return "", fmt.Errorf("table %s: %w", table, errno)
+			}
+		}
+	}
+	targets, err := read("/proc/net/ip_tables_targets", nil)
+	if err == nil && !slices.Contains(strings.Fields(targets), "LOG") {
+		err = fmt.Errorf("no LOG among %q", targets)
+	}
+	return "", err
 }
 
 // nfTables asks for the generation of the rule set, which any nf_tables answers.

@@ -68,14 +68,6 @@ func ioUring() (string, error) {
 	return "", unix.Close(int(fd))
 }
 
-func noUserfaultfd() (string, error) {
-	_, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, 0, 0, 0)
-	if errno != unix.ENOSYS {
-		return "", fmt.Errorf("userfaultfd: %v, want ENOSYS", errno)
-	}
-	return "", nil
-}
-
 // namespaces starts this program again in new ones of every kind, where it is pid 1 once more.
 func namespaces() (string, error) {
 	child := exec.Command("/proc/self/exe", "child")
