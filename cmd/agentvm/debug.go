@@ -71,7 +71,7 @@ func (c *cli) runELFCommand() *cobra.Command {
 	flags.StringVar(&mode, "mode", "auto", "privilege level to start at: machine, supervisor, or auto, by what the program uses")
 	flags.StringVar(&memory, "memory", "64M", "memory of the emulated machine")
 	flags.Uint64Var(&o.MaxInstructions, "instructions", 10_000_000_000, "give up after so many instructions")
-	flags.DurationVar(&o.Timeout, "timeout", time.Minute, "give up after this time")
+	durationFlag(flags, &o.Timeout, "timeout", "", time.Minute, "give up after this time")
 	flags.BoolVar(&o.RealTime, "real-time", false, "use the host's clock instead of 10 ns an instruction")
 	return runs(command, func(ctx context.Context, args []string) (err error) {
 		var known bool

@@ -79,7 +79,7 @@ func (c *cli) execCommand() *cobra.Command {
 	flags.SetInterspersed(false)
 	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default: /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default root)")
-	flags.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 5m, and exit with 124")
+	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object with the output and how the command ended")
@@ -110,9 +110,6 @@ func (c *cli) execCommand() *cobra.Command {
 }
 
 func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
-	if f.timeout < 0 {
-		return errors.New("--timeout: want a positive time, as 90s or 5m")
-	}
 	command := vm.Command{Args: args, Dir: f.dir, User: f.user, Timeout: f.timeout, MaxOutput: f.maxOutput}
 	if len(args) == 1 {
 		command.Line, command.Args = args[0], nil

@@ -74,7 +74,7 @@ func TestGraceFlag(t *testing.T) {
 		want time.Duration // negative: refused
 	}{{"2", 2 * time.Second}, {"0", 0}, {"1m", time.Minute}, {"500ms", 500 * time.Millisecond}, {"", -1}, {"-2", -1}, {"-1s", -1}, {"2x", -1}, {"99999999999", -1}} {
 		got := time.Duration(-1)
-		if err := (*graceFlag)(&got).Set(test.text); got != test.want || (err == nil) != (test.want >= 0) {
+		if err := (*duration)(&got).Set(test.text); got != test.want || (err == nil) != (test.want >= 0) {
 			t.Errorf("--time %q: %v, %v; want %v", test.text, got, err, test.want)
 		}
 	}

@@ -65,7 +65,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name")
 	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default the image's, or /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default the image's, or root)")
-	flags.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 5m, and exit with 124")
+	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
 	return runs(command, func(ctx context.Context, args []string) error {

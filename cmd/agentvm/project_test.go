@@ -68,7 +68,7 @@ func TestProjectFlags(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := vmFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
-			compare := cmp.AllowUnexported(vmFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, trustFlags{})
+			compare := cmp.AllowUnexported(changesFlags{}, vmFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, trustFlags{})
 			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
 				t.Error(diff)
 			}

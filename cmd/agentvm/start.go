@@ -71,8 +71,8 @@ func (f *startFlags) register() {
 // registerLife registers what a named VM can change at each start.
 func (f *startFlags) registerLife(flags *pflag.FlagSet) {
 	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name (default: NAME)")
-	flags.DurationVar(&f.idle, "idle-timeout", 0, "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)")
-	flags.DurationVar(&f.life, "max-lifetime", 0, "stop the VM so long after its start, as 2h (default never)")
+	durationFlag(flags, &f.idle, "idle-timeout", "", 0, "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)")
+	durationFlag(flags, &f.life, "max-lifetime", "", 0, "stop the VM so long after its start, as 2h (default never)")
 	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
 	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,26 +33,7 @@ not run is no error. A daemon that does not answer, or does not obey, is killed.
 }
 
 func timeFlag(command *cobra.Command, grace *time.Duration) {
-	*grace = graceTime
-	command.Flags().Var((*graceFlag)(grace), "time", "how long programs may take to end, in seconds or as 500ms or 2m; 0: switch the VM off")
-}
-
-// graceFlag is a time as 2m; a number alone means seconds, as for docker stop.
-type graceFlag time.Duration
-
-func (g *graceFlag) String() string { return time.Duration(*g).String() }
-func (g *graceFlag) Type() string   { return "duration" }
-
-func (g *graceFlag) Set(text string) error {
-	if _, err := strconv.ParseUint(text, 10, 32); err == nil {
-		text += "s"
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
-		return errors.New("want seconds, or a time as 500ms or 2m")
-	}
-	*g = graceFlag(d)
-	return nil
+	durationFlag(command.Flags(), grace, "time", "t", graceTime, "how long programs may take to end; 0: switch the VM off")
 }
 
 // stopVM stops a VM, whatever state its daemon is in, and says what was not as usual.

@@ -9,8 +9,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"agentvm/images"
 	"agentvm/internal/mount"
@@ -175,6 +177,37 @@ func parseMemory(text string) (uint64, error) {
 	}
 	return n, nil
 }
+
+// duration is a flag's length of time, as 90s or 5m. A number alone means seconds, as docker and kubectl have it.
+type duration time.Duration
+
+func durationFlag(flags *pflag.FlagSet, value *time.Duration, name, shorthand string, standard time.Duration, usage string) {
+	*value = standard
+	flags.VarP((*duration)(value), name, shorthand, usage)
+}
+
+func (d *duration) Set(text string) error {
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+		*d = duration(time.Duration(seconds) * time.Second)
+		return nil
+	}
+	value, err := time.ParseDuration(text)
+	if err != nil || value < 0 {
+		return errors.New("want a positive time, as 90s or 5m")
+	}
+	*d = duration(value)
+	return nil
+}
+
+// String is "0" without a value, which help texts then leave out.
+func (d *duration) String() string {
+	if *d == 0 {
+		return "0"
+	}
+	return time.Duration(*d).String()
+}
+
+func (d *duration) Type() string { return "duration" }
 
 var errSize = errors.New("not a size")
 
