@@ -147,9 +147,6 @@ func (v *VM) alive() error {
 	}
 }
 
-// DefaultMaxOutput is the default of Command.MaxOutput: how many bytes of each stream are kept.
-const DefaultMaxOutput = 16 << 20
-
 // Truncation records that output exceeded Command.MaxOutput. The zero value says that nothing is missing.
 type Truncation struct {
 	// Offset is where in the kept output the gap is: before it is the beginning, after it the end.

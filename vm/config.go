@@ -25,6 +25,8 @@ import (
 const (
 	// DefaultMemory is a VM's memory in bytes unless Config.Memory says otherwise.
 	DefaultMemory = machine.DefaultMemory
+	// DefaultMaxOutput is the default of Command.MaxOutput: how many bytes of each stream are kept.
+	DefaultMaxOutput = 16 << 20
 	// MinMemory is the least memory in bytes with which the kernel and its first program start.
 	MinMemory = 40 << 20
 	// MaxMemory is the most memory in bytes that a VM can have.

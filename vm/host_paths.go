@@ -56,7 +56,7 @@ type PathIdentity = hostpath.Identity
 // Pin returns what the host's paths in a configuration lead to now: the directories of Mounts and the sockets. A program that keeps a
 // configuration stores that in the Identity of mount.Spec and UnixSocket, so that Start refuses a path that leads elsewhere later.
 // What is wrong with the paths is an error, as in Start.
-func Pin(c Config) ([]PathIdentity, error) {
+func (c Config) Pin() ([]PathIdentity, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -252,7 +252,7 @@ func (set *hostSet) cover() {
 // OpenOutput opens a file of the host for reports about a VM of this configuration, for writing, with O_APPEND or O_TRUNC of package
 // os. It follows no link that a guest may have made, and none at all when was is the path's identity. It refuses a file in a writable
 // mount of the VM, whose guest could change the report or have another file of the user written.
-func OpenOutput(c Config, path string, was PathIdentity, flag int) (*os.File, error) {
+func (c Config) OpenOutput(path string, was PathIdentity, flag int) (*os.File, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

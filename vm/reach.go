@@ -15,11 +15,8 @@ type Access = reach.Access
 // PortPolicy says which ports are permitted. The zero value permits all; as soon as there is an Allow, only what it names; Deny wins.
 type PortPolicy = reach.PortPolicy
 
-// PortRange is the ports from First to Last, both included.
+// PortRange is the ports from First to Last, both included. As text it is one port, "8080", or several, "3000-3999".
 type PortRange = reach.PortRange
-
-// ParsePortRange reads one port, "8080", or several, "3000-3999".
-func ParsePortRange(text string) (PortRange, error) { return reach.ParsePortRange(text) }
 
 // AccessError is a refusal by Access. It wraps a syscall.Errno: errors.Is(err, syscall.EACCES) holds unless what was asked for
 // cannot be (EINVAL).

@@ -77,8 +77,8 @@ func (f *accessFlags) apply(config *vm.Config) error {
 
 func portRanges(what string, texts []string) (list []vm.PortRange, err error) {
 	for _, text := range texts {
-		r, err := vm.ParsePortRange(text)
-		if err != nil {
+		var r vm.PortRange
+		if err := r.UnmarshalText([]byte(text)); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 		list = append(list, r)

@@ -46,12 +46,12 @@ func watchNetwork(f *networkFlags, config *vm.Config) (*networkWatch, error) {
 
 func (w *networkWatch) open(f *networkFlags, config vm.Config) (err error) {
 	if f.log != "" {
-		if w.log, err = vm.OpenOutput(config, f.log, hostpath.Identity{}, os.O_APPEND); err != nil {
+		if w.log, err = config.OpenOutput(f.log, hostpath.Identity{}, os.O_APPEND); err != nil {
 			return fmt.Errorf("--net-log: %w", err)
 		}
 	}
 	if f.capture != "" {
-		if w.capture, err = vm.OpenOutput(config, f.capture, hostpath.Identity{}, os.O_TRUNC); err != nil {
+		if w.capture, err = config.OpenOutput(f.capture, hostpath.Identity{}, os.O_TRUNC); err != nil {
 			return fmt.Errorf("--pcap: %w", err)
 		}
 	}

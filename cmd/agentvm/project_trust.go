@@ -99,7 +99,7 @@ func (p projectCheck) ports() error {
 func (p projectCheck) access() error {
 	for _, key := range []string{"access.listen-allow", "access.listen-deny", "access.connect-allow", "access.connect-deny"} {
 		for i, text := range p.Values[key] {
-			if _, err := vm.ParsePortRange(text); err != nil {
+			if err := new(vm.PortRange).UnmarshalText([]byte(text)); err != nil {
 				return p.Errorf(key, i, "%w", err)
 			}
 		}

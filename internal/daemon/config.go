@@ -192,7 +192,7 @@ func (c *Config) pin() error {
 	if err != nil {
 		return err
 	}
-	list, err := vm.Pin(config)
+	list, err := config.Pin()
 	if err != nil {
 		return err
 	}

@@ -115,7 +115,7 @@ func openFiles(b booting, config *vm.Config) (f *machineFiles, err error) {
 	f = &machineFiles{}
 	n := &config.Network
 	open := func(path string, flag int) (*os.File, error) {
-		return vm.OpenOutput(*config, path, hostpath.Find(b.config.HostPaths, path), flag)
+		return config.OpenOutput(path, hostpath.Find(b.config.HostPaths, path), flag)
 	}
 	if n.Disabled {
 		return f, nil
