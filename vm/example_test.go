@@ -88,13 +88,13 @@ func ExampleVM_Shell() {
 		log.Fatal(err)
 	}
 	defer v.Close()
-	sh, err := v.Shell(ctx)
+	sh, err := v.Shell(ctx, vm.ShellConfig{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer sh.Close()
 	for _, line := range []string{"cd /tmp", "x=kept", "echo $PWD $x"} {
-		r, err := sh.Run(ctx, line)
+		r, err := sh.Exec(ctx, line)
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -106,7 +106,7 @@ func TestForksAreDistinct(t *testing.T) {
 // What runs in the VM runs on; in the fork it is gone, or runs on as well.
 func TestProgramsOfAForkedVM(t *testing.T) {
 	v := ownVM(t, nil)
-	shell, err := v.Shell(limited(t))
+	shell, err := v.Shell(limited(t), vm.ShellConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestProgramsOfAForkedVM(t *testing.T) {
 	}
 	w.Close()
 	waitFor(t, v, "test -s /tmp/count")
-	if r, err := shell.Run(limited(t), "echo still here"); err != nil || string(r.Stdout) != "still here\n" {
+	if r, err := shell.Exec(limited(t), "echo still here"); err != nil || string(r.Stdout) != "still here\n" {
 		t.Errorf("the VM's shell: %+v, %v", r, err)
 	}
 	if err := p.Kill(limited(t)); err != nil {
@@ -136,7 +136,7 @@ func TestProgramsOfAForkedVM(t *testing.T) {
 		t.Errorf("output %q, %v", output.String(), err)
 	}
 	for what, f := range map[string]*vm.VM{"gone": gone, "kept": kept} {
-		if again, err := f.Shell(limited(t)); err != nil {
+		if again, err := f.Shell(limited(t), vm.ShellConfig{}); err != nil {
 			t.Errorf("%s: %v", what, err)
 		} else {
 			again.Close()

@@ -61,7 +61,7 @@ func TestPause(t *testing.T) {
 	defer cancel()
 	for what, do := range map[string]func() error{
 		"Exec":     func() error { _, err := v.Exec(ctx, "true"); return err },
-		"Shell":    func() error { _, err := v.Shell(ctx); return err },
+		"Shell":    func() error { _, err := v.Shell(ctx, vm.ShellConfig{}); return err },
 		"ReadFile": func() error { _, err := v.ReadFile(ctx, "/etc/passwd"); return err },
 		"Stats":    func() error { _, err := v.Stats(ctx); return err },
 		"Sync":     func() error { return v.SyncClock(ctx) },

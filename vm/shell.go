@@ -10,12 +10,12 @@ import (
 	"agentvm/internal/guestrpc"
 )
 
-// ShellConfig says how to start a Shell. The zero value is root's /bin/sh in /.
+// ShellConfig says how to start a Shell. The zero value is /bin/sh, with the image's user and directory.
 type ShellConfig struct {
 	Program string   // the shell; it must understand POSIX shell source. Default: /bin/sh
 	Env     []string // KEY=VALUE, wins over the VM's environment
-	Dir     string   // default: /, as for a command
-	User    string   // as Command.User; default: root
+	Dir     string   // default: as for a command
+	User    string   // as Command.User
 }
 
 // Shell is a shell in the guest that runs one command after another. Working directory, variables and functions stay.
@@ -27,11 +27,8 @@ type Shell struct {
 	remote *guestrpc.Shell // nil after Close
 }
 
-// Shell starts a shell with the zero ShellConfig.
-func (v *VM) Shell(ctx context.Context) (*Shell, error) { return v.OpenShell(ctx, ShellConfig{}) }
-
-// OpenShell starts a shell. It must be closed.
-func (v *VM) OpenShell(ctx context.Context, config ShellConfig) (*Shell, error) {
+// Shell starts a shell. It must be closed.
+func (v *VM) Shell(ctx context.Context, config ShellConfig) (*Shell, error) {
 	s := &Shell{vm: v, config: config}
 	if err := s.Restart(ctx); err != nil {
 		return nil, err
@@ -68,16 +65,16 @@ func (s *Shell) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Run runs a line of shell source in the shell and returns its result, like VM.Exec.
-func (s *Shell) Run(ctx context.Context, line string) (*Result, error) {
-	return s.RunCommand(ctx, Command{Line: line})
+// Exec runs a line of shell source in the shell and returns its result, like VM.Exec.
+func (s *Shell) Exec(ctx context.Context, line string) (*Result, error) {
+	return s.Run(ctx, Command{Line: line})
 }
 
-// RunCommand runs a command in the shell. Of c, Line, the streams, MaxOutput and Timeout count; the rest is the shell's
+// Run runs a command in the shell. Of c, Line, the streams, MaxOutput and Timeout count; the rest is the shell's
 // own. One command runs at a time: another one gives an error for which errors.Is(err, syscall.EBUSY) holds. A command
 // that is killed, because of its Timeout or of ctx, takes the shell with it: Result.ShellEnded is then set, and the next
 // command is answered with ErrShellEnded until Restart is called.
-func (s *Shell) RunCommand(ctx context.Context, c Command) (*Result, error) {
+func (s *Shell) Run(ctx context.Context, c Command) (*Result, error) {
 	if len(c.Args) > 0 || len(c.Env) > 0 || c.Dir != "" || c.User != "" || c.Terminal != nil {
 		return nil, errors.New("a shell's command has no Args, Env, Dir, User or Terminal of its own")
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func TestShellRemembers(t *testing.T) {
-	sh, err := sharedVM(t).Shell(limited(t))
+	sh, err := sharedVM(t).Shell(limited(t), vm.ShellConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestShellRemembers(t *testing.T) {
 		{"no newline", "printf text", "text", 0},
 	}
 	for _, step := range steps {
-		r, err := sh.Run(limited(t), step.line)
+		r, err := sh.Exec(limited(t), step.line)
 		if err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
@@ -46,13 +46,13 @@ func TestShellRemembers(t *testing.T) {
 }
 
 func TestShellInput(t *testing.T) {
-	sh, err := sharedVM(t).Shell(limited(t))
+	sh, err := sharedVM(t).Shell(limited(t), vm.ShellConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sh.Close()
 	for _, want := range []string{"short", strings.Repeat("long ", 40_000)} {
-		r, err := sh.RunCommand(limited(t), vm.Command{Line: "cat", Stdin: strings.NewReader(want)})
+		r, err := sh.Run(limited(t), vm.Command{Line: "cat", Stdin: strings.NewReader(want)})
 		if err != nil || string(r.Stdout) != want {
 			t.Errorf("%d bytes came back of %d, %v", len(r.Stdout), len(want), err)
 		}
@@ -60,22 +60,22 @@ func TestShellInput(t *testing.T) {
 }
 
 func TestShellHang(t *testing.T) {
-	sh, err := sharedVM(t).OpenShell(limited(t), vm.ShellConfig{Env: []string{"KEPT=yes"}, Dir: "/tmp"})
+	sh, err := sharedVM(t).Shell(limited(t), vm.ShellConfig{Env: []string{"KEPT=yes"}, Dir: "/tmp"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sh.Close()
-	r, err := sh.RunCommand(limited(t), vm.Command{Line: "echo before; sleep 6543", Timeout: 2 * time.Second})
+	r, err := sh.Run(limited(t), vm.Command{Line: "echo before; sleep 6543", Timeout: 2 * time.Second})
 	if err != nil || !r.TimedOut || !r.ShellEnded || string(r.Stdout) != "before\n" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if _, err := sh.Run(limited(t), "true"); !errors.Is(err, vm.ErrShellEnded) {
+	if _, err := sh.Exec(limited(t), "true"); !errors.Is(err, vm.ErrShellEnded) {
 		t.Errorf("command in a shell that has ended: %v", err)
 	}
 	if err := sh.Restart(limited(t)); err != nil {
 		t.Fatal(err)
 	}
-	r, err = sh.Run(limited(t), "pwd; echo $KEPT")
+	r, err = sh.Exec(limited(t), "pwd; echo $KEPT")
 	if err != nil || string(r.Stdout) != "/tmp\nyes\n" {
 		t.Errorf("after the restart: %+v, %v", r, err)
 	}
@@ -83,22 +83,22 @@ func TestShellHang(t *testing.T) {
 }
 
 func TestShellThatExits(t *testing.T) {
-	sh, err := sharedVM(t).Shell(limited(t))
+	sh, err := sharedVM(t).Shell(limited(t), vm.ShellConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sh.Close()
-	r, err := sh.Run(limited(t), "exit 9")
+	r, err := sh.Exec(limited(t), "exit 9")
 	if err != nil || r.ExitCode != 9 || !r.ShellEnded {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := sh.Run(limited(t), "true"); !errors.Is(err, vm.ErrShellEnded) {
+	if _, err := sh.Exec(limited(t), "true"); !errors.Is(err, vm.ErrShellEnded) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestShellIsBusy(t *testing.T) {
-	sh, err := sharedVM(t).Shell(limited(t))
+	sh, err := sharedVM(t).Shell(limited(t), vm.ShellConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,13 +106,13 @@ func TestShellIsBusy(t *testing.T) {
 	input, begin := io.Pipe()
 	ended := make(chan error)
 	go func() {
-		_, err := sh.RunCommand(limited(t), vm.Command{Line: "cat", Stdin: input})
+		_, err := sh.Run(limited(t), vm.Command{Line: "cat", Stdin: input})
 		ended <- err
 	}()
 	if _, err := begin.Write([]byte("x")); err != nil { // returns when the command has taken it
 		t.Fatal(err)
 	}
-	if _, err := sh.Run(limited(t), "true"); !errors.Is(err, syscall.EBUSY) {
+	if _, err := sh.Exec(limited(t), "true"); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("second command: %v", err)
 	}
 	begin.Close()
