@@ -55,7 +55,28 @@ func mountOverlay(lower, upper, target string) error {
 	if err := syscall.Mount("overlay", target, "overlay", 0, data); err != nil {
 		return fmt.Errorf("mount the overlay of the root: %w", err)
 	}
+	mountContainerDirs(lower, upper, target)
 	return nil
+}
+
+// containerDirs are where container engines keep their own overlays. Linux refuses an overlay whose layer is on an overlay, as the root is,
+// so that these lie on the writable layer's own file system.
+var containerDirs = []string{"/var/lib/containerd", "/var/lib/containers", "/var/lib/docker"}
+
+// mountContainerDirs mounts them where the image has nothing in them. It ignores errors: only container engines miss them.
+func mountContainerDirs(lower, upper, target string) {
+	if info, err := os.Lstat(lower + "/var/lib"); err != nil || !info.IsDir() {
+		return
+	}
+	for _, dir := range containerDirs {
+		if list, err := os.ReadDir(lower + dir); err == nil && len(list) > 0 {
+			continue
+		}
+		from := upper + "/containers" + dir
+		if os.MkdirAll(from, 0o711) == nil && os.MkdirAll(target+dir, 0o711) == nil {
+			_ = syscall.Mount(from, target+dir, "", syscall.MS_BIND, "")
+		}
+	}
 }
 
 // mountUpper mounts the writable layer: the disk when there is one, else memory.
@@ -88,8 +109,8 @@ func mountUpper(o options) (u upper, err error) {
 	return u, nil
 }
 
-// freeze makes the root read-only, and then the disk below it, so that its file system needs no repair. No path leads to the disk any
-// more, only the descriptor. A disk that is still written to stays as it is, and the next mount replays its journal.
+// freeze makes the root read-only, and then the disk below it, so that its file system needs no repair. Paths lead only to
+// containerDirs on the disk, the descriptor to all of it. A disk that is still written to stays as it is, and the next mount replays its journal.
 func (u upper) freeze() {
 	_ = syscall.Mount("", "/", "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 	if !u.onDisk || u.dir.Chdir() != nil {

@@ -121,6 +121,9 @@ func (s *Supervisor) setRootReadOnly(on bool) error {
 	case err != nil:
 		return fmt.Errorf("remount the root: %w", err)
 	}
+	for _, dir := range containerDirs {
+		_ = syscall.Mount("", dir, "", flags|syscall.MS_BIND, "") // those that are no mounts are the root's
+	}
 	return nil
 }
 
