@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 		"internal/reach",
 		"internal/shortage",
 		"internal/snapshot",
+		"internal/spec",
 		"internal/watchdog",
 		"nat",
 		"vm",

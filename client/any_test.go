@@ -653,12 +653,16 @@ func TestAnyVM(t *testing.T) {
 		}
 		copied = append(copied, host+":/src:cow")
 	}
-	mount, err := vm.ParseMount(copied[0])
-	if err != nil {
-		t.Fatal(err)
+	var mounts []vm.Mount
+	for _, text := range copied {
+		mount, err := vm.ParseMount(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mounts = append(mounts, mount)
 	}
 	own, err := vm.Start(t.Context(), vm.Config{
-		Mounts: []vm.Mount{mount},
+		Mounts: mounts[:1],
 		Image:  image, StoreDir: dir, Memory: 128 << 20, Hostname: "dev", Network: vm.Network{Forwards: []nat.Forward{forward}},
 	})
 	if err != nil {
@@ -674,7 +678,10 @@ func TestAnyVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	remote, err := store.Start(t.Context(), "dev", client.Config{
-		Config: vm.Config{Image: image, StoreDir: dir, Memory: 128 << 20}, DiskSize: -1, Mounts: copied[1:], Network: daemon.Network{Forwards: []string{"0:80"}},
+		Config: vm.Config{
+			Image: image, StoreDir: dir, Memory: 128 << 20, Mounts: mounts[1:], Network: vm.Network{Forwards: []nat.Forward{{GuestPort: 80}}},
+		},
+		DiskSize: -1,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"agentvm/internal/snapshot"
-	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -37,12 +37,10 @@ func (v *VM) Fork(ctx context.Context, names []string, o ForkOptions) error {
 		}
 	}
 	config, err := v.Config(ctx)
-	if err == nil {
-		err = unshare(&config)
-	}
 	if err != nil {
 		return err
 	}
+	unshare(&config)
 	saved, err := snapshot.OpenStore(v.store.dir)
 	if err != nil {
 		return err
@@ -77,20 +75,13 @@ func (v *VM) Fork(ctx context.Context, names []string, o ForkOptions) error {
 }
 
 // unshare removes from a configuration what only one VM can have.
-func unshare(config *Config) error {
-	config.Hostname, config.Network.Capture, config.Network.Log = "", "", ""
-	var forwards []string
-	for _, text := range config.Network.Forwards {
-		forward, err := nat.ParseForward(text)
-		if err != nil {
-			return err
-		}
-		forward.Listen = netip.AddrPortFrom(forward.Listen.Addr(), 0)
-		forwards = append(forwards, forward.String())
+func unshare(config *Config) {
+	config.Hostname, config.CaptureFile, config.NetworkLog = "", "", ""
+	config.Network.Forwards = slices.Clone(config.Network.Forwards)
+	for i, f := range config.Network.Forwards {
+		config.Network.Forwards[i].Listen = netip.AddrPortFrom(f.Listen.Addr(), 0)
 	}
-	config.Network.Forwards = forwards
 	if at, err := netip.ParseAddrPort(config.Metrics); err == nil {
 		config.Metrics = netip.AddrPortFrom(at.Addr(), 0).String()
 	}
-	return nil
 }

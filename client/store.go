@@ -63,12 +63,6 @@ type (
 	RestartPolicy = daemon.RestartPolicy
 )
 
-// Network and Access are parts of a Config.
-type (
-	Network = daemon.Network
-	Access  = daemon.Access
-)
-
 // Duration is a time.Duration that a Config writes as "90s".
 type Duration = daemon.Duration
 

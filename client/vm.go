@@ -178,8 +178,7 @@ func (v *VM) Changes() *vm.Changes {
 		if err != nil {
 			return vm.Config{}, v.explain(err)
 		}
-		mounts, err := c.VMMounts()
-		return vm.Config{StoreDir: c.StoreDir, Mounts: mounts}, err
+		return vm.Config{StoreDir: c.StoreDir, Mounts: c.VMMounts()}, nil
 	})
 }
 

@@ -38,6 +38,12 @@ func (f Forward) withDefaults() (Forward, error) {
 	return f, nil
 }
 
+// Check returns what is wrong with f, as opening it would.
+func (f Forward) Check() error {
+	_, err := f.withDefaults()
+	return err
+}
+
 // String is the form that ParseForward reads.
 func (f Forward) String() string {
 	protocol := f.Protocol
@@ -48,6 +54,17 @@ func (f Forward) String() string {
 		return fmt.Sprintf("%d:%d/%s", f.Listen.Port(), f.GuestPort, protocol)
 	}
 	return fmt.Sprintf("%s:%d/%s", f.Listen, f.GuestPort, protocol)
+}
+
+// MarshalText is String without "/tcp", which is the default.
+func (f Forward) MarshalText() ([]byte, error) {
+	return []byte(strings.TrimSuffix(f.String(), "/tcp")), nil
+}
+
+// UnmarshalText is ParseForward.
+func (f *Forward) UnmarshalText(text []byte) (err error) {
+	*f, err = ParseForward(string(text))
+	return err
 }
 
 // ForwardError says what is wrong with the text of a port forward, and where.

@@ -119,6 +119,15 @@ type Config struct {
 	emulator *emulatorKind  // nil: package machine's
 }
 
+// Validate returns what is wrong with the configuration, as Start would, without starting anything. It opens no file.
+func (c Config) Validate() error {
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	return c.Network.Check()
+}
+
 // withDefaults checks c and fills in defaults.
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {

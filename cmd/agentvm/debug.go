@@ -78,7 +78,7 @@ func (c *cli) runELFCommand() *cobra.Command {
 		if o.Mode, known = elfModes[mode]; !known {
 			return fmt.Errorf("--mode %q: want auto, machine or supervisor", mode)
 		}
-		if o.Memory, err = parseMemory(memory); err != nil {
+		if o.Memory, err = parseMemory("memory", memory); err != nil {
 			return err
 		}
 		o.Console = c.stdout

@@ -51,11 +51,7 @@ func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated
 	if err := flags.change(&config, isolatedName); err != nil {
 		return nil, err
 	}
-	mounts, err := config.VMMounts()
-	if err == nil {
-		err = f.changes.check(mounts)
-	}
-	if err != nil {
+	if err := f.changes.check(config.Mounts); err != nil {
 		return nil, err
 	}
 	progress := func(_ slog.Level, text string) {

@@ -19,7 +19,7 @@ func TestParseMemory(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.text, func(t *testing.T) {
-			got, err := parseMemory(test.text)
+			got, err := parseMemory("memory", test.text)
 			if got != test.want || (err == nil) != (test.want != 0) {
 				t.Errorf("%d, %v; want %d", got, err, test.want)
 			}

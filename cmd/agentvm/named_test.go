@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/internal/daemon"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -93,9 +95,15 @@ func TestStartConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PASSED", "on")
+	forward := func(host, guest uint16) []nat.Forward {
+		return []nat.Forward{{Listen: netip.AddrPortFrom(netip.Addr{}, host), GuestPort: guest}}
+	}
 	before := daemon.Config{
-		Config: vm.Config{Image: "busybox", Memory: 1 << 28, Env: []string{"A=1"}}, Mounts: []string{"/a:/b"}, MaxLifetime: daemon.Duration(time.Hour),
-		Network: daemon.Network{Policy: egress.Policy{Mode: egress.None}, HostPorts: []uint16{1}, Forwards: []string{"1:2"}, MTU: 1400},
+		Config: vm.Config{
+			Image: "busybox", Memory: 1 << 28, Env: []string{"A=1"}, Mounts: []vm.Mount{{HostPath: "/a", GuestPath: "/b"}},
+			Network: vm.Network{Policy: egress.Policy{Mode: egress.None}, HostPorts: []uint16{1}, Forwards: forward(1, 2), MTU: 1400},
+		},
+		MaxLifetime: daemon.Duration(time.Hour), CaptureFile: "/c",
 	}
 	changed := func(change func(*daemon.Config)) daemon.Config { c := before; change(&c); return c }
 	switched := changed(func(c *daemon.Config) { c.ReadOnlyRoot = true })
@@ -108,21 +116,29 @@ func TestStartConfig(t *testing.T) {
 		{"new", nil, nil, daemon.Config{Config: vm.Config{Memory: 512 << 20}}},
 		{"new with flags", nil, []string{"--memory", "1G", "-e", "PASSED", "-e", "X=y", "-m", "dir:/src:ro:mask=.env", "--disk-size", "2G", "--label", "k=v", "--idle-timeout", "1m"},
 			daemon.Config{
-				Config: vm.Config{Memory: 1 << 30, Env: []string{"PASSED=on", "X=y"}}, Mounts: []string{here + ":/src:ro:mask=.env"}, DiskSize: 2 << 30,
-				Labels: map[string]string{"k": "v"}, IdleTimeout: daemon.Duration(time.Minute),
+				Config: vm.Config{
+					Memory: 1 << 30, Env: []string{"PASSED=on", "X=y"},
+					Mounts: []vm.Mount{{HostPath: here, GuestPath: "/src", ReadOnly: true, Masks: []string{".env"}}},
+				},
+				DiskSize: 2 << 30,
+				Labels:   map[string]string{"k": "v"}, IdleTimeout: daemon.Duration(time.Minute),
 			}},
 		{"no disk", nil, []string{"--disk-size", "0"}, daemon.Config{Config: vm.Config{Memory: 512 << 20}, DiskSize: -1}},
-		{"no network", nil, []string{"--no-network"}, daemon.Config{Config: vm.Config{Memory: 512 << 20}, Network: daemon.Network{Disabled: true}}},
+		{"no network", nil, []string{"--no-network"}, daemon.Config{Config: vm.Config{Memory: 512 << 20, Network: vm.Network{Disabled: true}}}},
 		{"as before", &before, nil, before},
 		{"the same image", &before, []string{"--image", "busybox"}, before},
 		{"one thing changed", &before, []string{"--memory", "1G"}, changed(func(c *daemon.Config) { c.Memory = 1 << 30 })},
+		{"memory on the host", &before, []string{"--host-memory", "64M"}, changed(func(c *daemon.Config) { c.HostMemory = 64 << 20 })},
+		{"no network, and no capture of one", &before, []string{"--no-network"}, changed(func(c *daemon.Config) {
+			c.Network, c.CaptureFile = vm.Network{Disabled: true}, ""
+		})},
 		{"switches", &before, []string{"--read-only-root", "--no-new-privileges"}, changed(func(c *daemon.Config) { c.NoNewPrivileges, c.ReadOnlyRoot = true, true })},
 		{"a switch taken back", &switched, []string{"--read-only-root=false"}, before},
 		{"limit taken back", &before, []string{"--max-lifetime", "0"}, changed(func(c *daemon.Config) { c.MaxLifetime = 0 })},
 		{"another policy", &before, []string{"--net", "open"}, changed(func(c *daemon.Config) {
 			c.Network.Policy, c.Network.HostPorts = egress.Policy{Mode: egress.Open}, nil
 		})},
-		{"another port", &before, []string{"-p", "3:4"}, changed(func(c *daemon.Config) { c.Network.Forwards = []string{"3:4"} })},
+		{"another port", &before, []string{"-p", "3:4"}, changed(func(c *daemon.Config) { c.Network.Forwards = forward(3, 4) })},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := startConfig(t, test.before, test.args...)

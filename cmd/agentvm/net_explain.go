@@ -81,7 +81,7 @@ func (f *explainFlags) config() (c vm.Config, err error) {
 	if err := f.apply(&c.Network); err != nil {
 		return c, err
 	}
-	return c, f.access.apply(&c)
+	return c, f.access.change(&c.Access, always)
 }
 
 func explain(ctx context.Context, f *explainFlags, text string, resolve bool) (*explanation, error) {

@@ -142,35 +142,58 @@ func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.noNetwork, "no-network", false, "give the VM no network card at all")
 }
 
-// config makes a network's configuration of the flags. It opens no files but the policy's.
-func (f *networkFlags) config() (vm.Network, error) {
-	n := vm.Network{Disabled: f.noNetwork, MTU: f.mtu, DisableIPv6: f.noIPv6}
+// change sets in n what is named by each flag for which changed holds. One flag of the policy replaces the whole policy. It opens no
+// files but the policy's.
+func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (err error) {
 	if f.noNetwork {
-		return n, f.contradiction()
-	}
-	if err := f.apply(&n); err != nil {
-		return n, err
-	}
-	for _, text := range f.publish {
-		forward, err := nat.ParseForward(text)
-		if err != nil {
-			return n, fmt.Errorf("--publish: %w", err)
+		if err := f.contradiction(); err != nil {
+			return err
 		}
-		n.Forwards = append(n.Forwards, forward)
 	}
-	for _, text := range f.resolvers {
-		server, err := parseResolver(text)
-		if err != nil {
-			return n, err
+	if changed("no-network") {
+		*n = vm.Network{Disabled: f.noNetwork}
+	}
+	if f.set() {
+		n.Policy, n.HostPorts = egress.Policy{}, nil
+		if err := f.apply(n); err != nil {
+			return err
 		}
-		n.Resolvers = append(n.Resolvers, server)
 	}
-	var err error
-	if n.SendLimit, err = parseRate("--send-limit", f.send); err != nil {
-		return n, err
+	if changed("publish") {
+		n.Forwards = nil
+		for _, text := range f.publish {
+			forward, err := nat.ParseForward(text)
+			if err != nil {
+				return fmt.Errorf("--publish: %w", err)
+			}
+			n.Forwards = append(n.Forwards, forward)
+		}
 	}
-	n.ReceiveLimit, err = parseRate("--receive-limit", f.receive)
-	return n, err
+	if changed("dns") {
+		n.Resolvers = nil
+		for _, text := range f.resolvers {
+			server, err := parseResolver(text)
+			if err != nil {
+				return err
+			}
+			n.Resolvers = append(n.Resolvers, server)
+		}
+	}
+	if changed("mtu") {
+		n.MTU = f.mtu
+	}
+	if changed("no-ipv6") {
+		n.DisableIPv6 = f.noIPv6
+	}
+	if changed("send-limit") {
+		if n.SendLimit, err = parseRate("--send-limit", f.send); err != nil {
+			return err
+		}
+	}
+	if changed("receive-limit") {
+		n.ReceiveLimit, err = parseRate("--receive-limit", f.receive)
+	}
+	return err
 }
 
 // contradiction returns an error when a flag is given that makes no sense without a network.

@@ -26,7 +26,9 @@ func networkOf(t *testing.T, args ...string) (vm.Network, error) {
 	if err := command.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
-	return f.config()
+	var n vm.Network
+	err := f.change(&n, always)
+	return n, err
 }
 
 func TestNetworkFlags(t *testing.T) {

@@ -110,7 +110,7 @@ func (c *cli) createPreview(ctx context.Context, v *client.VM, port uint16, life
 	if err != nil {
 		return err
 	}
-	if err := config.Access.VM().DecideFetch(port); err != nil {
+	if err := config.Access.DecideFetch(port); err != nil {
 		return fmt.Errorf("preview of port %d of %s: %w", port, v.Name(), err)
 	}
 	place, err := v.Preview(ctx)

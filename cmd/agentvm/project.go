@@ -201,7 +201,11 @@ func (c *cli) configCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if _, err := f.config(); err != nil || check {
+		config, err := f.config()
+		if err == nil {
+			err = config.Validate()
+		}
+		if err != nil || check {
 			return err
 		}
 		shown := flagSettings(flags, file)

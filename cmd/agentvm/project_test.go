@@ -68,7 +68,7 @@ func TestProjectFlags(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := vmFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
-			compare := cmp.AllowUnexported(changesFlags{}, vmFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, trustFlags{})
+			compare := cmp.AllowUnexported(vmFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, changesFlags{})
 			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
 				t.Error(diff)
 			}
@@ -96,6 +96,7 @@ func TestProjectErrors(t *testing.T) {
 		{"socket", `sockets = ["s:/run/s"]`, ":1:12: ", true},
 		{"certificate elsewhere", `ca-cert = "/etc/ca.pem"`, ":1:11: ", true},
 		{"certificate by a link", `ca-cert = "link/ca.pem"`, ":1:11: ", true},
+		{"memory of the host", `host-memory = "2G"`, ":1:15: ", true},
 		{"ports of the host", "network.host-ports = [5432]", ":1:23: ", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

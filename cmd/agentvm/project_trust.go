@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 // with a writable mount can change it. So, unless it is trusted, it cannot give more of the host than its own directory.
 func checkProject(file *spec.File, trusted bool) error {
 	p := projectCheck{file, trusted}
-	for _, check := range []func() error{p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets} {
+	for _, check := range []func() error{p.memory, p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -35,6 +36,13 @@ func (p projectCheck) requireTrust(key string, item int, what string) error {
 		return nil
 	}
 	return p.Errorf(key, item, "%s: a project file cannot give that by itself: --trust-project lets it, --no-project leaves it out", what)
+}
+
+func (p projectCheck) memory() error {
+	if size, _ := parseSize(p.Value("host-memory"), 20); size <= vm.DefaultHostMemory { // package spec has checked the text
+		return nil
+	}
+	return p.requireTrust("host-memory", -1, fmt.Sprintf("more than %d MiB of the host's memory besides the VM's own", vm.DefaultHostMemory>>20))
 }
 
 func (p projectCheck) mounts() error {

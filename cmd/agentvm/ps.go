@@ -52,8 +52,11 @@ type vmStatus struct {
 
 func statusOf(s client.Status) vmStatus {
 	v := vmStatus{
-		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Mounts: s.Config.Mounts, Metrics: s.Metrics,
+		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Metrics: s.Metrics,
 		Image: cmp.Or(s.Config.Image, "alpine"), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
+	}
+	for _, m := range s.Config.Mounts {
+		v.Mounts = append(v.Mounts, m.String())
 	}
 	if i := s.Info; i != nil { // what its daemon says
 		v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs

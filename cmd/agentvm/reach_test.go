@@ -134,15 +134,16 @@ func TestAccessFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := daemon.Access{
-		ListenAllow: ports(3000, 3999), ListenDeny: ports(3001, 3001), ConnectAllow: ports(443, 443), ConnectDeny: ports(25, 25), LoopbackExemptPorts: []uint16{8080},
+	want := vm.Access{
+		Listen:  vm.PortPolicy{Allow: ports(3000, 3999), Deny: ports(3001, 3001)},
+		Connect: vm.PortPolicy{Allow: ports(443, 443), Deny: ports(25, 25)}, LoopbackExemptPorts: []uint16{8080},
 	}
-	if diff := cmp.Diff(want.VM(), config.Access); diff != "" {
+	if diff := cmp.Diff(want, config.Access); diff != "" {
 		t.Error(diff)
 	}
-	before := daemon.Config{Config: vm.Config{Memory: 512 << 20}, Access: want}
+	before := daemon.Config{Config: vm.Config{Memory: 512 << 20, Access: want}}
 	got, err := startConfig(t, &before, "--listen-allow", "80")
-	want.ListenAllow = ports(80, 80)
+	want.Listen.Allow = ports(80, 80)
 	if diff := cmp.Diff(want, got.Access); err != nil || diff != "" {
 		t.Errorf("one of them is changed: %v\n%s", err, diff)
 	}

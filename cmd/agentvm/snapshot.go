@@ -97,7 +97,7 @@ func (c *cli) createSnapshot(ctx context.Context, name, as, comment string) erro
 
 // withIdentity adds the VM's identity to its configuration, if it is known.
 func withIdentity(name string, config client.Config) keptVM {
-	kept := keptVM{Config: config, Name: name}
+	kept := keptVM{config, keptName{Name: name}}
 	if vms, err := vms(); err == nil {
 		if identity, err := vms.Identity(name); err == nil {
 			kept.Identity = &identity

@@ -37,7 +37,7 @@ func FuzzKeptVM(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = config.Check()
+		_ = config.Validate()
 		if identity, err := keptIdentity(path, kept.Name); err != nil || !reflect.DeepEqual(identity, kept.Identity) {
 			t.Errorf("identity %v, %v", identity, err)
 		}

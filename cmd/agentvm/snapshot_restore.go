@@ -145,8 +145,36 @@ func (f *restoreFlags) importedConfig(path string) (client.Config, error) {
 // keptVM is what a snapshot's VM was started with, and who it is. It is in the file beside the snapshot (snapshot.CompanionPath).
 type keptVM struct {
 	client.Config
+	keptName
+}
+
+// keptName is in the same JSON object as the configuration.
+type keptName struct {
 	Name     string           `json:"name,omitempty"`
 	Identity *client.Identity `json:"identity,omitempty"` // for a VM of that name: links to the saved one lead there again
+}
+
+// MarshalJSON writes one object.
+func (k keptVM) MarshalJSON() ([]byte, error) {
+	object := make(map[string]json.RawMessage)
+	for _, part := range []any{k.Config, k.keptName} {
+		b, err := json.Marshal(part)
+		if err == nil {
+			err = json.Unmarshal(b, &object)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(object)
+}
+
+// UnmarshalJSON reads it.
+func (k *keptVM) UnmarshalJSON(b []byte) error {
+	if err := json.Unmarshal(b, &k.Config); err != nil {
+		return err
+	}
+	return json.Unmarshal(b, &k.keptName)
 }
 
 // keepConfig writes the file beside the snapshot.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,6 @@ import (
 	"agentvm/client"
 	"agentvm/images"
 	"agentvm/internal/disk"
-	"agentvm/internal/mount"
 	"agentvm/internal/spec"
 )
 
@@ -160,48 +160,57 @@ func (f *startFlags) config(store *client.Store, name string) (client.Config, er
 	return config, f.change(&config, name)
 }
 
-// change changes what the flags name.
+// change changes what the flags name. It finds mistakes before there is a daemon.
 func (f *startFlags) change(config *client.Config, name string) error {
-	return errors.Join(f.changeVM(config, name), f.changeTrust(config), f.changeNetwork(config), f.changeAccess(config), f.changeLife(config))
+	const first = "alpine"
+	if was := cmp.Or(config.Image, first); f.kept && f.changed("image") && cmp.Or(f.image, first) != was && config.DiskSize >= 0 {
+		return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", f.image, name, was, name)
+	}
+	changed := func(flag string) bool { return f.changed(flag) || flag == "memory" && !f.kept }
+	return errors.Join(f.vmFlags.change(&config.Config, changed), f.changeFiles(config), f.changeLife(config))
 }
 
 // changed says whether a flag is given.
 func (f *startFlags) changed(flag string) bool { return f.command.Flags().Changed(flag) }
 
-func (f *startFlags) changeVM(config *client.Config, name string) (err error) {
-	const first = "alpine"
-	if was := cmp.Or(config.Image, first); f.kept && f.changed("image") && cmp.Or(f.image, first) != was && config.DiskSize >= 0 {
-		return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", f.image, name, was, name)
-	}
-	if f.changed("image") {
-		config.Image = f.image
-	}
-	if f.changed("cold") {
-		config.ColdBoot = f.cold
-	}
-	if !f.kept || f.changed("memory") {
-		if config.Memory, err = parseMemory(f.memory); err != nil {
-			return err
-		}
-	}
-	if f.changed("env") {
-		if config.Env, err = environment(f.env); err != nil {
-			return err
-		}
-	}
+// changeFiles makes the host's paths absolute, because the daemon has another working directory. The user names them now, so that they mean
+// what is there now.
+func (f *startFlags) changeFiles(config *client.Config) (err error) {
 	if f.changed("mount") {
-		if config.Mounts, err = absoluteMounts(f.mounts); err != nil {
-			return err
+		for i, m := range config.Mounts {
+			if config.Mounts[i].HostPath, err = filepath.Abs(m.HostPath); err != nil {
+				return fmt.Errorf("--mount %s: %w", m, err)
+			}
+			config.Forget(config.Mounts[i].HostPath)
 		}
-		config.ForgetMounts() // the user names them now, so they mean what is there now
 	}
-	if f.changed("hostname") {
-		config.Hostname = f.hostname
+	if f.changed("socket") {
+		for _, socket := range config.UnixSockets {
+			config.Forget(socket.Host)
+		}
 	}
-	if f.project != nil {
-		config.Sidecars, err = sidecars(f.project)
+	if f.changed("no-network") {
+		config.CaptureFile, config.NetworkLog = "", ""
 	}
-	return err
+	if _, err := f.certificate(); err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		flag, given string
+		to          *string
+	}{{"ca-cert", f.ca, &config.CAFile}, {"pcap", f.capture, &config.CaptureFile}, {"net-log", f.log, &config.NetworkLog}} {
+		if !f.changed(file.flag) {
+			continue
+		}
+		*file.to = file.given // an empty path stays empty
+		if file.given != "" {
+			if *file.to, err = filepath.Abs(file.given); err != nil {
+				return fmt.Errorf("--%s: %w", file.flag, err)
+			}
+		}
+		config.Forget(*file.to)
+	}
+	return nil
 }
 
 // sidecars converts those of a project file, which has checked them.
@@ -218,78 +227,18 @@ func sidecars(file *spec.File) (list []client.Sidecar, err error) {
 	return list, nil
 }
 
-// absoluteMounts makes the host's paths of the mounts absolute, because the daemon has another working directory.
-func absoluteMounts(texts []string) (list []string, err error) {
-	for _, text := range texts {
-		spec, err := mount.Parse(text)
-		if err != nil {
-			return nil, err
-		}
-		if spec.HostPath, err = filepath.Abs(spec.HostPath); err != nil {
-			return nil, fmt.Errorf("--mount %s: %w", text, err)
-		}
-		list = append(list, spec.String())
+// changeLife changes what is the daemon's, not the VM's.
+func (f *startFlags) changeLife(config *client.Config) (err error) {
+	if f.changed("hostname") {
+		config.Hostname = f.hostname
 	}
-	return list, nil
-}
-
-// changeNetwork changes what the flags name. One flag of the policy replaces the whole policy.
-func (f *startFlags) changeNetwork(all *client.Config) error {
-	config := &all.Network
-	n, err := f.networkFlags.config()
-	if err != nil {
-		return err
-	}
-	if f.changed("no-network") {
-		*config = client.Network{Disabled: f.noNetwork}
-	}
-	if f.set() {
-		config.Policy, config.HostPorts = n.Policy, n.HostPorts
-	}
-	if f.changed("publish") {
-		config.Forwards = f.publish
-	}
-	if f.changed("dns") {
-		config.Resolvers = n.Resolvers
-	}
-	if f.changed("mtu") {
-		config.MTU = n.MTU
-	}
-	if f.changed("no-ipv6") {
-		config.DisableIPv6 = n.DisableIPv6
-	}
-	if f.changed("send-limit") {
-		config.SendLimit = n.SendLimit
-	}
-	if f.changed("receive-limit") {
-		config.ReceiveLimit = n.ReceiveLimit
-	}
-	if f.changed("pcap") {
-		if config.Capture, err = absoluteFile("--pcap", f.capture); err != nil {
+	if f.project != nil {
+		if config.Sidecars, err = sidecars(f.project); err != nil {
 			return err
 		}
-		all.Forget(config.Capture)
+		seconds, _ := strconv.Atoi(f.project.Value("preview.max-expires-in-seconds")) // checked; none: 0, the default
+		config.PreviewMaxLifetime = client.Duration(seconds) * client.Duration(time.Second)
 	}
-	if f.changed("net-log") {
-		config.Log, err = absoluteFile("--net-log", f.log)
-		all.Forget(config.Log)
-	}
-	return err
-}
-
-// absoluteFile makes the path of a flag's file absolute, because the daemon has another working directory. An empty path stays empty.
-func absoluteFile(flag, path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	absolute, err := filepath.Abs(path)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", flag, err)
-	}
-	return absolute, nil
-}
-
-func (f *startFlags) changeLife(config *client.Config) error {
 	if f.changed("idle-timeout") {
 		config.IdleTimeout = client.Duration(f.idle)
 	}

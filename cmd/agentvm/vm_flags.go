@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,12 +25,14 @@ import (
 // vmFlags are the flags of commands that start a VM.
 type vmFlags struct {
 	networkFlags
-	trust  trustFlags
-	image  string
-	memory string
-	mounts []string
-	env    []string
-	cold   bool
+	image              string
+	memory, hostMemory string
+	mounts             []string
+	env                []string
+	cold               bool
+	ca                 string
+	switches           map[string]*bool // by their flags
+	sockets            []string
 
 	changes changesFlags // of exec
 
@@ -55,10 +58,17 @@ func (f *vmFlags) registerVM(command *cobra.Command) {
 // registerShared registers the flags that are also for VMs that continue from a snapshot.
 func (f *vmFlags) registerShared(command *cobra.Command) {
 	flags := command.Flags()
+	flags.StringVar(&f.hostMemory, "host-memory", "", "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, as 64M or 1G (default 256M)")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of the host to the VM: host[:guest][:ro|:cow] (guest default "+mount.DefaultGuestPath+"; cow: what the VM changes is its own, see agentvm diff; may be repeated)")
 	flags.Var(maskFlag{&f.mounts}, "mask", "hide a `PATH` of the mount before it from the VM, as .env or .git/hooks (may be repeated)")
 	flags.Var(unprotectedFlag{&f.mounts}, "unprotected", "let the VM change a `PATH` of the mount before it that programs of the host execute or obey by themselves, as .git or .envrc; . is all (may be repeated)")
-	f.trust.register(command)
+	flags.StringVar(&f.ca, "ca-cert", "", "have the guest trust the certificates of this PEM `FILE` as well")
+	f.switches = make(map[string]*bool)
+	for _, s := range spec.Switches() {
+		f.switches[s.Flag] = flags.Bool(s.Flag, false, s.Usage)
+	}
+	flags.StringArrayVar(&f.sockets, "socket", nil, "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)")
+	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the VM, or pass KEY on from here (may be repeated)")
 }
 
@@ -127,29 +137,78 @@ func (c *cli) printForwards(asked []nat.Forward, at []net.Addr) {
 	}
 }
 
-func (f *vmFlags) config() (vm.Config, error) {
-	config := vm.Config{Image: f.image, ColdBoot: f.cold}
-	var err error
-	if config.Network, err = f.networkFlags.config(); err != nil {
-		return config, err
+// config returns the configuration of a VM of this process.
+func (f *vmFlags) config() (c vm.Config, err error) {
+	if err = f.change(&c, always); err == nil {
+		c.CACertificate, err = f.certificate()
 	}
-	if err = f.access.apply(&config); err != nil {
-		return config, err
+	return c, err
+}
+
+// change sets in c what is named by each flag for which changed holds, and leaves the rest as it is. It does not read the certificate.
+func (f *vmFlags) change(c *vm.Config, changed func(flag string) bool) (err error) {
+	if changed("image") {
+		c.Image = f.image
 	}
-	if config.Memory, err = parseMemory(f.memory); err != nil {
-		return config, err
+	if changed("cold") {
+		c.ColdBoot = f.cold
 	}
-	if config.Env, err = environment(f.env); err != nil {
-		return config, err
-	}
-	for _, text := range f.mounts {
-		spec, err := mount.Parse(text)
-		if err != nil {
-			return config, err
+	if changed("memory") {
+		if c.Memory, err = parseMemory("memory", f.memory); err != nil {
+			return err
 		}
-		config.Mounts = append(config.Mounts, spec)
 	}
-	return config, f.trust.apply(&config)
+	if changed("host-memory") && f.hostMemory != "" {
+		size, err := parseMemory("host-memory", f.hostMemory)
+		if err != nil || size > math.MaxInt64 {
+			return cmp.Or(err, fmt.Errorf("--host-memory %q: that is more than any host has", f.hostMemory))
+		}
+		c.HostMemory = int64(size)
+	}
+	if changed("env") {
+		if c.Env, err = environment(f.env); err != nil {
+			return err
+		}
+	}
+	if changed("mount") {
+		if c.Mounts, err = parseAll(f.mounts, mount.Parse); err != nil {
+			return err
+		}
+	}
+	for _, s := range spec.Switches() {
+		if changed(s.Flag) {
+			*s.In(c) = *f.switches[s.Flag]
+		}
+	}
+	if changed("socket") {
+		if c.UnixSockets, err = parseAll(f.sockets, vm.ParseUnixSocket); err != nil {
+			return err
+		}
+	}
+	return errors.Join(f.networkFlags.change(&c.Network, changed), f.access.change(&c.Access, changed))
+}
+
+// certificate reads the file of --ca-cert.
+func (f *vmFlags) certificate() ([]byte, error) {
+	if f.ca == "" {
+		return nil, nil
+	}
+	text, err := readHostFile(f.ca)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-cert: %w", err)
+	}
+	return text, nil
+}
+
+func parseAll[T any](texts []string, parse func(string) (T, error)) (list []T, err error) {
+	for _, text := range texts {
+		one, err := parse(text)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, one)
+	}
+	return list, nil
 }
 
 // environment completes KEY by this process's value; a KEY that is not set here is left out.
@@ -169,11 +228,11 @@ func environment(list []string) ([]string, error) {
 	return env, nil
 }
 
-// parseMemory reads a size in bytes; a number alone means MiB.
-func parseMemory(text string) (uint64, error) {
+// parseMemory reads a flag's size in bytes; a number alone means MiB.
+func parseMemory(flag, text string) (uint64, error) {
 	n, err := parseSize(text, 20)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("--memory %q: want a size as 768M or 2G", text)
+		return 0, fmt.Errorf("--%s %q: want a size as 768M or 2G", flag, text)
 	}
 	return n, nil
 }

@@ -5,45 +5,40 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"path/filepath"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
 
-	"agentvm/egress"
 	"agentvm/images"
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/hostpath"
-	"agentvm/internal/mount"
 	"agentvm/internal/preview"
 	"agentvm/internal/private"
 	"agentvm/nat"
 	"agentvm/vm"
 )
 
-// Config is a VM's configuration, as config.json keeps it. The zero value is vm.Config's, with a disk that is kept. Its own Mounts, Network,
-// Access and Sockets take the places of the vm.Config's.
+// Config is a VM's configuration, as config.json keeps it: a vm.Config without what only the VM's process has, and what its daemon does. The zero
+// value is vm.Config's, with a disk that is kept. Paths of the host are absolute, for the daemon has another working directory.
 type Config struct {
 	vm.Config
-
-	Mounts  []string `json:"mounts,omitempty"` // as mount.Parse reads them, the host's path absolute
-	Network Network  `json:"network,omitzero"`
 
 	// HostPaths identifies the files to which the host's paths in this Config led when they were configured. The VM's start refuses a
 	// path that leads to another file by then. Store.Start adds the missing ones; a caller that configures a path anew calls Forget.
 	HostPaths []hostpath.Identity `json:"hostPaths,omitempty"`
 
-	Access Access `json:"access,omitzero"`
-
 	// PreviewMaxLifetime cuts the lifetimes of links to the VM (preview.maxExpiresInSeconds). Default: preview.MaxLifetime.
 	PreviewMaxLifetime Duration `json:"previewMaxLifetime,omitzero"`
 
-	// CACertificate is a file, absolute, that is read at each start: see vm.Config.
-	CACertificate string    `json:"caCertificate,omitempty"`
-	Sockets       []string  `json:"sockets,omitempty"` // as vm.ParseUnixSocket reads them, the host's path absolute
-	Sidecars      []Sidecar `json:"sidecars,omitempty"`
+	// CAFile has the certificates of vm.Config.CACertificate. It is read at each start.
+	CAFile string `json:"caCertificate,omitempty"`
+	// CaptureFile gets a pcap of every frame. Default: none.
+	CaptureFile string `json:"-"` // network.capture, see MarshalJSON
+	// NetworkLog is a file to which every event is appended, with processes. Default: none. In the VM's directory the last events are
+	// kept anyway, see Store.NetworkLogPath.
+	NetworkLog string `json:"-"` // network.log
+
+	Sidecars []Sidecar `json:"sidecars,omitempty"`
 
 	// DiskSize is the size, in bytes, of the disk that keeps the VM's files, used when the disk is made. Default: 10 GiB; negative: no
 	// disk, and no file is kept.
@@ -61,42 +56,33 @@ type Config struct {
 	Debug  bool              `json:"debug,omitempty"` // the log has debug lines
 }
 
-// Network is vm.Network as JSON.
-type Network struct {
-	Disabled     bool             `json:"disabled,omitempty"`
-	Policy       egress.Policy    `json:"policy,omitzero"`
-	HostPorts    []uint16         `json:"hostPorts,omitempty"`
-	Forwards     []string         `json:"forwards,omitempty"` // as nat.ParseForward reads them
-	Resolvers    []netip.AddrPort `json:"resolvers,omitempty"`
-	Search       []string         `json:"search,omitempty"`
-	Subnet       netip.Prefix     `json:"subnet,omitzero"`
-	DisableIPv6  bool             `json:"disableIPv6,omitempty"`
-	MTU          int              `json:"mtu,omitempty"`
-	SendLimit    int64            `json:"sendLimit,omitempty"`    // bytes/s
-	ReceiveLimit int64            `json:"receiveLimit,omitempty"` // bytes/s
-	Capture      string           `json:"capture,omitempty"`      // file for a pcap of every frame, absolute
-
-	// Log is a file, absolute, to which every event is appended, with processes. Default: none. In the VM's directory the last
-	// events are kept anyway, see Store.NetworkLogPath.
-	Log string `json:"log,omitempty"`
+// configText is Config as JSON, where the network has its files.
+type configText struct {
+	plainConfig
+	Network networkText `json:"network,omitzero"`
 }
 
-// Access is vm.Access as JSON.
-type Access struct {
-	ListenAllow         []vm.PortRange `json:"listenAllow,omitempty"`
-	ListenDeny          []vm.PortRange `json:"listenDeny,omitempty"`
-	ConnectAllow        []vm.PortRange `json:"connectAllow,omitempty"`
-	ConnectDeny         []vm.PortRange `json:"connectDeny,omitempty"`
-	LoopbackExemptPorts []uint16       `json:"loopbackExemptPorts,omitempty"`
-}
-
-// VM is the same for a VM.
-func (a Access) VM() vm.Access {
-	return vm.Access{
-		Listen:              vm.PortPolicy{Allow: a.ListenAllow, Deny: a.ListenDeny},
-		Connect:             vm.PortPolicy{Allow: a.ConnectAllow, Deny: a.ConnectDeny},
-		LoopbackExemptPorts: a.LoopbackExemptPorts,
+type (
+	plainConfig Config
+	networkText struct {
+		vm.Network
+		Capture string `json:"capture,omitempty"`
+		Log     string `json:"log,omitempty"`
 	}
+)
+
+// MarshalJSON writes what config.json has.
+func (c Config) MarshalJSON() ([]byte, error) {
+	return json.Marshal(configText{plainConfig(c), networkText{c.Network, c.CaptureFile, c.NetworkLog}})
+}
+
+// UnmarshalJSON reads it.
+func (c *Config) UnmarshalJSON(b []byte) error {
+	t := configText{plainConfig: plainConfig(*c)}
+	err := json.Unmarshal(b, &t)
+	*c = Config(t.plainConfig)
+	c.Network, c.CaptureFile, c.NetworkLog = t.Network.Network, t.Network.Capture, t.Network.Log
+	return err
 }
 
 // Duration is a time.Duration that JSON spells like "90s".
@@ -112,43 +98,31 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Check validates c without starting anything.
-func (c Config) Check() error {
+// Validate returns what is wrong with c, as the start of a VM would, without starting anything.
+func (c Config) Validate() error {
+	n := c.Network
 	for field, set := range map[string]bool{
-		"Mounts": len(c.Config.Mounts) > 0, "Network": !reflect.ValueOf(c.Config.Network).IsZero(), "Access": !reflect.ValueOf(c.Config.Access).IsZero(),
-		"UnixSockets": len(c.Config.UnixSockets) > 0, "CACertificate": len(c.Config.CACertificate) > 0, "Disk": c.Config.Disk != "", "Kernel": len(c.Config.Kernel) > 0,
+		"CACertificate": len(c.CACertificate) > 0, "Disk": c.Disk != "", "Kernel": len(c.Kernel) > 0, "Network.Limits": n.Limits != nat.Limits{},
+		"Network.Capture": n.Capture != nil, "Network.Audit": n.Audit != nil, "Network.AuditProcesses": n.AuditProcesses, "Network.Dial": n.Dial != nil,
 	} {
 		if set {
 			return fmt.Errorf("vm.Config.%s is for a VM of this process: the configuration of a daemon's VM has its own field, or none", field)
 		}
 	}
-	for _, text := range c.Mounts {
-		spec, err := mount.Parse(text)
-		if err != nil {
-			return err
-		}
-		if !filepath.IsAbs(spec.HostPath) {
-			return fmt.Errorf("mount %q: the host's path must be absolute, for the daemon has another working directory", text)
+	for _, m := range c.Mounts {
+		if !filepath.IsAbs(m.HostPath) {
+			return fmt.Errorf("mount %q: the host's path must be absolute, for the daemon has another working directory", m)
 		}
 	}
-	for _, text := range c.Sockets {
-		socket, err := vm.ParseUnixSocket(text)
-		if err != nil {
-			return err
-		}
-		if !strings.HasPrefix(text, socket.Host) {
-			return fmt.Errorf("socket %q: the host's path must be absolute, for the daemon has another working directory", text)
+	for _, socket := range c.UnixSockets {
+		if !filepath.IsAbs(socket.Host) {
+			return fmt.Errorf("socket %q: the host's path must be absolute, for the daemon has another working directory", socket)
 		}
 	}
 	if err := checkSidecars(c.Sidecars); err != nil {
 		return err
 	}
-	for _, text := range c.Network.Forwards {
-		if _, err := nat.ParseForward(text); err != nil {
-			return err
-		}
-	}
-	for what, path := range map[string]string{"capture file": c.Network.Capture, "network log": c.Network.Log, "CA certificate": c.CACertificate} {
+	for what, path := range map[string]string{"capture file": c.CaptureFile, "network log": c.NetworkLog, "CA certificate": c.CAFile} {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("%s %q: the path must be absolute", what, path)
 		}
@@ -159,9 +133,6 @@ func (c Config) Check() error {
 	if c.PreviewMaxLifetime < 0 || time.Duration(c.PreviewMaxLifetime) > preview.MaxLifetime {
 		return fmt.Errorf("the longest lifetime of previews: want up to %v, or 0 for that", preview.MaxLifetime)
 	}
-	if err := c.Access.VM().Check(); err != nil {
-		return err
-	}
 	if err := checkMetrics(c.Metrics); err != nil {
 		return err
 	}
@@ -169,21 +140,12 @@ func (c Config) Check() error {
 	if err != nil {
 		return err
 	}
-	return config.Network.Check()
+	return config.Validate()
 }
 
 // Forget accepts, for paths, whatever they lead to at the next start.
 func (c *Config) Forget(paths ...string) {
 	c.HostPaths = slices.DeleteFunc(slices.Clone(c.HostPaths), func(i hostpath.Identity) bool { return slices.Contains(paths, i.Path) })
-}
-
-// ForgetMounts is Forget for the directories of the mounts.
-func (c *Config) ForgetMounts() {
-	for _, text := range c.Mounts {
-		if spec, err := mount.Parse(text); err == nil {
-			c.Forget(spec.HostPath)
-		}
-	}
 }
 
 // pin adds to HostPaths what newly configured paths lead to.
@@ -200,7 +162,7 @@ func (c *Config) pin() error {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{c.CACertificate, c.Network.Capture, c.Network.Log} {
+	for _, path := range []string{c.CAFile, c.CaptureFile, c.NetworkLog} {
 		if path == "" {
 			continue
 		}

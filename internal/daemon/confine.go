@@ -8,7 +8,6 @@ import (
 	"agentvm/images"
 	"agentvm/internal/confine"
 	"agentvm/internal/debugenv"
-	"agentvm/internal/mount"
 	"agentvm/internal/preview"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
@@ -56,22 +55,22 @@ func (d *daemon) confineRules() confine.Rules {
 	r := confine.Rules{
 		Read: []string{
 			in("blobs"), in("disks"), in("images"), in("snapshot.key"), mounts,
-			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id", d.config.CACertificate,
+			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id", d.config.CAFile,
 		},
 		Write: []string{
 			d.paths.dir, in("locks"), in("compiled"), in("snapshots"), in("bases"), forks, previews,
-			d.config.Network.Capture, d.config.Network.Log,
+			d.config.CaptureFile, d.config.NetworkLog,
 		},
 	}
 	if folder, err := private.KeyFolder(); err == nil {
 		r.Read = append(r.Read, folder)
 	}
 	r.Read = append(r.Read, resolvers()...)
-	for _, text := range d.config.Mounts {
-		if spec, err := mount.Parse(text); err == nil && spec.FixedHost() {
-			r.Read = append(r.Read, spec.HostPath)
-		} else if err == nil {
-			r.Write = append(r.Write, spec.HostPath)
+	for _, m := range d.config.Mounts {
+		if m.FixedHost() {
+			r.Read = append(r.Read, m.HostPath)
+		} else {
+			r.Write = append(r.Write, m.HostPath)
 		}
 	}
 	return r

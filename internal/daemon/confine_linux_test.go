@@ -15,6 +15,7 @@ import (
 
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
+	"agentvm/vm"
 )
 
 // TestConfinedDaemon: all threads of a daemon are confined, it reaches only its own files, and every feature still works, also when the
@@ -44,9 +45,9 @@ func TestConfinedDaemon(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	config.Mounts = []string{filepath.Join(room, "rw") + ":/rw", filepath.Join(room, "ro") + ":/ro:ro"}
-	config.Network.Capture, config.Network.Log = filepath.Join(room, "frames.pcap"), filepath.Join(room, "events.log")
-	config.Sockets = []string{host.Addr().String() + ":/run/host.sock"}
+	config.Mounts = []vm.Mount{{HostPath: filepath.Join(room, "rw"), GuestPath: "/rw"}, {HostPath: filepath.Join(room, "ro"), GuestPath: "/ro", ReadOnly: true}}
+	config.CaptureFile, config.NetworkLog = filepath.Join(room, "frames.pcap"), filepath.Join(room, "events.log")
+	config.UnixSockets = []vm.UnixSocket{{Host: host.Addr().String(), Guest: "/run/host.sock"}}
 	config.Metrics = "127.0.0.1:0"
 
 	s := testStore(t, roleReal)

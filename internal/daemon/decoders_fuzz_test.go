@@ -33,7 +33,7 @@ func FuzzKeptFiles(f *testing.F) {
 			}
 		}
 		if c, err := readConfig(p.config()); err == nil {
-			_ = c.Check()
+			_ = c.Validate()
 			again, err := json.Marshal(c)
 			if err != nil {
 				t.Fatalf("what was read cannot be written: %v", err)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,9 +34,9 @@ var _ daemonrpc.Handler = handler{}
 func (h handler) Info() daemonrpc.Info {
 	d := h.d
 	i := daemonrpc.Info{
-		Name: d.name, Pid: d.state.Pid, Version: d.store.Version, Started: d.started, Mounts: d.config.Mounts,
+		Name: d.name, Pid: d.state.Pid, Version: d.store.Version, Started: d.started, Mounts: texts(d.config.Mounts),
 		Image: cmp.Or(d.config.Image, "alpine"), Memory: cmp.Or(d.config.Memory, vm.DefaultMemory),
-		Ports: slices.Clone(d.config.Network.Forwards),
+		Ports: texts(d.config.Network.Forwards),
 	}
 	for key, value := range d.config.Labels {
 		i.Labels = append(i.Labels, key+"="+value)
@@ -46,6 +47,15 @@ func (h handler) Info() daemonrpc.Info {
 	i.Jobs = d.jobs.Count()
 	d.describe(&i)
 	return i
+}
+
+// texts returns how a configuration writes the values.
+func texts[T encoding.TextMarshaler](list []T) (out []string) {
+	for _, v := range list {
+		text, _ := v.MarshalText() // fails for none of them
+		out = append(out, string(text))
+	}
+	return out
 }
 
 // describe sets the fields that change during the daemon's life.

@@ -154,7 +154,7 @@ func TestMetrics(t *testing.T) {
 
 // TestMetricsOfSilentGuest: the host's counters are there when the guest does not answer.
 func TestMetricsOfSilentGuest(t *testing.T) {
-	_, address := startMetered(t, countingVM{fakeVM: newFakeVM(), silent: true}, Config{Network: Network{Disabled: true}})
+	_, address := startMetered(t, countingVM{fakeVM: newFakeVM(), silent: true}, Config{Config: vm.Config{Network: vm.Network{Disabled: true}}})
 	_, body := request(t, "GET", "http://"+address+"/metrics", nil)
 	if !strings.Contains(body, `agentvm_guest_up{vm="dev"} 0`) || !strings.Contains(body, "agentvm_uptime_seconds") ||
 		!strings.Contains(body, `agentvm_limit_used{limit="local connections",vm="dev"} 3`) {
@@ -275,7 +275,7 @@ func TestMetricsAddress(t *testing.T) {
 		"0.0.0.0:9100": false, "[::]:9100": false, ":9100": false, "9100": false, "localhost:9100": false,
 		"192.0.2.1:9100": false, "127.0.0.1": false, "127.0.0.1:65536": false, "[::ffff:127.0.0.1]:1": false,
 	} {
-		if err := (Config{Metrics: address}).Check(); (err == nil) != want {
+		if err := (Config{Metrics: address}).Validate(); (err == nil) != want {
 			t.Errorf("%q: %v", address, err)
 		}
 	}

@@ -73,7 +73,7 @@ func (s Store) start(ctx context.Context, name string, c Config, r *Restoration)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Check(); err != nil {
+	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	if err := c.pin(); err != nil {

@@ -96,7 +96,7 @@ func TestLaunch(t *testing.T) {
 	if _, err := s.Alive("other"); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
-	if _, err := s.Launch(t.Context(), "dev", Config{Mounts: []string{"x"}}); err == nil || !strings.Contains(err.Error(), "start dev") {
+	if _, err := s.Launch(t.Context(), "dev", Config{Config: vm.Config{Mounts: []vm.Mount{{HostPath: "x", GuestPath: "/x"}}}}); err == nil || !strings.Contains(err.Error(), "start dev") {
 		t.Error(err)
 	}
 }
@@ -134,7 +134,7 @@ func TestStartFails(t *testing.T) {
 	})
 	t.Run("configuration", func(t *testing.T) {
 		s := Store{Dir: t.TempDir()}
-		if _, err := s.Start(t.Context(), "dev", Config{Mounts: []string{"relative"}}, nil); err == nil {
+		if _, err := s.Start(t.Context(), "dev", Config{Config: vm.Config{Mounts: []vm.Mount{{HostPath: "relative", GuestPath: "/x"}}}}, nil); err == nil {
 			t.Error("no error")
 		}
 		if _, err := s.Start(t.Context(), "Dev", Config{}, nil); err == nil {

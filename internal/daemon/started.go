@@ -4,12 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"agentvm/egress"
 	"agentvm/internal/checkpoint"
-	"agentvm/internal/mount"
 	"agentvm/internal/snapshot"
+	"agentvm/internal/spec"
 	"agentvm/vm"
 )
 
@@ -20,10 +21,11 @@ type Started struct {
 	Hostname string            `json:"hostname,omitempty"`
 	Env      []string          `json:"env,omitempty"`    // names of variables
 	Mounts   []MountRef        `json:"mounts,omitempty"` // in the order of the devices
-	Network  Network           `json:"network,omitzero"`
-	Access   Access            `json:"access,omitzero"`
+	Network  vm.Network        `json:"network,omitzero"`
+	Access   vm.Access         `json:"access,omitzero"`
 	DiskSize int64             `json:"diskSize,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
+	Switches []string          `json:"switches,omitempty"` // keys of the settings that are on (spec.Switches)
 }
 
 // MountRef is a mount of the saved VM, without the host's path.
@@ -36,22 +38,28 @@ type MountRef struct {
 
 // Started returns what a snapshot of a VM with this configuration says.
 func (c Config) Started() Started {
-	s := Started{Hostname: c.Hostname, Access: c.Access, DiskSize: c.DiskSize, Labels: c.Labels}
-	n := c.Network
-	s.Network = Network{
-		Disabled: n.Disabled, Policy: n.Policy, Search: n.Search, Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU,
-		SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+	s := Started{Hostname: c.Hostname, Network: portable(c.Network), Access: c.Access, DiskSize: c.DiskSize, Labels: c.Labels}
+	for _, setting := range spec.Switches() {
+		if *setting.In(&c.Config) {
+			s.Switches = append(s.Switches, setting.Key)
+		}
 	}
 	for _, kv := range c.Env {
 		name, _, _ := strings.Cut(kv, "=")
 		s.Env = append(s.Env, name)
 	}
-	for _, text := range c.Mounts {
-		if spec, err := mount.Parse(text); err == nil {
-			s.Mounts = append(s.Mounts, MountRef{spec.GuestPath, spec.ReadOnly, spec.CopyOnWrite})
-		}
+	for _, m := range c.Mounts {
+		s.Mounts = append(s.Mounts, MountRef{m.GuestPath, m.ReadOnly, m.CopyOnWrite})
 	}
 	return s
+}
+
+// portable is the part of a network that has nothing of the host.
+func portable(n vm.Network) vm.Network {
+	return vm.Network{
+		Disabled: n.Disabled, Policy: n.Policy, Search: n.Search, Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU,
+		SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+	}
 }
 
 // StartedAs reads a snapshot's Started; the zero value when it has none.
@@ -70,18 +78,21 @@ func StartedAs(m snapshot.Meta) (s Started, err error) {
 // that a new VM would not have: an open network is an error, and the caller decides about everything that needs files or ports of the
 // host.
 func (s Started) Config() (Config, error) {
-	c := Config{Config: vm.Config{Hostname: s.Hostname}, DiskSize: s.DiskSize, Labels: s.Labels, Access: s.Access}
+	c := Config{Config: vm.Config{Hostname: s.Hostname, Access: s.Access, Network: portable(s.Network)}, DiskSize: s.DiskSize, Labels: s.Labels}
 	c.Access.LoopbackExemptPorts = nil
-	n := s.Network
-	c.Network = Network{
-		Disabled: n.Disabled, Policy: n.Policy, Search: n.Search, Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU,
-		SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+	for _, key := range s.Switches { // each takes something away from the guest
+		settings := spec.Switches()
+		i := slices.IndexFunc(settings, func(setting spec.Setting) bool { return setting.Key == key })
+		if i < 0 {
+			return c, fmt.Errorf("the VM was started with %.80q, which this agentvm does not know: restore it with a newer one", key)
+		}
+		*settings[i].In(&c.Config) = true
 	}
-	if n.Policy.Effective() == egress.Open {
+	if s.Network.Policy.Effective() == egress.Open {
 		c.Network.Policy = egress.Policy{}
 		return c, ErrOpenNetwork
 	}
-	return c, c.Check()
+	return c, c.Validate()
 }
 
 // ErrOpenNetwork says that a snapshot's VM had a network without limits. Config returns it with a configuration that has the default

@@ -12,6 +12,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/snapshot"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -27,14 +28,21 @@ func rule(t *testing.T, text string) egress.Rule {
 // A snapshot that leaves the host has no value of a variable, no path and no port of the host.
 func TestStartedTellsNoSecrets(t *testing.T) {
 	c := Config{
-		Config: vm.Config{Image: "alpine", Hostname: "dev", Env: []string{"TOKEN=xyzzy", "EMPTY="}, StoreDir: "/xyzzy/store"}, Mounts: []string{"/home/xyzzy/src:/src:ro", "/xyzzy:/data", "/xyzzy/c:/cow:cow"},
-		Network: Network{
-			Policy: egress.Policy{Mode: egress.Allowlist, Allow: []egress.Rule{rule(t, "example.com")}}, HostPorts: []uint16{5432},
-			Forwards: []string{"127.0.0.1:8080:80"}, Resolvers: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:53")},
-			Capture: "/xyzzy/pcap", Log: "/xyzzy/log", SendLimit: 1000,
+		Config: vm.Config{
+			Image: "alpine", Hostname: "dev", Env: []string{"TOKEN=xyzzy", "EMPTY="}, StoreDir: "/xyzzy/store", ReadOnlyRoot: true,
+			Mounts: []vm.Mount{
+				{HostPath: "/home/xyzzy/src", GuestPath: "/src", ReadOnly: true}, {HostPath: "/xyzzy", GuestPath: "/data"},
+				{HostPath: "/xyzzy/c", GuestPath: "/cow", CopyOnWrite: true},
+			},
+			Network: vm.Network{
+				Policy: egress.Policy{Mode: egress.Allowlist, Allow: []egress.Rule{rule(t, "example.com")}}, HostPorts: []uint16{5432},
+				Forwards:  []nat.Forward{{Listen: netip.MustParseAddrPort("127.0.0.1:8080"), GuestPort: 80}},
+				Resolvers: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:53")}, SendLimit: 1000,
+			},
+			Access:      vm.Access{Listen: vm.PortPolicy{Allow: []vm.PortRange{{First: 80, Last: 90}}}, LoopbackExemptPorts: []uint16{80}},
+			UnixSockets: []vm.UnixSocket{{Host: "/xyzzy/socket", Guest: "/run/socket"}},
 		},
-		Access:        Access{ListenAllow: []vm.PortRange{{First: 80, Last: 90}}, LoopbackExemptPorts: []uint16{80}},
-		CACertificate: "/xyzzy/ca", Sockets: []string{"/xyzzy/socket:/run/socket"}, Metrics: "127.0.0.1:9",
+		CAFile: "/xyzzy/ca", CaptureFile: "/xyzzy/pcap", NetworkLog: "/xyzzy/log", Metrics: "127.0.0.1:9",
 		Sidecars: []Sidecar{{Name: "db", Args: []string{"xyzzy"}, Env: []string{"PASSWORD=xyzzy"}}}, Labels: map[string]string{"team": "a"},
 	}
 	raw, err := json.Marshal(c.Started())
@@ -64,8 +72,11 @@ func TestStartedTellsNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Network.Policy.Effective() != egress.Allowlist || got.Labels["team"] != "a" || len(got.Access.ListenAllow) != 1 || got.Network.SendLimit != 1000 {
+	if got.Network.Policy.Effective() != egress.Allowlist || got.Labels["team"] != "a" || len(got.Access.Listen.Allow) != 1 || got.Network.SendLimit != 1000 {
 		t.Errorf("%+v", got)
+	}
+	if !got.ReadOnlyRoot || got.NoNewPrivileges {
+		t.Errorf("switches: %+v", got.Config)
 	}
 	if len(got.Env)+len(got.Mounts)+len(got.Access.LoopbackExemptPorts) != 0 {
 		t.Errorf("it gives what is to be asked for: %+v", got)
@@ -85,8 +96,12 @@ func TestStartedGrantsNothing(t *testing.T) {
 	if !errors.Is(err, ErrOpenNetwork) {
 		t.Errorf("Config() = %v", err)
 	}
-	if diff := cmp.Diff(Config{}, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmpopts.IgnoreUnexported(vm.Config{})); diff != "" {
+	if diff := cmp.Diff(Config{}, got, cmpopts.EquateComparable(netip.Prefix{}), cmpopts.IgnoreUnexported(vm.Config{})); diff != "" {
 		t.Errorf("it gives (-want +got):\n%s", diff)
+	}
+	s.Switches = []string{"no-such-setting"}
+	if _, err := s.Config(); err == nil || !strings.Contains(err.Error(), `"no-such-setting"`) {
+		t.Errorf("a setting that this program cannot keep: %v", err)
 	}
 	for _, bad := range []string{`{"started":5}`, `{"started":{"env":{}}}`, `[]`} {
 		if _, err := StartedAs(snapshot.Meta{Extra: json.RawMessage(bad)}); err == nil {
@@ -110,7 +125,7 @@ func FuzzStarted(f *testing.F) {
 		if err == nil && c.Network.Policy.Effective() == egress.Open {
 			t.Error("an open network")
 		}
-		if len(c.Env)+len(c.Mounts)+len(c.Sockets)+len(c.Network.Forwards)+len(c.Network.HostPorts) != 0 || c.CACertificate != "" || c.StoreDir != "" {
+		if len(c.Env)+len(c.Mounts)+len(c.UnixSockets)+len(c.Network.Forwards)+len(c.Network.HostPorts) != 0 || c.CAFile+c.CaptureFile+c.NetworkLog != "" || c.CACertificate != nil || c.StoreDir != "" {
 			t.Errorf("%+v", c)
 		}
 	})

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"agentvm/egress"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -42,14 +45,21 @@ func TestConfigJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Config{
-		Config:   vm.Config{Image: "alpine", Memory: 1 << 30, Env: []string{"A=1"}, NoNewPrivileges: true, ReadOnlyRoot: true},
-		Mounts:   []string{filepath.Join(t.TempDir(), "x") + ":/y:ro"},
-		Network:  Network{Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80}, Forwards: []string{"8080:80"}},
-		Sockets:  []string{filepath.Join(os.TempDir(), "s") + ":/run/s:0600"},
+		Config: vm.Config{
+			Image: "alpine", Memory: 1 << 30, HostMemory: 64 << 20, Env: []string{"A=1"}, NoNewPrivileges: true, ReadOnlyRoot: true,
+			Mounts: []vm.Mount{{HostPath: filepath.Join(t.TempDir(), "x"), GuestPath: "/y", ReadOnly: true, Masks: []string{".env"}}},
+			Network: vm.Network{
+				Policy: egress.Policy{Allow: []egress.Rule{rule}}, HostPorts: []uint16{80},
+				Forwards: []nat.Forward{{Protocol: "tcp", Listen: netip.AddrPortFrom(netip.Addr{}, 8080), GuestPort: 80}},
+			},
+			UnixSockets: []vm.UnixSocket{{Host: filepath.Join(os.TempDir(), "s"), Guest: "/run/s", Mode: 0o600}},
+			Access:      vm.Access{Listen: vm.PortPolicy{Deny: []vm.PortRange{{First: 5, Last: 7}}}, LoopbackExemptPorts: []uint16{9}},
+		},
+		CaptureFile: filepath.Join(os.TempDir(), "pcap"), NetworkLog: filepath.Join(os.TempDir(), "log"),
 		Sidecars: []Sidecar{{Name: "a", Args: []string{"b"}, Env: []string{"C=1"}, User: "d", Restart: OnFailure, Backoff: Duration(time.Second)}},
 		DiskSize: -1, IdleTimeout: Duration(90 * time.Second), Labels: map[string]string{"a": "b"},
 	}
-	if err := c.Check(); err != nil {
+	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}
 	path := filepath.Join(t.TempDir(), "config.json")
@@ -68,35 +78,64 @@ func TestConfigJSON(t *testing.T) {
 	}
 }
 
-func TestConfigMasks(t *testing.T) {
-	v, err := Config{Mounts: []string{filepath.Join(t.TempDir(), "x") + ":/y:ro:mask=.env:mask=.git/hooks"}}.vmConfig()
-	if err != nil || len(v.Mounts) != 1 || !v.Mounts[0].ReadOnly {
-		t.Fatalf("%+v, %v", v.Mounts, err)
+// What earlier versions have written is read, and written as it was.
+func TestConfigFormat(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the paths are those of Unix")
 	}
-	if diff := cmp.Diff([]string{".env", ".git/hooks"}, v.Mounts[0].Masks); diff != "" {
-		t.Errorf("masks (-want +got)\n%s", diff)
+	const text = `{"memory":536870912,"sockets":["/run/s:/run/s:0600"],"mounts":["/a:/b:ro:mask=.env:mask=.git/hooks"],` +
+		`"network":{"policy":{"mode":"none"},"hostPorts":[1],"forwards":["3:4","127.0.0.2:53:53/udp"],"resolvers":["9.9.9.9:53"],` +
+		`"subnet":"10.0.0.0/24","mtu":1400,"sendLimit":5,"capture":"/c","log":"/l"},` +
+		`"access":{"listenAllow":["3000-3999"],"connectDeny":["25"],"loopbackExemptPorts":[8080]},"caCertificate":"/ca","idleTimeout":"1m30s"}`
+	var c Config
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		t.Fatal(err)
+	}
+	if m := c.Mounts[0]; !m.ReadOnly || m.HostPath != "/a" || !slices.Equal(m.Masks, []string{".env", ".git/hooks"}) {
+		t.Errorf("%+v", m)
+	}
+	if c.CAFile != "/ca" || c.CaptureFile != "/c" || c.NetworkLog != "/l" || c.Access.Connect.Deny[0].First != 25 || c.UnixSockets[0].Mode != 0o600 || c.Network.Forwards[1].Protocol != "udp" {
+		t.Errorf("%+v", c)
+	}
+	again, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got any
+	if err := errors.Join(json.Unmarshal([]byte(text), &want), json.Unmarshal(again, &got)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("written again (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{`{"mounts":["/a:b"]}`, `{"mounts":["/a:/b:mask=../z"]}`, `{"sockets":["/s:y"]}`, `{"sockets":["s:/y"]}`, `{"network":{"forwards":["x"]}}`} {
+		if err := json.Unmarshal([]byte(bad), &c); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
 	}
 }
 
 func TestConfigCheck(t *testing.T) {
 	for name, c := range map[string]Config{
-		"relative mount":    {Mounts: []string{"x:/y"}},
-		"relative capture":  {Network: Network{Capture: "x"}},
-		"forward":           {Network: Network{Forwards: []string{"x"}}},
+		"relative mount":    {Config: vm.Config{Mounts: []vm.Mount{{HostPath: "x", GuestPath: "/y"}}}},
+		"relative capture":  {CaptureFile: "x"},
+		"forward":           {Config: vm.Config{Network: vm.Network{Forwards: []nat.Forward{{}}}}},
 		"negative idle":     {IdleTimeout: -1},
-		"mask":              {Mounts: []string{filepath.Join(os.TempDir(), "x") + ":/y:mask=../z"}},
-		"MTU":               {Network: Network{MTU: 5}},
-		"relative log":      {Network: Network{Log: "x"}},
-		"relative CA":       {CACertificate: "x"},
-		"missing CA":        {CACertificate: filepath.Join(os.TempDir(), "no", "such")},
-		"relative socket":   {Sockets: []string{"x:/y"}},
-		"socket":            {Sockets: []string{filepath.Join(os.TempDir(), "x") + ":y"}},
+		"MTU":               {Config: vm.Config{Network: vm.Network{MTU: 5}}},
+		"memory":            {Config: vm.Config{Memory: 1 << 20}},
+		"memory on host":    {Config: vm.Config{HostMemory: 1 << 20}},
+		"environment":       {Config: vm.Config{Env: []string{"A"}}},
+		"relative log":      {NetworkLog: "x"},
+		"relative CA":       {CAFile: "x"},
+		"missing CA":        {CAFile: filepath.Join(os.TempDir(), "no", "such")},
+		"relative socket":   {Config: vm.Config{UnixSockets: []vm.UnixSocket{{Host: "x", Guest: "/y"}}}},
+		"socket":            {Config: vm.Config{UnixSockets: []vm.UnixSocket{{Host: filepath.Join(os.TempDir(), "x"), Guest: "y"}}}},
 		"sidecar":           {Sidecars: []Sidecar{{Name: "x"}}},
-		"library's network": {Config: vm.Config{Network: vm.Network{Disabled: true}}},
-		"library's mounts":  {Config: vm.Config{Mounts: []vm.Mount{{HostPath: os.TempDir(), GuestPath: "/x"}}}},
+		"library's capture": {Config: vm.Config{Network: vm.Network{Capture: io.Discard}}},
+		"library's CA":      {Config: vm.Config{CACertificate: []byte("x")}},
 		"library's disk":    {Config: vm.Config{Disk: "/x"}},
 	} {
-		if err := c.Check(); err == nil {
+		if err := c.Validate(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

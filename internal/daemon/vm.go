@@ -10,7 +10,6 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestrpc"
-	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -44,11 +43,7 @@ func (m *machine) Describe(i *daemonrpc.Info) {
 	}
 	i.Ports = i.Ports[:0]
 	for n, at := range forwards {
-		f, err := nat.ParseForward(m.config.Network.Forwards[n])
-		if err != nil {
-			continue // it was parsed before
-		}
-		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %d/%s", at, f.GuestPort, at.Network()))
+		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %d/%s", at, m.config.Network.Forwards[n].GuestPort, at.Network()))
 	}
 }
 

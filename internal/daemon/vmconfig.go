@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,61 +17,31 @@ import (
 	"agentvm/images"
 	"agentvm/internal/disk"
 	"agentvm/internal/hostpath"
-	"agentvm/internal/mount"
-	"agentvm/nat"
 	"agentvm/vm"
 )
 
-// vmConfig is c as a vm.Config. bootVM adds open files and loggers.
+// vmConfig is c as a vm.Config, whose paths mean what they meant when they were configured. bootVM adds open files and loggers.
 func (c Config) vmConfig() (v vm.Config, err error) {
 	v = c.Config
-	v.Access = c.Access.VM()
-	if c.CACertificate != "" {
-		if v.CACertificate, err = c.readHostFile(c.CACertificate); err != nil {
+	if c.CAFile != "" {
+		if v.CACertificate, err = c.readHostFile(c.CAFile); err != nil {
 			return v, fmt.Errorf("CA certificate: %w", err)
 		}
 	}
-	for _, text := range c.Sockets {
-		socket, err := vm.ParseUnixSocket(text)
-		if err != nil {
-			return v, err
-		}
-		socket.Identity = hostpath.Find(c.HostPaths, socket.Host)
-		v.UnixSockets = append(v.UnixSockets, socket)
+	v.UnixSockets, v.Mounts = slices.Clone(c.UnixSockets), c.VMMounts()
+	for i := range v.UnixSockets {
+		v.UnixSockets[i].Identity = hostpath.Find(c.HostPaths, v.UnixSockets[i].Host)
 	}
-	if v.Mounts, err = c.VMMounts(); err != nil {
-		return v, err
-	}
-	v.Network, err = c.Network.vmNetwork()
-	return v, err
+	return v, nil
 }
 
 // VMMounts returns the mounts with the identities of their directories.
-func (c Config) VMMounts() (list []vm.Mount, err error) {
-	for _, text := range c.Mounts {
-		spec, err := mount.Parse(text)
-		if err != nil {
-			return nil, err
-		}
-		spec.Identity = hostpath.Find(c.HostPaths, spec.HostPath)
-		list = append(list, spec)
+func (c Config) VMMounts() []vm.Mount {
+	list := slices.Clone(c.Mounts)
+	for i := range list {
+		list[i].Identity = hostpath.Find(c.HostPaths, list[i].HostPath)
 	}
-	return list, nil
-}
-
-func (n Network) vmNetwork() (v vm.Network, err error) {
-	v = vm.Network{
-		Disabled: n.Disabled, Policy: n.Policy, HostPorts: n.HostPorts, Resolvers: n.Resolvers, Search: n.Search,
-		Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
-	}
-	for _, text := range n.Forwards {
-		f, err := nat.ParseForward(text)
-		if err != nil {
-			return v, err
-		}
-		v.Forwards = append(v.Forwards, f)
-	}
-	return v, nil
+	return list
 }
 
 // bootVM is the bootFunc of Run.
@@ -120,16 +91,16 @@ func openFiles(b booting, config *vm.Config) (f *machineFiles, err error) {
 	if n.Disabled {
 		return f, nil
 	}
-	if f.capture, err = openCapture(b.config.Network.Capture, b.again, open); err != nil {
+	if f.capture, err = openCapture(b.config.CaptureFile, b.again, open); err != nil {
 		return nil, err
 	}
 	if f.capture != nil {
 		n.Capture = f.capture
 	}
-	if f.audit, err = openAudit(b.paths.audit(), b.config.Network.Log, open, b.logger); err != nil {
+	if f.audit, err = openAudit(b.paths.audit(), b.config.NetworkLog, open, b.logger); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	n.Audit, n.AuditProcesses = f.audit.write, b.config.Network.Log != ""
+	n.Audit, n.AuditProcesses = f.audit.write, b.config.NetworkLog != ""
 	f.audit.write(egress.StartEvent(time.Now(), n.Policy))
 	return f, nil
 }

@@ -16,51 +16,52 @@ import (
 )
 
 // Network describes a VM's network. The zero value gives the guest one that reaches every public address and nothing of
-// this host or its private networks. docs/guide/network.md has the whole picture.
+// this host or its private networks. As JSON it is the part that one can keep. docs/guide/network.md has the whole picture.
 type Network struct {
 	// Disabled leaves the network card out. The other fields then have no meaning.
-	Disabled bool
+	Disabled bool `json:"disabled,omitempty"`
 
 	// Policy decides what the guest may reach. Default: every public address; as soon as there is an allow rule, only what
 	// allow rules name.
-	Policy egress.Policy
+	Policy egress.Policy `json:"policy,omitzero"`
 	// HostPorts are ports of this host's loopback that the guest reaches at host.agentvm.internal, under the policy.
 	// Default: none.
-	HostPorts []uint16
+	HostPorts []uint16 `json:"hostPorts,omitempty"`
 	// Forwards are ports of this host that lead to ports of the guest. Default: none.
-	Forwards []nat.Forward
+	Forwards []nat.Forward `json:"forwards,omitempty"`
 
 	// Resolvers are the DNS servers that names are asked of. Default: this host's.
-	Resolvers []netip.AddrPort
+	Resolvers []netip.AddrPort `json:"resolvers,omitempty"`
 	// Search are domains that the guest completes short names with. Default: none, not the host's.
-	Search []string
+	Search []string `json:"search,omitempty"`
 
 	// Subnet is the IPv4 network, at least a /29. Default: 192.168.127.0/24.
-	Subnet netip.Prefix
+	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// DisableIPv6 leaves IPv6 out.
-	DisableIPv6 bool
+	DisableIPv6 bool `json:"disableIPv6,omitempty"`
 	// MTU is the largest IP packet in bytes, 1280 (68 without IPv6) to 65520. Default: 1500.
-	MTU int
+	MTU int `json:"mtu,omitempty"`
 	// SendLimit and ReceiveLimit bound what the guest sends and receives, in bytes of payload a second. Default: none.
-	SendLimit, ReceiveLimit int64
+	SendLimit    int64 `json:"sendLimit,omitempty"`
+	ReceiveLimit int64 `json:"receiveLimit,omitempty"`
 	// Limits bound what the guest can hold open at once. Default: those of nat.Limits.
-	Limits nat.Limits
+	Limits nat.Limits `json:"-"`
 
 	// Capture receives every Ethernet frame of the guest, as a pcap file. When it fails or is too slow, frames are missing in the
 	// capture, none in the network. Default: no capture.
-	Capture io.Writer
+	Capture io.Writer `json:"-"`
 	// Audit receives every connection, DNS query and denial, one at a time. While it blocks the network continues, and
 	// events that exceed the queue are lost; the next one says how many. No event comes after Stop or Close has
 	// returned. It must not call Stop or Close. Default: none.
-	Audit func(egress.Event)
+	Audit func(egress.Event) `json:"-"`
 
 	// AuditProcesses asks the guest, for Audit, which process has each connection, at most 20 times a second. About denied ones it is
 	// always asked. A connection then waits for the answer, a few milliseconds and at most 50.
-	AuditProcesses bool
+	AuditProcesses bool `json:"-"`
 
 	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:
 	// net.Dialer.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Dial func(ctx context.Context, network, address string) (net.Conn, error) `json:"-"`
 }
 
 // ErrNoNetwork is returned by methods that need the network of a VM that has none.
@@ -136,6 +137,11 @@ func (n Network) validate() error {
 	for _, port := range n.HostPorts {
 		if port == 0 {
 			return errors.New("host port 0: want 1 to 65535")
+		}
+	}
+	for _, f := range n.Forwards {
+		if err := f.Check(); err != nil {
+			return err
 		}
 	}
 	return nil

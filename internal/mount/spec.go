@@ -66,6 +66,15 @@ func (s Spec) String() string {
 // FixedHost reports that the guest cannot change the host's files: the mount is read-only or copy-on-write.
 func (s Spec) FixedHost() bool { return s.ReadOnly || s.CopyOnWrite }
 
+// MarshalText is String.
+func (s Spec) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText is Parse.
+func (s *Spec) UnmarshalText(text []byte) (err error) {
+	*s, err = Parse(string(text))
+	return err
+}
+
 // maskOption begins a mask in a specification. A colon in a mask is written %3A, a percent sign %25.
 const maskOption = ":mask="
 

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -36,6 +37,28 @@ type Access struct {
 	// LoopbackExemptPorts are ports of the guest that outsiders may reach: port forwards and other VMs, at most
 	// MaxExemptPorts. A port forward of Network.Forwards names its port and thereby exempts it. It opens nothing outward. Default: none.
 	LoopbackExemptPorts []uint16
+}
+
+// accessText is Access as JSON.
+type accessText struct {
+	ListenAllow         []PortRange `json:"listenAllow,omitempty"`
+	ListenDeny          []PortRange `json:"listenDeny,omitempty"`
+	ConnectAllow        []PortRange `json:"connectAllow,omitempty"`
+	ConnectDeny         []PortRange `json:"connectDeny,omitempty"`
+	LoopbackExemptPorts []uint16    `json:"loopbackExemptPorts,omitempty"`
+}
+
+// MarshalJSON writes one object, with the lists listenAllow, listenDeny, connectAllow, connectDeny and loopbackExemptPorts.
+func (a Access) MarshalJSON() ([]byte, error) {
+	return json.Marshal(accessText{a.Listen.Allow, a.Listen.Deny, a.Connect.Allow, a.Connect.Deny, a.LoopbackExemptPorts})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (a *Access) UnmarshalJSON(b []byte) error {
+	var t accessText
+	err := json.Unmarshal(b, &t)
+	*a = Access{PortPolicy{t.ListenAllow, t.ListenDeny}, PortPolicy{t.ConnectAllow, t.ConnectDeny}, t.LoopbackExemptPorts}
+	return err
 }
 
 const (

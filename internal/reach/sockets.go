@@ -111,6 +111,17 @@ func (s UnixSocket) String() string {
 	return text
 }
 
+// MarshalText is String.
+func (s UnixSocket) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText is ParseUnixSocket for a text that is kept, whose reader may have another working directory: the host's path is absolute.
+func (s *UnixSocket) UnmarshalText(text []byte) (err error) {
+	if *s, err = ParseUnixSocket(string(text)); err == nil && !strings.HasPrefix(string(text), s.Host) {
+		err = fmt.Errorf("socket %q: the host's path must be absolute, for the daemon has another working directory", text)
+	}
+	return err
+}
+
 // CheckUnixSockets returns a complete copy of the list.
 func CheckUnixSockets(list []UnixSocket) ([]UnixSocket, error) {
 	if len(list) > maxUnixSockets {

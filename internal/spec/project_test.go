@@ -14,6 +14,7 @@ import (
 const whole = `# what this project's machines are like
 image = "alpine"
 memory = "1G"
+host-memory = "128M"
 mounts = [
   ".:/src",   # this directory
   "data:ro",
@@ -67,7 +68,7 @@ func TestParse(t *testing.T) {
 	want := &File{
 		Path: path,
 		Values: map[string][]string{
-			"image": {"alpine"}, "memory": {"1G"}, "mounts": {dir + ":/src", filepath.Join(dir, "data") + ":ro"},
+			"image": {"alpine"}, "memory": {"1G"}, "host-memory": {"128M"}, "mounts": {dir + ":/src", filepath.Join(dir, "data") + ":ro"},
 			"masks": {".env", ".git/hooks"}, "env": {"CI=1"}, "ports": {"8080:80"},
 			"idle-timeout": {"10m"}, "max-lifetime": {"2h"}, "disk-size": {"20G"},
 			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "read-only-root": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
@@ -83,7 +84,7 @@ func TestParse(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(File{})); diff != "" {
 		t.Error(diff)
 	}
-	if err := got.Errorf("mounts", 1, "bad"); err.Error() != path+":6:3: bad" {
+	if err := got.Errorf("mounts", 1, "bad"); err.Error() != path+":7:3: bad" {
 		t.Error(err)
 	}
 	var again strings.Builder

@@ -44,6 +44,7 @@ func Settings() []Setting {
 	return []Setting{
 		{Key: "image", Flag: "image"},
 		{Key: "memory", Flag: "memory", Kind: Size},
+		{Key: "host-memory", Flag: "host-memory", Kind: Size},
 		{Key: "mounts", Flag: "mount", Kind: Paths}, // host[:guest][:ro]
 		{Key: "masks", Kind: Texts},                 // paths below the file's directory, hidden in every mount
 		{Key: "env", Flag: "env", Kind: Texts},      // KEY=VALUE, or KEY
