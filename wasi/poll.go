@@ -3,6 +3,7 @@ package wasi
 import (
 	"context"
 	"math"
+	"runtime"
 	"slices"
 	"time"
 
@@ -169,9 +170,18 @@ func (s *System) deadline(id uint32, timeout uint64, flags uint16, now time.Dura
 	return now + time.Duration(min(timeout, uint64(longestHostTimer))), ErrnoSuccess
 }
 
-// wait sleeps until there is an event and returns how many were stored.
+// shortWait is up to when a wait lets other goroutines run instead of sleeping. To sleep and to be woken takes tens of microseconds, which is
+// more than who waits so shortly has.
+const shortWait = 100 * time.Microsecond
+
+// wait waits until there is an event and returns how many were stored.
 func (s *System) wait(ctx context.Context, p *poll) (uint32, error) {
-	n := p.collect(hostNow())
+	now := hostNow()
+	n := p.collect(now)
+	for short := p.deadline-now <= shortWait; short && n == 0; {
+		runtime.Gosched()
+		n = p.collect(hostNow())
+	}
 	var expired <-chan time.Time
 	if n == 0 && p.deadline != forever {
 		expired = s.startTimer(p.deadline - hostNow())

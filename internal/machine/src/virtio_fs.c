@@ -11,7 +11,13 @@ enum { HIGH_PRIORITY, REQUESTS, SHARE_QUEUES };
 enum { SHARE_QUEUE_SIZE = VIRTQUEUE_MAX, MESSAGE_MAX = (1 << 20) + 4096 };
 // Both headers have the length first and the number of the request at 8.
 enum { MESSAGE_SIZE = 0, REPLY_ERROR = 4, MESSAGE_UNIQUE = 8, REPLY_HEADER = 16, REQUEST_HEADER = 40 };
+enum { MESSAGE_OPCODE = 4, FUSE_RELEASE = 18, FUSE_RELEASEDIR = 29 };
 enum { LINUX_EIO = 5 };
+// How long a request waits for its reply, in nanoseconds, and how many requests do not after one that waited too long, at most. Names and
+// attributes that the host has in memory come within 20 us; for the guest to sleep, and to be woken, takes longer.
+enum { REPLY_WAIT = 50000, UNWAITED_MAX = 64 };
+// Messages up to this size go out with one call, as one piece.
+enum { SMALL_MESSAGE = 4096 };
 enum { REPLY_BUFFER = 8 << 10, NO_CHAIN = SHARE_QUEUE_SIZE };
 enum { CONFIG_QUEUES = 36, CONFIG_SIZE = 40 }; // tag[36] num_request_queues[4]
 
@@ -19,7 +25,11 @@ static struct share {
     bool readable, writable;        // no EAGAIN since the descriptor's ready bit was seen
     bool dead;                      // the server is gone or lost its framing: every request fails with EIO
     bool pending[SHARE_QUEUE_SIZE]; // by the head of the chain, of the queue of requests, that waits for its reply
+    bool unhurried[SHARE_QUEUE_SIZE]; // no program waits for this reply
     uint64_t unique[SHARE_QUEUE_SIZE];
+    uint32_t awaited;               // the head of the last chain that went out and that a program waits for; or NO_CHAIN
+    bool answered;                  // a reply that a program waits for went into its chain, and the driver does not know yet
+    uint32_t unwaited, unwaited_next; // requests that do not wait; and how many when the next reply does not come soon
     uint32_t reply_at, reply_end;   // bytes in buffers.reply that are still to be looked at
     uint32_t into;                  // the head of the chain that the reply under way goes into; NO_CHAIN: it is dropped
     uint32_t into_at, into_end;     // how much of it has arrived, and its size; equal: no reply is under way
@@ -67,6 +77,7 @@ static void refuse_pending(struct virtio_device *device) {
         if (!share->pending[head])
             continue;
         share->pending[head] = false;
+        share->answered = true;
         if (!virtqueue_parse(device, &device->queues[REQUESTS], head, &chain))
             return;
         refuse(device, share->unique[head]);
@@ -103,6 +114,10 @@ static void arrived(struct virtio_device *device, uint32_t size) {
     if (share->into_at < share->into_end || share->into == NO_CHAIN)
         return;
     share->pending[share->into] = false;
+    if (share->unhurried[share->into])
+        virtio_later(device, REQUESTS);
+    else
+        share->answered = true;
     virtqueue_give(&device->queues[REQUESTS], chain.head, share->into_end);
 }
 
@@ -127,6 +142,7 @@ static bool begin_reply(struct virtio_device *device) {
     share->reply_at += here;
     if (parse_into(device) && size > chain.writable_bytes) {
         share->pending[share->into] = false;
+        share->answered = true;
         share->into = NO_CHAIN;
         refuse(device, unique);
     }
@@ -178,6 +194,16 @@ static void read_more(struct virtio_device *device) {
     share->reply_end += read_some(device, &room, 1, room.len);
 }
 
+// signal tells the driver of replies that a program waits for. The driver learns of the others with the next of those, or when the slice is over:
+// an interrupt costs the guest more than the request.
+static void signal(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    if (!share->answered)
+        return;
+    share->answered = false;
+    virtqueue_signal(device, &device->queues[REQUESTS]);
+}
+
 static void receive(struct virtio_device *device) {
     struct share *share = &shares[share_of(device)];
     while (!share->dead && virtio_live(device) && virtio_may_go_on(device, REQUESTS)) {
@@ -190,7 +216,7 @@ static void receive(struct virtio_device *device) {
         else
             read_more(device);
     }
-    virtqueue_signal(device, &device->queues[REQUESTS]);
+    signal(device);
 }
 
 // Requests -------------------------------------------------------------------------------------------------------
@@ -225,11 +251,15 @@ static void write_rest(struct virtio_device *device) {
 static bool send(struct virtio_device *device, uint32_t size) {
     unsigned index = share_of(device);
     struct share *share = &shares[index];
-    uint32_t planned = 0;
-    uint32_t count = chain_iovecs(&chain, CHAIN_READABLE, 0, size, iovecs, SHARE_QUEUE_SIZE, &planned);
-    uint32_t done = write_some(device, iovecs, count, planned);
+    uint8_t *rest = buffers.rest[index]; // empty: write_rest was here
+    uint32_t planned = size, count = 1, done;
+    if (size <= SMALL_MESSAGE && chain_load(&chain, 0, rest, size))
+        iovecs[0] = (struct wasi_iovec){wasi_address(rest), size};
+    else
+        count = chain_iovecs(&chain, CHAIN_READABLE, 0, size, iovecs, SHARE_QUEUE_SIZE, &planned);
+    done = write_some(device, iovecs, count, planned);
     if (done > 0 && done < size) {
-        chain_load(&chain, done, buffers.rest[index], size - done);
+        chain_load(&chain, done, rest, size - done);
         share->rest_at = 0;
         share->rest_end = size - done;
     }
@@ -257,10 +287,16 @@ static bool take_request(struct virtio_device *device, unsigned index) {
     virtqueue_take(queue);
     if (!replied) {
         virtqueue_give(queue, head, 0);
+        virtio_later(device, index);
     } else if (!share->dead) {
+        uint32_t opcode = load32(header + MESSAGE_OPCODE);
         share->pending[head] = true;
+        share->unhurried[head] = opcode == FUSE_RELEASE || opcode == FUSE_RELEASEDIR;
         share->unique[head] = load64(header + MESSAGE_UNIQUE);
+        if (!share->unhurried[head])
+            share->awaited = head;
     } else if (virtqueue_parse(device, queue, head, &chain)) { // die may have used `chain`
+        share->answered = true;
         refuse(device, load64(header + MESSAGE_UNIQUE));
     }
     return true;
@@ -273,8 +309,8 @@ static void transmit(struct virtio_device *device) {
         while (share->writable && take_request(device, index))
             write_rest(device);
         virtqueue_want_notify(device, &device->queues[index], share->writable);
-        virtqueue_signal(device, &device->queues[index]);
     }
+    signal(device);
 }
 
 // Device ---------------------------------------------------------------------------------------------------------
@@ -282,14 +318,55 @@ static void transmit(struct virtio_device *device) {
 // forget_pending forgets who waits; the reply under way is dropped when the rest of it comes.
 static void forget_pending(struct share *share) {
     __builtin_memset(share->pending, 0, sizeof share->pending);
-    share->into = NO_CHAIN;
+    share->into = share->awaited = NO_CHAIN;
 }
 
+// wait_for_bytes waits for bytes of the server for a moment, and says whether there are some. It counts as work, so that a slice has only a few.
+static bool wait_for_bytes(const struct virtio_device *device) {
+    const struct wasi_subscription wanted[2] = {
+        {.type = WASI_EVENT_READ, .fd_or_clock = (uint32_t)config.share_fd[share_of(device)]},
+        {.type = WASI_EVENT_CLOCK, .fd_or_clock = WASI_CLOCK_MONOTONIC, .timeout_ns = REPLY_WAIT},
+    };
+    struct wasi_event found[2];
+    uint32_t count = 0;
+    bool there = wasi_poll_oneoff(wanted, found, 2, &count) == WASI_ESUCCESS && count > 0 && found[0].type == WASI_EVENT_READ;
+    work_done(there ? REPLY_WAIT / 4 : REPLY_WAIT);
+    return there;
+}
+
+// await_reply gives the server a moment to reply to the request that has just gone out, if a program waits for it. After one without a reply the
+// next requests do not wait: the server may have to read a disk for each.
+static void await_reply(struct virtio_device *device) {
+    struct share *share = &shares[share_of(device)];
+    uint32_t head = share->awaited;
+    share->awaited = NO_CHAIN;
+    if (head == NO_CHAIN || share->dead || config.clock_mode != CLOCK_HOST)
+        return;
+    if (share->unwaited > 0) {
+        share->unwaited--;
+        return;
+    }
+    while (share->pending[head] && !share->dead && virtio_live(device) && work_left() > 0) {
+        if (!wait_for_bytes(device)) {
+            share->unwaited = share->unwaited_next;
+            share->unwaited_next = share->unwaited < UNWAITED_MAX ? 2 * share->unwaited : UNWAITED_MAX;
+            return;
+        }
+        share->readable = true;
+        receive(device);
+    }
+    share->unwaited_next = 1;
+}
+
+// share_notify comes from the driver, and from virtio_resume with what was left for this slice: then the driver learns of all that was given.
 static void share_notify(struct virtio_device *device, unsigned index) {
-    (void)index;
-    if (shares[share_of(device)].readable)
+    struct share *share = &shares[share_of(device)];
+    if (!(device->backlog >> index & 1))
+        virtqueue_signal(device, &device->queues[index]);
+    if (share->readable)
         receive(device);
     transmit(device);
+    await_reply(device);
 }
 
 static void share_disable(struct virtio_device *device, unsigned index) {
@@ -312,6 +389,8 @@ static void share_reset(struct virtio_device *device) {
     struct share *share = &shares[share_of(device)];
     forget_pending(share);
     share->readable = share->writable = true;
+    share->unwaited = 0;
+    share->unwaited_next = 1;
 }
 
 static const struct virtio_class share_class = {

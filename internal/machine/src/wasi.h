@@ -27,6 +27,24 @@ struct wasi_filestat {
     uint64_t nlink, size, atim, mtim, ctim;
 };
 
+// What poll_oneoff waits for and what it finds, as far as the machine needs it.
+enum { WASI_EVENT_CLOCK = 0, WASI_EVENT_READ = 1 };
+struct wasi_subscription {
+    uint64_t userdata;
+    uint8_t type;
+    _Alignas(8) uint32_t fd_or_clock;
+    uint64_t timeout_ns, precision_ns; // of a clock, from now on
+    uint16_t flags;
+};
+struct wasi_event {
+    uint64_t userdata;
+    uint16_t error;
+    uint8_t type;
+    uint64_t bytes;
+    uint16_t flags;
+};
+_Static_assert(sizeof(struct wasi_subscription) == 48 && sizeof(struct wasi_event) == 32, "witx");
+
 #define WASI_IMPORT(name) __attribute__((import_module("wasi_snapshot_preview1"), import_name(#name)))
 
 WASI_IMPORT(fd_read) uint16_t wasi_fd_read(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint32_t *done);
@@ -38,6 +56,8 @@ uint16_t wasi_fd_pwrite(int32_t fd, const struct wasi_iovec *iovs, uint32_t coun
 WASI_IMPORT(fd_sync) uint16_t wasi_fd_sync(int32_t fd);
 WASI_IMPORT(fd_filestat_get) uint16_t wasi_fd_filestat_get(int32_t fd, struct wasi_filestat *stat);
 WASI_IMPORT(clock_time_get) uint16_t wasi_clock_time_get(uint32_t clock, uint64_t precision, uint64_t *nanoseconds);
+WASI_IMPORT(poll_oneoff)
+uint16_t wasi_poll_oneoff(const struct wasi_subscription *in, struct wasi_event *out, uint32_t count, uint32_t *events);
 WASI_IMPORT(random_get) uint16_t wasi_random_get(void *buf, uint32_t len);
 
 #endif

@@ -107,6 +107,21 @@ uint16_t wasi_fd_write(int32_t fd, const struct wasi_iovec *iovs, uint32_t count
     return WASI_ESUCCESS;
 }
 
+// A wait for bytes of a stream and for a clock: what the peer does while the device waits is said by `while_waiting`.
+uint16_t wasi_poll_oneoff(const struct wasi_subscription *in, struct wasi_event *out, uint32_t count, uint32_t *events) {
+    CHECK(count == 2 && in[0].type == WASI_EVENT_READ && in[1].type == WASI_EVENT_CLOCK);
+    CHECK(in[1].fd_or_clock == WASI_CLOCK_MONOTONIC && in[1].timeout_ns > 0 && in[1].timeout_ns <= 50000);
+    struct stream *stream = &streams[in[0].fd_or_clock];
+    stream->waits++;
+    calls++;
+    if (stream->while_waiting)
+        stream->while_waiting();
+    bool ready = stream->error || stream->in_at < stream->in_end;
+    *events = 1;
+    out[0] = (struct wasi_event){.type = ready ? WASI_EVENT_READ : WASI_EVENT_CLOCK};
+    return WASI_ESUCCESS;
+}
+
 static uint32_t disk_room(uint64_t offset, uint32_t done) {
     uint64_t left = offset + done < sizeof disk ? sizeof disk - offset - done : 0;
     return left < disk_piece - done ? (uint32_t)left : disk_piece - done;

@@ -636,6 +636,87 @@ static void share_without_reply(void) {
     CHECK_EQ(len, 0);
 }
 
+static void respond_to_one(void) { respond(1, "at once"); }
+
+// A reply that comes soon is there when the notification returns, also behind one that no program waits for.
+static void share_replies_at_once(void) {
+    machine_start();
+    share_start();
+    streams[FD_SHARE].while_waiting = respond_to_one;
+    expect_reply(ask(1, "", 64), "at once");
+    CHECK_EQ(streams[FD_SHARE].waits, 1);
+    CHECK(line[SLOT_SHARE + 1]);
+    streams[FD_SHARE].while_waiting = NULL;
+    streams[FD_SHARE].in_at = streams[FD_SHARE].in_end = 0;
+}
+
+// After a wait without a reply the next requests do not wait, twice as many each time, until a reply comes within one.
+static void share_waits_seldom(void) {
+    machine_start();
+    share_start();
+    for (unsigned i = 0; i < 10; i++) {
+        ask(2 + i, "", 64);
+        devices_poll(0); // the next slice, which may wait again
+    }
+    CHECK_EQ(streams[FD_SHARE].waits, 3); // the first, the third and the sixth
+    streams[FD_SHARE].while_waiting = respond_to_one;
+    expect_reply(ask(1, "", 64), "at once");
+    CHECK_EQ(streams[FD_SHARE].waits, 4);
+    streams[FD_SHARE].while_waiting = NULL;
+    streams[FD_SHARE].waits = 0;
+    for (unsigned i = 0; i < 3; i++)
+        ask(60 + i, "", 64);
+    CHECK_EQ(streams[FD_SHARE].waits, 2);
+}
+
+// A slice that has no work left does not wait.
+static void share_waits_are_work(void) {
+    machine_start();
+    share_start();
+    uint32_t before = work_left();
+    ask(2, "", 64);
+    CHECK_EQ(streams[FD_SHARE].waits, 1);
+    CHECK(before - work_left() >= 50000);
+    share_start(); // waits again
+    work_done(work_left() - 1000); // enough to send
+    ask(3, "", 64);
+    CHECK_EQ(streams[FD_SHARE].waits, 1);
+}
+
+// No program waits for the reply to RELEASE: neither does the device, and the driver hears of it in the next slice, or with another reply.
+static void share_release(void) {
+    uint8_t message[64];
+    uint32_t head, len;
+    machine_start();
+    share_start();
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t request = guest_alloc(48), reply = guest_alloc(32);
+        uint32_t size = make_message(message, REQUEST, 7, "");
+        store32(message + 4, 18);
+        guest_write(request, message, size);
+        add_chain(&share, (struct buffer[]){{request, size, false}, {reply, 32, true}}, 2);
+        kick(&share);
+        CHECK_EQ(streams[FD_SHARE].waits, 0);
+        respond(7, "");
+        devices_poll(1ull << FD_SHARE);
+        CHECK(next_used(&share, &head, &len));
+        CHECK_EQ(len, REPLY);
+        CHECK(!line[SLOT_SHARE + 1]);
+        CHECK(devices_behind());
+        if (i == 1) {
+            streams[FD_SHARE].while_waiting = respond_to_one;
+            expect_reply(ask(1, "", 64), "at once");
+        } else {
+            devices_poll(0);
+        }
+        CHECK(line[SLOT_SHARE + 1]);
+        set_reg(SLOT_SHARE, 0x64, 1);
+        CHECK(!line[SLOT_SHARE + 1]);
+        devices_poll(0);
+        CHECK(!devices_behind());
+    }
+}
+
 // The driver is reset, or takes its queue away, in the middle of a reply: what is left of it is dropped, and the next one is whole.
 static void share_reset_in_reply(void) {
     for (unsigned disable = 0; disable < 2; disable++) {
@@ -696,6 +777,10 @@ const struct test stream_tests[] = {
     {"virtio-fs/restored after the server's death", share_restored_after_death},
     {"virtio-fs/large reply", share_large_reply},
     {"virtio-fs/without reply", share_without_reply},
+    {"virtio-fs/replies at once", share_replies_at_once},
+    {"virtio-fs/waits seldom", share_waits_seldom},
+    {"virtio-fs/waits are work", share_waits_are_work},
+    {"virtio-fs/release", share_release},
     {"virtio-fs/reset in the middle of a reply", share_reset_in_reply},
     {0},
 };

@@ -40,7 +40,8 @@ struct stream {
     uint32_t in_at, in_end, out_end;
     uint32_t out_room;   // bytes that fd_write still takes
     uint32_t read_max;   // bytes that one fd_read gives at most
-    uint32_t reads, writes; // calls
+    uint32_t reads, writes, waits; // calls
+    void (*while_waiting)(void); // what the peer does when the device waits for bytes
     uint16_t error;      // what each call gives, if not 0
     void (*sink)(const uint8_t *bytes, uint32_t len); // gets what is written, instead of `out`
 };
