@@ -12,6 +12,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/machine"
 	"agentvm/internal/private"
+	"agentvm/internal/spec"
 	"agentvm/vm"
 )
 
@@ -78,8 +79,8 @@ func (c *cli) runELFCommand() *cobra.Command {
 		if o.Mode, known = elfModes[mode]; !known {
 			return fmt.Errorf("--mode %q: want auto, machine or supervisor", mode)
 		}
-		if o.Memory, err = parseMemory("memory", memory); err != nil {
-			return err
+		if o.Memory, err = spec.ParseSize(memory, 20); err != nil || o.Memory == 0 {
+			return fmt.Errorf("--memory %q: want a size as 768M or 2G", memory)
 		}
 		o.Console = c.stdout
 		return c.runELF(ctx, args[0], o)

@@ -158,12 +158,12 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 // onlyFresh returns an error when a flag is given that makes no sense for a VM that exists already.
 func onlyFresh(command *cobra.Command, name string) error {
 	fresh := []string{
-		"image", "memory", "mount", "net", "allow", "deny", "policy", "host-port", "publish", "dns", "pcap", "net-log", "mtu", "no-ipv6",
-		"send-limit", "receive-limit", "diff", "apply", "no-network", "ca-cert", "socket", "cold",
-		"isolate", "listen-allow", "listen-deny", "connect-allow", "connect-deny", "loopback-exempt",
+		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate",
 	}
-	for _, s := range spec.Switches() {
-		fresh = append(fresh, s.Flag)
+	for _, s := range spec.Settings() {
+		if s.Flag != "env" { // a command has variables of its own
+			fresh = append(fresh, s.Flag)
+		}
 	}
 	for _, flag := range fresh {
 		if command.Flags().Changed(flag) {

@@ -9,24 +9,6 @@ import (
 	"agentvm/wasi"
 )
 
-func TestParseMemory(t *testing.T) {
-	tests := []struct {
-		text string
-		want uint64 // 0: refused
-	}{
-		{"512M", 512 << 20}, {"512", 512 << 20}, {"1g", 1 << 30}, {"2GiB", 2 << 30}, {"65536K", 64 << 20},
-		{"", 0}, {"M", 0}, {"-1M", 0}, {"1.5G", 0}, {"1T", 0}, {"1MG", 0}, {"99999999999999G", 0}, {"1 G", 0},
-	}
-	for _, test := range tests {
-		t.Run(test.text, func(t *testing.T) {
-			got, err := parseMemory("memory", test.text)
-			if got != test.want || (err == nil) != (test.want != 0) {
-				t.Errorf("%d, %v; want %d", got, err, test.want)
-			}
-		})
-	}
-}
-
 func TestParseDir(t *testing.T) {
 	tests := []struct {
 		text    string

@@ -86,7 +86,6 @@ func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []stri
 	if err != nil {
 		return err
 	}
-	f.image = image.Name
 	if err := f.command.Flags().Set("image", image.Name); err != nil {
 		return err
 	}
@@ -141,7 +140,7 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 		if f.terminal {
 			command.Terminal = &vm.Size{Columns: 80, Rows: 24}
 		}
-		if _, err := v.StartJob(ctx, command, vm.JobOptions{NoInput: !f.interactive && !f.terminal, Label: f.image}); err != nil {
+		if _, err := v.StartJob(ctx, command, vm.JobOptions{NoInput: !f.interactive && !f.terminal, Label: f.flags.Lookup("image").Value.String()}); err != nil {
 			return adviseEnded(f.name, err)
 		}
 		fmt.Fprintln(c.stdout, f.name)

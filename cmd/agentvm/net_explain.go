@@ -48,7 +48,7 @@ func (c *cli) netExplainCommand() *cobra.Command {
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	return runs(command, func(ctx context.Context, args []string) error {
 		if name != "" {
-			if f.set() || len(f.access.connectAllow)+len(f.access.connectDeny) > 0 || resolve {
+			if f.set() || f.flags.Changed("connect-allow") || f.flags.Changed("connect-deny") || resolve {
 				return errors.New("-n asks a VM about the policy that it has: without flags of a policy and --resolve")
 			}
 			e, err := explainNamed(ctx, name, args[0])
@@ -68,20 +68,21 @@ func (c *cli) netExplainCommand() *cobra.Command {
 // explainFlags are the flags of a VM that decide about connections.
 type explainFlags struct {
 	policyFlags
-	access accessFlags // of these, only what is about connections outward
+	flags *pflag.FlagSet // has those about access outward
 }
 
 func (f *explainFlags) register(flags *pflag.FlagSet) {
 	f.policyFlags.register(flags)
-	flags.StringArrayVar(&f.access.connectAllow, "connect-allow", nil, "let connections lead only to the ports of a `RANGE` (may be repeated)")
-	flags.StringArrayVar(&f.access.connectDeny, "connect-deny", nil, "never let connections lead to the ports of a `RANGE` (may be repeated)")
+	f.flags = flags
+	flags.StringArray("connect-allow", nil, "let connections lead only to the ports of a `RANGE` (may be repeated)")
+	flags.StringArray("connect-deny", nil, "never let connections lead to the ports of a `RANGE` (may be repeated)")
 }
 
 func (f *explainFlags) config() (c vm.Config, err error) {
 	if err := f.apply(&c.Network); err != nil {
 		return c, err
 	}
-	return c, f.access.change(&c.Access, always)
+	return c, changeSettings(&c, f.flags, always)
 }
 
 func explain(ctx context.Context, f *explainFlags, text string, resolve bool) (*explanation, error) {

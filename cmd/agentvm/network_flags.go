@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentvm/egress"
+	"agentvm/internal/spec"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -111,7 +112,6 @@ func parsePort(text string) (uint16, error) {
 // networkFlags are the flags of a VM's network.
 type networkFlags struct {
 	policyFlags
-	access             accessFlags
 	noNetwork          bool
 	publish, resolvers []string
 	capture, log       string
@@ -130,7 +130,7 @@ func (f *networkFlags) register(command *cobra.Command) {
 // registerKept registers the flags that a named VM can have as well.
 func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	f.policyFlags.register(flags)
-	f.access.register(flags)
+	registerSettings(flags, "access.listen-allow", "access.listen-deny", "access.connect-allow", "access.connect-deny", "access.loopback-exempt-ports")
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP; on 127.0.0.1 by default (may be repeated)")
 	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of the host's (may be repeated)")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the VM to a `FILE` for Wireshark")
@@ -221,7 +221,7 @@ func parseRate(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	n, err := parseSize(strings.TrimSuffix(text, "/s"), 0)
+	n, err := spec.ParseSize(strings.TrimSuffix(text, "/s"), 0)
 	if err != nil || n == 0 || n > 1<<40 {
 		return 0, fmt.Errorf("%s %q: want bytes a second as 500K or 10M", flag, text)
 	}

@@ -230,10 +230,7 @@ func flagSettings(flags *pflag.FlagSet, file *spec.File) *spec.File {
 		if flag == nil {
 			continue
 		}
-		shown.Values[s.Key] = []string{flag.Value.String()}
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			shown.Values[s.Key] = list.GetSlice()
-		}
+		shown.Values[s.Key] = flagTexts(flag)
 	}
 	return shown
 }

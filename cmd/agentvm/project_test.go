@@ -51,15 +51,16 @@ func TestProjectFlags(t *testing.T) {
 	for _, tc := range []struct {
 		name, in string
 		args     []string
+		memory   string
 		want     vmFlags
 	}{
-		{"all", ".", nil, vmFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"},
+		{"all", ".", nil, "1G", vmFlags{mounts: []string{src}, env: []string{"A=1", "B=2"},
 			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"pypi.org"}, deny: []string{"*:25"}}}}},
-		{"from below", "sub", []string{"--no-network"}, vmFlags{memory: "1G", mounts: []string{src}, env: []string{"A=1", "B=2"}}},
-		{"flags replace", ".", []string{"--memory", "2G", "-m", "sub:/x", "--mask", "y", "-e", "C=3", "--allow", "a.org"}, vmFlags{
-			memory: "2G", mounts: []string{"sub:/x:mask=y:mask=secret"}, env: []string{"C=3"},
+		{"from below", "sub", []string{"--no-network"}, "1G", vmFlags{mounts: []string{src}, env: []string{"A=1", "B=2"}}},
+		{"flags replace", ".", []string{"--memory", "2G", "-m", "sub:/x", "--mask", "y", "-e", "C=3", "--allow", "a.org"}, "2G", vmFlags{
+			mounts: []string{"sub:/x:mask=y:mask=secret"}, env: []string{"C=3"},
 			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"a.org"}, deny: []string{"*:25"}}}}},
-		{"none", ".", []string{"--no-project"}, vmFlags{memory: "512M"}},
+		{"none", ".", []string{"--no-project"}, "512M", vmFlags{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Chdir(filepath.Join(dir, tc.in))
@@ -67,8 +68,11 @@ func TestProjectFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := vmFlags{memory: f.memory, mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
-			compare := cmp.AllowUnexported(vmFlags{}, networkFlags{}, policyFlags{}, accessFlags{}, changesFlags{})
+			if memory, _ := f.flags.GetString("memory"); memory != tc.memory {
+				t.Errorf("--memory %s, want %s", memory, tc.memory)
+			}
+			got := vmFlags{mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
+			compare := cmp.AllowUnexported(vmFlags{}, networkFlags{}, policyFlags{}, changesFlags{})
 			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
 				t.Error(diff)
 			}

@@ -39,7 +39,7 @@ func (p projectCheck) requireTrust(key string, item int, what string) error {
 }
 
 func (p projectCheck) memory() error {
-	if size, _ := parseSize(p.Value("host-memory"), 20); size <= vm.DefaultHostMemory { // package spec has checked the text
+	if size, _ := spec.ParseSize(p.Value("host-memory"), 20); size <= vm.DefaultHostMemory { // package spec has checked the text
 		return nil
 	}
 	return p.requireTrust("host-memory", -1, fmt.Sprintf("more than %d MiB of the host's memory besides the VM's own", vm.DefaultHostMemory>>20))

@@ -18,6 +18,7 @@ import (
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/snapshot"
+	"agentvm/internal/spec"
 )
 
 func (c *cli) snapshotExportCommand() *cobra.Command {
@@ -86,7 +87,7 @@ times the file's own size.`,
 			}
 			var limits snapshot.ImportLimits
 			if maxSize != "" {
-				n, err := parseSize(maxSize, 20)
+				n, err := spec.ParseSize(maxSize, 20)
 				if err != nil || n == 0 || n > math.MaxInt64 {
 					return fmt.Errorf("--max-size %q: want a size as 768M or 2G", maxSize)
 				}

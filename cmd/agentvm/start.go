@@ -163,8 +163,11 @@ func (f *startFlags) config(store *client.Store, name string) (client.Config, er
 // change changes what the flags name. It finds mistakes before there is a daemon.
 func (f *startFlags) change(config *client.Config, name string) error {
 	const first = "alpine"
-	if was := cmp.Or(config.Image, first); f.kept && f.changed("image") && cmp.Or(f.image, first) != was && config.DiskSize >= 0 {
-		return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", f.image, name, was, name)
+	if f.kept && f.changed("image") && config.DiskSize >= 0 {
+		image, _ := f.flags.GetString("image")
+		if was := cmp.Or(config.Image, first); cmp.Or(image, first) != was {
+			return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", image, name, was, name)
+		}
 	}
 	changed := func(flag string) bool { return f.changed(flag) || flag == "memory" && !f.kept }
 	return errors.Join(f.vmFlags.change(&config.Config, changed), f.changeFiles(config), f.changeLife(config))
@@ -254,7 +257,7 @@ func (f *startFlags) changeLife(config *client.Config) (err error) {
 	if !f.changed("disk-size") {
 		return nil
 	}
-	size, err := parseSize(f.disk, 20)
+	size, err := spec.ParseSize(f.disk, 20)
 	if err != nil || size > disk.MaxSize || size != 0 && size < disk.MinSize {
 		return fmt.Errorf("--disk-size %q: want a size from %dM to %dG, as 500M or 20G, or 0", f.disk, disk.MinSize>>20, disk.MaxSize>>30)
 	}

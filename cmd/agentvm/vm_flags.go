@@ -1,13 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,14 +24,10 @@ import (
 // vmFlags are the flags of commands that start a VM.
 type vmFlags struct {
 	networkFlags
-	image              string
-	memory, hostMemory string
-	mounts             []string
-	env                []string
-	cold               bool
-	ca                 string
-	switches           map[string]*bool // by their flags
-	sockets            []string
+	flags  *pflag.FlagSet // those of the table of settings are read from here
+	mounts []string
+	env    []string
+	ca     string
 
 	changes changesFlags // of exec
 
@@ -48,9 +43,7 @@ func (f *vmFlags) register(command *cobra.Command) {
 func (f *vmFlags) registerVM(command *cobra.Command) {
 	flags := command.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.image, "image", "", "image to boot: a name of agentvm image ls, alpine, alpine:VERSION or busybox (default alpine)")
-	flags.StringVar(&f.memory, "memory", "512M", "memory of the VM, as 768M or 2G")
-	flags.BoolVar(&f.cold, "cold", false, "boot the VM, even when it could start from a saved one that has just booted")
+	registerSettings(flags, "image", "memory", "cold")
 	f.registerShared(command)
 	f.registerProject(command)
 }
@@ -58,16 +51,16 @@ func (f *vmFlags) registerVM(command *cobra.Command) {
 // registerShared registers the flags that are also for VMs that continue from a snapshot.
 func (f *vmFlags) registerShared(command *cobra.Command) {
 	flags := command.Flags()
-	flags.StringVar(&f.hostMemory, "host-memory", "", "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, as 64M or 1G (default 256M)")
+	f.flags = flags
+	registerSettings(flags, "host-memory")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of the host to the VM: host[:guest][:ro|:cow] (guest default "+mount.DefaultGuestPath+"; cow: what the VM changes is its own, see agentvm diff; may be repeated)")
 	flags.Var(maskFlag{&f.mounts}, "mask", "hide a `PATH` of the mount before it from the VM, as .env or .git/hooks (may be repeated)")
 	flags.Var(unprotectedFlag{&f.mounts}, "unprotected", "let the VM change a `PATH` of the mount before it that programs of the host execute or obey by themselves, as .git or .envrc; . is all (may be repeated)")
 	flags.StringVar(&f.ca, "ca-cert", "", "have the guest trust the certificates of this PEM `FILE` as well")
-	f.switches = make(map[string]*bool)
 	for _, s := range spec.Switches() {
-		f.switches[s.Flag] = flags.Bool(s.Flag, false, s.Usage)
+		registerSettings(flags, s.Key)
 	}
-	flags.StringArrayVar(&f.sockets, "socket", nil, "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)")
+	registerSettings(flags, "sockets")
 	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the VM, or pass KEY on from here (may be repeated)")
 }
@@ -147,23 +140,8 @@ func (f *vmFlags) config() (c vm.Config, err error) {
 
 // change sets in c what is named by each flag for which changed holds, and leaves the rest as it is. It does not read the certificate.
 func (f *vmFlags) change(c *vm.Config, changed func(flag string) bool) (err error) {
-	if changed("image") {
-		c.Image = f.image
-	}
-	if changed("cold") {
-		c.ColdBoot = f.cold
-	}
-	if changed("memory") {
-		if c.Memory, err = parseMemory("memory", f.memory); err != nil {
-			return err
-		}
-	}
-	if changed("host-memory") && f.hostMemory != "" {
-		size, err := parseMemory("host-memory", f.hostMemory)
-		if err != nil || size > math.MaxInt64 {
-			return cmp.Or(err, fmt.Errorf("--host-memory %q: that is more than any host has", f.hostMemory))
-		}
-		c.HostMemory = int64(size)
+	if err = changeSettings(c, f.flags, changed); err != nil {
+		return err
 	}
 	if changed("env") {
 		if c.Env, err = environment(f.env); err != nil {
@@ -171,21 +149,16 @@ func (f *vmFlags) change(c *vm.Config, changed func(flag string) bool) (err erro
 		}
 	}
 	if changed("mount") {
-		if c.Mounts, err = parseAll(f.mounts, mount.Parse); err != nil {
-			return err
+		c.Mounts = nil
+		for _, text := range f.mounts {
+			one, err := mount.Parse(text)
+			if err != nil {
+				return err
+			}
+			c.Mounts = append(c.Mounts, one)
 		}
 	}
-	for _, s := range spec.Switches() {
-		if changed(s.Flag) {
-			*s.In(c) = *f.switches[s.Flag]
-		}
-	}
-	if changed("socket") {
-		if c.UnixSockets, err = parseAll(f.sockets, vm.ParseUnixSocket); err != nil {
-			return err
-		}
-	}
-	return errors.Join(f.networkFlags.change(&c.Network, changed), f.access.change(&c.Access, changed))
+	return f.networkFlags.change(&c.Network, changed)
 }
 
 // certificate reads the file of --ca-cert.
@@ -200,15 +173,42 @@ func (f *vmFlags) certificate() ([]byte, error) {
 	return text, nil
 }
 
-func parseAll[T any](texts []string, parse func(string) (T, error)) (list []T, err error) {
-	for _, text := range texts {
-		one, err := parse(text)
-		if err != nil {
-			return nil, err
+// registerSettings registers the flags of settings, by their keys.
+func registerSettings(flags *pflag.FlagSet, keys ...string) {
+	for _, s := range spec.Settings() {
+		switch {
+		case !slices.Contains(keys, s.Key):
+		case s.Kind == spec.Switch:
+			flags.Bool(s.Flag, false, s.Usage)
+		case s.Kind.IsList():
+			flags.StringArray(s.Flag, nil, s.Usage)
+		default:
+			flags.String(s.Flag, s.Default, s.Usage)
 		}
-		list = append(list, one)
 	}
-	return list, nil
+}
+
+// always is for the flags of a VM that has no configuration yet: each counts, also one that is not given.
+func always(string) bool { return true }
+
+// changeSettings sets in c what is named by each registered flag of the table of settings for which changed holds.
+func changeSettings(c *vm.Config, flags *pflag.FlagSet, changed func(flag string) bool) error {
+	for _, s := range spec.Settings() {
+		if flag := flags.Lookup(s.Flag); flag != nil && s.InConfig() && changed(s.Flag) {
+			if err := s.Set(c, flagTexts(flag)); err != nil {
+				return err
+			}
+		}
+	}
+	return c.Access.Check()
+}
+
+// flagTexts is what a flag was given, or its default.
+func flagTexts(flag *pflag.Flag) []string {
+	if list, ok := flag.Value.(pflag.SliceValue); ok {
+		return list.GetSlice()
+	}
+	return []string{flag.Value.String()}
 }
 
 // environment completes KEY by this process's value; a KEY that is not set here is left out.
@@ -226,15 +226,6 @@ func environment(list []string) ([]string, error) {
 		}
 	}
 	return env, nil
-}
-
-// parseMemory reads a flag's size in bytes; a number alone means MiB.
-func parseMemory(flag, text string) (uint64, error) {
-	n, err := parseSize(text, 20)
-	if err != nil || n == 0 {
-		return 0, fmt.Errorf("--%s %q: want a size as 768M or 2G", flag, text)
-	}
-	return n, nil
 }
 
 // duration is a flag's length of time, as 90s or 5m. A number alone means seconds, as docker and kubectl have it.
@@ -267,19 +258,3 @@ func (d *duration) String() string {
 }
 
 func (d *duration) Type() string { return "duration" }
-
-var errSize = errors.New("not a size")
-
-// parseSize reads a number with a unit K, M or G, which are powers of 1024. A number alone is shifted left by bare.
-func parseSize(text string, bare int) (uint64, error) {
-	digits := strings.TrimRight(strings.ToUpper(text), "KMGIB")
-	unit := strings.ToUpper(text)[len(digits):]
-	n, err := strconv.ParseUint(digits, 10, 64)
-	shift, known := map[string]int{
-		"": bare, "K": 10, "KB": 10, "KIB": 10, "M": 20, "MB": 20, "MIB": 20, "G": 30, "GB": 30, "GIB": 30,
-	}[unit]
-	if err != nil || !known || n > math.MaxUint64>>shift {
-		return 0, errSize
-	}
-	return n << shift, nil
-}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"agentvm/vm"
 )
 
 const whole = `# what this project's machines are like
@@ -27,6 +29,7 @@ max-lifetime = "2h"
 disk-size = "20G"
 ca-cert = "ca.pem"
 no-new-privileges = true
+cold = true
 read-only-root = true
 sockets = ["agent.sock:/run/agent.sock:0600"]
 
@@ -71,7 +74,7 @@ func TestParse(t *testing.T) {
 			"image": {"alpine"}, "memory": {"1G"}, "host-memory": {"128M"}, "mounts": {dir + ":/src", filepath.Join(dir, "data") + ":ro"},
 			"masks": {".env", ".git/hooks"}, "env": {"CI=1"}, "ports": {"8080:80"},
 			"idle-timeout": {"10m"}, "max-lifetime": {"2h"}, "disk-size": {"20G"},
-			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "read-only-root": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
+			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "cold": {"true"}, "read-only-root": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
 			"network.mode": {"allowlist"}, "network.allow": {"pypi.org:443"}, "network.deny": {"*:25"}, "network.host-ports": {"5432"},
 			"access.listen-allow": {"3000-3999"}, "access.listen-deny": {"3001"}, "access.connect-allow": {"443", "80"}, "access.connect-deny": {"25"},
 			"access.loopback-exempt-ports": {"8080"}, "preview.max-expires-in-seconds": {"600"},
@@ -146,6 +149,30 @@ func TestParseErrors(t *testing.T) {
 			_, err := Parse("f", []byte(tc.text))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestMemory(t *testing.T) {
+	tests := []struct {
+		text string
+		want uint64 // 0: refused
+	}{
+		{"512M", 512 << 20}, {"512", 512 << 20}, {"1g", 1 << 30}, {"2GiB", 2 << 30}, {"65536K", 64 << 20},
+		{"", 0}, {"M", 0}, {"-1M", 0}, {"1.5G", 0}, {"1T", 0}, {"1MG", 0}, {"99999999999999G", 0}, {"1 G", 0},
+	}
+	for _, test := range tests {
+		t.Run(test.text, func(t *testing.T) {
+			for _, s := range Settings() {
+				if s.Key != "memory" {
+					continue
+				}
+				var c vm.Config
+				err := s.Set(&c, []string{test.text})
+				if c.Memory != test.want || (err == nil) != (test.want != 0) {
+					t.Errorf("%d, %v; want %d", c.Memory, err, test.want)
+				}
 			}
 		})
 	}

@@ -1,7 +1,9 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,9 +20,80 @@ type Setting struct {
 	Flag string // "": no flag; what has the key's value reads it from the File
 	Kind Kind
 
-	// Of a Switch: the flag's help, and the place in a VM's configuration.
-	Usage string
-	In    func(*vm.Config) *bool
+	// Fresh is true of what only a VM that boots can have: one that continues from a snapshot has that of the saved one.
+	Fresh bool
+
+	// Usage is the flag's help and Default its value. They are set where Set works; other flags belong to the commands that have them.
+	Usage, Default string
+
+	In  func(*vm.Config) *bool // of a Switch: its place in a VM's configuration
+	set func(s Setting, c *vm.Config, texts []string) error
+}
+
+// InConfig reports whether Set works: the setting is one of vm.Config's and its texts are all that it needs.
+func (s Setting) InConfig() bool { return s.In != nil || s.set != nil }
+
+// Set sets the setting's place in c to what its flag was given: any number of texts for a list, else one. Errors name the flag.
+func (s Setting) Set(c *vm.Config, texts []string) error {
+	if s.In != nil {
+		*s.In(c) = texts[0] == "true"
+		return nil
+	}
+	return s.set(s, c, texts)
+}
+
+// size sets a number of bytes; none is given by "" where there is no default.
+func size(in func(c *vm.Config, bytes uint64)) func(Setting, *vm.Config, []string) error {
+	return func(s Setting, c *vm.Config, texts []string) error {
+		if texts[0] == "" && s.Default == "" {
+			return nil
+		}
+		n, err := ParseSize(texts[0], 20)
+		if err != nil || n == 0 || n > math.MaxInt64 {
+			return fmt.Errorf("--%s %q: want a size as 768M or 2G", s.Flag, texts[0])
+		}
+		in(c, n)
+		return nil
+	}
+}
+
+// ranges sets a list of ranges of ports.
+func ranges(in func(*vm.Config) *[]vm.PortRange) func(Setting, *vm.Config, []string) error {
+	return func(s Setting, c *vm.Config, texts []string) error {
+		*in(c) = nil
+		for _, text := range texts {
+			var r vm.PortRange
+			if err := r.UnmarshalText([]byte(text)); err != nil {
+				return fmt.Errorf("--%s: %w", s.Flag, err)
+			}
+			*in(c) = append(*in(c), r)
+		}
+		return nil
+	}
+}
+
+func setExempt(s Setting, c *vm.Config, texts []string) error {
+	c.Access.LoopbackExemptPorts = nil
+	for _, text := range texts {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return fmt.Errorf("--%s %q: want a port from 1 to 65535", s.Flag, text)
+		}
+		c.Access.LoopbackExemptPorts = append(c.Access.LoopbackExemptPorts, uint16(port))
+	}
+	return nil
+}
+
+func setSockets(_ Setting, c *vm.Config, texts []string) error {
+	c.UnixSockets = nil
+	for _, text := range texts {
+		socket, err := vm.ParseUnixSocket(text)
+		if err != nil {
+			return err
+		}
+		c.UnixSockets = append(c.UnixSockets, socket)
+	}
+	return nil
 }
 
 // Kind is what the value of a setting looks like in a project file.
@@ -42,9 +115,22 @@ const (
 // Settings returns all settings except the sidecars, in the order in which they are shown.
 func Settings() []Setting {
 	return []Setting{
-		{Key: "image", Flag: "image"},
-		{Key: "memory", Flag: "memory", Kind: Size},
-		{Key: "host-memory", Flag: "host-memory", Kind: Size},
+		{
+			Key: "image", Flag: "image", Fresh: true, set: func(_ Setting, c *vm.Config, texts []string) error { c.Image = texts[0]; return nil },
+			Usage: "image to boot: a name of agentvm image ls, alpine, alpine:VERSION or busybox (default alpine)",
+		},
+		{
+			Key: "memory", Flag: "memory", Kind: Size, Fresh: true, set: size(func(c *vm.Config, n uint64) { c.Memory = n }),
+			Usage: "memory of the VM, as 768M or 2G", Default: "512M",
+		},
+		{
+			Key: "cold", Flag: "cold", Kind: Switch, Fresh: true, In: func(c *vm.Config) *bool { return &c.ColdBoot },
+			Usage: "boot the VM, even when it could start from a saved one that has just booted",
+		},
+		{
+			Key: "host-memory", Flag: "host-memory", Kind: Size, set: size(func(c *vm.Config, n uint64) { c.HostMemory = int64(n) }),
+			Usage: "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, as 64M or 1G (default 256M)",
+		},
 		{Key: "mounts", Flag: "mount", Kind: Paths}, // host[:guest][:ro]
 		{Key: "masks", Kind: Texts},                 // paths below the file's directory, hidden in every mount
 		{Key: "env", Flag: "env", Kind: Texts},      // KEY=VALUE, or KEY
@@ -58,7 +144,10 @@ func Settings() []Setting {
 			Key: "read-only-root", Flag: "read-only-root", Kind: Switch, In: func(c *vm.Config) *bool { return &c.ReadOnlyRoot },
 			Usage: "let no program change the VM's own files; mounts, /tmp, /run and /dev/shm stay writable",
 		},
-		{Key: "sockets", Flag: "socket", Kind: Paths}, // host[:guest][:mode]
+		{
+			Key: "sockets", Flag: "socket", Kind: Paths, set: setSockets,
+			Usage: "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)",
+		},
 		{Key: "idle-timeout", Flag: "idle-timeout", Kind: Duration},
 		{Key: "max-lifetime", Flag: "max-lifetime", Kind: Duration},
 		{Key: "disk-size", Flag: "disk-size", Kind: Size},
@@ -68,19 +157,48 @@ func Settings() []Setting {
 		{Key: "network.deny", Flag: "deny", Kind: Texts},
 		{Key: "network.host-ports", Flag: "host-port", Kind: Ports},
 
-		{Key: "access.listen-allow", Flag: "listen-allow", Kind: Texts}, // ranges, as 8080 or 3000-3999
-		{Key: "access.listen-deny", Flag: "listen-deny", Kind: Texts},
-		{Key: "access.connect-allow", Flag: "connect-allow", Kind: Texts},
-		{Key: "access.connect-deny", Flag: "connect-deny", Kind: Texts},
-		{Key: "access.loopback-exempt-ports", Flag: "loopback-exempt", Kind: Ports},
+		{
+			Key: "access.listen-allow", Flag: "listen-allow", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Listen.Allow }),
+			Usage: "let programs of the VM listen only at the ports of a `RANGE`, as 8080 or 3000-3999 (may be repeated)",
+		},
+		{
+			Key: "access.listen-deny", Flag: "listen-deny", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Listen.Deny }),
+			Usage: "never let them listen at the ports of a `RANGE`, whatever is allowed (may be repeated)",
+		},
+		{
+			Key: "access.connect-allow", Flag: "connect-allow", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Connect.Allow }),
+			Usage: "let connections lead only to the ports of a `RANGE`: those from the VM to wherever the network policy lets them, and those from the host to the VM (may be repeated)",
+		},
+		{
+			Key: "access.connect-deny", Flag: "connect-deny", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Connect.Deny }),
+			Usage: "never let connections lead to the ports of a `RANGE`, whatever is allowed (may be repeated)",
+		},
+		{
+			Key: "access.loopback-exempt-ports", Flag: "loopback-exempt", Kind: Ports, set: setExempt,
+			Usage: "let others than this VM's owner reach a `PORT` of the VM's loopback; -p does that for its port (may be repeated)",
+		},
 
 		{Key: "preview.max-expires-in-seconds", Kind: Seconds}, // the longest lifetime of a link to a server in the VM
 	}
 }
 
-// Switches returns the settings that are true or false.
+// Switches returns the settings that are true or false and that a VM keeps when it continues from a snapshot.
 func Switches() []Setting {
-	return slices.DeleteFunc(Settings(), func(s Setting) bool { return s.Kind != Switch })
+	return slices.DeleteFunc(Settings(), func(s Setting) bool { return s.Kind != Switch || s.Fresh })
+}
+
+// ParseSize reads a number with a unit K, M or G, which are powers of 1024. A number alone is shifted left by bare.
+func ParseSize(text string, bare int) (uint64, error) {
+	digits := strings.TrimRight(strings.ToUpper(text), "KMGIB")
+	unit := strings.ToUpper(text)[len(digits):]
+	n, err := strconv.ParseUint(digits, 10, 64)
+	shift, known := map[string]int{
+		"": bare, "K": 10, "KB": 10, "KIB": 10, "M": 20, "MB": 20, "MIB": 20, "G": 30, "GB": 30, "GIB": 30,
+	}[unit]
+	if err != nil || !known || n > math.MaxUint64>>shift {
+		return 0, errors.New("not a size")
+	}
+	return n << shift, nil
 }
 
 // maxSeconds is the most that a setting of kind Seconds can be: a day.
@@ -91,12 +209,12 @@ var sizes = sync.OnceValue(func() *regexp.Regexp { // not at each start of agent
 	return regexp.MustCompile(`^[0-9]{1,15}([KkMmGg]([Ii]?[Bb])?)?$`)
 })
 
-// isList reports whether the value is written in brackets.
-func (k Kind) isList() bool { return k == Texts || k == Paths || k == Ports }
+// IsList reports whether the value is written in brackets.
+func (k Kind) IsList() bool { return k == Texts || k == Paths || k == Ports }
 
 // values returns what a file has for the setting as the texts that its flag takes.
 func (s Setting) values(f *File, v any) (list []string, err error) {
-	if !s.Kind.isList() {
+	if !s.Kind.IsList() {
 		text, err := s.one(f, v)
 		return []string{text}, err
 	}
