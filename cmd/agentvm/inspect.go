@@ -13,7 +13,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/confine"
-	"agentvm/internal/guestrpc"
+	"agentvm/vm"
 )
 
 // inspection is what inspect prints.
@@ -109,7 +109,7 @@ type vmStats struct {
 	Sent            uint64  `json:"sent"`
 }
 
-func statsOf(name string, s guestrpc.Stats) vmStats {
+func statsOf(name string, s vm.Stats) vmStats {
 	return vmStats{
 		Name: name, Uptime: s.Uptime.Seconds(), User: s.User.Seconds(), System: s.System.Seconds(), Idle: s.Idle.Seconds(),
 		Load1: s.Load1, Load5: s.Load5, Load15: s.Load15, MemoryTotal: s.MemoryTotal, MemoryAvailable: s.MemoryAvailable,

@@ -13,6 +13,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/guestrpc"
+	"agentvm/vm"
 )
 
 const portsLong = `Lists what listens in a VM, with --all its connections, too. The guest's own kernel says so. Nothing of this is reached from
@@ -70,14 +71,14 @@ func sockets(ctx context.Context, name string, all bool) ([]socketLine, error) {
 }
 
 // listens says whether a socket accepts what peers send by themselves: a TCP listener, or a UDP socket with a port that is not connected.
-func listens(s guestrpc.Socket) bool {
+func listens(s vm.Socket) bool {
 	if s.Network == "tcp" {
 		return s.State == guestrpc.SocketListen
 	}
 	return s.Remote.Port() == 0 && s.Local.Port() != 0
 }
 
-func lineOf(s guestrpc.Socket) socketLine {
+func lineOf(s vm.Socket) socketLine {
 	line := socketLine{Family: s.Family, Transport: s.Network, Local: s.Local, State: s.State.String(), UID: s.UID, PID: s.PID, Process: s.Process}
 	if s.Remote.Port() != 0 {
 		line.Remote = s.Remote

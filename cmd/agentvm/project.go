@@ -15,32 +15,27 @@ import (
 	"agentvm/internal/spec"
 )
 
-// maskFlag is --mask, which adds to the mount before it.
-type maskFlag struct{ mounts *[]string }
-
-func (m maskFlag) String() string { return "" }
-func (m maskFlag) Type() string   { return "PATH" }
-
-func (m maskFlag) Set(mask string) error {
-	last := len(*m.mounts) - 1
-	if last < 0 {
-		return errors.New("a mask comes after the --mount that it belongs to")
-	}
-	return addMask(&(*m.mounts)[last], mask)
+// mountPathFlag is --mask or --unprotected, which add a path to the mount before them.
+type mountPathFlag struct {
+	mounts *[]string
+	what   string // in the error
+	add    func(mount *string, path string) error
 }
 
-// unprotectedFlag is --unprotected, which adds to the mount before it.
-type unprotectedFlag struct{ mounts *[]string }
+func (m mountPathFlag) String() string { return "" }
+func (m mountPathFlag) Type() string   { return "PATH" }
 
-func (u unprotectedFlag) String() string { return "" }
-func (u unprotectedFlag) Type() string   { return "PATH" }
-
-func (u unprotectedFlag) Set(name string) error {
-	last := len(*u.mounts) - 1
+func (m mountPathFlag) Set(path string) error {
+	last := len(*m.mounts) - 1
 	if last < 0 {
-		return errors.New("an unprotected path comes after the --mount that it belongs to")
+		return fmt.Errorf("%s comes after the --mount that it belongs to", m.what)
 	}
-	spec, err := mount.Parse((*u.mounts)[last])
+	return m.add(&(*m.mounts)[last], path)
+}
+
+// addUnprotected adds an unprotected path to a mount's text; "." is all.
+func addUnprotected(text *string, name string) error {
+	spec, err := mount.Parse(*text)
 	if err != nil {
 		return err
 	}
@@ -50,7 +45,7 @@ func (u unprotectedFlag) Set(name string) error {
 		}
 	}
 	spec.Unprotected = append(spec.Unprotected, name)
-	(*u.mounts)[last] = spec.String()
+	*text = spec.String()
 	return nil
 }
 
