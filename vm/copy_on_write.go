@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"agentvm/internal/changes"
+	"agentvm/internal/hostpath"
 	"agentvm/internal/mount"
 )
 
@@ -52,15 +53,18 @@ func ChangesOf(files *Files, config func(context.Context) (Config, error)) *Chan
 		}
 		for i, spec := range c.Mounts {
 			if spec.CopyOnWrite {
-				mounts = append(mounts, changes.Mount{Target: spec.GuestPath, Open: func() (*mount.Original, error) { return openOriginal(c, i) }})
+				mounts = append(mounts, changes.Mount{Target: spec.GuestPath, Open: func(ctx context.Context, change bool) (*mount.Original, error) {
+					return openOriginal(ctx, c, i, change)
+				}})
 			}
 		}
 		return mounts, nil
 	})
 }
 
-// openOriginal opens the directory of a copy-on-write mount as a writable mount would be: with the same masks, and the same compared.
-func openOriginal(c Config, index int) (*mount.Original, error) {
+// openOriginal opens the directory of a copy-on-write mount as a writable mount would be: with the same masks, and the same compared. To
+// be changed, it is remembered as a directory where guests may have made links.
+func openOriginal(ctx context.Context, c Config, index int, change bool) (*mount.Original, error) {
 	c.Mounts = slices.Clone(c.Mounts)
 	c.Mounts[index].CopyOnWrite, c.UnixSockets = false, nil
 	c.Logger = slog.New(slog.DiscardHandler)
@@ -74,5 +78,10 @@ func openOriginal(c Config, index int) (*mount.Original, error) {
 	}
 	defer set.close()
 	m := set.mounts[index]
+	if change {
+		if err := set.guard.Remember(ctx, store, []*hostpath.Place{m.place}); err != nil {
+			return nil, err
+		}
+	}
 	return mount.OpenOriginal(m.serverConfig())
 }

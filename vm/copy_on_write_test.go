@@ -2,11 +2,14 @@ package vm_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -205,4 +208,151 @@ func TestCopyOnWriteHostChanges(t *testing.T) {
 	wantOutput(t, v, "cat /src/dir/sub/file; dmesg | grep -c -i -E 'bug|oops|warning:' || :", "old\n0\n")
 	_ = p.Kill(limited(t))
 	wantChanges(t, v, "M both conflict", "A other conflict", "A other/sub conflict", "A other/sub/file conflict")
+}
+
+// TestCopyOnWriteHostile has root of the guest do to its layer what no program does.
+func TestCopyOnWriteHostile(t *testing.T) {
+	host, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
+	write(t, secret, "secret")
+	write(t, filepath.Join(host, ".env"), "TOKEN=xyzzy\n")
+	write(t, filepath.Join(host, "file"), "old\n")
+	if err := os.Symlink(filepath.Dir(secret), filepath.Join(host, "out")); err != nil {
+		t.Fatal(err)
+	}
+	v := ownVM(t, func(c *vm.Config) {
+		c.Mounts = []vm.Mount{{HostPath: host, GuestPath: "/src", CopyOnWrite: true, Masks: []string{".env"}}}
+	})
+	r := mustRun(t, v, vm.Command{Line: `cd /src || exit 1
+cat .env; ls -a | grep env; echo TOKEN=mine >.env
+mkfifo fifo; mknod null c 1 3; echo new >setuid; chmod 4755 setuid; rm out; mkdir out; echo planted >out/secret; ln -s / root
+printf x >"$(printf 'a\nb\033[2J')"; mkdir .git; echo x >.git/config; chmod 4755 file
+cd / ; mount -t tmpfs none /src; echo hidden >/src/over
+layer=$(ls -d /proc/1/fd/*/cow/*/data 2>/dev/null | head -n 1); test -n "$layer" || exit 2
+ln -s /etc "$layer/etc"; mknod "$layer/never" c 0 0; mkdir "$layer/forged"; echo x >"$layer/forged/x"; ls -a "$layer/../lower"`})
+	if r.ExitCode != 0 || strings.Contains(string(r.Stdout), "xyzzy") || strings.Contains(string(r.Stdout), "env") {
+		t.Errorf("exit %d: %s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+	var list []string
+	found, err := v.Changes().List(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range lines(found) {
+		before, _, _ := strings.Cut(line, " refused")
+		list = append(list, before+map[bool]string{true: " refused"}[before != line])
+	}
+	want := []string{
+		"A .env refused", "A .git", "A .git/config refused", "A a\nb\x1b[2J", "A etc", "A fifo refused", "M file", "A forged", "A forged/x", "A null refused", "T out", "A out/secret",
+		"A root", "A setuid",
+	}
+	if diff := cmp.Diff(want, list); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := v.Changes().Apply(limited(t), vm.ApplyOptions{}); err != nil {
+		t.Error(err)
+	}
+	const after = `.env -rw-r--r-- "TOKEN=xyzzy\n"
+.git drwxr-xr-x
+a
+b` + "\x1b" + `[2J -rw-r--r-- "x"
+etc Lrwxrwxrwx -> /etc
+file -rwxr-xr-x "old\n"
+forged drwxr-xr-x
+forged/x -rw-r--r-- "x\n"
+out drwxr-xr-x
+out/secret -rw-r--r-- "planted\n"
+root Lrwxrwxrwx -> /
+setuid -rwxr-xr-x "new\n"
+`
+	if diff := cmp.Diff(after, snapshotOf(t, host)); diff != "" {
+		t.Error(diff)
+	}
+	if text, err := os.ReadFile(secret); string(text) != "secret" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := v.Changes().Discard(limited(t)); err != nil { // which unmounts what the guest has put over it
+		t.Logf("discard: %v", err)
+	}
+}
+
+// TestCopyOnWriteForks has programs and a read-only root while layers are mounted anew.
+func TestCopyOnWriteForks(t *testing.T) {
+	host := t.TempDir()
+	write(t, filepath.Join(host, "file"), "old\n")
+	v := ownVM(t, func(c *vm.Config) {
+		copied(host)(c)
+		c.ReadOnlyRoot = true
+	})
+	wantOutput(t, v, "touch /root/x 2>/dev/null || echo read-only; echo begun >/src/begun; cat /src/file", "read-only\nold\n")
+	if _, err := v.Start(limited(t), vm.Command{Line: "cd /src && exec 3>>log && while sleep 0.1; do echo tick >&3 || exit; done"}); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, v, "until test -s /src/log; do sleep 0.05; done; rm -f /src/none", "")
+	forks := append(fork(t, v, 2, vm.ForkOptions{}), fork(t, v, 1, vm.ForkOptions{KeepPrograms: true})...)
+	for i, f := range forks {
+		wantOutput(t, f, fmt.Sprintf("cat /src/begun; echo fix %d >/src/file; rm -f /src/log; cat /src/file", i), fmt.Sprintf("begun\nfix %d\n", i))
+	}
+	for i, f := range forks[:2] {
+		wantChanges(t, f, "A begun", "M file")
+		if i == 1 {
+			if _, err := f.Changes().Apply(limited(t), vm.ApplyOptions{Paths: []string{"/src/file"}}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(host, "file")); string(text) != "fix 1\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	wantChanges(t, forks[0], "A begun", "M file conflict")
+	wantChanges(t, forks[1], "A begun")
+	wantOutput(t, forks[2], "cat /src/file /src/begun", "fix 2\nbegun\n")
+	wantOutput(t, v, "cat /src/file", "fix 1\n") // unchanged by this VM: the host's
+	saved := filepath.Join(t.TempDir(), "saved")
+	if _, err := forks[1].Snapshot(limited(t), saved, vm.SnapshotOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c := config(t)
+	copied(host)(&c)
+	restored, err := vm.Restore(limited(t), saved, c, vm.RestoreOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer restored.Close()
+	wantChanges(t, restored, "A begun")
+}
+
+// TestCopyOnWriteLarge takes over a file that is larger than what either side keeps of it in memory, and many small ones.
+func TestCopyOnWriteLarge(t *testing.T) {
+	host := t.TempDir()
+	v := ownVM(t, func(c *vm.Config) {
+		copied(host)(c)
+		c.Disk = filepath.Join(t.TempDir(), "disk")
+		if err := vm.CreateDisk(c.Disk, 2<<30); err != nil {
+			t.Fatal(err)
+		}
+	})
+	wantOutput(t, v, "cd /src && dd if=/dev/zero bs=1M count=100 of=large 2>/dev/null && echo end >>large; mkdir many; cd many; for i in $(seq 1000); do echo $i >$i; done", "")
+	began := time.Now()
+	applied, err := v.Changes().Apply(limited(t), vm.ApplyOptions{})
+	if err != nil || len(applied.Done) != 1002 {
+		t.Fatalf("%d changes, %v", len(applied.Done), err)
+	}
+	t.Logf("applied in %v", time.Since(began))
+	f, err := os.Open(filepath.Join(host, "large"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	want, got := sha256.New(), sha256.New()
+	want.Write(append(make([]byte, 100<<20), "end\n"...))
+	if _, err := io.Copy(got, f); err != nil || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
+		t.Errorf("another content, %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(host, "many/1000")); string(text) != "1000\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	wantChanges(t, v)
+	began = time.Now()
+	wantChanges(t, v)
+	t.Logf("compared in %v", time.Since(began))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -176,6 +177,7 @@ func (c *cli) apply(ctx context.Context, set *vm.Changes, force, quiet bool, pat
 	for _, change := range applied.Done {
 		several = several || change.Mount != applied.Done[0].Mount
 	}
+	slices.SortStableFunc(applied.Done, func(a, b vm.Change) int { return cmp.Or(cmp.Compare(a.Mount, b.Mount), cmp.Compare(a.Path, b.Path)) })
 	for _, change := range applied.Done {
 		if !quiet {
 			change.Conflict = false

@@ -9,7 +9,10 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestrpc"
@@ -53,8 +56,9 @@ func (s *Set) Apply(ctx context.Context, o ApplyOptions) (a Applied, err error) 
 	if o.MaxBytes == 0 {
 		o.MaxBytes = guestfs.DefaultCopyBytes
 	}
-	left := o.MaxBytes
-	err = s.each(ctx, o.Paths, func(l *listing) error {
+	var left atomic.Int64
+	left.Store(o.MaxBytes)
+	err = s.each(ctx, o.Paths, true, func(l *listing) error {
 		if err := l.conflictsOf(o.Force); err != nil {
 			return err
 		}
@@ -83,11 +87,14 @@ func (l *listing) conflictsOf(force bool) error {
 type applier struct {
 	*listing
 	o             ApplyOptions
-	left          *int64
+	left          *atomic.Int64 // bytes
 	done, skipped []Change
 }
 
-// apply makes and replaces in the order of paths, so that directories come before what is in them, and then removes in the opposite one.
+// maxFiles is how many files are written at once: for most of a small one's time the guest is asked for it.
+const maxFiles = 16
+
+// apply makes directories and links in the order of paths, then files, and then removes what is gone, in the opposite order.
 func (w *applier) apply(ctx context.Context) error {
 	err := w.applyAll(ctx)
 	if len(w.done) == 0 {
@@ -98,18 +105,23 @@ func (w *applier) apply(ctx context.Context) error {
 }
 
 func (w *applier) applyAll(ctx context.Context) error {
+	var files []Change
 	for _, c := range w.changes {
-		if c.Refused != "" {
+		switch {
+		case c.Refused != "":
 			w.skipped = append(w.skipped, c)
-			continue
+		case c.Status == Deleted:
+		case c.Mode.IsRegular():
+			files = append(files, c)
+		default:
+			if err := w.one(ctx, c); err != nil {
+				return fmt.Errorf("%q: %w", c.Path, err)
+			}
+			w.done = append(w.done, c)
 		}
-		if c.Status == Deleted {
-			continue
-		}
-		if err := w.one(ctx, c); err != nil {
-			return fmt.Errorf("%q: %w", c.Path, err)
-		}
-		w.done = append(w.done, c)
+	}
+	if err := w.applyFiles(ctx, files); err != nil {
+		return err
 	}
 	for _, c := range slices.Backward(w.changes) {
 		if c.Refused != "" || c.Status != Deleted {
@@ -121,6 +133,34 @@ func (w *applier) applyAll(ctx context.Context) error {
 		w.done = append(w.done, c)
 	}
 	return nil
+}
+
+// applyFiles applies changes to regular files, several at once.
+func (w *applier) applyFiles(ctx context.Context, files []Change) error {
+	for _, c := range files {
+		if err := w.parents(path.Dir(c.Path)); err != nil {
+			return fmt.Errorf("%q: %w", c.Path, err)
+		}
+	}
+	done := make([]bool, len(files))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxFiles)
+	for i, c := range files {
+		g.Go(func() error {
+			if err := w.one(ctx, c); err != nil {
+				return fmt.Errorf("%q: %w", c.Path, err)
+			}
+			done[i] = true
+			return nil
+		})
+	}
+	err := g.Wait()
+	for i, c := range files {
+		if done[i] {
+			w.done = append(w.done, c)
+		}
+	}
+	return err
 }
 
 // one makes the host have what the guest has at a path.
@@ -193,25 +233,20 @@ func (w *applier) file(ctx context.Context, c Change, unless func() error) error
 		}
 	}
 	return w.original.WriteFile(c.Path, mode, exact, func(to io.Writer) error {
-		f, err := w.layer.Open(ctx, c.Path)
-		if err != nil {
-			return err
-		}
-		_, err = f.WriteTo(ctx, &limited{to, w.left, w.o.MaxBytes, c.Path}, 0)
-		return errors.Join(err, f.Close())
+		return w.copyContent(ctx, c.Path, c.Size, &limited{to, w.left, w.o.MaxBytes, c.Path})
 	}, unless)
 }
 
 // limited is a writer with a bound: a guest's file need not end.
 type limited struct {
 	to   io.Writer
-	left *int64
+	left *atomic.Int64
 	max  int64
 	path string
 }
 
 func (l *limited) Write(b []byte) (int, error) {
-	if *l.left -= int64(len(b)); *l.left < 0 {
+	if l.left.Add(-int64(len(b))) < 0 {
 		return 0, &guestfs.LimitError{Limit: guestfs.Limit{Name: "bytes of changed files", Max: l.max}, Path: l.path}
 	}
 	return l.to.Write(b)
@@ -276,6 +311,7 @@ func (w *applier) settle(ctx context.Context) error {
 		if host.Changed.After(last) {
 			last = host.Changed
 		}
+		host.Base.Copied = c.entry.Info.Modified.UnixNano()
 		bases = append(bases, guestrpc.LayerEntry{Path: c.Path, Base: host.Base.String()})
 	}
 	if !w.complete || len(w.skipped) > 0 || len(w.done) < len(w.changes) {
@@ -290,7 +326,7 @@ func (w *applier) settle(ctx context.Context) error {
 // Discard drops the guest's changes, so that it has what the host has. It fails while programs in the VM use the mount. A path without a
 // change is an error for which errors.Is(err, fs.ErrNotExist) holds.
 func (s *Set) Discard(ctx context.Context, paths ...string) error {
-	return s.each(ctx, paths, func(l *listing) error {
+	return s.each(ctx, paths, false, func(l *listing) error {
 		if len(l.paths) == 0 {
 			return l.layer.Discard(ctx, nil)
 		}

@@ -103,8 +103,8 @@ func typeName(m fs.FileMode) string {
 // Mount is a copy-on-write mount.
 type Mount struct {
 	Target string // in the guest
-	// Open opens the host's directory.
-	Open func() (*mount.Original, error)
+	// Open opens the host's directory; with change for what the guest has made, links among it.
+	Open func(ctx context.Context, change bool) (*mount.Original, error)
 }
 
 // Set has the changes of a VM's copy-on-write mounts. Paths of its methods are the guest's, absolute and in a copy-on-write mount; or
@@ -193,15 +193,15 @@ func (w wanted) has(p string) bool {
 // List returns the changes, sorted by mount and path.
 func (s *Set) List(ctx context.Context, paths ...string) ([]Change, error) {
 	var all []Change
-	err := s.each(ctx, paths, func(l *listing) error {
+	err := s.each(ctx, paths, false, func(l *listing) error {
 		all = append(all, l.changes...)
 		return nil
 	})
 	return all, err
 }
 
-// each calls do with each mount's changes, among those that are asked for.
-func (s *Set) each(ctx context.Context, paths []string, do func(*listing) error) error {
+// each calls do with each mount's changes, among those that are asked for; change says whether do changes the host.
+func (s *Set) each(ctx context.Context, paths []string, change bool, do func(*listing) error) error {
 	mounts, err := s.mounts(ctx)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (s *Set) each(ctx context.Context, paths []string, do func(*listing) error)
 	}
 	for _, w := range list {
 		w.several = len(mounts) > 1
-		l, err := open(ctx, client, w)
+		l, err := open(ctx, client, w, change)
 		if err == nil {
 			err = errors.Join(do(l), l.close())
 		}

@@ -135,7 +135,7 @@ func newKit(t *testing.T, config mount.Config, list ...guestrpc.LayerEntry) *kit
 	t.Cleanup(func() { _ = client.Close(); cancel(); <-served })
 	config.Dir = k.host
 	k.set = changes.New(guestfs.New(client), func(context.Context) ([]changes.Mount, error) {
-		return []changes.Mount{{Target: "/src", Open: func() (*mount.Original, error) { return mount.OpenOriginal(config) }}}, nil
+		return []changes.Mount{{Target: "/src", Open: func(context.Context, bool) (*mount.Original, error) { return mount.OpenOriginal(config) }}}, nil
 	})
 	return k
 }

@@ -20,7 +20,7 @@ const maxDiffed = 4 << 20
 // quoted, contents are not.
 func (s *Set) WriteDiff(ctx context.Context, to io.Writer, paths ...string) ([]Change, error) {
 	var all []Change
-	err := s.each(ctx, paths, func(l *listing) error {
+	err := s.each(ctx, paths, false, func(l *listing) error {
 		for _, c := range l.changes {
 			if err := l.writeDiff(ctx, to, c); err != nil {
 				return fmt.Errorf("%q: %w", c.Path, err)
@@ -129,17 +129,13 @@ func (l *listing) guestContent(ctx context.Context, c Change) (content []byte, t
 	case c.Size > maxDiffed:
 		return nil, false, nil
 	}
-	f, err := l.layer.Open(ctx, c.Path)
-	if errors.Is(err, fs.ErrNotExist) { // removed meanwhile
-		return nil, true, nil
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	defer f.Close()
 	var b bytes.Buffer
-	if _, err = f.WriteTo(ctx, &bounded{&b}, 0); errors.Is(err, errTooLarge) {
+	err = l.copyContent(ctx, c.Path, c.Size, &bounded{&b})
+	switch {
+	case errors.Is(err, errTooLarge):
 		return nil, false, nil
+	case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		return nil, true, nil
 	}
 	return b.Bytes(), isText(b.Bytes()), err
 }

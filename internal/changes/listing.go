@@ -45,9 +45,9 @@ type listing struct {
 	left     int                 // files of the host that may yet be looked at for what is deleted
 }
 
-func open(ctx context.Context, client *guestrpc.FilesClient, w wanted) (l *listing, err error) {
+func open(ctx context.Context, client *guestrpc.FilesClient, w wanted, change bool) (l *listing, err error) {
 	l = &listing{wanted: w, left: maxEntries, listed: time.Now()}
-	if l.original, err = w.Open(); err != nil {
+	if l.original, err = w.Open(ctx, change); err != nil {
 		return nil, err
 	}
 	if l.layer, err = client.Layer(ctx, w.Target); err != nil {
@@ -305,8 +305,8 @@ func (l *listing) same(ctx context.Context, c *Change, host mount.Status) (bool,
 		if mode.Perm() != host.FileMode().Perm() || c.Size != int64(host.Size) {
 			return false, nil
 		}
-		if c.entry.hasBase && host.SameFile(c.entry.base) && c.entry.Info.Modified.Equal(time.Unix(0, host.MTime)) {
-			return true, nil // the copy has the time of what it is a copy of until it is written to
+		if base := c.entry.base; c.entry.hasBase && host.SameFile(base) && c.entry.Info.Modified.Equal(time.Unix(0, cmp.Or(base.Copied, host.MTime))) {
+			return true, nil // the guest has not written to it since
 		}
 		return l.sameContent(ctx, c.Path, c.Size)
 	}
@@ -322,19 +322,36 @@ func (l *listing) sameContent(ctx context.Context, p string, size int64) (bool, 
 		return false, err
 	}
 	defer host.Close()
-	guest, err := l.layer.Open(ctx, p)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // removed meanwhile
-	}
-	if err != nil {
-		return false, err
-	}
-	defer guest.Close()
-	_, err = guest.WriteTo(ctx, &comparer{with: host, left: size}, 0)
-	if errors.Is(err, errDiffers) {
+	err = l.copyContent(ctx, p, size, &comparer{with: host, left: size})
+	if errors.Is(err, errDiffers) || errors.Is(err, fs.ErrNotExist) { // the latter: removed meanwhile
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// smallFile is a file, in bytes, that is asked for at once: what reads ahead would cost more than it gains.
+const smallFile = 128 << 10
+
+// copyContent writes the guest's file at a path, which should have size bytes, to a writer that bounds it.
+func (l *listing) copyContent(ctx context.Context, p string, size int64, to io.Writer) error {
+	f, err := l.layer.Open(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if size >= 0 && size < smallFile {
+		b := make([]byte, size+1)
+		n, err := f.ReadAt(ctx, b, 0)
+		if errors.Is(err, io.EOF) {
+			_, err = to.Write(b[:n])
+			return err
+		}
+		if err != nil { // else it has grown
+			return err
+		}
+	}
+	_, err = f.WriteTo(ctx, to, 0)
+	return err
 }
 
 // comparer is a writer that fails when what is written is not what with has.

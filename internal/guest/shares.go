@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/errno"
@@ -32,10 +33,16 @@ func (s *shares) replace(list []guestrpc.Mount, anew bool, u upper) error {
 	if !anew && slices.Equal(s.mounted, list) {
 		return nil
 	}
+	stale := false // a program that was kept uses what an overlay had found on the server of before
 	for i := len(s.mounted) - 1; i >= 0; i-- {
-		unmountShare(s.mounted[i].Target)
+		if m := s.mounted[i]; unmountShare(m.Target) && m.CopyOnWrite {
+			stale = true
+		}
 	}
 	s.mounted = nil
+	if stale {
+		time.Sleep(nameTime)
+	}
 	for _, m := range list {
 		if err := mountShare(m, u); err != nil {
 			return err
@@ -45,11 +52,18 @@ func (s *shares) replace(list []guestrpc.Mount, anew bool, u upper) error {
 	return nil
 }
 
-// unmountShare unmounts the share, or what a program has mounted over it. It ignores a share that a program has unmounted.
-func unmountShare(target string) {
-	if err := syscall.Unmount(target, noFollow); err == syscall.EBUSY {
+// nameTime is longer than the kernel keeps a name of a share without asking for it (validTime in package mount). A new overlay must not find the
+// old server's: it would keep them.
+const nameTime = 1100 * time.Millisecond
+
+// unmountShare unmounts the share, or what a program has mounted over it, and says whether a program still uses it. It ignores a share that
+// a program has unmounted.
+func unmountShare(target string) (used bool) {
+	used = syscall.Unmount(target, noFollow) == syscall.EBUSY
+	if used {
 		_ = syscall.Unmount(target, noFollow|detachNow)
 	}
+	return used
 }
 
 // mountShare mounts one of the host's directories.

@@ -128,6 +128,7 @@ func useFiles(ctx context.Context, c *FilesClient) {
 	_ = errors.Join(c.RemoveAll(ctx, "/f"), c.MkdirAll(ctx, "/d", 0o755), c.Rename(ctx, "/a", "/b"), c.Symlink(ctx, "t", "/l"), c.Chmod(ctx, "/f", 0o600), c.Chown(ctx, "/f", 1, 2))
 	_, _ = c.Pack(ctx, io.Discard, []string{"/a", "/b"}, PackOptions{})
 	_ = c.Unpack(ctx, "/d", bytes.NewReader(make([]byte, 1000)), UnpackOptions{Owner: &Owner{1, 2}})
+	useLayer(ctx, c)
 }
 
 func TestFiles(t *testing.T) {
@@ -162,11 +163,11 @@ func TestFiles(t *testing.T) {
 	if _, err := c.Stat(ctx, "/f"); !errors.Is(err, capnprpc.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-	for begin := time.Now(); ; time.Sleep(time.Millisecond) { // two lists, a file read, a file written
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) { // two lists, two files read, one written, a layer
 		s.mu.Lock()
 		closed := s.closed
 		s.mu.Unlock()
-		if closed == 4 {
+		if closed == 6 {
 			break
 		}
 		if time.Since(begin) > 10*time.Second {

@@ -119,7 +119,7 @@ func writeLayerEntries(create func(int32) (guestwire.LayerEntry_List, error), en
 	return nil
 }
 
-// Layer is what a copy-on-write mount has instead of what the host has. One goroutine uses it at a time.
+// Layer is what a copy-on-write mount has instead of what the host has. One goroutine uses it at a time; Open may be called from several.
 type Layer struct {
 	conn   *capnprpc.Conn
 	remote guestwire.Layer

@@ -19,7 +19,10 @@ type Base struct {
 	Size         uint64
 	MTime, CTime int64  // nanoseconds since 1970
 	Mode         uint32 // Linux' st_mode without set-uid and set-gid
-	Path         string // below the mount; empty when it has more than maxBasePath bytes
+	// Copied is, of a file of the host that was made of the guest's copy, when that copy had last been modified (nanoseconds since 1970); 0: the
+	// guest's copy was made of the host's file, and has its time.
+	Copied int64
+	Path   string // below the mount; empty when it has more than maxBasePath bytes
 }
 
 // maxBasePath bounds the path of a base: a file system of the guest keeps an extended attribute in at most one block.
@@ -30,21 +33,21 @@ func baseOf(a attr, path string) Base {
 	if len(path) > maxBasePath {
 		path = ""
 	}
-	return Base{a.ino, v.size, v.mtime, v.ctime, a.mode, path}
+	return Base{Inode: a.ino, Size: v.size, MTime: v.mtime, CTime: v.ctime, Mode: a.mode, Path: path}
 }
 
 // String is the attribute's value, which ParseBase reads.
 func (b Base) String() string {
-	return fmt.Sprintf("1 %d %d %d %d %o %s", b.Inode, b.Size, b.MTime, b.CTime, b.Mode, b.Path)
+	return fmt.Sprintf("1 %d %d %d %d %o %d %s", b.Inode, b.Size, b.MTime, b.CTime, b.Mode, b.Copied, b.Path)
 }
 
 // ParseBase reads a base, which may come from a hostile guest; ok is false for what is none.
 func ParseBase(text string) (b Base, ok bool) {
-	head, path, found := cutFields(text, 6)
+	head, path, found := cutFields(text, 7)
 	if !found || len(path) > maxBasePath {
 		return Base{}, false
 	}
-	if n, err := fmt.Sscanf(head, "1 %d %d %d %d %o", &b.Inode, &b.Size, &b.MTime, &b.CTime, &b.Mode); n != 5 || err != nil {
+	if n, err := fmt.Sscanf(head, "1 %d %d %d %d %o %d", &b.Inode, &b.Size, &b.MTime, &b.CTime, &b.Mode, &b.Copied); n != 6 || err != nil {
 		return Base{}, false
 	}
 	b.Path = path
@@ -70,7 +73,7 @@ func (b Base) SameFile(other Base) bool {
 	if b.Mode&modeTypeMask == modeDir {
 		return b.Mode == other.Mode
 	}
-	b.Path, other.Path = "", ""
+	b.Path, other.Path, b.Copied, other.Copied = "", "", 0, 0
 	return b == other
 }
 

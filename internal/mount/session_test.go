@@ -542,17 +542,22 @@ func FuzzSession(f *testing.F) {
 		top := t.TempDir()
 		dir := filepath.Join(top, "mounted")
 		writeFile(t, filepath.Join(dir, "d/file"), "inside")
-		server, err := NewServer(Config{Dir: dir, MaxNodes: 50, MaxOpen: 10, Logger: failOnPanic(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		server.firstNumber = func() uint64 { return fuzzFirst }
-		defer server.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		server.Serve(ctx, memoryConn{bytes.NewReader(append(prefix, stream...)), io.Discard})
-		if ctx.Err() != nil {
-			t.Error("the session hung")
+		for _, bases := range []bool{true, false} { // of a copy-on-write mount, and of a writable one
+			server, err := NewServer(Config{Dir: dir, ReadOnly: bases, Bases: bases, MaxNodes: 50, MaxOpen: 10, Logger: failOnPanic(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			server.firstNumber = func() uint64 { return fuzzFirst }
+			defer server.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			server.Serve(ctx, memoryConn{bytes.NewReader(append(prefix, stream...)), io.Discard})
+			if ctx.Err() != nil {
+				t.Error("the session hung")
+			}
+			if files, err := filepath.Glob(filepath.Join(dir, "d", "*")); bases && (err != nil || len(files) != 1) {
+				t.Errorf("a read-only mount has changed: %v, %v", files, err)
+			}
 		}
 		if entries, err := os.ReadDir(top); err != nil || len(entries) != 1 {
 			t.Errorf("%d entries beside the mount (%v)", len(entries)-1, err)
@@ -575,6 +580,7 @@ func fuzzSeeds() [][]byte {
 		join(openFile, frame(opRead, file, read)),
 		join(openFile, frame(opWrite, file, append(body.U64(handle).U64(0).U32(3).U32(0).U64(0).U64(0), 'x', 'y', 'z'))),
 		join(openFile, frame(opFsync, file, body.U64(handle).U64(0)), frame(opRelease, file, body.U64(handle).U64(0).U64(0))),
+		join(walkFile, frame(opGetxattr, file, body.U32(1000).U32(0).Str(BaseAttribute)), frame(opListxattr, file, body.U32(0).U32(0))),
 		join(walkFile, frame(opGetattr, file, body.U64(0).U64(0))),
 		join(walkFile, frame(opSetattr, file, append(body.U32(setMode|setSize|setATime|setMTimeNow), make([]byte, 84)...))),
 		join(openD, frame(opReaddir, d, read), frame(opReaddirplus, d, read), frame(opReleasedir, d, body.U64(handle).U64(0).U64(0))),

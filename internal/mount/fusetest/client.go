@@ -31,6 +31,8 @@ const (
 	Statfs      = 17
 	Release     = 18
 	Fsync       = 20
+	Getxattr    = 22
+	Listxattr   = 23
 	Init        = 26
 	Opendir     = 27
 	Readdir     = 28

@@ -243,6 +243,16 @@ func (f *File) GetAttr() (Attr, error) {
 	return decodeAttr(b[attrHead:]), nil
 }
 
+// GetXattr asks for an extended attribute in at most size bytes; 0 asks for its length, as a struct fuse_getxattr_out.
+func (f *File) GetXattr(name string, size uint32) ([]byte, error) {
+	return f.c.call(Getxattr, f.id, Body(nil).U32(size).U32(0).Str(name))
+}
+
+// ListXattr asks for the names of the extended attributes.
+func (f *File) ListXattr(size uint32) ([]byte, error) {
+	return f.c.call(Listxattr, f.id, Body(nil).U32(size).U32(0))
+}
+
 // SetAttr changes attributes.
 func (f *File) SetAttr(mask SetAttrMask, set SetAttr) error {
 	var valid uint32

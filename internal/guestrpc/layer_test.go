@@ -1,0 +1,143 @@
+package guestrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// shelfLayer is a layer of a shelf: two parts of entries.
+type shelfLayer struct {
+	s    *shelf
+	left int
+}
+
+var _ LayersHandler = (*shelf)(nil)
+
+func (s *shelf) Layer(target string) (LayerHandler, time.Time, error) {
+	if target == "/no" {
+		return nil, time.Time{}, &fs.PathError{Op: "layer", Path: target, Err: fs.ErrNotExist}
+	}
+	return &shelfLayer{s, 2}, time.Unix(7, 8), nil
+}
+
+func (l *shelfLayer) Next() (entries []LayerEntry, err error) {
+	if l.left--; l.left < 0 {
+		return nil, io.EOF
+	}
+	for i := range 300 {
+		entries = append(entries, LayerEntry{
+			Path: fmt.Sprint("d/", l.left, i), Kind: LayerKind(i % 3), Base: strings.Repeat("b", i), Info: FileInfo{Mode: 0o640, Size: int64(i), Modified: time.Unix(1, 2), Target: "t"},
+		})
+	}
+	return entries, nil
+}
+
+func (l *shelfLayer) Open(path string) (FileHandler, error) { return l.s.Open(path, OpenOptions{}) }
+
+func (l *shelfLayer) Settle(entries []LayerEntry, began time.Time) error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	for _, e := range entries {
+		l.s.took = fmt.Append(l.s.took, e.Path, "=", e.Base, "\n")
+	}
+	if !began.IsZero() {
+		l.s.took = fmt.Append(l.s.took, began.UnixNano())
+	}
+	return nil
+}
+
+func (l *shelfLayer) Discard(paths []string) error {
+	return fmt.Errorf("discard %q: %w", paths, fs.ErrPermission)
+}
+
+func (l *shelfLayer) Close() error { return l.s.close() }
+
+// useLayer calls every method of a layer and ignores the errors.
+func useLayer(ctx context.Context, c *FilesClient) {
+	l, err := c.Layer(ctx, "/src")
+	if err != nil {
+		return
+	}
+	for range 4 {
+		_, _ = l.Next(ctx)
+	}
+	if f, err := l.Open(ctx, "d/f"); err == nil {
+		_, _ = f.WriteTo(ctx, io.Discard, 0)
+		_ = f.Close()
+	}
+	_ = errors.Join(l.Settle(ctx, []LayerEntry{{Path: "d/f", Base: "b"}}, time.Unix(1, 2)), l.Discard(ctx, []string{"d"}), l.Close())
+}
+
+func TestLayer(t *testing.T) {
+	host, port := net.Pipe()
+	s := &shelf{content: []byte("content")}
+	serveFilesOn(t, port, s)
+	ctx := t.Context()
+	c, err := DialFiles(ctx, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Layer(ctx, "/no"); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Layer(ctx, "relative"); err == nil || !strings.Contains(err.Error(), "not absolute") {
+		t.Errorf("%v", err)
+	}
+	l, err := c.Layer(ctx, "/src")
+	if err != nil || !l.Began().Equal(time.Unix(7, 8)) {
+		t.Fatal(err)
+	}
+	var got, want []LayerEntry
+	for {
+		part, err := l.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, part...)
+	}
+	for h := (&shelfLayer{s, 2}); h.left > 0; {
+		part, _ := h.Next()
+		want = append(want, part...)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	f, err := l.Open(ctx, "d/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if _, err := f.WriteTo(ctx, &b, 0); err != nil || b.String() != "content" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+	_ = f.Close()
+	many := make([]LayerEntry, maxEntries+1) // two messages, of which the last has the time
+	for i := range many {
+		many[i] = LayerEntry{Path: fmt.Sprint(i), Base: "b"}
+	}
+	if err := l.Settle(ctx, many, time.Unix(0, 5)); err != nil || !strings.HasPrefix(string(s.took), "0=b\n1=b\n") || !strings.HasSuffix(string(s.took), "512=b\n5") {
+		t.Errorf("%v, %d bytes", err, len(s.took))
+	}
+	if err := l.Discard(ctx, []string{"a", "b"}); err == nil || !strings.Contains(err.Error(), `discard ["a" "b"]`) {
+		t.Errorf("%v", err)
+	}
+	for name, err := range map[string]error{"NUL": l.Discard(ctx, []string{"a\x00"}), "too many": l.Discard(ctx, make([]string, maxPaths+1))} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	_ = l.Close()
+}
