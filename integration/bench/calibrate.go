@@ -10,7 +10,10 @@ import (
 // Calibration says what the computer was like during the run. Both loops are native code and always the same; the second
 // is nothing but indirect calls, which some hosts cannot predict part of the time. An interpreter suffers from that, a
 // translator does not.
-const calibrationSteps = 20_000_000
+const (
+	calibrationSteps = 20_000_000
+	calibrations     = 2 // figures
+)
 
 func (b *bench) calibrate() {
 	for _, loop := range []struct {

@@ -26,9 +26,10 @@ import (
 func main() {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "few rounds, about a minute: to see that it works, not to quote")
-	flag.BoolVar(&o.update, "update", false, "put the figures into docs/measurements/specification.md and README.md")
+	flag.BoolVar(&o.update, "update", false, "put the figures into docs/measurements and README.md")
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
-	load := flag.String("workload", "", "of the parts cold and translation, measure only the workloads whose names match this regular expression")
+	flag.StringVar(&o.debian, "debian", "", "for the part mounts: the directory that integration/bench/debian.sh has made")
+	load := flag.String("workload", "", "of the parts cold, translation and mounts, measure only the workloads whose names match this regular expression")
 	flag.Parse()
 	if err := o.choose(*only, *load); err != nil || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "bench:", errors.Join(err, flag.CommandLine.Parse([]string{"-h"})))
@@ -50,6 +51,7 @@ type options struct {
 	quick, update bool
 	only          *regexp.Regexp // names of parts
 	workload      *regexp.Regexp // of the parts that have such names
+	debian        string         // programs for measureMounts
 }
 
 func (o *options) choose(only, workload string) (err error) {
@@ -89,6 +91,7 @@ var parts = []struct {
 	{"preview", measurePreview},
 	{"daemon", measureDaemon},
 	{"idle", measureIdle},
+	{"mounts", measureMounts},
 }
 
 func partNames() (names []string) {

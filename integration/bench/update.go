@@ -18,10 +18,25 @@ const (
 
 // updateDocuments replaces the figures in the repository's documents by those of this run.
 func (r *report) updateDocuments(root string) error {
-	about := "```\n" + r.about + "load at the end: " + loadAverage() + "\n```\n"
-	return errors.Join(
-		updateDocument(filepath.Join(root, "docs", "measurements", "specification.md"), r.table()+"\n"+about),
-		updateDocument(filepath.Join(root, "README.md"), r.shortTable()))
+	about := "\n```\n" + r.about + "load at the end: " + loadAverage() + "\n```\n"
+	on := func(page string) (figures []figure) {
+		for _, f := range r.figures {
+			if f.page == page {
+				figures = append(figures, f)
+			}
+		}
+		return figures
+	}
+	var errs []error
+	if mounts := on(mountsPage); len(mounts) > 0 {
+		errs = append(errs, updateDocument(filepath.Join(root, "docs", "measurements", mountsPage), table(mounts)+about))
+	}
+	if len(on("")) > calibrations { // more was measured than the host itself
+		errs = append(errs,
+			updateDocument(filepath.Join(root, "docs", "measurements", "specification.md"), table(on(""))+about),
+			updateDocument(filepath.Join(root, "README.md"), r.shortTable()))
+	}
+	return errors.Join(errs...)
 }
 
 func updateDocument(path, figures string) error {

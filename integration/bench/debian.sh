@@ -1,0 +1,32 @@
+#!/bin/sh
+# Puts Debian's git, grep, coreutils and findutils for riscv64, with the libraries that they need, into a directory, for
+# integration/bench -debian.
+#
+#   integration/bench/debian.sh DIR [SUITE]     SUITE: of deb.debian.org, default sid
+#
+# Needs apt and dpkg-deb of any architecture, and not root.
+set -eu
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian ${2:-sid} main" >"$work/sources.list"
+own() {
+	apt-get -qq -o Dir::State="$work" -o Dir::State::status=/dev/null -o Dir::Cache="$work/cache" -o Dir::Etc::SourceList="$work/sources.list" \
+		-o Dir::Etc::SourceParts=/dev/null -o APT::Architecture=riscv64 -o APT::Architectures=riscv64 -o APT::Sandbox::User= \
+		-o Acquire::Languages=none -o Acquire::CompressionTypes::Order::=gz "$@"
+}
+own update
+cd "$work"
+own download git libc6 libpcre2-8-0 zlib1g grep coreutils findutils dash libselinux1 libacl1 libattr1 libgmp10 libssl3t64 libzstd1 libcap2 libgcc-s1
+for package in *.deb; do
+	dpkg-deb -x "$package" "$dir"
+done
+for name in bin lib sbin; do
+	ln -sfn "usr/$name" "$dir/$name"
+done
+# What the benchmark does not use, and of what it copies there should be little.
+rm -rf "$dir"/usr/share/doc "$dir"/usr/share/man "$dir"/usr/share/locale "$dir"/usr/share/gitweb "$dir"/usr/share/bash-completion \
+	"$dir"/usr/lib/git-core/git-daemon "$dir"/usr/lib/git-core/git-http* "$dir"/usr/lib/git-core/git-remote-* \
+	"$dir"/usr/lib/git-core/git-imap-send "$dir"/usr/lib/git-core/git-shell "$dir"/usr/lib/git-core/git-credential*
