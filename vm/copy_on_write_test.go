@@ -356,3 +356,48 @@ func TestCopyOnWriteLarge(t *testing.T) {
 	wantChanges(t, v)
 	t.Logf("compared in %v", time.Since(began))
 }
+
+// TestCopyOnWriteDirectories has programs of the guest rename, replace and remove directories, and files change their types.
+func TestCopyOnWriteDirectories(t *testing.T) {
+	host := t.TempDir()
+	for _, name := range []string{"moved/a", "moved/sub/b", "replaced/old", "replaced/both", "removed/x/y", "kept/file", "renamed", "becomes-dir", "becomes-link"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(host, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(host, name), name+"\n")
+	}
+	if err := os.Symlink("kept", filepath.Join(host, "link")); err != nil {
+		t.Fatal(err)
+	}
+	v := ownVM(t, copied(host))
+	wantOutput(t, v, `cd /src && mv moved to && rm -r replaced && mkdir replaced && echo new >replaced/new && echo both >replaced/both && rm -r removed &&
+chmod 700 kept && mv renamed kept/name && echo more >>kept/name && rm becomes-dir && mkdir becomes-dir && echo in >becomes-dir/in && ln -sf kept/file becomes-link &&
+ln -sfn nowhere link && mkdir empty && ln kept/file kept/hard`, "")
+	wantChanges(t, v, "T becomes-dir", "A becomes-dir/in", "T becomes-link", "A empty", "M kept", "A kept/hard", "R renamed -> kept/name", "M link", "D moved", "D removed",
+		"M replaced/both", "A replaced/new", "D replaced/old", "A to", "A to/a", "A to/sub", "A to/sub/b")
+	was := string(mustRun(t, v, vm.Command{Line: "cd /src && find . | sort | xargs stat -c '%n %A'; cat $(find . -type f | sort)"}).Stdout)
+	applied, err := v.Changes().Apply(limited(t), vm.ApplyOptions{})
+	if err != nil || len(applied.Skipped) != 0 {
+		t.Fatalf("%v, %v", applied, err)
+	}
+	wantChanges(t, v)
+	fresh := ownVM(t, copied(host))
+	if diff := cmp.Diff(was, string(mustRun(t, fresh, vm.Command{Line: "cd /src && find . | sort | xargs stat -c '%n %A'; cat $(find . -type f | sort)"}).Stdout)); diff != "" {
+		t.Errorf("what the guest had (-), what the host has (+):\n%s", diff)
+	}
+
+	// All is applied, so that the guest can remove what it has made, and the host's files with it.
+	wantOutput(t, v, "rm -r /src/to /src/replaced /src/kept", "")
+	if _, err := v.Changes().Apply(limited(t), vm.ApplyOptions{}); err != nil {
+		t.Error(err)
+	}
+	const after = `becomes-dir drwxr-xr-x
+becomes-dir/in -rw-r--r-- "in\n"
+becomes-link Lrwxrwxrwx -> kept/file
+empty drwxr-xr-x
+link Lrwxrwxrwx -> nowhere
+`
+	if diff := cmp.Diff(after, snapshotOf(t, host)); diff != "" {
+		t.Error(diff)
+	}
+}
