@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -376,11 +377,24 @@ ln -sfn nowhere link && mkdir empty && ln kept/file kept/hard`, "")
 	wantChanges(t, v, "T becomes-dir", "A becomes-dir/in", "T becomes-link", "A empty", "M kept", "A kept/hard", "R renamed -> kept/name", "M link", "D moved", "D removed",
 		"M replaced/both", "A replaced/new", "D replaced/old", "A to", "A to/a", "A to/sub", "A to/sub/b")
 	was := string(mustRun(t, v, vm.Command{Line: "cd /src && find . | sort | xargs stat -c '%n %A'; cat $(find . -type f | sort)"}).Stdout)
+	patched := t.TempDir()
+	if err := os.CopyFS(patched, os.DirFS(host)); err != nil {
+		t.Fatal(err)
+	}
+	var patch bytes.Buffer
+	if _, err := v.Changes().WriteDiff(limited(t), &patch); err != nil {
+		t.Fatal(err)
+	}
 	applied, err := v.Changes().Apply(limited(t), vm.ApplyOptions{})
 	if err != nil || len(applied.Skipped) != 0 {
 		t.Fatalf("%v, %v", applied, err)
 	}
 	wantChanges(t, v)
+	if gitApply(t, patched, patch.Bytes()) {
+		if diff := cmp.Diff(filesOf(t, host), filesOf(t, patched)); diff != "" {
+			t.Errorf("applied by agentvm (-), and the patch by git (+):\n%s", diff)
+		}
+	}
 	fresh := ownVM(t, copied(host))
 	if diff := cmp.Diff(was, string(mustRun(t, fresh, vm.Command{Line: "cd /src && find . | sort | xargs stat -c '%n %A'; cat $(find . -type f | sort)"}).Stdout)); diff != "" {
 		t.Errorf("what the guest had (-), what the host has (+):\n%s", diff)
@@ -400,4 +414,35 @@ link Lrwxrwxrwx -> nowhere
 	if diff := cmp.Diff(after, snapshotOf(t, host)); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// gitApply applies a patch with git, and says whether there is one.
+func gitApply(t *testing.T, dir string, patch []byte) (applied bool) {
+	t.Helper()
+	git, err := exec.LookPath("git")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		return false
+	}
+	command := exec.Command(git, "apply", "-")
+	command.Dir, command.Stdin = dir, bytes.NewReader(patch)
+	command.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir)) // no repository of the host
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Errorf("git apply: %v: %s\n%s", err, out, patch)
+	}
+	return true
+}
+
+// filesOf is snapshotOf without the directories, of which a patch has none.
+func filesOf(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(snapshotOf(t, dir)) {
+		if strings.Contains(line, `"`) || strings.Contains(line, " -> ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }

@@ -32,8 +32,43 @@ func (s *Set) WriteDiff(ctx context.Context, to io.Writer, paths ...string) ([]C
 	return all, err
 }
 
-// writeDiff writes one change. With several mounts a path has its mount in front.
+// writeDiff writes one change as git has it: directories are what is in them, and another type is a deletion and an addition.
 func (l *listing) writeDiff(ctx context.Context, to io.Writer, c Change) error {
+	plain := func(m fs.FileMode) bool { return m.IsRegular() || m.Type() == fs.ModeSymlink }
+	switch {
+	case c.Status == TypeChanged:
+		if err := l.writeDiff(ctx, to, Change{Mount: c.Mount, Path: c.Path, Status: Deleted, OldMode: c.OldMode}); err != nil {
+			return err
+		}
+		c.Status, c.OldMode = Added, 0
+		return l.writeDiff(ctx, to, c)
+	case c.Status == Deleted && c.OldMode.IsDir():
+		names, err := l.original.List(c.Path, maxEntries)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			p := path.Join(c.Path, name)
+			host, err := l.stat(p)
+			if l.left--; err != nil || l.left < 0 {
+				return errors.Join(err, ctx.Err())
+			}
+			if host == nil {
+				continue
+			}
+			if err := l.writeDiff(ctx, to, Change{Mount: c.Mount, Path: p, Status: Deleted, OldMode: host.FileMode()}); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	case c.Status == Deleted && !plain(c.OldMode) || c.Status != Deleted && !plain(c.Mode):
+		return nil
+	}
+	return l.writeFileDiff(ctx, to, c)
+}
+
+// writeFileDiff writes the change of a file or link. With several mounts a path has its mount in front.
+func (l *listing) writeFileDiff(ctx context.Context, to io.Writer, c Change) error {
 	name := func(side, p string) string {
 		if l.several {
 			p = path.Join(c.Mount, p)[1:]
@@ -90,10 +125,7 @@ func (l *listing) writeDiff(ctx context.Context, to io.Writer, c Change) error {
 
 // gitMode is a mode as git writes it, with all permissions.
 func gitMode(m fs.FileMode) string {
-	switch m.Type() {
-	case fs.ModeDir:
-		return "040000"
-	case fs.ModeSymlink:
+	if m.Type() == fs.ModeSymlink {
 		return "120000"
 	}
 	return fmt.Sprintf("100%03o", m.Perm())
