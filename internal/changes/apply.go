@@ -303,13 +303,27 @@ func (w *applier) remove(ctx context.Context, name string, was mount.Base, depth
 func (w *applier) settle(ctx context.Context) error {
 	var bases []guestrpc.LayerEntry
 	var last time.Time
-	for _, c := range w.done {
-		host, err := w.stat(c.Path)
-		if err != nil || host == nil || c.Status == Deleted {
-			continue
+	seen := func(name string) *mount.Status {
+		if name == "." {
+			return nil
+		}
+		host, err := w.stat(name)
+		if err != nil || host == nil {
+			return nil
 		}
 		if host.Changed.After(last) {
 			last = host.Changed
+		}
+		return host
+	}
+	for _, c := range w.done {
+		seen(path.Dir(c.Path)) // changed by what has come or gone in it
+		if c.Status == Renamed {
+			seen(path.Dir(c.From))
+		}
+		host := seen(c.Path)
+		if host == nil || c.Status == Deleted {
+			continue
 		}
 		host.Base.Copied = c.entry.Info.Modified.UnixNano()
 		bases = append(bases, guestrpc.LayerEntry{Path: c.Path, Base: host.Base.String()})
@@ -317,7 +331,7 @@ func (w *applier) settle(ctx context.Context) error {
 	if !w.complete || len(w.skipped) > 0 || len(w.done) < len(w.changes) {
 		last = time.Time{}
 	}
-	if len(bases) == 0 {
+	if len(bases) == 0 && last.IsZero() {
 		return nil
 	}
 	return w.layer.Settle(ctx, bases, last)

@@ -532,3 +532,22 @@ func TestDiscard(t *testing.T) {
 		}
 	}
 }
+
+// TestBeganAfterDeletions applies a deletion in a directory, which changes the directory: that is no conflict when the guest removes it.
+func TestBeganAfterDeletions(t *testing.T) {
+	k := newKit(t, mount.Config{})
+	k.write(t, "dir/gone", "old")
+	k.write(t, "dir/kept", "old")
+	k.list = []guestrpc.LayerEntry{gone("dir/gone")}
+	k.began = time.Now()
+	time.Sleep(30 * time.Millisecond) // the clock of files has steps
+	if _, err := k.set.Apply(t.Context(), changes.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(k.host, "dir"))
+	if err != nil || k.newBegan.Before(info.ModTime()) {
+		t.Fatalf("changes are kept since %v, the directory has changed at %v, %v", k.newBegan, info.ModTime(), err)
+	}
+	k.list, k.began = []guestrpc.LayerEntry{gone("dir")}, k.newBegan
+	k.want(t, "D dir")
+}
