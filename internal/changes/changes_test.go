@@ -538,7 +538,7 @@ func TestBeganAfterDeletions(t *testing.T) {
 	k := newKit(t, mount.Config{})
 	k.write(t, "dir/gone", "old")
 	k.write(t, "dir/kept", "old")
-	k.list = []guestrpc.LayerEntry{gone("dir/gone")}
+	k.list = []guestrpc.LayerEntry{dir("dir"), gone("dir/gone")}
 	k.began = time.Now()
 	time.Sleep(30 * time.Millisecond) // the clock of files has steps
 	if _, err := k.set.Apply(t.Context(), changes.ApplyOptions{}); err != nil {

@@ -88,6 +88,11 @@ func (c *session) stat(n *node) (attr, error) {
 	if errno.In(err) == errno.ENOENT && open != nil {
 		return c.statOpen(open)
 	}
+	if number := errno.In(err); number == errno.ENOENT || number == errno.ESTALE {
+		if origin, copied := c.tree.origin(n); copied {
+			return origin, nil
+		}
+	}
 	return a, err
 }
 

@@ -116,6 +116,7 @@ func (c *session) getxattr(q *request) error {
 	if opened := c.tree.lastOpened(q.node); opened != (version{}) {
 		base.Size, base.MTime, base.CTime = opened.size, opened.mtime, opened.ctime
 	}
+	c.tree.noteCopied(q.node)
 	return q.replyAttribute(size, base.String())
 }
 

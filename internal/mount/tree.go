@@ -49,6 +49,7 @@ type node struct {
 	file     identity // written while names is held for writing, or before the node is in the tree
 	told     version  // of the attributes that the guest has
 	read     version  // of the contents at the last open; zero: it was not opened
+	copied   bool     // by an overlay, which has read its Base
 	doubtful bool     // the contents may have changed, or may yet change, without another version
 	children map[string]*node
 	open     []*openFile // keeps an unlinked file within reach
@@ -144,9 +145,27 @@ func (t *tree) ghost(parent *node, name string) (n *node, a attr) {
 		return nil, attr{}
 	}
 	n.lookups++
+	return n, n.lastTold()
+}
+
+// lastTold, of a node in a locked tree, is about what the guest has of its attributes.
+func (n *node) lastTold() (a attr) {
 	a = attr{ino: n.file.ino, mode: n.kind | 0o555, size: n.told.size, mtime: time.Unix(0, n.told.mtime)}
 	a.host.Changed, a.host.Accessed, a.host.Links, a.host.BlockSize, a.host.owned = time.Unix(0, n.told.ctime), a.mtime, 1, 4096, true
-	return n, a
+	return a
+}
+
+// origin returns the attributes of a node of which an overlay has made a copy: it asks for them whenever the copy's are asked for.
+func (t *tree) origin(n *node) (a attr, copied bool) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	return n.lastTold(), n.copied
+}
+
+func (t *tree) noteCopied(n *node) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	n.copied = true
 }
 
 // tell, of a node in a locked tree, notes that the guest's kernel gets attributes. When the size or the time of the contents is another one than before, the kernel
