@@ -177,9 +177,8 @@ func TestUDPGoroutines(t *testing.T) {
 	for range sessions {
 		w.ask(w.dialUDP(to), []byte("x"))
 	}
-	if n := runtime.NumGoroutine() - before; n > 2*sessions+2 {
-		t.Errorf("%d goroutines for %d sessions", n, sessions)
-	}
+	// On a busy host those that only carry a datagram take a moment to end.
+	w.eventually("two for each session", func() bool { return runtime.NumGoroutine()-before <= 2*sessions+2 })
 	w.eventually("none is left", func() bool {
 		w.clock.advance(DefaultUDPIdle) // again for those that counted their last datagram after the time moved
 		return runtime.NumGoroutine() <= before && w.packets.open() == 0
