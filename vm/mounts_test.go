@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,6 +64,58 @@ func TestMounts(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(fixed, "file")); string(text) != "fixed\n" {
 		t.Errorf("the read-only file is %q now, %v", text, err)
+	}
+}
+
+// TestMountSpecialFiles has programs of the guest meet at a FIFO and a socket in a mount. A FIFO of the host leads to no program of the host.
+func TestMountSpecialFiles(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the host's system makes no FIFOs and sockets for a guest")
+	}
+	needAlpine(t) // for nc
+	host := t.TempDir()
+	dir, err := os.MkdirTemp("", "s") // t.TempDir's names are too long for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	listener, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(conn, "answered\n")
+			conn.Close()
+		}
+	}()
+	v := ownVM(t, func(c *vm.Config) {
+		mounted(host, false)(c)
+		c.UnixSockets = []vm.UnixSocket{{Host: listener.Addr().String(), Guest: "/mnt/host/socket", Mode: 0o600}}
+	})
+	wantOutput(t, v, "cd /mnt/host && stat -c %F socket && nc local:/mnt/host/socket", "socket\nanswered\n")
+	wantOutput(t, v, "cd /mnt/host && mkfifo fifo && stat -c %F fifo && { echo through >fifo & cat fifo; wait; }", "fifo\nthrough\n")
+	for name, want := range map[string]os.FileMode{"fifo": os.ModeNamedPipe, "socket": os.ModeSocket} {
+		if info, err := os.Lstat(filepath.Join(host, name)); err != nil || info.Mode().Type() != want {
+			t.Errorf("on the host %s is %v, %v", name, info, err)
+		}
+	}
+	reader, err := os.OpenFile(filepath.Join(host, "fifo"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	wantOutput(t, v, "cd /mnt/host && { echo for the guest >fifo & cat fifo; wait; }", "for the guest\n")
+	if n, err := reader.Read(make([]byte, 64)); n > 0 || err != nil && err != io.EOF {
+		t.Errorf("the host's reader got %d bytes, %v", n, err)
+	}
+	if r := mustRun(t, v, vm.Command{Line: "mknod /mnt/host/null c 1 3"}); r.ExitCode == 0 {
+		t.Error("the guest made a device")
 	}
 }
 

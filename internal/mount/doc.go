@@ -5,7 +5,7 @@
 // are single path elements and never "..", nothing is found below what is no directory (symbolic links are shown
 // as links, the guest resolves them in its own tree), and every path is resolved below the open directory without
 // following links, even while another program swaps a directory or file for a link. Files other than regular files and directories
-// are visible but cannot be opened, so that a FIFO or device never blocks the host.
+// are visible but cannot be opened, so that a FIFO or device never blocks the host; the ends of a FIFO or socket are in the guest's kernel.
 //
 // Masks hide names below the directory. They are looked at wherever a name of a message becomes a path, and a name above a
 // mask cannot come to mean another directory. docs/guide/mounts.md says what they do not hide.

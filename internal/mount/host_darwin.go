@@ -10,6 +10,9 @@ func openBeneath(root int, name string, flags int, perm uint32) (int, error) {
 	return walkBeneath(root, name, flags, perm)
 }
 
+// mknodAt makes nothing: macOS has no call for it that takes a descriptor of the directory.
+func mknodAt(int, string, uint32) error { return unix.EPERM }
+
 // chmodAt changes the mode of a name that is no link.
 func chmodAt(dir int, name string, mode uint32) error {
 	var st unix.Stat_t

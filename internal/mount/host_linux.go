@@ -34,6 +34,9 @@ func openBeneath(root int, name string, flags int, perm uint32) (int, error) {
 	return fd, err
 }
 
+// mknodAt makes a FIFO, or a socket at which no program listens.
+func mknodAt(dir int, name string, mode uint32) error { return unix.Mknodat(dir, name, mode, 0) }
+
 // chmodAt changes the mode of a name that is no link. Kernels before 6.6 have no call for that: there a descriptor of the file
 // itself is named through /proc.
 func chmodAt(dir int, name string, mode uint32) error {

@@ -60,8 +60,9 @@ func (c *session) symlink(q *request) error {
 	})
 }
 
-// mknod answers FUSE_MKNOD: mode[4] rdev[4] umask[4] padding[4] name\0. Only regular files: a host has no use for a
-// guest's devices, and a FIFO or socket would make host programs hang.
+// mknod answers FUSE_MKNOD: mode[4] rdev[4] umask[4] padding[4] name\0. FIFOs and sockets become what they are: both ends are in the
+// guest's kernel, the host has only the name, and this server opens neither. A host program that opens such a FIFO waits, as it does
+// at a symbolic link that the guest makes to a terminal. A host has no use for a guest's devices.
 func (c *session) mknod(q *request) error {
 	mode := q.in.u32()
 	q.in.take(4 + 4 + 4)
@@ -69,10 +70,19 @@ func (c *session) mknod(q *request) error {
 	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
 		return err
 	}
-	if kind := mode & modeTypeMask; kind != modeRegular && kind != 0 {
+	kind := mode & modeTypeMask
+	switch kind {
+	case 0, modeRegular, modeFIFO, modeSocket:
+	default:
 		return errno.EPERM
 	}
 	return c.made(q, name, func(path string) error {
+		if kind == modeFIFO || kind == modeSocket {
+			if err := c.server.protectsPlace(path, false); err != nil {
+				return err
+			}
+			return c.server.mknod(path, kind|mode&0o777)
+		}
 		file, err := c.server.openRegular(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, hostMode(mode).Perm())
 		if err != nil {
 			return err

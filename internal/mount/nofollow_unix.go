@@ -120,6 +120,11 @@ func (s *Server) mkdir(name string, perm fs.FileMode) error {
 	return s.inParent(name, func(dir int, base string) error { return unix.Mkdirat(dir, base, uint32(perm.Perm())) })
 }
 
+// mknod makes a FIFO or a socket; mode is Linux's st_mode. Hosts that cannot make them say EPERM.
+func (s *Server) mknod(name string, mode uint32) error {
+	return s.inParent(name, func(dir int, base string) error { return mknodAt(dir, base, mode) })
+}
+
 func (s *Server) symlink(target, name string) error {
 	return s.inParent(name, func(dir int, base string) error { return unix.Symlinkat(target, dir, base) })
 }

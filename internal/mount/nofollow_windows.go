@@ -131,6 +131,9 @@ func (s *Server) mkdir(name string, perm fs.FileMode) error {
 	return s.inParent(name, func(dir *os.Root, base string) error { return dir.Mkdir(base, perm.Perm()) })
 }
 
+// mknod makes nothing: Windows has no FIFOs in its directories, and package os makes no sockets.
+func (s *Server) mknod(string, uint32) error { return errno.EPERM }
+
 func (s *Server) symlink(target, name string) error {
 	return s.inParent(name, func(dir *os.Root, base string) error { return dir.Symlink(target, base) })
 }

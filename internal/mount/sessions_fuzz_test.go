@@ -90,7 +90,8 @@ var fuzzKinds = []struct {
 		return fuzzNode(op[1]), body.U32(0o755).U32(0).Str(fuzzName(op[3]))
 	}},
 	{opMknod, func(op []byte) (uint64, fusetest.Body) {
-		return fuzzNode(op[1]), body.U32(0o644).U32(0).U32(0).U32(0).Str(fuzzName(op[3]))
+		kind := []uint32{0, modeRegular, modeFIFO, modeSocket, modeChar}[op[2]%5]
+		return fuzzNode(op[1]), body.U32(kind | 0o644).U32(0).U32(0).U32(0).Str(fuzzName(op[3]))
 	}},
 	{opSymlink, func(op []byte) (uint64, fusetest.Body) {
 		return fuzzNode(op[1]), body.Str(fuzzName(op[3])).Str(fuzzTargets[int(op[4])%len(fuzzTargets)])

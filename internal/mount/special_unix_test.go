@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,8 +41,7 @@ func TestSpecialFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	types := map[string]func(fusetest.FileMode) bool{"fifo": fusetest.FileMode.IsSocket, // which the guest cannot open, so that no process waits
-		"sock": fusetest.FileMode.IsSocket}
+	types := map[string]func(fusetest.FileMode) bool{"fifo": fusetest.FileMode.IsNamedPipe, "sock": fusetest.FileMode.IsSocket}
 	if err := unix.Mknod(filepath.Join(dir, "tty"), syscall.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err == nil {
 		types["tty"] = fusetest.FileMode.IsCharacterDevice
 	}
@@ -63,6 +63,71 @@ func TestSpecialFiles(t *testing.T) {
 				wantErrno(t, err, errno.ENOTDIR)
 			})
 		})
+	}
+}
+
+// TestMakeSpecialFiles makes FIFOs and sockets: on the host they are what they are, and no program is at their ends; where a mask, a protected
+// path or another file is, there will be none.
+func TestMakeSpecialFiles(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "file"), "x")
+	root := attach(t, Config{Dir: dir, Masks: []string{"hidden"}, Protected: []string{".envrc", ".vscode"}})
+	if runtime.GOOS != "linux" {
+		wantErrno(t, root.Mknod("fifo", fusetest.ModeNamedPipe|0o644, 0, 0), errno.EPERM)
+		return
+	}
+	for name, kind := range map[string]struct{ guest, host uint32 }{
+		"fifo": {uint32(fusetest.ModeNamedPipe), syscall.S_IFIFO},
+		"sock": {uint32(fusetest.ModeSocket), syscall.S_IFSOCK},
+	} {
+		mode := fusetest.FileMode(kind.guest) | 0o4640 // set-uid means nothing here, and is dropped
+		if err := root.Mknod(name, mode, 1, 3); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(dir, name), &st); err != nil || uint32(st.Mode) != kind.host|0o640 || st.Rdev != 0 {
+			t.Errorf("%s has mode %o on the host, rdev %d, %v", name, st.Mode, st.Rdev, err)
+		}
+		if attr := getattr(t, walk(t, root, name)); attr.Mode != fusetest.FileMode(kind.guest)|0o640 {
+			t.Errorf("%s has mode %o in the guest", name, attr.Mode)
+		}
+		quickly(t, func() { wantErrno(t, walk(t, root, name).Open(fusetest.ReadOnly), errno.ENXIO) })
+		wantErrno(t, root.Mknod("file", mode, 0, 0), errno.EEXIST)
+		wantErrno(t, root.Mknod("hidden", mode, 0, 0), errno.EACCES)
+		wantErrno(t, root.Mknod(".envrc", mode, 0, 0), errno.EROFS)
+		wantErrno(t, root.Mknod(".vscode", mode, 0, 0), errno.EROFS)
+		if err := root.RenameAt(name, root, name+".moved"); err != nil {
+			t.Error(err)
+		}
+		if err := root.UnlinkAt(name+".moved", 0); err != nil {
+			t.Error(err)
+		}
+	}
+	// A FIFO where a host program waits for a reader: neither a look nor an open ends its wait.
+	path := filepath.Join(dir, "waiting")
+	if err := root.Mknod("waiting", fusetest.ModeNamedPipe|0o600, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan *os.File)
+	go func() {
+		f, _ := os.OpenFile(path, os.O_WRONLY, 0)
+		opened <- f
+	}()
+	time.Sleep(20 * time.Millisecond)
+	for range 20 {
+		wantErrno(t, walk(t, root, "waiting").Open(fusetest.ReadOnly), errno.ENXIO)
+		getattr(t, walk(t, root, "waiting"))
+	}
+	select {
+	case <-opened:
+		t.Error("the server has opened a FIFO")
+	default:
+		reader, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		(<-opened).Close()
 	}
 }
 

@@ -161,7 +161,7 @@ func linuxType(mode fs.FileMode) uint32 {
 	case mode&fs.ModeSymlink != 0:
 		return modeSymlink
 	case mode&fs.ModeNamedPipe != 0:
-		return modeSocket // the guest's kernel would have whoever opens a FIFO wait for another program of the guest
+		return modeFIFO
 	case mode&fs.ModeSocket != 0:
 		return modeSocket
 	case mode&fs.ModeCharDevice != 0:

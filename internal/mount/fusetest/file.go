@@ -38,6 +38,9 @@ func (m FileMode) Permissions() FileMode { return m & 0o777 }
 // IsSocket says whether m is a socket's.
 func (m FileMode) IsSocket() bool { return m&modeType == ModeSocket }
 
+// IsNamedPipe says whether m is a FIFO's.
+func (m FileMode) IsNamedPipe() bool { return m&modeType == ModeNamedPipe }
+
 // IsSymlink says whether m is a symbolic link's.
 func (m FileMode) IsSymlink() bool { return m&modeType == ModeSymlink }
 
