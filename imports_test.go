@@ -288,6 +288,7 @@ var mayImport = map[string][]string{
 		"internal/confine",
 		"internal/errno",
 		"internal/guestrpc",
+		"internal/journal",
 		"internal/snapshot",
 		"vm",
 	},

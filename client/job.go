@@ -12,7 +12,6 @@ import (
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/journal"
 	"agentvm/vm"
 )
 
@@ -57,16 +56,9 @@ func (v *VM) startJob(ctx context.Context, c vm.Command, o daemonrpc.JobOptions)
 }
 
 // Jobs is vm.VM.Jobs.
-func (v *VM) Jobs(ctx context.Context) (list []vm.JobInfo, err error) {
-	found, err := v.daemon.Jobs(ctx)
-	return jobInfos(found), v.explain(err)
-}
-
-func jobInfos(found []daemonrpc.JobInfo) (list []vm.JobInfo) {
-	for _, i := range found {
-		list = append(list, vm.JobInfo(i))
-	}
-	return list
+func (v *VM) Jobs(ctx context.Context) ([]vm.JobInfo, error) {
+	list, err := v.daemon.Jobs(ctx)
+	return list, v.explain(err)
 }
 
 // Job is vm.VM.Job.
@@ -86,7 +78,7 @@ func (s *Store) Jobs(ctx context.Context, name string) (list []vm.JobInfo, err e
 		return nil, err
 	case past != nil:
 		defer past.Close()
-		return jobInfos(past.List()), nil
+		return past.List(), nil
 	}
 	defer v.Close()
 	return v.Jobs(ctx)
@@ -138,7 +130,7 @@ func (j *job) ID() string { return j.remote.ID() }
 // Info implements vm.Job.
 func (j *job) Info(ctx context.Context) (vm.JobInfo, error) {
 	i, err := j.remote.Info(ctx)
-	return vm.JobInfo(i), j.explain(err)
+	return i, j.explain(err)
 }
 
 // outputWait is how long one call to the daemon waits for output, and outputSize how many bytes its answer has by default.
@@ -163,10 +155,7 @@ func (j *job) Output(ctx context.Context, from vm.Cursor, limit int) (vm.JobOutp
 		if len(o.Chunks) == 0 && o.Exit == nil && o.Next == uint64(from) && ctx.Err() == nil {
 			continue // nothing was written meanwhile
 		}
-		out := vm.JobOutput{Next: vm.Cursor(o.Next), Lost: o.Lost}
-		for _, c := range o.Chunks {
-			out.Chunks = append(out.Chunks, journal.Chunk{Stream: journal.Stream(c.Stream), Data: c.Data})
-		}
+		out := vm.JobOutput{Chunks: o.Chunks, Next: vm.Cursor(o.Next), Lost: o.Lost}
 		if o.Exit != nil {
 			end := vm.JobEnd{Code: o.Exit.Code, Signal: o.Exit.Signal, TimedOut: o.TimedOut}
 			if i, err := j.remote.Info(ctx); err == nil {

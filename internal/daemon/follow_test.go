@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
-	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/journal"
 )
 
 const (
@@ -56,10 +56,10 @@ func Follow(ctx context.Context, j Job, s Streams, from uint64) (ExitInfo, error
 	}
 }
 
-func (s Streams) write(chunks []daemonrpc.JobChunk) error {
+func (s Streams) write(chunks []journal.Chunk) error {
 	for _, c := range chunks {
 		w := s.Stdout
-		if c.Stream == daemonrpc.StreamErr {
+		if c.Stream == journal.Stderr {
 			w = s.Stderr
 		}
 		if w == nil {

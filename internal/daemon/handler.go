@@ -20,6 +20,7 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/job"
 	"agentvm/internal/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
@@ -252,7 +253,7 @@ func (h handler) Job(id string) (daemonrpc.JobHandler, error) {
 }
 
 // Jobs lists them.
-func (h handler) Jobs() []daemonrpc.JobInfo { return h.d.jobs.list() }
+func (h handler) Jobs() []job.Info { return h.d.jobs.list() }
 
 // Stop stops the VM and with it the daemon.
 func (h handler) Stop(ctx context.Context, grace time.Duration) error {

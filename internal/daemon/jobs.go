@@ -81,10 +81,9 @@ func (m *jobs) start(ctx context.Context, v VM, r guestrpc.Request, o daemonrpc.
 }
 
 // list describes all, oldest first.
-func (m *jobs) list() []daemonrpc.JobInfo {
-	var list []daemonrpc.JobInfo
+func (m *jobs) list() (list []job.Info) {
 	for _, j := range m.List() {
-		list = append(list, daemonrpc.JobInfo(j.Info()))
+		list = append(list, j.Info())
 	}
 	return list
 }
@@ -95,8 +94,6 @@ type view struct {
 	jobs  *jobs
 	owner bool // started it
 }
-
-func (v *view) Info() daemonrpc.JobInfo { return daemonrpc.JobInfo(v.Job.Info()) }
 
 // Output also notes how far the owner has read. A place that the output has not reached yet is waited for.
 func (v *view) Output(ctx context.Context, from uint64, limit int, wait time.Duration) (daemonrpc.JobOutput, error) {
@@ -123,10 +120,7 @@ func (v *view) Output(ctx context.Context, from uint64, limit int, wait time.Dur
 	default:
 		return daemonrpc.JobOutput{}, err
 	}
-	answer := daemonrpc.JobOutput{Next: uint64(o.Next), Lost: o.Lost}
-	for _, c := range o.Chunks {
-		answer.Chunks = append(answer.Chunks, daemonrpc.JobChunk{Stream: daemonrpc.JobStream(c.Stream), Data: c.Data})
-	}
+	answer := daemonrpc.JobOutput{Chunks: o.Chunks, Next: uint64(o.Next), Lost: o.Lost}
 	switch {
 	case o.End == nil:
 	case o.Err == nil:
@@ -151,7 +145,7 @@ func (v *view) Release() {
 // Job is a job as a client sees it: a *daemonrpc.JobClient of a running VM, or one of PastJobs.
 type Job interface {
 	ID() string
-	Info(ctx context.Context) (daemonrpc.JobInfo, error)
+	Info(ctx context.Context) (job.Info, error)
 	Output(ctx context.Context, from uint64, limit int, wait time.Duration) (daemonrpc.JobOutput, error)
 	Input(ctx context.Context, data []byte, end bool) error
 	Signal(ctx context.Context, number int) error
@@ -193,7 +187,7 @@ func (s Store) PastJobs(name string) (*PastJobs, error) {
 }
 
 // List describes them, oldest first.
-func (p *PastJobs) List() []daemonrpc.JobInfo { return p.jobs.list() }
+func (p *PastJobs) List() []job.Info { return p.jobs.list() }
 
 // Job finds one. When there is none, errors.Is(err, fs.ErrNotExist) holds.
 func (p *PastJobs) Job(id string) (Job, error) {
@@ -213,7 +207,7 @@ type pastJob struct {
 	vm string
 }
 
-func (j pastJob) Info(context.Context) (daemonrpc.JobInfo, error) { return j.view.Info(), nil }
+func (j pastJob) Info(context.Context) (job.Info, error) { return j.view.Info(), nil }
 
 // Remove fails: only a daemon removes jobs, because no other process may have their journals open for writing.
 func (j pastJob) Remove(context.Context) error {

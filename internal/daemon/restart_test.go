@@ -13,6 +13,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/job"
 	"agentvm/vm"
 )
 
@@ -58,7 +59,7 @@ func TestGuestRestarts(t *testing.T) {
 	}
 	await(t, "the sidecar's second run", func() bool {
 		jobs, err := c.Jobs(t.Context())
-		return err == nil && slices.ContainsFunc(jobs, func(j daemonrpc.JobInfo) bool { return j.Label == "sidecar s" && j.Ended.IsZero() })
+		return err == nil && slices.ContainsFunc(jobs, func(j job.Info) bool { return j.Label == "sidecar s" && j.Ended.IsZero() })
 	})
 	second := <-booted
 	second.end("itself", &vm.GuestError{Reason: vm.Rebooted}) // too soon: there is a pause

@@ -6,17 +6,17 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/job"
 )
 
 // sidecarRuns are the jobs of a sidecar.
-func sidecarRuns(t testing.TB, c *Client, name string) (list []daemonrpc.JobInfo) {
+func sidecarRuns(t testing.TB, c *Client, name string) (list []job.Info) {
 	t.Helper()
 	all, err := c.Jobs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(all, func(i daemonrpc.JobInfo) bool { return i.Label != "sidecar "+name })
+	return slices.DeleteFunc(all, func(i job.Info) bool { return i.Label != "sidecar "+name })
 }
 
 func TestSidecars(t *testing.T) {

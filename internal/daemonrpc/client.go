@@ -142,7 +142,7 @@ func (c *Client) Job(ctx context.Context, id string) (*JobClient, error) {
 }
 
 // Jobs lists the jobs, oldest first.
-func (c *Client) Jobs(ctx context.Context) ([]JobInfo, error) {
+func (c *Client) Jobs(ctx context.Context) ([]vm.JobInfo, error) {
 	future, release := c.daemon.Jobs(ctx, nil)
 	defer release()
 	r, err := result(c, "list jobs", future)
@@ -153,7 +153,7 @@ func (c *Client) Jobs(ctx context.Context) ([]JobInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	var jobs []JobInfo
+	var jobs []vm.JobInfo
 	for i := range list.Len() {
 		info, err := readJobInfo(list.At(i), nil)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"agentvm/internal/daemonrpc/daemonwire"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/vm"
 )
 
 func (i Info) write(w daemonwire.DaemonInfo) error {
@@ -57,7 +58,7 @@ func readJobOptions(w daemonwire.JobOptions, err error) (o JobOptions, _ error) 
 	return o, err
 }
 
-func (i JobInfo) write(w daemonwire.JobInfo) error {
+func writeJobInfo(w daemonwire.JobInfo, i vm.JobInfo) error {
 	w.SetTimedOut(i.TimedOut)
 	w.SetDurable(i.Durable)
 	w.SetTerminal(i.Terminal)
@@ -68,7 +69,7 @@ func (i JobInfo) write(w daemonwire.JobInfo) error {
 	)
 }
 
-func readJobInfo(w daemonwire.JobInfo, err error) (i JobInfo, _ error) {
+func readJobInfo(w daemonwire.JobInfo, err error) (i vm.JobInfo, _ error) {
 	if err != nil {
 		return i, err
 	}

@@ -30,7 +30,7 @@ type Handler interface {
 	// Job finds a job. When there is none it returns an *Error with ENOENT.
 	Job(id string) (JobHandler, error)
 	// Jobs lists all jobs, oldest first.
-	Jobs() []JobInfo
+	Jobs() []vm.JobInfo
 	// Stop stops the VM and then the daemon; without grace at once. It returns when the VM has ended.
 	Stop(ctx context.Context, grace time.Duration) error
 	Stats(ctx context.Context) (guestrpc.Stats, error)
@@ -82,7 +82,7 @@ type PreviewPlace struct {
 
 // JobHandler is one client's view of a job.
 type JobHandler interface {
-	Info() JobInfo
+	Info() vm.JobInfo
 	// Output waits up to wait for a byte or the end and returns at most max bytes from a cursor on.
 	Output(ctx context.Context, from uint64, max int, wait time.Duration) (JobOutput, error)
 	// Input takes data, which it must copy, and waits while the program does not read.
@@ -157,39 +157,9 @@ type JobOptions struct {
 	Label     string
 }
 
-// JobInfo describes a job.
-type JobInfo struct {
-	ID          string
-	Label       string
-	Args        []string
-	Started     time.Time
-	Ended       time.Time            // zero while it runs
-	Exit        *guestrpc.ExitStatus // nil while it runs, or when it is not known
-	TimedOut    bool
-	Durable     bool
-	Terminal    bool
-	OutputBytes uint64 // written so far
-	Error       string // why there is no Exit although it has ended
-}
-
-// JobStream says from which of a program's streams bytes are.
-type JobStream uint8
-
-// Streams.
-const (
-	StreamOut JobStream = 1
-	StreamErr JobStream = 2
-)
-
-// JobChunk is output of one stream.
-type JobChunk struct {
-	Stream JobStream
-	Data   []byte
-}
-
 // JobOutput is output from a cursor on.
 type JobOutput struct {
-	Chunks   []JobChunk
+	Chunks   []vm.JobChunk
 	Next     uint64               // cursor after the chunks
 	Lost     uint64               // bytes before the first chunk that are no longer kept
 	Exit     *guestrpc.ExitStatus // not nil: the job has ended and nothing follows Next

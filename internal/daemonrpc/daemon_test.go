@@ -24,6 +24,7 @@ import (
 	"agentvm/internal/confine"
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/journal"
 	"agentvm/internal/leaktest"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
@@ -79,7 +80,7 @@ func (d *fakeDaemon) Job(id string) (JobHandler, error) {
 	return &fakeJob{d: d, id: "view of " + id}, nil
 }
 
-func (d *fakeDaemon) Jobs() []JobInfo { return []JobInfo{(&fakeJob{id: "a"}).Info(), {ID: "b"}} }
+func (d *fakeDaemon) Jobs() []vm.JobInfo { return []vm.JobInfo{(&fakeJob{id: "a"}).Info(), {ID: "b"}} }
 
 func (d *fakeDaemon) Stop(_ context.Context, grace time.Duration) error {
 	d.mu.Lock()
@@ -162,8 +163,8 @@ type fakeJob struct {
 	input chan []byte
 }
 
-func (j *fakeJob) Info() JobInfo {
-	return JobInfo{
+func (j *fakeJob) Info() vm.JobInfo {
+	return vm.JobInfo{
 		ID: j.id, Label: "l", Args: []string{"x", "y"}, Started: daemonStarted, Ended: daemonStarted.Add(time.Second),
 		Exit: &guestrpc.ExitStatus{Code: 137, Signal: 9}, TimedOut: true, Durable: true, Terminal: true, OutputBytes: 1 << 33, Error: "e",
 	}
@@ -172,7 +173,7 @@ func (j *fakeJob) Info() JobInfo {
 func (j *fakeJob) Output(ctx context.Context, from uint64, _ int, wait time.Duration) (JobOutput, error) {
 	select {
 	case b := <-j.input:
-		return JobOutput{Chunks: []JobChunk{{StreamErr, b}}, Next: from + uint64(len(b)), Lost: 2}, nil
+		return JobOutput{Chunks: []vm.JobChunk{{Stream: journal.Stderr, Data: b}}, Next: from + uint64(len(b)), Lost: 2}, nil
 	case <-time.After(wait):
 		return JobOutput{Next: from, Exit: &guestrpc.ExitStatus{Code: 3}, TimedOut: true}, nil
 	case <-ctx.Done():
@@ -328,7 +329,7 @@ func TestDaemonJob(t *testing.T) {
 		t.Error(err)
 	}
 	out, err := j.Output(ctx, 5, 100, time.Minute)
-	if diff := cmp.Diff(JobOutput{Chunks: []JobChunk{{StreamErr, []byte("hello")}}, Next: 10, Lost: 2}, out); err != nil || diff != "" {
+	if diff := cmp.Diff(JobOutput{Chunks: []vm.JobChunk{{Stream: journal.Stderr, Data: []byte("hello")}}, Next: 10, Lost: 2}, out); err != nil || diff != "" {
 		t.Errorf("Output: %v (-want +got)\n%s", err, diff)
 	}
 	out, err = j.Output(ctx, 10, 100, time.Millisecond)

@@ -7,6 +7,8 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc/daemonwire"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/journal"
+	"agentvm/vm"
 )
 
 // JobClient is a client's view of a job. Release it when it is no longer needed. Releasing the one that StartJob returned kills the job
@@ -24,12 +26,12 @@ func (j *JobClient) ID() string { return j.id }
 func (j *JobClient) Release() { j.remote.Release() }
 
 // Info describes the job.
-func (j *JobClient) Info(ctx context.Context) (JobInfo, error) {
+func (j *JobClient) Info(ctx context.Context) (vm.JobInfo, error) {
 	future, release := j.remote.Info(ctx, nil)
 	defer release()
 	r, err := future.Struct()
 	if err != nil {
-		return JobInfo{}, j.c.fault("ask about job "+j.id, err)
+		return vm.JobInfo{}, j.c.fault("ask about job "+j.id, err)
 	}
 	return readJobInfo(r.Info())
 }
@@ -62,7 +64,7 @@ func (j *JobClient) Output(ctx context.Context, from uint64, limit int, wait tim
 		if err != nil {
 			return o, err
 		}
-		o.Chunks = append(o.Chunks, JobChunk{JobStream(chunks.At(i).Stream()), data})
+		o.Chunks = append(o.Chunks, vm.JobChunk{Stream: journal.Stream(chunks.At(i).Stream()), Data: data})
 	}
 	return o, nil
 }

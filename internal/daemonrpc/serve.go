@@ -128,7 +128,7 @@ func (d *daemon) Jobs(_ context.Context, call daemonwire.Daemon_jobs) error {
 		return err
 	}
 	for i, info := range list {
-		if err := info.write(w.At(i)); err != nil {
+		if err := writeJobInfo(w.At(i), info); err != nil {
 			return err
 		}
 	}
@@ -332,7 +332,7 @@ func (s *job) Info(_ context.Context, call daemonwire.Job_info) error {
 	if err != nil {
 		return err
 	}
-	return s.j.Info().write(w)
+	return writeJobInfo(w, s.j.Info())
 }
 
 func (s *job) Output(ctx context.Context, call daemonwire.Job_output) error {
@@ -348,7 +348,7 @@ func (s *job) Output(ctx context.Context, call daemonwire.Job_output) error {
 		})
 }
 
-func writeChunks(r daemonwire.Job_output_Results, chunks []JobChunk) error {
+func writeChunks(r daemonwire.Job_output_Results, chunks []vm.JobChunk) error {
 	list, err := r.NewChunks(int32(len(chunks)))
 	if err != nil {
 		return err
