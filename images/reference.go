@@ -57,6 +57,12 @@ func parseReference(ref string) (reference, error) {
 	return parseRegistryReference(ref)
 }
 
+// NamesFile reports whether ref names an image of a directory or an archive of the host: oci:, oci-archive:, docker-archive:.
+func NamesFile(ref string) bool {
+	parsed, err := parseReference(ref)
+	return err == nil && parsed.path != ""
+}
+
 // parseFileReference parses what stands after oci:, oci-archive: or docker-archive:. The path ends at the first colon; on Windows that
 // of a drive does not count.
 func parseFileReference(t transport, rest string) (reference, error) {

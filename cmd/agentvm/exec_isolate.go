@@ -54,6 +54,9 @@ func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated
 	if err := f.changes.check(config.Mounts); err != nil {
 		return nil, err
 	}
+	if err := c.storeImage(ctx, &config); err != nil {
+		return nil, err
+	}
 	progress := func(_ slog.Level, text string) {
 		if text != "booting" && !f.quiet {
 			fmt.Fprintln(c.stderr, "agentvm:", printable(text))

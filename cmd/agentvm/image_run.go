@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentvm/client"
 	"agentvm/images"
 	"agentvm/vm"
 )
@@ -174,6 +175,18 @@ func (c *cli) resolveImage(ctx context.Context, ref string) (*images.Image, erro
 		err = fmt.Errorf("%w (agentvm image ls shows what there is)", err)
 	}
 	return image, err
+}
+
+// storeImage brings an image of the host's files into the store, for a daemon: elsewhere and later it might not find them.
+func (c *cli) storeImage(ctx context.Context, config *client.Config) error {
+	if !images.NamesFile(config.Image) {
+		return nil
+	}
+	image, err := c.resolveImage(ctx, config.Image)
+	if err == nil {
+		config.Image = image.Name
+	}
+	return err
 }
 
 // imageCommand combines what the image runs with what the user gave, as docker run does: arguments replace CMD, an entry point both.

@@ -92,6 +92,9 @@ func (c *cli) startVM(f *startFlags, name string) error {
 	s := newSession(shellInterruptWindow)
 	ctx := s.begin(context.Background())
 	defer s.end()
+	if err := c.storeImage(ctx, &config); err != nil {
+		return s.explain(err)
+	}
 	if !f.wait {
 		return s.explain(c.launch(ctx, store, name, config, f.silent))
 	}

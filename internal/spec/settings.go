@@ -117,7 +117,7 @@ func Settings() []Setting {
 	return []Setting{
 		{
 			Key: "image", Flag: "image", Fresh: true, set: func(_ Setting, c *vm.Config, texts []string) error { c.Image = texts[0]; return nil },
-			Usage: "image to boot: a name of agentvm image ls, alpine, alpine:VERSION or busybox (default alpine)",
+			Usage: "image to boot: one of agentvm image ls, alpine:VERSION, busybox, NAME:TAG of a registry, or an archive; see agentvm image --help (default alpine)",
 		},
 		{
 			Key: "memory", Flag: "memory", Kind: Size, Fresh: true, set: size(func(c *vm.Config, n uint64) { c.Memory = n }),
