@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -66,6 +67,7 @@ func openLayoutDir(dir string) (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex // layers are opened at the same time
 	var files []*os.File
 	open := func(name string) (layoutFile, error) {
 		info, err := root.Stat(name)
@@ -79,7 +81,9 @@ func openLayoutDir(dir string) (*layout, error) {
 		if err != nil {
 			return nil, err
 		}
+		mu.Lock()
 		files = append(files, f)
+		mu.Unlock()
 		return sizedFile{f, info.Size()}, nil
 	}
 	return &layout{open, func() {

@@ -40,7 +40,7 @@ type tree struct {
 type node struct {
 	parent   *node
 	name     string
-	gone     bool        // removed or replaced by the guest; what is below it is gone too
+	gone     atomic.Bool // removed or replaced by the guest; what is below it is gone too
 	dir      atomic.Bool // what the last lookup found
 	id       uint64
 	refs     int      // the kernel's together count as one
@@ -100,7 +100,7 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 	defer t.nodes.Unlock()
 	n := parent.children[name]
 	if n != nil && !t.isStill(n, a) {
-		n.gone = true
+		n.gone.Store(true)
 		n.detach()
 		n = nil
 	}
@@ -254,7 +254,7 @@ func (n *node) path() (string, error) {
 	var names []string
 	length := 0
 	for ; n.parent != nil; n = n.parent {
-		if n.gone {
+		if n.gone.Load() {
 			return "", errno.ENOENT
 		}
 		names = append(names, n.name)
@@ -301,7 +301,7 @@ func (t *tree) remove(parent *node, name string) {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
 	if n := parent.children[name]; n != nil {
-		n.gone = true
+		n.gone.Store(true)
 		n.detach()
 	}
 }
