@@ -39,6 +39,44 @@ func ReadTexts(list capnp.TextList, err error) ([]string, error) {
 	return texts, nil
 }
 
+// WriteList fills a list made by create; an empty list stays null.
+func WriteList[W ~capnp.StructKind, T any](create func(int32) (capnp.StructList[W], error), values []T, write func(T, W) error) error {
+	if len(values) == 0 {
+		return nil
+	}
+	list, err := create(int32(len(values)))
+	for i := 0; err == nil && i < len(values); i++ {
+		err = write(values[i], list.At(i))
+	}
+	return err
+}
+
+// ReadList has read decode each element of a list, which may have at most limit. Decoding returns err if there is one.
+func ReadList[W ~capnp.StructKind, T any](list capnp.StructList[W], err error, limit int, read func(W) (T, error)) ([]T, error) {
+	if err != nil || list.Len() == 0 {
+		return nil, err
+	}
+	if list.Len() > limit {
+		return nil, fmt.Errorf("a list of %d elements in a message: it can have at most %d", list.Len(), limit)
+	}
+	values := make([]T, list.Len())
+	for i := range values {
+		if values[i], err = read(list.At(i)); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}
+
+// WriteData fills a list made by create.
+func WriteData(create func(int32) (capnp.DataList, error), texts []string) error {
+	list, err := create(int32(len(texts)))
+	for i := 0; err == nil && i < len(texts); i++ {
+		err = list.Set(i, []byte(texts[i]))
+	}
+	return err
+}
+
 // FieldReader reads fields and remembers the first error.
 type FieldReader struct{ Err error }
 

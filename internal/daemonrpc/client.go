@@ -59,15 +59,6 @@ func (c *Client) fault(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// result waits for an answer. The results are valid until the call is released.
-func result[R capnprpc.Failing](c *Client, what string, future interface{ Struct() (R, error) }) (R, error) {
-	r, err := future.Struct()
-	if err != nil {
-		return r, c.fault(what, err)
-	}
-	return r, capnprpc.FailureOf(r.Failure())
-}
-
 // Info describes the daemon.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	future, release := c.daemon.Info(ctx, nil)
@@ -88,8 +79,7 @@ func (c *Client) AwaitReady(ctx context.Context, progress func(slog.Level, strin
 		return w.SetProgress(guestwire.LogSink_ServerToClient(progressSink{progress}))
 	})
 	defer release()
-	_, err := result(c, "wait for the VM", future)
-	return err
+	return capnprpc.Done(c.fault, "wait for the VM", future.Struct)
 }
 
 type progressSink struct{ report func(slog.Level, string) }
@@ -119,7 +109,7 @@ func (c *Client) StartJob(ctx context.Context, p guestrpc.ExecParams, input []by
 		return errors.Join(p.Write(w), w.SetInput(input), o.write(options))
 	})
 	defer release()
-	r, err := result(c, "start a program", future)
+	r, err := capnprpc.Await(c.fault, "start a program", future.Struct)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +124,7 @@ func (c *Client) StartJob(ctx context.Context, p guestrpc.ExecParams, input []by
 func (c *Client) Job(ctx context.Context, id string) (*JobClient, error) {
 	future, release := c.daemon.Job(ctx, func(w daemonwire.Daemon_job_Params) error { return w.SetId(id) })
 	defer release()
-	r, err := result(c, "find a job", future)
+	r, err := capnprpc.Await(c.fault, "find a job", future.Struct)
 	if err != nil {
 		return nil, err
 	}
@@ -145,23 +135,12 @@ func (c *Client) Job(ctx context.Context, id string) (*JobClient, error) {
 func (c *Client) Jobs(ctx context.Context) ([]vm.JobInfo, error) {
 	future, release := c.daemon.Jobs(ctx, nil)
 	defer release()
-	r, err := result(c, "list jobs", future)
+	r, err := capnprpc.Await(c.fault, "list jobs", future.Struct)
 	if err != nil {
 		return nil, err
 	}
 	list, err := r.Jobs()
-	if err != nil {
-		return nil, err
-	}
-	var jobs []vm.JobInfo
-	for i := range list.Len() {
-		info, err := readJobInfo(list.At(i), nil)
-		if err != nil {
-			return nil, err
-		}
-		jobs = append(jobs, info)
-	}
-	return jobs, nil
+	return capnprpc.ReadList(list, err, math.MaxInt, func(w daemonwire.JobInfo) (vm.JobInfo, error) { return readJobInfo(w, nil) })
 }
 
 // Stop stops the VM and then the daemon. Without grace (in steps of 1 ms) the VM is switched off. Losing the connection meanwhile is
@@ -177,7 +156,7 @@ func (c *Client) Stop(ctx context.Context, grace time.Duration) error {
 		return nil
 	})
 	defer release()
-	_, err := result(c, "stop", future)
+	_, err := capnprpc.Await(c.fault, "stop", future.Struct)
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
@@ -188,7 +167,7 @@ func (c *Client) Stop(ctx context.Context, grace time.Duration) error {
 func (c *Client) Stats(ctx context.Context) (guestrpc.Stats, error) {
 	future, release := c.daemon.Stats(ctx, nil)
 	defer release()
-	r, err := result(c, "stats", future)
+	r, err := capnprpc.Await(c.fault, "stats", future.Struct)
 	if err != nil {
 		return guestrpc.Stats{}, err
 	}
@@ -200,7 +179,7 @@ func (c *Client) Stats(ctx context.Context) (guestrpc.Stats, error) {
 func (c *Client) Preview(ctx context.Context) (place PreviewPlace, err error) {
 	future, release := c.daemon.Preview(ctx, nil)
 	defer release()
-	r, err := result(c, "serve previews", future)
+	r, err := capnprpc.Await(c.fault, "serve previews", future.Struct)
 	if err != nil {
 		return place, err
 	}
@@ -216,7 +195,7 @@ func (c *Client) Preview(ctx context.Context) (place PreviewPlace, err error) {
 func (c *Client) Confinement(ctx context.Context) ([]confine.Layer, error) {
 	future, release := c.daemon.Confinement(ctx, nil)
 	defer release()
-	r, err := result(c, "confinement", future)
+	r, err := capnprpc.Await(c.fault, "confinement", future.Struct)
 	if err != nil {
 		return nil, err
 	}
@@ -224,12 +203,10 @@ func (c *Client) Confinement(ctx context.Context) ([]confine.Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var read capnprpc.FieldReader
-	var layers []confine.Layer
-	for i := range w.Len() {
-		layers = append(layers, confine.Layer{Name: read.Text(w.At(i).Name()), InForce: w.At(i).InForce(), Note: read.Text(w.At(i).Note())})
-	}
-	return layers, read.Err
+	return capnprpc.ReadList(w, err, math.MaxInt, func(w daemonwire.ConfinementLayer) (confine.Layer, error) {
+		var read capnprpc.FieldReader
+		return confine.Layer{Name: read.Text(w.Name()), InForce: w.InForce(), Note: read.Text(w.Note())}, read.Err
+	})
 }
 
 // resultJSON is result of a method whose answer is JSON.
@@ -237,7 +214,7 @@ func resultJSON[T any, R interface {
 	capnprpc.Failing
 	Json() ([]byte, error)
 }](c *Client, what string, future interface{ Struct() (R, error) }) (v T, err error) {
-	r, err := result(c, what, future)
+	r, err := capnprpc.Await(c.fault, what, future.Struct)
 	if err != nil {
 		return v, err
 	}
@@ -287,7 +264,7 @@ func (c *Client) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err e
 	}
 	future, release := c.daemon.SetPolicy(ctx, func(w daemonwire.Daemon_setPolicy_Params) error { return w.SetJson(b) })
 	defer release()
-	r, err := result(c, "set the policy", future)
+	r, err := capnprpc.Await(c.fault, "set the policy", future.Struct)
 	if err != nil {
 		return 0, err
 	}
@@ -312,7 +289,7 @@ func (c *Client) Explain(ctx context.Context, host string, port uint16, protocol
 func (c *Client) Forward(ctx context.Context, forward string) (address string, err error) {
 	future, release := c.daemon.Forward(ctx, func(w daemonwire.Daemon_forward_Params) error { return w.SetForward(forward) })
 	defer release()
-	r, err := result(c, "forward", future)
+	r, err := capnprpc.Await(c.fault, "forward", future.Struct)
 	if err != nil {
 		return "", err
 	}
@@ -323,7 +300,7 @@ func (c *Client) Forward(ctx context.Context, forward string) (address string, e
 func (c *Client) DiskWaits(ctx context.Context) (since time.Time, path string, err error) {
 	future, release := c.daemon.Disk(ctx, nil)
 	defer release()
-	r, err := result(c, "disk", future)
+	r, err := capnprpc.Await(c.fault, "disk", future.Struct)
 	if err != nil {
 		return time.Time{}, "", err
 	}
@@ -335,7 +312,7 @@ func (c *Client) DiskWaits(ctx context.Context) (since time.Time, path string, e
 func (c *Client) Console(ctx context.Context) ([]byte, error) {
 	future, release := c.daemon.Console(ctx, nil)
 	defer release()
-	r, err := result(c, "console", future)
+	r, err := capnprpc.Await(c.fault, "console", future.Struct)
 	if err != nil {
 		return nil, err
 	}
@@ -346,16 +323,14 @@ func (c *Client) Console(ctx context.Context) ([]byte, error) {
 func (c *Client) Pause(ctx context.Context) error {
 	future, release := c.daemon.Pause(ctx, nil)
 	defer release()
-	_, err := result(c, "pause", future)
-	return err
+	return capnprpc.Done(c.fault, "pause", future.Struct)
 }
 
 // Resume continues a paused VM.
 func (c *Client) Resume(ctx context.Context) error {
 	future, release := c.daemon.Resume(ctx, nil)
 	defer release()
-	_, err := result(c, "resume", future)
-	return err
+	return capnprpc.Done(c.fault, "resume", future.Struct)
 }
 
 // Snapshot has the daemon write the VM into a file, and returns the file's description.
@@ -372,7 +347,7 @@ func (c *Client) Snapshot(ctx context.Context, o SnapshotRequest) (snapshot.Meta
 func (c *Client) Files(ctx context.Context) (*guestrpc.FilesClient, error) {
 	future, release := c.daemon.Files(ctx, nil)
 	defer release()
-	r, err := result(c, "open the guest's files", future)
+	r, err := capnprpc.Await(c.fault, "open the guest's files", future.Struct)
 	if err != nil {
 		return nil, err
 	}

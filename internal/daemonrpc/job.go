@@ -2,6 +2,7 @@ package daemonrpc
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"agentvm/internal/capnprpc"
@@ -47,7 +48,7 @@ func (j *JobClient) Output(ctx context.Context, from uint64, limit int, wait tim
 		return nil
 	})
 	defer release()
-	r, err := result(j.c, "output of job "+j.id, future)
+	r, err := capnprpc.Await(j.c.fault, "output of job "+j.id, future.Struct)
 	if err != nil {
 		return o, err
 	}
@@ -59,14 +60,11 @@ func (j *JobClient) Output(ctx context.Context, from uint64, limit int, wait tim
 	if err != nil {
 		return o, err
 	}
-	for i := range chunks.Len() {
-		data, err := capnprpc.CopyData(chunks.At(i).Data())
-		if err != nil {
-			return o, err
-		}
-		o.Chunks = append(o.Chunks, vm.JobChunk{Stream: journal.Stream(chunks.At(i).Stream()), Data: data})
-	}
-	return o, nil
+	o.Chunks, err = capnprpc.ReadList(chunks, err, math.MaxInt, func(w daemonwire.JobChunk) (vm.JobChunk, error) {
+		data, err := capnprpc.CopyData(w.Data())
+		return vm.JobChunk{Stream: journal.Stream(w.Stream()), Data: data}, err
+	})
+	return o, err
 }
 
 // Input sends bytes for standard input, at most MaxInput, and waits while the program does not read. One call at a time.
@@ -77,8 +75,7 @@ func (j *JobClient) Input(ctx context.Context, data []byte, end bool) error {
 		return w.SetData(data)
 	})
 	defer release()
-	_, err := result(j.c, "input of job "+j.id, future)
-	return err
+	return capnprpc.Done(j.c.fault, "input of job "+j.id, future.Struct)
 }
 
 // Signal sends a signal (Linux number) to the job's process group. ESRCH when it has ended.
@@ -88,16 +85,14 @@ func (j *JobClient) Signal(ctx context.Context, number int) error {
 		return nil
 	})
 	defer release()
-	_, err := result(j.c, "signal job "+j.id, future)
-	return err
+	return capnprpc.Done(j.c.fault, "signal job "+j.id, future.Struct)
 }
 
 // Kill ends the job and everything it has started. It is no error when the job has ended.
 func (j *JobClient) Kill(ctx context.Context) error {
 	future, release := j.remote.Kill(ctx, nil)
 	defer release()
-	_, err := result(j.c, "kill job "+j.id, future)
-	return err
+	return capnprpc.Done(j.c.fault, "kill job "+j.id, future.Struct)
 }
 
 // Resize changes the size of the job's terminal.
@@ -111,14 +106,12 @@ func (j *JobClient) Resize(ctx context.Context, size guestrpc.Size) error {
 		return nil
 	})
 	defer release()
-	_, err := result(j.c, "resize job "+j.id, future)
-	return err
+	return capnprpc.Done(j.c.fault, "resize job "+j.id, future.Struct)
 }
 
 // Remove forgets a job that has ended, and its output. EBUSY while it runs.
 func (j *JobClient) Remove(ctx context.Context) error {
 	future, release := j.remote.Remove(ctx, nil)
 	defer release()
-	_, err := result(j.c, "remove job "+j.id, future)
-	return err
+	return capnprpc.Done(j.c.fault, "remove job "+j.id, future.Struct)
 }

@@ -29,7 +29,7 @@ func (c *Client) DialLocal(ctx context.Context, host string, port uint16, purpos
 			w.SetPurpose(daemonwire.LocalPurpose(purpose))
 			return errors.Join(w.SetHost(host), w.SetToClient(toClient.AddRef()))
 		})
-		r, err := result(c, "connect to "+s.RemoteAddr().String()+" in the VM", future)
+		r, err := capnprpc.Await(c.fault, "connect to "+s.RemoteAddr().String()+" in the VM", future.Struct)
 		if err != nil {
 			return streamwire.Sink{}, release, err
 		}
@@ -42,7 +42,7 @@ func (c *Client) DialLocal(ctx context.Context, host string, port uint16, purpos
 func (c *Client) Sockets(ctx context.Context) ([]guestrpc.Socket, error) {
 	future, release := c.daemon.Sockets(ctx, nil)
 	defer release()
-	r, err := result(c, "list sockets", future)
+	r, err := capnprpc.Await(c.fault, "list sockets", future.Struct)
 	if err != nil {
 		return nil, err
 	}

@@ -122,17 +122,7 @@ func (d *daemon) Jobs(_ context.Context, call daemonwire.Daemon_jobs) error {
 	if err != nil {
 		return err
 	}
-	list := d.h.Jobs()
-	w, err := r.NewJobs(int32(len(list)))
-	if err != nil {
-		return err
-	}
-	for i, info := range list {
-		if err := writeJobInfo(w.At(i), info); err != nil {
-			return err
-		}
-	}
-	return nil
+	return capnprpc.WriteList(r.NewJobs, d.h.Jobs(), func(info vm.JobInfo, w daemonwire.JobInfo) error { return writeJobInfo(w, info) })
 }
 
 func (d *daemon) Stop(ctx context.Context, call daemonwire.Daemon_stop) error {

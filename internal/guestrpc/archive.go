@@ -2,6 +2,7 @@ package guestrpc
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"capnproto.org/go/capnp/v3"
@@ -24,44 +25,20 @@ const (
 func (f *FilesClient) Pack(ctx context.Context, w io.Writer, paths []string, o PackOptions) (Summary, error) {
 	c := capnprpc.NewCollector(w)
 	future, release := f.remote.Pack(ctx, func(call guestwire.Files_pack_Params) error {
-		if err := writePaths(call, paths); err != nil {
-			return err
-		}
 		options, err := call.NewOptions()
 		if err != nil {
 			return err
 		}
 		options.SetFollowPaths(o.FollowPaths)
 		options.SetOneFileSystem(o.OneFileSystem)
-		if err := options.SetDir([]byte(o.Dir)); err != nil {
-			return err
-		}
-		return call.SetSink(streamwire.Sink_ServerToClient(c))
+		return errors.Join(capnprpc.WriteData(call.NewPaths, paths), options.SetDir([]byte(o.Dir)), call.SetSink(streamwire.Sink_ServerToClient(c)))
 	})
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		err = f.conn.Fault("pack", err)
-	} else {
-		err = capnprpc.FailureOf(r.Failure())
-	}
+	r, err := capnprpc.Await(f.conn.Fault, "pack", future.Struct)
 	if err = c.Result(err); err != nil {
 		return Summary{}, err
 	}
 	return readSummary(r.Summary())
-}
-
-func writePaths(call guestwire.Files_pack_Params, paths []string) error {
-	list, err := call.NewPaths(int32(len(paths)))
-	if err != nil {
-		return err
-	}
-	for i, path := range paths {
-		if err := list.Set(i, []byte(path)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // readPaths checks an archive's paths: absolute, or relative to dir when that is not empty.
@@ -185,11 +162,8 @@ func (f *FilesClient) Unpack(ctx context.Context, dir string, r io.Reader, o Unp
 		return call.SetDir([]byte(dir))
 	})
 	defer release()
-	answer, err := future.Struct()
+	answer, err := capnprpc.Await(f.conn.Fault, "unpack", future.Struct)
 	if err != nil {
-		return f.conn.Fault("unpack", err)
-	}
-	if err := capnprpc.FailureOf(answer.Failure()); err != nil {
 		return err
 	}
 	out := capnprpc.NewSinkWriter(ctx, answer.Sink().AddRef(), capnprpc.MaxChunk, capnprpc.MaxSends)

@@ -146,11 +146,8 @@ func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
 		return w.SetProxy(guestwire.NetworkProxy_ServerToClient(&networkProxy{c: c.conn, connect: p.Connect}))
 	})
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(c.fault, "start", future.Struct)
 	if err != nil {
-		return GuestInfo{}, c.fault("start", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return GuestInfo{}, err
 	}
 	info, err := readGuestInfo(r.Info())
@@ -165,11 +162,8 @@ func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
 func (c *Client) Stats(ctx context.Context) (Stats, error) {
 	future, release := c.supervisor.PollStats(ctx, nil)
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(c.fault, "stats", future.Struct)
 	if err != nil {
-		return Stats{}, c.fault("stats", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return Stats{}, err
 	}
 	w, err := r.Stats()
@@ -187,11 +181,7 @@ func (c *Client) SyncClock(ctx context.Context, now time.Time) error {
 		return nil
 	})
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return c.fault("set the clock", err)
-	}
-	return capnprpc.FailureOf(r.Failure())
+	return capnprpc.Done(c.fault, "set the clock", future.Struct)
 }
 
 // ReportDenials has the guest append lines about refused connections to /run/agentvm/denials. When it returns without an error,
@@ -201,11 +191,7 @@ func (c *Client) ReportDenials(ctx context.Context, lines []string) error {
 		return capnprpc.WriteTexts(call.NewLines, lines)
 	})
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return c.fault("report denials", err)
-	}
-	return capnprpc.FailureOf(r.Failure())
+	return capnprpc.Done(c.fault, "report denials", future.Struct)
 }
 
 // Shutdown has the guest end its processes, write back its disks and power off. Losing the connection meanwhile is success: the machine

@@ -24,6 +24,9 @@ func ReadTime(w guestwire.Time) time.Time {
 }
 
 func (p StartParams) write(w guestwire.StartParams) error {
+	if len(p.ListenDenied) > MaxPortRanges {
+		return fmt.Errorf("%d ranges of ports: a guest takes at most %d", len(p.ListenDenied), MaxPortRanges)
+	}
 	if !p.Time.IsZero() {
 		t, err := w.NewTime()
 		if err != nil {
@@ -33,96 +36,45 @@ func (p StartParams) write(w guestwire.StartParams) error {
 	}
 	w.SetFlags(uint64(p.Flags))
 	w.SetNoNewPrivileges(p.Flags&NoNewPrivileges != 0)
-	if err := w.SetHostname(p.Hostname); err != nil {
-		return err
-	}
-	if err := capnprpc.WriteTexts(w.NewEnv, p.Env); err != nil {
-		return err
-	}
-	if err := p.Network.write(w.NewNetwork); err != nil {
-		return err
-	}
-	if err := w.SetCaCertificate(p.CACertificate); err != nil {
-		return err
-	}
-	if err := writeUnixSockets(w.NewUnixSockets, p.UnixSockets); err != nil {
-		return err
-	}
-	if err := p.Restored.write(w.NewRestored); err != nil {
-		return err
-	}
-	if err := writePortRanges(w.NewListenDenied, p.ListenDenied); err != nil {
-		return err
-	}
-	mounts, err := w.NewMounts(int32(len(p.Mounts)))
-	if err != nil {
-		return err
-	}
-	for i, m := range p.Mounts {
-		if err := m.write(mounts.At(i)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(w.SetHostname(p.Hostname), capnprpc.WriteTexts(w.NewEnv, p.Env), p.Network.write(w.NewNetwork),
+		w.SetCaCertificate(p.CACertificate), capnprpc.WriteList(w.NewUnixSockets, p.UnixSockets, UnixSocket.write),
+		p.Restored.write(w.NewRestored), capnprpc.WriteList(w.NewListenDenied, p.ListenDenied, PortRange.write),
+		capnprpc.WriteList(w.NewMounts, p.Mounts, Mount.write))
 }
 
 func (m Mount) write(w guestwire.Mount) error {
 	w.SetReadOnly(m.ReadOnly)
 	w.SetCopyOnWrite(m.CopyOnWrite)
-	if err := w.SetTag(m.Tag); err != nil {
-		return err
-	}
-	return w.SetTarget(m.Target)
+	return errors.Join(w.SetTag(m.Tag), w.SetTarget(m.Target))
 }
 
 func readStartParams(w guestwire.StartParams) (p StartParams, err error) {
+	var read capnprpc.FieldReader
 	t, err := w.Time()
-	if err != nil {
-		return p, err
+	read.Keep(err)
+	p = StartParams{
+		Time: ReadTime(t), Flags: StartFlags(w.Flags()), Hostname: read.Text(w.Hostname()), Env: read.Texts(w.Env()),
+		CACertificate: read.Data(w.CaCertificate()),
 	}
-	p.Time, p.Flags = ReadTime(t), StartFlags(w.Flags())
-	if p.Hostname, err = w.Hostname(); err != nil {
-		return p, err
-	}
-	if p.Env, err = capnprpc.ReadTexts(w.Env()); err != nil {
-		return p, err
-	}
-	if p.Network, err = readNetworkParams(w.Network()); err != nil {
-		return p, err
-	}
-	if p.CACertificate, err = capnprpc.CopyData(w.CaCertificate()); err != nil {
-		return p, err
-	}
-	if p.UnixSockets, err = readUnixSockets(w.UnixSockets()); err != nil {
-		return p, err
-	}
-	if p.Restored, err = readRestored(w.Restored()); err != nil {
-		return p, err
-	}
-	if p.ListenDenied, err = readPortRanges(w.ListenDenied()); err != nil {
-		return p, err
-	}
+	p.Network, err = readNetworkParams(w.Network())
+	read.Keep(err)
+	p.Restored, err = readRestored(w.Restored())
+	read.Keep(err)
+	sockets, err := w.UnixSockets()
+	p.UnixSockets, err = capnprpc.ReadList(sockets, err, maxEntries, readUnixSocket)
+	read.Keep(err)
+	denied, err := w.ListenDenied()
+	p.ListenDenied, err = capnprpc.ReadList(denied, err, MaxPortRanges, readPortRange)
+	read.Keep(err)
 	mounts, err := w.Mounts()
-	if err != nil {
-		return p, err
-	}
-	for i := range mounts.Len() {
-		m, err := readMount(mounts.At(i))
-		if err != nil {
-			return p, err
-		}
-		p.Mounts = append(p.Mounts, m)
-	}
-	return p, nil
+	p.Mounts, err = capnprpc.ReadList(mounts, err, maxEntries, readMount)
+	read.Keep(err)
+	return p, read.Err
 }
 
-func readMount(w guestwire.Mount) (m Mount, err error) {
-	m.ReadOnly, m.CopyOnWrite = w.ReadOnly(), w.CopyOnWrite()
-	if m.Tag, err = w.Tag(); err != nil {
-		return m, err
-	}
-	m.Target, err = w.Target()
-	return m, err
+func readMount(w guestwire.Mount) (Mount, error) {
+	var read capnprpc.FieldReader
+	return Mount{ReadOnly: w.ReadOnly(), CopyOnWrite: w.CopyOnWrite(), Tag: read.Text(w.Tag()), Target: read.Text(w.Target())}, read.Err
 }
 
 // write fills what create makes; nil stays null.
@@ -301,34 +253,10 @@ func ReadExit(w guestwire.Exit, err error) (*ExitStatus, error) {
 	return &ExitStatus{Code: int(w.Code()), Signal: int(w.Signal()), Cause: capnprpc.FailureOf(cause, nil)}, nil
 }
 
-func writePortRanges(make func(int32) (guestwire.PortRange_List, error), list []PortRange) error {
-	if len(list) == 0 {
-		return nil
-	}
-	if len(list) > MaxPortRanges {
-		return fmt.Errorf("%d ranges of ports: a guest takes at most %d", len(list), MaxPortRanges)
-	}
-	w, err := make(int32(len(list)))
-	if err != nil {
-		return err
-	}
-	for i, r := range list {
-		w.At(i).SetFirst(r.First)
-		w.At(i).SetLast(r.Last)
-	}
+func (r PortRange) write(w guestwire.PortRange) error {
+	w.SetFirst(r.First)
+	w.SetLast(r.Last)
 	return nil
 }
 
-func readPortRanges(w guestwire.PortRange_List, err error) ([]PortRange, error) {
-	if err != nil || w.Len() == 0 {
-		return nil, err
-	}
-	if w.Len() > MaxPortRanges {
-		return nil, fmt.Errorf("%d ranges of ports: want at most %d", w.Len(), MaxPortRanges)
-	}
-	list := make([]PortRange, w.Len())
-	for i := range list {
-		list[i] = PortRange{w.At(i).First(), w.At(i).Last()}
-	}
-	return list, nil
-}
+func readPortRange(w guestwire.PortRange) (PortRange, error) { return PortRange{w.First(), w.Last()}, nil }

@@ -30,11 +30,8 @@ type Dir struct {
 func (f *FilesClient) OpenDir(ctx context.Context, path string) (*Dir, error) {
 	future, release := f.remote.List(ctx, func(call guestwire.Files_list_Params) error { return call.SetPath([]byte(path)) })
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(f.conn.Fault, "list", future.Struct)
 	if err != nil {
-		return nil, f.conn.Fault("list", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return nil, err
 	}
 	entries, err := readEntries(r.Entries())
@@ -65,11 +62,8 @@ func (d *Dir) fetch(ctx context.Context) error {
 	}
 	future, release := d.remote.Next(ctx, nil)
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(d.conn.Fault, "list", future.Struct)
 	if err != nil {
-		return d.conn.Fault("list", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return err
 	}
 	if r.End() {

@@ -1,11 +1,11 @@
 package guestrpc
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 
+	"agentvm/internal/capnprpc"
 	"agentvm/internal/guestrpc/guestwire"
 )
 
@@ -34,6 +34,7 @@ func (i FileInfo) write(w guestwire.FileInfo) error {
 }
 
 // readFileInfo refuses what no file can have, which bounds what a hostile guest makes the host keep.
+// readFileInfo refuses names that no file can have, which bounds what a hostile guest makes the host keep.
 func readFileInfo(w guestwire.FileInfo) (i FileInfo, err error) {
 	name, err := w.Name()
 	if err != nil {
@@ -57,19 +58,7 @@ func readFileInfo(w guestwire.FileInfo) (i FileInfo, err error) {
 }
 
 func readEntries(list guestwire.FileInfo_List, err error) ([]FileInfo, error) {
-	if err != nil {
-		return nil, err
-	}
-	if list.Len() > maxEntries {
-		return nil, errors.New("the guest lists more entries than a message may have")
-	}
-	entries := make([]FileInfo, list.Len())
-	for i := range entries {
-		if entries[i], err = readFileInfo(list.At(i)); err != nil {
-			return nil, err
-		}
-	}
-	return entries, nil
+	return capnprpc.ReadList(list, err, maxEntries, readFileInfo)
 }
 
 func clampSize(n uint64) int64 { return int64(min(n, math.MaxInt64)) }

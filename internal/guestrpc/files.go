@@ -10,7 +10,6 @@ import (
 	"capnproto.org/go/capnp/v3"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/capnprpc/streamwire"
 	"agentvm/internal/guestrpc/guestwire"
 )
 
@@ -91,7 +90,8 @@ func (f *FilesClient) stat(ctx context.Context, path string, follow bool) (FileI
 		return call.SetPath([]byte(path))
 	})
 	defer release()
-	return doneInfo(f.conn, future.Struct)
+	_, info, err := awaitInfo(f.conn, "stat", future.Struct)
+	return info, err
 }
 
 // Remove removes a file or an empty directory.
@@ -110,7 +110,7 @@ func (f *FilesClient) remove(ctx context.Context, path string, recursive bool) e
 		return call.SetPath([]byte(path))
 	})
 	defer release()
-	return done(f.conn, "remove", future.Struct)
+	return capnprpc.Done(f.conn.Fault, "remove", future.Struct)
 }
 
 // Mkdir makes a directory.
@@ -130,7 +130,7 @@ func (f *FilesClient) makeDir(ctx context.Context, path string, mode fs.FileMode
 		return call.SetPath([]byte(path))
 	})
 	defer release()
-	return done(f.conn, "make a directory", future.Struct)
+	return capnprpc.Done(f.conn.Fault, "make a directory", future.Struct)
 }
 
 // Rename renames a file within a file system and replaces a file that has the new name.
@@ -139,7 +139,7 @@ func (f *FilesClient) Rename(ctx context.Context, from, to string) error {
 		return errors.Join(call.SetFrom([]byte(from)), call.SetTo([]byte(to)))
 	})
 	defer release()
-	return done(f.conn, "rename", future.Struct)
+	return capnprpc.Done(f.conn.Fault, "rename", future.Struct)
 }
 
 // Symlink makes a symbolic link at path.
@@ -148,7 +148,7 @@ func (f *FilesClient) Symlink(ctx context.Context, target, path string) error {
 		return errors.Join(call.SetTarget([]byte(target)), call.SetPath([]byte(path)))
 	})
 	defer release()
-	return done(f.conn, "make a link", future.Struct)
+	return capnprpc.Done(f.conn.Fault, "make a link", future.Struct)
 }
 
 // Chmod sets the permissions. It follows symbolic links.
@@ -158,7 +158,7 @@ func (f *FilesClient) Chmod(ctx context.Context, path string, mode fs.FileMode) 
 		return call.SetPath([]byte(path))
 	})
 	defer release()
-	return done(f.conn, "change permissions", future.Struct)
+	return capnprpc.Done(f.conn.Fault, "change permissions", future.Struct)
 }
 
 // Chown sets user and group; KeepID leaves one as it is. It follows symbolic links.
@@ -179,35 +179,23 @@ func (f *FilesClient) chown(ctx context.Context, path string, uid, gid uint32, f
 		return call.SetPath([]byte(path))
 	})
 	defer release()
-	return done(f.conn, "change the owner", future.Struct)
+	return capnprpc.Done(f.conn.Fault, "change the owner", future.Struct)
 }
 
-// done returns the error of a call that has no other result.
-func done[R interface {
-	Failure() (streamwire.Failure, error)
-}](c *capnprpc.Conn, what string, wait func() (R, error)) error {
-	r, err := wait()
-	if err != nil {
-		return c.Fault(what, err)
-	}
-	return capnprpc.FailureOf(r.Failure())
-}
-
-// doneInfo is done for answers that describe a file.
-func doneInfo[R interface {
-	Failure() (streamwire.Failure, error)
+// describing is a call's results that describe a file.
+type describing interface {
+	capnprpc.Failing
 	Info() (guestwire.FileInfo, error)
-}](c *capnprpc.Conn, wait func() (R, error)) (FileInfo, error) {
-	r, err := wait()
-	if err != nil {
-		return FileInfo{}, c.Fault("stat", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
-		return FileInfo{}, err
+}
+
+// awaitInfo is capnprpc.Await for them.
+func awaitInfo[R describing](c *capnprpc.Conn, what string, answer func() (R, error)) (r R, info FileInfo, err error) {
+	if r, err = capnprpc.Await(c.Fault, what, answer); err != nil {
+		return r, info, err
 	}
 	w, err := r.Info()
-	if err != nil {
-		return FileInfo{}, err
+	if err == nil {
+		info, err = readFileInfo(w)
 	}
-	return readFileInfo(w)
+	return r, info, err
 }

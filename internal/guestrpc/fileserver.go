@@ -159,18 +159,24 @@ func (s *files) Open(_ context.Context, call guestwire.Files_open) error {
 	if err == nil {
 		h, err = s.h.Open(path, o)
 	}
+	return replyFile(r, h, err)
+}
+
+// replyFile answers with an open file, or with the error of opening it.
+func replyFile(r interface {
+	capnprpc.Results
+	NewInfo() (guestwire.FileInfo, error)
+	SetFile(guestwire.File) error
+}, h FileHandler, err error) error {
 	if err != nil {
 		return capnprpc.Reply(r, err)
 	}
 	info, err := h.Stat()
-	if err != nil {
-		return errors.Join(capnprpc.Reply(r, err), h.Close())
+	err2 := replyInfo(r, info, err)
+	if err != nil || err2 != nil {
+		return errors.Join(err2, h.Close())
 	}
-	w, err := r.NewInfo()
-	if err != nil {
-		return errors.Join(err, h.Close())
-	}
-	return errors.Join(info.write(w), r.SetFile(guestwire.File_ServerToClient(&file{h: h})))
+	return r.SetFile(guestwire.File_ServerToClient(&file{h: h}))
 }
 
 func (s *files) Remove(_ context.Context, call guestwire.Files_remove) error {
@@ -278,14 +284,5 @@ func (f *file) Commit(_ context.Context, call guestwire.File_commit) error {
 func (f *file) Shutdown() { _ = f.h.Close() }
 
 func writeEntries(create func(int32) (guestwire.FileInfo_List, error), entries []FileInfo) error {
-	list, err := create(int32(len(entries)))
-	if err != nil {
-		return err
-	}
-	for i, e := range entries {
-		if err := e.write(list.At(i)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return capnprpc.WriteList(create, entries, FileInfo.write)
 }

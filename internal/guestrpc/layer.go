@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"capnproto.org/go/capnp/v3"
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/errno"
@@ -91,32 +90,11 @@ func readLayerEntry(w guestwire.LayerEntry) (e LayerEntry, err error) {
 }
 
 func readLayerEntries(list guestwire.LayerEntry_List, err error) ([]LayerEntry, error) {
-	if err != nil {
-		return nil, err
-	}
-	if list.Len() > maxEntries {
-		return nil, errors.New("more entries of a layer than a message may have")
-	}
-	entries := make([]LayerEntry, list.Len())
-	for i := range entries {
-		if entries[i], err = readLayerEntry(list.At(i)); err != nil {
-			return nil, err
-		}
-	}
-	return entries, nil
+	return capnprpc.ReadList(list, err, maxEntries, readLayerEntry)
 }
 
 func writeLayerEntries(create func(int32) (guestwire.LayerEntry_List, error), entries []LayerEntry) error {
-	list, err := create(int32(len(entries)))
-	if err != nil {
-		return err
-	}
-	for i, e := range entries {
-		if err := e.write(list.At(i)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return capnprpc.WriteList(create, entries, LayerEntry.write)
 }
 
 // Layer is what a copy-on-write mount has instead of what the host has. One goroutine uses it at a time; Open may be called from several.
@@ -130,11 +108,8 @@ type Layer struct {
 func (f *FilesClient) Layer(ctx context.Context, target string) (*Layer, error) {
 	future, release := f.remote.Layer(ctx, func(call guestwire.Files_layer_Params) error { return call.SetTarget([]byte(target)) })
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(f.conn.Fault, "open the changes of a mount", future.Struct)
 	if err != nil {
-		return nil, f.conn.Fault("open the changes of a mount", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return nil, err
 	}
 	began, err := r.Began()
@@ -157,11 +132,8 @@ func (l *Layer) Close() error {
 func (l *Layer) Next(ctx context.Context) ([]LayerEntry, error) {
 	future, release := l.remote.Next(ctx, nil)
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(l.conn.Fault, "list the changes of a mount", future.Struct)
 	if err != nil {
-		return nil, l.conn.Fault("list the changes of a mount", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return nil, err
 	}
 	entries, err := readLayerEntries(r.Entries())
@@ -175,18 +147,7 @@ func (l *Layer) Next(ctx context.Context) ([]LayerEntry, error) {
 func (l *Layer) Open(ctx context.Context, path string) (*File, error) {
 	future, release := l.remote.Open(ctx, func(call guestwire.Layer_open_Params) error { return call.SetPath([]byte(path)) })
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return nil, l.conn.Fault("open a changed file", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
-		return nil, err
-	}
-	w, err := r.Info()
-	if err != nil {
-		return nil, err
-	}
-	info, err := readFileInfo(w)
+	r, info, err := awaitInfo(l.conn, "open a changed file", future.Struct)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +169,7 @@ func (l *Layer) Settle(ctx context.Context, entries []LayerEntry, began time.Tim
 			}
 			return writeLayerEntries(call.NewFiles, part)
 		})
-		err := done(l.conn, "settle the changes of a mount", future.Struct)
+		err := capnprpc.Done(l.conn.Fault, "settle the changes of a mount", future.Struct)
 		release()
 		if err != nil || len(entries) == 0 {
 			return err
@@ -218,22 +179,9 @@ func (l *Layer) Settle(ctx context.Context, entries []LayerEntry, began time.Tim
 
 // Discard drops entries and what is below them; all without paths. At most 4096 paths.
 func (l *Layer) Discard(ctx context.Context, paths []string) error {
-	future, release := l.remote.Discard(ctx, func(call guestwire.Layer_discard_Params) error { return writeData(call.NewPaths, paths) })
+	future, release := l.remote.Discard(ctx, func(call guestwire.Layer_discard_Params) error { return capnprpc.WriteData(call.NewPaths, paths) })
 	defer release()
-	return done(l.conn, "discard changes", future.Struct)
-}
-
-func writeData(create func(int32) (capnp.DataList, error), texts []string) error {
-	list, err := create(int32(len(texts)))
-	if err != nil {
-		return err
-	}
-	for i, text := range texts {
-		if err := list.Set(i, []byte(text)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return capnprpc.Done(l.conn.Fault, "discard changes", future.Struct)
 }
 
 func (s *files) Layer(_ context.Context, call guestwire.Files_layer) error {
@@ -291,18 +239,7 @@ func (l *layer) Open(_ context.Context, call guestwire.Layer_open) error {
 	if err == nil {
 		h, err = l.h.Open(path)
 	}
-	if err != nil {
-		return capnprpc.Reply(r, err)
-	}
-	info, err := h.Stat()
-	if err != nil {
-		return errors.Join(capnprpc.Reply(r, err), h.Close())
-	}
-	w, err := r.NewInfo()
-	if err != nil {
-		return errors.Join(err, h.Close())
-	}
-	return errors.Join(info.write(w), r.SetFile(guestwire.File_ServerToClient(&file{h: h})))
+	return replyFile(r, h, err)
 }
 
 func (l *layer) Settle(_ context.Context, call guestwire.Layer_settle) error {

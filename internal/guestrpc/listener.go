@@ -68,11 +68,8 @@ func (s *Listener) open(ctx context.Context, remote guestwire.Loopback, host str
 		return errors.Join(w.SetHost(host), w.SetAcceptor(guestwire.Acceptor_ServerToClient(&acceptor{s})))
 	})
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(s.c.Fault, "listen in the VM", future.Struct)
 	if err != nil {
-		return s.c.Fault("listen in the VM", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return err
 	}
 	at, err := capnprpc.ReadEndpoint(r.Local())

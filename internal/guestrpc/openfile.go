@@ -39,18 +39,7 @@ func (f *FilesClient) OpenFile(ctx context.Context, path string, o OpenOptions) 
 		return call.SetPath([]byte(path))
 	})
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return nil, f.conn.Fault("open", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
-		return nil, err
-	}
-	w, err := r.Info()
-	if err != nil {
-		return nil, err
-	}
-	info, err := readFileInfo(w)
+	r, info, err := awaitInfo(f.conn, "open", future.Struct)
 	if err != nil {
 		return nil, err
 	}
@@ -202,14 +191,15 @@ func (o *File) write(ctx context.Context, offset int64, feed func(func([]byte) e
 func (o *File) Stat(ctx context.Context) (FileInfo, error) {
 	future, release := o.remote.Stat(ctx, nil)
 	defer release()
-	return doneInfo(o.conn, future.Struct)
+	_, info, err := awaitInfo(o.conn, "stat", future.Struct)
+	return info, err
 }
 
 // Truncate sets the size.
 func (o *File) Truncate(ctx context.Context, size int64) error {
 	future, release := o.remote.Truncate(ctx, func(w guestwire.File_truncate_Params) error { w.SetSize(uint64(size)); return nil })
 	defer release()
-	return done(o.conn, "truncate", future.Struct)
+	return capnprpc.Done(o.conn.Fault, "truncate", future.Struct)
 }
 
 // Commit has the guest's disk keep what was written (fsync) and then, after OpenOptions.Atomic, gives the file its name.
@@ -217,7 +207,7 @@ func (o *File) Truncate(ctx context.Context, size int64) error {
 func (o *File) Commit(ctx context.Context) error {
 	future, release := o.remote.Commit(ctx, nil)
 	defer release()
-	return done(o.conn, "commit", future.Struct)
+	return capnprpc.Done(o.conn.Fault, "commit", future.Struct)
 }
 
 // Close closes the file. What was written atomically and not committed is removed, soon after.

@@ -157,11 +157,7 @@ func (p *Process) Signal(ctx context.Context, signal int) error {
 		return nil
 	})
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return p.fault("signal", err)
-	}
-	return capnprpc.FailureOf(r.Failure())
+	return capnprpc.Done(p.fault, "signal", future.Struct)
 }
 
 // Kill ends the program and everything that it started, in whatever group or session that is. It is no error when the program has
@@ -196,11 +192,7 @@ func (p *Process) Resize(ctx context.Context, columns, rows uint16) error {
 		return nil
 	})
 	defer release()
-	r, err := future.Struct()
-	if err != nil {
-		return p.fault("resize", err)
-	}
-	return capnprpc.FailureOf(r.Failure())
+	return capnprpc.Done(p.fault, "resize", future.Struct)
 }
 
 var errEnded = &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ESRCH, Message: "the program has ended"}

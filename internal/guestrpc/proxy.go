@@ -128,34 +128,12 @@ func connector(c *capnprpc.Conn, proxy guestwire.NetworkProxy) Connector {
 	}
 }
 
-func writeUnixSockets(create func(int32) (guestwire.UnixSocket_List, error), sockets []UnixSocket) error {
-	list, err := create(int32(len(sockets)))
-	if err != nil {
-		return err
-	}
-	for i, s := range sockets {
-		list.At(i).SetMode(s.Mode)
-		if err := errors.Join(list.At(i).SetPath(s.Path), list.At(i).SetId(s.ID)); err != nil {
-			return err
-		}
-	}
-	return nil
+func (s UnixSocket) write(w guestwire.UnixSocket) error {
+	w.SetMode(s.Mode)
+	return errors.Join(w.SetPath(s.Path), w.SetId(s.ID))
 }
 
-func readUnixSockets(list guestwire.UnixSocket_List, err error) ([]UnixSocket, error) {
-	if err != nil {
-		return nil, err
-	}
-	var sockets []UnixSocket
-	for i := range list.Len() {
-		s := UnixSocket{Mode: list.At(i).Mode()}
-		if s.Path, err = list.At(i).Path(); err != nil {
-			return nil, err
-		}
-		if s.ID, err = list.At(i).Id(); err != nil {
-			return nil, err
-		}
-		sockets = append(sockets, s)
-	}
-	return sockets, nil
+func readUnixSocket(w guestwire.UnixSocket) (UnixSocket, error) {
+	var read capnprpc.FieldReader
+	return UnixSocket{Mode: w.Mode(), Path: read.Text(w.Path()), ID: read.Text(w.Id())}, read.Err
 }

@@ -25,11 +25,8 @@ func (c *Client) OpenShell(ctx context.Context, p ExecParams) (*Shell, error) {
 		return ExecParams{Args: p.Args, Env: p.Env, Dir: p.Dir, User: p.User}.Write(w)
 	})
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(c.fault, "open a shell", future.Struct)
 	if err != nil {
-		return nil, c.fault("open a shell", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return nil, err
 	}
 	return &Shell{c: c, remote: r.Shell().AddRef()}, nil

@@ -80,11 +80,8 @@ func (c *Client) sockets(ctx context.Context, q *SocketQuery) ([]Socket, error) 
 		return q.write(call.NewQuery)
 	})
 	defer release()
-	r, err := future.Struct()
+	r, err := capnprpc.Await(c.fault, "list sockets", future.Struct)
 	if err != nil {
-		return nil, c.fault("list sockets", err)
-	}
-	if err := capnprpc.FailureOf(r.Failure()); err != nil {
 		return nil, err
 	}
 	return ReadSockets(r.Sockets())
@@ -126,17 +123,7 @@ func transportOf(network string) guestwire.Transport {
 }
 
 func WriteSockets(create func(int32) (guestwire.Socket_List, error), sockets []Socket) error {
-	sockets = sockets[:min(len(sockets), MaxSockets)]
-	list, err := create(int32(len(sockets)))
-	if err != nil {
-		return err
-	}
-	for i, s := range sockets {
-		if err := s.write(list.At(i)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return capnprpc.WriteList(create, sockets[:min(len(sockets), MaxSockets)], Socket.write)
 }
 
 func (s Socket) write(w guestwire.Socket) error {
@@ -155,19 +142,10 @@ func (s Socket) write(w guestwire.Socket) error {
 }
 
 func ReadSockets(list guestwire.Socket_List, err error) ([]Socket, error) {
-	if err != nil {
-		return nil, err
-	}
-	if list.Len() > MaxSockets {
+	if err == nil && list.Len() > MaxSockets {
 		return nil, fmt.Errorf("the guest lists %d sockets (limit %d)", list.Len(), MaxSockets)
 	}
-	sockets := make([]Socket, list.Len())
-	for i := range sockets {
-		if sockets[i], err = readSocket(list.At(i)); err != nil {
-			return nil, err
-		}
-	}
-	return sockets, nil
+	return capnprpc.ReadList(list, err, MaxSockets, readSocket)
 }
 
 func readSocket(w guestwire.Socket) (s Socket, err error) {
