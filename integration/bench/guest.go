@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	"agentvm/vm"
 )
@@ -18,6 +19,8 @@ const memory = 256
 type guest interface {
 	// sh runs shell source and returns its output; a command that fails is an error.
 	sh(ctx context.Context, line string) (string, error)
+	// typed runs an interactive shell on a terminal with these keys as its input, and returns what it shows.
+	typed(ctx context.Context, keys string) (string, error)
 	// put makes an executable file in the guest.
 	put(ctx context.Context, path string, content []byte) error
 	// pid is the host process that computes for the guest.
@@ -49,6 +52,14 @@ func (g *ownGuest) sh(ctx context.Context, line string) (string, error) {
 		return "", err
 	}
 	return stdout.String(), failed(line, r.ExitCode, r.Stderr)
+}
+
+func (g *ownGuest) typed(ctx context.Context, keys string) (string, error) {
+	var stdout bytes.Buffer
+	_, err := g.vm.Run(ctx, vm.Command{
+		Args: []string{"/bin/sh", "-i"}, Terminal: &vm.Size{Columns: 120, Rows: 40}, Stdin: strings.NewReader(keys), Stdout: &stdout,
+	})
+	return stdout.String(), err
 }
 
 func (g *ownGuest) put(ctx context.Context, path string, content []byte) error {

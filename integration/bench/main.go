@@ -29,7 +29,7 @@ func main() {
 	flag.BoolVar(&o.update, "update", false, "put the figures into docs/measurements and README.md")
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
 	flag.StringVar(&o.debian, "debian", "", "for the part mounts: the directory that integration/bench/debian.sh has made")
-	load := flag.String("workload", "", "of the parts cold, translation and mounts, measure only the workloads whose names match this regular expression")
+	load := flag.String("workload", "", "of the parts cold, translation, workloads and mounts, measure only the workloads whose names match this regular expression")
 	flag.Parse()
 	if err := o.choose(*only, *load); err != nil || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "bench:", errors.Join(err, flag.CommandLine.Parse([]string{"-h"})))

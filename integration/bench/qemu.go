@@ -122,6 +122,17 @@ func (g *qemuGuest) sh(ctx context.Context, line string) (string, error) {
 	return g.run(ctx, line, nil)
 }
 
+func (g *qemuGuest) typed(ctx context.Context, keys string) (string, error) {
+	var stdout bytes.Buffer
+	p, err := g.client.Exec(ctx, guestrpc.ExecParams{
+		Args: []string{"/bin/sh", "-i"}, Terminal: &guestrpc.Size{Columns: 120, Rows: 40}, Stdin: strings.NewReader(keys), Stdout: &stdout,
+	})
+	if err == nil {
+		_, err = p.Wait(ctx)
+	}
+	return stdout.String(), err
+}
+
 func (g *qemuGuest) put(ctx context.Context, path string, content []byte) error {
 	_, err := g.run(ctx, putLine(path), bytes.NewReader(content))
 	return err

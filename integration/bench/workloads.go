@@ -35,6 +35,16 @@ var workloads = []struct {
 		"i=0; while [ $i -lt %d ]; do /bin/true; i=$((i+1)); done; echo $i",
 		200, 40, [2]string{"200\n", "40\n"}, 7, atMost(0.8),
 	},
+	{
+		"yes", "20 MB from yes through head -c to wc -c",
+		"yes | head -c %d | wc -c",
+		20_000_000, 5_000_000, [2]string{"20000000\n", "5000000\n"}, 4, atMost(0.7),
+	},
+	{
+		"seq", "seq 1 200000 into wc -l",
+		"seq 1 %d | wc -l",
+		200_000, 50_000, [2]string{"200000\n", "50000\n"}, 4, bar{},
+	},
 }
 
 // measureWorkloads runs the same commands in two booted guests, one on agentvm and one on QEMU.
@@ -56,6 +66,9 @@ func measureWorkloads(ctx context.Context, b *bench) error {
 		}
 	}
 	for _, w := range workloads {
+		if !b.measures(w.name) {
+			continue
+		}
 		for i := range sides {
 			sides[i].costs = costs{}
 		}
@@ -72,6 +85,45 @@ func measureWorkloads(ctx context.Context, b *bench) error {
 		}
 		b.compare(w.figure, sides[0].costs, sides[1].costs, w.bar)
 	}
+	if !b.measures("paste") {
+		return nil
+	}
+	return measurePaste(ctx, b, sides)
+}
+
+// measurePaste gives an interactive shell a here-document of 100 KB as what a user types. The shell reads and echoes it byte by byte.
+func measurePaste(ctx context.Context, b *bench, sides []side) error {
+	size := 100_000
+	if b.quick {
+		size = 10_000
+	}
+	line := "a line of the text that is pasted, as long as they are in programs\n"
+	text := strings.Repeat(line, size/len(line))
+	keys := "wc -c <<'EOF'\n" + text + "EOF\nexit\n"
+	want := fmt.Sprintf("\r\n%d\r\n", len(text))
+	for i := range sides {
+		sides[i].costs = costs{}
+	}
+	for range b.rounds(4) {
+		for i, s := range sides {
+			var out string
+			took, err := timed(s.guest.pid(), func() (err error) {
+				out, err = s.guest.typed(ctx, keys)
+				return err
+			})
+			if err == nil && !strings.Contains(out, want) {
+				err = fmt.Errorf("the terminal ended with %q, without %q", out[max(0, len(out)-200):], want)
+			}
+			if err != nil {
+				return fmt.Errorf("paste on %s: %w", s.name, err)
+			}
+			sides[i].costs.add(took)
+			b.report.cost("Workload/paste/"+s.name, took)
+		}
+	}
+	b.compare("paste of 100 KB into an interactive shell", sides[0].costs, sides[1].costs, bar{})
+	wall := sides[0].costs.wall
+	b.report.add(figure{name: "the same, elapsed", unit: "s", value: wall.median(), spread: wall, bar: atMost(2)})
 	return nil
 }
 

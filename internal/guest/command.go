@@ -19,9 +19,9 @@ type command struct {
 	*job
 	sh      *shell
 	name    string
-	readers [2]*os.File // of the FIFOs for stdout and stderr
-	writers [2]*os.File // without them the readers would see an end before the shell has opened the FIFOs
-	input   *os.File    // FIFO that is fed from the host
+	readers [2]*quietFile // of the FIFOs for stdout and stderr
+	writers [2]*os.File   // without them the readers would see an end before the shell has opened the FIFOs
+	input   *os.File      // FIFO that is fed from the host
 	cancel  context.CancelFunc
 	ready   chan struct{} // closed when the shell has opened the input
 	done    chan struct{} // closed when the status is known
@@ -32,9 +32,11 @@ type command struct {
 func (c *command) prepare(r guestrpc.Request) (line string, err error) {
 	sh, base := c.sh, c.sh.dir+"/"+c.name
 	for i, suffix := range []string{".out", ".err"} {
-		if c.readers[i], err = sh.fifo(c.name+suffix, os.O_RDONLY); err != nil {
+		out, err := sh.openFIFO(c.name+suffix, os.O_RDONLY)
+		if err != nil {
 			return "", err
 		}
+		c.readers[i] = newQuietFile(out)
 		if c.writers[i], err = sh.fifo(c.name+suffix, os.O_WRONLY); err != nil {
 			return "", err
 		}
@@ -96,6 +98,7 @@ func (c *command) feed(ctx context.Context, in *guestrpc.Input) {
 	defer c.sh.s.files.recycle(b)
 	for {
 		n, err := in.Read(ctx, b[:])
+		c.job.input.Add(1)
 		if _, werr := c.input.Write(b[:n]); werr != nil || err != nil {
 			break
 		}
@@ -132,7 +135,12 @@ func (c *command) finish(status guestrpc.ExitStatus) {
 
 // closeStreams undoes prepare.
 func (c *command) closeStreams() {
-	for _, f := range append(append([]*os.File{c.input}, c.readers[:]...), c.writers[:]...) {
+	for _, f := range c.readers {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	for _, f := range append(c.writers[:], c.input) {
 		if f != nil {
 			_ = f.Close()
 		}

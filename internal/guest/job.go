@@ -4,11 +4,9 @@ package guest
 
 import (
 	"context"
-	"os"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"agentvm/internal/guestrpc"
 )
@@ -49,33 +47,21 @@ type job struct {
 	discard   bool
 	lastRead  time.Time // when output last arrived, or the exit
 	delivered time.Time
+	input     atomic.Int64 // pieces of input from the host
 }
 
 type stream struct {
-	file        *os.File // while it is read
-	full, spare []byte   // what Poll takes next; what the last Poll took
+	file        *quietFile // while it is read
+	full, spare []byte     // what Poll takes next; what the last Poll took
 }
 
 // arrived reports whether the stream has bytes, or its end, that its goroutine has not read yet.
-func (s *stream) arrived() bool {
-	if s.file == nil {
-		return false
-	}
-	conn, err := s.file.SyscallConn()
-	if err != nil {
-		return false
-	}
-	ready := 0
-	err = conn.Control(func(fd uintptr) {
-		ready, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	})
-	return err == nil && ready > 0
-}
+func (s *stream) arrived() bool { return s.file != nil && s.file.arrived() }
 
 // outputs are the streams that goroutines read. The supervisor's Close ends them.
 type outputs struct {
 	mu      sync.Mutex
-	open    map[*os.File]struct{}
+	open    map[*quietFile]struct{}
 	wait    sync.WaitGroup
 	buffers sync.Pool // of *readBuffer
 }
@@ -93,14 +79,14 @@ func (f *outputs) buffer() *readBuffer {
 
 func (f *outputs) recycle(b *readBuffer) { f.buffers.Put(b) }
 
-func (f *outputs) add(file *os.File) {
+func (f *outputs) add(file *quietFile) {
 	f.wait.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.open[file] = struct{}{}
 }
 
-func (f *outputs) remove(file *os.File) {
+func (f *outputs) remove(file *quietFile) {
 	_ = file.Close()
 	f.mu.Lock()
 	delete(f.open, file)
@@ -125,7 +111,7 @@ func newJob(f *outputs) *job {
 }
 
 // read starts the goroutine that reads f into stream n and closes f at its end.
-func (j *job) read(n int, f *os.File) {
+func (j *job) read(n int, f *quietFile) {
 	j.mu.Lock()
 	j.open++
 	j.streams[n].file = f
@@ -134,17 +120,20 @@ func (j *job) read(n int, f *os.File) {
 	go j.pump(&j.streams[n], f)
 }
 
-func (j *job) pump(s *stream, f *os.File) {
+func (j *job) pump(s *stream, f *quietFile) {
 	b := j.files.buffer()
 	defer j.files.recycle(b)
 	var delay time.Duration
+	heard := int64(0) // of the program's input before the last delay
 	for {
 		n, err := f.Read(b[:])
 		j.keep(s, b[:n])
 		if err != nil { // io.EOF, or EIO from a terminal whose last user has gone
 			break
 		}
-		delay = readDelay(n, delay)
+		input := j.input.Load()
+		delay = readDelay(n, delay, input == 0 || input != heard)
+		heard = input
 		j.pause(delay)
 	}
 	j.mu.Lock()
@@ -156,12 +145,13 @@ func (j *job) pump(s *stream, f *os.File) {
 }
 
 // readDelay returns how long to collect output in the pipe before the next read, because each read wakes a chain of goroutines
-// up to the host. It depends on how many bytes the last read brought after the last delay. Pieces smaller than a stdio buffer are
-// probably half of a dialogue, so their delay is short; a program that fills the pipe does not wait at all.
-func readDelay(n int, last time.Duration) time.Duration {
+// up to the host. It depends on how many bytes the last read brought after the last delay. Pieces smaller than a stdio buffer are half of a
+// dialogue unless the program gets its input from the host and has got none since the last read, as a shell that echoes a paste. In a dialogue
+// the delay is short; a program that fills the pipe does not wait at all.
+func readDelay(n int, last time.Duration, dialogue bool) time.Duration {
 	last = max(last, time.Millisecond)
 	limit := min(2*last, maxReadDelay)
-	if n < stdioSize {
+	if n < stdioSize && dialogue {
 		limit = min(limit, pace)
 	}
 	delay := min(last*gatherSize/time.Duration(max(n, 1)), limit)

@@ -3,7 +3,6 @@
 package guest
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -12,15 +11,10 @@ import (
 
 // On a busy machine the exit may be known long before the goroutine that reads the output runs.
 func TestExitDoesNotOvertakeOutput(t *testing.T) {
-	out, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	defer in.Close()
+	out, in := quietPipe(t)
 	j := newJob(&outputs{})
 	j.open, j.streams[0].file = 1, out // as if being read by a goroutine that does not run
-	if _, err := in.WriteString("late"); err != nil {
+	if _, err := in.Write([]byte("late")); err != nil {
 		t.Fatal(err)
 	}
 	j.end(guestrpc.ExitStatus{})
@@ -42,19 +36,22 @@ func TestRestAfter(t *testing.T) {
 		n    int
 		last time.Duration
 		want time.Duration
+		echo bool // no input has come since the last read
 	}{
-		{"first line", 80, 0, 2 * time.Millisecond},
-		{"a conversation", 80, pace, pace},
-		{"a stream of stdio buffers", stdioSize, pace, 2 * pace},
-		{"such a stream for long", 2 * stdioSize, maxReadDelay, maxReadDelay},
-		{"enough", gatherSize, 8 * time.Millisecond, 8 * time.Millisecond},
-		{"more than enough", 2 * gatherSize, 8 * time.Millisecond, 4 * time.Millisecond},
-		{"a full pipe", readSize, time.Millisecond, 0},
-		{"a full pipe after a rest", readSize, 4 * time.Millisecond, time.Millisecond},
-		{"nothing", 0, 0, 2 * time.Millisecond},
+		{"first line", 80, 0, 2 * time.Millisecond, false},
+		{"a conversation", 80, pace, pace, false},
+		{"an echo of a paste", 80, pace, 2 * pace, true},
+		{"such an echo for long", 80, maxReadDelay, maxReadDelay, true},
+		{"a stream of stdio buffers", stdioSize, pace, 2 * pace, false},
+		{"such a stream for long", 2 * stdioSize, maxReadDelay, maxReadDelay, false},
+		{"enough", gatherSize, 8 * time.Millisecond, 8 * time.Millisecond, false},
+		{"more than enough", 2 * gatherSize, 8 * time.Millisecond, 4 * time.Millisecond, false},
+		{"a full pipe", readSize, time.Millisecond, 0, false},
+		{"a full pipe after a rest", readSize, 4 * time.Millisecond, time.Millisecond, false},
+		{"nothing", 0, 0, 2 * time.Millisecond, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := readDelay(tt.n, tt.last); got != tt.want {
+			if got := readDelay(tt.n, tt.last, !tt.echo); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})

@@ -27,7 +27,7 @@ type program struct {
 	group    *group // nil without cgroups; under job.mu
 	pid      int
 	streams  [2]int          // read ends of stdout and stderr until stream hands them to the job
-	terminal *os.File        // master, or nil
+	terminal *quietFile      // master, or nil
 	input    *os.File        // write end of the stdin pipe, when a goroutine feeds it
 	ctx      context.Context // of that goroutine
 	cancel   context.CancelFunc
@@ -182,7 +182,7 @@ func (p *program) closeOwn() {
 
 // feed starts the goroutine that moves standard input from the host. It ends with the input, with the program, or when
 // no process has the other end open.
-func (p *program) feed(in *guestrpc.Input, w *os.File, terminal bool) {
+func (p *program) feed(in *guestrpc.Input, w io.WriteCloser, terminal bool) {
 	p.s.tasks.Add(1)
 	go func() {
 		defer p.s.tasks.Done()
@@ -194,6 +194,7 @@ func (p *program) feed(in *guestrpc.Input, w *os.File, terminal bool) {
 		defer p.s.files.recycle(b)
 		for {
 			n, err := in.Read(p.ctx, b[:])
+			p.job.input.Add(1)
 			if _, werr := w.Write(b[:n]); werr != nil {
 				return
 			}
@@ -268,7 +269,7 @@ func (p *program) stream() {
 	}
 	for i, fd := range p.streams {
 		if fd >= 0 {
-			p.read(i, pollable(fd, "output"))
+			p.read(i, newQuietFile(fd))
 		}
 	}
 }

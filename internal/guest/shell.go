@@ -95,11 +95,23 @@ func (sh *shell) makeDir(u account) error {
 // fifo makes and opens a FIFO in the shell's directory. One that is open for reading and writing
 // neither blocks nor ends.
 func (sh *shell) fifo(name string, flags int) (*os.File, error) {
+	fd, err := sh.openFIFO(name, flags)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func (sh *shell) openFIFO(name string, flags int) (int, error) {
 	path := sh.dir + "/" + name
 	if err := unix.Mkfifo(path, 0o600); err != nil && err != unix.EEXIST {
-		return nil, &os.PathError{Op: "mkfifo", Path: path, Err: err}
+		return 0, &os.PathError{Op: "mkfifo", Path: path, Err: err}
 	}
-	return os.OpenFile(path, flags|syscall.O_NONBLOCK, 0)
+	fd, err := syscall.Open(path, flags|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
 }
 
 // chown changes the owner of files in the shell's directory to its user.

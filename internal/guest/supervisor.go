@@ -66,7 +66,7 @@ func New() (*Supervisor, error) {
 	return &Supervisor{
 		reaper: newReaper(), groups: newGroups(groupRoot), null: null,
 		users:    accounts{passwd: "/etc/passwd", group: "/etc/group"},
-		files:    outputs{open: make(map[*os.File]struct{})},
+		files:    outputs{open: make(map[*quietFile]struct{})},
 		programs: make(map[*program]struct{}), stopHooks: func() {},
 		denials: denials{dir: runtimeDir}, isInit: os.Getpid() == 1,
 	}, nil

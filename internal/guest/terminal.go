@@ -20,7 +20,7 @@ func (p *program) openTerminal(child *[3]int, size guestrpc.Size, u account) err
 	if err != nil {
 		return &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
 	}
-	master := os.NewFile(uintptr(fd), "terminal")
+	master := newQuietFile(fd)
 	slave, err := openSlave(fd, size, u)
 	if err != nil {
 		_ = master.Close()
@@ -65,13 +65,5 @@ func (p *program) Resize(size guestrpc.Size) error {
 	if p.terminal == nil {
 		return &capnprpc.Error{Kind: capnprpc.KindState, Errno: errno.ENOTTY, Message: "the program has no terminal"}
 	}
-	conn, err := p.terminal.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var set error
-	if err := conn.Control(func(fd uintptr) { set = setSize(int(fd), size) }); err != nil {
-		return err
-	}
-	return set
+	return p.terminal.control(func(fd int) error { return setSize(fd, size) })
 }
