@@ -205,9 +205,11 @@ var mayImport = map[string][]string{
 	"images": {
 		"egress",
 		"internal/atomicfile",
+		"internal/chunked",
 		"internal/errno",
 		"internal/lockfile",
 		"internal/private",
+		"internal/refcount",
 		"internal/shortage",
 	},
 	// for tests
@@ -218,6 +220,7 @@ var mayImport = map[string][]string{
 	"internal/atomicfile": nil,
 	"internal/errno":      nil,
 	"internal/budget":     nil,
+	"internal/chunked":    nil,
 	"internal/headtail":   nil,
 	"internal/lockfile":   nil,
 	"internal/origin":     nil,

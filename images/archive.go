@@ -21,6 +21,7 @@ type archiveStream struct {
 
 	compressed bool
 	hash       hash.Hash // of the plain bytes; nil when it is not wanted
+	copy       io.Writer // receives the plain bytes; may be nil
 	done       int64
 	ended      bool // a read found nothing but the end
 }
@@ -62,6 +63,12 @@ func openArchive(r io.Reader, limits Limits) (*archiveStream, error) {
 	return s, nil
 }
 
+// storedArchive is a plain archive of so many bytes that was within the limits of compression when it was stored.
+func storedArchive(r io.Reader, size int64, limits Limits) *archiveStream {
+	in := bufio.NewReaderSize(r, 1<<16)
+	return &archiveStream{source: &countingReader{count: size}, plain: in, close: func() {}, limits: limits}
+}
+
 func (s *archiveStream) openGzip(in io.Reader) error {
 	r, err := gzip.NewReader(in)
 	if err != nil {
@@ -87,6 +94,11 @@ func (s *archiveStream) Read(p []byte) (int, error) {
 	n, err := s.plain.Read(p)
 	if s.hash != nil {
 		s.hash.Write(p[:n])
+	}
+	if s.copy != nil && n > 0 {
+		if _, err := s.copy.Write(p[:n]); err != nil {
+			return 0, err
+		}
 	}
 	s.done += int64(n)
 	s.ended = s.ended || n == 0 && err == io.EOF

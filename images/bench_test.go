@@ -9,7 +9,7 @@ import (
 	"agentvm/images/imagestest"
 )
 
-// BenchmarkAlpineRootDisk builds the root disk of the genuine release, in a file, from its compressed archive.
+// BenchmarkAlpineRootDisk lays out the root disk of the genuine release from its compressed archive.
 func BenchmarkAlpineRootDisk(b *testing.B) {
 	folder, ok := imagestest.Folder(b)
 	if !ok {
@@ -19,14 +19,9 @@ func BenchmarkAlpineRootDisk(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	disk, err := os.Create(filepath.Join(b.TempDir(), "root.erofs"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer disk.Close()
 	b.SetBytes(int64(len(archive)))
 	for b.Loop() {
-		facts, err := buildRootDisk(b.Context(), disk, Limits{}, archiveOf(bytes.NewReader(archive)))
+		facts, err := buildRootDisk(b.Context(), nowhere{}, Limits{}, archiveOf(bytes.NewReader(archive)))
 		if err != nil {
 			b.Fatal(err)
 		}

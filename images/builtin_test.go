@@ -72,7 +72,7 @@ func TestBuiltin(t *testing.T) {
 	if image.Architecture != Architecture || image.Ref != "builtin" {
 		t.Errorf("image %+v", image)
 	}
-	tree := readDisk(t, image.RootDisk)
+	tree := readDisk(t, rawDisk(t, s, image))
 	for path, want := range map[string]uint16{
 		"bin/busybox": typeRegular | 0o755, "bin/sh": typeSymlink | 0o777, "etc/passwd": typeRegular | 0o644, "root": typeDir | 0o700,
 		"proc": typeDir | 0o755, "usr/share/doc/busybox/copyright": typeRegular | 0o644,
@@ -81,7 +81,7 @@ func TestBuiltin(t *testing.T) {
 			t.Errorf("%s: %+v, want mode %o", path, x, want)
 		}
 	}
-	fsck(t, image.RootDisk)
+	fsck(t, rawDisk(t, s, image))
 }
 
 // TestBuiltinOfAnotherVersion replaces the root that an older program has stored.
@@ -92,7 +92,7 @@ func TestBuiltinOfAnotherVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	image, err := s.Resolve(t.Context(), BuiltinName)
-	if err != nil || readDisk(t, image.RootDisk)["bin/busybox"] == nil {
+	if err != nil || readDisk(t, rawDisk(t, s, image))["bin/busybox"] == nil {
 		t.Errorf("resolved %+v, %v", image, err)
 	}
 }

@@ -11,17 +11,28 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"agentvm/internal/atomicfile"
+	"agentvm/internal/chunked"
 	"agentvm/internal/private"
 )
 
-// diskRecord is beside a disk and makes it valid, because it is written last.
+// diskRecord is beside a disk's own data and makes it valid, because it is written last.
 type diskRecord struct {
-	Digest       string `json:"digest"`
-	Size         int64  `json:"size"`
-	Architecture string `json:"architecture,omitempty"`
+	Digest       string      `json:"digest"` // see diskDigest
+	Size         int64       `json:"size"`
+	Architecture string      `json:"architecture,omitempty"`
+	File         int64       `json:"file"` // size of the file with the disk's own data
+	Map          int64       `json:"map"`  // where the map begins in these data; it has the rest of them
+	Layers       []layerFile `json:"layers"`
+}
+
+// layerFile is a layer's file in the store.
+type layerFile struct {
+	Key  string `json:"key"` // see [Image.layerKeys]
+	Size int64  `json:"size"`
 }
 
 // maxRecord bounds the record of a disk or an image, in bytes.
@@ -34,22 +45,40 @@ func (e *damagedBlobError) Error() string { return "stored archive is damaged: s
 
 func (s *Store) blobPath(digest string) string { return filepath.Join(s.blobDir(), digest) }
 
-// diskPath returns the path of a source's disk. Its name has the source's digest and the version of this program's disks.
-func (s *Store) diskPath(source string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "root disk %d of sha256:%s", builderVersion, source))
-	return filepath.Join(s.diskDir(), hex.EncodeToString(sum[:])+".erofs")
+// layerPath returns the path of a plain archive in compressed chunks.
+func (s *Store) layerPath(key string) string { return filepath.Join(s.layerDir(), key+".tar.zst") }
+
+// diskPath returns the path of the own data of a source's disk. Its name has the source's digest and the version of this program's disks.
+func (s *Store) diskPath(source string) string { return s.diskPathOf(builderVersion, source) }
+
+func (s *Store) diskPathOf(version int, source string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "root disk %d of sha256:%s", version, source))
+	suffix := ".zst"
+	if version == 1 {
+		suffix = ".erofs"
+	}
+	return filepath.Join(s.diskDir(), hex.EncodeToString(sum[:])+suffix)
 }
 
-// loadDisk returns the record of a source's disk when the disk is complete.
+// loadDisk returns the record of a source's disk when its files are complete.
 func (s *Store) loadDisk(source string) (diskRecord, bool) {
 	var record diskRecord
 	path := s.diskPath(source)
 	text, err := private.ReadFile(path+recordSuffix, maxRecord)
-	if err != nil || json.Unmarshal(text, &record) != nil {
+	if err != nil || json.Unmarshal(text, &record) != nil || !hasSize(path, record.File) {
 		return diskRecord{}, false
 	}
+	for _, l := range record.Layers {
+		if !isHex(l.Key, 64) || !hasSize(s.layerPath(l.Key), l.Size) {
+			return diskRecord{}, false
+		}
+	}
+	return record, true
+}
+
+func hasSize(path string, size int64) bool {
 	info, err := os.Stat(path)
-	return record, err == nil && info.Size() == record.Size
+	return err == nil && info.Mode().IsRegular() && info.Size() == size
 }
 
 // add completes image, of which name, reference and digests are set, and puts it into the store. Its source is there
@@ -60,114 +89,229 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 	if !ok {
 		var err error
 		if disk, err = s.build(ctx, &image, progress); err != nil {
-			return nil, fmt.Errorf("build root disk of %s: %w", image.Name, err)
+			return nil, err
 		}
 	}
-	image.RootDisk = s.diskPath(source)
 	image.RootDiskDigest, image.Size, image.Architecture = disk.Digest, disk.Size, disk.Architecture
 	image.Created = time.Now().UTC().Truncate(time.Second)
 	return &image, s.save(&image)
 }
 
-// build makes the disk of a stored source. A blob that turns out to be damaged is removed.
+// build makes the disk of a stored source. What turns out to be damaged is removed, and archives that are kept as layers now.
 func (s *Store) build(ctx context.Context, image *Image, progress ProgressFunc) (diskRecord, error) {
+	layers, err := s.openLayers(image, progress)
+	if err != nil {
+		return diskRecord{}, fmt.Errorf("build root disk of %s: %w", image.Name, err)
+	}
 	source, _ := parseDigest(image.SourceDigest)
-	sources, err := s.openLayers(image, progress)
+	disk, err := s.buildFrom(ctx, s.diskPath(source), layers)
+	for _, l := range layers {
+		l.close() // Windows removes no open file
+	}
+	var blob *damagedBlobError
+	var chunk *chunked.DamagedError
+	switch {
+	case errors.As(err, &blob):
+		os.Remove(s.blobPath(blob.digest))
+	case errors.As(err, &chunk):
+		os.Remove(chunk.Name)
+	case err == nil:
+		for _, l := range layers {
+			if l.blob != "" {
+				os.Remove(s.blobPath(l.blob))
+			}
+		}
+		os.Remove(s.diskPathOf(1, source)) // uncompressed, with all layers; VMs that run keep it
+		os.Remove(s.diskPathOf(1, source) + recordSuffix)
+	}
 	if err != nil {
-		return diskRecord{}, err
+		return disk, fmt.Errorf("build root disk of %s: %w", image.Name, err)
 	}
-	disk, err := atomicfile.Create(s.diskPath(source))
-	if err != nil {
-		sources.close()
-		return diskRecord{}, err
-	}
-	facts, err := s.buildFrom(ctx, disk.File, sources)
-	sources.close() // Windows removes no open file
-	if err != nil {
-		disk.Discard()
-	}
-	var damaged *damagedBlobError
-	if errors.As(err, &damaged) {
-		os.Remove(s.blobPath(damaged.digest))
-	}
-	if err != nil {
-		return diskRecord{}, err
-	}
-	return s.publishDisk(disk, source, facts)
+	return disk, nil
 }
 
-// storedLayer is an open blob that is being read.
+// storedLayer is what a disk is built of: a blob, of which a layer is made at the same time, or a layer that is there.
 type storedLayer struct {
 	archive
-	file   *os.File
-	hash   hash.Hash
-	digest string // hex
+	key  string
+	file *os.File
+
+	blob     string    // digest (hex); empty for a layer
+	hash     hash.Hash // of the blob as far as it was read
+	keep     *atomicfile.File
+	compress *chunked.Writer
+
+	chunks *chunked.File // of a layer
 }
 
-type storedLayers []storedLayer
-
 // openLayers opens what the image's disk is built of. Their reading is reported as one stage.
-func (s *Store) openLayers(image *Image, progress ProgressFunc) (storedLayers, error) {
-	list := image.Layers
-	if list == nil {
-		list = []Layer{{Digest: image.SourceDigest}}
-	}
-	var opened storedLayers
+func (s *Store) openLayers(image *Image, progress ProgressFunc) ([]*storedLayer, error) {
 	at := &Progress{Stage: StageBuild, Name: image.Name}
-	for _, l := range list {
-		digest, _ := parseDigest(l.Digest)
-		f, info, err := private.Open(s.blobPath(digest))
+	cache, err := chunked.NewCache(0)
+	if err != nil {
+		return nil, err
+	}
+	var opened []*storedLayer
+	blobs := image.layerBlobs()
+	for i, key := range image.layerKeys() {
+		l, err := s.openBlob(blobs[i], key, at, progress)
+		if errors.Is(err, os.ErrNotExist) {
+			l, err = s.openLayer(key, cache, at, progress)
+		}
 		if err != nil {
-			opened.close()
+			for _, l := range opened {
+				l.close()
+			}
 			return nil, err
 		}
-		at.Total += info.Size()
-		hash := sha256.New()
-		r := io.TeeReader(&progressReader{Reader: f, at: at, report: progress}, hash)
-		opened = append(opened, storedLayer{archive{r, l.DiffID}, f, hash, digest})
+		if image.Layers != nil {
+			l.diffID = image.Layers[i].DiffID
+		}
+		opened = append(opened, l)
 	}
 	return opened, nil
 }
 
-func (l storedLayers) close() {
-	for _, layer := range l {
-		layer.file.Close()
+// openBlob opens an archive as it came.
+func (s *Store) openBlob(digest, key string, at *Progress, progress ProgressFunc) (*storedLayer, error) {
+	f, info, err := private.Open(s.blobPath(digest))
+	if err != nil {
+		return nil, err
 	}
+	l := &storedLayer{key: key, file: f, blob: digest, hash: sha256.New()}
+	if l.keep, err = atomicfile.Create(s.layerPath(key)); err == nil {
+		l.compress, err = chunked.NewWriter(l.keep)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	at.Total += info.Size()
+	l.archive = archive{Reader: io.TeeReader(&progressReader{Reader: f, at: at, report: progress}, l.hash), plain: l.compress}
+	return l, nil
 }
 
-// buildFrom builds disk and checks that each blob has the digest in its name. A wrong digest is reported rather than other errors, which
-// it explains.
-func (s *Store) buildFrom(ctx context.Context, disk *os.File, layers storedLayers) (diskFacts, error) {
+// openLayer opens an archive of which a layer was made earlier.
+func (s *Store) openLayer(key string, cache *chunked.Cache, at *Progress, progress ProgressFunc) (*storedLayer, error) {
+	f, info, err := private.Open(s.layerPath(key))
+	if err != nil {
+		return nil, err
+	}
+	l := &storedLayer{key: key, file: f}
+	if l.chunks, err = chunked.Open(f.Name(), f, info.Size(), cache); err != nil {
+		l.close()
+		if errors.As(err, new(*chunked.DamagedError)) {
+			os.Remove(f.Name())
+		}
+		return nil, err
+	}
+	at.Total += l.chunks.Size()
+	l.archive = archive{Reader: &progressReader{Reader: l.chunks.NewReader(), at: at, report: progress}, stored: l.chunks.Size()}
+	return l, nil
+}
+
+// close ends what is open, and discards a layer that is not kept.
+func (l *storedLayer) close() {
+	if l.compress != nil {
+		l.compress.Close()
+	}
+	if l.keep != nil {
+		l.keep.Discard()
+	}
+	l.file.Close()
+}
+
+// commit gives a new layer its name, after its blob was verified.
+func (l *storedLayer) commit() (layerFile, error) {
+	f := l.file
+	if l.blob != "" {
+		if err := l.compress.Close(); err != nil {
+			return layerFile{}, err
+		}
+		f = l.keep.File
+	}
+	info, err := f.Stat()
+	if err == nil && l.blob != "" {
+		err = l.keep.Commit()
+	}
+	if err != nil {
+		return layerFile{}, err
+	}
+	return layerFile{l.key, info.Size()}, nil
+}
+
+// buildFrom builds a disk, whose own data get that path, and keeps the new layers. It checks that each blob has the digest in its name: a wrong
+// one is reported rather than other errors, which it explains.
+func (s *Store) buildFrom(ctx context.Context, path string, layers []*storedLayer) (diskRecord, error) {
+	disk, err := atomicfile.Create(path)
+	if err != nil {
+		return diskRecord{}, err
+	}
+	defer disk.Discard()
+	own, err := chunked.NewWriter(disk)
+	if err != nil {
+		return diskRecord{}, err
+	}
+	defer own.Close()
 	var archives []archive
 	for _, l := range layers {
 		archives = append(archives, l.archive)
 	}
-	facts, buildErr := buildRootDisk(ctx, disk, s.limits, archives...)
+	ownHash := sha256.New()
+	facts, buildErr := buildRootDisk(ctx, io.MultiWriter(own, ownHash), s.limits, archives...)
 	if err := ctx.Err(); err != nil {
-		return diskFacts{}, err
+		return diskRecord{}, err
 	}
 	for _, l := range layers {
-		if _, err := io.Copy(l.hash, l.file); err == nil && hex.EncodeToString(l.hash.Sum(nil)) != l.digest {
-			return diskFacts{}, &damagedBlobError{l.digest}
+		if l.blob == "" {
+			continue
+		}
+		if _, err := io.Copy(l.hash, l.file); err == nil && hex.EncodeToString(l.hash.Sum(nil)) != l.blob {
+			return diskRecord{}, &damagedBlobError{l.blob}
 		}
 	}
-	return facts, buildErr
+	if buildErr != nil {
+		return diskRecord{}, buildErr
+	}
+	record := diskRecord{Size: facts.Size, Architecture: facts.Architecture, Map: facts.own()}
+	encoded := encodeMap(facts.extents)
+	ownHash.Write(encoded)
+	record.Digest = diskDigest(ownHash.Sum(nil), facts.plain)
+	if _, err := own.Write(encoded); err != nil {
+		return record, err
+	}
+	if err := own.Close(); err != nil {
+		return record, err
+	}
+	for _, l := range layers {
+		file, err := l.commit()
+		if err != nil {
+			return record, err
+		}
+		record.Layers = append(record.Layers, file)
+	}
+	return s.publishDisk(path, disk, record)
 }
 
-// publishDisk gives a finished disk its name and then its record.
-func (s *Store) publishDisk(disk *atomicfile.File, source string, facts diskFacts) (diskRecord, error) {
-	digest, err := hashFile(disk, facts.Size)
+// diskDigest returns the digest of a disk, which is that of the digests of its own data and of its plain archives: equal ones give equal
+// disks, and no disk has to be read for it.
+func diskDigest(own []byte, plain []string) string {
+	return digestOf(fmt.Appendf(nil, "root disk %d\n%x\n%s\n", builderVersion, own, strings.Join(plain, "\n")))
+}
+
+// publishDisk gives a disk's own data their name, and then their record.
+func (s *Store) publishDisk(path string, disk *atomicfile.File, record diskRecord) (diskRecord, error) {
+	info, err := disk.Stat()
 	if err != nil {
-		disk.Discard()
-		return diskRecord{}, err
+		return record, err
 	}
+	record.File = info.Size()
 	if err := disk.Commit(); err != nil {
-		return diskRecord{}, err
+		return record, err
 	}
-	record := diskRecord{Digest: "sha256:" + digest, Size: facts.Size, Architecture: facts.Architecture}
 	text, err := json.Marshal(record)
 	if err != nil {
-		return diskRecord{}, err
+		return record, err
 	}
-	return record, atomicfile.Write(s.diskPath(source)+recordSuffix, append(text, '\n'))
+	return record, atomicfile.Write(path+recordSuffix, append(text, '\n'))
 }

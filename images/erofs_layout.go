@@ -19,21 +19,21 @@ A root disk, in the order it is written (block 0 comes last, when the rest is kn
 Inodes stand together so that a boot, which looks at many and reads few files, asks for few blocks.
 */
 
-// diskBuilder collects a tree and writes it as one EROFS disk. Contents go straight to the disk; memory holds
-// the tree only. The same calls give the same bytes.
+// diskBuilder collects a tree and lays it out as one EROFS disk. Contents stay where the layers are kept; memory holds
+// the tree and the places of the contents. The same calls give the same bytes.
 type diskBuilder struct {
-	disk io.WriterAt
 	data *dataWriter
 	root *node
 
-	layers int // that have been added, with the one that is being added
+	layers int      // that have been added, with the one that is being added
+	plain  []string // digests of the plain archives
 	used   usage
 }
 
-func newDiskBuilder(disk io.WriterAt) *diskBuilder {
+func newDiskBuilder(own io.Writer) *diskBuilder {
 	root := newDir(nil)
 	root.parent = root
-	return &diskBuilder{disk: disk, data: newDataWriter(disk), root: root}
+	return &diskBuilder{data: newDataWriter(own), root: root}
 }
 
 // finish writes everything but contents and returns the disk's size in bytes.
@@ -176,10 +176,7 @@ func (b *diskBuilder) writeDirectory(n *node) error {
 			n.inline = block
 			return nil
 		}
-		if _, err := b.data.out.Write(block); err != nil {
-			return err
-		}
-		if err := b.data.pad(blockSize - len(block)); err != nil {
+		if err := b.data.own((int64(n.block)+int64(i))*blockSize, block, blockSize); err != nil {
 			return err
 		}
 	}
@@ -205,29 +202,37 @@ func (n *node) encodeBlock(names []string) []byte {
 func (b *diskBuilder) writeMetadata(nodes []*node) (int64, error) {
 	w := b.data
 	metaBlock, position := w.next, uint64(0)
+	begin := int64(metaBlock) * blockSize
+	var block []byte // what is not stored yet: less than two blocks, or one inode
+	store := func(size int) error {
+		err := w.own(begin, block, size)
+		begin, block = begin+int64(size), block[:0]
+		return err
+	}
 	for i, n := range nodes {
-		if err := w.pad(int(n.slot*slotSize - position)); err != nil {
-			return 0, err
+		block = append(block, zeros[:n.slot*slotSize-position]...)
+		block = append(block, n.record(uint32(i+1))...)
+		position = uint64(begin) - uint64(metaBlock)*blockSize + uint64(len(block))
+		if len(block) >= blockSize {
+			if err := store(len(block)); err != nil {
+				return 0, err
+			}
 		}
-		record := n.record(uint32(i + 1))
-		if _, err := w.out.Write(record); err != nil {
-			return 0, err
-		}
-		position = n.slot*slotSize + uint64(len(record))
 	}
 	blocks := uint32((position + blockSize - 1) / blockSize)
-	if err := w.pad(int(uint64(blocks)*blockSize - position)); err != nil {
-		return 0, err
-	}
-	if err := w.out.Flush(); err != nil {
+	if err := store(int(int64(metaBlock+blocks)*blockSize - begin)); err != nil {
 		return 0, err
 	}
 	super := superblock{
 		rootSlot: uint16(b.root.slot), inodes: uint64(len(nodes)), mtime: b.root.mtime,
 		blocks: metaBlock + blocks, metaBlock: metaBlock, chunked: w.chunked,
 	}
-	_, err := b.disk.WriteAt(super.encode(), 0)
-	return int64(super.blocks) * blockSize, err
+	if err := w.own(0, super.encode(), blockSize); err != nil {
+		return 0, err
+	}
+	last := len(w.extents) - 1
+	w.extents = slices.Insert(w.extents[:last:last], 0, w.extents[last])
+	return int64(super.blocks) * blockSize, nil
 }
 
 // record returns n's inode with its attributes and its inline data.

@@ -50,19 +50,62 @@ func makeTar(t testing.TB, entries []entry) []byte {
 func buildDisk(t testing.TB, archive []byte) (string, diskFacts) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "root.erofs")
+	var own, plain bytes.Buffer
+	facts, err := buildRootDisk(context.Background(), &own, Limits{}, archiveTo(bytes.NewReader(archive), &plain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	assemble(t, file, facts, own.Bytes(), plain.Bytes())
+	return file, facts
+}
+
+// assemble writes a disk as the guest sees it.
+func assemble(t testing.TB, file string, facts diskFacts, sources ...[]byte) {
+	t.Helper()
 	f, err := os.Create(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	facts, err := buildRootDisk(context.Background(), f, Limits{}, archiveOf(bytes.NewReader(archive)))
+	end := int64(0)
+	for _, e := range facts.extents {
+		if e.at < end || e.length <= 0 {
+			t.Fatalf("extent %+v begins before %d", e, end)
+		}
+		if _, err := f.WriteAt(sources[e.source][e.offset:e.offset+e.length], e.at); err != nil {
+			t.Fatal(err)
+		}
+		end = e.at + e.length
+	}
+	if end > facts.Size || facts.Size%blockSize != 0 || facts.own() != int64(len(sources[0])) {
+		t.Fatalf("disk of %d bytes is said to have %d, of which %d are its own, not %d", end, facts.Size, facts.own(), len(sources[0]))
+	}
+	if err := f.Truncate(facts.Size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rawDisk writes the disk of a store's image as the guest sees it.
+func rawDisk(t testing.TB, s *Store, image *Image) string {
+	t.Helper()
+	disk, err := s.OpenRootDisk(image)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := f.Stat(); err != nil || info.Size() != facts.Size || facts.Size%blockSize != 0 {
-		t.Fatalf("disk of %d bytes is said to have %d (%v)", info.Size(), facts.Size, err)
+	defer disk.Close()
+	f, err := os.Create(filepath.Join(t.TempDir(), "root.erofs"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return file, facts
+	defer f.Close()
+	hash := sha256.New()
+	if n, err := io.Copy(io.MultiWriter(f, hash), io.NewSectionReader(disk, 0, disk.Size())); err != nil || n != image.Size {
+		t.Fatalf("disk of %d bytes gave %d: %v", image.Size, n, err)
+	}
+	if former, err := disk.FormerDigest(t.Context()); err != nil || former != fmt.Sprintf("sha256:%x", hash.Sum(nil)) {
+		t.Fatalf("disk has the digest %x, said to be %s: %v", hash.Sum(nil), former, err)
+	}
+	return f.Name()
 }
 
 // thing is what a reader of the disk must see at one path.
@@ -264,7 +307,7 @@ type failingDisk struct {
 	err  error
 }
 
-func (d *failingDisk) WriteAt(p []byte, _ int64) (int, error) {
+func (d *failingDisk) Write(p []byte) (int, error) {
 	if d.left -= int64(len(p)); d.left < 0 {
 		return 0, d.err
 	}

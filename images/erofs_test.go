@@ -175,16 +175,12 @@ func TestDiskOfFileOver4GiB(t *testing.T) {
 		t.Skip("goes through 5 GiB of zeros")
 	}
 	path := filepath.Join(t.TempDir(), "root.erofs")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	const holes = 5 << 30
-	b := newDiskBuilder(f)
+	var own bytes.Buffer
+	b := newDiskBuilder(&own)
 	n := &node{mode: typeRegular | 0o644, size: holes + 7}
 	content := io.MultiReader(io.LimitReader(zeroReader{}, holes), strings.NewReader("the end"))
-	if err := b.data.file(n, content); err != nil {
+	if err := b.data.file(n, content, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	b.root.put("huge", n)
@@ -192,7 +188,13 @@ func TestDiskOfFileOver4GiB(t *testing.T) {
 	if err != nil || size > 1<<20 {
 		t.Fatalf("disk of %d bytes, %v", size, err)
 	}
+	assemble(t, path, diskFacts{Size: size, extents: b.data.extents}, own.Bytes())
 	fsck(t, path)
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
 	disk, err := erofs.Open(f)
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +226,7 @@ func TestDiskWriteErrors(t *testing.T) {
 	archive := makeTar(t, everything())
 	for _, left := range []int64{0, 4096, 300_000, 900_000} {
 		disk := &failingDisk{left: left, err: syscall.ENOSPC}
-		_, err := buildRootDisk(context.Background(), disk, Limits{}, archiveOf(bytes.NewReader(archive)))
+		_, err := buildRootDisk(context.Background(), disk, Limits{}, archiveTo(bytes.NewReader(archive), disk))
 		if err == nil || !strings.Contains(err.Error(), syscall.ENOSPC.Error()) {
 			t.Errorf("disk full after %d bytes: %v", left, err)
 		}

@@ -1,10 +1,7 @@
 package images
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +27,7 @@ func (s *Store) explain(err error) error {
 // sweep removes temporary files, and partial downloads that no pull has continued for a day. The caller holds the store's
 // exclusive lock.
 func (s *Store) sweep() {
-	for _, dir := range []string{s.blobDir(), s.diskDir(), s.recordDir()} {
+	for _, dir := range []string{s.blobDir(), s.layerDir(), s.diskDir(), s.recordDir()} {
 		entries, _ := os.ReadDir(dir)
 		for _, entry := range entries {
 			if isDebris(entry) {
@@ -46,13 +43,4 @@ func isDebris(entry os.DirEntry) bool {
 	}
 	info, err := entry.Info()
 	return strings.HasPrefix(entry.Name(), partialPrefix) && err == nil && time.Since(info.ModTime()) > partialAge
-}
-
-// hashFile returns the hex SHA-256 of f from its start.
-func hashFile(f io.ReaderAt, size int64) (string, error) {
-	hash := sha256.New()
-	if _, err := io.Copy(hash, io.NewSectionReader(f, 0, size)); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
 }

@@ -29,9 +29,7 @@ type Image struct {
 	SourceDigest string `json:"sourceDigest"`
 	// Checksum is what the publisher states for the source archive, as "sha512:" and hex digits; empty for others.
 	Checksum string `json:"checksum,omitempty"`
-	// RootDisk is the path of the read-only EROFS disk.
-	RootDisk string `json:"-"`
-	// RootDiskDigest is the disk's own digest: "sha256:" and hex digits.
+	// RootDiskDigest identifies the read-only EROFS disk that guests see ([Store.OpenRootDisk]): "sha256:" and hex digits.
 	RootDiskDigest string `json:"rootDiskDigest"`
 	// Size is the disk's size in bytes.
 	Size int64 `json:"size"`
@@ -149,11 +147,15 @@ func (s *Store) load(name string) (*Image, error) {
 	if err := json.Unmarshal(text, image); err != nil {
 		return nil, fmt.Errorf("image %q: damaged record %s: %w", name, path, err)
 	}
-	digest, ok := parseDigest(image.SourceDigest)
+	_, ok := parseDigest(image.SourceDigest)
+	for _, layer := range image.Layers {
+		_, digest := parseDigest(layer.Digest)
+		_, diffID := parseDigest(layer.DiffID)
+		ok = ok && digest && diffID
+	}
 	if !ok || image.Name != name {
 		return nil, fmt.Errorf("image %q: damaged record %s", name, path)
 	}
-	image.RootDisk = s.diskPath(digest)
 	return image, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"agentvm/internal/atomicfile"
+	"agentvm/internal/chunked"
 )
 
 // Import makes an image called name of a root file system: a tar archive, plain or compressed with gzip or zstd. An
@@ -63,8 +64,11 @@ func (s *Store) addArchive(ctx context.Context, image Image, archive io.Reader, 
 		return nil, err
 	}
 	image.SourceDigest = "sha256:" + digest
+	if err := s.verify(ctx, &image); err != nil {
+		return nil, err
+	}
 	added, err := s.add(ctx, image, progress)
-	if err != nil && statErr != nil {
+	if err != nil && statErr != nil || err == nil && exists(s.layerPath(digest)) {
 		os.Remove(path)
 	}
 	return added, err
@@ -116,7 +120,7 @@ func (s *Store) rebuild(ctx context.Context, image *Image) (*Image, error) {
 	}
 	defer unlockKey()
 	rebuilt, err := s.add(ctx, *image, s.progress)
-	if errors.Is(err, os.ErrNotExist) || errors.As(err, new(*damagedBlobError)) {
+	if errors.Is(err, os.ErrNotExist) || errors.As(err, new(*damagedBlobError)) || errors.As(err, new(*chunked.DamagedError)) {
 		return nil, fmt.Errorf("image %s is damaged: pull or import it again: %w", image.Name, err)
 	}
 	if err != nil {

@@ -178,30 +178,62 @@ func (s *Store) addOCI(ctx context.Context, name string, from *ociImage, progres
 		return nil, err
 	}
 	defer unlock()
-	if _, ok := s.loadDisk(source); ok && s.hasBlobs(&image) {
+	known, err := s.knownLayers()
+	if err != nil {
+		return nil, err
+	}
+	verified := !slices.ContainsFunc(image.Layers, func(l Layer) bool { return !known[l] })
+	if _, ok := s.loadDisk(source); ok && verified && s.hasSources(&image) {
 		return s.add(ctx, image, progress)
 	}
 	if err := atomicfile.Write(s.blobPath(source), from.config); err != nil {
 		return nil, err
 	}
-	if err := s.fetchLayers(ctx, name, from, progress); err != nil {
+	if err := s.fetchLayers(ctx, image.Layers, known, name, from, progress); err != nil {
 		return nil, err
+	}
+	if !verified { // that the digests and the DiffIDs are of the same archives
+		if _, err := s.build(ctx, &image, progress); err != nil {
+			return nil, err
+		}
 	}
 	return s.add(ctx, image, progress)
 }
 
-// hasBlobs reports whether all that the image's disk can be built from again is in the store.
-func (s *Store) hasBlobs(image *Image) bool {
-	for _, digest := range image.blobs() {
-		if _, err := os.Stat(s.blobPath(digest)); err != nil {
+// hasSources reports whether all that the image's disk can be built from again is in the store.
+func (s *Store) hasSources(image *Image) bool {
+	source, _ := parseDigest(image.SourceDigest)
+	if image.Layers != nil && !exists(s.blobPath(source)) {
+		return false
+	}
+	blobs := image.layerBlobs()
+	for i, key := range image.layerKeys() {
+		if !exists(s.layerPath(key)) && !exists(s.blobPath(blobs[i])) {
 			return false
 		}
 	}
 	return true
 }
 
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// knownLayers returns the layers of the images in the store. Of these it is verified that the digest and the DiffID are of one archive.
+func (s *Store) knownLayers() (map[Layer]bool, error) {
+	list, err := s.records()
+	known := map[Layer]bool{}
+	for _, image := range list {
+		for _, l := range image.Layers {
+			known[l] = true
+		}
+	}
+	return known, err
+}
+
 // fetchLayers brings the layers that the store does not have, some at once.
-func (s *Store) fetchLayers(ctx context.Context, name string, from *ociImage, progress ProgressFunc) error {
+func (s *Store) fetchLayers(ctx context.Context, layers []Layer, known map[Layer]bool, name string, from *ociImage, progress ProgressFunc) error {
 	var total int64
 	for _, d := range from.layers {
 		total += d.Size
@@ -223,6 +255,11 @@ func (s *Store) fetchLayers(ctx context.Context, name string, from *ociImage, pr
 				at.Done += n
 			}
 			progress.report(at)
+		}
+		key, _ := parseDigest(layers[i].DiffID)
+		if known[layers[i]] && exists(s.layerPath(key)) {
+			report(d.Size, d.Size)
+			continue
 		}
 		group.Go(func() error { return s.fetchLayer(ctx, d, from.blobs, report) })
 	}
@@ -263,13 +300,28 @@ type Layer struct {
 	DiffID string `json:"diffID"`
 }
 
-// blobs returns the digests (hex) of all that the image is made of.
-func (i *Image) blobs() []string {
-	source, _ := parseDigest(i.SourceDigest)
-	list := []string{source}
+// layerBlobs returns the digests (hex) of the archives that the image came as, the lowest first.
+func (i *Image) layerBlobs() (list []string) {
+	if i.Layers == nil {
+		source, _ := parseDigest(i.SourceDigest)
+		return []string{source}
+	}
 	for _, layer := range i.Layers {
 		digest, _ := parseDigest(layer.Digest)
 		list = append(list, digest)
+	}
+	return list
+}
+
+// layerKeys returns what the layers of the image are called in the store, the lowest first: the digest (hex) of the plain archive, or of an
+// archive that is a whole root, as it came.
+func (i *Image) layerKeys() (list []string) {
+	if i.Layers == nil {
+		return i.layerBlobs()
+	}
+	for _, layer := range i.Layers {
+		diffID, _ := parseDigest(layer.DiffID)
+		list = append(list, diffID)
 	}
 	return list
 }

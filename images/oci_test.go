@@ -142,10 +142,10 @@ func indexOf(t testing.TB, images map[string]v1.Image) v1.ImageIndex {
 	return index
 }
 
-func checkTwoLayers(t *testing.T, image *Image) {
+func checkTwoLayers(t *testing.T, s *Store, image *Image) {
 	t.Helper()
 	var names []string
-	for path := range readDisk(t, image.RootDisk) {
+	for path := range readDisk(t, rawDisk(t, s, image)) {
 		names = append(names, path)
 	}
 	slices.Sort(names)
@@ -172,7 +172,7 @@ func TestPullFromRegistry(t *testing.T) {
 		if image.Name != ref || image.Digest == "" || len(image.Layers) != 2 {
 			t.Errorf("image %+v", image)
 		}
-		checkTwoLayers(t, image)
+		checkTwoLayers(t, s, image)
 	}
 	if n := r.asked("/blobs/"); n != 3 {
 		t.Errorf("%d blobs were fetched, want the configuration and two layers, once", n)
@@ -183,7 +183,7 @@ func TestPullFromRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	byDigest, err := s.Pull(t.Context(), strings.TrimSuffix(ref, ":1")+"@"+image.Digest, nil)
-	if err != nil || byDigest.RootDisk != image.RootDisk {
+	if err != nil || byDigest.RootDiskDigest != image.RootDiskDigest {
 		t.Errorf("by digest: %+v, %v", byDigest, err)
 	}
 	for _, name := range []string{ref, byDigest.Name} {
@@ -205,7 +205,7 @@ func TestPullAgainFromLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(image.RootDisk, 4096); err != nil {
+	if err := os.Truncate(diskOf(s, image), 100); err != nil {
 		t.Fatal(err)
 	}
 	r.setAnswer(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusTeapot); return true })
@@ -213,7 +213,7 @@ func TestPullAgainFromLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTwoLayers(t, again)
+	checkTwoLayers(t, s, again)
 	if again.RootDiskDigest != image.RootDiskDigest {
 		t.Error("the same layers gave another disk")
 	}
@@ -238,7 +238,7 @@ func TestLayersAreShared(t *testing.T) {
 	if err := s.Remove(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if image, err := s.load(second); err != nil || !s.hasBlobs(image) {
+	if image, err := s.load(second); err != nil || !s.hasSources(image) {
 		t.Error("removing an image took another's layer")
 	}
 }
@@ -312,7 +312,7 @@ func TestLayoutsAndArchives(t *testing.T) {
 		if got.Name != want {
 			t.Errorf("%s is called %s, want %s", ref, got.Name, want)
 		}
-		checkTwoLayers(t, got)
+		checkTwoLayers(t, s, got)
 		if _, err := s.Resolve(t.Context(), want); err != nil {
 			t.Errorf("%s: %v", want, err)
 		}
@@ -462,7 +462,7 @@ func TestHostileLayers(t *testing.T) {
 			got := fmt.Sprint(err)
 			if err == nil {
 				var names []string
-				for path := range readDisk(t, image.RootDisk) {
+				for path := range readDisk(t, rawDisk(t, s, image)) {
 					names = append(names, path)
 				}
 				slices.Sort(names)
@@ -575,7 +575,7 @@ func TestOtherProducers(t *testing.T) {
 			t.Errorf("%s: %v", ref, err)
 			continue
 		}
-		checkTwoLayers(t, image)
+		checkTwoLayers(t, s, image)
 	}
 }
 

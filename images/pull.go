@@ -23,7 +23,7 @@ import (
 func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
 	parsed, parseErr := parseReference(ref)
 	if parseErr == nil && parsed.path != "" {
-		return s.Pull(ctx, ref, s.progress)
+		return s.pull(ctx, ref, parsed, s.progress)
 	}
 	image, err := s.find(ref, parsed)
 	if err == nil && s.usable(image) && !stale(image) {
@@ -41,7 +41,7 @@ func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
 	case err != nil && !errors.Is(err, ErrNotFound) && parsed.transport == transportRegistry:
 		return nil, err // a damaged record may be that of an import
 	}
-	image, pullErr := s.Pull(ctx, ref, s.progress)
+	image, pullErr := s.pull(ctx, ref, parsed, s.progress)
 	if parsed.transport == transportRegistry && errors.Is(pullErr, ErrUnreachable) && errors.Is(err, ErrNotFound) {
 		pullErr = fmt.Errorf("%w; %w", err, pullErr)
 	}
@@ -105,7 +105,8 @@ func briefly(err error) string {
 //	oci-archive:FILE[:TAG] the same in a tar archive
 //	docker-archive:FILE    an image of an archive that docker save has written; :NAME:TAG chooses one of several
 //
-// What the store has already is not downloaded again. A download that broke off continues where it stopped. The error
+// What the store has already is verified and not downloaded again, unless it is damaged. A download that broke off continues where it
+// stopped. The error
 // wraps [ErrUnreachable] when no server could be reached, [ErrNotFound] for images that no server has, [*PlatformError] and
 // [*ArchitectureError] for images of other processors and [ErrLimit] for what an archive holds.
 func (s *Store) Pull(ctx context.Context, ref string, progress ProgressFunc) (*Image, error) {
@@ -113,6 +114,16 @@ func (s *Store) Pull(ctx context.Context, ref string, progress ProgressFunc) (*I
 	if err != nil {
 		return nil, err
 	}
+	if there, err := s.find(ref, parsed); err == nil {
+		if err := s.verify(ctx, there); err != nil {
+			return nil, fmt.Errorf("pull %s: %w", ref, err)
+		}
+	}
+	return s.pull(ctx, ref, parsed, progress)
+}
+
+// pull is Pull without looking into what is there.
+func (s *Store) pull(ctx context.Context, ref string, parsed reference, progress ProgressFunc) (*Image, error) {
 	unlock, err := s.lockShared(ctx)
 	if err != nil {
 		return nil, err
@@ -132,7 +143,7 @@ func (s *Store) Pull(ctx context.Context, ref string, progress ProgressFunc) (*I
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, s.explain(err))
 	}
-	s.log.Info("image ready", "image", image.Name, "disk", image.RootDisk, "bytes", image.Size)
+	s.log.Info("image ready", "image", image.Name, "bytes", image.Size)
 	return image, nil
 }
 

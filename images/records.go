@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"agentvm/internal/chunked"
 	"agentvm/internal/private"
 )
 
@@ -60,10 +64,9 @@ func (s *Store) History(name string) ([]Step, error) {
 	if err != nil || len(image.Layers) == 0 {
 		return nil, err
 	}
-	source, _ := parseDigest(image.SourceDigest)
-	text, err := private.ReadFile(s.blobPath(source), maxConfig)
+	text, err := s.ReadConfig(image)
 	if err != nil {
-		return nil, fmt.Errorf("configuration of image %s: %w", image.Name, err)
+		return nil, err
 	}
 	config, err := v1.ParseConfigFile(bytes.NewReader(text))
 	if err != nil {
@@ -79,4 +82,102 @@ func (s *Store) History(name string) ([]Step, error) {
 		list = append(list, step)
 	}
 	return list, nil
+}
+
+// OpenLayer opens the plain tar archive of a layer of an image, by its index in Image.Layers; 0 is also the archive of an image that has no
+// layers. The caller closes it.
+func (s *Store) OpenLayer(image *Image, index int) (io.ReadCloser, error) {
+	keys := image.layerKeys()
+	if index < 0 || index >= len(keys) {
+		return nil, fmt.Errorf("image %s has no layer %d", image.Name, index)
+	}
+	cache, err := chunked.NewCache(0)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.openLayer(keys[index], cache, &Progress{}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("layer %d of image %s: %w", index, image.Name, err)
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{l, l.file}, nil
+}
+
+// ReadConfig returns the configuration of an image (OCI image specification, config.md) as it came. Images of one archive have none.
+func (s *Store) ReadConfig(image *Image) ([]byte, error) {
+	if len(image.Layers) == 0 {
+		return nil, nil
+	}
+	source, _ := parseDigest(image.SourceDigest)
+	text, err := private.ReadFile(s.blobPath(source), maxConfig)
+	if err != nil {
+		return nil, fmt.Errorf("configuration of image %s: %w", image.Name, err)
+	}
+	return text, nil
+}
+
+// NewLayer is a layer of an image that [Store.AddImage] makes.
+type NewLayer struct {
+	Layer
+	// Size is that of the archive that Open opens, whose digest Layer.Digest is; the archive may be plain or compressed.
+	Size int64
+	// Open opens the archive. It is called only when the store does not have the layer.
+	Open func() (io.ReadCloser, error)
+}
+
+// AddImage makes an image called name of a configuration and layers, the lowest first, as it does of those that it fetches: with the same
+// checks. Ref says where the image came from.
+func (s *Store) AddImage(ctx context.Context, name, ref string, config []byte, layers []NewLayer, progress ProgressFunc) (*Image, error) {
+	parsed, err := parseReference(name)
+	if err == nil && parsed.transport != transportRegistry {
+		err = fmt.Errorf("image name %q belongs to an image of agentvm's own: choose another", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := s.lockShared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	from := &ociImage{from: ref, config: config, blobs: newLayers(layers)}
+	for _, l := range layers {
+		digest, err := v1.NewHash(l.Digest)
+		if _, ok := parseDigest(l.DiffID); err != nil || !ok {
+			return nil, fmt.Errorf("layer %q with the DiffID %q: not digests", l.Digest, l.DiffID)
+		}
+		from.layers = append(from.layers, v1.Descriptor{MediaType: types.OCILayer, Digest: digest, Size: l.Size})
+	}
+	if err := checkManifest(anyManifest{Config: v1.Descriptor{Digest: v1.Hash{Algorithm: "sha256", Hex: strings.TrimPrefix(digestOf(config), "sha256:")}}, Layers: from.layers}); err != nil {
+		return nil, err
+	}
+	image, err := s.addOCI(ctx, parsed.name, from, progress)
+	if err != nil {
+		return nil, fmt.Errorf("add image %s: %w", name, s.explain(err))
+	}
+	return image, nil
+}
+
+type newLayers []NewLayer
+
+func (l newLayers) readBlob(ctx context.Context, d v1.Descriptor, f *os.File, report func(done, total int64)) error {
+	for _, layer := range l {
+		if layer.Digest != d.Digest.String() || layer.Open == nil {
+			continue
+		}
+		r, err := layer.Open()
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		if err := restart(f, 0); err != nil {
+			return err
+		}
+		n, err := io.Copy(f, &contextReader{ctx, io.LimitReader(r, d.Size+1)})
+		report(n, d.Size)
+		return err
+	}
+	return fmt.Errorf("layer %s: %w", d.Digest, os.ErrNotExist)
 }

@@ -42,7 +42,7 @@ func (s *Store) collect() error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range []string{s.blobDir(), s.diskDir()} {
+	for _, dir := range []string{s.blobDir(), s.layerDir(), s.diskDir()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			return err
@@ -73,11 +73,16 @@ func (s *Store) referenced() (map[string]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, digest := range image.blobs() {
+		source, _ := parseDigest(image.SourceDigest)
+		keep[s.blobPath(source)] = true
+		for _, digest := range image.layerBlobs() {
 			keep[s.blobPath(digest)] = true
 		}
-		keep[image.RootDisk] = true
-		keep[image.RootDisk+recordSuffix] = true
+		for _, key := range image.layerKeys() {
+			keep[s.layerPath(key)] = true
+		}
+		keep[s.diskPath(source)] = true
+		keep[s.diskPath(source)+recordSuffix] = true
 	}
 	return keep, nil
 }

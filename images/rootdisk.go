@@ -15,7 +15,7 @@ import (
 
 // builderVersion names the form of the disks that this code builds. It is part of a disk's name in the store, so
 // raising it makes every store build its disks anew. Raise it with every change of output.
-const builderVersion = 1
+const builderVersion = 2
 
 // Limits bound what an archive may hold, so that a small hostile file cannot fill the disk or the memory. Zero
 // fields take their defaults.
@@ -59,20 +59,25 @@ var ErrLimit = errors.New("archive exceeds a limit")
 type diskFacts struct {
 	Size         int64
 	Architecture string
+	extents      []extent // source 0 is the disk's own data, others the plain archives in their order
+	plain        []string // digests of the plain archives
 }
 
 // archive is one compressed or plain tar archive: a whole root, or a layer of one.
 type archive struct {
 	io.Reader
-	diffID string // of a layer: the digest of the plain archive
+	diffID string    // of a layer: the digest of the plain archive
+	stored int64     // of one that the store has, and so is plain and has the right digest: its size; 0 for others
+	plain  io.Writer // receives the plain archive; may be nil
 }
 
-// buildRootDisk turns archives, the lowest first, into one EROFS disk. Each is read once, from front to back; disk is written without
-// gaps except for its first block, which is written last.
-func buildRootDisk(ctx context.Context, disk io.WriterAt, limits Limits, archives ...archive) (diskFacts, error) {
-	b := newDiskBuilder(disk)
+// buildRootDisk lays out archives, the lowest first, as one EROFS disk. Each is read once, from front to back. The disk's own data, which
+// are its metadata and what no archive has in one piece, are written to own.
+func buildRootDisk(ctx context.Context, own io.Writer, limits Limits, archives ...archive) (diskFacts, error) {
+	b := newDiskBuilder(own)
 	for i, a := range archives {
-		err := b.addLayer(ctx, archive{&contextReader{ctx, a.Reader}, a.diffID}, limits.withDefaults())
+		a.Reader = &contextReader{ctx, a.Reader}
+		err := b.addLayer(ctx, a, limits.withDefaults())
 		if err != nil && len(archives) > 1 {
 			err = fmt.Errorf("layer %d of %d: %w", i+1, len(archives), err)
 		}
@@ -85,21 +90,23 @@ func buildRootDisk(ctx context.Context, disk io.WriterAt, limits Limits, archive
 		return diskFacts{}, err
 	}
 	size, err := b.finish()
-	return diskFacts{Size: size, Architecture: arch}, err
+	return diskFacts{Size: size, Architecture: arch, extents: b.data.extents, plain: b.plain}, err
 }
 
 // addLayer adds an archive on top of what the tree holds. Of several entries with one name the last wins.
 func (b *diskBuilder) addLayer(ctx context.Context, a archive, limits Limits) error {
-	stream, err := openArchive(a.Reader, limits)
-	if err != nil {
-		return err
+	stream := storedArchive(a.Reader, a.stored, limits)
+	if a.stored == 0 {
+		var err error
+		if stream, err = openArchive(a.Reader, limits); err != nil {
+			return err
+		}
+		stream.copy = a.plain
 	}
+	stream.hash = sha256.New()
 	defer stream.Close()
 	b.layers++
-	if a.diffID != "" {
-		stream.hash = sha256.New()
-	}
-	layer := layer{diskBuilder: b, limits: limits, diffID: a.diffID, tar: tar.NewReader(stream), source: stream.source}
+	layer := layer{diskBuilder: b, limits: limits, diffID: a.diffID, tar: tar.NewReader(stream), stream: stream, source: stream.source}
 	defer func() { b.used.source += stream.source.count }()
 	last := "its start"
 	for {
@@ -129,6 +136,7 @@ type layer struct {
 	limits  Limits
 	diffID  string // empty for an archive that is a whole root
 	tar     *tar.Reader
+	stream  *archiveStream
 	source  *countingReader // the archive as stored
 	entries int             // of this layer, without the implied ones
 }
@@ -165,10 +173,9 @@ func (l *layer) end(stream *archiveStream) error {
 	if _, err := io.Copy(io.Discard, stream); err != nil {
 		return fmt.Errorf("damaged archive after its last entry: %w", noEOF(err))
 	}
-	if l.diffID == "" {
-		return nil
-	}
-	if got := "sha256:" + hex.EncodeToString(stream.hash.Sum(nil)); got != l.diffID {
+	got := "sha256:" + hex.EncodeToString(stream.hash.Sum(nil))
+	l.plain = append(l.plain, got)
+	if l.diffID != "" && got != l.diffID {
 		return &ChecksumError{URL: "unpacked layer", Got: got, Want: l.diffID}
 	}
 	return nil
@@ -369,7 +376,7 @@ func (l *layer) addContent(n *node, h *tar.Header) error {
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse, '\x00':
 		n.mode |= typeRegular
 		n.size = uint64(h.Size)
-		return l.data.file(n, l.tar)
+		return l.data.file(n, l.tar, l.layers, func() int64 { return l.stream.done })
 	case tar.TypeSymlink:
 		n.mode |= typeSymlink
 		return l.addSymlink(n, h.Linkname)

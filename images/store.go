@@ -88,7 +88,7 @@ func (c Config) Open() (*Store, error) {
 		return nil, err
 	}
 	s := &Store{registries: registries, dir: c.Dir, alpine: alpine, limits: c.Limits.withDefaults(), progress: c.Progress, log: c.Logger}
-	for _, dir := range []string{s.dir, s.blobDir(), s.diskDir(), s.recordDir(), s.lockDir()} {
+	for _, dir := range []string{s.dir, s.blobDir(), s.layerDir(), s.diskDir(), s.recordDir(), s.lockDir()} {
 		if err := private.MakeFolder(dir); err != nil {
 			return nil, fmt.Errorf("image store: %w", err)
 		}
@@ -100,6 +100,7 @@ func (c Config) Open() (*Store, error) {
 func (s *Store) Dir() string { return s.dir }
 
 func (s *Store) blobDir() string   { return filepath.Join(s.dir, "blobs", "sha256") }
+func (s *Store) layerDir() string  { return filepath.Join(s.dir, "layers") }
 func (s *Store) diskDir() string   { return filepath.Join(s.dir, "disks") }
 func (s *Store) recordDir() string { return filepath.Join(s.dir, "images") }
 func (s *Store) lockDir() string   { return filepath.Join(s.dir, "locks") }
@@ -110,7 +111,7 @@ func (s *Store) List() ([]Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
-	list = slices.DeleteFunc(list, func(image Image) bool { return !s.usable(&image) })
+	list = slices.DeleteFunc(list, func(image Image) bool { return !s.usable(&image) && !s.isFormer(&image) })
 	slices.SortFunc(list, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
 }
@@ -132,10 +133,17 @@ func (s *Store) records() ([]Image, error) {
 	return list, nil
 }
 
-// usable reports whether the root disk of an image exists and is complete.
+// isFormer reports whether an image's disk is that of a version that did not compress them. Resolve makes it anew.
+func (s *Store) isFormer(image *Image) bool {
+	source, _ := parseDigest(image.SourceDigest)
+	return exists(s.diskPathOf(1, source)) && s.hasSources(image)
+}
+
+// usable reports whether the files of an image's root disk exist and are complete.
 func (s *Store) usable(image *Image) bool {
-	info, err := os.Stat(image.RootDisk)
-	return err == nil && info.Mode().IsRegular() && info.Size() == image.Size
+	source, _ := parseDigest(image.SourceDigest)
+	_, ok := s.loadDisk(source)
+	return ok
 }
 
 // ErrNotFound is wrapped by errors about images that are neither in the store nor known to a source.

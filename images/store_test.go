@@ -14,6 +14,12 @@ import (
 	"agentvm/internal/private"
 )
 
+// diskOf returns the path of the own data of an image's disk.
+func diskOf(s *Store, image *Image) string {
+	source, _ := parseDigest(image.SourceDigest)
+	return s.diskPath(source)
+}
+
 // files lists what a store holds, but its lock files.
 func files(t testing.TB, s *Store) []string {
 	t.Helper()
@@ -41,7 +47,7 @@ func TestImportListRemove(t *testing.T) {
 		if image.Name != name || image.Ref != "import" {
 			t.Errorf("imported %+v", image)
 		}
-		if info, err := os.Stat(image.RootDisk); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(diskOf(s, image)); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 			t.Errorf("disk: %v, %v", info.Mode(), err)
 		}
 	}
@@ -85,7 +91,7 @@ func TestImportReplaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := readDisk(t, image.RootDisk)["f"].Data; got != hashOf([]byte("two")) {
+	if got := readDisk(t, rawDisk(t, s, image))["f"].Data; got != hashOf([]byte("two")) {
 		t.Error("the first import is still there")
 	}
 }
@@ -152,17 +158,17 @@ func TestDamagedStore(t *testing.T) {
 	}{
 		{"archive changed, disk gone", func(s *Store, image *Image) error {
 			digest, _ := parseDigest(image.SourceDigest)
-			return errors.Join(os.Remove(image.RootDisk), os.WriteFile(s.blobPath(digest), archive[:512], 0o600))
+			return errors.Join(os.Remove(diskOf(s, image)), os.WriteFile(s.layerPath(digest), archive[:512], 0o600))
 		}, "damaged: pull or import it again"},
 		{"both gone", func(s *Store, image *Image) error {
 			digest, _ := parseDigest(image.SourceDigest)
-			return errors.Join(os.Remove(image.RootDisk), os.Remove(s.blobPath(digest)))
+			return errors.Join(os.Remove(diskOf(s, image)), os.Remove(s.layerPath(digest)))
 		}, "damaged: pull or import it again"},
 		{"record cut", func(s *Store, image *Image) error {
 			return os.Truncate(filepath.Join(s.recordDir(), recordFile(image.Name)), 10)
 		}, "damaged record"},
 		{"disk's record gone", func(s *Store, image *Image) error {
-			return errors.Join(os.Remove(image.RootDisk+recordSuffix), os.Truncate(image.RootDisk, 0))
+			return errors.Join(os.Remove(diskOf(s, image)+recordSuffix), os.Truncate(diskOf(s, image), 0))
 		}, ""},
 	}
 	for _, test := range tests {
@@ -192,7 +198,7 @@ func TestDamagedStore(t *testing.T) {
 // TestSweep finds what a killed process left.
 func TestSweep(t *testing.T) {
 	s := openStore(t, "")
-	for _, dir := range []string{s.blobDir(), s.diskDir(), s.recordDir()} {
+	for _, dir := range []string{s.blobDir(), s.layerDir(), s.diskDir(), s.recordDir()} {
 		if err := os.WriteFile(filepath.Join(dir, ".x.new-123"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +235,7 @@ func TestStoreOfOthers(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no modes")
 	}
-	for _, part := range []string{".", "blobs", "disks", "images", "locks", ".."} {
+	for _, part := range []string{".", "blobs", "layers", "disks", "images", "locks", ".."} {
 		dir := filepath.Join(t.TempDir(), "above", "store")
 		if _, err := Open(dir); err != nil {
 			t.Fatal(err)
@@ -245,7 +251,7 @@ func TestStoreOfOthers(t *testing.T) {
 		t.Skip("only root can give a folder to others")
 	}
 	const another = 12345
-	for _, part := range []string{".", "blobs", "disks", "images", "locks", ".."} {
+	for _, part := range []string{".", "blobs", "layers", "disks", "images", "locks", ".."} {
 		dir := filepath.Join(t.TempDir(), "above", "store")
 		if _, err := Open(dir); err != nil {
 			t.Fatal(err)

@@ -1,9 +1,13 @@
 package vm_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -190,16 +194,100 @@ func TestRootDiskThatIsCorrupt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(image.RootDisk, 0o600); err != nil {
+	disks, err := filepath.Glob(filepath.Join(c.StoreDir, "disks", "*.zst"))
+	if err != nil || len(disks) != 1 {
+		t.Fatal(disks, err)
+	}
+	info, err := os.Stat(disks[0])
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(image.RootDisk, make([]byte, image.Size), 0o600); err != nil {
+	if err := os.WriteFile(disks[0], make([]byte, info.Size()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = vm.Start(limited(t), c)
-	var ended *vm.GuestError
-	if !errors.As(err, &ended) || !strings.Contains(err.Error(), "EROFS") {
-		t.Errorf("error %v, want the guest's own words about the root disk", err)
+	if _, err = vm.Start(limited(t), c); err == nil || !strings.Contains(err.Error(), image.Name) || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("error %v, want one that the root disk of %s is damaged", err, image.Name)
+	}
+	v, err := vm.Start(limited(t), c) // which has built the disk again
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	wantOutput(t, v, "echo alive", "alive\n")
+}
+
+// TestLayerThatIsCorrupt flips a bit of a layer on the host: the guest gets an error where it reads that, and the log says why.
+func TestLayerThatIsCorrupt(t *testing.T) {
+	var log lockedBuffer
+	c := config(t)
+	c.StoreDir, c.Image, c.Logger = t.TempDir(), "mine", slog.New(slog.NewTextHandler(&log, nil))
+	store, err := images.Open(c.StoreDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := store.Pull(t.Context(), images.BuiltinName, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := store.OpenLayer(base, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	content := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{}).Read(content)
+	archive, w := tar.NewReader(root), new(bytes.Buffer)
+	out := tar.NewWriter(w)
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		if err := errors.Join(err, out.WriteHeader(h)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(out, archive); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "noise", Mode: 0o644, Size: int64(len(content))})
+	if _, writeErr := out.Write(content); writeErr != nil || err != nil || out.Close() != nil {
+		t.Fatal(err, writeErr)
+	}
+	image, err := store.Import(t.Context(), "mine", w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(c.StoreDir, "layers", strings.TrimPrefix(image.SourceDigest, "sha256:")+".tar.zst")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := make([]byte, 1)
+	at := info.Size() - 512<<10 // in the middle of the noise, which does not become smaller
+	if _, err := f.ReadAt(one, at); err != nil {
+		t.Fatal(err)
+	}
+	one[0] ^= 4
+	if _, err := f.WriteAt(one, at); err != nil {
+		t.Fatal(err)
+	}
+	v, err := vm.Start(limited(t), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	wantOutput(t, v, "head -c 100000 /noise | wc -c; cat /noise 2>&1 >/dev/null | grep -c 'I/O error\\|Input/output error'; echo alive", "100000\n1\nalive\n")
+	if text := log.String(); !strings.Contains(text, "is damaged") || !strings.Contains(text, "image=mine") {
+		t.Errorf("log: %s", text)
+	}
+	if _, err := store.Resolve(t.Context(), "mine"); err == nil || !strings.Contains(err.Error(), "pull or import it again") {
+		t.Errorf("resolve what is known to be damaged: %v", err)
 	}
 }
 

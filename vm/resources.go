@@ -30,8 +30,8 @@ type resources struct {
 	temporary   string                          // directory of a store that is removed with the VM, or empty
 	program     *refcount.Ref[*machine.Program] // nil: the VM has another emulator
 	image       *images.Image
-	disk        *refcount.Ref[*os.File] // the root disk. Forks share it, since it may have left the store by then
-	overlay     *overlayDisk            // nil: none
+	disk        *refcount.Ref[*images.RootDisk] // forks share it, since it may have left the store by then
+	overlay     *overlayDisk                    // nil: none
 	shares      shares
 	sockets     []*hostpath.Socket // of Config.UnixSockets, in its order
 	network     *gateway.Gateway   // nil: none
@@ -139,12 +139,8 @@ func (r *resources) openImage(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
-	file, _, err := private.Open(r.image.RootDisk) // refuses a file that other users can write, who could change the guest
-	if err != nil {
-		return fmt.Errorf("root disk of image %s: %w", r.image.Name, err)
-	}
-	disks := refcount.Map[*os.File]{Free: func(f *os.File) { _ = f.Close() }}
-	r.disk, err = disks.Acquire("", func() (*os.File, error) { return file, nil })
+	disks := refcount.Map[*images.RootDisk]{Free: func(d *images.RootDisk) { _ = d.Close() }}
+	r.disk, err = disks.Acquire("", func() (*images.RootDisk, error) { return r.store.OpenRootDisk(r.image) })
 	return err
 }
 

@@ -123,7 +123,13 @@ func (r *resources) toRestore(ctx context.Context, c Config, copied *bool) error
 		return fmt.Errorf("the image of the saved VM: %w", err)
 	}
 	if digest := bareDigest(r.image.RootDiskDigest); digest != r.origin.RootDisk {
-		return fmt.Errorf("image %s is not the one that the VM had (root disk %.12s, now %.12s)", r.image.Name, r.origin.RootDisk, digest)
+		former, err := r.disk.Value.FormerDigest(ctx) // which snapshots of earlier versions have
+		if err != nil {
+			return fmt.Errorf("root disk of image %s: %w", r.image.Name, err)
+		}
+		if bareDigest(former) != r.origin.RootDisk {
+			return fmt.Errorf("image %s is not the one that the VM had (root disk %.12s, now %.12s)", r.image.Name, r.origin.RootDisk, digest)
+		}
 	}
 	saved, err := r.saved.File.OpenDisk()
 	if saved == nil || err != nil {

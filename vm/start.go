@@ -101,7 +101,7 @@ func newVM(config Config, r *resources, id checkpoint.Identity) *VM {
 func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	r := v.resources
 	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
-	root := io.NewSectionReader(r.disk.Value, 0, r.image.Size) // which the machine does not close: forks share the file
+	root := io.NewSectionReader(r.disk.Value, 0, r.disk.Value.Size()) // which the machine does not close: forks share the disk
 	v.slices = newSliceWatch(v.overrun)
 	devices := machine.Config{
 		Busy:   v.slices.setBusy,

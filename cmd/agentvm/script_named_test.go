@@ -23,7 +23,7 @@ import (
 func ownStore(ts *testscript.TestScript, _ bool, _ []string) {
 	dir := ts.MkAbs("store")
 	ts.Check(os.Mkdir(dir, 0o700))
-	for _, part := range []string{"blobs", "compiled", "disks", "images", "locks"} {
+	for _, part := range []string{"blobs", "compiled", "disks", "images", "layers", "locks"} {
 		from := filepath.Join(ts.Getenv("AGENTVM_STORE"), part)
 		ts.Check(os.MkdirAll(from, 0o700))
 		ts.Check(os.Symlink(from, filepath.Join(dir, part)))

@@ -5,7 +5,9 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -78,4 +80,27 @@ func Fill(tb testing.TB, dir string) *images.Image {
 		tb.Fatal(err)
 	}
 	return image
+}
+
+// RawDisk writes the root disk of an image of the store in dir, as the guest reads it, to a file of the test, and returns its path.
+func RawDisk(tb testing.TB, dir string, image *images.Image) string {
+	tb.Helper()
+	store, err := images.Open(dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	disk, err := store.OpenRootDisk(image)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer disk.Close()
+	f, err := os.Create(filepath.Join(tb.TempDir(), "root.erofs"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := io.Copy(f, io.NewSectionReader(disk, 0, disk.Size())); err != nil {
+		tb.Fatal(err)
+	}
+	return f.Name()
 }

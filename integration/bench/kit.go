@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -108,7 +109,7 @@ func (k *kit) imageFolder() string {
 	return beside
 }
 
-// writeBootFiles writes the kernel and the initramfs, which vm.Start holds in memory, for QEMU.
+// writeBootFiles writes the kernel, the initramfs and the root disk for QEMU.
 func (k *kit) writeBootFiles() error {
 	image, err := kernel.Image()
 	if err != nil {
@@ -126,7 +127,26 @@ func (k *kit) writeBootFiles() error {
 	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(k.path("kernel"), image, 0o600), os.WriteFile(k.path("initramfs"), archive.Bytes(), 0o600))
+	return errors.Join(os.WriteFile(k.path("kernel"), image, 0o600), os.WriteFile(k.path("initramfs"), archive.Bytes(), 0o600), k.writeRoot())
+}
+
+// writeRoot writes the root disk as guests read it.
+func (k *kit) writeRoot() error {
+	store, err := images.Open(k.store)
+	if err != nil {
+		return err
+	}
+	root, err := store.OpenRootDisk(k.image)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	f, err := os.Create(k.path("root"))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, io.NewSectionReader(root, 0, root.Size()))
+	return errors.Join(err, f.Close())
 }
 
 // output runs a command and returns what it prints; its errors show what it complained about.

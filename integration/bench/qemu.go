@@ -93,7 +93,7 @@ func (k *kit) qemuArguments(socket string) []string {
 		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0", "-device", "virtio-rng-device",
 		"-device", "virtio-serial-device", "-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",
 		"-chardev", "socket,id=control,path=" + socket, "-device", "virtserialport,chardev=control,name=agentvm.control",
-		"-drive", "if=none,id=root,format=raw,readonly=on,file=" + k.image.RootDisk, "-device", "virtio-blk-device,drive=root",
+		"-drive", "if=none,id=root,format=raw,readonly=on,file=" + k.path("root"), "-device", "virtio-blk-device,drive=root",
 	}
 }
 

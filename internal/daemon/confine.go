@@ -54,7 +54,7 @@ func (d *daemon) confineRules() confine.Rules {
 	}
 	r := confine.Rules{
 		Read: []string{
-			in("blobs"), in("disks"), in("images"), in("snapshot.key"), mounts,
+			in("blobs"), in("layers"), in("disks"), in("images"), in("snapshot.key"), mounts,
 			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id", d.config.CAFile,
 		},
 		Write: []string{

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -70,8 +69,13 @@ func bootEmulated(t testing.TB, p *machine.Program) *emulated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	disk, err := os.ReadFile(image.RootDisk)
+	root, err := store.OpenRootDisk(image)
 	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	disk := make([]byte, root.Size())
+	if _, err := root.ReadAt(disk, 0); err != nil {
 		t.Fatal(err)
 	}
 	linux, err := kernel.Image()

@@ -149,14 +149,15 @@ func qemuNetwork() *guestrpc.NetworkParams {
 // TestMachine runs everything that needs a real kernel below PID 1.
 func TestMachine(t *testing.T) {
 	qemutest.Need(t)
-	image := storetest.Fill(t, t.TempDir())
+	store := t.TempDir()
+	image := storetest.Fill(t, store)
 	alpine := image.Name != images.BuiltinName
 	share, readOnly := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(share+"/greeting", []byte("hello from the host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	bulk := t.TempDir() + "/bulk"
-	m := bootMachine(t, image.RootDisk, append(append(bulkArguments(bulk), qemutest.Shares(t, machineMemory, share, readOnly)...),
+	m := bootMachine(t, storetest.RawDisk(t, store, image), append(append(bulkArguments(bulk), qemutest.Shares(t, machineMemory, share, readOnly)...),
 		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")...)
 	c := dial(t, m)
 	t.Cleanup(func() { _ = c.Close() }) // of whichever is the last one

@@ -52,7 +52,8 @@ func entropy() []byte { return bytes.Repeat([]byte{7}, minEntropy) }
 // TestMachineContinues tells a machine by Start that it was restored, which it cannot find out otherwise.
 func TestMachineContinues(t *testing.T) {
 	qemutest.Need(t)
-	root := storetest.Fill(t, t.TempDir()).RootDisk
+	dir := t.TempDir()
+	root := storetest.RawDisk(t, dir, storetest.Fill(t, dir))
 	share := t.TempDir()
 	m := bootMachine(t, root, append(qemutest.Shares(t, machineMemory, share),
 		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net,mac=52:54:00:00:00:01")...)
@@ -198,7 +199,8 @@ func TestDiskIsLeftClean(t *testing.T) {
 	if out, err := exec.Command(mkfs, "-q", "-F", disk, "32M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	root := storetest.Fill(t, t.TempDir()).RootDisk
+	dir := t.TempDir()
+	root := storetest.RawDisk(t, dir, storetest.Fill(t, dir))
 	m := bootMachine(t, root, "-drive", "if=none,id=upper,format=raw,file="+disk, "-device", "virtio-blk-device,drive=upper")
 	c := dial(t, m)
 	defer func() { _ = c.Close() }()
