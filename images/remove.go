@@ -2,9 +2,11 @@ package images
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -36,34 +38,36 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	return s.collect()
 }
 
-// collect removes the archives and disks that no image refers to. The caller holds the store's exclusive lock.
+// collect removes what no image refers to, except downloads that can be continued. The caller holds the store's exclusive lock.
 func (s *Store) collect() error {
-	keep, err := s.referenced()
+	list, err := s.readable()
 	if err != nil {
 		return err
 	}
-	for _, dir := range []string{s.blobDir(), s.layerDir(), s.diskDir()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return err
-		}
-		for _, entry := range entries {
-			path := filepath.Join(dir, entry.Name())
-			if !keep[path] && !strings.HasPrefix(entry.Name(), partialPrefix) {
-				os.Remove(path)
-			}
+	garbage, err := s.unreferenced(list)
+	if err != nil {
+		return err
+	}
+	for _, f := range garbage {
+		if !strings.HasPrefix(filepath.Base(f.path), partialPrefix) {
+			os.Remove(f.path)
 		}
 	}
 	return nil
 }
 
-// referenced returns the paths that images need. A record that cannot be read stops it: what it refers to is unknown.
-func (s *Store) referenced() (map[string]bool, error) {
+// storedFile is a file of the store.
+type storedFile struct {
+	path string
+	size int64
+}
+
+// readable returns all images. A record that cannot be read is an error: what it refers to is unknown.
+func (s *Store) readable() (list []*Image, err error) {
 	entries, err := os.ReadDir(s.recordDir())
 	if err != nil {
 		return nil, err
 	}
-	keep := map[string]bool{}
 	for _, entry := range entries {
 		name, ok := recordName(entry.Name())
 		if !ok {
@@ -73,16 +77,151 @@ func (s *Store) referenced() (map[string]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		source, _ := parseDigest(image.SourceDigest)
-		keep[s.blobPath(source)] = true
-		for _, digest := range image.layerBlobs() {
-			keep[s.blobPath(digest)] = true
-		}
-		for _, key := range image.layerKeys() {
-			keep[s.layerPath(key)] = true
-		}
-		keep[s.diskPath(source)] = true
-		keep[s.diskPath(source)+recordSuffix] = true
+		list = append(list, image)
 	}
-	return keep, nil
+	return list, nil
+}
+
+// files returns the paths that an image needs, whether they exist or not.
+func (s *Store) files(image *Image) []string {
+	source, _ := parseDigest(image.SourceDigest)
+	list := []string{s.blobPath(source), s.diskPath(source), s.diskPath(source) + recordSuffix}
+	for _, digest := range image.layerBlobs() {
+		list = append(list, s.blobPath(digest))
+	}
+	for _, key := range image.layerKeys() {
+		list = append(list, s.layerPath(key))
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// unreferenced returns the files that none of these images needs.
+func (s *Store) unreferenced(list []*Image) (garbage []storedFile, err error) {
+	keep := map[string]bool{}
+	for _, image := range list {
+		for _, path := range s.files(image) {
+			keep[path] = true
+		}
+	}
+	for _, dir := range []string{s.blobDir(), s.layerDir(), s.diskDir()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			path := filepath.Join(dir, entry.Name())
+			if info, err := entry.Info(); err == nil && !keep[path] {
+				garbage = append(garbage, storedFile{path, info.Size()})
+			}
+		}
+	}
+	return garbage, nil
+}
+
+// Pruned is what [Store.Prune] has removed.
+type Pruned struct {
+	Images []string // names
+	Bytes  int64    // that were freed
+}
+
+// Prune removes the images that unused, unless it is nil, names, and all that no image needs, also what broken downloads have left. With
+// dryRun it only says what it would remove. It waits for pulls and imports to end.
+func (s *Store) Prune(ctx context.Context, unused func(*Image) bool, dryRun bool) (Pruned, error) {
+	unlock, err := s.lockExclusive(ctx)
+	if err != nil {
+		return Pruned{}, err
+	}
+	defer unlock()
+	list, err := s.readable()
+	if err != nil {
+		return Pruned{}, fmt.Errorf("prune images: %w", err)
+	}
+	var pruned Pruned
+	list = slices.DeleteFunc(list, func(image *Image) bool {
+		remove := unused != nil && unused(image)
+		if remove {
+			pruned.Images = append(pruned.Images, image.Name)
+		}
+		return remove
+	})
+	slices.Sort(pruned.Images)
+	if !dryRun {
+		for _, name := range pruned.Images { // first, so that a record always has its files
+			if err := os.Remove(filepath.Join(s.recordDir(), recordFile(name))); err != nil {
+				return pruned, fmt.Errorf("prune images: %w", err)
+			}
+		}
+	}
+	garbage, err := s.unreferenced(list)
+	if err != nil {
+		return pruned, fmt.Errorf("prune images: %w", err)
+	}
+	var errs []error
+	for _, f := range garbage {
+		if dryRun {
+			pruned.Bytes += f.size
+		} else if err := os.Remove(f.path); err != nil {
+			errs = append(errs, err)
+		} else {
+			pruned.Bytes += f.size
+		}
+	}
+	return pruned, errors.Join(errs...)
+}
+
+// Usage is what an image takes in the store, in bytes: what its removal would free, and what other images have in common with it.
+type Usage struct {
+	Own    int64 `json:"own"`
+	Shared int64 `json:"shared"`
+}
+
+// Total is what all images take in the store, in bytes.
+type Total struct {
+	Images      int   // names
+	Bytes       int64 // of all files
+	Reclaimable int64 // of files that no image needs
+}
+
+// Usage returns what each image takes, by its name, and what all take.
+func (s *Store) Usage() (map[string]Usage, Total, error) {
+	list, err := s.readable()
+	if err != nil {
+		return nil, Total{}, fmt.Errorf("sizes of images: %w", err)
+	}
+	garbage, err := s.unreferenced(list)
+	if err != nil {
+		return nil, Total{}, fmt.Errorf("sizes of images: %w", err)
+	}
+	total := Total{Images: len(list)}
+	for _, f := range garbage {
+		total.Reclaimable += f.size
+	}
+	users := map[string]int{}
+	for _, image := range list {
+		for _, path := range s.files(image) {
+			users[path]++
+		}
+	}
+	sizes := map[string]int64{}
+	for path := range users {
+		if info, err := os.Stat(path); err == nil {
+			sizes[path] = info.Size()
+			total.Bytes += info.Size()
+		}
+	}
+	total.Bytes += total.Reclaimable
+	usage := map[string]Usage{}
+	for _, image := range list {
+		var u Usage
+		for _, path := range s.files(image) {
+			if users[path] == 1 {
+				u.Own += sizes[path]
+			} else {
+				u.Shared += sizes[path]
+			}
+		}
+		usage[image.Name] = u
+	}
+	return usage, total, nil
 }

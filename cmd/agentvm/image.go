@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,7 +39,7 @@ func (c *cli) imageCommand() *cobra.Command {
 		Example: "  agentvm image pull alpine:latest\n  agentvm image import rootfs.tar.gz mine\n  agentvm exec --image mine \"cat /etc/os-release\"",
 	}
 	command.AddCommand(c.imageListCommand(), c.imagePullCommand(), c.imageImportCommand(), c.imageInspectCommand(), c.imageHistoryCommand(), c.imageTagCommand(),
-		c.imageRemoveCommand())
+		c.imageRemoveCommand(), c.imagePruneCommand())
 	return command
 }
 
@@ -55,23 +56,121 @@ func (c *cli) imageListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return printJSON(c.stdout, append([]images.Image{}, list...)) // [] when there is none
+			usage, _, err := store.Usage()
+			if err != nil {
+				return err
 			}
-			return printImages(c.stdout, list)
+			listed := []listedImage{} // [] when there is none
+			for _, image := range list {
+				listed = append(listed, listedImage{image, usage[image.Name]})
+			}
+			if asJSON {
+				return printJSON(c.stdout, listed)
+			}
+			return printImages(c.stdout, listed)
 		},
 	}
+	command.Long = command.Short + `.
+
+SIZE is that of the unpacked files. OWN is what the image takes in the store, compressed, and what its removal would free; SHARED is
+what it has in common with others.`
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
 	return command
 }
 
-func printImages(w io.Writer, list []images.Image) error {
+// listedImage is what image ls --json prints of an image.
+type listedImage struct {
+	images.Image
+	images.Usage
+}
+
+func printImages(w io.Writer, list []listedImage) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tSIZE\tCREATED\tFROM")
+	fmt.Fprintln(table, "NAME\tSIZE\tOWN\tSHARED\tCREATED\tFROM")
 	for _, image := range list {
-		fmt.Fprintf(table, "%s\t%.1f MB\t%s\t%s\n", image.Name, float64(image.Size)/1e6, image.Created.Format("2006-01-02 15:04"), image.Ref)
+		fmt.Fprintf(table, "%s\t%.1f MB\t%s\t%s\t%s\t%s\n", image.Name, float64(image.Size)/1e6, bytesText(image.Own), bytesText(image.Shared),
+			image.Created.Format("2006-01-02 15:04"), image.Ref)
 	}
 	return table.Flush()
+}
+
+func (c *cli) imagePruneCommand() *cobra.Command {
+	var all, dryRun bool
+	command := &cobra.Command{
+		Use: "prune", Short: "Remove what no image needs any more, and with --all images that are not used", Args: cobra.NoArgs,
+		Long: `Removes layers and other files that no image in the store needs, and what broken downloads have left. With --all also the images that
+no VM with a name and no snapshot was made of; VMs without a name that run keep the files they have open.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			store, err := c.store(nil)
+			if err != nil {
+				return err
+			}
+			var unused func(*images.Image) bool
+			if all {
+				used, err := usedImages(cmd.Context(), store)
+				if err != nil {
+					return err
+				}
+				unused = func(image *images.Image) bool { return !used[image.Name] }
+			}
+			pruned, err := store.Prune(cmd.Context(), unused, dryRun)
+			removed, freed := "removed", "freed"
+			if dryRun {
+				removed, freed = "would remove", "would free"
+			}
+			for _, name := range pruned.Images {
+				fmt.Fprintln(c.stdout, removed, name)
+			}
+			fmt.Fprintln(c.stdout, freed, bytesText(pruned.Bytes))
+			return err
+		},
+	}
+	command.Flags().BoolVar(&all, "all", false, "also images that no VM with a name and no snapshot was made of")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	return command
+}
+
+// usedImages returns the names of the images that VMs and snapshots need.
+func usedImages(ctx context.Context, store *images.Store) (map[string]bool, error) {
+	var refs []string
+	named, err := vms()
+	if err != nil {
+		return nil, err
+	}
+	list, err := named.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range list {
+		refs = append(refs, cmp.Or(v.Config.Image, "alpine"))
+		if v.Info != nil {
+			refs = append(refs, v.Info.Image)
+		}
+	}
+	saved, err := snapshots()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := saved.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Err != nil {
+			return nil, fmt.Errorf("prune images: snapshot %s cannot be read, so the image that it needs is not known; remove it first: %w", e.Name, e.Err)
+		}
+		refs = append(refs, e.Meta.Image)
+	}
+	used := map[string]bool{}
+	for _, ref := range refs {
+		switch image, err := store.Find(ref); {
+		case err == nil:
+			used[image.Name] = true
+		case !errors.Is(err, images.ErrNotFound):
+			return nil, err
+		}
+	}
+	return used, nil
 }
 
 func (c *cli) imagePullCommand() *cobra.Command {
