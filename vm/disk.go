@@ -114,6 +114,14 @@ func (u *overlayDisk) Sync() error {
 	return err
 }
 
+// Discard frees the room of what the guest does not need any more.
+func (u *overlayDisk) Discard(offset, length int64) error {
+	if u.absent.Load() {
+		return errAbsent
+	}
+	return u.Disk.Discard(offset, length)
+}
+
 // openOverlay opens the disk at path; it returns nil for an empty path.
 func openOverlay(path string, logger *slog.Logger) (*overlayDisk, error) {
 	if path == "" {

@@ -17,7 +17,7 @@ type disk struct {
 // NewDisk returns a File for fd_pread, fd_pwrite, fd_sync and fd_filestat_get on backing, of size bytes. It is read-only
 // (ErrnoRofs) when readonly is set or backing is no io.WriterAt. Reads past the end are short, writes past the end fail
 // with ErrnoNospc; a backing that fails gives ErrnoIo, except that a full file system stays ErrnoNospc. A backing that
-// has Sync() error is synced by fd_sync, one that is an io.Closer is closed with the descriptor, and one that is a [Notifier]
+// has Sync() error is synced by fd_sync, one that has Discard(offset, length int64) error is called by fd_advise with "dontneed", one that is an io.Closer is closed with the descriptor, and one that is a [Notifier]
 // is told how to say that it has room again.
 func NewDisk(backing io.ReaderAt, size int64, readonly bool) File {
 	d := &disk{r: backing, size: size}
@@ -83,6 +83,25 @@ func (d *disk) Sync() Errno {
 		return ErrnoSuccess
 	}
 	if err := f.Sync(); err != nil {
+		return diskErrno(err)
+	}
+	return ErrnoSuccess
+}
+
+// Discard implements Discarder.
+func (d *disk) Discard(offset, length int64) Errno {
+	f, ok := d.r.(interface {
+		Discard(offset, length int64) error
+	})
+	switch {
+	case d.w == nil:
+		return ErrnoRofs
+	case offset > d.size-length:
+		return ErrnoInval
+	case !ok:
+		return ErrnoSuccess
+	}
+	if err := f.Discard(offset, length); err != nil {
 		return diskErrno(err)
 	}
 	return ErrnoSuccess

@@ -63,3 +63,35 @@ func TestDisk(t *testing.T) {
 		t.Errorf("the backing is still open: %v", err)
 	}
 }
+
+type discardingDisk struct {
+	failingDisk
+	offset, length int64
+}
+
+func (d *discardingDisk) Discard(offset, length int64) error {
+	d.offset, d.length = offset, length
+	return d.err
+}
+
+func TestDiscard(t *testing.T) {
+	g := newGuest(t, Config{})
+	backing := &discardingDisk{}
+	g.sys.SetFile(8, NewDisk(backing, 1<<20, false))
+	g.sys.SetFile(9, NewDisk(backing, 1<<20, true))
+	g.sys.SetFile(10, NewDisk(&discardingDisk{failingDisk: failingDisk{errors.New("broken")}}, 1<<20, false))
+	g.sys.SetFile(11, NewDisk(failingDisk{errors.New("broken")}, 1<<20, false)) // has no use for it
+	g.want(ErrnoSuccess, "fd_advise", 8, 4096, 8192, adviceDontNeed)
+	if backing.offset != 4096 || backing.length != 8192 {
+		t.Errorf("discarded %d bytes at %d", backing.length, backing.offset)
+	}
+	g.want(ErrnoSuccess, "fd_advise", 8, 0, 100, 0)
+	g.want(ErrnoInval, "fd_advise", 8, 4096, 1<<20, adviceDontNeed)
+	g.want(ErrnoInval, "fd_advise", 8, 1<<63-1, 1<<63-1, adviceDontNeed)
+	g.want(ErrnoRofs, "fd_advise", 9, 0, 4096, adviceDontNeed)
+	g.want(ErrnoIo, "fd_advise", 10, 0, 4096, adviceDontNeed)
+	g.want(ErrnoSuccess, "fd_advise", 11, 0, 4096, adviceDontNeed)
+	if backing.offset != 4096 || backing.length != 8192 {
+		t.Errorf("discarded %d bytes at %d", backing.length, backing.offset)
+	}
+}

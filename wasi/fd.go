@@ -131,16 +131,24 @@ func (d *descriptor) notAFile(errno Errno) Errno {
 	return errno
 }
 
-// adviceEnd is the number of witx "advice" values.
-const adviceEnd = 6
+// adviceDontNeed is one of the witx "advice" values, and adviceEnd their number.
+const (
+	adviceDontNeed = 4
+	adviceEnd      = 6
+)
 
-// fdAdvise checks its parameters; the host's page cache needs no advice.
+// fdAdvise has a Discarder forget what is not needed. Otherwise it checks its parameters; the host's page cache needs no advice.
 func fdAdvise(_ context.Context, _ *System, _ api.Module, d *descriptor, stack []uint64) Errno {
-	if _, ok := d.file.(Seeker); !ok {
+	f, discards := d.file.(Discarder)
+	if _, ok := d.file.(Seeker); !ok && !discards {
 		return d.notAFile(ErrnoSpipe)
 	}
-	if uint32(stack[3]) >= adviceEnd || int64(stack[1]) < 0 || int64(stack[2]) < 0 {
+	offset, length := int64(stack[1]), int64(stack[2])
+	if uint32(stack[3]) >= adviceEnd || offset < 0 || length < 0 {
 		return ErrnoInval
+	}
+	if discards && uint32(stack[3]) == adviceDontNeed {
+		return f.Discard(offset, length)
 	}
 	return ErrnoSuccess
 }

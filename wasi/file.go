@@ -42,6 +42,12 @@ type Syncer interface {
 	Sync() Errno
 }
 
+// Discarder is a File that can free the room of a part of its content. fd_advise calls it with the advice "dontneed": here, that the content
+// of this part is not needed any more.
+type Discarder interface {
+	Discard(offset, length int64) Errno
+}
+
 // Sizer is a File whose size can be changed.
 type Sizer interface {
 	Truncate(size int64) Errno

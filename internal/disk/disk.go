@@ -247,7 +247,7 @@ func (d *Disk) sync() error {
 		return os.ErrClosed
 	}
 	top, _ := d.top()
-	ordinal, freed := top.ordinal, len(d.freed)
+	ordinal, freed := top.ordinal, slices.Clone(d.freed)
 	d.mu.RUnlock()
 	if err := d.syncName(); err != nil {
 		return err
@@ -268,16 +268,16 @@ func (d *Disk) sync() error {
 	if err != nil {
 		return err
 	}
+	for _, slot := range freed { // without the lock: only what follows lets a write use them
+		_ = punch(top.file, int64(slot)*clusterSize, clusterSize) // after a failure the slot keeps its space until it is used again
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.committed = ordinal; after == ordinal+1 {
 		d.committed = after // only the commit itself was appended
 	}
-	for _, slot := range d.freed[:freed] {
-		_ = punch(top.file, int64(slot)*clusterSize, clusterSize) // after a failure the slot keeps its space until it is used again
-	}
-	d.free = append(d.free, d.freed[:freed]...)
-	d.freed = slices.Clone(d.freed[freed:])
+	d.free = append(d.free, freed...)
+	d.freed = slices.Clone(d.freed[len(freed):])
 	return nil
 }
 

@@ -129,9 +129,13 @@ func (d *Disk) mergeFiles(ctx context.Context, layers []*layer, below bool) (*la
 			continue
 		case !from.zero:
 			clear(p)
-			if n, failed := from.file.ReadAt(p, int64(from.slot)*clusterSize); n < len(p) && failed != io.EOF {
+			n, failed := from.file.ReadAt(p, int64(from.slot)*clusterSize)
+			switch {
+			case n < len(p) && failed != io.EOF:
 				err = failed
-			} else {
+			case zero(p) && !below: // discarded
+				continue
+			case !zero(p):
 				r = record{recordMap, cluster, to.next}
 				_, err = to.file.WriteAt(p, int64(to.next)*clusterSize)
 				to.next++
@@ -167,7 +171,9 @@ func (t places) replace(from, count int, slots map[uint32]uint32) {
 			switch l := p.layer(); {
 			case p == 0 || l < from:
 			case l < from+count:
-				leaf[j] = at(from, slots[uint32(i*leafSize+j)])
+				if leaf[j] = 0; slots[uint32(i*leafSize+j)] != 0 {
+					leaf[j] = at(from, slots[uint32(i*leafSize+j)])
+				}
 			default:
 				leaf[j] = at(l-count+1, p.slot())
 			}

@@ -219,3 +219,52 @@ func (d *Disk) writeZeros(p []byte, offset int64) (n int, err error) {
 	}
 	return n, nil
 }
+
+// Discard frees the room of a part of the disk whose contents the guest does not need any more. What the top has of it is returned to the
+// host, where that has holes, and keeps its slot, so that a guest that discards and writes again and again does not lengthen the map. Whole
+// clusters that only a layer below has become zeros; smaller parts of them stay, because hiding them would take room. A part that is not
+// inside the disk fails with EINVAL.
+func (d *Disk) Discard(offset, length int64) error {
+	if offset < 0 || length < 0 || offset > d.size-length {
+		return &fs.PathError{Op: "discard", Path: d.path, Err: syscall.EINVAL}
+	}
+	if length == 0 {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.broken != nil {
+		return cmp.Or(d.broken, fs.ErrClosed)
+	}
+	top, number := d.top()
+	end := offset + length
+	var hidden []record
+	for c, limit := clusterOf(offset), clusterOf(end-1)+1; ; {
+		if c = d.places.next(c, limit); c == limit {
+			break
+		}
+		where, run := d.places.run(c, limit)
+		from, to := max(offset, int64(c)*clusterSize), min(end, int64(c+run)*clusterSize)
+		if where.layer() == number {
+			at := int64(where.slot())*clusterSize + from - int64(c)*clusterSize
+			first, last := (at+blockSize-1)/blockSize*blockSize, (at+to-from)/blockSize*blockSize
+			if first < last {
+				_ = punch(top.file, first, last-first) // after a failure the room stays used
+			}
+			c += run
+			continue
+		}
+		for last := c + run; c < last; c++ {
+			if begin := int64(c) * clusterSize; begin >= from && min(begin+clusterSize, d.size) <= to {
+				hidden = append(hidden, record{recordZero, c, 0})
+			}
+		}
+	}
+	if err := top.append(hidden...); err != nil {
+		return err
+	}
+	for _, r := range hidden {
+		d.places.set(r.cluster, 0)
+	}
+	return nil
+}

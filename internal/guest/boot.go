@@ -64,6 +64,7 @@ func serve(u upper, deferred deferredRoot) error {
 		return err
 	}
 	s.upper, s.deferred = u, deferred
+	s.trimmer.Store(startTrimming(u))
 	handleSignals(s.shutDown)
 	if err := serveBulk(s); err != nil {
 		return err

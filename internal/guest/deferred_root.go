@@ -63,6 +63,7 @@ func (s *Supervisor) attachDisk(p guestrpc.StartParams) (diskAttached bool, err 
 	}
 	_ = s.upper.dir.Close()
 	s.upper = u
+	s.trimmer.Store(startTrimming(u))
 	_ = s.deferred.origin.Close()
 	s.deferred.origin = nil
 	if s.archive != nil {

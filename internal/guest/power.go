@@ -35,6 +35,8 @@ func (s *Supervisor) shutDown(command int) {
 	waitUntilAlone(stopTime)
 	_ = syscall.Kill(-1, syscall.SIGKILL)
 	waitUntilAlone(stopTime)
+	syscall.Sync()
+	_, _ = s.trimmer.Load().trim(trimRoomEnd)
 	syncAndReboot(s.upper, command)
 }
 

@@ -42,6 +42,7 @@ type Supervisor struct {
 	isInit   bool
 	upper    upper // of the root, when this process is PID 1
 	deferred deferredRoot
+	trimmer  atomic.Pointer[trimmer] // nil as long as there is no disk
 	// archive serves files; nil where there is no bulk port.
 	archive *files.Service
 

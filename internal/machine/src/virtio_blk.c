@@ -26,9 +26,11 @@ enum {
     CONFIG_SIZE = 60,
 };
 
-// One request moves at most TRANSFER_MAX bytes and clears at most ZEROES_MAX sectors in each of RANGES_MAX ranges.
+// One request moves at most TRANSFER_MAX bytes, and clears at most ZEROES_MAX or discards at most DISCARD_MAX sectors in each of RANGES_MAX
+// ranges. The host frees space in clusters of CLUSTER bytes (internal/disk), so smaller discards are not worth a request. Discarding
+// DISCARD_COST bytes is as much work as moving one.
 enum { BLK_QUEUE_SIZE = 256, SEGMENTS_MAX = BLK_QUEUE_SIZE - 2, TRANSFER_MAX = 64 << 20 };
-enum { ZEROES_MAX = (1 << 20) / SECTOR, RANGES_MAX = 1 };
+enum { ZEROES_MAX = (1 << 20) / SECTOR, DISCARD_MAX = (256 << 20) / SECTOR, RANGES_MAX = 1, CLUSTER = 64 << 10, DISCARD_COST = 256 };
 
 static uint64_t disk_sectors[MAX_DISKS];
 
@@ -108,7 +110,16 @@ static uint8_t clear_sectors(unsigned disk, uint64_t sector, uint32_t count) {
     return STATUS_OK;
 }
 
-// clear_ranges does DISCARD, which is a hint and changes nothing, and WRITE_ZEROES.
+// discard_sectors is a hint, so a host that has no room to note it (WASI_ENOSPC) or no use for it (another error than EIO) has not failed.
+static uint8_t discard_sectors(unsigned disk, uint64_t sector, uint32_t count) {
+    if (!may_go_on(disk))
+        return STATUS_LATER;
+    work_done(WORK_CALL + count * SECTOR / DISCARD_COST);
+    uint16_t error = wasi_fd_advise(config.disk_fd[disk], sector * SECTOR, (uint64_t)count * SECTOR, WASI_ADVICE_DONTNEED);
+    return error == WASI_EIO ? STATUS_IOERR : STATUS_OK;
+}
+
+// clear_ranges does DISCARD and WRITE_ZEROES.
 static uint8_t clear_ranges(unsigned disk, bool write) {
     uint32_t bytes = chain.readable_bytes - HEADER_SIZE;
     if (config.disk_flags[disk] & DISK_READ_ONLY)
@@ -122,9 +133,9 @@ static uint8_t clear_ranges(unsigned disk, bool write) {
         uint32_t count = load32(range + 8), flags = load32(range + 12);
         if (flags & ~(write ? 1u : 0u)) // only "unmap", and only with WRITE_ZEROES
             return STATUS_UNSUPPORTED;
-        if (count > ZEROES_MAX || !in_disk(disk, sector, count))
+        if (count > (write ? ZEROES_MAX : DISCARD_MAX) || !in_disk(disk, sector, count))
             return STATUS_IOERR;
-        uint8_t status = write ? clear_sectors(disk, sector, count) : STATUS_OK;
+        uint8_t status = write ? clear_sectors(disk, sector, count) : discard_sectors(disk, sector, count);
         if (status != STATUS_OK)
             return status;
     }
@@ -221,9 +232,9 @@ static void attach(unsigned disk) {
     store64(device->config + CONFIG_CAPACITY, disk_sectors[disk]);
     store32(device->config + CONFIG_SEG_MAX, SEGMENTS_MAX);
     store32(device->config + CONFIG_BLK_SIZE, SECTOR);
-    store32(device->config + CONFIG_DISCARD_SECTORS, ZEROES_MAX);
+    store32(device->config + CONFIG_DISCARD_SECTORS, DISCARD_MAX);
     store32(device->config + CONFIG_DISCARD_SEGMENTS, RANGES_MAX);
-    store32(device->config + CONFIG_DISCARD_ALIGNMENT, 1);
+    store32(device->config + CONFIG_DISCARD_ALIGNMENT, CLUSTER / SECTOR);
     store32(device->config + CONFIG_ZEROES_SECTORS, ZEROES_MAX);
     store32(device->config + CONFIG_ZEROES_SEGMENTS, RANGES_MAX);
 }

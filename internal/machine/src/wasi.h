@@ -16,6 +16,8 @@ enum {
 
 enum { WASI_CLOCK_REALTIME = 0, WASI_CLOCK_MONOTONIC = 1 };
 
+enum { WASI_ADVICE_DONTNEED = 4 };
+
 struct wasi_iovec {
     uint32_t buf; // linear memory address
     uint32_t len;
@@ -53,6 +55,7 @@ WASI_IMPORT(fd_pread)
 uint16_t wasi_fd_pread(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint64_t offset, uint32_t *done);
 WASI_IMPORT(fd_pwrite)
 uint16_t wasi_fd_pwrite(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint64_t offset, uint32_t *done);
+WASI_IMPORT(fd_advise) uint16_t wasi_fd_advise(int32_t fd, uint64_t offset, uint64_t len, uint32_t advice);
 WASI_IMPORT(fd_sync) uint16_t wasi_fd_sync(int32_t fd);
 WASI_IMPORT(fd_filestat_get) uint16_t wasi_fd_filestat_get(int32_t fd, struct wasi_filestat *stat);
 WASI_IMPORT(clock_time_get) uint16_t wasi_clock_time_get(uint32_t clock, uint64_t precision, uint64_t *nanoseconds);

@@ -131,8 +131,15 @@ static void zeroes_and_discard(void) {
     for (unsigned i = 5 * 512; i < 8 * 512; i++)
         CHECK_EQ(disk[i], 0);
     CHECK_EQ(disk[8 * 512], 8);
+    discarded = 0;
     CHECK_EQ(submit(11, 0, make_range(20, 3, 0), 16, false), 0);
-    CHECK_EQ(disk[20 * 512], 20);
+    CHECK_EQ(disk[20 * 512], 20); // that is for the host
+    CHECK_EQ(discarded_at, 20 * 512);
+    CHECK_EQ(discarded, 3 * 512);
+    CHECK_EQ(submit(11, 0, make_range(126, 3, 0), 16, false), 1);
+    CHECK_EQ(submit(11, 0, make_range(UINT64_MAX, 2, 0), 16, false), 1);
+    CHECK_EQ(submit(11, 0, make_range(0, UINT32_MAX, 0), 16, false), 1);
+    CHECK_EQ(discarded, 3 * 512);
     CHECK_EQ(submit(13, 0, make_range(126, 3, 0), 16, false), 1);
     CHECK_EQ(submit(13, 0, make_range(UINT64_MAX, 2, 0), 16, false), 1);
     CHECK_EQ(submit(13, 0, make_range(0, UINT32_MAX, 0), 16, false), 1);

@@ -6,6 +6,7 @@ uint8_t ram[RAM_SIZE];
 uint8_t disk[DISK_SIZE + DISK_SLACK];
 uint32_t disk_piece;
 unsigned syncs;
+uint64_t discarded, discarded_at;
 uint64_t disk_written, calls, moved;
 uint8_t random_byte = 0xa5;
 bool line[32];
@@ -154,6 +155,13 @@ uint16_t wasi_fd_pwrite(int32_t fd, const struct wasi_iovec *iovs, uint32_t coun
     }
     disk_written += *done;
     return WASI_ESUCCESS;
+}
+
+uint16_t wasi_fd_advise(int32_t fd, uint64_t offset, uint64_t len, uint32_t advice) {
+    calls++;
+    discarded_at = offset;
+    discarded += len;
+    return advice == WASI_ADVICE_DONTNEED ? streams[fd].error : WASI_EBADF;
 }
 
 uint16_t wasi_fd_sync(int32_t fd) {

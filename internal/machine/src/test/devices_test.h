@@ -51,6 +51,7 @@ extern uint8_t ram[RAM_SIZE];
 extern uint8_t disk[DISK_SIZE + DISK_SLACK]; // larger than WASI says, so that only the device keeps to the size
 extern uint32_t disk_piece; // bytes that one pread or pwrite moves at most
 extern unsigned syncs;
+extern uint64_t discarded, discarded_at; // bytes, and where the last of them began
 extern uint64_t disk_written;
 extern uint64_t calls, moved; // of WASI: calls, and bytes that they moved
 extern uint8_t random_byte;   // what random numbers are made of
