@@ -88,7 +88,7 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 	disk, ok := s.loadDisk(source)
 	if !ok {
 		var err error
-		if disk, err = s.build(ctx, &image, progress); err != nil {
+		if disk, err = s.build(ctx, &image, nil, progress); err != nil {
 			return nil, err
 		}
 	}
@@ -97,15 +97,13 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 	return &image, s.save(&image)
 }
 
-// build makes the disk of a stored source. What turns out to be damaged is removed, and archives that are kept as layers now.
-func (s *Store) build(ctx context.Context, image *Image, progress ProgressFunc) (diskRecord, error) {
-	layers, err := s.openLayers(image, progress)
-	if err != nil {
-		return diskRecord{}, fmt.Errorf("build root disk of %s: %w", image.Name, err)
-	}
+// build makes the disk of a stored source. What turns out to be damaged is removed, and archives that are kept as layers now. Wait, unless it
+// is nil, waits until the layer of that index is in the store.
+func (s *Store) build(ctx context.Context, image *Image, wait func(layer int) error, progress ProgressFunc) (diskRecord, error) {
 	source, _ := parseDigest(image.SourceDigest)
+	layers := &openLayers{store: s, image: image, wait: wait, at: Progress{Stage: StageBuild, Name: image.Name}, report: progress}
 	disk, err := s.buildFrom(ctx, s.diskPath(source), layers)
-	for _, l := range layers {
+	for _, l := range layers.list {
 		l.close() // Windows removes no open file
 	}
 	var blob *damagedBlobError
@@ -116,7 +114,7 @@ func (s *Store) build(ctx context.Context, image *Image, progress ProgressFunc) 
 	case errors.As(err, &chunk):
 		os.Remove(chunk.Name)
 	case err == nil:
-		for _, l := range layers {
+		for _, l := range layers.list {
 			if l.blob != "" {
 				os.Remove(s.blobPath(l.blob))
 			}
@@ -137,48 +135,63 @@ type storedLayer struct {
 	file *os.File
 
 	blob     string    // digest (hex); empty for a layer
-	hash     hash.Hash // of the blob as far as it was read
+	hash     hash.Hash // of the blob as far as it was read; nil where the DiffID says the same
 	keep     *atomicfile.File
 	compress *chunked.Writer
 
 	chunks *chunked.File // of a layer
 }
 
-// openLayers opens what the image's disk is built of. Their reading is reported as one stage.
-func (s *Store) openLayers(image *Image, progress ProgressFunc) ([]*storedLayer, error) {
-	at := &Progress{Stage: StageBuild, Name: image.Name}
-	cache, err := chunked.NewCache(0)
+// openLayers are the layers of an image that have been opened, one after the other. Their reading is reported as one stage.
+type openLayers struct {
+	store  *Store
+	image  *Image
+	wait   func(layer int) error // may be nil
+	at     Progress
+	report ProgressFunc
+	list   []*storedLayer
+}
+
+// open opens the next layer.
+func (o *openLayers) open(i int) (archive, error) {
+	if o.wait != nil {
+		if err := o.wait(i); err != nil {
+			return archive{}, err
+		}
+	}
+	key := o.image.layerKeys()[i]
+	l, err := o.store.openBlob(o.image.layerBlobs()[i], key)
+	if errors.Is(err, os.ErrNotExist) {
+		l, err = o.store.openLayer(key)
+	}
 	if err != nil {
-		return nil, err
+		return archive{}, err
 	}
-	var opened []*storedLayer
-	blobs := image.layerBlobs()
-	for i, key := range image.layerKeys() {
-		l, err := s.openBlob(blobs[i], key, at, progress)
-		if errors.Is(err, os.ErrNotExist) {
-			l, err = s.openLayer(key, cache, at, progress)
-		}
-		if err != nil {
-			for _, l := range opened {
-				l.close()
-			}
-			return nil, err
-		}
-		if image.Layers != nil {
-			l.diffID = image.Layers[i].DiffID
-		}
-		opened = append(opened, l)
+	o.list = append(o.list, l)
+	if o.image.Layers != nil {
+		l.diffID = o.image.Layers[i].DiffID
+	} else if l.blob != "" {
+		l.hash = sha256.New()
+		l.Reader = io.TeeReader(l.Reader, l.hash)
 	}
-	return opened, nil
+	info, err := l.file.Stat()
+	if err != nil {
+		return archive{}, err
+	}
+	if o.at.Total += info.Size(); l.chunks != nil {
+		o.at.Total += l.chunks.Size() - info.Size()
+	}
+	l.Reader = &progressReader{Reader: l.Reader, at: &o.at, report: o.report}
+	return l.archive, nil
 }
 
 // openBlob opens an archive as it came.
-func (s *Store) openBlob(digest, key string, at *Progress, progress ProgressFunc) (*storedLayer, error) {
-	f, info, err := private.Open(s.blobPath(digest))
+func (s *Store) openBlob(digest, key string) (*storedLayer, error) {
+	f, _, err := private.Open(s.blobPath(digest))
 	if err != nil {
 		return nil, err
 	}
-	l := &storedLayer{key: key, file: f, blob: digest, hash: sha256.New()}
+	l := &storedLayer{key: key, file: f, blob: digest}
 	if l.keep, err = atomicfile.Create(s.layerPath(key)); err == nil {
 		l.compress, err = chunked.NewWriter(l.keep)
 	}
@@ -186,13 +199,19 @@ func (s *Store) openBlob(digest, key string, at *Progress, progress ProgressFunc
 		l.close()
 		return nil, err
 	}
-	at.Total += info.Size()
-	l.archive = archive{Reader: io.TeeReader(&progressReader{Reader: f, at: at, report: progress}, l.hash), plain: l.compress}
+	l.archive = archive{Reader: f, plain: l.compress, sum: func() ([]byte, error) {
+		err := l.compress.Close()
+		return l.compress.Sum(), err
+	}}
 	return l, nil
 }
 
 // openLayer opens an archive of which a layer was made earlier.
-func (s *Store) openLayer(key string, cache *chunked.Cache, at *Progress, progress ProgressFunc) (*storedLayer, error) {
+func (s *Store) openLayer(key string) (*storedLayer, error) {
+	cache, err := chunked.NewCache(0)
+	if err != nil {
+		return nil, err
+	}
 	f, info, err := private.Open(s.layerPath(key))
 	if err != nil {
 		return nil, err
@@ -205,8 +224,7 @@ func (s *Store) openLayer(key string, cache *chunked.Cache, at *Progress, progre
 		}
 		return nil, err
 	}
-	at.Total += l.chunks.Size()
-	l.archive = archive{Reader: &progressReader{Reader: l.chunks.NewReader(), at: at, report: progress}, stored: l.chunks.Size()}
+	l.archive = archive{Reader: l.chunks.NewReader(), stored: l.chunks.Size()}
 	return l, nil
 }
 
@@ -242,7 +260,7 @@ func (l *storedLayer) commit() (layerFile, error) {
 
 // buildFrom builds a disk, whose own data get that path, and keeps the new layers. It checks that each blob has the digest in its name: a wrong
 // one is reported rather than other errors, which it explains.
-func (s *Store) buildFrom(ctx context.Context, path string, layers []*storedLayer) (diskRecord, error) {
+func (s *Store) buildFrom(ctx context.Context, path string, layers *openLayers) (diskRecord, error) {
 	disk, err := atomicfile.Create(path)
 	if err != nil {
 		return diskRecord{}, err
@@ -253,17 +271,19 @@ func (s *Store) buildFrom(ctx context.Context, path string, layers []*storedLaye
 		return diskRecord{}, err
 	}
 	defer own.Close()
-	var archives []archive
-	for _, l := range layers {
-		archives = append(archives, l.archive)
-	}
 	ownHash := sha256.New()
-	facts, buildErr := buildRootDisk(ctx, io.MultiWriter(own, ownHash), s.limits, archives...)
+	facts, buildErr := layOut(ctx, io.MultiWriter(own, ownHash), s.limits, len(layers.image.layerKeys()), layers.open)
 	if err := ctx.Err(); err != nil {
 		return diskRecord{}, err
 	}
-	for _, l := range layers {
-		if l.blob == "" {
+	for _, l := range layers.list {
+		if buildErr != nil && l.blob != "" && l.hash == nil { // its reader may have stopped anywhere
+			if _, err := l.file.Seek(0, io.SeekStart); err != nil {
+				return diskRecord{}, err
+			}
+			l.hash = sha256.New()
+		}
+		if l.hash == nil {
 			continue
 		}
 		if _, err := io.Copy(l.hash, l.file); err == nil && hex.EncodeToString(l.hash.Sum(nil)) != l.blob {
@@ -283,7 +303,7 @@ func (s *Store) buildFrom(ctx context.Context, path string, layers []*storedLaye
 	if err := own.Close(); err != nil {
 		return record, err
 	}
-	for _, l := range layers {
+	for _, l := range layers.list {
 		file, err := l.commit()
 		if err != nil {
 			return record, err

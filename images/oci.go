@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -189,15 +190,50 @@ func (s *Store) addOCI(ctx context.Context, name string, from *ociImage, progres
 	if err := atomicfile.Write(s.blobPath(source), from.config); err != nil {
 		return nil, err
 	}
-	if err := s.fetchLayers(ctx, image.Layers, known, name, from, progress); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	fetch, err := s.fetchLayers(ctx, image.Layers, known, name, from, progress)
+	if err != nil {
 		return nil, err
 	}
-	if !verified { // that the digests and the DiffIDs are of the same archives
-		if _, err := s.build(ctx, &image, progress); err != nil {
-			return nil, err
+	// The disk is built of the layers that are there while others come. That it is built also verifies that digests and DiffIDs are of the
+	// same archives.
+	_, buildErr := s.build(ctx, &image, fetch.wait, func(p Progress) {
+		if fetch.left.Load() == 0 {
+			progress.report(p)
 		}
+	})
+	if buildErr != nil && !errors.Is(buildErr, errNotFetched) {
+		cancel()
+	}
+	if err := fetch.group.Wait(); err != nil && (buildErr == nil || errors.Is(buildErr, errNotFetched)) {
+		return nil, err
+	}
+	if buildErr != nil {
+		return nil, buildErr
 	}
 	return s.add(ctx, image, progress)
+}
+
+// fetch is layers of an image that are being fetched.
+type fetch struct {
+	group *errgroup.Group
+	ctx   context.Context // ends when a layer cannot be fetched
+	ready []chan struct{} // closed when a layer is in the store
+	left  atomic.Int32    // layers that are not
+}
+
+// errNotFetched means that a layer does not come; the error of the fetch's group says why.
+var errNotFetched = errors.New("a layer could not be fetched")
+
+// wait waits until a layer is in the store.
+func (f *fetch) wait(layer int) error {
+	select {
+	case <-f.ready[layer]:
+		return nil
+	case <-f.ctx.Done():
+		return errNotFetched
+	}
 }
 
 // hasSources reports whether all that the image's disk can be built from again is in the store.
@@ -232,20 +268,24 @@ func (s *Store) knownLayers() (map[Layer]bool, error) {
 	return known, err
 }
 
-// fetchLayers brings the layers that the store does not have, some at once.
-func (s *Store) fetchLayers(ctx context.Context, layers []Layer, known map[Layer]bool, name string, from *ociImage, progress ProgressFunc) error {
+// fetchLayers begins to bring the layers that the store does not have, some at once. The caller waits for the group.
+func (s *Store) fetchLayers(ctx context.Context, layers []Layer, known map[Layer]bool, name string, from *ociImage, progress ProgressFunc) (*fetch, error) {
 	var total int64
 	for _, d := range from.layers {
 		total += d.Size
 		if d.Size > s.limits.Bytes || total > s.limits.Bytes {
-			return fmt.Errorf("%w: the layers have more than %d bytes", ErrLimit, s.limits.Bytes)
+			return nil, fmt.Errorf("%w: the layers have more than %d bytes", ErrLimit, s.limits.Bytes)
 		}
 	}
 	var mu sync.Mutex
 	done := map[int]int64{}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(layersAtOnce)
+	f := &fetch{ready: make([]chan struct{}, len(from.layers))}
+	f.group, f.ctx = errgroup.WithContext(ctx)
+	f.left.Store(int32(len(from.layers)))
+	places := make(chan struct{}, layersAtOnce)
+	var missing []func() error
 	for i, d := range from.layers {
+		f.ready[i] = make(chan struct{})
 		report := func(n, _ int64) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -259,11 +299,32 @@ func (s *Store) fetchLayers(ctx context.Context, layers []Layer, known map[Layer
 		key, _ := parseDigest(layers[i].DiffID)
 		if known[layers[i]] && exists(s.layerPath(key)) {
 			report(d.Size, d.Size)
+			close(f.ready[i])
+			f.left.Add(-1)
 			continue
 		}
-		group.Go(func() error { return s.fetchLayer(ctx, d, from.blobs, report) })
+		missing = append(missing, func() error {
+			defer func() { <-places }()
+			if err := s.fetchLayer(f.ctx, d, from.blobs, report); err != nil {
+				return err
+			}
+			f.left.Add(-1)
+			close(f.ready[i])
+			return nil
+		})
 	}
-	return group.Wait()
+	f.group.Go(func() error { // the lowest layers first, of which the disk is built first
+		for _, fetch := range missing {
+			select {
+			case places <- struct{}{}:
+				f.group.Go(fetch)
+			case <-f.ctx.Done():
+				return nil
+			}
+		}
+		return nil
+	})
+	return f, nil
 }
 
 // fetchLayer brings one blob into the store, verified. What an earlier attempt left of it is continued.

@@ -12,7 +12,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"agentvm/internal/chunked"
 	"agentvm/internal/private"
 )
 
@@ -91,11 +90,7 @@ func (s *Store) OpenLayer(image *Image, index int) (io.ReadCloser, error) {
 	if index < 0 || index >= len(keys) {
 		return nil, fmt.Errorf("image %s has no layer %d", image.Name, index)
 	}
-	cache, err := chunked.NewCache(0)
-	if err != nil {
-		return nil, err
-	}
-	l, err := s.openLayer(keys[index], cache, &Progress{}, nil)
+	l, err := s.openLayer(keys[index])
 	if err != nil {
 		return nil, fmt.Errorf("layer %d of image %s: %w", index, image.Name, err)
 	}

@@ -69,17 +69,28 @@ type archive struct {
 	diffID string    // of a layer: the digest of the plain archive
 	stored int64     // of one that the store has, and so is plain and has the right digest: its size; 0 for others
 	plain  io.Writer // receives the plain archive; may be nil
+	// sum, unless it is nil, returns the SHA-256 of what plain has received, all of it.
+	sum func() ([]byte, error)
 }
 
 // buildRootDisk lays out archives, the lowest first, as one EROFS disk. Each is read once, from front to back. The disk's own data, which
 // are its metadata and what no archive has in one piece, are written to own.
 func buildRootDisk(ctx context.Context, own io.Writer, limits Limits, archives ...archive) (diskFacts, error) {
+	return layOut(ctx, own, limits, len(archives), func(i int) (archive, error) { return archives[i], nil })
+}
+
+// layOut is buildRootDisk for archives that are opened one after the other.
+func layOut(ctx context.Context, own io.Writer, limits Limits, count int, open func(int) (archive, error)) (diskFacts, error) {
 	b := newDiskBuilder(own)
-	for i, a := range archives {
+	for i := range count {
+		a, err := open(i)
+		if err != nil {
+			return diskFacts{}, err
+		}
 		a.Reader = &contextReader{ctx, a.Reader}
-		err := b.addLayer(ctx, a, limits.withDefaults())
-		if err != nil && len(archives) > 1 {
-			err = fmt.Errorf("layer %d of %d: %w", i+1, len(archives), err)
+		err = b.addLayer(ctx, a, limits.withDefaults())
+		if err != nil && count > 1 {
+			err = fmt.Errorf("layer %d of %d: %w", i+1, count, err)
 		}
 		if err != nil {
 			return diskFacts{}, err
@@ -103,10 +114,12 @@ func (b *diskBuilder) addLayer(ctx context.Context, a archive, limits Limits) er
 		}
 		stream.copy = a.plain
 	}
-	stream.hash = sha256.New()
+	if a.sum == nil {
+		stream.hash = sha256.New()
+	}
 	defer stream.Close()
 	b.layers++
-	layer := layer{diskBuilder: b, limits: limits, diffID: a.diffID, tar: tar.NewReader(stream), stream: stream, source: stream.source}
+	layer := layer{diskBuilder: b, sum: a.sum, limits: limits, diffID: a.diffID, tar: tar.NewReader(stream), stream: stream, source: stream.source}
 	defer func() { b.used.source += stream.source.count }()
 	last := "its start"
 	for {
@@ -134,6 +147,7 @@ func (b *diskBuilder) addLayer(ctx context.Context, a archive, limits Limits) er
 type layer struct {
 	*diskBuilder
 	limits  Limits
+	sum     func() ([]byte, error)
 	diffID  string // empty for an archive that is a whole root
 	tar     *tar.Reader
 	stream  *archiveStream
@@ -173,7 +187,15 @@ func (l *layer) end(stream *archiveStream) error {
 	if _, err := io.Copy(io.Discard, stream); err != nil {
 		return fmt.Errorf("damaged archive after its last entry: %w", noEOF(err))
 	}
-	got := "sha256:" + hex.EncodeToString(stream.hash.Sum(nil))
+	sum := l.sum
+	if sum == nil {
+		sum = func() ([]byte, error) { return stream.hash.Sum(nil), nil }
+	}
+	digest, err := sum()
+	if err != nil {
+		return err
+	}
+	got := "sha256:" + hex.EncodeToString(digest)
 	l.plain = append(l.plain, got)
 	if l.diffID != "" && got != l.diffID {
 		return &ChecksumError{URL: "unpacked layer", Got: got, Want: l.diffID}

@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"runtime"
 	"sync"
@@ -53,8 +54,9 @@ func newEncoder() (*zstd.Encoder, error) {
 type Writer struct {
 	size  int64
 	chunk []byte
-	queue chan chan []byte // frames, in the order of the chunks
-	ready sync.WaitGroup   // the goroutine that writes
+	queue chan packed // in the order of the chunks
+	plain hash.Hash
+	ready sync.WaitGroup // the goroutine that writes
 	free  chan *zstd.Encoder
 
 	mu     sync.Mutex
@@ -62,10 +64,16 @@ type Writer struct {
 	closed bool
 }
 
+// packed is a chunk that is being compressed.
+type packed struct {
+	plain []byte
+	frame chan []byte
+}
+
 // NewWriter begins a file. The caller closes the Writer, also after an error.
 func NewWriter(w io.Writer) (*Writer, error) {
 	workers := runtime.GOMAXPROCS(0)
-	c := &Writer{queue: make(chan chan []byte, workers), free: make(chan *zstd.Encoder, workers)}
+	c := &Writer{queue: make(chan packed, workers), plain: sha256.New(), free: make(chan *zstd.Encoder, workers)}
 	for range workers {
 		encoder, err := newEncoder()
 		if err != nil {
@@ -117,7 +125,7 @@ func (c *Writer) compress() {
 		c.free <- encoder
 		frame <- compressed
 	}()
-	c.queue <- frame
+	c.queue <- packed{chunk, frame}
 }
 
 // write writes the frames in their order, then the index. After an error it only waits for the goroutines.
@@ -125,7 +133,8 @@ func (c *Writer) write(w io.Writer) {
 	var index []byte
 	var err error
 	for next := range c.queue {
-		frame := <-next
+		c.plain.Write(next.plain)
+		frame := <-next.frame
 		if err != nil {
 			continue
 		}
@@ -157,6 +166,9 @@ func (c *Writer) fail(err error) {
 	defer c.mu.Unlock()
 	c.err = err
 }
+
+// Sum returns the SHA-256 of the plain data, after Close.
+func (c *Writer) Sum() []byte { return c.plain.Sum(nil) }
 
 // Close completes the file, which the caller flushes. A second Close does nothing.
 func (c *Writer) Close() error {

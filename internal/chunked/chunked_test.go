@@ -2,6 +2,7 @@ package chunked
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -20,6 +21,7 @@ func content(n int) []byte {
 
 func write(t testing.TB, p []byte, piece int) []byte {
 	t.Helper()
+	whole := p
 	var out bytes.Buffer
 	w, err := NewWriter(&out)
 	if err != nil {
@@ -35,6 +37,9 @@ func write(t testing.TB, p []byte, piece int) []byte {
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if want := sha256.Sum256(whole); !bytes.Equal(w.Sum(), want[:]) {
+		t.Error("the sum is wrong")
 	}
 	if _, err := w.Write([]byte{1}); err == nil {
 		t.Error("write after the end")
