@@ -139,6 +139,7 @@ var mayImport = map[string][]string{
 		"internal/guest/supervisor",
 		"internal/guestfs",
 		"internal/guestrpc",
+		"internal/hostfile",
 		"internal/hostpath",
 		"internal/journal",
 		"internal/kernel",

@@ -105,15 +105,7 @@ no VM with a name and no snapshot was made of; VMs without a name that run keep 
 			if err != nil {
 				return err
 			}
-			var unused func(*images.Image) bool
-			if all {
-				used, err := usedImages(cmd.Context(), store)
-				if err != nil {
-					return err
-				}
-				unused = func(image *images.Image) bool { return !used[image.Name] }
-			}
-			pruned, err := store.Prune(cmd.Context(), unused, dryRun)
+			pruned, err := pruneImages(cmd.Context(), store, all, dryRun)
 			removed, freed := "removed", "freed"
 			if dryRun {
 				removed, freed = "would remove", "would free"
@@ -128,6 +120,19 @@ no VM with a name and no snapshot was made of; VMs without a name that run keep 
 	command.Flags().BoolVar(&all, "all", false, "also images that no VM with a name and no snapshot was made of")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
 	return command
+}
+
+// pruneImages removes what no image needs, and with all the images that no VM and no snapshot needs.
+func pruneImages(ctx context.Context, store *images.Store, all, dryRun bool) (images.Pruned, error) {
+	var unused func(*images.Image) bool
+	if all {
+		used, err := usedImages(ctx, store)
+		if err != nil {
+			return images.Pruned{}, err
+		}
+		unused = func(image *images.Image) bool { return !used[image.Name] }
+	}
+	return store.Prune(ctx, unused, dryRun)
 }
 
 // usedImages returns the names of the images that VMs and snapshots need.

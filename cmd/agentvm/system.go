@@ -1,15 +1,25 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"agentvm/internal/hostfile"
+	"agentvm/internal/machine"
 )
 
 func (c *cli) systemCommand() *cobra.Command {
-	command := &cobra.Command{Use: "system", Short: "Show what agentvm keeps on this host"}
-	command.AddCommand(c.systemDiskCommand())
+	command := &cobra.Command{Use: "system", Short: "Show what agentvm keeps on this host, and remove what nothing needs"}
+	command.AddCommand(c.systemDiskCommand(), c.systemPruneCommand())
 	return command
 }
 
@@ -24,14 +34,15 @@ type diskUsage struct {
 func (c *cli) systemDiskCommand() *cobra.Command {
 	var asJSON bool
 	command := &cobra.Command{
-		Use: "df", Short: "Show how much space images take", Args: cobra.NoArgs,
-		Long: `Shows how much space each kind of thing takes in the store, and how much of that nothing needs any more: agentvm image prune removes it.`,
-		RunE: func(*cobra.Command, []string) error {
-			usage, err := c.imagesUsage()
+		Use: "df", Short: "Show how much space images, VMs, snapshots and caches take", Args: cobra.NoArgs,
+		Long: `Shows how much space each kind of thing takes in the store, and how much of that agentvm system prune would free. What VMs, forks and
+snapshots have in common is counted once, for the VMs. Bases are saved machines from which VMs start faster; they and compiled code are made
+again when they are needed.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := c.usage(cmd.Context())
 			if err != nil {
 				return err
 			}
-			list := []diskUsage{usage}
 			if asJSON {
 				return printJSON(c.stdout, list)
 			}
@@ -47,11 +58,164 @@ func (c *cli) systemDiskCommand() *cobra.Command {
 	return command
 }
 
-func (c *cli) imagesUsage() (diskUsage, error) {
+// usage returns what everything in the store takes.
+func (c *cli) usage(ctx context.Context) ([]diskUsage, error) {
 	store, err := c.store(nil)
 	if err != nil {
-		return diskUsage{}, err
+		return nil, err
 	}
 	_, total, err := store.Usage()
-	return diskUsage{"images", total.Images, total.Bytes, total.Reclaimable}, err
+	if err != nil {
+		return nil, err
+	}
+	named, err := vms()
+	if err != nil {
+		return nil, err
+	}
+	saved, err := snapshots()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := saved.List()
+	if err != nil {
+		return nil, err
+	}
+	bases, err := saved.Bases()
+	if err != nil {
+		return nil, err
+	}
+	unneeded, err := saved.PruneBases(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	modules, compiled, err := machine.PruneCache(filepath.Join(store.Dir(), "compiled"), true)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[[2]uint64]bool{}
+	list := []diskUsage{{"images", total.Images, total.Bytes, total.Reclaimable}, {Kind: "vms", Count: len(named.Names())}, {Kind: "snapshots", Count: len(entries)}}
+	for i, folder := range []string{"vms", "snapshots"} {
+		if list[i+1].Bytes, err = allocated(filepath.Join(store.Dir(), folder), seen); err != nil {
+			return nil, err
+		}
+	}
+	kept := diskUsage{Kind: "bases", Count: len(bases)}
+	for _, e := range bases {
+		kept.Bytes += e.Allocated
+	}
+	for _, e := range unneeded {
+		kept.Reclaimable += e.Allocated
+	}
+	return append(list, kept, diskUsage{"compiled", modules, compiled, compiled}), nil
+}
+
+// allocated returns how many bytes the files below a directory take on the disk. Files in seen have been counted under another name.
+func allocated(dir string, seen map[[2]uint64]bool) (n int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = entry.Info()
+		}
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // removed meanwhile
+			}
+			return err
+		}
+		st := hostfile.Of(info)
+		id := [2]uint64{st.Device, st.Inode}
+		if st.Inode == 0 || !seen[id] {
+			seen[id] = true
+			n += int64(st.Blocks) * 512
+		}
+		return nil
+	})
+	return n, err
+}
+
+const systemPruneLong = `Removes what can be made again or what nothing needs: what broken downloads and removed images have left, bases that no snapshot is layered on,
+and compiled code. With --all also the images that no VM with a name and no snapshot was made of. It says what that would free and asks
+first; without a terminal it needs --force. What VMs and snapshots use stays, and VMs that run continue.`
+
+func (c *cli) systemPruneCommand() *cobra.Command {
+	var all, force, dryRun bool
+	command := &cobra.Command{
+		Use: "prune", Short: "Remove what nothing needs, and what can be made again", Long: systemPruneLong, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			found, err := c.prune(cmd.Context(), all, true)
+			if err != nil {
+				return err
+			}
+			printPruned(c.stdout, "would remove", "would free", found)
+			if dryRun {
+				return nil
+			}
+			if !force {
+				if !isTerminal(c.stdin) {
+					return errors.New("standard input is no terminal, so agentvm cannot ask: use --force to remove this, or --dry-run")
+				}
+				fmt.Fprint(c.stderr, "agentvm: remove this? [y/N] ")
+				answer, _ := bufio.NewReader(c.stdin).ReadString('\n')
+				if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+					return errors.New("nothing was removed")
+				}
+			}
+			removed, err := c.prune(cmd.Context(), all, false)
+			printPruned(c.stdout, "removed", "freed", removed)
+			return err
+		},
+	}
+	command.Flags().BoolVar(&all, "all", false, "also images that no VM with a name and no snapshot was made of")
+	command.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	return command
+}
+
+// pruned is what prune has removed or would remove.
+type pruned struct {
+	images []string // names
+	freed  []diskUsage
+}
+
+// prune removes what nothing needs, or with dryRun only finds it.
+func (c *cli) prune(ctx context.Context, all, dryRun bool) (p pruned, err error) {
+	store, err := c.store(nil)
+	if err != nil {
+		return p, err
+	}
+	saved, err := snapshots()
+	if err != nil {
+		return p, err
+	}
+	fromImages, err := pruneImages(ctx, store, all, dryRun)
+	p.images, p.freed = fromImages.Images, append(p.freed, diskUsage{Kind: "images", Count: len(fromImages.Images), Bytes: fromImages.Bytes})
+	if err != nil {
+		return p, err
+	}
+	bases, err := saved.PruneBases(ctx, dryRun)
+	usage := diskUsage{Kind: "bases", Count: len(bases)}
+	for _, e := range bases {
+		usage.Bytes += e.Allocated
+	}
+	p.freed = append(p.freed, usage)
+	if err != nil {
+		return p, err
+	}
+	modules, bytes, err := machine.PruneCache(filepath.Join(store.Dir(), "compiled"), dryRun)
+	p.freed = append(p.freed, diskUsage{Kind: "compiled", Count: modules, Bytes: bytes})
+	return p, err
+}
+
+func printPruned(w io.Writer, removed, freed string, p pruned) {
+	for _, name := range p.images {
+		fmt.Fprintln(w, removed, "image", name)
+	}
+	total := int64(0)
+	for _, u := range p.freed {
+		total += u.Bytes
+		if u.Bytes > 0 {
+			fmt.Fprintf(w, "%s %s of %s\n", freed, bytesText(u.Bytes), u.Kind)
+		}
+	}
+	fmt.Fprintf(w, "%s %s in all\n", freed, bytesText(total))
 }

@@ -56,6 +56,38 @@ func boundCache(dir string, now time.Time) error {
 	)
 }
 
+// PruneCache removes the compiled code and the profile in a folder, [Config.CacheDir], which are made again when they are needed, and returns
+// how many files that are, and their bytes. With dryRun it only counts. Processes that use the folder at the same time continue.
+func PruneCache(dir string, dryRun bool) (files int, bytes int64, err error) {
+	folders, err := filepath.Glob(filepath.Join(dir, "code-*"))
+	if err != nil {
+		return 0, 0, err
+	}
+	now := time.Now()
+	var list []cacheFile
+	for _, folder := range folders {
+		in, err := cacheFiles(folder, now)
+		if err != nil {
+			return 0, 0, err
+		}
+		list = append(list, in...)
+	}
+	profile := filepath.Join(dir, profileName)
+	if info, err := os.Lstat(profile); err == nil {
+		list = append(list, cacheFile{profile, info.Size(), info.ModTime()})
+	}
+	for _, f := range list {
+		if !dryRun {
+			if removed := os.Remove(f.path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+				err = errors.Join(err, removed) // on Windows: in use
+				continue
+			}
+		}
+		files, bytes = files+1, bytes+f.size
+	}
+	return files, bytes, err
+}
+
 // sweepProfiles removes profiles that no process will read: those of processes that were killed while they wrote, and of versions
 // that are no longer used.
 func sweepProfiles(dir string, now time.Time) {

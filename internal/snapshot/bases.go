@@ -97,32 +97,43 @@ func (s *Store) Collect(ctx context.Context, keep func(Entry) bool) error {
 	return s.collect(ctx, keep, maxBases, maxBaseBytes)
 }
 
+// PruneBases removes all bases that no snapshot is layered on, and returns them. With dryRun it only returns them. A process that has a base
+// open continues to use it.
+func (s *Store) PruneBases(ctx context.Context, dryRun bool) ([]Entry, error) {
+	return s.removeBases(ctx, nil, 0, 0, dryRun)
+}
+
 func (s *Store) collect(ctx context.Context, keep func(Entry) bool, maxCount int, bytes int64) error {
+	_, err := s.removeBases(ctx, keep, maxCount, bytes, false)
+	return err
+}
+
+func (s *Store) removeBases(ctx context.Context, keep func(Entry) bool, maxCount int, bytes int64, dryRun bool) (gone []Entry, err error) {
 	for _, dir := range []string{s.snapshots(), s.bases()} {
 		sweep(dir, "")
 	}
 	sweep(s.dir, keyName)
 	unlock, err := s.lock(ctx)
 	if err != nil {
-		return fmt.Errorf("collect bases: %w", err)
+		return nil, fmt.Errorf("collect bases: %w", err)
 	}
 	defer unlock()
 	bases, err := s.Bases()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	snapshots, err := s.List()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	forks, err := s.listForks()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	needed, foreign := map[string]bool{}, false
 	for _, e := range slices.Concat(snapshots, bases, forks) {
 		if e.unreadable() {
-			return fmt.Errorf("collect bases: nothing is removed while it is not known what is needed: %w", e.Err)
+			return nil, fmt.Errorf("collect bases: nothing is removed while it is not known what is needed: %w", e.Err)
 		}
 		needed[e.Base] = true
 		foreign = foreign || errors.Is(e.Err, ErrVersion) && filepath.Dir(e.Path) == s.snapshots()
@@ -140,13 +151,19 @@ func (s *Store) collect(ctx context.Context, keep func(Entry) bool, maxCount int
 		case kept(e):
 		case useful && maxCount > 0 && e.Allocated <= bytes:
 			maxCount, bytes = maxCount-1, bytes-e.Allocated
+		case dryRun:
+			gone = append(gone, e)
 		default:
 			if removed := os.Remove(e.Path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 				err = errors.Join(err, removed)
+			} else {
+				gone = append(gone, e)
 			}
 		}
 	}
-	sweepSeals(s.snapshots())
-	sweepSeals(s.bases())
-	return err
+	if !dryRun {
+		sweepSeals(s.snapshots())
+		sweepSeals(s.bases())
+	}
+	return gone, err
 }
