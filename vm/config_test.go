@@ -25,7 +25,7 @@ func TestConfigIsChecked(t *testing.T) {
 		{"too little of the host's memory", Config{HostMemory: 1 << 20}, "at least 16 MiB"},
 		{"environment without =", Config{Env: []string{"PATH"}}, "want KEY=VALUE"},
 		{"environment with NUL", Config{Env: []string{"A=\x00"}}, "want KEY=VALUE"},
-		{"too many mounts", Config{Mounts: make([]mount.Spec, 9)}, "at most 8"},
+		{"too many mounts", Config{Mounts: make([]mount.Spec, 21)}, "at most 20"},
 		{"mounts in one place", Config{Mounts: []mount.Spec{{HostPath: "/a", GuestPath: "/m"}, {HostPath: "/b", GuestPath: "/m"}}}, "same place"},
 		{"mount that is not there", Config{Mounts: []mount.Spec{{HostPath: missing, GuestPath: "/m"}}, Image: "busybox"}, "does not exist"},
 		{"image that is not known", Config{Image: "nonsense"}, `"nonsense:latest"`},

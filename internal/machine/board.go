@@ -25,7 +25,7 @@ const (
 	slotNetwork = 2
 	slotDisk    = 3
 	slotShare   = 7
-	slotBalloon = 15
+	slotBalloon = 27
 
 	timebase    = 10_000_000 // ticks of the time CSR a second
 	cacheBlock  = 4096       // bytes that cbo.zero clears: one instruction for a page

@@ -16,7 +16,7 @@ const (
 	MaxMemory     = 3584 << 20 // bytes of RAM; WebAssembly's linear memory ends at 4 GiB
 	DefaultMemory = 512 << 20  // bytes of RAM when Config.Memory is 0
 	MaxDisks      = 4
-	MaxShares     = 8
+	MaxShares     = 20
 
 	shareTagSize = 32
 	defaultMTU   = 1500

@@ -28,7 +28,7 @@ func TestNewMachineRefuses(t *testing.T) {
 		{"short MAC address", machine.Config{MAC: net.HardwareAddr{2, 0, 0}}, "has 3 bytes"},
 		{"tiny MTU", machine.Config{MTU: 10}, "MTU of 10"},
 		{"too many disks", machine.Config{Disks: make([]machine.Disk, 5)}, "5 disks"},
-		{"too many shares", machine.Config{Shares: make([]machine.Share, 9)}, "9 shares"},
+		{"too many shares", machine.Config{Shares: make([]machine.Share, 21)}, "21 shares"},
 		{"empty share tag", machine.Config{Shares: []machine.Share{{File: file}}}, "share tag"},
 		{"long share tag", machine.Config{Shares: []machine.Share{{Tag: strings.Repeat("x", 32), File: file}}}, "share tag"},
 		{"share without file", machine.Config{Shares: []machine.Share{{Tag: "x"}}}, "no file"},

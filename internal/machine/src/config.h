@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-enum { MAX_DISKS = 4, MAX_SHARES = 8, SHARE_TAG_SIZE = 32 };
+enum { MAX_DISKS = 4, MAX_SHARES = 20, SHARE_TAG_SIZE = 32 };
 
 // Where the guest's clocks come from.
 enum clock_mode {

@@ -57,8 +57,8 @@ void time_start(void);
 
 // Devices --------------------------------------------------------------------------------------------------------
 
-enum { VIRTIO_SLOTS = 16, VIRTIO_BASE = 0x10001000, VIRTIO_STRIDE = 0x1000 };
-enum { SLOT_CONSOLE = 0, SLOT_RNG = 1, SLOT_NET = 2, SLOT_DISK = 3, SLOT_SHARE = 7, SLOT_BALLOON = 15 };
+enum { VIRTIO_SLOTS = 28, VIRTIO_BASE = 0x10001000, VIRTIO_STRIDE = 0x1000 };
+enum { SLOT_CONSOLE = 0, SLOT_RNG = 1, SLOT_NET = 2, SLOT_DISK = 3, SLOT_SHARE = 7, SLOT_BALLOON = 27 };
 enum { RTC_BASE = 0x101000, RTC_SIZE = 0x1000, RTC_IRQ = 31 };
 enum { VMGENID_BASE = 0x102000, VMGENID_SIZE = 0x1000, VMGENID_IRQ = 30 };
 

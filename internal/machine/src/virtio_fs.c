@@ -11,13 +11,15 @@ enum { HIGH_PRIORITY, REQUESTS, SHARE_QUEUES };
 enum { SHARE_QUEUE_SIZE = VIRTQUEUE_MAX, MESSAGE_MAX = (1 << 20) + 4096 };
 // Both headers have the length first and the number of the request at 8.
 enum { MESSAGE_SIZE = 0, REPLY_ERROR = 4, MESSAGE_UNIQUE = 8, REPLY_HEADER = 16, REQUEST_HEADER = 40 };
-enum { MESSAGE_OPCODE = 4, FUSE_RELEASE = 18, FUSE_RELEASEDIR = 29 };
+enum { MESSAGE_OPCODE = 4, FUSE_RELEASE = 18, FUSE_RELEASEDIR = 29, FUSE_SETLKW = 33, FUSE_HOST_EVENTS = 8192 };
 enum { LINUX_EIO = 5 };
 // How long a request waits for its reply, in nanoseconds, and how many requests do not after one that waited too long, at most. Names and
 // attributes that the host has in memory come within 20 us; for the guest to sleep, and to be woken, takes longer.
 enum { REPLY_WAIT = 50000, UNWAITED_MAX = 64 };
 // Messages up to this size go out with one call, as one piece.
 enum { SMALL_MESSAGE = 4096 };
+// How many shares can have a larger one that went out in part; others wait with theirs.
+enum { REST_BUFFERS = 8, NO_REST = REST_BUFFERS };
 enum { REPLY_BUFFER = 8 << 10, NO_CHAIN = SHARE_QUEUE_SIZE };
 enum { CONFIG_QUEUES = 36, CONFIG_SIZE = 40 }; // tag[36] num_request_queues[4]
 
@@ -33,15 +35,19 @@ static struct share {
     uint32_t reply_at, reply_end;   // bytes in buffers.reply that are still to be looked at
     uint32_t into;                  // the head of the chain that the reply under way goes into; NO_CHAIN: it is dropped
     uint32_t into_at, into_end;     // how much of it has arrived, and its size; equal: no reply is under way
-    uint32_t rest_at, rest_end;     // bytes in buffers.rest: the tail of a request that went out in part
+    uint32_t rest_at, rest_end;     // bytes in buffers.small, or of buffers.rest: the tail of a request that went out in part
+    uint32_t rest;                  // which of buffers.rest it has; or NO_REST
+    bool starved;                   // it has a large request to send, and all of buffers.rest are taken
 } shares[MAX_SHARES];
 
 // Bytes of the streams; share_restored forgets them. A reply is read up to the end of `reply`, and what is longer goes straight into
 // its chain.
 static struct {
     uint8_t reply[MAX_SHARES][REPLY_BUFFER];
-    uint8_t rest[MAX_SHARES][MESSAGE_MAX];
+    uint8_t small[MAX_SHARES][SMALL_MESSAGE];
+    uint8_t rest[REST_BUFFERS][MESSAGE_MAX];
 } buffers;
+static bool rest_taken[REST_BUFFERS];
 
 static struct chain chain;
 static struct wasi_iovec iovecs[SHARE_QUEUE_SIZE];
@@ -64,9 +70,28 @@ static void refuse(struct virtio_device *device, uint64_t unique) {
     virtqueue_give(&device->queues[REQUESTS], chain.head, size);
 }
 
+// take_rest gives the share one of buffers.rest; false if there is none.
+static bool take_rest(struct share *share) {
+    for (uint32_t at = 0; at < REST_BUFFERS; at++) {
+        if (rest_taken[at])
+            continue;
+        rest_taken[at] = true;
+        share->rest = at;
+        return true;
+    }
+    return false;
+}
+
+static void give_rest(struct share *share) {
+    if (share->rest < REST_BUFFERS)
+        rest_taken[share->rest] = false;
+    share->rest = NO_REST;
+}
+
 // forget_stream forgets what has arrived of replies and gone out of requests.
 static void forget_stream(struct share *share) {
     share->reply_at = share->reply_end = share->into_at = share->into_end = share->rest_at = share->rest_end = 0;
+    give_rest(share);
 }
 
 // refuse_pending fails the requests that wait, and forgets what is left of the stream.
@@ -242,24 +267,37 @@ static void write_rest(struct virtio_device *device) {
     unsigned index = share_of(device);
     struct share *share = &shares[index];
     while (share->writable && share->rest_at < share->rest_end) {
-        struct wasi_iovec rest = {wasi_address(buffers.rest[index] + share->rest_at), share->rest_end - share->rest_at};
+        const uint8_t *from = share->rest < REST_BUFFERS ? buffers.rest[share->rest] : buffers.small[index];
+        struct wasi_iovec rest = {wasi_address(from + share->rest_at), share->rest_end - share->rest_at};
         share->rest_at += write_some(device, &rest, 1, rest.len);
     }
+    if (share->rest_at == share->rest_end)
+        give_rest(share);
 }
 
-// send writes the chain's message of `size` bytes; false if the server took none of it.
+// send writes the chain's message of `size` bytes; false if the server took none of it, or if there is no place for what it might leave.
 static bool send(struct virtio_device *device, uint32_t size) {
     unsigned index = share_of(device);
     struct share *share = &shares[index];
-    uint8_t *rest = buffers.rest[index]; // empty: write_rest was here
+    uint8_t *small = buffers.small[index]; // empty: write_rest was here
     uint32_t planned = size, count = 1, done;
-    if (size <= SMALL_MESSAGE && chain_load(&chain, 0, rest, size))
-        iovecs[0] = (struct wasi_iovec){wasi_address(rest), size};
-    else
+    bool whole = size <= SMALL_MESSAGE && chain_load(&chain, 0, small, size);
+    if (whole) {
+        iovecs[0] = (struct wasi_iovec){wasi_address(small), size};
+    } else if (!take_rest(share)) {
+        share->starved = true;
+        return false;
+    } else {
         count = chain_iovecs(&chain, CHAIN_READABLE, 0, size, iovecs, SHARE_QUEUE_SIZE, &planned);
+    }
     done = write_some(device, iovecs, count, planned);
-    if (done > 0 && done < size) {
-        chain_load(&chain, done, rest, size - done);
+    if (done == 0 || done == size) {
+        give_rest(share);
+    } else if (whole) {
+        share->rest_at = done;
+        share->rest_end = size;
+    } else {
+        chain_load(&chain, done, buffers.rest[share->rest], size - done);
         share->rest_at = 0;
         share->rest_end = size - done;
     }
@@ -293,7 +331,7 @@ static bool take_request(struct virtio_device *device, unsigned index) {
         share->pending[head] = true;
         share->unhurried[head] = opcode == FUSE_RELEASE || opcode == FUSE_RELEASEDIR;
         share->unique[head] = load64(header + MESSAGE_UNIQUE);
-        if (!share->unhurried[head])
+        if (!share->unhurried[head] && opcode != FUSE_SETLKW && opcode != FUSE_HOST_EVENTS)
             share->awaited = head;
     } else if (virtqueue_parse(device, queue, head, &chain)) { // die may have used `chain`
         share->answered = true;
@@ -311,6 +349,16 @@ static void transmit(struct virtio_device *device) {
         virtqueue_want_notify(device, &device->queues[index], share->writable);
     }
     signal(device);
+}
+
+// feed_starved sends what waited for one of buffers.rest.
+static void feed_starved(void) {
+    for (unsigned index = 0; index < MAX_SHARES; index++) {
+        if (!shares[index].starved)
+            continue;
+        shares[index].starved = false;
+        transmit(&virtio_devices[SLOT_SHARE + index]);
+    }
 }
 
 // Device ---------------------------------------------------------------------------------------------------------
@@ -366,6 +414,7 @@ static void share_notify(struct virtio_device *device, unsigned index) {
     if (share->readable)
         receive(device);
     transmit(device);
+    feed_starved();
     await_reply(device);
 }
 
@@ -381,6 +430,7 @@ static void share_poll(struct virtio_device *device, uint64_t ready) {
     share->readable = share->writable = true;
     receive(device);
     transmit(device);
+    feed_starved();
 }
 
 // share_reset forgets who waits, and keeps what the stream depends on. The next mount begins with FUSE_INIT, which ends
@@ -410,7 +460,7 @@ void share_restored(void) {
         struct virtio_device *device = &virtio_devices[slot];
         if (device->class != &share_class)
             continue;
-        shares[share_of(device)].dead = false;
+        shares[share_of(device)].dead = shares[share_of(device)].starved = false;
         refuse_pending(device);
         share_reset(device);
         virtqueue_signal(device, &device->queues[REQUESTS]);
@@ -442,6 +492,7 @@ struct memory_range share_buffers(void) { return (struct memory_range){wasi_addr
 
 void share_init(void) {
     __builtin_memset(shares, 0, sizeof shares);
+    __builtin_memset(rest_taken, 0, sizeof rest_taken);
     for (unsigned index = 0; index < MAX_SHARES; index++) {
         if (config.share_fd[index] < 0)
             continue;
@@ -450,6 +501,7 @@ void share_init(void) {
             device->config[at] = (uint8_t)config.share_tag[index][at];
         store32(device->config + CONFIG_QUEUES, 1);
         device->config_size = CONFIG_SIZE;
+        shares[index].rest = NO_REST;
         share_reset(device);
     }
 }

@@ -16,7 +16,7 @@ static void identity(void) {
     }
     CHECK_EQ(virtio_mmio_read(0, 0, 1), 0);
     CHECK_EQ(virtio_mmio_read(0, 0, 8), 0);
-    CHECK_EQ(virtio_mmio_read(16, 0, 4), 0);
+    CHECK_EQ(virtio_mmio_read(VIRTIO_SLOTS, 0, 4), 0);
 }
 
 static void features_are_checked(void) {
