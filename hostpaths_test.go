@@ -34,6 +34,7 @@ var mayOpenByName = map[string]string{
 	"wasi/command.go":       "agentvm debug run-wasi: no guest of a VM",
 	"internal/spec/find.go": "the project file: what it gives is not trusted (checkProject)",
 	"internal/mount/":       "",
+	"internal/mount/events": "the system's own tables",
 	"internal/guest/":       "in the guest",
 	"internal/smalldisk/":   "images of tests",
 	"integration/":          "measurements",

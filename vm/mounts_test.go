@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"agentvm/internal/machine"
 	"agentvm/internal/mount"
 	"agentvm/vm"
 )
@@ -189,5 +191,70 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestMountEvents has programs of the guest watch a mount with inotify while the host changes it. Of its own changes the guest learns once, and
+// stat sees the host's before what it had was no longer valid.
+func TestMountEvents(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the host's system does not report changes")
+	}
+	needAlpine(t) // for inotifyd
+	host := t.TempDir()
+	for _, name := range []string{"changed", "removed", "moved", "sub/inner"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(host, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(host, name), "before\n")
+	}
+	v := ownVM(t, mounted(host, false))
+	wantOutput(t, v, "cd /mnt/host && ls -lR >/dev/null && { inotifyd - /mnt/host:cnmydw /mnt/host/sub:cnmydw >/tmp/events 2>&1 & } && sleep 1 && stat -c %s changed", "7\n")
+	path := func(name string) string { return filepath.Join(host, name) }
+	write(t, path("made"), "x")
+	write(t, path("changed"), "longer than before\n")
+	write(t, path("sub/inner"), "longer than before\n")
+	for _, do := range []func() error{
+		func() error { return os.Remove(path("removed")) },
+		func() error { return os.Rename(path("moved"), path("sub/moved")) },
+		func() error { return os.Mkdir(path("sub/dir"), 0o755) },
+	} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantOutput(t, v, "cd /mnt/host && echo >own && rm own && mkdir sub/own; for i in 1 2 3 4 5 6 7 8 9 10; do grep -q sub.own /tmp/events && break; sleep 0.5; done; sleep 0.5; stat -c %s changed", "19\n")
+	events := string(mustRun(t, v, vm.Command{Line: "cat /tmp/events"}).Stdout)
+	for _, want := range []string{
+		"n\t/mnt/host\tmade", "w\t/mnt/host\tmade", "c\t/mnt/host\tchanged", "c\t/mnt/host/sub\tinner", "d\t/mnt/host\tremoved", "m\t/mnt/host\tmoved",
+		"y\t/mnt/host/sub\tmoved", "n\t/mnt/host/sub\tdir", "n\t/mnt/host\town", "d\t/mnt/host\town", "n\t/mnt/host/sub\town",
+	} {
+		if strings.Count(events, want+"\n") != 1 {
+			t.Errorf("%q is not once in the events:\n%s", want, events)
+		}
+	}
+	wantOutput(t, v, "killall inotifyd; sleep 1; umount /mnt/host && echo unmounted", "unmounted\n")
+}
+
+// TestMountMany mounts as many directories as a VM can have.
+func TestMountMany(t *testing.T) {
+	const count = machine.MaxShares
+	var want, line strings.Builder
+	v := ownVM(t, func(c *vm.Config) {
+		for i := range count {
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "file"), fmt.Sprintln(i))
+			guest := fmt.Sprintf("/mnt/%d", i)
+			c.Mounts = append(c.Mounts, mount.Spec{HostPath: dir, GuestPath: guest})
+			fmt.Fprintf(&line, "cat %s/file && dd if=/dev/zero of=%s/large bs=1M count=3 2>/dev/null & ", guest, guest)
+			fmt.Fprintln(&want, i)
+		}
+	})
+	got := strings.Fields(string(mustRun(t, v, vm.Command{Line: line.String() + "wait; stat -c %s /mnt/*/large | uniq -c"}).Stdout))
+	slices.Sort(got)
+	expected := append(strings.Fields(want.String()), fmt.Sprint(count), fmt.Sprint(3<<20))
+	slices.Sort(expected)
+	if !slices.Equal(got, expected) {
+		t.Errorf("%q, want %q", got, expected)
 	}
 }

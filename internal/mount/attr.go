@@ -140,7 +140,9 @@ func (c *session) replyAttr(q *request) error {
 		return err
 	}
 	c.tree.tell(q.node, a)
-	seconds, nanoseconds := validity(validTime)
+	c.tree.names.RLock()
+	seconds, nanoseconds := validity(c.attrTime(q.node, a))
+	c.tree.names.RUnlock()
 	q.out.u64(seconds)
 	q.out.u32(nanoseconds)
 	q.out.u32(0)
@@ -150,13 +152,14 @@ func (c *session) replyAttr(q *request) error {
 
 // encodeEntry appends a struct fuse_entry_out: nodeid[8] generation[8] entry_valid[8] attr_valid[8] and their nanoseconds [4 each], and the
 // attributes.
-func (c *session) encodeEntry(out *encoder, id uint64, a attr, valid time.Duration) {
-	seconds, nanoseconds := validity(valid)
+func (c *session) encodeEntry(out *encoder, id uint64, a attr, name, attributes time.Duration) {
+	nameSeconds, nameNanoseconds := validity(name)
+	seconds, nanoseconds := validity(attributes)
 	out.u64(id)
 	out.u64(0)
+	out.u64(nameSeconds)
 	out.u64(seconds)
-	out.u64(seconds)
-	out.u32(nanoseconds)
+	out.u32(nameNanoseconds)
 	out.u32(nanoseconds)
 	c.server.encode(out, a)
 }
@@ -169,7 +172,8 @@ func (s *Server) encode(out *encoder, a attr) {
 	out.attr(a, uid, gid)
 }
 
-// lookup answers FUSE_LOOKUP: name\0. A name that is missing is not remembered: the host may make it at any time.
+// lookup answers FUSE_LOOKUP: name\0. A name that is missing is not remembered, even where the directory is watched: a
+// file that the host has made is found at once.
 func (c *session) lookup(q *request) error {
 	name := q.in.str()
 	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
@@ -184,7 +188,7 @@ func (c *session) lookup(q *request) error {
 	a, err := c.server.lstat(path)
 	if errno.In(err) == errno.ENOENT {
 		if n, told := c.tree.ghost(q.node, name); n != nil {
-			c.encodeEntry(&q.out, n.id, told, 0)
+			c.encodeEntry(&q.out, n.id, told, 0, 0)
 			return nil
 		}
 	}
@@ -200,8 +204,38 @@ func (c *session) replyEntry(q *request, dir *node, name string, a attr) error {
 	if err != nil {
 		return err
 	}
-	c.encodeEntry(&q.out, n.id, a, validTime)
+	c.tellEntry(&q.out, dir, n, a)
 	return nil
+}
+
+// tellEntry encodes an entry of a directory, for as long as it is valid. A directory is watched from then on. names must be held.
+func (c *session) tellEntry(out *encoder, dir, n *node, a attr) {
+	if c.events != nil && a.isDir() {
+		if path, err := n.path(); err == nil && !c.events.watch(n, path) {
+			c.encodeEntry(out, n.id, a, c.nameTime(dir, a), validTime) // it may have changed before it was watched
+			return
+		}
+	}
+	c.encodeEntry(out, n.id, a, c.nameTime(dir, a), c.attrTime(n, a))
+}
+
+// nameTime is how long a name in a directory is valid.
+func (c *session) nameTime(dir *node, a attr) time.Duration {
+	if !dir.watched() || a.host.Device != c.server.rootDev {
+		return validTime
+	}
+	return watchedTime
+}
+
+// attrTime is how long the attributes of a node are valid. What has several names may change by another one, in a directory that is not
+// watched; and what is open may have no name any more. names must be held.
+func (c *session) attrTime(n *node, a attr) time.Duration {
+	switch {
+	case a.host.Device != c.server.rootDev, n.parent != nil && !n.parent.watched(), n.gone.Load(), n.strayed.Load():
+	case a.isDir() && n.watched(), !a.isDir() && a.host.Links == 1:
+		return watchedTime
+	}
+	return validTime
 }
 
 // Bits of FUSE_SETATTR's valid field.
@@ -265,7 +299,11 @@ func (c *session) setattr(q *request) error {
 	if err := q.in.end(); err != nil {
 		return err
 	}
-	if err := c.change(q.node, ch); err != nil {
+	c.tree.beginChange(q.node)
+	err := c.change(q.node, ch)
+	a, after := c.stat(q.node)
+	c.tree.endChange(q.node, a, after == nil)
+	if err != nil {
 		return err
 	}
 	return c.replyAttr(q)

@@ -13,8 +13,9 @@
 // A Server is safe for concurrent use. Each connection is a session of its own with its nodes and open files; requests of one
 // session run concurrently, at most 16 at a time, and are answered in the order in which they finish.
 //
-// The guest's kernel keeps what it gets. Names and attributes are valid for a second. Contents are valid until an open, or new
-// attributes, tell of another version (size and times); each open is asked for, and its reply says whether they still are.
+// The guest's kernel keeps what it gets. Names and attributes are valid for a second, and for a minute in directories of which the guest
+// learns what others change (hostEvents). Contents are valid until an open, or new attributes, tell of another version (size and times); each
+// open is asked for, and its reply says whether they still are.
 //
 // The package does not do extended attributes, device nodes, or locks that host programs respect, and does not limit how
 // much of the host's disk a writable mount fills. docs/guide/mounts.md has the whole list.

@@ -79,6 +79,9 @@ func (t *handleTable) put(c *session, h *handle) {
 		return
 	}
 	c.tree.dropOpen(h.node, h.open)
+	if h.open.writable {
+		c.tree.noteClose(h.node)
+	}
 	c.closeFile(h.open)
 	c.tree.release(h.node)
 }

@@ -15,15 +15,29 @@ func (c *session) made(q *request, name string, call func(path string) error) er
 	if err != nil {
 		return err
 	}
-	if err := call(path); err != nil {
+	expected := c.events.expect(q.node, name, eventMade)
+	if err = call(path); err != nil {
+		expected(err, identity{})
 		return err
 	}
 	a, err := c.server.lstat(path)
+	expected(err, a.identity())
 	if err != nil {
 		return err
 	}
 	c.server.noteMade(path)
-	return c.replyEntry(q, q.node, name, a)
+	return c.replyMade(q, name, a)
+}
+
+// replyMade is replyEntry for what the guest has made. names must be held.
+func (c *session) replyMade(q *request, name string, a attr) error {
+	n, err := c.tree.lookedUp(q.node, name, a)
+	if err != nil {
+		return err
+	}
+	c.tree.made(n, a)
+	c.tellEntry(&q.out, q.node, n, a)
+	return nil
 }
 
 // mkdir answers FUSE_MKDIR: mode[4] umask[4] name\0.
@@ -122,14 +136,17 @@ func (c *session) link(q *request) error {
 	if err := c.server.protectsPlace(newPath, a.isRegular()); err != nil {
 		return err
 	}
-	if err := c.server.link(oldPath, newPath); err != nil {
+	expected := c.events.expect(q.node, name, eventMade)
+	if err = c.server.link(oldPath, newPath); err == nil {
+		c.server.noteMade(newPath)
+		a, err = c.server.lstat(newPath)
+	}
+	expected(err, a.identity())
+	if err != nil {
 		return err
 	}
-	c.server.noteMade(newPath)
-	if a, err = c.server.lstat(newPath); err != nil {
-		return err
-	}
-	return c.replyEntry(q, q.node, name, a)
+	c.events.attributes(old) // it has one more name, and may change by that
+	return c.replyMade(q, name, a)
 }
 
 // rename answers FUSE_RENAME: newdir[8] oldname\0 newname\0.
@@ -152,7 +169,7 @@ func (c *session) rename(q *request) error {
 }
 
 // move renames on the host and then in the tree. The caller holds tree.names for writing.
-func (c *session) move(oldDir *node, oldName string, newDir *node, newName string) error {
+func (c *session) move(oldDir *node, oldName string, newDir *node, newName string) (err error) {
 	oldPath, err := oldDir.childPath(oldName)
 	if err != nil {
 		return err
@@ -179,6 +196,15 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 	if same {
 		return c.server.rename(oldPath, newPath) // two links to one file: rename leaves both
 	}
+	removed, made := c.events.expect(oldDir, oldName, eventRemoved), c.events.expect(newDir, newName, eventMade)
+	defer func() {
+		a, missing := c.server.lstat(newPath)
+		if moved != nil && err == nil && missing == nil {
+			c.tree.made(moved, a)
+		}
+		removed(err, identity{})
+		made(err, a.identity())
+	}()
 	if keeps {
 		if err := c.server.unlink(oldPath, false); err != nil {
 			return err
@@ -245,7 +271,10 @@ func (c *session) unlink(q *request, check func(attr) error) error {
 	if err := check(a); err != nil {
 		return err
 	}
-	if err := c.server.unlink(path, a.isDir()); err != nil {
+	expected := c.events.expect(q.node, name, eventRemoved)
+	err = c.server.unlink(path, a.isDir())
+	expected(err, identity{})
+	if err != nil {
 		return err
 	}
 	c.server.forgetMade(a)

@@ -89,7 +89,13 @@ func (c *session) open(q *request) error {
 	if c.server.config.ReadOnly && flags&(openAccess|openTruncate) != 0 {
 		return errno.EROFS
 	}
+	if flags&openTruncate != 0 {
+		c.tree.beginChange(q.node)
+	}
 	open, a, err := c.openNode(q.node, false, flags&^openExclusive)
+	if flags&openTruncate != 0 {
+		c.tree.endChange(q.node, a, err == nil)
+	}
 	if err != nil {
 		return err
 	}
@@ -219,12 +225,15 @@ func (c *session) create(q *request) error {
 	if a, err := c.server.lstat(path); err == nil && flags&openExclusive == 0 && !a.isRegular() {
 		return notRegular(a)
 	}
+	expected := c.events.expect(q.node, name, eventMade)
 	open, err := c.createFile(path, flags, mode)
 	if err != nil {
+		expected(err, identity{})
 		return err
 	}
 	c.server.noteMade(path)
 	a, err := c.statOpen(open)
+	expected(err, a.identity())
 	if err != nil {
 		c.closeFile(open)
 		return err
@@ -234,7 +243,8 @@ func (c *session) create(q *request) error {
 		c.closeFile(open)
 		return err
 	}
-	c.encodeEntry(&q.out, n.id, a, validTime)
+	c.tree.made(n, a)
+	c.tellEntry(&q.out, q.node, n, a)
 	c.replyOpen(q, n, open, false)
 	return nil
 }
@@ -278,17 +288,29 @@ func (c *session) write(q *request) error {
 		return errno.EINVAL
 	}
 	var n int
+	c.tree.beginChange(q.handle.node)
 	if open.append {
 		n, err = open.file.Write(data)
 	} else {
 		n, err = open.file.WriteAt(data, int64(offset))
 	}
+	c.endWrite(q.handle.node, open)
 	if n == 0 && err != nil {
 		return err
 	}
 	q.out.u32(uint32(n))
 	q.out.u32(0)
 	return nil
+}
+
+// endWrite notes what the guest has made of a file, so that it does not hear of that.
+func (c *session) endWrite(n *node, open *openFile) {
+	var a attr
+	err := errors.ErrUnsupported
+	if c.events != nil {
+		a, err = c.statOpen(open)
+	}
+	c.tree.endChange(n, a, err == nil)
 }
 
 // fsync answers FUSE_FSYNC and FUSE_FSYNCDIR: fh[8] flags[4] padding[4].

@@ -106,7 +106,11 @@ func (c *session) entries(out *encoder, dir *node, open *openFile, offset uint64
 			return err
 		}
 		if plus {
-			c.encodeEntry(out, c.entryNode(dir, name, a), a, validTime)
+			if n := c.entryNode(dir, name, a); n != nil {
+				c.tellEntry(out, dir, n, a)
+			} else {
+				c.encodeEntry(out, 0, a, 0, 0)
+			}
 		}
 		out.u64(a.ino)
 		out.u64(i + 1)
@@ -118,16 +122,16 @@ func (c *session) entries(out *encoder, dir *node, open *openFile, offset uint64
 	return nil
 }
 
-// entryNode gives the guest's kernel a reference to what a name means, or 0: then it looks the name up when it wants to.
-func (c *session) entryNode(dir *node, name string, a attr) uint64 {
+// entryNode gives the guest's kernel a reference to what a name means, or nil: then it looks the name up when it wants to.
+func (c *session) entryNode(dir *node, name string, a attr) *node {
 	if name == "." || name == ".." || checkName(name) != nil {
-		return 0
+		return nil
 	}
 	n, err := c.tree.lookedUp(dir, name, a)
 	if err != nil {
-		return 0
+		return nil
 	}
-	return n.id
+	return n
 }
 
 // entry looks at one name without following it. The root's parent is the root: nothing outside it shows, not even an

@@ -47,6 +47,7 @@ type session struct {
 	handles *handleTable
 	files   *openFiles
 	memory  sessionMemory
+	events  *hostEvents // nil: the guest learns of nothing
 }
 
 // request is one message and its reply.
@@ -59,6 +60,7 @@ type request struct {
 	out    encoder
 	reply  *[]byte
 	handle *handle // held until the reply is sent
+	parked bool    // the reply comes later
 }
 
 func newSession(s *Server, conn io.ReadWriteCloser) *session {
@@ -77,6 +79,10 @@ func newSession(s *Server, conn io.ReadWriteCloser) *session {
 
 // reset forgets all nodes and open files, as a new FUSE_INIT demands. No request may be running.
 func (c *session) reset() {
+	if c.events != nil {
+		c.events.close()
+		c.events = nil
+	}
 	if c.handles != nil {
 		c.handles.closeAll(c)
 		c.tree.end()
@@ -147,7 +153,7 @@ func (c *session) receive() (*request, error) {
 func (c *session) answer(q *request) {
 	c.reserve(q, smallBuffer)
 	err := c.handle(q)
-	if q.op != opForget && q.op != opBatchForget {
+	if !q.silent() {
 		var number errno.Errno
 		if err != nil {
 			number = c.server.toErrno(err)
@@ -166,6 +172,11 @@ func (c *session) answer(q *request) {
 	c.release(q.reply)
 }
 
+// silent says that there is no reply, or that hostEvents sends it.
+func (q *request) silent() bool {
+	return q.op == opForget || q.op == opBatchForget || q.op == opInterrupt || q.parked
+}
+
 // handle runs the operation. A panic is a bug of ours, never the guest's right: it costs this request, not the host.
 func (c *session) handle(q *request) (err error) {
 	defer func() {
@@ -174,6 +185,11 @@ func (c *session) handle(q *request) (err error) {
 			err = errno.EIO
 		}
 	}()
+	if q.op == opHostEvents {
+		err := c.events.ask(q.unique)
+		q.parked = err == nil
+		return err
+	}
 	if q.op >= uint32(len(operations)) || operations[q.op].run == nil {
 		return errno.ENOSYS
 	}
@@ -208,14 +224,21 @@ const (
 	flagReaddirplusAuto = 1 << 14
 	flagParallelDirops  = 1 << 18
 	flagMaxPages        = 1 << 22
+	flagKillPrivileges  = 1 << 28 // FUSE_HANDLE_KILLPRIV_V2: set-uid bits are never shown nor set, so no write asks for what to drop
+	flagExtended        = 1 << 30 // there are more flags, the upper half
+	flagHostDir         = 1 << 31 // of the upper half: the guest's kernel asks for host events, and only for attributes user.*
 
-	serverFlags = flagAsyncRead | flagAtomicTruncate | flagBigWrites | flagAutoInvalidate | flagReaddirplus | flagReaddirplusAuto |
+	serverFlags = flagKillPrivileges | flagExtended | flagAsyncRead | flagAtomicTruncate | flagBigWrites | flagAutoInvalidate | flagReaddirplus | flagReaddirplusAuto |
 		flagParallelDirops | flagMaxPages
 )
 
 // init answers FUSE_INIT: major[4] minor[4] max_readahead[4] flags[4], and more.
 func (c *session) init(q *request) error {
 	major, minor, readahead, flags := q.in.u32(), q.in.u32(), q.in.u32(), q.in.u32()
+	var upper uint32
+	if flags&flagExtended != 0 && len(q.in.rest) >= 4 {
+		upper = q.in.u32() & flagHostDir
+	}
 	q.in.take(len(q.in.rest)) // of later versions
 	if err := q.in.end(); err != nil {
 		return err
@@ -228,6 +251,9 @@ func (c *session) init(q *request) error {
 		q.node = nil
 	}
 	c.reset()
+	if upper != 0 {
+		c.startEvents()
+	}
 	q.out.u32(protocolMajor)
 	q.out.u32(protocolMinor)
 	q.out.u32(min(readahead, maxData))
@@ -238,7 +264,33 @@ func (c *session) init(q *request) error {
 	q.out.u32(1)                                        // granularity of times, in nanoseconds
 	q.out.u16(maxData / 4096)                           // max_pages
 	q.out.u16(0)                                        // map_alignment
-	q.out.buf = append(q.out.buf, make([]byte, 4*8)...) // flags2 and what is unused
+	q.out.u32(upper)                                    // the upper half of the flags
+	q.out.buf = append(q.out.buf, make([]byte, 4*7)...) // unused
+	return nil
+}
+
+// startEvents begins to report to the guest what the host changes. What an overlay has found it keeps, and has its own inodes.
+func (c *session) startEvents() {
+	if c.server.config.Bases {
+		return
+	}
+	if c.events = newHostEvents(c); c.events != nil {
+		c.tree.forgotten = c.events.forget
+		c.tree.names.RLock()
+		defer c.tree.names.RUnlock()
+		c.events.watch(c.tree.root, ".")
+	}
+}
+
+// interrupt: unique[8]; 0 is about FUSE_HOST_EVENTS.
+func (c *session) interrupt(q *request) error {
+	unique := q.in.u64()
+	if err := q.in.end(); err != nil {
+		return err
+	}
+	if unique == 0 {
+		c.events.stop()
+	}
 	return nil
 }
 
@@ -344,6 +396,7 @@ var operations = [maxOp + 1]operation{
 	opReleasedir:  {run: (*session).releaseFile, quick: true},
 	opFsyncdir:    {run: (*session).fsync},
 	opCreate:      {run: (*session).create, mutates: true, quick: true},
+	opInterrupt:   {run: (*session).interrupt, quick: true, noNode: true},
 	opDestroy:     {run: (*session).destroy, noNode: true},
 	opBatchForget: {run: (*session).batchForget, quick: true, noNode: true},
 	opReaddirplus: {run: (*session).readdir},

@@ -205,7 +205,7 @@ func TestMalformed(t *testing.T) {
 	c := rawAttach(t, Config{Dir: t.TempDir()})
 	for op := range operations {
 		switch {
-		case operations[op].run == nil, op == opForget, op == opBatchForget, op == opDestroy, op == opStatfs, op == opOpendir, op == opReadlink:
+		case operations[op].run == nil, op == opForget, op == opBatchForget, op == opInterrupt, op == opDestroy, op == opStatfs, op == opOpendir, op == opReadlink:
 			continue // unknown, without a reply, or complete with few bytes
 		}
 		for _, body := range []fusetest.Body{nil, {0}, {0, 0, 0, 0, 255, 255, 255, 255}} {

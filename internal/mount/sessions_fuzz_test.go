@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +31,9 @@ const (
 	settingReadOnly  = 1 << iota // of the settings: the share cannot be written
 	settingTwoShares             // the sessions are of two servers of one directory
 	settingMasks                 // 0: without masks
+	settingEvents                // the guest's kernel is agentvm's, and asks for host events
+	settingCopied                // the share is below an overlay: what the guest changes stays with it
+	settingsEnd
 )
 
 // Both are numbered as they come, so that the first ones are those that operations mean. Numbers up to fuzzNumbers are used.
@@ -45,6 +49,8 @@ var (
 	fuzzNames = []string{"f", "d", "sub", "x", "y", ".env", ".ENV", ".git", "hooks", "config", "later", "link", "..", "", "d/f", "a\x00b"}
 
 	fuzzTargets = []string{".env", ".git", ".git/hooks", "..", "../outside", "../outside/secret", "/", "d", "f", "../.env"}
+
+	fuzzAttributes = []string{BaseAttribute, "user.x", "user.y", "user.", "security.capability", "trusted.x", "", "user." + strings.Repeat("x", 300)}
 
 	fuzzMasks = []string{".env", ".git/hooks", "later"}
 )
@@ -106,6 +112,12 @@ var fuzzKinds = []struct {
 	{opRmdir, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.Str(fuzzName(op[3])) }},
 	{opFsync, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U64(fuzzHandle(op[2])).U64(0) }},
 	{opStatfs, func([]byte) (uint64, fusetest.Body) { return rootID, nil }},
+	{opHostEvents, func([]byte) (uint64, fusetest.Body) { return rootID, nil }},
+	{opInterrupt, func(op []byte) (uint64, fusetest.Body) { return 0, body.U64(uint64(op[4] % 8)) }},
+	{opGetxattr, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U32(uint32(op[4])).U32(0).Str(fuzzAttributes[int(op[3])%len(fuzzAttributes)])
+	}},
+	{opListxattr, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U32(uint32(op[4])).U32(0) }},
 }
 
 // body begins the body of a request.
@@ -133,11 +145,24 @@ type fuzzConn struct {
 	closed  bool
 }
 
-func newFuzzConn(t *testing.T) *fuzzConn {
+func newFuzzConn(t *testing.T, events bool) *fuzzConn {
 	c := &fuzzConn{t: t}
 	c.changed.L = &c.mu
-	c.add(false, opInit, 0, fusetest.InitBody())
+	hello := fusetest.InitBody()
+	if events {
+		hello = hello.U32(flagHostDir)
+	}
+	c.add(false, opInit, 0, hello)
 	return c
+}
+
+// unanswered says that a message has no reply, or one that may never come.
+func unanswered(frame []byte) bool {
+	switch binary.LittleEndian.Uint32(frame[4:]) {
+	case opForget, opBatchForget, opInterrupt, opHostEvents:
+		return true
+	}
+	return false
 }
 
 func (c *fuzzConn) add(wait bool, op uint32, node uint64, body fusetest.Body) {
@@ -158,7 +183,7 @@ func (c *fuzzConn) Read(p []byte) (int, error) {
 		}
 		c.rest = c.frames[c.sent]
 		c.sent++
-		if op := binary.LittleEndian.Uint32(c.rest[4:]); op != opForget && op != opBatchForget {
+		if !unanswered(c.rest) {
 			c.asked++
 		}
 	}
@@ -175,11 +200,15 @@ func (c *fuzzConn) Write(p []byte) (int, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.replies++
-	c.changed.Broadcast()
-	if unique := binary.LittleEndian.Uint64(p[8:]); unique >= uint64(c.sent) {
+	unique := binary.LittleEndian.Uint64(p[8:])
+	if unique >= uint64(c.sent) {
 		c.t.Errorf("a reply to message %d of %d", unique, c.sent)
+		return len(p), nil
 	}
+	if !unanswered(c.frames[unique]) {
+		c.replies++
+	}
+	c.changed.Broadcast()
 	return len(p), nil
 }
 
@@ -213,7 +242,7 @@ func runTwoSessions(t *testing.T, program []byte) {
 	} {
 		writeFile(t, filepath.Join(top, name), content)
 	}
-	config := Config{Dir: dir, ReadOnly: settings&settingReadOnly != 0, MaxNodes: fuzzMaxNodes, MaxOpen: fuzzMaxOpen, Logger: failOnPanic(t)}
+	config := Config{Dir: dir, ReadOnly: settings&(settingReadOnly|settingCopied) != 0, Bases: settings&settingCopied != 0, MaxNodes: fuzzMaxNodes, MaxOpen: fuzzMaxOpen, Logger: failOnPanic(t)}
 	kept := []string{"outside"}
 	if settings&settingMasks != 0 {
 		config.Masks = fuzzMasks
@@ -242,7 +271,7 @@ func runTwoSessions(t *testing.T, program []byte) {
 		servers[i].firstNumber = func() uint64 { return fuzzFirst }
 		defer servers[i].Close()
 	}
-	conns := [2]*fuzzConn{newFuzzConn(t), newFuzzConn(t)}
+	conns := [2]*fuzzConn{newFuzzConn(t, settings&settingEvents != 0), newFuzzConn(t, settings&settingEvents != 0)}
 	for ; len(ops) >= fuzzOperation; ops = ops[fuzzOperation:] {
 		kind := fuzzKinds[int(ops[0]&0x7f)%len(fuzzKinds)]
 		node, body := kind.body(ops)
@@ -319,7 +348,7 @@ func twoSessionSeeds() [][]byte {
 			kindOf(opForget), first, 0, 0, 1, second|create, root, 6, name("x"), 0, second|kindOf(opSetattr), first, 1, 0, 0, second|release, first, handle, 0, 0)
 	}
 	seeds := [][]byte{{0}}
-	for settings := range byte(8) {
+	for settings := range byte(settingsEnd) {
 		for _, program := range [][]byte{createRace, renameRace, oneNode} {
 			seeds = append(seeds, append([]byte{settings}, program...))
 		}

@@ -34,6 +34,8 @@ type tree struct {
 	limit  int
 	byName bool // nodes are names
 	memory *sessionMemory
+
+	forgotten func(*node) // is called, with nodes held, when a node ends; nil: nothing
 }
 
 // node is a name in a directory. A file with several names has a node for each.
@@ -53,7 +55,16 @@ type node struct {
 	doubtful bool     // the contents may have changed, or may yet change, without another version
 	children map[string]*node
 	open     []*openFile // keeps an unlinked file within reach
+
+	strayed  atomic.Bool  // the host has moved the file away, or removed it
+	watch    atomic.Int32 // the watchID of a directory; unwatchable, or 0: it was not tried
+	changing int          // calls of this guest that change the file and are under way
+	own      version      // after the last of them; zero: there was none
+	closed   bool         // this guest has closed a file that was open for writing
 }
+
+// watched says whether the guest learns of changes in a directory.
+func (n *node) watched() bool { return n.watch.Load() > 0 }
 
 // identity is a file of the host, whatever its name.
 type identity struct{ dev, ino uint64 }
@@ -204,6 +215,52 @@ func (t *tree) lastOpened(n *node) version {
 	return n.read
 }
 
+// beginChange and endChange are before and after a call with which this guest changes a file. ok: a is what it is then.
+func (t *tree) beginChange(n *node) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	n.changing++
+}
+
+func (t *tree) endChange(n *node, a attr, ok bool) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	n.changing--
+	if ok {
+		n.own = a.version()
+	}
+}
+
+// made notes that this guest has made the file.
+func (t *tree) made(n *node, a attr) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	n.own = a.version()
+}
+
+// isOwn says whether what is there is how this guest has left it, or is about to change.
+func (t *tree) isOwn(n *node, a attr) (own, settled bool) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	now := a.version()
+	return n.own == now || now.ctime < n.own.ctime, n.changing == 0
+}
+
+// noteClose notes that this guest closes a file that was open for writing; ownClose asks for that, once.
+func (t *tree) noteClose(n *node) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	n.closed = true
+}
+
+func (t *tree) ownClose(n *node) bool {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	closed := n.closed
+	n.closed = false
+	return closed
+}
+
 // forget gives references of the kernel's back.
 func (t *tree) forget(id, count uint64) {
 	t.nodes.Lock()
@@ -232,6 +289,9 @@ func (t *tree) releaseLocked(n *node) {
 		n.detach()
 		delete(t.byID, n.id)
 		t.memory.give(nodeMemory)
+		if t.forgotten != nil {
+			t.forgotten(n)
+		}
 		n = n.parent
 	}
 }

@@ -38,10 +38,12 @@ const (
 	opReleasedir  = 29
 	opFsyncdir    = 30
 	opCreate      = 35
+	opInterrupt   = 36 // without a reply
 	opDestroy     = 38
 	opBatchForget = 42 // without a reply
 	opReaddirplus = 44
 	maxOp         = opReaddirplus
+	opHostEvents  = 8192 // of the guest's kernel: see hostEvents
 )
 
 const (

@@ -1,0 +1,300 @@
+package mount
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"agentvm/internal/errno"
+	"agentvm/internal/mount/fusetest"
+)
+
+// eventClient is a guest that asks for the host's events.
+type eventClient struct {
+	*rawClient
+	unique uint64
+}
+
+func attachEvents(t *testing.T, config Config) *eventClient {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("the host's system does not report changes")
+	}
+	c := &eventClient{rawClient: &rawClient{t: t, conn: serve(t, config)}}
+	if got := c.errno(opInit, 0, fusetest.InitBody().U32(flagHostDir)); got != 0 {
+		t.Fatalf("init: %v", got)
+	}
+	return c
+}
+
+// ask sends FUSE_HOST_EVENTS; its reply has the number 3.
+func (c *eventClient) ask() { c.send(fusetest.Frame(opHostEvents, 3, rootID, nil)) }
+
+// events returns the next reply's records in a readable form, or nothing after a time.
+func (c *eventClient) events(wait time.Duration) []string {
+	c.t.Helper()
+	c.conn.SetReadDeadline(time.Now().Add(wait))
+	unique, number, body, err := fusetest.ReadReply(c.conn)
+	if os.IsTimeout(err) {
+		return nil
+	}
+	if err != nil && err != io.EOF || unique != 3 || number != 0 {
+		c.t.Fatalf("reply %d: %v, %v", unique, number, err)
+	}
+	var list []string
+	for len(body) > 0 {
+		size := binary.LittleEndian.Uint32(body)
+		if size < 40 || size%8 != 0 || int(size) > len(body) {
+			c.t.Fatalf("a record of %d bytes in %d", size, len(body))
+		}
+		name := strings.TrimRight(string(body[40:size]), "\x00")
+		list = append(list, fmt.Sprintf("%s %#x %#x %d", name, binary.LittleEndian.Uint32(body[24:]), binary.LittleEndian.Uint32(body[28:]), binary.LittleEndian.Uint32(body[4:])))
+		body = body[size:]
+	}
+	return list
+}
+
+// all collects records until the name of the last has come.
+func (c *eventClient) all(last string) (list []string) {
+	c.t.Helper()
+	for {
+		c.ask()
+		got := c.events(20 * time.Second)
+		if got == nil {
+			c.t.Fatalf("no event of %s after %q", last, list)
+		}
+		list = append(list, got...)
+		if slices.ContainsFunc(list, func(e string) bool { return strings.HasPrefix(e, last+" ") }) {
+			return list
+		}
+	}
+}
+
+// names are the names of records, without those of the last.
+func names(list []string, last string) (found []string) {
+	for _, e := range list {
+		if name, _, _ := strings.Cut(e, " "); name != last {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+func TestHostEvents(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"file", "old", "sub/inner"} {
+		writeFile(t, filepath.Join(dir, name), "before")
+	}
+	c := attachEvents(t, Config{Dir: dir})
+	for _, name := range []string{"file", "old"} {
+		c.lookup(rootID, name)
+	}
+	sub := c.lookup(rootID, "sub")
+	inner := c.lookup(sub, "inner")
+	if inner == 0 {
+		t.Fatal("no node")
+	}
+	c.ask()
+	if got := c.events(100 * time.Millisecond); got != nil {
+		t.Fatalf("without a change: %q", got)
+	}
+	for _, step := range []struct {
+		name string
+		do   func() error
+		want []string
+	}{
+		{"made", func() error { return os.WriteFile(filepath.Join(dir, "new"), []byte("x"), 0o644) }, []string{"new 0x10a 0x0 7"}},
+		{"written", func() error { return os.WriteFile(filepath.Join(dir, "file"), []byte("after"), 0o644) }, []string{"file 0xa 0x0 3"}},
+		{"mode", func() error { return os.Chmod(filepath.Join(dir, "file"), 0o600) }, []string{"file 0x4 0x0 3"}},
+		{"below", func() error { return os.Remove(filepath.Join(dir, "sub/inner")) }, []string{"inner 0x200 0x400 7"}},
+		{"directory", func() error { return os.Mkdir(filepath.Join(dir, "d"), 0o755) }, []string{"d 0x40000100 0x0 7"}},
+		{"replaced", func() error { return os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "old")) }, []string{"new 0x40 0x0 7", "old 0x80 0x400 7"}},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		got := c.events(20 * time.Second)
+		c.ask()
+		for len(got) < len(step.want) {
+			more := c.events(20 * time.Second)
+			if more == nil {
+				break
+			}
+			got = append(got, more...)
+			c.ask()
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("%s: %q, want %q", step.name, got, step.want)
+		}
+	}
+}
+
+// TestOwnChangesAreNoEvents has the guest do everything that it can; of all that it learns nothing.
+func TestOwnChangesAreNoEvents(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "there"), "before")
+	config := Config{Dir: dir}
+	c := attachEvents(t, config)
+	want := func(op uint32, node uint64, body fusetest.Body) decoder {
+		t.Helper()
+		number, reply := c.call(op, node, body)
+		if number != 0 {
+			t.Fatalf("request %d: %v", op, number)
+		}
+		return reply
+	}
+	there := c.lookup(rootID, "there")
+	opened := want(opOpen, there, body.U32(1).U32(0))
+	want(opRelease, there, body.U64(opened.u64()).U64(0).U64(0)) // nothing written
+	created := want(opCreate, rootID, body.U32(2).U32(0o644).U32(0).U32(0).Str("new"))
+	node := created.u64()
+	created.take(entrySize - 8)
+	handle := created.u64()
+	for range 3 {
+		want(opWrite, node, append(body.U64(handle).U64(0).U32(5).U32(0).U64(0).U64(0), "guest"...))
+		time.Sleep(30 * time.Millisecond)
+	}
+	want(opRelease, node, body.U64(handle).U64(0).U64(0))
+	want(opMkdir, rootID, body.U32(0o755).U32(0).Str("d"))
+	want(opSymlink, rootID, body.Str("link").Str("target"))
+	want(opMknod, rootID, body.U32(modeRegular|0o644).U32(0).U32(0).U32(0).Str("node"))
+	want(opSetattr, there, append(body.U32(setMode|setSize|setMTimeNow).U32(0).U64(0).U64(3).U64(0).U64(9).U64(9).U64(9).U32(0).U32(0).U32(0).U32(0o600), make([]byte, 16)...))
+	want(opRename, rootID, body.U64(c.lookup(rootID, "d")).Str("node").Str("moved"))
+	want(opRename, rootID, body.U64(rootID).Str("new").Str("there"))
+	want(opUnlink, rootID, body.Str("link"))
+	writeFile(t, filepath.Join(dir, "last"), "")
+	if got := c.all("last"); len(names(got, "last")) > 0 {
+		t.Errorf("the guest heard of %q", got)
+	}
+
+	// What another session changes in the same directory is news.
+	other := rawAttach(t, config)
+	if number := other.errno(opMkdir, rootID, body.U32(0o755).U32(0).Str("other")); number != 0 {
+		t.Fatal(number)
+	}
+	c.all("other")
+}
+
+// TestEventsAreContained has the host change what the guest must not know of.
+func TestEventsAreContained(t *testing.T) {
+	top := t.TempDir()
+	dir := filepath.Join(top, "mounted")
+	writeFile(t, filepath.Join(dir, "sub/file"), "")
+	writeFile(t, filepath.Join(dir, "moved/file"), "")
+	writeFile(t, filepath.Join(dir, ".git/hooks/file"), "")
+	writeFile(t, filepath.Join(top, "outside/file"), "")
+	c := attachEvents(t, Config{Dir: dir, Masks: []string{".env", ".git/hooks"}})
+	moved := c.lookup(rootID, "moved")
+	c.lookup(moved, "file")
+	git := c.lookup(rootID, ".git")
+	if got := c.errno(opLookup, git, body.Str("hooks")); got != errno.ENOENT {
+		t.Fatal(got)
+	}
+	writeFile(t, filepath.Join(dir, ".env"), "secret")
+	writeFile(t, filepath.Join(dir, ".git/hooks/secret"), "")
+	if err := os.Rename(filepath.Join(dir, "moved"), filepath.Join(top, "outside/moved")); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(top, "outside/moved/secret"), "")
+	if err := os.Remove(filepath.Join(top, "outside/moved/file")); err != nil {
+		t.Fatal(err)
+	}
+	// A link in the place of a directory is not watched.
+	if err := os.Symlink("../outside", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	c.lookup(rootID, "link")
+	writeFile(t, filepath.Join(top, "outside/secret"), "")
+	writeFile(t, filepath.Join(dir, "last"), "")
+	for _, name := range names(c.all("last"), "last") {
+		if name != "moved" && name != "link" && name != "" {
+			t.Errorf("the guest heard of %q", name)
+		}
+	}
+}
+
+// TestEventsAreBounded has the host change more names than are kept, while the guest does not ask: then all names of the directory expire.
+func TestEventsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	c := attachEvents(t, Config{Dir: dir})
+	for i := range 2 * maxPending {
+		if err := os.Mkdir(filepath.Join(dir, fmt.Sprint(i)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(5 * eventDelay)
+	c.ask()
+	got := c.events(20 * time.Second)
+	if len(got) == 0 || got[0] != fmt.Sprintf(" 0x0 0x0 %d", expireChildren|expireParent) {
+		t.Fatalf("the first of %d records: %q", len(got), got[:min(1, len(got))])
+	}
+	// One request waits at a time, and the guest can end it.
+	for number := errno.Errno(0); number == 0; { // until nothing is left
+		c.ask()
+		if c.events(300*time.Millisecond) == nil {
+			break
+		}
+	}
+	if got := c.errno(opHostEvents, rootID, nil); got != errno.EBUSY {
+		t.Errorf("a second request: %v", got)
+	}
+	c.send(fusetest.Frame(opInterrupt, 5, 0, body.U64(0)))
+	if unique, number, _ := c.receive(); unique != 3 || number != errno.ENODEV {
+		t.Errorf("the request that was ended: %d, %v", unique, number)
+	}
+	if got := c.errno(opHostEvents, rootID, nil); got != errno.ENODEV {
+		t.Errorf("after the end: %v", got)
+	}
+}
+
+// TestValidity says how long the guest may keep what it has got.
+func TestValidity(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "file"), "")
+	writeFile(t, filepath.Join(dir, "linked"), "")
+	if err := os.Link(filepath.Join(dir, "linked"), filepath.Join(dir, "again")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	second, long := uint64(validTime/time.Second), uint64(watchedTime/time.Second)
+	lookup := func(c *rawClient, name string) (entry, attributes uint64) {
+		number, reply := c.call(opLookup, rootID, body.Str(name))
+		if number != 0 {
+			t.Fatal(number)
+		}
+		reply.take(16)
+		return reply.u64(), reply.u64()
+	}
+	watched := attachEvents(t, Config{Dir: dir}).rawClient
+	plain := rawAttach(t, Config{Dir: dir})
+	copied := attachEvents(t, Config{Dir: dir, Bases: true}).rawClient
+	for _, tc := range []struct {
+		what              string
+		c                 *rawClient
+		name              string
+		entry, attributes uint64
+	}{
+		{"watched", watched, "file", long, long},
+		{"with several names", watched, "linked", long, second},
+		{"a directory that is watched from now on", watched, "sub", long, second},
+		{"a directory that was watched", watched, "sub", long, long},
+		{"without events", plain, "file", second, second},
+		{"below an overlay", copied, "file", second, second},
+	} {
+		if entry, attributes := lookup(tc.c, tc.name); entry != tc.entry || attributes != tc.attributes {
+			t.Errorf("%s: %d s and %d s, want %d and %d", tc.what, entry, attributes, tc.entry, tc.attributes)
+		}
+	}
+	if got := copied.errno(opHostEvents, rootID, nil); got != errno.ENOSYS {
+		t.Errorf("events below an overlay: %v", got)
+	}
+}
