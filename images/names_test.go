@@ -41,3 +41,18 @@ func FuzzNames(f *testing.F) {
 		}
 	})
 }
+
+func TestStopSignals(t *testing.T) {
+	for text, want := range map[string]int{
+		"": 0, "SIGTERM": 15, "SIGINT": 2, "int": 2, "9": 9, "SIGQUIT": 3, "SIGWINCH": 28, "SIGSYS": 31, "SIGRTMIN": 34, "SIGRTMIN+3": 37, "SIGRTMAX-1": 63,
+		"SIGNONE": -1, "0": -1, "65": -1, "-2": -1, "SIGRTMIN+99": -1, "SIGRTMIN-1": -1, "RTMAX+1": -1, "SIG": -1,
+	} {
+		got, err := (&Image{StopSignal: text}).StopSignalNumber()
+		if err != nil {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("%q is %d (%v), want %d", text, got, err, want)
+		}
+	}
+}

@@ -12,8 +12,8 @@ import (
 // stopTime is how long an orderly stop may take unless its context ends sooner.
 const stopTime = 10 * time.Second
 
-// Stop ends the VM in order: the guest's processes get SIGTERM and then SIGKILL, disks are written back, the guest powers
-// off. When that takes longer than 10 s or ctx, the machine is switched off as it is, and Stop says so in an error.
+// Stop ends the VM in order: where the image has a STOPSIGNAL the jobs that run get it first and have half of the time to end; the guest's
+// processes get SIGTERM and then SIGKILL, disks are written back, the guest powers off. When that takes longer than 10 s or ctx, the machine is switched off as it is, and Stop says so in an error.
 // Stopping a VM that has ended does nothing.
 func (v *VM) Stop(ctx context.Context) error {
 	v.markStopping()
@@ -21,6 +21,7 @@ func (v *VM) Stop(ctx context.Context) error {
 	defer cancel()
 	err := v.Resume(ctx) // a paused guest cannot power off
 	if err == nil {
+		v.endJobs(ctx)
 		var client *guestrpc.Client
 		if client, err = v.guest(ctx); err == nil {
 			err = client.Shutdown(ctx)
@@ -48,6 +49,21 @@ func (v *VM) Stop(ctx context.Context) error {
 		return fmt.Errorf("the guest did not power off in time and was switched off: %w", err)
 	}
 	return nil
+}
+
+// endJobs sends the image's STOPSIGNAL, if it has one, to the jobs, and waits for them for half of the time that ctx has.
+func (v *VM) endJobs(ctx context.Context) {
+	signal, err := v.image.StopSignalNumber()
+	if err != nil {
+		v.config.Logger.Warn("the jobs get SIGTERM", "error", err)
+	}
+	end, ok := ctx.Deadline()
+	if signal == 0 || !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Until(end)/2)
+	defer cancel()
+	v.jobs.EndDurable(ctx, signal)
 }
 
 // Close switches the VM off at once, like pulling the plug. What the guest has not written back is lost; mounted host

@@ -172,7 +172,7 @@ func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(errors.Join(w.Close(), f.Close()))
 	config := v1.Config{
 		Entrypoint: []string{"/app/run", "hello"}, Cmd: []string{"world"}, Env: []string{"PATH=/bin:/sbin", "GREETING=from"}, WorkingDir: "/app", User: "1000",
-		ExposedPorts: map[string]struct{}{"80/tcp": {}},
+		ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGUSR1", Volumes: map[string]struct{}{"/var/data": {}},
 	}
 	ts.Check(imagestest.WriteDockerArchive(ts.MkAbs(args[0]), args[1], config, root, layer))
 }

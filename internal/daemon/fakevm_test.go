@@ -131,6 +131,7 @@ func (v *fakeVM) Access() vm.Access {
 func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
 	return []vm.Socket{{Network: "tcp", PID: 7}}, nil
 }
+func (v *fakeVM) StopSignal() int            { return 0 }
 func (v *fakeVM) Describe(i *daemonrpc.Info) { i.Kernel = "fake" }
 
 // fakeProcess is a program of a fakeVM.

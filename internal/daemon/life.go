@@ -171,6 +171,13 @@ func (d *daemon) stopVM(v VM) {
 	}
 	ctx, cancel := context.WithTimeout(d.hard, grace)
 	defer cancel()
+	if signal := v.StopSignal(); signal != 0 {
+		half, cancel := context.WithTimeout(ctx, grace/2)
+		if err := v.Resume(half); err == nil { // programs of a paused guest get no signals
+			d.jobs.EndDurable(half, signal)
+		}
+		cancel()
+	}
 	if err := v.Stop(ctx); err != nil {
 		d.logger.Warn("stop the VM", "error", err)
 	}

@@ -102,6 +102,8 @@ type Job struct {
 	written  uint64        // bytes of output
 	moved    chan struct{} // closed and replaced when consumed has grown or the owner has gone
 	orphan   bool          // the owner has gone
+
+	background bool // see Options.Background
 }
 
 // End says how a job has ended.

@@ -61,7 +61,7 @@ func newJob(dir string) *Job {
 // create makes a job with its journal.
 func (t *Table) create(o Options) (*Job, error) {
 	j := newJob(o.Dir)
-	j.table = t
+	j.table, j.background = t, o.Background
 	j.record = record{ID: o.ID, Label: o.Label, Args: o.Args, Started: t.config.Now(), Durable: o.Durable, Terminal: o.Terminal}
 	if o.Input {
 		j.input = newInput(o.First)

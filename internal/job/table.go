@@ -183,6 +183,24 @@ func (t *Table) Count() int {
 	return t.active
 }
 
+// EndDurable sends a signal, by its Linux number, to the durable jobs that run, except those with Options.Background, and returns when all of
+// them have ended, or with ctx.
+func (t *Table) EndDurable(ctx context.Context, signal int) {
+	var running []*Job
+	for _, j := range t.List() {
+		if j.record.Durable && !j.background && !j.hasEnded() && j.Signal(ctx, signal) == nil {
+			running = append(running, j)
+		}
+	}
+	for _, j := range running {
+		select {
+		case <-j.Done():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Used returns how many jobs run except those with Options.Background, and when the last one ended.
 func (t *Table) Used() (active int, idle time.Time) {
 	t.mu.Lock()
