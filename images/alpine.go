@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -43,6 +44,18 @@ func newAlpineSource(mirror string, fetch *fetcher) (alpineSource, error) {
 		return alpineSource{}, fmt.Errorf("Alpine mirror %q (AGENTVM_ALPINE_MIRROR): %w", mirror, ErrMirror)
 	}
 	return alpineSource{base, fetch}, nil
+}
+
+// AlpineMirror returns the base URL of the mirror that the store was configured with, without a "/" at its end; empty for Alpine's own server.
+// A mirror on this host's loopback interface, which guests cannot reach, and one with a password are none.
+func (s *Store) AlpineMirror() string {
+	base := s.alpine.base
+	host := base.Hostname()
+	address, err := netip.ParseAddr(host)
+	if base.User != nil || host == "localhost" || err == nil && address.Unmap().IsLoopback() || strings.HasSuffix(base.String(), "//dl-cdn.alpinelinux.org/alpine") {
+		return ""
+	}
+	return strings.TrimRight(base.String(), "/")
 }
 
 func (a alpineSource) path(branch, file string) *url.URL {

@@ -1,11 +1,9 @@
 package vm_test
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -220,44 +218,10 @@ func TestRootDiskThatIsCorrupt(t *testing.T) {
 func TestLayerThatIsCorrupt(t *testing.T) {
 	var log lockedBuffer
 	c := config(t)
-	c.StoreDir, c.Image, c.Logger = t.TempDir(), "mine", slog.New(slog.NewTextHandler(&log, nil))
-	store, err := images.Open(c.StoreDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := store.Pull(t.Context(), images.BuiltinName, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := store.OpenLayer(base, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
+	c.StoreDir, c.Logger = t.TempDir(), slog.New(slog.NewTextHandler(&log, nil))
 	content := make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{}).Read(content)
-	archive, w := tar.NewReader(root), new(bytes.Buffer)
-	out := tar.NewWriter(w)
-	for {
-		h, err := archive.Next()
-		if err == io.EOF {
-			break
-		}
-		if err := errors.Join(err, out.WriteHeader(h)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(out, archive); err != nil {
-			t.Fatal(err)
-		}
-	}
-	err = out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "noise", Mode: 0o644, Size: int64(len(content))})
-	if _, writeErr := out.Write(content); writeErr != nil || err != nil || out.Close() != nil {
-		t.Fatal(err, writeErr)
-	}
-	image, err := store.Import(t.Context(), "mine", w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	image := importWith(t, &c, "noise", content)
 	path := filepath.Join(c.StoreDir, "layers", strings.TrimPrefix(image.SourceDigest, "sha256:")+".tar.zst")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -285,6 +249,10 @@ func TestLayerThatIsCorrupt(t *testing.T) {
 	wantOutput(t, v, "head -c 100000 /noise | wc -c; cat /noise 2>&1 >/dev/null | grep -c 'I/O error\\|Input/output error'; echo alive", "100000\n1\nalive\n")
 	if text := log.String(); !strings.Contains(text, "is damaged") || !strings.Contains(text, "image=mine") {
 		t.Errorf("log: %s", text)
+	}
+	store, err := images.Open(c.StoreDir)
+	if err != nil {
+		t.Fatal(err)
 	}
 	if _, err := store.Resolve(t.Context(), "mine"); err == nil || !strings.Contains(err.Error(), "pull or import it again") {
 		t.Errorf("resolve what is known to be damaged: %v", err)

@@ -82,6 +82,7 @@ func begin(ctx context.Context, config Config, r *resources, id checkpoint.Ident
 	if err := v.readyErr; err != nil {
 		return nil, errors.Join(fmt.Errorf("boot %s: %w", r.image.Name, err), v.Close())
 	}
+	v.prepareImage(ctx)
 	return v, nil
 }
 
