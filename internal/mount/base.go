@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-
-	"agentvm/internal/errno"
 )
 
 // BaseAttribute is the extended attribute that has a file's Base. The overlay of a copy-on-write mount copies it with the file, so that
@@ -89,60 +87,4 @@ func (b Base) FileMode() fs.FileMode {
 		return mode | fs.ModeSymlink
 	}
 	return mode | fs.ModeIrregular
-}
-
-// getxattr answers FUSE_GETXATTR: size[4] padding[4] name\0. Of a file that the guest has opened the base is that of the last open, since it
-// copies what it opens.
-func (c *session) getxattr(q *request) error {
-	if !c.server.config.Bases {
-		return errno.ENOSYS
-	}
-	size := q.in.u32()
-	q.in.take(4)
-	name := q.in.str()
-	if err := q.in.end(); err != nil {
-		return err
-	}
-	if name != BaseAttribute {
-		return errno.ENODATA
-	}
-	c.tree.names.RLock()
-	defer c.tree.names.RUnlock()
-	path, a, err := c.find(q.node)
-	if err != nil {
-		return err
-	}
-	base := baseOf(a, path)
-	if opened := c.tree.lastOpened(q.node); opened != (version{}) {
-		base.Size, base.MTime, base.CTime = opened.size, opened.mtime, opened.ctime
-	}
-	c.tree.noteCopied(q.node)
-	return q.replyAttribute(size, base.String())
-}
-
-// listxattr answers FUSE_LISTXATTR: size[4] padding[4].
-func (c *session) listxattr(q *request) error {
-	if !c.server.config.Bases {
-		return errno.ENOSYS
-	}
-	size := q.in.u32()
-	q.in.take(4)
-	if err := q.in.end(); err != nil {
-		return err
-	}
-	return q.replyAttribute(size, BaseAttribute+"\x00")
-}
-
-// replyAttribute appends a value if it fits, or for size 0 a struct fuse_getxattr_out: size[4] padding[4].
-func (q *request) replyAttribute(size uint32, value string) error {
-	switch {
-	case size == 0:
-		q.out.u32(uint32(len(value)))
-		q.out.u32(0)
-	case int(size) < len(value):
-		return errno.ERANGE
-	default:
-		q.out.buf = append(q.out.buf, value...)
-	}
-	return nil
 }

@@ -48,6 +48,8 @@ type session struct {
 	files   *openFiles
 	memory  sessionMemory
 	events  *hostEvents // nil: the guest learns of nothing
+	hostDir bool        // the guest's kernel is agentvm's
+	locks   lockWaits
 }
 
 // request is one message and its reply.
@@ -98,6 +100,7 @@ func (c *session) reset() {
 func (c *session) run() error {
 	err := c.loop()
 	c.conn.Close() // frees requests that wait to send
+	c.locks.interruptAll()
 	c.running.Wait()
 	c.reset()
 	c.memory.end()
@@ -113,8 +116,14 @@ func (c *session) loop() error {
 		}
 		switch {
 		case q.op == opInit || q.op == opDestroy:
+			c.locks.interruptAll()
 			c.running.Wait()
 			c.answer(q)
+		case q.op == opSetlkw && c.locks.begin(q.unique):
+			c.running.Go(func() {
+				defer c.locks.end(q.unique)
+				c.answer(q)
+			})
 		case q.op < uint32(len(operations)) && operations[q.op].quick:
 			c.answer(q)
 		default:
@@ -219,6 +228,7 @@ const (
 	flagAsyncRead       = 1 << 0
 	flagAtomicTruncate  = 1 << 3
 	flagBigWrites       = 1 << 5
+	flagFileLocks       = 1 << 10 // flock(2) is asked for; only a kernel that sends FUSE_INTERRUPT can wait for one
 	flagAutoInvalidate  = 1 << 12
 	flagReaddirplus     = 1 << 13
 	flagReaddirplusAuto = 1 << 14
@@ -231,6 +241,14 @@ const (
 	serverFlags = flagKillPrivileges | flagExtended | flagAsyncRead | flagAtomicTruncate | flagBigWrites | flagAutoInvalidate | flagReaddirplus | flagReaddirplusAuto |
 		flagParallelDirops | flagMaxPages
 )
+
+// flags are those of this session. Locks of a mount that the guest cannot change stay in the guest, whose programs could keep the host's waiting.
+func (c *session) flags() uint32 {
+	if c.hostDir && hostLocks && !c.server.config.ReadOnly {
+		return serverFlags | flagFileLocks
+	}
+	return serverFlags
+}
 
 // init answers FUSE_INIT: major[4] minor[4] max_readahead[4] flags[4], and more.
 func (c *session) init(q *request) error {
@@ -251,13 +269,13 @@ func (c *session) init(q *request) error {
 		q.node = nil
 	}
 	c.reset()
-	if upper != 0 {
+	if c.hostDir = upper != 0; c.hostDir {
 		c.startEvents()
 	}
 	q.out.u32(protocolMajor)
 	q.out.u32(protocolMinor)
 	q.out.u32(min(readahead, maxData))
-	q.out.u32(flags & serverFlags)
+	q.out.u32(flags & c.flags())
 	q.out.u16(maxRequests)                              // in the background
 	q.out.u16(maxRequests)                              // congestion threshold
 	q.out.u32(maxData)                                  // max_write
@@ -290,6 +308,8 @@ func (c *session) interrupt(q *request) error {
 	}
 	if unique == 0 {
 		c.events.stop()
+	} else {
+		c.locks.interrupt(unique)
 	}
 	return nil
 }
@@ -388,14 +408,18 @@ var operations = [maxOp + 1]operation{
 	opStatfs:      {run: (*session).statfs},
 	opRelease:     {run: (*session).releaseFile, quick: true},
 	opFsync:       {run: (*session).fsync},
+	opSetxattr:    {run: (*session).setxattr, mutates: true},
 	opGetxattr:    {run: (*session).getxattr, quick: true},
 	opListxattr:   {run: (*session).listxattr, quick: true},
+	opRemovexattr: {run: (*session).removexattr, mutates: true},
 	opInit:        {run: (*session).init, noNode: true},
 	opOpendir:     {run: (*session).opendir, quick: true},
 	opReaddir:     {run: (*session).readdir},
 	opReleasedir:  {run: (*session).releaseFile, quick: true},
 	opFsyncdir:    {run: (*session).fsync},
 	opCreate:      {run: (*session).create, mutates: true, quick: true},
+	opSetlk:       {run: (*session).lock, quick: true},
+	opSetlkw:      {run: (*session).lock},
 	opInterrupt:   {run: (*session).interrupt, quick: true, noNode: true},
 	opDestroy:     {run: (*session).destroy, noNode: true},
 	opBatchForget: {run: (*session).batchForget, quick: true, noNode: true},

@@ -117,7 +117,20 @@ var fuzzKinds = []struct {
 	{opGetxattr, func(op []byte) (uint64, fusetest.Body) {
 		return fuzzNode(op[1]), body.U32(uint32(op[4])).U32(0).Str(fuzzAttributes[int(op[3])%len(fuzzAttributes)])
 	}},
+	{opSetxattr, func(op []byte) (uint64, fusetest.Body) {
+		name := fuzzAttributes[int(op[3])%len(fuzzAttributes)]
+		return fuzzNode(op[1]), append(body.U32(5).U32(uint32(op[4])).Str(name), "guest"...)
+	}},
+	{opRemovexattr, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.Str(fuzzAttributes[int(op[3])%len(fuzzAttributes)])
+	}},
+	{opSetlk, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), fuzzLock(op) }},
+	{opSetlkw, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), fuzzLock(op) }},
 	{opListxattr, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U32(uint32(op[4])).U32(0) }},
+}
+
+func fuzzLock(op []byte) fusetest.Body {
+	return body.U64(fuzzHandle(op[2])).U64(1).U64(0).U64(1 << 62).U32(uint32(op[4] % 4)).U32(1).U32(uint32(op[4]>>2&1) ^ 1).U32(0)
 }
 
 // body begins the body of a request.
@@ -156,10 +169,10 @@ func newFuzzConn(t *testing.T, events bool) *fuzzConn {
 	return c
 }
 
-// unanswered says that a message has no reply, or one that may never come.
+// unanswered says that a message has no reply, or one that may come late: of who waits for events, or for a lock of the other session.
 func unanswered(frame []byte) bool {
 	switch binary.LittleEndian.Uint32(frame[4:]) {
-	case opForget, opBatchForget, opInterrupt, opHostEvents:
+	case opForget, opBatchForget, opInterrupt, opHostEvents, opSetlkw:
 		return true
 	}
 	return false

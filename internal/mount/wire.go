@@ -30,13 +30,17 @@ const (
 	opStatfs      = 17
 	opRelease     = 18
 	opFsync       = 20
+	opSetxattr    = 21
 	opGetxattr    = 22
 	opListxattr   = 23
+	opRemovexattr = 24
 	opInit        = 26
 	opOpendir     = 27
 	opReaddir     = 28
 	opReleasedir  = 29
 	opFsyncdir    = 30
+	opSetlk       = 32
+	opSetlkw      = 33
 	opCreate      = 35
 	opInterrupt   = 36 // without a reply
 	opDestroy     = 38

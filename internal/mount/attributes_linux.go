@@ -1,0 +1,66 @@
+package mount
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"agentvm/internal/errno"
+	"agentvm/internal/hostfile"
+)
+
+// withName calls call with a path of the system's own that means the file which is at a name below the mount, whatever comes to be there.
+func (s *Server) withName(name string, call func(path string) error) error {
+	file, err := s.open(name, unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return hostfile.Control(file, func(fd int) error {
+		path := "/proc/self/fd/" + strconv.Itoa(fd)
+		return hostfile.Uninterrupted(func() error { return call(path) })
+	})
+}
+
+func (s *Server) getAttribute(name, attribute string) (value []byte, err error) {
+	buf := make([]byte, maxAttribute)
+	err = s.withName(name, func(path string) error {
+		n, err := unix.Getxattr(path, attribute, buf)
+		value = buf[:max(n, 0)]
+		return err
+	})
+	return value, err
+}
+
+func (s *Server) listAttributes(name string) (list []byte, err error) {
+	buf := make([]byte, maxAttributes)
+	err = s.withName(name, func(path string) error {
+		n, err := unix.Listxattr(path, buf)
+		list = buf[:max(n, 0)]
+		return err
+	})
+	return list, err
+}
+
+func (s *Server) setAttribute(name, attribute string, value []byte, flags int) error {
+	return s.withName(name, func(path string) error { return unix.Setxattr(path, attribute, value, flags) })
+}
+
+func (s *Server) removeAttribute(name, attribute string) error {
+	return s.withName(name, func(path string) error { return unix.Removexattr(path, attribute) })
+}
+
+// hostLocks says that the host has flock(2) locks.
+const hostLocks = true
+
+// hostLock takes or gives up a lock of an open file, or EAGAIN.
+func hostLock(file *os.File, kind uint32) error {
+	how := map[uint32]int{lockRead: unix.LOCK_SH | unix.LOCK_NB, lockWrite: unix.LOCK_EX | unix.LOCK_NB, lockNone: unix.LOCK_UN}[kind]
+	err := hostfile.Control(file, func(fd int) error { return hostfile.Uninterrupted(func() error { return unix.Flock(fd, how) }) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return errno.EAGAIN
+	}
+	return err
+}

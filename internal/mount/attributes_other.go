@@ -1,0 +1,20 @@
+//go:build !linux
+
+package mount
+
+import (
+	"os"
+
+	"agentvm/internal/errno"
+)
+
+// The guest's kernel asks for attributes and locks of the host only where it has events, on Linux.
+
+func (*Server) getAttribute(string, string) ([]byte, error)    { return nil, errno.ENOSYS }
+func (*Server) listAttributes(string) ([]byte, error)          { return nil, errno.ENOSYS }
+func (*Server) setAttribute(string, string, []byte, int) error { return errno.ENOSYS }
+func (*Server) removeAttribute(string, string) error           { return errno.ENOSYS }
+
+const hostLocks = false
+
+func hostLock(*os.File, uint32) error { return errno.ENOSYS }
