@@ -144,6 +144,7 @@ var mayImport = map[string][]string{
 		"internal/journal",
 		"internal/kernel",
 		"internal/machine",
+		"internal/mcp",
 		"internal/mount",
 		"internal/preview",
 		"internal/private",
@@ -152,6 +153,14 @@ var mayImport = map[string][]string{
 		"nat",
 		"vm",
 		"wasi",
+	},
+	"internal/mcp": {
+		"client",
+		"egress",
+		"internal/connlimit",
+		"internal/journal",
+		"nat",
+		"vm",
 	},
 	"client": {
 		"egress",
@@ -315,8 +324,9 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/origin", "internal/preview", "internal/reach", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
+	"github.com/modelcontextprotocol/go-sdk":       {"internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
 	"capnproto.org/go/capnp/v3":                    {"internal/capnprpc", "internal/daemonrpc", "internal/guestrpc"},
 	"gvisor.dev/gvisor":                            {"netstack"},
@@ -352,8 +362,9 @@ var testsMayImport = map[string][]string{
 
 // reservedInTests adds to reserved for tests.
 var reservedInTests = map[string][]string{
-	"github.com/miekg/dns":        {"integration"}, // a server of names for guests to ask
-	"gvisor.dev/gvisor/pkg/tcpip": {"nat"},         // a second stack, as the guest's
+	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"}, // a client
+	"github.com/miekg/dns":                   {"integration"}, // a server of names for guests to ask
+	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},         // a second stack, as the guest's
 }
 
 type goPackage struct {

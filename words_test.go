@@ -42,6 +42,7 @@ var clean = map[string]string{
 	"internal/lockfile":    "",
 	"internal/machine":     "apart|behindSlice|comesBack|delivery|earn|grant[A-Z]?.*|heat|JIT_(APART|HEAT|LATE|STUCK)|late|nobody|NewOwnImage|stranger|stuck|takeOver|vouch.*|wishes",
 	"internal/machine/jit": "arrival|reach|residence|tangle|untangle",
+	"internal/mcp":         "",
 	"internal/mount":       "",
 	"internal/naming":      "",
 	"internal/origin":      "",

@@ -234,6 +234,14 @@ func (v *VM) Sockets(ctx context.Context) ([]vm.Socket, error) {
 	return list, v.explain(err)
 }
 
+// Listens says whether a socket accepts what peers send by themselves: a TCP listener, or a UDP socket with a port that is not connected.
+func Listens(s vm.Socket) bool {
+	if s.Network == "tcp" {
+		return s.State == guestrpc.SocketListen
+	}
+	return s.Remote.Port() == 0 && s.Local.Port() != 0
+}
+
 // Policy is vm.VM.Policy.
 func (v *VM) Policy(ctx context.Context) (egress.Policy, error) {
 	p, err := v.daemon.Policy(ctx)

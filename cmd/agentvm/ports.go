@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/guestrpc"
 	"agentvm/vm"
 )
 
@@ -58,7 +57,7 @@ func sockets(ctx context.Context, name string, all bool) ([]socketLine, error) {
 	err := withVM(ctx, name, func(v *client.VM) error {
 		found, err := v.Sockets(ctx)
 		for _, s := range found {
-			if all || listens(s) {
+			if all || client.Listens(s) {
 				list = append(list, lineOf(s))
 			}
 		}
@@ -68,14 +67,6 @@ func sockets(ctx context.Context, name string, all bool) ([]socketLine, error) {
 		return cmp.Or(cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Local.Port(), b.Local.Port()), a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
 	})
 	return list, err
-}
-
-// listens says whether a socket accepts what peers send by themselves: a TCP listener, or a UDP socket with a port that is not connected.
-func listens(s vm.Socket) bool {
-	if s.Network == "tcp" {
-		return s.State == guestrpc.SocketListen
-	}
-	return s.Remote.Port() == 0 && s.Local.Port() != 0
 }
 
 func lineOf(s vm.Socket) socketLine {

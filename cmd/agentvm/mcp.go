@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/client"
+	"agentvm/egress"
+	"agentvm/images"
+	"agentvm/internal/mcp"
+)
+
+const mcpLong = `Serves a named VM to an agent by the Model Context Protocol, on standard input and output: ten tools that run commands, look after them, read
+and write files, explain and narrow the network policy or ask the user for more, make snapshots and forks, and list and forward ports.
+agentvm mcp install writes the configuration that has an agent's program start it.
+
+The VM is made when a tool first needs it, as agentvm start would make it with the same flags and the project file, except that it stops after 30
+minutes without use unless --idle-timeout says otherwise. It keeps its files, and continues when the agent has gone. Without --vm its name is made of
+the current directory's. Tools reach it and its forks and restored snapshots, which are called NAME-..., and no other VM.
+
+Commands run in the first mounted directory. In mounts the guest cannot change the files by which agents' programs are configured.
+
+With --http the tools are served over HTTP, on an address of this host's loopback, to clients that send the token of --token-file, or the one that
+is printed on standard error, as "Authorization: Bearer TOKEN".`
+
+const mcpExample = `  agentvm mcp install claude-code -- --mount .
+  agentvm mcp --mount .:/work:cow --allow pypi.org
+  agentvm mcp --vm dev
+  agentvm mcp --http 127.0.0.1:8484 --token-file token`
+
+// mcpFlags are the flags of mcp.
+type mcpFlags struct {
+	startFlags
+	name, http, token string
+}
+
+func (c *cli) mcpCommand() *cobra.Command {
+	var f mcpFlags
+	command := &cobra.Command{
+		Use: "mcp [flags]", Short: "Serve a VM to an agent by the Model Context Protocol", Long: mcpLong, Example: mcpExample, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s := newSession(shellInterruptWindow)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			return s.explain(c.serveMCP(ctx, &f))
+		},
+	}
+	f.register(command)
+	command.AddCommand(c.mcpInstallCommand())
+	return command
+}
+
+func (f *mcpFlags) register(command *cobra.Command) {
+	f.command = command
+	flags := command.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.name, "vm", "", "use the VM `NAME` (default: one for the current directory)")
+	flags.StringVar(&f.http, "http", "", "serve HTTP on `ADDRESS:PORT` of this host's loopback instead of standard input and output; port 0 takes one that is free")
+	flags.StringVar(&f.token, "token-file", "", "read the token for --http from a `FILE`")
+	f.startFlags.register()
+	command.PreRunE = func(command *cobra.Command, args []string) error {
+		var err error
+		if f.name == "" {
+			f.name, err = directoryVM()
+		}
+		if err == nil && !isMade(f.name) {
+			_, err = f.readProject(command, args)
+		}
+		return err
+	}
+	if err := command.RegisterFlagCompletionFunc("vm", completeNames(0)); err != nil {
+		panic(err) // there is such a flag
+	}
+}
+
+// directoryVM is the name of the VM that belongs to the current directory: its last name, and a digest of the whole path.
+func directoryVM() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(realPath(dir)))
+	base := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(filepath.Base(dir)), "-")
+	return "mcp-" + strings.Trim(base[:min(len(base), 24)], "-") + "-" + hex.EncodeToString(sum[:4]), nil
+}
+
+// agentFiles are files in which programs of agents are configured, hooks and servers that they start included. A guest that could change them
+// would have the host's user run what it likes.
+var agentFiles = []string{
+	".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".claude/hooks", ".codex", ".cursor/mcp.json", ".cursor/hooks.json", ".vscode/mcp.json",
+}
+
+const mcpIdle = 30 * time.Minute
+
+// serveMCP serves until the client has gone.
+func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	config, err := f.config(store, f.name)
+	if err != nil {
+		return err
+	}
+	if !f.kept && !f.changed("idle-timeout") {
+		config.IdleTimeout = client.Duration(mcpIdle)
+	}
+	for i := range config.Mounts {
+		m := &config.Mounts[i]
+		for _, path := range agentFiles {
+			if !m.ReadOnly && !m.CopyOnWrite && !slices.Contains(m.Protected, path) && !slices.Contains(m.Unprotected, path) && !slices.Contains(m.Unprotected, ".") {
+				m.Protected = append(m.Protected, path)
+			}
+		}
+	}
+	if err := runsOtherwise(store, f.name, config); err != nil {
+		return err
+	}
+	served := mcp.Config{VMs: &mcpVMs{c, store, f.name, config}, Default: f.name, Version: version, Logger: c.log}
+	for i, m := range config.Mounts {
+		if i == 0 {
+			served.Dir = m.GuestPath
+		}
+		how := "; what is changed there is changed for the user"
+		if m.ReadOnly {
+			how = ", read-only"
+		} else if m.CopyOnWrite {
+			how = "; the user's own files stay as they are until the user applies the changes"
+		} else {
+			served.ChangesHost = true
+		}
+		served.Instructions += fmt.Sprintf("The user's directory %s is at %s%s.\n", m.HostPath, m.GuestPath, how)
+	}
+	if served.Dir != "" {
+		served.Instructions += "Commands run in " + served.Dir + " by default.\n"
+	}
+	server := mcp.New(served)
+	if f.http != "" {
+		err = c.serveHTTP(ctx, server, f)
+	} else {
+		err = server.Run(ctx, c.stdin, c.stdout)
+	}
+	return errors.Join(err, server.Close())
+}
+
+// runsOtherwise returns an error when the VM runs with another configuration than the one that the flags give: they would have no effect.
+func runsOtherwise(store *client.Store, name string, config client.Config) error {
+	if alive, err := store.Alive(name); err != nil || !alive {
+		return nil // there is none, or starting it will say what is wrong
+	}
+	was, err := store.Config(name)
+	if err != nil {
+		return err
+	}
+	var texts [2][]byte
+	for i, c := range []client.Config{was, config} {
+		c.HostPaths, c.Debug = nil, false
+		if texts[i], err = json.Marshal(c); err != nil {
+			return err
+		}
+	}
+	if !bytes.Equal(texts[0], texts[1]) {
+		return fmt.Errorf("%s runs already, and otherwise than these flags say: agentvm stop %[1]s first, or leave them out (agentvm inspect %[1]s shows how it runs)", name)
+	}
+	return nil
+}
+
+// mcpVMs are the VMs of the store, for the tools.
+type mcpVMs struct {
+	cli    *cli
+	store  *client.Store
+	name   string
+	config client.Config // of the VM of that name
+}
+
+// Open implements mcp.VMs.
+func (m *mcpVMs) Open(ctx context.Context, name string, report func(string)) (mcp.VM, error) {
+	for {
+		v, err := m.store.Open(ctx, name)
+		if errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrNotFound) && name == m.name {
+			v, err = m.start(ctx, name, report)
+		}
+		if errors.Is(err, client.ErrRunning) {
+			continue // another call was faster
+		}
+		if err != nil {
+			return nil, err
+		}
+		return v, nil
+	}
+}
+
+func (m *mcpVMs) start(ctx context.Context, name string, report func(string)) (*client.VM, error) {
+	config := m.config
+	if name != m.name {
+		var err error
+		if config, err = m.store.Config(name); err != nil {
+			return nil, err
+		}
+		if err := m.limit(ctx, &config); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.cli.storeImage(ctx, &config); err != nil {
+		return nil, err
+	}
+	v, err := m.store.Start(ctx, name, config, func(_ slog.Level, text string) { report(text) })
+	if err != nil {
+		return nil, adviseStart(name, err)
+	}
+	return v, nil
+}
+
+// limit lets a VM reach no more of the network than the default VM may now: the user may have taken back what that one had when it was forked or saved.
+func (m *mcpVMs) limit(ctx context.Context, c *client.Config) error {
+	now, err := m.store.Config(m.name)
+	if errors.Is(err, client.ErrNotFound) {
+		now, err = m.config, nil
+	}
+	if err != nil {
+		return err
+	}
+	if v, err := m.store.Open(ctx, m.name); err == nil {
+		now, err = v.Config(ctx)
+		_ = v.Close()
+		if err != nil {
+			return err
+		}
+	}
+	c.Network.Policy, c.Network.HostPorts = now.Network.Policy, now.Network.HostPorts
+	if now.Network.Disabled {
+		c.Network.Policy, c.Network.HostPorts = egress.Policy{Mode: egress.None}, nil
+	}
+	c.Hostname, c.CaptureFile, c.NetworkLog, c.Metrics, c.Network.Forwards = "", "", "", "", nil
+	return nil
+}
+
+// Names implements mcp.VMs.
+func (m *mcpVMs) Names(context.Context) ([]string, error) { return m.store.Names(), nil }
+
+// Fork implements mcp.VMs.
+func (m *mcpVMs) Fork(ctx context.Context, name string, forks []string, keep bool) error {
+	if err := checkAbsent(m.store, forks); err != nil {
+		return err
+	}
+	opened, err := m.Open(ctx, name, func(string) {})
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	v, ours := opened.(*client.VM)
+	if !ours {
+		return fmt.Errorf("fork %s: %T is no VM of a daemon", name, opened)
+	}
+	return v.Fork(ctx, forks, client.ForkOptions{KeepPrograms: keep})
+}
+
+// Remove implements mcp.VMs.
+func (m *mcpVMs) Remove(ctx context.Context, name string) error {
+	if _, err := m.store.Stop(ctx, name, time.Second); err != nil {
+		return err
+	}
+	return m.store.Remove(ctx, name)
+}
+
+// Snapshots implements mcp.VMs.
+func (m *mcpVMs) Snapshots(context.Context) ([]mcp.Snapshot, error) {
+	store, err := snapshots()
+	if err != nil {
+		return nil, err
+	}
+	found, err := store.List()
+	if err != nil {
+		return nil, err
+	}
+	var list []mcp.Snapshot
+	for _, e := range found {
+		list = append(list, mcp.Snapshot{Name: e.Name, Created: e.Meta.Created, Comment: printable(e.Meta.Comment), Bytes: e.Allocated})
+	}
+	return list, nil
+}
+
+// Snapshot implements mcp.VMs.
+func (m *mcpVMs) Snapshot(ctx context.Context, name, snapshot, comment string) error {
+	v, err := m.Open(ctx, name, func(string) {})
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	return m.cli.createSnapshot(ctx, name, snapshot, comment)
+}
+
+// Restore implements mcp.VMs.
+func (m *mcpVMs) Restore(ctx context.Context, snapshot, name string) error {
+	saved, err := snapshots()
+	if err != nil {
+		return err
+	}
+	path, err := saved.Path(snapshot)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return adviseMissing(snapshot, err)
+	}
+	if err := checkAbsent(m.store, []string{name}); err != nil {
+		return err
+	}
+	config, err := keptConfig(path)
+	if err == nil && config.StoreDir == "" {
+		err = fmt.Errorf("snapshot %s was imported: agentvm snapshot restore %[1]s %s restores it", snapshot, name)
+	}
+	if err == nil {
+		config.StoreDir, err = images.DefaultDir()
+	}
+	if err == nil {
+		err = m.limit(ctx, &config)
+	}
+	if err != nil {
+		return err
+	}
+	v, err := m.store.Restore(ctx, name, config, client.Restoration{Snapshot: path}, nil)
+	if err != nil {
+		return err
+	}
+	return v.Close()
+}
+
+// RemoveSnapshot implements mcp.VMs.
+func (m *mcpVMs) RemoveSnapshot(ctx context.Context, snapshot string) error {
+	store, err := snapshots()
+	if err != nil {
+		return err
+	}
+	return adviseMissing(snapshot, store.Remove(ctx, snapshot))
+}

@@ -1,0 +1,420 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentvm/internal/daemon"
+)
+
+// mcpKit is a store of its own, whose VMs are removed at the end, with the images of the shared one.
+func mcpKit(t *testing.T) (dir string, env []string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots VMs")
+	}
+	store, mirror, _ := testStore(t)
+	dir = t.TempDir()
+	own := filepath.Join(dir, "store")
+	if err := os.Mkdir(own, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"blobs", "compiled", "disks", "images", "locks"} {
+		from := filepath.Join(store, part)
+		if err := os.MkdirAll(from, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(from, filepath.Join(own, part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		vms := daemon.Store{Dir: filepath.Join(own, "vms")}
+		list, err := vms.List(ctx)
+		for _, v := range list {
+			if _, stopErr := vms.Stop(ctx, v.Name, 0); err == nil {
+				err = stopErr
+			}
+			if removeErr := vms.Remove(ctx, v.Name); err == nil {
+				err = removeErr
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	env = append(os.Environ(), "AGENTVM_STORE="+own, "AGENTVM_ALPINE_MIRROR="+mirror, "AGENTVM_REGISTRY_MIRRORS=docker.io=http://127.0.0.1:1", "HOME="+dir)
+	for name, value := range placeOfKeys(store) {
+		env = append(env, name+"="+value)
+	}
+	return dir, env
+}
+
+// mcpSession starts agentvm mcp in a directory and connects to its standard streams. hangUp ends its input, and waits for its end.
+func mcpSession(t *testing.T, dir string, env []string, args ...string) (c *sdk.ClientSession, hangUp func()) {
+	t.Helper()
+	command := exec.Command("agentvm", append([]string{"mcp"}, args...)...)
+	command.Dir, command.Env, command.Stderr = dir, env, os.Stderr
+	in, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err = sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(ctx, &sdk.IOTransport{Reader: out, Writer: in}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hangUp = sync.OnceFunc(func() {
+		_ = in.Close()
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait(); ended <- command.Wait() }()
+		for range 2 {
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Logf("the end of the session: %v", err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("agentvm mcp does not end with its input")
+				_ = command.Process.Kill()
+			}
+		}
+	})
+	t.Cleanup(hangUp)
+	return c, hangUp
+}
+
+func mcpCall(t *testing.T, c *sdk.ClientSession, tool string, args map[string]any) (map[string]any, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	r, err := c.CallTool(ctx, &sdk.CallToolParams{Name: tool, Arguments: args})
+	if err != nil {
+		t.Fatalf("%s %v: %v", tool, args, err)
+	}
+	text := ""
+	for _, content := range r.Content {
+		text += content.(*sdk.TextContent).Text
+	}
+	if r.IsError {
+		return nil, text
+	}
+	out, _ := r.StructuredContent.(map[string]any)
+	return out, text
+}
+
+// TestMCP is an agent's session with the program: a VM that is made for the directory, its mount, forks and snapshots, and a second session that
+// finds all of it.
+func TestMCP(t *testing.T) {
+	dir, env := mcpKit(t)
+	work := filepath.Join(dir, "My Project")
+	if err := os.Mkdir(work, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--mount", ".", "--memory", "256M", "--net", "allowlist"}
+	c, hangUp := mcpSession(t, work, env, args...)
+	out, text := mcpCall(t, c, "exec", map[string]any{"command": "pwd; echo from the guest > file; echo data > /root/kept; id -u"})
+	if out == nil || out["stdout"] != "/mnt/host\n0\n" {
+		t.Fatalf("%v %s", out, text)
+	}
+	name, _ := out["vm"].(string)
+	if !regexp.MustCompile(`^mcp-my-project-[0-9a-f]{8}$`).MatchString(name) {
+		t.Errorf("VM %q", name)
+	}
+	if b, err := os.ReadFile(filepath.Join(work, "file")); err != nil || string(b) != "from the guest\n" {
+		t.Errorf("the mounted file: %q %v", b, err)
+	}
+	for _, path := range agentFiles {
+		out, text := mcpCall(t, c, "exec", map[string]any{"command": fmt.Sprintf("mkdir -p $(dirname %[1]s) && echo x > %[1]s", path)})
+		if out == nil || out["exit_code"] == 0.0 {
+			t.Errorf("the guest could make %s: %v %s", path, out, text)
+		}
+	}
+
+	// A fork and a restored snapshot have the files, and cannot change the VM's.
+	if out, text := mcpCall(t, c, "snapshot", map[string]any{"action": "create", "name": "clean", "comment": "before"}); out == nil || out["name"] != name+"-clean" {
+		t.Fatalf("%v %s", out, text)
+	}
+	if out, text := mcpCall(t, c, "fork", map[string]any{"action": "create", "names": []string{"try"}}); out == nil || fmt.Sprint(out["names"]) != "["+name+"-try]" {
+		t.Fatalf("%v %s", out, text)
+	}
+	if out, text := mcpCall(t, c, "exec", map[string]any{"vm": "try", "command": "cat /root/kept; echo changed > /root/kept"}); out == nil || out["stdout"] != "data\n" {
+		t.Errorf("in the fork: %v %s", out, text)
+	}
+	if _, text := mcpCall(t, c, "net", map[string]any{"action": "deny", "rules": []string{"*:25"}}); !strings.Contains(text, "*:25") {
+		t.Errorf("deny: %s", text)
+	}
+	if out, text := mcpCall(t, c, "snapshot", map[string]any{"action": "restore", "name": "clean", "vm": "again"}); out == nil {
+		t.Fatal(text)
+	}
+	if out, text := mcpCall(t, c, "exec", map[string]any{"vm": "again", "command": "cat /root/kept"}); out == nil || out["stdout"] != "data\n" {
+		t.Errorf("in the restored VM: %v %s", out, text)
+	}
+	if _, text := mcpCall(t, c, "net", map[string]any{"action": "policy", "vm": "again"}); !strings.Contains(text, "*:25") {
+		t.Errorf("the restored VM reaches more than the one that was saved may now: %s", text)
+	}
+	if out, text := mcpCall(t, c, "fork", map[string]any{"action": "remove", "names": []string{"try", "again"}}); out == nil {
+		t.Error(text)
+	}
+	if out, _ := mcpCall(t, c, "fork", map[string]any{"action": "list"}); fmt.Sprint(out["names"]) != "["+name+"]" {
+		t.Errorf("VMs %v", out)
+	}
+
+	// What exec has left running continues without the session; a call that waits does not.
+	background, text := mcpCall(t, c, "exec", map[string]any{"command": "sleep 4711", "background": true})
+	if background == nil {
+		t.Fatal(text)
+	}
+	waiting := make(chan struct{})
+	go func() {
+		defer close(waiting)
+		_, _ = c.CallTool(context.Background(), &sdk.CallToolParams{Name: "exec", Arguments: map[string]any{"command": "sleep 4712"}})
+	}()
+	second, _ := mcpSession(t, work, env, args...) // the same flags, while the VM runs
+	sleeps := func() string {
+		out, text := mcpCall(t, second, "exec", map[string]any{"command": "ps | grep -o '[s]leep 471.' | sort -u | tr '\\n' ' '"})
+		if out == nil {
+			t.Fatal(text)
+		}
+		return fmt.Sprint(out["stdout"])
+	}
+	awaitText(t, sleeps, "sleep 4711 sleep 4712 ")
+	hangUp()
+	<-waiting
+	awaitText(t, sleeps, "sleep 4711 ")
+
+	// Flags that a running VM does not have are no silent promise.
+	refusing := exec.Command("agentvm", "mcp", "--mount", ".", "--memory", "256M", "--net", "none")
+	refusing.Dir, refusing.Env = work, env
+	if b, err := refusing.CombinedOutput(); err == nil || !strings.Contains(string(b), "runs already, and otherwise") {
+		t.Errorf("%v: %s", err, b)
+	}
+}
+
+func awaitText(t *testing.T, get func() string, want string) {
+	t.Helper()
+	got := ""
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if got = get(); got == want {
+			return
+		}
+	}
+	t.Fatalf("%q, want %q", got, want)
+}
+
+// TestMCPHTTP: only who has the token is served, only from this host's own pages, with and without sessions.
+func TestMCPHTTP(t *testing.T) {
+	dir, env := mcpKit(t)
+	const token = "0123456789abcdefghij"
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("agentvm", "mcp", "--vm", "web", "--memory", "256M", "--http", "127.0.0.1:0", "--token-file", "token")
+	command.Dir, command.Env = dir, env
+	stderr, err := command.StderrPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	defer func() {
+		_ = command.Process.Kill()
+		<-ended
+	}()
+	lines := bufio.NewReader(stderr)
+	line, err := lines.ReadString('\n')
+	go func() { _, _ = io.Copy(io.Discard, lines); ended <- command.Wait() }()
+	url := regexp.MustCompile(`http://127\.0\.0\.1:\d+/mcp`).FindString(line)
+	if url == "" {
+		t.Fatalf("%q %v", line, err)
+	}
+
+	for name, test := range map[string]struct {
+		header http.Header
+		want   int
+	}{
+		"no token":        {http.Header{}, 401},
+		"a wrong token":   {http.Header{"Authorization": {"Bearer " + token + "x"}}, 401},
+		"a page's origin": {http.Header{"Authorization": {"Bearer " + token}, "Origin": {"https://evil.example"}}, 403},
+		"a rebound name":  {http.Header{"Authorization": {"Bearer " + token}, "Host": {"evil.example"}}, 403},
+		"no media type":   {http.Header{"Authorization": {"Bearer " + token}, "Content-Type": {"text/plain"}}, 415},
+	} {
+		r, err := http.NewRequest("POST", url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		for key, value := range test.header {
+			r.Header[key] = value
+		}
+		r.Host = test.header.Get("Host")
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != test.want {
+			t.Errorf("%s: %s, want %d", name, response.Status, test.want)
+		}
+	}
+
+	for _, version := range []string{"2025-06-18", "2026-07-28"} {
+		t.Run(version, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			transport := &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: withToken{token}}}
+			c, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(ctx, transport, &sdk.ClientSessionOptions{ProtocolVersion: version})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if got := c.InitializeResult().ProtocolVersion; got != version {
+				t.Errorf("revision %s", got)
+			}
+			if out, text := mcpCall(t, c, "exec", map[string]any{"command": "echo $((6 * 7))"}); out == nil || out["stdout"] != "42\n" {
+				t.Errorf("%v %s", out, text)
+			}
+			// A cancelled call is cancelled in the VM.
+			calling, stop := context.WithCancel(ctx)
+			called := make(chan error, 1)
+			go func() {
+				_, err := c.CallTool(calling, &sdk.CallToolParams{Name: "exec", Arguments: map[string]any{"command": "sleep 4713"}})
+				called <- err
+			}()
+			sleeps := func() string {
+				out, _ := mcpCall(t, c, "exec", map[string]any{"command": "ps | grep -c '[s]leep 4713$'"})
+				return fmt.Sprint(out["stdout"])
+			}
+			awaitText(t, sleeps, "1\n")
+			stop()
+			if err := <-called; err == nil {
+				t.Error("a cancelled call succeeded")
+			}
+			awaitText(t, sleeps, "0\n")
+		})
+	}
+
+	if runtime.GOOS == "windows" {
+		return
+	}
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if ended <- err; err != nil {
+			t.Errorf("after SIGTERM: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it does not end by SIGTERM")
+	}
+}
+
+type withToken struct{ token string }
+
+func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+w.token)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// TestMCPEndsBySignal: a client that ends its server by a signal does not wait for its standard input.
+func TestMCPEndsBySignal(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no SIGTERM")
+	}
+	dir, env := mcpKit(t)
+	command := exec.Command("agentvm", "mcp")
+	command.Dir, command.Env = dir, env
+	in, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	answer, err := bufio.NewReader(out).ReadBytes('\n')
+	var message struct {
+		Result struct{ Instructions string }
+	}
+	if err == nil {
+		err = json.Unmarshal(answer, &message)
+	}
+	if err != nil || !strings.Contains(message.Result.Instructions, "mcp-") {
+		t.Errorf("%s %v", answer, err)
+	}
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	select {
+	case err := <-ended:
+		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 143 {
+			t.Errorf("after SIGTERM: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		_ = command.Process.Kill()
+		t.Error("it does not end by SIGTERM")
+	}
+}
+
+// TestMCPInstallFollowsNoLink: in a directory that a guest could change, links lead nowhere.
+func TestMCPInstallFollowsNoLink(t *testing.T) {
+	dir, env := mcpKit(t)
+	work, outside := filepath.Join(dir, "work"), filepath.Join(dir, "outside")
+	for _, d := range []string{work, outside} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, _ := mcpSession(t, work, env, "--mount", ".", "--memory", "256M", "--unprotected", ".")
+	if out, text := mcpCall(t, c, "exec", map[string]any{"command": "ln -s ../outside .cursor && ln -s ../outside/config .mcp.json && mkdir .vscode && ln -s ../../outside/config .vscode/mcp.json"}); out == nil || out["exit_code"] != 0.0 {
+		t.Fatalf("%v %s", out, text)
+	}
+	for _, client := range []string{"cursor", "claude-code", "vscode"} {
+		command := exec.Command("agentvm", "mcp", "install", client, "-y")
+		command.Dir, command.Env = work, env
+		if b, err := command.CombinedOutput(); err == nil || !strings.Contains(string(b), "link") {
+			t.Errorf("%s: %v: %s", client, err, b)
+		}
+	}
+	if list, err := os.ReadDir(outside); err != nil || len(list) > 0 {
+		t.Errorf("written through a link: %v %v", list, err)
+	}
+}

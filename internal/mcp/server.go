@@ -1,0 +1,243 @@
+// Package mcp serves VMs to agents by the Model Context Protocol: ten tools that are thin layers on client.AnyVM, over standard streams or HTTP.
+//
+// No tool belongs to a session of the protocol, whose newest revision has none: each names its VM, or means the default one. A server uses the
+// default VM and those whose names begin with its name and a hyphen, which its fork and snapshot tools make; other VMs of the user do not exist
+// for it. What a guest reports, and the length of what is returned, is bounded: see maxOutput. The package holds no state but calls that run
+// and the key that seals questions to the user.
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentvm/client"
+)
+
+// VM is a connection to a VM. Close ends the connection, not the VM.
+type VM interface {
+	client.AnyVM
+	io.Closer
+}
+
+// Snapshot describes a snapshot of a VM.
+type Snapshot struct {
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Comment string    `json:"comment,omitempty"`
+	Bytes   int64     `json:"bytes" jsonschema:"what its file takes on the host"`
+}
+
+// VMs has the VMs and snapshots that the tools use, by their whole names. Methods are called from several goroutines.
+type VMs interface {
+	// Open connects to a VM. One that does not run is started, and the default VM is made when there is none. report receives lines about a start.
+	Open(ctx context.Context, name string, report func(string)) (VM, error)
+	// Names lists the VMs, also those that do not run.
+	Names(ctx context.Context) ([]string, error)
+	// Fork makes VMs that continue from where a running one is.
+	Fork(ctx context.Context, name string, forks []string, keepPrograms bool) error
+	// Remove stops a VM and deletes it.
+	Remove(ctx context.Context, name string) error
+
+	Snapshots(ctx context.Context) ([]Snapshot, error)
+	Snapshot(ctx context.Context, name, snapshot, comment string) error
+	// Restore makes a VM that continues from a snapshot. It may reach no more than the default VM may now.
+	Restore(ctx context.Context, snapshot, name string) error
+	RemoveSnapshot(ctx context.Context, snapshot string) error
+}
+
+// Config configures a Server.
+type Config struct {
+	VMs     VMs
+	Default string // name of the default VM
+	Version string // of this program
+	// Dir is where commands run that name no directory. Default: the image's.
+	Dir string
+	// Instructions are added to what clients learn about the server: what is mounted, for example.
+	Instructions string
+	// ChangesHost says that the VM can change files of the host, so that clients may want to ask their user.
+	ChangesHost bool
+	Logger      *slog.Logger // nil discards
+}
+
+// Server serves the tools to any number of clients at once. Close it after Run and the handler of HTTP have returned.
+type Server struct {
+	config Config
+	sdk    *sdk.Server
+	key    [32]byte      // seals questions to the user
+	policy chan struct{} // holds one value while no call changes a policy
+
+	ctx context.Context // ends with Close, or with the client of Run
+	end context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup // calls, and what they have left behind; nothing is added once closed is set
+}
+
+// New makes a server.
+func New(c Config) *Server {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{config: c, policy: make(chan struct{}, 1)}
+	s.policy <- struct{}{}
+	rand.Read(s.key[:])
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "agentvm", Title: "agentvm: Linux VMs", Version: cmp.Or(c.Version, "unknown")}, &sdk.ServerOptions{
+		Instructions: s.instructions(), Logger: c.Logger, Capabilities: &sdk.ServerCapabilities{},
+	})
+	s.addTools()
+	return s
+}
+
+// Close cancels calls, and ends what they have left behind: input that a program has not read yet. It returns when what cancelled calls have run
+// is killed.
+func (s *Server) Close() error {
+	s.end()
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}
+
+// begin adds to what Close waits for, unless the server is closed.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.running.Add(1)
+	}
+	return !s.closed
+}
+
+// Run serves one client, over lines of JSON, until r ends or ctx does. All calls are cancelled then.
+func (s *Server) Run(ctx context.Context, r io.ReadCloser, w io.WriteCloser) error {
+	return s.sdk.Run(ctx, &sdk.IOTransport{Reader: &ending{r, s.end}, Writer: w})
+}
+
+// ending calls end when a reader ends: the protocol's own code waits for calls then.
+type ending struct {
+	io.ReadCloser
+	end func()
+}
+
+func (e *ending) Read(b []byte) (int, error) {
+	n, err := e.ReadCloser.Read(b)
+	if err != nil {
+		e.end()
+	}
+	return n, err
+}
+
+func (s *Server) instructions() string {
+	text := fmt.Sprintf(`Commands, files and servers in a Linux VM (riscv64), which is apart from the user's computer. The VM is called %s, starts when a tool
+first needs it, and keeps its files. Tools use it unless their argument vm names another: a fork or a restored snapshot, which are called
+%[1]s-NAME; NAME alone will do. Programs that exec has left running continue without you: see process. The network is limited: net explains
+what was denied, and asks the user for more.`, s.config.Default)
+	if s.config.Instructions != "" {
+		text += "\n" + s.config.Instructions
+	}
+	return text
+}
+
+// name returns the whole name of a VM or a snapshot that a tool's argument means. It is always in the server's reach.
+func (s *Server) name(given string) string {
+	if given == "" || given == s.config.Default || strings.HasPrefix(given, s.config.Default+"-") {
+		return cmp.Or(given, s.config.Default)
+	}
+	return s.config.Default + "-" + given
+}
+
+// own says whether a VM or a snapshot is one that tools may use.
+func (s *Server) own(name string) bool { return s.name(name) == name }
+
+// open connects to the VM that a tool's argument means. The client learns how a start goes.
+func (s *Server) open(ctx context.Context, req *sdk.CallToolRequest, given string) (VM, string, error) {
+	name := s.name(given)
+	v, err := s.config.VMs.Open(ctx, name, func(text string) { s.progress(ctx, req, 0, name+": "+text) })
+	return v, name, err
+}
+
+// progress reports how a call goes, if the client wants to know.
+func (s *Server) progress(ctx context.Context, req *sdk.CallToolRequest, done float64, text string) {
+	if token := req.Params.GetProgressToken(); token != nil {
+		_ = req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: done, Message: text})
+	}
+}
+
+// hints are what a tool's annotations say. They are all set, because clients take a missing one for the worst.
+type hints struct {
+	readOnly, idempotent bool
+	destructive          bool // it may change or remove what is the user's, not only the VM's
+}
+
+// add adds a tool. Every argument called action gets the list of actions.
+func add[In, Out any](s *Server, name, title, description string, h hints, actions []any, handler sdk.ToolHandlerFor[In, Out]) {
+	input, err := jsonschema.For[In](nil)
+	if err != nil {
+		panic(err) // the types are ours
+	}
+	if property := input.Properties["action"]; property != nil {
+		property.Enum = actions
+	}
+	world := false
+	sdk.AddTool(s.sdk, &sdk.Tool{
+		Name: name, Description: description, InputSchema: input,
+		Annotations: &sdk.ToolAnnotations{
+			Title: title, ReadOnlyHint: h.readOnly, IdempotentHint: h.idempotent || h.readOnly, DestructiveHint: &h.destructive, OpenWorldHint: &world,
+		},
+	}, func(ctx context.Context, req *sdk.CallToolRequest, in In) (result *sdk.CallToolResult, out Out, err error) {
+		if !s.begin() {
+			return nil, out, errClosed
+		}
+		defer s.running.Done()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.ctx, func() { cancel(errClosed) })()
+		return handler(ctx, req, in)
+	})
+}
+
+// errClosed is the error of calls while the server ends.
+var errClosed = errors.New("the server ends")
+
+func (s *Server) addTools() {
+	host := s.config.ChangesHost
+	add(s, "exec", "Run a command in the VM", `Runs shell source by /bin/sh -c in the VM and returns exit code and output. Long commands: after yield_seconds, or at once
+with background, the result has running = true and the id of a process, which continues: see the tool process. Of long output the beginning and the
+end are returned, and omitted says which range to read by process.`, hints{destructive: host}, nil, s.exec)
+	add(s, "process", "Look after running commands", `Lists the processes that exec has left running or whose output is kept; reads output from a byte on and waits for more; writes to
+the standard input of an interactive one; kills.`, hints{destructive: host}, []any{"list", "read", "write", "kill"}, s.process)
+	add(s, "read_file", "Read a file of the VM", `Returns a part of a file of the VM: from a line or a byte on, as much as max_output allows. next_offset says where to continue.`,
+		hints{readOnly: true}, nil, s.readFile)
+	add(s, "write_file", "Write a file of the VM", `Creates or replaces a file of the VM, and the directories above it. Readers find the old content or the new.`,
+		hints{idempotent: true, destructive: host}, nil, s.writeFile)
+	add(s, "edit_file", "Edit a file of the VM", `Replaces a text in a file of the VM, which must occur exactly once unless all is set.`, hints{destructive: host}, nil, s.editFile)
+	add(s, "list_dir", "List a directory of the VM", `Lists a directory of the VM by name, with types and sizes.`, hints{readOnly: true}, nil, s.listDir)
+	add(s, "net", "Network policy of the VM", `Says what the VM may reach in the network (policy), whether and why a host is reached (explain), and what was refused (denials).
+deny adds rules and needs no one's consent; ask asks the user for rules to allow, or for another mode. Rules are HOST[:PORTS[/PROTOCOL]], as
+pypi.org:443, *.example.org or 192.0.2.0/24.`, hints{}, []any{"policy", "explain", "denials", "deny", "ask"}, s.net)
+	add(s, "snapshot", "Snapshots of the VM", `Writes the VM, its memory, programs and files, into a snapshot (create); lists them; makes a VM that continues from one
+(restore, into a VM with a new name); removes one.`, hints{}, []any{"create", "list", "restore", "remove"}, s.snapshot)
+	add(s, "fork", "Copies of the VM", `Makes VMs that continue from where a VM is, with its memory and files, to try things apart from it (create). Each is used by
+the argument vm of all tools. Lists VMs, and removes those that are no longer needed.`, hints{}, []any{"create", "list", "remove"}, s.fork)
+	add(s, "ports", "Servers in the VM", `Lists what listens in the VM, and forwards a free port of the user's computer, on 127.0.0.1 only, to a server in the VM.`,
+		hints{}, []any{"list", "forward"}, s.ports)
+}
+
+// text is a result of one text.
+func text(t string) *sdk.CallToolResult {
+	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: t}}}
+}
