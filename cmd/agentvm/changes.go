@@ -71,14 +71,18 @@ func withPaths(_ *cobra.Command, args []string) error {
 
 // printChanges prints changes in one of three forms.
 func (c *cli) printChanges(ctx context.Context, set *vm.Changes, patch, asJSON bool, paths []string) ([]vm.Change, error) {
+	progress := c.newProgress()
+	defer progress.close()
+	progress.waiting("comparing")
 	if patch {
 		to := io.Writer(c.stdout)
 		if isTerminal(c.stdout) {
 			to = &plainLines{to: to}
 		}
-		return set.WriteDiff(ctx, to, paths...)
+		return set.WriteDiff(ctx, progress.closing(to), paths...)
 	}
 	list, err := set.List(ctx, paths...)
+	progress.close()
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +176,10 @@ func (c *cli) applyCommand() *cobra.Command {
 }
 
 func (c *cli) apply(ctx context.Context, set *vm.Changes, force, quiet bool, paths []string) error {
+	progress := c.newProgress()
+	progress.waiting("applying")
 	applied, err := set.Apply(ctx, vm.ApplyOptions{Paths: paths, Force: force})
+	progress.close()
 	several := false
 	for _, change := range applied.Done {
 		several = several || change.Mount != applied.Done[0].Mount

@@ -48,7 +48,9 @@ func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet bool
 		report <- skipped{made.Skipped, made.Reasons}
 	}()
 	go func() { _ = images.CloseWithError(impersonal(packed, images)) }()
-	made, err := store.Import(ctx, image, io.TeeReader(filtered, c.counting("reading the files of "+v.Name(), io.Discard)))
+	progress := c.newProgress()
+	made, err := store.Import(ctx, image, io.TeeReader(filtered, progress.counting("reading the files of "+v.Name(), io.Discard, 0)))
+	progress.close()
 	_, _ = filtered.CloseWithError(errGivenUp), packed.CloseWithError(errGivenUp)
 	left := <-report
 	if err != nil {

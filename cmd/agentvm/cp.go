@@ -77,7 +77,9 @@ func (c *cli) copy(ctx context.Context, from, to string, archive, quiet bool) er
 	}
 	name := source.name + target.name
 	return withVM(ctx, name, func(v *client.VM) error {
-		report, err := c.transfer(ctx, v.Files(), source, target, archive)
+		progress := c.newProgress()
+		report, err := c.transfer(ctx, v.Files(), source, target, archive, progress)
+		progress.close()
 		if !quiet {
 			c.printSkipped(report)
 		}
@@ -94,15 +96,15 @@ type skipped struct {
 	reasons []string
 }
 
-func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target place, archive bool) (skipped, error) {
+func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target place, archive bool, progress *progress) (skipped, error) {
 	switch {
 	case source.path == "-" && source.name == "":
-		return skipped{}, files.ExtractTar(ctx, target.path, c.stdin)
+		return skipped{}, files.ExtractTar(ctx, target.path, io.TeeReader(c.stdin, progress.counting("copying", io.Discard, fileSize(c.stdin))))
 	case target.path == "-" && target.name == "":
 		if isTerminal(c.stdout) {
 			return skipped{}, errors.New("a tar archive would go to the terminal: redirect standard output")
 		}
-		packed, err := files.CreateTar(ctx, []string{source.path}, io.Writer(c.stdout))
+		packed, err := files.CreateTar(ctx, []string{source.path}, progress.counting("copying", c.stdout, 0))
 		return skipped{packed.Skipped, packed.Reasons}, err
 	}
 	guard, err := hostGuard()
@@ -110,7 +112,7 @@ func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target plac
 		return skipped{}, err
 	}
 	files = guestfs.Guarded(files, guard)
-	options := vm.CopyOptions{KeepOwners: archive}
+	options := vm.CopyOptions{KeepOwners: archive, Progress: func(p vm.CopyProgress) { progress.working("copying", p.Bytes, 0) }}
 	if source.name != "" {
 		copied, err := files.CopyFrom(ctx, source.path, target.path, options)
 		return skipped{copied.Skipped, copied.Reasons}, err

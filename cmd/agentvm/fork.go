@@ -96,8 +96,13 @@ func (c *cli) fork(ctx context.Context, name string, list []string, f *forkFlags
 				fmt.Fprintln(c.stderr, "agentvm: programs that were started from a mount, or have files of one open, end in the forks: a fork mounts the directories anew")
 			}
 		}
+		progress := c.newProgress()
+		defer progress.close()
+		if !f.silent {
+			progress.waiting("forking " + name)
+		}
 		return adviseFull(name, v.Fork(ctx, list, client.ForkOptions{KeepPrograms: f.keep, Started: func(fork string) {
-			if !f.silent {
+			if progress.close(); !f.silent {
 				fmt.Fprintf(c.stderr, "agentvm: %s: runs, after %.1f s\n", fork, time.Since(began).Seconds())
 			}
 		}}))

@@ -185,7 +185,7 @@ func (c *cli) imagePullCommand() *cobra.Command {
 		Example: "  agentvm image pull python:3.13-alpine\n  agentvm image pull --mirror docker.io=https://mirror.example.org python:3.13-alpine\n" +
 			"  docker save app | agentvm image pull docker-archive:/dev/stdin",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			progress := &progress{out: c.stderr}
+			progress := c.newProgress()
 			defer progress.close()
 			config.Logger = c.log
 			store, err := adviseDirectory(config.Open())
@@ -324,7 +324,9 @@ func (c *cli) importImage(ctx context.Context, name, file string) error {
 	if err != nil {
 		return err
 	}
-	image, err := store.Import(ctx, name, archive)
+	progress := c.newProgress()
+	image, err := store.Import(ctx, name, io.TeeReader(archive, progress.counting("importing "+name, io.Discard, fileSize(archive))))
+	progress.close()
 	if err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 
 // resolveImage finds an image, pulling it when it is missing.
 func (c *cli) resolveImage(ctx context.Context, ref string) (*images.Image, error) {
-	progress := &progress{out: c.stderr}
+	progress := c.newProgress()
 	defer progress.close()
 	store, err := c.store(progress.report)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -41,11 +40,13 @@ func (c *cli) exportSnapshot(ctx context.Context, name, to string) error {
 	if err != nil {
 		return err
 	}
+	progress := c.newProgress()
+	defer progress.close()
 	if to == "-" {
 		if isTerminal(c.stdout) {
 			return errors.New("a snapshot would go to the terminal: redirect standard output")
 		}
-		return adviseMissing(name, store.Export(ctx, name, c.counting("exporting "+name, c.stdout)))
+		return adviseMissing(name, store.Export(ctx, name, progress.counting("exporting "+name, c.stdout, 0)))
 	}
 	guard, err := hostGuard()
 	if err != nil {
@@ -66,7 +67,7 @@ func (c *cli) exportSnapshot(ctx context.Context, name, to string) error {
 		return fmt.Errorf("export snapshot %s: %w", name, err)
 	}
 	defer f.Discard()
-	if err := store.Export(ctx, name, c.counting("exporting "+name, f)); err != nil {
+	if err := store.Export(ctx, name, progress.counting("exporting "+name, f, 0)); err != nil {
 		return adviseMissing(name, err)
 	}
 	return f.Commit()
@@ -118,13 +119,16 @@ func (c *cli) importSnapshot(ctx context.Context, file, name string, limits snap
 	if err != nil {
 		return err
 	}
-	meter := c.counting("importing "+name, io.Discard)
+	progress := c.newProgress()
+	defer progress.close()
+	meter := progress.counting("importing "+name, io.Discard, fileSize(from))
 	if err := store.Import(ctx, io.TeeReader(from, meter), name, limits); err != nil {
 		if errors.Is(err, snapshot.ErrLimit) {
 			err = fmt.Errorf("%w: if you know who has made it, say with --max-size how large it may be", err)
 		}
 		return err
 	}
+	progress.close()
 	fmt.Fprintln(c.stdout, name)
 	return forgetConfig(store, name) // of one that had this name
 }
@@ -182,33 +186,4 @@ func (c *cli) inspectSnapshot(ctx context.Context, name string, verify bool) err
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(shown)
-}
-
-// countingTime is the time between two reports of how far a long transfer is.
-const countingTime = time.Second
-
-// counting passes writes on. Where standard error is a terminal, it also reports there how many bytes there were.
-func (c *cli) counting(what string, to io.Writer) io.Writer {
-	if !isTerminal(c.stderr) {
-		return to
-	}
-	return &countingWriter{to: to, what: what, out: c.stderr, last: time.Now()}
-}
-
-type countingWriter struct {
-	to    io.Writer
-	out   io.Writer
-	what  string
-	bytes int64
-	last  time.Time
-}
-
-func (w *countingWriter) Write(p []byte) (int, error) {
-	n, err := w.to.Write(p)
-	w.bytes += int64(n)
-	if now := time.Now(); now.Sub(w.last) >= countingTime {
-		w.last = now
-		fmt.Fprintf(w.out, "agentvm: %s: %s\n", w.what, bytesText(w.bytes))
-	}
-	return n, err
 }

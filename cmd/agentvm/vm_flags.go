@@ -101,7 +101,7 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 	if c.facets.console {
 		config.Console = c.stderr
 	}
-	progress := &progress{out: c.stderr}
+	progress := c.newProgress()
 	defer progress.close()
 	config.Progress = progress.report
 	change(&config)
