@@ -29,6 +29,7 @@ func main() {
 	flag.BoolVar(&o.update, "update", false, "put the figures into docs/measurements and README.md")
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
 	flag.StringVar(&o.debian, "debian", "", "for the part mounts: the directory that integration/bench/debian.sh has made")
+	flag.StringVar(&o.image, "image", "", "for the part image: the archive that integration/bench/image.sh has made")
 	load := flag.String("workload", "", "of the parts cold, translation, workloads and mounts, measure only the workloads whose names match this regular expression")
 	flag.Parse()
 	if err := o.choose(*only, *load); err != nil || flag.NArg() > 0 {
@@ -52,6 +53,7 @@ type options struct {
 	only          *regexp.Regexp // names of parts
 	workload      *regexp.Regexp // of the parts that have such names
 	debian        string         // programs for measureMounts
+	image         string         // for measureImage
 }
 
 func (o *options) choose(only, workload string) (err error) {
@@ -92,6 +94,7 @@ var parts = []struct {
 	{"daemon", measureDaemon},
 	{"idle", measureIdle},
 	{"mounts", measureMounts},
+	{"image", measureImage},
 }
 
 func partNames() (names []string) {

@@ -50,6 +50,9 @@ func (b bar) String() string {
 // mountsPage is the page of docs/measurements that has the figures of mounts. All others are in specification.md, and in short in README.md.
 const mountsPage = "mounts.md"
 
+// storagePage is the page with the figures of images, which -update leaves alone: they stand between others.
+const storagePage = "storage.md"
+
 // figure is a row of the table.
 type figure struct {
 	page   string // "": specification.md
