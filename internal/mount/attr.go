@@ -20,6 +20,7 @@ type attr struct {
 	size  uint64
 	mtime time.Time
 	host  hostAttr
+	plain bool // it is known to have no extended attributes
 }
 
 // hostAttr is what the host's own stat structure adds.
@@ -186,6 +187,7 @@ func (c *session) lookup(q *request) error {
 		return err
 	}
 	a, err := c.server.lstat(path)
+	a.plain = err == nil && c.hostDir && c.server.isPlain(path)
 	if errno.In(err) == errno.ENOENT {
 		if n, told := c.tree.ghost(q.node, name); n != nil {
 			c.encodeEntry(&q.out, n.id, told, 0, 0)

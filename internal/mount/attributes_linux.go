@@ -1,8 +1,10 @@
 package mount
 
 import (
+	"bytes"
 	"errors"
 	"os"
+	"path"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +44,30 @@ func (s *Server) listAttributes(name string) (list []byte, err error) {
 		return err
 	})
 	return list, err
+}
+
+// isPlain says that a file has no attributes user.*. The caller has its other attributes from before: one that comes later is a change of them.
+func (s *Server) isPlain(name string) (plain bool) {
+	err := s.inParent(name, func(dir int, base string) error {
+		plain = isPlain(dir, base)
+		return nil
+	})
+	return err == nil && plain
+}
+
+func (s *Server) isPlainIn(dir *os.File, name string) (plain bool) {
+	err := hostfile.Control(dir, func(dir int) error {
+		plain = isPlain(dir, path.Base(name))
+		return nil
+	})
+	return err == nil && plain
+}
+
+func isPlain(dir int, base string) bool {
+	var buf [256]byte // with more, the guest asks
+	n, err := unix.Llistxattr("/proc/self/fd/"+strconv.Itoa(dir)+"/"+base, buf[:])
+	list := buf[:max(n, 0)]
+	return err == nil && !bytes.HasPrefix(list, []byte(userAttribute)) && !bytes.Contains(list, []byte("\x00"+userAttribute))
 }
 
 func (s *Server) setAttribute(name, attribute string, value []byte, flags int) error {

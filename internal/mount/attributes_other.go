@@ -15,6 +15,10 @@ func (*Server) listAttributes(string) ([]byte, error)          { return nil, err
 func (*Server) setAttribute(string, string, []byte, int) error { return errno.ENOSYS }
 func (*Server) removeAttribute(string, string) error           { return errno.ENOSYS }
 
+func (*Server) isPlain(string) bool { return false }
+
+func (*Server) isPlainIn(*os.File, string) bool { return false }
+
 const hostLocks = false
 
 func hostLock(*os.File, uint32) error { return errno.ENOSYS }

@@ -76,6 +76,23 @@ func TestExtendedAttributes(t *testing.T) {
 	if got := c.errno(opRemovexattr, file, body.Str("user.two")); got != 0 {
 		t.Error(got)
 	}
+	// The guest does not ask for those of a file that has none.
+	writeFile(t, filepath.Join(dir, "sub/plain"), "")
+	sub := c.lookup(rootID, "sub")
+	flags := func(node uint64, name string) uint32 {
+		number, reply := c.call(opLookup, node, body.Str(name))
+		if number != 0 {
+			t.Fatal(number)
+		}
+		reply.take(entrySize - 4)
+		return reply.u32()
+	}
+	if got := flags(sub, "plain"); got != attrNoXattr {
+		t.Errorf("the flags of a file without attributes: %#x", got)
+	}
+	if got := flags(rootID, "file"); got != 0 {
+		t.Errorf("the flags of a file with an attribute: %#x", got)
+	}
 	fixed := attachEvents(t, Config{Dir: dir, ReadOnly: true})
 	file = fixed.lookup(rootID, "file")
 	if got := fixed.errno(opSetxattr, file, setBody("user.one", "", 0)); got != errno.EROFS {

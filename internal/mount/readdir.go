@@ -155,5 +155,7 @@ func (c *session) entry(dir *node, open *openFile, name string) (attr, error) {
 	if err != nil {
 		return attr{}, err
 	}
-	return c.server.attrOf(info, path), nil
+	a := c.server.attrOf(info, path)
+	a.plain = c.hostDir && c.server.isPlainIn(open.file, path)
+	return a, nil
 }

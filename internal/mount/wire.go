@@ -121,6 +121,9 @@ func (e *encoder) header(err errno.Errno, unique uint64) {
 // attrSize is the size in bytes of struct fuse_attr.
 const attrSize = 88
 
+// attrNoXattr, of fuse_attr's flags, is agentvm's: the file has no extended attributes that the guest could read.
+const attrNoXattr = 1 << 31
+
 // attr appends a struct fuse_attr: ino[8] size[8] blocks[8] atime[8] mtime[8] ctime[8] atimensec[4] mtimensec[4] ctimensec[4] mode[4]
 // nlink[4] uid[4] gid[4] rdev[4] blksize[4] flags[4]. Device numbers of the host mean nothing in the guest.
 func (e *encoder) attr(a attr, uid, gid uint32) {
@@ -134,7 +137,11 @@ func (e *encoder) attr(a attr, uid, gid uint32) {
 	for _, t := range times {
 		e.u32(uint32(t.Nanosecond()))
 	}
-	for _, v := range [...]uint32{a.mode, uint32(a.host.Links), uid, gid, 0, uint32(a.host.BlockSize), 0} {
+	var flags uint32
+	if a.plain {
+		flags = attrNoXattr
+	}
+	for _, v := range [...]uint32{a.mode, uint32(a.host.Links), uid, gid, 0, uint32(a.host.BlockSize), flags} {
 		e.u32(v)
 	}
 }
