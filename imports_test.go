@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 		"internal/capnprpc",
 		"internal/errno",
 		"internal/guestrpc",
+		"internal/sparsefile",
 	},
 	"nat": {
 		"internal/budget",
@@ -243,8 +244,9 @@ var mayImport = map[string][]string{
 		"internal/lockfile",
 		"internal/private",
 	},
-	"internal/naming":   nil,
-	"internal/refcount": nil,
+	"internal/naming":     nil,
+	"internal/refcount":   nil,
+	"internal/sparsefile": nil,
 	"internal/private": {
 		"internal/atomicfile",
 		"internal/hostfile",
@@ -294,6 +296,7 @@ var mayImport = map[string][]string{
 		"internal/guestrpc",
 		"internal/hostfile",
 		"internal/hostpath",
+		"internal/sparsefile",
 	},
 	"internal/daemonrpc": {
 		"egress",

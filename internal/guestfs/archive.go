@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"agentvm/internal/sparsefile"
 )
 
 // unpacker unpacks a guest's archive into an empty directory on the host that nothing else uses. The archive may contain anything:
@@ -233,7 +235,7 @@ func (in *unpacker) file(dir *os.Root, e entry, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(io.MultiWriter(in.meter, f), &following{in.ctx, content}, in.block)
+	_, err = io.CopyBuffer(io.MultiWriter(in.meter, &sparsefile.File{File: f}), &following{in.ctx, content}, in.block)
 	if err == nil {
 		err = f.Chmod(permissions(e.Mode))
 	}

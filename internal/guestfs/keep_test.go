@@ -3,6 +3,7 @@
 package guestfs_test
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -71,6 +72,32 @@ func TestCopyInKeeps(t *testing.T) {
 				t.Errorf("%d bytes of zeros take %d", st.Size, st.Blocks*512)
 			}
 		})
+	}
+}
+
+// A file with holes has them again on the host, alone and in a tree.
+func TestCopyOutKeepsHoles(t *testing.T) {
+	f, guest := fakeGuest(t)
+	content := make([]byte, 8<<20)
+	copy(content[5<<20-3:], "data")
+	if err := errors.Join(os.Mkdir(guest+"/d", 0o755), os.WriteFile(guest+"/d/f", content, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	for from, path := range map[string]string{"/d/f": to + "/alone", "/d": to + "/tree"} {
+		if _, err := f.CopyFrom(limited(t), from, path, guestfs.CopyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{to + "/alone", to + "/tree/f"} {
+		var st syscall.Stat_t
+		b, err := os.ReadFile(path)
+		if err = errors.Join(err, syscall.Stat(path, &st)); err != nil || !bytes.Equal(b, content) {
+			t.Fatalf("%s: %d bytes that are not those of the original, %v", path, len(b), err)
+		}
+		if taken := st.Blocks * 512; taken > 1<<20 {
+			t.Errorf("%s takes %d bytes of the disk", path, taken)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/sparsefile"
 )
 
 // CopyFrom copies a file or a directory of the guest to the host. Where hostPath is a directory, or ends with a slash, the
@@ -98,7 +99,7 @@ func (f *Files) fileTo(ctx context.Context, guestPath string, s *staging, m *met
 		if err != nil {
 			return err
 		}
-		_, err = from.WriteTo(ctx, io.MultiWriter(m, file), 0)
+		_, err = from.WriteTo(ctx, io.MultiWriter(m, &sparsefile.File{File: file}), 0)
 		if err == nil {
 			err = file.Chmod(permissions(int64(from.Info().Mode.Perm())))
 		}

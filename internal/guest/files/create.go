@@ -10,6 +10,8 @@ import (
 	"path"
 
 	"golang.org/x/sys/unix"
+
+	"agentvm/internal/sparsefile"
 )
 
 // create makes a file by call. When call fails because the name exists, it removes that file and tries again. It does not remove
@@ -45,7 +47,7 @@ func (u *unpacker) regular(dir int, name string, content io.Reader, m meta) erro
 	if err != nil {
 		return &os.PathError{Op: "create", Path: name, Err: err}
 	}
-	f := &sparseFile{File: os.NewFile(uintptr(fd), name)}
+	f := &sparsefile.File{File: os.NewFile(uintptr(fd), name)}
 	_, err = io.CopyBuffer(struct{ io.Writer }{f}, contextReader{u.ctx, content}, u.block)
 	if err == nil && m.mode&0o111 != 0 {
 		err = seal(fd)

@@ -14,6 +14,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/sparsefile"
 )
 
 // Open opens a regular file; see guestrpc.OpenOptions.
@@ -99,7 +100,7 @@ func (f *file) Commit() error { return f.Sync() }
 //	           └──Close──► removed
 type atomicFile struct {
 	file
-	content   sparseFile
+	content   sparsefile.File
 	path      string
 	dir       int
 	temporary string

@@ -1,6 +1,6 @@
-//go:build linux
-
-package files
+// Package sparsefile writes files with holes where zeros are written, so that a sparse file stays one on its way through an archive or a
+// message, neither of which says where its holes were. Both sides of a copy between host and guest use it.
+package sparsefile
 
 import (
 	"bytes"
@@ -11,18 +11,17 @@ import (
 // little and cost a system call each.
 const holeSize = 16 << 10
 
-// sparseFile writes a new file. Blocks of zeros that lengthen it become holes, so that a sparse file stays one on its way
-// through an archive or a message, neither of which says where its holes were.
-type sparseFile struct {
+// File writes a new file, which must be empty. Blocks of zeros that lengthen it become holes. It is for one goroutine.
+type File struct {
 	*os.File
 	size int64 // of the file
 }
 
-// Write appends.
-func (f *sparseFile) Write(b []byte) (int, error) { return f.WriteAt(b, f.size) }
+// Write appends, whatever the position of the file is.
+func (f *File) Write(b []byte) (int, error) { return f.WriteAt(b, f.size) }
 
 // WriteAt leaves out blocks of zeros only behind the end of the file, where they replace nothing.
-func (f *sparseFile) WriteAt(b []byte, offset int64) (written int, err error) {
+func (f *File) WriteAt(b []byte, offset int64) (written int, err error) {
 	for written < len(b) {
 		rest, at := b[written:], offset+int64(written)
 		n, zeros := run(rest, at)
@@ -59,7 +58,8 @@ func run(b []byte, offset int64) (n int, zeros bool) {
 
 func isZero(b []byte) bool { return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1]) }
 
-func (f *sparseFile) Truncate(size int64) error {
+// Truncate changes the size.
+func (f *File) Truncate(size int64) error {
 	err := f.File.Truncate(size)
 	if err == nil {
 		f.size = size
