@@ -51,6 +51,16 @@ type Image struct {
 	Volumes      []string          `json:"volumes,omitempty"`
 	ExposedPorts []string          `json:"exposedPorts,omitempty"` // as 80/tcp
 	Labels       map[string]string `json:"labels,omitempty"`
+	Healthcheck  *Healthcheck      `json:"healthcheck,omitempty"`
+}
+
+// Healthcheck is the HEALTHCHECK of an image (Docker's image specification). Zero times and retries mean Docker's defaults.
+type Healthcheck struct {
+	Test        []string      `json:"test"` // "NONE", or "CMD" and arguments, or "CMD-SHELL" and a line
+	Interval    time.Duration `json:"interval,omitempty"`
+	Timeout     time.Duration `json:"timeout,omitempty"`
+	StartPeriod time.Duration `json:"startPeriod,omitempty"`
+	Retries     int           `json:"retries,omitempty"`
 }
 
 // checkName refuses names that would mean something else in a path, a reference or a shell.

@@ -351,6 +351,9 @@ func (i *Image) setConfig(c v1.Config) {
 	i.Volumes = slices.Sorted(maps.Keys(c.Volumes))
 	i.ExposedPorts = slices.Sorted(maps.Keys(c.ExposedPorts))
 	i.Labels = c.Labels
+	if h := c.Healthcheck; h != nil {
+		i.Healthcheck = &Healthcheck{Test: h.Test, Interval: h.Interval, Timeout: h.Timeout, StartPeriod: h.StartPeriod, Retries: h.Retries}
+	}
 }
 
 // Layer is one layer of an image from a registry or an archive of images.

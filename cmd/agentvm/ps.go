@@ -39,7 +39,8 @@ type vmStatus struct {
 	// Restarts is how often the guest has restarted itself since its daemon began, Restarted when it did last.
 	Restarts  int       `json:"restarts,omitempty"`
 	Restarted time.Time `json:"restarted,omitzero"`
-	Jobs      int       `json:"jobs"` // that run
+	Health    string    `json:"health,omitempty"` // of the image's HEALTHCHECK: starting, healthy or unhealthy
+	Jobs      int       `json:"jobs"`             // that run
 	Clients   int       `json:"clients,omitempty"`
 	Ports     []string  `json:"ports,omitempty"`
 	Mounts    []string  `json:"mounts,omitempty"`
@@ -60,6 +61,7 @@ func statusOf(s client.Status) vmStatus {
 	}
 	if i := s.Info; i != nil { // what its daemon says
 		v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs
+		v.Health = i.Health
 		v.Clients = max(i.Clients-1, 0) // without the one who asks
 		v.Ports, v.Mounts, v.Labels, v.Policy, v.Kernel, v.Version = i.Ports, i.Mounts, i.Labels, i.Policy, i.Kernel, i.Version
 	}
@@ -119,7 +121,11 @@ func printVMs(w io.Writer, list []vmStatus, now time.Time) error {
 		if !v.Started.IsZero() {
 			up, jobs = now.Sub(v.Started).Round(time.Second).String(), fmt.Sprint(v.Jobs)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\n", v.Name, v.State, up, v.Image, v.Memory>>20, jobs, strings.Join(v.Ports, ", "))
+		state := string(v.State)
+		if v.Health != "" && v.State == client.Running {
+			state += " (" + v.Health + ")"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\n", v.Name, state, up, v.Image, v.Memory>>20, jobs, strings.Join(v.Ports, ", "))
 	}
 	return table.Flush()
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"agentvm/egress"
+	"agentvm/images"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/snapshot"
@@ -38,6 +39,8 @@ type fakeVM struct {
 	how   string // "stop" or "close"
 	grace bool   // Stop waits for its context
 
+	image   images.Image
+	health  atomic.Int32
 	servers map[string]string // by port: addresses of the servers "in" it
 }
 
@@ -131,7 +134,7 @@ func (v *fakeVM) Access() vm.Access {
 func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
 	return []vm.Socket{{Network: "tcp", PID: 7}}, nil
 }
-func (v *fakeVM) StopSignal() int            { return 0 }
+func (v *fakeVM) Image() images.Image        { return v.image }
 func (v *fakeVM) Describe(i *daemonrpc.Info) { i.Kernel = "fake" }
 
 // fakeProcess is a program of a fakeVM.
@@ -178,6 +181,9 @@ func (p *fakeProcess) run() {
 	case "exit":
 		_, _ = io.WriteString(p.c.Stderr, "bad\n")
 		p.code, _ = strconv.Atoi(arg)
+	case "health": // exits with what the test says
+		p.code = int(p.vm.health.Load())
+		_, _ = io.WriteString(p.c.Stderr, strings.Repeat("sick ", 10000))
 	case "cat":
 		_, p.err = io.Copy(p.c.Stdout, p.c.Stdin)
 	case "flood": // so many bytes

@@ -44,6 +44,7 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	}
 	d.logger.Info("the VM runs", "took", time.Since(began))
 	defer d.runSidecars(v, restore)()
+	defer d.runHealthcheck(v)()
 	select {
 	case <-v.Halted():
 		d.jobs.Release() // the VM's end waits for writes of its programs' output
@@ -171,7 +172,8 @@ func (d *daemon) stopVM(v VM) {
 	}
 	ctx, cancel := context.WithTimeout(d.hard, grace)
 	defer cancel()
-	if signal := v.StopSignal(); signal != 0 {
+	image := v.Image()
+	if signal, err := image.StopSignalNumber(); err == nil && signal != 0 { // VM.Stop logs the error
 		half, cancel := context.WithTimeout(ctx, grace/2)
 		if err := v.Resume(half); err == nil { // programs of a paused guest get no signals
 			d.jobs.EndDurable(half, signal)

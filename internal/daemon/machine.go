@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"agentvm/egress"
+	"agentvm/images"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/snapshot"
@@ -22,8 +23,8 @@ type VM interface {
 	Stop(ctx context.Context) error
 	// Close switches the VM off.
 	Close() error
-	// StopSignal is the number of the signal that the image has for the end of its command, or 0.
-	StopSignal() int
+	// Image is what it was made of.
+	Image() images.Image
 	// Halted is closed when nothing runs in the VM any more, Done after that, when its resources are free.
 	Halted() <-chan struct{}
 	Done() <-chan struct{}

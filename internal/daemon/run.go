@@ -40,11 +40,12 @@ const defaultGrace = 10 * time.Second
 
 // timing is what tests shorten.
 type timing struct {
-	stateCheck time.Duration // how often the state file, idleness and lifetime are looked at
-	grace      time.Duration // for the guest's programs, by default
-	failedTime time.Duration // how long a daemon whose VM has failed waits for clients that ask why
-	logLimit   int64
-	ownProcess bool // the process is the daemon's: its watchdog may end it, and it confines itself
+	stateCheck     time.Duration // how often the state file, idleness and lifetime are looked at
+	grace          time.Duration // for the guest's programs, by default
+	failedTime     time.Duration // how long a daemon whose VM has failed waits for clients that ask why
+	logLimit       int64
+	healthShortest time.Duration // between health checks, and for one
+	ownProcess     bool          // the process is the daemon's: its watchdog may end it, and it confines itself
 }
 
 func (t timing) withDefaults() timing {
@@ -56,6 +57,9 @@ func (t timing) withDefaults() timing {
 	}
 	if t.failedTime == 0 {
 		t.failedTime = 5 * time.Second
+	}
+	if t.healthShortest == 0 {
+		t.healthShortest = healthShortest
 	}
 	if t.logLimit == 0 {
 		t.logLimit = maxLog
@@ -155,6 +159,7 @@ type daemon struct {
 	mu             sync.Mutex
 	vm             VM            // nil while it boots, or starts again
 	changed        chan struct{} // closed and replaced when vm, failure or stopping change
+	health         string        // see daemonrpc.Info
 	failure        error         // why it could not be started, or has ended by itself
 	stopping       bool
 	reason         string // for the first order to stop

@@ -29,13 +29,6 @@ func (m *machine) Stop(ctx context.Context) error {
 	return errors.Join(m.VM.Stop(ctx), m.files.Close())
 }
 
-// StopSignal is the number of the image's STOPSIGNAL. VM.Stop logs what is wrong with one that has none.
-func (m *machine) StopSignal() int {
-	image := m.Image()
-	signal, _ := image.StopSignalNumber()
-	return signal
-}
-
 // Close switches the VM off.
 func (m *machine) Close() error { return errors.Join(m.VM.Close(), m.files.Close()) }
 

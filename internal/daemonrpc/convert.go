@@ -20,7 +20,7 @@ func (i Info) write(w daemonwire.DaemonInfo) error {
 	w.SetJobs(uint32(i.Jobs))
 	return errors.Join(
 		w.SetName(i.Name), w.SetVersion(i.Version), w.SetImage(i.Image), w.SetKernel(i.Kernel), w.SetError(i.Error),
-		w.SetPolicy(i.Policy), w.SetConfig(i.Config), writeMoment(w.NewStarted, i.Started),
+		w.SetPolicy(i.Policy), w.SetConfig(i.Config), w.SetHealth(i.Health), writeMoment(w.NewStarted, i.Started),
 		capnprpc.WriteTexts(w.NewMounts, i.Mounts), capnprpc.WriteTexts(w.NewPorts, i.Ports), capnprpc.WriteTexts(w.NewLabels, i.Labels),
 	)
 }
@@ -36,7 +36,7 @@ func readInfo(w daemonwire.DaemonInfo, err error) (i Info, _ error) {
 	i.Kernel, i.Error, i.Policy = r.Text(w.Kernel()), r.Text(w.Error()), r.Text(w.Policy())
 	i.Started = momentOf(&r)(w.Started())
 	i.Mounts, i.Ports, i.Labels = r.Texts(w.Mounts()), r.Texts(w.Ports()), r.Texts(w.Labels())
-	i.Config = r.Data(w.Config())
+	i.Config, i.Health = r.Data(w.Config()), r.Text(w.Health())
 	return i, r.Err
 }
 

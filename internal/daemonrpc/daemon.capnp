@@ -138,6 +138,7 @@ struct DaemonInfo {
   clients @13 :UInt32;    # connections that have shown the token, with this one
   jobs @14 :UInt32;       # that run
   config @15 :Data;       # JSON: what the VM was started with
+  health @16 :Text;       # of the image's HEALTHCHECK: starting, healthy or unhealthy; empty: it has none
 }
 
 struct JobOptions {

@@ -146,6 +146,7 @@ type Info struct {
 	Clients int      // connections that have shown the token
 	Jobs    int      // that run
 	Config  []byte   // JSON: what the VM was started with
+	Health  string   // of the image's HEALTHCHECK: starting, healthy or unhealthy; empty: it has none
 }
 
 // JobOptions say how a job lives.

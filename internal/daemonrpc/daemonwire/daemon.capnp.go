@@ -7511,12 +7511,12 @@ type DaemonInfo capnp.Struct
 const DaemonInfo_TypeID = 0x83162a6865ea2541
 
 func NewDaemonInfo(s *capnp.Segment) (DaemonInfo, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 11})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 12})
 	return DaemonInfo(st), err
 }
 
 func NewRootDaemonInfo(s *capnp.Segment) (DaemonInfo, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 11})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 12})
 	return DaemonInfo(st), err
 }
 
@@ -7801,12 +7801,30 @@ func (s DaemonInfo) SetConfig(v []byte) error {
 	return capnp.Struct(s).SetData(10, v)
 }
 
+func (s DaemonInfo) Health() (string, error) {
+	p, err := capnp.Struct(s).Ptr(11)
+	return p.Text(), err
+}
+
+func (s DaemonInfo) HasHealth() bool {
+	return capnp.Struct(s).HasPtr(11)
+}
+
+func (s DaemonInfo) HealthBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(11)
+	return p.TextBytes(), err
+}
+
+func (s DaemonInfo) SetHealth(v string) error {
+	return capnp.Struct(s).SetText(11, v)
+}
+
 // DaemonInfo_List is a list of DaemonInfo.
 type DaemonInfo_List = capnp.StructList[DaemonInfo]
 
 // NewDaemonInfo creates a new list of DaemonInfo.
 func NewDaemonInfo_List(s *capnp.Segment, sz int32) (DaemonInfo_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 11}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 12}, sz)
 	return capnp.StructList[DaemonInfo](l), err
 }
 
