@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,11 +21,13 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentvm/client"
 	"agentvm/internal/daemon"
+	"agentvm/vm"
 )
 
 // mcpKit is a store of its own, whose VMs are removed at the end, with the images of the shared one.
-func mcpKit(t *testing.T) (dir string, env []string) {
+func mcpKit(t testing.TB) (dir string, env []string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots VMs")
@@ -69,7 +72,7 @@ func mcpKit(t *testing.T) (dir string, env []string) {
 }
 
 // mcpSession starts agentvm mcp in a directory and connects to its standard streams. hangUp ends its input, and waits for its end.
-func mcpSession(t *testing.T, dir string, env []string, args ...string) (c *sdk.ClientSession, hangUp func()) {
+func mcpSession(t testing.TB, dir string, env []string, args ...string) (c *sdk.ClientSession, hangUp func()) {
 	t.Helper()
 	command := exec.Command("agentvm", append([]string{"mcp"}, args...)...)
 	command.Dir, command.Env, command.Stderr = dir, env, os.Stderr
@@ -110,7 +113,7 @@ func mcpSession(t *testing.T, dir string, env []string, args ...string) (c *sdk.
 	return c, hangUp
 }
 
-func mcpCall(t *testing.T, c *sdk.ClientSession, tool string, args map[string]any) (map[string]any, string) {
+func mcpCall(t testing.TB, c *sdk.ClientSession, tool string, args map[string]any) (map[string]any, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -407,14 +410,49 @@ func TestMCPInstallFollowsNoLink(t *testing.T) {
 	if out, text := mcpCall(t, c, "exec", map[string]any{"command": "ln -s ../outside .cursor && ln -s ../outside/config .mcp.json && mkdir .vscode && ln -s ../../outside/config .vscode/mcp.json"}); out == nil || out["exit_code"] != 0.0 {
 		t.Fatalf("%v %s", out, text)
 	}
-	for _, client := range []string{"cursor", "claude-code", "vscode"} {
-		command := exec.Command("agentvm", "mcp", "install", client, "-y")
+	for _, program := range []string{"cursor", "claude-code", "vscode"} {
+		command := exec.Command("agentvm", "mcp", "install", program, "-y")
 		command.Dir, command.Env = work, env
 		if b, err := command.CombinedOutput(); err == nil || !strings.Contains(string(b), "link") {
-			t.Errorf("%s: %v: %s", client, err, b)
+			t.Errorf("%s: %v: %s", program, err, b)
 		}
 	}
 	if list, err := os.ReadDir(outside); err != nil || len(list) > 0 {
 		t.Errorf("written through a link: %v %v", list, err)
 	}
+}
+
+// BenchmarkMCPExec is what a tool's call takes beside the same command by the library, which keeps its connection and no output.
+func BenchmarkMCPExec(b *testing.B) {
+	dir, env := mcpKit(b)
+	c, _ := mcpSession(b, dir, env, "--vm", "bench", "--memory", "256M")
+	mcpCall(b, c, "exec", map[string]any{"command": "true"})
+	store, err := client.OpenStore(client.StoreOptions{Dir: filepath.Join(dir, "store")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	v, err := store.Open(b.Context(), "bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer v.Close()
+	var library, tool []time.Duration
+	for b.Loop() { // by turns, so that a busy host slows both
+		began := time.Now()
+		if r, err := v.Run(b.Context(), vm.Command{Line: "true"}); err != nil || r.ExitCode != 0 {
+			b.Fatal(r, err)
+		}
+		library = append(library, time.Since(began))
+		began = time.Now()
+		if out, text := mcpCall(b, c, "exec", map[string]any{"command": "true"}); out == nil || out["exit_code"] != 0.0 {
+			b.Fatal(text)
+		}
+		tool = append(tool, time.Since(began))
+	}
+	median := func(list []time.Duration) float64 {
+		slices.Sort(list)
+		return list[len(list)/2].Seconds() * 1e3
+	}
+	b.ReportMetric(median(library), "library-ms")
+	b.ReportMetric(median(tool), "stdio-ms")
 }

@@ -105,7 +105,7 @@ func placeOfKeys(store string) map[string]string {
 }
 
 // testStore is the shared store, and a mirror for it that is not there when there are no Alpine files.
-func testStore(t *testing.T) (dir, mirror string, alpine bool) {
+func testStore(t testing.TB) (dir, mirror string, alpine bool) {
 	t.Helper()
 	shared.once.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("", "agentvm-test-"); shared.err == nil {

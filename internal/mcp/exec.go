@@ -100,17 +100,16 @@ func (s *Server) exec(ctx context.Context, req *sdk.CallToolRequest, in execInpu
 		err = ctx.Err()
 		kill(ctx, j)
 	}
-	if err == nil {
-		out.VM, out.Seconds = name, float64(time.Since(began).Milliseconds())/1000
-		if !out.Running && out.Omitted == nil && out.Next == out.Total {
-			_, _ = j.Remove(ctx), j.Close() // there is no more of it than this
-		} else {
-			out.Process = j.ID()
-		}
-	}
-	_ = v.Close() // the job stays, which is why it is not closed
 	if err != nil {
+		_ = v.Close()
 		return nil, nil, err
+	}
+	out.VM, out.Seconds = name, float64(time.Since(began).Milliseconds())/1000
+	if out.Running || out.Omitted != nil || out.Next != out.Total {
+		out.Process = j.ID()
+		_ = v.Close() // the job stays, which is why it is not closed
+	} else {
+		s.running.Go(func() { forget(ctx, v, j) }) // the client need not wait; the call is one of those that run
 	}
 	return text(out.String()), out, nil
 }
@@ -158,6 +157,13 @@ func kill(ctx context.Context, j vm.Job) {
 			_, _ = j.Remove(late), j.Close()
 		}
 	}
+}
+
+// forget removes a job that has ended and of which the client has all, and closes the connection.
+func forget(ctx context.Context, v VM, j vm.Job) {
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	defer cancel()
+	_, _, _ = j.Remove(late), j.Close(), v.Close()
 }
 
 // feed passes input on to a job, over a connection of its own, for as long as the program takes to read it, also after the call that gave it.
