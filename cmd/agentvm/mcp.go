@@ -227,19 +227,15 @@ func (m *mcpVMs) start(ctx context.Context, name string, report func(string)) (*
 
 // limit lets a VM reach no more of the network than the default VM may now: the user may have taken back what that one had when it was forked or saved.
 func (m *mcpVMs) limit(ctx context.Context, c *client.Config) error {
-	now, err := m.store.Config(m.name)
-	if errors.Is(err, client.ErrNotFound) {
-		now, err = m.config, nil
-	}
-	if err != nil {
-		return err
-	}
+	now := m.config
 	if v, err := m.store.Open(ctx, m.name); err == nil {
 		now, err = v.Config(ctx)
 		_ = v.Close()
 		if err != nil {
 			return err
 		}
+	} else if !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrNotFound) {
+		return err
 	}
 	c.Network.Policy, c.Network.HostPorts = now.Network.Policy, now.Network.HostPorts
 	if now.Network.Disabled {

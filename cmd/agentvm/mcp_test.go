@@ -212,11 +212,32 @@ func TestMCP(t *testing.T) {
 	<-waiting
 	awaitText(t, sleeps, "sleep 4711 ")
 
-	// Flags that a running VM does not have are no silent promise.
-	refusing := exec.Command("agentvm", "mcp", "--mount", ".", "--memory", "256M", "--net", "none")
+	// Flags that a running VM does not have are no silent promise. Once it has stopped, they hold for whatever comes of its snapshots and forks, too.
+	narrower := []string{"--mount", ".", "--memory", "256M", "--net", "none"}
+	refusing := exec.Command("agentvm", append([]string{"mcp"}, narrower...)...)
 	refusing.Dir, refusing.Env = work, env
 	if b, err := refusing.CombinedOutput(); err == nil || !strings.Contains(string(b), "runs already, and otherwise") {
 		t.Errorf("%v: %s", err, b)
+	}
+	if out, text := mcpCall(t, second, "fork", map[string]any{"action": "create", "names": []string{"stopped"}}); out == nil {
+		t.Fatal(text)
+	}
+	stop := exec.Command("agentvm", "stop", name, name+"-stopped")
+	stop.Env = env
+	if b, err := stop.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	third, _ := mcpSession(t, work, env, narrower...)
+	if out, text := mcpCall(t, third, "snapshot", map[string]any{"action": "restore", "name": "clean", "vm": "later"}); out == nil {
+		t.Fatal(text)
+	}
+	for _, name := range []string{"later", "stopped", ""} {
+		if out, text := mcpCall(t, third, "net", map[string]any{"action": "policy", "vm": name}); out["mode"] != "none" {
+			t.Errorf("%q: %s", name, text)
+		}
+	}
+	if out, text := mcpCall(t, third, "exec", map[string]any{"command": "cat /root/kept"}); out == nil || out["stdout"] != "data\n" {
+		t.Errorf("after a stop: %v %s", out, text)
 	}
 }
 

@@ -23,8 +23,9 @@ const (
 	Path = "/mcp"
 	// minToken is the length in bytes of the shortest token.
 	minToken = 16
-	// maxConns bounds the connections of clients, and sessionTime the life of a session of an older revision that sends nothing.
+	// maxConns bounds the connections of clients, maxSessions the sessions of older revisions, and sessionTime the life of one that sends nothing.
 	maxConns    = 64
+	maxSessions = 256
 	sessionTime = time.Hour
 	headerTime  = 10 * time.Second
 	// statelessRevision is the first revision of the protocol without sessions.
@@ -99,9 +100,20 @@ func (s *Server) handler(token string) http.Handler {
 		}
 		if r.Header.Get("Mcp-Protocol-Version") >= statelessRevision {
 			stateless.ServeHTTP(w, r)
-		} else {
-			sessions.ServeHTTP(w, r)
+			return
 		}
+		if r.Header.Get("Mcp-Session-Id") == "" && s.sessions() >= maxSessions {
+			http.Error(w, "too many sessions: end some by DELETE, or use revision "+statelessRevision+", which has none", http.StatusServiceUnavailable)
+			return
+		}
+		sessions.ServeHTTP(w, r)
 	})
 	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+func (s *Server) sessions() (n int) {
+	for range s.sdk.Sessions() {
+		n++
+	}
+	return n
 }

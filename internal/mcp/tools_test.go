@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -284,4 +286,45 @@ func TestReach(t *testing.T) {
 	refused(t, c, "fork", "name", map[string]any{"action": "create", "names": []string{"../x"}})
 	refused(t, c, "snapshot", "name", map[string]any{"action": "create", "name": "../../x"})
 	refused(t, c, "snapshot", "want one for the new VM", map[string]any{"action": "restore", "name": "s"})
+}
+
+// TestSessionsAreBounded: clients that open sessions and drop them take a bounded number.
+func TestSessionsAreBounded(t *testing.T) {
+	s := New(Config{VMs: &testVMs{t: t}, Default: "dev"})
+	defer s.Close()
+	h := s.handler("0123456789abcdefghij")
+	open := func(session string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("POST", "http://127.0.0.1"+Path, strings.NewReader(
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`))
+		r.Header = http.Header{
+			"Authorization": {"Bearer 0123456789abcdefghij"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		}
+		if session != "" {
+			r.Method = "DELETE"
+			r.Header.Set("Mcp-Session-Id", session)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	var ids []string
+	for range maxSessions + 50 {
+		if w := open(""); w.Code == http.StatusOK {
+			ids = append(ids, w.Header().Get("Mcp-Session-Id"))
+		} else if w.Code != http.StatusServiceUnavailable {
+			t.Fatalf("%d: %s", w.Code, w.Body)
+		}
+	}
+	if len(ids) != maxSessions {
+		t.Errorf("%d sessions, want %d", len(ids), maxSessions)
+	}
+	if w := open(ids[0]); w.Code != http.StatusNoContent {
+		t.Errorf("DELETE: %d %s", w.Code, w.Body)
+	}
+	if w := open(""); w.Code != http.StatusOK {
+		t.Errorf("after one has ended: %d %s", w.Code, w.Body)
+	}
+	for session := range s.sdk.Sessions() {
+		_ = session.Close()
+	}
 }
