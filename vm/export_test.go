@@ -1,6 +1,9 @@
 package vm
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"path/filepath"
 	"testing"
 	"time"
@@ -46,4 +49,33 @@ func BaseKey(v *VM) string {
 		return ""
 	}
 	return v.resources.base.Key()
+}
+
+// RunAsModule has the shell of a VM's guest, on a terminal, run a command as RunModule has the shell of a module's guest.
+func RunAsModule(ctx context.Context, v *VM, c Command) (*Result, error) {
+	script, err := moduleScript(Config{}, c)
+	if err != nil {
+		return nil, err
+	}
+	s := newModuleShell(c, script)
+	s.console = io.Discard
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	input, feed := io.Pipe()
+	go s.feed(ctx, feed)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := v.Run(ctx, Command{Args: []string{"/bin/sh", "-c", s.prelude()}, Stdin: input, Stdout: s, Stderr: s, Terminal: &Size{80, 25}})
+		ended <- err
+	}()
+	select {
+	case <-s.done:
+		cancel()
+		_ = input.Close()
+		<-ended
+	case err := <-ended:
+		return nil, fmt.Errorf("the shell has ended: %w; it said %q", err, s.held)
+	}
+	kept, _ := s.kept.Take()
+	return &Result{Stdout: kept, ExitCode: s.exitCode}, nil
 }

@@ -128,6 +128,9 @@ func timed(c Config, what string, do func() error) func() error {
 
 // openImage finds the image, downloading it when it is missing, and opens its disk.
 func (r *resources) openImage(ctx context.Context, c Config) (err error) {
+	if IsModule(c.Image) {
+		return fmt.Errorf("image %s: %w", c.Image, ErrModule)
+	}
 	if c.Image == "" {
 		var notice string
 		if r.image, notice, err = r.store.ResolveDefault(ctx); notice != "" {

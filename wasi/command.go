@@ -18,6 +18,7 @@ import (
 // Dir is a directory of the host that a command finds under a name of its own.
 type Dir struct {
 	Host, Guest string
+	Root        *os.Root // the directory of the host when it is open already, which RunCommand closes; Host is then not used
 	ReadOnly    bool
 }
 
@@ -26,7 +27,12 @@ type CommandConfig struct {
 	Module []byte   // WebAssembly binary that exports _start
 	Args   []string // the program's name first
 	Env    []string // "KEY=value"
-	Dirs   []Dir    // preopened from descriptor 3 on, in this order
+	Dirs   []Dir    // preopened from descriptor 3 on, in this order; with Link from 5 on
+	// Link is the program's network, as modules of container2wasm have it: descriptor 3 is a listening socket from which the program
+	// accepts Link, and 4 is Link itself, for programs that expect it accepted. RunCommand closes it. Nil: none.
+	Link *Conn
+	// Started is called when the module is compiled and its _start function begins. Nil: nothing.
+	Started func()
 
 	Stdin          io.Reader // nil: empty; see NewInput
 	Stdout, Stderr io.Writer // nil: discarded
@@ -64,7 +70,7 @@ func RunCommand(ctx context.Context, cfg CommandConfig) (exitCode int, err error
 	if _, err := Instantiate(ctx, rt); err != nil {
 		return 0, err
 	}
-	return runStart(ctx, rt, cfg.Module)
+	return runStart(ctx, rt, cfg.Module, cfg.Started)
 }
 
 // system returns the System that a command sees.
@@ -73,19 +79,33 @@ func (cfg *CommandConfig) system() (*System, error) {
 	s.SetFile(0, NewInput(cfg.Stdin))
 	s.SetFile(1, NewOutput(cfg.Stdout))
 	s.SetFile(2, NewOutput(cfg.Stderr))
+	next := int32(3)
+	if cfg.Link != nil {
+		s.SetFile(3, NewListener(cfg.Link))
+		s.SetFile(4, cfg.Link)
+		next = 5
+	}
 	for i, d := range cfg.Dirs {
-		root, err := os.OpenRoot(d.Host)
-		if err != nil {
-			_ = s.Close() // the first error is the one to report
-			return nil, fmt.Errorf("open directory for %s: %w", d.Guest, err)
+		root := d.Root
+		if root == nil {
+			var err error
+			if root, err = os.OpenRoot(d.Host); err != nil {
+				_ = s.Close() // the first error is the one to report
+				for _, later := range cfg.Dirs[i+1:] {
+					if later.Root != nil {
+						_ = later.Root.Close() // nothing was written
+					}
+				}
+				return nil, fmt.Errorf("open directory for %s: %w", d.Guest, err)
+			}
 		}
-		s.Preopen(int32(3+i), d.Guest, root, d.ReadOnly)
+		s.Preopen(next+int32(i), d.Guest, root, d.ReadOnly)
 	}
 	return s, nil
 }
 
 // runStart compiles the module and calls its _start function.
-func runStart(ctx context.Context, rt wazero.Runtime, module []byte) (int, error) {
+func runStart(ctx context.Context, rt wazero.Runtime, module []byte, started func()) (int, error) {
 	compiled, err := rt.CompileModule(ctx, module)
 	if err != nil {
 		return 0, fmt.Errorf("compile module: %w", err)
@@ -99,6 +119,9 @@ func runStart(ctx context.Context, rt wazero.Runtime, module []byte) (int, error
 	mod, err := rt.InstantiateModule(ctx, compiled, wazero.NewModuleConfig().WithStartFunctions())
 	if err != nil {
 		return 0, fmt.Errorf("instantiate module: %w", err)
+	}
+	if started != nil {
+		started()
 	}
 	_, err = mod.ExportedFunction("_start").Call(ctx)
 	return exitCodeOf(ctx, err)

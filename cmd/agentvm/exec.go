@@ -29,6 +29,9 @@ on standard error.
 Exit codes: the command's own, 126 when it cannot be executed, 127 when it is not found, 128+N after
 signal N, 124 after --timeout, 125 when agentvm itself fails.
 
+With --image FILE.wasm the command runs in a container that container2wasm has made a WASI module of; standard error is
+then part of standard output (docs/guide/images.md).
+
 With --isolate the VM has a process of its own, which can reach nothing of the host but what the VM was given.
 
 Ctrl-C interrupts the command; a second one within three seconds stops the VM, or, with -n, kills the command.`
@@ -129,6 +132,9 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 	if f.isolate {
 		run = func() (*vm.Result, denials, error) { return c.runIsolated(ctx, f, command) }
 	}
+	if image := f.flags.Lookup("image").Value.String(); f.name == "" && vm.IsModule(image) {
+		run = func() (*vm.Result, denials, error) { return c.runModule(ctx, f, command) }
+	}
 	result, denied, err := run()
 	if err != nil && f.dir != "" && strings.Contains(err.Error(), " "+f.dir+": ") {
 		err = fmt.Errorf("--workdir %q: %w", f.dir, err)
@@ -160,4 +166,34 @@ func status(r *vm.Result) error {
 		return exitStatus(r.ExitCode)
 	}
 	return nil
+}
+
+// runModule runs a command in the computer that a WASI module is.
+func (c *cli) runModule(ctx context.Context, f *execFlags, command vm.Command) (*vm.Result, denials, error) {
+	switch {
+	case f.isolate:
+		return nil, denials{}, errors.New("--isolate is not for WASI modules: leave it out")
+	case f.changes.diff:
+		return nil, denials{}, errors.New("--diff needs a copy-on-write mount, which WASI modules cannot have: leave it out")
+	case f.terminal && f.command.Flags().Changed("tty"):
+		return nil, denials{}, errors.New("--tty: a command in a WASI module cannot have a terminal: leave it out")
+	}
+	s := newSession(execInterruptWindow)
+	ctx = s.begin(ctx)
+	defer s.end()
+	config, err := f.config()
+	if err != nil {
+		return nil, denials{}, err
+	}
+	watch, err := watchNetwork(&f.networkFlags, &config)
+	if err != nil {
+		return nil, denials{}, err
+	}
+	defer c.closeWatch(watch)
+	config.Logger = c.log
+	if command.Stdout != nil {
+		command.Stdout, command.Stderr = output{command.Stdout, s}, output{command.Stderr, s}
+	}
+	result, err := vm.RunModule(ctx, config, command)
+	return result, watch.denials(), s.explain(err)
 }

@@ -164,6 +164,9 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 
 // resolveImage finds an image, pulling it when it is missing.
 func (c *cli) resolveImage(ctx context.Context, ref string) (*images.Image, error) {
+	if vm.IsModule(ref) {
+		return nil, fmt.Errorf("image %s: %w", ref, vm.ErrModule)
+	}
 	progress := c.newProgress()
 	defer progress.close()
 	store, err := c.store(progress.report)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/images"
 	"agentvm/internal/hostfile"
 	"agentvm/internal/machine"
 )
@@ -88,7 +89,7 @@ func (c *cli) usage(ctx context.Context) ([]diskUsage, error) {
 	if err != nil {
 		return nil, err
 	}
-	modules, compiled, err := machine.PruneCache(filepath.Join(store.Dir(), "compiled"), true)
+	modules, compiled, err := pruneCompiled(store, true)
 	if err != nil {
 		return nil, err
 	}
@@ -201,9 +202,18 @@ func (c *cli) prune(ctx context.Context, all, dryRun bool) (p pruned, err error)
 	if err != nil {
 		return p, err
 	}
-	modules, bytes, err := machine.PruneCache(filepath.Join(store.Dir(), "compiled"), dryRun)
+	modules, bytes, err := pruneCompiled(store, dryRun)
 	p.freed = append(p.freed, diskUsage{Kind: "compiled", Count: modules, Bytes: bytes})
 	return p, err
+}
+
+// pruneCompiled removes the compiled code of the machine and of WASI modules.
+func pruneCompiled(store *images.Store, dryRun bool) (files int, bytes int64, err error) {
+	for _, folder := range []string{"compiled", "compiled-modules"} {
+		n, size, pruneErr := machine.PruneCache(filepath.Join(store.Dir(), folder), dryRun)
+		files, bytes, err = files+n, bytes+size, errors.Join(err, pruneErr)
+	}
+	return files, bytes, err
 }
 
 func printPruned(w io.Writer, removed, freed string, p pruned) {

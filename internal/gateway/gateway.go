@@ -40,6 +40,8 @@ type Config struct {
 	Link io.ReadWriteCloser
 	// MAC is the address of the guest's card. Default: that of netstack.
 	MAC net.HardwareAddr
+	// PlainFrames says that the guest's card prefixes its frames by no virtio_net_hdr.
+	PlainFrames bool
 	// Ports decides which ports are reached, of the guest and by it.
 	Ports *reach.Ports
 	// HostMemory is what the gateway's buffers are taken from, and Connections the limit of the host's connections with the guest's loopback
@@ -127,7 +129,7 @@ func (g *Gateway) build() (err error) {
 func (g *Gateway) buildStack() (err error) {
 	n := g.config.Network
 	g.stack, err = netstack.New(netstack.Config{
-		Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU, Header: true,
+		Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU, Header: !g.config.PlainFrames,
 		GuestMAC: g.config.MAC, Capture: n.Capture, Memory: g.config.HostMemory, Logger: g.config.Logger,
 	})
 	return err

@@ -40,8 +40,9 @@ const (
 // errCacheKey says that a cache has no usable key.
 var errCacheKey = fmt.Errorf("a cache of compiled code needs a key of %d bytes", private.KeySize)
 
-// newCodeCache makes wazero keep compiled code in dir, with its files as they are here.
-func newCodeCache(dir string, key []byte) (wazero.CompilationCache, error) {
+// NewCodeCache makes wazero keep compiled code in dir, a folder of the store, with its files as they are here. key is that of
+// ProgramConfig.CacheKey. The caller closes the cache.
+func NewCodeCache(dir string, key []byte) (wazero.CompilationCache, error) {
 	if len(key) != private.KeySize {
 		return nil, errCacheKey
 	}

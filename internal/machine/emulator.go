@@ -97,7 +97,7 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
 	if cfg.CacheDir == "" {
 		return c, nil
 	}
-	cache, err := newCodeCache(cfg.CacheDir, cfg.CacheKey)
+	cache, err := NewCodeCache(cfg.CacheDir, cfg.CacheKey)
 	if err != nil {
 		return nil, fmt.Errorf("open the cache of compiled code: %w", err)
 	}
