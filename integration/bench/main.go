@@ -94,6 +94,7 @@ var parts = []struct {
 	{"daemon", measureDaemon},
 	{"idle", measureIdle},
 	{"mounts", measureMounts},
+	{"disk", measureDisk},
 	{"image", measureImage},
 }
 
