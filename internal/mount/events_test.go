@@ -17,17 +17,14 @@ import (
 )
 
 // eventClient is a guest that asks for the host's events.
-type eventClient struct {
-	*rawClient
-	unique uint64
-}
+type eventClient struct{ *rawClient }
 
 func attachEvents(t *testing.T, config Config) *eventClient {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("the host's system does not report changes")
 	}
-	c := &eventClient{rawClient: &rawClient{t: t, conn: serve(t, config)}}
+	c := &eventClient{&rawClient{t: t, conn: serve(t, config)}}
 	if got := c.errno(opInit, 0, fusetest.InitBody().U32(flagHostDir)); got != 0 {
 		t.Fatalf("init: %v", got)
 	}
