@@ -223,14 +223,15 @@ func TestMountEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantOutput(t, v, "cd /mnt/host && echo >own && rm own && mkdir sub/own; for i in 1 2 3 4 5 6 7 8 9 10; do grep -q sub.own /tmp/events && break; sleep 0.5; done; sleep 0.5; stat -c %s changed", "19\n")
+	wantOutput(t, v, "cd /mnt/host && echo >own && rm own && mkdir sub/own; for i in 1 2 3 4 5 6 7 8 9 10; do grep -q sub.own /tmp/events && grep -q sub.dir /tmp/events && break; sleep 0.5; done; sleep 0.5; stat -c %s changed", "19\n")
 	events := string(mustRun(t, v, vm.Command{Line: "cat /tmp/events"}).Stdout)
 	for _, want := range []string{
 		"n\t/mnt/host\tmade", "w\t/mnt/host\tmade", "c\t/mnt/host\tchanged", "c\t/mnt/host/sub\tinner", "d\t/mnt/host\tremoved", "m\t/mnt/host\tmoved",
 		"y\t/mnt/host/sub\tmoved", "n\t/mnt/host/sub\tdir", "n\t/mnt/host\town", "d\t/mnt/host\town", "n\t/mnt/host/sub\town",
 	} {
-		if strings.Count(events, want+"\n") != 1 {
-			t.Errorf("%q is not once in the events:\n%s", want, events)
+		// The host's system may have said more than once that a file was written; of its own changes the guest hears once.
+		if n := strings.Count(events, want+"\n"); n == 0 || n > 1 && strings.HasSuffix(want, "own") {
+			t.Errorf("%q is %d times in the events:\n%s", want, n, events)
 		}
 	}
 	wantOutput(t, v, "killall inotifyd; sleep 1; umount /mnt/host && echo unmounted", "unmounted\n")

@@ -308,18 +308,18 @@ func (e *hostEvents) stop() {
 	e.sending.Lock()
 	defer e.sending.Unlock()
 	e.mu.Lock()
-	waiting := e.waiting
+	waiting, asked := e.waiting, e.asked
 	e.off, e.waiting = true, false
 	e.mu.Unlock()
 	if waiting {
-		e.reply(nil, errno.ENODEV)
+		e.reply(asked, nil, errno.ENODEV)
 	}
 }
 
-func (e *hostEvents) reply(records []byte, number errno.Errno) {
+func (e *hostEvents) reply(asked uint64, records []byte, number errno.Errno) {
 	out := encoder{buf: make([]byte, replyHeader, replyHeader+len(records))}
 	out.buf = append(out.buf, records...)
-	out.header(number, e.asked)
+	out.header(number, asked)
 	e.session.send(out.buf)
 }
 
@@ -397,12 +397,13 @@ func (e *hostEvents) deliver() {
 			e.order = append(e.order, key)
 		}
 	}
+	asked := e.asked
 	if len(records) > 0 {
 		e.waiting = false
 	}
 	e.mu.Unlock()
 	if len(records) > 0 {
-		e.reply(records, 0)
+		e.reply(asked, records, 0)
 	}
 }
 
