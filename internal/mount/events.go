@@ -478,6 +478,11 @@ func (e *hostEvents) look(dir *node, name string, change hostChange, own ownChan
 	case own.mask&eventMade != 0:
 		made = 0
 	}
+	if made != 0 && exists && a.host.Links > 1 && !a.isDir() { // the host has given a file another name, of which the first has no event
+		if id, parent := c.tree.otherName(child, a.identity()); id != 0 {
+			records = appendRecord(records, hostRecord{flags: expireChild, parent: parent, child: id})
+		}
+	}
 	if made|removed|content == 0 {
 		return nil, true
 	}

@@ -107,12 +107,12 @@ func TestHostEvents(t *testing.T) {
 		do   func() error
 		want []string
 	}{
-		{"made", func() error { return os.Link(filepath.Join(dir, "file"), filepath.Join(dir, "new")) }, []string{"new 0x100 0x0 7"}},
+		{"made", func() error { return os.Link(filepath.Join(dir, "file"), filepath.Join(dir, "new")) }, []string{" 0x0 0x0 2", "new 0x100 0x0 7"}},
 		{"written", func() error { return os.Truncate(filepath.Join(dir, "file"), 3) }, []string{"file 0x2 0x0 3"}},
 		{"mode", func() error { return os.Chmod(filepath.Join(dir, "file"), 0o600) }, []string{"file 0x4 0x0 3"}},
 		{"below", func() error { return os.Remove(filepath.Join(dir, "sub/inner")) }, []string{"inner 0x200 0x400 7"}},
 		{"directory", func() error { return os.Mkdir(filepath.Join(dir, "d"), 0o755) }, []string{"d 0x40000100 0x0 7"}},
-		{"replaced", func() error { return os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "old")) }, []string{"new 0x40 0x0 7", "old 0x80 0x400 7"}},
+		{"replaced", func() error { return os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "old")) }, []string{"new 0x40 0x0 7", " 0x0 0x0 2", "old 0x80 0x400 7"}},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatal(err)

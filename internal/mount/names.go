@@ -210,7 +210,7 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 			return err
 		}
 		if a, err := c.server.lstat(newPath); err == nil && moved != nil {
-			moved.file = a.identity()
+			c.tree.setFile(moved, a.identity())
 		}
 	} else {
 		replaced, missing := c.server.lstat(newPath)

@@ -29,8 +29,9 @@ type tree struct {
 	names  sync.RWMutex // parent, name and gone of each node: written under both locks, read under either
 	nodes  sync.Mutex   // guards the other fields of each node, byID and last
 	root   *node
-	byID   map[uint64]*node // with the kernel's references
-	last   uint64           // the highest number that was given
+	byID   map[uint64]*node   // with the kernel's references
+	byFile map[identity]*node // the last that was found of each; of what has one name, the only one
+	last   uint64             // the highest number that was given
 	limit  int
 	byName bool // nodes are names
 	memory *sessionMemory
@@ -90,7 +91,7 @@ func (v version) recent() bool {
 func newTree(first uint64, limit int, memory *sessionMemory) *tree {
 	root := &node{id: rootID, refs: 1, lookups: 1}
 	root.dir.Store(true)
-	return &tree{root: root, byID: map[uint64]*node{rootID: root}, last: first - 1, limit: limit, memory: memory}
+	return &tree{root: root, byID: map[uint64]*node{rootID: root}, byFile: make(map[identity]*node), last: first - 1, limit: limit, memory: memory}
 }
 
 // get returns the node of a number with a reference for the caller.
@@ -130,6 +131,7 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 		parent.children[name] = n
 		parent.refs++
 		t.byID[n.id] = n
+		t.byFile[n.file] = n
 	}
 	if n.lookups++; n.lookups == 1 {
 		n.refs++
@@ -177,6 +179,31 @@ func (t *tree) noteCopied(n *node) {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
 	n.copied = true
+}
+
+func (t *tree) forgetFile(n *node) {
+	if t.byFile[n.file] == n {
+		delete(t.byFile, n.file)
+	}
+}
+
+// setFile has a node be of another file. names must be held for writing.
+func (t *tree) setFile(n *node, file identity) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	t.forgetFile(n)
+	n.file = file
+	t.byFile[file] = n
+}
+
+// otherName returns the number and the directory's of another node of a file than one that may be nil, or zeros. names must be held.
+func (t *tree) otherName(n *node, file identity) (id, parent uint64) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	if other := t.byFile[file]; other != nil && other != n && other.parent != nil {
+		return other.id, other.parent.id
+	}
+	return 0, 0
 }
 
 // tell, of a node in a locked tree, notes that the guest's kernel gets attributes. When the size or the time of the contents is another one than before, the kernel
@@ -288,6 +315,7 @@ func (t *tree) releaseLocked(n *node) {
 		}
 		n.detach()
 		delete(t.byID, n.id)
+		t.forgetFile(n)
 		t.memory.give(nodeMemory)
 		if t.forgotten != nil {
 			t.forgotten(n)
