@@ -37,12 +37,18 @@ func TestBlobsThatLie(t *testing.T) {
 	image := makeImage(t, Architecture, makeLayer(t, file("f", noise(50000))))
 	whole := layerArchives(t, image)[0]
 	for name, answer := range map[string]func(http.ResponseWriter){
-		"short":     func(w http.ResponseWriter) { w.Write(whole[:1000]) },
-		"empty":     func(http.ResponseWriter) {},
-		"broken":    func(w http.ResponseWriter) { w.Header().Set("Content-Length", fmt.Sprint(len(whole))); w.Write(whole[:1000]) },
-		"other":     func(w http.ResponseWriter) { w.Write(append(bytes.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1)) },
-		"longer":    func(w http.ResponseWriter) { w.Write(append(bytes.Clone(whole), whole...)) },
-		"redirects": func(w http.ResponseWriter) { w.Header().Set("Location", "/v2/app/blobs/x"); w.WriteHeader(http.StatusTemporaryRedirect) },
+		"short": func(w http.ResponseWriter) { w.Write(whole[:1000]) },
+		"empty": func(http.ResponseWriter) {},
+		"broken": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
+			w.Write(whole[:1000])
+		},
+		"other":  func(w http.ResponseWriter) { w.Write(append(bytes.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1)) },
+		"longer": func(w http.ResponseWriter) { w.Write(append(bytes.Clone(whole), whole...)) },
+		"redirects": func(w http.ResponseWriter) {
+			w.Header().Set("Location", "/v2/app/blobs/x")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		},
 		"stalls": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
 			w.Write(whole[:1000])

@@ -259,4 +259,6 @@ func (r PortRange) write(w guestwire.PortRange) error {
 	return nil
 }
 
-func readPortRange(w guestwire.PortRange) (PortRange, error) { return PortRange{w.First(), w.Last()}, nil }
+func readPortRange(w guestwire.PortRange) (PortRange, error) {
+	return PortRange{w.First(), w.Last()}, nil
+}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
