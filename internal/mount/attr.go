@@ -187,7 +187,7 @@ func (c *session) lookup(q *request) error {
 		return err
 	}
 	a, err := c.server.lstat(path)
-	a.plain = err == nil && c.hostDir && c.server.isPlain(path)
+	a.plain = err == nil && c.saysPlain() && c.server.isPlain(path)
 	if errno.In(err) == errno.ENOENT {
 		if n, told := c.tree.ghost(q.node, name); n != nil {
 			c.encodeEntry(&q.out, n.id, told, 0, 0)

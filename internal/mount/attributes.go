@@ -67,6 +67,9 @@ func (c *session) getxattr(q *request) error {
 	return c.replyAttribute(q, size, value)
 }
 
+// saysPlain reports whether the guest takes from us which files have no attributes. Below an overlay each file has its Base.
+func (c *session) saysPlain() bool { return c.hostDir && !c.server.config.Bases }
+
 // noneOf is the error of a file that has no attributes at all.
 func noneOf(err error) error {
 	if errno.In(err) == errno.EPERM {

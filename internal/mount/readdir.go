@@ -156,6 +156,6 @@ func (c *session) entry(dir *node, open *openFile, name string) (attr, error) {
 		return attr{}, err
 	}
 	a := c.server.attrOf(info, path)
-	a.plain = c.hostDir && c.server.isPlainIn(open.file, path)
+	a.plain = c.saysPlain() && c.server.isPlainIn(open.file, path)
 	return a, nil
 }
