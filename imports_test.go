@@ -132,6 +132,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/atomicfile",
+		"internal/build",
 		"internal/changes",
 		"internal/confine",
 		"internal/daemon",
@@ -154,6 +155,12 @@ var mayImport = map[string][]string{
 		"nat",
 		"vm",
 		"wasi",
+	},
+	"internal/build": {
+		"images",
+		"internal/atomicfile",
+		"internal/private",
+		"vm",
 	},
 	"internal/mcp": {
 		"client",

@@ -99,6 +99,9 @@ func (s *Store) files(image *Image) []string {
 // unreferenced returns the files that none of these images needs.
 func (s *Store) unreferenced(list []*Image) (garbage []storedFile, err error) {
 	keep := map[string]bool{}
+	for _, path := range s.cachedLayers() {
+		keep[path] = true
+	}
 	for _, image := range list {
 		for _, path := range s.files(image) {
 			keep[path] = true

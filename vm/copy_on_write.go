@@ -2,8 +2,12 @@ package vm
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"agentvm/internal/changes"
 	"agentvm/internal/hostpath"
@@ -60,6 +64,24 @@ func ChangesOf(files *Files, config func(context.Context) (Config, error)) *Chan
 		}
 		return mounts, nil
 	})
+}
+
+// WriteLayer writes what the VM has changed of its image as a layer for another image: a tar archive with whiteouts (OCI image specification,
+// layer.md). What is mounted, as /tmp and /proc, is not in it. The archive comes from the guest and may hold anything; w has to bound it.
+func (v *VM) WriteLayer(ctx context.Context, w io.Writer) error {
+	files, err := v.filesClient(ctx)
+	if err != nil {
+		return v.explainFiles(err)
+	}
+	layer, err := files.Layer(ctx, "/")
+	if err != nil {
+		return v.explainFiles(err)
+	}
+	summary, err := layer.Pack(ctx, w)
+	if err == nil && len(summary.Warnings) > 0 {
+		err = fmt.Errorf("the changes are incomplete: %.1000s", strings.Join(summary.Warnings, ", "))
+	}
+	return errors.Join(v.explainFiles(err), layer.Close())
 }
 
 // openOriginal opens the directory of a copy-on-write mount as a writable mount would be: with the same masks, and the same compared. To

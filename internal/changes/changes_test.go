@@ -75,6 +75,9 @@ func (l *layer) Settle(entries []guestrpc.LayerEntry, began time.Time) error {
 	return nil
 }
 
+func (l *layer) Pack(context.Context, io.Writer) (guestrpc.Summary, error) {
+	return guestrpc.Summary{}, errors.ErrUnsupported
+}
 func (l *layer) Discard(paths []string) error { l.g.dropped = paths; return nil }
 func (l *layer) Close() error                 { return nil }
 

@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -111,6 +112,10 @@ func (b bulkFiles) Layer(target string) (guestrpc.LayerHandler, time.Time, error
 	s := b.s
 	s.starting.Lock()
 	defer s.starting.Unlock()
+	if target == "/" {
+		content, err := files.New(fmt.Sprintf("/proc/self/fd/%d/data", s.upper.dir.Fd()))
+		return rootLayer{&layer{s: s, target: target, files: content}}, time.Time{}, err
+	}
 	if !slices.ContainsFunc(s.shares.mounted, func(m guestrpc.Mount) bool { return m.CopyOnWrite && m.Target == target }) {
 		return nil, time.Time{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.ENOENT, Message: target + " is not a copy-on-write mount of this VM"}
 	}
@@ -194,6 +199,20 @@ func (l *layer) Next() (entries []guestrpc.LayerEntry, err error) {
 	}
 	return entries, nil
 }
+
+func (l *layer) Pack(ctx context.Context, w io.Writer) (guestrpc.Summary, error) {
+	return l.files.Pack(ctx, w, []string{"/"}, guestrpc.PackOptions{Layer: true, OneFileSystem: true})
+}
+
+// rootLayer is what was changed of the image. It can be packed, and nothing else.
+type rootLayer struct{ *layer }
+
+var errRootLayer = &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EOPNOTSUPP, Message: "what was changed of the image can only be packed"}
+
+func (rootLayer) Next() ([]guestrpc.LayerEntry, error)          { return nil, errRootLayer }
+func (rootLayer) Open(string) (guestrpc.FileHandler, error)     { return nil, errRootLayer }
+func (rootLayer) Settle([]guestrpc.LayerEntry, time.Time) error { return errRootLayer }
+func (rootLayer) Discard([]string) error                        { return errRootLayer }
 
 // entry says what a file of the layer stands for. A character device 0:0 says that the name is removed.
 func (l *layer) entry(name string, info guestrpc.FileInfo) guestrpc.LayerEntry {

@@ -74,8 +74,16 @@ func (s *files) Pack(ctx context.Context, call guestwire.Files_pack) error {
 	if err != nil {
 		return capnprpc.Reply(r, err)
 	}
+	return replyArchive(ctx, r, sink, func(w io.Writer) (Summary, error) { return s.h.Pack(ctx, w, paths, o) })
+}
+
+// replyArchive sends what pack writes to the sink, and answers with the summary.
+func replyArchive(ctx context.Context, r interface {
+	capnprpc.Results
+	NewSummary() (guestwire.Summary, error)
+}, sink streamwire.Sink, pack func(io.Writer) (Summary, error)) error {
 	out := capnprpc.NewSinkWriter(ctx, sink, capnprpc.MaxChunk, capnprpc.MaxSends)
-	summary, err := s.h.Pack(ctx, out, paths, o)
+	summary, err := pack(out)
 	if err == nil {
 		err = out.End()
 	}

@@ -62,6 +62,9 @@ type PackOptions struct {
 	FollowPaths bool
 	// OneFileSystem leaves out what is mounted below a path: shares, /proc.
 	OneFileSystem bool
+	// Layer packs the upper directory of an overlay as a layer of an image (OCI image specification, layer.md): with whiteouts, and with the
+	// attributes that an image may have. Only the guest's own calls have it.
+	Layer bool
 }
 
 // UnpackOptions are those of FilesClient.Unpack.

@@ -131,7 +131,8 @@ interface Files {
   # The sink takes a tar archive. Its `end` is answered when all is in place.
 
   layer @11 (target :Data) -> (layer :Layer, began :Time, failure :Stream.Failure);
-  # What was changed in the copy-on-write mount at `target`, and since when changes are kept.
+  # What was changed in the copy-on-write mount at `target`, and since when changes are kept. `/` is what was changed of the image, which can
+  # only be packed.
 }
 
 interface Layer {
@@ -149,6 +150,9 @@ interface Layer {
 
   discard @3 (paths :List(Data)) -> (failure :Stream.Failure);
   # Drops the changes at these paths and below them, all without paths. Fails while a program uses the mount.
+
+  pack @4 (sink :Stream.Sink) -> (summary :Summary, failure :Stream.Failure);
+  # Sends the layer as a tar archive with whiteouts (OCI image specification, layer.md). Returns after the sink's end.
 }
 
 struct LayerEntry {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
+	"agentvm/internal/capnprpc/streamwire"
 	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
 )
@@ -46,6 +47,8 @@ type LayerHandler interface {
 	Settle(entries []LayerEntry, began time.Time) error
 	// Discard drops entries and what is below them; all of them without paths.
 	Discard(paths []string) error
+	// Pack writes the layer as a tar archive with whiteouts (OCI image specification, layer.md).
+	Pack(ctx context.Context, w io.Writer) (Summary, error)
 	Close() error
 }
 
@@ -183,6 +186,21 @@ func (l *Layer) Discard(ctx context.Context, paths []string) error {
 	return capnprpc.Done(l.conn.Fault, "discard changes", future.Struct)
 }
 
+// Pack writes the layer to w as a tar archive with whiteouts (OCI image specification, layer.md), from one goroutine. When it returns,
+// nothing is written any more. The guest may be hostile: w has to bound the archive, and its reader must expect arbitrary bytes.
+func (l *Layer) Pack(ctx context.Context, w io.Writer) (Summary, error) {
+	c := capnprpc.NewCollector(w)
+	future, release := l.remote.Pack(ctx, func(call guestwire.Layer_pack_Params) error {
+		return call.SetSink(streamwire.Sink_ServerToClient(c))
+	})
+	defer release()
+	r, err := capnprpc.Await(l.conn.Fault, "pack changes", future.Struct)
+	if err = c.Result(err); err != nil {
+		return Summary{}, err
+	}
+	return readSummary(r.Summary())
+}
+
 func (s *files) Layer(_ context.Context, call guestwire.Files_layer) error {
 	r, err := call.AllocResults()
 	if err != nil {
@@ -268,6 +286,17 @@ func (l *layer) Discard(_ context.Context, call guestwire.Layer_discard) error {
 		}
 	}
 	return capnprpc.Perform(call.AllocResults, func() error { return l.h.Discard(paths) })
+}
+
+func (l *layer) Pack(ctx context.Context, call guestwire.Layer_pack) error {
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	sink := call.Args().Sink().AddRef()
+	defer sink.Release()
+	call.Go()
+	return replyArchive(ctx, r, sink, func(w io.Writer) (Summary, error) { return l.h.Pack(ctx, w) })
 }
 
 // readLayerPath is for paths below a layer.

@@ -59,6 +59,11 @@ func (l *shelfLayer) Discard(paths []string) error {
 	return fmt.Errorf("discard %q: %w", paths, fs.ErrPermission)
 }
 
+func (l *shelfLayer) Pack(_ context.Context, w io.Writer) (Summary, error) {
+	n, err := io.WriteString(w, "packed")
+	return Summary{Entries: 3, Bytes: int64(n)}, err
+}
+
 func (l *shelfLayer) Close() error { return l.s.close() }
 
 // useLayer calls every method of a layer and ignores the errors.
@@ -70,6 +75,7 @@ func useLayer(ctx context.Context, c *FilesClient) {
 	for range 4 {
 		_, _ = l.Next(ctx)
 	}
+	_, _ = l.Pack(ctx, io.Discard)
 	if f, err := l.Open(ctx, "d/f"); err == nil {
 		_, _ = f.WriteTo(ctx, io.Discard, 0)
 		_ = f.Close()
@@ -130,6 +136,10 @@ func TestLayer(t *testing.T) {
 	}
 	if err := l.Settle(ctx, many, time.Unix(0, 5)); err != nil || !strings.HasPrefix(string(s.took), "0=b\n1=b\n") || !strings.HasSuffix(string(s.took), "512=b\n5") {
 		t.Errorf("%v, %d bytes", err, len(s.took))
+	}
+	var packed strings.Builder
+	if summary, err := l.Pack(ctx, &packed); err != nil || summary.Entries != 3 || packed.String() != "packed" {
+		t.Errorf("packed %q, %+v, %v", packed.String(), summary, err)
 	}
 	if err := l.Discard(ctx, []string{"a", "b"}); err == nil || !strings.Contains(err.Error(), `discard ["a" "b"]`) {
 		t.Errorf("%v", err)

@@ -131,6 +131,10 @@ func (p *packer) add(n node) error {
 			return nil
 		}
 	case unix.S_IFCHR, unix.S_IFBLK:
+		if p.o.Layer && n.st.Mode&unix.S_IFMT == unix.S_IFCHR && n.st.Rdev == 0 {
+			header.Name, header.Typeflag = path.Join(path.Dir(n.name), whiteout+path.Base(n.name)), tar.TypeReg
+			return p.header(header)
+		}
 		header.Typeflag = tar.TypeChar
 		if n.st.Mode&unix.S_IFMT == unix.S_IFBLK {
 			header.Typeflag = tar.TypeBlock
@@ -139,7 +143,9 @@ func (p *packer) add(n node) error {
 	case unix.S_IFIFO:
 		header.Typeflag = tar.TypeFifo
 	default:
-		p.warn("%s: a socket", n.path)
+		if !p.o.Layer { // an image has none
+			p.warn("%s: a socket", n.path)
+		}
 		return nil
 	}
 	return p.header(header)
@@ -163,6 +169,7 @@ func (p *packer) addDir(n node, header *tar.Header) error {
 			return p.unreadable(n, err)
 		}
 	}
+	opaque := p.attributes(fd, header)
 	if err := p.header(header); err != nil || other {
 		if fd >= 0 {
 			closeFD(fd)
@@ -171,6 +178,11 @@ func (p *packer) addDir(n node, header *tar.Header) error {
 	}
 	dir := os.NewFile(uintptr(fd), n.path)
 	defer func() { _ = dir.Close() }()
+	if opaque {
+		if err := p.header(&tar.Header{Typeflag: tar.TypeReg, Name: n.name + "/" + opaqueMark, ModTime: header.ModTime, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+	}
 	for {
 		names, err := dir.Readdirnames(1024)
 		for _, name := range names {
@@ -232,6 +244,7 @@ func (p *packer) addRegular(n node, header *tar.Header) error {
 		return p.unreadable(n, err)
 	}
 	header.Typeflag, header.Size = tar.TypeReg, n.st.Size
+	p.attributes(fd, header)
 	if err := p.header(header); err != nil {
 		return err
 	}
@@ -239,6 +252,46 @@ func (p *packer) addRegular(n node, header *tar.Header) error {
 		p.links[id] = n.name
 	}
 	return p.content(n, f)
+}
+
+// Names in layers of images (OCI image specification, layer.md, "Whiteouts"): a prefix says that the rest is removed, and a file that of what
+// lies below nothing in the directory is left. Overlayfs says the former by a device 0:0 and the latter by an attribute.
+const (
+	whiteout        = ".wh."
+	opaqueMark      = ".wh..wh..opq"
+	opaqueAttribute = "trusted.overlay.opaque"
+	// maxAttributes bounds the names of a file's attributes, in bytes, and each value, as Linux does (limits.h).
+	maxAttributes = 64 << 10
+)
+
+// attributes adds the extended attributes that an image may have, for a layer, and reports whether a directory is opaque.
+func (p *packer) attributes(fd int, header *tar.Header) (opaque bool) {
+	if !p.o.Layer || fd < 0 {
+		return false
+	}
+	names := make([]byte, maxAttributes)
+	n, err := unix.Flistxattr(fd, names)
+	if err != nil {
+		return false
+	}
+	for name := range strings.SplitSeq(string(names[:n]), "\x00") {
+		if name != opaqueAttribute && name != "security.capability" && !strings.HasPrefix(name, "user.") {
+			continue
+		}
+		value := make([]byte, maxAttributes)
+		n, err := unix.Fgetxattr(fd, name, value)
+		switch {
+		case err != nil:
+		case name == opaqueAttribute:
+			opaque = string(value[:n]) == "y"
+		default:
+			if header.PAXRecords == nil {
+				header.PAXRecords = map[string]string{}
+			}
+			header.PAXRecords["SCHILY.xattr."+name] = string(value[:n])
+		}
+	}
+	return opaque
 }
 
 // content writes exactly as many bytes as the header says.

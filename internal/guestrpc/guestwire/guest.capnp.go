@@ -8037,6 +8037,26 @@ func (c Layer) Discard(ctx context.Context, params func(Layer_discard_Params) er
 
 }
 
+func (c Layer) Pack(ctx context.Context, params func(Layer_pack_Params) error) (Layer_pack_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      4,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "pack",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Layer_pack_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Layer_pack_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Layer) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -8117,6 +8137,8 @@ type Layer_Server interface {
 	Settle(context.Context, Layer_settle) error
 
 	Discard(context.Context, Layer_discard) error
+
+	Pack(context.Context, Layer_pack) error
 }
 
 // Layer_NewServer creates a new Server from an implementation of Layer_Server.
@@ -8135,7 +8157,7 @@ func Layer_ServerToClient(s Layer_Server) Layer {
 // This can be used to create a more complicated Server.
 func Layer_Methods(methods []server.Method, s Layer_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 4)
+		methods = make([]server.Method, 0, 5)
 	}
 
 	methods = append(methods, server.Method{
@@ -8183,6 +8205,18 @@ func Layer_Methods(methods []server.Method, s Layer_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Discard(ctx, Layer_discard{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      4,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "pack",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Pack(ctx, Layer_pack{call})
 		},
 	})
 
@@ -8255,6 +8289,23 @@ func (c Layer_discard) Args() Layer_discard_Params {
 func (c Layer_discard) AllocResults() (Layer_discard_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
 	return Layer_discard_Results(r), err
+}
+
+// Layer_pack holds the state for a server call to Layer.pack.
+// See server.Call for documentation.
+type Layer_pack struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Layer_pack) Args() Layer_pack_Params {
+	return Layer_pack_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Layer_pack) AllocResults() (Layer_pack_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Layer_pack_Results(r), err
 }
 
 // Layer_List is a list of Layer.
@@ -9012,6 +9063,199 @@ func (f Layer_discard_Results_Future) Struct() (Layer_discard_Results, error) {
 }
 func (p Layer_discard_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Layer_pack_Params capnp.Struct
+
+// Layer_pack_Params_TypeID is the unique identifier for the type Layer_pack_Params.
+const Layer_pack_Params_TypeID = 0xba113209146aeb2c
+
+func NewLayer_pack_Params(s *capnp.Segment) (Layer_pack_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_pack_Params(st), err
+}
+
+func NewRootLayer_pack_Params(s *capnp.Segment) (Layer_pack_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_pack_Params(st), err
+}
+
+func ReadRootLayer_pack_Params(msg *capnp.Message) (Layer_pack_Params, error) {
+	root, err := msg.Root()
+	return Layer_pack_Params(root.Struct()), err
+}
+
+func (s Layer_pack_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_pack_Params) DecodeFromPtr(p capnp.Ptr) Layer_pack_Params {
+	return Layer_pack_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_pack_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_pack_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_pack_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_pack_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_pack_Params) Sink() streamwire.Sink {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return streamwire.Sink(p.Interface().Client())
+}
+
+func (s Layer_pack_Params) HasSink() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_pack_Params) SetSink(v streamwire.Sink) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+// Layer_pack_Params_List is a list of Layer_pack_Params.
+type Layer_pack_Params_List = capnp.StructList[Layer_pack_Params]
+
+// NewLayer_pack_Params creates a new list of Layer_pack_Params.
+func NewLayer_pack_Params_List(s *capnp.Segment, sz int32) (Layer_pack_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Layer_pack_Params](l), err
+}
+
+// Layer_pack_Params_Future is a wrapper for a Layer_pack_Params promised by a client call.
+type Layer_pack_Params_Future struct{ *capnp.Future }
+
+func (f Layer_pack_Params_Future) Struct() (Layer_pack_Params, error) {
+	p, err := f.Future.Ptr()
+	return Layer_pack_Params(p.Struct()), err
+}
+func (p Layer_pack_Params_Future) Sink() streamwire.Sink {
+	return streamwire.Sink(p.Future.Field(0, nil).Client())
+}
+
+type Layer_pack_Results capnp.Struct
+
+// Layer_pack_Results_TypeID is the unique identifier for the type Layer_pack_Results.
+const Layer_pack_Results_TypeID = 0xa509024d9dded6cc
+
+func NewLayer_pack_Results(s *capnp.Segment) (Layer_pack_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Layer_pack_Results(st), err
+}
+
+func NewRootLayer_pack_Results(s *capnp.Segment) (Layer_pack_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Layer_pack_Results(st), err
+}
+
+func ReadRootLayer_pack_Results(msg *capnp.Message) (Layer_pack_Results, error) {
+	root, err := msg.Root()
+	return Layer_pack_Results(root.Struct()), err
+}
+
+func (s Layer_pack_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_pack_Results) DecodeFromPtr(p capnp.Ptr) Layer_pack_Results {
+	return Layer_pack_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_pack_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_pack_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_pack_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_pack_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_pack_Results) Summary() (Summary, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Summary(p.Struct()), err
+}
+
+func (s Layer_pack_Results) HasSummary() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_pack_Results) SetSummary(v Summary) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewSummary sets the summary field to a newly
+// allocated Summary struct, preferring placement in s's segment.
+func (s Layer_pack_Results) NewSummary() (Summary, error) {
+	ss, err := NewSummary(capnp.Struct(s).Segment())
+	if err != nil {
+		return Summary{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+func (s Layer_pack_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Layer_pack_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Layer_pack_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Layer_pack_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Layer_pack_Results_List is a list of Layer_pack_Results.
+type Layer_pack_Results_List = capnp.StructList[Layer_pack_Results]
+
+// NewLayer_pack_Results creates a new list of Layer_pack_Results.
+func NewLayer_pack_Results_List(s *capnp.Segment, sz int32) (Layer_pack_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Layer_pack_Results](l), err
+}
+
+// Layer_pack_Results_Future is a wrapper for a Layer_pack_Results promised by a client call.
+type Layer_pack_Results_Future struct{ *capnp.Future }
+
+func (f Layer_pack_Results_Future) Struct() (Layer_pack_Results, error) {
+	p, err := f.Future.Ptr()
+	return Layer_pack_Results(p.Struct()), err
+}
+func (p Layer_pack_Results_Future) Summary() Summary_Future {
+	return Summary_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Layer_pack_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
 }
 
 type LayerEntry capnp.Struct
