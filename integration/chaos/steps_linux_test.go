@@ -94,7 +94,7 @@ func TestEveryStep(t *testing.T) {
 
 // done says whether a command fails because what it is to do has been done by one before.
 func done(err error) bool {
-	return strings.Contains(err.Error(), "exists") || strings.Contains(err.Error(), "no VM") || strings.Contains(err.Error(), "there is none") || strings.Contains(err.Error(), "not exist") || strings.Contains(err.Error(), "runs already")
+	return strings.Contains(err.Error(), "already") || strings.Contains(err.Error(), "exists") || strings.Contains(err.Error(), "no VM") || strings.Contains(err.Error(), "there is none") || strings.Contains(err.Error(), "not exist")
 }
 
 // undo removes the fork and the snapshot, if they are there.
