@@ -12,6 +12,25 @@ import (
 
 // clean are the folders that follow docs/jargon.md, each with the identifiers that must not come back there, besides those of
 // oldIdentifiers, as a regular expression for the whole identifier. The table grows until it has all folders.
+//
+// Names that were replaced, and by what:
+//
+//	arrival, reach, residence, tangle (in jit): mergeState, touchHart, regalloc, irreducible loop
+//	ask, behindSlice, comesBack, delivery (of a translation): request, afterSlice, reinstallIfUnchanged, result
+//	confinement, entrance, heldGate, page (in gateway and reach): portAccess, inboundGuard, attributingDialer, statusServer
+//	desk, drive, drift, own, outlast (in vm): workQueue, runLoop, runUntilInterrupted, goTracked, sleepActive
+//	earn, grant, heat, wishes (of a translation): credit, scheduleTranslations, hotness
+//	fewest..., most..., rests: min..., max..., backoffUntil
+//	gather, layBase, keepBase, offspring, parts, photograph, upper (in vm): acquire, createBase, Base.Write, forkState, resources, capture, overlayDisk
+//	greet, meet, personalStart, startTwice (in vm): handshake, connect, configureGuest, bootAndCapture
+//	JIT_APART, JIT_LATE, JIT_STUCK, JIT_VAIN: JIT_SPLIT_ACCESS, JIT_BUDGET_EXIT, JIT_NO_PROGRESS
+//	judge, knock, surroundings, told: evaluator, tcpProbe, environment, mayLearn
+//	NewOwnImage, stranger, takeOver, vouch (of an image): NewTrustedImage, untrusted, restoreUntrusted, trusted
+//	paced, turns, visit (in preview): stallTimeoutWriter, dialLimiter, request
+//	lesson, machineFlags, patience, teach, tell (in cmd/agentvm): learnResult, vmFlags, interruptWindow, report, print
+//	farewell, greet, inlet, outlet, letGo, pour (in RPC): goodbye, handshake, sinkReader, sinkWriter, release, splice
+//	dismiss, greeting, harden, hurry, judge, obey, presence (in daemon): killAndRemove, hello, forceStop, unblockWriters, verify, handleSignal, refCount
+//	MountWish, Outcome, SnapshotOrder: MountRef, ExitInfo, SnapshotRequest
 var clean = map[string]string{
 	"cmd/agentvm":          "lesson|machineFlags|patience|[a-z]+Patience|teach|tell|tell[A-Z].*",
 	"dhcp":                 "",
@@ -100,7 +119,7 @@ func TestWords(t *testing.T) {
 				return err
 			}
 			for _, word := range oldWords(filepath.Ext(path), string(text), old) {
-				t.Errorf("%s: %q: docs/jargon.md says what to write in its place", path, word)
+				t.Errorf("%s: %q: docs/jargon.md, or the comment of clean, says what to write in its place", path, word)
 			}
 			return nil
 		})
