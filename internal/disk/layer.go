@@ -15,7 +15,10 @@ import (
 )
 
 // A layer is a file of slots of 64 KiB. A slot holds a cluster of the disk, or a block of the layer's map; slot 0 has the header, slot 1 the
-// first block of the map. docs/internals/disk.md has the bytes of both and the rules.
+// first block of the map. A cluster of zeros has no slot. docs/internals/disk.md has the rules. Numbers are little-endian.
+//
+// The header: magic, version u32, 4 zero bytes, size of the disk u64, ID of 16 bytes, zeros, and SHA-256 in the last 32 of 4096 bytes. A record: kind
+// u32, cluster u32, slot u32, and the CRC-32C u32 of the layer's ID, the record's place and its first 12 bytes.
 //
 // The map is a journal of records, which is only appended to. A record has 16 bytes and so never crosses a sector, and a block is durable as
 // zeros before it is used. So a record is either complete or zeros, and anything else is damage.

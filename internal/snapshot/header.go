@@ -15,6 +15,18 @@ import (
 //	        disk, if any, likewise, at the next multiple of 65536
 //	        memory table, disk table, meta: each at the next multiple of 4096
 //
+// The header, in which what is not named is reserved and zeros:
+//
+//	0     8 bytes  magic
+//	8     u32      version. Magic and version stay where they are in all versions
+//	12    u32      number of sections: 3, or 5 with a disk
+//	16    u64      size of the file
+//	24    u64      length of the linear memory: whole pages, 4096 to 2^32
+//	32    u64      length of the disk: whole pages, to 2^40; 0 when there is none
+//	48    32 bytes ID of the base, or zeros
+//	80    56 bytes for each section, ascending by kind: u32 kind, u32 0, u64 offset, u64 length, SHA-256 (zeros for memory and disk)
+//	4064  SHA-256 of bytes 0 to 4063, the file's ID
+//
 // The tables have the hashes of memory and disk, so the header's hash, the ID, identifies all contents.
 // All offsets follow from the lengths, and the lengths of memory and disk from the tables. A header with other values is refused.
 const (
