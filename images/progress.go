@@ -2,7 +2,7 @@ package images
 
 import "io"
 
-// Stage is what a pull is doing.
+// Stage is what a pull, a push or a save is doing.
 type Stage string
 
 const (
@@ -10,6 +10,10 @@ const (
 	StageDownload Stage = "download"
 	// StageBuild counts bytes of the source archive that are in the root disk.
 	StageBuild Stage = "build"
+	// StagePack counts bytes of the layers that are written or compressed for others.
+	StagePack Stage = "pack"
+	// StageUpload counts bytes that a registry has taken.
+	StageUpload Stage = "upload"
 )
 
 // Progress is how far a stage has come.
@@ -22,7 +26,7 @@ type Progress struct {
 	Done, Total int64
 }
 
-// ProgressFunc receives progress. The goroutine that pulls calls it often, so it must return quickly.
+// ProgressFunc receives progress. It is called often, and never by two goroutines at once, so it must return quickly.
 type ProgressFunc func(Progress)
 
 // report calls f unless it is nil.

@@ -31,11 +31,13 @@ type registries struct {
 	insecure []string            // hosts whose certificate is not checked, and that may speak plain HTTP
 	base     http.RoundTripper   // Config.Transport; nil: one for each pull
 	fetch    *fetcher            // for its logger and its time-outs
+
+	pushStall time.Duration // see the constant
 }
 
 // newRegistries takes what Config says, and for what it does not say AGENTVM_REGISTRY_MIRRORS and AGENTVM_INSECURE_REGISTRIES.
 func newRegistries(c Config, fetch *fetcher) (*registries, error) {
-	r := &registries{mirrors: map[string]*url.URL{}, insecure: c.InsecureRegistries, base: c.Transport, fetch: fetch}
+	r := &registries{mirrors: map[string]*url.URL{}, insecure: c.InsecureRegistries, base: c.Transport, fetch: fetch, pushStall: pushStall}
 	mirrors := c.RegistryMirrors
 	if mirrors == nil {
 		mirrors = splitList(os.Getenv("AGENTVM_REGISTRY_MIRRORS"))
@@ -184,7 +186,7 @@ type guard struct {
 // errPrivate is a refused connection.
 var errPrivate = errors.New("the registry leads to a private address, which is refused")
 
-func newGuardedTransport(registry name.Registry, insecure bool) http.RoundTripper {
+func newGuardedTransport(registry name.Registry, insecure bool) *http.Transport {
 	g := &guard{dialer: net.Dialer{Timeout: 10 * time.Second}}
 	for _, port := range []string{"80", "443"} {
 		g.trusted.Store(net.JoinHostPort(strings.Trim(registry.RegistryStr(), "[]"), port), true)

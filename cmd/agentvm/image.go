@@ -34,12 +34,12 @@ plain HTTP.`
 func (c *cli) imageCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:     "image",
-		Short:   "List, download, import and remove images",
+		Short:   "List, download, import, push, save and remove images",
 		Long:    imageLong,
 		Example: "  agentvm image pull alpine:latest\n  agentvm image import rootfs.tar.gz mine\n  agentvm exec --image mine \"cat /etc/os-release\"",
 	}
 	command.AddCommand(c.imageListCommand(), c.imagePullCommand(), c.imageImportCommand(), c.imageInspectCommand(), c.imageHistoryCommand(), c.imageTagCommand(),
-		c.imageRemoveCommand(), c.imagePruneCommand())
+		c.imagePushCommand(), c.imageSaveCommand(), c.imageRemoveCommand(), c.imagePruneCommand())
 	return command
 }
 
@@ -202,6 +202,62 @@ func (c *cli) imagePullCommand() *cobra.Command {
 	}
 	command.Flags().StringArrayVar(&config.RegistryMirrors, "mirror", nil, "ask `HOST=URL` instead of a registry, as docker.io=https://mirror.example.org (may be repeated)")
 	command.Flags().StringArrayVar(&config.InsecureRegistries, "insecure", nil, "do not check the certificate of this registry's `HOST`, and speak plain HTTP if it does (may be repeated)")
+	return command
+}
+
+func (c *cli) imagePushCommand() *cobra.Command {
+	var config images.Config
+	command := &cobra.Command{
+		Use: "push IMAGE [docker://NAME[:TAG]]", Short: "Send an image of the store to a registry", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: completeImages,
+		Long: `Without a second argument the image goes where its name says. What is printed is its name there, with the digest of its manifest.
+
+Configuration and layers are those of the store. Layers are compressed with gzip, so their digests, and the manifest's, may be others than where
+the image came from. Images of one archive, as imports and Alpine, get that as their only layer. The credentials are those of docker login.`,
+		Example: "  agentvm image push registry.example.org/team/app:1\n  agentvm image push app docker://registry.example.org/team/app:1",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			progress := c.newProgress()
+			defer progress.close()
+			config.Logger = c.log
+			store, err := adviseDirectory(config.Open())
+			if err != nil {
+				return err
+			}
+			there, err := store.Push(cmd.Context(), args[0], append(args, "")[1], progress.report)
+			progress.close()
+			if err == nil {
+				fmt.Fprintln(c.stdout, there)
+			}
+			return err
+		},
+	}
+	command.Flags().StringArrayVar(&config.InsecureRegistries, "insecure", nil, "do not check the certificate of this registry's `HOST`, and speak plain HTTP if it does (may be repeated)")
+	return command
+}
+
+func (c *cli) imageSaveCommand() *cobra.Command {
+	var to string
+	command := &cobra.Command{
+		Use: "save [-o FILE] IMAGE", Short: "Write an image of the store for other programs", Args: cobra.ExactArgs(1), ValidArgsFunction: completeImages,
+		Long: `Writes one of, with FILE - for standard output:
+
+  FILE, docker-archive:FILE[:NAME:TAG]   what docker load reads
+  oci-archive:FILE[:TAG]                 an archive of a directory in the OCI layout
+  oci:DIR[:TAG]                          such a directory, to which the image is added`,
+		Example: "  agentvm image save app | docker load\n  agentvm image save -o oci:./layout:v1 app",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.HasSuffix(to, "-") && isTerminal(c.stdout) {
+				return errors.New("save image: standard output is a terminal: name a file with -o FILE")
+			}
+			store, err := c.store(nil)
+			if err != nil {
+				return err
+			}
+			progress := c.newProgress()
+			defer progress.close()
+			return store.Save(cmd.Context(), args[0], to, c.stdout, progress.report)
+		},
+	}
+	command.Flags().StringVarP(&to, "output", "o", "-", "`FILE`, or a place as oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE")
 	return command
 }
 

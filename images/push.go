@@ -1,0 +1,172 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	registrytransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// pushStall is how long a registry may take nothing and answer nothing.
+const pushStall = 2 * time.Minute
+
+// Push sends an image of the store to a registry and returns what it is called there: a name with the digest of its manifest. To is
+// NAME[:TAG], with or without docker://; empty means the image's own name. Layers that the registry has are not sent. Mirrors are not
+// pushed to. The error wraps [ErrNotFound] when the store has no such image.
+func (s *Store) Push(ctx context.Context, name, to string, progress ProgressFunc) (string, error) {
+	unlock, err := s.lockShared(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	image, err := s.Find(name)
+	if err != nil {
+		return "", fmt.Errorf("push %s: %w", name, err)
+	}
+	ref, err := parseDestination(image.Name, to)
+	if err != nil {
+		return "", fmt.Errorf("push %s: %w", name, err)
+	}
+	packed, err := s.pack(ctx, image, progress)
+	if err != nil {
+		return "", fmt.Errorf("push %s: %w", name, s.explain(err))
+	}
+	defer packed.close()
+	if err := s.registries.push(ctx, ref, packed, image.Name, progress); err != nil {
+		return "", fmt.Errorf("push %s to %s: %w", name, ref.Name(), err)
+	}
+	return ref.Context().Name() + "@" + digestOf(packed.manifest), nil
+}
+
+// parseDestination parses where an image goes.
+func parseDestination(image, to string) (name.Reference, error) {
+	given := to != ""
+	if !given {
+		to = image
+	}
+	bare, _ := strings.CutPrefix(to, "docker://")
+	if scheme, _, ok := strings.Cut(bare, ":"); ok {
+		switch transport(scheme) {
+		case transportLayout, transportOCIArchive, transportDockerArchive:
+			return nil, fmt.Errorf("%.200q is no registry: agentvm image save -o %[1]q writes that", to)
+		}
+	}
+	parsed, err := parseRegistryReference(bare)
+	if err != nil {
+		return nil, err
+	}
+	at := parsed.registry.Context()
+	if !given && at.RegistryStr() == name.DefaultRegistry && strings.HasPrefix(at.RepositoryStr(), "library/") {
+		return nil, fmt.Errorf("its name says no registry: name one, as in agentvm image push %s docker://registry.example.org/%[1]s", image)
+	}
+	if _, ok := parsed.registry.(name.Digest); ok {
+		return nil, fmt.Errorf("%s has a digest, which the image may not have there: give it a tag", to)
+	}
+	return parsed.registry, nil
+}
+
+// push sends an image. Credentials are those of docker login.
+func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImage, imageName string, progress ProgressFunc) error {
+	host, options := ref.Context().RegistryStr(), []name.Option(nil)
+	insecure := slices.Contains(r.insecure, host) || slices.Contains(r.insecure, ref.Context().Registry.Name())
+	if insecure {
+		options = append(options, name.Insecure)
+	}
+	ref, err := name.ParseReference(ref.Name(), options...)
+	if err != nil {
+		return err
+	}
+	at := ref.Context()
+	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, at)
+	if err != nil {
+		return fmt.Errorf("credentials of docker login for %s: %w", host, err)
+	}
+	base := r.base
+	if base == nil {
+		guarded := newGuardedTransport(at.Registry, insecure)
+		dial := guarded.DialContext
+		guarded.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &stallingConn{conn, r.pushStall}, nil
+		}
+		guarded.ResponseHeaderTimeout = r.pushStall // registries hash a layer before they answer
+		defer guarded.CloseIdleConnections()
+		base = guarded
+	}
+	if at.Scheme() == "https" {
+		base = onlyHTTPS{base}
+	}
+	image, err := p.image()
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	state := Progress{Stage: StageUpload, Name: imageName}
+	report := func(n int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		state.Done = min(state.Done+n, state.Total) // what is sent again counts once more
+		progress.report(state)
+	}
+	for _, l := range p.layers {
+		state.Total += l.Descriptor.Size
+		l.sent = report
+	}
+	if err := remote.Write(ref, image, remote.WithContext(ctx), remote.WithTransport(base), remote.WithAuth(auth), remote.WithJobs(layersAtOnce)); err != nil {
+		return explainPush(ref, err)
+	}
+	report(state.Total) // the registry had the rest
+	return nil
+}
+
+// onlyHTTPS refuses what a registry with https leads to without it.
+type onlyHTTPS struct{ base http.RoundTripper }
+
+func (t onlyHTTPS) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" {
+		return nil, fmt.Errorf("%w: from https to %s", errRedirect, r.URL.Redacted())
+	}
+	return t.base.RoundTrip(r)
+}
+
+// stallingConn ends a connection to which nothing could be written for a while, nor read after that.
+type stallingConn struct {
+	net.Conn
+	stall time.Duration
+}
+
+func (c *stallingConn) Write(p []byte) (int, error) {
+	if err := c.SetDeadline(time.Now().Add(c.stall)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
+func explainPush(ref name.Reference, err error) error {
+	var refused *registrytransport.Error
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, errPrivate):
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	case !errors.As(err, &refused):
+		return err
+	case refused.StatusCode == http.StatusUnauthorized, refused.StatusCode == http.StatusForbidden:
+		return fmt.Errorf("the registry refuses it: docker login %s, with an account that may write to %s: %w", ref.Context().RegistryStr(), ref.Context().RepositoryStr(), err)
+	case refused.StatusCode == http.StatusNotFound, refused.StatusCode == http.StatusMethodNotAllowed:
+		return fmt.Errorf("the registry takes no image of that name: %w", err)
+	}
+	return err
+}
