@@ -145,25 +145,22 @@ func (j *job) Output(ctx context.Context, from vm.Cursor, limit int) (vm.JobOutp
 		limit = outputSize
 	}
 	for {
-		o, err := j.remote.Output(ctx, uint64(from), limit, outputWait)
+		o, err := j.remote.Output(ctx, from, limit, outputWait)
 		if err != nil {
 			if i, infoErr := j.remote.Info(ctx); infoErr == nil && !i.Ended.IsZero() && i.Error != "" { // how it has ended is not known
 				return vm.JobOutput{Next: from, End: &vm.JobEnd{Ended: i.Ended, Error: i.Error}, Err: j.explain(err)}, nil
 			}
 			return vm.JobOutput{}, j.explain(err)
 		}
-		if len(o.Chunks) == 0 && o.Exit == nil && o.Next == uint64(from) && ctx.Err() == nil {
+		if len(o.Chunks) == 0 && o.End == nil && o.Next == from && ctx.Err() == nil {
 			continue // nothing was written meanwhile
 		}
-		out := vm.JobOutput{Chunks: o.Chunks, Next: vm.Cursor(o.Next), Lost: o.Lost}
-		if o.Exit != nil {
-			end := vm.JobEnd{Code: o.Exit.Code, Signal: o.Exit.Signal, TimedOut: o.TimedOut}
+		if o.End != nil && o.End.Ended.IsZero() {
 			if i, err := j.remote.Info(ctx); err == nil {
-				end.Ended = i.Ended
+				o.End.Ended = i.Ended
 			}
-			out.End = &end
 		}
-		return out, ctx.Err()
+		return o, ctx.Err()
 	}
 }
 

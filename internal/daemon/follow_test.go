@@ -8,6 +8,7 @@ import (
 
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/journal"
+	"agentvm/vm"
 )
 
 const (
@@ -27,13 +28,13 @@ type Streams struct {
 type ExitInfo struct {
 	Exit     guestrpc.ExitStatus
 	TimedOut bool
-	Next     uint64 // cursor after what was written to Stdout and Stderr
-	Lost     uint64 // bytes before Next that the daemon had dropped
+	Next     vm.Cursor // cursor after what was written to Stdout and Stderr
+	Lost     uint64    // bytes before Next that the daemon had dropped
 }
 
 // Follow does what a client does: it copies a job's output from a cursor on to s, and s.Stdin to the job, until the job ends, ctx ends or a writer fails. The
 // ExitInfo is valid in all three cases. A Read of Stdin that blocks then is left alone, and what it returns is lost.
-func Follow(ctx context.Context, j Job, s Streams, from uint64) (ExitInfo, error) {
+func Follow(ctx context.Context, j Job, s Streams, from vm.Cursor) (ExitInfo, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if s.Stdin != nil {
@@ -49,8 +50,8 @@ func Follow(ctx context.Context, j Job, s Streams, from uint64) (ExitInfo, error
 		if err := s.write(out.Chunks); err != nil {
 			return o, err
 		}
-		if out.Exit != nil {
-			o.Exit, o.TimedOut = *out.Exit, out.TimedOut
+		if out.End != nil {
+			o.Exit, o.TimedOut = guestrpc.ExitStatus{Code: out.End.Code, Signal: out.End.Signal}, out.End.TimedOut
 			return o, nil
 		}
 	}

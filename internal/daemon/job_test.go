@@ -62,7 +62,7 @@ func TestJobs(t *testing.T) {
 				t.Errorf("%+v, %v, %q, %q", o, err, out.String(), errs.String())
 			}
 			info, err := j.Info(t.Context())
-			if err != nil || info.Ended.IsZero() || info.Exit == nil || *info.Exit != test.exit || info.OutputBytes != o.Next {
+			if err != nil || info.Ended.IsZero() || info.Exit == nil || *info.Exit != test.exit || info.OutputBytes != uint64(o.Next) {
 				t.Errorf("info %+v, %v", info, err)
 			}
 		})
@@ -184,19 +184,19 @@ func TestJobAttach(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, o, err)
 		}
 	}
-	if o, err := theirs.Output(t.Context(), 4, 100, time.Millisecond); err != nil || o.Next != 4 || o.Exit != nil || len(o.Chunks) > 0 {
+	if o, err := theirs.Output(t.Context(), 4, 100, time.Millisecond); err != nil || o.Next != 4 || o.End != nil || len(o.Chunks) > 0 {
 		t.Errorf("a cursor behind the end: %+v, %v", o, err)
 	}
-	if o, err := theirs.Output(t.Context(), 3, 100, time.Millisecond); err != nil || o.Next != 3 || o.Exit != nil || len(o.Chunks) > 0 {
+	if o, err := theirs.Output(t.Context(), 3, 100, time.Millisecond); err != nil || o.Next != 3 || o.End != nil || len(o.Chunks) > 0 {
 		t.Errorf("nothing to read: %+v, %v", o, err)
 	}
 	if err := theirs.Input(t.Context(), nil, true); err != nil {
 		t.Error(err)
 	}
-	if o, err := theirs.Output(t.Context(), 3, 100, time.Minute); err != nil || o.Exit == nil {
+	if o, err := theirs.Output(t.Context(), 3, 100, time.Minute); err != nil || o.End == nil {
 		t.Errorf("the end: %+v, %v", o, err)
 	}
-	if o, err := theirs.Output(t.Context(), 400, 100, time.Minute); err != nil || o.Exit == nil || len(o.Chunks) > 0 {
+	if o, err := theirs.Output(t.Context(), 400, 100, time.Minute); err != nil || o.End == nil || len(o.Chunks) > 0 {
 		t.Errorf("the end, from far behind it: %+v, %v", o, err)
 	}
 	if err := mine.Input(t.Context(), []byte("x"), false); !errors.Is(err, syscall.EPIPE) {
@@ -215,7 +215,7 @@ func TestJobBulk(t *testing.T) {
 	sent, received := sha256.New(), sha256.New()
 	source := io.TeeReader(io.LimitReader(rand.NewChaCha8([32]byte{1}), int64(size)), sent)
 	o, err := Follow(t.Context(), j, Streams{Stdin: source, Stdout: received}, 0)
-	if err != nil || o.Next != uint64(size) || o.Lost != 0 || !bytes.Equal(sent.Sum(nil), received.Sum(nil)) {
+	if err != nil || uint64(o.Next) != uint64(size) || o.Lost != 0 || !bytes.Equal(sent.Sum(nil), received.Sum(nil)) {
 		t.Errorf("%+v, %v, %x, %x", o, err, sent.Sum(nil), received.Sum(nil))
 	}
 }

@@ -96,39 +96,37 @@ type view struct {
 }
 
 // Output also notes how far the owner has read. A place that the output has not reached yet is waited for.
-func (v *view) Output(ctx context.Context, from uint64, limit int, wait time.Duration) (daemonrpc.JobOutput, error) {
+func (v *view) Output(ctx context.Context, from vm.Cursor, limit int, wait time.Duration) (vm.JobOutput, error) {
 	if v.owner {
-		v.Consume(from)
+		v.Consume(uint64(from))
 	}
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	o, err := v.Job.Output(limited, journal.Cursor(from), limit)
+	o, err := v.Job.Output(limited, from, limit)
 	if errors.Is(err, journal.ErrCursor) {
-		if err = v.Await(limited, journal.Cursor(from)); err == nil {
-			o, err = v.Job.Output(limited, journal.Cursor(from), limit)
+		if err = v.Await(limited, from); err == nil {
+			o, err = v.Job.Output(limited, from, limit)
 		}
 	}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return daemonrpc.JobOutput{}, ctx.Err()
+		return vm.JobOutput{}, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded):
-		return daemonrpc.JobOutput{Next: from}, nil
+		return vm.JobOutput{Next: from}, nil
 	case errors.Is(err, journal.ErrCursor): // the job has ended before that place
 		end, err := v.Wait(ctx)
-		o = job.Output{Next: journal.Cursor(from), End: &end, Err: err}
+		o = vm.JobOutput{Next: from, End: &end, Err: err}
 	default:
-		return daemonrpc.JobOutput{}, err
+		return vm.JobOutput{}, err
 	}
-	answer := daemonrpc.JobOutput{Chunks: o.Chunks, Next: uint64(o.Next), Lost: o.Lost}
-	switch {
-	case o.End == nil:
-	case o.Err == nil:
-		answer.TimedOut, answer.Exit = o.End.TimedOut, &guestrpc.ExitStatus{Code: o.End.Code, Signal: o.End.Signal}
-	case len(o.Chunks) == 0: // otherwise the next call returns the error
-		return answer, &capnprpc.Error{Kind: capnprpc.KindState, Message: o.End.Error}
+	if o.Err != nil {
+		if len(o.Chunks) == 0 {
+			return vm.JobOutput{}, &capnprpc.Error{Kind: capnprpc.KindState, Message: o.End.Error}
+		}
+		o.End, o.Err = nil, nil // the next call returns the error
 	}
-	return answer, nil
+	return o, nil
 }
 
 func (v *view) Resize(ctx context.Context, size guestrpc.Size) error {
@@ -146,7 +144,7 @@ func (v *view) Release() {
 type Job interface {
 	ID() string
 	Info(ctx context.Context) (job.Info, error)
-	Output(ctx context.Context, from uint64, limit int, wait time.Duration) (daemonrpc.JobOutput, error)
+	Output(ctx context.Context, from vm.Cursor, limit int, wait time.Duration) (vm.JobOutput, error)
 	Input(ctx context.Context, data []byte, end bool) error
 	Signal(ctx context.Context, number int) error
 	Kill(ctx context.Context) error

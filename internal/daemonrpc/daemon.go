@@ -84,7 +84,7 @@ type PreviewPlace struct {
 type JobHandler interface {
 	Info() vm.JobInfo
 	// Output waits up to wait for a byte or the end and returns at most max bytes from a cursor on.
-	Output(ctx context.Context, from uint64, max int, wait time.Duration) (JobOutput, error)
+	Output(ctx context.Context, from vm.Cursor, max int, wait time.Duration) (vm.JobOutput, error)
 	// Input takes data, which it must copy, and waits while the program does not read.
 	Input(ctx context.Context, data []byte, end bool) error
 	Signal(ctx context.Context, number int) error
@@ -156,15 +156,6 @@ type JobOptions struct {
 	Timeout   time.Duration // in steps of 1 ms; 0: none
 	MaxOutput uint64        // bytes kept of a durable job's output; 0: 16 MiB
 	Label     string
-}
-
-// JobOutput is output from a cursor on.
-type JobOutput struct {
-	Chunks   []vm.JobChunk
-	Next     uint64               // cursor after the chunks
-	Lost     uint64               // bytes before the first chunk that are no longer kept
-	Exit     *guestrpc.ExitStatus // not nil: the job has ended and nothing follows Next
-	TimedOut bool
 }
 
 // maxOutputBytes bounds the bytes of one answer to Output, well under maxMessage.

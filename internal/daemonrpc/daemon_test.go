@@ -170,14 +170,14 @@ func (j *fakeJob) Info() vm.JobInfo {
 	}
 }
 
-func (j *fakeJob) Output(ctx context.Context, from uint64, _ int, wait time.Duration) (JobOutput, error) {
+func (j *fakeJob) Output(ctx context.Context, from vm.Cursor, _ int, wait time.Duration) (vm.JobOutput, error) {
 	select {
 	case b := <-j.input:
-		return JobOutput{Chunks: []vm.JobChunk{{Stream: journal.Stderr, Data: b}}, Next: from + uint64(len(b)), Lost: 2}, nil
+		return vm.JobOutput{Chunks: []vm.JobChunk{{Stream: journal.Stderr, Data: b}}, Next: from + vm.Cursor(len(b)), Lost: 2}, nil
 	case <-time.After(wait):
-		return JobOutput{Next: from, Exit: &guestrpc.ExitStatus{Code: 3}, TimedOut: true}, nil
+		return vm.JobOutput{Next: from, End: &vm.JobEnd{Code: 3, TimedOut: true}}, nil
 	case <-ctx.Done():
-		return JobOutput{}, ctx.Err()
+		return vm.JobOutput{}, ctx.Err()
 	}
 }
 
@@ -329,11 +329,11 @@ func TestDaemonJob(t *testing.T) {
 		t.Error(err)
 	}
 	out, err := j.Output(ctx, 5, 100, time.Minute)
-	if diff := cmp.Diff(JobOutput{Chunks: []vm.JobChunk{{Stream: journal.Stderr, Data: []byte("hello")}}, Next: 10, Lost: 2}, out); err != nil || diff != "" {
+	if diff := cmp.Diff(vm.JobOutput{Chunks: []vm.JobChunk{{Stream: journal.Stderr, Data: []byte("hello")}}, Next: 10, Lost: 2}, out); err != nil || diff != "" {
 		t.Errorf("Output: %v (-want +got)\n%s", err, diff)
 	}
 	out, err = j.Output(ctx, 10, 100, time.Millisecond)
-	if diff := cmp.Diff(JobOutput{Next: 10, Exit: &guestrpc.ExitStatus{Code: 3}, TimedOut: true}, out); err != nil || diff != "" {
+	if diff := cmp.Diff(vm.JobOutput{Next: 10, End: &vm.JobEnd{Code: 3, TimedOut: true}}, out); err != nil || diff != "" {
 		t.Errorf("Output at the end: %v (-want +got)\n%s", err, diff)
 	}
 	if err := j.Input(ctx, nil, true); !errors.Is(err, syscall.EPIPE) {

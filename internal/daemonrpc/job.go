@@ -39,10 +39,10 @@ func (j *JobClient) Info(ctx context.Context) (vm.JobInfo, error) {
 
 // Output waits up to wait, in steps of 1 ms, for a byte or the end and returns at most limit bytes from a cursor on; 0 is
 // the beginning. The cursor also tells the daemon that everything before it is no longer needed: a job that is not durable waits when
-// it is far ahead of that.
-func (j *JobClient) Output(ctx context.Context, from uint64, limit int, wait time.Duration) (o JobOutput, err error) {
+// it is far ahead of that. JobEnd.Ended is not told; Info has it.
+func (j *JobClient) Output(ctx context.Context, from vm.Cursor, limit int, wait time.Duration) (o vm.JobOutput, err error) {
 	future, release := j.remote.Output(ctx, func(w daemonwire.Job_output_Params) error {
-		w.SetFrom(from)
+		w.SetFrom(uint64(from))
 		w.SetMax(uint32(min(max(limit, 1), maxOutputBytes)))
 		w.SetWaitMillis(uint32(min(max(wait.Milliseconds(), 0), int64(time.Hour/time.Millisecond))))
 		return nil
@@ -52,9 +52,13 @@ func (j *JobClient) Output(ctx context.Context, from uint64, limit int, wait tim
 	if err != nil {
 		return o, err
 	}
-	o.Next, o.Lost, o.TimedOut = r.Next(), r.Lost(), r.TimedOut()
-	if o.Exit, err = guestrpc.ReadExit(r.Exit()); err != nil {
+	o.Next, o.Lost = vm.Cursor(r.Next()), r.Lost()
+	exit, err := guestrpc.ReadExit(r.Exit())
+	if err != nil {
 		return o, err
+	}
+	if exit != nil {
+		o.End = &vm.JobEnd{Code: exit.Code, Signal: exit.Signal, TimedOut: r.TimedOut()}
 	}
 	chunks, err := r.Chunks()
 	if err != nil {

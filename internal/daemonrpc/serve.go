@@ -329,12 +329,16 @@ func (s *job) Output(ctx context.Context, call daemonwire.Job_output) error {
 	args := call.Args()
 	from, limit := args.From(), int(min(max(args.Max(), 1), maxOutputBytes))
 	wait := time.Duration(args.WaitMillis()) * time.Millisecond
-	return answer(call.AllocResults, call.Go, func() (JobOutput, error) { return s.j.Output(ctx, from, limit, wait) },
-		func(r daemonwire.Job_output_Results, o JobOutput) error {
-			r.SetNext(o.Next)
+	return answer(call.AllocResults, call.Go, func() (vm.JobOutput, error) { return s.j.Output(ctx, vm.Cursor(from), limit, wait) },
+		func(r daemonwire.Job_output_Results, o vm.JobOutput) error {
+			r.SetNext(uint64(o.Next))
 			r.SetLost(o.Lost)
-			r.SetTimedOut(o.TimedOut)
-			return errors.Join(guestrpc.WriteExit(r.NewExit, o.Exit), writeChunks(r, o.Chunks))
+			var exit *guestrpc.ExitStatus
+			if o.End != nil {
+				r.SetTimedOut(o.End.TimedOut)
+				exit = &guestrpc.ExitStatus{Code: o.End.Code, Signal: o.End.Signal}
+			}
+			return errors.Join(guestrpc.WriteExit(r.NewExit, exit), writeChunks(r, o.Chunks))
 		})
 }
 
