@@ -339,7 +339,7 @@ static void op_image(void) {
     } parts[] = {{virtio_state, virtio_adopt},   {console_state, console_adopt}, {net_state, net_adopt},
                  {share_state, share_adopt}, {balloon_state, balloon_adopt}};
     enum { PARTS = sizeof parts / sizeof *parts };
-    static uint8_t copies[PARTS][32 << 10];
+    static uint8_t copies[PARTS][64 << 10];
     bool sound = true;
     for (unsigned i = 0; i < PARTS; i++) {
         struct memory_range r = parts[i].where();
