@@ -90,6 +90,7 @@ var mayImport = map[string][]string{
 		"internal/mount",
 		"internal/private",
 		"internal/reach",
+		"internal/secret",
 		"internal/refcount",
 		"internal/snapshot",
 		"nat",
@@ -109,9 +110,11 @@ var mayImport = map[string][]string{
 		"internal/dns",
 		"internal/guestrpc",
 		"internal/reach",
+		"internal/secret",
 		"nat",
 		"netstack",
 	},
+	"internal/secret": {},
 	"internal/reach": {
 		"egress",
 		"internal/capnprpc",
@@ -334,7 +337,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},

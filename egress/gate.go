@@ -205,6 +205,12 @@ func (g *Gate) Explain(host string, port uint16, protocol string, addresses ...n
 	return g.currentEnvironment().explain(g.current(), host, port, protocol, addresses, g.live)
 }
 
+// Names returns the names, in lower case, that the guest has learned for an address and that are still valid.
+func (g *Gate) Names(a netip.Addr) []string {
+	names, _ := g.live(a.Unmap())
+	return names
+}
+
 func (g *Gate) live(a netip.Addr) (names, aliases []string) { return g.pins.live(g.now(), a) }
 
 // Denials returns the newest denials, at most 256, newest last.

@@ -19,6 +19,7 @@ import (
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"
 	"agentvm/internal/reach"
+	"agentvm/internal/secret"
 	"agentvm/nat"
 )
 
@@ -76,6 +77,10 @@ type Config struct {
 	// CACertificate holds certificates in PEM that the guest's programs trust besides those of the image: they are added to
 	// the image's bundle. It goes into the guest, so a private key in it is an error. Default: none.
 	CACertificate []byte `json:"-"`
+	// Secrets are credentials that the guest's programs use and that the guest never has: they see placeholders, which are replaced on the
+	// way to the hosts that each names. The connections to those are opened and their certificates are of an authority of this VM, which
+	// the guest trusts as it does CACertificate. Values are read when the VM starts. Default: none. docs/guide/secrets.md has the whole picture.
+	Secrets []Secret `json:"secrets,omitempty"`
 	// NoNewPrivileges makes set-user-ID bits and file capabilities ineffective for all programs of the guest.
 	NoNewPrivileges bool `json:"noNewPrivileges,omitempty"`
 	// ReadOnlyRoot makes the guest's root read-only once the VM is configured: programs that change a file of the image, or make one, fail
@@ -115,8 +120,9 @@ type Config struct {
 	// Logger gets warnings and, at debug level, how long each step took. Nil discards.
 	Logger *slog.Logger `json:"-"`
 
-	memory   *budget.Budget // of HostMemory
-	emulator *emulatorKind  // nil: package machine's
+	memory    *budget.Budget    // of HostMemory
+	authority *secret.Authority // of Secrets; forks share it
+	emulator  *emulatorKind     // nil: package machine's
 }
 
 // Validate returns what is wrong with the configuration, as Start would, without starting anything. It opens no file.
@@ -170,6 +176,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Access = c.Access.Clone()
 	if c.CACertificate, err = certificates(c.CACertificate); err != nil {
+		return c, err
+	}
+	if err = c.checkSecrets(); err != nil {
 		return c, err
 	}
 	if c.UnixSockets, err = reach.CheckUnixSockets(c.UnixSockets); err != nil {

@@ -53,9 +53,9 @@ func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
 func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restored bool) error {
 	began := time.Now()
 	params := guestrpc.StartParams{
-		Time: time.Now(), Hostname: v.config.Hostname, Env: slices.Concat(v.image.Env, v.config.Env),
+		Time: time.Now(), Hostname: v.config.Hostname, Env: slices.Concat(v.image.Env, v.config.secretsEnv(), v.config.Env),
 		Mounts: v.resources.shares.mounts(), Network: v.resources.network.Params(),
-		CACertificate: v.config.CACertificate, Flags: v.config.guestFlags(),
+		CACertificate: slices.Concat(v.config.CACertificate, v.config.authority.PEM()), Flags: v.config.guestFlags(),
 		UnixSockets:  reach.GuestSockets(v.config.UnixSockets),
 		Connect:      reach.SocketConnector(v.config.UnixSockets, v.resources.sockets, v.resources.network.Audit, v.config.Logger),
 		ListenDenied: reach.DeniedPorts(v.config.Access.Listen),

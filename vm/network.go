@@ -33,8 +33,12 @@ const linkSize = 1 << 20
 // openNetwork makes the network of a VM whose card has the address mac, or nothing when it has none.
 func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
 	r.link = wasi.NewStream(linkSize)
+	secrets, err := c.openSecrets(r.store.Dir())
+	if err != nil {
+		return err
+	}
 	r.network, err = gateway.Open(gateway.Config{
-		Network: c.Network, Link: r.link.Host(), MAC: mac, Ports: r.ports, HostMemory: c.memory, Connections: r.connections,
+		Secrets: secrets, Network: c.Network, Link: r.link.Host(), MAC: mac, Ports: r.ports, HostMemory: c.memory, Connections: r.connections,
 		Memory: c.Memory, Mounts: len(c.Mounts), MaxMounts: machine.MaxShares, Logger: c.Logger,
 	})
 	return err

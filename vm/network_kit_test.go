@@ -20,7 +20,7 @@ import (
 // world is what a guest finds outside in these tests: public addresses that are servers on this host's loopback, and a
 // resolver. Everything that is dialled goes through it and is counted.
 type world struct {
-	t *testing.T
+	t testing.TB
 
 	mu     sync.Mutex
 	dialed []string
@@ -28,7 +28,7 @@ type world struct {
 	events []egress.Event
 }
 
-func newWorld(t *testing.T) *world { return &world{t: t, routes: make(map[string]string)} }
+func newWorld(t testing.TB) *world { return &world{t: t, routes: make(map[string]string)} }
 
 // serve makes a handler reachable at a public address, and returns its port on loopback.
 func (w *world) serve(public string, h http.HandlerFunc) uint16 {

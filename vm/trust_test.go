@@ -29,7 +29,7 @@ import (
 )
 
 // issue makes a CA, in PEM, and a certificate of it for a name.
-func issue(t *testing.T, name string) ([]byte, tls.Certificate) {
+func issue(t testing.TB, name string) ([]byte, tls.Certificate) {
 	t.Helper()
 	key := func() *ecdsa.PrivateKey {
 		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

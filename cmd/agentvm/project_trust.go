@@ -17,7 +17,7 @@ import (
 // with a writable mount can change it. So, unless it is trusted, it cannot give more of the host than its own directory.
 func checkProject(file *spec.File, trusted bool) error {
 	p := projectCheck{file, trusted}
-	for _, check := range []func() error{p.memory, p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets} {
+	for _, check := range []func() error{p.memory, p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets, p.secrets} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -131,6 +131,20 @@ func (p projectCheck) sockets() error {
 			return p.Errorf("sockets", i, "%w", err)
 		}
 		if err := p.requireTrust("sockets", i, "a socket of the host"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// secrets refuses every secret: a project could name any variable of this process and a host of its own.
+func (p projectCheck) secrets() error {
+	for i, text := range p.Values["secrets"] {
+		s, err := vm.ParseSecret(text)
+		if err != nil {
+			return p.Errorf("secrets", i, "%w", err)
+		}
+		if err := p.requireTrust("secrets", i, "sending "+s.Source+" to "+strings.Join(s.Hosts, ", ")); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func (f *vmFlags) registerShared(command *cobra.Command) {
 	for _, s := range spec.Switches() {
 		registerSettings(flags, s.Key)
 	}
-	registerSettings(flags, "sockets")
+	registerSettings(flags, "sockets", "secrets")
 	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the VM, or pass KEY on from here (may be repeated)")
 }

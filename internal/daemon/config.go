@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"agentvm/images"
@@ -107,6 +108,15 @@ func (c Config) Validate() error {
 	} {
 		if set {
 			return fmt.Errorf("vm.Config.%s is for a VM of this process: the configuration of a daemon's VM has its own field, or none", field)
+		}
+	}
+	for _, s := range c.Secrets {
+		path, isFile := strings.CutPrefix(s.Source, "file:")
+		switch {
+		case s.Value != "":
+			return fmt.Errorf("secret %s: a daemon's VM gets a Source and no Value, which would have to be written down", s.Name)
+		case isFile && !filepath.IsAbs(path):
+			return fmt.Errorf("secret %s: %s: the path must be absolute, for the daemon has another working directory", s.Name, s.Source)
 		}
 	}
 	for _, m := range c.Mounts {

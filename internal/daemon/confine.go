@@ -3,6 +3,7 @@ package daemon
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"agentvm/images"
@@ -66,6 +67,11 @@ func (d *daemon) confineRules() confine.Rules {
 		r.Read = append(r.Read, folder)
 	}
 	r.Read = append(r.Read, resolvers()...)
+	for _, s := range d.config.Secrets { // read again when the guest restarts itself
+		if path, isFile := strings.CutPrefix(s.Source, "file:"); isFile {
+			r.Read = append(r.Read, path)
+		}
+	}
 	for _, m := range d.config.Mounts {
 		if m.FixedHost() {
 			r.Read = append(r.Read, m.HostPath)

@@ -44,5 +44,13 @@ func sameVariable(name, given string) bool {
 	return name == given
 }
 
-// environment returns the variables that a daemon of this store inherits from this process.
-func (s Store) environment() []string { return environment(os.Environ(), s.Environment) }
+// environment returns the variables that the daemon of a VM of this store inherits from this process: also those of the VM's secrets.
+func (s Store) environment(c Config) []string {
+	more := slices.Clone(s.Environment)
+	for _, secret := range c.Secrets {
+		if name, found := strings.CutPrefix(secret.Source, "env:"); found {
+			more = append(more, name)
+		}
+	}
+	return environment(os.Environ(), more)
+}

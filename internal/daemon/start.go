@@ -239,9 +239,13 @@ type child struct {
 }
 
 // spawn starts the process, detached: it survives this one, its terminal and its session. It inherits its log and the environment
-// variables of handedDown; all descriptors of this process are marked as closed on exec.
+// variables of handedDown and those of its secrets; all descriptors of this process are marked as closed on exec.
 func (s Store) spawn(name string, p paths) (*child, error) {
 	args, err := s.command(name)
+	if err != nil {
+		return nil, err
+	}
+	config, err := readConfig(p.config())
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +257,7 @@ func (s Store) spawn(name string, p paths) (*child, error) {
 	command := exec.Command(args[0], args[1:]...)
 	command.Stdout, command.Stderr = log, log
 	command.Dir = s.Dir // not the VM's, because Windows cannot remove a working directory
-	command.Env = s.environment()
+	command.Env = s.environment(config)
 	detach(command)
 	keepToThisProcess()
 	if s.Owner != nil {

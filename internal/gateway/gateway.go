@@ -18,6 +18,7 @@ import (
 	"agentvm/internal/dns"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/reach"
+	"agentvm/internal/secret"
 	"agentvm/nat"
 	"agentvm/netstack"
 )
@@ -50,6 +51,9 @@ type Config struct {
 	Connections       *reach.Connections
 	Memory            uint64
 	Mounts, MaxMounts int
+
+	// Secrets carries connections to the hosts that get some. The gateway closes it. nil: there are none.
+	Secrets *secret.Proxy
 
 	Logger *slog.Logger
 }
@@ -119,7 +123,7 @@ func (g *Gateway) build() (err error) {
 	}
 	n := g.config.Network
 	g.flows, err = nat.New(nat.Config{
-		Network: g.stack, Egress: attributingDialer{g.gate, g.recorder}, Intercept: g.intercept, HighMark: highMark, LowMark: lowMark,
+		Network: g.stack, Egress: attributingDialer{g.gate, g.recorder, g.config.Secrets}, Intercept: g.intercept, HighMark: highMark, LowMark: lowMark,
 		Limits: n.Limits, Memory: g.config.HostMemory, Inward: g.config.Ports.Inward, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
 		Observe: g.recorder.observe, Logger: g.config.Logger,
 	})
@@ -235,6 +239,7 @@ func (g *Gateway) Close() error {
 	if g.cancel != nil {
 		g.cancel()
 	}
+	_ = g.config.Secrets.Close()
 	if g.config.Link != nil {
 		_ = g.config.Link.Close()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/dns"
+	"agentvm/internal/secret"
 	"agentvm/nat"
 )
 
@@ -226,14 +227,18 @@ func inwardEvent(e nat.FlowEvent) egress.Event {
 type attributingDialer struct {
 	*egress.Gate
 	recorder *recorder
+	secrets  *secret.Proxy
 }
 
-// DialTCP is Gate.DialTCP with that delay.
+// DialTCP is Gate.DialTCP with that delay, and by way of the proxy for secrets where the address may be that of a host that gets some.
 func (g attributingDialer) DialTCP(ctx context.Context, from, to netip.AddrPort) (net.Conn, error) {
 	conn, err := g.Gate.DialTCP(ctx, from, to)
 	refusal := (*egress.DeniedError)(nil)
 	if err == nil && g.recorder.processes || errors.As(err, &refusal) {
 		g.recorder.owners.find(holdTime, egress.TCP, from, to)
+	}
+	if err == nil && g.secrets.Wants(g.Names(to.Addr()), to.Port()) {
+		return g.secrets.Through(conn, to.Port(), func(ctx context.Context) (net.Conn, error) { return g.Gate.DialTCP(ctx, from, to) })
 	}
 	return conn, err
 }

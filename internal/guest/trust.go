@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,13 @@ import (
 
 // maxBundle bounds a bundle that is read, in bytes; real ones have 200 KiB.
 const maxBundle = 16 << 20
+
+// What is added to a bundle stands between these lines, which readers of PEM pass over, and is replaced by what the next start adds: an
+// authority for secrets is another one each time.
+const (
+	bundleBegin = "# agentvm: certificates of this VM\n"
+	bundleEnd   = "# agentvm: end\n"
+)
 
 // bundle is a file of trusted certificates that programs read.
 type bundle struct {
@@ -67,18 +75,35 @@ func (b bundle) add(path string, certificate []byte) error {
 		return err
 	}
 	old, err := readBundle(real)
-	if err != nil || bytes.Contains(old, certificate) {
+	if err != nil {
 		return err
 	}
-	if len(old) > 0 && old[len(old)-1] != '\n' {
-		old = append(old, '\n')
+	text := withoutAdded(old)
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		text = append(text, '\n')
+	}
+	if !bytes.Contains(text, certificate) {
+		text = slices.Concat(text, []byte(bundleBegin), certificate, []byte("\n"+bundleEnd))
+	}
+	if bytes.Equal(text, old) {
+		return nil
 	}
 	dir, err := unix.Open(filepath.Dir(real), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(dir) }()
-	return replaceFile(dir, filepath.Base(real), append(append(old, certificate...), '\n'))
+	return replaceFile(dir, filepath.Base(real), text)
+}
+
+// withoutAdded returns a bundle as the image has it.
+func withoutAdded(text []byte) []byte {
+	before, added, found := bytes.Cut(text, []byte(bundleBegin))
+	if !found {
+		return text
+	}
+	_, after, _ := bytes.Cut(added, []byte(bundleEnd))
+	return slices.Concat(before, after)
 }
 
 // readBundle reads a regular file. A missing one counts as empty.

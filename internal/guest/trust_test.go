@@ -14,6 +14,7 @@ import (
 const certificate = "-----BEGIN CERTIFICATE-----\nb3Vycw==\n-----END CERTIFICATE-----\n"
 
 func TestTrust(t *testing.T) {
+	const added = bundleBegin + certificate + bundleEnd
 	const other = "-----BEGIN CERTIFICATE-----\nb3RoZXI=\n-----END CERTIFICATE-----\n"
 	const debian, library, fedora = "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem", "/etc/pki/tls/certs/ca-bundle.crt"
 	for _, tt := range []struct {
@@ -22,13 +23,14 @@ func TestTrust(t *testing.T) {
 		links map[string]string
 		want  map[string]string // what becomes of files; "" for those that are not made
 	}{
-		{"nothing there", nil, nil, map[string]string{debian: certificate, library: "", fedora: ""}},
-		{"appended", map[string]string{debian: other}, nil, map[string]string{debian: other + certificate, library: ""}},
-		{"no line end", map[string]string{debian: "x"}, nil, map[string]string{debian: "x\n" + certificate}},
-		{"all", map[string]string{debian: other, library: other, fedora: ""}, nil, map[string]string{debian: other + certificate, library: other + certificate, fedora: certificate}},
+		{"nothing there", nil, nil, map[string]string{debian: added, library: "", fedora: ""}},
+		{"appended", map[string]string{debian: other}, nil, map[string]string{debian: other + added, library: ""}},
+		{"no line end", map[string]string{debian: "x"}, nil, map[string]string{debian: "x\n" + added}},
+		{"all", map[string]string{debian: other, library: other, fedora: ""}, nil, map[string]string{debian: other + added, library: other + added, fedora: added}},
 		{"has it", map[string]string{debian: certificate + other}, nil, map[string]string{debian: certificate + other}},
-		{"link to another bundle", map[string]string{debian: other}, map[string]string{library: "certs/ca-certificates.crt"}, map[string]string{debian: other + certificate}},
-		{"link elsewhere", map[string]string{"/etc/pki/real": other}, map[string]string{fedora: "../../real"}, map[string]string{"/etc/pki/real": other + certificate}},
+		{"link to another bundle", map[string]string{debian: other}, map[string]string{library: "certs/ca-certificates.crt"}, map[string]string{debian: other + added}},
+		{"another one", map[string]string{debian: "x\n" + bundleBegin + other + bundleEnd + "y\n"}, nil, map[string]string{debian: "x\ny\n" + added}},
+		{"link elsewhere", map[string]string{"/etc/pki/real": other}, map[string]string{fedora: "../../real"}, map[string]string{"/etc/pki/real": other + added}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			root := t.TempDir()

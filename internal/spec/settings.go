@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -96,6 +97,24 @@ func setSockets(_ Setting, c *vm.Config, texts []string) error {
 	return nil
 }
 
+func setSecrets(_ Setting, c *vm.Config, texts []string) error {
+	c.Secrets = nil
+	for _, text := range texts {
+		s, err := vm.ParseSecret(text)
+		if err != nil {
+			return err
+		}
+		if path, isFile := strings.CutPrefix(s.Source, "file:"); isFile { // a daemon has another working directory
+			if path, err = filepath.Abs(path); err != nil {
+				return err
+			}
+			s.Source = "file:" + path
+		}
+		c.Secrets = append(c.Secrets, s)
+	}
+	return nil
+}
+
 // Kind is what the value of a setting looks like in a project file.
 type Kind int
 
@@ -147,6 +166,10 @@ func Settings() []Setting {
 		{
 			Key: "sockets", Flag: "socket", Kind: Paths, set: setSockets,
 			Usage: "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)",
+		},
+		{
+			Key: "secrets", Flag: "secret", Kind: Texts, set: setSecrets,
+			Usage: "let programs use a credential that the VM never has: `NAME=env:VARIABLE,hosts=HOST` or NAME=file:PATH,hosts=HOST; see docs/guide/secrets.md (may be repeated)",
 		},
 		{Key: "idle-timeout", Flag: "idle-timeout", Kind: Duration},
 		{Key: "max-lifetime", Flag: "max-lifetime", Kind: Duration},
