@@ -186,9 +186,12 @@ func runModule(ctx context.Context, c Config, command Command, script string) (*
 		}
 		defer network.Close()
 		mac, _ := network.Card()
+		// Descriptor 3 is a listening socket from which the module accepts its network card's connection, with QEMU's framing, and 4 the same
+		// connection for modules that expect it accepted; mounts follow. Without a network mounts begin at 3.
 		run.Link, run.Env = link, []string{"LISTEN_FDS=1"}
 		run.Args = append(run.Args, "-net", "socket", "-mac", mac.String())
 	}
+	// The module passes arguments, variables and mounts in 1024 bytes: the script is short and reads the command from the console.
 	s := newModuleShell(command, script)
 	run.Args = append(run.Args, "--entrypoint", "/bin/sh", "--", "-c", s.prelude())
 	return s.run(ctx, run, c.BootTimeout)

@@ -9,6 +9,10 @@ import (
 	"io"
 )
 
+// A file has a header, the result, the head, and the slots, in which the tail is a ring: eight full slots hold it while the ninth is filled, and a
+// new generation drops the oldest slot whole. With a head of H and a tail of T bytes a file has at most 2 H + 2.25 T + 120 KiB, with holes.
+// Each record has sums over its payload and over its header, generation and place; records from an earlier filling of a slot do not count.
+//
 // Numbers are little-endian. Every checksum is CRC-32C that starts from the file's salt, which the process whose output
 // this is does not know: it cannot print bytes that look like records.
 const (

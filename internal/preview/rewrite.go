@@ -8,6 +8,24 @@ import (
 	"strings"
 )
 
+// Headers that a preview changes. To the guest:
+//
+//	Host                  localhost:PORT
+//	Origin, Referer       of the preview's own pages: http://localhost:PORT
+//	X-Forwarded-*         ours; the visitor's are removed, with Forwarded, X-Real-IP and similar ones
+//	Cookie                not with foreign requests; by path, only those that this preview has set
+//	Upgrade               only websocket
+//
+// To the visitor:
+//
+//	Location, Content-Location, Refresh   lead to the preview when they led to the guest
+//	Set-Cookie                            without Domain; by path, the name begins with agentvm-ID- and Path with /p/TOKEN
+//	Access-Control-*                      ours: Allow-Origin: *, Expose-Headers: *, never Allow-Credentials
+//	Referrer-Policy                       no-referrer
+//	Alt-Svc                               removed; by path also Service-Worker-Allowed and Clear-Site-Data
+//
+// Because of no-referrer, browsers send "Origin: null" with forms of the preview's own pages; "Sec-Fetch-Site: same-origin" identifies them.
+
 // rewriteOrigin replaces the preview's origin with the one that the guest's program knows as its own: many programs refuse any other.
 // Neither this preview's URL nor another's is left in Origin and Referer.
 func (v *request) rewriteOrigin(h http.Header) {

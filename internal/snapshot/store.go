@@ -18,7 +18,19 @@ import (
 	"agentvm/internal/private"
 )
 
-// Names of a store's directories. Open finds one from another by them.
+// Names of a store's directories, of mode 0700. Open finds one from another by them. The files in them:
+//
+//	STORE/snapshots/NAME.snap      by name
+//	STORE/bases/KEY.snap           by key: machines that have just started. At most 8, of 4 GiB together, the ones last used
+//	STORE/bases/KEY.ID.snap        one that was of no use, for the snapshots layered on it: found by its ID alone (here its first 16 digits)
+//	STORE/*/.snapshots.lock        held for the moment in which something is added, replaced or removed
+//	STORE/bases/.KEY.writing       held by who writes this base
+//	STORE/*/NAME.snap.RANDOM.disk/ the disk beside a snapshot. It loses its name after the file; the next OpenStore removes one that no file names
+//	STORE/forks/NAME.snap          what forks start from, until they have started. Nothing is layered on it
+//	STORE/forks/.NAME.lock         held by who makes these forks
+//	STORE/snapshot.key             32 random bytes, of mode 0600: the store's, never exported
+//	STORE/*/.NAME.snap.seal        HMAC-SHA-256 with that key of "agentvm snapshot\n" and the ID (32 bytes): this store has written the file.
+//	                               When the file has replaced another of the store's, the same of that one follows
 const (
 	basesName     = "bases"
 	snapshotsName = "snapshots"
