@@ -160,6 +160,7 @@ var mayImport = map[string][]string{
 		"wasi",
 	},
 	"internal/build": {
+		"egress",
 		"images",
 		"internal/atomicfile",
 		"internal/private",
@@ -337,7 +338,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},

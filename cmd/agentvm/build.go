@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -55,7 +57,7 @@ func (c *cli) buildCommand() *cobra.Command {
 	flags.StringVarP(&f.file, "file", "f", "", "the Dockerfile (default CONTEXT/Dockerfile)")
 	flags.StringVar(&f.target, "target", "", "the `STAGE` to build (default the last)")
 	flags.StringArrayVar(&f.args, "build-arg", nil, "the value of an ARG, as `NAME=VALUE`, or NAME for that of the environment (may be repeated)")
-	flags.StringArrayVar(&f.secrets, "secret", nil, "a file for RUN --mount=type=secret, as `id=NAME,src=FILE` (may be repeated)")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "a file for RUN --mount=type=secret, as `id=NAME,src=FILE`, or a variable, as id=NAME,env=VARIABLE (may be repeated)")
 	flags.StringVar(&f.platform, "platform", build.Platform, "the `PLATFORM` of the image, of which there is one")
 	flags.StringVar(&f.memory, "memory", "", "memory of the VMs in which RUN runs, as `SIZE` 512M or 2G (default 1G)")
 	flags.StringVar(&f.progress, "progress", "plain", "`plain`: a line for each step, and what programs print")
@@ -84,6 +86,9 @@ func (c *cli) build(ctx context.Context, f *buildFlags, where string) error {
 	}
 	o.VM.StoreDir, o.VM.Logger = o.Store.Dir(), c.log
 	o.Resolve = c.resolveImage
+	o.LookUp = func(ctx context.Context, host string) ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	}
 	if o.Output = c.stderr; f.quiet {
 		o.Output = io.Discard
 	}
@@ -189,23 +194,33 @@ func openContext(dir string) (*os.Root, error) {
 }
 
 func addSecret(to map[string][]byte, text string) error {
-	var id, src string
+	var id, src, env string
 	for field := range strings.SplitSeq(text, ",") {
 		switch key, value, _ := strings.Cut(field, "="); key {
 		case "id":
 			id = value
 		case "src", "source":
 			src = value
+		case "env":
+			env = value
 		case "type":
-			if value != "file" {
-				return fmt.Errorf("--secret %q: a secret is a file", text)
+			if value != "file" && value != "env" {
+				return fmt.Errorf("--secret %q: a secret is a file or a variable", text)
 			}
 		default:
-			return fmt.Errorf("--secret %q: want id=NAME,src=FILE", text)
+			return fmt.Errorf("--secret %q: want id=NAME,src=FILE or id=NAME,env=VARIABLE", text)
 		}
 	}
-	if id == "" || src == "" {
-		return fmt.Errorf("--secret %q: want id=NAME,src=FILE", text)
+	if id == "" || (src == "") == (env == "") {
+		return fmt.Errorf("--secret %q: want id=NAME,src=FILE or id=NAME,env=VARIABLE", text)
+	}
+	if env != "" {
+		value, ok := os.LookupEnv(env)
+		if !ok {
+			return fmt.Errorf("--secret %q: the environment has no %s", text, env)
+		}
+		to[id] = []byte(value)
+		return nil
 	}
 	data, err := readHostFile(src)
 	if err == nil && len(data) > maxDockerfile {

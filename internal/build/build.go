@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path"
 	"slices"
@@ -57,8 +58,12 @@ type Options struct {
 	VM vm.Config
 	// Resolve finds the image of a FROM, perhaps pulling it.
 	Resolve func(ctx context.Context, name string) (*images.Image, error)
+	// LookUp returns the addresses of a name, for what ADD fetches.
+	LookUp func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Output receives what programs print and one line for each step. Nil discards.
 	Output io.Writer
+
+	stall time.Duration // fetchStall, in tests
 }
 
 // StepError is the error of an instruction.

@@ -276,7 +276,7 @@ func TestRefused(t *testing.T) {
 		{"FROM busybox\n\nRUN exit 7\n", "Dockerfile:3: RUN exit 7: .*exit code 7"},
 		{"FROM busybox\nCOPY --chown=someone a /x\n", "someone"},
 		{"FROM busybox\nCOPY --chmod=99 a /x\n", "chmod"},
-		{"FROM busybox\nADD http://127.0.0.1:1/x /x\n", "does not fetch"},
+		{"FROM busybox\nADD http://127.0.0.1:1/x /x\n", "network is disabled"},
 		{"FROM --platform=linux/amd64 busybox\nCOPY a /x\n", "linux/riscv64 only"},
 		{"FROM busybox\nEXPOSE 99999\n", "port"},
 		{"FROM busybox\nRUN --mount=type=ssh true\n", "type=ssh"},

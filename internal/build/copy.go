@@ -29,8 +29,12 @@ type copying struct {
 	unpack  bool // local archives
 }
 
-// inlineFile is a here-document of COPY.
-type inlineFile struct{ name, content string }
+// inlineFile is a here-document of COPY, or what ADD has fetched.
+type inlineFile struct {
+	name string // empty: only the destination says it
+	node *node
+	keep bool // it is not unpacked
+}
 
 type owner struct{ uid, gid int }
 
@@ -38,6 +42,7 @@ type owner struct{ uid, gid int }
 type copied struct {
 	at   string // in the image, without a slash at the front
 	node *node
+	keep bool // it is not unpacked
 }
 
 // plan finds what is copied where. into is the image's tree.
@@ -54,10 +59,13 @@ func (c *copying) plan(into *tree) ([]copied, error) {
 	var list []copied
 	for _, f := range c.inline {
 		where := dest
+		if isDir && f.name == "" {
+			return nil, fmt.Errorf("the URL has no file name for the directory %s: name a file", c.dest)
+		}
 		if isDir {
 			where = path.Join(dest, path.Base(f.name))
 		}
-		list = append(list, copied{where, inlineNode(f.content)})
+		list = append(list, copied{where, f.node, f.keep})
 	}
 	var found []string
 	for _, pattern := range c.sources {
@@ -93,7 +101,7 @@ func (c *copying) plan(into *tree) ([]copied, error) {
 			if n.isDir() && to == dest && at != nil { // what is there keeps its owner and mode
 				return nil
 			}
-			list = append(list, copied{to, n})
+			list = append(list, copied{at: to, node: n})
 			return nil
 		})
 		if err != nil {
@@ -232,7 +240,7 @@ func (c *copying) write(ctx context.Context, l *layerWriter) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if c.unpack && f.node.open != nil {
+		if c.unpack && !f.keep && f.node.open != nil {
 			done, err := c.unpackInto(l, f)
 			if err != nil || done {
 				if err != nil {

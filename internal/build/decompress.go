@@ -9,6 +9,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"github.com/xi2/xz"
 )
 
 // decompress returns what an archive for ADD has when it is decompressed; nil for what is no archive.
@@ -34,7 +35,11 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 		}
 		return z.IOReadCloser(), nil
 	case bytes.HasPrefix(magic, []byte("\xfd7zXZ\x00")):
-		return nil, errors.New("ADD does not unpack xz: use gzip, bzip2 or zstd, or COPY it and unpack it with RUN")
+		z, err := xz.NewReader(in, xz.DefaultDictMax) // 64 MiB, which xz -9 needs
+		if err != nil {
+			return nil, err
+		}
+		return io.NopCloser(z), nil
 	case len(magic) == 512 && bytes.Equal(magic[257:262], []byte("ustar")):
 		return io.NopCloser(in), nil
 	}

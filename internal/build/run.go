@@ -100,7 +100,10 @@ func (s *state) runArgs(in *instructions.RunCommand) (args []string, script stri
 type runMount struct {
 	target  string // absolute
 	share   *vm.Mount
-	cache   string // path on this host of the archive that is unpacked there before, and made afterwards
+	from    *copying // of another stage or image: is copied there before
+	isFile  bool     // from is one file
+	env     string   // variable that has the secret
+	cache   string   // path on this host of the archive that is unpacked there before, and made afterwards
 	secret  []byte
 	mode    os.FileMode
 	hasFile bool
@@ -116,17 +119,33 @@ func (s *state) runMounts(ctx context.Context, in *instructions.RunCommand, depe
 		one := runMount{target: target}
 		switch m.Type {
 		case instructions.MountTypeCache:
-			if m.From != "" {
-				return nil, nil, errors.New("--mount=type=cache with from: agentvm build begins caches empty")
-			}
 			if target == "/" {
 				return nil, nil, errors.New("--mount=type=cache needs a target below /")
 			}
 			id := cmp.Or(m.CacheID, target)
 			one.cache = filepath.Join(s.b.Store.Dir(), "build", "mounts", digestOf(id, path.Base(target))+".tar")
+			if m.From == "" {
+				break
+			}
+			digest := ""
+			if one.from, one.isFile, digest, err = s.mounted(ctx, m); err != nil {
+				return nil, nil, err
+			}
+			if one.isFile {
+				return nil, nil, fmt.Errorf("--mount=type=cache,source=%s: no directory", m.Source)
+			}
+			depends = append(depends, digest)
 		case instructions.MountTypeBind:
 			if m.From != "" {
-				return nil, nil, errors.New("--mount=type=bind with from: agentvm build binds only the context: use COPY --from")
+				if target == "/" {
+					return nil, nil, errors.New("--mount=type=bind needs a target below /")
+				}
+				digest := ""
+				if one.from, one.isFile, digest, err = s.mounted(ctx, m); err != nil {
+					return nil, nil, err
+				}
+				depends = append(depends, digest)
+				break
 			}
 			if s.b.ContextDir == "" {
 				return nil, nil, errors.New("--mount=type=bind: there is no directory to bind")
@@ -158,9 +177,10 @@ func (s *state) runMounts(ctx context.Context, in *instructions.RunCommand, depe
 				continue
 			}
 			if m.Env != nil {
-				return nil, nil, errors.New("--mount=type=secret with env: agentvm build gives secrets as files")
+				one.env = *m.Env
+				depends = append(depends, "env", one.env)
 			}
-			if one.secret, one.hasFile, one.mode = secret, true, 0o400; m.Mode != nil {
+			if one.secret, one.hasFile, one.mode = secret, m.Env == nil || m.Target != "", 0o400; m.Mode != nil {
 				one.mode = os.FileMode(*m.Mode).Perm()
 			}
 			if m.Target == "" {
@@ -174,6 +194,48 @@ func (s *state) runMounts(ctx context.Context, in *instructions.RunCommand, depe
 		list = append(list, one)
 	}
 	return list, depends, nil
+}
+
+// mounted finds what a mount has of another stage or image, and a digest of it.
+func (s *state) mounted(ctx context.Context, m *instructions.Mount) (c *copying, isFile bool, digest string, err error) {
+	t, err := s.source(ctx, m.From)
+	if err != nil {
+		return nil, false, "", err
+	}
+	source, n, err := t.resolve(m.Source, true)
+	if err != nil {
+		return nil, false, "", err
+	}
+	if n == nil {
+		return nil, false, "", fmt.Errorf("--mount=type=%s,from=%s,source=%s: nothing is there", m.Type, m.From, m.Source)
+	}
+	c = &copying{from: t, sources: []string{"/" + source}, dest: "/"}
+	if isFile = !n.isDir(); isFile {
+		c.dest = "/" + path.Base(m.Target)
+	}
+	digest, err = c.digest(ctx)
+	return c, isFile, digest, err
+}
+
+// unpackMount puts what a mount has of another stage or image into a VM. A bind hides what the image has there.
+func (s *state) unpackMount(ctx context.Context, files *vm.Files, m runMount) error {
+	dir := m.target
+	if m.isFile {
+		dir = path.Dir(dir)
+	}
+	if m.cache == "" {
+		if err := files.RemoveAll(ctx, m.target); err != nil {
+			return err
+		}
+	}
+	if err := files.MkdirAll(ctx, dir, 0o755); err != nil {
+		return err
+	}
+	r, w := io.Pipe()
+	go func() { _ = w.CloseWithError(m.from.write(ctx, s.newLayer(w, newTree()))) }()
+	err := files.ExtractTar(ctx, dir, r)
+	_ = r.CloseWithError(errors.New("the files are not wanted any more"))
+	return err
 }
 
 // run runs a command in a fresh VM, and writes the layer of what it changes.
@@ -210,10 +272,19 @@ func (s *state) run(ctx context.Context, command vm.Command, script string, offl
 	}
 	files := v.Files()
 	for _, m := range mounts {
+		found := false
 		if m.cache != "" {
-			if err := unpackCache(ctx, files, m); err != nil {
+			if found, err = unpackCache(ctx, files, m); err != nil {
 				return err
 			}
+		}
+		if m.from != nil && !found {
+			if err := s.unpackMount(ctx, files, m); err != nil {
+				return err
+			}
+		}
+		if m.env != "" {
+			command.Env = append(slices.Clip(command.Env), m.env+"="+string(m.secret))
 		}
 	}
 	if script != "" {
@@ -271,20 +342,20 @@ func (s *serial) Write(p []byte) (int, error) {
 	return s.w.Write(p)
 }
 
-// unpackCache puts into a VM what the last RUN with a cache has left there.
-func unpackCache(ctx context.Context, files *vm.Files, m runMount) error {
+// unpackCache puts into a VM what the last RUN with a cache has left there, if there was one.
+func unpackCache(ctx context.Context, files *vm.Files, m runMount) (bool, error) {
 	if err := files.MkdirAll(ctx, m.target, 0o755); err != nil {
-		return err
+		return false, err
 	}
 	f, _, err := private.Open(m.cache)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer f.Close()
-	return files.ExtractTar(ctx, path.Dir(m.target), f)
+	return true, files.ExtractTar(ctx, path.Dir(m.target), f)
 }
 
 // maxCache bounds a cache of RUN --mount=type=cache, in bytes. A larger one is not kept.

@@ -228,7 +228,7 @@ func (s *state) copy(ctx context.Context, text string, c *copying, where instruc
 				return err
 			}
 		}
-		c.inline = append(c.inline, inlineFile{f.Path, data})
+		c.inline = append(c.inline, inlineFile{name: f.Path, node: inlineNode(data)})
 	}
 	switch {
 	case chown != "":
@@ -262,10 +262,21 @@ func (s *state) doAdd(ctx context.Context, in *instructions.AddCommand) error {
 			return err
 		}
 	}
-	if len(local) < len(in.SourcePaths) || in.Checksum != "" {
-		return errors.New("agentvm build does not fetch what ADD names by a URL: use RUN with wget or curl, which the network's policy covers")
+	remote := slices.DeleteFunc(slices.Clone(in.SourcePaths), func(name string) bool { return !isRemote(name) })
+	if in.Checksum != "" && (len(remote) != 1 || len(local) > 0) {
+		return errors.New("--checksum is of one file, named by its URL")
 	}
 	c := &copying{from: from, sources: local, mode: in.Chmod, exclude: in.ExcludePatterns, unpack: in.Unpack == nil || *in.Unpack}
+	for _, from := range remote {
+		if !strings.HasPrefix(from, "http://") && !strings.HasPrefix(from, "https://") {
+			return fmt.Errorf("ADD %s: agentvm build fetches http and https only: clone repositories with RUN", from)
+		}
+		name, n, err := s.b.fetch(ctx, from, in.Checksum)
+		if err != nil {
+			return fmt.Errorf("fetch %s: %w", from, err)
+		}
+		c.inline = append(c.inline, inlineFile{name: name, node: n, keep: in.Unpack == nil})
+	}
 	return s.copy(ctx, fmt.Sprint(in), c, in.SourcesAndDest, in.Chown, true)
 }
 
