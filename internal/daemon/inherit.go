@@ -8,7 +8,7 @@ import (
 )
 
 // handedDown are the environment variables that a daemon inherits. A daemon runs for days and must not hold other variables of the
-// process that starts it, such as credentials. docs/internals/daemon.md has the list.
+// process that starts it, such as credentials.
 var handedDown = []string{
 	"AGENTVM_ALPINE_MIRROR", "AGENTVM_DEBUG", "AGENTVM_INSECURE_REGISTRIES", "AGENTVM_REGISTRY_MIRRORS", "AGENTVM_STORE", // this program's
 	"DOCKER_CONFIG", "HOME", "PATH", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", // where files are

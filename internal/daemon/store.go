@@ -15,7 +15,21 @@ import (
 	"agentvm/internal/private"
 )
 
-// Store is a directory of VMs: one directory of mode 0700 for each, with its name.
+// Store is a directory of VMs: one directory of mode 0700 for each, with its name. The files in it:
+//
+//	config.json        daemon.Config, written before the daemon starts
+//	lock               locked by the daemon for its whole life
+//	starting           locked by the process that starts or removes the VM
+//	process.json       the daemon's pid and when that process began
+//	state.json         version, name, pid, start, address, token, while the daemon listens; mode 0600
+//	daemon.sock        the socket; mode 0600. A dead daemon's is deleted by the process that finds it
+//	end.json           when and why the last daemon ended, written by it or by the process that finds it dead
+//	identity.json      an ID of 16 random bytes that distinguishes VMs of one name, and the port of its previews; kept until rm
+//	restore.json       the snapshot that the first start restores; deleted when the VM runs
+//	network.log, .1    one egress.Event of JSON a line; rotated at 4 MiB
+//	daemon.log, .1     its log and standard error; rotated at 1 MiB
+//	disk.img           the VM's files, from the first start on
+//	jobs/ID/           job.json and journal of a durable job
 type Store struct {
 	Dir string
 	// Version is the program's version, which daemons of this store report. Default: none.
@@ -23,7 +37,7 @@ type Store struct {
 	// Command runs a daemon: a program and arguments, to which Start appends the name. The process must call Run with this
 	// Store. Default: this program with "daemon", "run", "--dir", Dir.
 	Command []string
-	// Environment has names of variables that daemons inherit besides those that docs/internals/daemon.md lists.
+	// Environment has names of variables that daemons inherit besides those that inherit.go lists.
 	Environment []string
 	// Owner owns the next daemon that Start starts. Default: no owner; the daemon outlives this process.
 	Owner *Owner

@@ -24,6 +24,10 @@ const maxFiled = 2
 // machine was made from, or since the last Capture: they are copied into a file in memory (a memfd on Linux, a
 // temporary file without a name elsewhere). The machine continues, and shares the image's pages with the machines that are
 // made from it. After an error the machine continues too, unless its memory could not be mapped.
+//
+// Copied are always the hart and the static data, some 40 pages; never the stack, layout.scratch (buffers of streams that end with the
+// machine), and pages that are zero now and in the image before. Short parts, and short gaps, are written again with their neighbours,
+// so that an image has at most 256 extents. Windows, and hosts with larger pages, read parts instead of mapping them.
 func (m *Machine) Capture() (*MemoryImage, error) {
 	spans, err := m.written()
 	if err != nil {
