@@ -15,7 +15,17 @@ import (
 )
 
 // A layer is a file of slots of 64 KiB. A slot holds a cluster of the disk, or a block of the layer's map; slot 0 has the header, slot 1 the
-// first block of the map. A cluster of zeros has no slot. docs/internals/disk.md has the rules. Numbers are little-endian.
+// first block of the map. A cluster of zeros has no slot. Numbers are little-endian.
+//
+//   - A write goes in place when the top has the cluster; otherwise the cluster is copied to a new slot with what is written, and then its
+//     record is appended.
+//   - FLUSH is fdatasync; when there are new records, then a commit and fdatasync again. So no durable record refers to data that are not.
+//   - After a power failure, or where none can be excluded (Windows), records that no commit covers are dropped. A slot that a record gives up
+//     is used again only when that record is durable.
+//   - DISCARD punches what the top has out of its file where the system can (Linux). The slot stays, so that a guest that discards and writes
+//     without end does not lengthen the map. Whole clusters that only a layer below has become zeros by a record; smaller parts of them stay
+//     as they are, because hiding them would take room. A merge leaves discarded clusters out.
+//   - Data have no checksums, which would cost reading all of a layer at each freeze.
 //
 // The header: magic, version u32, 4 zero bytes, size of the disk u64, ID of 16 bytes, zeros, and SHA-256 in the last 32 of 4096 bytes. A record: kind
 // u32, cluster u32, slot u32, and the CRC-32C u32 of the layer's ID, the record's place and its first 12 bytes.

@@ -4,8 +4,28 @@
 //
 // A region is the code of some 4 KiB pages that its entries reach without leaving their page. It becomes one function,
 // which keeps the guest's registers in locals, and goes from page to page by the machine's TLB. What a region cannot do, it
-// leaves to the interpreter, with the pc of the instruction that is next. docs/internals/translator.md has the contract between a region and
-// the machine.
+// leaves to the interpreter, with the pc of the instruction that is next. docs/internals/translator.md has what the machine does with it.
+//
+//	(func $region (param $hart i32) (param $tlb i32) (param $page i64) (param $self i64) (param $entry i32))
+//
+// Only code that was executed before is translated ("seen"); where control would continue elsewhere, or where another region begins
+// ("stops"), the region leaves. Nothing depends on addresses: the virtual address of the executed page is a local.
+//
+//   - Between pages: a jump to another page, and an indirect one, looks up the code TLB and the decoded slot of its target, as the interpreter
+//     does, and continues when the slot stands for this very function. So what ends a mapping or a translation for the interpreter
+//     (sfence.vma, fence.i, a store to the code) ends it here.
+//   - Registers: in loops of up to 400 instructions guest registers are in locals, loaded where the loop is entered and stored where it is
+//     left. Elsewhere a local holds a value only within a run of blocks without a join. Floating-point registers stay in the hart.
+//   - Control flow is structured by the dominator tree. A loop with several heads gets a dispatcher; an indirect jump to an entry of the same
+//     region goes through the region's root. Both choose among entries by halves, without br_table.
+//   - Loads and stores look up the TLB. Accesses by one register, near each other, look once; where they turn out to lie in two pages, the
+//     region is translated again with each looking by itself (Page.Single). A miss leaves the region.
+//   - The machine is called for CSR instructions, and for floating point where the host's arithmetic does not provably give the same bits and
+//     flags.
+//   - The interpreter keeps fence.i, ecall, ebreak, returns from traps, wfi, sfence.vma, cache blocks, orc.b, rev8, and 32-bit instructions
+//     across two pages.
+//   - Budget: each loop head, each entry, and places after many instructions compare what is left with the longest way to the next such
+//     place, and leave when it might not suffice.
 //
 // All functions are safe for concurrent use; a Request and a Layout are only read.
 package jit
