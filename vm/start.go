@@ -137,8 +137,10 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	return control.Host(), nil
 }
 
-// commandLine is the kernel's command line; docs/internals/kernel.md explains the words. The guest of a VM with a disk that leaves a base
-// must not touch the disk at first.
+// commandLine is the kernel's command line. The guest of a VM with a disk that leaves a base must not touch the disk at first.
+//
+//   - reboot=panic_warm: a panic asks SBI SRST for a warm reset, an ordinary reboot for a cold one, so that the host can distinguish them.
+//   - fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0: only links that someone has made; they would take 1.5 M instructions of a boot.
 func (v *VM) commandLine() string {
 	line := "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"
 	if v.config.KernelArguments != "" {
