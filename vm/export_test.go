@@ -79,3 +79,16 @@ func RunAsModule(ctx context.Context, v *VM, c Command) (*Result, error) {
 	kept, _ := s.kept.Take()
 	return &Result{Stdout: kept, ExitCode: s.exitCode}, nil
 }
+
+// NameRootDisk makes the snapshots of a VM say that its root disk has the digest that digest returns, which receives the one that versions gave
+// it before the store had layers.
+func NameRootDisk(t testing.TB, v *VM, digest func(former string) string) {
+	t.Helper()
+	former, err := v.resources.disk.Value.FormerDigest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := *v.resources.image
+	image.RootDiskDigest = digest(former)
+	v.resources.image = &image
+}

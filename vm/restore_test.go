@@ -332,3 +332,24 @@ func TestForkThatIsBeingGreeted(t *testing.T) {
 		t.Errorf("a command of a fork that has ended: %v", err)
 	}
 }
+
+// TestRestoreOfFormerStore restores a snapshot that names its root disk as versions did before the store had layers, by the SHA-256 of the
+// whole disk. Package images tests that a store of then gives the same disk.
+func TestRestoreOfFormerStore(t *testing.T) {
+	v := ownVM(t, nil)
+	wantOutput(t, v, "echo kept >/root/kept", "")
+	vm.NameRootDisk(t, v, func(former string) string {
+		if former == v.Image().RootDiskDigest {
+			t.Error("there is no former digest")
+		}
+		return former
+	})
+	path := save(t, v, vm.SnapshotOptions{})
+	wantOutput(t, restore(t, path, nil, vm.RestoreOptions{}), "cat /root/kept; ls -d /bin", "kept\n/bin\n")
+
+	vm.NameRootDisk(t, v, func(string) string { return "sha256:" + strings.Repeat("0", 64) })
+	path = save(t, v, vm.SnapshotOptions{})
+	if _, err := vm.Restore(limited(t), path, vm.Config{StoreDir: config(t).StoreDir}, vm.RestoreOptions{}); err == nil || !strings.Contains(err.Error(), "is not the one that the VM had") {
+		t.Errorf("a snapshot of another disk: %v", err)
+	}
+}
