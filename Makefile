@@ -43,6 +43,9 @@ busybox: ## the built-in root from Debian's busybox-static (needs apt)
 disk: ## the empty file system of named machines (needs e2fsprogs, zstd)
 	internal/disk/build.sh
 
+buildah: ## ten Dockerfiles built by agentvm and by buildah give the same images (as root; needs buildah, bzip2 and Alpine's releases)
+	AGENTVM_TEST_BUILDAH=1 go test -count 1 -timeout 20m -run '^TestSameAsBuildah$$' ./internal/build
+
 chaos: ## daemons killed, guests that restart themselves, bursts of connections: ROUNDS times each (1000)
 	AGENTVM_CHAOS_ROUNDS=$${ROUNDS:-1000} go test -v -count 1 -timeout 0 ./integration/chaos
 

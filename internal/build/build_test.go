@@ -172,7 +172,7 @@ func TestBuild(t *testing.T) {
 		"app/bin": "5755 0:0", "app/bin/tool": "04755 0:0 " + files["src/tool"], "app/bin/ignored.o": "", "app/pipe": "6644 0:0",
 		"app/script": "0644 0:0 script /run/agentvm-build/script\n", "tmp/x": "", "count": "0644 0:0 x\n", "cache/count": "", "run/secrets/token": "",
 		"from-bind": "0644 0:0 " + files["src/tool"], "bound/own": "", "copied": "0644 1:2 hello you\nmore\n",
-		"unpacked/dir": "5711 0:0", "unpacked/dir/file": "0640 0:0 abc", "unpacked/out": "0600 0:0 ", "out": "",
+		"unpacked/dir": "5711 0:0", "unpacked/dir/file": "0640 7:0 abc", "unpacked/out": "0600 0:0 ", "out": "",
 	})
 	if profile := got["etc/profile"]; !strings.HasPrefix(profile, "5") {
 		t.Errorf("a file that became a directory: %q", profile)

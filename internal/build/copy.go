@@ -23,6 +23,7 @@ type copying struct {
 	dest    string   // absolute; with a slash at its end it is a directory
 	inline  []inlineFile
 	owner   *owner // nil: as in from
+	given   bool   // owner is that of --chown, which counts for what is unpacked too
 	mode    string // of --chmod: octal; empty: as in from
 	exclude []string
 	parents bool // keep the sources' directories
@@ -101,6 +102,9 @@ func (c *copying) plan(into *tree) ([]copied, error) {
 			if n.isDir() && to == dest && at != nil { // what is there keeps its owner and mode
 				return nil
 			}
+			if n.isDir() && to == dest { // the destination is a new directory, whatever the source's mode and owner are
+				n = newDir()
+			}
 			list = append(list, copied{at: to, node: n})
 			return nil
 		})
@@ -126,7 +130,7 @@ func (c *copying) digest(ctx context.Context) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%q %q %v %v %v\n", c.dest, c.mode, c.owner, c.parents, c.unpack)
+	fmt.Fprintf(hash, "%q %q %v %v %v %v\n", c.dest, c.mode, c.owner, c.given, c.parents, c.unpack)
 	for _, f := range list {
 		h := f.node.header
 		fmt.Fprintf(hash, "%q %c %o %d %d %d %q %d %d\n", f.at, h.Typeflag, h.Mode, h.Uid, h.Gid, h.Size, h.Linkname, h.Devmajor, h.Devminor)
@@ -324,7 +328,9 @@ func (c *copying) unpackInto(l *layerWriter, f copied) (bool, error) {
 		if h.Typeflag == tar.TypeLink {
 			h.Linkname = path.Join(dir, path.Clean("/"+h.Linkname))
 		}
-		c.own(&h)
+		if c.given {
+			c.own(&h)
+		}
 		if h.Typeflag == tar.TypeXGlobalHeader || path.Clean("/"+header.Name) == "/" {
 			continue
 		}

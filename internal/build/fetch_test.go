@@ -198,6 +198,7 @@ RUN --mount=type=bind,from=files,source=dir,target=/bound cat /bound/a >/one; st
 RUN --mount=type=bind,from=files,source=/dir/a,target=/etc/one cat /etc/one >/two
 RUN --mount=type=cache,from=files,source=dir,target=/cache cat /cache/a >/three; echo changed >/cache/a
 RUN --mount=type=cache,from=files,source=dir,target=/cache cat /cache/a >/four
+RUN --mount=type=tmpfs,target=/bound touch /bound/x && ls /bound >/five
 RUN --mount=type=secret,id=token,env=TOKEN test "$TOKEN" = secret && ! test -e /run/secrets/token
 `, map[string]string{"a": "from stage\n"})
 	o.Secrets = map[string][]byte{"token": []byte("secret")}
@@ -209,11 +210,13 @@ RUN --mount=type=secret,id=token,env=TOKEN test "$TOKEN" = secret && ! test -e /
 	}
 	wantFiles(t, contents(t, o, image), map[string]string{
 		"one": "0644 0:0 from stage\n5:6\na\n", "two": "0644 0:0 from stage\n", "three": "0644 0:0 from stage\n", "four": "0644 0:0 changed\n",
+		"five": "0644 0:0 x\n", "bound/x": "",
 		"bound/hidden": "0644 0:0 hidden\n", "bound/a": "", "bound/lost": "", "cache/a": "", "run/secrets/token": "",
 	})
 	for _, c := range []struct{ mount, want string }{
 		{"type=bind,from=files,source=none,target=/x", "nothing is there"},
 		{"type=bind,from=files,target=/", "below /"},
+		{"type=tmpfs,target=/", "below /"},
 		{"type=cache,from=files,source=dir/a,target=/x", "no directory"},
 	} {
 		o := options(t, "FROM scratch AS files\nCOPY a /dir/a\nFROM busybox\nRUN --mount="+c.mount+" true\n", map[string]string{"a": "a"})
@@ -221,4 +224,27 @@ RUN --mount=type=secret,id=token,env=TOKEN test "$TOKEN" = secret && ! test -e /
 			t.Errorf("%s: %v, want %q", c.mount, err, c.want)
 		}
 	}
+}
+
+// TestOwners has directories that steps make: those of WORKDIR are the user's, the destination of COPY is root's, whatever the source is.
+func TestOwners(t *testing.T) {
+	o := options(t, `FROM scratch AS files
+COPY --chown=5:6 --chmod=700 dir/a /dir/a
+WORKDIR /dir/b
+FROM scratch
+COPY --from=files /dir /copied
+COPY --from=files --chown=7:8 /dir /owned
+USER 3:4
+WORKDIR /work/deep
+ADD --chown=1:2 archive.tar /given/
+ADD archive.tar /kept/
+`, map[string]string{"dir/a": "a", "archive.tar": archiveFile(t)})
+	image, err := Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFiles(t, contents(t, o, image), map[string]string{
+		"copied": "5755 0:0", "copied/a": "0700 5:6 a", "copied/b": "5755 0:0", "owned": "5755 7:8", "owned/a": "0700 7:8 a", "work": "5755 3:4", "work/deep": "5755 3:4",
+		"given/dir/file": "0640 1:2 abc", "kept/dir/file": "0640 7:0 abc",
+	})
 }

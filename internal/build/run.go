@@ -102,6 +102,7 @@ type runMount struct {
 	share   *vm.Mount
 	from    *copying // of another stage or image: is copied there before
 	isFile  bool     // from is one file
+	empty   bool     // a directory in which is nothing
 	env     string   // variable that has the secret
 	cache   string   // path on this host of the archive that is unpacked there before, and made afterwards
 	secret  []byte
@@ -186,7 +187,10 @@ func (s *state) runMounts(ctx context.Context, in *instructions.RunCommand, depe
 			if m.Target == "" {
 				one.target = "/run/secrets/" + m.CacheID
 			}
-		case instructions.MountTypeTmpfs: // what is written there is in no layer
+		case instructions.MountTypeTmpfs: // on the VM's disk, which is not kept; what is written there is in no layer
+			if one.empty = true; target == "/" {
+				return nil, nil, errors.New("--mount=type=tmpfs needs a target below /")
+			}
 		default:
 			return nil, nil, fmt.Errorf("--mount=type=%s: agentvm build has bind, cache, secret and tmpfs", m.Type)
 		}
@@ -280,6 +284,11 @@ func (s *state) run(ctx context.Context, command vm.Command, script string, offl
 		}
 		if m.from != nil && !found {
 			if err := s.unpackMount(ctx, files, m); err != nil {
+				return err
+			}
+		}
+		if m.empty {
+			if err := errors.Join(files.RemoveAll(ctx, m.target), files.MkdirAll(ctx, m.target, 0o777|os.ModeSticky)); err != nil {
 				return err
 			}
 		}

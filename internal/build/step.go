@@ -160,8 +160,15 @@ func (s *state) doWorkdir(ctx context.Context, in *instructions.WorkdirCommand) 
 		s.record(text, nil)
 		return nil
 	}
-	return s.cached(ctx, text, nil, func(_ context.Context, w io.Writer) error {
+	var user owner
+	if c.User != "" {
+		if user, err = s.findOwner(ctx, c.User); err != nil {
+			return fmt.Errorf("USER %s: %w", c.User, err)
+		}
+	}
+	return s.cached(ctx, text, []string{fmt.Sprint(user)}, func(_ context.Context, w io.Writer) error {
 		l := s.newLayer(w, into)
+		l.dirs = user
 		if _, err := l.makeDirs(path.Join(dir, "x")); err != nil {
 			return err
 		}
@@ -236,7 +243,7 @@ func (s *state) copy(ctx context.Context, text string, c *copying, where instruc
 		if err != nil {
 			return fmt.Errorf("--chown=%s: %w", chown, err)
 		}
-		c.owner = &o
+		c.owner, c.given = &o, true
 	case toRoot:
 		c.owner = &owner{}
 	}
