@@ -1,10 +1,11 @@
 // Command sizes reports how long the files and functions of each Go package are, how much of it is comment, and how much
-// test there is beside it. Generated files and testdata are left out.
+// test there is beside it, and how many words docs has without docs/measurements. Generated files and testdata are left out.
 //
 //	go run ./scripts/sizes [DIR]
 //
 // Lengths are in lines: of a file all of them, of a function from `func` to its closing brace. A ratio of comments is lines
-// that hold only comment to lines that hold code; a ratio of tests is lines of test files to lines of the others.
+// that hold only comment to lines that hold code; a ratio of tests is lines of test files to lines of the others. Words are what wc -w counts,
+// and those of them that have a letter or a digit, which the bars of tables have not.
 package main
 
 import (
@@ -18,10 +19,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 )
 
 func main() {
@@ -33,6 +36,11 @@ func main() {
 	packages, err := measure(os.DirFS(root))
 	if err == nil {
 		err = report(os.Stdout, packages)
+	}
+	if err == nil {
+		var all, real int
+		all, real, err = words(os.DirFS(root))
+		fmt.Printf("\ndocs without measurements: %d words by wc -w, %d with a letter or a digit\n", all, real)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sizes:", err)
@@ -105,6 +113,32 @@ func (f *figures) file(name string, source []byte) error {
 	f.code += code
 	f.comment += comment
 	return nil
+}
+
+// words counts the words of docs, except for docs/measurements: all that spaces separate, and those with a letter or a digit.
+func words(root fs.FS) (all, real int, err error) {
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
+		names, err := fs.Glob(root, pattern)
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, name := range names {
+			if path.Dir(name) == "docs/measurements" {
+				continue
+			}
+			text, err := fs.ReadFile(root, name)
+			if err != nil {
+				return 0, 0, err
+			}
+			for word := range strings.FieldsSeq(string(text)) {
+				all++
+				if strings.ContainsFunc(word, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+					real++
+				}
+			}
+		}
+	}
+	return all, real, nil
 }
 
 // countLines counts the lines that hold code, and those that hold nothing but comment.

@@ -52,3 +52,16 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("of nothing: %d", got)
 	}
 }
+
+func TestWords(t *testing.T) {
+	all, real, err := words(fstest.MapFS{
+		"README.md":              {Data: []byte("not counted")},
+		"docs/jargon.md":         {Data: []byte("# One two\n\n| three | `4` |\n")},
+		"docs/guide/run.md":      {Data: []byte("five ── 6\n")},
+		"docs/guide/figure.txt":  {Data: []byte("not counted")},
+		"docs/measurements/x.md": {Data: []byte("not counted")},
+	})
+	if err != nil || all != 11 || real != 6 {
+		t.Errorf("got %d, %d and %v, want 11 and 6", all, real, err)
+	}
+}
