@@ -114,6 +114,14 @@ var mayImport = map[string][]string{
 		"nat",
 		"netstack",
 	},
+	"internal/serve": {
+		"client",
+		"egress",
+		"images",
+		"internal/connlimit",
+		"nat",
+		"vm",
+	},
 	"internal/secret": {},
 	"internal/reach": {
 		"egress",
@@ -154,6 +162,7 @@ var mayImport = map[string][]string{
 		"internal/preview",
 		"internal/private",
 		"internal/snapshot",
+		"internal/serve",
 		"internal/spec",
 		"nat",
 		"vm",
@@ -338,7 +347,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "internal/serve", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
@@ -370,6 +379,7 @@ var testsMayImport = map[string][]string{
 	"internal/gateway":  {"wasi"},                                                                                                      // the stream of a machine's network
 	"internal/guestfs":  {"internal/guest", "internal/capnprpc"},                                                                       // the real service of files
 	"internal/machine":  {"internal/kernel"},
+	"internal/serve":    {"internal/daemon"}, // its program is the daemons, too
 	"netstack":          {"wasi"}, // the stream of a machine's network
 	"vm":                {"internal/guest"},
 }

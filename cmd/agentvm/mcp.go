@@ -20,7 +20,6 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
-	"agentvm/images"
 	"agentvm/internal/mcp"
 )
 
@@ -275,19 +274,12 @@ func (m *mcpVMs) Remove(ctx context.Context, name string) error {
 
 // Snapshots implements mcp.VMs.
 func (m *mcpVMs) Snapshots(context.Context) ([]mcp.Snapshot, error) {
-	store, err := snapshots()
-	if err != nil {
-		return nil, err
-	}
-	found, err := store.List()
-	if err != nil {
-		return nil, err
-	}
+	found, err := savedVMs()
 	var list []mcp.Snapshot
 	for _, e := range found {
 		list = append(list, mcp.Snapshot{Name: e.Name, Created: e.Meta.Created, Comment: printable(e.Meta.Comment), Bytes: e.Allocated})
 	}
-	return list, nil
+	return list, err
 }
 
 // Snapshot implements mcp.VMs.
@@ -302,45 +294,10 @@ func (m *mcpVMs) Snapshot(ctx context.Context, name, snapshot, comment string) e
 
 // Restore implements mcp.VMs.
 func (m *mcpVMs) Restore(ctx context.Context, snapshot, name string) error {
-	saved, err := snapshots()
-	if err != nil {
-		return err
-	}
-	path, err := saved.Path(snapshot)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(path); err != nil {
-		return adviseMissing(snapshot, err)
-	}
-	if err := checkAbsent(m.store, []string{name}); err != nil {
-		return err
-	}
-	config, err := keptConfig(path)
-	if err == nil && config.StoreDir == "" {
-		err = fmt.Errorf("snapshot %s was imported: agentvm snapshot restore %[1]s %s restores it", snapshot, name)
-	}
-	if err == nil {
-		config.StoreDir, err = images.DefaultDir()
-	}
-	if err == nil {
-		err = m.limit(ctx, &config)
-	}
-	if err != nil {
-		return err
-	}
-	v, err := m.store.Restore(ctx, name, config, client.Restoration{Snapshot: path}, nil)
-	if err != nil {
-		return err
-	}
-	return v.Close()
+	return restoreAs(ctx, m.store, snapshot, name, func(c *client.Config) error { return m.limit(ctx, c) })
 }
 
 // RemoveSnapshot implements mcp.VMs.
 func (m *mcpVMs) RemoveSnapshot(ctx context.Context, snapshot string) error {
-	store, err := snapshots()
-	if err != nil {
-		return err
-	}
-	return adviseMissing(snapshot, store.Remove(ctx, snapshot))
+	return removeSaved(ctx, snapshot)
 }

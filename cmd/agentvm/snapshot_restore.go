@@ -232,3 +232,56 @@ func forgetConfig(store *snapshot.Store, name string) error {
 	}
 	return nil
 }
+
+// restoreAs makes a VM that continues from a snapshot of this store, with the saved VM's configuration after change.
+func restoreAs(ctx context.Context, vms *client.Store, snapshot, name string, change func(*client.Config) error) error {
+	saved, err := snapshots()
+	if err != nil {
+		return err
+	}
+	path, err := saved.Path(snapshot)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return adviseMissing(snapshot, err)
+	}
+	if err := checkAbsent(vms, []string{name}); err != nil {
+		return err
+	}
+	config, err := keptConfig(path)
+	if err == nil && config.StoreDir == "" {
+		err = fmt.Errorf("snapshot %s was imported: agentvm snapshot restore %[1]s %s restores it", snapshot, name)
+	}
+	if err == nil {
+		config.StoreDir, err = images.DefaultDir()
+	}
+	if err == nil {
+		err = change(&config)
+	}
+	if err != nil {
+		return err
+	}
+	v, err := vms.Restore(ctx, name, config, client.Restoration{Snapshot: path}, nil)
+	if err != nil {
+		return err
+	}
+	return v.Close()
+}
+
+// savedVMs lists the snapshots.
+func savedVMs() ([]snapshot.Entry, error) {
+	store, err := snapshots()
+	if err != nil {
+		return nil, err
+	}
+	return store.List()
+}
+
+func removeSaved(ctx context.Context, name string) error {
+	store, err := snapshots()
+	if err != nil {
+		return err
+	}
+	return adviseMissing(name, store.Remove(ctx, name))
+}

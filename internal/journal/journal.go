@@ -29,6 +29,14 @@ const (
 	Stderr Stream = 2
 )
 
+// String is "stdout" or "stderr".
+func (s Stream) String() string {
+	if s == Stderr {
+		return "stderr"
+	}
+	return "stdout"
+}
+
 // Cursor is a place between two bytes of a log: the count of bytes, of both streams, before it. 0 is the beginning.
 type Cursor uint64
 

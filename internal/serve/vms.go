@@ -1,0 +1,256 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"agentvm/client"
+	"agentvm/egress"
+	"agentvm/images"
+	"agentvm/vm"
+)
+
+// VM describes a VM.
+type VM struct {
+	Name    string            `json:"name"`
+	State   string            `json:"state" jsonschema:"starting, running, paused, stopping, failed, or stopped and how"`
+	Error   string            `json:"error,omitempty"`
+	Image   string            `json:"image,omitempty"`
+	Memory  uint64            `json:"memory,omitempty" jsonschema:"bytes"`
+	Started *time.Time        `json:"started,omitempty"`
+	Policy  string            `json:"policy,omitempty" jsonschema:"of its network, in one line"`
+	Ports   []string          `json:"ports,omitempty" jsonschema:"ports of the host that lead into it"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Jobs    int               `json:"jobs,omitempty" jsonschema:"that run"`
+	Health  string            `json:"health,omitempty"`
+}
+
+// NewVM is what a VM is made of.
+type NewVM struct {
+	Name         string            `json:"name,omitempty" jsonschema:"1 to 63 lower-case letters, digits, _ . and -; default: vm- and random digits"`
+	Image        string            `json:"image,omitempty" jsonschema:"as agentvm run takes it; default alpine"`
+	Memory       uint64            `json:"memory,omitempty" jsonschema:"bytes; default 512 MiB"`
+	DiskSize     int64             `json:"diskSize,omitempty" jsonschema:"bytes; default 10 GiB"`
+	Env          map[string]string `json:"env,omitempty"`
+	Network      *Policy           `json:"network,omitempty" jsonschema:"default: every public address"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	IdleSeconds  float64           `json:"idleSeconds,omitempty" jsonschema:"stop it after so long without clients and running jobs"`
+	LifeSeconds  float64           `json:"lifeSeconds,omitempty" jsonschema:"stop it so long after its start"`
+	ReadOnlyRoot bool              `json:"readOnlyRoot,omitempty"`
+}
+
+// Policy is that of a VM's network.
+type Policy struct {
+	Mode  string   `json:"mode,omitempty" jsonschema:"public, allowlist, none or open; default: public, or allowlist with an allow rule"`
+	Allow []string `json:"allow,omitempty" jsonschema:"rules HOST[:PORTS[/PROTOCOL]]"`
+	Deny  []string `json:"deny,omitempty"`
+}
+
+func (p Policy) egress() (policy egress.Policy, err error) {
+	policy.Mode = egress.Mode(p.Mode)
+	for _, list := range []struct {
+		from []string
+		to   *[]egress.Rule
+	}{{p.Allow, &policy.Allow}, {p.Deny, &policy.Deny}} {
+		for _, text := range list.from {
+			rule, err := egress.ParseRule(text)
+			if err != nil {
+				return policy, invalid("%v", err)
+			}
+			*list.to = append(*list.to, rule)
+		}
+	}
+	if err := policy.Validate(); err != nil {
+		return policy, invalid("%v", err)
+	}
+	return policy, nil
+}
+
+func policyOf(p egress.Policy) Policy {
+	out := Policy{Mode: string(p.Effective())}
+	for _, r := range p.Allow {
+		out.Allow = append(out.Allow, r.String())
+	}
+	for _, r := range p.Deny {
+		out.Deny = append(out.Deny, r.String())
+	}
+	return out
+}
+
+// StopRequest says how a VM is stopped.
+type StopRequest struct {
+	GraceSeconds *float64 `json:"graceSeconds,omitempty" jsonschema:"for programs to end; default 5"`
+}
+
+const defaultGrace = 5 * time.Second
+
+func (s *Server) vmRoutes() []route {
+	return []route{
+		call("GET", "/v1/vms", "Lists the VMs", func(r *http.Request, _ struct{}) ([]VM, error) {
+			list, err := s.options.Store.List(r.Context())
+			out := make([]VM, 0, len(list))
+			for _, status := range list {
+				out = append(out, vmOf(status))
+			}
+			return out, err
+		}),
+		call("POST", "/v1/vms", "Makes and starts a VM", s.create),
+		call("GET", "/v1/vms/{vm}", "Describes a VM", func(r *http.Request, _ struct{}) (VM, error) { return s.describe(r.Context(), r.PathValue("vm")) }),
+		call("DELETE", "/v1/vms/{vm}", "Stops a VM and removes it with its files", func(r *http.Request, _ struct{}) (none struct{}, err error) {
+			if _, err := s.options.Store.Stop(r.Context(), r.PathValue("vm"), 0); err != nil {
+				return none, err
+			}
+			return none, s.options.Store.Remove(r.Context(), r.PathValue("vm"))
+		}),
+		call("POST", "/v1/vms/{vm}/start", "Starts a VM that does not run", func(r *http.Request, _ struct{}) (VM, error) {
+			config, err := s.options.Store.Config(r.PathValue("vm"))
+			if err != nil {
+				return VM{}, err
+			}
+			return s.start(r.Context(), r.PathValue("vm"), config)
+		}),
+		call("POST", "/v1/vms/{vm}/stop", "Stops a VM; its files stay", func(r *http.Request, in StopRequest) (VM, error) {
+			grace := defaultGrace
+			if in.GraceSeconds != nil {
+				var err error
+				if grace, err = seconds("graceSeconds", *in.GraceSeconds); err != nil {
+					return VM{}, err
+				}
+			}
+			if _, err := s.options.Store.Stop(r.Context(), r.PathValue("vm"), grace); err != nil {
+				return VM{}, err
+			}
+			return s.describe(r.Context(), r.PathValue("vm"))
+		}),
+		call("POST", "/v1/vms/{vm}/pause", "Stops a VM's processors", onVM(s, func(ctx context.Context, v *client.VM) error { return v.Pause(ctx) })),
+		call("POST", "/v1/vms/{vm}/resume", "Has them run again", onVM(s, func(ctx context.Context, v *client.VM) error { return v.Resume(ctx) })),
+	}
+}
+
+// onVM makes the function of a route that changes a VM.
+func onVM(s *Server, do func(context.Context, *client.VM) error) func(*http.Request, struct{}) (VM, error) {
+	return func(r *http.Request, _ struct{}) (VM, error) {
+		v, err := s.open(r)
+		if err != nil {
+			return VM{}, err
+		}
+		defer v.Close()
+		if err := do(r.Context(), v); err != nil {
+			return VM{}, err
+		}
+		return s.describe(r.Context(), v.Name())
+	}
+}
+
+// open connects to the VM of a request's path. It must run.
+func (s *Server) open(r *http.Request) (*client.VM, error) {
+	return s.options.Store.Open(r.Context(), r.PathValue("vm"))
+}
+
+func (s *Server) create(r *http.Request, in NewVM) (VM, error) {
+	if images.NamesFile(in.Image) || vm.IsModule(in.Image) {
+		return VM{}, invalid("image %q is a file of the server's host: agentvm image import it there, and name the image", in.Image)
+	}
+	var config client.Config
+	config.Image, config.Memory, config.DiskSize, config.Labels, config.ReadOnlyRoot = in.Image, in.Memory, in.DiskSize, in.Labels, in.ReadOnlyRoot
+	for key, value := range in.Env {
+		if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(value, "\x00") {
+			return VM{}, invalid("env: %q is no name of a variable, or its value has a NUL", key)
+		}
+		config.Env = append(config.Env, key+"="+value)
+	}
+	if in.Network != nil {
+		policy, err := in.Network.egress()
+		if err != nil {
+			return VM{}, err
+		}
+		config.Network.Policy = policy
+	}
+	for _, limit := range []struct {
+		name  string
+		value float64
+		to    *client.Duration
+	}{{"idleSeconds", in.IdleSeconds, &config.IdleTimeout}, {"lifeSeconds", in.LifeSeconds, &config.MaxLifetime}} {
+		d, err := seconds(limit.name, limit.value)
+		if err != nil {
+			return VM{}, err
+		}
+		*limit.to = client.Duration(d)
+	}
+	name := in.Name
+	if name == "" {
+		name = "vm-" + randomDigits()
+	}
+	if err := client.CheckName(name); err != nil {
+		return VM{}, invalid("%v", err)
+	}
+	if err := config.Validate(); err != nil {
+		return VM{}, invalid("%v", err)
+	}
+	if !s.creates.try(name) {
+		return VM{}, problemf(http.StatusConflict, "%s is being made", name)
+	}
+	defer s.creates.give(name)
+	switch err := s.options.Store.Exists(name); {
+	case err == nil:
+		return VM{}, fmt.Errorf("%s: %w", name, client.ErrExists)
+	case !errors.Is(err, client.ErrNotFound):
+		return VM{}, err
+	}
+	return s.start(r.Context(), name, config)
+}
+
+func (s *Server) start(ctx context.Context, name string, config client.Config) (VM, error) {
+	v, err := s.options.Store.Start(ctx, name, config, nil)
+	if err != nil {
+		return VM{}, err
+	}
+	defer v.Close()
+	return s.describe(ctx, name)
+}
+
+func (s *Server) describe(ctx context.Context, name string) (VM, error) {
+	status, err := s.options.Store.Status(ctx, name)
+	if err != nil {
+		return VM{}, err
+	}
+	return vmOf(status), nil
+}
+
+func vmOf(status client.Status) VM {
+	out := VM{
+		Name: status.Name, State: string(status.State), Error: status.Error, Image: status.Config.Image, Memory: status.Config.Memory,
+		Labels: status.Config.Labels, Policy: status.Config.Network.Policy.String(),
+	}
+	if out.Memory == 0 {
+		out.Memory = vm.DefaultMemory
+	}
+	if i := status.Info; i != nil {
+		out.Image, out.Memory, out.Ports, out.Policy, out.Jobs, out.Health = i.Image, i.Memory, i.Ports, i.Policy, i.Jobs, i.Health
+		if !i.Started.IsZero() {
+			out.Started = &i.Started
+		}
+	}
+	return out
+}
+
+// seconds is a length of time of a request, which cannot be negative or longer than a century.
+func seconds(name string, n float64) (time.Duration, error) {
+	if n < 0 || n > 100*365*24*3600 || math.IsNaN(n) {
+		return 0, invalid("%s: want a positive number", name)
+	}
+	return time.Duration(n * float64(time.Second)), nil
+}
+
+func randomDigits() string {
+	b := make([]byte, 4)
+	_, _ = rand.Read(b) // crypto/rand never fails
+	return hex.EncodeToString(b)
+}
