@@ -20,11 +20,16 @@ var mayImport = map[string][]string{
 		"internal/atomicfile",
 		"internal/debugenv",
 		"internal/machine/jit",
+		"internal/machine/native",
+		"internal/machine/native/amd64",
+		"internal/machine/native/verify",
 		"internal/machine/riscv",
 		"internal/private",
 		"wasi",
 	},
-	"internal/machine/jit": {"internal/machine/riscv"},
+	"internal/machine/jit":          {"internal/machine/riscv"},
+	"internal/machine/native":       {"internal/machine/native/amd64", "internal/machine/native/verify"},
+	"internal/machine/native/amd64": {"internal/machine/riscv"},
 	"internal/guest": {
 		"internal/capnprpc",
 		"internal/errno",
@@ -224,6 +229,9 @@ var mayImport = map[string][]string{
 
 	// Leaves.
 	"dhcp": nil,
+
+	"internal/machine/native/verify": nil,
+
 	"internal/disk": {
 		"internal/atomicfile",
 		"internal/hostfile",
@@ -380,8 +388,10 @@ var testsMayImport = map[string][]string{
 	"internal/guestfs":  {"internal/guest", "internal/capnprpc"},                                                                       // the real service of files
 	"internal/machine":  {"internal/kernel"},
 	"internal/serve":    {"internal/daemon"}, // its program is the daemons, too
-	"netstack":          {"wasi"}, // the stream of a machine's network
+	"netstack":          {"wasi"},            // the stream of a machine's network
 	"vm":                {"internal/guest"},
+
+	"internal/machine/native/verify": {"internal/machine/native/amd64", "internal/machine/riscv"}, // code to change
 }
 
 // reservedInTests adds to reserved for tests.

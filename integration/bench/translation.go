@@ -43,7 +43,8 @@ func numbers() []byte {
 }
 
 // measureTranslation compares translated code with the interpreter and with QEMU, in one process and in turn. All bars of translated
-// code: -run '^(cold|translation|commands|network)$'; one workload: -run '^translation$' -workload gzip.
+// code: -run '^(cold|translation|commands|network)$'; one workload: -run '^translation$' -workload gzip. With AGENTVM_DEBUG=native it is
+// native code that is compared.
 func measureTranslation(ctx context.Context, b *bench) error {
 	theirs, err := b.kit.startQEMU(ctx, nil)
 	if err != nil {
@@ -55,7 +56,11 @@ func measureTranslation(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer interpreting.close()
-	translating, err := b.kit.startMode(ctx, "jit")
+	word := "jit"
+	if os.Getenv("AGENTVM_DEBUG") == "native" {
+		word = "native"
+	}
+	translating, err := b.kit.startMode(ctx, word)
 	if err != nil {
 		return err
 	}

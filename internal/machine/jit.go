@@ -17,6 +17,7 @@ import (
 
 	"agentvm/internal/debugenv"
 	"agentvm/internal/machine/jit"
+	"agentvm/internal/machine/native"
 )
 
 // Translation says what becomes of guest code that is executed often.
@@ -49,6 +50,7 @@ type translator struct {
 	mode    Translation
 	limit   int64
 	shim    wazero.CompiledModule
+	native  wazero.CompiledModule // see jit_native.go; nil: hot code becomes WebAssembly
 
 	cacheDir string // of compiled code; empty: there is none
 	cacheKey []byte
@@ -100,6 +102,11 @@ func newTranslator(ctx context.Context, engine wazero.Runtime, cfg ProgramConfig
 	var err error
 	if t.shim, err = engine.CompileModule(ctx, jit.TableModule()); err != nil {
 		return nil, fmt.Errorf("compile the access to the table of functions: %w", err)
+	}
+	if native.Supported && debugenv.Has("native") && t.mode != TranslateNever {
+		if t.native, err = hostNative(ctx, engine); err != nil {
+			return nil, fmt.Errorf("compile the way into native code: %w", err)
+		}
 	}
 	return t, nil
 }

@@ -18,6 +18,7 @@ type instance struct {
 	entries       int               // of these pages; without any it goes
 	limit         int               // of instructions, as asked for
 	splitAccesses map[uint32][]byte // by number of the RAM page: Page.Single of the request
+	native        nativeInstance    // instead of made and module
 }
 
 // instance finds a function by its number; nil when it was evicted.
@@ -116,7 +117,9 @@ func (j *machineJIT) drop(number uint32) error {
 		return nil
 	}
 	j.stats.Replaced++
-	j.t.profile.replaced(in.made.key)
+	if in.made != nil {
+		j.t.profile.replaced(in.made.key)
+	}
 	return j.evict(number)
 }
 
@@ -139,6 +142,10 @@ func (j *machineJIT) evict(number uint32) error {
 }
 
 func (j *machineJIT) free(in *instance) error {
+	if in.made == nil {
+		j.native.code.Remove(in.native.first, in.native.count)
+		return nil
+	}
 	in.made.release()
 	return in.module.Close(j.m.ctx)
 }

@@ -60,7 +60,8 @@ type machineJIT struct {
 	lastPage uint64 // id of the newest of them
 	hotness  hotness
 	budget   compileBudget
-	full     bool // no more is asked for: the host has no room
+	full     bool        // no more is asked for: the host has no room
+	native   *nativeCode // nil: nothing was translated to native code yet
 
 	functions map[uint32]*instance // by place in the table
 	oldest    []uint32             // their numbers, in the order of installation
@@ -152,6 +153,9 @@ func (j *machineJIT) afterSlice() error {
 			return err
 		}
 	}
+	if j.t.native != nil {
+		return nil
+	}
 	if j.arrived.Load() {
 		if err := j.takeInbox(); err != nil {
 			return err
@@ -189,6 +193,9 @@ func (j *machineJIT) collect(count uint32) error {
 	}
 	for list = slices.Clone(list); len(list) > 0; list = list[8:] { // installing may change the memory's place
 		a, b := binary.LittleEndian.Uint32(list), binary.LittleEndian.Uint32(list[4:])
+		if j.t.native != nil && a&(j.abi.Edge|j.abi.SplitAccess) != 0 {
+			continue
+		}
 		if a&j.abi.Edge != 0 {
 			j.hotness.join(a&^j.abi.Edge, b)
 			continue
@@ -200,6 +207,12 @@ func (j *machineJIT) collect(count uint32) error {
 		at := codePlace{a, uint16(b) & (jit.PageSize - 2)}
 		if again, err := j.reinstallIfUnchanged(at); again || err != nil {
 			if err != nil {
+				return err
+			}
+			continue
+		}
+		if j.t.native != nil {
+			if err := j.translateNative(at); err != nil {
 				return err
 			}
 			continue
@@ -236,6 +249,9 @@ func (j *machineJIT) close() error {
 		err = errors.Join(err, j.free(in))
 	}
 	j.functions = nil
+	if j.native != nil {
+		err = errors.Join(err, j.native.close(j.m.ctx))
+	}
 	err = errors.Join(err, j.shim.Close(j.m.ctx))
 	j.m.linear.shared = false
 	j.m.linear.Free()

@@ -3,7 +3,6 @@ package machine
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -183,11 +182,7 @@ func (j *machineJIT) accept(q *request, made *translation) error {
 	}
 	if made.compiled != nil {
 		err := j.put(q, made)
-		if errors.Is(err, errNoRoom) {
-			j.m.config.Logger.Warn("hot code stays interpreted from now on", "error", err)
-			j.full, err = true, nil
-		}
-		if err != nil {
+		if err = j.giveUp(err); err != nil {
 			return err
 		}
 		if !j.full && j.t.mode == TranslateHot {

@@ -97,3 +97,19 @@ func TableModule() []byte {
 	grow := new(code).op(opRefNull, typeFuncref).get(0).op(opPrefix, opTableGrow, 0)
 	return appendSection(out, sectionCode, 2, appendBody(appendBody(nil, nil, set.bytes), nil, grow.bytes))
 }
+
+// HostRegionModule is a module that has a region of the host, for the machine's table:
+//
+//	(import module name (func (param i32 i32 i64 i64 i32)))
+//	(func (export "get") (param i32) (result funcref))  // get(0)
+func HostRegionModule(module, name string) []byte {
+	out := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
+	types := appendType(nil, []byte{typeI32, typeI32, typeI64, typeI64, typeI32}, nil)
+	out = appendSection(out, sectionType, 2, appendType(types, []byte{typeI32}, []byte{typeFuncref}))
+	out = appendSection(out, sectionImport, 1, append(appendName(appendName(nil, module), name), kindFunction, 0))
+	out = appendSection(out, sectionFunction, 1, []byte{1})
+	out = appendSection(out, sectionTable, 1, []byte{typeFuncref, 0, 1})
+	out = appendSection(out, sectionExport, 1, append(appendName(nil, "get"), kindFunction, 1))
+	out = appendSection(out, sectionElement, 1, []byte{0, opI32Const, 0, opEnd, 1, 0})
+	return appendSection(out, sectionCode, 1, appendBody(nil, nil, new(code).get(0).index(opTableGet, 0).bytes))
+}

@@ -1,0 +1,262 @@
+package amd64
+
+import "encoding/binary"
+
+// register is a 64-bit register of the host, by its number in encodings.
+type register uint8
+
+const (
+	rax register = iota
+	rcx
+	rdx
+	rbx
+	rsp
+	rbp
+	rsi
+	rdi
+	r8
+	r9
+	r10
+	r11
+	r12
+	r13
+	r14
+	r15
+)
+
+// Registers with a meaning everywhere, see the package's comment.
+const (
+	memory  = r15
+	entries = r14
+	budget  = r13
+	tlb     = r12
+)
+
+// assembler writes instructions. Only the forms that translations need are here; package verify has the same list, of its own.
+type assembler struct{ code []byte }
+
+func (a *assembler) bytes(b ...byte) { a.code = append(a.code, b...) }
+func (a *assembler) word(v int32)    { a.code = binary.LittleEndian.AppendUint32(a.code, uint32(v)) }
+func (a *assembler) here() int       { return len(a.code) }
+func high(r register) byte           { return byte(r) >> 3 }
+func low(r register) byte            { return byte(r) & 7 }
+func rex(w bool, r, x, b register) byte {
+	prefix := byte(0x40) | high(r)<<2 | high(x)<<1 | high(b)
+	if w {
+		prefix |= 8
+	}
+	return prefix
+}
+
+// Operations on two registers or a register and memory: the opcode whose destination is the r/m operand. Two bytes when above 0xff.
+const (
+	opAdd            = 0x01
+	opOr             = 0x09
+	opAnd            = 0x21
+	opSub            = 0x29
+	opXor            = 0x31
+	opCmp            = 0x39
+	opTest           = 0x85
+	opMove           = 0x89
+	opMove8          = 0x88
+	opLoad           = 0x8b // of these on, the register is the destination
+	opAddTo          = 0x03
+	opCmpTo          = 0x3b
+	opSignExtendWord = 0x63
+	opLea            = 0x8d
+	opImul           = 0x0faf
+	opLoad8          = 0x0fb6
+	opLoad16         = 0x0fb7
+	opLoad8Signed    = 0x0fbe
+	opLoad16Signed   = 0x0fbf
+)
+
+func (a *assembler) opcode(op int) {
+	if op > 0xff {
+		a.bytes(byte(op >> 8))
+	}
+	a.bytes(byte(op))
+}
+
+// pair is an operation on two registers: reg and rm as in the encoding. wide: 64 bits.
+func (a *assembler) pair(wide bool, op int, reg, rm register) {
+	a.bytes(rex(wide, reg, 0, rm))
+	a.opcode(op)
+	a.bytes(0xc0 | low(reg)<<3 | low(rm))
+}
+
+func (a *assembler) move(to, from register) {
+	if to != from {
+		a.pair(true, opMove, from, to)
+	}
+}
+
+// move32 makes the upper half zero.
+func (a *assembler) move32(to, from register) { a.pair(false, opMove, from, to) }
+
+// hart is an operation on a constant place in linear memory.
+func (a *assembler) hart(wide bool, op int, reg register, at uint32) {
+	a.bytes(rex(wide, reg, 0, memory))
+	a.opcode(op)
+	a.bytes(0x80 | low(reg)<<3 | low(memory))
+	a.word(int32(at))
+}
+
+// indexed is an operation on [base + index] with one of the fixed bases, or [base + index + distance].
+func (a *assembler) indexed(wide bool, op int, reg, base, index register, distance uint32) {
+	a.bytes(rex(wide, reg, index, base))
+	a.opcode(op)
+	if distance == 0 && low(base) != 5 {
+		a.bytes(0x04|low(reg)<<3, low(index)<<3|low(base))
+		return
+	}
+	a.bytes(0x84|low(reg)<<3, low(index)<<3|low(base))
+	a.word(int32(distance))
+}
+
+// lea is to = from + distance, with all 64 bits, or the lower 32 extended with zeros.
+func (a *assembler) lea(wide bool, to, from register, distance int32) {
+	a.bytes(rex(wide, to, 0, from), opLea)
+	sib := func() {
+		if low(from) == 4 {
+			a.bytes(0x24)
+		}
+	}
+	if distance == int32(int8(distance)) {
+		a.bytes(0x40 | low(to)<<3 | low(from))
+		sib()
+		a.bytes(byte(distance))
+		return
+	}
+	a.bytes(0x80 | low(to)<<3 | low(from))
+	sib()
+	a.word(distance)
+}
+
+// Operations with an immediate operand: the number in the encoding.
+const (
+	immediateAdd = 0
+	immediateOr  = 1
+	immediateAnd = 4
+	immediateSub = 5
+	immediateXor = 6
+	immediateCmp = 7
+)
+
+func (a *assembler) immediate(wide bool, op byte, to register, value int32) {
+	if value == int32(int8(value)) {
+		a.bytes(rex(wide, 0, 0, to), 0x83, 0xc0|op<<3|low(to), byte(value))
+		return
+	}
+	a.bytes(rex(wide, 0, 0, to), 0x81, 0xc0|op<<3|low(to))
+	a.word(value)
+}
+
+// hartAdd adds to a place in linear memory.
+func (a *assembler) hartAdd(at uint32, value int32) {
+	a.bytes(rex(true, 0, 0, memory), 0x81, 0x80|low(memory))
+	a.word(int32(at))
+	a.word(value)
+}
+
+// hartSet sets a place in linear memory, of 64 bits.
+func (a *assembler) hartSet(at uint32, value int32) {
+	a.bytes(rex(true, 0, 0, memory), 0xc7, 0x80|low(memory))
+	a.word(int32(at))
+	a.word(value)
+}
+
+// constant sets a register, to a value that 32 bits have.
+func (a *assembler) constant(to register, value int32) {
+	if value == 0 {
+		a.pair(false, opXor, to, to)
+		return
+	}
+	a.bytes(rex(true, 0, 0, to), 0xc7, 0xc0|low(to))
+	a.word(value)
+}
+
+// Shifts and operations of one operand: the number in the encoding.
+const (
+	shiftLeft       = 4
+	shiftRight      = 5
+	shiftArithmetic = 7
+
+	unaryNot            = 2
+	unaryNegate         = 3
+	unaryMultiply       = 4
+	unaryMultiplySigned = 5
+	unaryDivide         = 6
+	unaryDivideSigned   = 7
+)
+
+func (a *assembler) shift(wide bool, op byte, r register, by uint8) {
+	a.bytes(rex(wide, 0, 0, r), 0xc1, 0xc0|op<<3|low(r), by)
+}
+
+// shiftCL shifts by the lowest bits of rcx.
+func (a *assembler) shiftCL(wide bool, op byte, r register) {
+	a.bytes(rex(wide, 0, 0, r), 0xd3, 0xc0|op<<3|low(r))
+}
+
+func (a *assembler) unary(wide bool, op byte, r register) {
+	a.bytes(rex(wide, 0, 0, r), 0xf7, 0xc0|op<<3|low(r))
+}
+
+// signIntoRDX is cqo or cdq.
+func (a *assembler) signIntoRDX(wide bool) { a.bytes(rex(wide, 0, 0, 0), 0x99) }
+
+// Conditions, by their number in the encoding.
+const (
+	below        = 2
+	notBelow     = 3
+	equal        = 4
+	notEqual     = 5
+	belowOrEqual = 6
+	above        = 7
+	less         = 12
+	notLess      = 13
+	lessOrEqual  = 14
+	greater      = 15
+)
+
+// set makes al 0 or 1 and extends it.
+func (a *assembler) set(condition byte) {
+	a.bytes(0x40, 0x0f, 0x90|condition, 0xc0)
+	a.pair(false, opLoad8, rax, rax)
+}
+
+func (a *assembler) moveIf(wide bool, condition byte, to, from register) {
+	a.bytes(rex(wide, to, 0, from), 0x0f, 0x40|condition, 0xc0|low(to)<<3|low(from))
+}
+
+// label is a place in the code, which may not be known yet.
+type label struct {
+	at    int // -1: not yet
+	users []int
+}
+
+func (a *assembler) newLabel() *label { return &label{at: -1} }
+
+func (a *assembler) bind(l *label) {
+	l.at = a.here()
+	for _, u := range l.users {
+		binary.LittleEndian.PutUint32(a.code[u:], uint32(int32(l.at-u-4)))
+	}
+	l.users = nil
+}
+
+func (a *assembler) reference(l *label) {
+	if l.at >= 0 {
+		a.word(int32(l.at - a.here() - 4))
+		return
+	}
+	l.users = append(l.users, a.here())
+	a.word(0)
+}
+
+func (a *assembler) jump(l *label) { a.bytes(0xe9); a.reference(l) }
+
+func (a *assembler) jumpIf(condition byte, l *label) { a.bytes(0x0f, 0x80|condition); a.reference(l) }
+
+func (a *assembler) ret() { a.bytes(0xc3) }

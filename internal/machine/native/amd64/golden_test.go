@@ -1,0 +1,140 @@
+package amd64_test
+
+import (
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"agentvm/internal/machine/native/amd64"
+	"agentvm/internal/machine/riscv"
+)
+
+var update = flag.Bool("update", false, "write testdata/golden.txt")
+
+var layout = amd64.Layout{
+	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, Reservation: 0x10300, Reserved: 0x10308,
+	Write: 0x4000, Code: 0x8000, Entries: 1024, EntrySize: 16, Addend: 8,
+}
+
+// translate makes the code of some words at the start of a page, of which nothing else was ever executed.
+func translate(words ...uint32) (amd64.Translation, bool) {
+	page := amd64.Page{Code: make([]byte, amd64.PageSize), Entries: []uint16{0}, Seen: make([]byte, amd64.PageSize/16)}
+	for i, w := range words {
+		binary.LittleEndian.PutUint32(page.Code[4*i:], w)
+		page.Seen[i/4] |= 1 << (i * 2 % 8)
+	}
+	return amd64.Translate(&layout, page)
+}
+
+// TestGolden: each instruction's code is that of testdata/golden.txt, once with operands in registers of the host, once with some in the
+// hart. Exits and the way to other pages, which stand behind, are left out.
+func TestGolden(t *testing.T) {
+	var text strings.Builder
+	for i := range riscv.Table {
+		row := &riscv.Table[i]
+		for _, o := range []riscv.Operands{{Rd: 10, Rs1: 11, Rs2: 12, Imm: 8}, {Rd: 18, Rs1: 19, Rs2: 20, Imm: -2048}, {Rd: 10, Rs1: 19, Rs2: 10}, {Rs1: 11}} {
+			if row.Format == riscv.FormatU {
+				o.Imm <<= 12
+			} else if row.Format == riscv.FormatSH5 || row.Format == riscv.FormatSH6 {
+				o.Imm &= 31
+			}
+			word, err := riscv.Encode(row.Name, o)
+			if row.Length != 4 || err != nil {
+				continue
+			}
+			if made, ok := translate(word); ok {
+				fmt.Fprintf(&text, "%s\n%s", riscv.Disassemble(word, 0), listing(t, made.Code))
+			}
+		}
+	}
+	const file = "testdata/golden.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, wanted := strings.Split(text.String(), "\n"), strings.Split(string(want), "\n")
+	for i := range min(len(got), len(wanted)) {
+		if got[i] != wanted[i] {
+			t.Fatalf("line %d of %s is %q, and now %q; -update writes it anew", i+1, file, wanted[i], got[i])
+		}
+	}
+	if len(got) != len(wanted) {
+		t.Errorf("%d lines, %s has %d", len(got), file, len(wanted))
+	}
+}
+
+// listing disassembles code up to its first exit.
+func listing(t *testing.T, code []byte) string {
+	t.Helper()
+	var text strings.Builder
+	for at := 0; at < len(code); {
+		inst, err := x86asm.Decode(code[at:], 64)
+		if err != nil {
+			t.Fatalf("at %#x: %v: % x", at, err, code[at:])
+		}
+		if inst.Op == x86asm.ADD && inst.Args[0] == x86asm.R13 {
+			break
+		}
+		fmt.Fprintf(&text, "\t%x\t%s\n", code[at:at+inst.Len], x86asm.IntelSyntax(inst, uint64(at), nil))
+		at += inst.Len
+	}
+	return text.String()
+}
+
+// TestEntries: every place that control reaches from elsewhere may be entered, also within an instruction; what was never executed and
+// what the interpreter executes may not.
+func TestEntries(t *testing.T) {
+	const (
+		addi   = 0x00150513 // addi a0, a0, 1
+		branch = 0x00050463 // beq a0, zero, +8
+		ecall  = 0x00000073
+		wrong  = 0xffffffff
+	)
+	for name, test := range map[string]struct {
+		words   []uint32
+		entries []int
+	}{
+		"one block":           {[]uint32{addi, addi, wrong}, []int{0}},
+		"branch":              {[]uint32{branch, addi, addi, wrong}, []int{0, 4, 8}},
+		"behind a call":       {[]uint32{0x000000ef | 0xff<<12, addi, wrong}, []int{0, 4}},
+		"behind what is left": {[]uint32{addi, ecall, addi, wrong}, []int{0, 8}},
+		"nothing":             {[]uint32{ecall}, nil},
+	} {
+		made, ok := translate(test.words...)
+		var got []int
+		for _, e := range made.Entries {
+			got = append(got, e.Offset)
+		}
+		if !slices.Equal(got, test.entries) || ok != (test.entries != nil) {
+			t.Errorf("%s: entries %v, %t, want %v", name, got, ok, test.entries)
+		}
+	}
+	long := make([]uint32, 200)
+	for i := range long {
+		long[i] = addi
+	}
+	if made, _ := translate(long...); len(made.Entries) != 4 || made.Instructions != 200 {
+		t.Errorf("%d instructions in %v, want 200 in blocks of at most 64", made.Instructions, made.Entries)
+	}
+	// c.nop twice is one word; a jump into an instruction's second half is to an instruction of its own.
+	overlap := []uint32{0x00000563, 0x00010537, 0x00010537, wrong} // beq zero, zero, +10; lui; lui, whose second half is c.nop
+	made, _ := translate(overlap...)
+	page := amd64.Page{Code: make([]byte, amd64.PageSize), Entries: []uint16{0}}
+	for i, w := range overlap {
+		binary.LittleEndian.PutUint32(page.Code[4*i:], w)
+	}
+	if made, _ = amd64.Translate(&layout, page); !slices.ContainsFunc(made.Entries, func(e amd64.Entry) bool { return e.Offset == 10 }) {
+		t.Errorf("entries %v, want one at 10, within an instruction", made.Entries)
+	}
+}

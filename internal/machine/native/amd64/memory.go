@@ -1,0 +1,155 @@
+package amd64
+
+import "agentvm/internal/machine/riscv"
+
+// access is what a load or store moves.
+type access struct {
+	size int32
+	op   int
+	wide bool
+}
+
+func memoryEmitters() map[string]emitter {
+	all := map[string]emitter{}
+	for name, a := range map[string]access{
+		"lb": {1, opLoad8Signed, true}, "lh": {2, opLoad16Signed, true}, "lw": {4, opSignExtendWord, true}, "ld": {8, opLoad, true},
+		"lbu": {1, opLoad8, false}, "lhu": {2, opLoad16, false}, "lwu": {4, opLoad, false},
+	} {
+		all[name] = func(t *translator, d *riscv.Decoded) {
+			t.address(rax, d.Rs1, d.Imm)
+			t.lookUp(t.layout.Read, a.size)
+			to := target(d.Rd)
+			t.indexed(a.wide, a.op, to, memory, rax, 0)
+			t.setGuest(d.Rd, to)
+		}
+	}
+	for name, a := range map[string]access{"sb": {1, opMove8, false}, "sh": {2, opMove, false}, "sw": {4, opMove, false}, "sd": {8, opMove, true}} {
+		all[name] = func(t *translator, d *riscv.Decoded) {
+			t.address(rax, d.Rs1, d.Imm)
+			t.lookUp(t.layout.Write, a.size)
+			t.store(a, t.value(d.Rs2, rdx))
+		}
+	}
+	// Registers of the floating-point unit are in the hart. While it is not on and marked changed, the interpreter looks after it.
+	all["fld"] = func(t *translator, d *riscv.Decoded) {
+		t.floatOn()
+		t.address(rax, d.Rs1, d.Imm)
+		t.lookUp(t.layout.Read, 8)
+		t.indexed(true, opLoad, rax, memory, rax, 0)
+		t.hart(true, opMove, rax, t.layout.F+8*uint32(d.Rd))
+	}
+	all["fsd"] = func(t *translator, d *riscv.Decoded) {
+		t.floatOn()
+		t.address(rax, d.Rs1, d.Imm)
+		t.lookUp(t.layout.Write, 8)
+		t.hart(true, opLoad, rdx, t.layout.F+8*uint32(d.Rs2))
+		t.store(access{8, opMove, true}, rdx)
+	}
+	return all
+}
+
+func (t *translator) floatOn() {
+	const changed = 3 << 13
+	t.hart(false, opLoad, rax, t.layout.MStatus)
+	t.immediate(false, immediateAnd, rax, changed)
+	t.immediate(false, immediateCmp, rax, changed)
+	t.jumpIf(notEqual, t.miss())
+}
+
+func (t *translator) store(a access, from register) {
+	if a.size == 2 {
+		t.bytes(0x66)
+	}
+	t.indexed(a.wide, a.op, from, memory, rax, 0)
+}
+
+// lookUp makes the address in linear memory of the virtual address in rax, for an access within a page, and leaves otherwise.
+func (t *translator) lookUp(table uint32, size int32) {
+	t.index(rcx, rax)
+	t.lea(true, rdx, rax, size-1)
+	t.immediate(true, immediateAnd, rdx, -PageSize)
+	t.found(table)
+	t.indexed(false, opAddTo, rax, tlb, rcx, table+t.layout.Addend)
+}
+
+// found leaves when the TLB's entry is not that of the page in rdx.
+func (t *translator) found(table uint32) {
+	t.indexed(true, opCmpTo, rdx, tlb, rcx, table+t.layout.Tag)
+	t.jumpIf(notEqual, t.miss())
+}
+
+// aligned is the first half of lookUp for accesses that must be aligned: the tag has zeros there.
+func (t *translator) aligned(d *riscv.Decoded, table uint32, size int32) {
+	t.copyOf(d.Rs1, rax)
+	t.index(rcx, rax)
+	t.move(rdx, rax)
+	t.immediate(true, immediateAnd, rdx, -PageSize|(size-1))
+	t.found(table)
+}
+
+// atomicEmitters has LR, SC and the AMOs. One hart and no device stores between instructions, so that a plain read and write is atomic.
+func atomicEmitters() map[string]emitter {
+	combine := map[string]int{"amoswap": 0, "amoadd": opAdd, "amoxor": opXor, "amoand": opAnd, "amoor": opOr}
+	choose := map[string]byte{"amomin": less, "amomax": greater, "amominu": below, "amomaxu": above} // the old value, when it is so
+	all := map[string]emitter{}
+	for suffix, a := range map[string]access{".w": {4, opMove, false}, ".d": {8, opMove, true}} {
+		load := access{8, opLoad, true}
+		if a.size == 4 {
+			load.op = opSignExtendWord
+		}
+		amo := func(t *translator, d *riscv.Decoded, value func()) { // the old one is in rcx, rs2 in rdx, the address in rax
+			t.aligned(d, t.layout.Write, a.size)
+			t.indexed(false, opAddTo, rax, tlb, rcx, t.layout.Write+t.layout.Addend)
+			t.copyOf(d.Rs2, rdx)
+			t.indexed(true, load.op, rcx, memory, rax, 0)
+			value()
+			t.store(a, rdx)
+			t.setGuest(d.Rd, rcx)
+		}
+		for name, op := range combine {
+			all[name+suffix] = func(t *translator, d *riscv.Decoded) {
+				amo(t, d, func() {
+					if op != 0 {
+						t.pair(true, op, rcx, rdx)
+					}
+				})
+			}
+		}
+		for name, condition := range choose {
+			all[name+suffix] = func(t *translator, d *riscv.Decoded) {
+				amo(t, d, func() {
+					t.pair(a.wide, opCmp, rdx, rcx)
+					t.moveIf(true, condition, rdx, rcx)
+				})
+			}
+		}
+		all["lr"+suffix] = func(t *translator, d *riscv.Decoded) {
+			t.aligned(d, t.layout.Read, a.size)
+			t.hart(true, opMove, rax, t.layout.Reservation)
+			t.indexed(false, opAddTo, rax, tlb, rcx, t.layout.Read+t.layout.Addend)
+			t.indexed(true, load.op, rcx, memory, rax, 0)
+			t.hart(true, opMove, rcx, t.layout.Reserved)
+			t.setGuest(d.Rd, rcx)
+		}
+		all["sc"+suffix] = func(t *translator, d *riscv.Decoded) {
+			failed, done := t.newLabel(), t.newLabel()
+			t.aligned(d, t.layout.Write, a.size)
+			t.move(rdx, rax)
+			t.indexed(false, opAddTo, rax, tlb, rcx, t.layout.Write+t.layout.Addend)
+			t.indexed(true, load.op, rcx, memory, rax, 0)
+			t.hart(true, opCmpTo, rdx, t.layout.Reservation)
+			t.jumpIf(notEqual, failed)
+			t.hart(true, opCmpTo, rcx, t.layout.Reserved)
+			t.jumpIf(notEqual, failed)
+			t.store(a, t.value(d.Rs2, rdx))
+			t.constant(rcx, 0)
+			t.jump(done)
+			t.bind(failed)
+			t.constant(rcx, 1)
+			t.bind(done)
+			t.hartSet(t.layout.Reservation, -1)
+			t.setGuest(d.Rd, rcx)
+		}
+	}
+	return all
+}

@@ -1,0 +1,37 @@
+#include "textflag.h"
+
+// func enter(code, memory, entries, tlb, hart uintptr, page uint64)
+// The registers are those of package amd64; places in the hart those of struct hart_state: x2, x8, x10 to x15, the budget.
+// The code keeps SP, so that its ret comes back here. BP is saved by the frame, R14 and X15 are restored by the caller's wrapper.
+TEXT ·enter(SB), 0, $8-48
+	MOVQ code+0(FP), AX
+	MOVQ AX, 0(SP)
+	MOVQ memory+8(FP), R15
+	MOVQ entries+16(FP), R14
+	MOVQ tlb+24(FP), R12
+	MOVQ hart+32(FP), DX
+	MOVQ page+40(FP), CX
+	MOVQ CX, 512(DX) // pc
+	MOVQ 520(DX), R13
+	MOVQ 16(DX), BX
+	MOVQ 64(DX), BP
+	MOVQ 80(DX), SI
+	MOVQ 88(DX), DI
+	MOVQ 96(DX), R8
+	MOVQ 104(DX), R9
+	MOVQ 112(DX), R10
+	MOVQ 120(DX), R11
+	XORL AX, AX // the code must not see addresses of this process
+	XORL DX, DX
+	BYTE $0xff; BYTE $0x14; BYTE $0x24 // call [rsp]
+	MOVQ hart+32(FP), DX
+	MOVQ R13, 520(DX)
+	MOVQ BX, 16(DX)
+	MOVQ BP, 64(DX)
+	MOVQ SI, 80(DX)
+	MOVQ DI, 88(DX)
+	MOVQ R8, 96(DX)
+	MOVQ R9, 104(DX)
+	MOVQ R10, 112(DX)
+	MOVQ R11, 120(DX)
+	RET

@@ -1,0 +1,294 @@
+package verify
+
+import "encoding/binary"
+
+// Registers by their number in encodings, as far as they have a meaning of their own.
+const (
+	rax, rcx, rdx, rsp, tlb, budget, entries, memory = 0, 1, 2, 4, 12, 13, 14, 15
+)
+
+// form is a kind of instruction on the list.
+type form int
+
+const (
+	formNone    form = iota
+	formPair         // operation on two registers; rm is the destination
+	formPairTo       // the same; reg is the destination
+	formCompare      // of two registers
+	formTest
+	formMove   // register to register
+	formExtend // al to reg, with zeros
+	formSet    // of al
+	formLea    // reg = rm + immediate
+	formImmediate
+	formConstant
+	formShift
+	formShiftCL
+	formNegate
+	formMultiply // rdx:rax = rax * rm
+	formDivide
+	formDivideSigned
+	formSign // of rax into rdx
+	formLoad // from memory to reg
+	formCompareMemory
+	formStore
+	formAddMemory // an immediate operand
+	formSetMemory
+	formJump
+	formBranch
+	formJumpMemory
+	formReturn
+)
+
+// instruction is a decoded one. Of reg, rm and the rest it has what its form needs.
+type instruction struct {
+	form      form
+	size      int  // bytes of code
+	wide      bool // 64 bits, otherwise 32, or fewer in memory
+	operation byte // of an immediate operation or a shift; the condition of a branch
+	reg, rm   int
+	base      int // of an operand in memory: [base + index + distance]
+	index     int // -1: none
+	distance  int32
+	immediate int32
+}
+
+// cursor reads bytes; behind the end there are zeros, and it has failed.
+type cursor struct {
+	code   []byte
+	at     int
+	failed bool
+}
+
+func (c *cursor) byte() byte {
+	if c.at >= len(c.code) {
+		c.failed = true
+		return 0
+	}
+	c.at++
+	return c.code[c.at-1]
+}
+
+func (c *cursor) word() int32 {
+	if c.at+4 > len(c.code) {
+		c.failed, c.at = true, len(c.code)
+		return 0
+	}
+	c.at += 4
+	return int32(binary.LittleEndian.Uint32(c.code[c.at-4:]))
+}
+
+// decode reads an instruction of the list. The form is formNone for anything else.
+func decode(code []byte, at int) instruction {
+	c := &cursor{code: code, at: at}
+	i := c.instruction()
+	i.size = c.at - at
+	if c.failed {
+		return instruction{}
+	}
+	return i
+}
+
+func (c *cursor) instruction() instruction {
+	first := c.byte()
+	switch {
+	case first == 0xc3:
+		return instruction{form: formReturn}
+	case first == 0xe9:
+		return instruction{form: formJump, immediate: c.word()}
+	case first == 0x0f:
+		if second := c.byte(); second&0xf0 == 0x80 {
+			return instruction{form: formBranch, operation: second & 15, immediate: c.word()}
+		}
+		return instruction{}
+	case first == 0x66: // a store of 16 bits
+		prefix := c.byte()
+		if prefix&0xf8 != 0x40 || c.byte() != 0x89 {
+			return instruction{}
+		}
+		return c.inMemory(instruction{form: formStore}, prefix)
+	case first&0xf0 == 0x40:
+		return c.prefixed(first)
+	}
+	return instruction{}
+}
+
+// prefixed decodes what follows a REX prefix.
+func (c *cursor) prefixed(prefix byte) instruction {
+	i := instruction{wide: prefix&8 != 0}
+	op := int(c.byte())
+	if op == 0x0f {
+		op = op<<8 | int(c.byte())
+	}
+	if op == 0x99 {
+		if prefix&7 != 0 {
+			return instruction{}
+		}
+		i.form = formSign
+		return i
+	}
+	if c.at >= len(c.code) {
+		return instruction{}
+	}
+	if op == 0x8d {
+		return c.lea(i, prefix)
+	}
+	if c.code[c.at]>>6 != 3 {
+		return c.withMemory(i, prefix, op)
+	}
+	if prefix&2 != 0 {
+		return instruction{}
+	}
+	modrm := c.byte()
+	i.reg, i.rm = int(modrm>>3&7|prefix&4<<1), int(modrm&7|prefix&1<<3)
+	i.operation = modrm >> 3 & 7
+	switch op {
+	case 0x01, 0x09, 0x21, 0x29, 0x31: // add, or, and, sub, xor
+		i.form, i.operation = formPair, byte(op)
+	case 0x39:
+		i.form = formCompare
+	case 0x85:
+		i.form = formTest
+	case 0x89:
+		i.form = formMove
+	case 0x63: // movsxd
+		if i.wide {
+			i.form = formPairTo
+		}
+	case 0x0faf: // imul
+		i.form = formPairTo
+	case 0x0fb6:
+		if !i.wide && i.rm == rax {
+			i.form = formExtend
+		}
+	case 0x0f42, 0x0f47, 0x0f4c, 0x0f4f: // cmovb, cmova, cmovl, cmovg
+		if i.wide {
+			i.form = formPairTo
+		}
+	case 0x0f92, 0x0f9c: // setb, setl
+		if prefix == 0x40 && modrm == 0xc0 {
+			i.form = formSet
+		}
+	default:
+		return c.numbered(i, prefix, op)
+	}
+	return i
+}
+
+// numbered decodes operations whose number is where others have a register.
+func (c *cursor) numbered(i instruction, prefix byte, op int) instruction {
+	if prefix&4 != 0 {
+		return instruction{}
+	}
+	switch n := i.operation; op {
+	case 0x81, 0x83:
+		if n == 2 || n == 3 { // adc, sbb
+			return instruction{}
+		}
+		i.form = formImmediate
+		if op == 0x81 {
+			i.immediate = c.word()
+		} else {
+			i.immediate = int32(int8(c.byte()))
+		}
+	case 0xc7:
+		if n == 0 && i.wide {
+			i.form, i.immediate = formConstant, c.word()
+		}
+	case 0xc1, 0xd3:
+		if n != 4 && n != 5 && n != 7 { // shl, shr, sar
+			return instruction{}
+		}
+		i.form = formShiftCL
+		if op == 0xc1 {
+			i.form, i.immediate = formShift, int32(c.byte())
+		}
+	case 0xf7:
+		i.form = [8]form{3: formNegate, 4: formMultiply, 5: formMultiply, 6: formDivide, 7: formDivideSigned}[n]
+	}
+	return i
+}
+
+// lea decodes reg = register + distance, which touches no memory.
+func (c *cursor) lea(i instruction, prefix byte) instruction {
+	modrm := c.byte()
+	mod, rm := modrm>>6, modrm&7
+	if prefix&2 != 0 || mod == 0 || mod == 3 {
+		return instruction{}
+	}
+	if rm == 4 && c.byte() != 0x24 {
+		return instruction{}
+	}
+	i.form, i.reg, i.rm = formLea, int(modrm>>3&7|prefix&4<<1), int(rm|prefix&1<<3)
+	if mod == 1 {
+		i.immediate = int32(int8(c.byte()))
+	} else {
+		i.immediate = c.word()
+	}
+	return i
+}
+
+// withMemory decodes operations on memory.
+func (c *cursor) withMemory(i instruction, prefix byte, op int) instruction {
+	n := c.code[c.at] >> 3 & 7
+	switch op {
+	case 0x88:
+		if !i.wide {
+			i.form = formStore
+		}
+	case 0x89:
+		i.form = formStore
+	case 0x8b, 0x03, 0x0fb6, 0x0fb7, 0x0fbe, 0x0fbf:
+		i.form = formLoad
+	case 0x63:
+		if i.wide {
+			i.form = formLoad
+		}
+	case 0x3b:
+		i.form = formCompareMemory
+	case 0x81, 0xc7:
+		if n != 0 || !i.wide || prefix&4 != 0 {
+			return instruction{}
+		}
+		i.form = formSetMemory
+		if op == 0x81 {
+			i.form = formAddMemory
+		}
+		if i = c.inMemory(i, prefix); i.form != formNone {
+			i.immediate = c.word()
+		}
+		return i
+	case 0xff:
+		if n != 4 || i.wide || prefix&4 != 0 {
+			return instruction{}
+		}
+		i.form = formJumpMemory
+	}
+	if i.form == formNone {
+		return i
+	}
+	return c.inMemory(i, prefix)
+}
+
+// inMemory decodes the operand [base + index], [base + index + distance] or [base + distance].
+func (c *cursor) inMemory(i instruction, prefix byte) instruction {
+	modrm := c.byte()
+	mod, rm := modrm>>6, modrm&7
+	i.reg, i.index = int(modrm>>3&7|prefix&4<<1), -1
+	switch {
+	case rm == 4 && (mod == 0 || mod == 2):
+		sib := c.byte()
+		i.base, i.index = int(sib&7|prefix&1<<3), int(sib>>3&7|prefix&2<<2)
+		if sib>>6 != 0 || sib&7 == 5 || i.index == rsp {
+			return instruction{}
+		}
+	case mod == 2 && prefix&2 == 0:
+		i.base = int(rm | prefix&1<<3)
+	default:
+		return instruction{}
+	}
+	if mod == 2 {
+		i.distance = c.word()
+	}
+	return i
+}

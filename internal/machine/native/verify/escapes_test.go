@@ -1,0 +1,133 @@
+package verify_test
+
+import (
+	"encoding/hex"
+	"slices"
+	"strings"
+	"testing"
+
+	"agentvm/internal/machine/native/verify"
+)
+
+// Parts of the cases below.
+const (
+	extendRAX = "4089c0 "         // mov eax, eax
+	maskTLB   = "4081e1f03f0000 " // and ecx, 0x3ff0
+	maskEntry = "4081e1ffff0300 " // and ecx, 1<<18 - 1
+	by16      = "40c1e104 "       // shl ecx, 4
+	testRCX   = "4885c9 0f8428000000 "
+	notMinus1 = "4883f9ff 0f841f000000 "
+)
+
+// frame makes code of a body: what looks at the budget before it, and a way out behind it.
+func frame(t *testing.T, body string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(body, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := []byte{0x49, 0x83, 0xed, 1, 0x0f, 0x8c, byte(len(b) + 1), 0, 0, 0} // sub r13, 1; jl behind the body and its ret
+	return slices.Concat(head, b, []byte{0xc3}, []byte{0x49, 0x83, 0xc5, 1, 0xc3})
+}
+
+// TestAcceptsWhatIsHarmless: without the flaw that a case of TestRefusesEscapes has, its code is accepted.
+func TestAcceptsWhatIsHarmless(t *testing.T) {
+	for name, body := range map[string]string{
+		"nothing":                       "",
+		"load":                          extendRAX + "498b0407",
+		"store":                         extendRAX + "49890407",
+		"store of 16 bits":              extendRAX + "66 41890407",
+		"hart":                          "498b8700000100 49898700000100",
+		"TLB":                           maskTLB + "493b940c00400000",
+		"entry":                         maskEntry + by16 + "493b840e08000000 41ff240e",
+		"divide":                        "4885c9 0f8409000000 4831d2 48f7f1 4889c0",
+		"divide signed":                 "4885c9 0f840f000000 4883f9ff 0f8405000000 4899 48f7f9",
+		"branch over":                   "0f8403000000 4889c8",
+		"jump to the end":               "e900000000",
+		"loop that looks at the budget": "e9f1ffffff",
+	} {
+		if err := verify.Code(frame(t, body), []int{0}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+var escapes = map[string]string{
+	// Instructions that are not on the list.
+	"syscall": "0f05", "sysenter": "0f34", "int 0x80": "cd80", "int3": "cc", "hlt": "f4", "in": "ec", "out": "ee", "cli": "fa", "ud2": "0f0b",
+	"rdmsr": "0f32", "wrmsr": "0f30", "rdtsc": "0f31", "cpuid": "0fa2", "lgdt": "410f0117", "wrfsbase": "f3480faed0", "wrpkru": "0f01ef", "xgetbv": "0f01d0",
+	"push": "50", "pop": "58", "pushf": "9c", "popf": "9d", "std": "fd", "enter": "c8000000", "leave": "c9", "mov ds": "8ed8", "nop": "90",
+	"call": "e800000000", "call register": "ffd0", "call memory": "41ff9700000100", "jmp register": "ffe0", "jmp register with prefix": "41ffe7",
+	"jmp [rax]": "ff20", "jmp far": "ff28", "ret 8": "c20800", "retf": "cb", "iretq": "48cf", "short jump": "eb00",
+	"rep movsq": "f348a5", "stosb": "aa", "xchg": "4c87f8", "cmpxchg": "f04c0fb18700000100", "movabs": "48b80000000000000000",
+	"sse": "0f28c1", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rol": "48c1c001", "setl of another register": "400f9cc4",
+	"lock": "f0 49018700000100", "fs": "64 498b8700000100", "gs": "65 498b8700000100", "address size": "67 498b8700000100", "movsxd of 32 bits": "4063c0",
+
+	// Registers that are kept.
+	"writes rsp": "4889c4", "writes memory": "4989c7", "writes entries": "4989c6", "writes tlb": "4989c4", "loads memory": "4d8bbf00000100",
+	"adds to rsp": "4883c408", "adds to memory": "4983c701", "lea to memory": "4c8d7800", "clears memory": "4d31ff", "shifts memory": "49c1e701",
+	"sets memory": "49c7c700000000", "negates rsp": "48f7dc", "32 bits of rsp": "4089c4", "cmov to memory": "4c0f4cf8", "imul to entries": "4c0faff0",
+	"writes budget": "4989c5", "gives budget": "4983c501 4889c8", "takes less than nothing": "4983edff", "xor of budget": "4983f501", "32 bits of budget": "4183ed01",
+	"spends without looking": "4983ed01",
+
+	// Addresses of the process that the guest could see.
+	"reads memory": "4c89f8", "reads rsp": "4889e0", "lea of memory": "498d4708", "lea of rsp": "488d442408", "stores memory": "4d89bf00000100",
+	"stores rsp": "4989a700000100", "stores a byte of rsp": "4188a700000100", "compares entries": "4c39f0", "adds tlb": "4c01e0", "multiplies by memory": "49f7e7",
+	"reads an entry": maskEntry + by16 + "498b040e", "adds an entry": maskEntry + by16 + "4903040e",
+
+	// Operands in memory.
+	"any address": "488b00", "any two registers": "488b0408", "absolute": "488b042500000000", "relative to pc": "488b0500000000", "of the stack": "488b0424",
+	"index of 64 bits": "498b0407", "store by an index of 64 bits": "49890407", "index that grew": extendRAX + "4883c001 498b0407",
+	"index that was replaced": extendRAX + "4889c8 498b0407", "index from memory": extendRAX + "498b0407 49890407",
+	"index behind a join": "0f8403000000 " + extendRAX + "498b0407", "index times 2": extendRAX + "498b0447", "index with its sign": "4863c0 498b0407",
+	"index shifted in 64 bits": extendRAX + "48c1e004 498b0407", "index that set changed": extendRAX + "400f9cc0 498b0407",
+	"index of and with a negative number": "4883e0f0 498b0407", "negative constant": "48c7c0ffffffff 498b0407", "base as index": "4b8b043f",
+	"before memory": "498b87f8ffffff", "before memory, indexed": extendRAX + "498b8407f8ffffff", "far behind memory": extendRAX + "498b840700000100",
+	"immediate before memory": "498187f8ffffff01000000", "TLB as large as memory": extendRAX + "498b0404", "TLB without index": "498b842400000100",
+	"far behind the TLB": maskTLB + "498b940c00f00000", "before the TLB": maskTLB + "498b940c00ffffff", "store to the TLB": maskTLB + "4989940c00000000",
+	"immediate to the TLB": maskTLB + "4981840c0000000001000000", "store to the table": maskEntry + by16 + "4989040e",
+
+	// Jumps.
+	"into an instruction": "e9f2ffffff", "into an instruction ahead": "e901000000 4889c8", "behind the end": "e900100000", "before the start": "e900f0ffff", "branch behind the end": "0f8400100000",
+	"to itself": "e9fbffffff", "back without budget": "4889c8 e9f8ffffff", "branch back without budget": "4889c8 0f84f7ffffff",
+	"leaves for a loop": "4983ed01 0f8cecffffff", "entry of any index": "41ff2406", "entry of 32 bits": "4089c9 41ff240e",
+	"between entries": "4081e1ffff3f00 41ff240e", "behind the table": "4081e1ffff0f00 40c1e104 41ff240e", "second half of an entry": maskEntry + by16 + "41ffa40e08000000",
+	"from linear memory": "41ffa700000100", "from linear memory, indexed": extendRAX + "41ff2407", "from the TLB": maskTLB + "41ff240c",
+	"compares the first half": maskEntry + by16 + "493b040e", "half of a comparison": maskEntry + by16 + "413b840e08000000",
+	"mask undone": maskEntry + "40c1e11d 40c1e104 4883c901 41ff240e", "shift by rcx": maskEntry + "40d3e1 41ff240e",
+
+	// Exceptions of the processor.
+	"divide by anything": "4831d2 48f7f1", "divide by what another width says": "4085c9 0f8406000000 4831d2 48f7f1", "divide by another register": "4885c9 0f8406000000 4831d2 48f7f3",
+	"quotient too large": "4885c9 0f8403000000 48f7f1", "rdx changed": "4885c9 0f8409000000 4831d2 4889c2 48f7f1", "rcx changed": "4885c9 0f8409000000 4831d2 4889c1 48f7f1",
+	"signed without sign": "4885c9 0f840d000000 4883f9ff 0f8403000000 48f7f9", "sign of another width": "4885c9 0f840f000000 4883f9ff 0f8405000000 4099 48f7f9",
+	"signed by -1": "4885c9 0f8405000000 4899 48f7f9", "branch when not zero": "4885c9 0f8506000000 4831d2 48f7f1", "compared before": "4885c9 4883c101 0f8406000000 4831d2 48f7f1",
+	"rax changed": "4885c9 0f8412000000 4883f9ff 0f8408000000 4899 4889c8 48f7f9",
+}
+
+// TestRefusesEscapes: nothing of the list is accepted, and each is refused for itself, not for the code around it.
+func TestRefusesEscapes(t *testing.T) {
+	for name, body := range escapes {
+		if err := verify.Code(frame(t, body), []int{0}); err == nil {
+			t.Errorf("%s is accepted: %s", name, body)
+		}
+	}
+	t.Logf("%d escapes", len(escapes))
+	good := frame(t, "4889c8")
+	for name, c := range map[string]struct {
+		code    []byte
+		entries []int
+	}{
+		"the end is missing":              {good[:len(good)-1], []int{0}},
+		"an instruction is cut":           {append(good[:len(good):len(good)], 0x49, 0x8b), []int{0}},
+		"an immediate is cut":             {append(good[:len(good):len(good)], 0xe9, 0, 0), []int{0}},
+		"an entry within an instruction":  {good, []int{1}},
+		"an entry behind the end":         {good, []int{len(good)}},
+		"an entry before the start":       {good, []int{-1}},
+		"an entry without budget":         {good, []int{0, 10}},
+		"leaves for where it goes no end": {append(good[:len(good)-5:len(good)-5], 0x48, 0x89, 0xc8, 0xc3), []int{0}},
+	} {
+		if err := verify.Code(c.code, c.entries); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package verify_test
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"agentvm/internal/machine/native/amd64"
+	"agentvm/internal/machine/native/verify"
+	"agentvm/internal/machine/riscv"
+)
+
+// layout is about that of the machine.
+var layout = amd64.Layout{
+	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, Reservation: 0x10300, Reserved: 0x10308,
+	Write: 16 << 10, Code: 32 << 10, Entries: 1024, EntrySize: 16, Addend: 8,
+}
+
+// randomTranslation translates some random instructions, which jump among themselves.
+func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []int) {
+	t.Helper()
+	page := make([]byte, amd64.PageSize)
+	for at := 0; at < 4*30; {
+		row := &riscv.Table[random.IntN(len(riscv.Table))]
+		o := riscv.Operands{Rd: uint8(random.IntN(32)), Rs1: uint8(random.IntN(32)), Rs2: uint8(random.IntN(32))}
+		switch row.Format {
+		case riscv.FormatB, riscv.FormatJ:
+			o.Imm = int64(4*random.IntN(40)) - int64(at)
+		case riscv.FormatI, riscv.FormatL, riscv.FormatS:
+			o.Imm = int64(random.IntN(4096) - 2048)
+		case riscv.FormatU:
+			o.Imm = int64(int32(random.Uint32())) &^ 0xfff
+		case riscv.FormatSH5, riscv.FormatSH6:
+			o.Imm = int64(random.IntN(32))
+		}
+		word, err := riscv.Encode(row.Name, o)
+		if err != nil || row.Length != 4 || row.Extension != "I" && row.Extension != "M" && row.Extension != "A" {
+			continue
+		}
+		binary.LittleEndian.PutUint32(page[at:], word)
+		at += 4
+	}
+	made, ok := amd64.Translate(&layout, amd64.Page{Code: page, Entries: []uint16{0, 40, 80}})
+	if !ok {
+		return nil, nil
+	}
+	for _, e := range made.Entries {
+		places = append(places, e.At)
+	}
+	if err := verify.Code(made.Code, places); err != nil {
+		t.Fatalf("a translation is refused: %v\n% x", err, page[:120])
+	}
+	return made.Code, places
+}
+
+// TestRefusesMutations changes one or two bytes of translations at random. What is accepted nevertheless is executed by an interpreter that
+// knows nothing of the verifier, from each entry, with memory that is as bad as it can be: nothing outside is reached, and it ends.
+// AGENTVM_FUZZ_MUTATIONS says how many.
+func TestRefusesMutations(t *testing.T) {
+	count, err := strconv.Atoi(os.Getenv("AGENTVM_FUZZ_MUTATIONS"))
+	if err != nil {
+		count = 10_000
+	}
+	seed, _ := strconv.ParseUint(os.Getenv("AGENTVM_FUZZ_SEED"), 10, 64)
+	random := rand.New(rand.NewPCG(seed, 7))
+	accepted, executed := 0, 0
+	for done := 0; done < count; {
+		code, places := randomTranslation(t, random)
+		if code == nil {
+			continue
+		}
+		executed += execute(t, random, code, places)
+		for range 1000 {
+			done++
+			mutant := append([]byte(nil), code...)
+			at := random.IntN(len(code))
+			mutant[at] ^= byte(1 + random.IntN(255))
+			switch random.IntN(4) {
+			case 0:
+				mutant[random.IntN(len(code))] = byte(random.Uint32())
+			case 1:
+				mutant[min(at+1, len(code)-1)] = byte(random.Uint32())
+			}
+			if verify.Code(mutant, places) == nil {
+				accepted++
+				executed += execute(t, random, mutant, places)
+			}
+			if t.Failed() {
+				t.Fatalf("seed %d, byte %#x; entries %d\n% x\nfrom\n% x", seed, at, places, mutant, code)
+			}
+		}
+	}
+	t.Logf("%d mutations, %d of them accepted; %d instructions executed", count, accepted, executed)
+	if accepted == 0 || accepted > count/2 || executed < accepted {
+		t.Errorf("of %d mutations %d are accepted, and %d instructions executed: the test does not try what it should", count, accepted, executed)
+	}
+}
+
+func FuzzCode(f *testing.F) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 20 {
+		if code, places := randomTranslation(f, random); code != nil {
+			f.Add(code, uint64(places[0]))
+		}
+	}
+	f.Fuzz(func(t *testing.T, code []byte, seed uint64) {
+		places := []int{int(seed % uint64(len(code)+1))}
+		if verify.Code(code, places) == nil {
+			execute(t, rand.New(rand.NewPCG(seed, 0)), code, places)
+		}
+	})
+}
+
+// FuzzPages: whatever is in a page, and wherever it is entered, its translation is accepted.
+func FuzzPages(f *testing.F) {
+	f.Add([]byte{0x13, 0x05, 0x15, 0x00, 0x01, 0x00, 0x6f, 0x00, 0x00, 0x00}, uint16(0), uint16(4))
+	f.Add([]byte{0x63, 0x05, 0x00, 0x00, 0x37, 0x05, 0x01, 0x00, 0x37, 0x05, 0x01, 0x00}, uint16(4092), uint16(2))
+	f.Fuzz(func(t *testing.T, code []byte, a, b uint16) {
+		page := make([]byte, amd64.PageSize)
+		for n := 0; n < len(page) && len(code) > 0; {
+			n += copy(page[n:], code)
+		}
+		made, ok := amd64.Translate(&layout, amd64.Page{Code: page, Entries: []uint16{a % amd64.PageSize &^ 1, b % amd64.PageSize &^ 1}})
+		var places []int
+		for _, e := range made.Entries {
+			places = append(places, e.At)
+		}
+		if err := verify.Code(made.Code, places); ok && err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func BenchmarkCode(b *testing.B) {
+	random := rand.New(rand.NewPCG(1, 1))
+	var codes [][]byte
+	var places [][]int
+	bytes := 0
+	for len(codes) < 50 {
+		if code, p := randomTranslation(b, random); code != nil {
+			codes, places, bytes = append(codes, code), append(places, p), bytes+len(code)
+		}
+	}
+	b.SetBytes(int64(bytes))
+	for b.Loop() {
+		for i := range codes {
+			if err := verify.Code(codes[i], places[i]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
