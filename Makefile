@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk chaos bench fuzz fuzz-devices ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench fuzz fuzz-devices ci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
