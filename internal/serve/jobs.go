@@ -147,10 +147,17 @@ func (s *Server) output(r *http.Request, _ struct{}) (out JobOutput, err error) 
 	}
 	ctx, cancel := s.lasting(r)
 	defer cancel()
-	limited, cancelWait := context.WithTimeout(ctx, min(max(wait, time.Millisecond), maxWait))
+	limited, cancelWait := context.WithTimeout(ctx, min(wait, maxWait))
 	defer cancelWait()
 	out = JobOutput{Chunks: []JobChunk{}, Next: from}
 	err = s.onJob(r, func(j vm.Job) error {
+		info, err := j.Info(ctx)
+		if err != nil {
+			return err
+		}
+		if info.OutputBytes > from || !info.Ended.IsZero() {
+			limited = ctx // it need not wait
+		}
 		o, err := j.Output(limited, vm.Cursor(from), maxChunk)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			return nil // nothing yet

@@ -5,15 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"reflect"
-	"regexp"
 	"strings"
 	"time"
-
-	"github.com/google/jsonschema-go/jsonschema"
 )
 
 // route is one operation of the API, and what the document says about it.
@@ -111,90 +107,6 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		_ = control.SetReadDeadline(time.Time{})
 	}
 	return body, err
-}
-
-// Path parameters: {vm} and so on.
-var pathParameter = regexp.MustCompile(`\{([a-z]+)\}`)
-
-// openAPI is the document of the routes (OpenAPI 3.1.1).
-func (s *Server) openAPI() ([]byte, error) {
-	paths := map[string]map[string]any{}
-	problem, err := schemaOf(reflect.TypeFor[Problem]())
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range s.routes {
-		operation := map[string]any{"summary": r.summary, "operationId": operationID(r)}
-		var parameters []any
-		for _, match := range pathParameter.FindAllStringSubmatch(r.path, -1) {
-			parameters = append(parameters, map[string]any{"name": match[1], "in": "path", "required": true, "schema": map[string]any{"type": "string"}})
-		}
-		for _, p := range r.query {
-			parameters = append(parameters, map[string]any{
-				"name": p.name, "in": "query", "description": p.usage, "required": p.required, "schema": map[string]any{"type": "string"},
-			})
-		}
-		if parameters != nil {
-			operation["parameters"] = parameters
-		}
-		if body, err := content(r.in, r.rawIn); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", r.method, r.path, err)
-		} else if body != nil {
-			operation["requestBody"] = map[string]any{"content": body}
-		}
-		answer := map[string]any{"description": http.StatusText(r.status)}
-		if body, err := content(r.out, r.rawOut); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", r.method, r.path, err)
-		} else if body != nil {
-			answer["content"] = body
-		}
-		operation["responses"] = map[string]any{
-			fmt.Sprint(r.status): answer,
-			"default": map[string]any{
-				"description": "an error (RFC 9457)", "content": map[string]any{"application/problem+json": map[string]any{"schema": problem}},
-			},
-		}
-		if paths[r.path] == nil {
-			paths[r.path] = map[string]any{}
-		}
-		paths[r.path][strings.ToLower(r.method)] = operation
-	}
-	return json.MarshalIndent(map[string]any{
-		"openapi": "3.1.1", "info": map[string]any{"title": "agentvm", "version": s.options.Version},
-		"security":   []any{map[string]any{"key": []any{}}},
-		"components": map[string]any{"securitySchemes": map[string]any{"key": map[string]any{"type": "http", "scheme": "bearer"}}},
-		"paths":      paths,
-	}, "", "  ")
-}
-
-// operationID names an operation by its method and path: getVmsJobsOutput.
-func operationID(r route) string {
-	id := strings.ToLower(r.method)
-	for part := range strings.SplitSeq(strings.TrimPrefix(r.path, "/v1/"), "/") {
-		if !strings.HasPrefix(part, "{") {
-			id += strings.ToUpper(part[:1]) + part[1:]
-		} else if strings.HasSuffix(r.path, part) {
-			id += "One"
-		}
-	}
-	return id
-}
-
-func content(t reflect.Type, raw string) (map[string]any, error) {
-	switch {
-	case raw != "":
-		return map[string]any{raw: map[string]any{}}, nil
-	case t == nil:
-		return nil, nil
-	}
-	schema, err := schemaOf(t)
-	return map[string]any{"application/json": map[string]any{"schema": schema}}, err
-}
-
-func schemaOf(t reflect.Type) (*jsonschema.Schema, error) {
-	return jsonschema.ForType(t, &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[time.Time](): {Type: "string", Format: "date-time"},
-	}})
 }
 
 // lasting is the context of a request that also ends with the server.

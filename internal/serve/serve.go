@@ -110,7 +110,7 @@ func New(o Options) (*Server, error) {
 	for _, r := range s.routes {
 		s.mux.Handle(r.method+" "+r.path, s.limited(r))
 	}
-	document, err := s.openAPI()
+	document, err := openAPI(s.routes, o.Version)
 	if err != nil {
 		return nil, err
 	}

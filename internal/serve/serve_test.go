@@ -514,6 +514,7 @@ func TestKeysAndAddresses(t *testing.T) {
 
 func TestIdempotency(t *testing.T) {
 	a := serve(t, nil)
+	a.want("POST", "/v1/vms/dev/exec", Command{Line: "rm -f /root/counted"}, 200, nil)
 	count := Command{Line: "echo x >>/root/counted; wc -l </root/counted"}
 	var texts []string
 	for range 3 {
