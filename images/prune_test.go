@@ -57,10 +57,19 @@ func TestPruneAndUsage(t *testing.T) {
 	}
 
 	before := files(t, s)
-	all := func(image *Image) bool { return image.Name != names[1] }
+	unknown := errors.New("unknown")
+	if pruned, err := s.Prune(t.Context(), func(image *Image) (bool, error) {
+		if image.Name == names[2] {
+			return false, unknown
+		}
+		return true, nil
+	}, false); !errors.Is(err, unknown) || len(pruned.Images) > 0 || !slices.Equal(files(t, s), before) {
+		t.Errorf("pruned although it is not known what is needed: %v, %v", pruned, err)
+	}
+	all := func(image *Image) (bool, error) { return image.Name != names[1], nil }
 	wouldFree := int64(0)
 	for _, test := range []struct {
-		unused func(*Image) bool
+		unused func(*Image) (bool, error)
 		dryRun bool
 		images int
 	}{{nil, true, 0}, {nil, false, 0}, {all, true, 2}, {all, false, 2}, {all, false, 0}} {

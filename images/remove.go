@@ -129,8 +129,9 @@ type Pruned struct {
 }
 
 // Prune removes the images that unused, unless it is nil, names, and all that no image needs, also what broken downloads have left. With
-// dryRun it only says what it would remove. It waits for pulls and imports to end.
-func (s *Store) Prune(ctx context.Context, unused func(*Image) bool, dryRun bool) (Pruned, error) {
+// dryRun it only says what it would remove. It waits for pulls and imports to end, and calls unused while none can begin; when that fails
+// nothing is removed.
+func (s *Store) Prune(ctx context.Context, unused func(*Image) (bool, error), dryRun bool) (Pruned, error) {
 	unlock, err := s.lockExclusive(ctx)
 	if err != nil {
 		return Pruned{}, err
@@ -141,13 +142,20 @@ func (s *Store) Prune(ctx context.Context, unused func(*Image) bool, dryRun bool
 		return Pruned{}, fmt.Errorf("prune images: %w", err)
 	}
 	var pruned Pruned
-	list = slices.DeleteFunc(list, func(image *Image) bool {
-		remove := unused != nil && unused(image)
+	kept := list[:0]
+	for _, image := range list {
+		remove := false
+		if unused != nil {
+			if remove, err = unused(image); err != nil {
+				return Pruned{}, fmt.Errorf("prune images: %w", err)
+			}
+		}
 		if remove {
 			pruned.Images = append(pruned.Images, image.Name)
+		} else {
+			kept = append(kept, image)
 		}
-		return remove
-	})
+	}
 	slices.Sort(pruned.Images)
 	if !dryRun {
 		for _, name := range pruned.Images { // first, so that a record always has its files
@@ -156,7 +164,7 @@ func (s *Store) Prune(ctx context.Context, unused func(*Image) bool, dryRun bool
 			}
 		}
 	}
-	garbage, err := s.unreferenced(list)
+	garbage, err := s.unreferenced(kept)
 	if err != nil {
 		return pruned, fmt.Errorf("prune images: %w", err)
 	}

@@ -105,7 +105,7 @@ no VM with a name and no snapshot was made of; VMs without a name that run keep 
 			if err != nil {
 				return err
 			}
-			pruned, err := pruneImages(cmd.Context(), store, all, dryRun)
+			pruned, err := pruneImages(cmd.Context(), store, all, nil, dryRun)
 			removed, freed := "removed", "freed"
 			if dryRun {
 				removed, freed = "would remove", "would free"
@@ -122,17 +122,17 @@ no VM with a name and no snapshot was made of; VMs without a name that run keep 
 	return command
 }
 
-// pruneImages removes what no image needs, and with all the images that no VM and no snapshot needs.
-func pruneImages(ctx context.Context, store *images.Store, all, dryRun bool) (images.Pruned, error) {
-	var unused func(*images.Image) bool
-	if all {
-		used, err := usedImages(ctx, store)
-		if err != nil {
-			return images.Pruned{}, err
-		}
-		unused = func(image *images.Image) bool { return !used[image.Name] }
+// pruneImages removes what no image needs, and with all the images that no VM and no snapshot needs: of those in shown, unless it is nil. It
+// looks for them when no image can be added any more.
+func pruneImages(ctx context.Context, store *images.Store, all bool, shown []string, dryRun bool) (images.Pruned, error) {
+	if !all {
+		return store.Prune(ctx, nil, dryRun)
 	}
-	return store.Prune(ctx, unused, dryRun)
+	used := sync.OnceValues(func() (map[string]bool, error) { return usedImages(ctx, store) })
+	return store.Prune(ctx, func(image *images.Image) (bool, error) {
+		used, err := used()
+		return !used[image.Name] && (shown == nil || slices.Contains(shown, image.Name)), err
+	}, dryRun)
 }
 
 // usedImages returns the names of the images that VMs and snapshots need.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -97,12 +96,6 @@ func directoryVM() (string, error) {
 	return "mcp-" + strings.Trim(base[:min(len(base), 24)], "-") + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// agentFiles are files in which programs of agents are configured, hooks and servers that they start included. A guest that could change them
-// would have the host's user run what it likes.
-var agentFiles = []string{
-	".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".claude/hooks", ".codex", ".cursor/mcp.json", ".cursor/hooks.json", ".vscode/mcp.json",
-}
-
 const mcpIdle = 30 * time.Minute
 
 // serveMCP serves until the client has gone.
@@ -117,14 +110,6 @@ func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
 	}
 	if !f.kept && !f.changed("idle-timeout") {
 		config.IdleTimeout = client.Duration(mcpIdle)
-	}
-	for i := range config.Mounts {
-		m := &config.Mounts[i]
-		for _, path := range agentFiles {
-			if !m.ReadOnly && !m.CopyOnWrite && !slices.Contains(m.Protected, path) && !slices.Contains(m.Unprotected, path) && !slices.Contains(m.Unprotected, ".") {
-				m.Protected = append(m.Protected, path)
-			}
-		}
 	}
 	if err := runsOtherwise(store, f.name, config); err != nil {
 		return err

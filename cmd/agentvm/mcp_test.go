@@ -153,7 +153,7 @@ func TestMCP(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(work, "file")); err != nil || string(b) != "from the guest\n" {
 		t.Errorf("the mounted file: %q %v", b, err)
 	}
-	for _, path := range agentFiles {
+	for _, path := range []string{".mcp.json", ".claude/settings.json", ".claude/hooks", ".codex", ".cursor/hooks.json", ".vscode/mcp.json"} {
 		out, text := mcpCall(t, c, "exec", map[string]any{"command": fmt.Sprintf("mkdir -p $(dirname %[1]s) && echo x > %[1]s", path)})
 		if out == nil || out["exit_code"] == 0.0 {
 			t.Errorf("the guest could make %s: %v %s", path, out, text)

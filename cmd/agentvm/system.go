@@ -136,14 +136,14 @@ func allocated(dir string, seen map[[2]uint64]bool) (n int64, err error) {
 
 const systemPruneLong = `Removes what can be made again or what nothing needs: what broken downloads and removed images have left, bases that no snapshot is layered on,
 and compiled code. With --all also the images that no VM with a name and no snapshot was made of. It says what that would free and asks
-first; without a terminal it needs --force. What VMs and snapshots use stays, and VMs that run continue.`
+first; without a terminal it needs --force. It removes no image that it did not name. What VMs and snapshots use stays, and VMs that run continue.`
 
 func (c *cli) systemPruneCommand() *cobra.Command {
 	var all, force, dryRun bool
 	command := &cobra.Command{
 		Use: "prune", Short: "Remove what nothing needs, and what can be made again", Long: systemPruneLong, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := c.prune(cmd.Context(), all, true)
+			found, err := c.prune(cmd.Context(), all, nil)
 			if err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func (c *cli) systemPruneCommand() *cobra.Command {
 					return errors.New("nothing was removed")
 				}
 			}
-			removed, err := c.prune(cmd.Context(), all, false)
+			removed, err := c.prune(cmd.Context(), all, &found)
 			printPruned(c.stdout, "removed", "freed", removed)
 			return err
 		},
@@ -178,8 +178,12 @@ type pruned struct {
 	freed  []diskUsage
 }
 
-// prune removes what nothing needs, or with dryRun only finds it.
-func (c *cli) prune(ctx context.Context, all, dryRun bool) (p pruned, err error) {
+// prune removes what nothing needs, of images only those in found; or only finds it, where found is nil.
+func (c *cli) prune(ctx context.Context, all bool, found *pruned) (p pruned, err error) {
+	dryRun, shown := found == nil, []string(nil)
+	if found != nil {
+		shown = append([]string{}, found.images...) // which is not nil
+	}
 	store, err := c.store(nil)
 	if err != nil {
 		return p, err
@@ -188,7 +192,7 @@ func (c *cli) prune(ctx context.Context, all, dryRun bool) (p pruned, err error)
 	if err != nil {
 		return p, err
 	}
-	fromImages, err := pruneImages(ctx, store, all, dryRun)
+	fromImages, err := pruneImages(ctx, store, all, shown, dryRun)
 	p.images, p.freed = fromImages.Images, append(p.freed, diskUsage{Kind: "images", Count: len(fromImages.Images), Bytes: fromImages.Bytes})
 	if err != nil {
 		return p, err

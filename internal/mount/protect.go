@@ -15,11 +15,13 @@ import (
 )
 
 // DefaultProtected are the paths of a writable mount, besides those of git repositories, that a guest reads and does not change: what
-// programs of the host execute by themselves, without anybody who asks for it. docs/guide/mounts.md has the whole list.
+// programs of the host execute by themselves, without anybody who asks for it. Programs of agents read theirs for servers and hooks that they
+// start. docs/guide/mounts.md has the whole list.
 var DefaultProtected = []string{
 	".envrc", ".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".idea",
 	".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout",
 	".config/fish", ".config/git", ".config/autostart", ".config/systemd", ".gitconfig", ".ssh", ".local/bin", "bin/.envrc",
+	".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".claude/hooks", ".codex", ".cursor/mcp.json", ".cursor/hooks.json", ".vscode/mcp.json",
 }
 
 const (

@@ -17,7 +17,7 @@ import (
 func protectedShare(t *testing.T, change func(*Config)) (dir string, root *fusetest.File, log *bytes.Buffer) {
 	t.Helper()
 	dir, log = t.TempDir(), &bytes.Buffer{}
-	for _, name := range []string{"repo/.git/config", "repo/.git/hooks/pre-commit", "repo/.git/modules/sub/config", "repo/.git/HEAD", "repo/src/main.go", "repo/sub/.git", ".vscode/tasks.json", ".envrc"} {
+	for _, name := range []string{"repo/.git/config", "repo/.git/hooks/pre-commit", "repo/.git/modules/sub/config", "repo/.git/HEAD", "repo/src/main.go", "repo/sub/.git", ".vscode/tasks.json", ".envrc", ".mcp.json", ".claude/hooks/stop"} {
 		writeFile(t, filepath.Join(dir, name), "kept")
 	}
 	writeFile(t, filepath.Join(dir, "evil"), "evil")
@@ -57,7 +57,7 @@ func tryAll(t *testing.T, root *fusetest.File, name string) (done []string) {
 
 func TestProtected(t *testing.T) {
 	dir, root, log := protectedShare(t, nil)
-	for _, name := range []string{"repo/.git/config", "repo/.git/hooks/pre-commit", "repo/.git/modules/sub/config", "repo/sub/.git", ".vscode/tasks.json", ".envrc"} {
+	for _, name := range []string{"repo/.git/config", "repo/.git/hooks/pre-commit", "repo/.git/modules/sub/config", "repo/sub/.git", ".vscode/tasks.json", ".envrc", ".mcp.json", ".claude/hooks/stop"} {
 		if done := tryAll(t, root, name); len(done) > 0 {
 			t.Errorf("%s: %q was done", name, done)
 		}
@@ -66,7 +66,7 @@ func TestProtected(t *testing.T) {
 		}
 	}
 	open(t, root, fusetest.ReadOnly, "repo", ".git", "config")
-	if n := strings.Count(log.String(), "level=WARN"); n != 6 || !strings.Contains(log.String(), "--unprotected repo/.git/config") {
+	if n := strings.Count(log.String(), "level=WARN"); n != 8 || !strings.Contains(log.String(), "--unprotected repo/.git/config") {
 		t.Errorf("%d warnings:\n%s", n, log)
 	}
 	// What is not there is not made, and directories that lead there keep their names.
@@ -78,6 +78,7 @@ func TestProtected(t *testing.T) {
 	wantErrno(t, create("commondir", "repo", ".git"), errno.EROFS)
 	wantErrno(t, create("CONFIG.worktree", "repo", ".git"), errno.EROFS)
 	wantErrno(t, create(".bashrc"), errno.EROFS)
+	wantErrno(t, create("settings.json", ".claude"), errno.EROFS)
 	wantErrno(t, create("settings.json", ".vscode"), errno.EROFS)
 	err := root.Symlink("evil", ".ssh")
 	wantErrno(t, err, errno.EROFS)
