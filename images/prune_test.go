@@ -2,6 +2,7 @@ package images
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,7 +60,7 @@ func TestPruneAndUsage(t *testing.T) {
 	before := files(t, s)
 	unknown := errors.New("unknown")
 	if pruned, err := s.Prune(t.Context(), func(image *Image) (bool, error) {
-		if image.Name == names[2] {
+		if image.Name == names[1] {
 			return false, unknown
 		}
 		return true, nil
