@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -248,7 +249,7 @@ func TestStream(t *testing.T) {
 	}
 	first := make([]byte, 100)
 	n, _ := io.ReadAtLeast(answer.Body, first, 20)
-	pid := strings.Trim(strings.Fields(string(first[:n]))[3], `{"data:\n}`)
+	pid := regexp.MustCompile(`[0-9]+`).FindString(string(first[:n]))
 	cancel()
 	_ = answer.Body.Close()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
