@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench fuzz fuzz-devices ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench fuzz fuzz-devices e2b-sdk ci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
@@ -58,6 +58,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 fuzz-devices: ## libFuzzer on the devices, FUZZTIME seconds for each (needs clang-19, libclang-rt-19-dev)
 	internal/machine/fuzz.sh
+
+e2b-sdk: ## E2B's own SDK against agentvm e2b (needs node, npm with a registry); E2B_MEASURE=1 for figures
+	internal/e2b/sdk.sh
 
 ci: ## everything that has to pass before a change lands
 	.ci/run

@@ -154,6 +154,7 @@ var mayImport = map[string][]string{
 		"internal/daemon",
 		"internal/debugenv",
 		"internal/disk",
+		"internal/e2b",
 		"internal/guest/supervisor",
 		"internal/guestfs",
 		"internal/guestrpc",
@@ -178,6 +179,12 @@ var mayImport = map[string][]string{
 		"images",
 		"internal/atomicfile",
 		"internal/private",
+		"vm",
+	},
+	"internal/e2b": {
+		"client",
+		"egress",
+		"internal/connlimit",
 		"vm",
 	},
 	"internal/mcp": {
@@ -355,7 +362,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/connlimit", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "internal/serve", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/connlimit", "internal/e2b", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "internal/serve", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/client"
+	"agentvm/egress"
+	"agentvm/internal/e2b"
+	"agentvm/vm"
+)
+
+const e2bLong = `Serves VMs by E2B's protocols, over HTTP on an address of this host's loopback, so that programs written for E2B's SDK run here: each sandbox
+is a VM of its own, made with these flags, that ends with its time-out, with kill, or with this command.
+
+Programs need three variables, which are printed on standard error:
+
+  E2B_API_URL      this server
+  E2B_SANDBOX_URL  the same
+  E2B_API_KEY      the key of --key-file, or the one that is printed
+
+Sandboxes keep no files of their own after they have ended. Clients can narrow the network policy of these flags, and not widen it. A server at
+PORT in a sandbox is reached at http://PORT-ID.localhost:PORT-OF-THIS-SERVER. The guide's page on E2B says which methods of the SDK work.`
+
+const e2bExample = `  agentvm e2b
+  agentvm e2b --listen 127.0.0.1:3000 --key-file key --memory 512M --allow pypi.org`
+
+// e2bFlags are the flags of e2b.
+type e2bFlags struct {
+	startFlags
+	listen, key, user string
+	max               int
+}
+
+func (c *cli) e2bCommand() *cobra.Command {
+	var f e2bFlags
+	command := &cobra.Command{
+		Use: "e2b [flags]", Short: "Serve VMs to programs written for E2B", Long: e2bLong, Example: e2bExample, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s := newSession(shellInterruptWindow)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			return s.explain(c.serveE2B(ctx, &f))
+		},
+	}
+	f.command = command
+	flags := command.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:3000", "serve on `ADDRESS:PORT` of this host's loopback; port 0 takes one that is free")
+	flags.StringVar(&f.key, "key-file", "", "read the API key from a `FILE`")
+	flags.StringVar(&f.user, "user", "root", "the guest's `USER` who runs commands and owns files where the client names none")
+	flags.IntVar(&f.max, "max-sandboxes", 16, "how many sandboxes there may be at once")
+	f.registerVM(command)
+	f.networkFlags.registerKept(flags)
+	return command
+}
+
+// serveE2B serves until the first signal, and removes the sandboxes.
+func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) error {
+	if f.max < 1 {
+		return fmt.Errorf("--max-sandboxes %d: want 1 or more", f.max)
+	}
+	// E2B_API_KEY's older checks want this form.
+	key := "e2b_" + strings.ToLower(fmt.Sprintf("%x", rand.Text()))
+	if f.key != "" {
+		b, err := readHostFile(f.key)
+		if err != nil {
+			return fmt.Errorf("--key-file: %w", err)
+		}
+		key = strings.TrimSpace(string(b))
+	}
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	config, err := f.config(store, "e2b")
+	if err != nil {
+		return err
+	}
+	if f.kept {
+		return errors.New("there is a VM called e2b, whose configuration these flags would change: agentvm rm e2b first")
+	}
+	if err := c.storeImage(ctx, &config); err != nil {
+		return err
+	}
+	config.DiskSize, config.MaxLifetime = -1, client.Duration(25*time.Hour) // an hour after the longest life: what a killed server has left ends, too
+	policy := config.Network.Policy
+	if config.Network.Disabled {
+		policy = egress.Policy{Mode: egress.None}
+	}
+	server, err := e2b.New(e2b.Config{
+		VMs: &e2bVMs{store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
+	})
+	if err != nil {
+		return fmt.Errorf("--key-file %s: %w", f.key, err)
+	}
+	defer server.Close()
+	return server.Serve(ctx, f.listen, func(url string) {
+		fmt.Fprintf(c.stderr, "agentvm: serves E2B's SDK:\n  export E2B_API_URL=%s E2B_SANDBOX_URL=%[1]s\n", url)
+		if f.key == "" {
+			fmt.Fprintf(c.stderr, "  export E2B_API_KEY=%s\n", key)
+		}
+	})
+}
+
+// e2bVMs makes the VMs of sandboxes.
+type e2bVMs struct {
+	store  *client.Store
+	config client.Config
+}
+
+// Create implements e2b.VMs.
+func (m *e2bVMs) Create(ctx context.Context, name string, env []string, policy egress.Policy) (e2b.VM, error) {
+	config := m.config
+	config.Env = append(append([]string(nil), config.Env...), env...)
+	config.Network.Policy = policy
+	v, err := m.store.Start(ctx, name, config, nil)
+	if err != nil {
+		return nil, errors.Join(err, m.Remove(context.WithoutCancel(ctx), name))
+	}
+	return v, nil
+}
+
+// Open implements e2b.VMs.
+func (m *e2bVMs) Open(ctx context.Context, name string) (e2b.VM, error) {
+	v, err := m.store.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Remove implements e2b.VMs.
+func (m *e2bVMs) Remove(ctx context.Context, name string) error {
+	if _, err := m.store.Stop(ctx, name, 0); err != nil {
+		return err
+	}
+	return m.store.Remove(ctx, name)
+}

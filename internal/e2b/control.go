@@ -1,0 +1,549 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"agentvm/client"
+	"agentvm/egress"
+)
+
+const (
+	defaultTimeout     = 300 // seconds
+	defaultForkTimeout = 15  // seconds
+	maxForks           = 16
+	maxList            = 100
+)
+
+// control adds the control API. Newer and older SDKs differ in the paths of some calls.
+func (s *Server) control(mux *http.ServeMux) {
+	handle := func(pattern string, do func(http.ResponseWriter, *http.Request) error) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			err := error(nil)
+			if !same(r.Header.Get("X-Api-Key"), s.config.Key) {
+				err = fail(http.StatusUnauthorized, "the header X-API-Key has no key, or a wrong one")
+			} else {
+				err = do(w, r)
+			}
+			if err != nil {
+				writeError(w, err)
+			}
+		})
+	}
+	for _, version := range []string{"", "/v2"} {
+		handle("POST "+version+"/sandboxes", s.create)
+		handle("POST "+version+"/sandboxes/{id}/connect", s.connect)
+		handle("GET "+version+"/sandboxes", s.list)
+	}
+	one := func(pattern string, do func(w http.ResponseWriter, r *http.Request, b *sandbox) error) {
+		handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
+			b, err := s.known(r.PathValue("id"))
+			if err != nil {
+				return err
+			}
+			return do(w, r, b)
+		})
+	}
+	one("GET /sandboxes/{id}", func(w http.ResponseWriter, _ *http.Request, b *sandbox) error {
+		writeJSON(w, http.StatusOK, s.detail(b, true))
+		return nil
+	})
+	one("DELETE /sandboxes/{id}", func(w http.ResponseWriter, _ *http.Request, b *sandbox) error {
+		s.remove(b)
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+	one("POST /sandboxes/{id}/timeout", s.setTimeout)
+	one("POST /sandboxes/{id}/pause", s.pauseCall)
+	one("POST /sandboxes/{id}/fork", s.fork)
+	one("PUT /sandboxes/{id}/network", s.setNetwork)
+	one("GET /sandboxes/{id}/metrics", s.metrics)
+	handle("/", func(_ http.ResponseWriter, r *http.Request) error {
+		return fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/e2b.md lists what is", r.Method, r.URL.Path)
+	})
+}
+
+// readJSON reads a request's body. An empty one leaves v as it is.
+func readJSON(r *http.Request, v any) error {
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxJSON))
+	if err != nil {
+		return err
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fail(http.StatusBadRequest, "the request's JSON: %v", err)
+	}
+	return nil
+}
+
+// known returns a sandbox, also a paused one.
+func (s *Server) known(id string) (*sandbox, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.sandboxes[id]; b != nil {
+		return b, nil
+	}
+	return nil, fail(http.StatusNotFound, "sandbox %.100q was not found", id)
+}
+
+// network is what a client says about the network.
+type network struct {
+	AllowOut      []string        `json:"allowOut"`
+	DenyOut       []string        `json:"denyOut"`
+	EgressProxy   json.RawMessage `json:"egressProxy"`
+	Rules         json.RawMessage `json:"rules"`
+	Mask          string          `json:"maskRequestHost"`
+	HTTPSPorts    []int           `json:"httpsPorts"`
+	PublicTraffic *bool           `json:"allowPublicTraffic"`
+	Internet      *bool           `json:"allow_internet_access"`
+}
+
+// given says whether a value that is refused was given.
+func given(raw json.RawMessage) bool {
+	return !slices.Contains([]string{"", "null", "[]", "{}"}, strings.TrimSpace(string(raw)))
+}
+
+// policy narrows a policy to what a client wants. In E2B allowOut wins over denyOut: only where all is denied can that be said here.
+func (n network) policy(most egress.Policy, internet *bool) (egress.Policy, error) {
+	p := egress.Policy{Mode: most.Effective(), Allow: slices.Clone(most.Allow), Deny: slices.Clone(most.Deny)}
+	if given(n.EgressProxy) || given(n.Rules) || n.Mask != "" || len(n.HTTPSPorts) > 0 || n.PublicTraffic != nil && !*n.PublicTraffic {
+		return p, fail(http.StatusBadRequest, "network: egressProxy, rules, maskRequestHost, httpsPorts and allowPublicTraffic false are not supported")
+	}
+	everything := func(rule string) bool { return rule == "0.0.0.0/0" || rule == "::/0" }
+	none := internet != nil && !*internet || n.Internet != nil && !*n.Internet || slices.ContainsFunc(n.DenyOut, everything)
+	parse := func(list []string) (rules []egress.Rule, err error) {
+		for _, text := range list {
+			if everything(text) {
+				continue
+			}
+			rule, err := egress.ParseRule(text)
+			if err != nil {
+				return nil, fail(http.StatusBadRequest, "network: %v", err)
+			}
+			rules = append(rules, rule)
+		}
+		return rules, nil
+	}
+	allow, err := parse(n.AllowOut)
+	if err != nil {
+		return p, err
+	}
+	deny, err := parse(n.DenyOut)
+	if err != nil {
+		return p, err
+	}
+	p.Deny = append(p.Deny, deny...)
+	switch {
+	case none && len(allow) == 0:
+		p.Mode, p.Allow = egress.None, nil
+	case none && p.Mode == egress.Public:
+		p.Mode, p.Allow = egress.Allowlist, allow
+	case none:
+		return p, fail(http.StatusBadRequest, "network: the server's own policy (%s) is not for clients to replace: leave out allowOut", most)
+	case len(allow) > 0 && len(deny) > 0:
+		return p, fail(http.StatusBadRequest, `network: allowOut as exceptions of denyOut are supported with denyOut ["0.0.0.0/0"] only`)
+	}
+	if err := p.Validate(); err != nil {
+		return p, fail(http.StatusBadRequest, "network: %v", err)
+	}
+	return p, nil
+}
+
+// lifetime reads a time-out in seconds.
+func lifetime(seconds *int, otherwise int) (time.Duration, error) {
+	n := otherwise
+	if seconds != nil {
+		n = *seconds
+	}
+	if n < 0 || n > int(maxLifetime/time.Second) {
+		return 0, fail(http.StatusBadRequest, "timeout: want 0 to %d seconds, not %d", int(maxLifetime/time.Second), n)
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
+	var q struct {
+		Template   string            `json:"templateID"`
+		Metadata   map[string]string `json:"metadata"`
+		Env        map[string]string `json:"envVars"`
+		Timeout    *int              `json:"timeout"`
+		Internet   *bool             `json:"allow_internet_access"`
+		Network    network           `json:"network"`
+		AutoPause  bool              `json:"autoPause"`
+		AutoMemory *bool             `json:"autoPauseMemory"`
+		AutoResume struct {
+			Enabled bool `json:"enabled"`
+		} `json:"autoResume"`
+		IAM     json.RawMessage `json:"iam"`
+		Volumes json.RawMessage `json:"volumeMounts"`
+		MCP     json.RawMessage `json:"mcp"`
+	}
+	if err := readJSON(r, &q); err != nil {
+		return err
+	}
+	if q.Template != "base" {
+		return fail(http.StatusNotFound, "template %.100q: there is only base, the image that the server was started with", q.Template)
+	}
+	if given(q.IAM) || given(q.Volumes) || given(q.MCP) || q.AutoResume.Enabled || q.AutoMemory != nil && !*q.AutoMemory {
+		return fail(http.StatusBadRequest, "iam, volumeMounts, mcp, autoResume and autoPauseMemory false are not supported")
+	}
+	life, err := lifetime(q.Timeout, defaultTimeout)
+	if err != nil {
+		return err
+	}
+	policy, err := q.Network.policy(s.config.Policy, q.Internet)
+	if err != nil {
+		return err
+	}
+	env, err := environment(q.Env)
+	if err != nil {
+		return err
+	}
+	if err := s.reserve(1); err != nil {
+		return err
+	}
+	defer s.reserved(1)
+	id := newID()
+	v, err := s.config.VMs.Create(r.Context(), id, env, policy)
+	if err != nil {
+		return err
+	}
+	b := s.add(&sandbox{id: id, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy}, life)
+	writeJSON(w, http.StatusCreated, s.brief(b))
+	return nil
+}
+
+// environment makes KEY=VALUE of variables, by name.
+func environment(vars map[string]string) (list []string, err error) {
+	for _, key := range slices.Sorted(maps.Keys(vars)) {
+		if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(vars[key], "\x00") {
+			return nil, fail(http.StatusBadRequest, "%.100q is no variable of an environment", key)
+		}
+		list = append(list, key+"="+vars[key])
+	}
+	return list, nil
+}
+
+// reserve keeps room for sandboxes until reserved.
+func (s *Server) reserve(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return fail(http.StatusServiceUnavailable, "the server ends")
+	}
+	if len(s.sandboxes)+s.making+n > s.config.Max {
+		return fail(http.StatusTooManyRequests, "there are %d sandboxes, and at most %d may be: kill some", len(s.sandboxes), s.config.Max)
+	}
+	s.making += n
+	return nil
+}
+
+func (s *Server) reserved(n int) {
+	s.mu.Lock()
+	s.making -= n
+	s.mu.Unlock()
+}
+
+// add starts a sandbox's life.
+func (s *Server) add(b *sandbox, life time.Duration) *sandbox {
+	b.started = time.Now()
+	b.ends = b.started.Add(life)
+	b.live, b.cut = context.WithCancel(s.ctx)
+	b.mu.Lock()
+	b.timer = time.AfterFunc(life, func() { s.expire(b) })
+	b.mu.Unlock()
+	s.mu.Lock()
+	s.sandboxes[b.id] = b
+	s.mu.Unlock()
+	return b
+}
+
+// brief is E2B's Sandbox.
+func (s *Server) brief(b *sandbox) map[string]any {
+	return map[string]any{
+		"sandboxID": b.id, "templateID": "base", "clientID": "agentvm", "envdVersion": envdVersion, "envdAccessToken": s.token(b.id), "domain": s.config.Domain,
+	}
+}
+
+// detail is E2B's SandboxDetail, or what a list has of it.
+func (s *Server) detail(b *sandbox, whole bool) map[string]any {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := map[string]any{
+		"sandboxID": b.id, "templateID": "base", "alias": "base", "clientID": "agentvm", "startedAt": b.started.UTC(), "endAt": b.ends.UTC(), "state": b.state(),
+		"cpuCount": 1, "memoryMB": s.config.Memory >> 20, "diskSizeMB": 0, "envdVersion": envdVersion, "metadata": b.meta,
+	}
+	if b.meta == nil {
+		d["metadata"] = map[string]string{}
+	}
+	if whole {
+		d["domain"], d["envdAccessToken"], d["allowInternetAccess"] = s.config.Domain, s.token(b.id), b.policy.Effective() != egress.None
+		d["lifecycle"] = map[string]any{"autoResume": false, "onTimeout": map[bool]string{false: "kill", true: "pause"}[b.pauses]}
+	}
+	return d
+}
+
+func (b *sandbox) state() string { return map[bool]string{false: "running", true: "paused"}[b.paused] }
+
+// list lists sandboxes, the newest first, in pages. A page's token is the name of its first sandbox.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	want := map[string]string{}
+	for _, pair := range strings.Split(q.Get("metadata"), "&") {
+		if pair == "" {
+			continue
+		}
+		key, value, _ := strings.Cut(pair, "=")
+		for range 2 { // the SDK escapes both, and then makes a query of them
+			var keyErr, valueErr error
+			key, keyErr = url.QueryUnescape(key)
+			value, valueErr = url.QueryUnescape(value)
+			if err := errors.Join(keyErr, valueErr); err != nil {
+				return fail(http.StatusBadRequest, "metadata: %v", err)
+			}
+		}
+		want[key] = value
+	}
+	limit := maxList
+	if text := q.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > maxList {
+			return fail(http.StatusBadRequest, "limit: want 1 to %d", maxList)
+		}
+		limit = n
+	}
+	states := strings.Split(cmp.Or(q.Get("state"), "running,paused"), ",")
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.sandboxes))
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b *sandbox) int { return cmp.Or(b.started.Compare(a.started), cmp.Compare(a.id, b.id)) })
+	if q.Get("order") == "asc" {
+		slices.Reverse(all)
+	}
+	list, next := []map[string]any{}, q.Get("nextToken")
+	for _, b := range all {
+		if next != "" && b.id != next {
+			continue
+		}
+		next = ""
+		d := s.detail(b, false)
+		match := slices.Contains(states, d["state"].(string))
+		for key, value := range want {
+			has, found := b.meta[key]
+			match = match && found && has == value
+		}
+		if !match {
+			continue
+		}
+		if len(list) == limit {
+			w.Header().Set("X-Next-Token", b.id)
+			break
+		}
+		list = append(list, d)
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// lasts sets when a sandbox ends. longer keeps a later end.
+func (b *sandbox) lasts(life time.Duration, longer bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ends := time.Now().Add(life); !longer || ends.After(b.ends) {
+		b.ends = ends
+		b.timer.Reset(life)
+	}
+}
+
+func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request, b *sandbox) error {
+	var q struct {
+		Timeout *int `json:"timeout"`
+	}
+	if err := readJSON(r, &q); err != nil {
+		return err
+	}
+	life, err := lifetime(q.Timeout, defaultTimeout)
+	if err != nil {
+		return err
+	}
+	b.lasts(life, false)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
+	var q struct {
+		Timeout *int  `json:"timeout"`
+		Memory  *bool `json:"memory"`
+	}
+	if err := readJSON(r, &q); err != nil {
+		return err
+	}
+	life, err := lifetime(q.Timeout, defaultTimeout)
+	if err != nil {
+		return err
+	}
+	b, err := s.known(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	paused := b.paused
+	b.mu.Unlock()
+	if paused && q.Memory != nil && !*q.Memory {
+		return fail(http.StatusBadRequest, "memory false is not supported: a sandbox continues with its memory")
+	}
+	code := http.StatusOK
+	if paused {
+		if err := b.vm.Resume(r.Context()); err != nil {
+			return err
+		}
+		b.mu.Lock()
+		if b.paused && !b.gone {
+			b.paused = false
+			b.live, b.cut = context.WithCancel(s.ctx)
+			code = http.StatusCreated
+		}
+		b.mu.Unlock()
+	}
+	b.lasts(life, !paused)
+	writeJSON(w, code, s.brief(b))
+	return nil
+}
+
+// pause stops a sandbox's processor. Streams are cut first, as if the sandbox were gone.
+func (s *Server) pause(ctx context.Context, b *sandbox) error {
+	b.mu.Lock()
+	if b.paused || b.gone {
+		b.mu.Unlock()
+		return fail(http.StatusConflict, "sandbox %s is paused already", b.id)
+	}
+	b.paused = true
+	b.cut()
+	b.mu.Unlock()
+	err := b.vm.Pause(ctx)
+	if err != nil {
+		b.mu.Lock()
+		b.paused = false
+		b.live, b.cut = context.WithCancel(s.ctx)
+		b.mu.Unlock()
+	}
+	return err
+}
+
+func (s *Server) pauseCall(w http.ResponseWriter, r *http.Request, b *sandbox) error {
+	var q struct {
+		Memory *bool `json:"memory"`
+	}
+	if err := readJSON(r, &q); err != nil {
+		return err
+	}
+	if q.Memory != nil && !*q.Memory {
+		return fail(http.StatusBadRequest, "memory false is not supported: a sandbox is paused with its memory")
+	}
+	if err := s.pause(r.Context(), b); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) fork(w http.ResponseWriter, r *http.Request, b *sandbox) error {
+	var q struct {
+		Timeout *int `json:"timeout"`
+		Count   *int `json:"count"`
+	}
+	if err := readJSON(r, &q); err != nil {
+		return err
+	}
+	life, err := lifetime(q.Timeout, defaultForkTimeout)
+	if err != nil {
+		return err
+	}
+	count := 1
+	if q.Count != nil {
+		count = *q.Count
+	}
+	if count < 1 || count > maxForks {
+		return fail(http.StatusBadRequest, "count: want 1 to %d", maxForks)
+	}
+	if err := s.reserve(count); err != nil {
+		return err
+	}
+	defer s.reserved(count)
+	names := make([]string, count)
+	for i := range names {
+		names[i] = newID()
+	}
+	forkErr := b.vm.Fork(r.Context(), names, client.ForkOptions{KeepPrograms: true})
+	b.mu.Lock()
+	policy, pauses := b.policy, b.pauses
+	b.mu.Unlock()
+	results := []map[string]any{}
+	for _, name := range names {
+		v, err := s.config.VMs.Open(r.Context(), name)
+		if err != nil {
+			err = cmp.Or(forkErr, err)
+			removeErr := s.config.VMs.Remove(context.WithoutCancel(r.Context()), name)
+			if removeErr != nil && !errors.Is(removeErr, client.ErrNotFound) {
+				err = errors.Join(err, removeErr)
+			}
+			results = append(results, map[string]any{"error": map[string]any{"code": status(err), "message": err.Error()}})
+			continue
+		}
+		fork := s.add(&sandbox{id: name, vm: v, meta: b.meta, env: b.env, pauses: pauses, policy: policy}, life)
+		results = append(results, map[string]any{"sandbox": s.brief(fork)})
+	}
+	writeJSON(w, http.StatusCreated, results)
+	return nil
+}
+
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, b *sandbox) error {
+	var q network
+	if err := readJSON(r, &q); err != nil {
+		return err
+	}
+	policy, err := q.policy(s.config.Policy, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := b.vm.SetPolicy(r.Context(), policy); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.policy = policy
+	b.mu.Unlock()
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// metrics answers with one reading, of now. The processor's use is the mean since boot.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request, b *sandbox) error {
+	stats, err := b.vm.Stats(r.Context())
+	if err != nil {
+		return fmt.Errorf("metrics of %s: %w", b.id, err)
+	}
+	now, used := time.Now(), float64(0)
+	if stats.Uptime > 0 {
+		used = 100 * float64(stats.User+stats.System) / float64(stats.Uptime)
+	}
+	writeJSON(w, http.StatusOK, []map[string]any{{
+		"timestamp": now.UTC(), "timestampUnix": now.Unix(), "cpuCount": 1, "cpuUsedPct": used,
+		"memUsed": stats.MemoryTotal - min(stats.MemoryAvailable, stats.MemoryTotal), "memTotal": stats.MemoryTotal,
+		"memCache": stats.MemoryAvailable - min(stats.MemoryFree, stats.MemoryAvailable), "diskUsed": 0, "diskTotal": 0,
+	}})
+	return nil
+}

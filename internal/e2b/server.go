@@ -1,0 +1,400 @@
+// Package e2b serves VMs by E2B's protocols, so that programs written for E2B's SDK use VMs of this host: the control API (REST) and envd (HTTP and
+// Connect RPC with JSON), which is what the SDK talks to in a sandbox. It is a thin layer on client.AnyVM; docs/guide/e2b.md says which methods of
+// the SDK work, differ and are refused.
+//
+//	X-API-Key ────────────► control API (control.go) ──► VMs: create, fork, remove
+//	X-Access-Token ───────► envd (process.go, filesystem.go, files.go) ──► client.AnyVM
+//	PORT-ID.DOMAIN ───────► servers in the VM
+//
+// A sandbox is a VM that the server has made and that ends with the server. Its token is computed from the key and its name. What a client or a guest
+// can make the server hold is bounded by the constants below.
+package e2b
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"agentvm/client"
+	"agentvm/egress"
+	"agentvm/internal/connlimit"
+)
+
+const (
+	// envdVersion is the version of E2B's envd whose behaviour is served. The SDK asks it before it uses newer calls.
+	envdVersion = "0.6.4"
+	envdPort    = 49983
+
+	minKey      = 16      // bytes of the shortest key
+	maxJSON     = 4 << 20 // bytes of a request in JSON
+	maxProcs    = 256     // processes of a sandbox, ended ones that can still be asked for included
+	maxConns    = 256     // connections of clients
+	maxLifetime = 24 * time.Hour
+	headerTime  = 10 * time.Second
+	stallTime   = 30 * time.Second // a client that takes or sends nothing for so long is given up
+	removeTime  = time.Minute
+)
+
+// VM is a connection to a VM. Close ends the connection, not the VM.
+type VM interface {
+	client.AnyVM
+	io.Closer
+	Fork(ctx context.Context, names []string, o client.ForkOptions) error
+}
+
+// VMs makes the VMs. Methods are called from several goroutines.
+type VMs interface {
+	// Create starts a VM with variables, as KEY=VALUE, and a policy, and returns when it runs.
+	Create(ctx context.Context, name string, env []string, policy egress.Policy) (VM, error)
+	// Open connects to a VM that runs.
+	Open(ctx context.Context, name string) (VM, error)
+	// Remove stops a VM and deletes it. The error is client.ErrNotFound when there is none.
+	Remove(ctx context.Context, name string) error
+}
+
+// Config configures a Server.
+type Config struct {
+	VMs VMs
+	// Key is what clients of the control API send, at least 16 characters. Tokens of sandboxes are computed from it.
+	Key string
+	// Domain is the end of the names by which servers in sandboxes are reached: PORT-ID.DOMAIN. It may have a port.
+	Domain string
+	// User runs commands and owns files where the client names no user. Default: root.
+	User string
+	// Policy is what sandboxes may reach at most. Clients can narrow it.
+	Policy egress.Policy
+	// Max is how many sandboxes there may be at once. Default: 16.
+	Max    int
+	Memory int64        // of a sandbox in bytes, for clients that ask
+	Logger *slog.Logger // nil discards
+}
+
+// Server has the sandboxes. Close it when no request runs any more.
+type Server struct {
+	config Config
+	ctx    context.Context // ends with Close
+	end    context.CancelFunc
+	work   sync.WaitGroup // removals
+	stall  time.Duration  // stallTime, except in tests
+
+	mu        sync.Mutex
+	sandboxes map[string]*sandbox
+	making    int // sandboxes that are not in the map yet
+}
+
+// New makes a server.
+func New(c Config) (*Server, error) {
+	if len(c.Key) < minKey || strings.ContainsFunc(c.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, fmt.Errorf("the API key has to have %d characters of ASCII or more, and no spaces", minKey)
+	}
+	if c.Max == 0 {
+		c.Max = 16
+	}
+	if c.User == "" {
+		c.User = "root"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{config: c, stall: stallTime, sandboxes: map[string]*sandbox{}}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Close removes the sandboxes.
+func (s *Server) Close() {
+	s.end()
+	s.mu.Lock()
+	var all []*sandbox
+	for _, b := range s.sandboxes {
+		all = append(all, b)
+	}
+	s.mu.Unlock()
+	for _, b := range all {
+		s.remove(b)
+	}
+	s.work.Wait()
+}
+
+// Serve serves clients at an address of the host's loopback until ctx ends. listening is called with the URL.
+func (s *Server) Serve(ctx context.Context, address string, listening func(url string)) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%q: want ADDRESS:PORT, as 127.0.0.1:3000: %w", address, err)
+	}
+	if !at.Addr().IsLoopback() {
+		return fmt.Errorf("%s is not this host's own: want 127.0.0.1 or [::1]", at.Addr())
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	if s.config.Domain == "" {
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		s.config.Domain = "localhost:" + port
+	}
+	limit := connlimit.Limit{Max: maxConns}
+	server := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: headerTime, IdleTimeout: 2 * time.Minute, ConnState: limit.Track,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	listening("http://" + l.Addr().String())
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		err = server.Close()
+		<-served
+	}
+	limit.Wait()
+	return err
+}
+
+// failure is an error that clients are told with a status.
+type failure struct {
+	status int
+	text   string
+}
+
+func (f *failure) Error() string { return f.text }
+
+func fail(status int, format string, args ...any) error {
+	return &failure{status, fmt.Sprintf(format, args...)}
+}
+
+// status is the HTTP status of an error, of the guest's included.
+func status(err error) int {
+	var f *failure
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &f):
+		return f.status
+	case errors.As(err, &tooLong):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, client.ErrNotFound):
+		return http.StatusNotFound
+	case errors.Is(err, fs.ErrPermission):
+		return http.StatusForbidden
+	}
+	return http.StatusInternalServerError
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	writeJSON(w, status(err), map[string]any{"code": status(err), "message": err.Error()})
+}
+
+// Handler serves everything. It tells requests apart by Host: PORT-ID.DOMAIN leads into a sandbox; localhost and addresses of the loopback are the
+// control API and, with E2B's headers or without, envd. Other names are refused, so that no page can get here by a name that it controls.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	s.control(mux)
+	s.envd(mux)
+	api := http.NewCrossOriginProtection().Handler(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			name = strings.Trim(r.Host, "[]")
+		}
+		if label, domain, dotted := strings.Cut(r.Host, "."); dotted {
+			port, id, found := strings.Cut(label, "-")
+			if number, err := strconv.ParseUint(port, 10, 16); found && err == nil && number > 0 && strings.EqualFold(domain, s.config.Domain) {
+				r.Header.Set("E2b-Sandbox-Id", strings.ToLower(id))
+				r.Header.Set("E2b-Sandbox-Port", port)
+				if number != envdPort {
+					s.proxy(w, r)
+					return
+				}
+				name = "localhost"
+			}
+		}
+		if at, err := netip.ParseAddr(name); !strings.EqualFold(name, "localhost") && (err != nil || !at.IsLoopback()) {
+			writeError(w, fail(http.StatusMisdirectedRequest, "%q is no name of this server: want localhost, an address of the loopback, or PORT-ID.%s", r.Host, s.config.Domain))
+			return
+		}
+		control := http.NewResponseController(w)
+		if r.ContentLength != 0 {
+			_ = control.SetReadDeadline(time.Now().Add(s.stall)) // for what the server reads of a body that no handler has read
+		}
+		r.Body = &patientBody{r.Body, control, s.stall}
+		api.ServeHTTP(&patientWriter{w, control, s.stall}, r)
+	})
+}
+
+// patientBody and patientWriter give up clients that stall, and take as long as they need with those that go on.
+type patientBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	stall   time.Duration
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(b.stall))
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.control.SetReadDeadline(time.Time{}) // the connection is watched for its end while the response is made
+	}
+	return n, err
+}
+
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+}
+
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
+	return w.ResponseWriter.Write(p)
+}
+
+// same compares secrets. The digests have one length, so that the time of comparing says nothing about a secret's.
+func same(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// token is the token of a sandbox.
+func (s *Server) token(id string) string {
+	m := hmac.New(sha256.New, []byte(s.config.Key))
+	m.Write([]byte("envd\x00" + id))
+	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
+}
+
+// newID is a name for a VM that no one can guess.
+func newID() string { return "e2b" + strings.ToLower(rand.Text()[:20]) }
+
+// sandbox is a VM that clients have made.
+type sandbox struct {
+	id      string
+	vm      VM
+	started time.Time
+	meta    map[string]string
+	env     []string
+
+	mu     sync.Mutex
+	ends   time.Time
+	timer  *time.Timer
+	pauses bool // at its end, instead of being removed
+	paused bool
+	policy egress.Policy
+	live   context.Context // ends when the sandbox is paused or removed: streams are cut then
+	cut    context.CancelFunc
+	gone   bool
+
+	procs table
+}
+
+// find returns a sandbox that clients can use: one that runs.
+func (s *Server) find(id string) (*sandbox, context.Context, error) {
+	s.mu.Lock()
+	b := s.sandboxes[id]
+	s.mu.Unlock()
+	if b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.paused && !b.gone {
+			return b, b.live, nil
+		}
+	}
+	return nil, nil, fail(http.StatusBadGateway, "The sandbox was not found")
+}
+
+// remove ends a sandbox. The second call for one does nothing.
+func (s *Server) remove(b *sandbox) {
+	b.mu.Lock()
+	was := b.gone
+	b.gone = true
+	b.timer.Stop()
+	b.cut()
+	b.mu.Unlock()
+	if was {
+		return
+	}
+	s.mu.Lock()
+	delete(s.sandboxes, b.id)
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
+	err := s.config.VMs.Remove(ctx, b.id)
+	b.procs.wait()
+	if err = errors.Join(err, b.vm.Close()); err != nil {
+		s.config.Logger.Warn("a sandbox was not removed", "name", b.id, "err", err)
+	}
+}
+
+// expire is called when a sandbox's time may have come.
+func (s *Server) expire(b *sandbox) {
+	s.work.Add(1)
+	defer s.work.Done()
+	b.mu.Lock()
+	over, pauses := !b.gone && !b.paused && !time.Now().Before(b.ends), b.pauses
+	b.mu.Unlock()
+	if !over {
+		return
+	}
+	if pauses {
+		ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+		defer cancel()
+		if err := s.pause(ctx, b); err == nil {
+			return
+		}
+	}
+	s.remove(b)
+}
+
+// proxy leads a request to a server in a sandbox. The guest answers it: nothing of the control API is in the way, and no key is passed on.
+func (s *Server) proxy(w http.ResponseWriter, r *http.Request) {
+	b, live, err := s.find(r.Header.Get("E2b-Sandbox-Id"))
+	if err != nil {
+		writeNoSandbox(w, r)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(live, cancel)()
+	port := r.Header.Get("E2b-Sandbox-Port")
+	(&httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host = "http", net.JoinHostPort("localhost", port)
+			p.SetXForwarded()
+			for _, name := range []string{"X-Api-Key", "X-Access-Token", "E2b-Sandbox-Id", "E2b-Sandbox-Port"} {
+				p.Out.Header.Del(name)
+			}
+		},
+		Transport: b.vm.HTTPClient().Transport,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			writeJSON(w, http.StatusBadGateway, map[string]any{"sandboxId": b.id, "message": "The sandbox is running but port is not open", "port": port, "code": 502})
+		},
+		ErrorLog: slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelDebug),
+	}).ServeHTTP(w, r.WithContext(ctx))
+}
+
+func writeNoSandbox(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusBadGateway, map[string]any{"sandboxId": r.Header.Get("E2b-Sandbox-Id"), "message": "The sandbox was not found", "code": 502})
+}
