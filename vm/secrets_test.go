@@ -38,6 +38,10 @@ func newSecretWorld(t testing.TB) *secretWorld {
 		w.mu.Lock()
 		w.got = append(w.got, r.Host+" "+r.Header.Get("Authorization"))
 		w.mu.Unlock()
+		if r.URL.Path == "/hang" {
+			<-r.Context().Done()
+			return
+		}
 		if r.URL.Path == "/download" {
 			_, _ = rw.Write(make([]byte, 32<<20))
 			return
@@ -185,6 +189,30 @@ func (w *secretWorld) scan(t *testing.T, v *vm.VM, disk string) {
 	}
 	if found[secretValue()] || !found["agentvm-secret-KEY"] {
 		t.Errorf("found %v", found)
+	}
+}
+
+// A VM ends while a request to a host that gets a secret has no answer.
+func TestSecretsEnd(t *testing.T) {
+	w := newSecretWorld(t)
+	v := ownVM(t, w.config(buildFetch(t), map[string]string{"api.example.com": "93.184.216.34"}))
+	if _, err := v.Start(limited(t), vm.Command{Line: "/programs/fetch https://api.example.com/hang"}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); len(w.requests()) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the host was not asked")
+		}
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- v.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the VM does not end")
 	}
 }
 

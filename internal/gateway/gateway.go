@@ -239,7 +239,6 @@ func (g *Gateway) Close() error {
 	if g.cancel != nil {
 		g.cancel()
 	}
-	_ = g.config.Secrets.Close()
 	if g.config.Link != nil {
 		_ = g.config.Link.Close()
 	}
@@ -250,6 +249,7 @@ func (g *Gateway) Close() error {
 		g.owners.close()
 	}
 	g.running.Wait()
+	_ = g.config.Secrets.Close() // after the flows, which no longer dial
 	if g.status != nil {
 		g.status.wait()
 	}
