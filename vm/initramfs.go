@@ -19,6 +19,9 @@ func initramfs(supervisor []byte) []byte {
 	a.Grow(len(supervisor) + 1024)
 	a.entry("dev", modeDirectory|0o755, 0, 0, nil)
 	a.entry("dev/console", modeDevice|0o600, 5, 1, nil)
+	// Go's runtime opens it in place of standard streams that are closed, or ends. The kernel starts init without any when the console's
+	// port comes later, as on a busy host: virtio_console adds it in a work queue.
+	a.entry("dev/null", modeDevice|0o666, 1, 3, nil)
 	// With this spelling the data begins at a multiple of 8: the kernel copies it 8 bytes at a time instead of 4,
 	// which is a million instructions less for each megabyte.
 	a.entry("./init", modeRegular|0o755, 0, 0, supervisor)

@@ -31,12 +31,13 @@ func TestInitramfs(t *testing.T) {
 	want := []entry{
 		{"dev", 0o040755, 0, 0, 0},
 		{"dev/console", 0o020600, 5, 1, 0},
+		{"dev/null", 0o020666, 1, 3, 0},
 		{"init", 0o100755, 0, 0, uint64(len(program))},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
-	content, err := io.ReadAll(io.NewSectionReader(records[2], 0, int64(len(program))))
+	content, err := io.ReadAll(io.NewSectionReader(records[3], 0, int64(len(program))))
 	if err != nil || !bytes.Equal(content, program) {
 		t.Errorf("init = %q, %v", content, err)
 	}

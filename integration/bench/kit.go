@@ -121,7 +121,8 @@ func (k *kit) writeBootFiles() error {
 	}
 	var archive bytes.Buffer
 	records := []cpio.Record{
-		cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.StaticFile("init", string(program), 0o755),
+		cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.CharDev("dev/null", 0o666, 1, 3),
+		cpio.StaticFile("init", string(program), 0o755),
 	}
 	w := cpio.Newc.Writer(&archive)
 	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentvm/internal/guest/files"
 	"agentvm/internal/guestrpc"
@@ -29,6 +32,7 @@ func boot(u *upper) error {
 	if err := mountFirst(); err != nil {
 		return err
 	}
+	openConsole()
 	options, err := readOptions("/proc/cmdline")
 	if err != nil {
 		return err
@@ -51,6 +55,29 @@ func boot(u *upper) error {
 	}
 	preload(shellPath)
 	return serve(*u, deferred)
+}
+
+// consoleTime is how long the console's port may take to come.
+const consoleTime = time.Second
+
+// openConsole makes the console the standard streams of the supervisor, and so of all programs without streams of their own, if they are
+// /dev/null: the kernel has started init before there was a console.
+func openConsole() {
+	var st unix.Stat_t
+	if err := unix.Fstat(2, &st); err != nil || st.Rdev != unix.Mkdev(1, 3) {
+		return
+	}
+	for end := time.Now().Add(consoleTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		fd, err := unix.Open("/dev/console", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		for stream := range 3 {
+			_ = unix.Dup3(fd, stream, 0)
+		}
+		_ = unix.Close(fd)
+		return
+	}
 }
 
 // serve answers the host until the machine is switched off.

@@ -120,7 +120,7 @@ func initramfs(t testing.TB) []byte {
 	}
 	var archive bytes.Buffer
 	w := cpio.Newc.Writer(&archive)
-	records := []cpio.Record{cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.StaticFile("init", string(program), 0o755)}
+	records := []cpio.Record{cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.CharDev("dev/null", 0o666, 1, 3), cpio.StaticFile("init", string(program), 0o755)}
 	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
 		t.Fatal(err)
 	}
