@@ -127,6 +127,11 @@ var mayImport = map[string][]string{
 		"nat",
 		"vm",
 	},
+	"internal/sandboxd": {
+		"client",
+		"internal/connlimit",
+		"vm",
+	},
 	"internal/secret": {},
 	"internal/reach": {
 		"egress",
@@ -168,6 +173,7 @@ var mayImport = map[string][]string{
 		"internal/preview",
 		"internal/private",
 		"internal/snapshot",
+		"internal/sandboxd",
 		"internal/serve",
 		"internal/spec",
 		"nat",
@@ -362,7 +368,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/connlimit", "internal/e2b", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/secret", "internal/serve", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/connlimit", "internal/e2b", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/sandboxd", "internal/secret", "internal/serve", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
@@ -374,6 +380,8 @@ var reserved = map[string][]string{
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4": {},
 	"github.com/gopacket/gopacket":                 {"integration", "netstack"},
 	"golang.org/x/net/icmp":                        {"egress"},
+
+	"google.golang.org/grpc": {}, // it links html/template, too
 
 	// These find methods by their names, so the linker leaves out no method of anything: agentvm was a fifth larger with them.
 	"html/template": {},
@@ -403,9 +411,10 @@ var testsMayImport = map[string][]string{
 
 // reservedInTests adds to reserved for tests.
 var reservedInTests = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"}, // a client
-	"github.com/miekg/dns":                   {"integration"}, // a server of names for guests to ask
-	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},         // a second stack, as the guest's
+	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"},       // a client
+	"google.golang.org/grpc":                 {"internal/sandboxd"}, // a client
+	"github.com/miekg/dns":                   {"integration"},       // a server of names for guests to ask
+	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},               // a second stack, as the guest's
 }
 
 type goPackage struct {

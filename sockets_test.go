@@ -52,7 +52,7 @@ var opens = map[string]map[string]string{
 // VM, and the proxy for secrets, have an http.Transport whose only way is the function that it was given, and build's fetches one whose only way is a gate.
 var mayOpen = map[string][]string{
 	dials:   {"internal/daemon", "egress", "internal/guest", "images", "integration", "internal/build/fetch.go", "internal/preview", "internal/reach/fetch.go", "internal/secret", "vm/fetch.go", "client/vm.go"},
-	listens: {"internal/capnprpc/rpctest", "internal/daemon", "internal/e2b", "egress", "internal/guest", "images", "integration", "internal/mcp", "internal/serve", "nat"}, // rpctest: for tests; egress: sockets that send echo requests
+	listens: {"internal/capnprpc/rpctest", "internal/daemon", "internal/e2b", "egress", "internal/guest", "images", "integration", "internal/mcp", "internal/sandboxd", "internal/serve", "nat"}, // rpctest: for tests; egress: sockets that send echo requests
 	looksUp: {"cmd/agentvm", "integration"},
 }
 

@@ -123,6 +123,6 @@ func (c *cli) addCommands(root *cobra.Command) {
 	add(groupNamed, c.startCommand(), c.stopCommand(), c.restartCommand(), c.removeCommand(), c.psCommand(), c.attachCommand(), c.jobCommand(),
 		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand(), c.portsCommand(), c.portForwardCommand(), c.fetchCommand(), c.previewCommand(), c.pauseCommand(), c.resumeCommand(), c.forkCommand(), c.snapshotCommand(),
 		c.commitCommand(), c.diffCommand(), c.applyCommand(), c.discardCommand())
-	add(groupOther, c.netCommand(), c.mcpCommand(), c.serveCommand(), c.e2bCommand(), c.configCommand(), c.imageCommand(), c.buildCommand(), c.systemCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand(), c.daemonCommand())
+	add(groupOther, c.netCommand(), c.mcpCommand(), c.serveCommand(), c.e2bCommand(), c.sandboxdCommand(), c.configCommand(), c.imageCommand(), c.buildCommand(), c.systemCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand(), c.daemonCommand())
 	root.SetCompletionCommandGroupID(groupOther)
 }

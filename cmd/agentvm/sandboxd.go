@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/internal/sandboxd"
+	"agentvm/vm"
+)
+
+const sandboxdLong = `Boots a VM and serves it by the runtime API of Kubernetes' agent-sandbox (sandboxd): processes over gRPC, files and probes over HTTP. Commands run
+in the VM, and files are the VM's; both belong to the directory --root-dir. The VM ends with the server, which ends on Ctrl-C or SIGTERM.
+
+The protocol knows no keys: whoever reaches the ports has the VM. By default they are on this host's loopback. In a pod, where a readiness probe comes
+from outside and a NetworkPolicy says who else may, give --listen-host 0.0.0.0.`
+
+const sandboxdExample = `  agentvm sandboxd
+  agentvm sandboxd --listen-host 0.0.0.0 --allow pypi.org
+  curl -T setup.py http://127.0.0.1:8080/v1/files/setup.py`
+
+// sandboxdFlags are the flags of sandboxd.
+type sandboxdFlags struct {
+	vmFlags
+	host, root, prefix string
+	rest, grpc         uint16
+	hosts              []string
+	shutdown           time.Duration
+}
+
+func (c *cli) sandboxdCommand() *cobra.Command {
+	var f sandboxdFlags
+	command := &cobra.Command{
+		Use: "sandboxd [flags]", Short: "Serve a VM by the API of Kubernetes' agent-sandbox", Long: sandboxdLong, Example: sandboxdExample, Args: cobra.NoArgs,
+	}
+	flags := command.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.host, "listen-host", "127.0.0.1", "listen at an IP `ADDRESS`")
+	flags.Uint16Var(&f.grpc, "grpc-port", 9090, "`PORT` of processes; 0 takes one that is free")
+	flags.Uint16Var(&f.rest, "rest-port", 8080, "`PORT` of files and probes; 0 takes one that is free")
+	flags.StringVar(&f.root, "root-dir", "/workspace", "the `DIRECTORY` of the VM that clients see; it is made")
+	flags.StringVar(&f.prefix, "metadata-env-prefix", "SANDBOX_", "variables of this process that GET /v1/metadata tells begin so")
+	durationFlag(flags, &f.shutdown, "shutdown-timeout", "", 10*time.Second, "how long requests have to end in when the server ends")
+	flags.StringArrayVar(&f.hosts, "host", nil, "a `NAME` under which clients reach the server, besides localhost and addresses (may be repeated)")
+	f.register(command)
+	return runs(command, func(ctx context.Context, _ []string) error {
+		s := newSession(shellInterruptWindow)
+		ctx = s.begin(ctx)
+		defer s.end()
+		return s.explain(c.serveSandbox(ctx, &f))
+	})
+}
+
+// serveSandbox serves until it is interrupted.
+func (c *cli) serveSandbox(ctx context.Context, f *sandboxdFlags) error {
+	told := make(map[string]string)
+	for _, pair := range os.Environ() {
+		if name, value, _ := strings.Cut(pair, "="); f.prefix != "" && strings.HasPrefix(name, f.prefix) {
+			told[name] = value
+		}
+	}
+	m, err := c.startWith(ctx, &f.vmFlags, func(*vm.Config) {})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	server, err := sandboxd.New(ctx, sandboxd.Options{VM: m.VM, Root: f.root, Metadata: told, Hosts: f.hosts, Shutdown: f.shutdown, Logger: c.log})
+	if err != nil {
+		return err
+	}
+	return server.Serve(ctx, f.host, f.rest, f.grpc, func(rest, rpc net.Addr) {
+		fmt.Fprintf(c.stderr, "agentvm: serving files at http://%s and processes at %s\n", rest, rpc)
+	})
+}

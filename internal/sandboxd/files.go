@@ -1,0 +1,351 @@
+package sandboxd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"agentvm/vm"
+)
+
+// pieceTime is how long a client may take to send or receive a piece of a file. Tests have less patience.
+var pieceTime = 30 * time.Second
+
+// failure is an answer with an error.
+type failure struct {
+	status  int
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (f *failure) Error() string { return f.Message }
+
+func invalid(format string, args ...any) error {
+	return &failure{http.StatusBadRequest, "INVALID_ARGUMENT", fmt.Sprintf(format, args...)}
+}
+
+func writeFailure(w http.ResponseWriter, err error) {
+	var f *failure
+	switch {
+	case errors.As(err, &f):
+	case errors.Is(err, fs.ErrNotExist):
+		f = &failure{http.StatusNotFound, "NOT_FOUND", err.Error()}
+	case errors.Is(err, fs.ErrPermission):
+		f = &failure{http.StatusForbidden, "PERMISSION_DENIED", err.Error()}
+	case errors.Is(err, syscall.ENOTEMPTY):
+		f = &failure{http.StatusConflict, "CONFLICT", err.Error()}
+	case errors.Is(err, fs.ErrInvalid), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG):
+		f = &failure{http.StatusBadRequest, "INVALID_ARGUMENT", err.Error()}
+	default:
+		f = &failure{http.StatusInternalServerError, "INTERNAL", err.Error()}
+	}
+	writeJSON(w, f.status, f)
+}
+
+func writeJSON(w http.ResponseWriter, status int, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value)
+}
+
+// handler serves files and probes. It has no http.ServeMux, which would clean paths: here .. is an error.
+func (s *Server) handler() http.Handler {
+	protected := http.NewCrossOriginProtection()
+	protected.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeFailure(w, &failure{http.StatusForbidden, "PERMISSION_DENIED", "a page of another origin has made this request"})
+	}))
+	return protected.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w = &patientWriter{w, http.NewResponseController(w)}
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		local, isFile := strings.CutPrefix(r.URL.Path, "/v1/files/")
+		switch {
+		case !s.isHost(r.Host):
+			writeFailure(w, &failure{http.StatusMisdirectedRequest, "PERMISSION_DENIED", fmt.Sprintf("this server is not called %q: name it with --host", r.Host)})
+		case isFile:
+			if err := s.serveFile(w, r, local); err != nil {
+				writeFailure(w, err)
+			}
+		case reads && r.URL.Path == "/v1/health":
+			if s.stopping.Load() {
+				writeFailure(w, &failure{http.StatusServiceUnavailable, "UNAVAILABLE", "the server is ending"})
+				return
+			}
+			writeJSON(w, http.StatusOK, map[string]any{"status": "ok", "uptime_seconds": int64(time.Since(s.began).Seconds())})
+		case reads && r.URL.Path == "/v1/metadata":
+			writeJSON(w, http.StatusOK, map[string]any{"env": s.metadata()})
+		default:
+			writeFailure(w, &failure{http.StatusNotFound, "NOT_FOUND", fmt.Sprintf("there is no %s %s", r.Method, r.URL.Path)})
+		}
+	}))
+}
+
+var soundsSecret = regexp.MustCompile(`TOKEN|SECRET|PASSWORD|PASSWD|CRED|KEY|AUTH|BEARER|PRIVATE|CERT`)
+
+func (s *Server) metadata() map[string]string {
+	told := make(map[string]string)
+	for name, value := range s.options.Metadata {
+		if !soundsSecret.MatchString(strings.ToUpper(name)) {
+			told[name] = value
+		}
+	}
+	return told
+}
+
+func (s *Server) serveFile(w http.ResponseWriter, r *http.Request, local string) error {
+	ctx := r.Context()
+	at, info, err := s.resolve(ctx, local)
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		switch {
+		case err != nil:
+			return err
+		case info.IsDir():
+			return s.list(w, r, at)
+		case !info.Mode.IsRegular():
+			return invalid("%s is no regular file", local)
+		}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		content := &content{ctx: ctx, files: s.options.VM.Files(), path: at, size: info.Size}
+		defer content.close()
+		http.ServeContent(w, r, "", info.Modified, content)
+		return nil
+	case http.MethodPut:
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err == nil && info.IsDir() {
+			return invalid("%q is a directory", local)
+		}
+		return s.put(w, r, at)
+	case http.MethodDelete:
+		if err != nil {
+			return err
+		}
+		return s.remove(w, r, local, at)
+	}
+	w.Header().Set("Allow", "GET, HEAD, PUT, DELETE")
+	return &failure{http.StatusMethodNotAllowed, "INVALID_ARGUMENT", "want GET, HEAD, PUT or DELETE"}
+}
+
+// entry is a file of a listing.
+type entry struct {
+	Name     string    `json:"name"`
+	Size     int64     `json:"size"`
+	Type     string    `json:"type"`
+	Modified time.Time `json:"modified_at"`
+	Mode     string    `json:"mode"`
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, at string) error {
+	found, err := s.options.VM.Files().List(r.Context(), at)
+	if err != nil {
+		return err
+	}
+	below := strings.TrimPrefix(at, strings.TrimSuffix(s.root, "/"))
+	entries := make([]entry, 0, len(found))
+	for _, info := range found {
+		if info.Mode.Type() == fs.ModeSymlink {
+			name := info.Name
+			if _, info, err = s.resolve(r.Context(), strings.TrimPrefix(path.Join(below, name), "/")); err != nil {
+				if r.Context().Err() != nil {
+					return err
+				}
+				continue // it leads nowhere, or out
+			}
+			info.Name = name
+		}
+		kind := "file"
+		if info.IsDir() {
+			kind = "directory"
+		}
+		entries = append(entries, entry{info.Name, info.Size, kind, info.Modified.UTC(), fmt.Sprintf("%04o", info.Mode.Perm())})
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
+	writeJSON(w, http.StatusOK, map[string]any{"path": cmp.Or(below, "/"), "entries": entries})
+	return nil
+}
+
+var modes = regexp.MustCompile(`^0[0-7]{3}$`)
+
+// put writes a file from the body, or from its part "file".
+func (s *Server) put(w http.ResponseWriter, r *http.Request, at string) error {
+	mode := uint64(0o644)
+	if r.URL.Query().Has("mode") {
+		text := r.URL.Query().Get("mode")
+		if !modes.MatchString(text) {
+			return invalid("mode %q: want 0 and three octal digits, as 0644", text)
+		}
+		mode, _ = strconv.ParseUint(text, 8, 32)
+	}
+	r.Body = &patientBody{r.Body, http.NewResponseController(w)}
+	var body io.Reader = r.Body
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
+		parts, err := r.MultipartReader()
+		if err != nil {
+			return invalid("%v", err)
+		}
+		for {
+			part, err := parts.NextPart()
+			if err != nil {
+				return invalid("the body has no part named file: %v", err)
+			}
+			if part.FormName() == "file" {
+				body = part
+				break
+			}
+		}
+	}
+	files := s.options.VM.Files()
+	if err := files.MkdirAll(r.Context(), path.Dir(at), 0o755); err != nil {
+		return err
+	}
+	if err := files.WriteFrom(r.Context(), at, body, fs.FileMode(mode)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// remove removes a file, a link itself and not what it leads to, or a directory. Of the root only what is in it.
+func (s *Server) remove(w http.ResponseWriter, r *http.Request, local, at string) error {
+	recursive := false
+	if text := r.URL.Query().Get("recursive"); text != "" {
+		var err error
+		if recursive, err = strconv.ParseBool(text); err != nil {
+			return invalid("recursive %q: want true or false", text)
+		}
+	}
+	ctx, files := r.Context(), s.options.VM.Files()
+	var err error
+	switch above, name := path.Split(path.Clean(local)); {
+	case at == s.root:
+		if !recursive {
+			return &failure{http.StatusConflict, "CONFLICT", "the sandbox's directory stays: recursive=true removes what is in it"}
+		}
+		var found []vm.FileInfo
+		found, err = files.List(ctx, at)
+		for _, info := range found {
+			err = errors.Join(err, files.RemoveAll(ctx, path.Join(at, info.Name)))
+		}
+	default:
+		dir, _, dirErr := s.resolve(ctx, strings.TrimSuffix(above, "/"))
+		if dirErr != nil {
+			return dirErr
+		}
+		if at = path.Join(dir, name); recursive {
+			err = files.RemoveAll(ctx, at)
+		} else {
+			err = files.Remove(ctx, at)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// content is a file for http.ServeContent: reading begins at its start, and what is before the offset is left out.
+type content struct {
+	ctx   context.Context
+	files *vm.Files
+	path  string
+	size  int64
+
+	offset int64
+	body   *io.PipeReader
+	ended  chan struct{} // of the goroutine that writes to body
+}
+
+func (c *content) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += c.offset
+	case io.SeekEnd:
+		offset += c.size
+	}
+	if offset < 0 {
+		return 0, fs.ErrInvalid
+	}
+	if offset != c.offset {
+		c.close()
+		c.offset = offset
+	}
+	return offset, nil
+}
+
+func (c *content) Read(p []byte) (int, error) {
+	if c.offset >= c.size {
+		return 0, io.EOF
+	}
+	if c.body == nil {
+		from, to := io.Pipe()
+		c.body, c.ended = from, make(chan struct{})
+		go func() {
+			defer close(c.ended)
+			_, err := c.files.ReadTo(c.ctx, c.path, to)
+			to.CloseWithError(err)
+		}()
+		if _, err := io.CopyN(io.Discard, from, c.offset); err != nil {
+			return 0, err
+		}
+	}
+	n, err := c.body.Read(p)
+	c.offset += int64(n)
+	return n, err
+}
+
+func (c *content) close() {
+	if c.body != nil {
+		_ = c.body.Close()
+		<-c.ended
+		c.body = nil
+	}
+}
+
+// patientWriter gives up on a client that does not read, and patientBody on one that does not send.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+// Unwrap is for http.ResponseController.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader also takes back the time that an earlier answer of the connection had.
+func (w *patientWriter) WriteHeader(status int) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(pieceTime))
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(pieceTime))
+	return w.ResponseWriter.Write(p)
+}
+
+type patientBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(pieceTime))
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
