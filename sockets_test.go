@@ -47,12 +47,12 @@ var opens = map[string]map[string]string{
 }
 
 // mayOpen says which packages may do so. Only egress reaches out for a guest, and only nat's port forwards listen for one.
-// The others are no way for a guest: images downloads what the user has named, mcp and e2b listen for agents on the host's loopback, guest runs inside of the machine, daemon
+// The others are no way for a guest: images downloads what the user has named, httpserver listens for clients of serve, e2b, mcp and sandboxd, guest runs inside of the machine, daemon
 // and its clients talk over a Unix socket or 127.0.0.1, agentvm looks a name up when it is told to. preview, and the client of reach for servers in a
 // VM, and the proxy for secrets, have an http.Transport whose only way is the function that it was given, and build's fetches one whose only way is a gate.
 var mayOpen = map[string][]string{
 	dials:   {"internal/daemon", "egress", "internal/guest", "images", "integration", "internal/build/fetch.go", "internal/preview", "internal/reach/fetch.go", "internal/secret", "vm/fetch.go", "client/vm.go"},
-	listens: {"internal/capnprpc/rpctest", "internal/daemon", "internal/e2b", "egress", "internal/guest", "images", "integration", "internal/mcp", "internal/sandboxd", "internal/serve", "nat"}, // rpctest: for tests; egress: sockets that send echo requests
+	listens: {"internal/capnprpc/rpctest", "internal/daemon", "egress", "internal/guest", "images", "integration", "internal/httpserver", "nat"}, // rpctest: for tests; egress: sockets that send echo requests
 	looksUp: {"cmd/agentvm", "integration"},
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -67,14 +66,12 @@ func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) error {
 	if f.max < 1 {
 		return fmt.Errorf("--max-sandboxes %d: want 1 or more", f.max)
 	}
-	// E2B_API_KEY's older checks want this form.
-	key := "e2b_" + strings.ToLower(fmt.Sprintf("%x", rand.Text()))
-	if f.key != "" {
-		b, err := readHostFile(f.key)
-		if err != nil {
-			return fmt.Errorf("--key-file: %w", err)
-		}
-		key = strings.TrimSpace(string(b))
+	key, err := serverKey("--key-file", f.key)
+	if err != nil {
+		return err
+	}
+	if f.key == "" {
+		key = "e2b_" + strings.ToLower(fmt.Sprintf("%x", key)) // the form that older SDKs want
 	}
 	store, err := vms()
 	if err != nil {
@@ -99,7 +96,7 @@ func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) error {
 		VMs: &e2bVMs{store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
 	})
 	if err != nil {
-		return fmt.Errorf("--key-file %s: %w", f.key, err)
+		return err
 	}
 	defer server.Close()
 	return server.Serve(ctx, f.listen, func(url string) {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,22 +21,17 @@ import (
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/hostpath"
+	"agentvm/internal/httpserver"
 	"agentvm/internal/mcp"
 )
 
 // serveHTTP serves with the token of a file, or one that it makes and prints.
 func (c *cli) serveHTTP(ctx context.Context, server *mcp.Server, f *mcpFlags) error {
-	token := rand.Text()
-	if f.token != "" {
-		b, err := readHostFile(f.token)
-		if err != nil {
-			return fmt.Errorf("--token-file: %w", err)
-		}
-		if token = strings.TrimSpace(string(b)); mcp.CheckToken(token) != nil {
-			return fmt.Errorf("--token-file %s: %w", f.token, mcp.CheckToken(token))
-		}
+	token, err := serverKey("--token-file", f.token)
+	if err != nil {
+		return err
 	}
-	if err := mcp.CheckListen(f.http); err != nil {
+	if err := httpserver.CheckLoopback(f.http); err != nil {
 		return fmt.Errorf("--http %w", err)
 	}
 	return server.Serve(ctx, f.http, token, func(url string) {

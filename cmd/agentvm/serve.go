@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/internal/httpserver"
 	api "agentvm/internal/serve"
 )
 
@@ -101,7 +101,6 @@ func (c *cli) serve(ctx context.Context, f serveFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	defer server.Close()
 	return server.Serve(ctx, f.listen, func(url string) {
 		fmt.Fprintf(c.stderr, "agentvm: serving %s\n", url)
 		if generated != "" {
@@ -111,12 +110,10 @@ func (c *cli) serve(ctx context.Context, f serveFlags) (err error) {
 }
 
 // serveKeys reads the keys, or makes one.
-func serveKeys(path string) (keys []api.Key, generated string, err error) {
+func serveKeys(path string) (keys httpserver.Keys, generated string, err error) {
 	if path == "" {
-		b := make([]byte, 24)
-		_, _ = rand.Read(b) // crypto/rand never fails
-		generated = hex.EncodeToString(b)
-		return []api.Key{{Name: "generated", Value: generated}}, generated, nil
+		generated = rand.Text()
+		return httpserver.Keys{{Name: "generated", Value: generated}}, generated, nil
 	}
 	text, err := readHostFile(path)
 	if err != nil {
@@ -129,9 +126,9 @@ func serveKeys(path string) (keys []api.Key, generated string, err error) {
 		switch {
 		case len(fields) == 0 || strings.HasPrefix(fields[0], "#"):
 		case len(fields) == 1:
-			keys = append(keys, api.Key{Name: fmt.Sprintf("key %d", number), Value: fields[0]})
+			keys = append(keys, httpserver.Key{Name: fmt.Sprintf("key %d", number), Value: fields[0]})
 		case len(fields) == 2:
-			keys = append(keys, api.Key{Name: fields[0], Value: fields[1]})
+			keys = append(keys, httpserver.Key{Name: fields[0], Value: fields[1]})
 		default:
 			return nil, "", fmt.Errorf("--key-file: %s: line %d: want [NAME] KEY", path, number)
 		}
@@ -140,6 +137,22 @@ func serveKeys(path string) (keys []api.Key, generated string, err error) {
 		return nil, "", fmt.Errorf("--key-file: %s has no key", path)
 	}
 	return keys, "", nil
+}
+
+// serverKey reads the one key of a server from the file of a flag, or makes one.
+func serverKey(flag, path string) (string, error) {
+	if path == "" {
+		return rand.Text(), nil
+	}
+	b, err := readHostFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flag, err)
+	}
+	key := strings.TrimSpace(string(b))
+	if err := httpserver.CheckKey(key); err != nil {
+		return "", fmt.Errorf("%s %s: %w", flag, path, err)
+	}
+	return key, nil
 }
 
 func serverCertificate(certificate, key string) (tls.Certificate, error) {

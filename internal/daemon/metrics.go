@@ -16,7 +16,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
-	"agentvm/internal/connlimit"
+	"agentvm/internal/httpserver"
 	"agentvm/internal/origin"
 )
 
@@ -40,7 +40,7 @@ type metrics struct {
 	server   *http.Server
 	scrapes  chan struct{}  // one element for each scrape under way
 	serving  sync.WaitGroup // the goroutine that accepts
-	conns    connlimit.Limit
+	conns    httpserver.Limit
 }
 
 // checkMetrics returns why metrics cannot be served at address. Empty means not served.
@@ -70,7 +70,7 @@ func (d *daemon) listenMetrics() (*metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for readers of metrics (port 0 takes one that is free): %w", err)
 	}
-	m := &metrics{daemon: d, listener: l, scrapes: make(chan struct{}, maxScrapes), conns: connlimit.Limit{Max: maxMetricsConns}}
+	m := &metrics{daemon: d, listener: l, scrapes: make(chan struct{}, maxScrapes), conns: httpserver.Limit{Max: maxMetricsConns}}
 	m.server = &http.Server{
 		Handler: m, MaxHeaderBytes: maxMetricsHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: m.conns.Track,
 		ReadTimeout: metricsTime, WriteTimeout: metricsTime, IdleTimeout: time.Minute,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"agentvm/client"
+	"agentvm/internal/httpserver"
 )
 
 // Connect RPC with JSON, as connectrpc.com/docs/protocol describes it: what E2B's SDKs speak. The binary codec, compression and gRPC are refused.
@@ -136,7 +137,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) (*call, context.C
 	if err != nil {
 		return nil, nil, err
 	}
-	if !same(r.Header.Get("X-Access-Token"), s.token(b.id)) {
+	if !httpserver.Equal(r.Header.Get("X-Access-Token"), s.token(b.id)) {
 		return nil, nil, &rpcError{unauthenticated, "the header X-Access-Token has no token, or a wrong one"}
 	}
 	name, _, _ := r.BasicAuth()

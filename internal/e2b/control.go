@@ -17,6 +17,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
+	"agentvm/internal/httpserver"
 )
 
 const (
@@ -31,7 +32,7 @@ func (s *Server) control(mux *http.ServeMux) {
 	handle := func(pattern string, do func(http.ResponseWriter, *http.Request) error) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			err := error(nil)
-			if !same(r.Header.Get("X-Api-Key"), s.config.Key) {
+			if !httpserver.Equal(r.Header.Get("X-Api-Key"), s.config.Key) {
 				err = fail(http.StatusUnauthorized, "the header X-API-Key has no key, or a wrong one")
 			} else {
 				err = do(w, r)

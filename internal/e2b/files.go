@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"time"
 
+	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
 
@@ -40,7 +41,7 @@ var errExpired = &failure{http.StatusUnauthorized, "signature is already expired
 func (s *Server) signer(r *http.Request, operation string, q url.Values) (string, error) {
 	id := r.Header.Get("E2b-Sandbox-Id")
 	if token := r.Header.Get("X-Access-Token"); token != "" {
-		if id == "" || !same(token, s.token(id)) {
+		if id == "" || !httpserver.Equal(token, s.token(id)) {
 			return id, fail(http.StatusUnauthorized, "the header X-Access-Token has a wrong token")
 		}
 		return id, nil
@@ -56,7 +57,7 @@ func (s *Server) signer(r *http.Request, operation string, q url.Values) (string
 	}
 	expires := q.Get("signature_expiration")
 	for _, id := range ids {
-		if given := q.Get("signature"); given != "" && same(given, signature(q.Get("path"), operation, q.Get("username"), s.token(id), expires)) {
+		if given := q.Get("signature"); given != "" && httpserver.Equal(given, signature(q.Get("path"), operation, q.Get("username"), s.token(id), expires)) {
 			if expires == "" {
 				return id, nil
 			}

@@ -15,7 +15,6 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -34,7 +33,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
-	"agentvm/internal/connlimit"
+	"agentvm/internal/httpserver"
 )
 
 const (
@@ -42,12 +41,10 @@ const (
 	envdVersion = "0.6.4"
 	envdPort    = 49983
 
-	minKey      = 16      // bytes of the shortest key
 	maxJSON     = 4 << 20 // bytes of a request in JSON
 	maxProcs    = 256     // processes of a sandbox, ended ones that can still be asked for included
 	maxConns    = 256     // connections of clients
 	maxLifetime = 24 * time.Hour
-	headerTime  = 10 * time.Second
 	stallTime   = 30 * time.Second // a client that takes or sends nothing for so long is given up
 	removeTime  = time.Minute
 )
@@ -101,8 +98,8 @@ type Server struct {
 
 // New makes a server.
 func New(c Config) (*Server, error) {
-	if len(c.Key) < minKey || strings.ContainsFunc(c.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fmt.Errorf("the API key has to have %d characters of ASCII or more, and no spaces", minKey)
+	if err := httpserver.CheckKey(c.Key); err != nil {
+		return nil, fmt.Errorf("the API key: %w", err)
 	}
 	if c.Max == 0 {
 		c.Max = 16
@@ -135,14 +132,7 @@ func (s *Server) Close() {
 
 // Serve serves clients at an address of the host's loopback until ctx ends. listening is called with the URL.
 func (s *Server) Serve(ctx context.Context, address string, listening func(url string)) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("%q: want ADDRESS:PORT, as 127.0.0.1:3000: %w", address, err)
-	}
-	if !at.Addr().IsLoopback() {
-		return fmt.Errorf("%s is not this host's own: want 127.0.0.1 or [::1]", at.Addr())
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	l, err := httpserver.ListenLoopback(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -150,22 +140,8 @@ func (s *Server) Serve(ctx context.Context, address string, listening func(url s
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		s.config.Domain = "localhost:" + port
 	}
-	limit := connlimit.Limit{Max: maxConns}
-	server := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: headerTime, IdleTimeout: 2 * time.Minute, ConnState: limit.Track,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelDebug),
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	listening("http://" + l.Addr().String())
-	select {
-	case err = <-served:
-	case <-ctx.Done():
-		err = server.Close()
-		<-served
-	}
-	limit.Wait()
-	return err
+	server := httpserver.Server{Handler: s.Handler(), MaxConns: maxConns, Logger: s.config.Logger}
+	return server.Serve(ctx, l, listening)
 }
 
 // failure is an error that clients are told with a status.
@@ -215,10 +191,7 @@ func (s *Server) Handler() http.Handler {
 	s.envd(mux)
 	api := http.NewCrossOriginProtection().Handler(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			name = strings.Trim(r.Host, "[]")
-		}
+		name := r.Host
 		if label, domain, dotted := strings.Cut(r.Host, "."); dotted {
 			port, id, found := strings.Cut(label, "-")
 			if number, err := strconv.ParseUint(port, 10, 16); found && err == nil && number > 0 && strings.EqualFold(domain, s.config.Domain) {
@@ -231,52 +204,16 @@ func (s *Server) Handler() http.Handler {
 				name = "localhost"
 			}
 		}
-		if at, err := netip.ParseAddr(name); !strings.EqualFold(name, "localhost") && (err != nil || !at.IsLoopback()) {
+		if !httpserver.IsHost(name, netip.Addr.IsLoopback) {
 			writeError(w, fail(http.StatusMisdirectedRequest, "%q is no name of this server: want localhost, an address of the loopback, or PORT-ID.%s", r.Host, s.config.Domain))
 			return
 		}
-		control := http.NewResponseController(w)
-		if r.ContentLength != 0 {
-			_ = control.SetReadDeadline(time.Now().Add(s.stall)) // for what the server reads of a body that no handler has read
+		if r.ContentLength != 0 { // for what the server reads of a body that no handler has read
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.stall))
 		}
-		r.Body = &patientBody{r.Body, control, s.stall}
-		api.ServeHTTP(&patientWriter{w, control, s.stall}, r)
+		r.Body = httpserver.PatientBody(w, r, s.stall)
+		api.ServeHTTP(httpserver.PatientWriter(w, s.stall), r)
 	})
-}
-
-// patientBody and patientWriter give up clients that stall, and take as long as they need with those that go on.
-type patientBody struct {
-	io.ReadCloser
-	control *http.ResponseController
-	stall   time.Duration
-}
-
-func (b *patientBody) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(b.stall))
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		_ = b.control.SetReadDeadline(time.Time{}) // the connection is watched for its end while the response is made
-	}
-	return n, err
-}
-
-type patientWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	stall   time.Duration
-}
-
-func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *patientWriter) Write(p []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
-	return w.ResponseWriter.Write(p)
-}
-
-// same compares secrets. The digests have one length, so that the time of comparing says nothing about a secret's.
-func same(a, b string) bool {
-	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
-	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
 // token is the token of a sandbox.

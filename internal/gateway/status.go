@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/connlimit"
+	"agentvm/internal/httpserver"
 )
 
 // Limits of the status server: its only client is the guest, which may be hostile.
@@ -32,11 +32,11 @@ const (
 type statusServer struct {
 	gateway *Gateway
 	server  *http.Server
-	conns   connlimit.Limit
+	conns   httpserver.Limit
 }
 
 func newStatusServer(g *Gateway) *statusServer {
-	p := &statusServer{gateway: g, conns: connlimit.Limit{Max: maxStatusConns}}
+	p := &statusServer{gateway: g, conns: httpserver.Limit{Max: maxStatusConns}}
 	p.server = &http.Server{
 		Handler: p, MaxHeaderBytes: maxStatusHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: p.conns.Track,
 		ReadTimeout: statusTime, WriteTimeout: statusTime, IdleTimeout: statusTime,

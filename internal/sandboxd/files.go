@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
 
@@ -67,7 +68,7 @@ func (s *Server) handler() http.Handler {
 		writeFailure(w, &failure{http.StatusForbidden, "PERMISSION_DENIED", "a page of another origin has made this request"})
 	}))
 	return protected.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w = &patientWriter{w, http.NewResponseController(w)}
+		w = httpserver.PatientWriter(w, pieceTime)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		local, isFile := strings.CutPrefix(r.URL.Path, "/v1/files/")
@@ -190,7 +191,7 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, at string) error {
 		}
 		mode, _ = strconv.ParseUint(text, 8, 32)
 	}
-	r.Body = &patientBody{r.Body, http.NewResponseController(w)}
+	r.Body = httpserver.PatientBody(w, r, pieceTime)
 	var body io.Reader = r.Body
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		parts, err := r.MultipartReader()
@@ -314,38 +315,4 @@ func (c *content) close() {
 		<-c.ended
 		c.body = nil
 	}
-}
-
-// patientWriter gives up on a client that does not read, and patientBody on one that does not send.
-type patientWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-}
-
-// Unwrap is for http.ResponseController.
-func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// WriteHeader also takes back the time that an earlier answer of the connection had.
-func (w *patientWriter) WriteHeader(status int) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(pieceTime))
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *patientWriter) Write(p []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(pieceTime))
-	return w.ResponseWriter.Write(p)
-}
-
-type patientBody struct {
-	io.ReadCloser
-	control *http.ResponseController
-}
-
-func (b *patientBody) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(pieceTime))
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		_ = b.control.SetReadDeadline(time.Time{})
-	}
-	return n, err
 }

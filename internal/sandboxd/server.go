@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,16 +20,16 @@ import (
 	"time"
 
 	"agentvm/client"
-	"agentvm/internal/connlimit"
+	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
 
 const (
 	maxConns     = 256 // of each of the two ports
 	maxProcesses = 64
-	maxMessage   = 4 << 20 // bytes that a request may have
-	headerTime   = 10 * time.Second
-	idleTime     = time.Minute
+	maxMessage   = 4 << 20     // bytes that a request may have
+	pingTime     = time.Minute // without a frame, after which a client of gRPC is asked whether it is there
+	pongTime     = 10 * time.Second
 	termTime     = 2 * time.Second  // from SIGTERM to SIGKILL when the server ends
 	killTime     = 10 * time.Second // that the guest may take to kill a process
 	maxLinks     = 40               // as Linux follows in one path
@@ -90,62 +89,43 @@ func (s *Server) Serve(ctx context.Context, host string, restPort, grpcPort uint
 	if restPort == grpcPort && restPort != 0 {
 		return fmt.Errorf("port %d cannot be that of both HTTP and gRPC", restPort)
 	}
-	var config net.ListenConfig
-	rest, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(restPort))))
+	rest, err := httpserver.Listen(ctx, net.JoinHostPort(host, strconv.Itoa(int(restPort))))
 	if err != nil {
 		return err
 	}
-	rpc, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(grpcPort))))
+	rpc, err := httpserver.Listen(ctx, net.JoinHostPort(host, strconv.Itoa(int(grpcPort))))
 	if err != nil {
 		return errors.Join(err, rest.Close())
 	}
-	limits := [2]connlimit.Limit{{Max: maxConns}, {Max: maxConns}}
-	logger := slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug)
-	files := &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ConnState: limits[0].Track, ErrorLog: logger}
-	processes := &http.Server{
-		Handler: s.rpcHandler(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ConnState: limits[1].Track, ErrorLog: logger, Protocols: new(http.Protocols),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 2 * maxProcesses, SendPingTimeout: idleTime, PingTimeout: headerTime},
-	}
-	processes.Protocols.SetUnencryptedHTTP2(true)
-	failed := make(chan error, 2)
-	var served sync.WaitGroup
-	served.Go(func() { failed <- files.Serve(rest) })
-	served.Go(func() { failed <- processes.Serve(rpc) })
-	listening(rest.Addr(), rpc.Addr())
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-	}
-	s.end(context.WithoutCancel(ctx), files, processes)
-	served.Wait()
-	limits[0].Wait()
-	limits[1].Wait()
-	return err
-}
-
-// end ends the processes, then the servers.
-func (s *Server) end(ctx context.Context, servers ...*http.Server) {
-	s.stopping.Store(true)
-	ctx, cancel := context.WithTimeout(ctx, s.options.Shutdown)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.endProcesses(ctx)
-	for _, server := range servers {
-		if server.Shutdown(ctx) != nil {
-			_ = server.Close()
-		}
+	var ending sync.Once
+	server := httpserver.Server{MaxConns: maxConns, Grace: s.options.Shutdown, Logger: s.options.Logger, Ending: func(grace context.Context) {
+		ending.Do(func() { // of both: the second waits for the first
+			s.stopping.Store(true)
+			s.endProcesses(grace)
+		})
+	}}
+	files, processes := server, server
+	files.Handler, processes.Handler = s.handler(), s.rpcHandler()
+	processes.GRPC = &http.HTTP2Config{MaxConcurrentStreams: 2 * maxProcesses, SendPingTimeout: pingTime, PingTimeout: pongTime}
+	listening(rest.Addr(), rpc.Addr())
+	failed := make(chan error, 2)
+	for _, one := range []struct {
+		server *httpserver.Server
+		at     net.Listener
+	}{{&files, rest}, {&processes, rpc}} {
+		go func() {
+			defer cancel() // the other ends, too
+			failed <- one.server.Serve(ctx, one.at, func(string) {})
+		}()
 	}
+	return errors.Join(<-failed, <-failed)
 }
 
-// isHost reports whether a request is for this server: a page that has given its own name the server's address (DNS rebinding) says that name.
-func (s *Server) isHost(text string) bool {
-	host := text
-	if h, _, err := net.SplitHostPort(text); err == nil {
-		host = h
-	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return true // no name, so that no page can have it
-	}
-	return strings.EqualFold(host, "localhost") || slices.ContainsFunc(s.options.Hosts, func(own string) bool { return strings.EqualFold(own, host) })
+// isHost reports whether a request is for this server. In a pod, clients use addresses that it does not know.
+func (s *Server) isHost(host string) bool {
+	return httpserver.IsHost(host, func(netip.Addr) bool { return true }, s.options.Hosts...)
 }
 
 // errEscapes is that of a path that leads out of the root.

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
 
@@ -139,8 +140,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	ctx, cancel := s.lasting(r)
-	defer cancel()
+	ctx := r.Context()
 	v, err := s.options.Store.Open(ctx, r.PathValue("vm"))
 	if err != nil {
 		writeProblem(w, err)
@@ -172,6 +172,7 @@ type events struct {
 
 // newEvents begins the answer.
 func newEvents(w http.ResponseWriter) *events {
+	w = httpserver.PatientWriter(w, writeTime)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
@@ -202,12 +203,10 @@ const writeTime = time.Minute
 func (e *events) write(text []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	control := http.NewResponseController(e.w)
-	_ = control.SetWriteDeadline(time.Now().Add(writeTime))
 	if _, err := e.w.Write(text); err != nil {
 		return err
 	}
-	return control.Flush()
+	return http.NewResponseController(e.w).Flush()
 }
 
 func (e *events) send(event string, data any) error {

@@ -3,7 +3,6 @@ package serve
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
 	"path"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
 
@@ -128,8 +128,7 @@ func checkPath(at string) error {
 // readFile sends a file. Its size is told when the guest knows it: what is in /proc has none.
 func (s *Server) readFile(w http.ResponseWriter, r *http.Request) {
 	_, err := s.onFile(func(r *http.Request, f *vm.Files, at string) error {
-		ctx, cancel := s.lasting(r)
-		defer cancel()
+		ctx := r.Context()
 		info, err := f.Stat(ctx, at)
 		if err == nil && !info.Mode.IsRegular() {
 			err = invalid("%s is no regular file", at)
@@ -142,7 +141,7 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) {
 		if info.Size > 0 {
 			w.Header().Set("Content-Length", strconv.FormatInt(info.Size, 10))
 		}
-		begun := &begunWriter{w: w}
+		begun := &begunWriter{w: httpserver.PatientWriter(w, writeTime)}
 		if _, err = f.ReadTo(ctx, at, begun); err != nil && begun.begun {
 			panic(http.ErrAbortHandler) // so that the client sees that it is not complete
 		}
@@ -154,7 +153,7 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begunWriter notes that something was written, and gives up on a client that does not read.
+// begunWriter notes that something was written.
 type begunWriter struct {
 	w     http.ResponseWriter
 	begun bool
@@ -162,14 +161,12 @@ type begunWriter struct {
 
 func (b *begunWriter) Write(p []byte) (int, error) {
 	b.begun = true
-	_ = http.NewResponseController(b.w).SetWriteDeadline(time.Now().Add(writeTime))
 	return b.w.Write(p)
 }
 
 func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) {
 	_, err := s.onFile(func(r *http.Request, f *vm.Files, at string) error {
-		ctx, cancel := s.lasting(r)
-		defer cancel()
+		ctx := r.Context()
 		mode := fs.FileMode(0)
 		if text := r.URL.Query().Get("mode"); text != "" {
 			n, err := strconv.ParseUint(text, 8, 32)
@@ -190,26 +187,11 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) {
 		if err := f.MkdirAll(ctx, path.Dir(at), 0o755); err != nil {
 			return err
 		}
-		return f.WriteFrom(ctx, at, &patient{r.Body, http.NewResponseController(w)}, mode)
+		return f.WriteFrom(ctx, at, httpserver.PatientBody(w, r, bodyTime), mode)
 	})(r, struct{}{})
 	if err != nil {
 		writeProblem(w, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
-}
-
-// patient is a body of any size, of which each piece has to come soon.
-type patient struct {
-	from    io.Reader
-	control *http.ResponseController
-}
-
-func (p *patient) Read(b []byte) (int, error) {
-	_ = p.control.SetReadDeadline(time.Now().Add(bodyTime))
-	n, err := p.from.Read(b)
-	if errors.Is(err, io.EOF) {
-		_ = p.control.SetReadDeadline(time.Time{})
-	}
-	return n, err
 }

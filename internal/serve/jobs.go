@@ -145,8 +145,7 @@ func (s *Server) output(r *http.Request, _ struct{}) (out JobOutput, err error) 
 			return out, err
 		}
 	}
-	ctx, cancel := s.lasting(r)
-	defer cancel()
+	ctx := r.Context()
 	limited, cancelWait := context.WithTimeout(ctx, min(wait, maxWait))
 	defer cancelWait()
 	out = JobOutput{Chunks: []JobChunk{}, Next: from}
@@ -176,8 +175,7 @@ func (s *Server) output(r *http.Request, _ struct{}) (out JobOutput, err error) 
 
 // input passes a body on while it comes.
 func (s *Server) input(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := s.lasting(r)
-	defer cancel()
+	ctx := r.Context()
 	err := s.onJob(r, func(j vm.Job) error {
 		b := make([]byte, 64<<10)
 		for {

@@ -3,9 +3,8 @@
 package serve
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,37 +13,27 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"agentvm/client"
-	"agentvm/internal/connlimit"
+	"agentvm/internal/httpserver"
 )
 
 const (
 	maxConns    = 1024
-	headerTime  = 10 * time.Second
-	idleTime    = 2 * time.Minute
 	graceTime   = 10 * time.Second // for what runs when the server ends
 	maxBody     = 4 << 20          // bytes of a JSON body
-	minKey      = 16               // bytes of the shortest key
 	maxRequests = 256              // that are answered at once; more get status 503
 )
 
 // bodyTime is how long a JSON body may take to come, and a piece of a file. Tests have less patience.
 var bodyTime = 30 * time.Second
 
-// Key lets a program use the server.
-type Key struct {
-	Name  string // for the log
-	Value string // at least 16 characters of ASCII without spaces
-}
-
 // Options configure a Server.
 type Options struct {
 	Store *client.Store
 	Saved Saved
-	Keys  []Key
+	Keys  httpserver.Keys
 	// Hosts are names under which clients reach the server, besides the address at which it listens and localhost.
 	Hosts []string
 	// Certificate is for HTTPS. Without one the server must listen at this host's loopback.
@@ -79,14 +68,11 @@ type Server struct {
 	options Options
 	routes  []route
 	mux     *http.ServeMux
-	keys    [][sha256.Size]byte
 	hosts   []string
 	metrics metrics
 	slots   chan struct{}
 	kept    keptAnswers
 	creates locks
-	ctx     context.Context // ends with Close: of streams
-	end     context.CancelFunc
 }
 
 // New makes a server.
@@ -97,14 +83,12 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxRequests), hosts: append([]string{"localhost"}, o.Hosts...)}
-	s.ctx, s.end = context.WithCancel(context.Background())
+	s := &Server{options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxRequests), hosts: slices.Clone(o.Hosts)}
 	s.metrics.init()
 	for _, key := range o.Keys {
-		if len(key.Value) < minKey || strings.ContainsFunc(key.Value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return nil, fmt.Errorf("key %s: want %d characters of ASCII or more, and no spaces", key.Name, minKey)
+		if err := httpserver.CheckKey(key.Value); err != nil {
+			return nil, fmt.Errorf("key %s: %w", key.Name, err)
 		}
-		s.keys = append(s.keys, sha256.Sum256([]byte(key.Value)))
 	}
 	s.routes = slices.Concat(s.vmRoutes(), s.execRoutes(), s.jobRoutes(), s.fileRoutes(), s.networkRoutes(), s.savedRoutes())
 	for _, r := range s.routes {
@@ -126,19 +110,16 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Close ends what streams. Serve calls it.
-func (s *Server) Close() { s.end() }
-
 // CheckListen reports whether the server may listen at an address: without a certificate only at this host's loopback.
 func (o Options) CheckListen(address string) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("%q: want ADDRESS:PORT, as 127.0.0.1:8480: %w", address, err)
+	err := httpserver.CheckLoopback(address)
+	if o.Certificate != nil && errors.Is(err, httpserver.ErrNotLoopback) {
+		return nil
 	}
-	if !at.Addr().IsLoopback() && o.Certificate == nil {
-		return fmt.Errorf("%s is reached by others, who could read the keys of plain HTTP: give --tls-cert and --tls-key, or listen at 127.0.0.1", at)
+	if errors.Is(err, httpserver.ErrNotLoopback) {
+		return fmt.Errorf("%w, or --tls-cert and --tls-key: others could read the keys of plain HTTP", err)
 	}
-	return nil
+	return err
 }
 
 // Serve listens and answers until ctx ends; requests that are being answered then have ten seconds. listening is called with the URL.
@@ -146,40 +127,14 @@ func (s *Server) Serve(ctx context.Context, address string, listening func(url s
 	if err := s.options.CheckListen(address); err != nil {
 		return err
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	l, err := httpserver.Listen(ctx, address)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
 	host, _, _ := net.SplitHostPort(l.Addr().String())
 	s.hosts = append(s.hosts, host)
-	limit := connlimit.Limit{Max: maxConns}
-	server := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ConnState: limit.Track,
-		ErrorLog: slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
-	}
-	scheme := "http"
-	if s.options.Certificate != nil {
-		scheme = "https"
-		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*s.options.Certificate}, NextProtos: []string{"h2", "http/1.1"}})
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	listening(scheme + "://" + l.Addr().String())
-	select {
-	case err = <-served:
-	case <-ctx.Done():
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
-		defer cancel()
-		context.AfterFunc(grace, s.Close)
-		if server.Shutdown(grace) != nil {
-			err = server.Close()
-		}
-		<-served
-	}
-	s.Close()
-	limit.Wait()
-	return err
+	server := httpserver.Server{Handler: s.Handler(), Certificate: s.options.Certificate, MaxConns: maxConns, Grace: graceTime, Logger: s.options.Logger}
+	return server.Serve(ctx, l, listening)
 }
 
 // Handler is the server's, for other listeners. It refuses requests for other hosts (of pages that have given their name this address) and
@@ -193,9 +148,9 @@ func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		answer := &recorder{ResponseWriter: w, status: http.StatusOK}
-		key, known := s.key(r)
+		key, known := s.options.Keys.Find(cmp.Or(httpserver.Bearer(r), r.Header.Get("X-API-Key")))
 		switch {
-		case !s.isHost(r.Host):
+		case !httpserver.IsHost(r.Host, netip.Addr.IsLoopback, s.hosts...):
 			writeProblem(answer, problemf(http.StatusMisdirectedRequest, "this server is not called %q: name it with --host", r.Host))
 		case r.URL.Path == "/healthz" || r.URL.Path == "/openapi.json" || known:
 			r = r.WithContext(context.WithValue(r.Context(), keyOf{}, key)) // which then has its pattern
@@ -214,34 +169,6 @@ func (s *Server) Handler() http.Handler {
 
 // keyOf is the context's key of the name of the key.
 type keyOf struct{}
-
-// key returns the name of the request's key.
-func (s *Server) key(r *http.Request) (name string, known bool) {
-	given := r.Header.Get("X-API-Key")
-	if bearer, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); found {
-		given = bearer
-	}
-	got := sha256.Sum256([]byte(given)) // digests have one length, so that the time of comparing says nothing about the key's
-	for i := range s.keys {
-		if subtle.ConstantTimeCompare(got[:], s.keys[i][:]) == 1 {
-			name, known = s.options.Keys[i].Name, true
-		}
-	}
-	return name, known
-}
-
-// isHost reports whether the server is called so.
-func (s *Server) isHost(text string) bool {
-	host := text
-	if h, _, err := net.SplitHostPort(text); err == nil {
-		host = h
-	}
-	host = strings.Trim(host, "[]")
-	if at, err := netip.ParseAddr(host); err == nil && at.IsLoopback() {
-		return true // no name, so that no page can have it
-	}
-	return slices.ContainsFunc(s.hosts, func(own string) bool { return strings.EqualFold(own, host) })
-}
 
 // limited is the handler of a route.
 func (s *Server) limited(r route) http.Handler {

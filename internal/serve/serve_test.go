@@ -22,6 +22,7 @@ import (
 	"agentvm/client"
 	"agentvm/images/storetest"
 	"agentvm/internal/daemon"
+	"agentvm/internal/httpserver"
 )
 
 // testKey is the key of the tests' clients.
@@ -88,7 +89,7 @@ func serve(t testing.TB, change func(*Options)) *api {
 		}
 		os.Setenv("AGENTVM_STORE", kit.store.Dir())
 	})
-	o := Options{Store: kit.vms, Saved: noSaved{}, Keys: []Key{{"first", "not-this-one-0123"}, {"test", testKey}}, Version: "test"}
+	o := Options{Store: kit.vms, Saved: noSaved{}, Keys: httpserver.Keys{{Name: "first", Value: "not-this-one-0123"}, {Name: "test", Value: testKey}}, Version: "test"}
 	if change != nil {
 		change(&o)
 	}
@@ -97,7 +98,7 @@ func serve(t testing.TB, change func(*Options)) *api {
 		t.Fatal(err)
 	}
 	l := httptest.NewServer(s.Handler())
-	t.Cleanup(func() { s.Close(); l.Close() })
+	t.Cleanup(l.Close)
 	a := &api{t, l.URL, testKey, s, l.Client()}
 	if kit.vms.Exists("dev") != nil {
 		a.want("POST", "/v1/vms", NewVM{Name: "dev", Image: image, Memory: 128 << 20, Network: &Policy{Allow: []string{"pypi.org:443"}}}, 201, nil)
@@ -501,7 +502,7 @@ func TestWhoMayUseIt(t *testing.T) {
 }
 
 func TestKeysAndAddresses(t *testing.T) {
-	for _, keys := range [][]Key{nil, {{"short", "0123"}}, {{"spaces", "0123456789 0123456789"}}} {
+	for _, keys := range []httpserver.Keys{nil, {{Name: "short", Value: "0123"}}, {{Name: "spaces", Value: "0123456789 0123456789"}}} {
 		if _, err := New(Options{Keys: keys}); err == nil {
 			t.Errorf("%v was accepted", keys)
 		}
