@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -51,10 +50,6 @@ func (s *Server) handler(token string) http.Handler {
 	sessions := sdk.NewStreamableHTTPHandler(server, &sdk.StreamableHTTPOptions{SessionTimeout: sessionTime, Logger: s.config.Logger})
 	mux := http.NewServeMux()
 	mux.HandleFunc(Path, func(w http.ResponseWriter, r *http.Request) {
-		if !httpserver.IsHost(r.Host, netip.Addr.IsLoopback) {
-			http.Error(w, fmt.Sprintf("%q is no name of this server: want localhost, or its address", r.Host), http.StatusMisdirectedRequest)
-			return
-		}
 		if !httpserver.Equal(httpserver.Bearer(r), token) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "the header Authorization has no token, or a wrong one", http.StatusUnauthorized)

@@ -117,7 +117,7 @@ func (o Options) CheckListen(address string) error {
 		return nil
 	}
 	if errors.Is(err, httpserver.ErrNotLoopback) {
-		return fmt.Errorf("%w, or --tls-cert and --tls-key: others could read the keys of plain HTTP", err)
+		return fmt.Errorf("%s is reached by others, who could read the keys of plain HTTP: give --tls-cert and --tls-key, or listen at 127.0.0.1", address)
 	}
 	return err
 }
