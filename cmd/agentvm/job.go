@@ -33,6 +33,7 @@ func (c *cli) jobCommand() *cobra.Command {
 
 // jobInfo is what job ls --json prints of a job.
 type jobInfo struct {
+	VM       string    `json:"vm"`
 	ID       string    `json:"id"`
 	State    string    `json:"state"` // running, ended, or lost: how it ended is not known
 	Args     []string  `json:"args"`
@@ -48,9 +49,9 @@ type jobInfo struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-func jobOf(i vm.JobInfo) jobInfo {
+func jobOf(name string, i vm.JobInfo) jobInfo {
 	j := jobInfo{
-		ID: i.ID, State: "running", Args: i.Args, Label: i.Label, Started: i.Started, Ended: i.Ended, TimedOut: i.TimedOut,
+		VM: name, ID: i.ID, State: "running", Args: i.Args, Label: i.Label, Started: i.Started, Ended: i.Ended, TimedOut: i.TimedOut,
 		Durable: i.Durable, Terminal: i.Terminal, Output: i.OutputBytes, Error: i.Error,
 	}
 	switch {
@@ -65,29 +66,55 @@ func jobOf(i vm.JobInfo) jobInfo {
 func (c *cli) jobListCommand() *cobra.Command {
 	var asJSON bool
 	command := &cobra.Command{
-		Use: "ls [flags] NAME", Aliases: []string{"list"}, Short: "List the commands of a VM", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
-		Long: "Lists the commands that run in a VM, and those of exec -d that have ended; of a VM that does not run those that are left.",
+		Use: "ls [flags] [NAME...]", Aliases: []string{"list"}, Short: "List the commands of VMs", ValidArgsFunction: completeNames(0),
+		Long: "Lists the commands that run in VMs, in all without a NAME, and those of exec -d that have ended; of a VM that does not run those that are left.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := listJobs(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
 			list := []jobInfo{}
-			for _, i := range found {
-				list = append(list, jobOf(i))
+			err := each(args, func(name string) error {
+				found, err := listJobs(cmd.Context(), name)
+				for _, i := range found {
+					list = append(list, jobOf(name, i))
+				}
+				return err
+			})
+			if len(args) == 0 {
+				list, err = allJobs(cmd.Context())
 			}
 			if asJSON {
-				return printJSON(c.stdout, list)
+				return errors.Join(printJSON(c.stdout, list), err)
 			}
-			return printJobs(c.stdout, list, time.Now())
+			return errors.Join(printJobs(c.stdout, list, len(args) != 1, time.Now()), err)
 		},
 	}
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
 	return command
 }
 
-func printJobs(w io.Writer, list []jobInfo, now time.Time) error {
+// allJobs returns the jobs of all VMs.
+func allJobs(ctx context.Context) ([]jobInfo, error) {
+	list := []jobInfo{}
+	store, err := vms()
+	if err != nil {
+		return list, err
+	}
+	err = each(store.Names(), func(name string) error {
+		found, err := store.Jobs(ctx, name)
+		if errors.Is(err, client.ErrNotFound) {
+			return nil // removed meanwhile
+		}
+		for _, i := range found {
+			list = append(list, jobOf(name, i))
+		}
+		return err
+	})
+	return list, err
+}
+
+func printJobs(w io.Writer, list []jobInfo, names bool, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if names {
+		fmt.Fprint(table, "VM\t")
+	}
 	fmt.Fprintln(table, "ID\tSTATE\tEXIT\tTIME\tOUTPUT\tLABEL\tCOMMAND")
 	for _, j := range list {
 		exit, until := "", now
@@ -96,6 +123,9 @@ func printJobs(w io.Writer, list []jobInfo, now time.Time) error {
 		}
 		if !j.Ended.IsZero() {
 			until = j.Ended
+		}
+		if names {
+			fmt.Fprint(table, j.VM, "\t")
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, exit, until.Sub(j.Started).Round(100*time.Millisecond),
 			bytesText(int64(j.Output)), printable(j.Label), shortCommand(j.Args))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,28 +21,74 @@ printed since the boot, as far as it is kept. What commands print is in agentvm 
 
 func (c *cli) logsCommand() *cobra.Command {
 	var follow, console bool
+	f := logPart{tail: -1}
+	var since string
 	command := &cobra.Command{
 		Use: "logs [flags] NAME", Short: "Print the log of a VM", Long: logsLong,
-		Example: "  agentvm logs -f dev\n  agentvm logs --console dev",
+		Example: "  agentvm logs -f dev\n  agentvm logs --since 10m --tail 20 dev\n  agentvm logs --console dev",
 		Args:    counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if f.since, err = logTime(since, time.Now()); err != nil {
+				return err
+			}
 			switch {
-			case console && follow:
-				return errors.New("--console cannot be followed")
+			case console && (follow || f.tail >= 0 || since != ""):
+				return errors.New("--console prints everything: it does not go with --follow, --tail or --since")
 			case console:
 				return c.printConsole(cmd.Context(), args[0])
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
-			return c.printLogs(ctx, args[0], follow)
+			return c.printLogs(ctx, args[0], follow, f)
 		},
 	}
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "wait for further lines, until the VM has ended")
+	command.Flags().IntVarP(&f.tail, "tail", "n", -1, "begin with the last `N` lines (default all)")
+	command.Flags().StringVar(&since, "since", "", "begin with what was logged since a `TIME`, as 10m ago or 2026-01-02T15:04:05Z (default all)")
 	command.Flags().BoolVar(&console, "console", false, "print the kernel's console instead; the VM must run")
 	return command
 }
 
-func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
+// logPart says where to begin with a log.
+type logPart struct {
+	tail  int       // lines to begin with; negative: all
+	since time.Time // zero: all
+}
+
+// logTime reads a time, or how long ago it was.
+func logTime(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(strings.TrimSuffix(text, " ago")); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, fmt.Errorf("--since %q: want a duration, as 10m or 2h, or a time, as 2026-01-02T15:04:05Z", text)
+	}
+	return at, nil
+}
+
+// of calls use with the lines of a daemon's log that belong to what is wanted. One without a time, as of a crash, belongs to what was before it.
+func (f logPart) of(use func(line []byte) error) func(line []byte) error {
+	wanted := f.since.IsZero()
+	return func(line []byte) error {
+		if rest, found := bytes.CutPrefix(line, []byte("time=")); found {
+			text, _, _ := bytes.Cut(rest, []byte(" "))
+			if at, err := time.Parse(time.RFC3339, string(text)); err == nil {
+				wanted = !at.Before(f.since)
+			}
+		}
+		if !wanted {
+			return nil
+		}
+		return use(line)
+	}
+}
+
+func (c *cli) printLogs(ctx context.Context, name string, follow bool, f logPart) error {
 	store, err := vms()
 	if err != nil {
 		return err
@@ -49,22 +97,74 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 	if err != nil {
 		return suggest(store, name, err)
 	}
+	read := func(more func() bool, use func(line []byte) error) error {
+		use = f.of(use)
+		if err := readLines(ctx, path+".1", nil, use); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return readLines(ctx, path, more, use)
+	}
+	skip := 0
+	if f.tail >= 0 {
+		if err := read(nil, func([]byte) error { skip++; return nil }); err != nil {
+			return err
+		}
+		skip -= f.tail
+	}
 	show := func(line []byte) error {
+		if skip--; skip >= 0 {
+			return nil
+		}
 		_, err := fmt.Fprintf(c.stdout, "%s\n", printable(string(line)))
 		return err
 	}
-	if err := readLines(ctx, path+".1", nil, show); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	if !follow {
-		return readLines(ctx, path, nil, show)
+		return read(nil, show)
 	}
-	if err := readLines(ctx, path, whileAlive(store, name), show); err != nil {
+	if err := read(whileAlive(store, name), show); err != nil {
 		return err
 	}
 	if ctx.Err() == nil {
 		fmt.Fprintln(c.stderr, "agentvm:", howItEnded(ctx, store, name))
 	}
+	return nil
+}
+
+const waitLong = `Waits until VMs do not run any more and says how each ended. The exit code is 1 when one was not stopped: when it has failed, or its daemon was killed.`
+
+func (c *cli) waitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "wait NAME...", Short: "Wait until VMs have ended", Long: waitLong, Example: "  agentvm wait dev; agentvm logs --tail 20 dev",
+		Args: counted(1, 0), ValidArgsFunction: completeNames(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			return each(args, func(name string) error { return c.waitVM(ctx, name) })
+		},
+	}
+}
+
+// waitVM waits for the end of a VM's daemon.
+func (c *cli) waitVM(ctx context.Context, name string) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	if _, err := store.Config(name); err != nil {
+		return suggest(store, name, err)
+	}
+	for runs := whileAlive(store, name); runs(); {
+		select {
+		case <-time.After(followPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	text := howItEnded(ctx, store, name)
+	if status, err := store.Status(ctx, name); err == nil && status.State != client.Stopped {
+		return errors.New(text)
+	}
+	fmt.Fprintln(c.stdout, text)
 	return nil
 }
 

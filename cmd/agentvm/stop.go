@@ -32,6 +32,18 @@ not run is no error. A daemon that does not answer, or does not obey, is killed.
 	return command
 }
 
+const killLong = `Switches VMs off at once: what the guest has not written back is lost, as when the power fails. agentvm stop ends their
+programs in order first; agentvm job kill ends one command.`
+
+func (c *cli) killCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "kill NAME...", Short: "Switch VMs off", Long: killLong, Example: "  agentvm kill dev", Args: counted(1, 0), ValidArgsFunction: completeNames(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return each(args, func(name string) error { return c.stopVM(cmd.Context(), name, 0, true) })
+		},
+	}
+}
+
 func timeFlag(command *cobra.Command, grace *time.Duration) {
 	durationFlag(command.Flags(), grace, "time", "t", graceTime, "how long programs may take to end; 0: switch the VM off")
 }
