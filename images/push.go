@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -149,10 +150,15 @@ type stallingConn struct {
 }
 
 func (c *stallingConn) Write(p []byte) (int, error) {
-	if err := c.SetDeadline(time.Now().Add(c.stall)); err != nil {
+	until := time.Now().Add(c.stall)
+	if err := c.SetDeadline(until); err != nil {
 		return 0, err
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	if errors.Is(err, net.ErrClosed) && !time.Now().Before(until) {
+		err = os.ErrDeadlineExceeded // the reader has met it first, and http.Transport has closed the connection
+	}
+	return n, err
 }
 
 func explainPush(ref name.Reference, err error) error {
