@@ -3,9 +3,11 @@ package agentvm_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -79,6 +81,22 @@ func TestAnchors(t *testing.T) {
 	want := []string{"whats-agentvmtoml", "limits", "limits-1", "go-the-library"}
 	if got := anchors(text); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestWordsOfDocs keeps docs short: 30,000 words without docs/measurements, as scripts/sizes counts those with a letter or a digit.
+func TestWordsOfDocs(t *testing.T) {
+	out, err := exec.Command("go", "run", "./scripts/sizes").Output()
+	if err != nil {
+		t.Fatalf("go run ./scripts/sizes: %v", err)
+	}
+	const limit = 30_000
+	counted := regexp.MustCompile(`(\d+) with a letter or a digit`).FindSubmatch(out)
+	if counted == nil {
+		t.Fatal("scripts/sizes does not say how many words docs has")
+	}
+	if words, err := strconv.Atoi(string(counted[1])); err != nil || words > limit {
+		t.Errorf("docs without measurements has %d words (%v), more than %d: say things once", words, err, limit)
 	}
 }
 
