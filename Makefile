@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench fuzz fuzz-devices e2b-sdk ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench debian-image fuzz fuzz-devices e2b-sdk ci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
@@ -52,6 +52,11 @@ chaos: ## daemons killed, guests that restart themselves, bursts of connections:
 bench: ## the figures of docs/measurements/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench
 	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./internal/dns ./internal/journal
+
+DEBIAN_IMAGE ?= $(HOME)/.cache/agentvm-bench/programs.tar
+
+debian-image: ## the archive for go run ./integration/bench -run programs -programs FILE, at DEBIAN_IMAGE (needs apt and deb.debian.org)
+	dir=$$(mktemp -d) && integration/bench/debian.sh --programs $(DEBIAN_IMAGE) "$$dir/root"; code=$$?; rm -rf "$$dir"; exit $$code
 
 fuzz: ## every fuzz target for FUZZTIME each
 	FUZZTIME=$${FUZZTIME:-1m} .ci/run fuzz

@@ -28,6 +28,8 @@ type kit struct {
 	store string // image store and cache of compiled code
 	image *images.Image
 	root  string // of the repository
+	// memory is that of guests, in MiB.
+	memory int
 }
 
 // missingTool says that this computer cannot run one side of a comparison.
@@ -49,7 +51,7 @@ func newKit(ctx context.Context) (*kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kit{dir: dir, store: filepath.Join(dir, "store")}
+	k := &kit{dir: dir, store: filepath.Join(dir, "store"), memory: memory}
 	if err = k.findRepository(); err == nil {
 		err = errors.Join(k.pull(ctx), k.writeBootFiles())
 	}

@@ -30,7 +30,8 @@ func main() {
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
 	flag.StringVar(&o.debian, "debian", "", "for the part mounts: the directory that integration/bench/debian.sh has made")
 	flag.StringVar(&o.image, "image", "", "for the part image: the archive that integration/bench/image.sh has made")
-	load := flag.String("workload", "", "of the parts cold, translation, workloads and mounts, measure only the workloads whose names match this regular expression")
+	flag.StringVar(&o.programs, "programs", "", "for the part programs: the archive that make debian-image has made")
+	load := flag.String("workload", "", "of the parts cold, translation, programs, workloads and mounts, measure only the workloads whose names match this regular expression")
 	flag.Parse()
 	if err := o.choose(*only, *load); err != nil || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "bench:", errors.Join(err, flag.CommandLine.Parse([]string{"-h"})))
@@ -54,6 +55,7 @@ type options struct {
 	workload      *regexp.Regexp // of the parts that have such names
 	debian        string         // programs for measureMounts
 	image         string         // for measureImage
+	programs      string         // for measurePrograms
 }
 
 func (o *options) choose(only, workload string) (err error) {
@@ -82,6 +84,7 @@ var parts = []struct {
 	{"interpreter", measureInterpreter},
 	{"cold", measureTranslatedCold},
 	{"translation", measureTranslation},
+	{"programs", measurePrograms},
 	{"workloads", measureWorkloads},
 	{"coldstart", measureColdStart},
 	{"boot", measureBoot},

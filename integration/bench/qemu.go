@@ -88,7 +88,7 @@ func (k *kit) startQEMU(ctx context.Context, network *guestrpc.NetworkParams, fl
 
 func (k *kit) qemuArguments(socket string) []string {
 	return []string{
-		"-M", "virt", "-smp", "1", "-m", fmt.Sprint(memory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+		"-M", "virt", "-smp", "1", "-m", fmt.Sprint(k.memory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", k.path("kernel"), "-initrd", k.path("initramfs"),
 		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0", "-device", "virtio-rng-device",
 		"-device", "virtio-serial-device", "-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",

@@ -56,11 +56,7 @@ func measureTranslation(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer interpreting.close()
-	word := "jit"
-	if os.Getenv("AGENTVM_DEBUG") == "native" {
-		word = "native"
-	}
-	translating, err := b.kit.startMode(ctx, word)
+	translating, err := b.kit.startMode(ctx, translationWord())
 	if err != nil {
 		return err
 	}
@@ -83,6 +79,14 @@ func measureTranslation(ctx context.Context, b *bench) error {
 		}
 	}
 	return nil
+}
+
+// translationWord is the word of AGENTVM_DEBUG for the translator that is measured.
+func translationWord() string {
+	if os.Getenv("AGENTVM_DEBUG") == "native" {
+		return "native"
+	}
+	return "jit"
 }
 
 // warmUpRounds are what the translating guest runs before it is measured, all in all several seconds of its time.
