@@ -62,7 +62,7 @@ func CheckFolder(folder string) error {
 // Open opens a regular file for reading that is this user's, and that others may not write to. It waits for nothing, and
 // follows no link at the name itself. The folder is the caller's to check.
 func Open(path string) (*os.File, fs.FileInfo, error) {
-	f, err := os.OpenFile(path, openFlags, 0)
+	f, err := open(path)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,7 +13,9 @@ import (
 	"agentvm/internal/hostfile"
 )
 
-const openFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOFOLLOW
+func open(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+}
 
 // maxLinks bounds the links on one way; it is the kernel's bound.
 const maxLinks = 40
