@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -154,6 +155,27 @@ func TestMountCoherence(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutput(t, v, "cat /mnt/host/file 2>/dev/null || echo none", "none\n")
+
+	// A listing has what is there at opendir, also when the guest has kept one.
+	if err := os.Mkdir(filepath.Join(host, "listed"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for i := range 25 {
+		for _, name := range []string{fmt.Sprintf("old%03d", i), fmt.Sprintf("new%03d", i)} {
+			write(t, filepath.Join(host, "listed", name), "")
+			names[name] = true
+		}
+		if gone := fmt.Sprintf("old%03d", i/2); i%2 == 1 {
+			if err := os.Remove(filepath.Join(host, "listed", gone)); err != nil {
+				t.Fatal(err)
+			}
+			delete(names, gone)
+		}
+		text := strings.Join(slices.Sorted(maps.Keys(names)), "\n") + "\n"
+		wantOutput(t, v, "ls /mnt/host/listed; ls /mnt/host/listed; sleep 0.05; ls /mnt/host/listed; ls /mnt/host/listed", strings.Repeat(text, 4))
+		wantOutput(t, v, "cd /mnt/host/listed; touch mine; ls | grep -c mine; rm mine; ls", "1\n"+text)
+	}
 
 	// What the guest has mapped and the host has cut off is an error of the program that uses it.
 	wantOutput(t, v, "cp /bin/busybox /mnt/host/busybox && /mnt/host/busybox sleep 0; echo $?", "0\n")

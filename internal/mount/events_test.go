@@ -295,3 +295,101 @@ func TestValidity(t *testing.T) {
 		t.Errorf("events below an overlay: %v", got)
 	}
 }
+
+// TestKeepListing opens directories that have changed since the guest listed them, and that have not.
+func TestKeepListing(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b", "d"} {
+		writeFile(t, filepath.Join(dir, "sub", name), "")
+	}
+	settle := func() { time.Sleep(100 * time.Millisecond) } // a few steps of the host's clock
+	c := attachEvents(t, Config{Dir: dir})
+	sub := c.lookup(rootID, "sub")
+	open := func(want uint32, when string) uint64 {
+		t.Helper()
+		number, reply := c.call(opOpendir, sub, fusetest.Body(nil).U32(0).U32(0))
+		handle, flags := reply.u64(), reply.u32()
+		if number != 0 || flags != want {
+			t.Errorf("%s: flags %#x (%v), want %#x", when, flags, number, want)
+		}
+		return handle
+	}
+	list := func(handle, offset uint64) (found []string) {
+		t.Helper()
+		number, reply := c.call(opReaddir, sub, fusetest.Body(nil).U64(handle).U64(offset).U32(4096).U32(0).U64(0).U64(0))
+		if number != 0 {
+			t.Fatalf("readdir: %v", number)
+		}
+		for len(reply.rest) > 0 {
+			reply.take(16)
+			n := int(reply.u32())
+			reply.take(4)
+			found = append(found, string(reply.take(n)))
+			reply.take(-n & 7)
+		}
+		slices.Sort(found)
+		return found
+	}
+	closeDir := func(handle uint64) {
+		t.Helper()
+		if got := c.errno(opReleasedir, sub, fusetest.Body(nil).U64(handle).U64(0).U64(0)); got != 0 {
+			t.Fatalf("releasedir: %v", got)
+		}
+	}
+	listed := func(want uint32, when string) {
+		t.Helper()
+		handle := open(want, when)
+		list(handle, 0)
+		closeDir(handle)
+	}
+	const kept = openCacheDir | openKeepCache
+
+	listed(openCacheDir, "what has just changed may change again in the same step of the host's clock")
+	settle()
+	listed(openCacheDir, "the guest may have listed it before it changed")
+	listed(kept, "nothing has changed")
+
+	early := open(kept, "nothing has changed")
+	writeFile(t, filepath.Join(dir, "sub/c"), "")
+	if err := os.Remove(filepath.Join(dir, "sub/d")); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(early, 2); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("the rest of a listing that the guest had at opendir: %q", got)
+	}
+	settle()
+	late := open(openCacheDir, "the host has changed it")
+	if got := list(late, 2); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("after the host's changes: %q", got)
+	}
+	closeDir(late)
+	listed(openCacheDir, "a directory that was open all the time may have brought an old listing back")
+	closeDir(early)
+	listed(openCacheDir, "as before, until the next opendir")
+	listed(kept, "nothing has changed since")
+
+	if got := c.errno(opUnlink, sub, fusetest.Body(nil).Str("a")); got != 0 {
+		t.Fatal(got)
+	}
+	settle()
+	listed(openCacheDir, "the guest has changed it")
+	listed(kept, "nothing has changed since")
+	before := open(kept, "nothing has changed since")
+	writeFile(t, filepath.Join(dir, "sub/e"), "")
+	settle()
+	if got := list(before, 0); !slices.Equal(got, []string{".", "..", "b", "c"}) {
+		t.Errorf("what was there at opendir: %q", got)
+	}
+	if got := list(before, 0); !slices.Equal(got, []string{".", "..", "b", "c", "e"}) {
+		t.Errorf("after rewinddir: %q", got)
+	}
+	closeDir(before)
+	listed(openCacheDir, "two listings differed")
+
+	for i := range maxKept {
+		writeFile(t, filepath.Join(dir, "sub", fmt.Sprint("more", i)), "")
+	}
+	settle()
+	listed(openCacheDir, "the host has changed it")
+	listed(openCacheDir, "it has more names than are read at opendir")
+}

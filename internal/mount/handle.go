@@ -28,6 +28,7 @@ type openFile struct {
 
 	mu    sync.Mutex
 	names []string // the listing that readdir's offsets count in
+	early bool     // names are from opendir, and not asked for yet
 	bytes int64    // what names costs
 }
 

@@ -74,8 +74,11 @@ func (s *Server) openDir(path string) (*os.File, error) {
 	return s.open(path, os.O_RDONLY|hostDirectory|hostNonblock, 0)
 }
 
-// Flags of FUSE_OPEN's reply.
-const openKeepCache = 1 << 1 // what the guest has in its page cache is still right
+// Flags of FUSE_OPEN's and FUSE_OPENDIR's replies.
+const (
+	openKeepCache = 1 << 1 // what the guest has in its page cache is still right
+	openCacheDir  = 1 << 3 // the guest may keep the listing in its page cache
+)
 
 // open answers FUSE_OPEN: flags[4] open_flags[4].
 func (c *session) open(q *request) error {
@@ -99,7 +102,11 @@ func (c *session) open(q *request) error {
 	if err != nil {
 		return err
 	}
-	c.replyOpen(q, q.node, open, c.tree.fresh(q.node, a))
+	var reply uint32
+	if c.tree.fresh(q.node, a) {
+		reply = openKeepCache
+	}
+	c.replyOpen(q, q.node, open, reply)
 	return nil
 }
 
@@ -113,16 +120,12 @@ func (c *session) opendir(q *request) error {
 	if err != nil {
 		return err
 	}
-	c.replyOpen(q, q.node, open, false)
+	c.replyOpen(q, q.node, open, c.listingFlags(q.node, open))
 	return nil
 }
 
 // replyOpen appends a struct fuse_open_out: fh[8] open_flags[4] padding[4].
-func (c *session) replyOpen(q *request, n *node, open *openFile, fresh bool) {
-	var flags uint32
-	if fresh {
-		flags = openKeepCache
-	}
+func (c *session) replyOpen(q *request, n *node, open *openFile, flags uint32) {
 	q.out.u64(c.handles.add(c.tree.addOpen(n, open), open))
 	q.out.u32(flags)
 	q.out.u32(0)
@@ -245,7 +248,7 @@ func (c *session) create(q *request) error {
 	}
 	c.tree.made(n, a)
 	c.tellEntry(&q.out, q.node, n, a)
-	c.replyOpen(q, n, open, false)
+	c.replyOpen(q, n, open, 0)
 	return nil
 }
 

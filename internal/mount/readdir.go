@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"time"
 
 	"agentvm/internal/errno"
 )
@@ -25,21 +26,83 @@ func (c *session) readdir(q *request) error {
 	}
 	open.mu.Lock()
 	defer open.mu.Unlock()
-	if offset == 0 || open.names == nil {
-		if err := c.list(open); err != nil {
+	if offset == 0 && !open.early || open.names == nil {
+		if err := c.list(q.handle.node, open); err != nil {
 			return err
 		}
 	}
+	open.early = false
 	limit := replyHeader + int(min(count, maxData))
 	c.reserve(q, limit)
 	return c.entries(&q.out, q.handle.node, open, offset, limit, q.op == opReaddirplus)
 }
 
+// maxKept is how many names a directory may have whose listing the guest keeps from one opendir to the next, because opendir reads them then.
+const maxKept = 1024
+
+// listing is what the listings of a directory that the guest's kernel may have have in common.
+type listing struct {
+	of    version // before the first of them was read
+	at    time.Time
+	names int
+	stale bool // one of them is of another version, or may be
+}
+
+// listingFlags says, as flags of FUSE_OPENDIR's reply, whether the guest may keep a listing, and whether to use what it has: of a watched directory that
+// is as it was when it was listed, for as long as it may use the entries' attributes too. It then has pages of the listing and may lack others, which it
+// asks this open directory for, so that is listed now: offsets count in what is there at opendir.
+func (c *session) listingFlags(n *node, open *openFile) uint32 {
+	if c.events == nil || open.covered || !n.watched() {
+		return 0
+	}
+	a, err := c.statOpen(open)
+	if err != nil || !c.tree.isListed(n, a.version()) || c.list(n, open) != nil {
+		return openCacheDir
+	}
+	open.early = true
+	return openCacheDir | openKeepCache
+}
+
+// isListed says whether all listings that the guest's kernel may have are of this version. If not, the kernel forgets them with the reply; directories
+// that are open may still have it keep older ones.
+func (t *tree) isListed(n *node, now version) bool {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	l := n.listing
+	if l != nil && !l.stale && l.of == now && l.names <= maxKept && time.Since(l.at) < watchedTime {
+		return true
+	}
+	if n.listing = nil; len(n.open) > 0 {
+		n.listing = &listing{stale: true}
+	}
+	return false
+}
+
+// noteListing notes a listing that the guest's kernel may keep.
+func (t *tree) noteListing(n *node, l *listing) {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	if n.listing == nil {
+		n.listing = l
+	} else if n.listing.of != l.of || l.stale {
+		n.listing.stale = true
+	}
+}
+
 // list reads all names. "." and ".." come first, because the kernel shows what the server sends and adds nothing.
-func (c *session) list(open *openFile) error {
+func (c *session) list(n *node, open *openFile) error {
 	if _, err := open.file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
+	a, err := c.statOpen(open)
+	if err != nil {
+		return err
+	}
+	l := &listing{of: a.version(), at: time.Now(), stale: a.version().recent()}
+	defer func() {
+		l.names = len(open.names)
+		c.tree.noteListing(n, l)
+	}()
 	c.files.listings.Add(-open.bytes)
 	c.memory.give(open.bytes)
 	open.names, open.bytes = []string{".", ".."}, 0

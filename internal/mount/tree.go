@@ -54,6 +54,7 @@ type node struct {
 	read     version  // of the contents at the last open; zero: it was not opened
 	copied   bool     // by an overlay, which has read its Base
 	doubtful bool     // the contents may have changed, or may yet change, without another version
+	listing  *listing // of a directory; nil: the guest's kernel has none
 	children map[string]*node
 	open     []*openFile // keeps an unlinked file within reach
 
