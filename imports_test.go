@@ -75,6 +75,7 @@ var mayImport = map[string][]string{
 	"vm": {
 		"egress",
 		"images",
+		"internal/bind",
 		"internal/budget",
 		"internal/capnprpc",
 		"internal/changes",
@@ -100,6 +101,10 @@ var mayImport = map[string][]string{
 		"internal/snapshot",
 		"nat",
 		"wasi",
+	},
+	"internal/bind": {
+		"internal/capnprpc",
+		"internal/errno",
 	},
 	"internal/changes": {
 		"internal/guestfs",
@@ -279,7 +284,7 @@ var mayImport = map[string][]string{
 	"internal/origin":     nil,
 	"internal/confine":    nil,
 	"internal/debugenv":   nil,
-	"internal/httpserver":  nil,
+	"internal/httpserver": nil,
 	"internal/hostfile":   nil,
 	"internal/hostpath": {
 		"internal/atomicfile",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"agentvm/images"
+	"agentvm/internal/bind"
 	"agentvm/internal/budget"
 	"agentvm/internal/debugenv"
 	"agentvm/internal/gateway"
@@ -89,6 +90,10 @@ type Config struct {
 	ReadOnlyRoot bool `json:"readOnlyRoot,omitempty"`
 	// UnixSockets are sockets of this host that the guest's programs can connect to. Default: none.
 	UnixSockets []UnixSocket `json:"sockets,omitempty"`
+	// HostCommands are commands in the guest's PATH that functions of this process execute, see HostCommand. They come before those of
+	// the image, except where a program sets PATH itself. A fork has its VM's unless ForkOptions.Configure changes them, a restored VM
+	// those of its own Config. Default: none.
+	HostCommands []HostCommand `json:"-"`
 
 	// StoreDir is the directory of the image store and of the cache of compiled code. Default: images.DefaultDir.
 	StoreDir string `json:"storeDir,omitempty"`
@@ -182,6 +187,9 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	if c.UnixSockets, err = reach.CheckUnixSockets(c.UnixSockets); err != nil {
+		return c, err
+	}
+	if c.HostCommands, err = bind.Check(c.HostCommands); err != nil {
 		return c, err
 	}
 	return c, checkMounts(c.Mounts)

@@ -64,6 +64,11 @@ func (v *VM) filesClient(ctx context.Context) (*guestrpc.FilesClient, error) {
 	if _, err := v.guest(ctx); err != nil {
 		return nil, err
 	}
+	return v.bulkClient(ctx)
+}
+
+// bulkClient is filesClient during the handshake, too.
+func (v *VM) bulkClient(ctx context.Context) (*guestrpc.FilesClient, error) {
 	b := v.bulk
 	b.begin.Do(func() {
 		if err := v.goTracked(func() { b.dial(v) }); err != nil {

@@ -144,7 +144,7 @@ func (v *VM) acquireForks(ctx context.Context, list []*forkState, o ForkOptions)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, f := range list {
 		g.Go(func() (err error) {
-			r := &resources{store: v.resources.store, keepPrograms: o.KeepPrograms}
+			r := &resources{store: v.resources.store, keepPrograms: o.KeepPrograms, hostCommands: len(v.config.HostCommands) > 0}
 			f.resources, err = acquire(ctx, r, f.config, f.id, func(*resources, context.Context, Config) error { return nil })
 			return err
 		})

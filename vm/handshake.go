@@ -52,12 +52,12 @@ func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
 // configureGuest gives the guest what is this VM's own. restored says that the guest has been started before.
 func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restored bool) error {
 	began := time.Now()
+	sockets, connect := v.hostCommandSocket()
 	params := guestrpc.StartParams{
-		Time: time.Now(), Hostname: v.config.Hostname, Env: slices.Concat(v.image.Env, v.config.secretsEnv(), v.config.Env),
+		Time: time.Now(), Hostname: v.config.Hostname, Env: v.config.hostCommandsEnv(slices.Concat(v.image.Env, v.config.secretsEnv(), v.config.Env)),
 		Mounts: v.resources.shares.mounts(), Network: v.resources.network.Params(),
 		CACertificate: slices.Concat(v.config.CACertificate, v.config.authority.PEM()), Flags: v.config.guestFlags(),
-		UnixSockets:  reach.GuestSockets(v.config.UnixSockets),
-		Connect:      reach.SocketConnector(v.config.UnixSockets, v.resources.sockets, v.resources.network.Audit, v.config.Logger),
+		UnixSockets: sockets, Connect: connect,
 		ListenDenied: reach.DeniedPorts(v.config.Access.Listen),
 	}
 	if restored {
@@ -73,6 +73,9 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 		return err
 	}
 	v.info = info
+	if err := v.installHostCommands(ctx); err != nil {
+		return fmt.Errorf("give the guest the host's commands: %w", err)
+	}
 	if time.Since(began) > clockTolerance { // the guest was busy, and its clock is behind by that long
 		v.clockDue.Store(true)
 		_ = v.goTracked(func() { <-v.connected; v.settleClock(context.Background()) })

@@ -49,6 +49,7 @@ type resources struct {
 	base         *checkpoint.Base // nil: the VM neither starts from one nor leaves one
 	createBase   bool             // the VM leaves a base
 	keepPrograms bool             // the saved machine's programs continue
+	hostCommands bool             // the saved machine has commands of its host
 }
 
 // acquire completes r. toStart acquires what the machine starts from. On failure everything is released.

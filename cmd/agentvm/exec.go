@@ -89,6 +89,7 @@ func (c *cli) execCommand() *cobra.Command {
 	flags.IntVar(&f.maxOutput, "max-output", vm.DefaultMaxOutput, "with --json: bytes kept of each stream, half beginning and half end; -1 for all")
 	flags.BoolVar(&f.isolate, "isolate", false, "put the VM into a process of its own that confines itself, as that of agentvm start does (docs/security/hardening.md)")
 	f.changes.register(flags)
+	flags.StringArrayVar(&f.binds, "bind", nil, "give the VM a command that runs a program of this host, as `NAME=COMMAND`; see docs/guide/bind.md (may be repeated)")
 	f.command = command
 	return runs(command, func(ctx context.Context, args []string) error {
 		if err := f.checkNamed(command); err != nil {
@@ -96,6 +97,9 @@ func (c *cli) execCommand() *cobra.Command {
 		}
 		if f.changes.diff && f.json {
 			return errors.New("--diff prints a patch, and --json one object: leave one of them out")
+		}
+		if f.isolate && len(f.binds) > 0 {
+			return errors.New("--bind runs programs of this host, and --isolate is for a VM that can reach nothing of it: leave one of them out")
 		}
 		for _, name := range []string{"user", "workdir"} {
 			if flag := flags.Lookup(name); flag.Changed && flag.Value.String() == "" {

@@ -30,6 +30,7 @@ type vmFlags struct {
 	ca     string
 
 	changes changesFlags // of exec
+	binds   []string     // of exec
 
 	project *spec.File // nil: none was read
 }
@@ -134,6 +135,13 @@ func (c *cli) printForwards(asked []nat.Forward, at []net.Addr) {
 func (f *vmFlags) config() (c vm.Config, err error) {
 	if err = f.change(&c, always); err == nil {
 		c.CACertificate, err = f.certificate()
+	}
+	for _, text := range f.binds {
+		command, err := vm.ParseHostCommand(text)
+		if err != nil {
+			return c, fmt.Errorf("--bind: %w", err)
+		}
+		c.HostCommands = append(c.HostCommands, command)
 	}
 	return c, err
 }

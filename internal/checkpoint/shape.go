@@ -14,7 +14,8 @@ type Extra struct {
 	Hostname string          `json:"hostname"`
 	MAC      string          `json:"mac,omitempty"` // empty: the default
 	Mounts   []string        `json:"mounts,omitempty"`
-	Started  json.RawMessage `json:"started,omitempty"` // how the VM was started, in the words of who saved it
+	Started  json.RawMessage `json:"started,omitempty"`      // how the VM was started, in the words of who saved it
+	Commands bool            `json:"hostCommands,omitempty"` // the guest has commands of the host
 }
 
 // Network is what the guest of a saved machine knows of its network.

@@ -1,0 +1,14 @@
+//go:build !windows
+
+package bind
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// endsGroup has the end of the context end what the program has started, too.
+func endsGroup(c *exec.Cmd) {
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+}
