@@ -192,6 +192,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.HostCommands, err = bind.Check(c.HostCommands); err != nil {
 		return c, err
 	}
+	for _, s := range c.UnixSockets {
+		if s.Guest == bind.SocketPath && len(c.HostCommands) > 0 {
+			return c, fmt.Errorf("socket %s: the host's commands have that place in the guest: name another with host:guest", s)
+		}
+	}
 	return c, checkMounts(c.Mounts)
 }
 

@@ -42,6 +42,17 @@ func hostCommands(c *vm.Config) {
 	}
 }
 
+func TestHostCommandsSocket(t *testing.T) {
+	c := vm.Config{UnixSockets: []vm.UnixSocket{{Host: "/s", Guest: "/run/agentvm/bind.sock"}}}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	hostCommands(&c)
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "name another") {
+		t.Errorf("a socket in the place of the commands': %v", err)
+	}
+}
+
 func TestHostCommands(t *testing.T) {
 	v := ownVM(t, hostCommands)
 	wantOutput(t, v, `hostecho a 'b c' '$(id)' ''`, `["a" "b c" "$(id)" ""]`+"\n")
