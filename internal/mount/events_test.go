@@ -393,3 +393,39 @@ func TestKeepListing(t *testing.T) {
 	listed(openCacheDir, "the host has changed it")
 	listed(openCacheDir, "it has more names than are read at opendir")
 }
+
+// TestKeepListingNeedsNames is about file systems that give a directory no other time when its names change, as /proc does.
+func TestKeepListingNeedsNames(t *testing.T) {
+	dir := t.TempDir()
+	server, err := NewServer(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	c := newSession(server, nil)
+	root := c.tree.root
+	list := func() *listing {
+		t.Helper()
+		f, err := os.Open(dir)
+		if err == nil {
+			defer f.Close()
+			root.listing = nil
+			err = c.list(root, &openFile{file: f, dir: true})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		root.listing.stale = false // it was made just now
+		return root.listing
+	}
+	first, again := list(), list()
+	if c.tree.noteListing(root, first); !c.tree.isListed(root, again.of) {
+		t.Error("nothing has changed")
+	}
+	writeFile(t, filepath.Join(dir, "new"), "")
+	changed := list()
+	changed.of = first.of
+	if c.tree.noteListing(root, first); c.tree.isListed(root, first.of) {
+		t.Error("the names have changed")
+	}
+}

@@ -2,8 +2,10 @@ package mount
 
 import (
 	"errors"
+	"hash/maphash"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"agentvm/internal/errno"
@@ -45,7 +47,8 @@ type listing struct {
 	of    version // before the first of them was read
 	at    time.Time
 	names int
-	stale bool // one of them is of another version, or may be
+	sum   uint64 // of the names, where they are at most maxKept
+	stale bool   // one of them is of another version or has other names, or may be
 }
 
 // listingFlags says, as flags of FUSE_OPENDIR's reply, whether the guest may keep a listing, and whether to use what it has: of a watched directory that
@@ -57,6 +60,9 @@ func (c *session) listingFlags(n *node, open *openFile) uint32 {
 	}
 	a, err := c.statOpen(open)
 	if err != nil || !c.tree.isListed(n, a.version()) || c.list(n, open) != nil {
+		return openCacheDir
+	}
+	if !c.tree.isListed(n, a.version()) { // some file systems, as /proc, give a directory no other time when its names change
 		return openCacheDir
 	}
 	open.early = true
@@ -84,7 +90,7 @@ func (t *tree) noteListing(n *node, l *listing) {
 	defer t.nodes.Unlock()
 	if n.listing == nil {
 		n.listing = l
-	} else if n.listing.of != l.of || l.stale {
+	} else if n.listing.of != l.of || n.listing.sum != l.sum || l.stale {
 		n.listing.stale = true
 	}
 }
@@ -100,7 +106,9 @@ func (c *session) list(n *node, open *openFile) error {
 	}
 	l := &listing{of: a.version(), at: time.Now(), stale: a.version().recent()}
 	defer func() {
-		l.names = len(open.names)
+		if l.names = len(open.names); l.names <= maxKept {
+			l.sum = maphash.String(c.tree.seed, strings.Join(open.names, "/"))
+		}
 		c.tree.noteListing(n, l)
 	}()
 	c.files.listings.Add(-open.bytes)

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ type tree struct {
 	last   uint64             // the highest number that was given
 	limit  int
 	byName bool // nodes are names
+	seed   maphash.Seed
 	memory *sessionMemory
 
 	forgotten func(*node) // is called, with nodes held, when a node ends; nil: nothing
@@ -92,7 +94,7 @@ func (v version) recent() bool {
 func newTree(first uint64, limit int, memory *sessionMemory) *tree {
 	root := &node{id: rootID, refs: 1, lookups: 1}
 	root.dir.Store(true)
-	return &tree{root: root, byID: map[uint64]*node{rootID: root}, byFile: make(map[identity]*node), last: first - 1, limit: limit, memory: memory}
+	return &tree{root: root, byID: map[uint64]*node{rootID: root}, byFile: make(map[identity]*node), last: first - 1, limit: limit, memory: memory, seed: maphash.MakeSeed()}
 }
 
 // get returns the node of a number with a reference for the caller.
