@@ -13,7 +13,6 @@ import (
 	"io"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -72,7 +71,11 @@ type ExitError struct{ Code uint8 }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+// validName holds Command.Name's rule. The first character is a letter or a digit.
+func validName(name string) bool {
+	const first = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	return name != "" && len(name) <= 64 && strings.IndexFunc(name, func(r rune) bool { return !strings.ContainsRune(first+"._-", r) }) < 0 && strings.Contains(first, name[:1])
+}
 
 // Check returns a complete copy of the list.
 func Check(list []Command) ([]Command, error) {
@@ -84,7 +87,7 @@ func Check(list []Command) ([]Command, error) {
 	for i := range list {
 		c := &list[i]
 		switch {
-		case !nameRule.MatchString(c.Name):
+		case !validName(c.Name):
 			return nil, fmt.Errorf("host command %.80q: want a name of 1 to 64 letters, digits, dots, underscores and dashes", c.Name)
 		case seen[c.Name]:
 			return nil, fmt.Errorf("host command %s: there are two of that name", c.Name)

@@ -47,6 +47,11 @@ func TestCheck(t *testing.T) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
+	for name, want := range map[string]bool{"": false, ".x": false, "a b": false, "a\xff": false, "a/b": false, strings.Repeat("x", 65): false, "7z": true, "a.b_c-D": true, strings.Repeat("x", 64): true} {
+		if _, err := Check([]Command{{Name: name, Run: run}}); (err == nil) != want {
+			t.Errorf("name %q: %v", name, err)
+		}
+	}
 	if list, err := Check([]Command{{Name: "x", Run: run}}); err != nil || list[0].Timeout != DefaultTimeout {
 		t.Error(list, err)
 	}

@@ -19,7 +19,7 @@ const killTime = time.Second
 func Parse(text string) (Command, error) {
 	name, line, _ := strings.Cut(text, "=")
 	words := strings.Fields(line)
-	if !nameRule.MatchString(name) || len(words) == 0 {
+	if !validName(name) || len(words) == 0 {
 		return Command{}, fmt.Errorf("host command %.200q: want NAME=COMMAND, as in jira=/usr/local/bin/jira or gh=gh issue", text)
 	}
 	program, err := exec.LookPath(words[0])
