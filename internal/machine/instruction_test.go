@@ -175,6 +175,9 @@ func (r *rig) stateOf(row *riscv.Instruction, c instructionCase) hartState {
 	h.FCSR = c.fcsr
 	h.MScratch = 0x5a5a_0ff0_1234_8765
 	h.MStatus = fsInitial | 0xa_0000_0000 | 3<<11 | 1<<7
+	if r.cases++; r.cases%2 == 1 { // translated code uses the floating-point unit only when it is marked dirty
+		h.MStatus |= 3 << 13
+	}
 	h.MEPC = r.place() // mret's target
 	o := registersOf(row, c.o)
 	h.X[o.Rs2], h.F[o.Rs2] = c.b, c.b

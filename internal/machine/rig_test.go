@@ -43,6 +43,7 @@ type rig struct {
 	used   map[uint64]bool // halfwords that hold code of a case, outside the sequential area
 	writer uint64          // code that loads the CSRs of a case
 	reader uint64          // code that fetches them
+	cases  int             // that stateOf has made
 }
 
 // Places of the rig in its RAM.

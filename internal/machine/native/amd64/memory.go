@@ -30,30 +30,7 @@ func memoryEmitters() map[string]emitter {
 			t.store(a, t.value(d.Rs2, rdx))
 		}
 	}
-	// Registers of the floating-point unit are in the hart. While it is not on and marked changed, the interpreter looks after it.
-	all["fld"] = func(t *translator, d *riscv.Decoded) {
-		t.floatOn()
-		t.address(rax, d.Rs1, d.Imm)
-		t.lookUp(t.layout.Read, 8)
-		t.indexed(true, opLoad, rax, memory, rax, 0)
-		t.hart(true, opMove, rax, t.layout.F+8*uint32(d.Rd))
-	}
-	all["fsd"] = func(t *translator, d *riscv.Decoded) {
-		t.floatOn()
-		t.address(rax, d.Rs1, d.Imm)
-		t.lookUp(t.layout.Write, 8)
-		t.hart(true, opLoad, rdx, t.layout.F+8*uint32(d.Rs2))
-		t.store(access{8, opMove, true}, rdx)
-	}
 	return all
-}
-
-func (t *translator) floatOn() {
-	const changed = 3 << 13
-	t.hart(false, opLoad, rax, t.layout.MStatus)
-	t.immediate(false, immediateAnd, rax, changed)
-	t.immediate(false, immediateCmp, rax, changed)
-	t.jumpIf(notEqual, t.miss())
 }
 
 func (t *translator) store(a access, from register) {

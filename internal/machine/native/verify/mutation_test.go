@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"agentvm/internal/machine/native/amd64"
@@ -28,7 +30,7 @@ func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []i
 		switch row.Format {
 		case riscv.FormatB, riscv.FormatJ:
 			o.Imm = int64(4*random.IntN(40)) - int64(at)
-		case riscv.FormatI, riscv.FormatL, riscv.FormatS:
+		case riscv.FormatI, riscv.FormatL, riscv.FormatS, riscv.FormatFL, riscv.FormatFS:
 			o.Imm = int64(random.IntN(4096) - 2048)
 		case riscv.FormatU:
 			o.Imm = int64(int32(random.Uint32())) &^ 0xfff
@@ -36,7 +38,8 @@ func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []i
 			o.Imm = int64(random.IntN(32))
 		}
 		word, err := riscv.Encode(row.Name, o)
-		if err != nil || row.Length != 4 || row.Extension != "I" && row.Extension != "M" && row.Extension != "A" {
+		floats := slices.Contains([]riscv.Format{riscv.FormatFL, riscv.FormatFS, riscv.FormatFX, riscv.FormatXF}, row.Format) || strings.HasPrefix(row.Name, "fsgnj")
+		if err != nil || row.Length != 4 || row.Extension != "I" && row.Extension != "M" && row.Extension != "A" && !floats {
 			continue
 		}
 		binary.LittleEndian.PutUint32(page[at:], word)
