@@ -22,6 +22,9 @@ const (
 	statelessRevision = "2026-07-28"
 )
 
+// bodyTime is what each piece of a request's body may take. A variable for tests.
+var bodyTime = 30 * time.Second
+
 // Serve serves clients over HTTP, at Path of an address of the host's loopback, until ctx ends. listening is called with the URL.
 func (s *Server) Serve(ctx context.Context, address, token string, listening func(url string)) error {
 	if err := httpserver.CheckKey(token); err != nil {
@@ -65,7 +68,14 @@ func (s *Server) handler(token string) http.Handler {
 		}
 		sessions.ServeHTTP(w, r)
 	})
-	return http.NewCrossOriginProtection().Handler(mux)
+	protected := http.NewCrossOriginProtection().Handler(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != http.NoBody { // also of a request that is refused: net/http reads the rest of its body before it answers
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+			r.Body = httpserver.PatientBody(w, r, bodyTime)
+		}
+		protected.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) sessions() (n int) {

@@ -1,9 +1,11 @@
 package mcp
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -308,7 +310,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		return w
 	}
 	var ids []string
-	for range maxSessions + 50 {
+	for range 10_000 {
 		if w := open(""); w.Code == http.StatusOK {
 			ids = append(ids, w.Header().Get("Mcp-Session-Id"))
 		} else if w.Code != http.StatusServiceUnavailable {
@@ -326,5 +328,72 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 	for session := range s.sdk.Sessions() {
 		_ = session.Close()
+	}
+}
+
+// TestHTTPAttacks: pages of other names and origins, bodies that are too long or too deep, and bodies that never come get an error, and the next
+// client is served.
+func TestHTTPAttacks(t *testing.T) {
+	defer func(was time.Duration) { bodyTime = was }(bodyTime)
+	bodyTime = 500 * time.Millisecond
+	s := New(Config{VMs: &testVMs{t: t}, Default: "dev", Logger: slog.New(slog.DiscardHandler)})
+	defer s.Close()
+	const token = "0123456789abcdefghij"
+	ctx, cancel := context.WithCancel(t.Context())
+	urls, ended := make(chan string, 1), make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, "127.0.0.1:0", token, func(url string) { urls <- url }) }()
+	var address string
+	select {
+	case url := <-urls:
+		address = strings.TrimSuffix(strings.TrimPrefix(url, "http://"), Path)
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	send := func(host, key, headers, body string, length int) int {
+		t.Helper()
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		go fmt.Fprintf(c, "POST "+Path+" HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
+			"Accept: application/json, text/event-stream\r\n%sContent-Length: %d\r\n\r\n%s", host, key, headers, length, body)
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Errorf("no answer: %v", err)
+			return 0
+		}
+		answer.Body.Close()
+		return answer.StatusCode
+	}
+	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	deep := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"exec","arguments":` + strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000) + `}}`
+	stateless := "Mcp-Protocol-Version: " + statelessRevision + "\r\n"
+	for name, a := range map[string]struct {
+		host, key, headers, body string
+		length, want             int
+	}{
+		"a rebound name":             {"evil.example", token, "", ping, len(ping), http.StatusForbidden},
+		"a rebound name, stateless":  {"evil.example", token, stateless, ping, len(ping), http.StatusForbidden},
+		"another origin":             {address, token, "Origin: https://evil.example\r\n", ping, len(ping), http.StatusForbidden},
+		"no origin":                  {address, token, "Origin: null\r\n", ping, len(ping), http.StatusForbidden},
+		"deep JSON":                  {address, token, "", deep, len(deep), http.StatusBadRequest},
+		"deep JSON, stateless":       {address, token, stateless, deep, len(deep), http.StatusBadRequest},
+		"a long body":                {address, token, "", strings.Repeat(" ", 64<<20), 64 << 20, http.StatusRequestEntityTooLarge},
+		"a body that does not come":  {address, token, "", "{", 100, http.StatusBadRequest},
+		"a stranger's does not come": {address, "wrong", "", "{", 100, http.StatusUnauthorized},
+	} {
+		if got := send(a.host, a.key, a.headers, a.body, a.length); got != a.want {
+			t.Errorf("%s: %d, want %d", name, got, a.want)
+		}
+	}
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	if got := send(address, token, "", initialize, len(initialize)); got != http.StatusOK {
+		t.Errorf("after the attacks: %d", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
