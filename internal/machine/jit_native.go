@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/tetratelabs/wazero"
@@ -75,6 +76,7 @@ func (j *machineJIT) startNative() error {
 	a, hart := &j.abi, j.m.layout.Hart
 	j.native = &nativeCode{code: code, shim: module, function: reference[0], layout: amd64.Layout{
 		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
+		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
 		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, EntrySize: a.EntrySize, Tag: a.Tag, Addend: a.Addend,
 	}}
 	j.m.ctx = context.WithValue(j.m.ctx, nativeKey{}, j)
@@ -101,11 +103,17 @@ func (j *machineJIT) translateNative(at codePlace) error {
 		request.Entries = append(request.Entries, e)
 	}
 	slices.Sort(request.Entries)
+	j.observe(at.frame, page)
+	request.Second = page.second
 	if j.t.mode != TranslateAll {
-		j.observe(at.frame, page)
 		page.seen.add(at.offset)
+		if page.heat++; page.heat < page.worth() {
+			return nil
+		}
 		request.Seen = page.seen[:]
 	}
+	page.heat = 0
+	page.translations++
 	if j.native == nil {
 		if err := j.startNative(); err != nil {
 			return j.giveUp(err)
@@ -113,7 +121,9 @@ func (j *machineJIT) translateNative(at codePlace) error {
 	}
 	made, ok := amd64.Translate(&j.native.layout, request)
 	if !ok || len(made.Code) > int(j.t.limit)/2 || !slices.ContainsFunc(made.Entries, func(e amd64.Entry) bool { return e.Offset == int(at.offset) }) {
-		page.refused.add(at.offset)
+		if at.offset != jit.PageSize-2 { // whose second half may not be known yet
+			page.refused.add(at.offset)
+		}
 		j.stats.Refused++
 		j.refuse(at.frame, at.offset)
 		return nil
@@ -125,6 +135,21 @@ func (j *machineJIT) translateNative(at codePlace) error {
 		}
 	}
 	return j.giveUp(err)
+}
+
+// worth is how often a place of the page must be hot before it is translated: when as much time was lost by interpreting as the translation
+// costs. It costs some 2 us an instruction; a place is hot after JIT_THRESHOLD jumps, of which each loses gainOfPlace. What is executed for the
+// first time is likelier to be executed often than what was left out before.
+func (p *translatedPage) worth() int {
+	const perPlace = 30 // instructions whose translation costs what a hot place has lost
+	n := 0
+	for _, b := range p.seen {
+		n += bits.OnesCount8(b)
+	}
+	if p.translations == 0 {
+		return n / perPlace / 2
+	}
+	return n / perPlace << min(p.translations-1, 3)
 }
 
 // giveUp translates no more when the host has no room for it.

@@ -21,6 +21,9 @@ type translatedPage struct {
 	seen          halfwords // what was ever executed
 	splitAccesses halfwords // accesses that must not share their TLB look-up with others
 	looked        bool      // for it in the profile
+	heat          int       // how often a place was hot since the last native translation
+	translations  int       // native ones
+	second        uint16    // half of the instruction that begins in the last halfword, when it was executed last; 0: none was
 	recipes       []*recipe // that were found there, and not used yet
 }
 
@@ -83,6 +86,10 @@ func (j *machineJIT) observe(frame uint32, page *translatedPage) {
 	slots, ok := j.m.memory.Read(j.m.layout.CodePool.Address+(uint32(index)-1)*j.abi.CodePageSize, jit.PageSize/2*j.abi.SlotSize)
 	if !ok {
 		return
+	}
+	const last = jit.PageSize/2 - 1
+	if slot := slots[last*j.abi.SlotSize:]; uint32(slot[0]) == j.abi.Undecoded+1 && slot[1] != 0 { // OP_CROSSING
+		page.second = binary.LittleEndian.Uint16(slot[4:])
 	}
 	for i := range uint32(jit.PageSize / 2) {
 		if uint32(slots[i*j.abi.SlotSize]) != j.abi.Undecoded {

@@ -137,9 +137,10 @@ static struct insn crossing[3];
 
 enum { FAR_AWAY = 1 << 30 }; // an offset from which no target is in the same page
 
-static __attribute__((noinline)) bool prepare_crossing(uint64_t pc) {
+static __attribute__((noinline)) bool prepare_crossing(uint64_t pc, struct insn *slot) {
     uint32_t word;
     if (!fetch_crossing(pc, &word)) return false;
+    *slot = (struct insn){.op = OP_CROSSING, .rd = 1, .imm = (int32_t)(word >> 16)}; // for translators: what the second half was
     decode_word(word, &crossing[0], FAR_AWAY);
     crossing[2] = (struct insn){.op = OP_PAGE_END};
     return true;
@@ -250,7 +251,7 @@ next:
         }
     }
 
-counted: // a jump within the page, with translation
+counted: // a jump within the page, with translation, or a page end
     if (!jit_count(d) || !jit_hot(code_page_of(d), d)) goto next;
     hart.pc = PC();
     goto leave;

@@ -53,12 +53,12 @@
             RD = PC() + 2;
             goto jump;
         case OP_PAGE_END:
-            n++; // not an instruction, nor a jump that is counted
+            n++; // not an instruction
             pc = PC();
             if (TLB_ENTRY(code, pc)->tag != (pc & PAGE_MASK)) goto jump;
             d = &((const struct code_page *)(uintptr_t)TLB_ENTRY(code, pc)->addend)->slot[(pc & (PAGE_SIZE - 1)) >> 1];
             pc_base = pc - ((uint32_t)(uintptr_t)d >> 2);
-            break;
+            goto counted; // as a jump: translations end with their page, and at what only this interpreter executes
         case OP_UNDECODED:
             n++;
             code_decode(d);
@@ -81,7 +81,7 @@
                 hart.pc = here;
                 goto leave;
             }
-            if (!prepare_crossing(here)) {
+            if (!prepare_crossing(here, (struct insn *)d)) {
                 pc = here;
                 goto exception_at_pc;
             }

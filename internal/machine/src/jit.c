@@ -163,7 +163,11 @@ static const struct insn *single(const struct code_page *page, const struct insn
     const uint16_t *code = ram_at(RAM_BASE + (uint64_t)page->frame * PAGE_SIZE, PAGE_SIZE);
     uint32_t word = code[index];
     bool is_long = (word & 3) == 3;
-    if (is_long && index + 1 < PAGE_SLOTS) word |= (uint32_t)code[index + 1] << 16;
+    if (is_long && index + 1 == PAGE_SLOTS) {
+        alone[0] = (struct insn){.op = OP_CROSSING};
+        return &alone[0];
+    }
+    if (is_long) word |= (uint32_t)code[index + 1] << 16;
     decode_word(word, &alone[0], FAR_AWAY);
     alone[is_long ? 2 : 1] = (struct insn){.op = OP_PAGE_END};
     return &alone[0];

@@ -20,6 +20,8 @@ type Layout struct {
 	X, F, PC, MStatus     uint32 // addresses in linear memory; registers have 8 bytes each
 	Reservation, Reserved uint32 // addresses of LR's address and value
 	Read, Write, Code     uint32 // offsets of the tables in the TLB of a privilege level
+	RAM                   uint32 // address of the first page
+	Frame                 uint32 // offset in a decoded page of the number of the page of RAM
 	Entries, EntrySize    uint32 // of a table; the size is 16
 	Tag, Addend           uint32 // offsets in its entries
 }
@@ -32,6 +34,7 @@ const MaxEntries = 1 << 18
 type Page struct {
 	Code    []byte   // PageSize bytes
 	Entries []uint16 // offsets where to begin
+	Second  uint16   // second half of an instruction that begins in the last halfword, to be checked when it is executed; 0: not known
 	Seen    []byte   // a bit for each halfword, the lowest first: what was executed before, and no more is translated; nil: all
 }
 

@@ -56,9 +56,25 @@ func Translate(l *Layout, p Page) (Translation, bool) {
 	return out, true
 }
 
-// discover finds what the entries reach in the page.
+// discover finds what the entries reach in the page, and then what else was executed there: code that only other pages lead to.
 func (t *translator) discover() {
-	work := slices.Clone(t.page.Entries)
+	t.reach(slices.Clone(t.page.Entries))
+	if t.page.Seen != nil {
+		for at := 0; at < PageSize; at += 2 {
+			if t.seen(at) && t.decoded[at/2].Size == 0 {
+				t.reach([]uint16{uint16(at)})
+			}
+		}
+	}
+	for i := range t.labels {
+		if t.leader[i] && t.decoded[i].Size != 0 {
+			t.labels[i] = t.newLabel()
+		}
+	}
+}
+
+// reach finds what places lead to.
+func (t *translator) reach(work []uint16) {
 	for len(work) > 0 {
 		at := int(work[len(work)-1])
 		work = work[:len(work)-1]
@@ -74,7 +90,7 @@ func (t *translator) discover() {
 			if t.decoded[at/2].Size != 0 {
 				break
 			}
-			d, ok := riscv.Decode(t.page.Code, at)
+			d, ok := t.decode(at)
 			if !ok {
 				break
 			}
@@ -101,11 +117,14 @@ func (t *translator) discover() {
 			at = next
 		}
 	}
-	for i := range t.labels {
-		if t.leader[i] && t.decoded[i].Size != 0 {
-			t.labels[i] = t.newLabel()
-		}
+}
+
+// decode reads an instruction of the page, or one that begins in its last halfword.
+func (t *translator) decode(at int) (riscv.Decoded, bool) {
+	if at == PageSize-2 && t.page.Code[at]&3 == 3 {
+		return riscv.Decode([]byte{t.page.Code[at], t.page.Code[at+1], byte(t.page.Second), byte(t.page.Second >> 8)}, 0)
 	}
+	return riscv.Decode(t.page.Code, at)
 }
 
 func (t *translator) seen(at int) bool {
@@ -162,6 +181,9 @@ func (t *translator) block(first int, out *Translation) int {
 	for i := first; i < end; {
 		d := &t.decoded[i]
 		t.at = 2 * i
+		if t.at+d.Size > PageSize {
+			t.checkSecond()
+		}
 		switch flowOf(d) {
 		case flowBranch:
 			t.branch(d)
@@ -182,6 +204,22 @@ func (t *translator) block(first int, out *Translation) int {
 		t.goTo(2 * end)
 	}
 	return end
+}
+
+// checkSecond leaves when the next page has another second half of the current instruction, or is not known to be code.
+func (t *translator) checkSecond() {
+	t.hart(true, opLoad, rax, t.layout.PC)
+	t.immediate(true, immediateAdd, rax, PageSize)
+	t.index(rcx, rax)
+	t.indexed(true, opCmpTo, rax, tlb, rcx, t.layout.Code+t.layout.Tag)
+	t.jumpIf(notEqual, t.miss())
+	t.indexed(false, opLoad, rcx, tlb, rcx, t.layout.Code+t.layout.Addend)
+	t.indexed(false, opLoad, rcx, memory, rcx, t.layout.Frame)
+	t.shift(false, shiftLeft, rcx, 12)
+	t.lea(false, rcx, rcx, int32(t.layout.RAM))
+	t.indexed(false, opLoad16, rax, memory, rcx, 0)
+	t.immediate(false, immediateCmp, rax, int32(t.page.Second))
+	t.jumpIf(notEqual, t.miss())
 }
 
 // exit is a label of code that leaves the translation for an offset from the page's start.
