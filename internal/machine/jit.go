@@ -24,7 +24,8 @@ import (
 type Translation int
 
 const (
-	// TranslateDefault is TranslateHot, but TranslateNever where wazero has no compiler or AGENTVM_DEBUG contains "nojit".
+	// TranslateDefault is TranslateHot, to native code without wazero where there is a translator for it (linux/amd64) unless AGENTVM_DEBUG
+	// contains "jit"; but TranslateNever where wazero has no compiler or AGENTVM_DEBUG contains "nojit".
 	TranslateDefault Translation = iota
 	// TranslateNever interprets everything.
 	TranslateNever
@@ -103,7 +104,7 @@ func newTranslator(ctx context.Context, engine wazero.Runtime, cfg ProgramConfig
 	if t.shim, err = engine.CompileModule(ctx, jit.TableModule()); err != nil {
 		return nil, fmt.Errorf("compile the access to the table of functions: %w", err)
 	}
-	if native.Supported && debugenv.Has("native") && t.mode != TranslateNever {
+	if t.mode != TranslateNever && translatesNatively(cfg) && native.Supported() {
 		if t.native, err = hostNative(ctx, engine); err != nil {
 			return nil, fmt.Errorf("compile the way into native code: %w", err)
 		}
@@ -121,6 +122,12 @@ func translationMode(cfg ProgramConfig) Translation {
 		return TranslateNever
 	}
 	return TranslateHot
+}
+
+// translatesNatively tells whether hot code is to become native code without wazero. A program that has chosen when translations are made
+// means those by wazero.
+func translatesNatively(cfg ProgramConfig) bool {
+	return debugenv.Has("native") || cfg.Translation == TranslateDefault && !debugenv.Has("jit")
 }
 
 // TranslatesByDefault tells whether machines of a zero ProgramConfig translate code that is hot. They decode code in another way, which

@@ -107,12 +107,12 @@ func (j *machineJIT) translateNative(at codePlace) error {
 	request.Second = page.second
 	if j.t.mode != TranslateAll {
 		page.seen.add(at.offset)
-		if page.heat++; page.heat < page.worth() {
+		if page.losses++; page.losses < page.worth() {
 			return nil
 		}
 		request.Seen = page.seen[:]
 	}
-	page.heat = 0
+	page.losses = 0
 	page.translations++
 	if j.native == nil {
 		if err := j.startNative(); err != nil {

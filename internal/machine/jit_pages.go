@@ -21,7 +21,7 @@ type translatedPage struct {
 	seen          halfwords // what was ever executed
 	splitAccesses halfwords // accesses that must not share their TLB look-up with others
 	looked        bool      // for it in the profile
-	heat          int       // how often a place was hot since the last native translation
+	losses        int       // how often a place was hot since the last native translation
 	translations  int       // native ones
 	second        uint16    // half of the instruction that begins in the last halfword, when it was executed last; 0: none was
 	recipes       []*recipe // that were found there, and not used yet

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,51 @@ import (
 	"agentvm/internal/machine/native/verify"
 )
 
-// Supported says whether New may succeed.
-const Supported = true
+// Supported reports whether this process may execute what it has written.
+func Supported() bool { return returning().err == nil }
+
+// shared is memory that all machines of the process use, as long as it lives.
+type shared struct {
+	file    int
+	address uintptr // where it is mapped, if it is
+	err     error
+}
+
+// returning is code that returns at once: what entries without code lead to.
+var returning = sync.OnceValue(func() (s shared) {
+	if s.file, s.err = unix.MemfdCreate("agentvm-code", unix.MFD_CLOEXEC); s.err != nil {
+		return s
+	}
+	defer unix.Close(s.file)
+	if _, s.err = unix.Write(s.file, []byte{0xc3}); s.err != nil { // ret
+		return s
+	}
+	code, err := unix.Mmap(s.file, 0, 1, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_SHARED)
+	s.address, s.err = uintptr(unsafe.Pointer(unsafe.SliceData(code))), err
+	return s
+})
+
+// emptyTable is the table of a machine without code. Machines have copies of the pages in which they have made an entry.
+var emptyTable = sync.OnceValue(func() (s shared) {
+	if s.err = returning().err; s.err != nil {
+		return s
+	}
+	if s.file, s.err = unix.MemfdCreate("agentvm-entries", unix.MFD_CLOEXEC); s.err != nil {
+		return s
+	}
+	part := make([]byte, 0, 1024*entrySize)
+	for len(part) < cap(part) {
+		part = binary.LittleEndian.AppendUint64(part, uint64(returning().address))
+		part = binary.LittleEndian.AppendUint64(part, noSlot)
+	}
+	for range amd64.MaxEntries * entrySize / len(part) {
+		if _, s.err = unix.Write(s.file, part); s.err != nil {
+			_ = unix.Close(s.file)
+			return s
+		}
+	}
+	return s
+})
 
 // Code is the native code of one machine. One goroutine owns it.
 type Code struct {
@@ -32,6 +76,9 @@ var _ = [1]struct{}{}[amd64.MaxEntries-verify.TableEntries]
 // New reserves room for so many bytes of code for the machine whose linear memory is given; verify.Reach bytes from its first one on must be
 // this machine's alone, or inaccessible. The caller closes it, after the last Enter.
 func New(memory []byte, size int) (*Code, error) {
+	if err := emptyTable().err; err != nil {
+		return nil, fmt.Errorf("memory for native code: %w", err)
+	}
 	file, err := unix.MemfdCreate("agentvm-code", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("memory for native code: %w", err)
@@ -43,13 +90,13 @@ func New(memory []byte, size int) (*Code, error) {
 	c := &Code{memory: uintptr(unsafe.Pointer(unsafe.SliceData(memory)))}
 	if c.write, err = unix.Mmap(file, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		if c.execute, err = unix.Mmap(file, 0, size, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_SHARED); err == nil {
-			c.table, err = unix.Mmap(-1, 0, amd64.MaxEntries*entrySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+			c.table, err = unix.Mmap(emptyTable().file, 0, amd64.MaxEntries*entrySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
 		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("memory for native code: %w", err), c.Close())
 	}
-	c.Reset()
+	c.entries = 1
 	return c, nil
 }
 
@@ -67,22 +114,16 @@ func (c *Code) Close() error {
 
 // Reset forgets all code. Entries that were used lead to code that returns at once.
 func (c *Code) Reset() {
-	c.write[0] = 0xc3 // ret
-	c.used = 1
-	for e := range uint32(amd64.MaxEntries) {
-		if e < c.entries || c.entries == 0 {
-			c.set(e, 0, noSlot)
-		}
-	}
-	c.entries = 1
+	c.Remove(1, int(c.entries)-1)
+	c.used, c.entries = 0, 1
 }
 
 // noSlot is no slot of a machine: its operation, 255, does not exist.
 const noSlot = ^uint64(0)
 
-func (c *Code) set(entry uint32, at int, slot uint64) {
+func (c *Code) set(entry uint32, code uintptr, slot uint64) {
 	e := c.table[entry*entrySize:][:entrySize]
-	binary.LittleEndian.PutUint64(e, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(c.execute))))+uint64(at))
+	binary.LittleEndian.PutUint64(e, uint64(code))
 	binary.LittleEndian.PutUint64(e[8:], slot)
 }
 
@@ -102,7 +143,7 @@ func (c *Code) Add(code []byte, entries []Entry) (uint32, error) {
 	first := c.entries
 	for i, e := range entries {
 		index := first + uint32(i)
-		c.set(index, c.used+e.At, e.Slot|uint64(index)<<8)
+		c.set(index, uintptr(unsafe.Pointer(unsafe.SliceData(c.execute)))+uintptr(c.used+e.At), e.Slot|uint64(index)<<8)
 	}
 	c.entries += uint32(len(entries))
 	c.used += len(code)
@@ -112,7 +153,7 @@ func (c *Code) Add(code []byte, entries []Entry) (uint32, error) {
 // Remove makes entries those of no slot. Code that is being executed stays until Reset.
 func (c *Code) Remove(first uint32, count int) {
 	for i := range uint32(count) {
-		c.set(first+i, 0, noSlot)
+		c.set(first+i, returning().address, noSlot)
 	}
 }
 

@@ -2,8 +2,8 @@
 
 package native
 
-// Supported says whether New may succeed.
-const Supported = false
+// Supported reports whether New may succeed.
+func Supported() bool { return false }
 
 // Code is native code of one machine: on this system there is none.
 type Code struct{}
