@@ -43,8 +43,8 @@ func numbers() []byte {
 }
 
 // measureTranslation compares translated code with the interpreter and with QEMU, in one process and in turn. All bars of translated
-// code: -run '^(cold|translation|commands|network)$'; one workload: -run '^translation$' -workload gzip. With AGENTVM_DEBUG=native it is
-// native code that is compared.
+// code: -run '^(cold|translation|commands|network)$'; one workload: -run '^translation$' -workload gzip. With AGENTVM_DEBUG=jit it is
+// wazero's code that is compared, also where there is native code.
 func measureTranslation(ctx context.Context, b *bench) error {
 	theirs, err := b.kit.startQEMU(ctx, nil)
 	if err != nil {
@@ -83,10 +83,10 @@ func measureTranslation(ctx context.Context, b *bench) error {
 
 // translationWord is the word of AGENTVM_DEBUG for the translator that is measured.
 func translationWord() string {
-	if os.Getenv("AGENTVM_DEBUG") == "native" {
-		return "native"
+	if os.Getenv("AGENTVM_DEBUG") == "jit" {
+		return "jit"
 	}
-	return "jit"
+	return "native"
 }
 
 // warmUpRounds are what the translating guest runs before it is measured, all in all several seconds of its time.
