@@ -24,6 +24,7 @@ import (
 const (
 	minKey     = 16 // bytes of the shortest key
 	headerTime = 10 * time.Second
+	restTime   = 30 * time.Second // for a body that no handler reads
 	idleTime   = 2 * time.Minute
 )
 
@@ -74,7 +75,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, listening func(url s
 	defer cut()
 	limit := Limit{Max: s.MaxConns}
 	server := &http.Server{
-		Handler: s.Handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ConnState: limit.Track, HTTP2: s.GRPC,
+		Handler: withinTime(s.Handler, restTime), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ConnState: limit.Track, HTTP2: s.GRPC,
 		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 	}
 	if s.GRPC != nil {
@@ -108,6 +109,46 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, listening func(url s
 	cut()
 	limit.Wait()
 	return err
+}
+
+// withinTime bounds the time in which the server reads what the handler has not read of a body, before and after its response. How long the
+// handler itself waits is its own to bound, by PatientBody.
+func withinTime(h http.Handler, rest time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength == 0 {
+			h.ServeHTTP(w, r)
+			return
+		}
+		control := http.NewResponseController(w)
+		limit := func() { _ = control.SetReadDeadline(time.Now().Add(rest)) }
+		limit()
+		body := &unlimitedBody{ReadCloser: r.Body, control: control}
+		defer func() {
+			if body.begun && !body.ended {
+				limit()
+			}
+		}()
+		r.Body = body
+		h.ServeHTTP(w, r)
+	})
+}
+
+// unlimitedBody takes the limit away when a handler begins to read.
+type unlimitedBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	begun   bool
+	ended   bool // or it has failed
+}
+
+func (b *unlimitedBody) Read(p []byte) (int, error) {
+	if !b.begun {
+		_ = b.control.SetReadDeadline(time.Time{})
+		b.begun = true
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || err != nil
+	return n, err
 }
 
 // Key lets a program use a server.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -226,5 +227,48 @@ func TestLimit(t *testing.T) {
 	l.Wait()
 	if l.Open() != 0 {
 		t.Errorf("%d are open behind Wait", l.Open())
+	}
+}
+
+// A client that promises a body which no handler reads, and does not send it, gets its response, and its connection ends. A handler that reads has
+// no limit.
+func TestUnreadBody(t *testing.T) {
+	server := httptest.NewServer(withinTime(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/read" {
+			_, err := io.Copy(io.Discard, r.Body)
+			fmt.Fprintf(w, "read %v", err)
+			return
+		}
+		_, _ = w.Write(make([]byte, 64<<10)) // more than net/http keeps until the handler returns
+	}), 100*time.Millisecond))
+	defer server.Close()
+	for path, pause := range map[string]bool{"/": false, "/read": true} {
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n", path)
+		if pause {
+			time.Sleep(400 * time.Millisecond)
+			fmt.Fprint(c, "abc")
+		}
+		in := bufio.NewReader(c)
+		answer, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		switch {
+		case err != nil || answer.StatusCode != http.StatusOK:
+			t.Errorf("%s: %s, %v", path, answer.Status, err)
+		case pause && string(text) != "read <nil>":
+			t.Errorf("%s: %q", path, text)
+		case !pause:
+			if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+				t.Errorf("%s: the connection stays: %v", path, err)
+			}
+		}
 	}
 }
