@@ -42,7 +42,7 @@ var clean = map[string]string{
 	"internal/checkpoint":  "",
 	"internal/capnprpc":    "except|farewell|inlet|letGo|outlet|pour|told",
 	"internal/confine":     "leastLandlock|most",
-	"internal/httpserver":   "",
+	"internal/httpserver":  "",
 	"internal/daemon":      "awaitTold|dismiss|greet|greeting|harden|hurry|judge|MountWish|obey.*|Outcome|patience.*|presence|takeOver|tell|told",
 	"internal/daemonrpc":   "SnapshotOrder|tell",
 	"internal/debugenv":    "",

@@ -16,7 +16,7 @@ import (
 	"agentvm/internal/machine/native/verify"
 )
 
-// Translation to native code, by AGENTVM_DEBUG=native: hot pages are translated at once, by themselves, and everything
+// Translation to native code, the default on linux/amd64: hot pages are translated by themselves, and everything
 // else (counting, entries in decoded slots, what ends them) is as for regions. docs/internals/translator.md.
 
 // nativeModule is the name of the module whose function "enter" is in the table at the place of each native function.

@@ -16,7 +16,7 @@ type JITStats struct {
 	Executed              uint64 // instructions in translated code
 	Chained               uint64 // regions left for other ones
 	Left                  JITLeft
-	Native                int64 // bytes of native code, AGENTVM_DEBUG=native
+	Native                int64 // bytes of native code
 	Bytes                 int64 // translated code of all machines of the program, by estimate
 }
 
