@@ -18,7 +18,7 @@ import (
 
 func (c *cli) debugCommand() *cobra.Command {
 	command := &cobra.Command{Use: "debug", Short: "Tools to look into agentvm"}
-	command.AddCommand(c.runWASICommand(), c.runELFCommand(), c.consoleCommand())
+	command.AddCommand(c.runWASICommand(), c.runELFCommand(), c.translateCommand(), c.consoleCommand())
 	return command
 }
 

@@ -54,6 +54,9 @@ func boot(u *upper) error {
 		return err
 	}
 	preload(shellPath)
+	if options.standalone {
+		return standalone()
+	}
 	return serve(*u, deferred)
 }
 

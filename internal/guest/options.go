@@ -13,6 +13,8 @@ type options struct {
 	root     string // agentvm.root: device of the EROFS image; default /dev/vda
 	upper    string // agentvm.upper: writable ext4 device, "tmpfs", or "late", see deferredRoot; default /dev/vdb when there is one, else tmpfs
 	hostname string // agentvm.hostname; default agentvm
+
+	standalone bool // agentvm.standalone: one command and no RPC, see standalone
 }
 
 func readOptions(path string) (options, error) {
@@ -40,6 +42,8 @@ func parseOptions(line string) (options, error) {
 			o.upper = value
 		case "hostname":
 			o.hostname = value
+		case "standalone":
+			o.standalone = true
 		default:
 			return options{}, fmt.Errorf("unknown option agentvm.%s on the kernel command line", key)
 		}

@@ -20,7 +20,8 @@ func TestParseOptions(t *testing.T) {
 	}{
 		{"nothing", "", options{root: "/dev/vda", hostname: "agentvm"}, ""},
 		{"others' words", "console=hvc0 quiet xagentvm.root=1\n", options{root: "/dev/vda", hostname: "agentvm"}, ""},
-		{"all", "agentvm.root=/dev/vdc agentvm.upper=tmpfs agentvm.hostname=h", options{"/dev/vdc", "tmpfs", "h"}, ""},
+		{"all", "agentvm.root=/dev/vdc agentvm.upper=tmpfs agentvm.hostname=h", options{root: "/dev/vdc", upper: "tmpfs", hostname: "h"}, ""},
+		{"standalone", "agentvm.standalone", options{root: "/dev/vda", hostname: "agentvm", standalone: true}, ""},
 		{"unknown", "agentvm.rooot=/dev/vdc", options{}, "unknown option agentvm.rooot on the kernel command line"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

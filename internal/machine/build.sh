@@ -1,10 +1,13 @@
 #!/bin/sh
-# Builds machine.wasm from src/ with Debian's clang-19 and lld-19, byte-reproducibly.
-# usage: internal/machine/build.sh [OUTPUT]   Without OUTPUT it replaces the committed module and machine.json, which says what it
-#                                     was made from; with OUTPUT it only writes the module there. CFLAGS adds flags.
+# Builds machine.wasm from src/, and from the same sources standalone.wasm (src/standalone.c), with Debian's clang-19 and lld-19,
+# byte-reproducibly.
+# usage: internal/machine/build.sh [OUTPUT [STANDALONE]]   Without OUTPUT it replaces the committed modules and machine.json, which says
+#                                     what they were made from; else it only writes the modules there. CFLAGS adds flags.
 set -eu
 cd "$(dirname "$0")"
 out=${1:-machine.wasm}
+standalone=${2:-}
+[ $# -gt 0 ] || standalone=standalone.wasm
 for tool in clang-19 wasm-ld-19; do
     command -v "$tool" >/dev/null || { echo "build.sh: $tool is missing: apt-get install clang-19 lld-19" >&2; exit 1; }
 done
@@ -27,17 +30,22 @@ compile() {
     *) clang-19 $flags ${CFLAGS:-} -c -o "$2" "$1" ;;
     esac
 }
-objects=
-for source in src/*.c; do
-    object=$work/$(basename "$source" .c).o
-    compile "$source" "$object"
-    objects="$objects $object"
-done
-# The hart lives between the stack and the data, see HART_ADDRESS in src/hart.h.
-# shellcheck disable=SC2086
-wasm-ld-19 --no-entry --export-table --growable-table --strip-all --max-memory=4294901760 -z stack-size=65536 \
-    --stack-first --global-base=262144 -o "$work/machine.wasm" $objects
-mv "$work/machine.wasm" "$out"
+# module OUTPUT: compiles and links all sources with what CFLAGS has.
+module() {
+    objects=
+    for source in src/*.c; do
+        object=$work/$(basename "$source" .c).o
+        compile "$source" "$object"
+        objects="$objects $object"
+    done
+    # The hart lives between the stack and the data, see HART_ADDRESS in src/hart.h.
+    # shellcheck disable=SC2086
+    wasm-ld-19 --no-entry --export-table --growable-table --strip-all --max-memory=4294901760 -z stack-size=65536 \
+        --stack-first --global-base=1048576 -o "$work/module.wasm" $objects
+    mv "$work/module.wasm" "$1"
+}
+module "$out"
+[ -z "$standalone" ] || (CFLAGS="${CFLAGS:-} -DAGENTVM_STANDALONE" && module "$standalone")
 [ $# -eq 0 ] || exit 0
 
 sha256() { sha256sum "$1" | cut -d' ' -f1; }
@@ -58,6 +66,8 @@ cat >machine.json <<EOF
   "licence": "Apache-2.0",
   "sha256": "$(sha256 machine.wasm)",
   "bytes": $(wc -c <machine.wasm),
+  "standalone_sha256": "$(sha256 standalone.wasm)",
+  "standalone_bytes": $(wc -c <standalone.wasm),
   "toolchain": {
     "clang-19": "$(clang-19 --version | sed -n 1p)",
     "wasm-ld-19": "$(wasm-ld-19 --version | sed -n 1p)"

@@ -161,12 +161,12 @@ func spoiltImage(t *testing.T, i *machine.MemoryImage, random *rand.Rand, round 
 	spots, from, to := 1<<(round%11), int64(0x10000), int64(17<<20)
 	switch round % 4 {
 	case 1:
-		from, to = 0x10000, 0x30000 // the hart and the module's first data
+		from, to = 0x10000, 0x30000 // the hart and some of its TLB
 	case 2:
 		from = i.Size() - 34<<20 // decoded code
 		to = i.Size()
 	case 3:
-		from, to = 0x120000, 0x130000 // devices
+		from, to = 0x1e0000, 0x1f0000 // devices
 	}
 	for range spots {
 		for n := 0; n < len(garbage); n += 8 {

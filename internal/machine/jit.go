@@ -24,7 +24,7 @@ import (
 type Translation int
 
 const (
-	// TranslateDefault is TranslateHot, to native code without wazero where there is a translator for it (linux/amd64) unless AGENTVM_DEBUG
+	// TranslateDefault is TranslateHot, to native code without wazero where there is a translator for it (linux/amd64, linux/arm64) unless AGENTVM_DEBUG
 	// contains "jit"; but TranslateNever where wazero has no compiler or AGENTVM_DEBUG contains "nojit".
 	TranslateDefault Translation = iota
 	// TranslateNever interprets everything.

@@ -27,6 +27,7 @@ type abiJIT struct {
 	Undecoded, CodePageSize        uint32
 	Edge, EdgeThreshold, Threshold uint32
 	SplitAccess                    uint32
+	Other                          uint32 // xor of the numbers of the two entries of a page in a table of the TLB
 }
 
 // Offsets in struct jit_state of src/jit.h.

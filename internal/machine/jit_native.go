@@ -12,11 +12,10 @@ import (
 
 	"agentvm/internal/machine/jit"
 	"agentvm/internal/machine/native"
-	"agentvm/internal/machine/native/amd64"
-	"agentvm/internal/machine/native/verify"
+	"agentvm/internal/machine/native/blocks"
 )
 
-// Translation to native code, the default on linux/amd64: hot pages are translated by themselves, and everything
+// Translation to native code, the default on linux/amd64 and linux/arm64: hot pages are translated by themselves, and everything
 // else (counting, entries in decoded slots, what ends them) is as for regions. docs/internals/translator.md.
 
 // nativeModule is the name of the module whose function "enter" is in the table at the place of each native function.
@@ -28,7 +27,7 @@ const maxNativeBytes = 64 << 20
 // nativeCode is what a machine has of native code.
 type nativeCode struct {
 	code     *native.Code
-	layout   amd64.Layout
+	layout   blocks.Layout
 	shim     api.Module
 	function uint64 // for the machine's table: nativeModule's "enter"
 }
@@ -58,7 +57,7 @@ func hostNative(ctx context.Context, runtime wazero.Runtime) (wazero.CompiledMod
 // startNative prepares a machine for its first translation.
 func (j *machineJIT) startNative() error {
 	ctx := j.m.ctx
-	if uint64(len(j.m.linear.within)) < guardBefore+verify.Reach {
+	if uint64(len(j.m.linear.within)) < guardBefore+native.Reach {
 		return fmt.Errorf("%w: too few addresses behind the machine's memory", errNoRoom)
 	}
 	code, err := native.New(j.m.linear.memory, int(min(j.t.limit, maxNativeBytes)))
@@ -74,10 +73,10 @@ func (j *machineJIT) startNative() error {
 		return errors.Join(err, module.Close(ctx), code.Close())
 	}
 	a, hart := &j.abi, j.m.layout.Hart
-	j.native = &nativeCode{code: code, shim: module, function: reference[0], layout: amd64.Layout{
-		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
+	j.native = &nativeCode{code: code, shim: module, function: reference[0], layout: blocks.Layout{
+		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
 		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
-		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, EntrySize: a.EntrySize, Tag: a.Tag, Addend: a.Addend,
+		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Tag: a.Tag, Addend: a.Addend,
 	}}
 	j.m.ctx = context.WithValue(j.m.ctx, nativeKey{}, j)
 	return nil
@@ -98,7 +97,7 @@ func (j *machineJIT) translateNative(at codePlace) error {
 		j.refuse(at.frame, at.offset)
 		return nil
 	}
-	request := amd64.Page{Code: j.code(at.frame), Entries: []uint16{at.offset}}
+	request := blocks.Page{Code: j.code(at.frame), Entries: []uint16{at.offset}}
 	for e := range page.entries {
 		request.Entries = append(request.Entries, e)
 	}
@@ -119,8 +118,8 @@ func (j *machineJIT) translateNative(at codePlace) error {
 			return j.giveUp(err)
 		}
 	}
-	made, ok := amd64.Translate(&j.native.layout, request)
-	if !ok || len(made.Code) > int(j.t.limit)/2 || !slices.ContainsFunc(made.Entries, func(e amd64.Entry) bool { return e.Offset == int(at.offset) }) {
+	made, ok := native.Translate(&j.native.layout, request)
+	if !ok || len(made.Code) > int(j.t.limit)/2 || !slices.ContainsFunc(made.Entries, func(e blocks.Entry) bool { return e.Offset == int(at.offset) }) {
 		if at.offset != jit.PageSize-2 { // whose second half may not be known yet
 			page.refused.add(at.offset)
 		}
@@ -141,7 +140,7 @@ func (j *machineJIT) translateNative(at codePlace) error {
 // costs. It costs some 2 us an instruction; a place is hot after JIT_THRESHOLD jumps, of which each loses gainOfPlace. What is executed for the
 // first time is likelier to be executed often than what was left out before.
 func (p *translatedPage) worth() int {
-	const perPlace = 30 // instructions whose translation costs what a hot place has lost
+	const perPlace = 60 // instructions whose translation costs what a hot place has lost
 	n := 0
 	for _, b := range p.seen {
 		n += bits.OnesCount8(b)
@@ -163,7 +162,7 @@ func (j *machineJIT) giveUp(err error) error {
 }
 
 // putNative makes a translation that of its page.
-func (j *machineJIT) putNative(frame uint32, page *translatedPage, made amd64.Translation) error {
+func (j *machineJIT) putNative(frame uint32, page *translatedPage, made blocks.Translation) error {
 	number, err := j.reserve.Call(j.m.ctx)
 	if err != nil {
 		return err

@@ -18,6 +18,9 @@ type manifest struct {
 	Licence  string `json:"licence"`
 	SHA256   string `json:"sha256"`
 	Bytes    int    `json:"bytes"`
+	// The same of standalone.wasm.
+	StandaloneSHA256 string `json:"standalone_sha256"`
+	StandaloneBytes  int    `json:"standalone_bytes"`
 	// Toolchain names the compiler and the linker; others may give other bytes.
 	Toolchain map[string]string `json:"toolchain"`
 	// Sources are all files that the module is made of, with their SHA-256.
@@ -39,7 +42,12 @@ func TestModuleIsBuiltFromTheseSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	standalone, err := os.ReadFile("standalone.wasm")
+	if err != nil {
+		t.Fatal(err)
+	}
 	now := manifest{
+		StandaloneSHA256: sha256Hex(standalone), StandaloneBytes: len(standalone),
 		Artifact: "machine.wasm", Command: "internal/machine/build.sh", Licence: "Apache-2.0",
 		SHA256: sha256Hex(module), Bytes: len(module), Toolchain: recorded.Toolchain, Sources: moduleSources(t),
 	}

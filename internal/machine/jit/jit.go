@@ -47,7 +47,7 @@ type Layout struct {
 }
 
 // Version of the contract between regions and the machine that this package was written for.
-const Version = 4
+const Version = 5
 
 // Request is what to translate.
 type Request struct {

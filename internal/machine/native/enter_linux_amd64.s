@@ -1,9 +1,9 @@
 #include "textflag.h"
 
 // func enter(code, memory, entries, tlb, hart uintptr, page uint64)
-// The registers are those of package amd64; places in the hart those of struct hart_state: x2, x8, x10 to x15, the budget.
+// The registers are those of package amd64; places in the hart those of struct hart_state: x2, x8, x10 to x15, the budget, fflags.
 // The code keeps SP, so that its ret comes back here. BP is saved by the frame, R14 and X15 are restored by the caller's wrapper.
-TEXT ·enter(SB), 0, $8-48
+TEXT ·enter(SB), 0, $16-48
 	MOVQ code+0(FP), AX
 	MOVQ AX, 0(SP)
 	MOVQ memory+8(FP), R15
@@ -23,6 +23,9 @@ TEXT ·enter(SB), 0, $8-48
 	MOVQ 120(DX), R11
 	XORL AX, AX // the code must not see addresses of this process
 	XORL DX, DX
+	XORPS X0, X0
+	MOVL $0x1f80, 8(SP) // MXCSR of Go: no exceptions, to nearest; and no flag
+	LDMXCSR 8(SP)
 	BYTE $0xff; BYTE $0x14; BYTE $0x24 // call [rsp]
 	MOVQ hart+32(FP), DX
 	MOVQ R13, 520(DX)
@@ -34,4 +37,9 @@ TEXT ·enter(SB), 0, $8-48
 	MOVQ R9, 104(DX)
 	MOVQ R10, 112(DX)
 	MOVQ R11, 120(DX)
+	STMXCSR 8(SP)
+	MOVL 8(SP), AX
+	SHRL $5, AX // what was inexact
+	ANDL $1, AX
+	ORL AX, 580(DX) // fflags
 	RET

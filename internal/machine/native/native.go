@@ -1,5 +1,5 @@
 // Package native holds and enters native code that package verify has accepted: memory for it that is never writable where it is executable,
-// the table of entries, and the way in and out of it. It exists on linux/amd64; elsewhere New fails.
+// the table of entries, and the way in and out of it. It exists on linux/amd64 and linux/arm64; elsewhere New fails.
 package native
 
 import "errors"

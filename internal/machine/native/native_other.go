@@ -1,6 +1,16 @@
-//go:build !linux || !amd64
+//go:build !linux || (!amd64 && !arm64)
 
 package native
+
+import "agentvm/internal/machine/native/blocks"
+
+// Reach is how many bytes from the start of linear memory on code may touch.
+const Reach = 0
+
+// Translate makes nothing.
+func Translate(*blocks.Layout, blocks.Page) (blocks.Translation, bool) {
+	return blocks.Translation{}, false
+}
 
 // Supported reports whether New may succeed.
 func Supported() bool { return false }

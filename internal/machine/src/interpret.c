@@ -22,7 +22,7 @@
 #define LIKELY(c) __builtin_expect(!!(c), 1)
 
 #define PAGE_MASK (~(uint64_t)(PAGE_SIZE - 1))
-#define TLB_ENTRY(table, va) (&tlb->table[(va) >> 12 & (TLB_SIZE - 1)])
+#define TLB_ENTRY(table, va) (&tlb->table[tlb_index(va)])
 #define TLB_HIT(e, va, type) LIKELY((e)->tag == (((va) + sizeof(type) - 1) & PAGE_MASK))
 #define HOST(type, addend, va) ((type *)(uintptr_t)((uint32_t)(va) + (addend)))
 // The addend is read before the tag: its bounds check covers the tag's.

@@ -20,9 +20,10 @@ static struct jit_layout {
     uint32_t state, functions;          // struct jit_state; size of the ring of functions
     uint32_t undecoded, code_page_size; // the operation of slots that were never executed; struct code_page
     uint32_t edge, edge_threshold, threshold, split_access;
+    uint32_t other; // see TLB_OTHER
 } layout;
 
-enum { JIT_VERSION = 4 };
+enum { JIT_VERSION = 5 };
 
 // jit_configure must be called before the first slice, and again after a restore: the table no longer has the old
 // functions. Function n is at table + n modulo JIT_FUNCTIONS.
@@ -62,6 +63,7 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .edge_threshold = JIT_EDGE_THRESHOLD,
         .threshold = JIT_THRESHOLD,
         .split_access = JIT_SPLIT_ACCESS,
+        .other = TLB_OTHER,
     };
     return &layout;
 }
@@ -79,7 +81,7 @@ bool jit_hot(const struct code_page *page, const struct insn *slot) {
 }
 
 void jit_uncount(void) {
-    const struct tlb_entry *e = &current_tlb()->code[hart.pc >> 12 & (TLB_SIZE - 1)];
+    const struct tlb_entry *e = &current_tlb()->code[tlb_index(hart.pc)];
     if (jit.eager || e->tag != (hart.pc & ~(uint64_t)(PAGE_SIZE - 1))) return;
     const struct insn *slot = &((const struct code_page *)(uintptr_t)e->addend)->slot[(hart.pc & (PAGE_SIZE - 1)) >> 1];
     uint16_t *hotness = &jit.hotness[(uintptr_t)slot / sizeof *slot % JIT_HOTNESS];
@@ -143,7 +145,7 @@ static struct access access_of(const struct insn *d) {
 
 static bool in_tlb(const struct access *a) {
     const struct tlb *tlb = current_tlb();
-    const struct tlb_entry *e = &(a->store ? tlb->write : tlb->read)[a->va >> 12 & (TLB_SIZE - 1)];
+    const struct tlb_entry *e = &(a->store ? tlb->write : tlb->read)[tlb_index(a->va)];
     return e->tag == (a->va & ~(uint64_t)(PAGE_SIZE - 1));
 }
 
@@ -229,8 +231,8 @@ const struct insn *jit_run(const struct insn *slot) {
         }
         before = hart.budget;
         pc = hart.pc;
-        const struct tlb_entry *e = &tlb->code[pc >> 12 & (TLB_SIZE - 1)];
-        if (e->tag != (pc & ~(uint64_t)(PAGE_SIZE - 1))) {
+        const struct tlb_entry *e = tlb_find(tlb->code, pc);
+        if (e == NULL) {
             jit.unmapped++;
             break;
         }

@@ -93,7 +93,7 @@ page_fault:
 
 static void note_user_entry(uint64_t va) {
     enum { CAPACITY = sizeof hart.user_entry / sizeof hart.user_entry[0] };
-    if (hart.user_entries < CAPACITY) hart.user_entry[hart.user_entries] = (uint16_t)(va >> 12 & (TLB_SIZE - 1));
+    if (hart.user_entries < CAPACITY) hart.user_entry[hart.user_entries] = (uint16_t)tlb_index(va);
     if (hart.user_entries <= CAPACITY) hart.user_entries++;
 }
 
@@ -114,14 +114,26 @@ static void note_entry(const struct mapping *m, uint64_t va) {
 
 static inline uint32_t frame_of(uint64_t gpa) { return (uint32_t)((gpa - RAM_BASE) / PAGE_SIZE); }
 
-// place is the entry for va, noted as filled.
+static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
+
+static void note_filled(struct tlb *tlb, const struct tlb_entry *e) {
+    if (e->tag != TLB_INVALID || tlb->filled > TLB_NOTED) return;
+    if (tlb->filled < TLB_NOTED) tlb->noted[tlb->filled] = (uint16_t)(e - tlb->read);
+    tlb->filled++;
+}
+
+// place is the entry for va, noted as filled. What it had moves to its other place; an entry that va had there is gone.
 static struct tlb_entry *place(struct tlb *tlb, struct tlb_entry *entries, uint64_t va) {
-    struct tlb_entry *e = &entries[va >> 12 & (TLB_SIZE - 1)];
-    if (e->tag == TLB_INVALID && tlb->filled <= TLB_NOTED) {
-        if (tlb->filled < TLB_NOTED) tlb->noted[tlb->filled] = (uint16_t)(e - tlb->read);
-        tlb->filled++;
+    struct tlb_entry *e = &entries[tlb_index(va)], *other = &entries[tlb_index(va) ^ TLB_OTHER];
+    uint64_t tag = va & ~(uint64_t)(PAGE_SIZE - 1);
+    if (e->tag != TLB_INVALID && e->tag != tag) {
+        note_filled(tlb, other);
+        *other = *e;
+    } else if (other->tag == tag) {
+        invalidate(other);
     }
-    e->tag = va & ~(uint64_t)(PAGE_SIZE - 1);
+    note_filled(tlb, e);
+    e->tag = tag;
     return e;
 }
 
@@ -131,11 +143,24 @@ static void fill(struct tlb *tlb, struct tlb_entry *entries, uint64_t va, uint64
     e->frame = frame_of(gpa);
 }
 
-// cached is where the TLB has the byte at va, NULL if it has it nowhere. The interpreter has looked already; LR, SC and
-// the AMOs come here without.
-static uint8_t *cached(const struct tlb_entry *entries, uint64_t va) {
-    const struct tlb_entry *e = &entries[va >> 12 & (TLB_SIZE - 1)];
-    if (e->tag != (va & ~(uint64_t)(PAGE_SIZE - 1))) return NULL;
+// recall has an entry for va in its first place, where what comes next finds it sooner. false: the TLB does not have it.
+static bool recall(struct tlb_entry *entries, uint64_t va) {
+    struct tlb *tlb = current_tlb();
+    struct tlb_entry *first = &entries[tlb_index(va)], *e = (struct tlb_entry *)(uintptr_t)tlb_find(entries, va);
+    if (e != NULL && e != first) {
+        struct tlb_entry moved = *e;
+        note_filled(tlb, first);
+        *e = *first;
+        *first = moved;
+    }
+    return e != NULL;
+}
+
+// cached is where the TLB has the byte at va, NULL if it has it nowhere. The interpreter has looked at the first place already; LR, SC
+// and the AMOs come here without.
+static uint8_t *cached(struct tlb_entry *entries, uint64_t va) {
+    if (!recall(entries, va)) return NULL;
+    const struct tlb_entry *e = &entries[tlb_index(va)];
     return (uint8_t *)(uintptr_t)((uint32_t)va + e->addend);
 }
 
@@ -163,6 +188,8 @@ static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
 // tlb_reach has the TLB know the page of an access that is about to be made. false: it is none of RAM, or raises an exception.
 bool tlb_reach(uint64_t va, bool store) {
     uint64_t gpa = 0;
+    struct tlb *tlb = current_tlb();
+    if (recall(store ? tlb->write : tlb->read, va)) return true;
     return data_pointer(va, store ? ACCESS_WRITE : ACCESS_READ, &gpa) != NULL;
 }
 
@@ -207,7 +234,8 @@ uint64_t slow_load(uint64_t va, uint32_t size) {
 
 static void slow_store_within_page(uint64_t va, uint64_t value, uint32_t size) {
     uint64_t gpa = 0;
-    uint8_t *host = data_pointer(va, ACCESS_WRITE, &gpa);
+    uint8_t *host = cached(current_tlb()->write, va);
+    if (host == NULL) host = data_pointer(va, ACCESS_WRITE, &gpa);
     if (host != NULL) {
         store_bytes(host, value, size);
         return;
@@ -260,6 +288,8 @@ static uint8_t *code_pointer(uint64_t va, struct mapping *m) {
 }
 
 struct code_page *fetch_page(uint64_t va) {
+    struct tlb_entry *entries = current_tlb()->code;
+    if (recall(entries, va)) return (struct code_page *)(uintptr_t)entries[tlb_index(va)].addend;
     struct mapping m;
     if (code_pointer(va, &m) == NULL) return NULL;
     note_entry(&m, va);
@@ -285,8 +315,6 @@ bool fetch_crossing(uint64_t va, uint32_t *word) {
 }
 
 // Forgetting ----------------------------------------------------------------------------------------------------
-
-static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
 
 _Static_assert(offsetof(struct tlb, filled) == 3 * TLB_SIZE * sizeof(struct tlb_entry), "a set is one array of entries");
 
@@ -347,11 +375,13 @@ static void flush_around(uint64_t va, unsigned shift) {
 void tlb_flush_page(uint64_t va) {
     slow(SLOW_FLUSH);
     if (largest_shift[va >> 63] > 12) flush_around(va, largest_shift[va >> 63]);
-    unsigned index = va >> 12 & (TLB_SIZE - 1);
     for (unsigned set = 0; set < 3; set++) {
-        invalidate(&hart.tlb[set].read[index]);
-        invalidate(&hart.tlb[set].write[index]);
-        invalidate(&hart.tlb[set].code[index]);
+        struct tlb *tlb = &hart.tlb[set];
+        for (unsigned place = 0, index = tlb_index(va); place < 2; place++, index ^= TLB_OTHER) {
+            invalidate(&tlb->read[index]);
+            invalidate(&tlb->write[index]);
+            invalidate(&tlb->code[index]);
+        }
     }
 }
 
@@ -387,8 +417,11 @@ void tlb_sum_cleared(void) {
         __builtin_memset(tlb->write, 0xff, sizeof tlb->write);
     } else {
         for (unsigned i = 0; i < hart.user_entries; i++) {
-            invalidate(&tlb->read[hart.user_entry[i]]);
-            invalidate(&tlb->write[hart.user_entry[i]]);
+            unsigned index = hart.user_entry[i], other = index ^ TLB_OTHER;
+            invalidate(&tlb->read[index]);
+            invalidate(&tlb->write[index]);
+            invalidate(&tlb->read[other]);
+            invalidate(&tlb->write[other]);
         }
     }
     hart.user_entries = 0;

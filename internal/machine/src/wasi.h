@@ -1,4 +1,4 @@
-// The WASI preview 1 functions that the machine imports; it imports nothing else.
+// The WASI preview 1 functions that the machine imports; it imports nothing else. standalone.c has what a command needs besides.
 // Source: WASI preview 1, witx "wasi_snapshot_preview1".
 #ifndef AGENTVM_WASI_H
 #define AGENTVM_WASI_H
@@ -62,5 +62,9 @@ WASI_IMPORT(clock_time_get) uint16_t wasi_clock_time_get(uint32_t clock, uint64_
 WASI_IMPORT(poll_oneoff)
 uint16_t wasi_poll_oneoff(const struct wasi_subscription *in, struct wasi_event *out, uint32_t count, uint32_t *events);
 WASI_IMPORT(random_get) uint16_t wasi_random_get(void *buf, uint32_t len);
+
+#ifdef AGENTVM_STANDALONE
+#include "standalone.h"
+#endif
 
 #endif

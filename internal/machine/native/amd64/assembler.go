@@ -33,7 +33,22 @@ const (
 )
 
 // assembler writes instructions. Only the forms that translations need are here; package verify has the same list, of its own.
-type assembler struct{ code []byte }
+type assembler struct {
+	code  []byte
+	holds [rdx + 1]uint8 // the guest register, in the hart, of which rax, rcx and rdx have the value; 0: none
+}
+
+// hold notes that a register has the value of a guest register.
+func (a *assembler) hold(r register, guest uint8) {
+	if r <= rdx {
+		a.holds[r] = guest
+	}
+}
+
+// overwrite notes that an instruction changes a register.
+func (a *assembler) overwrite(r register) {
+	a.hold(r, 0)
+}
 
 func (a *assembler) bytes(b ...byte) { a.code = append(a.code, b...) }
 func (a *assembler) word(v int32)    { a.code = binary.LittleEndian.AppendUint32(a.code, uint32(v)) }
@@ -61,6 +76,10 @@ const (
 	opMove8          = 0x88
 	opLoad           = 0x8b // of these on, the register is the destination
 	opAddTo          = 0x03
+	opOrTo           = 0x0b
+	opAndTo          = 0x23
+	opSubTo          = 0x2b
+	opXorTo          = 0x33
 	opCmpTo          = 0x3b
 	opSignExtendWord = 0x63
 	opLea            = 0x8d
@@ -83,6 +102,18 @@ func (a *assembler) pair(wide bool, op int, reg, rm register) {
 	a.bytes(rex(wide, reg, 0, rm))
 	a.opcode(op)
 	a.bytes(0xc0 | low(reg)<<3 | low(rm))
+	switch {
+	case op == opCmp || op == opTest:
+	case fromMemory(op):
+		a.overwrite(reg)
+	default:
+		a.overwrite(rm)
+	}
+}
+
+// fromMemory says whether the destination is reg.
+func fromMemory(op int) bool {
+	return op&^0x38 == opAddTo && op != opCmpTo || op == opLoad || op == opSignExtendWord || op > 0xff
 }
 
 func (a *assembler) move(to, from register) {
@@ -100,12 +131,18 @@ func (a *assembler) hart(wide bool, op int, reg register, at uint32) {
 	a.opcode(op)
 	a.bytes(0x80 | low(reg)<<3 | low(memory))
 	a.word(int32(at))
+	if fromMemory(op) {
+		a.overwrite(reg)
+	}
 }
 
 // indexed is an operation on [base + index] with one of the fixed bases, or [base + index + distance].
 func (a *assembler) indexed(wide bool, op int, reg, base, index register, distance uint32) {
 	a.bytes(rex(wide, reg, index, base))
 	a.opcode(op)
+	if fromMemory(op) {
+		a.overwrite(reg)
+	}
 	if distance == 0 && low(base) != 5 {
 		a.bytes(0x04|low(reg)<<3, low(index)<<3|low(base))
 		return
@@ -117,6 +154,7 @@ func (a *assembler) indexed(wide bool, op int, reg, base, index register, distan
 // lea is to = from + distance, with all 64 bits, or the lower 32 extended with zeros.
 func (a *assembler) lea(wide bool, to, from register, distance int32) {
 	a.bytes(rex(wide, to, 0, from), opLea)
+	a.overwrite(to)
 	sib := func() {
 		if low(from) == 4 {
 			a.bytes(0x24)
@@ -144,6 +182,9 @@ const (
 )
 
 func (a *assembler) immediate(wide bool, op byte, to register, value int32) {
+	if op != immediateCmp {
+		a.overwrite(to)
+	}
 	if value == int32(int8(value)) {
 		a.bytes(rex(wide, 0, 0, to), 0x83, 0xc0|op<<3|low(to), byte(value))
 		return
@@ -174,6 +215,7 @@ func (a *assembler) constant(to register, value int32) {
 	}
 	a.bytes(rex(true, 0, 0, to), 0xc7, 0xc0|low(to))
 	a.word(value)
+	a.overwrite(to)
 }
 
 // Shifts and operations of one operand: the number in the encoding.
@@ -192,28 +234,82 @@ const (
 
 func (a *assembler) shift(wide bool, op byte, r register, by uint8) {
 	a.bytes(rex(wide, 0, 0, r), 0xc1, 0xc0|op<<3|low(r), by)
+	a.overwrite(r)
 }
 
 // shiftCL shifts by the lowest bits of rcx.
 func (a *assembler) shiftCL(wide bool, op byte, r register) {
 	a.bytes(rex(wide, 0, 0, r), 0xd3, 0xc0|op<<3|low(r))
+	a.overwrite(r)
 }
 
 func (a *assembler) unary(wide bool, op byte, r register) {
 	a.bytes(rex(wide, 0, 0, r), 0xf7, 0xc0|op<<3|low(r))
+	a.overwrite(r)
+	if op >= unaryMultiply {
+		a.overwrite(rax)
+		a.overwrite(rdx)
+	}
 }
 
 // signIntoRDX is cqo or cdq.
-func (a *assembler) signIntoRDX(wide bool) { a.bytes(rex(wide, 0, 0, 0), 0x99) }
+func (a *assembler) signIntoRDX(wide bool) {
+	a.bytes(rex(wide, 0, 0, 0), 0x99)
+	a.overwrite(rdx)
+}
+
+// Operations of the floating-point unit on xmm0, the only one of its registers that is used: the opcode behind 0x0f.
+const (
+	floatMove       = 0x10
+	floatConvert    = 0x2a // from a register
+	floatToInteger  = 0x2d // to a register, as MXCSR rounds: to nearest, ties to even
+	floatTruncate   = 0x2c // to a register
+	floatCompare    = 0x2e // with xmm0
+	floatSquareRoot = 0x51
+	floatAdd        = 0x58
+	floatMultiply   = 0x59
+	floatWiden      = 0x5a // a single to a double, and with double's prefix the other way
+	floatSubtract   = 0x5c
+	floatDivide     = 0x5e
+
+	double, single = 0xf2, 0xf3 // prefixes
+)
+
+// hartFloat is an operation on xmm0, or a register, and a place in linear memory.
+func (a *assembler) hartFloat(precision byte, wide bool, op byte, reg register, at uint32) {
+	if op != floatCompare {
+		a.bytes(precision)
+	} else if precision == double {
+		a.bytes(0x66)
+	}
+	a.bytes(rex(wide, reg, 0, memory), 0x0f, op, 0x80|low(reg)<<3|low(memory))
+	a.word(int32(at))
+	if op == floatToInteger || op == floatTruncate {
+		a.overwrite(reg)
+	}
+}
+
+// convert makes xmm0 the number that a register has, of 64 bits or 32 with a sign.
+func (a *assembler) convert(precision byte, wide bool, from register) {
+	a.bytes(precision, rex(wide, 0, 0, from), 0x0f, floatConvert, 0xc0|low(from))
+}
+
+// moveFloat copies xmm0 to a register: 64 bits, or 32 extended with zeros.
+func (a *assembler) moveFloat(wide bool, to register) {
+	a.bytes(0x66, rex(wide, 0, 0, to), 0x0f, 0x7e, 0xc0|low(to))
+	a.overwrite(to)
+}
 
 // Conditions, by their number in the encoding.
 const (
+	overflow     = 0
 	below        = 2
 	notBelow     = 3
 	equal        = 4
 	notEqual     = 5
 	belowOrEqual = 6
 	above        = 7
+	unordered    = 10
 	less         = 12
 	notLess      = 13
 	lessOrEqual  = 14
@@ -228,6 +324,7 @@ func (a *assembler) set(condition byte) {
 
 func (a *assembler) moveIf(wide bool, condition byte, to, from register) {
 	a.bytes(rex(wide, to, 0, from), 0x0f, 0x40|condition, 0xc0|low(to)<<3|low(from))
+	a.overwrite(to)
 }
 
 // label is a place in the code, which may not be known yet.
@@ -240,6 +337,7 @@ func (a *assembler) newLabel() *label { return &label{at: -1} }
 
 func (a *assembler) bind(l *label) {
 	l.at = a.here()
+	a.holds = [rdx + 1]uint8{}
 	for _, u := range l.users {
 		binary.LittleEndian.PutUint32(a.code[u:], uint32(int32(l.at-u-4)))
 	}

@@ -4,18 +4,18 @@ import "agentvm/internal/machine/riscv"
 
 const floatStates = 3 << 13 // mstatus.FS: zero is off, all ones changed
 
-// floatEmitters has what only moves bits of the floating-point registers, which are in the hart: no result is rounded and no flag raised. All
-// of it but a store marks the unit changed: where it is not yet, or is off, the interpreter looks after it.
+// floatEmitters has what moves bits of the floating-point registers, which are in the hart, and arithmetic. All of it but stores and comparisons
+// marks the unit changed: where it is not yet, or is off, the interpreter looks after it.
 func floatEmitters() map[string]emitter {
 	all := map[string]emitter{}
 	for suffix, a := range map[string]access{"w": {4, opMove, false}, "d": {8, opMove, true}} {
-		single := a.size == 4
+		isSingle := a.size == 4
 		all["fl"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
 			t.address(rax, d.Rs1, d.Imm)
 			t.lookUp(t.layout.Read, a.size)
 			t.indexed(a.wide, opLoad, rax, memory, rax, 0)
-			t.setFloat(d.Rd, single)
+			t.setFloat(d.Rd, isSingle)
 		}
 		all["fs"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(false)
@@ -27,17 +27,17 @@ func floatEmitters() map[string]emitter {
 		all["fmv."+suffix+".x"] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
 			from := t.value(d.Rs1, rax)
-			if single {
+			if isSingle {
 				t.move32(rax, from)
 			} else {
 				t.move(rax, from)
 			}
-			t.setFloat(d.Rd, single)
+			t.setFloat(d.Rd, isSingle)
 		}
 		all["fmv.x."+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
 			t.float(rax, d.Rs1)
-			if single {
+			if isSingle {
 				t.pair(true, opSignExtendWord, rax, rax)
 			}
 			t.setGuest(d.Rd, rax)
@@ -47,6 +47,7 @@ func floatEmitters() map[string]emitter {
 		all[name+".d"] = func(t *translator, d *riscv.Decoded) { t.changeSign(d, sign, true) }
 		all[name+".s"] = func(t *translator, d *riscv.Decoded) { t.changeSign(d, sign, false) }
 	}
+	addArithmetic(all)
 	return all
 }
 
@@ -55,12 +56,12 @@ type sign struct{ exchange, negate bool }
 
 // changeSign flips the sign of rs1 where that makes it the wanted one. A register whose upper half says that it has no single is the
 // interpreter's.
-func (t *translator) changeSign(d *riscv.Decoded, s sign, double bool) {
+func (t *translator) changeSign(d *riscv.Decoded, s sign, isDouble bool) {
 	t.floatOn(true)
 	t.float(rax, d.Rs1)
 	t.float(rcx, d.Rs2)
 	bits := uint8(63)
-	if !double {
+	if !isDouble {
 		bits = 31
 		for _, r := range []register{rax, rcx} {
 			t.move(rdx, r)
@@ -75,14 +76,18 @@ func (t *translator) changeSign(d *riscv.Decoded, s sign, double bool) {
 	if s.negate {
 		t.immediate(true, immediateXor, rcx, -1)
 	}
-	t.shift(double, shiftRight, rcx, bits)
-	t.shift(double, shiftLeft, rcx, bits)
+	t.shift(isDouble, shiftRight, rcx, bits)
+	t.shift(isDouble, shiftLeft, rcx, bits)
 	t.pair(true, opXor, rcx, rax)
 	t.setFloat(d.Rd, false)
 }
 
 // floatOn leaves when the unit is off, or would have to be marked changed.
 func (t *translator) floatOn(changes bool) {
+	if t.floatIsDirty || t.floatIsOn && !changes {
+		return
+	}
+	t.floatIsOn, t.floatIsDirty = true, changes
 	t.hart(false, opLoad, rax, t.layout.MStatus)
 	t.immediate(false, immediateAnd, rax, floatStates)
 	if changes {
@@ -98,11 +103,164 @@ func (t *translator) floatOn(changes bool) {
 func (t *translator) float(to register, r uint8) { t.hart(true, opLoad, to, t.layout.F+8*uint32(r)) }
 
 // setFloat sets one to rax. A single has ones above it; rcx is overwritten.
-func (t *translator) setFloat(r uint8, single bool) {
-	if single {
+func (t *translator) setFloat(r uint8, isSingle bool) {
+	if isSingle {
 		t.constant(rcx, -1)
 		t.shift(true, shiftLeft, rcx, 32)
 		t.pair(true, opOr, rcx, rax)
 	}
 	t.hart(true, opMove, rax, t.layout.F+8*uint32(r))
+}
+
+// Arithmetic is the host's, on xmm0, where both processors give the same: finite results, rounded to nearest, that are not as small as to be
+// less precise. Otherwise the interpreter does all of it again. What is inexact stays in MXCSR, from where the bridge takes it when the code is
+// left, for no translated instruction reads fflags.
+
+// Rounding modes, as in the instruction.
+const (
+	toNearest  = 0
+	towardZero = 1
+	dynamic    = 7
+)
+
+// rounds says whether the host can round as an instruction wants it.
+func rounds(d *riscv.Decoded) bool {
+	switch _, toInteger := integerConversions[d.Name]; {
+	case !arithmetic[d.Name], d.RM == toNearest, d.RM == dynamic:
+		return true
+	default:
+		return toInteger && d.RM == towardZero
+	}
+}
+
+// integerConversions are those of a floating-point number to a signed integer. Where unsigned ones do not fit, the host says inexact.
+var integerConversions = map[string]struct {
+	precision byte
+	wide      bool
+}{"fcvt.w.d": {double, false}, "fcvt.l.d": {double, true}, "fcvt.w.s": {single, false}, "fcvt.l.s": {single, true}}
+
+// arithmetic has the instructions with a rounding mode.
+var arithmetic = map[string]bool{}
+
+func addArithmetic(all map[string]emitter) {
+	add := func(name string, e emitter) { all[name], arithmetic[name] = e, true }
+	for suffix, precision := range map[string]byte{".s": single, ".d": double} {
+		for name, op := range map[string]byte{"fadd": floatAdd, "fsub": floatSubtract, "fmul": floatMultiply, "fdiv": floatDivide} {
+			add(name+suffix, func(t *translator, d *riscv.Decoded) {
+				t.roundable(d)
+				t.boxed(precision, d.Rs1, d.Rs2)
+				t.floatOperation(precision, floatMove, d.Rs1)
+				t.floatOperation(precision, op, d.Rs2)
+				t.result(d.Rd, precision, op == floatMultiply || op == floatDivide)
+			})
+		}
+		add("fsqrt"+suffix, func(t *translator, d *riscv.Decoded) {
+			t.roundable(d)
+			t.boxed(precision, d.Rs1)
+			t.floatOperation(precision, floatSquareRoot, d.Rs1)
+			t.result(d.Rd, precision, false)
+		})
+		for name, condition := range map[string]byte{"feq": equal, "flt": below, "fle": belowOrEqual} {
+			all[name+suffix] = func(t *translator, d *riscv.Decoded) {
+				t.floatOn(false)
+				t.boxed(precision, d.Rs1, d.Rs2)
+				t.floatOperation(precision, floatMove, d.Rs1)
+				t.floatOperation(precision, floatCompare, d.Rs2)
+				t.jumpIf(unordered, t.miss())
+				t.set(condition)
+				t.setGuest(d.Rd, rax)
+			}
+		}
+		for name, wide := range map[string]bool{".w": false, ".l": true, ".wu": true} {
+			add("fcvt"+suffix+name, func(t *translator, d *riscv.Decoded) {
+				t.roundable(d)
+				from := t.value(d.Rs1, rax)
+				if name == ".wu" {
+					t.move32(rax, from)
+					from = rax
+				}
+				t.convert(precision, wide, from)
+				t.moveFloat(precision == double, rax)
+				t.setFloat(d.Rd, precision == single)
+			})
+		}
+	}
+	for name, c := range integerConversions {
+		add(name, func(t *translator, d *riscv.Decoded) {
+			op := byte(floatToInteger)
+			if d.RM == towardZero {
+				t.floatOn(true)
+				op = floatTruncate
+			} else {
+				t.roundable(d)
+			}
+			t.boxed(c.precision, d.Rs1)
+			t.hartFloat(c.precision, c.wide, op, rax, t.layout.F+8*uint32(d.Rs1))
+			t.immediate(c.wide, immediateCmp, rax, 1)
+			t.jumpIf(overflow, t.miss()) // the smallest number stands for what does not fit
+			if !c.wide {
+				t.pair(true, opSignExtendWord, rax, rax)
+			}
+			t.setGuest(d.Rd, rax)
+		})
+	}
+	add("fcvt.d.s", func(t *translator, d *riscv.Decoded) {
+		t.roundable(d)
+		t.boxed(single, d.Rs1)
+		t.floatOperation(single, floatWiden, d.Rs1)
+		t.result(d.Rd, double, false)
+	})
+	add("fcvt.s.d", func(t *translator, d *riscv.Decoded) {
+		t.roundable(d)
+		t.floatOperation(double, floatWiden, d.Rs1)
+		t.result(d.Rd, single, true)
+	})
+}
+
+// roundable leaves when the unit is not on and changed, or a dynamic rounding mode is not to nearest.
+func (t *translator) roundable(d *riscv.Decoded) {
+	t.floatOn(true)
+	if d.RM != dynamic || t.roundsToNearest {
+		return
+	}
+	t.roundsToNearest = true
+	t.hart(false, opLoad, rax, t.layout.RoundingMode)
+	t.immediate(false, immediateCmp, rax, toNearest)
+	t.jumpIf(notEqual, t.miss())
+}
+
+// boxed leaves when one of the registers has no single.
+func (t *translator) boxed(precision byte, registers ...uint8) {
+	if precision == double {
+		return
+	}
+	for _, r := range registers {
+		t.hart(false, opLoad, rax, t.layout.F+8*uint32(r)+4)
+		t.immediate(false, immediateCmp, rax, -1)
+		t.jumpIf(notEqual, t.miss())
+	}
+}
+
+// floatOperation is one on xmm0 and a register of the guest.
+func (t *translator) floatOperation(precision, op byte, r uint8) {
+	t.hartFloat(precision, false, op, 0, t.layout.F+8*uint32(r))
+}
+
+// result sets rd to xmm0, and leaves when that is infinite or no number. mayBeTiny: also when the exact result may be below the normal numbers.
+func (t *translator) result(rd uint8, precision byte, mayBeTiny bool) {
+	bits, all := uint8(52), int32(0x7ff)
+	if precision == single {
+		bits, all = 23, 0xff
+	}
+	t.moveFloat(precision == double, rax)
+	t.move(rcx, rax)
+	t.shift(precision == double, shiftRight, rcx, bits)
+	t.immediate(false, immediateAnd, rcx, all)
+	if mayBeTiny { // the smallest normal number may be what is rounded up to it
+		t.immediate(false, immediateSub, rcx, 2)
+		all -= 2
+	}
+	t.immediate(false, immediateCmp, rcx, all)
+	t.jumpIf(notBelow, t.miss())
+	t.setFloat(rd, precision == single)
 }

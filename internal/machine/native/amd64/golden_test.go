@@ -18,8 +18,8 @@ import (
 var update = flag.Bool("update", false, "write testdata/golden.txt")
 
 var layout = amd64.Layout{
-	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, Reservation: 0x10300, Reserved: 0x10308,
-	Write: 0x4000, Code: 0x8000, Entries: 1024, EntrySize: 16, Addend: 8,
+	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, RoundingMode: 0x10240, Reservation: 0x10300, Reserved: 0x10308,
+	Write: 0x10000, Code: 0x20000, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8,
 }
 
 // translate makes the code of some words at the start of a page, of which nothing else was ever executed.

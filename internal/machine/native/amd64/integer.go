@@ -73,18 +73,26 @@ func allEmitters() map[string]emitter {
 			t.setGuest(d.Rd, rax)
 		}
 	}
-	for name, op := range map[string]int{"add": opAdd, "sub": opSub, "xor": opXor, "or": opOr, "and": opAnd} {
+	for name, op := range map[string]int{"add": opAddTo, "sub": opSubTo, "xor": opXorTo, "or": opOrTo, "and": opAndTo} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd, d.Rs2)
-			t.copyOf(d.Rs1, to)
-			t.pair(true, op, t.value(d.Rs2, rcx), to)
+			first, second := d.Rs1, d.Rs2
+			if op != opSubTo {
+				first, second = t.cheaperFirst(first, second)
+			}
+			to := target(d.Rd, second)
+			t.copyOf(first, to)
+			t.operation(true, op, to, second)
 			t.setGuest(d.Rd, to)
 		}
 	}
-	for name, op := range map[string]int{"addw": opAdd, "subw": opSub} {
+	for name, op := range map[string]int{"addw": opAddTo, "subw": opSubTo} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			t.copyOf(d.Rs1, rax)
-			t.pair(false, op, t.value(d.Rs2, rcx), rax)
+			first, second := d.Rs1, d.Rs2
+			if op != opSubTo {
+				first, second = t.cheaperFirst(first, second)
+			}
+			t.copyOf(first, rax)
+			t.operation(false, op, rax, second)
 			t.pair(true, opSignExtendWord, rax, rax)
 			t.setGuest(d.Rd, rax)
 		}
@@ -112,7 +120,9 @@ func allEmitters() map[string]emitter {
 		all[name+"iw"] = func(t *translator, d *riscv.Decoded) {
 			t.copyOf(d.Rs1, rax)
 			t.shift(false, op, rax, uint8(d.Imm))
-			t.pair(true, opSignExtendWord, rax, rax)
+			if op != shiftRight || d.Imm == 0 {
+				t.pair(true, opSignExtendWord, rax, rax)
+			}
 			t.setGuest(d.Rd, rax)
 		}
 	}
@@ -126,13 +136,15 @@ func allEmitters() map[string]emitter {
 func multiplyEmitters() map[string]emitter {
 	all := map[string]emitter{
 		"mul": func(t *translator, d *riscv.Decoded) {
-			t.copyOf(d.Rs1, rax)
-			t.pair(true, opImul, rax, t.value(d.Rs2, rcx))
+			first, second := t.cheaperFirst(d.Rs1, d.Rs2)
+			t.copyOf(first, rax)
+			t.operation(true, opImul, rax, second)
 			t.setGuest(d.Rd, rax)
 		},
 		"mulw": func(t *translator, d *riscv.Decoded) {
-			t.copyOf(d.Rs1, rax)
-			t.pair(false, opImul, rax, t.value(d.Rs2, rcx))
+			first, second := t.cheaperFirst(d.Rs1, d.Rs2)
+			t.copyOf(first, rax)
+			t.operation(false, opImul, rax, second)
 			t.pair(true, opSignExtendWord, rax, rax)
 			t.setGuest(d.Rd, rax)
 		},

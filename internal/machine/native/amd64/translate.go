@@ -3,28 +3,27 @@ package amd64
 import (
 	"slices"
 
+	"agentvm/internal/machine/native/blocks"
 	"agentvm/internal/machine/riscv"
 )
 
 // Guest registers that are in registers of the host.
 var inHost = [32]register{2: rbx, 8: rbp, 10: rsi, 11: rdi, 12: r8, 13: r9, 14: r10, 15: r11}
 
-// maxBlock is how many instructions are executed at most between two looks at the budget.
-const maxBlock = 64
-
 // translator makes the code of one page.
 type translator struct {
 	assembler
+	*blocks.Blocks
 	layout   *Layout
-	page     Page
-	decoded  [PageSize / 2]riscv.Decoded // by halfword; Size 0: not translated
-	leader   [PageSize / 2]bool
 	labels   [PageSize / 2]*label
 	exits    []exit
 	dispatch *label
 
 	at      int // the instruction that is translated
 	unspent int // instructions of its block from it on, which the budget has paid for
+
+	// What code before it in its block has looked at: only what the interpreter executes changes it.
+	floatIsOn, floatIsDirty, roundsToNearest bool
 }
 
 // exit is code that stands behind all else.
@@ -37,13 +36,17 @@ type exit struct {
 
 // Translate makes the code of a page. It is false when none of the entries is an instruction that can be translated.
 func Translate(l *Layout, p Page) (Translation, bool) {
-	t := &translator{layout: l, page: p}
+	t := &translator{layout: l, Blocks: blocks.Discover(p, func(d *riscv.Decoded) bool { return emitters[d.Name] != nil && rounds(d) })}
 	t.dispatch = t.newLabel()
-	t.discover()
+	for i := range t.labels {
+		if t.Leader[i] && t.Decoded[i].Size != 0 {
+			t.labels[i] = t.newLabel()
+		}
+	}
 	var out Translation
-	for i := range t.decoded { // instructions may overlap, so that a block's end may be anywhere
-		for at := i; at < len(t.decoded) && t.labels[at] != nil && t.labels[at].at < 0; {
-			out.Entries = append(out.Entries, Entry{2 * at, t.here()})
+	for i := range t.Decoded { // instructions may overlap, so that a block's end may be anywhere
+		for at := i; at < len(t.Decoded) && t.labels[at] != nil && t.labels[at].at < 0; {
+			out.Entries = append(out.Entries, Entry{Offset: 2 * at, At: t.here()})
 			at = t.block(at, &out)
 		}
 	}
@@ -51,147 +54,48 @@ func Translate(l *Layout, p Page) (Translation, bool) {
 		return Translation{}, false
 	}
 	slices.SortFunc(out.Entries, func(a, b Entry) int { return a.Offset - b.Offset })
+	if p.Places {
+		out.Places = append(out.Places, Entry{Offset: PageSize, At: t.here()})
+	}
 	t.leave()
 	out.Code = t.code
 	return out, true
 }
 
-// discover finds what the entries reach in the page, and then what else was executed there: code that only other pages lead to.
-func (t *translator) discover() {
-	t.reach(slices.Clone(t.page.Entries))
-	if t.page.Seen != nil {
-		for at := 0; at < PageSize; at += 2 {
-			if t.seen(at) && t.decoded[at/2].Size == 0 {
-				t.reach([]uint16{uint16(at)})
-			}
-		}
-	}
-	for i := range t.labels {
-		if t.leader[i] && t.decoded[i].Size != 0 {
-			t.labels[i] = t.newLabel()
-		}
-	}
-}
-
-// reach finds what places lead to.
-func (t *translator) reach(work []uint16) {
-	for len(work) > 0 {
-		at := int(work[len(work)-1])
-		work = work[:len(work)-1]
-		lead := func(to int) {
-			if to >= 0 && to < PageSize {
-				work = append(work, uint16(to))
-			}
-		}
-		for first := true; at < PageSize && t.seen(at); first = false {
-			if first {
-				t.leader[at/2] = true
-			}
-			if t.decoded[at/2].Size != 0 {
-				break
-			}
-			d, ok := t.decode(at)
-			if !ok {
-				break
-			}
-			next := at + d.Size
-			flow := flowOf(&d)
-			if flow == flowLeave {
-				lead(next) // where the interpreter is done
-				break
-			}
-			t.decoded[at/2] = d
-			switch flow {
-			case flowBranch:
-				lead(at + int(d.Imm))
-				lead(next)
-			case flowJump:
-				lead(at + int(d.Imm))
-			}
-			if (flow == flowJump || flow == flowIndirect) && d.Rd != 0 {
-				lead(next) // where the call returns to
-			}
-			if flow != flowNext {
-				break
-			}
-			at = next
-		}
-	}
-}
-
-// decode reads an instruction of the page, or one that begins in its last halfword.
-func (t *translator) decode(at int) (riscv.Decoded, bool) {
-	if at == PageSize-2 && t.page.Code[at]&3 == 3 {
-		return riscv.Decode([]byte{t.page.Code[at], t.page.Code[at+1], byte(t.page.Second), byte(t.page.Second >> 8)}, 0)
-	}
-	return riscv.Decode(t.page.Code, at)
-}
-
-func (t *translator) seen(at int) bool {
-	return t.page.Seen == nil || t.page.Seen[at/16]>>(at/2%8)&1 != 0
-}
-
-// flow says where control goes after an instruction.
-type flow int
-
-const (
-	flowNext flow = iota
-	flowBranch
-	flowJump
-	flowIndirect
-	flowLeave // the interpreter executes it
-)
-
-func flowOf(d *riscv.Decoded) flow {
-	switch d.Name {
-	case "beq", "bne", "blt", "bge", "bltu", "bgeu":
-		return flowBranch
-	case "jal":
-		return flowJump
-	case "jalr":
-		return flowIndirect
-	}
-	if emitters[d.Name] == nil {
-		return flowLeave
-	}
-	return flowNext
-}
-
 // block translates from a leader to the next one or a jump, and gives the halfword to continue at.
 func (t *translator) block(first int, out *Translation) int {
-	count, end := 0, first
-	for {
-		d := &t.decoded[end]
-		count++
-		end += d.Size / 2
-		if flowOf(d) != flowNext || end >= len(t.decoded) || t.decoded[end].Size == 0 || t.leader[end] {
-			break
-		}
-		if count == maxBlock {
-			t.leader[end], t.labels[end] = true, t.newLabel()
-			break
-		}
+	count, end := t.Block(first)
+	if end < len(t.labels) && t.Leader[end] && t.Decoded[end].Size != 0 && t.labels[end] == nil {
+		t.labels[end] = t.newLabel()
 	}
 	out.Instructions += count
+	start := t.here()
 	t.bind(t.labels[first])
 	t.immediate(true, immediateSub, budget, int32(count))
 	t.jumpIf(less, t.exit(2*first, count, false))
 	t.unspent = count
+	t.floatIsOn, t.floatIsDirty, t.roundsToNearest = false, false, false
 	jumps := false
 	for i := first; i < end; {
-		d := &t.decoded[i]
+		d := &t.Decoded[i]
 		t.at = 2 * i
+		if t.Places {
+			if i > first {
+				start = t.here()
+			}
+			out.Places = append(out.Places, Entry{Offset: t.at, At: start})
+		}
 		if t.at+d.Size > PageSize {
 			t.checkSecond()
 		}
-		switch flowOf(d) {
-		case flowBranch:
+		switch t.Flow(d) {
+		case blocks.FlowBranch:
 			t.branch(d)
-		case flowJump:
+		case blocks.FlowJump:
 			t.link(d)
 			t.goTo(t.at + int(d.Imm))
 			jumps = true
-		case flowIndirect:
+		case blocks.FlowIndirect:
 			t.indirect(d)
 			jumps = true
 		default:
@@ -200,7 +104,7 @@ func (t *translator) block(first int, out *Translation) int {
 		t.unspent--
 		i += d.Size / 2
 	}
-	if !jumps && (end >= len(t.decoded) || t.decoded[end].Size == 0 || t.labels[end].at >= 0) {
+	if !jumps && (end >= len(t.Decoded) || t.Decoded[end].Size == 0 || t.labels[end].at >= 0) {
 		t.goTo(2 * end)
 	}
 	return end
@@ -218,7 +122,7 @@ func (t *translator) checkSecond() {
 	t.shift(false, shiftLeft, rcx, 12)
 	t.lea(false, rcx, rcx, int32(t.layout.RAM))
 	t.indexed(false, opLoad16, rax, memory, rcx, 0)
-	t.immediate(false, immediateCmp, rax, int32(t.page.Second))
+	t.immediate(false, immediateCmp, rax, int32(t.Second))
 	t.jumpIf(notEqual, t.miss())
 }
 
@@ -269,13 +173,26 @@ func (t *translator) leave() {
 		t.ret()
 	}
 	t.bind(t.dispatch)
-	out := t.newLabel()
+	out, other := t.newLabel(), t.newLabel()
 	t.hart(true, opMove, rax, t.layout.PC)
 	t.index(rcx, rax)
 	t.move(rdx, rax)
 	t.immediate(true, immediateAnd, rdx, -PageSize)
 	t.indexed(true, opCmpTo, rdx, tlb, rcx, t.layout.Code+t.layout.Tag)
+	t.jumpIf(notEqual, other)
+	t.enterPage(out)
+	t.bind(other) // the page's second place
+	t.immediate(false, immediateXor, rcx, int32(t.layout.Other*t.layout.EntrySize))
+	t.immediate(false, immediateAnd, rcx, int32((t.layout.Entries-1)*t.layout.EntrySize)) // as it is; the verifier has lost the bound
+	t.indexed(true, opCmpTo, rdx, tlb, rcx, t.layout.Code+t.layout.Tag)
 	t.jumpIf(notEqual, out)
+	t.enterPage(out)
+	t.bind(out)
+	t.ret()
+}
+
+// enterPage continues at the address in rax when its decoded slot is an entry. The page's TLB entry is at rcx.
+func (t *translator) enterPage(out *label) {
 	t.indexed(false, opLoad, rcx, tlb, rcx, t.layout.Code+t.layout.Addend)
 	t.immediate(false, immediateAnd, rax, PageSize-1)
 	t.shift(false, shiftLeft, rax, 2) // a decoded slot has 8 bytes for each halfword
@@ -289,8 +206,6 @@ func (t *translator) leave() {
 	t.jumpIf(notEqual, out)
 	t.hart(true, opMove, rdx, t.layout.PC)
 	t.bytes(rex(false, 0, rcx, entries), 0xff, 0x24, low(rcx)<<3|low(entries)) // jmp [entries + rcx]
-	t.bind(out)
-	t.ret()
 }
 
 // index makes the offset of a TLB entry from a virtual address.
@@ -309,7 +224,12 @@ func (t *translator) value(r uint8, scratch register) register {
 	case inHost[r] != 0:
 		return inHost[r]
 	}
-	t.hart(true, opLoad, scratch, t.layout.X+8*uint32(r))
+	if at := slices.Index(t.holds[:], r); at >= 0 {
+		t.move(scratch, register(at))
+	} else {
+		t.hart(true, opLoad, scratch, t.layout.X+8*uint32(r))
+	}
+	t.hold(scratch, r)
 	return scratch
 }
 
@@ -324,7 +244,31 @@ func (t *translator) setGuest(r uint8, from register) {
 		t.move(inHost[r], from)
 	default:
 		t.hart(true, opMove, from, t.layout.X+8*uint32(r))
+		for at, held := range t.holds {
+			if held == r {
+				t.holds[at] = 0
+			}
+		}
+		t.hold(from, r)
 	}
+}
+
+// operation is to op= a guest register's value.
+func (t *translator) operation(wide bool, op int, to register, r uint8) {
+	if r != 0 && inHost[r] == 0 && !slices.Contains(t.holds[:], r) {
+		t.hart(wide, op, to, t.layout.X+8*uint32(r))
+		return
+	}
+	from := t.value(r, rcx)
+	t.pair(wide, op, to, from)
+}
+
+// cheaperFirst exchanges the operands of an operation when the second one's value is at hand in rax.
+func (t *translator) cheaperFirst(rs1, rs2 uint8) (first, second uint8) {
+	if rs2 != 0 && t.holds[rax] == rs2 {
+		return rs2, rs1
+	}
+	return rs1, rs2
 }
 
 // target is where to compute the value of rd: not in its own register when that is an operand that is still needed.

@@ -34,6 +34,10 @@ const (
 	formStore
 	formAddMemory // an immediate operand
 	formSetMemory
+	formFloat            // on xmm0 and memory
+	formFloatToRegister  // memory, as an integer, to reg
+	formFloatFromInteger // rm, to xmm0
+	formFloatBits        // of xmm0 to rm
 	formJump
 	formBranch
 	formJumpMemory
@@ -101,12 +105,24 @@ func (c *cursor) instruction() instruction {
 			return instruction{form: formBranch, operation: second & 15, immediate: c.word()}
 		}
 		return instruction{}
-	case first == 0x66: // a store of 16 bits
+	case first == 0x66: // a store of 16 bits, or on xmm0
 		prefix := c.byte()
-		if prefix&0xf8 != 0x40 || c.byte() != 0x89 {
+		if prefix&0xf0 != 0x40 {
 			return instruction{}
 		}
-		return c.inMemory(instruction{form: formStore}, prefix)
+		switch op := c.byte(); {
+		case op == 0x0f:
+			return c.float(first, prefix)
+		case op == 0x89 && prefix&8 == 0:
+			return c.inMemory(instruction{form: formStore}, prefix)
+		}
+		return instruction{}
+	case first == 0xf2 || first == 0xf3:
+		prefix := c.byte()
+		if prefix&0xf0 != 0x40 || c.byte() != 0x0f {
+			return instruction{}
+		}
+		return c.float(first, prefix)
 	case first&0xf0 == 0x40:
 		return c.prefixed(first)
 	}
@@ -119,6 +135,10 @@ func (c *cursor) prefixed(prefix byte) instruction {
 	op := int(c.byte())
 	if op == 0x0f {
 		op = op<<8 | int(c.byte())
+	}
+	if op == 0x0f2e {
+		c.at--
+		return c.float(0, prefix)
 	}
 	if op == 0x99 {
 		if prefix&7 != 0 {
@@ -155,7 +175,7 @@ func (c *cursor) prefixed(prefix byte) instruction {
 		if i.wide {
 			i.form = formPairTo
 		}
-	case 0x0faf: // imul
+	case 0x03, 0x0b, 0x23, 0x2b, 0x33, 0x0faf: // add, or, and, sub, xor, imul
 		i.form = formPairTo
 	case 0x0fb6:
 		if !i.wide && i.rm == rax {
@@ -165,7 +185,7 @@ func (c *cursor) prefixed(prefix byte) instruction {
 		if i.wide {
 			i.form = formPairTo
 		}
-	case 0x0f92, 0x0f9c: // setb, setl
+	case 0x0f92, 0x0f94, 0x0f96, 0x0f9c: // setb, sete, setbe, setl
 		if prefix == 0x40 && modrm == 0xc0 {
 			i.form = formSet
 		}
@@ -173,6 +193,41 @@ func (c *cursor) prefixed(prefix byte) instruction {
 		return c.numbered(i, prefix, op)
 	}
 	return i
+}
+
+// float decodes operations on xmm0 and memory, or xmm0 and a register, from the opcode behind 0x0f on. mandatory is the prefix before REX. None
+// needs an aligned operand.
+func (c *cursor) float(mandatory, prefix byte) instruction {
+	i := instruction{wide: prefix&8 != 0}
+	op := c.byte()
+	if c.at >= len(c.code) {
+		return instruction{}
+	}
+	scalar := mandatory == 0xf2 || mandatory == 0xf3
+	if c.code[c.at]>>6 == 3 { // a register
+		modrm := c.byte()
+		i.rm = int(modrm&7 | prefix&1<<3)
+		switch {
+		case modrm&0x38 != 0 || prefix&6 != 0: // not xmm0
+		case scalar && op == 0x2a: // cvtsi2sd, cvtsi2ss
+			i.form = formFloatFromInteger
+		case mandatory == 0x66 && op == 0x7e: // movq, movd
+			i.form = formFloatBits
+		}
+		return i
+	}
+	switch {
+	case scalar && (op == 0x2c || op == 0x2d): // cvttsd2si, cvttss2si, cvtsd2si, cvtss2si
+		i.form = formFloatToRegister
+	case c.code[c.at]&0x38 != 0 || prefix&4 != 0: // not xmm0
+	case scalar && (op == 0x10 || op == 0x51 || op >= 0x58 && op <= 0x5a || op == 0x5c || op == 0x5e), // movs, sqrts, adds, muls, cvt, subs, divs
+		!scalar && op == 0x2e: // ucomisd, ucomiss
+		i.form = formFloat
+	}
+	if i.form == formNone {
+		return i
+	}
+	return c.inMemory(i, prefix)
 }
 
 // numbered decodes operations whose number is where others have a register.
@@ -238,7 +293,7 @@ func (c *cursor) withMemory(i instruction, prefix byte, op int) instruction {
 		}
 	case 0x89:
 		i.form = formStore
-	case 0x8b, 0x03, 0x0fb6, 0x0fb7, 0x0fbe, 0x0fbf:
+	case 0x8b, 0x03, 0x0b, 0x23, 0x2b, 0x33, 0x0faf, 0x0fb6, 0x0fb7, 0x0fbe, 0x0fbf:
 		i.form = formLoad
 	case 0x63:
 		if i.wide {

@@ -12,7 +12,7 @@ import (
 // Parts of the cases below.
 const (
 	extendRAX = "4089c0 "         // mov eax, eax
-	maskTLB   = "4081e1f03f0000 " // and ecx, 0x3ff0
+	maskTLB   = "4081e1f0ff0000 " // and ecx, 0xfff0
 	maskEntry = "4081e1ffff0300 " // and ecx, 1<<18 - 1
 	by16      = "40c1e104 "       // shl ecx, 4
 	testRCX   = "4885c9 0f8428000000 "
@@ -38,8 +38,9 @@ func TestAcceptsWhatIsHarmless(t *testing.T) {
 		"store":                         extendRAX + "49890407",
 		"store of 16 bits":              extendRAX + "66 41890407",
 		"hart":                          "498b8700000100 49898700000100",
-		"TLB":                           maskTLB + "493b940c00400000",
+		"TLB":                           maskTLB + "493b940cf8ff0200",
 		"entry":                         maskEntry + by16 + "493b840e08000000 41ff240e",
+		"floating point":                "f2410f108700000100 f2410f588700000100 66410f2e8700000100 410f2e8700000100 66480f7ec0 f3480f2ac0 f2410f2c8700000100",
 		"divide":                        "4885c9 0f8409000000 4831d2 48f7f1 4889c0",
 		"divide signed":                 "4885c9 0f840f000000 4883f9ff 0f8405000000 4899 48f7f9",
 		"branch over":                   "0f8403000000 4889c8",
@@ -60,7 +61,10 @@ var escapes = map[string]string{
 	"call": "e800000000", "call register": "ffd0", "call memory": "41ff9700000100", "jmp register": "ffe0", "jmp register with prefix": "41ffe7",
 	"jmp [rax]": "ff20", "jmp far": "ff28", "ret 8": "c20800", "retf": "cb", "iretq": "48cf", "short jump": "eb00",
 	"rep movsq": "f348a5", "stosb": "aa", "xchg": "4c87f8", "cmpxchg": "f04c0fb18700000100", "movabs": "48b80000000000000000",
-	"sse": "0f28c1", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rol": "48c1c001", "setl of another register": "400f9cc4",
+	"movaps": "0f28c1", "movaps from memory": "410f288700000100", "movapd": "66410f288700000100", "addpd": "66410f588700000100",
+	"xmm1": "f2410f108f00000100", "xmm8": "f2450f108700000100", "bits of xmm1": "66480f7ec8", "xmm1 as integer": "f2480f2cc1", "to xmm1": "f2480f2ac8", "of xmm1": "f2410f58c1",
+	"ldmxcsr": "410fae9700000100", "stmxcsr": "410fae9f00000100", "fxrstor": "410fae8f00000100", "movsd to memory": "f2410f118700000100", "maskmovdqu": "66410ff7c1",
+	"without REX": "f20f588700000100", "vaddsd": "c4c17b588700000100", "cvttpd2pi": "66410f2c8700000100", "movq to xmm0": "66490f6ec7", "pextrq": "664c0f3a16c700", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rol": "48c1c001", "setl of another register": "400f9cc4",
 	"lock": "f0 49018700000100", "fs": "64 498b8700000100", "gs": "65 498b8700000100", "address size": "67 498b8700000100", "movsxd of 32 bits": "4063c0",
 
 	// Registers that are kept.
@@ -75,6 +79,12 @@ var escapes = map[string]string{
 	"stores rsp": "4989a700000100", "stores a byte of rsp": "4188a700000100", "compares entries": "4c39f0", "adds tlb": "4c01e0", "multiplies by memory": "49f7e7",
 	"reads an entry": maskEntry + by16 + "498b040e", "adds an entry": maskEntry + by16 + "4903040e",
 
+	// The floating-point unit.
+	"xmm0 to memory": "66490f7ec7", "xmm0 to rsp": "66480f7ec4", "number to entries": "f24d0f2cb700000100", "half to budget": "66410f7ec5", "converts memory": "f2490f2ac7",
+	"converts rsp": "f2480f2ac4", "floating-point load of any address": "f2480f1000", "of two registers": "f2480f580408", "of the stack, compared": "66480f2e0424",
+	"of memory before": "f2410f1087f8ffffff", "of any index": "f2410f100407", "of the TLB": maskTLB + "f2410f10840c00400000", "of the table": maskEntry + by16 + "f2410f10040e",
+	"relative to pc, divided": "f2480f5e0500000000",
+
 	// Operands in memory.
 	"any address": "488b00", "any two registers": "488b0408", "absolute": "488b042500000000", "relative to pc": "488b0500000000", "of the stack": "488b0424",
 	"index of 64 bits": "498b0407", "store by an index of 64 bits": "49890407", "index that grew": extendRAX + "4883c001 498b0407",
@@ -84,7 +94,7 @@ var escapes = map[string]string{
 	"index of and with a negative number": "4883e0f0 498b0407", "negative constant": "48c7c0ffffffff 498b0407", "base as index": "4b8b043f",
 	"before memory": "498b87f8ffffff", "before memory, indexed": extendRAX + "498b8407f8ffffff", "far behind memory": extendRAX + "498b840700000100",
 	"immediate before memory": "498187f8ffffff01000000", "TLB as large as memory": extendRAX + "498b0404", "TLB without index": "498b842400000100",
-	"far behind the TLB": maskTLB + "498b940c00f00000", "before the TLB": maskTLB + "498b940c00ffffff", "store to the TLB": maskTLB + "4989940c00000000",
+	"far behind the TLB": maskTLB + "498b940c00000400", "before the TLB": maskTLB + "498b940c00ffffff", "store to the TLB": maskTLB + "4989940c00000000",
 	"immediate to the TLB": maskTLB + "4981840c0000000001000000", "store to the table": maskEntry + by16 + "4989040e",
 
 	// Jumps.

@@ -200,7 +200,7 @@ func (h *host) condition(op x86asm.Op) bool {
 		return h.random.IntN(2) == 0
 	}
 	switch op {
-	case x86asm.JE:
+	case x86asm.JE, x86asm.SETE:
 		return h.zero
 	case x86asm.JNE:
 		return !h.zero
@@ -216,7 +216,7 @@ func (h *host) condition(op x86asm.Op) bool {
 		return h.carry
 	case x86asm.JAE:
 		return !h.carry
-	case x86asm.JBE:
+	case x86asm.JBE, x86asm.SETBE:
 		return h.carry || h.zero
 	case x86asm.JA, x86asm.CMOVA:
 		return !h.carry && !h.zero
@@ -264,7 +264,22 @@ func (h *host) execute(inst *x86asm.Inst) {
 			h.Errorf("an address is copied")
 		}
 		h.write(inst, to, h.address(m, 0, inst.Op, false))
-	case x86asm.SETL, x86asm.SETB:
+	case x86asm.MOVSD_XMM, x86asm.MOVSS, x86asm.ADDSD, x86asm.ADDSS, x86asm.SUBSD, x86asm.SUBSS, x86asm.MULSD, x86asm.MULSS, x86asm.DIVSD, x86asm.DIVSS,
+		x86asm.SQRTSD, x86asm.SQRTSS, x86asm.CVTSD2SS, x86asm.CVTSS2SD, x86asm.UCOMISD, x86asm.UCOMISS, x86asm.CVTSI2SD, x86asm.CVTSI2SS:
+		if to != x86asm.X0 {
+			h.Errorf("%v is written", to)
+		}
+		h.read(inst, from)
+		h.flagsKnown = h.flagsKnown && inst.Op != x86asm.UCOMISD && inst.Op != x86asm.UCOMISS
+	case x86asm.CVTSD2SI, x86asm.CVTSS2SI, x86asm.CVTTSD2SI, x86asm.CVTTSS2SI:
+		h.read(inst, from)
+		h.write(inst, to, h.any())
+	case x86asm.MOVD, x86asm.MOVQ:
+		if from != x86asm.X0 {
+			h.Errorf("%v is read", from)
+		}
+		h.write(inst, to, h.any())
+	case x86asm.SETL, x86asm.SETB, x86asm.SETE, x86asm.SETBE:
 		value := uint64(0)
 		if h.condition(inst.Op) {
 			value = 1

@@ -16,8 +16,8 @@ import (
 
 // layout is about that of the machine.
 var layout = amd64.Layout{
-	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, Reservation: 0x10300, Reserved: 0x10308,
-	Write: 16 << 10, Code: 32 << 10, Entries: 1024, EntrySize: 16, Addend: 8,
+	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, RoundingMode: 0x10240, Reservation: 0x10300, Reserved: 0x10308,
+	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8,
 }
 
 // randomTranslation translates some random instructions, which jump among themselves.

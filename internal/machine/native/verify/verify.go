@@ -1,14 +1,14 @@
 // Package verify proves of native code for amd64, from its bytes alone, that it cannot do anything but compute and read and write a
 // machine's linear memory. It shares nothing with the translator that made the code, which it does not trust.
 //
-// On entry memory (r15) is the address of linear memory, of which Reach bytes and the guard behind it are the machine's or inaccessible;
+// On entry xmm0 is zero, MXCSR masks all exceptions, and memory (r15) is the address of linear memory, of which Reach bytes and the guard behind it are the machine's or inaccessible;
 // tlb (r12) is memory and up to 4 GiB; entries (r14) is a table of TableEntries times 16 bytes, the first 8 of them an address of verified
 // code. What is proven of code that is accepted:
 //
 //   - Every byte that is executed belongs to an instruction of the list in decode.go. None of them is privileged, calls the system, or uses
-//     the stack other than by ret, and none raises an exception but by the accesses below.
+//     the stack other than by ret, and none raises an exception but by the accesses below. Of the floating-point registers there is xmm0 alone.
 //   - memory, tlb, entries and rsp are never written, and never copied to where the guest could read them.
-//   - Reads and writes are of [memory + x] with x below 4 GiB + 64 KiB; besides there are reads of [tlb + x] with x below 64 KiB, and comparisons
+//   - Reads and writes are of [memory + x] with x below 4 GiB + 64 KiB; besides there are reads of [tlb + x] with x below 256 KiB, and comparisons
 //     with the second halves of entries.
 //   - Jumps lead to instructions of the same code, to the address of an entry of the table, or back to whoever entered it.
 //   - It ends: every way back, and every entry, takes from the budget and leaves when that is below zero; what is given back to the budget is
@@ -23,12 +23,13 @@ import (
 )
 
 const (
-	// Reach is what code may touch from the start of linear memory on, in bytes: tlb may be 4 GiB from it, and its operands reach 64 KiB.
-	Reach = 4<<30 + 128<<10
+	// Reach is what code may touch from the start of linear memory on, in bytes: tlb may be 4 GiB from it, and its operands reach 256 KiB.
+	Reach = 4<<30 + 512<<10
 	// TableEntries is the size of the table of entries.
 	TableEntries = 1 << 18
 
-	maxDistance = 64 << 10
+	maxDistance = 64 << 10  // behind an index in linear memory
+	maxTLB      = 256 << 10 // from tlb on
 	word        = math.MaxUint32
 )
 
@@ -61,12 +62,18 @@ type verifier struct {
 	list   []instruction // the first is none
 	index  []int32       // in the list, by offset
 	target []bool        // a jump leads there, or it is an entry
+	at     int           // of the instruction that is proven
+	proofs *[]Proof      // nil: not wanted
 	state
 }
 
 // Code verifies code that is entered at the given offsets. An error says what is wrong and where.
-func Code(code []byte, entryPoints []int) error {
-	v := &verifier{code: code, list: make([]instruction, 1, len(code)/4+2), index: make([]int32, len(code)), target: make([]bool, len(code))}
+func Code(code []byte, entryPoints []int) error { return verify(code, entryPoints, nil) }
+
+func verify(code []byte, entryPoints []int, proofs *[]Proof) error {
+	v := &verifier{
+		code: code, list: make([]instruction, 1, len(code)/4+2), index: make([]int32, len(code)), target: make([]bool, len(code)), proofs: proofs,
+	}
 	for at := 0; at < len(code); {
 		i := decode(code, at)
 		if i.form == formNone {
@@ -125,6 +132,7 @@ func (v *verifier) straight() error {
 		if v.target[at] {
 			v.state = unknown()
 		}
+		v.at = at
 		if why := v.step(at, i); why != "" {
 			return fmt.Errorf("native code: at %#x: %s: % x", at, why, v.code[at:at+i.size])
 		}
@@ -262,6 +270,20 @@ func (v *verifier) step(at int, i *instruction) string {
 			return v.entry(i, 8)
 		}
 		return v.readable(i)
+	case formFloat:
+		return v.linear(i)
+	case formFloatToRegister:
+		if why := v.linear(i); why != "" {
+			return why
+		}
+		return v.write(i.reg, result(i.wide))
+	case formFloatFromInteger:
+		if !reads(i.rm) {
+			return secret
+		}
+		return ""
+	case formFloatBits:
+		return v.write(i.rm, result(i.wide))
 	case formLoad:
 		if why := v.readable(i); why != "" {
 			return why
@@ -388,11 +410,10 @@ func (v *verifier) linear(i *instruction) string {
 	case i.distance < 0:
 		return "the operand may be before linear memory"
 	case i.index < 0:
-		return ""
 	case i.distance > maxDistance-8 || pinned(i.index) || v.registers[i.index].max > word:
 		return "the operand may be behind linear memory"
 	}
-	return ""
+	return v.proved(i)
 }
 
 // readable proves an operand that is only read.
@@ -400,10 +421,10 @@ func (v *verifier) readable(i *instruction) string {
 	if i.base != tlb {
 		return v.linear(i)
 	}
-	if i.index < 0 || i.distance < 0 || pinned(i.index) || v.registers[i.index].max > maxDistance || uint64(i.distance)+v.registers[i.index].max > maxDistance-8 {
+	if i.index < 0 || i.distance < 0 || pinned(i.index) || v.registers[i.index].max > maxTLB || uint64(i.distance)+v.registers[i.index].max > maxTLB-8 {
 		return "the operand may be outside the TLB"
 	}
-	return ""
+	return v.proved(i)
 }
 
 // jumpMemory proves a jump to an entry's address.
@@ -420,5 +441,5 @@ func (v *verifier) entry(i *instruction, distance int32) string {
 		v.registers[i.index].zeros < 4 || v.registers[i.index].max > (TableEntries-1)*16 {
 		return "the operand may not be an entry"
 	}
-	return ""
+	return v.proved(i)
 }

@@ -1,3 +1,5 @@
+//go:build amd64 || arm64
+
 package native
 
 import (
@@ -9,8 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/machine/native/amd64"
-	"agentvm/internal/machine/native/verify"
+	"agentvm/internal/machine/native/blocks"
 )
 
 // Supported reports whether this process may execute what it has written.
@@ -29,7 +30,7 @@ var returning = sync.OnceValue(func() (s shared) {
 		return s
 	}
 	defer unix.Close(s.file)
-	if _, s.err = unix.Write(s.file, []byte{0xc3}); s.err != nil { // ret
+	if _, s.err = unix.Write(s.file, []byte(returnCode)); s.err != nil {
 		return s
 	}
 	code, err := unix.Mmap(s.file, 0, 1, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_SHARED)
@@ -50,7 +51,7 @@ var emptyTable = sync.OnceValue(func() (s shared) {
 		part = binary.LittleEndian.AppendUint64(part, uint64(returning().address))
 		part = binary.LittleEndian.AppendUint64(part, noSlot)
 	}
-	for range amd64.MaxEntries * entrySize / len(part) {
+	for range blocks.MaxEntries * entrySize / len(part) {
 		if _, s.err = unix.Write(s.file, part); s.err != nil {
 			_ = unix.Close(s.file)
 			return s
@@ -63,7 +64,7 @@ var emptyTable = sync.OnceValue(func() (s shared) {
 type Code struct {
 	write, execute []byte // the same memory twice
 	used           int
-	table          []byte // amd64.MaxEntries of 16 bytes, that native code reads
+	table          []byte // blocks.MaxEntries of 16 bytes, that native code reads
 	entries        uint32 // used ones of the table; the first is none
 	memory         uintptr
 }
@@ -71,9 +72,9 @@ type Code struct {
 const entrySize = 16
 
 // The table has the size that is verified.
-var _ = [1]struct{}{}[amd64.MaxEntries-verify.TableEntries]
+var _ = [1]struct{}{}[blocks.MaxEntries-verifiedEntries]
 
-// New reserves room for so many bytes of code for the machine whose linear memory is given; verify.Reach bytes from its first one on must be
+// New reserves room for so many bytes of code for the machine whose linear memory is given; Reach bytes from its first one on must be
 // this machine's alone, or inaccessible. The caller closes it, after the last Enter.
 func New(memory []byte, size int) (*Code, error) {
 	if err := emptyTable().err; err != nil {
@@ -90,7 +91,7 @@ func New(memory []byte, size int) (*Code, error) {
 	c := &Code{memory: uintptr(unsafe.Pointer(unsafe.SliceData(memory)))}
 	if c.write, err = unix.Mmap(file, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		if c.execute, err = unix.Mmap(file, 0, size, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_SHARED); err == nil {
-			c.table, err = unix.Mmap(emptyTable().file, 0, amd64.MaxEntries*entrySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
+			c.table, err = unix.Mmap(emptyTable().file, 0, blocks.MaxEntries*entrySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
 		}
 	}
 	if err != nil {
@@ -115,6 +116,7 @@ func (c *Code) Close() error {
 // Reset forgets all code. Entries that were used lead to code that returns at once.
 func (c *Code) Reset() {
 	c.Remove(1, int(c.entries)-1)
+	forget(c.execute[:c.used])
 	c.used, c.entries = 0, 1
 }
 
@@ -129,17 +131,18 @@ func (c *Code) set(entry uint32, code uintptr, slot uint64) {
 
 // Add verifies code and makes it executable. It gives the index of its first entry; the others follow. The slots get their indexes.
 func (c *Code) Add(code []byte, entries []Entry) (uint32, error) {
-	if len(code) > len(c.write)-c.used || len(entries) > amd64.MaxEntries-int(c.entries) {
+	if len(code) > len(c.write)-c.used || len(entries) > blocks.MaxEntries-int(c.entries) {
 		return 0, ErrFull
 	}
 	places := make([]int, len(entries))
 	for i, e := range entries {
 		places[i] = e.At
 	}
-	if err := verify.Code(code, places); err != nil {
+	if err := verified(code, places); err != nil {
 		return 0, err
 	}
 	copy(c.write[c.used:], code)
+	written(c.execute[c.used : c.used+len(code)])
 	first := c.entries
 	for i, e := range entries {
 		index := first + uint32(i)
@@ -163,7 +166,7 @@ func (c *Code) Used() int { return c.used }
 // Enter executes an entry when it is the slot's, with the addresses of the hart and the TLB in linear memory. The page is its virtual
 // address. It returns with pc, budget and registers in the hart; when no instruction was executed, the budget is as before.
 func (c *Code) Enter(entry uint32, slot, page uint64, hart, tlb uint32) bool {
-	if entry >= amd64.MaxEntries {
+	if entry >= blocks.MaxEntries {
 		return false
 	}
 	e := c.table[entry*entrySize:][:entrySize]
@@ -174,7 +177,7 @@ func (c *Code) Enter(entry uint32, slot, page uint64, hart, tlb uint32) bool {
 	return true
 }
 
-// enter is in enter_linux_amd64.s.
+// enter is in assembly.
 //
 //go:noescape
 func enter(code, memory, entries, tlb, hart uintptr, page uint64)

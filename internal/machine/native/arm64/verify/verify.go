@@ -1,0 +1,278 @@
+// Package verify proves of native code for arm64, from its bytes alone, that it cannot do anything but compute and read and write a machine's
+// linear memory. It shares nothing with the translator that made the code, which it does not trust.
+//
+// On entry memory (x23) is the address of linear memory, of which Reach bytes are the machine's or inaccessible; hart (x27) is memory and up to
+// 4 GiB; entries (x24) is a table of TableEntries times 16 bytes, the first 8 of them an address of verified code; target (x17) is such an
+// address. What is proven of code that is accepted:
+//
+//   - Every instruction is of the list in step. None of them is privileged, calls the system, uses the stack, or raises an exception but by the
+//     accesses below.
+//   - memory, entries, hart, x18, x28 (Go's g), x29, x30 and sp are never written, and never copied to where the guest could read them; nor is
+//     target, which only ever has the address of an entry, by three instructions that stand together.
+//   - Reads and writes are of [memory + the lower 32 bits of a register] and of [hart + x] with x below 32 KiB.
+//   - Jumps lead to instructions of the same code, to target, or back to whoever entered it.
+//   - It ends: every way back, and every entry, takes from the budget and leaves when that is below zero; what is given back to the budget is
+//     given back on the way out.
+//
+// Nothing has to be known of the values of registers.
+package verify
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+const (
+	// Reach is what code may touch from the start of linear memory on, in bytes: hart may be 4 GiB from it, and its operands reach 32 KiB.
+	Reach = 4<<30 + 32<<10
+	// TableEntries is the size of the table of entries.
+	TableEntries = 1 << 18
+
+	target, memory, entries, tlb, budget, hart, zero = 17, 23, 24, 25, 26, 27, 31
+
+	general = 1<<17 - 1 | 0xf<<19 // x0 to x16, x19 to x22
+	ret     = 0xd65f03c0
+	jump    = 0xd61f0220 // br target
+)
+
+// Proof is why an operand in memory is where it may be.
+type Proof struct {
+	At   int // of its instruction in the code, in bytes
+	Text string
+}
+
+type verifier struct {
+	code   []byte
+	target []bool   // by instruction: a jump leads there, or it is an entry
+	proofs *[]Proof // nil: not wanted
+}
+
+// Code verifies code that is entered at the given offsets. An error says what is wrong and where.
+func Code(code []byte, entryPoints []int) error { return verify(code, entryPoints, nil) }
+
+// Prove verifies as Code does, and gives the proofs of all operands in memory, in the order of the code.
+func Prove(code []byte, entryPoints []int) ([]Proof, error) {
+	var proofs []Proof
+	err := verify(code, entryPoints, &proofs)
+	return proofs, err
+}
+
+func verify(code []byte, entryPoints []int, proofs *[]Proof) error {
+	if len(code)%4 != 0 {
+		return fmt.Errorf("native code: its last instruction is cut: %d bytes", len(code))
+	}
+	v := &verifier{code: code, target: make([]bool, len(code)/4), proofs: proofs}
+	for _, at := range entryPoints {
+		if at%4 != 0 {
+			return fmt.Errorf("native code: entry: %#x is not the beginning of an instruction", at)
+		}
+		if err := v.mark(at/4, -1); err != nil {
+			return fmt.Errorf("native code: entry: %w", err)
+		}
+	}
+	for at := range v.target {
+		if to, ok := leads(v.word(at), at); ok {
+			if err := v.mark(to, at); err != nil {
+				return fmt.Errorf("native code: at %#x: %w", 4*at, err)
+			}
+		}
+	}
+	for at := range v.target {
+		if why := v.step(at, v.word(at)); why != "" {
+			return fmt.Errorf("native code: at %#x: %s: %08x", 4*at, why, v.word(at))
+		}
+	}
+	if n := len(v.target); n > 0 && !ends(v.word(n-1)) {
+		return fmt.Errorf("native code: control runs over its end")
+	}
+	return nil
+}
+
+// word is an instruction; outside of the code there is none, 0.
+func (v *verifier) word(at int) uint32 {
+	if at < 0 || at >= len(v.target) {
+		return 0
+	}
+	return binary.LittleEndian.Uint32(v.code[4*at:])
+}
+
+func always(w uint32) bool { return w>>26 == 5 }
+
+func sometimes(w uint32) bool { return w&0xff000010 == 0x54000000 && w&15 < 14 }
+
+func ends(w uint32) bool { return always(w) || w == ret || w == jump }
+
+// leads gives the instruction that a jump leads to.
+func leads(w uint32, at int) (int, bool) {
+	switch {
+	case always(w):
+		return at + int(int32(w<<6)>>6), true
+	case sometimes(w):
+		return at + int(int32(w<<8)>>13), true
+	}
+	return 0, false
+}
+
+// mark notes a jump's target. Ways back must look at the budget, as entries must.
+func (v *verifier) mark(to, from int) error {
+	if to < 0 || to >= len(v.target) {
+		return fmt.Errorf("%#x is outside of the code", 4*to)
+	}
+	if to <= from || from < 0 {
+		if !spends(v.word(to)) || !looks(v.word(to+1)) {
+			return fmt.Errorf("the way to %#x does not look at the budget", 4*to)
+		}
+	}
+	v.target[to] = true
+	return nil
+}
+
+const ofBudget = budget<<5 | budget
+
+// spends says whether an instruction takes from the budget, and sets the flags.
+func spends(w uint32) bool { return w&0xffc003ff == 0xf1000000|ofBudget && w>>10&0xfff > 0 }
+
+// gives says whether an instruction gives back to the budget.
+func gives(w uint32) bool { return w&0xffc003ff == 0x91000000|ofBudget && w>>10&0xfff > 0 }
+
+// looks says whether an instruction branches when the budget is below zero.
+func looks(w uint32) bool { return sometimes(w) && w&15 == 11 }
+
+// leaves says whether the code ends soon from there on, without a jump, apart from giving back to the budget at once.
+func (v *verifier) leaves(at int) bool {
+	if gives(v.word(at)) {
+		at++
+	}
+	for range 8 {
+		w := v.word(at)
+		if w == ret {
+			return true
+		}
+		if _, jumps := leads(w, at); jumps || ends(w) || spends(w) || gives(w) {
+			return false
+		}
+		at++
+	}
+	return false
+}
+
+// readable registers, as a set, are what guests may know. Zero reads as zero.
+const readable = general | 1<<tlb | 1<<zero
+
+// step proves one instruction. It returns what is wrong.
+func (v *verifier) step(at int, w uint32) string {
+	to, first, second, third := w&31, w>>5&31, w>>16&31, w>>10&31
+	reads := func(registers ...uint32) bool {
+		for _, r := range registers {
+			if readable>>r&1 == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	value := func(writes uint32, registers ...uint32) string { // an operation on registers
+		if writes != zero && general>>writes&1 == 0 {
+			return "it writes a register that is kept"
+		}
+		if !reads(registers...) {
+			return "it reads a register that is kept"
+		}
+		return ""
+	}
+	const threes, selects = 0x7fe0fc00, 0x7fe00c00
+	switch {
+	case always(w), sometimes(w), w == ret, w == jump:
+		return ""
+	case spends(w):
+		if to, ok := leads(v.word(at+1), at+1); ok && looks(v.word(at+1)) && !v.target[at+1] && v.leaves(to) {
+			return ""
+		}
+		return "it spends from the budget without leaving when there is none"
+	case gives(w):
+		if v.leaves(at) {
+			return ""
+		}
+		return "it changes the budget"
+	case w == 0x8b000000|second<<16|entries<<5|target: // add target, entries, index
+		return v.entry(at, second)
+	case w == 0xa9400000|third<<10|target<<5|target: // ldp target, slot, [target]
+		if v.target[at] || v.word(at-1)&0xffe0ffff != 0x8b000000|entries<<5|target {
+			return "it may not read an entry"
+		}
+		v.proved(at, "target is an entry")
+		return value(third)
+	case w&0x1f800000 == 0x11000000: // add, sub, adds, subs with 12 bits: 31 is the stack pointer, except as the result of those with flags
+		if first == zero || to == zero && w>>29&1 == 0 {
+			return "it uses the stack pointer"
+		}
+		return value(to, first)
+	case w&0xffc00000 == 0x92400000 && w>>10&63 != 63: // and with ones that stand together
+		if to == zero {
+			return "it writes the stack pointer"
+		}
+		return value(to, first)
+	case w&0xff800000 == 0x92800000, w&0xff800000 == 0xd2800000, w&0xff800000 == 0xf2800000: // movn, movz, movk
+		return value(to)
+	case w&0xffc00000 == 0x93400000, w&0xffc00000 == 0xd3400000: // sbfm, ubfm
+		return value(to, first)
+	case w&threes == 0x0b000000, w&threes == 0x4b000000, w&threes == 0x6b000000, // add, sub, subs
+		w&threes == 0x0a000000, w&threes == 0x2a000000, w&threes == 0x4a000000, // and, orr, eor
+		w&threes == 0x1ac00800, w&threes == 0x1ac00c00, // udiv, sdiv
+		w&threes == 0x1ac02000, w&threes == 0x1ac02400, w&threes == 0x1ac02800, // lslv, lsrv, asrv
+		w&selects == 0x1a800000, w&selects == 0x1a800400, w&selects == 0x5a800000, // csel, csinc, csinv
+		w&0xffe0fc00 == 0x9b407c00, w&0xffe0fc00 == 0x9bc07c00: // smulh, umulh
+		return value(to, first, second)
+	case w&0x7fe00000 == 0x1b000000: // madd, msub
+		return value(to, first, second, third)
+	case w&0x3f20fc00 == 0x38204800: // [first + lower half of second]
+		if first != memory {
+			return "the operand is not in linear memory"
+		}
+		if !reads(second) {
+			return "it reads a register that is kept"
+		}
+		v.proved(at, "memory and 32 bits")
+		return access(w, to, value)
+	case w&0x3f000000 == 0x39000000: // [first + distance]
+		if first != hart {
+			return "the operand is not in the hart"
+		}
+		if v.proofs != nil {
+			v.proved(at, fmt.Sprintf("hart + %#x", (w>>10&0xfff)<<(w>>30)))
+		}
+		return access(w, to, value)
+	}
+	return "it is not on the list"
+}
+
+// access proves what a load or store moves.
+func access(w, r uint32, value func(uint32, ...uint32) string) string {
+	switch operation, size := w>>22&3, w>>30; {
+	case operation == 0:
+		return value(zero, r)
+	case operation == 1, operation == 2 && size < 3:
+		return value(r)
+	}
+	return "it is not on the list"
+}
+
+// entry proves that an index leads to an entry: just before, all but the bits of an index were cleared. Just behind, the entry is read.
+func (v *verifier) entry(at int, index uint32) string {
+	const ones = 18 // TableEntries-1, times 16
+	before := v.word(at - 1)
+	if v.target[at] || before&0xffc0fc1f != 0x92400000|(ones-1)<<10|index || before>>16&63 != 64-4 || index == zero {
+		return "the operand may not be an entry"
+	}
+	if next := v.word(at + 1); next&0xffff83ff != 0xa9400000|target<<5|target {
+		return "it keeps the address of an entry"
+	}
+	return ""
+}
+
+var _ = [1]struct{}{}[TableEntries-1<<18]
+
+func (v *verifier) proved(at int, text string) {
+	if v.proofs != nil {
+		*v.proofs = append(*v.proofs, Proof{4 * at, text})
+	}
+}

@@ -1,0 +1,178 @@
+// Package blocks has what the translators to native code share: their input and output, and the blocks of a page.
+package blocks
+
+import (
+	"slices"
+
+	"agentvm/internal/machine/riscv"
+)
+
+// PageSize is the size of a guest page, in bytes.
+const PageSize = 4096
+
+// Layout says where the machine has what translations use.
+type Layout struct {
+	X, F, PC, MStatus     uint32 // addresses in linear memory; registers have 8 bytes each
+	RoundingMode          uint32 // address of frm, of 4 bytes
+	Reservation, Reserved uint32 // addresses of LR's address and value
+	Read, Write, Code     uint32 // offsets of the tables in the TLB of a privilege level
+	RAM                   uint32 // address of the first page
+	Frame                 uint32 // offset in a decoded page of the number of the page of RAM
+	Entries, EntrySize    uint32 // of a table; the size is 16
+	Other                 uint32 // a page is at one of two entries; the number of the second is that of the first xor this
+	Tag, Addend           uint32 // offsets in its entries
+}
+
+// MaxEntries is the size of the table of entries. An entry is an address, then the decoded slot that stands for it, of 8 bytes each. The
+// slot has its index from bit 8 on.
+const MaxEntries = 1 << 18
+
+// Page is what to translate.
+type Page struct {
+	Code    []byte   // PageSize bytes
+	Entries []uint16 // offsets where to begin
+	Second  uint16   // second half of an instruction that begins in the last halfword, to be checked when it is executed; 0: not known
+	Seen    []byte   // a bit for each halfword, the lowest first: what was executed before, and no more is translated; nil: all
+	Places  bool     // wanted of the translation
+}
+
+// Translation is a page's code.
+type Translation struct {
+	Code         []byte
+	Entries      []Entry // where it may be entered, ascending: all places that control reaches from elsewhere
+	Instructions int     // of the guest
+	Places       []Entry // if wanted, where the code of each instruction begins, in the order of the code; the last one is that of the ways out
+}
+
+// Entry is an offset in the page, and where its code is.
+type Entry struct{ Offset, At int }
+
+// maxBlock is how many instructions are executed at most between two looks at the budget.
+const maxBlock = 64
+
+// Blocks is what is known of a page, by halfword.
+type Blocks struct {
+	Page
+	Decoded [PageSize / 2]riscv.Decoded // Size 0: not translated
+	Leader  [PageSize / 2]bool          // control may reach it from elsewhere; it may still be untranslated
+
+	translated func(*riscv.Decoded) bool
+}
+
+// Discover finds what the entries reach in the page, and then what else was executed there: code that only other pages lead to. The function
+// says which instructions are translated, apart from branches and jumps.
+func Discover(p Page, translated func(*riscv.Decoded) bool) *Blocks {
+	b := &Blocks{Page: p, translated: translated}
+	b.reach(slices.Clone(p.Entries))
+	if p.Seen != nil {
+		for at := 0; at < PageSize; at += 2 {
+			if b.seen(at) && b.Decoded[at/2].Size == 0 {
+				b.reach([]uint16{uint16(at)})
+			}
+		}
+	}
+	return b
+}
+
+// Block gives the number of instructions of the block that begins at a halfword, and the halfword behind it, which then leads when the block
+// was cut for its length.
+func (b *Blocks) Block(first int) (count, end int) {
+	end = first
+	for {
+		d := &b.Decoded[end]
+		count++
+		end += d.Size / 2
+		if b.Flow(d) != FlowNext || end >= len(b.Decoded) || b.Decoded[end].Size == 0 || b.Leader[end] {
+			return count, end
+		}
+		if count == maxBlock {
+			b.Leader[end] = true
+			return count, end
+		}
+	}
+}
+
+// reach finds what places lead to.
+func (b *Blocks) reach(work []uint16) {
+	for len(work) > 0 {
+		at := int(work[len(work)-1])
+		work = work[:len(work)-1]
+		lead := func(to int) {
+			if to >= 0 && to < PageSize {
+				work = append(work, uint16(to))
+			}
+		}
+		for first := true; at < PageSize && b.seen(at); first = false {
+			if first {
+				b.Leader[at/2] = true
+			}
+			if b.Decoded[at/2].Size != 0 {
+				break
+			}
+			d, ok := b.decode(at)
+			if !ok {
+				break
+			}
+			next := at + d.Size
+			flow := b.Flow(&d)
+			if flow == FlowLeave {
+				lead(next) // where the interpreter is done
+				break
+			}
+			b.Decoded[at/2] = d
+			switch flow {
+			case FlowBranch:
+				lead(at + int(d.Imm))
+				lead(next)
+			case FlowJump:
+				lead(at + int(d.Imm))
+			}
+			if (flow == FlowJump || flow == FlowIndirect) && d.Rd != 0 {
+				lead(next) // where the call returns to
+			}
+			if flow != FlowNext {
+				break
+			}
+			at = next
+		}
+	}
+}
+
+// decode reads an instruction of the page, or one that begins in its last halfword.
+func (b *Blocks) decode(at int) (riscv.Decoded, bool) {
+	if at == PageSize-2 && b.Code[at]&3 == 3 {
+		return riscv.Decode([]byte{b.Code[at], b.Code[at+1], byte(b.Second), byte(b.Second >> 8)}, 0)
+	}
+	return riscv.Decode(b.Code, at)
+}
+
+func (b *Blocks) seen(at int) bool {
+	return b.Seen == nil || b.Seen[at/16]>>(at/2%8)&1 != 0
+}
+
+// Flow is where control goes after an instruction.
+type Flow int
+
+const (
+	FlowNext     Flow = iota
+	FlowBranch        // to its target or the next one
+	FlowJump          // to its target
+	FlowIndirect      // to an address in a register
+	FlowLeave         // the interpreter executes it
+)
+
+// Flow says where control goes after an instruction.
+func (b *Blocks) Flow(d *riscv.Decoded) Flow {
+	switch d.Name {
+	case "beq", "bne", "blt", "bge", "bltu", "bgeu":
+		return FlowBranch
+	case "jal":
+		return FlowJump
+	case "jalr":
+		return FlowIndirect
+	}
+	if !b.translated(d) {
+		return FlowLeave
+	}
+	return FlowNext
+}
