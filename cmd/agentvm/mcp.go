@@ -58,7 +58,7 @@ func (c *cli) mcpCommand() *cobra.Command {
 		},
 	}
 	f.register(command)
-	command.AddCommand(c.mcpInstallCommand())
+	command.AddCommand(c.mcpInstallCommand(), c.mcpHookCommand())
 	return command
 }
 
@@ -70,19 +70,21 @@ func (f *mcpFlags) register(command *cobra.Command) {
 	flags.StringVar(&f.http, "http", "", "serve HTTP on `ADDRESS:PORT` of this host's loopback instead of standard input and output; port 0 takes one that is free")
 	flags.StringVar(&f.token, "token-file", "", "read the token for --http from a `FILE`")
 	f.startFlags.register()
-	command.PreRunE = func(command *cobra.Command, args []string) error {
-		var err error
-		if f.name == "" {
-			f.name, err = directoryVM()
-		}
-		if err == nil && !isMade(f.name) {
-			_, err = f.readProject(command, args)
-		}
-		return err
-	}
+	command.PreRunE = f.prepare
 	if err := command.RegisterFlagCompletionFunc("vm", completeNames(0)); err != nil {
 		panic(err) // there is such a flag
 	}
+}
+
+// prepare finds out which VM is meant, and reads the project file for one that is not made yet.
+func (f *mcpFlags) prepare(command *cobra.Command, args []string) (err error) {
+	if f.name == "" {
+		f.name, err = directoryVM()
+	}
+	if err == nil && !isMade(f.name) {
+		_, err = f.readProject(command, args)
+	}
+	return err
 }
 
 // directoryVM is the name of the VM that belongs to the current directory: its last name, and a digest of the whole path.
@@ -98,23 +100,29 @@ func directoryVM() (string, error) {
 
 const mcpIdle = 30 * time.Minute
 
-// serveMCP serves until the client has gone.
-func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
+// serving returns the configuration of the VM that the flags name, which is refused when it runs otherwise than they say.
+func (f *mcpFlags) serving() (*client.Store, client.Config, error) {
 	store, err := vms()
 	if err != nil {
-		return err
+		return nil, client.Config{}, err
 	}
 	config, err := f.config(store, f.name)
 	if err != nil {
-		return err
+		return nil, client.Config{}, err
 	}
 	if !f.kept && !f.changed("idle-timeout") {
 		config.IdleTimeout = client.Duration(mcpIdle)
 	}
-	if err := runsOtherwise(store, f.name, config); err != nil {
+	return store, config, runsOtherwise(store, f.name, config)
+}
+
+// serveMCP serves until the client has gone.
+func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
+	store, config, err := f.serving()
+	if err != nil {
 		return err
 	}
-	served := mcp.Config{VMs: &mcpVMs{c, store, f.name, config}, Default: f.name, Version: version, Logger: c.log}
+	served := mcp.Config{VMs: &mcpVMs{c, store, f.name, config}, Default: f.name, Version: version, Logger: c.log, ChangesHost: changesHost(config)}
 	for i, m := range config.Mounts {
 		if i == 0 {
 			served.Dir = m.GuestPath
@@ -124,8 +132,6 @@ func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
 			how = ", read-only"
 		} else if m.CopyOnWrite {
 			how = "; the user's own files stay as they are until the user applies the changes"
-		} else {
-			served.ChangesHost = true
 		}
 		served.Instructions += fmt.Sprintf("The user's directory %s is at %s%s.\n", m.HostPath, m.GuestPath, how)
 	}
@@ -173,6 +179,15 @@ type mcpVMs struct {
 
 // Open implements mcp.VMs.
 func (m *mcpVMs) Open(ctx context.Context, name string, report func(string)) (mcp.VM, error) {
+	v, err := m.open(ctx, name, report)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// open connects to a VM, which it starts or makes when need be.
+func (m *mcpVMs) open(ctx context.Context, name string, report func(string)) (*client.VM, error) {
 	for {
 		v, err := m.store.Open(ctx, name)
 		if errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrNotFound) && name == m.name {
@@ -181,10 +196,7 @@ func (m *mcpVMs) Open(ctx context.Context, name string, report func(string)) (mc
 		if errors.Is(err, client.ErrRunning) {
 			continue // another call was faster
 		}
-		if err != nil {
-			return nil, err
-		}
-		return v, nil
+		return v, err
 	}
 }
 
@@ -237,15 +249,11 @@ func (m *mcpVMs) Fork(ctx context.Context, name string, forks []string, keep boo
 	if err := checkAbsent(m.store, forks); err != nil {
 		return err
 	}
-	opened, err := m.Open(ctx, name, func(string) {})
+	v, err := m.open(ctx, name, func(string) {})
 	if err != nil {
 		return err
 	}
-	defer opened.Close()
-	v, ours := opened.(*client.VM)
-	if !ours {
-		return fmt.Errorf("fork %s: %T is no VM of a daemon", name, opened)
-	}
+	defer v.Close()
 	return v.Fork(ctx, forks, client.ForkOptions{KeepPrograms: keep})
 }
 

@@ -43,20 +43,22 @@ func (c *cli) serveHTTP(ctx context.Context, server *mcp.Server, f *mcpFlags) er
 }
 
 const mcpInstallLong = `Adds agentvm mcp, with the flags behind --, to the configuration of an agent's program. What is written is shown first, and
-written when you agree; --yes writes it without asking. Other entries, and the file's comments and order, stay as they are.
+written when you agree; --yes writes it without asking. Other entries, and the file's comments and order, stay as they are. With --hook the
+commands of Claude Code's Bash tool run in the VM, too: see agentvm mcp hook.
 
-  claude-code  .mcp.json of the current directory
+  claude-code  .mcp.json of the current directory; with --hook also .claude/settings.local.json
   codex        config.toml of CODEX_HOME or ~/.codex
   cursor       .cursor/mcp.json of the current directory
   vscode       .vscode/mcp.json of the current directory`
 
 const mcpInstallExample = `  agentvm mcp install claude-code -- --mount .
+  agentvm mcp install claude-code --hook -- --mount .:/work:cow
   agentvm mcp install codex --yes -- --vm dev --net none`
 
-// mcpClient is a program that can be configured.
+// mcpClient is a file by which a program is configured.
 type mcpClient struct {
 	file func() (string, error)
-	key  string // the object of servers; empty: TOML
+	add  func(was []byte, program string, args []string) (entry string, text []byte, err error)
 }
 
 func projectFile(name string) func() (string, error) {
@@ -65,9 +67,9 @@ func projectFile(name string) func() (string, error) {
 
 // mcpClients are the programs by name. Sources: code.claude.com/docs/en/mcp, the config reference of Codex, docs of Cursor and VS Code.
 var mcpClients = map[string]mcpClient{
-	"claude-code": {projectFile(".mcp.json"), "mcpServers"},
-	"cursor":      {projectFile(".cursor/mcp.json"), "mcpServers"},
-	"vscode":      {projectFile(".vscode/mcp.json"), "servers"},
+	"claude-code": {projectFile(".mcp.json"), addServer("mcpServers")},
+	"cursor":      {projectFile(".cursor/mcp.json"), addServer("mcpServers")},
+	"vscode":      {projectFile(".vscode/mcp.json"), addServer("servers")},
 	"codex": {func() (string, error) {
 		dir := os.Getenv("CODEX_HOME")
 		if dir == "" {
@@ -78,8 +80,11 @@ var mcpClients = map[string]mcpClient{
 			dir = filepath.Join(home, ".codex")
 		}
 		return filepath.Join(dir, "config.toml"), nil
-	}, ""},
+	}, addTOML},
 }
+
+// claudeHook is the file of Claude Code's hooks that belongs to this user of the project alone.
+var claudeHook = mcpClient{projectFile(".claude/settings.local.json"), addHook}
 
 func mcpClientNames() (list []string) {
 	for name := range mcpClients {
@@ -90,7 +95,7 @@ func mcpClientNames() (list []string) {
 }
 
 func (c *cli) mcpInstallCommand() *cobra.Command {
-	var yes bool
+	var yes, hook bool
 	command := &cobra.Command{
 		Use: "install [flags] CLIENT [-- FLAGS...]", Short: "Configure an agent's program to start agentvm mcp", Long: mcpInstallLong,
 		Example: mcpInstallExample, Args: counted(1, 0), ValidArgs: mcpClientNames(),
@@ -107,17 +112,25 @@ func (c *cli) mcpInstallCommand() *cobra.Command {
 			if rest := served.Flags().Args(); len(rest) > 0 || served.Flags().Changed("http") {
 				return fmt.Errorf("%q: want flags of agentvm mcp, without --http: clients start it themselves", args[1:])
 			}
-			return c.installMCP(client, append([]string{"mcp"}, args[1:]...), yes)
+			if hook && args[0] != "claude-code" {
+				return fmt.Errorf("--hook: %s has no such hooks: want claude-code", args[0])
+			}
+			err := c.installMCP(client, args[1:], yes)
+			if err == nil && hook {
+				err = c.installMCP(claudeHook, args[1:], yes)
+			}
+			return err
 		},
 	}
 	command.Flags().BoolVarP(&yes, "yes", "y", false, "write without asking")
+	command.Flags().BoolVar(&hook, "hook", false, "with claude-code: have the commands of its Bash tool run in the VM, too")
 	return command
 }
 
 // mcpServer is the name of the entry. Clients call its tools by a name of at most 128 characters that begins with it.
 const mcpServer = "agentvm"
 
-// installMCP adds an entry that starts this program with arguments.
+// installMCP adds an entry that starts this program with flags of mcp.
 func (c *cli) installMCP(client mcpClient, args []string, yes bool) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -135,13 +148,7 @@ func (c *cli) installMCP(client mcpClient, args []string, yes bool) error {
 	if err != nil && !missing {
 		return err
 	}
-	var entry string
-	var text []byte
-	if client.key == "" {
-		entry, text, err = addTOML(was, program, args)
-	} else {
-		entry, text, err = addJSON(was, client.key, program, args)
-	}
+	entry, text, err := client.add(was, program, args)
 	if err != nil {
 		return fmt.Errorf("%s: %w; what is to be added is\n\n%s", path, err, entry)
 	}
@@ -208,90 +215,179 @@ type serverEntry struct {
 	Args    []string `json:"args" toml:"args"`
 }
 
-// addJSON adds the entry to an object of a JSON text, whose other bytes stay. It returns the entry, and no text when that has it already.
-func addJSON(was []byte, key, program string, args []string) (entry string, text []byte, err error) {
-	ours := serverEntry{program, args}
+func newServerEntry(program string, args []string) serverEntry {
+	return serverEntry{program, append([]string{"mcp"}, args...)}
+}
+
+func (e serverEntry) equal(o serverEntry) bool {
+	return e.Command == o.Command && slices.Equal(e.Args, o.Args)
+}
+
+// addServer returns what adds the entry to the object of servers that a JSON object has by a key.
+func addServer(key string) func(was []byte, program string, args []string) (string, []byte, error) {
+	return func(was []byte, program string, args []string) (string, []byte, error) {
+		ours := newServerEntry(program, args)
+		return addJSON(was, []string{key}, mcpServer, ours, func(place json.RawMessage) (there bool, err error) {
+			var servers map[string]json.RawMessage
+			if err := json.Unmarshal(place, &servers); err != nil {
+				return false, err
+			}
+			raw, there := servers[mcpServer]
+			var now serverEntry
+			if there && (json.Unmarshal(raw, &now) != nil || !now.equal(ours)) {
+				return false, fmt.Errorf("it has another entry %s: remove that one first", mcpServer)
+			}
+			return there, nil
+		})
+	}
+}
+
+// hookEntry is a member of an array of Claude Code's hooks.
+type hookEntry struct {
+	Matcher string        `json:"matcher"`
+	Hooks   []hookProgram `json:"hooks"`
+}
+
+type hookProgram struct {
+	Type    string `json:"type"`
+	Command string `json:"command"`
+}
+
+// addHook adds the hook to Claude Code's settings. When it cannot be run the call is not made: Claude Code would make it after another exit code.
+func addHook(was []byte, program string, args []string) (string, []byte, error) {
+	words := []string{quoteShell(program), "mcp", "hook"}
+	for _, arg := range args {
+		words = append(words, quoteShell(arg))
+	}
+	ours := hookEntry{"Bash|Monitor|PowerShell", []hookProgram{{"command", fmt.Sprintf("%s || exit %d", strings.Join(words, " "), hookBlocks)}}}
+	return addJSON(was, []string{"hooks", preToolUse}, "", ours, func(place json.RawMessage) (there bool, err error) {
+		var list []hookEntry
+		if err := json.Unmarshal(place, &list); err != nil {
+			return false, err
+		}
+		for _, e := range list {
+			if e.Matcher == ours.Matcher && slices.Equal(e.Hooks, ours.Hooks) {
+				return true, nil
+			}
+			for _, h := range e.Hooks {
+				if strings.Contains(h.Command, " mcp hook") {
+					return false, errors.New("it has another hook agentvm mcp hook: remove that one first")
+				}
+			}
+		}
+		return false, nil
+	})
+}
+
+// addJSON adds a value to the object or, when it has no name, to the array that a JSON text has at the end of a path of names. The other bytes stay. It
+// returns what is added, and no text when has finds the value in that place.
+func addJSON(was []byte, path []string, name string, value any, has func(place json.RawMessage) (bool, error)) (entry string, text []byte, err error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("    ", "  ")
-	if err := encoder.Encode(ours); err != nil {
+	encoder.SetIndent(indent(len(path)), "  ")
+	if err := encoder.Encode(value); err != nil {
 		return "", nil, err
 	}
-	member := fmt.Sprintf("    %q: %s", mcpServer, bytes.TrimSpace(b.Bytes()))
-	entry = fmt.Sprintf("{\n  %q: {\n%s\n  }\n}\n", key, member)
+	added := indent(len(path)) + strings.TrimSpace(b.String())
+	if name != "" {
+		added = fmt.Sprintf("%s%q: %s", indent(len(path)), name, strings.TrimSpace(b.String()))
+	}
+	// within is what is added to the object at a depth.
+	within := func(depth int) string {
+		text := added
+		for i := len(path) - 1; i >= depth; i-- {
+			brackets := "{}"
+			if i == len(path)-1 && name == "" {
+				brackets = "[]"
+			}
+			text = fmt.Sprintf("%s%q: %c\n%s\n%[1]s%[5]c", indent(i), path[i], brackets[0], text, brackets[1])
+		}
+		return text
+	}
+	entry = "{\n" + within(0) + "\n}\n"
 	if len(bytes.TrimSpace(was)) == 0 {
 		return entry, []byte(entry), nil
 	}
-	var file map[string]json.RawMessage
-	if err := json.Unmarshal(was, &file); err != nil || file == nil {
-		return entry, nil, fmt.Errorf("it is no plain JSON object (%w): add the entry by hand", cmp.Or(err, errors.New("null")))
+	place, depth := json.RawMessage(was), 0
+	var members map[string]json.RawMessage
+	for ; depth < len(path); depth++ {
+		members = nil
+		if err := json.Unmarshal(place, &members); err != nil || members == nil {
+			if depth == 0 {
+				return entry, nil, fmt.Errorf("it is no plain JSON object (%w): add the entry by hand", cmp.Or(err, errors.New("null")))
+			}
+			return entry, nil, fmt.Errorf("its %s is no object: add the entry by hand", path[depth-1])
+		}
+		next, there := members[path[depth]]
+		if !there {
+			break
+		}
+		place = next
 	}
-	var servers map[string]json.RawMessage
-	if raw, there := file[key]; there {
-		if err := json.Unmarshal(raw, &servers); err != nil || servers == nil {
-			return entry, nil, fmt.Errorf("its %s is no object: add the entry by hand", key)
+	empty := len(members) == 0
+	if depth == len(path) {
+		var array []json.RawMessage
+		members = nil
+		err := json.Unmarshal(place, &members)
+		if name == "" {
+			err = json.Unmarshal(place, &array)
+		}
+		if empty = len(members)+len(array) == 0; err != nil || empty && members == nil && array == nil {
+			return entry, nil, fmt.Errorf("its %s is no %s: add the entry by hand", path[depth-1], map[bool]string{false: "object", true: "array"}[name == ""])
+		}
+		if there, err := has(place); there || err != nil {
+			return entry, nil, err
 		}
 	}
-	if raw, there := servers[mcpServer]; there {
-		var now serverEntry
-		if json.Unmarshal(raw, &now) == nil && now.Command == ours.Command && slices.Equal(now.Args, ours.Args) {
-			return entry, nil, nil
-		}
-		return entry, nil, fmt.Errorf("it has another entry %s: remove that one first", mcpServer)
-	}
-	at, err := objectStart(was, key)
+	at, err := jsonStart(was, path[:depth])
 	if err != nil {
 		return entry, nil, err
 	}
-	added := "\n" + member
-	switch {
-	case servers == nil && len(file) == 0:
-		added = fmt.Sprintf("\n  %q: {%s\n  }\n", key, added)
-	case servers == nil:
-		added = fmt.Sprintf("\n  %q: {%s\n  },", key, added)
-	case len(servers) == 0:
-		added += "\n  "
-	default:
-		added += ","
+	end := ","
+	if empty {
+		end = "\n" + strings.TrimPrefix(indent(depth), "  ")
 	}
-	text = slices.Concat(was[:at], []byte(added), was[at:])
+	text = slices.Concat(was[:at], []byte("\n"+within(depth)+end), was[at:])
 	if !json.Valid(text) {
 		return entry, nil, errors.New("the entry does not fit into it: add it by hand")
 	}
 	return entry, text, nil
 }
 
-// objectStart returns where the members begin of the object that a JSON object has by a key, or of that object itself when it has no such key.
-func objectStart(text []byte, key string) (int64, error) {
+// indent is what is before the members of an object at a depth of a JSON text.
+func indent(depth int) string { return strings.Repeat("  ", depth+1) }
+
+// jsonStart returns where the members begin of the object or array that a JSON object has at the end of a path of names.
+func jsonStart(text []byte, path []string) (int64, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
-	if _, err := d.Token(); err != nil {
-		return 0, err
-	}
-	begin := d.InputOffset()
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return 0, err
-		}
-		if name == key {
-			_, err := d.Token()
+	for {
+		if _, err := d.Token(); err != nil || len(path) == 0 {
 			return d.InputOffset(), err
 		}
-		var skipped json.RawMessage
-		if err := d.Decode(&skipped); err != nil {
-			return 0, err
+		for {
+			name, err := d.Token()
+			if err != nil {
+				return 0, err
+			}
+			if name == path[0] {
+				break
+			}
+			var skipped json.RawMessage
+			if err := d.Decode(&skipped); err != nil {
+				return 0, err
+			}
 		}
+		path = path[1:]
 	}
-	return begin, nil
 }
 
-// addTOML is addJSON for the configuration of Codex.
+// addTOML is addServer for the configuration of Codex.
 func addTOML(was []byte, program string, args []string) (entry string, text []byte, err error) {
 	type servers struct {
 		Servers map[string]serverEntry `toml:"mcp_servers"`
 	}
-	ours := serverEntry{program, args}
+	ours := newServerEntry(program, args)
 	var b bytes.Buffer
 	encoder := toml.NewEncoder(&b)
 	encoder.Indent = ""
@@ -299,13 +395,12 @@ func addTOML(was []byte, program string, args []string) (entry string, text []by
 		return "", nil, err
 	}
 	entry = strings.TrimPrefix(b.String(), "[mcp_servers]\n")
-	same := func(now serverEntry) bool { return now.Command == ours.Command && slices.Equal(now.Args, ours.Args) }
 	var file servers
 	if _, err := toml.Decode(string(was), &file); err != nil {
 		return entry, nil, err
 	}
 	if now, there := file.Servers[mcpServer]; there {
-		if same(now) {
+		if now.equal(ours) {
 			return entry, nil, nil
 		}
 		return entry, nil, fmt.Errorf("it has another entry mcp_servers.%s: remove that one first", mcpServer)
@@ -317,7 +412,7 @@ func addTOML(was []byte, program string, args []string) (entry string, text []by
 	file = servers{}
 	// An inline table cannot be continued, which our decoder does not mind.
 	inline := regexp.MustCompile(`(?m)^[ \t]*["']?mcp_servers["']?[ \t]*=`).Match(was)
-	if _, err := toml.Decode(string(text), &file); err != nil || inline || !same(file.Servers[mcpServer]) {
+	if _, err := toml.Decode(string(text), &file); err != nil || inline || !file.Servers[mcpServer].equal(ours) {
 		return entry, nil, errors.New("the entry does not fit into it: add it by hand")
 	}
 	return entry, text, nil

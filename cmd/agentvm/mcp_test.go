@@ -23,6 +23,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/daemon"
+	"agentvm/tools"
 	"agentvm/vm"
 )
 
@@ -441,6 +442,46 @@ func TestMCPInstallFollowsNoLink(t *testing.T) {
 	if list, err := os.ReadDir(outside); err != nil || len(list) > 0 {
 		t.Errorf("written through a link: %v %v", list, err)
 	}
+}
+
+// TestToolsOfNamedVM: the tools that models are trained on work in a VM that a daemon owns.
+func TestToolsOfNamedVM(t *testing.T) {
+	dir, env := mcpKit(t)
+	c, _ := mcpSession(t, dir, env, "--vm", "dev", "--memory", "256M")
+	mcpCall(t, c, "exec", map[string]any{"command": "true"})
+	store, err := client.OpenStore(client.StoreOptions{Dir: filepath.Join(dir, "store")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := store.Open(t.Context(), "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	set := tools.New(v, tools.Options{})
+	for _, call := range []struct{ tool, input, want string }{
+		{tools.BashName, `{"command":"cd /usr; x=1"}`, ``},
+		{tools.BashName, `{"command":"pwd; echo $x >&2"}`, `^/usr\n1\n$`},
+		{tools.BashName, `{"command":"echo end; exit 4"}`, `^end\nthe shell has ended with exit code 4`},
+		{tools.BashName, `{"restart":true}`, `restarted`},
+		{tools.BashName, `{"command":"sleep 4731 & echo $x"}`, `^\n$`},
+		{tools.EditorName, `{"command":"create","path":"/root/f","file_text":"a"}`, `created`},
+		{tools.ShellName, `{"commands":["cat /root/f"]}`, `"stdout":"a"`},
+		{tools.ExecCommandName, `{"cmd":"read a; echo got $a; sleep 4732","tty":true,"yield_time_ms":100}`, `session ID 1\n`},
+		{tools.WriteStdinName, `{"session_id":1,"chars":"it\n","yield_time_ms":2000}`, `got it\r\n`},
+	} {
+		r, err := set.Call(t.Context(), call.tool, json.RawMessage(call.input))
+		if err != nil || !regexp.MustCompile(call.want).MatchString(r.Text) {
+			t.Errorf("%s %s: %+v %v", call.tool, call.input, r, err)
+		}
+	}
+	if err := set.Close(); err != nil {
+		t.Error(err)
+	}
+	awaitText(t, func() string {
+		out, _ := mcpCall(t, c, "exec", map[string]any{"command": "ps | grep -c '[s]leep 473.$'"})
+		return fmt.Sprint(out["stdout"])
+	}, "0\n")
 }
 
 // BenchmarkMCPExec is what a tool's call takes beside the same command by the library, which keeps its connection and no output.

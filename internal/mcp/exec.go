@@ -11,6 +11,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentvm/internal/agenttool"
 	"agentvm/vm"
 )
 
@@ -19,8 +20,6 @@ const (
 	defaultYield = 45 * time.Second
 	// maxYield bounds what a call may wait.
 	maxYield = time.Hour
-	// killTime is how long the guest may take to kill a command.
-	killTime = 10 * time.Second
 	// progressTime is how often a client learns that a command runs on.
 	progressTime = time.Second
 )
@@ -98,7 +97,7 @@ func (s *Server) exec(ctx context.Context, req *sdk.CallToolRequest, in execInpu
 	out, err := s.await(ctx, req, j, yield, limit)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
-		kill(ctx, j)
+		agenttool.Kill(ctx, j)
 	}
 	if err != nil {
 		_ = v.Close()
@@ -125,7 +124,7 @@ func (s *Server) startJob(ctx context.Context, v VM, c vm.Command, o vm.JobOptio
 	s.running.Go(func() { // the call is one of those that run
 		starting, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		defer context.AfterFunc(s.ctx, func() { time.AfterFunc(killTime, cancel) })()
+		defer context.AfterFunc(s.ctx, func() { time.AfterFunc(agenttool.KillTime, cancel) })()
 		j, err := v.StartJob(starting, c, o)
 		select {
 		case result <- started{j, err}:
@@ -133,7 +132,7 @@ func (s *Server) startJob(ctx context.Context, v VM, c vm.Command, o vm.JobOptio
 		case <-ctx.Done():
 		}
 		if err == nil {
-			kill(ctx, j)
+			agenttool.Kill(ctx, j)
 		}
 		_ = v.Close()
 	})
@@ -148,20 +147,9 @@ func (s *Server) startJob(ctx context.Context, v VM, c vm.Command, o vm.JobOptio
 	}
 }
 
-// kill kills a job whose call was cancelled, and forgets it.
-func kill(ctx context.Context, j vm.Job) {
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
-	defer cancel()
-	if j.Kill(late) == nil {
-		if _, err := j.Wait(late); err == nil {
-			_, _ = j.Remove(late), j.Close()
-		}
-	}
-}
-
 // forget removes a job that has ended and of which the client has all, and closes the connection.
 func forget(ctx context.Context, v VM, j vm.Job) {
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), agenttool.KillTime)
 	defer cancel()
 	_, _, _ = j.Remove(late), j.Close(), v.Close()
 }
@@ -192,56 +180,19 @@ func (s *Server) await(ctx context.Context, req *sdk.CallToolRequest, j vm.Job, 
 		defer func() { cancel(); <-reporting }()
 	}
 	began := time.Now()
-	head, err := readPiece(ctx, wait, j, 0, 0, limit)
+	read, err := agenttool.Await(ctx, wait, j, 0, limit)
 	if err != nil {
 		return nil, err
 	}
-	end, endErr := head.end, head.err
-	if end == nil && wait.Err() == nil { // it is full: what follows is not needed until the end
-		if e, err := j.Wait(wait); err == nil {
-			end = &e
-		} else if wait.Err() == nil {
-			end, endErr = &e, err
+	out := &processOutput{Total: uint64(read.Total)}
+	out.add(read.Head)
+	if read.Tail != nil {
+		if read.Tail.From > read.Head.Next {
+			out.omit(read.Head.Next, read.Tail.From)
 		}
+		out.add(*read.Tail)
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	info, err := j.Info(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if end == nil && !info.Ended.IsZero() { // just now
-		e, err := j.Wait(ctx)
-		end, endErr = &e, err
-	}
-	out := &processOutput{Total: info.OutputBytes}
-	total := vm.Cursor(info.OutputBytes)
-	if total <= head.next {
-		if end == nil {
-			head.holdBack()
-		}
-		out.add(head)
-		out.finish(end, endErr, time.Since(began))
-		return out, nil
-	}
-	head.cut(limit / 2)
-	stopped, stop := context.WithCancel(ctx)
-	stop()
-	tail, err := readPiece(ctx, stopped, j, max(head.next, total-min(vm.Cursor(limit/2), total)), total, 6*limit) // no byte costs more than 6
-	if err != nil {
-		return nil, err
-	}
-	tail.cutFront(limit / 2)
-	if tail.end = end; end == nil {
-		tail.holdBack()
-	}
-	out.add(head)
-	if tail.from > head.next {
-		out.omit(head.next, tail.from)
-	}
-	out.add(tail)
-	out.finish(end, endErr, time.Since(began))
+	out.finish(read.End, read.Err, time.Since(began))
 	return out, nil
 }
 
@@ -336,7 +287,7 @@ func (s *Server) process(ctx context.Context, req *sdk.CallToolRequest, in proce
 	case "kill":
 		if in.Signal == 0 {
 			if err = j.Kill(ctx); err == nil {
-				yield = max(yield, killTime)
+				yield = max(yield, agenttool.KillTime)
 			}
 		} else {
 			err = j.Signal(ctx, in.Signal)
@@ -368,19 +319,19 @@ func (s *Server) readJob(ctx context.Context, j vm.Job, from uint64, yield time.
 		wait, cancel = context.WithTimeout(ctx, yield)
 		defer cancel()
 	}
-	p, err := readPiece(ctx, wait, j, vm.Cursor(from), vm.Cursor(info.OutputBytes), limit)
+	p, err := agenttool.Read(ctx, wait, j, vm.Cursor(from), vm.Cursor(info.OutputBytes), limit)
 	if err != nil {
 		return nil, err
 	}
 	if info, err = j.Info(ctx); err != nil {
 		return nil, err
 	}
-	end, endErr := p.end, p.err
+	end, endErr := p.End, p.Err
 	if end == nil && !info.Ended.IsZero() { // it has ended, and there is more output
 		e, err := j.Wait(ctx)
 		end, endErr = &e, err
 	}
-	p.holdBack()
+	p.HoldBack()
 	out := &processOutput{From: from, Total: info.OutputBytes}
 	out.add(p)
 	out.finish(end, endErr, time.Since(info.Started))
@@ -403,7 +354,7 @@ func listProcesses(ctx context.Context, v VM) (*sdk.CallToolResult, *processResu
 			args = args[2:]
 		}
 		command := []byte(strings.Join(args, " "))
-		n, _ := prefix(command, maxCommand)
+		n, _ := agenttool.Prefix(command, maxCommand)
 		p := listedProcess{Process: i.ID, Command: strings.ToValidUTF8(string(command[:n]), "\uFFFD"), Running: i.Ended.IsZero(), Started: i.Started, Total: i.OutputBytes}
 		if i.Exit != nil {
 			p.ExitCode = &i.Exit.Code

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentvm/internal/agenttool"
 	"agentvm/vm"
 )
 
@@ -39,50 +39,6 @@ type readOutput struct {
 	Replace bool   `json:"not_text,omitempty" jsonschema:"content has U+FFFD in place of bytes that are no UTF-8: use base64"`
 }
 
-// errEnough ends a read whose rest is not needed.
-var errEnough = errors.New("enough was read")
-
-// window keeps a part of what is written to it: from a byte or a line on, up to a length and a number of lines.
-type window struct {
-	skip, skipLines int64 // what is left to skip
-	lines           int64 // what is left to keep; negative: no bound
-	limit           int   // bytes to keep at most
-	kept            []byte
-	offset          int64 // of kept in the file
-	more            bool
-}
-
-// Write fails with errEnough when there is more than the window.
-func (w *window) Write(b []byte) (int, error) {
-	all := len(b)
-	for len(b) > 0 && (w.skip > 0 || w.skipLines > 0) {
-		n := len(b)
-		if w.skipLines > 0 {
-			if i := bytes.IndexByte(b, '\n'); i >= 0 {
-				n, w.skipLines = i+1, w.skipLines-1
-			}
-		} else {
-			n = int(min(w.skip, int64(n)))
-			w.skip -= int64(n)
-		}
-		w.offset += int64(n)
-		b = b[n:]
-	}
-	for len(b) > 0 {
-		if len(w.kept) == w.limit || w.lines == 0 {
-			w.more = true
-			return 0, errEnough
-		}
-		n := min(len(b), w.limit-len(w.kept))
-		if i := bytes.IndexByte(b[:n], '\n'); i >= 0 && w.lines > 0 {
-			n, w.lines = i+1, w.lines-1
-		}
-		w.kept = append(w.kept, b[:n]...)
-		b = b[n:]
-	}
-	return all, nil
-}
-
 func (s *Server) readFile(ctx context.Context, req *sdk.CallToolRequest, in readInput) (*sdk.CallToolResult, *readOutput, error) {
 	limit, err := budget(in.MaxOutput)
 	switch {
@@ -93,12 +49,12 @@ func (s *Server) readFile(ctx context.Context, req *sdk.CallToolRequest, in read
 	case in.Line > 0 && in.Offset > 0:
 		return nil, nil, errors.New("line and offset: want one of them")
 	}
-	w := window{skip: in.Offset, skipLines: max(in.Line-1, 0), lines: in.Lines, limit: limit}
+	w := agenttool.Window{Skip: in.Offset, SkipLines: max(in.Line-1, 0), Lines: in.Lines, Limit: limit}
 	if in.Lines == 0 {
-		w.lines = -1
+		w.Lines = -1
 	}
 	if in.Base64 {
-		w.limit = limit / 4 * 3
+		w.Limit = limit / 4 * 3
 	}
 	v, name, err := s.open(ctx, req, in.VM)
 	if err != nil {
@@ -109,18 +65,18 @@ func (s *Server) readFile(ctx context.Context, req *sdk.CallToolRequest, in read
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := v.Files().ReadTo(ctx, in.Path, &w); err != nil && !(w.more && errors.Is(err, errEnough)) {
+	if _, err := v.Files().ReadTo(ctx, in.Path, &w); err != nil && !(w.More && errors.Is(err, agenttool.ErrEnough)) {
 		return nil, nil, err
 	}
-	if in.Line > 1 && w.skipLines > 0 || in.Offset > 0 && w.skip > 0 {
-		return nil, nil, fmt.Errorf("%s ends before that: it has %d bytes", in.Path, w.offset)
+	if in.Line > 1 && w.SkipLines > 0 || in.Offset > 0 && w.Skip > 0 {
+		return nil, nil, fmt.Errorf("%s ends before that: it has %d bytes", in.Path, w.Offset)
 	}
-	out := &readOutput{VM: name, Path: in.Path, Offset: w.offset, Size: info.Size, More: w.more}
-	kept := w.kept
+	out := &readOutput{VM: name, Path: in.Path, Offset: w.Offset, Size: info.Size, More: w.More}
+	kept := w.Kept
 	if in.Base64 {
 		out.Content = base64.StdEncoding.EncodeToString(kept)
 	} else {
-		if n, _ := prefix(kept, limit); n < len(kept) {
+		if n, _ := agenttool.Prefix(kept, limit); n < len(kept) {
 			kept, out.More = kept[:n], true
 		}
 		if out.More { // an unfinished character is left to the next read
@@ -136,7 +92,7 @@ func (s *Server) readFile(ctx context.Context, req *sdk.CallToolRequest, in read
 		out.Content = strings.ToValidUTF8(string(kept), "\uFFFD")
 		out.Replace = !utf8.Valid(kept)
 	}
-	out.Next = w.offset + int64(len(kept))
+	out.Next = w.Offset + int64(len(kept))
 	head := ""
 	if out.More || out.Offset > 0 {
 		head = fmt.Sprintf("[bytes %d to %d of %d]\n", out.Offset, out.Next, out.Size)
@@ -181,56 +137,12 @@ func (s *Server) writeFile(ctx context.Context, req *sdk.CallToolRequest, in wri
 		return nil, nil, err
 	}
 	defer v.Close()
-	files := v.Files()
-	info, err := files.Stat(ctx, in.Path)
-	created := errors.Is(err, fs.ErrNotExist)
-	switch {
-	case err != nil && !created:
-		return nil, nil, err
-	case err == nil && info.IsDir():
-		return nil, nil, fmt.Errorf("%s is a directory", in.Path)
-	case created:
-		if err := files.MkdirAll(ctx, path.Dir(in.Path), 0o755); err != nil {
-			return nil, nil, err
-		}
-		if mode == 0 {
-			mode = 0o644
-		}
-	}
-	target, err := finalPath(ctx, v, in.Path)
-	if err == nil {
-		err = files.WriteFile(ctx, target, content, mode)
-	}
+	created, err := agenttool.Write(ctx, v.Files(), in.Path, content, mode)
 	if err != nil {
 		return nil, nil, err
 	}
 	return nil, &writeOutput{VM: name, Path: in.Path, Bytes: len(content), Created: created}, nil
 }
-
-// maxLinks bounds the symbolic links that lead to a file.
-const maxLinks = 20
-
-// finalPath follows symbolic links at the end of a path, which a write would replace.
-func finalPath(ctx context.Context, v VM, at string) (string, error) {
-	for range maxLinks {
-		info, err := v.Files().Lstat(ctx, at)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode&fs.ModeSymlink == 0 {
-			return at, nil
-		}
-		if err != nil {
-			return "", err
-		}
-		if path.IsAbs(info.Target) {
-			at = info.Target
-		} else {
-			at = path.Dir(at) + "/" + info.Target // the guest resolves "..", behind links of the directory
-		}
-	}
-	return "", fmt.Errorf("%s: more than %d symbolic links", at, maxLinks)
-}
-
-// maxEdit bounds the files that are edited, in bytes.
-const maxEdit = 8 << 20
 
 type editInput struct {
 	VM   string `json:"vm,omitempty" jsonschema:"the VM; default: the server's"`
@@ -249,27 +161,16 @@ func (s *Server) editFile(ctx context.Context, req *sdk.CallToolRequest, in edit
 		return nil, nil, err
 	}
 	defer v.Close()
-	w := window{lines: -1, limit: maxEdit}
-	if _, err := v.Files().ReadTo(ctx, in.Path, &w); w.more {
-		return nil, nil, fmt.Errorf("%s has more than %d bytes: edit it with a command", in.Path, maxEdit)
-	} else if err != nil {
-		return nil, nil, err
-	}
-	old := []byte(in.Old)
-	count := bytes.Count(w.kept, old)
-	switch {
-	case count == 0:
-		return nil, nil, fmt.Errorf("%s: the text old is not found in it", in.Path)
-	case count > 1 && !in.All:
-		return nil, nil, fmt.Errorf("%s: the text old occurs %d times: give more of what is around it, or set all", in.Path, count)
-	case len(w.kept)+count*(len(in.New)-len(in.Old)) > 2*maxEdit:
-		return nil, nil, fmt.Errorf("%s would have more than %d bytes", in.Path, 2*maxEdit)
-	}
-	content := bytes.ReplaceAll(w.kept, old, []byte(in.New))
-	target, err := finalPath(ctx, v, in.Path)
-	if err == nil {
-		err = v.Files().WriteFile(ctx, target, content, 0)
-	}
+	count := 0
+	content, err := agenttool.Edit(ctx, v.Files(), in.Path, func(content []byte) ([]byte, error) {
+		switch count = bytes.Count(content, []byte(in.Old)); {
+		case count == 0:
+			return nil, fmt.Errorf("%s: the text old is not found in it", in.Path)
+		case count > 1 && !in.All:
+			return nil, fmt.Errorf("%s: the text old occurs %d times: give more of what is around it, or set all", in.Path, count)
+		}
+		return agenttool.Replace(in.Path, content, in.Old, in.New, count)
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -319,7 +220,7 @@ func (s *Server) listDir(ctx context.Context, req *sdk.CallToolRequest, in listI
 		if i.Name <= in.After && in.After != "" {
 			continue
 		}
-		_, names := prefix([]byte(i.Name+i.Target), 1<<30)
+		_, names := agenttool.Prefix([]byte(i.Name+i.Target), 1<<30)
 		if spent += entryCost + names; spent > defaultOutput && len(out.Entries) > 0 {
 			out.Next = out.Entries[len(out.Entries)-1].Name
 			break

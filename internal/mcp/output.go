@@ -2,11 +2,10 @@ package mcp
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
+	"agentvm/internal/agenttool"
 	"agentvm/internal/journal"
 	"agentvm/vm"
 )
@@ -28,156 +27,6 @@ func budget(n int) (int, error) {
 		return 0, fmt.Errorf("max_output %d: want %d to %d bytes", n, minOutput, maxOutput)
 	}
 	return n, nil
-}
-
-// cost is how many bytes the character at the beginning of b takes in JSON, and size how many it has in b.
-func cost(b []byte) (cost, size int) {
-	r, size := utf8.DecodeRune(b)
-	switch {
-	case r == utf8.RuneError && size <= 1:
-		return 3, 1 // it is written as U+FFFD
-	case r == '"' || r == '\\' || r == '\n' || r == '\r' || r == '\t':
-		return 2, size
-	case r < ' ':
-		return 6, size
-	}
-	return size, size
-}
-
-// prefix returns how many bytes at the beginning of b cost at most limit, and what they cost.
-func prefix(b []byte, limit int) (n, spent int) {
-	for n < len(b) {
-		c, size := cost(b[n:])
-		if spent+c > limit {
-			break
-		}
-		n, spent = n+size, spent+c
-	}
-	return n, spent
-}
-
-// suffix returns where the end of b begins that costs at most limit.
-func suffix(b []byte, limit int) int {
-	total := 0
-	for i := 0; i < len(b); {
-		c, size := cost(b[i:])
-		total, i = total+c, i+size
-	}
-	at := 0
-	for total > limit {
-		c, size := cost(b[at:])
-		total, at = total-c, at+size
-	}
-	return at
-}
-
-// piece is a part of a job's output.
-type piece struct {
-	chunks     []journal.Chunk // never empty ones
-	from, next vm.Cursor
-	spent      int    // what it costs
-	lost       uint64 // bytes at its beginning that are no longer kept
-	end        *vm.JobEnd
-	err        error // with end: why it is not known how the job has ended
-}
-
-// readPiece reads output from a place on, until it has cost limit, the job ends, or wait does. What is there already, up to a total, is read without
-// regard to wait; the error is ctx's or the VM's.
-func readPiece(ctx, wait context.Context, j vm.Job, from, total vm.Cursor, limit int) (piece, error) {
-	p := piece{from: from, next: from}
-	for p.spent < limit {
-		reading := wait
-		if p.next < total {
-			reading = ctx
-		}
-		o, err := j.Output(reading, p.next, limit-p.spent)
-		if err != nil {
-			if ctx.Err() == nil && reading.Err() != nil {
-				return p, nil
-			}
-			return p, err
-		}
-		if p.lost += o.Lost; len(p.chunks) == 0 {
-			p.from += vm.Cursor(o.Lost)
-		}
-		p.next = o.Next
-		for i, c := range o.Chunks {
-			n, spent := prefix(c.Data, limit-p.spent)
-			p.spent += spent
-			if n > 0 {
-				p.chunks = append(p.chunks, journal.Chunk{Stream: c.Stream, Data: bytes.Clone(c.Data[:n])})
-			}
-			if n < len(c.Data) { // the rest does not fit
-				p.next -= vm.Cursor(len(c.Data) - n)
-				for _, later := range o.Chunks[i+1:] {
-					p.next -= vm.Cursor(len(later.Data))
-				}
-				return p, nil
-			}
-		}
-		if p.end, p.err = o.End, o.Err; p.end != nil {
-			return p, nil
-		}
-	}
-	return p, nil
-}
-
-// cut drops what costs more than limit at the end.
-func (p *piece) cut(limit int) {
-	p.spent = 0
-	for i, c := range p.chunks {
-		n, spent := prefix(c.Data, limit-p.spent)
-		p.spent += spent
-		if n == len(c.Data) {
-			continue
-		}
-		for _, later := range p.chunks[i:] {
-			p.next -= vm.Cursor(len(later.Data))
-		}
-		p.next += vm.Cursor(n)
-		p.chunks[i].Data = c.Data[:n]
-		p.chunks = p.chunks[:i+min(n, 1)]
-		return
-	}
-}
-
-// cutFront drops what costs more than limit at the beginning.
-func (p *piece) cutFront(limit int) {
-	for i := len(p.chunks) - 1; i >= 0; i-- {
-		data := p.chunks[i].Data
-		at := suffix(data, limit)
-		_, spent := prefix(data[at:], limit)
-		limit -= spent
-		if at == 0 {
-			continue
-		}
-		p.from = p.next
-		p.chunks = p.chunks[i:]
-		if p.chunks[0].Data = data[at:]; at == len(data) {
-			p.chunks = p.chunks[1:]
-		}
-		for _, c := range p.chunks {
-			p.from -= vm.Cursor(len(c.Data))
-		}
-		return
-	}
-}
-
-// holdBack leaves an unfinished character at the end to the next read.
-func (p *piece) holdBack() {
-	if len(p.chunks) == 0 || p.end != nil {
-		return
-	}
-	last := &p.chunks[len(p.chunks)-1]
-	for n := 1; n < min(utf8.UTFMax, len(last.Data)); n++ {
-		if at := len(last.Data) - n; utf8.RuneStart(last.Data[at]) {
-			if !utf8.FullRune(last.Data[at:]) {
-				last.Data = last.Data[:at]
-				p.next -= vm.Cursor(n)
-			}
-			return
-		}
-	}
 }
 
 // processOutput is what exec and process return.
@@ -208,8 +57,8 @@ type gap struct {
 }
 
 // add adds output at the end.
-func (o *processOutput) add(p piece) {
-	for _, c := range p.chunks {
+func (o *processOutput) add(p agenttool.Piece) {
+	for _, c := range p.Chunks {
 		valid := string(bytes.ToValidUTF8(c.Data, []byte("\uFFFD")))
 		if c.Stream == journal.Stderr {
 			o.Stderr += valid
@@ -218,8 +67,8 @@ func (o *processOutput) add(p piece) {
 		}
 		o.text = append(o.text, valid...)
 	}
-	o.Lost += p.lost
-	o.Next = uint64(p.next)
+	o.Lost += p.Lost
+	o.Next = uint64(p.Next)
 }
 
 // omit notes that what is between two pieces is left out.

@@ -10,6 +10,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentvm/internal/agenttool"
 	"agentvm/internal/journal"
 	"agentvm/vm"
 )
@@ -110,22 +111,22 @@ func FuzzPiece(f *testing.F) {
 		for from := uint64(0); from < uint64(len(data)); {
 			stopped, stop := context.WithCancel(context.Background())
 			stop()
-			p, err := readPiece(context.Background(), stopped, j, vm.Cursor(from), vm.Cursor(len(data)), limit)
+			p, err := agenttool.Read(context.Background(), stopped, j, vm.Cursor(from), vm.Cursor(len(data)), limit)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.holdBack()
+			p.HoldBack()
 			got := []byte{}
-			for _, c := range p.chunks {
+			for _, c := range p.Chunks {
 				got = append(got, c.Data...)
 			}
-			if begin := max(from, uint64(lost)); uint64(p.next) <= from || !bytes.Equal(got, data[begin:p.next]) {
-				if !ended && int(p.next) == int(from) && !utf8.FullRune(data[from:]) {
+			if begin := max(from, uint64(lost)); uint64(p.Next) <= from || !bytes.Equal(got, data[begin:p.Next]) {
+				if !ended && int(p.Next) == int(from) && !utf8.FullRune(data[from:]) {
 					break // the program has not written the rest of a character yet
 				}
-				t.Fatalf("read %q from %d to %d of %q", got, from, p.next, data)
+				t.Fatalf("read %q from %d to %d of %q", got, from, p.Next, data)
 			}
-			from = uint64(p.next)
+			from = uint64(p.Next)
 		}
 	})
 }
