@@ -91,7 +91,7 @@ func (v *VM) start(ctx context.Context, c Command) (*process, error) {
 		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, v.image.WorkingDir, defaultDir), User: cmp.Or(c.User, v.image.User),
 		Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(), Terminal: (*guestrpc.Size)(c.Terminal),
 	})
-	if err != nil {
+	if err = p.started(err); err != nil {
 		return nil, v.explain(err)
 	}
 	return p, nil

@@ -94,6 +94,10 @@ type Config struct {
 	// the image, except where a program sets PATH itself. A fork has its VM's unless ForkOptions.Configure changes them, a restored VM
 	// those of its own Config. Default: none.
 	HostCommands []HostCommand `json:"-"`
+	// Recorder keeps the commands of this VM with their output and timing, changes by Files and WriteFile, and what the network's policy
+	// decides. What is written to standard input and to files is not kept, and secrets are replaced by their placeholders. A fork has none
+	// unless ForkOptions.Configure sets it. Default: none.
+	Recorder *Recorder `json:"-"`
 
 	// StoreDir is the directory of the image store and of the cache of compiled code. Default: images.DefaultDir.
 	StoreDir string `json:"storeDir,omitempty"`

@@ -123,7 +123,13 @@ func (v *VM) waitTracked() {
 }
 
 // Files returns the guest's files. It does not connect to the guest yet.
-func (v *VM) Files() *Files { return guestfs.NewLazy(v.filesClient, v.explainFiles) }
+func (v *VM) Files() *Files {
+	files := guestfs.NewLazy(v.filesClient, v.explainFiles)
+	if r := v.config.Recorder.to(); r != nil {
+		files = guestfs.Noted(files, r.File)
+	}
+	return files
+}
 
 // explainFiles returns why the VM ended when that is what caused err, else err.
 func (v *VM) explainFiles(err error) error {

@@ -99,7 +99,7 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 	for i := range n {
 		f := &forkState{config: v.config, id: v.identity.Successor(true)}
 		c := &f.config
-		c.Hostname, c.Disk, c.Console = f.id.Hostname(c.Hostname), "", nil
+		c.Hostname, c.Disk, c.Console, c.Recorder = f.id.Hostname(c.Hostname), "", nil, nil
 		c.Network.Capture, c.Network.Audit, c.Network.Forwards = nil, nil, slices.Clone(c.Network.Forwards)
 		for i, f := range c.Network.Forwards {
 			c.Network.Forwards[i].Listen = netip.AddrPortFrom(f.Listen.Addr(), 0) // a port can be open in one VM only

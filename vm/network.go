@@ -33,6 +33,7 @@ const linkSize = 1 << 20
 // openNetwork makes the network of a VM whose card has the address mac, or nothing when it has none.
 func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
 	r.link = wasi.NewStream(linkSize)
+	c.Network.Audit = c.Recorder.to().Network(c.Network.Audit)
 	secrets, err := c.openSecrets(r.store.Dir())
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/headtail"
+	"agentvm/internal/record"
 )
 
 // killTime is how long the guest may take to kill a command.
@@ -43,6 +44,7 @@ type process struct {
 	began   time.Time
 
 	stdout, stderr *headtail.Buffer // nil where the command has a writer
+	recorded       *record.Command  // nil: the VM has no Recorder
 }
 
 func newProcess(v *VM, c Command) *process {
@@ -53,21 +55,45 @@ func newProcess(v *VM, c Command) *process {
 	if c.Stderr == nil {
 		p.stderr = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
 	}
+	e := record.Event{Line: c.Line, Args: c.Args, Dir: c.Dir, User: c.User}
+	if c.Terminal != nil {
+		e.Columns, e.Rows = c.Terminal.Columns, c.Terminal.Rows
+	}
+	p.recorded = v.config.Recorder.to().Start(e)
 	return p
+}
+
+// started records how the command ends, or why it could not be started.
+func (p *process) started(err error) error {
+	if p.recorded == nil {
+		return err
+	}
+	if err == nil {
+		err = p.vm.goTracked(func() {
+			<-p.remote.Done()
+			status, err := p.remote.Wait(context.Background())
+			p.recorded.End(status.Code, status.Signal, err)
+		})
+		if err == nil {
+			return nil
+		}
+	}
+	p.recorded.End(0, 0, err)
+	return err
 }
 
 func (p *process) out() io.Writer {
 	if p.stdout != nil {
-		return p.stdout
+		return p.recorded.Tee(1, p.stdout)
 	}
-	return p.command.Stdout
+	return p.recorded.Tee(1, p.command.Stdout)
 }
 
 func (p *process) err() io.Writer {
 	if p.stderr != nil {
-		return p.stderr
+		return p.recorded.Tee(2, p.stderr)
 	}
-	return p.command.Stderr
+	return p.recorded.Tee(2, p.command.Stderr)
 }
 
 // Wait implements Process.

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 
 	"agentvm/internal/hostpath"
 	"agentvm/internal/secret"
@@ -57,6 +58,10 @@ func (c Config) openSecrets(store string) (*secret.Proxy, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	for i, kv := range secret.Env(list) {
+		_, placeholder, _ := strings.Cut(kv, "=")
+		c.Recorder.to().Hide(list[i].Value, placeholder)
 	}
 	roots, err := x509.SystemCertPool()
 	if err != nil {

@@ -93,7 +93,7 @@ func (s *Shell) Run(ctx context.Context, c Command) (*Result, error) {
 	p := newProcess(s.vm, c)
 	var err error
 	p.remote, err = remote.Run(ctx, guestrpc.Command{Line: c.Line, Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err()})
-	if errors.Is(err, syscall.ESRCH) {
+	if err = p.started(err); errors.Is(err, syscall.ESRCH) {
 		return nil, ErrShellEnded
 	}
 	if err != nil {

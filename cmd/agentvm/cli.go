@@ -35,6 +35,7 @@ type cli struct {
 	debug          bool
 	facets         facets
 	log            *slog.Logger
+	args           []string // of the program, without its name
 }
 
 // exitStatus is an error that only says which code to exit with: everything else has been printed.
@@ -52,6 +53,7 @@ func (f failure) Unwrap() error { return f.error }
 
 // main runs the command line and returns the exit code.
 func (c *cli) main(args []string) int {
+	c.args = args
 	root := c.rootCommand()
 	root.SetArgs(args)
 	root.SetIn(c.stdin)
@@ -110,7 +112,8 @@ func runs(command *cobra.Command, f func(ctx context.Context, args []string) err
 func withExitCode(command *cobra.Command, code int, f func(ctx context.Context, args []string) error) *cobra.Command {
 	own := func(err error) error {
 		var status exitStatus
-		if err == nil || errors.As(err, &status) {
+		var failed failure
+		if err == nil || errors.As(err, &status) || errors.As(err, &failed) {
 			return err
 		}
 		return failure{err, code}

@@ -90,6 +90,7 @@ func (c *cli) execCommand() *cobra.Command {
 	flags.BoolVar(&f.isolate, "isolate", false, "put the VM into a process of its own that confines itself, as that of agentvm start does (docs/security/hardening.md)")
 	f.changes.register(flags)
 	flags.StringArrayVar(&f.binds, "bind", nil, "give the VM a command that runs a program of this host, as `NAME=COMMAND`; see docs/guide/bind.md (may be repeated)")
+	recordFlag(flags, &f.record)
 	f.command = command
 	return runs(command, func(ctx context.Context, args []string) error {
 		if err := f.checkNamed(command); err != nil {
@@ -100,6 +101,9 @@ func (c *cli) execCommand() *cobra.Command {
 		}
 		if f.isolate && len(f.binds) > 0 {
 			return errors.New("--bind runs programs of this host, and --isolate is for a VM that can reach nothing of it: leave one of them out")
+		}
+		if f.isolate && f.record != "" {
+			return errors.New("--record is for a VM of this process: leave --isolate out")
 		}
 		for _, name := range []string{"user", "workdir"} {
 			if flag := flags.Lookup(name); flag.Changed && flag.Value.String() == "" {
@@ -179,6 +183,8 @@ func (c *cli) runModule(ctx context.Context, f *execFlags, command vm.Command) (
 		return nil, denials{}, errors.New("--isolate is not for WASI modules: leave it out")
 	case f.changes.diff:
 		return nil, denials{}, errors.New("--diff needs a copy-on-write mount, which WASI modules cannot have: leave it out")
+	case f.record != "":
+		return nil, denials{}, errors.New("--record is not for WASI modules: leave it out")
 	case f.terminal && f.command.Flags().Changed("tty"):
 		return nil, denials{}, errors.New("--tty: a command in a WASI module cannot have a terminal: leave it out")
 	}

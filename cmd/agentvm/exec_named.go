@@ -158,7 +158,7 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 // onlyFresh returns an error when a flag is given that makes no sense for a VM that exists already.
 func onlyFresh(command *cobra.Command, name string) error {
 	fresh := []string{
-		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate", "bind",
+		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate", "bind", "record",
 	}
 	for _, s := range spec.Settings() {
 		if s.Flag != "env" { // a command has variables of its own

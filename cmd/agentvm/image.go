@@ -16,6 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
+	"agentvm/internal/atomicfile"
+	"agentvm/internal/spec"
+	"agentvm/vm"
 )
 
 const imageLong = `Images are root file systems that VMs boot. They are kept in AGENTVM_STORE, by default the directory
@@ -41,7 +44,7 @@ func (c *cli) imageCommand() *cobra.Command {
 		Example: "  agentvm image pull alpine:latest\n  agentvm image import rootfs.tar.gz mine\n  agentvm exec --image mine \"cat /etc/os-release\"",
 	}
 	command.AddCommand(c.imageListCommand(), c.imagePullCommand(), c.imageImportCommand(), c.imageInspectCommand(), c.imageHistoryCommand(), c.imageTagCommand(),
-		c.imagePushCommand(), c.imageSaveCommand(), c.imageRemoveCommand(), c.imagePruneCommand())
+		c.imagePushCommand(), c.imageSaveCommand(), c.imageExportCommand(), c.imageRemoveCommand(), c.imagePruneCommand())
 	return command
 }
 
@@ -260,6 +263,65 @@ func (c *cli) imageSaveCommand() *cobra.Command {
 		},
 	}
 	command.Flags().StringVarP(&to, "output", "o", "-", "`FILE`, or a place as oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE")
+	return command
+}
+
+func (c *cli) imageExportCommand() *cobra.Command {
+	var to, memory string
+	var wasi bool
+	command := &cobra.Command{
+		Use: "export --wasi -o FILE.wasm IMAGE", Short: "Write an image as a WASI module, which any runtime runs", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: completeImages,
+		Long: `Boots the image and writes one module for WASI preview 1 with the machine, its memory and the root file system. It runs the image's
+command, or its arguments, and ends with its exit code:
+
+  wazero run FILE.wasm ls -la
+
+Standard streams and variables are passed on. The guest has no network and no directories of the host, and what it writes is gone afterwards.`,
+		Example: "  agentvm image export --wasi -o alpine.wasm alpine",
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			switch {
+			case !wasi:
+				return errors.New("export image: name the format: --wasi (agentvm image save writes archives)")
+			case to == "":
+				return errors.New("export image: name the file to write with -o FILE.wasm")
+			}
+			if _, err := os.Lstat(to); err == nil {
+				return fmt.Errorf("export image: %s exists: remove it, or name another file", to)
+			}
+			size, err := spec.ParseSize(memory, 20)
+			if err != nil || size == 0 {
+				return fmt.Errorf("--memory %q: want a size, as 512M or 2G", memory)
+			}
+			progress := c.newProgress()
+			defer progress.close()
+			store, err := c.store(progress.report)
+			if err != nil {
+				return err
+			}
+			image, err := store.Resolve(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			disk, err := store.OpenRootDisk(image)
+			if err != nil {
+				return err
+			}
+			defer disk.Close()
+			file, err := atomicfile.Create(to)
+			if err != nil {
+				return err
+			}
+			defer file.Discard()
+			if err := vm.ExportWASI(cmd.Context(), image, disk, size, file); err != nil {
+				return err
+			}
+			return file.CommitNew()
+		},
+	}
+	command.Flags().BoolVar(&wasi, "wasi", false, "a module for WASI preview 1, the only format")
+	command.Flags().StringVarP(&to, "output", "o", "", "`FILE` to write, which must not exist")
+	command.Flags().StringVar(&memory, "memory", "256M", "the guest's memory, a `SIZE`")
 	return command
 }
 

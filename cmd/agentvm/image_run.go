@@ -69,7 +69,11 @@ func (c *cli) runCommand() *cobra.Command {
 	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
+	recordFlag(flags, &f.record)
 	return runs(command, func(ctx context.Context, args []string) error {
+		if f.record != "" && (f.detach || f.name != "") {
+			return errors.New("--record is for a VM of this process: leave --name and --detach out")
+		}
 		if f.detach {
 			f.interactive = f.interactive && flags.Changed("interactive")
 		} else if !flags.Changed("tty") {

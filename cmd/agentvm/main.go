@@ -1,15 +1,12 @@
+//go:build !manual
+
 // agentvm runs commands in a Linux virtual machine that needs no KVM, no root and no daemon. docs/guide/reference.md describes it.
 package main
 
 import (
-	"errors"
 	"os"
 	"runtime/debug"
 	"time"
-
-	"github.com/spf13/cobra"
-
-	"agentvm/internal/daemon"
 )
 
 func main() {
@@ -26,24 +23,4 @@ func collectLater() {
 	}
 	usual := debug.SetGCPercent(400)
 	time.AfterFunc(time.Second, func() { debug.SetGCPercent(usual) })
-}
-
-// daemonCommand is the hidden command that daemon.Store.Start runs.
-func (c *cli) daemonCommand() *cobra.Command {
-	var dir string
-	var owned bool
-	run := &cobra.Command{
-		Use: "run --dir DIR NAME", Short: "Run the daemon of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if dir == "" {
-				return errors.New("--dir is missing: agentvm start starts a daemon")
-			}
-			return daemon.Run(cmd.Context(), daemon.Store{Dir: dir, Version: version, Owned: owned}, args[0])
-		},
-	}
-	run.Flags().StringVar(&dir, "dir", "", "directory of the store of VMs")
-	run.Flags().BoolVar(&owned, "owned", false, "end when standard input does")
-	command := &cobra.Command{Use: "daemon", Short: "Run the process that owns a VM", Hidden: true}
-	command.AddCommand(run)
-	return command
 }

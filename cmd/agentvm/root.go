@@ -119,7 +119,7 @@ func (c *cli) addCommands(root *cobra.Command) {
 			root.AddCommand(command)
 		}
 	}
-	add(groupOnce, c.execCommand(), c.runCommand(), c.shellCommand())
+	add(groupOnce, c.execCommand(), c.runCommand(), c.shellCommand(), c.replayCommand())
 	add(groupNamed, c.startCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(), c.restartCommand(), c.removeCommand(), c.psCommand(), c.attachCommand(), c.jobCommand(),
 		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand(), c.portsCommand(), c.portForwardCommand(), c.fetchCommand(), c.previewCommand(), c.pauseCommand(), c.resumeCommand(), c.forkCommand(), c.snapshotCommand(),
 		c.commitCommand(), c.diffCommand(), c.applyCommand(), c.discardCommand())

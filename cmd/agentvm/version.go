@@ -16,8 +16,8 @@ import (
 	"agentvm/internal/machine"
 )
 
-// version is the number of the next release.
-const version = "0.1.0"
+// version is the number of the next release. scripts/release has the linker put the release's own there.
+var version = "0.1.0"
 
 // versions says what this program is made of. Digests are "sha256:" and hex digits.
 type versions struct {

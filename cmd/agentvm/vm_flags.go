@@ -31,6 +31,7 @@ type vmFlags struct {
 
 	changes changesFlags // of exec
 	binds   []string     // of exec
+	record  string       // of exec and run: a file, "": none
 
 	project *spec.File // nil: none was read
 }
@@ -69,14 +70,18 @@ func (f *vmFlags) registerShared(command *cobra.Command) {
 // watchedVM is a VM and what watches its network.
 type watchedVM struct {
 	*vm.VM
-	watch *networkWatch
-	cli   *cli
+	watch    *networkWatch
+	recorded func() error // ends the recording
+	cli      *cli
 }
 
 // Close switches the VM off and closes its files.
 func (m *watchedVM) Close() {
 	_ = m.VM.Close()
 	m.cli.closeWatch(m.watch)
+	if err := m.recorded(); err != nil {
+		fmt.Fprintln(m.cli.stderr, "agentvm: the recording is not complete:", err)
+	}
 }
 
 func (c *cli) closeWatch(w *networkWatch) {
@@ -98,6 +103,11 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 	if err != nil {
 		return nil, err
 	}
+	recorded, err := recordTo(f.record, &config)
+	if err != nil {
+		c.closeWatch(watch)
+		return nil, err
+	}
 	config.Logger = c.log
 	if c.facets.console {
 		config.Console = c.stderr
@@ -112,6 +122,7 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 	}
 	if err != nil {
 		c.closeWatch(watch)
+		_ = recorded()
 		return nil, err
 	}
 	forwards, err := v.Forwards(ctx)
@@ -119,7 +130,7 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 		return nil, err
 	}
 	c.printForwards(config.Network.Forwards, forwards)
-	return &watchedVM{v, watch, c}, nil
+	return &watchedVM{v, watch, recorded, c}, nil
 }
 
 // printForwards says where a forward listens whose port was left to the system.
