@@ -1,10 +1,10 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench debian-image fuzz fuzz-devices e2b-sdk ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench debian-image fuzz fuzz-devices e2b-sdk mcp-conformance harness release release-test ci clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 build: ## the program, ./agentvm
 	CGO_ENABLED=0 go build -trimpath -o agentvm ./cmd/agentvm
@@ -25,7 +25,7 @@ generate: ## instruction tables and RPC code, from instructions.tbl and agentvm.
 	go run ./scripts/isagen
 	internal/capnprpc/generate.sh
 
-wasm: ## internal/machine/machine.wasm and machine.json (needs clang-19, lld-19)
+wasm: ## internal/machine: machine.wasm, standalone.wasm and machine.json (needs clang-19, lld-19)
 	internal/machine/build.sh
 
 guest: ## the supervisor and its manifest (needs zstd)
@@ -66,6 +66,21 @@ fuzz-devices: ## libFuzzer on the devices, FUZZTIME seconds for each (needs clan
 
 e2b-sdk: ## E2B's own SDK against agentvm e2b (needs node, npm with a registry); E2B_MEASURE=1 for figures
 	internal/e2b/sdk.sh
+
+mcp-conformance: ## the protocol's own tests against agentvm mcp (needs npm with a registry)
+	internal/mcp/conformance.sh
+
+harness: ## the adapters of integration/harness with the packages that they are for (needs npm with a registry)
+	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && npm install --silent --no-audit --no-fund --no-save --prefix "$$dir" node@22 deepagents@1.14.1 @openai/agents@0.20.0 && \
+		AGENTVM_TEST_NODE_MODULES="$$dir/node_modules" go test -count 1 -v ./integration/harness
+
+RELEASE ?= release-$(VERSION)
+
+release: ## the artifacts of a release, VERSION=v1.2.3, in the new directory RELEASE (release-v1.2.3): docs/internals/release.md
+	go run ./scripts/release -version "$(VERSION)" -o "$(RELEASE)"
+
+release-test: ## a release of all platforms made twice and looked at; on Linux, the container's part as root and with Alpine's releases (ten minutes or more)
+	AGENTVM_TEST_RELEASE=all go test -v -count 1 -timeout 90m ./scripts/release
 
 ci: ## everything that has to pass before a change lands
 	.ci/run

@@ -22,14 +22,25 @@ var mayImport = map[string][]string{
 		"internal/machine/jit",
 		"internal/machine/native",
 		"internal/machine/native/amd64",
+		"internal/machine/native/arm64",
+		"internal/machine/native/arm64/verify",
+		"internal/machine/native/blocks",
 		"internal/machine/native/verify",
 		"internal/machine/riscv",
 		"internal/private",
 		"wasi",
 	},
-	"internal/machine/jit":          {"internal/machine/riscv"},
-	"internal/machine/native":       {"internal/machine/native/amd64", "internal/machine/native/verify"},
-	"internal/machine/native/amd64": {"internal/machine/riscv"},
+	"internal/machine/jit": {"internal/machine/riscv"},
+	"internal/machine/native": {
+		"internal/machine/native/amd64",
+		"internal/machine/native/arm64",
+		"internal/machine/native/arm64/verify",
+		"internal/machine/native/blocks",
+		"internal/machine/native/verify",
+	},
+	"internal/machine/native/amd64":  {"internal/machine/native/blocks", "internal/machine/riscv"},
+	"internal/machine/native/arm64":  {"internal/machine/native/blocks", "internal/machine/riscv"},
+	"internal/machine/native/blocks": {"internal/machine/riscv"},
 	"internal/guest": {
 		"internal/capnprpc",
 		"internal/errno",
@@ -96,6 +107,7 @@ var mayImport = map[string][]string{
 		"internal/mount",
 		"internal/private",
 		"internal/reach",
+		"internal/record",
 		"internal/secret",
 		"internal/refcount",
 		"internal/snapshot",
@@ -138,6 +150,9 @@ var mayImport = map[string][]string{
 		"vm",
 	},
 	"internal/secret": {},
+	"internal/record": {
+		"egress",
+	},
 	"internal/reach": {
 		"egress",
 		"internal/capnprpc",
@@ -178,11 +193,13 @@ var mayImport = map[string][]string{
 		"internal/mount",
 		"internal/preview",
 		"internal/private",
+		"internal/record",
 		"internal/snapshot",
 		"internal/sandboxd",
 		"internal/serve",
 		"internal/spec",
 		"nat",
+		"tools",
 		"vm",
 		"wasi",
 	},
@@ -199,9 +216,20 @@ var mayImport = map[string][]string{
 		"internal/httpserver",
 		"vm",
 	},
+	"internal/agenttool": {
+		"internal/journal",
+		"vm",
+	},
+	"tools": {
+		"client",
+		"internal/agenttool",
+		"internal/headtail",
+		"vm",
+	},
 	"internal/mcp": {
 		"client",
 		"egress",
+		"internal/agenttool",
 		"internal/httpserver",
 		"internal/journal",
 		"nat",
@@ -242,6 +270,7 @@ var mayImport = map[string][]string{
 		"wasi",
 	},
 	"scripts": {
+		"images",
 		"internal/machine",
 		"internal/machine/riscv",
 	},
@@ -249,7 +278,8 @@ var mayImport = map[string][]string{
 	// Leaves.
 	"dhcp": nil,
 
-	"internal/machine/native/verify": nil,
+	"internal/machine/native/arm64/verify": nil,
+	"internal/machine/native/verify":       nil,
 
 	"internal/disk": {
 		"internal/atomicfile",
@@ -412,7 +442,8 @@ var testsMayImport = map[string][]string{
 	"netstack":          {"wasi"},            // the stream of a machine's network
 	"vm":                {"internal/guest"},
 
-	"internal/machine/native/verify": {"internal/machine/native/amd64", "internal/machine/riscv"}, // code to change
+	"internal/machine/native/arm64/verify": {"internal/machine/native/arm64", "internal/machine/native/blocks", "internal/machine/riscv"}, // code to change
+	"internal/machine/native/verify":       {"internal/machine/native/amd64", "internal/machine/riscv"},                                   // code to change
 }
 
 // reservedInTests adds to reserved for tests.

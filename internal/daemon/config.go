@@ -103,7 +103,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 func (c Config) Validate() error {
 	n := c.Network
 	for field, set := range map[string]bool{
-		"CACertificate": len(c.CACertificate) > 0, "Disk": c.Disk != "", "HostCommands": len(c.HostCommands) > 0, "Kernel": len(c.Kernel) > 0, "Network.Limits": n.Limits != nat.Limits{},
+		"CACertificate": len(c.CACertificate) > 0, "Disk": c.Disk != "", "HostCommands": len(c.HostCommands) > 0, "Kernel": len(c.Kernel) > 0, "Recorder": c.Recorder != nil, "Network.Limits": n.Limits != nat.Limits{},
 		"Network.Capture": n.Capture != nil, "Network.Audit": n.Audit != nil, "Network.AuditProcesses": n.AuditProcesses, "Network.Dial": n.Dial != nil,
 	} {
 		if set {

@@ -39,6 +39,7 @@ type Files struct {
 	open    func(context.Context) (*guestrpc.FilesClient, error)
 	explain func(error) error
 	guard   *hostpath.Guard // nil: every link on the host is followed
+	note    func(doing, path string, err error)
 }
 
 // New returns the files of a guest behind a client, which stays the caller's: what a VM's FilesClient returns, or a daemon's.
@@ -50,7 +51,12 @@ func New(c *guestrpc.FilesClient) *Files {
 func Client(ctx context.Context, f *Files) (*guestrpc.FilesClient, error) { return f.open(ctx) }
 
 // Guarded returns Files whose CopyTo and CopyFrom refuse paths on the host that lead through links which guests may have made.
-func Guarded(f *Files, guard *hostpath.Guard) *Files { return &Files{f.open, f.explain, guard} }
+func Guarded(f *Files, guard *hostpath.Guard) *Files { return &Files{f.open, f.explain, guard, f.note} }
+
+// Noted returns Files that call note after each operation that changes the guest's files, or has failed to.
+func Noted(f *Files, note func(doing, path string, err error)) *Files {
+	return &Files{f.open, f.explain, f.guard, note}
+}
 
 // NewLazy returns the files of a guest whose client open returns, each time one of them is used. The client stays open's. explain
 // returns the cause of an error of the client, or the error itself.
@@ -67,7 +73,11 @@ func (f *Files) with(ctx context.Context, doing, path string, do func(*guestrpc.
 	if err != nil {
 		return fmt.Errorf("%s %s in the guest: %w", doing, path, err)
 	}
-	if err := do(c); err != nil {
+	err = do(c)
+	if f.note != nil && !slices.Contains([]string{"read", "stat", "list", "pack"}, doing) {
+		f.note(doing, path, err)
+	}
+	if err != nil {
 		return fmt.Errorf("%s %s in the guest: %w", doing, path, f.explain(err))
 	}
 	return nil

@@ -201,6 +201,9 @@ func TestOpenFile(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 	f.Close()
+	if f, err := p.OpenFile(os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600, false); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a file that is to be new, and is there: %v, %v", f, err)
+	}
 	if runtime.GOOS == "windows" {
 		return // the rest removes what is held
 	}

@@ -165,9 +165,9 @@ func (p *Place) Base() string { return p.base }
 
 var errExchanged = errors.New("it was exchanged for another one while it was opened")
 
-// OpenFile opens the file with flags of package os; a missing one is made when they have O_CREATE, with O_EXCL. It follows no link, and fails
-// when another file has taken its place meanwhile. With special it may be another kind of file than a regular one, and opening it may wait
-// as for any program.
+// OpenFile opens the file with flags of package os; a missing one is made when they have O_CREATE, and one that is there is refused when they
+// have O_EXCL, too. It follows no link, and fails when another file has taken its place meanwhile. With special it may be another kind of file
+// than a regular one, and opening it may wait as for any program.
 func (p *Place) OpenFile(flags int, perm fs.FileMode, special bool) (*os.File, error) {
 	if p.dir != nil || p.parent == nil {
 		return nil, &fs.PathError{Op: "open", Path: p.Path, Err: syscall.EISDIR}
@@ -175,13 +175,16 @@ func (p *Place) OpenFile(flags int, perm fs.FileMode, special bool) (*os.File, e
 	if !p.Missing && !p.Type.IsRegular() && !special {
 		return nil, fmt.Errorf("%s: not a regular file", p.Path)
 	}
+	if !p.Missing && flags&os.O_CREATE != 0 && flags&os.O_EXCL != 0 {
+		return nil, &fs.PathError{Op: "open", Path: p.Path, Err: syscall.EEXIST}
+	}
 	if p.Missing && flags&os.O_CREATE == 0 {
 		return nil, &fs.PathError{Op: "open", Path: p.Path, Err: syscall.ENOENT}
 	}
 	if p.Missing {
 		flags |= os.O_EXCL
 	} else {
-		flags &^= os.O_CREATE | os.O_EXCL
+		flags &^= os.O_CREATE
 	}
 	truncate := flags&os.O_TRUNC != 0 && (p.Missing || p.Type.IsRegular())
 	file, err := p.openBase(flags&^os.O_TRUNC, perm)
