@@ -134,5 +134,5 @@ func (m *Machine) startUntrusted(ctx context.Context, p *Program, c *content) er
 	if err := m.restoreUntrusted(c); err != nil {
 		return err
 	}
-	return m.startJIT(ctx, p)
+	return m.startJIT(p)
 }

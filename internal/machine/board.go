@@ -89,11 +89,11 @@ func cpus(t *fdtBuilder) {
 			t.text("status", "okay")
 			t.text("compatible", "riscv")
 			t.text("riscv,isa-base", "rv64i")
-			// svvptc: the machine caches no invalid translations. Zba and Zbb are executed too, but the kernel's
-			// variants of its string functions for them are longer, not faster, here.
+			// svvptc: the machine caches no invalid translations. Zba and Zbb are for programs that ask, as OpenSSL does: the
+			// kernel is built without its variants of functions for them, which are longer, not faster, here.
 			t.text("riscv,isa-extensions", "i", "m", "a", "f", "d", "c", "zicntr", "zicsr", "zifencei", "zicboz",
-				"sstc", "svvptc", "svadu")
-			t.text("riscv,isa", "rv64imafdc_zicntr_zicsr_zifencei_zicboz_sstc")
+				"sstc", "svvptc", "svadu", "zba", "zbb")
+			t.text("riscv,isa", "rv64imafdc_zicntr_zicsr_zifencei_zicboz_zba_zbb_sstc")
 			t.cells("riscv,cboz-block-size", cacheBlock)
 			t.text("mmu-type", "riscv,sv39")
 			t.node("interrupt-controller", func() {

@@ -40,7 +40,7 @@ module() {
     done
     # The hart lives between the stack and the data, see HART_ADDRESS in src/hart.h.
     # shellcheck disable=SC2086
-    wasm-ld-19 --no-entry --export-table --growable-table --strip-all --max-memory=4294901760 -z stack-size=65536 \
+    wasm-ld-19 --no-entry --strip-all --max-memory=4294901760 -z stack-size=65536 \
         --stack-first --global-base=1048576 -o "$work/module.wasm" $objects
     mv "$work/module.wasm" "$1"
 }

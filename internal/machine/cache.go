@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"time"
 	"unsafe"
 
 	"github.com/tetratelabs/wazero"
@@ -28,14 +29,11 @@ import (
 // codeFolder is the folder of compiled code in a cache folder; its name has the version of the files' form.
 const codeFolder = "code-1"
 
-// maxCodeFile bounds what is read of a file. The machine's is 420 KiB, and the longest region's 276 KiB.
+// maxCodeFile bounds what is read of a file. The machine's is 420 KiB; those of users are larger.
 const maxCodeFile = 64 << 20
 
-// What HMACs are of, before the rest, so that none is good for something else.
-const (
-	codeText    = "agentvm compiled code\n"
-	profileText = "agentvm profile of hot code\n"
-)
+// codeText is what HMACs are of, before the rest, so that none is good for something else.
+const codeText = "agentvm compiled code\n"
 
 // errCacheKey says that a cache has no usable key.
 var errCacheKey = fmt.Errorf("a cache of compiled code needs a key of %d bytes", private.KeySize)
@@ -113,7 +111,11 @@ func (c *codeFiles) Add(name [sha256.Size]byte, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(c.path(name), c.sum(name, b), b)
+	if err := writeWhole(c.path(name), c.sum(name, b), b); err != nil {
+		return err
+	}
+	_ = boundCache(c.dir, time.Now()) // what stays is removed the next time
+	return nil
 }
 
 // Delete removes what wazero has no use for, of another version of it.

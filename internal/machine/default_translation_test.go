@@ -29,7 +29,7 @@ func TestTranslatesByDefault(t *testing.T) {
 // TestTranslationWithoutFiles: code is translated, too, where nothing can be kept, as on a disk that is full.
 func TestTranslationWithoutFiles(t *testing.T) {
 	dir := t.TempDir()
-	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting, CacheDir: dir, CacheKey: make([]byte, 32)})
+	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot, CacheDir: dir, CacheKey: make([]byte, 32)})
 	if err := os.RemoveAll(dir); err != nil { // root could write to any folder
 		t.Fatal(err)
 	}

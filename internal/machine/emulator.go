@@ -9,10 +9,10 @@
 // A machine's memory between two slices is all there is of it: Capture makes a MemoryImage of it, and Restore machines from
 // that, which continue where it was.
 //
-// The package opens no sockets or processes. A Program that translates hot code (docs/internals/translator.md) has one goroutine for that,
-// from the first request until Close, and a Machine that was restored one for some milliseconds, which copies pages that it is
+// The package opens no sockets or processes. A Machine that was restored has a goroutine for some milliseconds, which copies pages that it is
 // expected to write (MemoryImage.Expect) and which Close waits for; there are no others. The only files it makes are those of captured
-// images, which have no name (on Windows: temporary ones), and the cache of compiled code.
+// images, which have no name (on Windows: temporary ones), and the cache of compiled code. Hot code of guests is translated by the goroutine
+// that runs the machine (docs/internals/translator.md).
 package machine
 
 import (
@@ -55,10 +55,9 @@ type ProgramConfig struct {
 	Interpreter bool
 	// Module replaces the embedded machine by another build of the same sources, for benchmarks. Nil: the embedded one.
 	Module []byte
-	// Translation says what becomes of code that is executed often. Deterministic machines do not translate with
-	// TranslateHot.
+	// Translation says what becomes of code that is executed often.
 	Translation Translation
-	// CodeBytes bounds the translated code of all machines together, by estimate; 0 is DefaultCodeBytes.
+	// CodeBytes bounds the translated code of each machine; 0 is DefaultCodeBytes.
 	CodeBytes int64
 }
 
@@ -68,10 +67,14 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{runtime: wazero.NewRuntimeWithConfig(ctx, runtimeConfig)}
+	p := &Program{runtime: wazero.NewRuntimeWithConfig(ctx, runtimeConfig), translator: newTranslator(cfg)}
 	if _, err := wasi.Instantiate(ctx, p.runtime); err != nil {
 		p.Close(ctx)
 		return nil, fmt.Errorf("register the WASI functions: %w", err)
+	}
+	if err := instantiateNative(ctx, p.runtime); err != nil {
+		p.Close(ctx)
+		return nil, fmt.Errorf("register the way into native code: %w", err)
 	}
 	module := cfg.Module
 	if module == nil {
@@ -80,10 +83,6 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 	if p.compiled, err = p.runtime.CompileModule(ctx, module); err != nil {
 		p.Close(ctx)
 		return nil, fmt.Errorf("compile the machine: %w", err)
-	}
-	if p.translator, err = newTranslator(ctx, p.runtime, cfg); err != nil {
-		p.Close(ctx)
-		return nil, err
 	}
 	return p, nil
 }
@@ -104,13 +103,8 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
 	return c.WithCompilationCache(cache), nil
 }
 
-// Close ends the translation of hot code, keeps what it has learnt in CacheDir, and frees the compiled code. No Machine of the program may be in use.
-func (p *Program) Close(ctx context.Context) error {
-	if p.translator != nil {
-		p.translator.close()
-	}
-	return p.runtime.Close(ctx)
-}
+// Close frees the compiled code. No Machine of the program may be in use.
+func (p *Program) Close(ctx context.Context) error { return p.runtime.Close(ctx) }
 
 // ModuleDigest identifies the machine that this program holds: "sha256:" and the digest of machine.wasm.
 func ModuleDigest() string {

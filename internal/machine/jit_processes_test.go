@@ -13,7 +13,7 @@ import (
 // same pages of RAM. All of them are hot, and each computes what it should. AGENTVM_PROCESSES says how many.
 func TestTranslatedProcesses(t *testing.T) {
 	processes := fuzzSetting(t, "AGENTVM_PROCESSES", 200)
-	program := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting, CodeBytes: 1 << 20})
+	program := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot, CodeBytes: 1 << 20})
 	image, err := kernel.Image()
 	if err != nil {
 		t.Fatal(err)

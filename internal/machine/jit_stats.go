@@ -8,16 +8,16 @@ import (
 // JITStats counts what was translated for a machine.
 type JITStats struct {
 	Regions, Instructions int    // installed, guest instructions in them
-	Known                 int    // regions that were asked for because the profile has them
+	Shared                int    // of these: regions that another machine of the program has made
 	Replaced, Evicted     int    // regions that went because others have their entries; that made way for others
-	Refused, Dropped      int    // entries that cannot be translated; jobs that found the queue full
+	Refused               int    // entries that cannot be translated
 	Entered, NoProgress   uint64 // calls of translated code, and those that executed nothing
 	BudgetExits           uint64 // calls that executed nothing because the slice's budget was almost used
 	Executed              uint64 // instructions in translated code
 	Chained               uint64 // regions left for other ones
 	Left                  JITLeft
-	Native                int64 // bytes of native code
-	Bytes                 int64 // translated code of all machines of the program, by estimate
+	Native                int64 // bytes of native code in use
+	Bytes                 int64 // memory for the native code of all machines of the program
 }
 
 // JITLeft counts what regions were left to the interpreter for.
@@ -34,9 +34,9 @@ func (m *Machine) JITStats() JITStats {
 	}
 	j := m.jit
 	s := j.stats
-	s.Bytes = j.t.bytes.Load()
-	if j.native != nil {
-		s.Native = int64(j.native.code.Used())
+	s.Bytes = int64(j.t.library.Bytes())
+	if j.code != nil {
+		s.Native = int64(j.code.Used())
 	}
 	s.Entered, s.NoProgress, s.Executed = j.counter(jitEntered), j.counter(jitNoProgress), j.counter(jitExecuted)
 	s.BudgetExits, s.Chained, s.Left.Unmapped = j.counter(jitBudgetExit), j.counter(jitChained), j.counter(jitUnmapped)
@@ -56,8 +56,8 @@ func (s JITStats) report(retired uint64) string {
 	each := func(n uint64) float64 { return float64(s.Executed) / float64(max(n, 1)) }
 	fmt.Fprintf(&b, "jit: %d instructions, %.1f %% of them translated, %.0f for each entry (%d, %d of them without progress, %d at the end of a slice)\n",
 		retired, share(s.Executed), each(s.Entered), s.Entered, s.NoProgress, s.BudgetExits)
-	fmt.Fprintf(&b, "jit: %d regions with %d instructions, %d of them known, %d replaced, %d evicted, %d refused, %d dropped, %d KiB, native %d KiB\n",
-		s.Regions, s.Instructions, s.Known, s.Replaced, s.Evicted, s.Refused, s.Dropped, s.Bytes>>10, s.Native>>10)
+	fmt.Fprintf(&b, "jit: %d regions with %d instructions, %d shared, %d replaced, %d evicted, %d refused, %d KiB of %d KiB\n",
+		s.Regions, s.Instructions, s.Shared, s.Replaced, s.Evicted, s.Refused, s.Native>>10, s.Bytes>>10)
 	l := s.Left
 	fmt.Fprintf(&b, "jit: left for another region %d, memory %d, floating point %d, system %d, new code %d, other code %d, unmapped pages %d\n",
 		s.Chained, l.Memory, l.Float, l.System, l.Undecoded, l.Untaken, l.Unmapped)

@@ -18,6 +18,7 @@ import (
 	"agentvm/internal/kernel"
 	"agentvm/internal/leaktest"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/riscv"
 )
 
@@ -31,6 +32,9 @@ func programThat(t testing.TB, cfg machine.ProgramConfig) *machine.Program {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("translates")
+	}
+	if !native.Supported() && cfg.Translation != machine.TranslateNever {
+		t.Skip("there is no translator for this system")
 	}
 	p, err := machine.NewProgram(context.Background(), cfg)
 	if err != nil {
@@ -94,7 +98,7 @@ func listing(pieces []piece) string {
 func TestTranslatedLockstep(t *testing.T) {
 	millions := fuzzSetting(t, "AGENTVM_LOCKSTEP", 80)
 	interpreted := lockstepGuest(t, testProgram(t))
-	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}))
+	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}))
 	for i := range millions {
 		for _, w := range []*worker{interpreted, translated} {
 			if _, stopped, err := w.Step(1_000_000); stopped || err != nil {
@@ -140,6 +144,9 @@ func TestBareTranslated(t *testing.T) {
 	if testing.Short() {
 		t.Skip("translates")
 	}
+	if !native.Supported() {
+		t.Skip("there is no translator for this system")
+	}
 	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestBare|TestStepIsExact|TestTrapsEndTheSlice|TestFinisherPowersOff|TestDifferentialQEMU)$", "-test.v")
 	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all", "AGENTVM_FUZZ_SEQUENCES=200")
 	out, err := again.CombinedOutput()
@@ -151,7 +158,7 @@ func TestBareTranslated(t *testing.T) {
 // TestTranslationIsBounded: with room for a few regions only, old ones make way, and nothing else changes.
 func TestTranslationIsBounded(t *testing.T) {
 	interpreted := lockstepGuest(t, testProgram(t))
-	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting, CodeBytes: 1 << 20}))
+	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot, CodeBytes: 512 << 10}))
 	for range 50 {
 		for _, w := range []*worker{interpreted, translated} {
 			if _, stopped, err := w.Step(1_000_000); stopped || err != nil {
@@ -167,7 +174,7 @@ func TestTranslationIsBounded(t *testing.T) {
 	}
 }
 
-// TestMachinesTranslateTogether: machines share a translator, are closed while it works for them, and get exact results.
+// TestMachinesTranslateTogether: machines share code, are closed while others use it, and get exact results.
 func TestMachinesTranslateTogether(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	p, err := machine.NewProgram(context.Background(), machine.ProgramConfig{Translation: machine.TranslateHot})
@@ -210,18 +217,19 @@ func TestMachinesTranslateTogether(t *testing.T) {
 // TestRestoredMachineTranslatesAnew: the memory of a machine names functions that its copies do not have.
 func TestRestoredMachineTranslatesAnew(t *testing.T) {
 	for name, cfg := range map[string]machine.ProgramConfig{
-		"translated": {Translation: machine.TranslateWaiting}, "interpreted": {Translation: machine.TranslateNever},
+		"translated": {Translation: machine.TranslateHot}, "interpreted": {Translation: machine.TranslateNever},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}))
+			first := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}))
 			first.advance(30_000_000)
 			image, err := first.Capture()
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer image.Close()
+			p := programThat(t, cfg)
 			w := newWorker(t)
-			w.attach(programThat(t, cfg).Restore(t.Context(), machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}, image))
+			w.attach(p.Restore(t.Context(), machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}, image))
 			for range 10 {
 				first.advance(1_000_000)
 				w.advance(1_000_000)
@@ -233,9 +241,9 @@ func TestRestoredMachineTranslatesAnew(t *testing.T) {
 	}
 }
 
-// TestTranslatedPagesJoin: a loop whose halves are in two pages becomes one region, which is not left any more.
+// TestTranslatedPagesJoin: a loop whose halves are in two pages is not left any more, for one region continues in the other.
 func TestTranslatedPagesJoin(t *testing.T) {
-	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,44 +273,7 @@ func TestTranslatedPagesJoin(t *testing.T) {
 	}
 }
 
-// TestTranslatedAccessesPart: accesses near each other that lie across two pages look at the TLB by themselves when a region was left for them
-// often, and the loop is in the region again.
-func TestTranslatedAccessesPart(t *testing.T) {
-	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	loadCode(t, m,
-		encode("lui", riscv.Operands{Rd: 2, Imm: -0x7fffc000}), encode("slli", riscv.Operands{Rd: 2, Rs1: 2, Imm: 32}), encode("srli", riscv.Operands{Rd: 2, Rs1: 2, Imm: 32}), // x2 = 0x80004000
-		addiX1,
-		encode("sd", riscv.Operands{Rs1: 2, Rs2: 1, Imm: -8}),
-		encode("sd", riscv.Operands{Rs1: 2, Rs2: 1}),
-		encode("ld", riscv.Operands{Rd: 3, Rs1: 2, Imm: -8}),
-		encode("jal", riscv.Operands{Imm: -16}))
-	step := func(n int) machine.JITStats {
-		for range n {
-			if _, _, err := m.Step(10_007); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return m.JITStats()
-	}
-	before := step(500)
-	after := step(100)
-	if n := after.Entered - before.Entered; n > 1000 || after.Executed-before.Executed < 900_000 {
-		t.Errorf("regions were entered %d times for %d instructions: %+v", n, after.Executed-before.Executed, after)
-	}
-	if after.NoProgress > after.Entered/10 {
-		t.Errorf("%d of %d entries did nothing", after.NoProgress, after.Entered)
-	}
-	r, err := m.Registers()
-	if want := (m.Retired() - 3 + 4) / 5; err != nil || r.X[1] != want {
-		t.Errorf("x1 is %d after %d instructions, want %d (%v)", r.X[1], m.Retired(), want, err)
-	}
-}
-
-// TestIdleMachineTranslatesNothing: machines that wait make the translator neither start nor work.
+// TestIdleMachineTranslatesNothing: machines that wait make no translations.
 func TestIdleMachineTranslatesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})

@@ -49,7 +49,7 @@ func TestTranslatedLockstepBusybox(t *testing.T) {
 	millions := fuzzSetting(t, "AGENTVM_LOCKSTEP", 130)
 	initramfs := busyboxInitramfs(t)
 	interpreted := busyboxGuest(t, testProgram(t), initramfs)
-	translated := busyboxGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}), initramfs)
+	translated := busyboxGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}), initramfs)
 	for translated.Retired() < millions*1_000_000 {
 		for _, w := range []*worker{interpreted, translated} {
 			if _, stopped, err := w.Step(slice); stopped || err != nil {

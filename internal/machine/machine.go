@@ -69,7 +69,7 @@ func (m *Machine) start(ctx context.Context, p *Program) error {
 	if err := m.configure(); err != nil {
 		return err
 	}
-	return m.startJIT(ctx, p)
+	return m.startJIT(p)
 }
 
 func (m *Machine) attachFiles() {
@@ -219,16 +219,13 @@ func (m *Machine) PC() uint64 { return m.result.PC }
 func (m *Machine) Close() error {
 	err := m.system.Close()
 	m.warming.end()
-	if m.jit != nil {
-		m.jit.final = m.JITStats()
+	if m.jit != nil && debugenv.Has("jitstats") {
+		fmt.Fprint(os.Stderr, m.JITStats().report(m.Retired()))
 	}
 	if m.module != nil {
 		err = errors.Join(err, m.module.Close(m.ctx))
 	}
 	if m.jit != nil {
-		if debugenv.Has("jitstats") {
-			fmt.Fprint(os.Stderr, m.jit.final.report(m.Retired()))
-		}
 		err = errors.Join(err, m.jit.close())
 	}
 	err = errors.Join(err, m.base.release())

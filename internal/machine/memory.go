@@ -15,7 +15,6 @@ type linearMemory struct {
 	memory []byte
 	within []byte // all that is reserved: guard, memory, guard
 	copies bool   // images are copied into it instead of mapped
-	shared bool   // instances of other modules import it, and wazero frees it with the first of them: not yet
 }
 
 // WebAssembly adds an index of 32 bits and a constant offset of 32 bits: no load or store of a module, however wrong its bounds
@@ -59,9 +58,6 @@ func (l *linearMemory) Reallocate(size uint64) []byte {
 
 // Free implements experimental.LinearMemory.
 func (l *linearMemory) Free() {
-	if l.shared {
-		return
-	}
 	if l.within != nil {
 		release(l.within)
 	}

@@ -11,42 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/debugenv"
 	"agentvm/internal/machine"
-	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/riscv"
 )
-
-// nativeTest has programs that are made in a test translate to native code.
-func nativeTest(t *testing.T) {
-	t.Helper()
-	if !native.Supported() {
-		t.Skip("there is no native code on this system")
-	}
-	t.Setenv(debugenv.Variable, "native")
-}
-
-// TestNative runs the tests of translation with native code: each row of the instruction table, sequences, bare programs, and Linux with several
-// sets of programs, of which each compares with the interpreter or a model.
-func TestNative(t *testing.T) {
-	for name, test := range map[string]func(*testing.T){
-		"steps": TestTranslatedStepIsExact, "instructions": TestInstructionTranslated, "sequences": TestTranslatedSequences, "loops": TestTranslatedLoops,
-		"bare": TestBareTranslated, "lockstep": TestTranslatedLockstep, "busybox": TestTranslatedLockstepBusybox, "processes": TestTranslatedProcesses,
-		"bounded": TestTranslationIsBounded, "together": TestMachinesTranslateTogether, "restored": TestRestoredMachineTranslatesAnew, "idle": TestIdleMachineTranslatesNothing,
-	} {
-		t.Run(name, func(t *testing.T) {
-			nativeTest(t)
-			test(t)
-		})
-	}
-}
 
 // TestNativeUnderSignals: while native code runs, Go stops the world, preempts and profiles, by signals that find code which is not Go's. The
 // result is that of an interpreter, and it was native code that ran.
 func TestNativeUnderSignals(t *testing.T) {
 	interpreted := lockstepGuest(t, testProgram(t))
-	nativeTest(t)
-	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}))
+	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}))
 	var profile bytes.Buffer
 	if err := pprof.StartCPUProfile(&profile); err != nil {
 		t.Fatal(err)
@@ -82,17 +55,47 @@ func TestNativeUnderSignals(t *testing.T) {
 	}
 }
 
+// TestForksShareNativeCode: copies of a machine execute what the first has translated, out of the same memory, and do what an interpreted one does.
+func TestForksShareNativeCode(t *testing.T) {
+	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})
+	first := lockstepGuest(t, p)
+	first.advance(40_000_000)
+	image := first.capture()
+	copyOf := func(p *machine.Program) *worker {
+		w := newWorker(t)
+		return w.attach(p.Restore(t.Context(), machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}, image))
+	}
+	interpreted := copyOf(testProgram(t))
+	interpreted.advance(15_000_000)
+	before := first.JITStats()
+	for range 4 {
+		w := copyOf(p)
+		w.advance(15_000_000)
+		if w.hash() != interpreted.hash() {
+			t.Fatalf("a copy differs after %d instructions", w.Retired())
+		}
+		s := w.JITStats()
+		t.Logf("%+v", s)
+		if s.Shared < s.Regions*3/4 || s.Shared == 0 || s.Executed < 10_000_000 {
+			t.Errorf("%d of %d regions are the first machine's; %d instructions in native code", s.Shared, s.Regions, s.Executed)
+		}
+	}
+	// A copy that comes upon a page sooner than the first did translates it, into a chunk of its own; without sharing it would fill two.
+	if after := first.JITStats(); after.Bytes > before.Bytes+4<<20 {
+		t.Errorf("%d bytes of code for one machine, %d for five", before.Bytes, after.Bytes)
+	}
+}
+
 // TestNativeAcrossPages has a loop with an instruction of which the program writes the second half, in the next page, again and again: what is
 // executed is what is there.
 func TestNativeAcrossPages(t *testing.T) {
-	nativeTest(t)
 	const (
 		rounds, times    = 6, 20_000
 		sum, count       = 10, 11 // registers; sum is in one of the host
 		at, this, other  = 5, 6, 7
 		left, swap, last = 8, 9, 12
 	)
-	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +155,6 @@ func TestNativeAcrossPages(t *testing.T) {
 // TestNativePagesThatMeet has a loop of two pages whose first places in the TLB are the same: going from one to the other leaves native code only
 // until each has a place of its own.
 func TestNativePagesThatMeet(t *testing.T) {
-	nativeTest(t)
 	const (
 		rounds            = 200_000
 		count, left       = 10, 9 // registers
@@ -160,7 +162,7 @@ func TestNativePagesThatMeet(t *testing.T) {
 		distance          = 4096 * 4096 // TLB_SIZE pages
 		first, second int = 0x1000, 0x1000 + distance
 	)
-	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateWaiting}).NewMachine(t.Context(), machine.Config{Memory: 32 << 20, MachineMode: true})
+	m, err := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}).NewMachine(t.Context(), machine.Config{Memory: 32 << 20, MachineMode: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +276,6 @@ func TestNativeFloat(t *testing.T) {
 	for _, name := range []string{"fadd", "fsub", "fmul", "fdiv", "fsqrt", "feq", "flt", "fle", "fcvt.w", "fcvt.l", "fcvt.s.d", "fcvt.d.s", "fcvt.d.w", "fcvt.d.wu", "fcvt.d.l",
 		"fcvt.s.w", "fcvt.s.wu", "fcvt.s.l"} {
 		t.Run(name, func(t *testing.T) {
-			nativeTest(t)
 			suffixes := []string{".s", ".d"}
 			if strings.Count(name, ".") == 2 {
 				suffixes = []string{""}
@@ -282,7 +283,7 @@ func TestNativeFloat(t *testing.T) {
 			for _, suffix := range suffixes {
 				for _, mode := range []uint8{0, 1, 7} {
 					want, _ := run(t, name+suffix, mode, machine.TranslateNever)
-					got, stats := run(t, name+suffix, mode, machine.TranslateWaiting)
+					got, stats := run(t, name+suffix, mode, machine.TranslateHot)
 					for i := 0; i < len(want); i += inSize {
 						if !bytes.Equal(want[i:i+inSize], got[i:i+inSize]) {
 							t.Fatalf("%s%s, rounding %d, of %x: %x, interpreted %x", name, suffix, mode, operands[i:i+inSize], got[i:i+inSize], want[i:i+inSize])

@@ -63,7 +63,7 @@ func (m *Machine) startFrom(ctx context.Context, p *Program, i *MemoryImage) err
 	if err := m.resume(); err != nil {
 		return err
 	}
-	return m.startJIT(ctx, p)
+	return m.startJIT(p)
 }
 
 // resume checks that the memory is one of this machine, and tells it that its outside is new.

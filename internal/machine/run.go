@@ -102,11 +102,7 @@ func (m *Machine) slice(budget int64) (Reason, error) {
 	if err := m.execute(budget); err != nil {
 		return 0, err
 	}
-	executed := int64(m.result.Retired - before)
-	m.adapt(executed, m.clock.Monotonic()-start)
-	if m.jit != nil {
-		m.jit.credit(executed)
-	}
+	m.adapt(int64(m.result.Retired-before), m.clock.Monotonic()-start)
 	if m.result.Released != 0 {
 		if err := m.releasePages(); err != nil {
 			return 0, err

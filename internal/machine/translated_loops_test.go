@@ -36,7 +36,7 @@ func tangledLoops(at int64) []uint32 {
 // TestTranslatedLoops: loops are the same translated, wherever they are entered, left and entered again, also when accesses beside each
 // other are in two pages.
 func TestTranslatedLoops(t *testing.T) {
-	modes := map[string]machine.Translation{"all": machine.TranslateAll, "waiting": machine.TranslateWaiting}
+	modes := map[string]machine.Translation{"all": machine.TranslateAll, "hot": machine.TranslateHot}
 	for name, mode := range modes {
 		translating := programThat(t, machine.ProgramConfig{Translation: mode})
 		for _, at := range []int64{1024, 4088} {

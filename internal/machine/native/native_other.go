@@ -1,4 +1,4 @@
-//go:build !linux || (!amd64 && !arm64)
+//go:build (!linux && !darwin && !windows) || (!amd64 && !arm64)
 
 package native
 
@@ -15,20 +15,45 @@ func Translate(*blocks.Layout, blocks.Page) (blocks.Translation, bool) {
 // Supported reports whether New may succeed.
 func Supported() bool { return false }
 
+// Library is where machines find each other's code: on this system there is none.
+type Library struct{}
+
+// NewLibrary returns an empty one.
+func NewLibrary(int) *Library { return &Library{} }
+
+// Bytes is zero.
+func (l *Library) Bytes() int { return 0 }
+
+// Knows says no.
+func (l *Library) Knows(Key) bool { return false }
+
+// Block is code of one page.
+type Block struct {
+	Entries      []blocks.Entry
+	Instructions int
+	Seen         []byte
+}
+
 // Code is native code of one machine: on this system there is none.
 type Code struct{}
 
 // New fails with ErrUnsupported.
-func New([]byte, int) (*Code, error) { return nil, ErrUnsupported }
+func New([]byte, int, *Library) (*Code, error) { return nil, ErrUnsupported }
 
 // Close does nothing.
 func (c *Code) Close() error { return nil }
 
 // Reset does nothing.
-func (c *Code) Reset() {}
+func (c *Code) Reset() error { return nil }
 
 // Add fails with ErrUnsupported.
-func (c *Code) Add([]byte, []Entry) (uint32, error) { return 0, ErrUnsupported }
+func (c *Code) Add(Key, blocks.Translation, []byte) (*Block, error) { return nil, ErrUnsupported }
+
+// Find finds nothing.
+func (c *Code) Find(Key) *Block { return nil }
+
+// Install fails with ErrUnsupported.
+func (c *Code) Install(*Block, uint64) (uint32, error) { return 0, ErrUnsupported }
 
 // Remove does nothing.
 func (c *Code) Remove(uint32, int) {}

@@ -163,7 +163,7 @@ _Static_assert(offsetof(struct hart_state, x) == 0 && offsetof(struct hart_state
                    offsetof(struct hart_state, pc) == 512,
                "Go reads the registers at the start of the hart");
 _Static_assert(offsetof(struct hart_state, budget) == 520 && offsetof(struct hart_state, fflags) == 580,
-               "native/enter_linux_amd64.s has these offsets");
+               "native/enter_amd64.s has these offsets");
 _Static_assert(sizeof(struct hart_state) <= 0xf0000, "build.sh keeps 960 KiB for the hart");
 
 static inline unsigned tlb_index(uint64_t va) { return va >> 12 & (TLB_SIZE - 1); }

@@ -1,48 +1,43 @@
-// Translated code: counting what is hot, entering it, and what it calls. Go translates (internal/machine/jit.go) and puts the
-// functions into this module's table; here a decoded slot with OP_TRANSLATED stands for one. It exists as long as the
-// decoded page it is in: a store to the page drops both.
+// Translated code: counting what is hot, and entering it. Go translates (internal/machine/jit.go); here a decoded slot with OP_TRANSLATED
+// stands for an entry of a function. It exists as long as the decoded page it is in: a store to the page drops both.
 #include "jit.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
 struct jit_state jit;
 
-// jit_layout is Layout of internal/machine/jit/jit.go, in the same order; then what only the emulator needs.
+// jit_layout is abiJIT of internal/machine/jit_machine.go, in the same order.
 static struct jit_layout {
-    uint32_t x, f, pc, budget;
-    uint32_t mstatus, frm, fflags;
+    uint32_t version;
+    uint32_t x, f, pc;
+    uint32_t mstatus, frm;
     uint32_t reservation, reserved;
     uint32_t read, write, code;
     uint32_t entries, entry_size;
     uint32_t tag, addend;
-    uint32_t slot_size, op_translated;
-    uint32_t version;
-    uint32_t state, functions;          // struct jit_state; size of the ring of functions
-    uint32_t undecoded, code_page_size; // the operation of slots that were never executed; struct code_page
-    uint32_t edge, edge_threshold, threshold, split_access;
     uint32_t other; // see TLB_OTHER
+    uint32_t slot_size, op_translated, undecoded; // undecoded: the operation of slots that were never executed
+    uint32_t code_page_size; // struct code_page
+    uint32_t state, functions; // struct jit_state; size of the ring of functions
 } layout;
 
-enum { JIT_VERSION = 5 };
+enum { JIT_VERSION = 6 };
 
-// jit_configure must be called before the first slice, and again after a restore: the table no longer has the old
-// functions. Function n is at table + n modulo JIT_FUNCTIONS.
-EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_t eager, uint32_t table) {
+// jit_configure must be called before the first slice, and again after a restore, when the old functions do not exist any more.
+EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_t eager) {
     jit.enabled = enabled;
     jit.eager = eager;
-    jit.table = table;
     jit.hot_count = 0;
     if (jit.next != 0) __builtin_memset(jit.live, 0, sizeof jit.live);
     else jit.next = 1;
     if (eager) __builtin_memset(jit.hotness, 0xff, sizeof jit.hotness); // one more is a multiple of the threshold
     layout = (struct jit_layout){
+        .version = JIT_VERSION,
         .x = offsetof(struct hart_state, x),
         .f = offsetof(struct hart_state, f),
         .pc = offsetof(struct hart_state, pc),
-        .budget = offsetof(struct hart_state, budget),
         .mstatus = offsetof(struct hart_state, mstatus),
         .frm = offsetof(struct hart_state, frm),
-        .fflags = offsetof(struct hart_state, fflags),
         .reservation = offsetof(struct hart_state, reservation),
         .reserved = offsetof(struct hart_state, reserved_value),
         .read = offsetof(struct tlb, read),
@@ -52,18 +47,13 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .entry_size = sizeof(struct tlb_entry),
         .tag = offsetof(struct tlb_entry, tag),
         .addend = offsetof(struct tlb_entry, addend),
+        .other = TLB_OTHER,
         .slot_size = sizeof(struct insn),
         .op_translated = OP_TRANSLATED,
-        .version = JIT_VERSION,
-        .state = (uint32_t)(uintptr_t)&jit,
-        .functions = JIT_FUNCTIONS,
         .undecoded = OP_UNDECODED,
         .code_page_size = sizeof(struct code_page),
-        .edge = JIT_EDGE,
-        .edge_threshold = JIT_EDGE_THRESHOLD,
-        .threshold = JIT_THRESHOLD,
-        .split_access = JIT_SPLIT_ACCESS,
-        .other = TLB_OTHER,
+        .state = (uint32_t)(uintptr_t)&jit,
+        .functions = JIT_FUNCTIONS,
     };
     return &layout;
 }
@@ -110,7 +100,15 @@ EXPORT(jit_remove) void jit_remove(uint32_t function) {
 
 // Entering -------------------------------------------------------------------------------------------------------
 
-typedef void (*region)(uint32_t hart_at, uint32_t tlb, uint64_t page, uint64_t self, uint32_t entry);
+// native_enter executes native code when the entry is that of the slot `self`, without the entry: otherwise nothing.
+#ifdef AGENTVM_STANDALONE
+static void native_enter(uint32_t hart_at, uint32_t tlb, uint64_t page, uint64_t self, uint32_t entry) {
+    (void)hart_at, (void)tlb, (void)page, (void)self, (void)entry;
+}
+#else
+__attribute__((import_module("native"), import_name("enter")))
+void native_enter(uint32_t hart_at, uint32_t tlb, uint64_t page, uint64_t self, uint32_t entry);
+#endif
 
 // Kinds of instructions that regions are left for, see jit_left. Atomic loads and stores are a kind of their own: their operands are different.
 enum kind { KIND_LOAD, KIND_STORE, KIND_FLOAT_LOAD, KIND_FLOAT_STORE, KIND_ATOMIC, KIND_FLOAT, KIND_SYSTEM, KIND_UNDECODED, KIND_OTHER };
@@ -149,14 +147,6 @@ static bool in_tlb(const struct access *a) {
     return e->tag == (a->va & ~(uint64_t)(PAGE_SIZE - 1));
 }
 
-// count_split_access notes that a region was left for an access whose page the TLB has: it shares its look-up with
-// others, which are in another page.
-static void count_split_access(const struct code_page *page, const struct insn *slot, uint32_t function) {
-    if (++jit.split_access[(uintptr_t)slot / sizeof *slot % JIT_EDGES] % JIT_THRESHOLD != 0 || jit.hot_count == JIT_HOT) return;
-    uint32_t offset = (uint32_t)(slot - page->slot) * 2;
-    jit.hot[jit.hot_count++] = (struct jit_hot){page->frame | JIT_SPLIT_ACCESS, offset | function % JIT_FUNCTIONS << 12};
-}
-
 // single decodes the instruction at an entry by itself, with a page end behind it.
 static const struct insn *single(const struct code_page *page, const struct insn *slot) {
     enum { FAR_AWAY = 1 << 30 }; // no target is in the same page
@@ -175,9 +165,9 @@ static const struct insn *single(const struct code_page *page, const struct insn
     return &alone[0];
 }
 
-// again is called when a region has executed nothing from the entry at `slot`. It is true when another try is worth it, because the TLB now
+// again is called when a region has executed nothing from an entry on. It is true when another try is worth it, because the TLB now
 // has the page that the first instruction accesses. An exception may be pending.
-static bool again(const struct code_page *page, const struct insn *slot, const struct insn *d, uint32_t function) {
+static bool again(const struct insn *d) {
     if (hart.budget < JIT_BUDGET_EXIT) {
         jit.budget_exit++;
         return false;
@@ -185,15 +175,7 @@ static bool again(const struct code_page *page, const struct insn *slot, const s
     struct access a = access_of(d);
     if (a.known && !in_tlb(&a)) return tlb_reach(a.va, a.store) && !hart.recheck;
     jit.no_progress++;
-    if (a.known) count_split_access(page, slot, function);
     return false;
-}
-
-// count_edge notes that a region was left for another one.
-static void count_edge(uint32_t from, uint32_t to) {
-    jit.chained++;
-    if (++jit.edges[(from * 0x9e3779b1u ^ to) % JIT_EDGES] % JIT_EDGE_THRESHOLD != 0 || jit.hot_count == JIT_HOT) return;
-    jit.hot[jit.hot_count++] = (struct jit_hot){from | JIT_EDGE, to};
 }
 
 const struct insn *jit_run(const struct insn *slot) {
@@ -202,7 +184,7 @@ const struct insn *jit_run(const struct insn *slot) {
     uint64_t pc = hart.pc;
     int64_t before = hart.budget, all = before;
     const struct insn *rest = NULL, *tried = NULL;
-    uint32_t last = 0;
+    bool chained = false;
     for (;;) {
         uint64_t bits;
         __builtin_memcpy(&bits, slot, sizeof bits);
@@ -212,19 +194,17 @@ const struct insn *jit_run(const struct insn *slot) {
             rest = slot;
             break;
         }
-        if (last != 0) count_edge(last, function);
-        last = function;
-        ((region)(uintptr_t)(jit.table + function % JIT_FUNCTIONS))(
-            HART_ADDRESS, (uint32_t)(uintptr_t)tlb, pc & ~(uint64_t)(PAGE_SIZE - 1),
-            bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
+        jit.chained += chained;
+        chained = true;
+        native_enter(HART_ADDRESS, (uint32_t)(uintptr_t)tlb, pc & ~(uint64_t)(PAGE_SIZE - 1), bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
         jit.entered++;
         if (hart.cause != CAUSE_NONE || hart.recheck) break;
         if (hart.budget == before) {
             rest = single(page, slot);
-            if (slot != tried && again(page, slot, rest, function)) {
+            if (slot != tried && again(rest)) {
                 tried = slot;
                 rest = NULL;
-                last = 0;
+                chained = false;
                 continue;
             }
             break;
@@ -240,8 +220,6 @@ const struct insn *jit_run(const struct insn *slot) {
         slot = &page->slot[(pc & (PAGE_SIZE - 1)) >> 1];
         if (slot->op != OP_TRANSLATED) {
             jit.left[slot->op]++;
-            struct access a = access_of(slot);
-            if (a.known && hart.budget >= JIT_BUDGET_EXIT && in_tlb(&a)) count_split_access(page, slot, function);
             break;
         }
     }
@@ -260,32 +238,4 @@ EXPORT(jit_left) uint64_t jit_left(uint32_t kind) {
     for (unsigned op = 0; op < 256; op++)
         if (sums[kind_of(op)] == kind) sum += jit.left[op];
     return sum;
-}
-
-// What translated code calls -----------------------------------------------------------------------------------------
-
-enum outcome { OUTCOME_DONE, OUTCOME_EXCEPTION, OUTCOME_LEAVE };
-
-// csr executes a CSR instruction. OUTCOME_LEAVE: the next one is not for the region before the interpreter has looked at interrupts, or at
-// where it is.
-static enum outcome csr(uint32_t word) {
-    static const uint8_t ids[8] = {0, ID_CSRRW, ID_CSRRS, ID_CSRRC, 0, ID_CSRRWI, ID_CSRRSI, ID_CSRRCI};
-    struct insn d = {
-        .op = OP_GROUP_CSR,
-        .rd = (uint8_t)((word >> 7 & 31) * 8),
-        .rs1 = (uint8_t)((word >> 15 & 31) * 8),
-        .imm = (int32_t)(word >> 20 << 8 | ids[word >> 12 & 7]),
-    };
-    if (!execute_csr(&d)) return OUTCOME_EXCEPTION;
-    if (!hart.recheck && !interrupt_waiting()) return OUTCOME_DONE;
-    hart.recheck = 1;
-    return OUTCOME_LEAVE;
-}
-
-// jit_float executes a floating-point or CSR instruction whose operands are in the hart, with the budget before it.
-EXPORT(jit_float) uint32_t jit_float(uint32_t word) {
-    if ((word & 0x7f) == 0x73) return csr(word);
-    struct insn d;
-    decode_word(word, &d, 0);
-    return execute_fp(&d) ? OUTCOME_DONE : OUTCOME_EXCEPTION;
 }

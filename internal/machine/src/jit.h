@@ -5,8 +5,7 @@
 #include "hart.h"
 
 // JIT_BUDGET_EXIT: with fewer instructions left than this, a region may execute nothing: none checks the budget for more at once.
-enum { JIT_BUDGET_EXIT = 256, JIT_HOTNESS = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192, JIT_THRESHOLD = 1024,
-       JIT_EDGES = 4096, JIT_EDGE_THRESHOLD = 4096, JIT_EDGE = 1u << 31, JIT_SPLIT_ACCESS = 1u << 30 };
+enum { JIT_BUDGET_EXIT = 256, JIT_HOTNESS = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192, JIT_THRESHOLD = 1024 };
 
 // What Go and the machine exchange between two slices.
 struct jit_state {
@@ -14,9 +13,7 @@ struct jit_state {
     uint32_t eager;    // for tests: code is hot when it is first reached, and the slice ends there
     uint32_t hot_count;
     uint32_t refused_frame, refused_offset; // eager: the last request, which cannot be translated
-    uint32_t table;       // index of the first function in the table
-    uint32_t next;        // number of the next function; 0 is none
-    uint32_t padding;
+    uint32_t next;     // number of the next function; 0 is none
     uint64_t entered;  // calls of translated code
     uint64_t no_progress; // of these: it executed nothing, with budget left
     uint64_t executed; // instructions in it
@@ -24,14 +21,10 @@ struct jit_state {
     uint64_t unmapped; // left for a page that the code TLB does not have
     uint64_t budget_exit; // of those entered: it executed nothing at the end of a slice
     uint64_t left[256]; // left for an instruction that is not translated, by its operation
-    // Code that was entered often: the RAM page's number and the offset there. Or two regions of which one is often left for the
-    // other: a function's number with JIT_EDGE, and the other's. Or a load or store for which a region is left although the TLB has its
-    // page: the page's number with JIT_SPLIT_ACCESS, and the offset, with the function's place in the table above that.
+    // Code that was entered often: the RAM page's number and the offset there.
     struct jit_hot { uint32_t frame, offset; } hot[JIT_HOT];
     uint16_t hotness[JIT_HOTNESS]; // counts what jumps reach; slots share counters
-    uint16_t edges[JIT_EDGES]; // counts what regions leave for others, which share counters
-    uint16_t split_access[JIT_EDGES]; // counts loads and stores as for JIT_SPLIT_ACCESS, which share counters
-    uint32_t live[JIT_FUNCTIONS]; // the function at each place of the table
+    uint32_t live[JIT_FUNCTIONS]; // the function at each place of the ring
 };
 
 extern struct jit_state jit;

@@ -6,13 +6,14 @@
 // write what it likes, and end the module, which is all of it.
 //
 //	to the guest    'r' what to run, see send_command; 'i' standard input, its end is a frame without bytes
-//	from the guest  'o' and 'e' standard output and error; 'x' the exit code, one byte
+//	from the guest  'o' and 'e' standard output and error; 'x' the exit code, one byte; 'n' connect the network card,
+//	                one byte: the listening socket's descriptor, or 0 for the first there is
 #ifdef AGENTVM_STANDALONE
 #define STANDALONE_ITSELF
 #include "standalone.h"
 
 #include "hart.h"
-#include "wasi.h"
+#include "standalone_share.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
@@ -20,17 +21,19 @@ WASI_IMPORT(args_sizes_get) uint16_t wasi_args_sizes_get(uint32_t *count, uint32
 WASI_IMPORT(args_get) uint16_t wasi_args_get(char **list, char *bytes);
 WASI_IMPORT(environ_sizes_get) uint16_t wasi_environ_sizes_get(uint32_t *count, uint32_t *bytes);
 WASI_IMPORT(environ_get) uint16_t wasi_environ_get(char **list, char *bytes);
+WASI_IMPORT(sock_accept) uint16_t wasi_sock_accept(int32_t fd, uint32_t flags, int32_t *accepted);
 WASI_IMPORT(proc_exit) _Noreturn void wasi_proc_exit(uint32_t code);
 
 uint32_t run(int64_t budget, uint64_t ready);
 void restored(void);
 
-enum { FD_STDIN = 0, FD_STDOUT = 1, FD_STDERR = 2, FD_CONTROL = 5, FD_DISK = 8 };
+enum { FD_STDIN = 0, FD_STDOUT = 1, FD_STDERR = 2, FD_FIRST = 3, FD_NETWORK = 4, FD_CONTROL = 5, FD_DISK = 8, FD_SHARE = 16, FD_LAST = 255 };
 enum { FAILED = 125 }; // exit code of errors that are not the command's, as agentvm's
 
 enum { HEADER = 5, BUFFER = 256 << 10, MAX_LIST = 8192 };
 enum { SLICE = 1 << 20 };        // instructions between two looks at standard input
 enum { LONGEST_WAIT = 1000000000 }; // ns: whatever a runtime makes of long ones
+enum { SHORT_WAIT = 1000000 };      // ns: between two looks at what cannot be waited for
 
 // What Go sets in the memory that it exports. `booted` is 0 while Go boots the guest: then WASI's functions are used as they are.
 static struct standalone {
@@ -47,6 +50,12 @@ static struct {
     uint8_t header[HEADER];
     uint32_t have, left; // bytes of the header that have come, and of the payload that are to come
 } frame;
+
+// The network card's connection, with QEMU's framing as virtio_net.c has it. Descriptors are the runtime's; -1: there is none.
+static struct {
+    int32_t listener, fd;
+    bool blocked, ready, polls; // a write gave EAGAIN; poll_oneoff has said that there is something; it tells the truth
+} link = {.listener = -1, .fd = -1, .polls = true};
 
 static uint32_t length_of(const char *string) {
     uint32_t length = 0;
@@ -78,9 +87,29 @@ static void put_header(uint8_t *at, uint8_t type, uint32_t length) {
 
 // What devices do ------------------------------------------------------------------------------------------------
 
+// Without a connection, and when it has ended, nothing comes.
+static uint16_t link_read(const struct wasi_iovec *iovs, uint32_t count, uint32_t *done) {
+    if (link.fd < 0) return WASI_EAGAIN;
+    uint16_t error = wasi_fd_read(link.fd, iovs, count, done);
+    if (error == WASI_EAGAIN && link.ready) link.polls = false; // wazero calls each socket ready
+    link.ready = false;
+    if (error != WASI_EAGAIN && (error != WASI_ESUCCESS || *done == 0)) link.fd = -1;
+    return link.fd < 0 ? WASI_EAGAIN : error;
+}
+
+// Without a connection frames are lost, as those of a cable that is not plugged in.
+static uint16_t link_write(const struct wasi_iovec *iovs, uint32_t count, uint32_t *done) {
+    if (link.fd < 0) return WASI_EBADF;
+    uint16_t error = wasi_fd_write(link.fd, iovs, count, done);
+    link.blocked = error == WASI_EAGAIN || (error == WASI_ESUCCESS && *done == 0);
+    return error;
+}
+
 uint16_t standalone_read(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint32_t *done) {
     if (!standalone.booted) return wasi_fd_read(fd, iovs, count, done);
     *done = 0;
+    if (fd == FD_NETWORK) return link_read(iovs, count, done);
+    if (fd == FD_SHARE) return share_read(iovs, count, done);
     for (uint32_t i = 0; fd == FD_CONTROL && i < count && to_at < to_end; i++) {
         uint32_t left = to_end - to_at, piece = iovs[i].len < left ? iovs[i].len : left;
         __builtin_memcpy((void *)(uintptr_t)iovs[i].buf, to_guest + to_at, piece);
@@ -101,6 +130,7 @@ static void take(const uint8_t *bytes, uint32_t count) {
             if (frame.header[0] == 'o') write_all(FD_STDOUT, bytes, piece);
             if (frame.header[0] == 'e') write_all(FD_STDERR, bytes, piece);
             if (frame.header[0] == 'x') wasi_proc_exit(*bytes);
+            if (frame.header[0] == 'n') link.listener = *bytes;
             bytes += piece;
             count -= piece;
             frame.left -= piece;
@@ -113,6 +143,8 @@ static void take(const uint8_t *bytes, uint32_t count) {
 uint16_t standalone_write(int32_t fd, const struct wasi_iovec *iovs, uint32_t count, uint32_t *done) {
     if (!standalone.booted) return wasi_fd_write(fd, iovs, count, done);
     *done = 0;
+    if (fd == FD_NETWORK) return link_write(iovs, count, done);
+    if (fd == FD_SHARE) return share_write(iovs, count, done);
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *bytes = (const uint8_t *)(uintptr_t)iovs[i].buf;
         if (fd == FD_CONTROL) take(bytes, iovs[i].len);
@@ -135,6 +167,10 @@ uint16_t standalone_pread(int32_t fd, const struct wasi_iovec *iovs, uint32_t co
     return WASI_ESUCCESS;
 }
 
+uint16_t standalone_poll(const struct wasi_subscription *in, struct wasi_event *found, uint32_t count, uint32_t *events) {
+    return standalone.booted ? share_poll(in, found, count, events) : wasi_poll_oneoff(in, found, count, events);
+}
+
 // The command ----------------------------------------------------------------------------------------------------
 
 static char *list[MAX_LIST];
@@ -148,7 +184,8 @@ static void put_item(char type, const char *string) {
     to_end += length + 1;
 }
 
-// send_command gives the guest a list of a letter, a text and a NUL each: 't' the time in ns since 1970, 'a' an argument, 'v' a variable.
+// send_command gives the guest a list of a letter, a text and a NUL each: 't' the time in ns since 1970, 'a' an argument, 'v' a variable,
+// 'p' the name of a directory, in the order of the share's.
 static void send_command(void) {
     uint32_t count = 0, bytes = 0;
     to_end = HEADER;
@@ -162,6 +199,8 @@ static void send_command(void) {
     if (wasi_environ_sizes_get(&count, &bytes) != WASI_ESUCCESS || count > MAX_LIST || bytes > BUFFER) fail("agentvm: the environment is too large\n");
     if (count > 0 && wasi_environ_get(list, text) != WASI_ESUCCESS) fail("agentvm: the environment cannot be read\n"); // Node.js refuses to read none
     for (uint32_t i = 0; i < count; i++) put_item('v', list[i]);
+    count = find_directories();
+    for (uint32_t i = 0; i < count; i++) put_item('p', directories[i].name);
     put_header(to_guest, 'r', to_end - HEADER);
 }
 
@@ -177,20 +216,57 @@ static void read_input(void) {
     to_end = HEADER + done;
 }
 
+static bool pause(uint64_t ns) {
+    const struct wasi_subscription clock = {.type = WASI_EVENT_CLOCK, .fd_or_clock = WASI_CLOCK_MONOTONIC, .timeout_ns = ns};
+    struct wasi_event found;
+    uint32_t count;
+    return wasi_poll_oneoff(&clock, &found, 1, &count) == WASI_ESUCCESS;
+}
+
+// connect waits for the connection, whatever time it takes. A listener that was not named is the first socket that accepts.
+static void connect(void) {
+    int32_t first = link.listener == 0 ? FD_FIRST : link.listener, last = link.listener == 0 ? FD_LAST : link.listener;
+    link.listener = -1;
+    for (bool waits = true; waits && link.fd < 0; waits = waits && pause(SHORT_WAIT)) {
+        waits = false;
+        for (int32_t fd = first; fd <= last && !waits; fd++) {
+            int32_t accepted;
+            uint16_t error = wasi_sock_accept(fd, WASI_NONBLOCK, &accepted);
+            waits = error == WASI_EAGAIN;
+            if (error != WASI_ESUCCESS) continue;
+            link.fd = accepted;
+            return;
+        }
+    }
+    fail("agentvm: -net socket: the runtime gave no listening socket, as the first descriptor after the standard streams and directories\n");
+}
+
 // wait returns after at most `ns`, or earlier when there is input that the guest can have. A runtime that cannot wait for
 // standard input has it read at once: then it is a file.
 static void wait(uint64_t ns) {
+    enum { CLOCK, INPUT, LINK };
     bool wanted = !input_ended && to_at == to_end;
-    const struct wasi_subscription both[2] = {
-        {.type = WASI_EVENT_CLOCK, .fd_or_clock = WASI_CLOCK_MONOTONIC, .timeout_ns = ns < LONGEST_WAIT ? ns : LONGEST_WAIT},
-        {.userdata = 1, .type = WASI_EVENT_READ, .fd_or_clock = FD_STDIN},
+    bool linked = link.fd >= 0 && link.polls;
+    if (link.fd >= 0 && (link.blocked || !link.polls) && ns > SHORT_WAIT) ns = SHORT_WAIT;
+    struct wasi_subscription all[3] = {
+        {.userdata = CLOCK, .type = WASI_EVENT_CLOCK, .fd_or_clock = WASI_CLOCK_MONOTONIC, .timeout_ns = ns < LONGEST_WAIT ? ns : LONGEST_WAIT},
     };
-    struct wasi_event found[2];
-    uint32_t count = 0;
-    if (!wanted && ns == 0) return;
-    bool polled = wasi_poll_oneoff(both, found, wanted ? 2 : 1, &count) == WASI_ESUCCESS;
+    struct wasi_event found[3];
+    uint32_t asked = 1, count = 0;
+    if (wanted) all[asked++] = (struct wasi_subscription){.userdata = INPUT, .type = WASI_EVENT_READ, .fd_or_clock = FD_STDIN};
+    if (linked && ns > 0) all[asked++] = (struct wasi_subscription){.userdata = LINK, .type = WASI_EVENT_READ, .fd_or_clock = (uint32_t)link.fd};
+    if (asked == 1 && ns == 0) return;
+    bool polled = wasi_poll_oneoff(all, found, asked, &count) == WASI_ESUCCESS;
+    if (!polled && linked) { // once more without the socket
+        link.polls = false;
+        return;
+    }
     bool ready = !polled;
-    for (uint32_t i = 0; polled && i < count && i < 2; i++) ready |= found[i].userdata == 1;
+    for (uint32_t i = 0; polled && i < count && i < asked; i++) {
+        ready |= found[i].userdata == INPUT;
+        link.ready |= found[i].userdata == LINK && found[i].error == WASI_ESUCCESS;
+        if (found[i].userdata == LINK && found[i].error != WASI_ESUCCESS) link.polls = false;
+    }
     if (wanted && ready) read_input();
 }
 
@@ -202,13 +278,14 @@ EXPORT(_start) void start(void) {
     for (;;) {
         uint32_t why = run(SLICE, ~0ull);
         released_pages.count = 0;
+        if (link.listener >= 0) connect();
         uint64_t now = 0, deadline = 0;
         switch (why) {
         case RUN_IDLE:
             deadline = timer_deadline_ns();
             wasi_clock_time_get(WASI_CLOCK_MONOTONIC, 1, &now);
             if (to_at < to_end && deadline > now + 1000000) deadline = now + 1000000; // the guest takes it soon, or never
-            wait(deadline > now ? deadline - now : 0);
+            wait(deadline > now && !share_has_more() ? deadline - now : 0);
             break;
         case RUN_BUDGET: wait(0); break;
         case RUN_POWER_OFF: wasi_proc_exit(0);

@@ -18,6 +18,8 @@ enum { WASI_CLOCK_REALTIME = 0, WASI_CLOCK_MONOTONIC = 1 };
 
 enum { WASI_ADVICE_DONTNEED = 4 };
 
+enum { WASI_NONBLOCK = 4 }; // of fdflags
+
 struct wasi_iovec {
     uint32_t buf; // linear memory address
     uint32_t len;

@@ -84,6 +84,8 @@ const (
 	opSignExtendWord = 0x63
 	opLea            = 0x8d
 	opImul           = 0x0faf
+	opScanForward    = 0x0fbc // of zero: no particular value, and equal
+	opScanReverse    = 0x0fbd
 	opLoad8          = 0x0fb6
 	opLoad16         = 0x0fb7
 	opLoad8Signed    = 0x0fbe
@@ -220,6 +222,8 @@ func (a *assembler) constant(to register, value int32) {
 
 // Shifts and operations of one operand: the number in the encoding.
 const (
+	rotateLeft      = 0
+	rotateRight     = 1
 	shiftLeft       = 4
 	shiftRight      = 5
 	shiftArithmetic = 7
@@ -256,6 +260,12 @@ func (a *assembler) unary(wide bool, op byte, r register) {
 func (a *assembler) signIntoRDX(wide bool) {
 	a.bytes(rex(wide, 0, 0, 0), 0x99)
 	a.overwrite(rdx)
+}
+
+// swapBytes reverses the bytes of rax.
+func (a *assembler) swapBytes() {
+	a.bytes(0x48, 0x0f, 0xc8)
+	a.overwrite(rax)
 }
 
 // Operations of the floating-point unit on xmm0, the only one of its registers that is used: the opcode behind 0x0f.

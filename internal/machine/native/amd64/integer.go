@@ -127,6 +127,7 @@ func allEmitters() map[string]emitter {
 		}
 	}
 	maps.Copy(all, multiplyEmitters())
+	maps.Copy(all, bitEmitters())
 	maps.Copy(all, memoryEmitters())
 	maps.Copy(all, atomicEmitters())
 	maps.Copy(all, floatEmitters())

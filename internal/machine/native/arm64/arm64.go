@@ -61,6 +61,17 @@ const (
 	opSelect     = 0x1a800000 // and a condition
 	opSelectInc  = 0x1a800400
 	opSelectNot  = 0x5a800000
+	opAndNot     = 0x0a200000
+	opOrNot      = 0x2a200000
+	opXorNot     = 0x4a200000
+	opRotate     = 0x1ac02c00 // to the right
+)
+
+// Operations on one register, with 32 bits, except the last.
+const (
+	opReverse      = 0x5ac00000 // of the bits
+	opLeadingZeros = 0x5ac01000
+	opSwapBytes    = 0xdac00c00
 )
 
 func wideBit(wide bool) uint32 {
@@ -160,6 +171,15 @@ const (
 
 func (a *assembler) field(op uint32, to, from register, rotate, last uint32) {
 	a.word(op | rotate%64<<16 | last<<10 | uint32(from)<<5 | uint32(to))
+}
+
+// rotate rotates to the right.
+func (a *assembler) rotate(wide bool, to, from register, by uint32) {
+	op := uint32(0x13800000)
+	if wide {
+		op = 0x93c00000
+	}
+	a.word(op | uint32(from)<<16 | by<<10 | uint32(from)<<5 | uint32(to))
 }
 
 func (a *assembler) shiftLeft(to, from register, by uint32)  { a.field(field, to, from, 64-by, 63-by) }

@@ -111,6 +111,7 @@ func allEmitters() map[string]emitter {
 			all["rem"+name+suffix] = func(t *translator, d *riscv.Decoded) { t.divide(d, wide, op, true) }
 		}
 	}
+	maps.Copy(all, bitEmitters())
 	maps.Copy(all, memoryEmitters())
 	maps.Copy(all, atomicEmitters())
 	maps.Copy(all, floatEmitters())

@@ -25,6 +25,7 @@ const (
 	formShift
 	formShiftCL
 	formNegate
+	formSwap     // of the bytes of rax
 	formMultiply // rdx:rax = rax * rm
 	formDivide
 	formDivideSigned
@@ -140,6 +141,10 @@ func (c *cursor) prefixed(prefix byte) instruction {
 		c.at--
 		return c.float(0, prefix)
 	}
+	if op == 0x0fc8 && prefix == 0x48 {
+		i.form = formSwap
+		return i
+	}
 	if op == 0x99 {
 		if prefix&7 != 0 {
 			return instruction{}
@@ -181,7 +186,7 @@ func (c *cursor) prefixed(prefix byte) instruction {
 		if !i.wide && i.rm == rax {
 			i.form = formExtend
 		}
-	case 0x0f42, 0x0f47, 0x0f4c, 0x0f4f: // cmovb, cmova, cmovl, cmovg
+	case 0x0f42, 0x0f44, 0x0f47, 0x0f4c, 0x0f4f, 0x0fbc, 0x0fbd: // cmovb, cmove, cmova, cmovl, cmovg, bsf, bsr: of 64 bits; the latter leave other bits as they are
 		if i.wide {
 			i.form = formPairTo
 		}
@@ -251,7 +256,7 @@ func (c *cursor) numbered(i instruction, prefix byte, op int) instruction {
 			i.form, i.immediate = formConstant, c.word()
 		}
 	case 0xc1, 0xd3:
-		if n != 4 && n != 5 && n != 7 { // shl, shr, sar
+		if n == 2 || n == 3 || n == 6 { // not rol, ror, shl, shr, sar
 			return instruction{}
 		}
 		i.form = formShiftCL

@@ -33,16 +33,17 @@ func frame(t *testing.T, body string) []byte {
 // TestAcceptsWhatIsHarmless: without the flaw that a case of TestRefusesEscapes has, its code is accepted.
 func TestAcceptsWhatIsHarmless(t *testing.T) {
 	for name, body := range map[string]string{
-		"nothing":                       "",
-		"load":                          extendRAX + "498b0407",
-		"store":                         extendRAX + "49890407",
-		"store of 16 bits":              extendRAX + "66 41890407",
-		"hart":                          "498b8700000100 49898700000100",
-		"TLB":                           maskTLB + "493b940cf8ff0200",
-		"entry":                         maskEntry + by16 + "493b840e08000000 41ff240e",
-		"floating point":                "f2410f108700000100 f2410f588700000100 66410f2e8700000100 410f2e8700000100 66480f7ec0 f3480f2ac0 f2410f2c8700000100",
-		"divide":                        "4885c9 0f8409000000 4831d2 48f7f1 4889c0",
-		"divide signed":                 "4885c9 0f840f000000 4883f9ff 0f8405000000 4899 48f7f9",
+		"nothing":          "",
+		"load":             extendRAX + "498b0407",
+		"store":            extendRAX + "49890407",
+		"store of 16 bits": extendRAX + "66 41890407",
+		"hart":             "498b8700000100 49898700000100",
+		"TLB":              maskTLB + "493b940cf8ff0200",
+		"entry":            maskEntry + by16 + "493b840e08000000 41ff240e",
+		"floating point":   "f2410f108700000100 f2410f588700000100 66410f2e8700000100 410f2e8700000100 66480f7ec0 f3480f2ac0 f2410f2c8700000100",
+		"divide":           "4885c9 0f8409000000 4831d2 48f7f1 4889c0",
+		"divide signed":    "4885c9 0f840f000000 4883f9ff 0f8405000000 4899 48f7f9",
+		"rotate and swap":  "48c1c801 40c1c007 48d3c0 480fc8 480fbdc1 480fbcc8 480f44c1", "index rotated": extendRAX + "40c1c804 498b0407",
 		"branch over":                   "0f8403000000 4889c8",
 		"jump to the end":               "e900000000",
 		"loop that looks at the budget": "e9f1ffffff",
@@ -64,13 +65,13 @@ var escapes = map[string]string{
 	"movaps": "0f28c1", "movaps from memory": "410f288700000100", "movapd": "66410f288700000100", "addpd": "66410f588700000100",
 	"xmm1": "f2410f108f00000100", "xmm8": "f2450f108700000100", "bits of xmm1": "66480f7ec8", "xmm1 as integer": "f2480f2cc1", "to xmm1": "f2480f2ac8", "of xmm1": "f2410f58c1",
 	"ldmxcsr": "410fae9700000100", "stmxcsr": "410fae9f00000100", "fxrstor": "410fae8f00000100", "movsd to memory": "f2410f118700000100", "maskmovdqu": "66410ff7c1",
-	"without REX": "f20f588700000100", "vaddsd": "c4c17b588700000100", "cvttpd2pi": "66410f2c8700000100", "movq to xmm0": "66490f6ec7", "pextrq": "664c0f3a16c700", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rol": "48c1c001", "setl of another register": "400f9cc4",
+	"without REX": "f20f588700000100", "vaddsd": "c4c17b588700000100", "cvttpd2pi": "66410f2c8700000100", "movq to xmm0": "66490f6ec7", "pextrq": "664c0f3a16c700", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rcl": "48c1d001", "rcr": "48d3d8", "sal": "48c1f001", "bsr of 32 bits": "400fbdc0", "bsf of 32 bits": "410fbcc8", "lzcnt": "f3480fbdc0", "popcnt": "f3480fb8c0", "bswap of rcx": "480fc9", "bswap of memory": "490fcf", "bswap of 32 bits": "400fc8", "bt": "480fa3c8", "setl of another register": "400f9cc4",
 	"lock": "f0 49018700000100", "fs": "64 498b8700000100", "gs": "65 498b8700000100", "address size": "67 498b8700000100", "movsxd of 32 bits": "4063c0",
 
 	// Registers that are kept.
 	"writes rsp": "4889c4", "writes memory": "4989c7", "writes entries": "4989c6", "writes tlb": "4989c4", "loads memory": "4d8bbf00000100",
 	"adds to rsp": "4883c408", "adds to memory": "4983c701", "lea to memory": "4c8d7800", "clears memory": "4d31ff", "shifts memory": "49c1e701",
-	"sets memory": "49c7c700000000", "negates rsp": "48f7dc", "32 bits of rsp": "4089c4", "cmov to memory": "4c0f4cf8", "imul to entries": "4c0faff0",
+	"sets memory": "49c7c700000000", "negates rsp": "48f7dc", "32 bits of rsp": "4089c4", "cmov to memory": "4c0f4cf8", "imul to entries": "4c0faff0", "rotates memory": "49c1c701", "bsr to rsp": "480fbde0", "bsf to entries": "4c0fbcf0", "cmove to memory": "4c0f44f8",
 	"writes budget": "4989c5", "gives budget": "4983c501 4889c8", "takes less than nothing": "4983edff", "xor of budget": "4983f501", "32 bits of budget": "4183ed01",
 	"spends without looking": "4983ed01",
 
@@ -90,7 +91,8 @@ var escapes = map[string]string{
 	"index of 64 bits": "498b0407", "store by an index of 64 bits": "49890407", "index that grew": extendRAX + "4883c001 498b0407",
 	"index that was replaced": extendRAX + "4889c8 498b0407", "index from memory": extendRAX + "498b0407 49890407",
 	"index behind a join": "0f8403000000 " + extendRAX + "498b0407", "index times 2": extendRAX + "498b0447", "index with its sign": "4863c0 498b0407",
-	"index shifted in 64 bits": extendRAX + "48c1e004 498b0407", "index that set changed": extendRAX + "400f9cc0 498b0407",
+	"index shifted in 64 bits": extendRAX + "48c1e004 498b0407", "index rotated in 64 bits": extendRAX + "48c1c804 498b0407", "index rotated by nothing": "40c1c800 498b0407",
+	"index of 32 bits rotated by rcx": "40d3c8 498b0407", "index with swapped bytes": extendRAX + "480fc8 498b0407", "index that bsr left": extendRAX + "480fbdc1 498b0407", "index that set changed": extendRAX + "400f9cc0 498b0407",
 	"index of and with a negative number": "4883e0f0 498b0407", "negative constant": "48c7c0ffffffff 498b0407", "base as index": "4b8b043f",
 	"before memory": "498b87f8ffffff", "before memory, indexed": extendRAX + "498b8407f8ffffff", "far behind memory": extendRAX + "498b840700000100",
 	"immediate before memory": "498187f8ffffff01000000", "TLB as large as memory": extendRAX + "498b0404", "TLB without index": "498b842400000100",
@@ -104,7 +106,7 @@ var escapes = map[string]string{
 	"between entries": "4081e1ffff3f00 41ff240e", "behind the table": "4081e1ffff0f00 40c1e104 41ff240e", "second half of an entry": maskEntry + by16 + "41ffa40e08000000",
 	"from linear memory": "41ffa700000100", "from linear memory, indexed": extendRAX + "41ff2407", "from the TLB": maskTLB + "41ff240c",
 	"compares the first half": maskEntry + by16 + "493b040e", "half of a comparison": maskEntry + by16 + "413b840e08000000",
-	"mask undone": maskEntry + "40c1e11d 40c1e104 4883c901 41ff240e", "shift by rcx": maskEntry + "40d3e1 41ff240e",
+	"mask rotated": maskEntry + by16 + "40c1c91c 41ff240e", "mask undone": maskEntry + "40c1e11d 40c1e104 4883c901 41ff240e", "shift by rcx": maskEntry + "40d3e1 41ff240e",
 
 	// Exceptions of the processor.
 	"divide by anything": "4831d2 48f7f1", "divide by what another width says": "4085c9 0f8406000000 4831d2 48f7f1", "divide by another register": "4885c9 0f8406000000 4831d2 48f7f3",

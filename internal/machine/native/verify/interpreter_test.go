@@ -200,7 +200,7 @@ func (h *host) condition(op x86asm.Op) bool {
 		return h.random.IntN(2) == 0
 	}
 	switch op {
-	case x86asm.JE, x86asm.SETE:
+	case x86asm.JE, x86asm.SETE, x86asm.CMOVE:
 		return h.zero
 	case x86asm.JNE:
 		return !h.zero
@@ -285,7 +285,20 @@ func (h *host) execute(inst *x86asm.Inst) {
 			value = 1
 		}
 		h.write(inst, to, value)
-	case x86asm.CMOVL, x86asm.CMOVB, x86asm.CMOVA, x86asm.CMOVG:
+	case x86asm.BSWAP:
+		value, _ := h.read(inst, to)
+		h.write(inst, to, bits.ReverseBytes64(value))
+	case x86asm.BSF, x86asm.BSR:
+		value, size := h.read(inst, from)
+		if value == 0 || size != 64 {
+			h.write(inst, to, h.any()) // what is there then is not said
+		} else if inst.Op == x86asm.BSF {
+			h.write(inst, to, uint64(bits.TrailingZeros64(value)))
+		} else {
+			h.write(inst, to, uint64(63-bits.LeadingZeros64(value)))
+		}
+		h.flagsKnown = false
+	case x86asm.CMOVE, x86asm.CMOVL, x86asm.CMOVB, x86asm.CMOVA, x86asm.CMOVG:
 		old, _ := h.read(inst, to)
 		if value, _ := h.read(inst, from); h.condition(inst.Op) {
 			old = value
@@ -362,6 +375,13 @@ func (h *host) arithmetic(inst *x86asm.Inst) {
 		h.flags(result, size, false, false)
 	case x86asm.IMUL:
 		result = a * b
+		h.flagsKnown = false
+	case x86asm.ROL, x86asm.ROR:
+		by := b & (uint64(size) - 1)
+		if inst.Op == x86asm.ROR {
+			by = (uint64(size) - by) & (uint64(size) - 1)
+		}
+		result = a<<by | a>>(uint64(size)-by)
 		h.flagsKnown = false
 	case x86asm.SHL, x86asm.SHR, x86asm.SAR:
 		by := b & 63 & (uint64(size) - 1)

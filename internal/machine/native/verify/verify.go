@@ -228,7 +228,7 @@ func (v *verifier) step(at int, i *instruction) string {
 		return v.write(i.rm, k)
 	case formExtend:
 		return v.write(i.reg, known{255, 0})
-	case formSet:
+	case formSet, formSwap:
 		return v.write(rax, nothing)
 	case formLea:
 		if !reads(i.rm) {

@@ -218,10 +218,14 @@ func (v *verifier) step(at int, w uint32) string {
 	case w&threes == 0x0b000000, w&threes == 0x4b000000, w&threes == 0x6b000000, // add, sub, subs
 		w&threes == 0x0a000000, w&threes == 0x2a000000, w&threes == 0x4a000000, // and, orr, eor
 		w&threes == 0x1ac00800, w&threes == 0x1ac00c00, // udiv, sdiv
-		w&threes == 0x1ac02000, w&threes == 0x1ac02400, w&threes == 0x1ac02800, // lslv, lsrv, asrv
+		w&threes == 0x1ac02000, w&threes == 0x1ac02400, w&threes == 0x1ac02800, w&threes == 0x1ac02c00, // lslv, lsrv, asrv, rorv
+		w&threes == 0x0a200000, w&threes == 0x2a200000, w&threes == 0x4a200000, // bic, orn, eon
+		w&0xffe00000 == 0x93c00000, w&0xffe08000 == 0x13800000, // extr
 		w&selects == 0x1a800000, w&selects == 0x1a800400, w&selects == 0x5a800000, // csel, csinc, csinv
 		w&0xffe0fc00 == 0x9b407c00, w&0xffe0fc00 == 0x9bc07c00: // smulh, umulh
 		return value(to, first, second)
+	case w&0x7ffffc00 == 0x5ac00000, w&0x7ffffc00 == 0x5ac01000, w&0xfffffc00 == 0xdac00c00: // rbit, clz, rev
+		return value(to, first)
 	case w&0x7fe00000 == 0x1b000000: // madd, msub
 		return value(to, first, second, third)
 	case w&0x3f20fc00 == 0x38204800: // [first + lower half of second]

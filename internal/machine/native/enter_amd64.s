@@ -1,3 +1,5 @@
+//go:build linux || darwin || windows
+
 #include "textflag.h"
 
 // func enter(code, memory, entries, tlb, hart uintptr, page uint64)

@@ -1,3 +1,5 @@
+//go:build linux || darwin || windows
+
 package native
 
 import (
@@ -21,7 +23,5 @@ func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 
 func verified(code []byte, entries []int) error { return verify.Code(code, entries) }
 
-// written is called when code was written to memory, and forget before it is written anew: this processor looks by itself.
+// written is called when code was written to executable memory: this processor looks by itself.
 func written([]byte) {}
-
-func forget([]byte) {}

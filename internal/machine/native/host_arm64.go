@@ -1,9 +1,9 @@
+//go:build linux || darwin || windows
+
 package native
 
 import (
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"agentvm/internal/machine/native/arm64"
 	"agentvm/internal/machine/native/arm64/verify"
@@ -28,14 +28,7 @@ func verified(code []byte, entries []int) error { return verify.Code(code, entri
 // written makes code visible to the processor's fetches. The barrier of the processor that executes it is in enter.
 func written(code []byte) { flush(unsafe.Pointer(unsafe.SliceData(code)), uintptr(len(code))) }
 
-// forget has an emulated processor forget code that will be overwritten: QEMU before 8.1 sees neither writes to the other mapping nor flush.
-func forget(code []byte) {
-	if len(code) > 0 && unix.Mprotect(code, unix.PROT_READ) == nil {
-		_ = unix.Mprotect(code, unix.PROT_READ|unix.PROT_EXEC)
-	}
-}
-
-// flush is in enter_linux_arm64.s.
+// flush is in enter_arm64.s.
 //
 //go:noescape
 func flush(address unsafe.Pointer, size uintptr)

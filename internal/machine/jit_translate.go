@@ -1,0 +1,151 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"agentvm/internal/machine/native"
+	"agentvm/internal/machine/native/blocks"
+)
+
+// errNoRoom says that the host does not give what more code needs. The guest continues with the code that it has.
+var errNoRoom = errors.New("no room for more translated code")
+
+// begin prepares a machine for its first translation.
+func (j *machineJIT) begin() error {
+	if j.code != nil {
+		return nil
+	}
+	if uint64(len(j.m.linear.within)) < guardBefore+native.Reach {
+		return fmt.Errorf("%w: too few addresses behind the machine's memory", errNoRoom)
+	}
+	code, err := native.New(j.m.linear.memory, j.t.limit, j.t.library)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoRoom, err)
+	}
+	j.code = code
+	return nil
+}
+
+// layout says where translations find what they use.
+func (j *machineJIT) layout() blocks.Layout {
+	a, hart := &j.abi, j.m.layout.Hart
+	return blocks.Layout{
+		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
+		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
+		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Tag: a.Tag, Addend: a.Addend,
+	}
+}
+
+// translate translates a page from a hot place on, with all entries that it has, and what was executed in it.
+func (j *machineJIT) translate(at codePlace) error {
+	page := j.current(at.frame)
+	if page == nil || j.full {
+		return nil
+	}
+	if page.refused.has(at.offset) {
+		j.refuse(at.frame, at.offset)
+		return nil
+	}
+	request := blocks.Page{Code: j.pageCode(at.frame), Entries: []uint16{at.offset}}
+	for e := range page.entries {
+		request.Entries = append(request.Entries, e)
+	}
+	slices.Sort(request.Entries)
+	j.observe(at.frame, page)
+	request.Second = page.second
+	key := native.Key{Sum: page.sum, Second: page.second, Layout: j.layout()}
+	if j.t.mode != TranslateAll {
+		page.seen.add(at.offset)
+		if found, err := j.share(key, at, page); found || err != nil {
+			return j.giveUp(err)
+		}
+		if page.losses++; page.losses < page.worth() {
+			return nil
+		}
+		request.Seen = slices.Clone(page.seen[:])
+	}
+	page.losses = 0
+	page.translations++
+	if err := j.begin(); err != nil {
+		return j.giveUp(err)
+	}
+	made, ok := native.Translate(&key.Layout, request)
+	if !ok || len(made.Code) > j.t.limit/2 || !slices.ContainsFunc(made.Entries, func(e blocks.Entry) bool { return e.Offset == int(at.offset) }) {
+		if at.offset != blocks.PageSize-2 { // whose second half may not be known yet
+			page.refused.add(at.offset)
+		}
+		j.stats.Refused++
+		j.refuse(at.frame, at.offset)
+		return nil
+	}
+	block, err := j.code.Add(key, made, request.Seen)
+	if errors.Is(err, native.ErrFull) {
+		if err = j.reset(); err == nil {
+			block, err = j.code.Add(key, made, request.Seen)
+		}
+	}
+	if errors.Is(err, native.ErrNoMemory) {
+		err = fmt.Errorf("%w: %w", errNoRoom, err)
+	}
+	if err != nil {
+		return j.giveUp(err)
+	}
+	return j.installBlock(at.frame, j.current(at.frame), block)
+}
+
+// share installs what a machine has translated of the same page, if it has.
+func (j *machineJIT) share(key native.Key, at codePlace, page *translatedPage) (bool, error) {
+	if !j.t.library.Knows(key) {
+		return false, nil
+	}
+	if err := j.begin(); err != nil {
+		return false, err
+	}
+	known := j.code.Find(key)
+	if known == nil || !known.Has(at.offset) {
+		return false, nil
+	}
+	j.stats.Shared++
+	page.seen.join(known.Seen)
+	page.losses = 0
+	page.translations++
+	return true, j.installBlock(at.frame, page, known)
+}
+
+// installBlock makes a block the code of its page, also when the table of entries was full.
+func (j *machineJIT) installBlock(frame uint32, page *translatedPage, block *native.Block) error {
+	err := j.put(frame, page, block)
+	if errors.Is(err, native.ErrFull) {
+		// The block may go with all others: the page becomes hot again.
+		err = j.reset()
+	}
+	return j.giveUp(err)
+}
+
+// worth is how often a place of the page must be hot before it is translated: when as much time was lost by interpreting as the translation
+// costs. It costs some 2 us an instruction; a place is hot after JIT_THRESHOLD jumps (src/jit.h), of which each loses some 60 ns. What is executed for the
+// first time is likelier to be executed often than what was left out before.
+func (p *translatedPage) worth() int {
+	const perPlace = 60 // instructions whose translation costs what a hot place has lost
+	n := 0
+	for _, b := range p.seen {
+		n += bits.OnesCount8(b)
+	}
+	if p.translations == 0 {
+		return n / perPlace / 2
+	}
+	return n / perPlace << min(p.translations-1, 3)
+}
+
+// giveUp translates no more when the host has no room for it.
+func (j *machineJIT) giveUp(err error) error {
+	if !errors.Is(err, errNoRoom) {
+		return err
+	}
+	j.m.config.Logger.Warn("hot code stays interpreted from now on", "error", err)
+	j.full = true
+	return nil
+}
