@@ -1,0 +1,457 @@
+package fleet_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/yaml"
+
+	"agentvm/client"
+	"agentvm/cmd/agentvm-gateway/fleet"
+	"agentvm/egress"
+	"agentvm/internal/e2b"
+	"agentvm/internal/httpserver"
+	"agentvm/internal/pod"
+)
+
+// cluster is an API server, and pods that processes of the test serve. By default the API server is client-go's fake, to which conditions of
+// updates are added here; make test-kubernetes has the same tests with Kubernetes' own.
+type cluster struct {
+	t         testing.TB
+	client    kubernetes.Interface // as a user who may do all
+	gateways  kubernetes.Interface // as the gateways' service account
+	namespace string
+	real      bool // Kubernetes' own API server
+	public    ed25519.PublicKey
+	private   ed25519.PrivateKey
+	port      uint16
+
+	mu    sync.Mutex
+	count int
+	pods  map[string]*servedPod // by name
+}
+
+// servedPod is a pod of which everything is real but the VM and the kubelet.
+type servedPod struct {
+	*pod.Server
+	vm     *fakeVM
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// fakeVM is a VM of which only its state is used.
+type fakeVM struct {
+	e2b.VM
+	mu     sync.Mutex
+	taken  int
+	paused bool
+	forks  []string
+}
+
+func (f *fakeVM) Pause(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paused = true
+	return nil
+}
+func (f *fakeVM) Resume(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paused = false
+	return nil
+}
+func (f *fakeVM) Close() error { return nil }
+func (f *fakeVM) Fork(_ context.Context, names []string, _ client.ForkOptions) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forks = append(f.forks, names...)
+	return nil
+}
+
+// HTTPClient reaches a server in the VM, which answers with what it was asked.
+func (f *fakeVM) HTTPClient() *http.Client {
+	return &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		text := fmt.Sprintf("port %s path %s host %s ticket %q", r.URL.Port(), r.URL.Path, r.Host, r.Header.Get("Agentvm-Ticket"))
+		return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	})}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// fakeVMs are those of a pod.
+type fakeVMs struct{ vm *fakeVM }
+
+func (m fakeVMs) Take(context.Context, []string, egress.Policy) (e2b.VM, error) {
+	m.vm.mu.Lock()
+	defer m.vm.mu.Unlock()
+	m.vm.taken++
+	return m.vm, nil
+}
+func (m fakeVMs) Open(context.Context, string) (e2b.VM, error) { return &fakeVM{}, nil }
+func (m fakeVMs) Remove(context.Context, string) error         { return nil }
+
+func newCluster(t testing.TB) *cluster {
+	t.Helper()
+	if runtime.GOOS == "darwin" {
+		t.Skip("macOS has one address of the loopback, and pods need one each")
+	}
+	c := &cluster{t: t, namespace: "agentvm", pods: map[string]*servedPod{}}
+	if file := os.Getenv("AGENTVM_TEST_KUBECONFIG"); file != "" {
+		c.connect(file)
+	} else {
+		c.client = newAPI()
+		c.gateways = c.client
+	}
+	var err error
+	if c.public, c.private, err = ed25519.GenerateKey(nil); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free at all addresses of the loopback, most likely
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.port = uint16(l.Addr().(*net.TCPAddr).Port)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, p := range c.pods {
+			p.cancel()
+			<-p.done
+		}
+	})
+	return c
+}
+
+// newAPI is client-go's fake with the conditions of updates and deletions that it lacks.
+func newAPI() kubernetes.Interface {
+	const namespace = "agentvm"
+	client := fake.NewClientset()
+	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	var mu sync.Mutex
+	version := 1000
+	get := func(name string) (*corev1.Pod, error) {
+		object, err := client.Tracker().Get(pods, namespace, name)
+		if err != nil {
+			return nil, err
+		}
+		return object.(*corev1.Pod).DeepCopy(), nil
+	}
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod).DeepCopy()
+		version++
+		p.ResourceVersion, p.UID = strconv.Itoa(version), types.UID("uid-"+p.Name+"-"+strconv.Itoa(version))
+		return true, p, client.Tracker().Create(pods, p, namespace)
+	})
+	client.PrependReactor("update", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		p := a.(clienttesting.UpdateAction).GetObject().(*corev1.Pod).DeepCopy()
+		version++
+		p.ResourceVersion = strconv.Itoa(version)
+		return true, p, client.Tracker().Update(pods, p, namespace)
+	})
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		patch := a.(clienttesting.PatchAction)
+		p, err := get(patch.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		var want struct {
+			Metadata struct{ ResourceVersion, UID string }
+		}
+		if err := json.Unmarshal(patch.GetPatch(), &want); err != nil {
+			return true, nil, err
+		}
+		if v := want.Metadata.ResourceVersion; v != "" && v != p.ResourceVersion || want.Metadata.UID != "" && want.Metadata.UID != string(p.UID) {
+			return true, nil, apierrors.NewConflict(pods.GroupResource(), p.Name, fmt.Errorf("it has changed"))
+		}
+		before, err := json.Marshal(p)
+		if err != nil {
+			return true, nil, err
+		}
+		after, err := jsonpatch.MergePatch(before, patch.GetPatch())
+		if err != nil {
+			return true, nil, err
+		}
+		changed := &corev1.Pod{}
+		if err := json.Unmarshal(after, changed); err != nil {
+			return true, nil, err
+		}
+		version++
+		changed.ResourceVersion = strconv.Itoa(version)
+		return true, changed, client.Tracker().Update(pods, changed, namespace)
+	})
+	client.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		d := a.(clienttesting.DeleteActionImpl)
+		p, err := get(d.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		if u := d.DeleteOptions.Preconditions; u != nil && u.UID != nil && *u.UID != p.UID {
+			return true, nil, apierrors.NewConflict(pods.GroupResource(), p.Name, fmt.Errorf("it is another one"))
+		}
+		return true, nil, client.Tracker().Delete(pods, namespace, d.Name)
+	})
+	return client
+}
+
+// connect uses an API server in a namespace of the test's own. The gateways have the rights there that deploy/base gives them, and no more.
+func (c *cluster) connect(file string) {
+	c.t.Helper()
+	must := func(err error) {
+		c.t.Helper()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	must(err)
+	config.QPS, config.Burst = 500, 1000
+	c.client, err = kubernetes.NewForConfig(config)
+	must(err)
+	made, err := c.client.CoreV1().Namespaces().Create(c.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "fleet-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}, metav1.CreateOptions{})
+	must(err)
+	c.namespace, c.real = made.Name, true
+	c.t.Cleanup(func() {
+		must(c.client.CoreV1().Namespaces().Delete(context.Background(), c.namespace, metav1.DeleteOptions{}))
+	})
+	text, err := os.ReadFile("../../../deploy/base/rbac.yaml")
+	must(err)
+	for _, document := range strings.Split(string(text), "\n---\n") {
+		switch {
+		case strings.Contains(document, "kind: RoleBinding"):
+			var b rbacv1.RoleBinding
+			must(yaml.UnmarshalStrict([]byte(document), &b))
+			b.Subjects[0].Namespace = c.namespace
+			_, err = c.client.RbacV1().RoleBindings(c.namespace).Create(c.t.Context(), &b, metav1.CreateOptions{})
+			must(err)
+		case strings.Contains(document, "kind: Role\n"):
+			var r rbacv1.Role
+			must(yaml.UnmarshalStrict([]byte(document), &r))
+			_, err = c.client.RbacV1().Roles(c.namespace).Create(c.t.Context(), &r, metav1.CreateOptions{})
+			must(err)
+		}
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) { // without which no pod is admitted
+		if _, err = c.client.CoreV1().ServiceAccounts(c.namespace).Get(c.t.Context(), "default", metav1.GetOptions{}); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatal(err)
+		}
+	}
+	as := rest.CopyConfig(config)
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + c.namespace + ":agentvm-gateway"}
+	c.gateways, err = kubernetes.NewForConfig(as)
+	must(err)
+}
+
+// warm makes pods that wait. Each has an address of the loopback of its own.
+func (c *cluster) warm(n int) {
+	c.t.Helper()
+	for range n {
+		c.mu.Lock()
+		c.count++
+		number := c.count
+		c.mu.Unlock()
+		p, err := c.client.CoreV1().Pods(c.namespace).Create(c.t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: fmt.Sprintf("warm-%d", number), Namespace: c.namespace,
+				Labels: map[string]string{"app": "agentvm-sandbox", fleet.LabelPool: "base", fleet.LabelState: fleet.StateWarm},
+			},
+			Spec: restricted(),
+		}, metav1.CreateOptions{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.serve(p, fmt.Sprintf("127.0.%d.%d", 1+number/250, 1+number%250))
+	}
+}
+
+// restricted is a pod that PodSecurity's level of that name admits, and that no node takes.
+func restricted() corev1.PodSpec {
+	yes, no := true, false
+	return corev1.PodSpec{
+		AutomountServiceAccountToken: &no, NodeSelector: map[string]string{"no": "node"},
+		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Containers: []corev1.Container{{Name: "sandbox", Image: "agentvm", SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		}}},
+	}
+}
+
+// serve does what the kubelet and the container of a pod do.
+func (c *cluster) serve(p *corev1.Pod, address string) {
+	c.t.Helper()
+	v := &fakeVM{}
+	server, err := pod.New(pod.Config{VMs: fakeVMs{v}, UID: string(p.UID), Gateways: c.public, Domain: "test", Key: "a-key-of-the-pod-itself"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &servedPod{server, v, cancel, make(chan struct{})}
+	listens := make(chan struct{})
+	go func() {
+		defer close(s.done)
+		defer server.Close()
+		if err := server.Serve(ctx, net.JoinHostPort(address, strconv.Itoa(int(c.port))), func(string) { close(listens) }); err != nil {
+			c.t.Errorf("pod %s: %v", p.Name, err)
+		}
+	}()
+	<-listens
+	c.mu.Lock()
+	c.pods[p.Name] = s
+	c.mu.Unlock()
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // with the scheduler
+		now, err := c.client.CoreV1().Pods(c.namespace).Get(c.t.Context(), p.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		now.Status = corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
+		}
+		_, err = c.client.CoreV1().Pods(c.namespace).UpdateStatus(c.t.Context(), now, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		c.t.Error(err)
+	}
+}
+
+// gateway is a gateway of the test.
+type gateway struct {
+	*fleet.Gateway
+	t      testing.TB
+	client *http.Client
+	stop   func()
+}
+
+var keys = httpserver.Keys{{Name: "red", Value: "the-key-of-tenant-red"}, {Name: "blue", Value: "the-key-of-tenant-blue"}}
+
+// gateway starts one.
+func (c *cluster) gateway(name string) *gateway {
+	c.t.Helper()
+	g, err := fleet.New(fleet.Config{
+		Client: c.gateways, Namespace: c.namespace, Identity: name, Tenants: func() httpserver.Keys { return keys }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{}, 2)
+	at := make(chan string, 1)
+	go func() {
+		if err := g.Run(ctx); err != nil && ctx.Err() == nil {
+			c.t.Error(err)
+		}
+		done <- struct{}{}
+	}()
+	go func() {
+		if err := g.Serve(ctx, "127.0.0.1:0", func(url string) { at <- strings.TrimPrefix(url, "http://") }); err != nil {
+			c.t.Error(err)
+		}
+		done <- struct{}{}
+	}()
+	address := <-at
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}
+	one := &gateway{Gateway: g, t: c.t, client: &http.Client{Transport: transport}, stop: sync.OnceFunc(func() {
+		transport.CloseIdleConnections()
+		cancel()
+		<-done
+		<-done
+	})}
+	c.t.Cleanup(one.stop)
+	one.eventually("the gateway is ready", func() bool { code, _ := one.do("GET", "/readyz", "", ""); return code == 200 })
+	return one
+}
+
+// do sends a request as a tenant, "" without a key.
+func (g *gateway) do(method, path, tenant, body string, headers ...string) (int, string) {
+	g.t.Helper()
+	r, err := http.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if tenant != "" {
+		r.Header.Set("X-Api-Key", "the-key-of-tenant-"+tenant)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+			continue
+		}
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := g.client.Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return response.StatusCode, string(text)
+}
+
+// create makes a sandbox and returns its identifier and token.
+func (g *gateway) create(tenant, body string) (id, token string) {
+	g.t.Helper()
+	code, text := g.do("POST", "/v2/sandboxes", tenant, body)
+	var made struct{ SandboxID, EnvdAccessToken string }
+	if err := json.Unmarshal([]byte(text), &made); code != 201 || err != nil || made.SandboxID == "" || made.EnvdAccessToken == "" {
+		g.t.Fatalf("create: %d %s %v", code, text, err)
+	}
+	return made.SandboxID, made.EnvdAccessToken
+}
+
+func (g *gateway) eventually(what string, is func() bool) {
+	g.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			g.t.Fatal("never: " + what)
+		}
+	}
+}

@@ -1,0 +1,484 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"agentvm/internal/e2b/wire"
+	"agentvm/internal/httpserver"
+	"agentvm/internal/pod"
+)
+
+const maxForks = 16
+
+// caller is a request and whose it is.
+type caller struct {
+	*http.Request
+	tenant string
+}
+
+// control adds E2B's control API.
+func (g *Gateway) control(mux *http.ServeMux) {
+	handle := func(pattern string, do func(http.ResponseWriter, caller) error) {
+		mux.HandleFunc(pattern, g.authenticated(do))
+	}
+	for _, version := range []string{"", "/v2"} {
+		handle("POST "+version+"/sandboxes", g.create)
+		handle("POST "+version+"/sandboxes/{id}/connect", g.connect)
+		handle("GET "+version+"/sandboxes", g.list)
+	}
+	own := func(pattern string, do func(http.ResponseWriter, caller, *sandbox) error) {
+		handle(pattern, func(w http.ResponseWriter, c caller) error {
+			b, err := g.owned(c, c.PathValue("id"))
+			if err != nil {
+				return err
+			}
+			return do(w, c, b)
+		})
+	}
+	own("GET /sandboxes/{id}", func(w http.ResponseWriter, _ caller, b *sandbox) error {
+		wire.WriteJSON(w, http.StatusOK, b.detail(g, true))
+		return nil
+	})
+	own("DELETE /sandboxes/{id}", func(w http.ResponseWriter, c caller, b *sandbox) error {
+		if err := g.kill(c.Context(), b); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+	own("POST /sandboxes/{id}/timeout", g.setTimeout)
+	own("POST /sandboxes/{id}/pause", g.pauseCall)
+	own("POST /sandboxes/{id}/fork", g.fork)
+	pass := func(w http.ResponseWriter, c caller, b *sandbox) error {
+		g.forward(w, c.Request, b, "localhost")
+		return nil
+	}
+	own("PUT /sandboxes/{id}/network", pass)
+	own("GET /sandboxes/{id}/metrics", pass)
+}
+
+// authenticated is a handler for clients with a key.
+func (g *Gateway) authenticated(do func(http.ResponseWriter, caller) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("X-Api-Key")
+		if key == "" {
+			key = httpserver.Bearer(r)
+		}
+		tenant, known := g.config.Tenants().Find(key)
+		err := error(nil)
+		if !known {
+			err = wire.Fail(http.StatusUnauthorized, "the header X-API-Key, or Authorization: Bearer, has no key, or a wrong one")
+		} else {
+			r.Header.Del("X-Api-Key")
+			r.Header.Del("Authorization")
+			err = do(w, caller{r, tenant})
+		}
+		if err != nil {
+			g.writeError(w, err)
+		}
+	}
+}
+
+// writeError answers with an error. What the cluster says is for the log: clients are told to try again.
+func (g *Gateway) writeError(w http.ResponseWriter, err error) {
+	var f *wire.Failure
+	var tooLong *http.MaxBytesError
+	if !errors.As(err, &f) {
+		switch {
+		case errors.As(err, &tooLong):
+			f = &wire.Failure{Status: http.StatusRequestEntityTooLarge, Text: "the request is too long"}
+		case errors.Is(err, context.Canceled):
+			f = &wire.Failure{Status: 499, Text: "the client has gone"}
+		default:
+			g.config.Logger.Warn("a request failed", "err", err)
+			f = &wire.Failure{Status: http.StatusServiceUnavailable, Text: "the cluster did not do it: try again"}
+			if apierrors.IsForbidden(err) {
+				f.Status, f.Text = http.StatusInternalServerError, "the cluster forbids it: see the gateway's log"
+			}
+		}
+	}
+	if f.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	g.metrics.failed(f.Status)
+	wire.WriteJSON(w, f.Status, map[string]any{"code": f.Status, "message": f.Text})
+}
+
+// owned returns a sandbox of a caller's tenant. One of another tenant is as if it were not there.
+func (g *Gateway) owned(c caller, id string) (*sandbox, error) {
+	b, err := g.find(c.Context(), id)
+	if err == nil && b.Tenant != c.tenant {
+		err = wire.Fail(http.StatusNotFound, "sandbox %.100q was not found", id)
+	}
+	return b, err
+}
+
+// readBody reads JSON, and what of it the gateway itself needs.
+func readBody(r *http.Request, into any) (map[string]json.RawMessage, error) {
+	body := map[string]json.RawMessage{}
+	if err := wire.ReadJSON(r, &body); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(body)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return nil, wire.Fail(http.StatusBadRequest, "the request's JSON: %v", err)
+	}
+	if body == nil { // null
+		body = map[string]json.RawMessage{}
+	}
+	return body, nil
+}
+
+func (g *Gateway) create(w http.ResponseWriter, c caller) error {
+	began := time.Now()
+	var q struct {
+		Template string            `json:"templateID"`
+		Metadata map[string]string `json:"metadata"`
+		Timeout  *int              `json:"timeout"`
+		Pauses   bool              `json:"autoPause"`
+		Internet *bool             `json:"allow_internet_access"`
+	}
+	body, err := readBody(c.Request, &q)
+	if err != nil {
+		return err
+	}
+	life, err := wire.Lifetime(q.Timeout, wire.DefaultTimeout)
+	if err != nil {
+		return err
+	}
+	if !g.hasPool(q.Template) {
+		return wire.Fail(http.StatusNotFound, "template %.100q: this cluster has no pool of pods of that name", q.Template)
+	}
+	b, err := g.claim(c.Context(), Record{
+		Tenant: c.tenant, Template: q.Template, Metadata: q.Metadata, Started: began.UTC(), Ends: began.Add(life).UTC(), Pauses: q.Pauses, Internet: q.Internet == nil || *q.Internet,
+	}, body)
+	if err != nil {
+		return err
+	}
+	g.metrics.claimed(time.Since(began))
+	wire.WriteJSON(w, http.StatusCreated, b.brief(g))
+	return nil
+}
+
+// hasPool says whether a template has, or has just had, pods. A pool whose pods are all taken is waited for.
+func (g *Gateway) hasPool(template string) bool {
+	for _, state := range []string{StateWarm, StateClaimed} {
+		if len(g.pods.list(state, template)) > 0 {
+			return true
+		}
+	}
+	return template == "base"
+}
+
+func (g *Gateway) list(w http.ResponseWriter, c caller) error {
+	page, next, err := wire.List(c.URL.Query(), g.details(c.tenant))
+	if err != nil {
+		return err
+	}
+	if next != "" {
+		w.Header().Set("X-Next-Token", next)
+	}
+	wire.WriteJSON(w, http.StatusOK, page)
+	return nil
+}
+
+// details are the sandboxes of a tenant.
+func (g *Gateway) details(tenant string) (all []wire.Detail) {
+	for _, p := range g.pods.list(StateClaimed, "") {
+		if p.Labels[LabelTenant] != tenant {
+			continue
+		}
+		list, err := recordsOf(p)
+		if err != nil {
+			continue
+		}
+		for id, r := range list {
+			if b := (&sandbox{id, r, p}); r.Tenant == tenant && g.isID(id) && (r.Paused || r.Pauses || time.Now().Before(r.Ends)) {
+				all = append(all, b.detail(g, false))
+			}
+		}
+	}
+	return all
+}
+
+// kill ends a sandbox. The pod ends with its last one.
+func (g *Gateway) kill(ctx context.Context, b *sandbox) error {
+	for range claimTries {
+		list, err := recordsOf(b.pod)
+		if err != nil {
+			return err
+		}
+		delete(list, b.id)
+		if len(list) == 0 {
+			return g.pods.remove(ctx, b.pod, killGrace)
+		}
+		_, err = g.pods.patch(ctx, b.pod, list.change(b.pod, nil))
+		if err == nil {
+			g.tell(ctx, b, http.MethodDelete, "/sandboxes/"+b.id)
+			return nil
+		}
+		if !isGone(err) {
+			return err
+		}
+		if err := g.refresh(ctx, b.pod); err != nil {
+			return err
+		}
+		again, err := g.find(ctx, b.id)
+		var f *wire.Failure
+		if errors.As(err, &f) && f.Status == http.StatusNotFound {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		b = again
+	}
+	return wire.Fail(http.StatusConflict, "sandbox %s is being changed by others: try again", b.id)
+}
+
+// tell sends a pod a request whose answer changes nothing: the records say what is true, and the pod ends with them.
+func (g *Gateway) tell(ctx context.Context, b *sandbox, method, path string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), assignTime)
+	defer cancel()
+	response, err := g.ask(ctx, b.pod, method, path, nil)
+	if err == nil {
+		err = response.Body.Close()
+	}
+	if err != nil {
+		g.config.Logger.Warn("a pod did not answer", "pod", b.pod.Name, "err", err)
+	}
+}
+
+func (g *Gateway) setTimeout(w http.ResponseWriter, c caller, b *sandbox) error {
+	var q struct {
+		Timeout *int `json:"timeout"`
+	}
+	if err := wire.ReadJSON(c.Request, &q); err != nil {
+		return err
+	}
+	life, err := wire.Lifetime(q.Timeout, wire.DefaultTimeout)
+	if err != nil {
+		return err
+	}
+	if _, err := g.change(c.Context(), b.id, func(r *Record) bool { r.Ends = time.Now().Add(life).UTC(); return true }); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// connect lengthens a sandbox's life, and resumes one that is paused.
+func (g *Gateway) connect(w http.ResponseWriter, c caller) error {
+	var q struct {
+		Timeout *int  `json:"timeout"`
+		Memory  *bool `json:"memory"`
+	}
+	body, err := readBody(c.Request, &q)
+	if err != nil {
+		return err
+	}
+	life, err := wire.Lifetime(q.Timeout, wire.DefaultTimeout)
+	if err != nil {
+		return err
+	}
+	b, err := g.owned(c, c.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	if b.Paused {
+		body["timeout"] = json.RawMessage("86400")
+		if err := g.answered(c.Context(), b, "/sandboxes/"+b.id+"/connect", body, http.StatusCreated, http.StatusOK); err != nil {
+			return err
+		}
+		code = http.StatusCreated
+	}
+	b, err = g.change(c.Context(), b.id, func(r *Record) bool {
+		ends := time.Now().Add(life).UTC()
+		if !r.Paused && !ends.After(r.Ends) {
+			return false
+		}
+		r.Ends, r.Paused = ends, false
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	wire.WriteJSON(w, code, b.brief(g))
+	return nil
+}
+
+// answered sends a pod a request and wants one of the statuses.
+func (g *Gateway) answered(ctx context.Context, b *sandbox, path string, body any, want ...int) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	response, err := g.ask(ctx, b.pod, http.MethodPost, path, strings.NewReader(string(text)))
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", b.pod.Name, err)
+	}
+	defer response.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err != nil {
+		return err
+	}
+	for _, status := range want {
+		if response.StatusCode == status {
+			return nil
+		}
+	}
+	return failureOf(response.StatusCode, said)
+}
+
+func (g *Gateway) pauseCall(w http.ResponseWriter, c caller, b *sandbox) error {
+	var q struct{}
+	body, err := readBody(c.Request, &q)
+	if err != nil {
+		return err
+	}
+	if b.Paused {
+		return wire.Fail(http.StatusConflict, "sandbox %s is paused already", b.id)
+	}
+	if err := g.pause(c.Context(), b, body); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// pause stops a sandbox's processor. Its memory stays in its pod.
+func (g *Gateway) pause(ctx context.Context, b *sandbox, body map[string]json.RawMessage) error {
+	if err := g.answered(ctx, b, "/sandboxes/"+b.id+"/pause", body, http.StatusNoContent, http.StatusConflict); err != nil {
+		return err
+	}
+	_, err := g.change(ctx, b.id, func(r *Record) bool { r.Paused = true; return true })
+	return err
+}
+
+// fork has the pod make copies of a sandbox. The pod's records have them first, so that none is made that no gateway finds.
+func (g *Gateway) fork(w http.ResponseWriter, c caller, b *sandbox) error {
+	var q struct {
+		Timeout *int `json:"timeout"`
+		Count   *int `json:"count"`
+	}
+	body, err := readBody(c.Request, &q)
+	if err != nil {
+		return err
+	}
+	life, err := wire.Lifetime(q.Timeout, 15)
+	if err != nil {
+		return err
+	}
+	count := 1
+	if q.Count != nil {
+		count = *q.Count
+	}
+	if count < 1 || count > maxForks {
+		return wire.Fail(http.StatusBadRequest, "count: want 1 to %d", maxForks)
+	}
+	r, now := b.Record, time.Now().UTC()
+	r.Started, r.Ends, r.Paused = now, now.Add(life), false
+	var ids, pairs []string
+	for range count {
+		id := g.newID()
+		ids = append(ids, id)
+		pairs = append(pairs, id+"="+g.token(id))
+	}
+	if b, err = g.changeAll(c.Context(), b.id, func(list records) {
+		for _, id := range ids {
+			list[id] = r
+		}
+	}); err != nil {
+		return err
+	}
+	body["timeout"] = json.RawMessage("86400")
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	response, err := g.ask(c.Context(), b.pod, http.MethodPost, "/sandboxes/"+b.id+"/fork", strings.NewReader(string(text)), pod.HeaderNew, strings.Join(pairs, ","))
+	if err != nil {
+		return g.unfork(c.Context(), b.id, ids, err)
+	}
+	defer response.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return g.unfork(c.Context(), b.id, ids, err)
+	}
+	if response.StatusCode != http.StatusCreated {
+		return g.unfork(c.Context(), b.id, ids, failureOf(response.StatusCode, said))
+	}
+	var results []struct {
+		Sandbox *wire.Sandbox   `json:"sandbox,omitempty"`
+		Error   json.RawMessage `json:"error,omitempty"`
+	}
+	if err := json.Unmarshal(said, &results); err != nil {
+		return g.unfork(c.Context(), b.id, ids, err)
+	}
+	var failed []string
+	for i := range results {
+		if made := results[i].Sandbox; made != nil {
+			made.Template, made.Domain = b.Template, g.config.Domain
+		} else if i < len(ids) {
+			failed = append(failed, ids[i])
+		}
+	}
+	if len(failed) > 0 {
+		if err := g.unfork(c.Context(), b.id, failed, nil); err != nil {
+			return err
+		}
+	}
+	wire.WriteJSON(w, http.StatusCreated, results)
+	return nil
+}
+
+// unfork takes forks out of the records that were not made.
+func (g *Gateway) unfork(ctx context.Context, id string, ids []string, cause error) error {
+	_, err := g.changeAll(context.WithoutCancel(ctx), id, func(list records) {
+		for _, id := range ids {
+			delete(list, id)
+		}
+	})
+	return errors.Join(cause, err)
+}
+
+// changeAll changes the records of a sandbox's pod.
+func (g *Gateway) changeAll(ctx context.Context, id string, do func(records)) (*sandbox, error) {
+	for range claimTries {
+		b, err := g.find(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		list, err := recordsOf(b.pod)
+		if err != nil {
+			return nil, err
+		}
+		do(list)
+		made, err := g.pods.patch(ctx, b.pod, list.change(b.pod, nil))
+		if err == nil {
+			b.pod = made
+			return b, nil
+		}
+		if !isGone(err) {
+			return nil, err
+		}
+		if err := g.refresh(ctx, b.pod); err != nil {
+			return nil, err
+		}
+	}
+	return nil, wire.Fail(http.StatusConflict, "the pod of %s is being changed by others: try again", id)
+}

@@ -1,0 +1,86 @@
+package fleet
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// claimBounds are those of the histogram of claims, in seconds.
+var claimBounds = []float64{.01, .02, .04, .07, .12, .25, .45, 1, 2.5, 5, 10, 30}
+
+// metrics count. The zero value is ready.
+type metrics struct {
+	conflicts, expired atomic.Int64
+
+	mu       sync.Mutex
+	claims   [16]int64 // by claimBounds; the last one is of longer ones
+	sum      float64
+	count    int64
+	failures map[int]int64
+}
+
+func (m *metrics) claimed(took time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := 0
+	for i < len(claimBounds) && took.Seconds() > claimBounds[i] {
+		i++
+	}
+	m.claims[i]++
+	m.sum += took.Seconds()
+	m.count++
+}
+
+func (m *metrics) failed(status int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failures == nil {
+		m.failures = map[int]int64{}
+	}
+	m.failures[status]++
+}
+
+// Metrics serves counters in Prometheus' format, without a key: for a port that clients do not reach.
+func (g *Gateway) Metrics() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		type pool struct{ template, state string }
+		count := map[pool]int{}
+		for _, state := range []string{StateWarm, StateClaimed} {
+			for _, p := range g.pods.list(state, "") {
+				if state == StateWarm && !isReady(p) {
+					continue
+				}
+				count[pool{p.Labels[LabelPool], state}]++
+			}
+		}
+		fmt.Fprintf(w, "# TYPE agentvm_pods gauge\n")
+		for p, n := range count {
+			fmt.Fprintf(w, "agentvm_pods{template=%q,state=%q} %d\n", p.template, p.state, n)
+		}
+		leads := 0
+		if g.leads.Load() {
+			leads = 1
+		}
+		m := &g.metrics
+		fmt.Fprintf(w, "# TYPE agentvm_gateway_leads gauge\nagentvm_gateway_leads %d\n", leads)
+		fmt.Fprintf(w, "# TYPE agentvm_claim_conflicts_total counter\nagentvm_claim_conflicts_total %d\n", m.conflicts.Load())
+		fmt.Fprintf(w, "# TYPE agentvm_sandboxes_expired_total counter\nagentvm_sandboxes_expired_total %d\n", m.expired.Load())
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		fmt.Fprintf(w, "# TYPE agentvm_claim_seconds histogram\n")
+		sum := int64(0)
+		for i, bound := range claimBounds {
+			sum += m.claims[i]
+			fmt.Fprintf(w, "agentvm_claim_seconds_bucket{le=\"%g\"} %d\n", bound, sum)
+		}
+		fmt.Fprintf(w, "agentvm_claim_seconds_bucket{le=\"+Inf\"} %d\nagentvm_claim_seconds_sum %g\nagentvm_claim_seconds_count %d\n", m.count, m.sum, m.count)
+		fmt.Fprintf(w, "# TYPE agentvm_requests_failed_total counter\n")
+		for status, n := range m.failures {
+			fmt.Fprintf(w, "agentvm_requests_failed_total{status=\"%d\"} %d\n", status, n)
+		}
+	})
+}

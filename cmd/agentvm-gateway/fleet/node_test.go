@@ -1,0 +1,345 @@
+package fleet_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// These have a node too: kubelet, containerd and runc run deploy/base, gateways and VMs included. What ends in the middle is killed.
+
+// node is that cluster.
+type node struct {
+	t      *testing.T
+	dir    string
+	client *http.Client
+}
+
+const tenantKey = "the-key-of-tenant-red"
+
+// newNode applies deploy/base once for all tests of the program.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, dir: os.Getenv("AGENTVM_TEST_CLUSTER"), client: &http.Client{Timeout: time.Minute}}
+	if n.dir == "" {
+		t.Skip("make test-kubernetes has a cluster")
+	}
+	if _, err := n.kubectl("get", "namespace", "agentvm"); err == nil {
+		if out, err := n.kubectl("-n", "agentvm", "get", "configmap", "agentvm"); err == nil && out != "" {
+			return n
+		}
+	} else {
+		n.must("create", "-f", "../../../deploy/base/namespace.yaml")
+	}
+	private, public := filepath.Join(t.TempDir(), "gateway.pem"), filepath.Join(t.TempDir(), "gateway.pub")
+	for _, args := range [][]string{{"genpkey", "-algorithm", "ed25519", "-out", private}, {"pkey", "-in", private, "-pubout", "-out", public}} {
+		if out, err := exec.Command("openssl", args...).CombinedOutput(); err != nil {
+			t.Fatalf("openssl: %v %s", err, out)
+		}
+	}
+	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-gateway-key", "--from-file="+private)
+	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-tenants", "--from-literal=tenants=red "+tenantKey+"\nblue the-key-of-tenant-blue")
+	n.must("-n", "agentvm", "create", "configmap", "agentvm", "--from-literal=domain=sandboxes.test", "--from-file="+public)
+	n.must("apply", "--server-side", "--force-conflicts", "-k", "../../../integration/kubernetes/overlay")
+	n.must("-n", "agentvm", "rollout", "status", "deployment/agentvm-gateway", "--timeout=3m")
+	return n
+}
+
+func (n *node) kubectl(args ...string) (string, error) {
+	out, err := exec.Command("kubectl", append([]string{"--kubeconfig", os.Getenv("AGENTVM_TEST_KUBECONFIG")}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+func (n *node) must(args ...string) string {
+	n.t.Helper()
+	out, err := n.kubectl(args...)
+	if err != nil {
+		n.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (n *node) eventually(what string, within time.Duration, is func() bool) {
+	n.t.Helper()
+	for deadline := time.Now().Add(within); !is(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			out, _ := n.kubectl("-n", "agentvm", "get", "pods", "-o", "wide")
+			n.t.Fatalf("never: %s\n%s", what, out)
+		}
+	}
+}
+
+// scale has the pool have so many pods that wait.
+func (n *node) scale(warm int) {
+	n.t.Helper()
+	n.must("-n", "agentvm", "delete", "hpa", "--all") // it wants four pods at least, and has no metrics here
+	n.must("-n", "agentvm", "scale", "deployment/agentvm-pool-base", "--replicas="+strconv.Itoa(warm))
+	n.eventually(fmt.Sprint(warm, " pods wait"), 10*time.Minute, func() bool {
+		out, err := n.kubectl("-n", "agentvm", "get", "deployment", "agentvm-pool-base", "-o", "jsonpath={.status.readyReplicas}")
+		return err == nil && out == strconv.Itoa(warm)
+	})
+}
+
+// gateways are the addresses of those that are ready.
+func (n *node) gateways() (list []string) {
+	out, err := n.kubectl("-n", "agentvm", "get", "pods", "-l", "app=agentvm-gateway", "-o", "jsonpath={.items[*].status.podIP}")
+	if err != nil {
+		return nil
+	}
+	for _, ip := range strings.Fields(out) {
+		url := "http://" + ip + ":8480"
+		if r, err := n.client.Get(url + "/readyz"); err == nil {
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				list = append(list, url)
+			}
+		}
+	}
+	return list
+}
+
+func (n *node) do(method, url, tenant, body string) (int, string) {
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	r.Header.Set("X-Api-Key", "the-key-of-tenant-"+tenant)
+	r.Header.Set("Content-Type", "application/json")
+	response, err := n.client.Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return response.StatusCode, string(text)
+}
+
+// create makes a sandbox and has it execute a command.
+func (n *node) create(gateway string) (id string, err error) {
+	code, text := n.do("POST", gateway+"/v2/sandboxes", "red", `{"templateID":"base","timeout":3600,"envVars":{"A":"b"}}`)
+	if code != http.StatusCreated {
+		return "", fmt.Errorf("create: %d %s", code, text)
+	}
+	id = between(text, `"sandboxID":"`, `"`)
+	return id, n.exec(gateway, id, "echo $((6*7))", "42")
+}
+
+func (n *node) exec(gateway, id, command, want string) error {
+	body, err := json.Marshal(map[string]any{"command": command})
+	if err != nil {
+		return err
+	}
+	if code, text := n.do("POST", gateway+"/v1/vms/"+id+"/exec", "red", string(body)); code != http.StatusOK || !strings.Contains(text, want) {
+		return fmt.Errorf("exec in %s: %d %s", id, code, text)
+	}
+	return nil
+}
+
+// kill ends processes of a name without a goodbye, and says how many.
+func kill(name string, only func(pid int) bool) (killed int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/comm")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil || len(name) > 15 && strings.TrimSpace(string(text)) != name[:15] || len(name) <= 15 && strings.TrimSpace(string(text)) != name || !only(pid) {
+			continue
+		}
+		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed++
+		}
+	}
+	return killed
+}
+
+// TestNode makes a sandbox in a pod of the cluster by one gateway, uses it by the other one, and kills the first in the middle.
+func TestNode(t *testing.T) {
+	n := newNode(t)
+	n.scale(3)
+	n.eventually("two gateways", time.Minute, func() bool { return len(n.gateways()) == 2 })
+	g := n.gateways()
+	id, err := n.create(g[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.exec(g[1], id, "echo kept > /tmp/file; uname -m", "riscv64"); err != nil {
+		t.Fatal(err)
+	}
+	first := true
+	if kill("agentvm-gateway", func(int) bool { was := first; first = false; return was }) != 1 {
+		t.Fatal("no gateway was killed")
+	}
+	n.eventually("a gateway serves it", time.Minute, func() bool {
+		left := n.gateways()
+		return len(left) > 0 && n.exec(left[0], id, "cat /tmp/file", "kept") == nil
+	})
+	n.eventually("two gateways again", 2*time.Minute, func() bool { return len(n.gateways()) == 2 })
+	if code, text := n.do("GET", n.gateways()[0]+"/sandboxes/"+id, "blue", ""); code != http.StatusNotFound {
+		t.Errorf("another tenant has it: %d %s", code, text)
+	}
+	if code, text := n.do("DELETE", n.gateways()[0]+"/sandboxes/"+id, "red", ""); code != http.StatusNoContent {
+		t.Errorf("%d %s", code, text)
+	}
+	n.eventually("its pod is gone", time.Minute, func() bool {
+		out, err := n.kubectl("-n", "agentvm", "get", "pods", "-l", "id.agentvm.dev/"+id, "-o", "name")
+		return err == nil && strings.TrimSpace(out) == ""
+	})
+}
+
+// TestNodeFigures measures a claim of a warm pod to the result of the first command, by two gateways.
+func TestNodeFigures(t *testing.T) {
+	n := newNode(t)
+	most := 50
+	if text := os.Getenv("AGENTVM_TEST_CLAIMS"); text != "" {
+		most, _ = strconv.Atoi(text)
+	}
+	for _, at := range []int{1, 20, 50} {
+		if at > most {
+			break
+		}
+		rounds := map[int]int{1: 10, 20: 2, 50: 1}[at]
+		n.scale(max(10, at))
+		n.eventually("two gateways", time.Minute, func() bool { return len(n.gateways()) == 2 })
+		g := n.gateways()
+		var mu sync.Mutex
+		var took []time.Duration
+		var ids []string
+		for round := range rounds {
+			if at > 1 && round > 0 {
+				n.scale(at)
+			}
+			var wg sync.WaitGroup
+			for i := range at {
+				wg.Go(func() {
+					began := time.Now()
+					id, err := n.create(g[(i+round)%2])
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					took, ids = append(took, time.Since(began)), append(ids, id)
+				})
+			}
+			wg.Wait()
+			if at == 1 {
+				continue
+			}
+			for _, id := range ids {
+				n.do("DELETE", g[0]+"/sandboxes/"+id, "red", "")
+			}
+			ids = nil
+		}
+		for _, id := range ids {
+			n.do("DELETE", g[0]+"/sandboxes/"+id, "red", "")
+		}
+		slices.Sort(took)
+		if len(took) == 0 {
+			t.Fatal("no claim succeeded")
+		}
+		load, _ := os.ReadFile("/proc/loadavg")
+		t.Logf("%d at once: p50 %v, p99 %v, of %d; load %s", at, took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond), len(took), strings.TrimSpace(string(load)))
+	}
+}
+
+// TestNodeChaos kills gateways, pods, the API server, the controllers, and the kubelet, in the middle of clients' requests. AGENTVM_CHAOS_ROUNDS says
+// how often. What a client was told exists has its file, once, unless its pod was killed; no other tenant reaches it.
+func TestNodeChaos(t *testing.T) {
+	n := newNode(t)
+	rounds := 10
+	if r, err := strconv.Atoi(os.Getenv("AGENTVM_CHAOS_ROUNDS")); err == nil {
+		rounds = r
+	}
+	n.scale(3)
+	var alive []string
+	counts := map[string]int{}
+	all := func(int) bool { return true }
+	for round := range rounds {
+		n.eventually("a gateway", 2*time.Minute, func() bool { return len(n.gateways()) > 0 })
+		g := n.gateways()
+		var wg sync.WaitGroup
+		var made string
+		var answer int
+		wg.Go(func() {
+			code, text := n.do("POST", g[rand.IntN(len(g))]+"/v2/sandboxes", "red", `{"templateID":"base","timeout":3600}`)
+			answer = code
+			if code == http.StatusCreated {
+				made = between(text, `"sandboxID":"`, `"`)
+			}
+		})
+		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+		switch what := []string{"agentvm-gateway", "kube-apiserver", "pod", "kube-controller-manager", "kubelet"}[round%5]; what {
+		case "pod":
+			wg.Wait()
+			if len(alive) > 0 {
+				n.must("-n", "agentvm", "delete", "pod", "--now", "-l", "id.agentvm.dev/"+alive[0])
+				gone := alive[0]
+				alive = alive[1:]
+				n.eventually(gone+" is gone", time.Minute, func() bool {
+					code, _ := n.do("GET", g[0]+"/sandboxes/"+gone, "red", "")
+					return code == http.StatusNotFound
+				})
+				counts["pods killed"]++
+			}
+		case "agentvm-gateway":
+			one := true
+			counts[what] += kill(what, func(int) bool { was := one; one = false; return was })
+		default:
+			counts[what] += kill(what, all)
+		}
+		wg.Wait()
+		counts[fmt.Sprint("create ", answer)]++
+		n.eventually("the API server and a gateway", 3*time.Minute, func() bool {
+			_, err := n.kubectl("get", "--raw", "/readyz")
+			return err == nil && len(n.gateways()) > 0
+		})
+		if made != "" {
+			n.eventually(made+" gets its file", time.Minute, func() bool {
+				g := n.gateways()
+				return len(g) > 0 && n.exec(g[0], made, "echo "+made+" > /tmp/name; cat /tmp/name", made) == nil
+			})
+			alive = append(alive, made)
+		}
+		for _, id := range alive {
+			n.eventually(id+" has its file", time.Minute, func() bool {
+				g := n.gateways()
+				return len(g) > 0 && n.exec(g[rand.IntN(len(g))], id, "cat /tmp/name", id) == nil
+			})
+			if code, text := n.do("GET", n.gateways()[0]+"/sandboxes/"+id, "blue", ""); code != http.StatusNotFound {
+				t.Errorf("round %d: another tenant has %s: %d %s", round, id, code, text)
+			}
+			out := n.must("-n", "agentvm", "get", "pods", "-l", "id.agentvm.dev/"+id, "-o", "name")
+			if len(strings.Fields(out)) != 1 {
+				t.Errorf("round %d: %s is in %q", round, id, out)
+			}
+		}
+		for len(alive) > 3 {
+			id := alive[0]
+			alive = alive[1:]
+			n.eventually(id+" is killed", time.Minute, func() bool {
+				g := n.gateways()
+				if len(g) == 0 {
+					return false
+				}
+				code, _ := n.do("DELETE", g[0]+"/sandboxes/"+id, "red", "")
+				return code == http.StatusNoContent || code == http.StatusNotFound
+			})
+		}
+	}
+	t.Logf("%d rounds: %v", rounds, counts)
+}

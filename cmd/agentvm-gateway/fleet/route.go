@@ -1,0 +1,245 @@
+package fleet
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"agentvm/internal/e2b/wire"
+	"agentvm/internal/httpserver"
+	"agentvm/internal/pod"
+	"agentvm/internal/pod/ticket"
+)
+
+// Handler serves everything. It tells requests apart by Host, as e2b's does: PORT-ID.DOMAIN leads to a server in a sandbox, the gateway's own
+// names to the control APIs and, with E2B's headers, to envd. Other names are refused.
+func (g *Gateway) Handler() http.Handler {
+	mux := http.NewServeMux()
+	g.control(mux)
+	g.api(mux)
+	mux.HandleFunc("/", g.authenticated(func(_ http.ResponseWriter, c caller) error {
+		return wire.Fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/kubernetes.md lists what is", c.Method, c.URL.Path)
+	}))
+	for _, path := range []string{"GET /health", "GET /files", "POST /files", "POST /process.Process/", "POST /filesystem.Filesystem/"} {
+		mux.HandleFunc(path, g.envd)
+	}
+	protected := http.NewCrossOriginProtection().Handler(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range []string{ticket.Header, pod.HeaderNew} { // the gateway's alone
+			r.Header.Del(name)
+		}
+		host := r.Host
+		if port, id, found := wire.SplitHost(r.Host, g.config.Domain); found {
+			if port != wire.EnvdPort {
+				g.port(w, r, id, port)
+				return
+			}
+			r.Header.Set(wire.HeaderSandbox, id)
+			r.Header.Set(wire.HeaderPort, strconv.Itoa(wire.EnvdPort))
+			host = "localhost"
+		}
+		switch r.URL.Path {
+		case "/healthz":
+			_, _ = w.Write([]byte("ok\n"))
+			return
+		case "/readyz": // for the kubelet, which uses the pod's address
+			if !g.ready.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			return
+		}
+		if !httpserver.IsHost(host, func(a netip.Addr) bool { return true }, append(g.config.Hosts, g.config.Domain, "api."+g.config.Domain, "sandbox."+g.config.Domain)...) {
+			g.writeError(w, wire.Fail(http.StatusMisdirectedRequest, "%q is no name of this gateway: name it with --host", r.Host))
+			return
+		}
+		if r.ContentLength != 0 { // for what the server reads of a body that no handler has read
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(stallTime))
+		}
+		r.Body = httpserver.PatientBody(w, r, stallTime)
+		protected.ServeHTTP(httpserver.PatientWriter(w, stallTime), r)
+	})
+}
+
+// envd leads a request to a sandbox's envd, which checks its token.
+func (g *Gateway) envd(w http.ResponseWriter, r *http.Request) {
+	id := r.Header.Get(wire.HeaderSandbox)
+	if id == "" && r.URL.Path == "/files" {
+		id = g.signer(r)
+		r.Header.Set(wire.HeaderSandbox, id)
+	}
+	b, err := g.find(r.Context(), id)
+	if err == nil && !b.Paused {
+		if token := r.Header.Get(wire.HeaderToken); token != "" && !httpserver.Equal(token, g.token(id)) {
+			g.writeError(w, wire.Fail(http.StatusUnauthorized, "the header %s has a wrong token", wire.HeaderToken))
+			return
+		}
+		g.forward(w, r, b, "localhost")
+		return
+	}
+	g.noSandbox(w, id, err)
+}
+
+// noSandbox answers for a sandbox that does not run, or that could not be found.
+func (g *Gateway) noSandbox(w http.ResponseWriter, id string, err error) {
+	if f, said := err.(*wire.Failure); err == nil || said && f.Status == http.StatusNotFound {
+		g.metrics.failed(http.StatusBadGateway)
+		wire.WriteNoSandbox(w, id)
+		return
+	}
+	g.writeError(w, err)
+}
+
+// signer finds whose token has signed the URL of a file that names no sandbox.
+func (g *Gateway) signer(r *http.Request) string {
+	q := r.URL.Query()
+	operation := "read"
+	if r.Method == http.MethodPost {
+		operation = "write"
+	}
+	given := q.Get("signature")
+	if given == "" {
+		return ""
+	}
+	for _, p := range g.pods.list(StateClaimed, "") {
+		list, err := recordsOf(p)
+		if err != nil {
+			continue
+		}
+		for id := range list {
+			if g.isID(id) && httpserver.Equal(given, wire.Signature(q.Get("path"), operation, q.Get("username"), g.token(id), q.Get("signature_expiration"))) {
+				return id
+			}
+		}
+	}
+	return ""
+}
+
+// port leads a request to a server in a sandbox. Who has the name needs no key, as at E2B.
+func (g *Gateway) port(w http.ResponseWriter, r *http.Request, id string, port uint16) {
+	b, err := g.find(r.Context(), id)
+	if err != nil || b.Paused {
+		g.noSandbox(w, id, err)
+		return
+	}
+	r.Header.Set(wire.HeaderSandbox, id)
+	r.Header.Set(wire.HeaderPort, strconv.Itoa(int(port)))
+	g.forward(w, r, b, r.Host)
+}
+
+// forward leads a request to a sandbox's pod, streams and WebSockets included. When the pod ends in the middle the client's connection is cut.
+func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, b *sandbox, host string) {
+	(&httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", g.address(b.pod), host
+			p.SetXForwarded()
+			p.Out.Header.Set(ticket.Header, g.ticket(b.pod))
+			if host == "localhost" { // where the page is from has been checked
+				for name := range p.Out.Header {
+					if name == "Origin" || strings.HasPrefix(name, "Sec-Fetch-") {
+						p.Out.Header.Del(name)
+					}
+				}
+			}
+		},
+		Transport:     g.transport,
+		FlushInterval: -1,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			g.metrics.failed(http.StatusBadGateway)
+			g.config.Logger.Debug("a pod did not answer", "pod", b.pod.Name, "err", err)
+			wire.WriteNoSandbox(w, b.id)
+		},
+		ErrorLog: slog.NewLogLogger(g.config.Logger.Handler(), slog.LevelDebug),
+	}).ServeHTTP(w, r)
+}
+
+// api adds the HTTP API: /v1/vms. A VM's name is its sandbox's identifier; what is below it is the pod's own.
+func (g *Gateway) api(mux *http.ServeMux) {
+	mux.HandleFunc("GET /v1/vms", g.authenticated(func(w http.ResponseWriter, c caller) error {
+		vms := []map[string]any{}
+		for _, d := range g.details(c.tenant) {
+			vms = append(vms, map[string]any{"name": d.ID, "state": d.State, "started": d.Started, "labels": d.Metadata})
+		}
+		wire.WriteJSON(w, http.StatusOK, vms)
+		return nil
+	}))
+	mux.HandleFunc("POST /v1/vms", g.authenticated(g.createVM))
+	own := func(pattern string, do func(http.ResponseWriter, caller, *sandbox) error) {
+		mux.HandleFunc(pattern, g.authenticated(func(w http.ResponseWriter, c caller) error {
+			b, err := g.owned(c, c.PathValue("vm"))
+			if err != nil {
+				return err
+			}
+			return do(w, c, b)
+		}))
+	}
+	own("DELETE /v1/vms/{vm}", func(w http.ResponseWriter, c caller, b *sandbox) error {
+		if err := g.kill(c.Context(), b); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+	pass := func(w http.ResponseWriter, c caller, b *sandbox) error {
+		if b.Paused {
+			return wire.Fail(http.StatusConflict, "%s is paused: POST /sandboxes/%s/connect resumes it", b.id, b.id)
+		}
+		g.forward(w, c.Request, b, "localhost")
+		return nil
+	}
+	own("GET /v1/vms/{vm}", pass)
+	own("/v1/vms/{vm}/{rest...}", func(w http.ResponseWriter, c caller, b *sandbox) error {
+		switch rest := c.PathValue("rest"); rest {
+		case "start", "stop", "pause", "resume", "fork", "snapshots", "restore": // the gateway would not know
+			return wire.Fail(http.StatusNotImplemented, "%s of a VM in a cluster is E2B's: /sandboxes/%s/...", rest, b.id)
+		}
+		return pass(w, c, b)
+	})
+}
+
+// createVM makes a sandbox for a client of the HTTP API.
+func (g *Gateway) createVM(w http.ResponseWriter, c caller) error {
+	q := struct {
+		Image  string            `json:"image"`
+		Labels map[string]string `json:"labels"`
+		Life   *int              `json:"lifeSeconds"`
+	}{Image: "base"}
+	body, err := readBody(c.Request, &q)
+	if err != nil {
+		return err
+	}
+	for name := range body {
+		switch name {
+		case "image", "labels", "lifeSeconds":
+		default:
+			return wire.Fail(http.StatusUnprocessableEntity, "%.100q: VMs of a cluster are made from pools; image (the pool's name), labels and lifeSeconds can be given", name)
+		}
+	}
+	life, err := wire.Lifetime(q.Life, wire.DefaultTimeout)
+	if err != nil {
+		return err
+	}
+	if !g.hasPool(q.Image) {
+		return wire.Fail(http.StatusNotFound, "image %.100q: this cluster has no pool of pods of that name", q.Image)
+	}
+	now := time.Now()
+	request := map[string]json.RawMessage{}
+	if labels := body["labels"]; labels != nil {
+		request["metadata"] = labels
+	}
+	b, err := g.claim(c.Context(), Record{
+		Tenant: c.tenant, Template: q.Image, Metadata: q.Labels, Started: now.UTC(), Ends: now.Add(life).UTC(), Internet: true,
+	}, request)
+	if err != nil {
+		return err
+	}
+	g.metrics.claimed(time.Since(now))
+	w.Header().Set("Location", "/v1/vms/"+url.PathEscape(b.id))
+	wire.WriteJSON(w, http.StatusCreated, map[string]any{"name": b.id, "state": wire.Running, "image": q.Image, "started": b.Started, "labels": b.Metadata})
+	return nil
+}

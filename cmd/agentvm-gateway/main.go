@@ -1,0 +1,202 @@
+// Command agentvm-gateway serves E2B's and agentvm's HTTP API in front of a Kubernetes cluster: package fleet. It is a program of its own, so that
+// agentvm stays without a client of Kubernetes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"agentvm/cmd/agentvm-gateway/fleet"
+	"agentvm/internal/httpserver"
+	"agentvm/internal/pod/ticket"
+)
+
+const long = `Serves E2B's and agentvm's HTTP API in front of a Kubernetes cluster. Each sandbox is a pod that a Deployment has kept warm; a client's request
+makes it the client's. Any number of gateways serve at once, and none keeps anything: start as many as you like, and kill any.
+
+--key-file is the private key (Ed25519, PEM) that all gateways of a cluster share; pods have its public half. --tenants has TENANT KEY on each
+line, a tenant as often as it has keys, and is read again when it changes. Within a cluster the pod's service account is used, elsewhere
+--kubeconfig. TLS is the ingress' or the mesh's.
+
+deploy/ has the manifests.`
+
+const example = `  openssl genpkey -algorithm ed25519 -out gateway.pem
+  agentvm-gateway --kubeconfig ~/.kube/config --namespace agentvm --key-file gateway.pem --tenants tenants --domain sandboxes.example.com`
+
+// options are those of the command line.
+type options struct {
+	listen, metrics, kubeconfig, namespace, key, tenants, domain, identity string
+	hosts                                                                  []string
+	port                                                                   uint16
+	memory                                                                 int64
+	wait                                                                   time.Duration
+	verbose                                                                bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "agentvm-gateway:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var o options
+	c := &cobra.Command{
+		Use: "agentvm-gateway [flags]", Short: "Serve sandboxes of a Kubernetes cluster", Long: long, Example: example, Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.serve(cmd.Context()) },
+	}
+	host, _ := os.Hostname()
+	flags := c.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8480", "serve clients at `ADDRESS:PORT`")
+	flags.StringVar(&o.metrics, "metrics", "", "serve counters for Prometheus at `ADDRESS:PORT` (default not at all)")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "the cluster, a `FILE` (default the service account of this pod)")
+	flags.StringVar(&o.namespace, "namespace", "agentvm", "the `NAME` of the pods' namespace")
+	flags.StringVar(&o.key, "key-file", "", "the gateways' private key, a PEM `FILE`")
+	flags.StringVar(&o.tenants, "tenants", "", "the clients' keys, a `FILE`: TENANT KEY on each line")
+	flags.StringVar(&o.domain, "domain", "localhost", "servers in sandboxes are reached at PORT-ID.`DOMAIN`")
+	flags.StringArrayVar(&o.hosts, "host", nil, "a `NAME` under which clients reach the gateway, besides localhost, addresses and api.DOMAIN (may be repeated)")
+	flags.StringVar(&o.identity, "identity", host, "this gateway's `NAME` among the others")
+	flags.Uint16Var(&o.port, "pod-port", 8470, "`PORT` at which pods serve")
+	flags.Int64Var(&o.memory, "sandbox-memory", 512, "memory of a sandbox in MiB, as clients are told")
+	flags.DurationVar(&o.wait, "wait", 30*time.Second, "how long a request waits for a warm pod")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
+	return c
+}
+
+func (o *options) serve(ctx context.Context) error {
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	text, err := os.ReadFile(o.key)
+	if err != nil {
+		return fmt.Errorf("--key-file: %w", err)
+	}
+	key, err := ticket.PrivateKey(text)
+	if err != nil {
+		return fmt.Errorf("--key-file %s: %w", o.key, err)
+	}
+	t := &tenants{path: o.tenants, log: log}
+	if err := t.read(); err != nil {
+		return fmt.Errorf("--tenants: %w", err)
+	}
+	config, err := clusterConfig(o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("the cluster: %w: give --kubeconfig FILE, or run in a pod with a service account", err)
+	}
+	config.QPS, config.Burst = 500, 1000 // the API server's own fairness decides
+	config.UserAgent = "agentvm-gateway"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	g, err := fleet.New(fleet.Config{
+		Client: client, Namespace: o.namespace, Identity: o.identity, Tenants: t.keys, Key: key, Domain: o.domain, Hosts: o.hosts, PodPort: o.port,
+		Memory: o.memory << 20, Wait: o.wait, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.Run(ctx) })
+	group.Go(func() error {
+		return g.Serve(ctx, o.listen, func(url string) { log.Info("serving", "url", url, "namespace", o.namespace) })
+	})
+	if o.metrics != "" {
+		group.Go(func() error { return g.ServeMetrics(ctx, o.metrics, func(string) {}) })
+	}
+	return group.Wait()
+}
+
+func clusterConfig(file string) (*rest.Config, error) {
+	if file == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", file)
+}
+
+// tenants are the keys of a file, which is read again when it has changed: Kubernetes replaces the files of a Secret.
+type tenants struct {
+	path string
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	list   httpserver.Keys
+	looked time.Time
+	was    time.Time // the file's
+}
+
+const lookEvery = 5 * time.Second
+
+// keys returns them. After a mistake in the file the earlier ones stay.
+func (t *tenants) keys() httpserver.Keys {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.looked) > lookEvery {
+		t.looked = time.Now()
+		if info, err := os.Stat(t.path); err != nil || !info.ModTime().Equal(t.was) {
+			if err := t.readLocked(); err != nil {
+				t.log.Warn("the tenants stay as they were", "err", err)
+			}
+		}
+	}
+	return t.list
+}
+
+func (t *tenants) read() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.readLocked()
+}
+
+func (t *tenants) readLocked() error {
+	info, err := os.Stat(t.path)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(t.path)
+	if err != nil {
+		return err
+	}
+	var list httpserver.Keys
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) != 2 {
+			return fmt.Errorf("%s: line %d: want TENANT KEY", t.path, number)
+		}
+		key := httpserver.Key{Name: fields[0], Value: fields[1]}
+		if err := fleet.CheckTenant(key); err != nil {
+			return fmt.Errorf("%s: line %d: %w", t.path, number, err)
+		}
+		list = append(list, key)
+	}
+	if len(list) == 0 {
+		return errors.New(t.path + " has no tenant")
+	}
+	t.list, t.was, t.looked = list, info.ModTime(), time.Now()
+	return nil
+}
