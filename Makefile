@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah chaos bench debian-image fuzz fuzz-devices e2b-sdk mcp-conformance harness release release-test ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos bench debian-image fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
@@ -21,8 +21,9 @@ race: ## the host packages under the race detector
 lint: ## format, vet on every system, staticcheck
 	.ci/run format vet lint
 
-generate: ## instruction tables and RPC code, from instructions.tbl and agentvm.capnp (needs capnproto)
+generate: ## instruction tables, types of clients and RPC code (needs capnproto)
 	go run ./scripts/isagen
+	go run ./scripts/clients
 	internal/capnprpc/generate.sh
 
 wasm: ## internal/machine: machine.wasm, standalone.wasm and machine.json (needs clang-19, lld-19)
@@ -46,6 +47,9 @@ disk: ## the empty file system of named machines (needs e2fsprogs, zstd)
 buildah: ## ten Dockerfiles built by agentvm and by buildah give the same images (as root; needs buildah, bzip2 and Alpine's releases)
 	AGENTVM_TEST_BUILDAH=1 go test -count 1 -timeout 20m -run '^TestSameAsBuildah$$' ./internal/build
 
+lockstep: ## Debian's programs interpreted and translated side by side for MILLIONS of instructions (4000), with the archive at DEBIAN_IMAGE
+	AGENTVM_LOCKSTEP_IMAGE=$(DEBIAN_IMAGE) AGENTVM_LOCKSTEP=$${MILLIONS:-4000} go test -v -count 1 -timeout 0 ./integration/lockstep
+
 chaos: ## daemons killed, guests that restart themselves, bursts of connections: ROUNDS times each (1000)
 	AGENTVM_CHAOS_ROUNDS=$${ROUNDS:-1000} go test -v -count 1 -timeout 0 ./integration/chaos
 
@@ -67,12 +71,20 @@ fuzz-devices: ## libFuzzer on the devices, FUZZTIME seconds for each (needs clan
 e2b-sdk: ## E2B's own SDK against agentvm e2b (needs node, npm with a registry); E2B_MEASURE=1 for figures
 	internal/e2b/sdk.sh
 
+gateway: ## agentvm-gateway, ./agentvm-gateway, and its tests, which need no cluster
+	CGO_ENABLED=0 go -C cmd/agentvm-gateway build -trimpath -ldflags '-s -w' -o ../../agentvm-gateway .
+	go -C cmd/agentvm-gateway vet ./...
+	go -C cmd/agentvm-gateway test -count 1 ./...
+
+test-kubernetes: ## the gateway and deploy/ in a real cluster (needs root and Debian's etcd-server, containerd, runc ...; builds Kubernetes once: integration/kubernetes/test.sh)
+	integration/kubernetes/test.sh -test.v -test.timeout 60m
+
 mcp-conformance: ## the protocol's own tests against agentvm mcp (needs npm with a registry)
 	internal/mcp/conformance.sh
 
-harness: ## the adapters of integration/harness with the packages that they are for (needs npm with a registry)
+harness: ## the adapters of integration/harness with the packages that they are for, and the TypeScript client (needs npm with a registry)
 	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && npm install --silent --no-audit --no-fund --no-save --prefix "$$dir" node@22 deepagents@1.14.1 @openai/agents@0.20.0 && \
-		AGENTVM_TEST_NODE_MODULES="$$dir/node_modules" go test -count 1 -v ./integration/harness
+		AGENTVM_TEST_NODE_MODULES="$$dir/node_modules" go test -count 1 -timeout 30m -v ./integration/harness
 
 RELEASE ?= release-$(VERSION)
 

@@ -19,7 +19,6 @@ var mayImport = map[string][]string{
 	"internal/machine": {
 		"internal/atomicfile",
 		"internal/debugenv",
-		"internal/machine/jit",
 		"internal/machine/native",
 		"internal/machine/native/amd64",
 		"internal/machine/native/arm64",
@@ -30,7 +29,6 @@ var mayImport = map[string][]string{
 		"internal/private",
 		"wasi",
 	},
-	"internal/machine/jit": {"internal/machine/riscv"},
 	"internal/machine/native": {
 		"internal/machine/native/amd64",
 		"internal/machine/native/arm64",
@@ -59,7 +57,6 @@ var mayImport = map[string][]string{
 		"internal/capnprpc",
 		"internal/checkpoint",
 		"internal/confine",
-		"internal/httpserver",
 		"internal/daemonrpc",
 		"internal/debugenv",
 		"internal/disk",
@@ -67,6 +64,7 @@ var mayImport = map[string][]string{
 		"internal/guestfs",
 		"internal/guestrpc",
 		"internal/hostpath",
+		"internal/httpserver",
 		"internal/job",
 		"internal/journal",
 		"internal/lockfile",
@@ -79,6 +77,7 @@ var mayImport = map[string][]string{
 		"internal/shortage",
 		"internal/snapshot",
 		"internal/spec",
+		"internal/tail",
 		"internal/watchdog",
 		"nat",
 		"vm",
@@ -108,9 +107,10 @@ var mayImport = map[string][]string{
 		"internal/private",
 		"internal/reach",
 		"internal/record",
-		"internal/secret",
 		"internal/refcount",
+		"internal/secret",
 		"internal/snapshot",
+		"internal/vmnet",
 		"nat",
 		"wasi",
 	},
@@ -128,11 +128,12 @@ var mayImport = map[string][]string{
 		"dhcp",
 		"egress",
 		"internal/budget",
-		"internal/httpserver",
 		"internal/dns",
 		"internal/guestrpc",
+		"internal/httpserver",
 		"internal/reach",
 		"internal/secret",
+		"internal/vmnet",
 		"nat",
 		"netstack",
 	},
@@ -144,12 +145,28 @@ var mayImport = map[string][]string{
 		"nat",
 		"vm",
 	},
+	"internal/top": {
+		"client",
+		"egress",
+		"internal/hostfile",
+		"internal/termtext",
+		"vm",
+	},
+	"internal/ui": {
+		"client", // its tests
+		"internal/httpserver",
+		"internal/origin",
+		"internal/serve",
+	},
 	"internal/sandboxd": {
 		"client",
 		"internal/httpserver",
 		"vm",
 	},
 	"internal/secret": {},
+	"scripts/clients": {
+		"internal/serve",
+	},
 	"internal/record": {
 		"egress",
 	},
@@ -191,17 +208,33 @@ var mayImport = map[string][]string{
 		"internal/machine",
 		"internal/mcp",
 		"internal/mount",
+		"internal/pod",
 		"internal/preview",
 		"internal/private",
 		"internal/record",
-		"internal/snapshot",
 		"internal/sandboxd",
 		"internal/serve",
+		"internal/service",
+		"internal/snapshot",
 		"internal/spec",
+		"internal/sshd",
+		"internal/tail",
+		"internal/termtext",
+		"internal/top",
+		"internal/ui",
+		"internal/vmnet",
 		"nat",
 		"tools",
 		"vm",
 		"wasi",
+	},
+	"internal/sshd": {
+		"client",
+		"internal/atomicfile",
+		"internal/guestfs",
+		"internal/guestrpc",
+		"internal/private",
+		"vm",
 	},
 	"internal/build": {
 		"egress",
@@ -215,6 +248,13 @@ var mayImport = map[string][]string{
 		"egress",
 		"internal/httpserver",
 		"vm",
+	},
+	"internal/pod": {
+		"client",
+		"egress",
+		"internal/atomicfile",
+		"internal/e2b",
+		"internal/httpserver",
 	},
 	"internal/agenttool": {
 		"internal/journal",
@@ -247,11 +287,14 @@ var mayImport = map[string][]string{
 		"internal/headtail",
 		"internal/journal",
 		"internal/snapshot",
+		"internal/tail",
+		"internal/statestore",
 		"nat",
 		"vm",
 	},
 	"cmd/agentvm-guest": {"internal/guest"},
 	"integration": {
+		"client",
 		"dhcp",
 		"egress",
 		"images",
@@ -262,8 +305,11 @@ var mayImport = map[string][]string{
 		"internal/kernel",
 		"internal/machine",
 		"internal/mount",
+		"internal/objectstore",
 		"internal/preview",
 		"internal/snapshot",
+		"internal/statestore",
+		"internal/vmnet",
 		"nat",
 		"netstack",
 		"vm",
@@ -287,7 +333,9 @@ var mayImport = map[string][]string{
 		"internal/lockfile",
 	},
 	"internal/dns":              nil,
-	"egress":                    {"internal/errno"},
+	"internal/servername":       nil,
+	"internal/vmnet":            {"internal/atomicfile", "internal/errno", "internal/lockfile", "internal/naming", "internal/private"},
+	"egress":                    {"internal/errno", "internal/servername"},
 	"internal/machine/riscv":    nil,
 	"internal/guest/supervisor": nil,
 	"images": {
@@ -306,6 +354,7 @@ var mayImport = map[string][]string{
 		"internal/leaktest",
 	},
 	"internal/atomicfile": nil,
+	"internal/service":    nil,
 	"internal/errno":      nil,
 	"internal/budget":     nil,
 	"internal/chunked":    nil,
@@ -324,6 +373,8 @@ var mayImport = map[string][]string{
 	"internal/naming":     nil,
 	"internal/refcount":   nil,
 	"internal/sparsefile": nil,
+	"internal/tail":       nil,
+	"internal/termtext":   nil,
 	"internal/private": {
 		"internal/atomicfile",
 		"internal/hostfile",
@@ -386,6 +437,13 @@ var mayImport = map[string][]string{
 		"vm",
 	},
 	// the disk beside a snapshot shares its layers with the disks of VMs
+	"internal/objectstore": {"internal/atomicfile"},
+	"internal/statestore": {
+		"internal/naming",
+		"internal/objectstore",
+		"internal/private",
+		"internal/snapshot",
+	},
 	"internal/snapshot": {
 		"internal/atomicfile",
 		"internal/disk",
@@ -404,9 +462,9 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/httpserver", "internal/e2b", "internal/gateway", "internal/mcp", "internal/origin", "internal/preview", "internal/reach", "internal/sandboxd", "internal/secret", "internal/serve", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/httpserver", "internal/e2b", "internal/gateway", "internal/mcp", "internal/objectstore", "internal/origin", "internal/pod", "internal/preview", "internal/reach", "internal/sandboxd", "internal/secret", "internal/serve", "internal/servername", "internal/ui", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
-	"github.com/modelcontextprotocol/go-sdk":       {"internal/mcp"},
+	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
 	"capnproto.org/go/capnp/v3":                    {"internal/capnprpc", "internal/daemonrpc", "internal/guestrpc"},
 	"gvisor.dev/gvisor":                            {"netstack"},
@@ -429,18 +487,19 @@ var forTests = []string{"images/imagestest", "images/storetest", "internal/guest
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
-	"dhcp":              {"netstack"}, // a guest's network
-	"integration":       {"internal/disk"},
-	"internal/capnprpc": {"internal/guestrpc"}, // its schema has an interface with streams
-	"internal/daemon":   {"netstack"},
-	"internal/disk":     {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
-	"internal/guest":    {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
-	"internal/gateway":  {"wasi"},                                                                                                      // the stream of a machine's network
-	"internal/guestfs":  {"internal/guest", "internal/capnprpc"},                                                                       // the real service of files
-	"internal/machine":  {"internal/kernel"},
-	"internal/serve":    {"internal/daemon"}, // its program is the daemons, too
-	"netstack":          {"wasi"},            // the stream of a machine's network
-	"vm":                {"internal/guest"},
+	"dhcp":                    {"netstack"}, // a guest's network
+	"integration":             {"internal/disk"},
+	"internal/capnprpc":       {"internal/guestrpc"}, // its schema has an interface with streams
+	"internal/daemon":         {"netstack"},
+	"internal/disk":           {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
+	"internal/guest":          {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
+	"internal/gateway":        {"wasi"},                                                                                                      // the stream of a machine's network
+	"internal/guestfs":        {"internal/guest", "internal/capnprpc"},                                                                       // the real service of files
+	"internal/machine":        {"internal/kernel"},
+	"internal/machine/native": {"internal/machine/riscv"}, // code to translate
+	"internal/serve":          {"internal/daemon"},        // its program is the daemons, too
+	"netstack":                {"wasi"},                   // the stream of a machine's network
+	"vm":                      {"internal/guest"},
 
 	"internal/machine/native/arm64/verify": {"internal/machine/native/arm64", "internal/machine/native/blocks", "internal/machine/riscv"}, // code to change
 	"internal/machine/native/verify":       {"internal/machine/native/amd64", "internal/machine/riscv"},                                   // code to change
@@ -448,10 +507,11 @@ var testsMayImport = map[string][]string{
 
 // reservedInTests adds to reserved for tests.
 var reservedInTests = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"},       // a client
-	"google.golang.org/grpc":                 {"internal/sandboxd"}, // a client
-	"github.com/miekg/dns":                   {"integration"},       // a server of names for guests to ask
-	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},               // a second stack, as the guest's
+	"net/http":                               {"internal/statestore"}, // an object store
+	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"},         // a client
+	"google.golang.org/grpc":                 {"internal/sandboxd"},   // a client
+	"github.com/miekg/dns":                   {"integration"},         // a server of names for guests to ask
+	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},                 // a second stack, as the guest's
 }
 
 type goPackage struct {

@@ -41,6 +41,7 @@ func (v *VM) Fork(ctx context.Context, names []string, o ForkOptions) error {
 		return err
 	}
 	unshare(&config)
+	config.Parent = "vm " + v.Name()
 	saved, err := snapshot.OpenStore(v.store.dir)
 	if err != nil {
 		return err

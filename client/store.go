@@ -57,10 +57,17 @@ func (o StoreOptions) vms(below string) daemon.Store {
 // Config describes a VM that a daemon is to start.
 type Config = daemon.Config
 
-// Sidecar is a program that a daemon keeps running, and RestartPolicy says when it is started again.
+// Sidecar is a program that a daemon keeps running, and RestartPolicy says when it, or a VM, is started again.
 type (
 	Sidecar       = daemon.Sidecar
 	RestartPolicy = daemon.RestartPolicy
+)
+
+// Restart policies.
+const (
+	RestartAlways    = daemon.Always
+	RestartOnFailure = daemon.OnFailure
+	RestartNever     = daemon.Never
 )
 
 // Duration is a time.Duration that a Config writes as "90s".
@@ -82,6 +89,7 @@ const (
 	Stopping    = daemon.Stopping
 	Failed      = daemon.Failed // it ended by itself, or could not be started: see Status.Error
 	Stopped     = daemon.Stopped
+	Hibernated  = daemon.Hibernated  // it is saved, and continues when a client connects
 	Crashed     = daemon.Crashed     // its daemon was killed
 	Unreachable = daemon.Unreachable // its daemon lives and does not answer: see Status.Error
 )
@@ -208,6 +216,45 @@ func (s *Store) Stop(ctx context.Context, name string, grace time.Duration) (Sto
 // Remove deletes a VM that does not run, and everything it has kept. The error is ErrRunning when it runs.
 func (s *Store) Remove(ctx context.Context, name string) error { return s.vms.Remove(ctx, name) }
 
+// Rename gives a VM that does not run another name. Its links to previews end.
+func (s *Store) Rename(ctx context.Context, name, to string) error {
+	return s.vms.Rename(ctx, name, to)
+}
+
+// Event is something that has happened to a VM of a store, EventKind what, and EventsOptions say which are wanted.
+type (
+	Event         = daemon.Event
+	EventKind     = daemon.EventKind
+	EventsOptions = daemon.EventsOptions
+)
+
+// Kinds of events.
+const (
+	EventStarting   = daemon.EventStarting
+	EventRunning    = daemon.EventRunning
+	EventRestarting = daemon.EventRestarting
+	EventPaused     = daemon.EventPaused
+	EventResumed    = daemon.EventResumed
+	EventStopping   = daemon.EventStopping
+	EventStopped    = daemon.EventStopped
+	EventHibernated = daemon.EventHibernated
+	EventFailed     = daemon.EventFailed
+	EventCrashed    = daemon.EventCrashed
+	EventRemoved    = daemon.EventRemoved
+	EventPolicy     = daemon.EventPolicy
+	EventPortOpened = daemon.EventPortOpened
+	EventPortClosed = daemon.EventPortClosed
+	EventJobStarted = daemon.EventJobStarted
+	EventJobEnded   = daemon.EventJobEnded
+	EventDenied     = daemon.EventDenied
+)
+
+// Events calls use with each event of the store's VMs, until it returns an error. Earlier events come first, in order; those that follow come
+// within half a second. It reads files and connects to no daemon, so that it keeps no VM from being idle.
+func (s *Store) Events(ctx context.Context, o EventsOptions, use func(Event) error) error {
+	return s.vms.Events(ctx, o, use)
+}
+
 // List describes every VM of the store, sorted by name.
 func (s *Store) List(ctx context.Context) ([]Status, error) { return s.vms.List(ctx) }
 
@@ -241,6 +288,9 @@ func (s *Store) Identity(name string) (Identity, error) { return s.vms.Identity(
 
 // Alive reports whether a VM has a daemon. It connects to none.
 func (s *Store) Alive(name string) (bool, error) { return s.vms.Alive(name) }
+
+// Asleep reports whether a VM is hibernated. It wakes none.
+func (s *Store) Asleep(name string) bool { return s.vms.Asleep(name) }
 
 // LogPath returns the path of the log of a VM's daemon; the part before it has ".1" appended.
 func (s *Store) LogPath(name string) (string, error) { return s.vms.LogPath(name) }

@@ -58,6 +58,8 @@ type AnyVM interface {
 	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
 	Forwards(ctx context.Context) ([]net.Addr, error)
 	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)
+	Ports(ctx context.Context) ([]nat.Forward, error)
+	CloseForward(ctx context.Context, at net.Addr) error
 
 	Stats(ctx context.Context) (vm.Stats, error)
 	Console(ctx context.Context) ([]byte, error)
@@ -248,7 +250,7 @@ func (v *VM) Policy(ctx context.Context) (egress.Policy, error) {
 	return p, v.explain(err)
 }
 
-// SetPolicy is vm.VM.SetPolicy. It lasts until the daemon's end.
+// SetPolicy is vm.VM.SetPolicy. The VM's later starts have the new policy, too.
 func (v *VM) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
 	cut, err = v.daemon.SetPolicy(ctx, p)
 	return cut, v.explain(err)
@@ -280,19 +282,39 @@ func (v *VM) NetworkStats(ctx context.Context) (vm.NetworkStats, error) {
 
 // Forwards is vm.VM.Forwards.
 func (v *VM) Forwards(ctx context.Context) (list []net.Addr, err error) {
+	ports, err := v.Ports(ctx)
+	for _, f := range ports {
+		at, _ := listenAddr(f.Listen.String(), f.Protocol == "udp") // Ports has read it
+		list = append(list, at)
+	}
+	return list, err
+}
+
+// Ports is vm.VM.Ports.
+func (v *VM) Ports(ctx context.Context) (list []nat.Forward, err error) {
 	info, err := v.daemon.Info(ctx)
 	if err != nil {
 		return nil, v.explain(err)
 	}
 	for _, text := range info.Ports { // 127.0.0.1:8080 -> 80/tcp
-		address, to, _ := strings.Cut(text, " -> ")
-		at, err := listenAddr(address, strings.HasSuffix(to, "/udp"))
+		f, err := nat.ParseForward(strings.Replace(text, " -> ", ":", 1))
 		if err != nil {
 			return nil, fmt.Errorf("port %q of %s: %w", text, v.Name(), err)
 		}
-		list = append(list, at)
+		list = append(list, f)
 	}
 	return list, nil
+}
+
+// CloseForward is vm.VM.CloseForward. The VM's later starts do not open the port either.
+func (v *VM) CloseForward(ctx context.Context, at net.Addr) error {
+	return v.explain(v.daemon.Change(ctx, daemonrpc.Change{CloseForward: at.String() + "/" + at.Network()}))
+}
+
+// Extend replaces the time-outs of a VM that runs, and of its later starts: idle without use, and lifetime from the daemon's start on. nil
+// leaves one as it is, 0 takes it away.
+func (v *VM) Extend(ctx context.Context, idle, lifetime *time.Duration) error {
+	return v.explain(v.daemon.Change(ctx, daemonrpc.Change{IdleTimeout: idle, MaxLifetime: lifetime}))
 }
 
 func listenAddr(text string, udp bool) (net.Addr, error) {
@@ -303,7 +325,7 @@ func listenAddr(text string, udp bool) (net.Addr, error) {
 	return net.TCPAddrFromAddrPort(at), err
 }
 
-// Forward is vm.VM.Forward, except that ctx bounds the call only: the port is open until the VM ends.
+// Forward is vm.VM.Forward, except that ctx bounds the call only: the port is open until CloseForward, also after later starts.
 func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
 	text, err := v.daemon.Forward(ctx, f.String())
 	if err != nil {

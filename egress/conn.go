@@ -15,6 +15,7 @@ type conn struct {
 	flow           *flow
 	sent, received atomic.Int64
 	denied         atomic.Pointer[DeniedError]
+	names          *names // nil: the connection needs to name no server
 
 	mu     sync.Mutex // orders the last two events of a connection
 	closed bool
@@ -27,6 +28,9 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 func (c *conn) Write(p []byte) (int, error) {
+	if c.names != nil {
+		return c.writeNamed(p)
+	}
 	n, err := c.Conn.Write(p)
 	c.sent.Add(int64(n))
 	return n, c.reason(err)
@@ -34,6 +38,16 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // WriteBuffers writes all of b, in one system call where the socket supports that.
 func (c *conn) WriteBuffers(b *net.Buffers) (int64, error) {
+	if c.names != nil {
+		return c.writeNamedBuffers(b)
+	}
+	if w, ok := c.Conn.(interface {
+		WriteBuffers(*net.Buffers) (int64, error)
+	}); ok { // another VM's
+		n, err := w.WriteBuffers(b)
+		c.sent.Add(n)
+		return n, c.reason(err)
+	}
 	n, err := b.WriteTo(c.Conn)
 	c.sent.Add(n)
 	return n, c.reason(err)
@@ -77,6 +91,9 @@ func (c *conn) CloseWrite() error {
 	if !ok {
 		return fmt.Errorf("close %s for writing: %w", c.RemoteAddr(), errors.ErrUnsupported)
 	}
+	if err := c.endNames(); err != nil {
+		return err
+	}
 	return c.reason(half.CloseWrite())
 }
 
@@ -95,6 +112,7 @@ func (c *conn) close(how func() error) error {
 		return nil
 	}
 	c.flow.end()
+	c.names.stop()
 	err := how()
 	d := Decision{}
 	if denied := c.denied.Load(); denied != nil {
@@ -131,6 +149,9 @@ func (c *conn) emit(verdict string, d Decision) {
 
 // reset closes a socket so that TCP sends RST in place of FIN (linger time 0, RFC 9293 section 3.10.5). Other sockets are just closed.
 func reset(inner net.Conn) error {
+	if peer, ok := inner.(interface{ Reset() error }); ok {
+		return peer.Reset()
+	}
 	if tcp, ok := inner.(interface{ SetLinger(seconds int) error }); ok {
 		_ = tcp.SetLinger(0) // fails on a socket that has ended already, which needs no reset
 	}

@@ -9,16 +9,18 @@ import (
 
 // A decision goes through these steps in this order; the first that has an answer decides.
 //
-//	valid ─► network.connect? ─► mode none? ─► the host's alias? ─► loopback? ─► own subnet? ─► deny rule? ─► restricted? ─► by the mode
-//	         denied              denied        deny rule: denied    denied       denied         denied        denied unless   public, open: allowed
-//	                                           port opened: allowed                                           mode open       allowlist: by allow rules
-//	                                           else: denied
+//	valid ─► network.connect? ─► mode none? ─► a VM of its networks? ─► the host's alias? ─► loopback? ─► own subnet? ─► deny rule? ─► restricted? ─► by the mode
+//	         denied              denied        deny rule: denied         deny rule: denied    denied       denied         denied        denied unless   public, open: allowed
+//	                                           else: allowed             port opened: allowed                                           mode open       allowlist: by allow rules
+//	                                                                     else: denied
+//
+// An allow rule for one restricted address passes "restricted?" in every mode but none.
 //
 // "Restricted" are the ranges of restricted.go and the addresses of the host's own interfaces (own.go), network.connect is Config.Connect.
-// Nothing that a rule says is looked at before the first six have passed, so no rule opens the host or the VM's own network.
+// Nothing that an allow rule says is looked at before the first seven have passed, so no rule opens the host or the VM's own network.
 var steps = [...]step{
 	{decide: (*evaluator).checkValid}, {decide: (*evaluator).checkConnect}, {decide: (*evaluator).checkNone},
-	{(*evaluator).checkHost, true}, {(*evaluator).checkLoopback, true}, {(*evaluator).checkOwn, true},
+	{(*evaluator).checkPeer, true}, {(*evaluator).checkHost, true}, {(*evaluator).checkLoopback, true}, {(*evaluator).checkOwn, true},
 	{decide: (*evaluator).checkDeny}, {decide: (*evaluator).checkRestricted}, {decide: (*evaluator).checkMode},
 }
 
@@ -35,7 +37,11 @@ type environment struct {
 	local     []netip.Prefix
 	own       *ownAddrs
 	connect   func(port uint16) error // Config.Connect
+	hosts     map[string][]netip.Addr // Config.Hosts
+	peers     Peers                   // Config.Peers
 }
+
+func (s *environment) isPeer(a netip.Addr) bool { return s.peers != nil && s.peers.Contains(a) }
 
 func (s *environment) isHost(a netip.Addr) bool { return slices.Contains(s.hostAddrs, a) }
 
@@ -122,6 +128,17 @@ func (e *evaluator) checkNone() (d Decision, decided bool) {
 	return d, false
 }
 
+// checkPeer decides about the VMs of the VM's networks.
+func (e *evaluator) checkPeer() (d Decision, decided bool) {
+	if e.noAddr || !e.isPeer(e.addr) {
+		return d, false
+	}
+	if d, denied := e.checkDeny(); denied {
+		return d, true
+	}
+	return allow(ReasonPeer, "%s is in a network of VMs with this one", e.target()), true
+}
+
 // checkHost decides about the address where the host's opened ports are.
 func (e *evaluator) checkHost() (d Decision, decided bool) {
 	if e.noAddr || !e.isHost(e.addr) {
@@ -193,13 +210,19 @@ func (e *evaluator) checkRestricted() (d Decision, decided bool) {
 	if e.mode == Open || e.noAddr {
 		return d, false
 	}
-	if found, form, restricted := restriction(e.addr); restricted {
-		return deny(ReasonRestricted, "%s is in %s, which only mode open reaches; run with --net open", e.formText(form), found), true
+	form, network, own := e.ownAddr()
+	if self := own && !network.IsValid(); !self {
+		if d, opened := e.checkOpened(); opened {
+			return d, true
+		}
 	}
-	switch form, network, found := e.ownAddr(); {
-	case found && network.IsValid():
-		return deny(ReasonHostNetwork, "%s is a neighbour of the host, in its network %s, which only mode open reaches; run with --net open", e.formText(form), network), true
-	case found:
+	if found, form, restricted := restriction(e.addr); restricted {
+		return deny(ReasonRestricted, "%s is in %s, which only mode open reaches; run with --net open%s", e.formText(form), found, e.openHint()), true
+	}
+	switch {
+	case own && network.IsValid():
+		return deny(ReasonHostNetwork, "%s is a neighbour of the host, in its network %s, which only mode open reaches; run with --net open%s", e.formText(form), network, e.openHint()), true
+	case own:
 		hint := ""
 		if port := e.request.To.Port(); port != 0 {
 			hint = fmt.Sprintf("; run with --host-port %d and connect to %s", port, HostName)
@@ -207,6 +230,31 @@ func (e *evaluator) checkRestricted() (d Decision, decided bool) {
 		return deny(ReasonHostAddress, "%s is an address of the host itself, which only mode open reaches%s", e.formText(form), hint), true
 	}
 	return d, false
+}
+
+// checkOpened lets through one address that no mode but open reaches, when an allow rule names it and nothing else: its exact form, not one
+// that leads to it.
+func (e *evaluator) checkOpened() (d Decision, decided bool) {
+	for _, r := range e.policy.Allow {
+		if r.opensHost() && r.matchesAddr(e.addr) && e.covers(r, false) {
+			d := allow(ReasonAllowRule, "%s is allowed by the rule %s, which opens this one host", e.target(), r)
+			d.Rule = r.String()
+			return d, true
+		}
+	}
+	return d, false
+}
+
+// openHint says how to open the one address, where a rule can.
+func (e *evaluator) openHint() string {
+	one := Rule{host: hostPrefix, prefix: netip.PrefixFrom(e.addr, e.addr.BitLen())}
+	if !one.opensHost() {
+		return ""
+	}
+	names := e.request.Names
+	e.request.Names = nil // a rule for a name opens no private host
+	defer func() { e.request.Names = names }()
+	return ", or open this one host with --allow " + e.suggestion()
 }
 
 func (e *evaluator) ownAddr() (form netip.Addr, network netip.Prefix, found bool) {
@@ -237,6 +285,17 @@ func (e *evaluator) checkAllow() Decision {
 		if e.covers(r, false) {
 			d := allow(ReasonAllowRule, "%s is allowed by the rule %s", e.target(), r)
 			d.Rule = r.String()
+			return d
+		}
+		near = append(near, r.String())
+	}
+	for _, r := range e.policy.AllowSNI {
+		if !e.allows(r) || !e.anyPort && e.request.Protocol != TCP {
+			continue
+		}
+		if e.covers(r, false) {
+			d := allow(ReasonAllowRule, "%s is allowed by the allow-sni rule %s, as long as the connection itself names it", e.target(), r)
+			d.Rule, d.ByName = r.String(), true
 			return d
 		}
 		near = append(near, r.String())

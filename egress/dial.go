@@ -29,6 +29,14 @@ func (g *Gate) dialFlow(ctx context.Context, protocol string, from, to netip.Add
 	if err != nil {
 		return nil, err
 	}
+	if to := f.request.To; g.isPeer(to.Addr()) {
+		g.counters.dials.Add(1)
+		c, err := g.peers.Dial(ctx, protocol, f.source, to)
+		if err != nil {
+			g.counters.dialErrors.Add(1)
+		}
+		return f.finish(c, err)
+	}
 	if g.isHost(f.request.To.Addr()) {
 		return f.finish(g.dialHost(ctx, protocol, to.Port()))
 	}

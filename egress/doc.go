@@ -15,6 +15,6 @@
 // at a time, in the order of the decisions, on a goroutine of its own. A slow Audit never delays the guest's traffic. It loses
 // events, and the next event that it receives says how many (Event.Lost).
 //
-// The package does not move bytes by itself, does not parse DNS or TLS, and does not look into what a connection carries. A rule
-// for a name opens the addresses of that name, and with them every other service behind the same addresses.
+// The package does not move bytes by itself and does not parse DNS. An allow rule for a name opens the addresses of that name, and with them
+// every other service behind the same addresses; one of AllowSNI only for connections that name it themselves (internal/servername).
 package egress

@@ -119,6 +119,7 @@ const (
 	ReasonOpen      = "mode-open"       // allowed: mode open
 	ReasonAllowRule = "allowed-by-rule" // allowed: an allow rule names it
 	ReasonHostPort  = "host-port"       // allowed: an opened port of the host
+	ReasonPeer      = "vm-network"      // allowed: another VM in one of the VM's networks
 	ReasonLocalName = "local-name"      // allowed: one of the VM's own names
 	ReasonForward   = "port-forward"    // a connection from the host into the guest: its Source is on the host, its Flow above InwardFlows
 	ReasonLimit     = "limit"           // refused by a limit of the VM's network
@@ -136,6 +137,7 @@ const (
 	ReasonHostPortClosed = "host-port-not-open"   // denied: a port of the host that is not opened
 	ReasonNotAllowed     = "not-in-allowlist"     // denied: no allow rule names the address or its names
 	ReasonNameNotAllowed = "name-not-allowed"     // denied: no allow rule names it, so it is not looked up
+	ReasonServerName     = "server-name"          // denied: what the connection itself says is not what an allow-sni rule names
 	ReasonBadName        = "invalid-name"         // denied: not a name that DNS can have
 	ReasonLongChain      = "alias-chain-too-long" // denied: too many CNAMEs
 	ReasonQueryType      = "query-type"           // denied: a DNS type that is not passed on

@@ -41,6 +41,15 @@ func (s *environment) explain(p Policy, host string, port uint16, protocol strin
 	case name == GatewayName:
 		return allow(ReasonLocalName, "%s is the VM's own gateway", name)
 	}
+	if s.peers != nil && len(addresses) == 0 {
+		addresses = s.peers.Lookup(name)
+	}
+	if len(addresses) > 0 && s.isPeer(addresses[0]) {
+		return s.explainAdded(p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}, addresses[:1])
+	}
+	if added := s.hosts[name]; len(added) > 0 {
+		return s.explainAdded(p, Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}, added)
+	}
 	asked := s.question(p, name, typeA, pins)
 	if !asked.Allowed {
 		r := Request{Protocol: protocol, To: to(netip.Addr{}), Names: []string{name}}
@@ -73,6 +82,17 @@ func (s *environment) explainHost(p Policy, r Request) Decision {
 	}
 	r.To = netip.AddrPortFrom(s.hostAddrs[0], r.To.Port())
 	return s.explainOne(p, r)
+}
+
+// explainAdded is about a name of Config.Hosts, which the guest learns whatever the policy is.
+func (s *environment) explainAdded(p Policy, r Request, addresses []netip.Addr) (d Decision) {
+	for i, addr := range addresses {
+		r.To = netip.AddrPortFrom(addr.Unmap(), r.To.Port())
+		if one := s.explainOne(p, r); i == 0 || one.Allowed && !d.Allowed {
+			d = one
+		}
+	}
+	return d
 }
 
 // explainAddresses decides about each address of a name: the guest learns those that it may learn, and connects to one
@@ -145,6 +165,11 @@ func explainRules(s *environment, p Policy, r Request) []string {
 	for _, rule := range p.Allow {
 		if e.allows(rule) {
 			list = appendRule(list, "allow", rule, e.covers(rule, false))
+		}
+	}
+	for _, rule := range p.AllowSNI {
+		if e.allows(rule) {
+			list = appendRule(list, "allow-sni", rule, e.covers(rule, false) && e.request.Protocol == TCP)
 		}
 	}
 	return list

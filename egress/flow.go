@@ -26,7 +26,8 @@ type flow struct {
 
 	// Guarded by gate.mu.
 	denied *DeniedError
-	conn   *conn // once it is open
+	conn   *conn  // once it is open
+	server string // the name that the connection itself had last
 }
 
 // begin decides about a flow that the guest opens, and registers it. The context ends when a policy cuts the dial.
@@ -40,6 +41,9 @@ func (g *Gate) begin(ctx context.Context, protocol string, from, to netip.AddrPo
 
 // renamed adds the names that have come to lead to an address since the flow began: they can deny it but not allow it.
 func (g *Gate) renamed(r Request) Request {
+	if g.isPeer(r.To.Addr()) {
+		return r // whose names stay
+	}
 	names, aliases := g.live(r.To.Addr())
 	r.Aliases = slices.Concat(r.Aliases, names, aliases)
 	return r
@@ -103,6 +107,9 @@ func (f *flow) settle(c *conn, err error) *DeniedError {
 	case !d.Allowed:
 		f.emit(VerdictDeny, d)
 		return &DeniedError{d}
+	}
+	if d.ByName {
+		c.watch()
 	}
 	f.conn = c
 	f.emit(VerdictAllow, d)

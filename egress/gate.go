@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -16,18 +17,26 @@ import (
 type Config struct {
 	Policy Policy
 
-	HostPorts []uint16         // ports of the host's loopback that the guest may use, with TCP and UDP
-	HostAddrs []netip.Addr     // the addresses at which the guest finds them; these have no other ports
-	Local     []netip.Prefix   // the VM's own subnets: never dialled
-	Resolvers []netip.AddrPort // the only servers that DialResolver reaches, in any range
+	HostPorts []uint16                // ports of the host's loopback that the guest may use, with TCP and UDP
+	HostAddrs []netip.Addr            // the addresses at which the guest finds them; these have no other ports
+	Local     []netip.Prefix          // the VM's own subnets: never dialled
+	Resolvers []netip.AddrPort        // the only servers that DialResolver reaches, in any range
+	Hosts     map[string][]netip.Addr // names, in canonical form, that the VM's resolver answers by itself: pins that never end
 
 	// Connect is called before the policy, with the port of each connection and datagram flow that leaves the VM (not for echo
 	// requests and queries to its resolver). An error denies the flow, and its text is the message as it is. Connect is called with
 	// locks held: it must be quick and must not call the gate. nil: every port.
 	Connect func(port uint16) error
 
+	// Peers are the other VMs in the VM's networks. Who joins a network wants to reach what is there: only mode none, network.connect and deny
+	// rules are asked. nil: none.
+	Peers Peers
+
 	// Dial opens every socket of the gate: network is "tcp" or "udp", address an IP address and a port. nil: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Proxy is the URL of a proxy, http, https or socks5, through which TCP connections are made that the policy allows, except those to
+	// Resolvers and HostPorts. UDP to others is refused, and echo requests are tried by TCP. Empty: connections are direct.
+	Proxy string
 	// Ping sends an echo request and returns nil when the answer has come. A nil Ping uses the host's unprivileged ping sockets where
 	// it has them, else (and always, if Dial is set) TCP.
 	Ping func(ctx context.Context, to netip.Addr, payload []byte) error
@@ -41,6 +50,17 @@ type Config struct {
 	PinGrace time.Duration    // how long an address stays valid after its TTL (at least a minute); default 5 minutes, negative: none
 	MaxPins  int              // names and addresses to remember; default 8192
 	Logger   *slog.Logger     // nil discards
+}
+
+// Peers reaches the VMs of networks.
+type Peers interface {
+	Contains(netip.Addr) bool
+	// Lookup returns the addresses of a name, none when no such VM runs, and Names the names of an address.
+	Lookup(name string) []netip.Addr
+	Names(netip.Addr) []string
+	// Dial is like net.Dialer's. It does not block with udp.
+	Dial(ctx context.Context, protocol string, from, to netip.AddrPort) (net.Conn, error)
+	Ping(ctx context.Context, to netip.Addr) error
 }
 
 // Gate is the object through which all of a VM's outbound traffic passes. Its only goroutine delivers events, and ends when there
@@ -71,11 +91,19 @@ func New(c Config) (*Gate, error) {
 		return nil, err
 	}
 	c.fill()
+	dial, ping := c.Dial, c.Ping
+	if c.Proxy != "" {
+		var err error
+		if dial, err = proxied(dial, c.Proxy, unmappedPorts(c.Resolvers)); err != nil {
+			return nil, err
+		}
+		ping = nil // by TCP, through the proxy
+	}
 	g := &Gate{
-		environment: environment{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local), &ownAddrs{list: c.HostOwn}, c.Connect},
+		environment: environment{slices.Clone(c.HostPorts), unmapped(c.HostAddrs), slices.Clone(c.Local), &ownAddrs{list: c.HostOwn}, c.Connect, maps.Clone(c.Hosts), c.Peers},
 		resolvers:   unmappedPorts(c.Resolvers),
-		dialer:      c.Dial,
-		pinger:      c.Ping,
+		dialer:      dial,
+		pinger:      ping,
 		now:         c.Now,
 		log:         c.Logger,
 		pins:        newPins(max(c.PinGrace, 0), c.MaxPins),
@@ -83,6 +111,7 @@ func New(c Config) (*Gate, error) {
 		policy:      c.Policy.clone(),
 		flows:       map[*flow]struct{}{},
 	}
+	g.pins.added = addedNames(c.Hosts)
 	return g, nil
 }
 
@@ -189,7 +218,7 @@ func (g *Gate) replace(p Policy) (denied []*flow) {
 	g.policy = p
 	g.audit.emit(Event{Time: g.now(), Kind: KindPolicy, Verdict: VerdictAllow, Message: p.String()})
 	for f := range g.flows {
-		if d := f.decide(p); !d.Allowed {
+		if d := f.again(p); !d.Allowed {
 			d.Message = "cut by a new policy: " + d.Message
 			f.denied = &DeniedError{d}
 			denied = append(denied, f)
@@ -211,7 +240,12 @@ func (g *Gate) Names(a netip.Addr) []string {
 	return names
 }
 
-func (g *Gate) live(a netip.Addr) (names, aliases []string) { return g.pins.live(g.now(), a) }
+func (g *Gate) live(a netip.Addr) (names, aliases []string) {
+	if g.isPeer(a) {
+		return g.peers.Names(a), nil
+	}
+	return g.pins.live(g.now(), a)
+}
 
 // Denials returns the newest denials, at most 256, newest last.
 func (g *Gate) Denials() []Event { return g.audit.newest() }

@@ -191,3 +191,5 @@ func rules(t testing.TB, texts ...string) []Rule {
 	}
 	return list
 }
+
+func mustAddrPort(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }

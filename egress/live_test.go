@@ -132,7 +132,7 @@ func TestNewNameDoesNotAllowOldConnection(t *testing.T) {
 
 func TestPolicyThatIsRefusedChangesNothing(t *testing.T) {
 	w := newWorld(t, Config{Policy: Policy{Deny: rules(t, "*:25")}})
-	if _, err := w.gate.SetPolicy(Policy{Allow: rules(t, "10.0.0.1")}); err == nil {
+	if _, err := w.gate.SetPolicy(Policy{Allow: rules(t, "10.0.0.0/24")}); err == nil {
 		t.Error("accepted")
 	}
 	if got := w.gate.Policy().String(); got != "mode public; deny *:25" {

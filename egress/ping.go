@@ -63,6 +63,9 @@ func (f *flow) answered(err error) error {
 
 func (g *Gate) echo(ctx context.Context, f *flow, payload []byte) error {
 	to := f.request.To.Addr()
+	if g.isPeer(to) {
+		return g.peers.Ping(ctx, to)
+	}
 	if len(payload) > maxPingPayload {
 		return fmt.Errorf("echo request to %s: %w", to, syscall.EMSGSIZE)
 	}

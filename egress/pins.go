@@ -28,6 +28,7 @@ const (
 type pins struct {
 	grace time.Duration
 	limit int
+	added map[netip.Addr][]string // Config.Hosts: they never end
 
 	mu     sync.Mutex
 	byAddr map[netip.Addr]map[string]*pin
@@ -114,6 +115,11 @@ func (p *pins) live(now time.Time, addr netip.Addr) (names, aliases []string) {
 	for _, one := range slices.SortedFunc(maps.Values(p.byAddr[addr.Unmap()]), newestFirst) {
 		names = append(names, one.name)
 		aliases = append(aliases, one.aliases...)
+	}
+	for _, name := range p.added[addr.Unmap()] {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
 	return names, aliases
 }

@@ -36,9 +36,11 @@ const (
 
 // Policy says what may be reached. The zero Policy is mode public without rules. Policies are values: nothing here changes one.
 type Policy struct {
-	Mode  Mode   `json:"mode"`            // empty: Public, or Allowlist with an allow rule
-	Allow []Rule `json:"allow,omitempty"` // what mode allowlist lets through; of no effect in other modes
-	Deny  []Rule `json:"deny,omitempty"`  // wins over everything else, in every mode
+	Mode  Mode   `json:"mode"`            // empty: Public, or Allowlist with a rule of Allow or AllowSNI
+	Allow []Rule `json:"allow,omitempty"` // what mode allowlist lets through; in modes public and open only rules for one address have an effect
+	// AllowSNI are names that mode allowlist lets through with TCP, as long as each connection itself names one of them, which led to its address.
+	AllowSNI []Rule `json:"allowSNI,omitempty"`
+	Deny     []Rule `json:"deny,omitempty"` // wins over everything else, in every mode
 }
 
 // Effective is the mode that holds: Mode, or what takes its place when it is empty.
@@ -46,7 +48,7 @@ func (p Policy) Effective() Mode {
 	switch {
 	case p.Mode != "":
 		return p.Mode
-	case len(p.Allow) > 0:
+	case len(p.Allow)+len(p.AllowSNI) > 0:
 		return Allowlist
 	}
 	return Public
@@ -54,7 +56,7 @@ func (p Policy) Effective() Mode {
 
 // clone is a policy that shares nothing with p, with its mode filled in.
 func (p Policy) clone() Policy {
-	return Policy{p.Effective(), slices.Clone(p.Allow), slices.Clone(p.Deny)}
+	return Policy{p.Effective(), slices.Clone(p.Allow), slices.Clone(p.AllowSNI), slices.Clone(p.Deny)}
 }
 
 // String is a policy in one line, as "mode allowlist; allow pypi.org:443; deny *:25".
@@ -63,7 +65,7 @@ func (p Policy) String() string {
 	for _, list := range []struct {
 		name  string
 		rules []Rule
-	}{{"allow", p.Allow}, {"deny", p.Deny}} {
+	}{{"allow", p.Allow}, {"allow-sni", p.AllowSNI}, {"deny", p.Deny}} {
 		for i, r := range list.rules {
 			if i == 0 {
 				line += "; " + list.name + " " + r.String()
@@ -77,7 +79,7 @@ func (p Policy) String() string {
 
 // PolicyError says which rule of a policy cannot be.
 type PolicyError struct {
-	List    string // "mode", "allow" or "deny"
+	List    string // "mode", "allow", "allow-sni" or "deny"
 	Index   int    // in that list, from 0
 	Rule    string // the rule as text, or the mode
 	Problem string
@@ -94,7 +96,7 @@ func (e *PolicyError) Error() string {
 const maxRules = 4096
 
 // Validate finds a mode that does not exist, and rules that could never do what they say: an allow rule for a restricted
-// range outside mode open, or for the host's loopback. Errors are *PolicyError.
+// network outside mode open, or for the host's loopback. Errors are *PolicyError.
 func (p Policy) Validate() error {
 	if _, err := ParseMode(string(p.Effective())); err != nil {
 		return &PolicyError{List: "mode", Rule: string(p.Mode), Problem: err.Error()}
@@ -104,15 +106,33 @@ func (p Policy) Validate() error {
 			return &PolicyError{"allow", i, r.String(), problem}
 		}
 	}
+	for i, r := range p.AllowSNI {
+		if problem := nameProblem(r); problem != "" {
+			return &PolicyError{"allow-sni", i, r.String(), problem}
+		}
+	}
 	for i, r := range p.Deny {
 		if r.host == hostNothing {
 			return &PolicyError{"deny", i, "", "an empty rule names nothing"}
 		}
 	}
-	if len(p.Allow) > maxRules || len(p.Deny) > maxRules {
+	if len(p.Allow)+len(p.AllowSNI) > maxRules || len(p.Deny) > maxRules {
 		return &PolicyError{List: "mode", Problem: fmt.Sprintf("a policy has at most %d allow rules and %d deny rules", maxRules, maxRules)}
 	}
 	return nil
+}
+
+// nameProblem says why a rule cannot be one of AllowSNI.
+func nameProblem(r Rule) string {
+	switch {
+	case r.host == hostNothing:
+		return "an empty rule names nothing"
+	case r.host == hostPrefix:
+		return "connections name servers, not addresses: give a name, or allow the address"
+	case r.protocol != "" && r.protocol != TCP:
+		return "only in TCP connections can the name of the server be seen"
+	}
+	return ""
 }
 
 func allowProblem(r Rule, mode Mode) string {
@@ -125,10 +145,42 @@ func allowProblem(r Rule, mode Mode) string {
 	if within(r.prefix, "127.0.0.0/8") || within(r.prefix, "::1/128") {
 		return "no mode opens the host's loopback: open single ports with --host-port, they are at " + HostName
 	}
-	if found, inside := restrictedNetwork(r.prefix); inside && mode != Open {
-		return fmt.Sprintf("%s is restricted, and only mode open reaches that: leave the rule out, or use --net open; a port of this host is opened with --host-port", found)
+	if found, inside := restrictedNetwork(r.prefix); inside && mode != Open && !r.opensHost() {
+		return fmt.Sprintf("%s is restricted, and only mode open reaches that: name single private addresses, one rule each, or use --net open; a port of this host is opened with --host-port", found)
 	}
 	return ""
+}
+
+// opensHost reports whether an allow rule opens one address that only mode open reaches otherwise: a private one. Cloud metadata, link-local
+// addresses, addresses that carry another one inside, and neighbours of the host with public addresses are not opened like that.
+func (r Rule) opensHost() bool {
+	if r.host != hostPrefix || !r.prefix.IsSingleIP() {
+		return false
+	}
+	a := r.prefix.Addr()
+	return slices.ContainsFunc(openable, func(p netip.Prefix) bool { return p.Contains(a) }) && !slices.Contains(metadata, a)
+}
+
+// openable are the ranges whose addresses an allow rule can open one by one, and metadata the addresses in them at which clouds give their
+// machines credentials.
+var (
+	openable = []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"),
+	}
+	metadata = []netip.Addr{netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("fd00:ec2::254")}
+)
+
+// ReachesRestricted reports whether the policy lets a guest reach more than public addresses: mode open, or an allow rule for one private
+// address. Such a policy is for the user to give, not for a file that comes from a stranger.
+func (p Policy) ReachesRestricted() bool {
+	switch p.Effective() {
+	case None:
+		return false
+	case Open:
+		return true
+	}
+	return slices.ContainsFunc(p.Allow, Rule.opensHost)
 }
 
 func within(p netip.Prefix, outer string) bool {
@@ -153,8 +205,14 @@ func restrictedNetwork(p netip.Prefix) (Range, bool) {
 // Warnings says, for people, which rules have no effect.
 func (p Policy) Warnings() []string {
 	var list []string
-	if mode := p.Effective(); mode != Allowlist && len(p.Allow) > 0 {
+	without := func(r Rule) bool { return !r.opensHost() }
+	if mode := p.Effective(); mode != Allowlist && (slices.ContainsFunc(p.Allow, without) || len(p.AllowSNI) > 0 || mode == None && len(p.Allow) > 0) {
 		list = append(list, fmt.Sprintf("allow rules have no effect in mode %s: leave the mode out, or use allowlist", mode))
+	}
+	for _, named := range p.AllowSNI {
+		if i := slices.IndexFunc(p.Allow, func(r Rule) bool { return r.Covers(named) }); i >= 0 {
+			list = append(list, fmt.Sprintf("allow-sni rule %q has no effect: allow rule %q opens the same whatever a connection names", named, p.Allow[i]))
+		}
 	}
 	for _, allow := range p.Allow {
 		for _, deny := range p.Deny {
@@ -184,6 +242,7 @@ type Decision struct {
 	Rule    string   `json:"rule,omitempty"`    // the rule that decided, as text; empty when none did
 	Reason  string   `json:"reason"`            // one of the Reason constants
 	Message string   `json:"message"`           // for people: what and why, and what would allow it
+	ByName  bool     `json:"byName,omitempty"`  // allowed by AllowSNI: each connection is cut that does not itself name the server
 	Applies []string `json:"applies,omitempty"` // only by Explain: everything that was looked at, in order
 }
 

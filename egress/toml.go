@@ -15,6 +15,7 @@ const maxPolicyFile = 1 << 20
 //
 //	mode = "allowlist"                        # public, allowlist, none, open; may be left out
 //	allow = ["pypi.org:443", "*.alpinelinux.org"]
+//	allow-sni = ["static.rust-lang.org:443"]  # only connections that name it
 //	deny = ["*:25"]
 //
 // Nothing else may be in it. name is the file's name for errors, which begin with name:line:column, in characters from 1; a
@@ -92,11 +93,14 @@ func (f *policyFile) take(key toml.Key, tree map[string]any) (err error) {
 	case "allow":
 		f.policy.Allow, err = f.rules("allow", tree["allow"], place)
 		return err
+	case "allow-sni":
+		f.policy.AllowSNI, err = f.rules("allow-sni", tree["allow-sni"], place)
+		return err
 	case "deny":
 		f.policy.Deny, err = f.rules("deny", tree["deny"], place)
 		return err
 	}
-	return f.fail(place.key, "unknown key %q: a policy has mode, allow and deny", key.String())
+	return f.fail(place.key, "unknown key %q: a policy has mode, allow, allow-sni and deny", key.String())
 }
 
 func (f *policyFile) rules(list string, value any, place tomlPlace) ([]Rule, error) {

@@ -15,10 +15,10 @@ func TestParsePolicy(t *testing.T) {
 	}{
 		{"empty", "", Policy{}},
 		{"comments", "# nothing\n\n", Policy{}},
-		{"all", "mode = \"allowlist\"\nallow = [\"pypi.org:443\", '*.alpinelinux.org']\ndeny = [\"*:25\"]\n",
-			Policy{Allowlist, rules(t, "pypi.org:443", "*.alpinelinux.org"), rules(t, "*:25")}},
+		{"all", "mode = \"allowlist\"\nallow = [\"pypi.org:443\", '*.alpinelinux.org']\nallow-sni = [\"a.org\"]\ndeny = [\"*:25\"]\n",
+			Policy{Allowlist, rules(t, "pypi.org:443", "*.alpinelinux.org"), rules(t, "a.org"), rules(t, "*:25")}},
 		{"several lines", "allow = [ # why\n  \"a.example\", # [\n  \"\"\"b.example\"\"\",\n]\n\"mode\" = 'allowlist'\n",
-			Policy{Allowlist, rules(t, "a.example", "b.example"), nil}},
+			Policy{Mode: Allowlist, Allow: rules(t, "a.example", "b.example")}},
 		{"empty lists", "allow = []\ndeny = []\n", Policy{Allow: []Rule{}, Deny: []Rule{}}},
 		{"open may have private", "mode = \"open\"\nallow = [\"10.0.0.0/8\"]\n", Policy{Mode: Open, Allow: rules(t, "10.0.0.0/8")}},
 		{"windows", "mode = \"none\"\r\ndeny = [\r\n]\r\n", Policy{Mode: None, Deny: []Rule{}}},
@@ -44,7 +44,7 @@ func TestParsePolicyErrors(t *testing.T) {
 		{"list's type", "allow = \"pypi.org\"", `p.toml:1:9: allow is a list of rules, as in allow = ["pypi.org:443"]`},
 		{"element's type", "deny = [\"a.example\", 443]", `p.toml:1:22: a rule of deny is a text`},
 		{"nested", "deny = [[\"a.example\"], [\"b.example\"]]", `p.toml:1:9: a rule of deny is a text`},
-		{"unknown", "mode = \"none\"\nalow = [\"a.example\"]", `p.toml:2:1: unknown key "alow": a policy has mode, allow and deny`},
+		{"unknown", "mode = \"none\"\nalow = [\"a.example\"]", `p.toml:2:1: unknown key "alow": a policy has mode, allow, allow-sni and deny`},
 		{"unknown, quoted", "  \"al low\" = 1", `p.toml:1:3: unknown key "\"al low\""`},
 		{"unknown table", "mode = \"none\"\n\n[network]\nmode = \"open\"", `p.toml:3:2: unknown key "network"`},
 		{"unknown tables", "[[rules]]\nallow = \"a\"", `p.toml:1:3: unknown key "rules"`},
@@ -70,7 +70,7 @@ func TestParsePolicyErrorTypes(t *testing.T) {
 	if rule := (*RuleError)(nil); !errors.As(err, &rule) || rule.Column != 3 {
 		t.Errorf("%v", err)
 	}
-	_, err = ParsePolicy("p.toml", []byte(`allow = ["10.0.0.1"]`))
+	_, err = ParsePolicy("p.toml", []byte(`allow = ["10.0.0.0/24"]`))
 	if rule := (*PolicyError)(nil); !errors.As(err, &rule) || rule.List != "allow" || rule.Index != 0 {
 		t.Errorf("%v", err)
 	}

@@ -138,6 +138,7 @@ type storedLayer struct {
 	hash     hash.Hash // of the blob as far as it was read; nil where the DiffID says the same
 	keep     *atomicfile.File
 	compress *chunked.Writer
+	synced   chan error // has the result of the layer's own sync; nil before that begins
 
 	chunks *chunked.File // of a layer
 }
@@ -158,6 +159,9 @@ func (o *openLayers) open(i int) (archive, error) {
 		if err := o.wait(i); err != nil {
 			return archive{}, err
 		}
+	}
+	if i > 0 {
+		o.list[i-1].sync()
 	}
 	key := o.image.layerKeys()[i]
 	l, err := o.store.openBlob(o.image.layerBlobs()[i], key)
@@ -228,8 +232,28 @@ func (s *Store) openLayer(key string) (*storedLayer, error) {
 	return l, nil
 }
 
+// sync begins to bring a new layer, which is complete, to the host's disk while others are unpacked.
+func (l *storedLayer) sync() {
+	if l.keep == nil {
+		return
+	}
+	l.synced = make(chan error, 1)
+	go func() { l.synced <- l.keep.Sync() }()
+}
+
+// wait waits for sync's end.
+func (l *storedLayer) wait() error {
+	if l.synced == nil {
+		return nil
+	}
+	err := <-l.synced
+	l.synced = nil
+	return err
+}
+
 // close ends what is open, and discards a layer that is not kept.
 func (l *storedLayer) close() {
+	_ = l.wait() // of a layer that is discarded
 	if l.compress != nil {
 		l.compress.Close()
 	}
@@ -243,7 +267,7 @@ func (l *storedLayer) close() {
 func (l *storedLayer) commit() (layerFile, error) {
 	f := l.file
 	if l.blob != "" {
-		if err := l.compress.Close(); err != nil {
+		if err := errors.Join(l.compress.Close(), l.wait()); err != nil {
 			return layerFile{}, err
 		}
 		f = l.keep.File

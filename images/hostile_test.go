@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -86,6 +87,67 @@ func TestBlobsThatLie(t *testing.T) {
 				t.Errorf("when the registry is honest again: %v", err)
 			}
 		})
+	}
+}
+
+// TestEmptiedArchives: an archive that a pull has left, and that a failure of the power has emptied, is fetched again.
+func TestEmptiedArchives(t *testing.T) {
+	r, s, image := newRegistry(t), openStore(t, ""), twoLayers(t)
+	ref := r.push(t, "app", image)
+	for i, whole := range layerArchives(t, image) {
+		digest, _ := parseDigest(digestOf(whole))
+		left := whole
+		if i == 0 {
+			left = make([]byte, len(whole))
+		}
+		if err := os.WriteFile(s.blobPath(digest), left, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pulled, err := s.Pull(t.Context(), ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTwoLayers(t, s, pulled)
+}
+
+// TestImageOfInput reads an archive of either kind that arrives through a pipe, to its end.
+func TestImageOfInput(t *testing.T) {
+	from := openStore(t, "")
+	ref := newRegistry(t).push(t, "app", twoLayers(t))
+	if _, err := from.Pull(t.Context(), ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := from.Pull(t.Context(), "-", nil); err == nil || !strings.Contains(err.Error(), "no standard input") {
+		t.Errorf("without an input: %v", err)
+	}
+	for _, kind := range []string{"docker-archive", "oci-archive"} {
+		path := filepath.Join(t.TempDir(), "image.tar")
+		if err := from.Save(t.Context(), ref, kind+":"+path, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		archive, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := make(chan error, 1)
+		go func() {
+			_, err := w.Write(archive)
+			written <- errors.Join(err, w.Close())
+		}()
+		s, err := Config{Dir: t.TempDir(), Input: input}.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := s.Pull(t.Context(), "-", nil)
+		if err = errors.Join(err, <-written, input.Close()); err != nil { // the input is still open
+			t.Fatalf("%s: %v", kind, err)
+		}
+		checkTwoLayers(t, s, image)
 	}
 }
 

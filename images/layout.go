@@ -38,14 +38,24 @@ type layout struct {
 
 // openLayout opens what ref names. The caller closes it.
 func (s *Store) openLayout(ctx context.Context, ref reference) (*layout, error) {
-	if ref.transport == transportLayout {
+	switch ref.transport {
+	case transportLayout:
 		return openLayoutDir(ref.path)
+	case transportInput:
+		if s.input == nil {
+			return nil, errors.New("there is no standard input to read an image from: name a file, as docker-archive:FILE")
+		}
+		l, err := s.openArchiveLayout(ctx, s.input, func() {})
+		if err != nil {
+			return nil, fmt.Errorf("standard input: %w", err)
+		}
+		return l, nil
 	}
 	f, err := os.Open(ref.path)
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.openArchiveLayout(ctx, f)
+	l, err := s.openArchiveLayout(ctx, f, func() { f.Close() })
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", ref.path, err)
@@ -94,9 +104,9 @@ func openLayoutDir(dir string) (*layout, error) {
 	}}, nil
 }
 
-// openArchiveLayout indexes a tar archive, which is copied into the store first when it is compressed or no regular file.
-func (s *Store) openArchiveLayout(ctx context.Context, f *os.File) (*layout, error) {
-	closeFile := func() { f.Close() }
+// openArchiveLayout indexes a tar archive, which is copied into the store first when it is compressed or no regular file. The layout
+// calls closeFile in the end.
+func (s *Store) openArchiveLayout(ctx context.Context, f *os.File, closeFile func()) (*layout, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -112,7 +122,8 @@ func (s *Store) openArchiveLayout(ctx context.Context, f *os.File) (*layout, err
 		if err != nil {
 			return nil, err
 		}
-		closeFile = func() { f.Close(); spooled.Discard() }
+		closeSource := closeFile
+		closeFile = func() { closeSource(); spooled.Discard() }
 		if size, err = io.Copy(spooled, stream); err != nil {
 			spooled.Discard()
 			return nil, fmt.Errorf("unpack: %w", s.explain(noEOF(err)))
@@ -177,6 +188,12 @@ func indexArchive(ctx context.Context, f io.ReaderAt, size int64) (map[string]ar
 			files[name] = archived{link: path.Clean(h.Linkname)}
 		}
 	}
+}
+
+// has reports whether there is a file of that name.
+func (l *layout) has(name string) bool {
+	_, err := l.open(name)
+	return err == nil
 }
 
 // text reads a small file.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"agentvm/internal/atomicfile"
+	"agentvm/internal/private"
 )
 
 // Bounds of what a manifest may hold, and of the manifest and the configuration themselves, in bytes. Registries refuse manifests
@@ -335,13 +336,28 @@ func (s *Store) fetchLayer(ctx context.Context, d v1.Descriptor, blobs blobSourc
 		return err
 	}
 	defer unlock()
-	if info, err := os.Stat(s.blobPath(digest)); err == nil && info.Size() == d.Size {
+	if s.hasBlob(d) {
 		report(d.Size, d.Size)
 		return nil
 	}
 	_, err = s.keepDownload(ctx, digest, func(f *os.File) error { return blobs.readBlob(ctx, d, f, report) },
 		func(f *os.File) (string, error) { return verify(f, d.Digest.String(), d.Digest.String()) })
 	return err
+}
+
+// hasBlob reports whether an earlier pull, which did not come to its end, has left all of a blob. A failure of the power since may have
+// emptied it.
+func (s *Store) hasBlob(d v1.Descriptor) bool {
+	f, info, err := private.Open(s.blobPath(d.Digest.Hex))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if info.Size() != d.Size {
+		return false
+	}
+	_, err = verify(f, d.Digest.String(), d.Digest.String())
+	return err == nil
 }
 
 // setConfig takes over what a container of the image would run with.

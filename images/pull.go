@@ -104,6 +104,7 @@ func briefly(err error) string {
 //	oci:DIR[:TAG]          an image of a directory in the OCI image layout
 //	oci-archive:FILE[:TAG] the same in a tar archive
 //	docker-archive:FILE    an image of an archive that docker save has written; :NAME:TAG chooses one of several
+//	-                      the only image of an archive of either kind, which Config.Input has
 //
 // What the store has already is verified and not downloaded again, unless it is damaged. A download that broke off continues where it
 // stopped. The error
@@ -164,7 +165,7 @@ func (s *Store) pullLayout(ctx context.Context, from string, ref reference, prog
 	}
 	defer l.close()
 	find := l.find
-	if ref.transport == transportDockerArchive {
+	if ref.transport == transportDockerArchive || ref.transport == transportInput && l.has("manifest.json") {
 		find = l.findDocker
 	}
 	found, err := find(ctx, from, ref.tag)
@@ -240,6 +241,7 @@ func (s *Store) keepDownload(ctx context.Context, key string, fetch func(*os.Fil
 	if err != nil {
 		return "", err
 	}
+	f.Volatile = true // a disk is built of it next, which verifies it and removes it
 	digest, err := fetchVerified(f.File, fetch, verify)
 	switch {
 	case err == nil:

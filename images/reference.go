@@ -18,6 +18,7 @@ const (
 	transportLayout        transport = "oci"            // a directory in the OCI image layout
 	transportOCIArchive    transport = "oci-archive"    // a tar archive of such a directory
 	transportDockerArchive transport = "docker-archive" // what docker save writes
+	transportInput         transport = "-"              // an archive of either kind from standard input
 )
 
 // reference is a parsed name of an image.
@@ -31,13 +32,16 @@ type reference struct {
 }
 
 // parseReference parses what users write for an image: alpine, alpine:VERSION, busybox, NAME[:TAG][@DIGEST] of a registry with or
-// without docker://, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME:TAG].
+// without docker://, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME:TAG], - for an archive on standard input.
 func parseReference(ref string) (reference, error) {
 	if version, ok, err := alpineName(ref); ok {
 		return reference{transport: transportAlpine, name: version}, err
 	}
 	if ref == BuiltinName {
 		return reference{transport: transportBuiltin, name: ref}, nil
+	}
+	if ref == string(transportInput) {
+		return reference{transport: transportInput, name: "localhost/image:latest", path: ref}, nil
 	}
 	scheme, rest, found := strings.Cut(ref, ":")
 	if found {
@@ -57,7 +61,7 @@ func parseReference(ref string) (reference, error) {
 	return parseRegistryReference(ref)
 }
 
-// NamesFile reports whether ref names an image of a directory or an archive of the host: oci:, oci-archive:, docker-archive:.
+// NamesFile reports whether ref names an image of a directory or an archive of the host: oci:, oci-archive:, docker-archive:, or -.
 func NamesFile(ref string) bool {
 	parsed, err := parseReference(ref)
 	return err == nil && parsed.path != ""

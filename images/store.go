@@ -30,6 +30,8 @@ type Config struct {
 	Transport http.RoundTripper
 	// Limits bound archives.
 	Limits Limits
+	// Input is what the image called - is read from, to its end. It stays open (default: there is no such image).
+	Input *os.File
 	// Progress receives the progress of a pull that Resolve starts (may be nil).
 	Progress ProgressFunc
 	// Logger receives one line for each pull (may be nil).
@@ -43,6 +45,7 @@ type Store struct {
 	limits   Limits
 	progress ProgressFunc
 	log      *slog.Logger
+	input    *os.File // may be nil
 
 	registries *registries
 }
@@ -87,7 +90,7 @@ func (c Config) Open() (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{registries: registries, dir: c.Dir, alpine: alpine, limits: c.Limits.withDefaults(), progress: c.Progress, log: c.Logger}
+	s := &Store{registries: registries, dir: c.Dir, alpine: alpine, limits: c.Limits.withDefaults(), progress: c.Progress, log: c.Logger, input: c.Input}
 	for _, dir := range []string{s.dir, s.blobDir(), s.layerDir(), s.diskDir(), s.recordDir(), s.lockDir()} {
 		if err := private.MakeFolder(dir); err != nil {
 			return nil, fmt.Errorf("image store: %w", err)

@@ -54,7 +54,9 @@ func (n *NAT) openForward(ctx context.Context, f Forward) (net.Addr, error) {
 	forward.ctx, forward.cancel = context.WithCancel(n.ctx)
 	stop := context.AfterFunc(ctx, forward.cancel)
 	context.AfterFunc(forward.ctx, func() { closer() })
+	done := n.openForwards.add(at, forward.cancel)
 	started := n.tasks.start(func() {
+		defer done()
 		defer n.limits.forwards.give()
 		defer stop()
 		serve()
@@ -62,10 +64,58 @@ func (n *NAT) openForward(ctx context.Context, f Forward) (net.Addr, error) {
 		forward.endFlows()
 	})
 	if !started {
+		done()
 		forward.cancel()
 		return nil, errEnded
 	}
 	return at, nil
+}
+
+// CloseForward ends the port forward that listens at an address, with its flows, and returns when the host's port is free. It reports whether
+// there was one.
+func (n *NAT) CloseForward(at net.Addr) bool {
+	f := n.openForwards.find(at)
+	if f == nil {
+		return false
+	}
+	f.cancel()
+	<-f.done
+	return true
+}
+
+// openForwards are the port forwards that listen, by their address.
+type openForwards struct {
+	mu   sync.Mutex
+	list map[string]*openForward
+}
+
+type openForward struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it no longer listens
+}
+
+func (o *openForwards) add(at net.Addr, cancel context.CancelFunc) (done func()) {
+	f, key := &openForward{cancel, make(chan struct{})}, at.Network()+" "+at.String()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.list == nil {
+		o.list = make(map[string]*openForward)
+	}
+	o.list[key] = f
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.list[key] == f { // another may have the port by now
+			delete(o.list, key)
+		}
+		close(f.done)
+	}
+}
+
+func (o *openForwards) find(at net.Addr) *openForward {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.list[at.Network()+" "+at.String()]
 }
 
 // forward is one port forward. Its goroutine is the one that listens.

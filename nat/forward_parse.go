@@ -92,6 +92,69 @@ func ParseForward(text string) (Forward, error) {
 	return f, nil
 }
 
+// MaxForwardRange is how many ports a range of ParseForwards can have.
+const MaxForwardRange = 256
+
+// ParseForwards is ParseForward that also reads ranges, [ADDRESS:]FIRST-LAST:FIRST-LAST[/tcp|/udp], as in "8000-8009:9000-9009": a Forward for
+// each port. Both ranges are of the same length. Errors are *ForwardError.
+func ParseForwards(text string) ([]Forward, error) {
+	rest, protocol, named := strings.Cut(text, "/")
+	at := strings.LastIndexByte(rest, ':')
+	if !strings.Contains(rest, "-") || at < 0 {
+		f, err := ParseForward(text)
+		return []Forward{f}, err
+	}
+	begin := strings.LastIndexByte(rest[:at], ':') + 1
+	host, hostErr := readRange(rest[begin:at])
+	guest, guestErr := readRange(rest[at+1:])
+	wrong := func(column int, problem string) ([]Forward, error) {
+		return nil, &ForwardError{Text: text, Column: column + 1, Problem: problem}
+	}
+	switch {
+	case hostErr != "":
+		return wrong(begin, hostErr)
+	case guestErr != "":
+		return wrong(at+1, guestErr)
+	case host[1]-host[0] != guest[1]-guest[0]:
+		return wrong(begin, "the ranges have different lengths; write as many ports of the guest as of the host, as in 8000-8009:9000-9009")
+	case int(host[1])-int(host[0]) >= MaxForwardRange:
+		return wrong(begin, fmt.Sprintf("a range has at most %d ports", MaxForwardRange))
+	}
+	var list []Forward
+	for i := 0; i <= int(host[1]-host[0]); i++ {
+		one := fmt.Sprintf("%s%d:%d", rest[:begin], int(host[0])+i, int(guest[0])+i)
+		if named {
+			one += "/" + protocol
+		}
+		f, err := ParseForward(one)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, f)
+	}
+	return list, nil
+}
+
+// readRange reads FIRST-LAST, or one port; problem is not empty when it is neither.
+func readRange(text string) (ports [2]uint16, problem string) {
+	const want = "not a range of ports: write FIRST-LAST, of 1 to 65535, as in 8000-8009"
+	first, last, both := strings.Cut(text, "-")
+	if !both {
+		last = first
+	}
+	for i, part := range []string{first, last} {
+		n, err := strconv.ParseUint(part, 10, 16)
+		if err != nil || n == 0 {
+			return ports, want
+		}
+		ports[i] = uint16(n)
+	}
+	if ports[0] > ports[1] {
+		return ports, want
+	}
+	return ports, ""
+}
+
 // forwardParser keeps the first thing that was wrong; what comes after it is read but no longer complained about.
 type forwardParser struct {
 	text string

@@ -24,6 +24,8 @@ type NAT struct {
 	ctx    context.Context // of everything that runs; ends with Run
 	cancel context.CancelFunc
 	tasks  tasks
+
+	openForwards openForwards
 }
 
 // New makes a NAT and registers its handlers with the network, whose Run comes after. Flows may begin at once; Run must

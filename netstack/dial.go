@@ -17,11 +17,16 @@ import (
 // is a *[Conn]) or "udp" (a *[PacketConn]). It fails with syscall.ECONNREFUSED, EHOSTUNREACH, ETIMEDOUT ..., or with
 // ctx's error.
 func (n *Network) DialContext(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
 	from := n.addresses.Gateway
-	if to.Addr().Is6() {
+	if to.Addr().Unmap().Is6() {
 		from = n.addresses.Gateway6
 	}
+	return n.DialFrom(ctx, network, from, to)
+}
+
+// DialFrom is DialContext from any address, which the guest takes for a host beyond the gateway.
+func (n *Network) DialFrom(ctx context.Context, network string, from netip.Addr, to netip.AddrPort) (net.Conn, error) {
+	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
 	if !from.IsValid() || !to.IsValid() {
 		return nil, opError("dial", network, netip.AddrPort{}, to, syscall.ENETUNREACH)
 	}

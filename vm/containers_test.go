@@ -1,7 +1,10 @@
 package vm_test
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"agentvm/vm"
@@ -39,4 +42,40 @@ func TestContainerEngines(t *testing.T) {
 		v := begin(t, func(c *vm.Config) { c.ReadOnlyRoot = true })
 		wantOutput(t, v, "touch /var/lib/docker/file 2>&1 | grep -c 'Read-only file system'", "1\n")
 	})
+}
+
+// TestLoopMount makes a FAT file system in a file and mounts it with BusyBox, which has the loop device open for writing meanwhile.
+func TestLoopMount(t *testing.T) {
+	needAlpine(t) // for mkfs.vfat
+	wantOutput(t, ownVM(t, nil), `set -e; cd /root; dd if=/dev/zero of=image bs=1M count=2 2>/dev/null; mkfs.vfat image; mkdir at
+		mount -o loop image at; echo hello >at/FILE; umount at; mount -o loop,ro image at; cat at/file; umount at`, "hello\n")
+}
+
+// TestLoopMountOfHostsImages mounts images as the host's tools make them, from a read-only share: squashfs in each of its compressions, ISO 9660.
+func TestLoopMountOfHostsImages(t *testing.T) {
+	content, share := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(content, "A longer name.txt"), []byte(strings.Repeat("hello\n", 10_000)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	images := map[string][]string{"iso": {"genisoimage", "-quiet", "-R", "-o", filepath.Join(share, "iso"), content}}
+	for _, compression := range []string{"gzip", "lz4", "xz", "zstd"} {
+		images[compression] = []string{"mksquashfs", content, filepath.Join(share, compression), "-quiet", "-no-progress", "-comp", compression}
+	}
+	for _, command := range images {
+		if _, err := exec.LookPath(command[0]); err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatal(err)
+			}
+			t.Skip(err)
+		}
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command[0], err, out)
+		}
+	}
+	v := ownVM(t, func(c *vm.Config) {
+		c.Mounts = []vm.Mount{{HostPath: share, GuestPath: "/images", ReadOnly: true}}
+	})
+	for name := range images {
+		wantOutput(t, v, "set -e; mkdir /tmp/"+name+"; mount -o loop,ro /images/"+name+" /tmp/"+name+`; wc -l <"/tmp/`+name+`/A longer name.txt"`, "10000\n")
+	}
 }

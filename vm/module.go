@@ -271,6 +271,7 @@ func (s *moduleShell) run(ctx context.Context, config wasi.CommandConfig, boot t
 // moduleEnd is why a module was ended.
 type moduleEnd struct {
 	moduleErr        error // it ended by itself; nil: it was stopped
+	inputErr         error // the command's standard input cannot be passed on
 	silent, timedOut bool  // no shell answered in the time for booting; Command.Timeout has passed
 }
 
@@ -296,6 +297,8 @@ func (s *moduleShell) await(ctx context.Context, started <-chan struct{}, ended 
 			end.timedOut = true
 			return end
 		case <-ctx.Done():
+			return end
+		case end.inputErr = <-s.inputErr:
 			return end
 		case end.moduleErr = <-ended:
 			return end
@@ -325,6 +328,8 @@ func (s *moduleShell) result(ctx context.Context, end moduleEnd, boot time.Durat
 		return r, fmt.Errorf("write the command's output: %w", s.writeErr)
 	case s.state == moduleEnded:
 		return r, nil
+	case end.inputErr != nil:
+		return r, fmt.Errorf("the command's standard input: %w", end.inputErr)
 	case end.timedOut:
 		r.ExitCode, r.Signal = 128+9, 9
 		return r, nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -31,9 +32,10 @@ type moduleShell struct {
 	kept    *headtail.Buffer // nil where the command has a writer
 	console io.Writer        // gets what is no output of the command
 
-	acks    chan struct{} // the shell is ready for the next line
-	running chan struct{} // closed when the command runs
-	done    chan struct{} // closed when it has ended
+	acks     chan struct{} // the shell is ready for the next line
+	running  chan struct{} // closed when the command runs
+	done     chan struct{} // closed when it has ended
+	inputErr chan error    // the command's standard input cannot be passed on
 
 	// Of the goroutine that runs the module.
 	state    moduleState
@@ -62,7 +64,7 @@ func newModuleShell(c Command, script string) *moduleShell {
 	_, _ = rand.Read(secret[:]) // never fails
 	s := &moduleShell{
 		command: c, marker: "agentvm" + hex.EncodeToString(secret[:]), out: c.Stdout,
-		acks: make(chan struct{}, 1), running: make(chan struct{}), done: make(chan struct{}),
+		acks: make(chan struct{}, 1), running: make(chan struct{}), done: make(chan struct{}), inputErr: make(chan error, 1),
 	}
 	if s.out == nil {
 		s.kept = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
@@ -122,27 +124,48 @@ func (s *moduleShell) feed(ctx context.Context, to *io.PipeWriter) {
 	case <-ctx.Done():
 		return
 	}
-	last := &lastByte{w: to, last: '\n'}
-	if _, err := io.Copy(last, s.command.Stdin); err != nil {
+	console := &consoleInput{w: to}
+	if _, err := io.Copy(console, s.command.Stdin); err != nil {
+		if !errors.Is(err, io.ErrClosedPipe) { // which the module's end closes
+			s.inputErr <- err // has room
+		}
 		return
 	}
 	end := "\x04" // a terminal's end of input, at the beginning of a line
-	if last.last != '\n' {
+	if console.line > 0 {
 		end = "\x04\x04"
 	}
 	_, _ = io.WriteString(to, end) // an error means that the module has ended
 }
 
-type lastByte struct {
+const (
+	// consoleLine is the most bytes of a line that Linux's terminals keep (N_TTY_BUF_SIZE), less its newline and one that they reserve.
+	consoleLine = 4096 - 2
+	// consoleKeys are the bytes that the guest's terminal takes for keys, such as ^C and ^D, and ^A, which TinyEMU takes for its own: with an x
+	// behind it, that ends the emulator.
+	consoleKeys = "\x01\x03\x04\b\r\x0f\x11\x12\x13\x15\x16\x17\x1a\x1c\x7f"
+)
+
+// consoleInput passes on what arrives as it is at a program that reads from a console. Anything else is an error.
+type consoleInput struct {
 	w    io.Writer
-	last byte
+	line int // bytes of the line that has begun
 }
 
-func (l *lastByte) Write(p []byte) (int, error) {
-	if len(p) > 0 {
-		l.last = p[len(p)-1]
+func (c *consoleInput) Write(p []byte) (int, error) {
+	for i, b := range p {
+		switch {
+		case b == '\n':
+			c.line = 0
+			continue
+		case strings.IndexByte(consoleKeys, b) >= 0:
+			return i, fmt.Errorf("it has the byte %#02x, which the console of a WASI module takes for a key: pass it in a file of a mount", b)
+		case c.line == consoleLine:
+			return i, fmt.Errorf("it has a line of more than %d bytes, which the console of a WASI module cuts: pass it in a file of a mount", consoleLine)
+		}
+		c.line++
 	}
-	return l.w.Write(p)
+	return c.w.Write(p)
 }
 
 // Write takes what the console shows. The module's goroutine calls it.

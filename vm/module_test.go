@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,23 +121,37 @@ func TestModuleShellMarks(t *testing.T) {
 	}
 }
 
-// buildModule compiles the stand-in.
-func buildModule(t *testing.T) string {
-	t.Helper()
+// standIns are programs that do as modules of container2wasm do: one in Go, which blocks in each of its calls, and one in C, which polls as
+// TinyEMU does and is compiled by what TinyEMU is compiled by.
+func standIns(t *testing.T, run func(t *testing.T, image string)) {
 	if testing.Short() {
-		t.Skip("compiles a module")
+		t.Skip("compiles modules")
 	}
-	out := filepath.Join(t.TempDir(), "image.wasm")
-	build := exec.Command("go", "build", "-o", out, "./testdata/module")
-	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, text)
+	for _, language := range []string{"Go", "C"} {
+		t.Run(language, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "image.wasm")
+			build := exec.Command("go", "build", "-o", out, "./testdata/module")
+			if language == "C" {
+				builtins, _ := filepath.Glob("/usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a")
+				if _, err := exec.LookPath("clang-19"); os.Getenv("CI") != "true" && (err != nil || len(builtins) == 0) {
+					t.Skip("clang-19 and libclang-rt-dev-wasm32 are not installed")
+				}
+				build = exec.Command("clang-19", append(builtins, "--target=wasm32-wasi", "--sysroot=/usr", "-O1", "-Wall", "-Werror", "-nodefaultlibs",
+					"-o", out, "testdata/tinyemu.c", "-lc")...)
+			}
+			build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+			if text, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, text)
+			}
+			run(t, out)
+		})
 	}
-	return out
 }
 
-func TestRunModule(t *testing.T) {
-	image, dir, store := buildModule(t), t.TempDir(), t.TempDir()
+func TestRunModule(t *testing.T) { standIns(t, testRunModule) }
+
+func testRunModule(t *testing.T, image string) {
+	dir, store := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "hello"), []byte("from the host"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -180,8 +195,10 @@ func TestRunModule(t *testing.T) {
 }
 
 // TestRunModuleEnds: a command or module that hangs, spins or ends is ended, and the next call works.
-func TestRunModuleEnds(t *testing.T) {
-	c := Config{Image: buildModule(t), StoreDir: t.TempDir(), Network: Network{Disabled: true}}
+func TestRunModuleEnds(t *testing.T) { standIns(t, testRunModuleEnds) }
+
+func testRunModuleEnds(t *testing.T, image string) {
+	c := Config{Image: image, StoreDir: t.TempDir(), Network: Network{Disabled: true}}
 	for _, line := range []string{"hang", "spin"} {
 		r, err := RunModule(t.Context(), c, Command{Line: line, Timeout: 100 * time.Millisecond})
 		if err != nil || !r.TimedOut || line == "hang" && string(r.Stdout) != "before" {
@@ -200,10 +217,21 @@ func TestRunModuleEnds(t *testing.T) {
 	if _, err := RunModule(t.Context(), c, broken); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("a writer that fails: %v", err)
 	}
+	for name, input := range map[string]io.Reader{
+		"byte 0x01": strings.NewReader("a\n\x01x"), "4094 bytes": strings.NewReader(strings.Repeat("x", 4095)), "broken pipe": brokenReader{},
+	} {
+		if _, err := RunModule(t.Context(), c, Command{Line: "input", Stdin: input}); err == nil || !strings.Contains(err.Error(), "standard input: ") || !strings.Contains(err.Error(), name) {
+			t.Errorf("input that no console passes on: %v, want one with %q", err, name)
+		}
+	}
 	if r, err := RunModule(t.Context(), c, Command{Line: "exit 0"}); err != nil || r.ExitCode != 0 {
 		t.Errorf("afterwards: %+v, %v", r, err)
 	}
 }
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, syscall.EPIPE }
 
 type writerFunc func(p []byte) (int, error)
 

@@ -1,9 +1,13 @@
 package vm_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,5 +77,45 @@ func TestMountLocks(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("the lock of a VM that has ended stays")
+	}
+}
+
+// TestMountCounter has programs of two VMs and one of the host count in one file, which each has open all the time, under locks of fcntl and of flock:
+// no step is lost, so locks exclude, and who has one reads what the others have written.
+func TestMountCounter(t *testing.T) {
+	host := t.TempDir()
+	for _, goarch := range []string{"riscv64", runtime.GOARCH} {
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(host, "locks-"+goarch), "./testdata/locks")
+		build.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+goarch, "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	one, two := ownVM(t, mounted(host, false)), ownVM(t, mounted(host, false))
+	const steps = 40
+	for _, kind := range []string{"fcntl", "flock"} {
+		counter := filepath.Join(host, kind)
+		write(t, counter, "00000000")
+		var all sync.WaitGroup
+		for _, v := range []*vm.VM{one, two} {
+			for range 2 { // programs
+				all.Go(func() {
+					r, err := v.Run(t.Context(), vm.Command{Line: fmt.Sprintf("/mnt/host/locks-riscv64 %s /mnt/host/%s %d", kind, kind, steps)})
+					if err != nil || r.ExitCode != 0 {
+						t.Errorf("%s: %v, %+v", kind, err, r)
+					}
+				})
+			}
+		}
+		all.Go(func() {
+			program := exec.CommandContext(t.Context(), filepath.Join(host, "locks-"+runtime.GOARCH), kind, counter, strconv.Itoa(5*steps))
+			if out, err := program.CombinedOutput(); err != nil {
+				t.Errorf("%s on the host: %v, %s", kind, err, out)
+			}
+		})
+		all.Wait()
+		if got, err := os.ReadFile(counter); err != nil || string(got) != fmt.Sprintf("%08d", 9*steps) {
+			t.Errorf("%s: counted to %s, want %d; %v", kind, got, 9*steps, err)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -183,6 +184,34 @@ func TestMountCoherence(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutput(t, v, "/mnt/host/busybox sleep 0 >/dev/null 2>&1; test $? -gt 0 && echo ended", "ended\n")
+}
+
+// TestMountSizeDuringEvents: the next open has the size of what the host has written, also while the host still changes the file's mode, of which
+// the guest's kernel hears when it likes.
+func TestMountSizeDuringEvents(t *testing.T) {
+	host := t.TempDir()
+	file := filepath.Join(host, "file")
+	write(t, file, "")
+	v := ownVM(t, mounted(host, false))
+	end := make(chan struct{})
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for mode := os.FileMode(0o600); ; mode ^= 0o044 {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			_ = os.Chmod(file, mode)
+		}
+	})
+	defer changing.Wait()
+	defer close(end)
+	for i := range 60 {
+		text := strings.Repeat(fmt.Sprintln(i), 1+i*7919%2000)
+		write(t, file, text)
+		wantOutput(t, v, "cat /mnt/host/file | sha256sum", fmt.Sprintf("%x  -\n", sha256.Sum256([]byte(text)))) // BusyBox's cat is sendfile(2)
+	}
 }
 
 // TestMountLarge moves more than a request holds, and more entries than one lists.

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 
@@ -9,6 +10,7 @@ import (
 	"agentvm/internal/gateway"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
+	"agentvm/internal/vmnet"
 	"agentvm/nat"
 	"agentvm/wasi"
 )
@@ -38,8 +40,14 @@ func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
 	if err != nil {
 		return err
 	}
+	var peers *vmnet.Member
+	if !c.Network.Disabled {
+		if peers, err = vmnet.In(r.store.Dir()).Join(context.Background(), c.Network.Networks, c.Network.Member, c.Logger); err != nil {
+			return errors.Join(err, secrets.Close())
+		}
+	}
 	r.network, err = gateway.Open(gateway.Config{
-		Secrets: secrets, Network: c.Network, Link: r.link.Host(), MAC: mac, Ports: r.ports, HostMemory: c.memory, Connections: r.connections,
+		Secrets: secrets, Peers: peers, Network: c.Network, Link: r.link.Host(), MAC: mac, Ports: r.ports, HostMemory: c.memory, Connections: r.connections,
 		Memory: c.Memory, Mounts: len(c.Mounts), MaxMounts: machine.MaxShares, Logger: c.Logger,
 	})
 	return err
@@ -86,7 +94,7 @@ func (v *VM) NetworkStats(context.Context) (NetworkStats, error) {
 	return v.resources.network.Stats(), nil
 }
 
-// Forwards returns the addresses at which Network.Forwards listen, in their order.
+// Forwards returns the addresses at which port forwards listen: those of Network.Forwards in their order, then those that Forward has opened.
 func (v *VM) Forwards(context.Context) ([]net.Addr, error) {
 	return v.resources.network.Forwards(), nil
 }
@@ -95,6 +103,15 @@ func (v *VM) Forwards(context.Context) ([]net.Addr, error) {
 // the guest's port for as long (Access.LoopbackExemptPorts); one that network.listen denies is refused (*AccessError).
 func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
 	return v.resources.network.Forward(ctx, f)
+}
+
+// Ports returns the port forwards that are open, with the addresses at which they listen, in the order of Forwards.
+func (v *VM) Ports(context.Context) ([]nat.Forward, error) { return v.resources.network.Ports(), nil }
+
+// CloseForward closes the port forward that listens at an address, ends its connections, and returns when the host's port is free.
+func (v *VM) CloseForward(_ context.Context, at net.Addr) error {
+	_, err := v.resources.network.CloseForward(at)
+	return err
 }
 
 // Socket is a TCP or UDP socket of the guest: family, transport, local and remote address, state, and the process that has it.

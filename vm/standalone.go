@@ -26,7 +26,7 @@ const (
 
 // ExportWASI boots the image of a root disk and writes it to w as a WASI preview 1 command: the machine, the booted guest and the disk in one
 // module, which runs the image's command, or its arguments, in any runtime. memory is the guest's RAM in bytes, 0 for 256 MiB. The
-// disk stays the caller's. The module's guest has no network and no mounts. An image that does not fit into WebAssembly's 4 GiB of
+// disk stays the caller's. The module's guest has preopened directories as mounts, and a network as container2wasm's modules have it. An image that does not fit into WebAssembly's 4 GiB of
 // memory with its RAM is an error.
 func ExportWASI(ctx context.Context, image *images.Image, disk *images.RootDisk, memory uint64, w io.Writer) error {
 	m, err := bootForExport(ctx, image, disk, memory)
@@ -58,7 +58,7 @@ func bootForExport(ctx context.Context, image *images.Image, disk *images.RootDi
 	if memory == 0 {
 		memory = exportMemory
 	}
-	linux := machine.Linux{CommandLine: "console=hvc0 quiet reboot=panic_warm panic=-1 fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 agentvm.standalone"}
+	linux := machine.Linux{CommandLine: "console=hvc0 quiet reboot=panic_warm panic=-1 fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 bdev_allow_write_mounted=1 agentvm.standalone"}
 	if linux.Kernel, err = kernel.Image(); err != nil {
 		return nil, err
 	}
@@ -71,10 +71,12 @@ func bootForExport(ctx context.Context, image *images.Image, disk *images.RootDi
 	if e.program, err = machine.NewStandaloneProgram(ctx); err != nil {
 		return nil, err
 	}
-	control, screen := wasi.NewStream(streamSize), wasi.NewStream(consoleSize)
+	control, screen, idle := wasi.NewStream(streamSize), wasi.NewStream(consoleSize), func() wasi.File { return wasi.NewStream(consoleSize) }
 	root := io.NewSectionReader(disk, 0, disk.Size()) // which the machine does not close
 	e.Machine, err = e.program.NewMachine(ctx, machine.Config{
 		Memory: memory, Console: screen, Control: control,
+		// The guest uses these when it is asked for a network, and when the runtime gives it directories.
+		Network: idle(), Shares: []machine.Share{{Tag: "runtime", File: idle()}},
 		Disks: []machine.Disk{{File: wasi.NewDisk(root, root.Size(), true), ReadOnly: true}},
 	})
 	if err != nil {

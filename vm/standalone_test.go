@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/experimental/sock"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
 
@@ -51,6 +52,8 @@ func export(t *testing.T, change func(*images.Image)) []byte {
 type foreign struct {
 	runtime wazero.Runtime
 	module  wazero.CompiledModule
+	listen  sock.Config     // nil: it has no sockets
+	dirs    wazero.FSConfig // nil: it has no directories
 }
 
 func newForeign(t *testing.T, module []byte) foreign {
@@ -62,16 +65,22 @@ func newForeign(t *testing.T, module []byte) foreign {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return foreign{runtime, compiled}
+	return foreign{runtime: runtime, module: compiled}
 }
 
 func (f foreign) run(t *testing.T, input io.Reader, env [2]string, args ...string) (stdout, stderr string, code uint32) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
+	if f.listen != nil {
+		ctx = sock.WithConfig(ctx, f.listen)
+	}
 	var out, errs bytes.Buffer
 	config := wazero.NewModuleConfig().WithName("").WithArgs(append([]string{"module.wasm"}, args...)...).WithStdin(input).WithStdout(&out).WithStderr(&errs).
 		WithSysNanosleep().WithSysNanotime().WithSysWalltime().WithRandSource(nil)
+	if f.dirs != nil {
+		config = config.WithFSConfig(f.dirs)
+	}
 	if env[0] != "" {
 		config = config.WithEnv(env[0], env[1])
 	}
@@ -111,7 +120,12 @@ func TestExportWASI(t *testing.T) {
 		{name: "signal", args: []string{"sh", "-c", "kill -9 $$"}, code: 137},
 		{name: "no such command", args: []string{"nosuch"}, err: "agentvm: command not found: \"nosuch\"\n", code: 127},
 		{name: "background", args: []string{"sh", "-c", "sleep 100 & echo done"}, out: "done\n"},
-		{name: "container2wasm's options", args: []string{"-net", "socket", "--mac=02:00:00:00:00:09", "--entrypoint", "/bin/echo", "--", "-net"}, out: "-net\n"},
+		{name: "container2wasm's options", args: []string{"--mac=02:00:00:00:00:09", "--entrypoint", "/bin/echo", "--", "-net"}, out: "-net\n"},
+		{name: "no card", args: []string{"cat", "/sys/class/net/eth0/operstate"}, out: "down\n"},
+		{name: "no socket", args: []string{"-net", "socket", "true"}, code: 125,
+			err: "agentvm: -net socket: the runtime gave no listening socket, as the first descriptor after the standard streams and directories\n"},
+		{name: "another network", args: []string{"--net=qemu", "true"}, err: "agentvm: -net qemu: want socket, or socket=listenfd=N for another descriptor of the listening socket\n", code: 125},
+		{name: "no MAC", args: []string{"-net=socket", "-mac", "x", "true"}, err: "agentvm: -mac x: want an Ethernet address, as 02:00:00:00:00:01\n", code: 125},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out, errs, code := f.run(t, strings.NewReader(tt.input), tt.env, tt.args...)
@@ -144,7 +158,9 @@ func TestExportedGuestIsConfined(t *testing.T) {
 	}
 	f := newForeign(t, export(t, nil))
 	allowed := strings.Fields("args_get args_sizes_get environ_get environ_sizes_get clock_time_get random_get poll_oneoff proc_exit " +
-		"fd_read fd_write fd_pread fd_pwrite fd_advise fd_sync fd_filestat_get")
+		"fd_read fd_write fd_pread fd_pwrite fd_advise fd_sync fd_filestat_get sock_accept " +
+		"fd_prestat_get fd_prestat_dir_name fd_fdstat_get fd_close fd_readdir fd_filestat_set_size path_open path_filestat_get path_filestat_set_times " +
+		"path_create_directory path_remove_directory path_unlink_file path_rename path_link path_symlink path_readlink")
 	for _, function := range f.module.ImportedFunctions() {
 		module, name, _ := function.Import()
 		if module != wasi_snapshot_preview1.ModuleName || !slices.Contains(allowed, name) {

@@ -141,8 +141,9 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 //
 //   - reboot=panic_warm: a panic asks SBI SRST for a warm reset, an ordinary reboot for a cold one, so that the host can distinguish them.
 //   - fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0: only links that someone has made; they would take 1.5 M instructions of a boot.
+//   - bdev_allow_write_mounted=1: as in Debian's kernels, a mounted device may be open for writing. BusyBox's mount -o loop has the loop device so.
 func (v *VM) commandLine() string {
-	line := "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"
+	line := "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 bdev_allow_write_mounted=1"
 	if v.config.KernelArguments != "" {
 		line += " " + v.config.KernelArguments
 	}

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"unicode"
 
 	"agentvm/egress"
+	"agentvm/internal/termtext"
 )
 
 const (
@@ -80,6 +80,7 @@ var reasonWords = map[string]string{
 	egress.ReasonHostPortClosed: "port not opened",
 	egress.ReasonNotAllowed:     "not in the allowlist",
 	egress.ReasonNameNotAllowed: "not in the allowlist",
+	egress.ReasonServerName:     "the connection does not name a server of an allow-sni rule",
 	egress.ReasonBadName:        "not a name",
 	egress.ReasonQueryType:      "DNS type not passed on",
 	egress.ReasonConnect:        "port not permitted by --connect-allow or --connect-deny",
@@ -147,12 +148,5 @@ func printableLines(text string) string {
 	return b.String()
 }
 
-// printable replaces what a terminal would interpret: the guest chose the names.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-}
+// printable makes a text of a guest fit for a terminal.
+func printable(text string) string { return termtext.Printable(text) }

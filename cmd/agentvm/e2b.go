@@ -25,7 +25,7 @@ Programs need three variables, which are printed on standard error:
   E2B_SANDBOX_URL  the same
   E2B_API_KEY      the key of --key-file, or the one that is printed
 
-Sandboxes keep no files of their own after they have ended. Clients can narrow the network policy of these flags, and not widen it. A server at
+Sandboxes keep no files of their own after they have ended, but in snapshots, which agentvm snapshot ls lists. Clients can narrow the network policy of these flags, and not widen it. A server at
 PORT in a sandbox is reached at http://PORT-ID.localhost:PORT-OF-THIS-SERVER. The guide's page on E2B says which methods of the SDK work.`
 
 const e2bExample = `  agentvm e2b
@@ -93,7 +93,7 @@ func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) error {
 		policy = egress.Policy{Mode: egress.None}
 	}
 	server, err := e2b.New(e2b.Config{
-		VMs: &e2bVMs{store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
+		VMs: &e2bVMs{store, config}, Snapshots: &e2bSnapshots{c, store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
 	})
 	if err != nil {
 		return err
@@ -136,8 +136,55 @@ func (m *e2bVMs) Open(ctx context.Context, name string) (e2b.VM, error) {
 
 // Remove implements e2b.VMs.
 func (m *e2bVMs) Remove(ctx context.Context, name string) error {
-	if _, err := m.store.Stop(ctx, name, 0); err != nil {
-		return err
+	return stopAndRemove(ctx, m.store, name)
+}
+
+// e2bPrefix is before the names of clients' snapshots, which have no other ones.
+const e2bPrefix = "e2b-"
+
+// e2bSnapshots keeps sandboxes among the snapshots of the store.
+type e2bSnapshots struct {
+	cli    *cli
+	store  *client.Store
+	config client.Config
+}
+
+// List implements e2b.Snapshots.
+func (m *e2bSnapshots) List(context.Context) (list []e2b.Snapshot, err error) {
+	found, err := savedVMs()
+	for _, e := range found {
+		name, own := strings.CutPrefix(e.Name, e2bPrefix)
+		if !own {
+			continue
+		}
+		one := e2b.Snapshot{Name: name, Created: e.Meta.Created}
+		if kept, err := readKept(e.Path); err == nil {
+			one.Sandbox = kept.Name
+		}
+		list = append(list, one)
 	}
-	return m.store.Remove(ctx, name)
+	return list, err
+}
+
+// Create implements e2b.Snapshots.
+func (m *e2bSnapshots) Create(ctx context.Context, vm, snapshot string) error {
+	return m.cli.createSnapshot(ctx, vm, e2bPrefix+snapshot, "")
+}
+
+// Restore implements e2b.Snapshots.
+func (m *e2bSnapshots) Restore(ctx context.Context, snapshot, vm string, env []string, policy egress.Policy) (e2b.VM, error) {
+	err := restoreAs(ctx, m.store, e2bPrefix+snapshot, vm, func(c *client.Config) error {
+		c.Hostname, c.Network.Forwards, c.Network.Policy, c.MaxLifetime = "", nil, policy, m.config.MaxLifetime
+		c.Env = append(append([]string(nil), m.config.Env...), env...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m.store.Open(ctx, vm)
+}
+
+// Remove implements e2b.Snapshots.
+func (m *e2bSnapshots) Remove(ctx context.Context, snapshot string) error {
+	return removeSaved(ctx, e2bPrefix+snapshot)
 }

@@ -83,8 +83,16 @@ func TestE2B(t *testing.T) {
 	if got := call("/sandboxes/"+made.SandboxID+"/fork", `{"timeout":60}`, 201); !strings.Contains(got, `"sandbox":`) {
 		t.Error(got)
 	}
+	call("/sandboxes/"+made.SandboxID+"/snapshots", `{"name":"../other"}`, 400)
+	call("/sandboxes/"+made.SandboxID+"/snapshots", `{"name":"kept"}`, 201)
+	call("/sandboxes/"+made.SandboxID+"/snapshots", `{"name":"kept"}`, 409)
+	var copied struct{ SandboxID, TemplateID string }
+	if err := json.Unmarshal([]byte(call("/v2/sandboxes", `{"templateID":"kept"}`, 201)), &copied); err != nil || copied.TemplateID != "kept" {
+		t.Error(copied, err)
+	}
+	call("/v2/sandboxes", `{"templateID":"e2b-kept"}`, 404)
 	vms := daemon.Store{Dir: filepath.Join(dir, "store", "vms")}
-	if list, err := vms.List(t.Context()); err != nil || len(list) != 2 {
+	if list, err := vms.List(t.Context()); err != nil || len(list) != 3 {
 		t.Error(list, err)
 	}
 	end()

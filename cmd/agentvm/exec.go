@@ -160,7 +160,7 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 // runWhere runs a command in a named VM, or without a name in a fresh VM.
 func (c *cli) runWhere(ctx context.Context, name string, f *vmFlags, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
 	if name != "" {
-		return c.runNamed(ctx, name, f.env, command, terminal, window)
+		return c.runNamed(ctx, name, f, command, terminal, window)
 	}
 	return c.run(ctx, f, command, terminal, window)
 }

@@ -36,11 +36,11 @@ func (c *cli) printPaused(ctx context.Context, v *client.VM) (stop func()) {
 }
 
 // runNamed does what run does in a named VM. The denials are those of the time while the command ran, whichever program caused them.
-func (c *cli) runNamed(ctx context.Context, name string, env []string, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
+func (c *cli) runNamed(ctx context.Context, name string, f *vmFlags, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
 	s := newSession(window)
 	ctx = s.begin(ctx)
 	defer s.end()
-	env, err := environment(env)
+	env, err := environment(f.env)
 	if err != nil {
 		return nil, denials{}, err
 	}
@@ -49,20 +49,29 @@ func (c *cli) runNamed(ctx context.Context, name string, env []string, command v
 		return nil, denials{}, s.explain(err)
 	}
 	defer v.Close() // which ends the command, if it still runs
+	start, recorded, err := c.recordNamed(ctx, f.record, v, c.startIn(v))
+	if err != nil {
+		return nil, denials{}, s.explain(err)
+	}
 	began := time.Now()
 	c.printFullDisk(ctx, v)
 	command.Env = env
-	result, err := c.runIn(ctx, c.startIn(v), command, terminal, s)
+	result, err := c.runIn(ctx, start, command, terminal, s)
 	if err == nil && result.Signal != 0 && !result.TimedOut {
 		c.printEnd(ctx, v)
 	}
 	if ctx.Err() == nil && (err != nil || result.ExitCode != 0 || time.Since(began) >= longTime) {
 		c.printCrowd(ctx, v)
 	}
+	denied := denials{}
+	if err == nil {
+		denied = deniedSince(ctx, v, began)
+	}
+	recorded(result, err)
 	if err != nil {
 		return result, denials{}, adviseEnded(name, err)
 	}
-	return result, deniedSince(ctx, v, began), nil
+	return result, denied, nil
 }
 
 // printEnd says why a command was ended by a signal that agentvm has not sent, if the VM's end was the reason.
@@ -158,7 +167,8 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 // onlyFresh returns an error when a flag is given that makes no sense for a VM that exists already.
 func onlyFresh(command *cobra.Command, name string) error {
 	fresh := []string{
-		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate", "bind", "record",
+		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate", "bind",
+		"dns-search", "proxy",
 	}
 	for _, s := range spec.Settings() {
 		if s.Flag != "env" { // a command has variables of its own
@@ -179,6 +189,9 @@ func (f *execFlags) checkNamed(command *cobra.Command) error {
 	case f.name != "":
 		if f.detach && f.json {
 			return errors.New("--detach prints the job's id and no result: agentvm job ls --json tells about it")
+		}
+		if f.detach && f.record != "" {
+			return errors.New("--record is for a command that this process waits for: leave --detach out; agentvm job logs has a job's output")
 		}
 		return onlyFresh(command, f.name)
 	case command.Flags().Changed("name"):

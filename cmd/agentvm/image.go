@@ -31,6 +31,7 @@ agentvm among the user's caches.
   docker://NAME    the same, also for names that agentvm gives another meaning, as docker://alpine:3.22
   oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME:TAG]
                    an image of a directory in the OCI layout, of an archive of one, or of docker save
+  -                the image of such an archive on standard input
 
 Where an image is named, all of these work. Images of registries need linux/riscv64. The credentials are those of docker login.
 AGENTVM_REGISTRY_MIRRORS (HOST=URL,...) replaces registries by mirrors; those of AGENTVM_INSECURE_REGISTRIES (HOST,...) may speak
@@ -188,11 +189,11 @@ func (c *cli) imagePullCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "pull IMAGE", Short: "Download an image, or put another into the store", Args: cobra.ExactArgs(1),
 		Example: "  agentvm image pull python:3.13-alpine\n  agentvm image pull --mirror docker.io=https://mirror.example.org python:3.13-alpine\n" +
-			"  docker save app | agentvm image pull docker-archive:/dev/stdin",
+			"  docker save app | agentvm image pull -",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			progress := c.newProgress()
 			defer progress.close()
-			config.Logger = c.log
+			config.Logger, config.Input = c.log, c.stdin
 			store, err := adviseDirectory(config.Open())
 			if err != nil {
 				return err
@@ -277,7 +278,8 @@ command, or its arguments, and ends with its exit code:
 
   wazero run FILE.wasm ls -la
 
-Standard streams and variables are passed on. The guest has no network and no directories of the host, and what it writes is gone afterwards.`,
+Standard streams, variables and the runtime's directories are passed on; what the guest writes elsewhere is gone afterwards. Its network is
+a connection to a listening socket of the runtime, if the first arguments are -net socket, as with modules of container2wasm.`,
 		Example: "  agentvm image export --wasi -o alpine.wasm alpine",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			switch {
@@ -472,7 +474,7 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 }
 
 func (c *cli) store(progress images.ProgressFunc) (*images.Store, error) {
-	return adviseDirectory(images.Config{Progress: progress, Logger: c.log}.Open())
+	return adviseDirectory(images.Config{Progress: progress, Logger: c.log, Input: c.stdin}.Open())
 }
 
 // adviseDirectory adds to an error what to do.

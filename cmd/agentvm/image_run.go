@@ -71,8 +71,8 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
 	recordFlag(flags, &f.record)
 	return runs(command, func(ctx context.Context, args []string) error {
-		if f.record != "" && (f.detach || f.name != "") {
-			return errors.New("--record is for a VM of this process: leave --name and --detach out")
+		if f.record != "" && f.detach {
+			return errors.New("--record is for a command that this process waits for: leave --detach out")
 		}
 		if f.detach {
 			f.interactive = f.interactive && flags.Changed("interactive")
@@ -152,7 +152,7 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 		return nil
 	}
 	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
-	result, denied, err := c.runNamed(ctx, f.name, f.env, command, f.terminal, execInterruptWindow)
+	result, denied, err := c.runNamed(ctx, f.name, &f.vmFlags, command, f.terminal, execInterruptWindow)
 	c.printDenials(&f.vmFlags, denied)
 	ended := context.WithoutCancel(ctx)
 	if stopErr := c.stopVM(ended, f.name, graceTime, false); f.remove && stopErr == nil {
@@ -194,6 +194,18 @@ func (c *cli) storeImage(ctx context.Context, config *client.Config) error {
 		config.Image = image.Name
 	}
 	return err
+}
+
+// imageOfInput brings the image that is called - into the store: only this package has the standard input.
+func (c *cli) imageOfInput(ctx context.Context, f *vmFlags) error {
+	if f.flags.Lookup("image").Value.String() != "-" {
+		return nil
+	}
+	image, err := c.resolveImage(ctx, "-")
+	if err != nil {
+		return err
+	}
+	return f.flags.Set("image", image.Name)
 }
 
 // imageCommand combines what the image runs with what the user gave, as docker run does: arguments replace CMD, an entry point both.

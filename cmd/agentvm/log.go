@@ -23,7 +23,7 @@ func (c *cli) startLog() error {
 	c.facets.all = c.debug
 	for _, word := range debugenv.All() {
 		switch word {
-		case "", "jit", "native", "nojit", "jitstats", "jitdump", "nobase", "noconfine", "nowatchdog", "tcp": // the emulator's, vm's and daemon's
+		case "", "nojit", "jitstats", "nobase", "noconfine", "nowatchdog", "tcp": // the emulator's, vm's and daemon's
 		case "log":
 			c.facets.all = true
 		case "timing":
@@ -31,7 +31,7 @@ func (c *cli) startLog() error {
 		case "console":
 			c.facets.console = true
 		default:
-			return fmt.Errorf("AGENTVM_DEBUG: unknown word %q (known: log, timing, console, native, nojit, jitstats, jitdump, nobase, noconfine, nowatchdog, tcp)", word)
+			return fmt.Errorf("AGENTVM_DEBUG: unknown word %q (known: log, timing, console, nojit, jitstats, nobase, noconfine, nowatchdog, tcp)", word)
 		}
 	}
 	c.log = slog.New(&logHandler{out: c.stderr, facets: c.facets, mu: &sync.Mutex{}})

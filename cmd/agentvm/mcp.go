@@ -147,7 +147,8 @@ func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
 	return errors.Join(err, server.Close())
 }
 
-// runsOtherwise returns an error when the VM runs with another configuration than the one that the flags give: they would have no effect.
+// runsOtherwise returns an error when the flags give the VM another configuration than the one that it runs with: they would have no effect.
+// Of what was changed while it ran, as a policy that a tool has narrowed, they may also say what it was started with.
 func runsOtherwise(store *client.Store, name string, config client.Config) error {
 	if alive, err := store.Alive(name); err != nil || !alive {
 		return nil // there is none, or starting it will say what is wrong
@@ -156,17 +157,34 @@ func runsOtherwise(store *client.Store, name string, config client.Config) error
 	if err != nil {
 		return err
 	}
-	var texts [2][]byte
-	for i, c := range []client.Config{was, config} {
-		c.HostPaths, c.Debug = nil, false
-		if texts[i], err = json.Marshal(c); err != nil {
-			return err
-		}
+	started := was.AsStarted()
+	if sameJSON(config.Network.Policy, started.Network.Policy) {
+		config.Network.Policy = was.Network.Policy
 	}
-	if !bytes.Equal(texts[0], texts[1]) {
+	if sameJSON(config.Network.Forwards, started.Network.Forwards) {
+		config.Network.Forwards = was.Network.Forwards
+	}
+	if config.IdleTimeout == started.IdleTimeout {
+		config.IdleTimeout = was.IdleTimeout
+	}
+	if config.MaxLifetime == started.MaxLifetime {
+		config.MaxLifetime = was.MaxLifetime
+	}
+	if config.Restart == started.Restart {
+		config.Restart = was.Restart
+	}
+	config.HostPaths, config.Debug = was.HostPaths, was.Debug
+	if !sameJSON(was, config) {
 		return fmt.Errorf("%s runs already, and otherwise than these flags say: agentvm stop %[1]s first, or leave them out (agentvm inspect %[1]s shows how it runs)", name)
 	}
 	return nil
+}
+
+// sameJSON says whether two values are written alike: lists that are empty and those that are not there are.
+func sameJSON(a, b any) bool {
+	one, err := json.Marshal(a)
+	other, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(one, other)
 }
 
 // mcpVMs are the VMs of the store, for the tools.

@@ -113,11 +113,36 @@ func completeNames(limit int) cobra.CompletionFunc {
 	}
 }
 
+// completeRunning completes up to limit names of VMs that run; 0: any number. Where none runs it offers all: the command says what to do.
+func completeRunning(limit int) cobra.CompletionFunc { return completeAlive(limit, true) }
+
+// completeStopped completes those of VMs that do not run.
+func completeStopped(limit int) cobra.CompletionFunc { return completeAlive(limit, false) }
+
+func completeAlive(limit int, wanted bool) cobra.CompletionFunc {
+	all := completeNames(limit)
+	return func(command *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		list, directive := all(command, args, prefix)
+		store, err := vms()
+		if err != nil {
+			return list, directive
+		}
+		matching := slices.DeleteFunc(slices.Clone(list), func(name string) bool {
+			alive, err := store.Alive(name)
+			return err == nil && (alive || store.Asleep(name)) != wanted
+		})
+		if wanted && len(matching) == 0 {
+			return list, directive
+		}
+		return matching, directive
+	}
+}
+
 // nameFlag adds -n, with completion of names.
 func nameFlag(command *cobra.Command, name *string, usage string) {
 	command.Flags().StringVarP(name, "name", "n", "", usage)
 	complete := func(command *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return completeNames(0)(command, nil, prefix)
+		return completeRunning(0)(command, nil, prefix)
 	}
 	if err := command.RegisterFlagCompletionFunc("name", complete); err != nil {
 		panic(err) // there is such a flag

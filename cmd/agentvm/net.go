@@ -26,14 +26,15 @@ A policy file has the same:
   deny = ["*:25"]`
 
 const netExample = `  agentvm net explain pypi.org:443 --allow '*.pypi.org'
+  agentvm net deny -n dev '*:25'
   agentvm net check policy.toml
   agentvm exec --net-log net.jsonl "apk add curl" && agentvm net flows net.jsonl
   agentvm net log -f --denied net.jsonl
   agentvm net learn --write -- make test`
 
 func (c *cli) netCommand() *cobra.Command {
-	command := &cobra.Command{Use: "net", Short: "Explain, check and learn network policies, read network logs", Long: netLong, Example: netExample}
-	command.AddCommand(c.netExplainCommand(), c.netCheckCommand(), c.netLogCommand(), c.netFlowsCommand(), c.netLearnCommand())
+	command := &cobra.Command{Use: "net", Short: "Explain, change, check and learn network policies, read network logs", Long: netLong, Example: netExample}
+	command.AddCommand(c.netExplainCommand(), c.netSetCommand(), c.netAllowCommand(), c.netDenyCommand(), c.netCheckCommand(), c.netLogCommand(), c.netFlowsCommand(), c.netLearnCommand())
 	return command
 }
 

@@ -126,8 +126,8 @@ func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.
 		switch {
 		case mode != egress.Public && mode != egress.Open:
 			return failure{fmt.Errorf("--net %s: learning is to let things through: want public or open", mode), exitOwnFailure}
-		case len(f.allow) > 0:
-			return failure{errors.New("--allow: learning lets every public address through: leave it out"), exitOwnFailure}
+		case len(f.allow)+len(f.allowSNI) > 0:
+			return failure{errors.New("--allow, --allow-sni: learning lets every public address through: leave it out"), exitOwnFailure}
 		case f.noNetwork:
 			return failure{errors.New("--no-network: without a network card there is nothing to learn"), exitOwnFailure}
 		}
@@ -137,7 +137,7 @@ func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.
 		if err := readProject(command, args); err != nil {
 			return err
 		}
-		f.mode, f.allow = string(mode), nil
+		f.mode, f.allow, f.allowSNI = string(mode), nil, nil
 		return nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/tail"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -40,7 +41,7 @@ func TestReadLines(t *testing.T) {
 			}
 		})
 	}
-	if err := os.WriteFile(path, make([]byte, maxLogLine+2), 0o600); err != nil {
+	if err := os.WriteFile(path, make([]byte, tail.MaxLine+2), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := readLines(context.Background(), path, nil, func([]byte) error { return nil }); err == nil {

@@ -22,6 +22,7 @@ import (
 type policyFlags struct {
 	mode        string
 	allow, deny []string
+	allowSNI    []string
 	file        string
 	hostPorts   []string
 }
@@ -29,14 +30,15 @@ type policyFlags struct {
 func (f *policyFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.mode, "net", "", "what the VM may reach, a `MODE`: public (every public address), allowlist (what --allow names), none, or open (private networks too) (default public, with --allow: allowlist)")
 	flags.StringArrayVar(&f.allow, "allow", nil, "let the VM reach what a `RULE` names: HOST[:PORTS[/tcp|udp|icmp]], where HOST is a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)")
+	flags.StringArrayVar(&f.allowSNI, "allow-sni", nil, "let the VM reach the names of a `RULE` by TLS or HTTP only, and check in each connection that it names one of them, so that other servers at the same addresses stay closed (may be repeated)")
 	flags.StringArrayVar(&f.deny, "deny", nil, "never let it reach what a `RULE` names, whatever is allowed (may be repeated)")
-	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML `FILE`; --allow and --deny add to it, --net replaces its mode")
+	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML `FILE`; --allow, --allow-sni and --deny add to it, --net replaces its mode")
 	flags.StringArrayVar(&f.hostPorts, "host-port", nil, "open this `PORT` of the host's loopback to the VM, at "+egress.HostName+" (may be repeated)")
 }
 
 // set says whether any of the flags is given.
 func (f *policyFlags) set() bool {
-	return f.mode != "" || f.file != "" || len(f.allow)+len(f.deny)+len(f.hostPorts) > 0
+	return f.mode != "" || f.file != "" || len(f.allow)+len(f.allowSNI)+len(f.deny)+len(f.hostPorts) > 0
 }
 
 // apply puts what the flags say into a network's configuration.
@@ -52,9 +54,12 @@ func (f *policyFlags) apply(n *vm.Network) error {
 	case egress.Public, egress.Allowlist, egress.None, egress.Open:
 		n.Policy.Mode = mode
 	default:
-		return fmt.Errorf("--net %q: want public, allowlist, none or open", f.mode)
+		return fmt.Errorf("--net %q: want public, allowlist, none or open; --network NAME joins a network of VMs", f.mode)
 	}
 	if n.Policy.Allow, err = appendRules(n.Policy.Allow, "--allow", f.allow); err != nil {
+		return err
+	}
+	if n.Policy.AllowSNI, err = appendRules(n.Policy.AllowSNI, "--allow-sni", f.allowSNI); err != nil {
 		return err
 	}
 	if n.Policy.Deny, err = appendRules(n.Policy.Deny, "--deny", f.deny); err != nil {
@@ -114,6 +119,9 @@ type networkFlags struct {
 	policyFlags
 	noNetwork          bool
 	publish, resolvers []string
+	search, hosts      []string
+	networks           []string
+	proxy              string
 	capture, log       string
 	mtu                int
 	noIPv6             bool
@@ -131,8 +139,12 @@ func (f *networkFlags) register(command *cobra.Command) {
 func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	f.policyFlags.register(flags)
 	registerSettings(flags, "access.listen-allow", "access.listen-deny", "access.connect-allow", "access.connect-deny", "access.loopback-exempt-ports")
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP; on 127.0.0.1 by default (may be repeated)")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP, or ranges, as 8000-8009:9000-9009; on 127.0.0.1 by default (may be repeated)")
 	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of the host's (may be repeated)")
+	flags.StringArrayVar(&f.search, "dns-search", nil, "complete short names with this `DOMAIN` (may be repeated)")
+	flags.StringArrayVar(&f.hosts, "add-host", nil, "give a name an address in the VM, as `NAME:IP` or NAME:host-gateway, where --host-port opens ports; this opens nothing (may be repeated)")
+	flags.StringArrayVar(&f.networks, "network", nil, "join the network of VMs of this `NAME`, in which VMs reach each other by name; see agentvm network (may be repeated)")
+	flags.StringVar(&f.proxy, "proxy", "", "make the VM's TCP connections through the proxy `URL` of the host, http://, https:// or socks5://HOST:PORT; UDP does not pass")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the VM to a `FILE` for Wireshark")
 	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
 	flags.IntVar(&f.mtu, "mtu", 0, "largest IP packet in `BYTES` (default 1500)")
@@ -162,11 +174,11 @@ func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (er
 	if changed("publish") {
 		n.Forwards = nil
 		for _, text := range f.publish {
-			forward, err := nat.ParseForward(text)
+			list, err := nat.ParseForwards(text)
 			if err != nil {
 				return fmt.Errorf("--publish: %w", err)
 			}
-			n.Forwards = append(n.Forwards, forward)
+			n.Forwards = append(n.Forwards, list...)
 		}
 	}
 	if changed("dns") {
@@ -178,6 +190,25 @@ func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (er
 			}
 			n.Resolvers = append(n.Resolvers, server)
 		}
+	}
+	if changed("dns-search") {
+		n.Search = f.search
+	}
+	if changed("add-host") {
+		n.Hosts = nil
+		for _, text := range f.hosts {
+			host, err := egress.ParseHost(text)
+			if err != nil {
+				return fmt.Errorf("--add-host %w", err)
+			}
+			n.Hosts = append(n.Hosts, host)
+		}
+	}
+	if changed("network") {
+		n.Networks = f.networks
+	}
+	if changed("proxy") {
+		n.Proxy = f.proxy
 	}
 	if changed("mtu") {
 		n.MTU = f.mtu
@@ -198,7 +229,7 @@ func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (er
 
 // contradiction returns an error when a flag is given that makes no sense without a network.
 func (f *networkFlags) contradiction() error {
-	if f.set() || len(f.publish)+len(f.resolvers) > 0 || f.capture != "" || f.log != "" || f.mtu != 0 || f.send != "" || f.receive != "" {
+	if f.set() || len(f.publish)+len(f.resolvers)+len(f.search)+len(f.hosts)+len(f.networks) > 0 || f.proxy != "" || f.capture != "" || f.log != "" || f.mtu != 0 || f.send != "" || f.receive != "" {
 		return errors.New("--no-network leaves out the network card, so that no other flag of the network has a meaning (--net none keeps the card)")
 	}
 	return nil

@@ -105,29 +105,37 @@ func guestPort(text string) (uint16, error) {
 	return port, nil
 }
 
-func (c *cli) createPreview(ctx context.Context, v *client.VM, port uint16, lifetime time.Duration, asJSON bool) error {
+// newPreview makes a link to a port of a VM.
+func newPreview(ctx context.Context, v *client.VM, port uint16, lifetime time.Duration) (link, error) {
 	config, err := v.Config(ctx)
 	if err != nil {
-		return err
+		return link{}, err
 	}
 	if err := config.Access.DecideFetch(port); err != nil {
-		return fmt.Errorf("preview of port %d of %s: %w", port, v.Name(), err)
+		return link{}, fmt.Errorf("preview of port %d of %s: %w", port, v.Name(), err)
 	}
 	place, err := v.Preview(ctx)
 	if err != nil {
-		return err
+		return link{}, err
 	}
 	store, err := previews(preview.Options{MaxLifetime: time.Duration(config.PreviewMaxLifetime)})
 	if err != nil {
-		return err
+		return link{}, err
 	}
 	defer store.Close()
 	made, err := store.Create(ctx, v.Name(), place.ID, port, lifetime)
 	if err != nil {
+		return link{}, err
+	}
+	return linkTo(made, place, linkReady), nil
+}
+
+func (c *cli) createPreview(ctx context.Context, v *client.VM, port uint16, lifetime time.Duration, asJSON bool) error {
+	shown, err := newPreview(ctx, v, port, lifetime)
+	if err != nil {
 		return err
 	}
 	c.warnSilent(ctx, v, port)
-	shown := linkTo(made, place, linkReady)
 	if asJSON {
 		return printJSON(c.stdout, shown)
 	}

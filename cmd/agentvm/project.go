@@ -125,7 +125,7 @@ func setFlags(flags *pflag.FlagSet, file *spec.File) error {
 			continue
 		case noNetwork && (s.Key == "ports" || strings.HasPrefix(s.Key, "network.")):
 			continue
-		case flags.Changed("policy") && slices.Contains([]string{"network.mode", "network.allow", "network.deny"}, s.Key):
+		case flags.Changed("policy") && slices.Contains([]string{"network.mode", "network.allow", "network.allow-sni", "network.deny"}, s.Key):
 			continue
 		}
 		for i, value := range file.Values[s.Key] {

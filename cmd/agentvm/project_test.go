@@ -102,6 +102,9 @@ func TestProjectErrors(t *testing.T) {
 		{"certificate by a link", `ca-cert = "link/ca.pem"`, ":1:11: ", true},
 		{"memory of the host", `host-memory = "2G"`, ":1:15: ", true},
 		{"ports of the host", "network.host-ports = [5432]", ":1:23: ", true},
+		{"a name's address", "network.hosts = [\"pypi.org:192.0.2.7\"]", ":1:18: ", true},
+		{"other VMs", "network.join = [\"lab\"]", ":1:17: ", true},
+		{"no address", "network.hosts = [\"pypi.org\"]", ":1:18: ", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inProject(t, tc.text)

@@ -90,11 +90,11 @@ func (p projectCheck) masks() error {
 
 func (p projectCheck) ports() error {
 	for i, text := range p.Values["ports"] {
-		forward, err := nat.ParseForward(text)
+		list, err := nat.ParseForwards(text)
 		if err != nil {
 			return p.Errorf("ports", i, "%w", err)
 		}
-		if at := forward.Listen.Addr(); at.IsValid() && !at.IsLoopback() {
+		if at := list[0].Listen.Addr(); at.IsValid() && !at.IsLoopback() {
 			if err := p.requireTrust("ports", i, "a port at "+at.String()); err != nil {
 				return err
 			}
@@ -168,9 +168,27 @@ func (p projectCheck) network() error {
 			return err
 		}
 	}
+	if list := p.Values["network.join"]; len(list) > 0 {
+		if err := p.requireTrust("network.join", 0, "other VMs"); err != nil {
+			return err
+		}
+	}
+	for i, text := range p.Values["network.hosts"] {
+		if _, err := egress.ParseHost(text); err != nil {
+			return p.Errorf("network.hosts", i, "%w", err)
+		}
+		if err := p.requireTrust("network.hosts", i, "the address of a name, which rules for that name would open"); err != nil {
+			return err
+		}
+	}
 	for i, text := range p.Values["network.deny"] {
 		if _, err := egress.ParseRule(text); err != nil {
 			return p.Errorf("network.deny", i, "%w", err)
+		}
+	}
+	for i, text := range p.Values["network.allow-sni"] {
+		if _, err := egress.ParseRule(text); err != nil {
+			return p.Errorf("network.allow-sni", i, "%w", err)
 		}
 	}
 	for i, text := range p.Values["network.allow"] {

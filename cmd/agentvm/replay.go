@@ -31,6 +31,16 @@ func recordTo(path string, config *vm.Config) (done func() error, err error) {
 	if path == "" {
 		return func() error { return nil }, nil
 	}
+	file, err := openRecording(path, *config)
+	if err != nil {
+		return nil, err
+	}
+	config.Recorder = vm.NewRecorder(file, 0)
+	return func() error { return errors.Join(config.Recorder.Err(), file.Close()) }, nil
+}
+
+// openRecording makes the file of --record, which is in no mount that the VM can write.
+func openRecording(path string, config vm.Config) (*os.File, error) {
 	// A new file has mode 600; others might read one that is there already.
 	file, err := config.OpenOutput(path, hostpath.Identity{}, os.O_EXCL)
 	if errors.Is(err, fs.ErrExist) {
@@ -39,8 +49,7 @@ func recordTo(path string, config *vm.Config) (done func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--record: %w", err)
 	}
-	config.Recorder = vm.NewRecorder(file, 0)
-	return func() error { return errors.Join(config.Recorder.Err(), file.Close()) }, nil
+	return file, nil
 }
 
 // replay is what agentvm replay does.

@@ -29,6 +29,9 @@ func (c *cli) runWith(ctx context.Context, f *vmFlags, change func(*vm.Config), 
 	s := newSession(window)
 	ctx = s.begin(ctx)
 	defer s.end()
+	if err := c.imageOfInput(ctx, f); err != nil {
+		return nil, denials{}, s.explain(err)
+	}
 	m, err := c.startWith(ctx, f, change)
 	if err != nil {
 		return nil, denials{}, s.explain(err)

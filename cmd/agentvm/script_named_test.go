@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -133,4 +134,11 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	c.Dir = ts.MkAbs(".")
 	c.Env = append(os.Environ(), "AGENTVM_STORE="+ts.Getenv("AGENTVM_STORE"), "AGENTVM_DEBUG=")
 	return c
+}
+
+// TestSSHIsThere: without ssh, the script named_ssh is skipped, which CI must not.
+func TestSSHIsThere(t *testing.T) {
+	if _, err := exec.LookPath("ssh"); err != nil && os.Getenv("CI") == "true" {
+		t.Fatal(err)
+	}
 }

@@ -66,7 +66,7 @@ func (c *cli) serve(ctx context.Context, f serveFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	o := api.Options{Store: store, Saved: savedAPI{c, store}, Hosts: f.hosts, Version: version, Logger: c.log}
+	o := api.Options{Store: store, Saved: savedAPI{c, store}, Previews: previewAPI{}, Hosts: f.hosts, Version: version, Logger: c.log}
 	generated := ""
 	if o.Keys, generated, err = serveKeys(f.keys); err != nil {
 		return err
@@ -181,7 +181,11 @@ type savedAPI struct {
 func (s savedAPI) List(context.Context) (list []api.Snapshot, err error) {
 	found, err := savedVMs()
 	for _, e := range found {
-		list = append(list, api.Snapshot{Name: e.Name, Created: e.Meta.Created, Comment: printable(e.Meta.Comment), Bytes: e.Allocated})
+		one := api.Snapshot{Name: e.Name, Created: e.Meta.Created, Comment: printable(e.Meta.Comment), Bytes: e.Allocated}
+		if kept, err := readKept(e.Path); err == nil && client.CheckName(kept.Name) == nil {
+			one.VM = kept.Name
+		}
+		list = append(list, one)
 	}
 	return list, err
 }

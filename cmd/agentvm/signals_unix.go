@@ -37,3 +37,6 @@ func signalNumber(s os.Signal) int {
 func ignoreBrokenPipes() { signal.Ignore(syscall.SIGPIPE) }
 
 func isBrokenPipe(err error) bool { return errors.Is(err, syscall.EPIPE) }
+
+// executeInstead makes this process another program.
+func executeInstead(path string, args []string) error { return syscall.Exec(path, args, os.Environ()) }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"syscall"
 
 	"golang.org/x/sys/windows"
@@ -24,4 +25,16 @@ func ignoreBrokenPipes() {}
 
 func isBrokenPipe(err error) bool {
 	return errors.Is(err, windows.ERROR_BROKEN_PIPE) || errors.Is(err, windows.ERROR_NO_DATA)
+}
+
+// executeInstead executes another program and ends with its exit code: Windows has no other way.
+func executeInstead(path string, args []string) error {
+	child := exec.Command(path, args[1:]...)
+	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := child.Run()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		os.Exit(ended.ExitCode())
+	}
+	return err
 }

@@ -29,9 +29,10 @@ const snapshotExample = `  agentvm snapshot create dev clean --comment "before t
   agentvm snapshot export clean clean.snap.zst`
 
 func (c *cli) snapshotCommand() *cobra.Command {
-	command := &cobra.Command{Use: "snapshot", Short: "Create, list, restore, export, import and remove snapshots", Long: snapshotLong, Example: snapshotExample}
+	command := &cobra.Command{Use: "snapshot", Short: "Create, list, restore, export, import, push, pull and remove snapshots", Long: snapshotLong, Example: snapshotExample}
 	command.AddCommand(c.snapshotCreateCommand(), c.snapshotListCommand(), c.snapshotInspectCommand(), c.snapshotRestoreCommand(),
-		c.snapshotExportCommand(), c.snapshotImportCommand(), c.snapshotRemoveCommand())
+		c.snapshotExportCommand(), c.snapshotImportCommand(), c.snapshotPushCommand(), c.snapshotPullCommand(), c.snapshotKeyCommand(),
+		c.snapshotRemoveCommand())
 	return command
 }
 
@@ -46,18 +47,30 @@ func snapshots() (*snapshot.Store, error) {
 
 func (c *cli) snapshotCreateCommand() *cobra.Command {
 	var comment string
+	var state stateFlags
+	var stop bool
 	command := &cobra.Command{
 		Use: "create [flags] NAME SNAPSHOT", Short: "Write a running VM into a snapshot", Args: counted(2, 2), ValidArgsFunction: completeNames(1),
-		Long:    "Writes a VM that runs, or is paused, into a snapshot. It stands still only for a moment, and while its disk is copied.",
-		Example: "  agentvm snapshot create dev clean --comment \"before the migration\"",
+		Long: `Writes a VM that runs, or is paused, into a snapshot. It stands still only for a moment, and while its disk is copied. With --state the
+snapshot is kept in an object store alone; with --stop, too, the VM stands still from the beginning and ends, and a snapshot of that name is
+replaced.`,
+		Example: "  agentvm snapshot create dev clean --comment \"before the migration\"\n  agentvm snapshot create --state s3://bucket/vms --stop dev dev",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
+			if state.url != "" {
+				return s.explain(c.saveState(ctx, state, args[0], args[1], comment, stop))
+			}
+			if stop {
+				return errors.New("--stop is for --state: agentvm stop ends a VM")
+			}
 			return s.explain(c.createSnapshot(ctx, args[0], args[1], comment))
 		},
 	}
 	command.Flags().StringVar(&comment, "comment", "", "a `TEXT` that agentvm snapshot ls shows")
+	state.register(command.Flags(), "write it into the object store")
+	command.Flags().BoolVar(&stop, "stop", false, "end the VM when it is in the object store")
 	return command
 }
 
@@ -156,29 +169,40 @@ func infoOf(e snapshot.Entry) snapshotInfo {
 
 func (c *cli) snapshotListCommand() *cobra.Command {
 	var asJSON bool
+	var state stateFlags
 	command := &cobra.Command{
 		Use: "ls [flags]", Aliases: []string{"list"}, Short: "List snapshots", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			store, err := snapshots()
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list := listSnapshots
+			if state.url != "" {
+				list = func() ([]snapshotInfo, error) { return c.listState(cmd.Context(), state) }
+			}
+			found, err := list()
 			if err != nil {
 				return err
-			}
-			found, err := store.List()
-			if err != nil {
-				return err
-			}
-			list := []snapshotInfo{}
-			for _, e := range found {
-				list = append(list, infoOf(e))
 			}
 			if asJSON {
-				return printJSON(c.stdout, list)
+				return printJSON(c.stdout, found)
 			}
-			return printSnapshots(c.stdout, list)
+			return printSnapshots(c.stdout, found)
 		},
 	}
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	state.register(command.Flags(), "those in the object store")
 	return command
+}
+
+func listSnapshots() ([]snapshotInfo, error) {
+	store, err := snapshots()
+	if err != nil {
+		return nil, err
+	}
+	found, err := store.List()
+	list := []snapshotInfo{}
+	for _, e := range found {
+		list = append(list, infoOf(e))
+	}
+	return list, err
 }
 
 func printSnapshots(w io.Writer, list []snapshotInfo) error {
@@ -196,10 +220,14 @@ func printSnapshots(w io.Writer, list []snapshotInfo) error {
 }
 
 func (c *cli) snapshotRemoveCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "rm SNAPSHOT...", Aliases: []string{"remove"}, Short: "Remove snapshots", Args: counted(1, 0), ValidArgsFunction: completeSnapshots(0),
-		Long: "Removes snapshots. VMs that continued from them are not touched.",
+	var state stateFlags
+	command := &cobra.Command{
+		Use: "rm [flags] SNAPSHOT...", Aliases: []string{"remove"}, Short: "Remove snapshots", Args: counted(1, 0), ValidArgsFunction: completeSnapshots(0),
+		Long: "Removes snapshots. VMs that continued from them are not touched. What those in an object store take is freed by agentvm system prune --state.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if state.url != "" {
+				return c.removeState(cmd.Context(), state, args)
+			}
 			store, err := snapshots()
 			if err != nil {
 				return err
@@ -209,15 +237,26 @@ func (c *cli) snapshotRemoveCommand() *cobra.Command {
 			})
 		},
 	}
+	state.register(command.Flags(), "those in the object store")
+	return command
 }
 
 // adviseMissing adds to the error about a snapshot that does not exist what to do.
 func adviseMissing(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("snapshot %s: there is none of this name (agentvm snapshot ls lists them)", name)
+		return missingSnapshot(name)
 	}
 	return err
 }
+
+// missingSnapshot is the error for a name that no snapshot has. It is fs.ErrNotExist.
+type missingSnapshot string
+
+func (s missingSnapshot) Error() string {
+	return fmt.Sprintf("snapshot %s: there is none of this name (agentvm snapshot ls lists them)", string(s))
+}
+
+func (missingSnapshot) Is(target error) bool { return target == fs.ErrNotExist }
 
 // completeSnapshots completes up to limit names of snapshots; 0: any number.
 func completeSnapshots(limit int) cobra.CompletionFunc {

@@ -23,12 +23,13 @@ address and host name, unless --same-identity has it take that one's place. Prog
 
 It is started as the VM was, with its network policy, mounts and ports; flags change that as those of agentvm start do. A snapshot that was
 imported says so, too, but gives nothing of the host by itself: it needs as many -m as the VM had, ports and the values of variables are
-given anew, and so is an open network. agentvm snapshot inspect shows what the VM had.`
+given anew, and so is an open network. agentvm snapshot inspect shows what the VM had. The same holds for one in an object store (--state).`
 
 // restoreFlags are the flags of start that make sense for a VM that has booted.
 type restoreFlags struct {
 	startFlags
 	keep, same bool
+	state      stateFlags
 }
 
 func (c *cli) snapshotRestoreCommand() *cobra.Command {
@@ -41,6 +42,9 @@ func (c *cli) snapshotRestoreCommand() *cobra.Command {
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
+			if f.state.url != "" {
+				return s.explain(c.restoreState(ctx, args[0], args[1], &f))
+			}
 			return s.explain(c.restore(ctx, args[0], args[1], &f))
 		},
 	}
@@ -49,6 +53,7 @@ func (c *cli) snapshotRestoreCommand() *cobra.Command {
 	flags.SortFlags = false
 	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on; what they print is lost")
 	flags.BoolVar(&f.same, "same-identity", false, "leave address, machine-id and host name as they were: for a VM that takes the place of the saved one")
+	f.state.register(flags, "the snapshot is in the object store")
 	f.registerShared(command)
 	f.networkFlags.registerKept(flags)
 	f.registerLife(flags)
@@ -87,6 +92,7 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 	if err != nil {
 		return err
 	}
+	config.Parent = "snapshot " + from
 	r := client.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
 	v, err := store.Restore(ctx, name, config, r, report)
 	if err != nil {
@@ -112,6 +118,11 @@ func (f *restoreFlags) restoredConfig(path, name string) (client.Config, error) 
 	if err != nil {
 		return config, err
 	}
+	return f.applied(config, name)
+}
+
+// applied returns a saved VM's configuration changed as the flags say.
+func (f *restoreFlags) applied(config client.Config, name string) (_ client.Config, err error) {
 	if !f.same {
 		config.Hostname = ""
 	}
@@ -119,7 +130,8 @@ func (f *restoreFlags) restoredConfig(path, name string) (client.Config, error) 
 		return config, err
 	}
 	f.kept = true
-	return config, f.change(&config, name)
+	err = f.change(&config, name)
+	return config, err
 }
 
 // importedConfig returns what a snapshot's own file says of how its VM was started.
@@ -132,6 +144,11 @@ func (f *restoreFlags) importedConfig(path string) (client.Config, error) {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return client.Config{}, err
 	}
+	return f.startedConfig(started)
+}
+
+// startedConfig returns what a snapshot says of how its VM was started, as far as the flags do not replace it.
+func (f *restoreFlags) startedConfig(started client.Started) (client.Config, error) {
 	config, err := started.Config()
 	if errors.Is(err, client.ErrOpenNetwork) {
 		if f.set() || f.changed("no-network") {
@@ -257,6 +274,7 @@ func restoreAs(ctx context.Context, vms *client.Store, snapshot, name string, ch
 		config.StoreDir, err = images.DefaultDir()
 	}
 	if err == nil {
+		config.Parent = "snapshot " + snapshot
 		err = change(&config)
 	}
 	if err != nil {

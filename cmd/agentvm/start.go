@@ -38,8 +38,10 @@ type startFlags struct {
 	vmFlags
 	hostname     string
 	idle, life   time.Duration
+	hibernate    time.Duration
 	disk         string
 	metrics      string
+	restart      string
 	labels       map[string]string
 	kept, silent bool
 	wait         bool
@@ -51,7 +53,7 @@ func (c *cli) startCommand() *cobra.Command {
 	var f startFlags
 	command := &cobra.Command{
 		Use: "start [flags] NAME", Short: "Start a named VM in the background", Long: startLong, Example: startExample,
-		Args: counted(1, 1), ValidArgsFunction: completeNames(1),
+		Args: counted(1, 1), ValidArgsFunction: completeStopped(1),
 		RunE: func(_ *cobra.Command, args []string) error { return c.startVM(&f, args[0]) },
 	}
 	f.command = command
@@ -72,7 +74,10 @@ func (f *startFlags) register() {
 func (f *startFlags) registerLife(flags *pflag.FlagSet) {
 	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name (default: NAME)")
 	durationFlag(flags, &f.idle, "idle-timeout", "", 0, "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)")
+	durationFlag(flags, &f.hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for so long, as 10m, until a command uses it again; published ports and previews keep it awake (default never)")
 	durationFlag(flags, &f.life, "max-lifetime", "", 0, "stop the VM so long after its start, as 2h (default never)")
+	flags.StringVar(&f.restart, "restart", "", "start the VM again when it has ended by itself: `POLICY` always, on-failure or no (default no)")
+	_ = f.command.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{"always", "on-failure", "no"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
 	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
@@ -248,8 +253,21 @@ func (f *startFlags) changeLife(config *client.Config) (err error) {
 	if f.changed("idle-timeout") {
 		config.IdleTimeout = client.Duration(f.idle)
 	}
+	if f.changed("hibernate-after") {
+		config.HibernateAfter = client.Duration(f.hibernate)
+	}
 	if f.changed("max-lifetime") {
 		config.MaxLifetime = client.Duration(f.life)
+	}
+	if f.changed("restart") {
+		switch policy := client.RestartPolicy(f.restart); policy {
+		case "no", client.RestartNever:
+			config.Restart = ""
+		case client.RestartAlways, client.RestartOnFailure:
+			config.Restart = policy
+		default:
+			return fmt.Errorf("--restart %q: want always, on-failure or no", f.restart)
+		}
 	}
 	if f.changed("metrics") {
 		config.Metrics = f.metrics

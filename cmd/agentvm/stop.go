@@ -21,7 +21,7 @@ func (c *cli) stopCommand() *cobra.Command {
 		Long: `Ends the programs of VMs, has them write what they keep, and ends them. Returns when they have gone. Stopping what does
 not run is no error. A daemon that does not answer, or does not obey, is killed.`,
 		Example: "  agentvm stop dev\n  agentvm stop --time 0 $(agentvm ps -q)",
-		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
+		Args:    counted(1, 0), ValidArgsFunction: completeRunning(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error {
 				return c.stopVM(cmd.Context(), name, grace, true)
@@ -37,7 +37,7 @@ programs in order first; agentvm job kill ends one command.`
 
 func (c *cli) killCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "kill NAME...", Short: "Switch VMs off", Long: killLong, Example: "  agentvm kill dev", Args: counted(1, 0), ValidArgsFunction: completeNames(0),
+		Use: "kill NAME...", Short: "Switch VMs off", Long: killLong, Example: "  agentvm kill dev", Args: counted(1, 0), ValidArgsFunction: completeRunning(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error { return c.stopVM(cmd.Context(), name, 0, true) })
 		},
@@ -146,7 +146,7 @@ func (c *cli) resumeCommand() *cobra.Command {
 // eachVM is a command that asks the same of several VMs.
 func eachVM(verb, short, long string, do func(context.Context, *client.VM) error) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " NAME...", Short: short, Long: long, Example: "  agentvm " + verb + " dev", Args: counted(1, 0), ValidArgsFunction: completeNames(0),
+		Use: verb + " NAME...", Short: short, Long: long, Example: "  agentvm " + verb + " dev", Args: counted(1, 0), ValidArgsFunction: completeRunning(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error {
 				return withVM(cmd.Context(), name, func(v *client.VM) error { return do(cmd.Context(), v) })

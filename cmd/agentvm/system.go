@@ -136,13 +136,20 @@ func allocated(dir string, seen map[[2]uint64]bool) (n int64, err error) {
 
 const systemPruneLong = `Removes what can be made again or what nothing needs: what broken downloads and removed images have left, bases that no snapshot is layered on,
 and compiled code. With --all also the images that no VM with a name and no snapshot was made of. It says what that would free and asks
-first; without a terminal it needs --force. It removes no image that it did not name. What VMs and snapshots use stays, and VMs that run continue.`
+first; without a terminal it needs --force. It removes no image that it did not name. What VMs and snapshots use stays, and VMs that run continue.
+
+With --state it looks after an object store instead: what no snapshot needs is marked, and removed by a prune at least an hour later. It asks
+nothing, and may run while others write.`
 
 func (c *cli) systemPruneCommand() *cobra.Command {
 	var all, force, dryRun bool
+	var state stateFlags
 	command := &cobra.Command{
 		Use: "prune", Short: "Remove what nothing needs, and what can be made again", Long: systemPruneLong, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if state.url != "" {
+				return c.pruneState(cmd.Context(), state, dryRun)
+			}
 			found, err := c.prune(cmd.Context(), all, nil)
 			if err != nil {
 				return err
@@ -169,6 +176,7 @@ func (c *cli) systemPruneCommand() *cobra.Command {
 	command.Flags().BoolVar(&all, "all", false, "also images that no VM with a name and no snapshot was made of")
 	command.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	state.register(command.Flags(), "instead, what no snapshot needs in the object store")
 	return command
 }
 

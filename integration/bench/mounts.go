@@ -134,19 +134,43 @@ type fileSide struct {
 	base  string // has tree, rw and many
 }
 
-// run returns the seconds that a line took, by the guest's clock.
-func (s fileSide) run(ctx context.Context, w fileWork) (float64, error) {
-	line := fmt.Sprintf("export HOME=/root; cd %s/tree; { %s; } >/dev/null 2>&1; a=$(date +%%s%%N); { %s; } >/dev/null; b=$(date +%%s%%N); echo $((b-a))", s.base, w.before, w.line)
-	out, err := s.guest.sh(ctx, "exec chroot /opt/deb /bin/sh -e -c '"+line+"'")
-	if err != nil {
-		return 0, err
+// run does a line after what is not measured. It returns what the line took: by the guest's clock, and of the processor, less what it takes to run nothing.
+func (s fileSide) run(ctx context.Context, w fileWork) (cost, error) {
+	if _, err := s.sh(ctx, w.before); err != nil {
+		return cost{}, err
 	}
-	took, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
-	return float64(took) / 1e9, err
+	nothing, err := s.timed(ctx, ":")
+	if err != nil {
+		return cost{}, err
+	}
+	took, err := s.timed(ctx, w.line)
+	return cost{took.wall, max(0, took.cpu-nothing.cpu)}, err
+}
+
+func (s fileSide) timed(ctx context.Context, line string) (cost, error) {
+	var out string
+	took, err := timed(s.guest.pid(), func() (err error) {
+		out, err = s.sh(ctx, "a=$(date +%s%N); { "+line+"; } >/dev/null; b=$(date +%s%N); echo $((b-a)) >&3")
+		return err
+	})
+	if err != nil {
+		return cost{}, err
+	}
+	nanoseconds, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
+	return cost{time.Duration(nanoseconds), took.cpu}, err
+}
+
+// sh runs a line in the tree, and returns what it writes to descriptor 3.
+func (s fileSide) sh(ctx context.Context, line string) (string, error) {
+	if line == "" {
+		line = ":"
+	}
+	line = fmt.Sprintf("export HOME=/root; cd %s/tree; { %s; } 3>&1 >/dev/null 2>&1", s.base, line)
+	return s.guest.sh(ctx, "exec chroot /opt/deb /bin/sh -e -c '"+line+"'")
 }
 
 func (w fileWork) measure(ctx context.Context, b *bench, sides []fileSide) error {
-	took := make([]samples, len(sides))
+	took := make([]costs, len(sides))
 	rounds := w.rounds
 	if rounds == 0 {
 		rounds = 3
@@ -159,15 +183,15 @@ func (w fileWork) measure(ctx context.Context, b *bench, sides []fileSide) error
 			if w.elsewhere && s.name == "own" {
 				continue
 			}
-			seconds, err := s.run(ctx, w)
+			c, err := s.run(ctx, w)
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
-			took[i] = append(took[i], seconds)
-			b.report.cost("Mount/"+w.name+"/"+s.name, cost{wall: time.Duration(seconds * 1e9)})
+			took[i].add(c)
+			b.report.cost("Mount/"+w.name+"/"+s.name, c)
 		}
 	}
-	mount, own, qemu := took[0], took[1], took[2]
+	mount, own, qemu := took[0].wall, took[1].wall, took[2].wall
 	add := func(figure string, f figure) {
 		f.page, f.name = mountsPage, w.figure+figure
 		b.report.add(f)
@@ -188,6 +212,7 @@ func (w fileWork) measure(ctx context.Context, b *bench, sides []fileSide) error
 	}
 	if !w.elsewhere {
 		add(", against the own disk", value(mount.over(own), "times its time", w.own))
+		add(", against the own disk, processor", value(took[0].cpu.over(took[1].cpu), "times its time", w.own))
 	}
 	add(", against QEMU's virtio-9p", value(mount.over(qemu), "times its time", atMost(1)))
 	return nil

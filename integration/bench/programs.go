@@ -56,7 +56,7 @@ var programs = []debianProgram{
 const programMemory = 1024
 
 // measurePrograms runs programs as Debian has built them, on the same kernel and root, in guests whose code is translated, interpreted, and
-// emulated by QEMU. With AGENTVM_DEBUG=jit it is wazero's code that is compared.
+// emulated by QEMU.
 func measurePrograms(ctx context.Context, b *bench) error {
 	if b.programs == "" {
 		return &missingTool{"-programs FILE", "make debian-image makes it"}
@@ -79,7 +79,7 @@ func measurePrograms(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer interpreting.close()
-	translating, err := k.startMode(ctx, translationWord())
+	translating, err := k.startMode(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (k *kit) qemuArguments(socket string) []string {
 	return []string{
 		"-M", "virt", "-smp", "1", "-m", fmt.Sprint(k.memory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", k.path("kernel"), "-initrd", k.path("initramfs"),
-		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0", "-device", "virtio-rng-device",
+		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 bdev_allow_write_mounted=1", "-device", "virtio-rng-device",
 		"-device", "virtio-serial-device", "-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",
 		"-chardev", "socket,id=control,path=" + socket, "-device", "virtserialport,chardev=control,name=agentvm.control",
 		"-drive", "if=none,id=root,format=raw,readonly=on,file=" + k.path("root"), "-device", "virtio-blk-device,drive=root",

@@ -53,6 +53,9 @@ const mountsPage = "mounts.md"
 // storagePage is the page with the figures of images, which -update leaves alone: they stand between others.
 const storagePage = "storage.md"
 
+// protocolsPage is the page with the figures of servers, which -update leaves alone, too.
+const protocolsPage = "protocols.md"
+
 // figure is a row of the table.
 type figure struct {
 	page   string // "": specification.md

@@ -40,6 +40,15 @@ func (s samples) over(other samples) samples {
 	return ratios
 }
 
+// less is by how much each reading is above another one.
+func (s samples) less(other samples) samples {
+	differences := make(samples, len(s))
+	for i := range s {
+		differences[i] = s[i] - other[i]
+	}
+	return differences
+}
+
 // times multiplies each reading, to change its unit.
 func (s samples) times(factor float64) samples {
 	scaled := make(samples, len(s))

@@ -4,6 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -122,6 +125,9 @@ func measureSnapshotFile(ctx context.Context, b *bench) error {
 	path := b.kit.path("saved.snap")
 	var written, ready, first samples
 	for range b.runs() {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		start := time.Now()
 		if _, err := g.vm.Snapshot(ctx, path, vm.SnapshotOptions{}); err != nil {
 			return err

@@ -43,8 +43,7 @@ func numbers() []byte {
 }
 
 // measureTranslation compares translated code with the interpreter and with QEMU, in one process and in turn. All bars of translated
-// code: -run '^(cold|translation|commands|network)$'; one workload: -run '^translation$' -workload gzip. With AGENTVM_DEBUG=jit it is
-// wazero's code that is compared, also where there is native code.
+// code: -run '^(cold|translation|commands|network)$'; one workload: -run '^translation$' -workload gzip.
 func measureTranslation(ctx context.Context, b *bench) error {
 	theirs, err := b.kit.startQEMU(ctx, nil)
 	if err != nil {
@@ -56,7 +55,7 @@ func measureTranslation(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer interpreting.close()
-	translating, err := b.kit.startMode(ctx, translationWord())
+	translating, err := b.kit.startMode(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -79,14 +78,6 @@ func measureTranslation(ctx context.Context, b *bench) error {
 		}
 	}
 	return nil
-}
-
-// translationWord is the word of AGENTVM_DEBUG for the translator that is measured.
-func translationWord() string {
-	if os.Getenv("AGENTVM_DEBUG") == "jit" {
-		return "jit"
-	}
-	return "native"
 }
 
 // warmUpRounds are what the translating guest runs before it is measured, all in all several seconds of its time.

@@ -3,16 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 )
 
-// cold are commands of about two seconds, and a short one, each in a process of its own that finds no translated code.
+// cold are commands of about two seconds, and a short one, each in a process of its own, which has no translated code yet.
 var cold = []struct {
 	name, line  string
 	full, quick int
@@ -27,12 +25,12 @@ var cold = []struct {
 	{"true", "true %d", 0, 0, atMost(1.05)},
 }
 
-// measureTranslatedCold runs `agentvm exec` with and without translation, in turn, on a computer that has never translated anything.
+// measureTranslatedCold runs `agentvm exec` with and without translation, in turn.
 func measureTranslatedCold(ctx context.Context, b *bench) error {
 	if err := b.kit.build(ctx); err != nil {
 		return err
 	}
-	for _, word := range []string{"nojit", "jit"} {
+	for _, word := range []string{"nojit", ""} {
 		for range 2 { // makes the image's disk, the base, and the machine's compiled code
 			if _, err := b.kit.run(ctx, word, "true"); err != nil {
 				return err
@@ -57,13 +55,13 @@ func measureTranslatedCold(ctx context.Context, b *bench) error {
 			for _, s := range []struct {
 				word string
 				to   *costs
-			}{{"nojit", &off}, {"jit", &on}} {
-				took, err := b.kit.cold(ctx, s.word, line)
+			}{{"nojit", &off}, {"", &on}} {
+				took, err := b.kit.run(ctx, s.word, line)
 				if err != nil {
 					return fmt.Errorf("%s: %w", w.name, err)
 				}
 				s.to.add(took)
-				b.report.cost("TranslatedCold/"+w.name+"/"+s.word, took)
+				b.report.cost("TranslatedCold/"+w.name+"/"+cmp.Or(s.word, "translated"), took)
 			}
 		}
 		cpu, wall := on.cpu.over(off.cpu), on.wall.over(off.wall)
@@ -71,19 +69,6 @@ func measureTranslatedCold(ctx context.Context, b *bench) error {
 		b.report.add(figure{name: "nothing translated yet, " + w.name + ", elapsed time", unit: "times the interpreter's", value: wall.median(), spread: wall})
 	}
 	return nil
-}
-
-// cold runs a command in a process, which leaves no translated code behind.
-func (k *kit) cold(ctx context.Context, word, line string) (cost, error) {
-	before, err := k.compiledFiles(word)
-	if err != nil {
-		return cost{}, err
-	}
-	took, err := k.run(ctx, word, line)
-	if err != nil {
-		return took, err
-	}
-	return took, k.forgetCompiled(before, word)
 }
 
 // run runs a command in a process.
@@ -99,33 +84,4 @@ func (k *kit) run(ctx context.Context, word, line string) (took cost, err error)
 		took.cpu = c.ProcessState.UserTime() + c.ProcessState.SystemTime()
 	}
 	return took, err
-}
-
-// compiledFiles are the files of compiled code, by path.
-func (k *kit) compiledFiles(word string) (map[string]bool, error) {
-	files := map[string]bool{}
-	err := filepath.WalkDir(filepath.Join(k.path("store-"+word), "compiled"), func(path string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
-			files[path] = true
-		}
-		return err
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return files, err
-}
-
-// forgetCompiled removes what a process with translation has left: without, it is the machine.
-func (k *kit) forgetCompiled(before map[string]bool, word string) error {
-	after, err := k.compiledFiles(word)
-	if err != nil {
-		return err
-	}
-	for path := range after {
-		if !before[path] {
-			err = errors.Join(err, os.Remove(path))
-		}
-	}
-	return err
 }

@@ -88,6 +88,27 @@ func TestPython(t *testing.T) {
 	check(t, serve(t), python, filepath.Join("testdata", "driver.py"))
 }
 
+// TestPythonClient: the client in clients/python does what its test wants.
+func TestPythonClient(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil || exec.Command(python, "-c", "import sys; assert sys.version_info >= (3, 10)").Run() != nil {
+		t.Skip("wants Python 3.10 or later")
+	}
+	check(t, serve(t), python, filepath.Join("..", "..", "clients", "python", "test.py"))
+}
+
+// TestTypeScriptClient: the client in clients/typescript does what its test wants, in a Node that reads TypeScript.
+func TestTypeScriptClient(t *testing.T) {
+	node := "node"
+	if modules := os.Getenv("AGENTVM_TEST_NODE_MODULES"); modules != "" {
+		node = filepath.Join(modules, "node", "bin", "node")
+	}
+	if exec.Command(node, "-e", "process.exit(process.features.typescript ? 0 : 1)").Run() != nil {
+		t.Skip("wants Node 22.18 or later: make harness gets it")
+	}
+	check(t, serve(t), node, filepath.Join("..", "..", "clients", "typescript", "test.ts"))
+}
+
 // TestJavaScript: the adapters for deepagents and the OpenAI Agents SDK work with those packages, of the folder that AGENTVM_TEST_NODE_MODULES names.
 func TestJavaScript(t *testing.T) {
 	modules := os.Getenv("AGENTVM_TEST_NODE_MODULES")

@@ -1,9 +1,3 @@
-// Package changes compares what guests have made of copy-on-write mounts with the host's directories, and takes it over or drops it.
-//
-//	guest's layer ── entries ──► listing ── compared with mount.Original ──► []Change ──► Diff, Apply, Discard
-//
-// The guest is the adversary: what it says of its layer is bounded and checked here, and what is done on the host is contained by package
-// mount. docs/internals/copy-on-write.md says how a change on the host in the meantime is noticed, and what that cannot promise.
 package changes
 
 import (

@@ -19,7 +19,7 @@ import (
 
 const (
 	// baseFormat changes when a base of an older version would not do.
-	baseFormat = 3
+	baseFormat = 4
 	// baseTime bounds the writing and the removal of a base, which a VM's end waits for.
 	baseTime = 10 * time.Second
 	// checkDelay is how long a VM runs before the whole base is verified. A base has 30 MB, which a start has no time to hash: it verifies

@@ -7,6 +7,8 @@ package confine
 type Rules struct {
 	Read  []string // files, and directories with everything below
 	Write []string // the same, to be read, changed, made and removed
+	// Sockets are directories like those of Write, in which Unix sockets can be made, too.
+	Sockets []string
 }
 
 // Layer is one that confines a process.

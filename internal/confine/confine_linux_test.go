@@ -97,6 +97,13 @@ var attempts = []attempt{
 	{"link another file here", func(room string) error {
 		return os.Link(filepath.Join(room, "secret"), filepath.Join(room, "write", "mine"))
 	}, unix.EXDEV, true},
+	{"make a socket where that is allowed", func(room string) error {
+		l, err := net.Listen("unix", filepath.Join(room, "sockets", fmt.Sprint(unix.Gettid())))
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	}, 0, true},
 	{"make a socket", func(room string) error {
 		l, err := net.Listen("unix", filepath.Join(room, "write", "socket"))
 		if err == nil {
@@ -251,7 +258,7 @@ func confined(room string) {
 	ready.Wait()
 	r.Layers = Process(Rules{
 		Read:  []string{filepath.Join(room, "read"), filepath.Join(room, "one"), filepath.Join(room, "missing")},
-		Write: []string{filepath.Join(room, "write")},
+		Write: []string{filepath.Join(room, "write")}, Sockets: []string{filepath.Join(room, "sockets")},
 	})
 	close(begin)
 	all.Go(func() { runtime.LockOSThread(); try("new") })
@@ -263,7 +270,7 @@ func confined(room string) {
 
 func TestProcess(t *testing.T) {
 	room := t.TempDir()
-	for _, dir := range []string{"read", "write"} {
+	for _, dir := range []string{"read", "write", "sockets"} {
 		if err := os.Mkdir(filepath.Join(room, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -89,9 +89,10 @@ const (
 	readFile  = ll.AccessFSReadFile
 	readDir   = readFile | ll.AccessFSReadDir
 	writeFile = readFile | ll.AccessFSWriteFile | ll.AccessFSTruncate
-	// Devices, FIFOs and sockets are missing, because this program makes none.
+	// Devices and FIFOs are missing, because this program makes none.
 	writeDir = readDir | writeFile | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeDir | ll.AccessFSMakeReg |
 		ll.AccessFSMakeSym | ll.AccessFSRefer
+	socketDir = writeDir | ll.AccessFSMakeSock
 )
 
 // restrictFiles applies to all threads: before ABI 8 each thread needs a call of its own.
@@ -101,6 +102,7 @@ func restrictFiles(r Rules) Layer {
 		return layer(nameLandlock, "", err)
 	}
 	rules := append(pathRules(r.Read, readFile, readDir), pathRules(r.Write, writeFile, writeDir)...)
+	rules = append(rules, pathRules(r.Sockets, writeFile, socketDir)...)
 	// These are the rights of version 8. Newer versions are not tested yet.
 	err = landlock.MustConfig(landlock.V8.HandledAccessFS).BestEffort().Restrict(rules...)
 	return layer(nameLandlock, version, err)

@@ -40,13 +40,7 @@ type Client struct {
 	closed bool
 }
 
-// Connect connects to a VM's daemon. The VM may still be booting: see AwaitReady. Without a daemon the error is ErrNotFound or
-// ErrNotRunning.
-func (s Store) Connect(ctx context.Context, name string) (*Client, error) {
-	p, err := s.existing(name)
-	if err != nil {
-		return nil, err
-	}
+func (s Store) connectRunning(ctx context.Context, name string, p paths) (*Client, error) {
 	if err := s.sweep(name, p); err != nil {
 		return nil, err
 	}

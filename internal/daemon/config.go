@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"agentvm/egress"
 	"agentvm/images"
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/hostpath"
@@ -47,14 +48,46 @@ type Config struct {
 
 	// IdleTimeout stops a VM without clients and running jobs. Default: none.
 	IdleTimeout Duration `json:"idleTimeout,omitzero"`
+	// HibernateAfter saves a VM without clients, running jobs, connections and published ports, and ends its daemon, until a client connects.
+	// Default: never.
+	HibernateAfter Duration `json:"hibernateAfter,omitzero"`
 	// MaxLifetime stops the VM this long after the daemon's start. Default: none.
 	MaxLifetime Duration `json:"maxLifetime,omitzero"`
 
 	// Metrics is the loopback address of the host at which /metrics is served. Default: not served; port 0: any.
 	Metrics string `json:"metrics,omitempty"`
 
+	// Parent is what the VM continues from: "vm NAME" or "snapshot NAME". Empty: it has booted.
+	Parent string `json:"parent,omitempty"`
+
+	// Restart says when a VM that has ended by itself is started again: its guest has powered off or crashed, or its daemon was killed and
+	// agentvm service runs. A guest that reboots always is. Default: Never.
+	Restart RestartPolicy `json:"restart,omitempty"`
+
+	// ChangedFrom has what the VM was started with, if that was changed while it ran: see AsStarted. The daemon sets it.
+	ChangedFrom *Changeable `json:"changedFrom,omitempty"`
+
 	Labels map[string]string `json:"labels,omitempty"`
 	Debug  bool              `json:"debug,omitempty"` // the log has debug lines
+}
+
+// Changeable has the settings that can be changed while a VM runs.
+type Changeable struct {
+	Policy      egress.Policy `json:"policy,omitzero"`
+	Forwards    []nat.Forward `json:"forwards,omitempty"`
+	IdleTimeout Duration      `json:"idleTimeout,omitzero"`
+	MaxLifetime Duration      `json:"maxLifetime,omitzero"`
+	Restart     RestartPolicy `json:"restart,omitempty"`
+}
+
+// AsStarted is the configuration without what was changed while the VM ran.
+func (c Config) AsStarted() Config {
+	if was := c.ChangedFrom; was != nil {
+		c.Network.Policy, c.Network.Forwards = was.Policy, was.Forwards
+		c.IdleTimeout, c.MaxLifetime, c.Restart = was.IdleTimeout, was.MaxLifetime, was.Restart
+		c.ChangedFrom = nil
+	}
+	return c
 }
 
 // configText is Config as JSON, where the network has its files.
@@ -137,11 +170,20 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s %q: the path must be absolute", what, path)
 		}
 	}
+	if c.HibernateAfter < 0 {
+		return errors.New("time to hibernation: want a positive time, or 0 for none")
+	}
+	if c.HibernateAfter > 0 && len(c.Sidecars) > 0 {
+		return errors.New("a VM with sidecars cannot be hibernated: they would run on unwatched")
+	}
 	if c.IdleTimeout < 0 || c.MaxLifetime < 0 {
 		return errors.New("idle time-out and maximum lifetime: want a positive time, or 0 for none")
 	}
 	if c.PreviewMaxLifetime < 0 || time.Duration(c.PreviewMaxLifetime) > preview.MaxLifetime {
 		return fmt.Errorf("the longest lifetime of previews: want up to %v, or 0 for that", preview.MaxLifetime)
+	}
+	if !validRestart(c.Restart) {
+		return fmt.Errorf("restart %.40q: want always, on-failure or never", c.Restart)
 	}
 	if err := checkMetrics(c.Metrics); err != nil {
 		return err

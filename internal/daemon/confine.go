@@ -63,6 +63,9 @@ func (d *daemon) confineRules() confine.Rules {
 			d.config.CaptureFile, d.config.NetworkLog,
 		},
 	}
+	for _, name := range d.config.Network.Networks {
+		r.Sockets = append(r.Sockets, filepath.Join(in("networks"), name)) // of which there is a new one when the guest starts again
+	}
 	if folder, err := private.KeyFolder(); err == nil {
 		r.Read = append(r.Read, folder)
 	}

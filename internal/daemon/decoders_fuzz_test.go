@@ -50,7 +50,7 @@ func FuzzKeptFiles(f *testing.F) {
 		if r, err := p.readRestoration(); err == nil && (r == nil || !filepath.IsAbs(r.Snapshot)) {
 			t.Errorf("%+v", r)
 		}
-		m := newJobs(p.jobs(), newLogger(t.Output(), false), time.Now)
+		m := newJobs(p.jobs(), newLogger(t.Output(), false), time.Now, nil)
 		m.Peek(p.jobs(), errUnseen)
 		m.Close()
 	})

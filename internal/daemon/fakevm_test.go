@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,6 +43,8 @@ type fakeVM struct {
 	image   images.Image
 	health  atomic.Int32
 	servers map[string]string // by port: addresses of the servers "in" it
+	ports   []nat.Forward
+	policy  egress.Policy
 }
 
 func newFakeVM() *fakeVM { return &fakeVM{done: make(chan struct{})} }
@@ -89,18 +92,43 @@ func (v *fakeVM) SettleDenials(context.Context)                             {}
 func (v *fakeVM) Denials(context.Context) ([]egress.Event, error)           { return nil, nil }
 func (v *fakeVM) Flows(context.Context) ([]vm.Flow, error)                  { return nil, nil }
 func (v *fakeVM) NetworkStats(context.Context) (s vm.NetworkStats, _ error) { return s, nil }
-func (v *fakeVM) Policy(context.Context) (p egress.Policy, _ error)         { return p, nil }
-func (v *fakeVM) SetPolicy(context.Context, egress.Policy) (int, error)     { return 0, nil }
-func (v *fakeVM) DiskWaits() (since time.Time, _ string)                    { return since, "" }
-func (v *fakeVM) Console(context.Context) ([]byte, error)                   { return nil, nil }
+func (v *fakeVM) Policy(context.Context) (egress.Policy, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.policy, nil
+}
+func (v *fakeVM) SetPolicy(_ context.Context, p egress.Policy) (int, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.policy = p
+	return 0, p.Validate()
+}
+func (v *fakeVM) DiskWaits() (since time.Time, _ string)  { return since, "" }
+func (v *fakeVM) Console(context.Context) ([]byte, error) { return nil, nil }
 func (v *fakeVM) Explain(context.Context, string, uint16, string, ...netip.Addr) (d egress.Decision, _ error) {
 	return d, nil
 }
-func (v *fakeVM) Forward(context.Context, nat.Forward) (net.Addr, error) { return nil, syscall.ENOSYS }
-func (v *fakeVM) Files(context.Context) (*guestrpc.FilesClient, error)   { return nil, syscall.ENOSYS }
-func (v *fakeVM) Pause(context.Context) error                            { v.paused.Store(true); return nil }
-func (v *fakeVM) Resume(context.Context) error                           { v.paused.Store(false); return nil }
-func (v *fakeVM) Paused() bool                                           { return v.paused.Load() }
+func (v *fakeVM) Forward(_ context.Context, f nat.Forward) (net.Addr, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ports = append(v.ports, f)
+	return net.TCPAddrFromAddrPort(f.Listen), nil
+}
+func (v *fakeVM) CloseForward(_ context.Context, at net.Addr) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ports = slices.DeleteFunc(v.ports, func(f nat.Forward) bool { return f.Listen.String() == at.String() })
+	return nil
+}
+func (v *fakeVM) Ports(context.Context) ([]nat.Forward, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Clone(v.ports), nil
+}
+func (v *fakeVM) Files(context.Context) (*guestrpc.FilesClient, error) { return nil, syscall.ENOSYS }
+func (v *fakeVM) Pause(context.Context) error                          { v.paused.Store(true); return nil }
+func (v *fakeVM) Resume(context.Context) error                         { v.paused.Store(false); return nil }
+func (v *fakeVM) Paused() bool                                         { return v.paused.Load() }
 func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) (snapshot.Meta, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/job"
 	"agentvm/internal/snapshot"
-	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -34,16 +33,17 @@ var _ daemonrpc.Handler = handler{}
 // Info describes the daemon.
 func (h handler) Info() daemonrpc.Info {
 	d := h.d
+	c := d.settings()
 	i := daemonrpc.Info{
-		Name: d.name, Pid: d.state.Pid, Version: d.store.Version, Started: d.started, Mounts: texts(d.config.Mounts),
-		Image: cmp.Or(d.config.Image, "alpine"), Memory: cmp.Or(d.config.Memory, vm.DefaultMemory),
-		Ports: texts(d.config.Network.Forwards),
+		Name: d.name, Pid: d.state.Pid, Version: d.store.Version, Started: d.started, Mounts: texts(c.Mounts),
+		Image: cmp.Or(c.Image, "alpine"), Memory: cmp.Or(c.Memory, vm.DefaultMemory),
+		Ports: texts(c.Network.Forwards),
 	}
-	for key, value := range d.config.Labels {
+	for key, value := range c.Labels {
 		i.Labels = append(i.Labels, key+"="+value)
 	}
 	slices.Sort(i.Labels)
-	i.Config, _ = json.Marshal(d.config)
+	i.Config, _ = json.Marshal(c)
 	i.Clients, _ = d.clients.count()
 	i.Jobs = d.jobs.Count()
 	d.describe(&i)
@@ -190,7 +190,11 @@ func (h handler) Pause(ctx context.Context) error {
 		return err
 	}
 	h.d.logger.Info("the VM is paused")
-	return v.Pause(ctx)
+	err = v.Pause(ctx)
+	if err == nil {
+		h.d.event(Event{Kind: EventPaused})
+	}
+	return err
 }
 
 // Resume continues it.
@@ -200,7 +204,11 @@ func (h handler) Resume(ctx context.Context) error {
 		return err
 	}
 	h.d.logger.Info("the VM is resumed")
-	return v.Resume(ctx)
+	err = v.Resume(ctx)
+	if err == nil {
+		h.d.event(Event{Kind: EventResumed})
+	}
+	return err
 }
 
 // Snapshot writes the VM into a new file.
@@ -213,7 +221,7 @@ func (h handler) Snapshot(ctx context.Context, o daemonrpc.SnapshotRequest) (met
 		return meta, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: fmt.Sprintf("snapshot %.200q: the path must be absolute", o.Path)}
 	}
 	began := time.Now()
-	started, err := json.Marshal(h.d.config.Started())
+	started, err := json.Marshal(h.d.settings().Started())
 	if err != nil {
 		return meta, err
 	}
@@ -318,15 +326,6 @@ func (h handler) Policy(ctx context.Context) (egress.Policy, error) {
 	return v.Policy(ctx)
 }
 
-// SetPolicy replaces it.
-func (h handler) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
-	v, err := h.d.running()
-	if err != nil {
-		return 0, err
-	}
-	return v.SetPolicy(ctx, p)
-}
-
 // Explain returns what the policy decides about a connection.
 func (h handler) Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
 	v, err := h.d.running()
@@ -334,23 +333,6 @@ func (h handler) Explain(ctx context.Context, host string, port uint16, protocol
 		return egress.Decision{}, err
 	}
 	return v.Explain(ctx, host, port, protocol, addresses...)
-}
-
-// Forward opens one more port.
-func (h handler) Forward(ctx context.Context, forward string) (string, error) {
-	v, err := h.d.running()
-	if err != nil {
-		return "", err
-	}
-	f, err := nat.ParseForward(forward)
-	if err != nil {
-		return "", err
-	}
-	at, err := v.Forward(context.WithoutCancel(ctx), f) // it outlives the client
-	if err != nil {
-		return "", err
-	}
-	return at.String(), nil
 }
 
 // DiskWaits says since when the guest waits for room on the host's disk.

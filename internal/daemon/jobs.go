@@ -40,8 +40,8 @@ type jobs struct {
 	dir string
 }
 
-func newJobs(dir string, logger *slog.Logger, now func() time.Time) *jobs {
-	return &jobs{job.NewTable(job.Config{Logger: logger, Now: now, MaxRunning: maxRunning, MaxEnded: maxEnded}), dir}
+func newJobs(dir string, logger *slog.Logger, now func() time.Time, observe func(job.Info)) *jobs {
+	return &jobs{job.NewTable(job.Config{Logger: logger, Now: now, MaxRunning: maxRunning, MaxEnded: maxEnded, Observe: observe}), dir}
 }
 
 // purpose says for whom a job runs.
@@ -179,7 +179,7 @@ func (s Store) PastJobs(name string) (*PastJobs, error) {
 		return nil, fmt.Errorf("%s: %w", name, ErrRunning)
 	}
 	defer func() { _ = unlock() }() // no daemon begins before all journals are open
-	past := &PastJobs{name, newJobs(p.jobs(), slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now)}
+	past := &PastJobs{name, newJobs(p.jobs(), slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, nil)}
 	past.jobs.Peek(p.jobs(), errUnseen)
 	return past, nil
 }

@@ -40,9 +40,11 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	d.bootOnce.Do(func() { close(d.booted) })
 	if err != nil {
 		d.logger.Error("the VM could not be started", "error", err)
-		return false
+		return d.ran && !errors.Is(err, errGivenUp) && d.restarts(err) // it may be the host's trouble, and pass
 	}
 	d.logger.Info("the VM runs", "took", time.Since(began))
+	d.event(Event{Kind: EventRunning})
+	d.ran = true
 	defer d.runSidecars(v, restore)()
 	defer d.runHealthcheck(v)()
 	select {
@@ -73,11 +75,12 @@ func (d *daemon) restart(pause time.Duration) bool {
 	}
 	// The VM counts as starting only after the state file has been written: a concurrent Start sees by it that the guest restarts.
 	d.mu.Lock()
-	d.vm = nil
+	d.vm, d.failure = nil, nil
 	d.change()
 	d.mu.Unlock()
-	d.logger.Info("the guest has restarted itself: the VM boots again", "restarts", d.state.Restarts, "in", pause)
-	d.report(slog.LevelInfo, fmt.Sprintf("the guest has restarted itself, and boots again in %v", pause))
+	d.event(Event{Kind: EventRestarting})
+	d.logger.Info("the VM has ended and boots again", "restarts", d.state.Restarts, "in", pause)
+	d.report(slog.LevelInfo, fmt.Sprintf("the guest has restarted itself, or ended, and boots again in %v", pause))
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -106,6 +109,17 @@ func (p *restartPause) next(ran time.Duration) time.Duration {
 	return pause
 }
 
+// restarts reports whether the VM is to start again after an end that no client or signal ordered: Config.Restart.
+func (d *daemon) restarts(err error) bool {
+	switch d.settings().Restart {
+	case Always:
+		return true
+	case OnFailure:
+		return !wanted(err)
+	}
+	return false
+}
+
 // bootVM boots the VM, and gives up when the daemon is to stop meanwhile.
 func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -117,7 +131,7 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 		case <-booted:
 		}
 	}()
-	config := d.config
+	config := d.settings()
 	config.Image = cmp.Or(d.image, config.Image)
 	v, err := d.boot(ctx, booting{d.name, config, restore, d.paths, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0})
 	close(booted)
@@ -127,6 +141,8 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	if err == nil && restore != nil {
 		if err = d.paths.restored(); err != nil {
 			err = errors.Join(err, v.Close())
+		} else {
+			restore.forgetSaved()
 		}
 	}
 	if err != nil {
@@ -145,7 +161,8 @@ func (d *daemon) endedByItself(v VM) (again bool) {
 		err = errors.New("the VM has ended by itself")
 	}
 	var guest *vm.GuestError
-	again = errors.As(err, &guest) && guest.Reason == vm.Rebooted && !d.isStopping()
+	rebooted := errors.As(err, &guest) && guest.Reason == vm.Rebooted
+	again = !d.isStopping() && (rebooted || d.restarts(err))
 	if !again {
 		d.mu.Lock()
 		d.failure = err
@@ -223,6 +240,9 @@ func (d *daemon) watch(ctx context.Context) {
 			d.order(why, d.timing.grace)
 			return
 		}
+		if why := d.reasonToHibernate(ctx, time.Now()); why != "" && d.hibernate(ctx, why) {
+			return
+		}
 	}
 }
 
@@ -235,10 +255,11 @@ func (d *daemon) reasonToStop(now time.Time) string {
 	} else if s.Token != d.state.Token {
 		return "its state file is another's"
 	}
-	if limit := time.Duration(d.config.MaxLifetime); limit > 0 && now.Sub(d.started) >= limit {
+	config := d.settings()
+	if limit := time.Duration(config.MaxLifetime); limit > 0 && now.Sub(d.began) >= limit {
 		return fmt.Sprintf("it has run for %v, its maximum lifetime", limit)
 	}
-	if idle := d.idleFor(now); d.config.IdleTimeout > 0 && idle >= time.Duration(d.config.IdleTimeout) {
+	if idle := d.idleFor(now); config.IdleTimeout > 0 && idle >= time.Duration(config.IdleTimeout) {
 		return fmt.Sprintf("it has not been used for %v", idle.Round(time.Second))
 	}
 	return ""
@@ -260,7 +281,7 @@ func (d *daemon) idleFor(now time.Time) time.Duration {
 	if connected > 0 || visiting > 0 || active > 0 {
 		return 0
 	}
-	for _, later := range []time.Time{gone, ended} {
+	for _, later := range []time.Time{gone, ended, d.started} {
 		if left.Before(later) {
 			left = later
 		}

@@ -40,6 +40,8 @@ type VM interface {
 	SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error)
 	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)
+	CloseForward(ctx context.Context, at net.Addr) error
+	Ports(ctx context.Context) ([]nat.Forward, error)
 	DiskWaits() (since time.Time, path string)
 	Console(ctx context.Context) ([]byte, error)
 	Files(ctx context.Context) (*guestrpc.FilesClient, error)

@@ -50,6 +50,13 @@ func (s Store) PreviewPath() string {
 	return filepath.Join(filepath.Dir(filepath.Clean(s.Dir)), "previews", "preview.db")
 }
 
+// listens reports whether previews are served.
+func (p *previews) listens() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.port != 0
+}
+
 func newPreviews(d *daemon) *previews {
 	return &previews{daemon: d, bind: net.Listen, turn: make(chan struct{}, 1)}
 }

@@ -75,6 +75,40 @@ func TestGuestRestarts(t *testing.T) {
 	}
 }
 
+// TestRestartPolicy: what a guest's own end does, by the VM's policy.
+func TestRestartPolicy(t *testing.T) {
+	crash, off := &vm.GuestError{Reason: vm.Panicked}, &vm.GuestError{Reason: vm.PoweredOff}
+	for _, test := range []struct {
+		policy RestartPolicy
+		end    error
+		again  bool
+	}{
+		{"", crash, false}, {Never, off, false}, {OnFailure, crash, true}, {OnFailure, off, false}, {Always, crash, true}, {Always, off, true},
+	} {
+		t.Run(string(test.policy)+" "+test.end.Error(), func(t *testing.T) {
+			boot, booted := rebooting()
+			d := startInside(t, Config{Restart: test.policy}, timing{failedTime: time.Millisecond}, boot)
+			(<-booted).end("itself", test.end)
+			if !test.again {
+				_ = d.wait(t)
+				if len(booted) > 0 {
+					t.Error("it was booted again")
+				}
+				return
+			}
+			second := <-booted
+			await(t, "the second run", func() bool { s := d.status(t); return s.State == Running && s.Restarts == 1 })
+			c := d.connect(t)
+			if err := c.Stop(t.Context(), time.Second); err != nil { // an order wins
+				t.Error(err)
+			}
+			if err := d.wait(t); err != nil || second.ended() != "stop" || len(booted) > 0 {
+				t.Errorf("%v, %q", err, second.ended())
+			}
+		})
+	}
+}
+
 // TestRestartPause: a guest that restarts itself for ever costs a bounded number of boots.
 func TestRestartPause(t *testing.T) {
 	var p restartPause

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/disk"
@@ -24,6 +25,10 @@ type Restoration struct {
 	SameIdentity bool   `json:"sameIdentity,omitempty"`
 	// Identity is the saved VM's, for a VM that gets its name, so that its links stay valid. Default: a new one.
 	Identity *Identity `json:"identity,omitempty"`
+	// Hibernated says that the snapshot is the VM itself, in its folder, where it is also when the VM has been renamed. The start that Began is
+	// the one from which Config.MaxLifetime counts.
+	Hibernated bool      `json:"hibernated,omitempty"`
+	Began      time.Time `json:"began,omitzero"`
 }
 
 // Restore makes a VM that continues from a snapshot, and returns when it runs. The snapshot determines DiskSize, and Image, Memory and
@@ -136,6 +141,9 @@ func (p paths) readRestoration() (*Restoration, error) {
 	var r Restoration
 	if err == nil {
 		err = json.Unmarshal(b, &r)
+	}
+	if r.Hibernated {
+		r.Snapshot = filepath.Join(p.dir, filepath.Base(r.Snapshot))
 	}
 	if err == nil {
 		err = r.check()

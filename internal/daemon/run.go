@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,6 +107,8 @@ func runLocked(ctx context.Context, s Store, name string, p paths, t timing, boo
 	if d.restore, err = p.readRestoration(); err != nil {
 		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
 	}
+	_ = os.Remove(p.saving())
+	p.dropSaved(d.savedIn())
 	if d.identity, err = p.ensureIdentity(d.restore); err != nil {
 		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
 	}
@@ -156,6 +159,14 @@ type daemon struct {
 	visitors    refCount                  // requests to previews
 	subscribers map[int]chan progressLine // guarded by mu
 
+	configMu sync.Mutex // guards config
+	amending sync.Mutex // one change of config at a time
+	events   *eventLog
+	ran      bool        // the VM has run; live's
+	began    time.Time   // the start from which the lifetime counts; before started when the VM was hibernated
+	lastFlow time.Time   // when the network was last in use, as far as that keeps the VM from being hibernated; watch's
+	asleep   atomic.Bool // the VM is saved, and this daemon ends for that
+
 	mu             sync.Mutex
 	vm             VM            // nil while it boots, or starts again
 	changed        chan struct{} // closed and replaced when vm, failure or stopping change
@@ -172,8 +183,10 @@ func newDaemon(s Store, name string, p paths, c Config, t timing, boot bootFunc,
 	d := &daemon{
 		store: s, name: name, paths: p, config: c, timing: t, boot: boot, logger: logger, started: time.Now(),
 		booted: make(chan struct{}), changed: make(chan struct{}), halted: make(chan struct{}), stop: make(chan struct{}),
-		subscribers: make(map[int]chan progressLine), jobs: newJobs(p.jobs(), logger, time.Now),
+		subscribers: make(map[int]chan progressLine), events: newEventLog(p, logger),
 	}
+	d.began, d.lastFlow = d.started, d.started
+	d.jobs = newJobs(p.jobs(), logger, time.Now, d.jobEvent)
 	d.previews = newPreviews(d)
 	d.hard, d.forceStop = context.WithCancel(context.Background())
 	return d
@@ -200,6 +213,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.paths.writeState(d.state); err != nil {
 		return errors.Join(fmt.Errorf("publish the daemon's address: %w", err), listener.Close())
 	}
+	d.event(Event{Kind: EventStarting})
 	d.logger.Info("daemon listens", "name", d.name, "pid", d.state.Pid, "address", d.state.Address, "version", d.store.Version)
 	stopSignals := d.handleSignals(ctx)
 	serving, endServing := context.WithCancel(context.Background())
@@ -227,6 +241,7 @@ func (d *daemon) run(ctx context.Context) error {
 	d.jobs.Close()
 	stopSignals()
 	d.logger.Info("daemon ends")
+	d.events.close()
 	return err
 }
 
@@ -236,6 +251,14 @@ func (d *daemon) conclude() error {
 	if err := d.failed(); err != nil && !wanted(err) {
 		end.Error = err.Error()
 	}
+	kind := EventStopped
+	switch {
+	case end.Error != "":
+		kind = EventFailed
+	case d.asleep.Load():
+		kind = EventHibernated
+	}
+	d.event(Event{Kind: kind, Message: cmp.Or(end.Error, end.Reason)})
 	err := d.paths.writeEnd(end)
 	if now, readErr := d.paths.readState(d.name); readErr == nil && now.Token == d.state.Token {
 		err = errors.Join(err, os.Remove(d.paths.state()))
@@ -310,6 +333,7 @@ func (d *daemon) order(why string, grace time.Duration) {
 		d.stopping, d.grace, d.reason = true, grace, why
 		d.change()
 		d.mu.Unlock()
+		d.event(Event{Kind: EventStopping, Message: why})
 		close(d.stop)
 		d.jobs.UnblockWriters()
 	})

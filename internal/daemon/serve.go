@@ -23,18 +23,33 @@ type refCount struct {
 	there int
 	ever  int       // how often enter has succeeded
 	left  time.Time // when the last user left
+	full  bool      // none may enter
 }
 
 // enter returns false when there are limit users already.
 func (p *refCount) enter(limit int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.there >= limit {
+	if p.there >= limit || p.full {
 		return false
 	}
 	p.there++
 	p.ever++
 	return true
+}
+
+// shut refuses further users until open. It returns false when there are users.
+func (p *refCount) shut() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.full = p.there == 0
+	return p.full
+}
+
+func (p *refCount) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.full = false
 }
 
 func (p *refCount) leave() {

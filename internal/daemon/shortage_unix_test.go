@@ -57,7 +57,7 @@ func TestShortageRemovesNothing(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	dir := filepath.Join(p.jobs(), "0a0b0c0d")
-	m := newJobs(p.jobs(), log, time.Now)
+	m := newJobs(p.jobs(), log, time.Now, nil)
 	_, err := m.Start(job.Options{ID: filepath.Base(dir), Dir: dir}, func(s job.Streams) (job.Process, error) {
 		p, err := newFakeVM().Start(t.Context(), vm.Command{Args: []string{"echo", "output"}, Stdout: s.Stdout})
 		return job.Wrap(p, func(r *vm.Result) job.End { return job.End{Code: r.ExitCode} }), err
@@ -72,7 +72,7 @@ func TestShortageRemovesNothing(t *testing.T) {
 		if _, err := os.Open(job.JournalPath(dir)); err == nil {
 			t.Error("there are descriptors")
 		}
-		newJobs(p.jobs(), log, time.Now).Load(p.jobs(), errUnseen)
+		newJobs(p.jobs(), log, time.Now, nil).Load(p.jobs(), errUnseen)
 		if why := d.reasonToStop(time.Now()); why != "" {
 			t.Errorf("the daemon stops: %s", why)
 		}

@@ -31,7 +31,7 @@ type Sidecar struct {
 	Backoff Duration      `json:"backoff,omitzero"`  // default: 1 s
 }
 
-// RestartPolicy says when a sidecar that has ended is started again.
+// RestartPolicy says when a sidecar, or a VM, that has ended is started again.
 type RestartPolicy string
 
 // Policies.
@@ -48,6 +48,10 @@ const (
 	maxSidecars = 64
 )
 
+func validRestart(p RestartPolicy) bool {
+	return slices.Contains([]RestartPolicy{"", Always, OnFailure, Never}, p)
+}
+
 func checkSidecars(list []Sidecar) error {
 	if len(list) > maxSidecars {
 		return fmt.Errorf("%d sidecars: a VM can have at most %d", len(list), maxSidecars)
@@ -59,7 +63,7 @@ func checkSidecars(list []Sidecar) error {
 			return fmt.Errorf("sidecar %.80q: want a name of its own, of up to 64 bytes", s.Name)
 		case len(s.Args) == 0 || s.Args[0] == "":
 			return fmt.Errorf("sidecar %s: it has no command", s.Name)
-		case !slices.Contains([]RestartPolicy{"", Always, OnFailure, Never}, s.Restart):
+		case !validRestart(s.Restart):
 			return fmt.Errorf("sidecar %s: restart %.40q: want always, on-failure or never", s.Name, s.Restart)
 		case s.Backoff < 0:
 			return fmt.Errorf("sidecar %s: backoff %v: want a positive time, or 0 for %v", s.Name, time.Duration(s.Backoff), defaultBackoff)

@@ -6,8 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func terminate(t *testing.T, pid int) {
@@ -25,6 +30,20 @@ func freeze(t *testing.T, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	// One thread takes the signal and stops the others: on a busy computer they run until then.
+	running := func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // none where there is no /proc
+		return slices.ContainsFunc(threads, func(name string) bool {
+			stat, err := os.ReadFile(name)
+			_, state, _ := strings.Cut(string(stat), ") ")
+			return err == nil && !strings.HasPrefix(state, "T")
+		})
+	}
+	for wait := time.Now().Add(time.Minute); running(); time.Sleep(time.Millisecond) {
+		if time.Now().After(wait) {
+			t.Fatal("the process still runs")
+		}
 	}
 }
 

@@ -96,6 +96,9 @@ func (s Store) start(ctx context.Context, name string, c Config, r *Restoration)
 	if client, err := s.awaitStartable(ctx, name, p, c); client != nil || err != nil {
 		return client, err
 	}
+	if client, err := s.startAsleep(ctx, name, p, c); client != nil || err != nil {
+		return client, err
+	}
 	if err := s.prepare(p, c, r); err != nil {
 		return nil, err
 	}
@@ -221,6 +224,7 @@ func (s Store) prepare(p paths, c Config, r *Restoration) error {
 	if r != nil {
 		err = p.writeRestoration(*r)
 	}
+	c.ChangedFrom = nil // it starts with all of this
 	if err == nil {
 		err = writeConfig(p.config(), c)
 	}

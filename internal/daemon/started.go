@@ -88,7 +88,7 @@ func (s Started) Config() (Config, error) {
 		}
 		*settings[i].In(&c.Config) = true
 	}
-	if s.Network.Policy.Effective() == egress.Open {
+	if s.Network.Policy.ReachesRestricted() {
 		c.Network.Policy = egress.Policy{}
 		return c, ErrOpenNetwork
 	}
@@ -97,4 +97,4 @@ func (s Started) Config() (Config, error) {
 
 // ErrOpenNetwork says that a snapshot's VM had a network without limits. Config returns it with a configuration that has the default
 // policy.
-var ErrOpenNetwork = errors.New("the VM had an open network, which a snapshot cannot give by itself")
+var ErrOpenNetwork = errors.New("the VM reached private networks, which a snapshot cannot give by itself")

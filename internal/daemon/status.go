@@ -26,7 +26,8 @@ const (
 	Stopping   State = "stopping"
 	Failed     State = "failed" // it ended by itself, or could not be started: see Status.Error
 	Stopped    State = "stopped"
-	Crashed    State = "crashed" // the daemon was killed
+	Hibernated State = "hibernated" // it is saved, and continues when a client connects
+	Crashed    State = "crashed"    // the daemon was killed
 	// Unreachable is a VM whose daemon lives and does not answer: see Status.Error.
 	Unreachable State = "unreachable"
 )
@@ -135,6 +136,8 @@ func (s *Status) past(p paths) error {
 	}
 	s.State, s.Ended, s.Error, s.Reason = Stopped, end.Ended, end.Error, end.Reason
 	switch {
+	case end.Error == "" && p.asleep(): // also when its daemon was killed after it had saved the VM, or before it had woken it
+		s.State = Hibernated
 	case end.Crashed:
 		s.State = Crashed
 	case end.Error != "":
@@ -163,6 +166,10 @@ func (s Store) ask(ctx context.Context, p paths, status *Status) bool {
 		return true
 	}
 	info, err := s.askInfo(ctx, p, st)
+	if _, statErr := os.Stat(p.saving()); err != nil && statErr == nil {
+		status.State = Stopping
+		return true
+	}
 	if err != nil {
 		status.State, status.Error = Unreachable, err.Error()
 		var version *VersionError
@@ -212,6 +219,7 @@ func cleanUp(p paths) {
 		if err := p.writeEnd(ending{Crashed: true, Reason: "its daemon was killed, or ended without a word"}); err != nil {
 			return
 		}
+		noteCrash(p)
 	}
 	_ = os.Remove(p.state())
 }

@@ -27,14 +27,7 @@ const (
 	StoppedKill  StopResult = "killed" // its daemon did not answer, or did not stop
 )
 
-// Stop stops a VM, with up to grace for its programs to end, and returns when its daemon's process has ended. A daemon that does not
-// answer, does not stop or hangs is killed, which loses what the guest has not written back. It is no error when the VM does not run;
-// when there is none the error is ErrNotFound.
-func (s Store) Stop(ctx context.Context, name string, grace time.Duration) (StopResult, error) {
-	p, err := s.existing(name)
-	if err != nil {
-		return WasStopped, err
-	}
+func (s Store) stop(ctx context.Context, name string, p paths, grace time.Duration) (StopResult, error) {
 	if err := s.sweep(name, p); err != nil {
 		if errors.Is(err, ErrNotRunning) {
 			return WasStopped, nil

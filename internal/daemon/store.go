@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"agentvm/internal/lockfile"
@@ -25,7 +26,10 @@ import (
 //	daemon.sock        the socket; mode 0600. A dead daemon's is deleted by the process that finds it
 //	end.json           when and why the last daemon ended, written by it or by the process that finds it dead
 //	identity.json      an ID of 16 random bytes that distinguishes VMs of one name, and the port of its previews; kept until rm
-//	restore.json       the snapshot that the first start restores; deleted when the VM runs
+//	restore.json       the snapshot that the first start, or the wake of a hibernated VM, restores; deleted when the VM runs
+//	hibernated-*       the saved machine of a hibernated VM
+//	saving             while it is being hibernated
+//	events.log, .1     one Event of JSON a line; rotated at 1 MiB
 //	network.log, .1    one egress.Event of JSON a line; rotated at 4 MiB
 //	daemon.log, .1     its log and standard error; rotated at 1 MiB
 //	disk.img           the VM's files, from the first start on
@@ -140,6 +144,40 @@ func (s Store) remove(ctx context.Context, p paths, name string) error {
 	err = errors.Join(err, release(), unlock(), os.Remove(p.lock()), os.Remove(p.starting()), removeFolder(p.dir))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}
+
+// Rename gives a VM that does not run another name. Its links to previews end; its host name changes with its next start, unless it was given
+// one.
+func (s Store) Rename(ctx context.Context, name, to string) error {
+	p, err := s.existing(name)
+	if err != nil {
+		return err
+	}
+	target, err := s.paths(to)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(target.dir); err == nil {
+		return fmt.Errorf("%s: %w", to, ErrExists)
+	}
+	unlock, err := lockFile(ctx, p.starting(), lockTime)
+	if err != nil {
+		return fmt.Errorf("rename %s: it is being started: %w", name, err)
+	}
+	release, err := lockFile(ctx, p.lock(), lockTime/10)
+	if err != nil {
+		return errors.Join(fmt.Errorf("rename %s: %w: stop it first", name, ErrRunning), unlock())
+	}
+	cleanUp(p)
+	if runtime.GOOS == "windows" { // which renames no directory that has open files
+		err = errors.Join(release(), unlock(), os.Rename(p.dir, target.dir))
+	} else {
+		err = errors.Join(os.Rename(p.dir, target.dir), release(), unlock())
+	}
+	if err != nil {
+		return fmt.Errorf("rename %s to %s: %w", name, to, err)
 	}
 	return nil
 }

@@ -36,14 +36,14 @@ func (m *machine) Close() error { return errors.Join(m.VM.Close(), m.files.Close
 func (m *machine) Describe(i *daemonrpc.Info) {
 	i.Kernel, i.Image = m.KernelRelease(), m.Image().Name
 	policy, _ := m.Policy(context.Background()) // neither asks the guest, nor fails
-	forwards, _ := m.Forwards(context.Background())
+	forwards, _ := m.Ports(context.Background())
 	i.Policy = policy.String()
 	if m.config.Network.Disabled {
 		i.Policy = "no network"
 	}
 	i.Ports = i.Ports[:0]
-	for n, at := range forwards {
-		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %d/%s", at, m.config.Network.Forwards[n].GuestPort, at.Network()))
+	for _, f := range forwards {
+		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %d/%s", f.Listen, f.GuestPort, f.Protocol))
 	}
 }
 

@@ -296,6 +296,17 @@ func (c *Client) Forward(ctx context.Context, forward string) (address string, e
 	return r.Address()
 }
 
+// Change changes settings of the VM and of its later starts.
+func (c *Client) Change(ctx context.Context, change Change) error {
+	b, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	future, release := c.daemon.Change(ctx, func(w daemonwire.Daemon_change_Params) error { return w.SetJson(b) })
+	defer release()
+	return capnprpc.Done(c.fault, "change the VM", future.Struct)
+}
+
 // DiskWaits says since when the guest waits for room on the host's disk, and for which file. The time is zero when it does not wait.
 func (c *Client) DiskWaits(ctx context.Context) (since time.Time, path string, err error) {
 	future, release := c.daemon.Disk(ctx, nil)

@@ -73,6 +73,9 @@ interface Daemon {
 
   console @23 () -> (text :Data, failure :Stream.Failure);
   # The end of what the kernel printed.
+
+  change @24 (json :Data) -> (failure :Stream.Failure);
+  # Changes settings of a VM that runs: a Change. JSON, because it grows.
 }
 
 struct PreviewPlace {

@@ -48,6 +48,8 @@ type Handler interface {
 	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	// Forward opens one more port, as nat.ParseForward reads it, until the VM ends, and returns its address.
 	Forward(ctx context.Context, forward string) (address string, err error)
+	// Change changes settings of the VM, which runs, and of its later starts.
+	Change(ctx context.Context, c Change) error
 	// DiskWaits says since when the guest waits for room on the host's disk, and for which file.
 	DiskWaits() (since time.Time, path string, err error)
 	// Console returns the end of what the kernel printed.
@@ -71,6 +73,14 @@ type SnapshotRequest struct {
 	Path    string // absolute, of the host; nothing may be there
 	Comment string
 	Layered bool // leave out what has not changed since the file from which the VM was started
+}
+
+// Change is what is to change of a VM that runs. What is nil or empty stays.
+type Change struct {
+	CloseForward string         `json:"closeForward,omitempty"` // ADDRESS:PORT/PROTOCOL at which it listens
+	IdleTimeout  *time.Duration `json:"idleTimeout,omitempty"`  // 0: none
+	MaxLifetime  *time.Duration `json:"maxLifetime,omitempty"`  // from the daemon's start on; 0: none
+	Restart      *string        `json:"restart,omitempty"`
 }
 
 // PreviewPlace is the VM's identity for links to its previews, and the address that serves them.

@@ -147,6 +147,13 @@ func (d *fakeDaemon) Snapshot(_ context.Context, o SnapshotRequest) (m snapshot.
 	return snapshot.Meta{Comment: fmt.Sprintf("%+v", o)}, nil
 }
 
+func (d *fakeDaemon) Change(_ context.Context, c Change) error {
+	if c.CloseForward != "127.0.0.1:1/tcp" || c.IdleTimeout == nil || *c.IdleTimeout != time.Minute || c.MaxLifetime != nil {
+		return syscall.EINVAL
+	}
+	return nil
+}
+
 func (d *fakeDaemon) Files(context.Context) (*guestrpc.FilesClient, error) {
 	return nil, syscall.ENOSYS
 }

@@ -302,6 +302,19 @@ func (d *daemon) Snapshot(ctx context.Context, call daemonwire.Daemon_snapshot) 
 	return answer(call.AllocResults, call.Go, func() (snapshot.Meta, error) { return d.h.Snapshot(ctx, o) }, setJSON)
 }
 
+func (d *daemon) Change(ctx context.Context, call daemonwire.Daemon_change) error {
+	b, err := call.Args().Json()
+	if err != nil {
+		return err
+	}
+	var c Change
+	if err := json.Unmarshal(b, &c); err != nil {
+		return err
+	}
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.Change(ctx, c)) })
+}
+
 // Files passes the guest's capability on. The daemon forwards calls on it without decoding them.
 func (d *daemon) Files(ctx context.Context, call daemonwire.Daemon_files) error {
 	return answer(call.AllocResults, call.Go, func() (*guestrpc.FilesClient, error) { return d.h.Files(ctx) },

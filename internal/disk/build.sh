@@ -12,7 +12,7 @@ uuid=61676e74-766d-4000-8000-000000000001
 hash_seed=61676e74-766d-4000-8000-000000000002
 kept=$((20 << 20))
 
-# docs/internals/disk.md says which features are in, and why. `none` drops what mke2fs would add by itself.
+# doc.go says which features are in, and why. `none` drops what mke2fs would add by itself.
 features=none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file
 features=$features,huge_file,dir_nlink,extra_isize,uninit_bg
 

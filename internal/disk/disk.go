@@ -1,13 +1,3 @@
-// Package disk makes and opens the writable disks of named VMs: an ext4 file system, which the guest grows to the disk's size when it
-// mounts it, in layers of which only the top one is written to. A copy shares all layers and has a new top, so that on every file
-// system it takes only the space of later changes. docs/internals/disk.md has the format and what the guest has to do.
-//
-// A Disk may be used by several goroutines. From Open to Close it is locked against other processes and against a second
-// Open in this one; the lock ends with the process. Writes are in the order of the calls, survive the death of the
-// process, and are durable after Sync.
-//
-// The contents of a disk are the guest's. The package reads only the superblock's magic number and size, and does not mount, check,
-// grow or copy file systems.
 package disk
 
 import (

@@ -30,6 +30,12 @@ type Policy interface {
 	Asked(who Client, name string, qtype uint16, answer string, problem error)
 }
 
+// Peers has names that come and go.
+type Peers interface {
+	Lookup(name string) []netip.Addr
+	Names(netip.Addr) []string
+}
+
 // Client is the guest's end of the socket over which a query came. The zero Client is not known.
 type Client struct {
 	Network      string         // "udp" or "tcp"
@@ -56,6 +62,9 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Hosts are local names, without final dots, and their addresses. They are configuration: the policy is not asked.
 	Hosts map[string][]netip.Addr
+	// Peers has names that come and go: Lookup returns the addresses of one, none when it is not there, and Names the names of an address. The
+	// policy is not asked. nil: none.
+	Peers Peers
 	// Policy is required.
 	Policy Policy
 	// QueriesPerSecond is the guest's rate limit, with a burst of twice as many. 0: 100. Negative: none.

@@ -28,6 +28,7 @@ const localTTL = 60
 type local struct {
 	addresses map[string][]netip.Addr
 	names     map[netip.Addr][]string
+	peers     Peers // nil: none
 }
 
 func newLocal(hosts map[string][]netip.Addr) (*local, error) {
@@ -67,11 +68,20 @@ func (l *local) answer(q *query) (a answer, ok bool) {
 	case isBelow(q.name, "invalid"), isBelow(q.name, "onion"), isBelow(q.name, "use-application-dns.net"):
 		return noName(""), true
 	}
+	if l.peers != nil {
+		if addresses := l.peers.Lookup(q.name); len(addresses) > 0 {
+			return l.told(q, addresses), true
+		}
+	}
 	prefix, ok := reversePrefix(q.name)
 	if !ok {
 		return a, false
 	}
-	if names := l.names[prefix.Addr()]; prefix.IsSingleIP() && len(names) > 0 {
+	names := l.names[prefix.Addr()]
+	if l.peers != nil && prefix.IsSingleIP() {
+		names = append(names, l.peers.Names(prefix.Addr())...)
+	}
+	if prefix.IsSingleIP() && len(names) > 0 {
 		return pointers(q, names), true
 	}
 	return noName(""), isPrivate(prefix)

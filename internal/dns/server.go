@@ -47,6 +47,7 @@ func New(config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	local.peers = config.Peers
 	return &Server{
 		config: config, local: local, limit: newLimit(config), cache: newCache(config.CacheEntries), upstreams: newUpstreams(config),
 	}, nil

@@ -95,22 +95,14 @@ func (s *Server) envd(mux *http.ServeMux) {
 		"process.Process/SendSignal": unary(sendSignal), "process.Process/CloseStdin": unary(closeStdin),
 		"filesystem.Filesystem/Stat": unary(statFile), "filesystem.Filesystem/MakeDir": unary(makeDir), "filesystem.Filesystem/Move": unary(moveFile),
 		"filesystem.Filesystem/ListDir": unary(listDir), "filesystem.Filesystem/Remove": unary(removeFile),
+		"filesystem.Filesystem/CreateWatcher": unary(createWatcher), "filesystem.Filesystem/GetWatcherEvents": unary(watcherEvents), "filesystem.Filesystem/RemoveWatcher": unary(removeWatcher),
 	} {
 		mux.HandleFunc("POST /"+name, func(w http.ResponseWriter, r *http.Request) { s.serveUnary(w, r, method) })
 	}
 	mux.HandleFunc("POST /process.Process/Start", func(w http.ResponseWriter, r *http.Request) { s.serveStream(w, r, startProcess) })
 	mux.HandleFunc("POST /process.Process/Connect", func(w http.ResponseWriter, r *http.Request) { s.serveStream(w, r, connectProcess) })
-	for _, name := range []string{"CreateWatcher", "GetWatcherEvents", "RemoveWatcher"} {
-		mux.HandleFunc("POST /filesystem.Filesystem/"+name, func(w http.ResponseWriter, r *http.Request) {
-			s.serveUnary(w, r, func(*call, []byte) (any, error) { return nil, errNoWatch })
-		})
-	}
-	mux.HandleFunc("POST /filesystem.Filesystem/WatchDir", func(w http.ResponseWriter, r *http.Request) {
-		s.serveStream(w, r, func(*call, []byte, *stream) error { return errNoWatch })
-	})
+	mux.HandleFunc("POST /filesystem.Filesystem/WatchDir", func(w http.ResponseWriter, r *http.Request) { s.serveStream(w, r, watchDir) })
 }
-
-var errNoWatch = &rpcError{unimplemented, "directories are not watched here: list them again instead"}
 
 // unary makes a method of a function of its message.
 func unary[In any](do func(*call, *In) (any, error)) func(*call, []byte) (any, error) {

@@ -6,25 +6,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"agentvm/client"
 	"agentvm/egress"
+	"agentvm/internal/e2b/wire"
 	"agentvm/internal/httpserver"
 )
 
 const (
-	defaultTimeout     = 300 // seconds
-	defaultForkTimeout = 15  // seconds
+	baseTemplate       = "base" // the SDK's default
+	defaultForkTimeout = 15     // seconds
 	maxForks           = 16
-	maxList            = 100
 )
 
 // control adds the control API. Newer and older SDKs differ in the paths of some calls.
@@ -70,25 +67,15 @@ func (s *Server) control(mux *http.ServeMux) {
 	one("POST /sandboxes/{id}/fork", s.fork)
 	one("PUT /sandboxes/{id}/network", s.setNetwork)
 	one("GET /sandboxes/{id}/metrics", s.metrics)
+	one("POST /sandboxes/{id}/snapshots", s.createSnapshot)
+	handle("GET /snapshots", s.listSnapshots)
+	handle("DELETE /templates/{id}", s.deleteSnapshot)
 	handle("/", func(_ http.ResponseWriter, r *http.Request) error {
 		return fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/e2b.md lists what is", r.Method, r.URL.Path)
 	})
 }
 
-// readJSON reads a request's body. An empty one leaves v as it is.
-func readJSON(r *http.Request, v any) error {
-	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxJSON))
-	if err != nil {
-		return err
-	}
-	if len(b) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return fail(http.StatusBadRequest, "the request's JSON: %v", err)
-	}
-	return nil
-}
+func readJSON(r *http.Request, v any) error { return wire.ReadJSON(r, v) }
 
 // known returns a sandbox, also a paused one.
 func (s *Server) known(id string) (*sandbox, error) {
@@ -163,18 +150,6 @@ func (n network) policy(most egress.Policy, internet *bool) (egress.Policy, erro
 	return p, nil
 }
 
-// lifetime reads a time-out in seconds.
-func lifetime(seconds *int, otherwise int) (time.Duration, error) {
-	n := otherwise
-	if seconds != nil {
-		n = *seconds
-	}
-	if n < 0 || n > int(maxLifetime/time.Second) {
-		return 0, fail(http.StatusBadRequest, "timeout: want 0 to %d seconds, not %d", int(maxLifetime/time.Second), n)
-	}
-	return time.Duration(n) * time.Second, nil
-}
-
 func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	var q struct {
 		Template   string            `json:"templateID"`
@@ -195,13 +170,10 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	if q.Template != "base" {
-		return fail(http.StatusNotFound, "template %.100q: there is only base, the image that the server was started with", q.Template)
-	}
 	if given(q.IAM) || given(q.Volumes) || given(q.MCP) || q.AutoResume.Enabled || q.AutoMemory != nil && !*q.AutoMemory {
 		return fail(http.StatusBadRequest, "iam, volumeMounts, mcp, autoResume and autoPauseMemory false are not supported")
 	}
-	life, err := lifetime(q.Timeout, defaultTimeout)
+	life, err := wire.Lifetime(q.Timeout, wire.DefaultTimeout)
 	if err != nil {
 		return err
 	}
@@ -217,12 +189,16 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer s.reserved(1)
-	id := newID()
-	v, err := s.config.VMs.Create(r.Context(), id, env, policy)
+	ids, err := s.newIDs(r, 1)
 	if err != nil {
 		return err
 	}
-	b := s.add(&sandbox{id: id, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy}, life)
+	id := ids[0]
+	v, err := s.make(r.Context(), q.Template, id, env, policy)
+	if err != nil {
+		return err
+	}
+	b := s.add(&sandbox{id: id, template: q.Template, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy}, life)
 	writeJSON(w, http.StatusCreated, s.brief(b))
 	return nil
 }
@@ -273,89 +249,50 @@ func (s *Server) add(b *sandbox, life time.Duration) *sandbox {
 }
 
 // brief is E2B's Sandbox.
-func (s *Server) brief(b *sandbox) map[string]any {
-	return map[string]any{
-		"sandboxID": b.id, "templateID": "base", "clientID": "agentvm", "envdVersion": envdVersion, "envdAccessToken": s.token(b.id), "domain": s.config.Domain,
-	}
+func (s *Server) brief(b *sandbox) wire.Sandbox {
+	return wire.Sandbox{ID: b.id, Template: b.template, Client: "agentvm", EnvdVersion: wire.EnvdVersion, Token: s.token(b.id), Domain: s.config.Domain}
 }
 
 // detail is E2B's SandboxDetail, or what a list has of it.
-func (s *Server) detail(b *sandbox, whole bool) map[string]any {
+func (s *Server) detail(b *sandbox, whole bool) wire.Detail {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	d := map[string]any{
-		"sandboxID": b.id, "templateID": "base", "alias": "base", "clientID": "agentvm", "startedAt": b.started.UTC(), "endAt": b.ends.UTC(), "state": b.state(),
-		"cpuCount": 1, "memoryMB": s.config.Memory >> 20, "diskSizeMB": 0, "envdVersion": envdVersion, "metadata": b.meta,
+	d := wire.Detail{
+		ID: b.id, Template: b.template, Alias: b.template, Client: "agentvm", Started: b.started.UTC(), Ends: b.ends.UTC(), State: b.state(),
+		CPUs: 1, MemoryMB: s.config.Memory >> 20, EnvdVersion: wire.EnvdVersion, Metadata: b.meta,
 	}
 	if b.meta == nil {
-		d["metadata"] = map[string]string{}
+		d.Metadata = map[string]string{}
 	}
 	if whole {
-		d["domain"], d["envdAccessToken"], d["allowInternetAccess"] = s.config.Domain, s.token(b.id), b.policy.Effective() != egress.None
-		d["lifecycle"] = map[string]any{"autoResume": false, "onTimeout": map[bool]string{false: "kill", true: "pause"}[b.pauses]}
+		internet := b.policy.Effective() != egress.None
+		d.Domain, d.Token, d.Internet = s.config.Domain, s.token(b.id), &internet
+		d.Lifecycle = &wire.Lifecycle{OnTimeout: map[bool]string{false: "kill", true: "pause"}[b.pauses]}
 	}
 	return d
 }
 
-func (b *sandbox) state() string { return map[bool]string{false: "running", true: "paused"}[b.paused] }
+func (b *sandbox) state() string {
+	return map[bool]string{false: wire.Running, true: wire.Paused}[b.paused]
+}
 
-// list lists sandboxes, the newest first, in pages. A page's token is the name of its first sandbox.
+// list lists sandboxes in pages.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	want := map[string]string{}
-	for _, pair := range strings.Split(q.Get("metadata"), "&") {
-		if pair == "" {
-			continue
-		}
-		key, value, _ := strings.Cut(pair, "=")
-		for range 2 { // the SDK escapes both, and then makes a query of them
-			var keyErr, valueErr error
-			key, keyErr = url.QueryUnescape(key)
-			value, valueErr = url.QueryUnescape(value)
-			if err := errors.Join(keyErr, valueErr); err != nil {
-				return fail(http.StatusBadRequest, "metadata: %v", err)
-			}
-		}
-		want[key] = value
-	}
-	limit := maxList
-	if text := q.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > maxList {
-			return fail(http.StatusBadRequest, "limit: want 1 to %d", maxList)
-		}
-		limit = n
-	}
-	states := strings.Split(cmp.Or(q.Get("state"), "running,paused"), ",")
 	s.mu.Lock()
-	all := slices.Collect(maps.Values(s.sandboxes))
+	known := slices.Collect(maps.Values(s.sandboxes))
 	s.mu.Unlock()
-	slices.SortFunc(all, func(a, b *sandbox) int { return cmp.Or(b.started.Compare(a.started), cmp.Compare(a.id, b.id)) })
-	if q.Get("order") == "asc" {
-		slices.Reverse(all)
+	var all []wire.Detail
+	for _, b := range known {
+		all = append(all, s.detail(b, false))
 	}
-	list, next := []map[string]any{}, q.Get("nextToken")
-	for _, b := range all {
-		if next != "" && b.id != next {
-			continue
-		}
-		next = ""
-		d := s.detail(b, false)
-		match := slices.Contains(states, d["state"].(string))
-		for key, value := range want {
-			has, found := b.meta[key]
-			match = match && found && has == value
-		}
-		if !match {
-			continue
-		}
-		if len(list) == limit {
-			w.Header().Set("X-Next-Token", b.id)
-			break
-		}
-		list = append(list, d)
+	page, next, err := wire.List(r.URL.Query(), all)
+	if err != nil {
+		return err
 	}
-	writeJSON(w, http.StatusOK, list)
+	if next != "" {
+		w.Header().Set("X-Next-Token", next)
+	}
+	writeJSON(w, http.StatusOK, page)
 	return nil
 }
 
@@ -376,7 +313,7 @@ func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request, b *sandbox) 
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	life, err := lifetime(q.Timeout, defaultTimeout)
+	life, err := wire.Lifetime(q.Timeout, wire.DefaultTimeout)
 	if err != nil {
 		return err
 	}
@@ -393,7 +330,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	life, err := lifetime(q.Timeout, defaultTimeout)
+	life, err := wire.Lifetime(q.Timeout, wire.DefaultTimeout)
 	if err != nil {
 		return err
 	}
@@ -470,7 +407,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, b *sandbox) error 
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	life, err := lifetime(q.Timeout, defaultForkTimeout)
+	life, err := wire.Lifetime(q.Timeout, defaultForkTimeout)
 	if err != nil {
 		return err
 	}
@@ -485,9 +422,9 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, b *sandbox) error 
 		return err
 	}
 	defer s.reserved(count)
-	names := make([]string, count)
-	for i := range names {
-		names[i] = newID()
+	names, err := s.newIDs(r, count)
+	if err != nil {
+		return err
 	}
 	forkErr := b.vm.Fork(r.Context(), names, client.ForkOptions{KeepPrograms: true})
 	b.mu.Lock()
@@ -505,7 +442,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, b *sandbox) error 
 			results = append(results, map[string]any{"error": map[string]any{"code": status(err), "message": err.Error()}})
 			continue
 		}
-		fork := s.add(&sandbox{id: name, vm: v, meta: b.meta, env: b.env, pauses: pauses, policy: policy}, life)
+		fork := s.add(&sandbox{id: name, template: b.template, vm: v, meta: b.meta, env: b.env, pauses: pauses, policy: policy}, life)
 		results = append(results, map[string]any{"sandbox": s.brief(fork)})
 	}
 	writeJSON(w, http.StatusCreated, results)

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -18,24 +16,15 @@ import (
 	"strconv"
 	"time"
 
+	"agentvm/internal/e2b/wire"
 	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
 
 const maxParts = 1000 // files of one upload
 
-// signature is what signs a URL of a file. expires is as the URL has it, or empty.
-func signature(path, operation, user, token, expires string) string {
-	text := path + ":" + operation + ":" + user + ":" + token
-	if expires != "" {
-		text += ":" + expires
-	}
-	sum := sha256.Sum256([]byte(text))
-	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
-}
-
 // errExpired is worded as E2B words it.
-var errExpired = &failure{http.StatusUnauthorized, "signature is already expired"}
+var errExpired = &failure{Status: http.StatusUnauthorized, Text: "signature is already expired"}
 
 // signer finds the sandbox of a request for a file. A signed URL may name none: then it is the one whose token has signed it.
 func (s *Server) signer(r *http.Request, operation string, q url.Values) (string, error) {
@@ -57,7 +46,7 @@ func (s *Server) signer(r *http.Request, operation string, q url.Values) (string
 	}
 	expires := q.Get("signature_expiration")
 	for _, id := range ids {
-		if given := q.Get("signature"); given != "" && httpserver.Equal(given, signature(q.Get("path"), operation, q.Get("username"), s.token(id), expires)) {
+		if given := q.Get("signature"); given != "" && httpserver.Equal(given, wire.Signature(q.Get("path"), operation, q.Get("username"), s.token(id), expires)) {
 			if expires == "" {
 				return id, nil
 			}

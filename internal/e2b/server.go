@@ -12,11 +12,7 @@ package e2b
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,20 +29,16 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
+	"agentvm/internal/e2b/wire"
 	"agentvm/internal/httpserver"
 )
 
 const (
-	// envdVersion is the version of E2B's envd whose behaviour is served. The SDK asks it before it uses newer calls.
-	envdVersion = "0.6.4"
-	envdPort    = 49983
-
-	maxJSON     = 4 << 20 // bytes of a request in JSON
-	maxProcs    = 256     // processes of a sandbox, ended ones that can still be asked for included
-	maxConns    = 256     // connections of clients
-	maxLifetime = 24 * time.Hour
-	stallTime   = 30 * time.Second // a client that takes or sends nothing for so long is given up
-	removeTime  = time.Minute
+	maxJSON    = 4 << 20          // bytes of a request in JSON
+	maxProcs   = 256              // processes of a sandbox, ended ones that can still be asked for included
+	maxConns   = 256              // connections of clients
+	stallTime  = 30 * time.Second // a client that takes or sends nothing for so long is given up
+	removeTime = time.Minute
 )
 
 // VM is a connection to a VM. Close ends the connection, not the VM.
@@ -69,6 +61,8 @@ type VMs interface {
 // Config configures a Server.
 type Config struct {
 	VMs VMs
+	// Snapshots keeps sandboxes. nil: there are no snapshots.
+	Snapshots Snapshots
 	// Key is what clients of the control API send, at least 16 characters. Tokens of sandboxes are computed from it.
 	Key string
 	// Domain is the end of the names by which servers in sandboxes are reached: PORT-ID.DOMAIN. It may have a port.
@@ -79,7 +73,10 @@ type Config struct {
 	Policy egress.Policy
 	// Max is how many sandboxes there may be at once. Default: 16.
 	Max    int
-	Memory int64        // of a sandbox in bytes, for clients that ask
+	Memory int64 // of a sandbox in bytes, for clients that ask
+	// NewIDs names n new sandboxes of a request, and Token computes the token of one. nil: names by chance, tokens from the key.
+	NewIDs func(r *http.Request, n int) ([]string, error)
+	Token  func(id string) string
 	Logger *slog.Logger // nil discards
 }
 
@@ -144,17 +141,9 @@ func (s *Server) Serve(ctx context.Context, address string, listening func(url s
 	return server.Serve(ctx, l, listening)
 }
 
-// failure is an error that clients are told with a status.
-type failure struct {
-	status int
-	text   string
-}
+type failure = wire.Failure
 
-func (f *failure) Error() string { return f.text }
-
-func fail(status int, format string, args ...any) error {
-	return &failure{status, fmt.Sprintf(format, args...)}
-}
+func fail(status int, format string, args ...any) error { return wire.Fail(status, format, args...) }
 
 // status is the HTTP status of an error, of the guest's included.
 func status(err error) int {
@@ -162,7 +151,7 @@ func status(err error) int {
 	var tooLong *http.MaxBytesError
 	switch {
 	case errors.As(err, &f):
-		return f.status
+		return f.Status
 	case errors.As(err, &tooLong):
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, client.ErrNotFound):
@@ -173,11 +162,7 @@ func status(err error) int {
 	return http.StatusInternalServerError
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v)
-}
+func writeJSON(w http.ResponseWriter, status int, v any) { wire.WriteJSON(w, status, v) }
 
 func writeError(w http.ResponseWriter, err error) {
 	writeJSON(w, status(err), map[string]any{"code": status(err), "message": err.Error()})
@@ -192,17 +177,14 @@ func (s *Server) Handler() http.Handler {
 	api := http.NewCrossOriginProtection().Handler(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := r.Host
-		if label, domain, dotted := strings.Cut(r.Host, "."); dotted {
-			port, id, found := strings.Cut(label, "-")
-			if number, err := strconv.ParseUint(port, 10, 16); found && err == nil && number > 0 && strings.EqualFold(domain, s.config.Domain) {
-				r.Header.Set("E2b-Sandbox-Id", strings.ToLower(id))
-				r.Header.Set("E2b-Sandbox-Port", port)
-				if number != envdPort {
-					s.proxy(w, r)
-					return
-				}
-				name = "localhost"
+		if port, id, found := wire.SplitHost(r.Host, s.config.Domain); found {
+			r.Header.Set(wire.HeaderSandbox, id)
+			r.Header.Set(wire.HeaderPort, strconv.Itoa(int(port)))
+			if port != wire.EnvdPort {
+				s.proxy(w, r)
+				return
 			}
+			name = "localhost"
 		}
 		if !httpserver.IsHost(name, netip.Addr.IsLoopback) {
 			writeError(w, fail(http.StatusMisdirectedRequest, "%q is no name of this server: want localhost, an address of the loopback, or PORT-ID.%s", r.Host, s.config.Domain))
@@ -218,21 +200,32 @@ func (s *Server) Handler() http.Handler {
 
 // token is the token of a sandbox.
 func (s *Server) token(id string) string {
-	m := hmac.New(sha256.New, []byte(s.config.Key))
-	m.Write([]byte("envd\x00" + id))
-	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
+	if s.config.Token != nil {
+		return s.config.Token(id)
+	}
+	return wire.Token(s.config.Key, id)
 }
 
-// newID is a name for a VM that no one can guess.
-func newID() string { return "e2b" + strings.ToLower(rand.Text()[:20]) }
+// newIDs are names for VMs that no one can guess.
+func (s *Server) newIDs(r *http.Request, n int) ([]string, error) {
+	if s.config.NewIDs != nil {
+		return s.config.NewIDs(r, n)
+	}
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = "e2b" + strings.ToLower(rand.Text()[:20])
+	}
+	return ids, nil
+}
 
 // sandbox is a VM that clients have made.
 type sandbox struct {
-	id      string
-	vm      VM
-	started time.Time
-	meta    map[string]string
-	env     []string
+	id       string
+	template string
+	vm       VM
+	started  time.Time
+	meta     map[string]string
+	env      []string
 
 	mu     sync.Mutex
 	ends   time.Time
@@ -244,7 +237,8 @@ type sandbox struct {
 	cut    context.CancelFunc
 	gone   bool
 
-	procs table
+	procs   table
+	watches watches
 }
 
 // find returns a sandbox that clients can use: one that runs.
@@ -333,5 +327,5 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request) {
 }
 
 func writeNoSandbox(w http.ResponseWriter, r *http.Request) {
-	writeJSON(w, http.StatusBadGateway, map[string]any{"sandboxId": r.Header.Get("E2b-Sandbox-Id"), "message": "The sandbox was not found", "code": 502})
+	wire.WriteNoSandbox(w, r.Header.Get(wire.HeaderSandbox))
 }

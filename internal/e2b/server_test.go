@@ -24,6 +24,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/images/storetest"
+	"agentvm/internal/e2b/wire"
 	"agentvm/vm"
 )
 
@@ -208,7 +209,7 @@ func (h *harness) stream(id, method, body string, headers ...string) (list []str
 
 // TestVector has a signature that E2B's SDK made.
 func TestVector(t *testing.T) {
-	if got := signature("hello.txt", "read", "user", "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0", ""); got != "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E" {
+	if got := wire.Signature("hello.txt", "read", "user", "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0", ""); got != "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E" {
 		t.Error(got)
 	}
 }
@@ -349,7 +350,7 @@ func TestSignedURLs(t *testing.T) {
 	id, other := h.create(`{"templateID":"base"}`), h.create(`{"templateID":"base"}`)
 	token, now := h.s.token(id), time.Now().Unix()
 	sign := func(operation, path, user, token, expires string) string {
-		q := url.Values{"path": {path}, "signature": {signature(path, operation, user, token, expires)}}
+		q := url.Values{"path": {path}, "signature": {wire.Signature(path, operation, user, token, expires)}}
 		if user != "" {
 			q.Set("username", user)
 		}
@@ -448,7 +449,6 @@ func TestEnvd(t *testing.T) {
 		{"filesystem.Filesystem/ListDir", `{"path":"/root/../root","depth":2}`, 200, `"path":"/root/f/g"`},
 		{"filesystem.Filesystem/Remove", `{"path":"f"}`, 200, "{}"},
 		{"filesystem.Filesystem/Remove", `{"path":"/tmp/.."}`, 400, invalidArgument},
-		{"filesystem.Filesystem/CreateWatcher", `{"path":"/"}`, 501, unimplemented},
 	} {
 		if code, text := h.rpc(id, c.method, c.body); code != c.code || !strings.Contains(text, c.text) {
 			t.Errorf("%s %s: %d %.300s, want %d with %q", c.method, c.body, code, text, c.code, c.text)

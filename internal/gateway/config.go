@@ -34,6 +34,18 @@ type Network struct {
 	Resolvers []netip.AddrPort `json:"resolvers,omitempty"`
 	// Search are domains that the guest completes short names with. Default: none, not the host's.
 	Search []string `json:"search,omitempty"`
+	// Hosts are names that the guest's resolver answers by itself, with these addresses: several of one name are all its addresses. They open
+	// nothing. At most egress.MaxHosts. Default: none.
+	Hosts []egress.Host `json:"hosts,omitempty"`
+
+	// Networks are the networks of VMs that the VM joins, in which VMs reach each other by name, see internal/vmnet. Member is its name there;
+	// without one it reaches others and they do not reach it. Default: none.
+	Networks []string `json:"networks,omitempty"`
+	Member   string   `json:"-"`
+
+	// Proxy is the URL of an upstream proxy of the host, http, https or socks5, through which TCP connections are made that the policy allows,
+	// except those to Resolvers and HostPorts. UDP to others is refused. Default: none, connections are direct.
+	Proxy string `json:"proxy,omitempty"`
 
 	// Subnet is the IPv4 network, at least a /29. Default: 192.168.127.0/24.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
@@ -137,6 +149,17 @@ func (n Network) validate() error {
 	for _, port := range n.HostPorts {
 		if port == 0 {
 			return errors.New("host port 0: want 1 to 65535")
+		}
+	}
+	if err := egress.CheckProxy(n.Proxy); err != nil {
+		return err
+	}
+	if len(n.Hosts) > egress.MaxHosts {
+		return fmt.Errorf("%d names are added to the VM: want at most %d", len(n.Hosts), egress.MaxHosts)
+	}
+	for _, h := range n.Hosts {
+		if err := h.Check(); err != nil {
+			return fmt.Errorf("add host %s: %w", h, err)
 		}
 	}
 	for _, f := range n.Forwards {

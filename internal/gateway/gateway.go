@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/reach"
 	"agentvm/internal/secret"
+	"agentvm/internal/vmnet"
 	"agentvm/nat"
 	"agentvm/netstack"
 )
@@ -52,6 +54,8 @@ type Config struct {
 	Memory            uint64
 	Mounts, MaxMounts int
 
+	// Peers are the other VMs of Network.Networks. The gateway closes it. nil: none.
+	Peers *vmnet.Member
 	// Secrets carries connections to the hosts that get some. The gateway closes it. nil: there are none.
 	Secrets *secret.Proxy
 
@@ -85,16 +89,25 @@ type Gateway struct {
 	status   *statusServer
 	owners   *owners
 	recorder *recorder
-	forwards []net.Addr // of Network.Forwards
+
+	mu       sync.Mutex
+	forwards []openForward // those of Network.Forwards first
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
 
+// openForward is a port forward that listens.
+type openForward struct {
+	nat.Forward          // as it was asked for
+	at          net.Addr // where it listens
+	undo        func()   // takes back that the guest's port is exempt
+}
+
 // Open makes the network of a VM, or nil when it has none.
 func Open(c Config) (*Gateway, error) {
 	if c.Network.Disabled {
-		return nil, nil
+		return nil, c.Peers.Close()
 	}
 	g := &Gateway{config: c, owners: newOwners()}
 	g.recorder = newRecorder(c.Network.Audit, g.owners)
@@ -153,12 +166,30 @@ func (g *Gateway) resolvers() []netip.AddrPort {
 
 func (g *Gateway) buildGate(upstreams []netip.AddrPort, audit func(egress.Event)) (err error) {
 	n, at := g.config.Network, g.stack.Addresses()
-	g.gate, err = egress.New(egress.Config{
+	config := egress.Config{
 		Policy: n.Policy, HostPorts: n.HostPorts, HostAddrs: valid(at.Host, at.Host6),
-		Local: valid(at.Subnet, at.Subnet6), Resolvers: upstreams, Dial: n.Dial,
+		Local: valid(at.Subnet, at.Subnet6), Resolvers: upstreams, Hosts: g.addedHosts(), Dial: n.Dial, Proxy: n.Proxy,
 		Connect: g.config.Ports.Outward, Audit: audit, Logger: g.config.Logger,
-	})
+	}
+	if g.config.Peers != nil {
+		config.Peers = g.config.Peers
+	}
+	g.gate, err = egress.New(config)
 	return err
+}
+
+// addedHosts is Network.Hosts by name.
+func (g *Gateway) addedHosts() map[string][]netip.Addr {
+	hosts := make(map[string][]netip.Addr)
+	for _, h := range g.config.Network.Hosts {
+		addresses := []netip.Addr{h.Addr}
+		if !h.Addr.IsValid() {
+			at := g.stack.Addresses()
+			addresses = valid(at.Host, at.Host6)
+		}
+		hosts[h.Name] = append(hosts[h.Name], addresses...)
+	}
+	return hosts
 }
 
 func (g *Gateway) buildServices(upstreams []netip.AddrPort) (err error) {
@@ -171,9 +202,14 @@ func (g *Gateway) buildServices(upstreams []netip.AddrPort) (err error) {
 			g.recorder.names[a] = name
 		}
 	}
-	g.names, err = dns.New(dns.Config{
+	maps.Copy(hosts, g.addedHosts())
+	config := dns.Config{
 		Upstreams: upstreams, Dial: g.gate.DialResolver, Policy: attributingNames{g.gate, g.owners}, Logger: g.config.Logger, Hosts: hosts,
-	})
+	}
+	if g.config.Peers != nil {
+		config.Peers = g.config.Peers
+	}
+	g.names, err = dns.New(config)
 	if err != nil {
 		return err
 	}
@@ -214,9 +250,14 @@ func (g *Gateway) start() error {
 		if err != nil {
 			return err
 		}
-		g.forwards = append(g.forwards, at)
+		g.forwards = append(g.forwards, openForward{f, at, g.config.Ports.Named(f.GuestPort)})
 	}
 	g.running.Go(func() { _ = g.stack.Run(ctx, g.config.Link) })
+	if g.config.Peers != nil {
+		g.config.Peers.Serve(func(ctx context.Context, d vmnet.Delivery) {
+			g.flows.Deliver(ctx, nat.Peer{Protocol: d.Protocol, From: d.From, Port: d.Port, Allow: g.config.Ports.FromPeer, Answer: d.Answer})
+		})
+	}
 	return nil
 }
 
@@ -248,6 +289,7 @@ func (g *Gateway) Close() error {
 	if g.owners != nil {
 		g.owners.close()
 	}
+	_ = g.config.Peers.Close()
 	g.running.Wait()
 	_ = g.config.Secrets.Close() // after the flows, which no longer dial
 	if g.status != nil {

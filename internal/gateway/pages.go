@@ -42,6 +42,7 @@ func (p *statusServer) index() answer {
 type statusPolicy struct {
 	Mode    string      `json:"mode"`
 	Allow   []string    `json:"allow"`
+	Named   []string    `json:"allowSNI"`
 	Deny    []string    `json:"deny"`
 	Listen  statusPorts `json:"listen"`              // network.listen
 	Connect statusPorts `json:"connect"`             // network.connect
@@ -57,7 +58,7 @@ func (p *statusServer) policy() answer {
 	rules, ports := p.gateway.gate.Policy(), p.gateway.config.Ports
 	listen, connect := ports.Access.Listen, ports.Access.Connect
 	shown := statusPolicy{
-		Mode: string(rules.Effective()), Allow: spell(rules.Allow), Deny: spell(rules.Deny),
+		Mode: string(rules.Effective()), Allow: spell(rules.Allow), Named: spell(rules.AllowSNI), Deny: spell(rules.Deny),
 		Listen: statusPorts{spell(listen.Allow), spell(listen.Deny)}, Connect: statusPorts{spell(connect.Allow), spell(connect.Deny)},
 		Exempt: ports.Exempted(),
 	}
@@ -72,6 +73,7 @@ func (s statusPolicy) write(w io.Writer) {
 		}
 	}
 	lines("allow", s.Allow)
+	lines("allow-sni", s.Named)
 	lines("deny", s.Deny)
 	lines("network.listen allow", s.Listen.Allow)
 	lines("network.listen deny", s.Listen.Deny)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -95,12 +96,59 @@ func (g *Gateway) Stats() Stats {
 	return Stats{Link: g.stack.Stats(), Egress: g.gate.Stats(), Limits: g.limitUse()}
 }
 
-// Forwards returns the addresses at which Network.Forwards listen, in their order.
+// Forwards returns the addresses at which port forwards listen: those of Network.Forwards in their order, then those opened since.
 func (g *Gateway) Forwards() []net.Addr {
 	if g == nil {
 		return nil
 	}
-	return slices.Clone(g.forwards)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []net.Addr
+	for _, f := range g.forwards {
+		list = append(list, f.at)
+	}
+	return list
+}
+
+// Ports returns the port forwards that are open, with the addresses at which they listen, in the order of Forwards.
+func (g *Gateway) Ports() (list []nat.Forward) {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, f := range g.forwards {
+		at, _ := netip.ParseAddrPort(f.at.String()) // of a socket
+		list = append(list, nat.Forward{Protocol: f.at.Network(), Listen: at, GuestPort: f.GuestPort})
+	}
+	return list
+}
+
+// CloseForward closes a port forward that listens at an address, with its connections, and returns it as it was asked for.
+func (g *Gateway) CloseForward(at net.Addr) (nat.Forward, error) {
+	if g == nil {
+		return nat.Forward{}, ErrNoNetwork
+	}
+	f, found := g.forget(at)
+	if !found {
+		return f.Forward, fmt.Errorf("no port forward listens at %s/%s", at, at.Network())
+	}
+	g.flows.CloseForward(at)
+	f.undo()
+	return f.Forward, nil
+}
+
+// forget takes a port forward out of the list.
+func (g *Gateway) forget(at net.Addr) (f openForward, found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.IndexFunc(g.forwards, func(f openForward) bool { return f.at.Network() == at.Network() && f.at.String() == at.String() })
+	if i < 0 {
+		return f, false
+	}
+	f = g.forwards[i]
+	g.forwards = slices.Delete(slices.Clone(g.forwards), i, i+1)
+	return f, true
 }
 
 // Forward opens a port of this host that leads to a port of the guest, until ctx or the network ends, and returns its address. That exempts
@@ -115,7 +163,13 @@ func (g *Gateway) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) 
 		undo()
 		return nil, err
 	}
-	context.AfterFunc(ctx, undo)
+	g.mu.Lock()
+	g.forwards = append(g.forwards, openForward{f, at, undo})
+	g.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		g.forget(at)
+		undo()
+	})
 	return at, nil
 }
 

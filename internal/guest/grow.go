@@ -29,7 +29,7 @@ type extent struct {
 
 func (e extent) grows() bool { return e.blocks < e.room }
 
-// mountDisk mounts a device's ext4 file system on target and grows it to the size of the device, see docs/internals/disk.md. One that
+// mountDisk mounts a device's ext4 file system on target and grows it to the size of the device, see package disk. One that
 // cannot grow is used as it is; the console and the warning say so.
 //
 //	         ┌─ smaller than the device, journal not empty ─► mount ─► unmount ─┐

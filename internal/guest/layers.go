@@ -31,7 +31,7 @@ import (
 //	upper.dir ─ cow/KEY/data, work ─────────────────────► overlay on the share's target
 //
 // The overlay copies a file's extended attributes with the file. The host's server gives each file one, baseAttribute, that names the
-// file and its version, and which so arrives in the layer at the moment of the copy (docs/internals/copy-on-write.md).
+// file and its version, and which so arrives in the layer at the moment of the copy (package changes).
 const (
 	layersDir      = "cow"
 	baseAttribute  = "trusted.agentvm.base"

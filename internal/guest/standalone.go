@@ -4,11 +4,14 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +25,8 @@ import (
 // follows as 32 bits, little-endian, and that many bytes. internal/machine/src/standalone.c is the other side.
 //
 //	to the guest    's' the image's settings, before the machine is captured; 'r' what to run; 'i' standard input
-//	from the guest  'k' ready to be captured; 'o' and 'e' standard output and error; 'x' the exit code, one byte
+//	from the guest  'k' ready to be captured; 'o' and 'e' standard output and error; 'x' the exit code, one byte; 'n' connect the
+//	                network card, one byte: the listening socket's descriptor, or 0 for the first there is
 type frames struct {
 	port io.ReadWriter
 	mu   sync.Mutex // of writes
@@ -59,8 +63,10 @@ func (f *frames) write(kind byte, payload []byte) error {
 // invocation is what a standalone machine runs: the image's settings, then the arguments and variables of the module.
 type invocation struct {
 	entrypoint, cmd, env, args, vars []string
+	dirs                             []string // that the runtime gives, each a folder in the share: 0, 1, ...
 	user, dir                        string
 	now                              time.Time // zero: unknown
+	net, mac                         string    // container2wasm's options; empty: not given
 }
 
 // read adds a list of texts that begin with a letter and end with a NUL.
@@ -85,6 +91,8 @@ func (i *invocation) read(payload []byte) {
 			i.args = append(i.args, text)
 		case 'v':
 			i.vars = append(i.vars, text)
+		case 'p':
+			i.dirs = append(i.dirs, text)
 		case 't':
 			if ns, err := strconv.ParseInt(text, 10, 64); err == nil {
 				i.now = time.Unix(0, ns)
@@ -93,8 +101,8 @@ func (i *invocation) read(payload []byte) {
 	}
 }
 
-// command returns what to run. The options before the arguments are container2wasm's: --entrypoint PROGRAM, -net MODE and -mac ADDRESS, which have
-// no effect because there is no network, and -- ends them.
+// command returns what to run. The options before the arguments are container2wasm's: --entrypoint PROGRAM, -net MODE and -mac ADDRESS, and
+// -- ends them.
 func (i *invocation) command() []string {
 	entrypoint, args := i.entrypoint, i.args
 options:
@@ -115,8 +123,13 @@ options:
 			value, args = args[1], args[1:]
 		}
 		args = args[1:]
-		if strings.HasSuffix(name, "entrypoint") {
+		switch strings.TrimLeft(name, "-") {
+		case "entrypoint":
 			entrypoint, i.cmd = []string{value}, nil
+		case "net":
+			i.net = value
+		case "mac":
+			i.mac = value
 		}
 	}
 	if len(args) == 0 {
@@ -171,12 +184,18 @@ func (s *Supervisor) runStandalone(f *frames, run *invocation) (int, error) {
 	if len(args) == 0 {
 		return failed, errors.New("the image has no default command: name one")
 	}
+	if err := run.connect(f); err != nil {
+		return failed, err
+	}
+	if err := run.mount(); err != nil {
+		return failed, err
+	}
 	u, err := s.users.find(run.user)
 	if err != nil {
 		return failed, err
 	}
 	env := environment(u, false, run.env, run.vars)
-	path, err := searchPath(args[0], lookup(env, "PATH"), run.dir)
+	program, err := searchPath(args[0], lookup(env, "PATH"), run.dir)
 	var refused *refusal
 	if errors.As(err, &refused) {
 		return refused.code, err
@@ -205,8 +224,8 @@ func (s *Supervisor) runStandalone(f *frames, run *invocation) (int, error) {
 		attr.Sys.Credential = &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}
 	}
 	ended := make(chan syscall.WaitStatus, 1)
-	if _, err := s.reaper.start(path, args, attr, func(status syscall.WaitStatus) { ended <- status }); err != nil {
-		err = explain(err, path, guestrpc.Request{Dir: run.dir}, attr.Dir)
+	if _, err := s.reaper.start(program, args, attr, func(status syscall.WaitStatus) { ended <- status }); err != nil {
+		err = explain(err, program, guestrpc.Request{Dir: run.dir}, attr.Dir)
 		if errors.As(err, &refused) {
 			return refused.code, err
 		}
@@ -223,6 +242,71 @@ func (s *Supervisor) runStandalone(f *frames, run *invocation) (int, error) {
 	_ = syscall.Kill(-1, syscall.SIGKILL) // its children hold its output open
 	outputs.Wait()
 	return exitStatus(status).Code, nil
+}
+
+// connect brings the network up if one is asked for: the host accepts the card's connection, and a DHCP server on it says the rest.
+func (i *invocation) connect(f *frames) error {
+	if i.net == "" {
+		return nil
+	}
+	mode, listener, named := strings.Cut(i.net, "=listenfd=")
+	descriptor, err := strconv.ParseUint(cmp.Or(listener, "0"), 10, 8)
+	if mode != "socket" || err != nil || named && descriptor == 0 {
+		return fmt.Errorf("-net %s: want socket, or socket=listenfd=N for another descriptor of the listening socket", i.net)
+	}
+	restored := &guestrpc.Restored{NewIdentity: true}
+	if i.mac != "" {
+		mac, err := net.ParseMAC(i.mac)
+		if err != nil || len(mac) != 6 {
+			return fmt.Errorf("-mac %s: want an Ethernet address, as 02:00:00:00:00:01", i.mac)
+		}
+		restored.MAC = mac
+	}
+	if err := f.write('n', []byte{byte(descriptor)}); err != nil {
+		return fmt.Errorf("control port: %w", err)
+	}
+	var card nic
+	warning := card.configure(&guestrpc.NetworkParams{}, restored, false)
+	if warning == "" {
+		var params *guestrpc.NetworkParams
+		if params, err = askLease(defaultDevice); err != nil {
+			return fmt.Errorf("-net %s: %w", i.net, err)
+		}
+		warning = card.configure(params, nil, false)
+	}
+	if warning != "" {
+		return errors.New(warning)
+	}
+	return nil
+}
+
+// mount mounts the directories that the runtime gives at their names, which are relative to the root where they are not absolute. One named as the
+// root itself has no place.
+func (i *invocation) mount() error {
+	if len(i.dirs) == 0 {
+		return nil
+	}
+	all, err := os.MkdirTemp("/run", "runtime") // mountRest has made /run
+	if err != nil {
+		return err
+	}
+	if err := mountVirtiofs("runtime", all, syscall.MS_NODEV); err != nil {
+		return err
+	}
+	for number, name := range i.dirs {
+		target := path.Join("/", name)
+		if target == "/" {
+			continue
+		}
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			return fmt.Errorf("directory %s of the runtime: %w", name, err)
+		}
+		if err := syscall.Mount(path.Join(all, strconv.Itoa(number)), target, "", syscall.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount the runtime's directory on %s: %w", target, err)
+		}
+	}
+	_ = syscall.Unmount(all, detachNow)
+	return os.Remove(all)
 }
 
 // feed gives the program its standard input, until the machine ends.

@@ -26,6 +26,8 @@ type Config struct {
 	MaxRunning int // jobs that run at a time
 	MaxJobs    int // jobs that run or have ended
 	MaxEnded   int // durable jobs that have ended and are kept; the oldest are removed
+	// Observe is called when a job has started and when it has ended. nil: no observer.
+	Observe func(Info)
 }
 
 // Table has the jobs of one VM.
@@ -93,12 +95,20 @@ func (t *Table) Start(o Options, spawn func(Streams) (Process, error)) (*Job, er
 		return nil, errors.Join(err, j.discard())
 	}
 	t.add(j)
+	t.observe(j)
 	go func() { // counted by enter
 		defer t.leave(o)
 		j.follow()
+		t.observe(j)
 		t.prune()
 	}()
 	return j, nil
+}
+
+func (t *Table) observe(j *Job) {
+	if t.config.Observe != nil {
+		t.config.Observe(j.Info())
+	}
 }
 
 func (t *Table) add(j *Job) {

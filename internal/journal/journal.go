@@ -6,8 +6,11 @@
 // a time: nothing here keeps a second one out.
 //
 // What Append has taken survives the death of this process at any moment, but not that of the computer: only Finish
-// makes the file durable. Open tells a last record that was cut short, which it drops, from a damaged file, which it
-// refuses. docs/internals/daemon.md has the reasons.
+// makes the file durable. A record is one write. Open drops a last record that fails its check, because it was being written;
+// everything else that does not fit is a *CorruptError with offset and cause.
+//
+// A file has at most 34.1 MiB by default; format.go has the layout. Checksums start from a random salt, which the program does
+// not know, so it cannot print bytes that look like a record.
 //
 // The package starts no goroutines, interprets no bytes, and neither compresses nor encrypts.
 package journal

@@ -25,7 +25,7 @@ import (
 const bootLimit = 23_000_000
 
 // commandLine is what a machine is meant to pass, see docs/internals/kernel.md.
-const commandLine = "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"
+const commandLine = "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 bdev_allow_write_mounted=1"
 
 func TestBootKeepsItsPromises(t *testing.T) {
 	guest := newGuest(t)

@@ -90,3 +90,46 @@ func hostLock(file *os.File, kind uint32) error {
 	}
 	return err
 }
+
+// hostLockRange takes or gives up a lock of some bytes of an open file, or EAGAIN.
+func hostLockRange(file *os.File, r lockedRange) error {
+	lock := hostRange(r)
+	err := hostfile.Control(file, func(fd int) error {
+		return hostfile.Uninterrupted(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock) })
+	})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return errno.EAGAIN
+	}
+	return err
+}
+
+// hostTestRange returns a lock of another open file that is in the way of one, or one of the kind lockNone.
+func hostTestRange(file *os.File, r lockedRange) (lockedRange, error) {
+	lock := hostRange(r)
+	err := hostfile.Control(file, func(fd int) error {
+		return hostfile.Uninterrupted(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock) })
+	})
+	switch {
+	case err != nil:
+		return lockedRange{}, err
+	case lock.Type == unix.F_UNLCK:
+		return lockedRange{kind: lockNone}, nil
+	}
+	found := lockedRange{start: uint64(lock.Start), end: lastByte, kind: lockRead}
+	if lock.Type == unix.F_WRLCK {
+		found.kind = lockWrite
+	}
+	if lock.Len > 0 {
+		found.end = uint64(lock.Start + lock.Len - 1)
+	}
+	return found, nil
+}
+
+// hostRange is a range as the system has it: of the length 0 if it reaches to the last byte that a file can have.
+func hostRange(r lockedRange) unix.Flock_t {
+	lock := unix.Flock_t{Type: []int16{unix.F_RDLCK, unix.F_WRLCK, unix.F_UNLCK}[r.kind], Start: int64(r.start)}
+	if r.end < lastByte {
+		lock.Len = int64(r.end - r.start + 1)
+	}
+	return lock
+}

@@ -22,3 +22,7 @@ func (*Server) isPlainIn(*os.File, string) bool { return false }
 const hostLocks = false
 
 func hostLock(*os.File, uint32) error { return errno.ENOSYS }
+
+func hostLockRange(*os.File, lockedRange) error { return errno.ENOSYS }
+
+func hostTestRange(*os.File, lockedRange) (lockedRange, error) { return lockedRange{}, errno.ENOSYS }

@@ -17,6 +17,6 @@
 // learns what others change (hostEvents). Contents are valid until an open, or new attributes, tell of another version (size and times); each
 // open is asked for, and its reply says whether they still are. So does opendir's of the listing of a directory of that kind.
 //
-// The package does not do device nodes, extended attributes other than user.*, or fcntl(2) locks that host programs respect, and does not limit how
-// much of the host's disk a writable mount fills. docs/guide/mounts.md has the whole list.
+// The package does not do device nodes, extended attributes other than user.*, and does not limit how much of the host's disk a writable
+// mount fills. docs/guide/mounts.md has the whole list.
 package mount

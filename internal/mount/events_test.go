@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -427,5 +428,50 @@ func TestKeepListingNeedsNames(t *testing.T) {
 	changed.of = first.of
 	if c.tree.noteListing(root, first); c.tree.isListed(root, first.of) {
 		t.Error("the names have changed")
+	}
+}
+
+// replyConn sees replies as they are sent.
+type replyConn struct {
+	net.Conn
+	sent func(reply []byte)
+}
+
+func (c replyConn) Write(reply []byte) (int, error) {
+	c.sent(reply)
+	return len(reply), nil
+}
+
+// TestRequestsGiveHandlesBack has the guest close a directory as soon as the reply to its last request comes, after which it is open no more.
+func TestRequestsGiveHandlesBack(t *testing.T) {
+	server, err := NewServer(Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	var c *session
+	replies := 0
+	c = newSession(server, replyConn{sent: func([]byte) {
+		replies++
+		for _, h := range c.handles.handles {
+			if h.refs != 1 {
+				t.Errorf("reply %d: %d references", replies, h.refs)
+			}
+		}
+		if replies == 3 && len(c.tree.root.open) != 0 {
+			t.Errorf("open after the last reply: %d", len(c.tree.root.open))
+		}
+	}})
+	root := func() *node { n, _ := c.tree.get(rootID); return n }
+	request := func(op uint32, body fusetest.Body) {
+		frame := c.buffer(len(body))
+		c.answer(&request{op: op, unique: 1, node: root(), frame: frame, in: decoder{rest: body}})
+	}
+	request(opOpendir, fusetest.Body(nil).U32(0).U32(0))
+	number := c.handles.last
+	request(opReaddir, fusetest.Body(nil).U64(number).U64(0).U32(4096).U32(0).U64(0).U64(0))
+	request(opReleasedir, fusetest.Body(nil).U64(number).U64(0).U64(0))
+	if replies != 3 {
+		t.Errorf("%d replies", replies)
 	}
 }

@@ -21,6 +21,7 @@ type handle struct {
 type openFile struct {
 	file     *os.File
 	path     string // when it was opened
+	access   uint32 // of the flags it was opened with
 	writable bool
 	append   bool
 	dir      bool
@@ -30,6 +31,8 @@ type openFile struct {
 	names []string // the listing that readdir's offsets count in
 	early bool     // names are from opendir, and not asked for yet
 	bytes int64    // what names costs
+
+	locker *lockOwner // whose fcntl(2) locks this open file has; guarded by rangeLocks.mu
 }
 
 // openFiles counts what a session holds open, and the memory of its directory listings.
@@ -79,6 +82,7 @@ func (t *handleTable) put(c *session, h *handle) {
 	if !last {
 		return
 	}
+	c.ranges.end(c, h.open)
 	c.tree.dropOpen(h.node, h.open)
 	if h.open.writable {
 		c.tree.noteClose(h.node)
@@ -94,7 +98,7 @@ func (t *handleTable) closeAll(c *session) {
 	clear(t.handles)
 }
 
-// opened finds the open file of a request, which must have been decoded to its end, and holds it until the reply is sent.
+// opened finds the open file of a request, which must have been decoded to its end, and holds it until the request is done.
 func (c *session) opened(q *request, id uint64) (*openFile, error) {
 	if err := q.in.end(); err != nil {
 		return nil, err

@@ -25,6 +25,17 @@ func serve(t testing.TB, config Config) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return connect(t, server)
+}
+
+// connect begins a connection to a server, which ends with the test.
+func connect(t testing.TB, server *Server) net.Conn {
+	t.Helper()
 	host, guest := net.Pipe()
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(context.Background(), host) }()
@@ -34,9 +45,6 @@ func serve(t testing.TB, config Config) net.Conn {
 		case <-done:
 		case <-time.After(20 * time.Second):
 			t.Error("Serve did not return after the connection ended")
-		}
-		if err := server.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 	return guest

@@ -9,7 +9,7 @@ import (
 )
 
 // Locks that programs of the guest take with flock(2) are the host's, so that other VMs and programs of the host respect them. A lock belongs to
-// an open file and ends with it: with the guest's last close, and with the session. Those of fcntl(2) stay in the guest's kernel.
+// an open file and ends with it: with the guest's last close, and with the session. rangeLocks has those of fcntl(2).
 const (
 	lockRead, lockWrite, lockNone = 0, 1, 2 // F_RDLCK, F_WRLCK, F_UNLCK
 
@@ -92,46 +92,81 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// lock answers FUSE_SETLK and FUSE_SETLKW: fh[8] owner[8] start[8] end[8] type[4] pid[4] lk_flags[4] padding[4].
+// lock answers FUSE_SETLK and FUSE_SETLKW: fh[8], a lock (lockRequest). The reply is empty or, where the guest's kernel can take it, flags[4] as
+// those of an open: what it has of the contents is right, or others have written since.
 func (c *session) lock(q *request) error {
-	id := q.in.u64()
-	q.in.take(8 + 8 + 8)
-	kind := q.in.u32()
-	q.in.take(4)
-	flags := q.in.u32()
-	q.in.take(4)
-	if c.flags()&flagFileLocks == 0 {
-		return errno.ENOSYS
-	}
-	open, err := c.opened(q, id)
-	switch {
-	case err != nil:
+	r, open, err := c.lockRequest(q)
+	if err != nil {
 		return err
-	case flags&lockIsFlock == 0 || kind > lockNone || open.dir:
-		return errno.EINVAL
 	}
-	if kind != lockNone {
+	if r.kind != lockNone {
 		if err := c.lockable(q.node); err != nil {
 			return err
 		}
 	}
-	err = hostLock(open.file, kind)
-	if q.op == opSetlk || !errors.Is(err, errno.EAGAIN) {
+	try := func() error { return c.ranges.lock(c, q.handle, r) }
+	if r.flock {
+		try = func() error { return hostLock(open.file, r.kind) }
+	}
+	err = try()
+	if q.op == opSetlkw && errors.Is(err, errno.EAGAIN) {
+		err = c.waitForLock(q.unique, try)
+	}
+	if err != nil || r.kind == lockNone || !c.replies {
 		return err
 	}
-	interrupted := c.locks.interrupted(q.unique)
+	var flags uint32
+	if a, err := c.statOpen(open); err == nil && c.tree.fresh(q.node, a) {
+		flags = openKeepCache
+	}
+	q.out.u32(flags)
+	return nil
+}
+
+// lockRequest is what a message says of a lock. start and end are offsets of bytes, both of which belong to it.
+type lockRequest struct {
+	owner, start, end uint64
+	kind, pid         uint32
+	flock             bool
+}
+
+// lockRequest decodes fh[8] owner[8] start[8] end[8] type[4] pid[4] lk_flags[4] padding[4].
+func (c *session) lockRequest(q *request) (r lockRequest, open *openFile, err error) {
+	id := q.in.u64()
+	r = lockRequest{owner: q.in.u64(), start: q.in.u64(), end: q.in.u64(), kind: q.in.u32(), pid: q.in.u32()}
+	r.flock = q.in.u32()&lockIsFlock != 0
+	q.in.take(4)
+	kinds := uint32(flagRangeLocks)
+	if r.flock {
+		kinds = flagFileLocks
+	}
+	if c.flags()&kinds == 0 {
+		return r, nil, errno.ENOSYS
+	}
+	open, err = c.opened(q, id)
+	switch {
+	case err != nil:
+		return r, nil, err
+	case r.kind > lockNone || open.dir || !r.flock && (r.start > r.end || r.end > lastByte) || q.node != q.handle.node:
+		return r, nil, errno.EINVAL
+	}
+	return r, open, nil
+}
+
+// waitForLock tries until it succeeds or the request is interrupted.
+func (c *session) waitForLock(unique uint64, try func() error) error {
+	interrupted := c.locks.interrupted(unique)
 	if interrupted == nil {
 		return errno.ENOLCK
 	}
-	delay := lockDelay
-	for errors.Is(err, errno.EAGAIN) {
+	err := error(errno.EAGAIN)
+	for delay := lockDelay; errors.Is(err, errno.EAGAIN); delay = min(2*delay, lockMaxDelay) {
 		select {
 		case <-interrupted:
 			return errno.EINTR
 		case <-time.After(delay):
 		}
-		delay = min(2*delay, lockMaxDelay)
-		err = hostLock(open.file, kind)
+		err = try()
 	}
 	return err
 }

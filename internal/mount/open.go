@@ -15,6 +15,8 @@ const (
 	maxData = 252 * 4096
 
 	openAccess    = 0o3
+	accessRead    = 0 // of openAccess
+	accessWrite   = 1
 	openExclusive = 0o200
 	openTruncate  = 0o1000
 	openAppend    = 0o2000
@@ -166,7 +168,7 @@ func (c *session) openNode(n *node, dir bool, flags uint32) (*openFile, attr, er
 
 // openFile opens what exists, within the session's limit.
 func (c *session) openFile(path string, dir bool, flags uint32) (*openFile, error) {
-	return c.limited(&openFile{path: path, dir: dir, writable: flags&openAccess != 0, append: flags&openAppend != 0},
+	return c.limited(&openFile{path: path, dir: dir, access: flags & openAccess, writable: flags&openAccess != 0, append: flags&openAppend != 0},
 		func() (*os.File, error) {
 			if dir {
 				return c.server.openDir(path)
@@ -181,7 +183,7 @@ const createAttempts = 16
 // createFile opens a file and makes it if there is none. It is made exclusively, since otherwise a link in its place would be
 // followed, and the mode of what is there already does not matter. The host's umask applies.
 func (c *session) createFile(path string, flags, mode uint32) (*openFile, error) {
-	return c.limited(&openFile{path: path, writable: flags&openAccess != 0, append: flags&openAppend != 0},
+	return c.limited(&openFile{path: path, access: flags & openAccess, writable: flags&openAccess != 0, append: flags&openAppend != 0},
 		func() (*os.File, error) {
 			for attempt := 1; ; attempt++ {
 				file, err := c.server.openRegular(path, hostFlags(flags)|os.O_CREATE|os.O_EXCL, hostMode(mode))

@@ -49,7 +49,9 @@ type session struct {
 	memory  sessionMemory
 	events  *hostEvents // nil: the guest learns of nothing
 	hostDir bool        // the guest's kernel is agentvm's
+	replies bool        // to locks have flags
 	locks   lockWaits
+	ranges  rangeLocks
 }
 
 // request is one message and its reply.
@@ -61,7 +63,7 @@ type request struct {
 	in     decoder
 	out    encoder
 	reply  *[]byte
-	handle *handle // held until the reply is sent
+	handle *handle // held while the request runs
 	parked bool    // the reply comes later
 }
 
@@ -162,6 +164,9 @@ func (c *session) receive() (*request, error) {
 func (c *session) answer(q *request) {
 	c.reserve(q, smallBuffer)
 	err := c.handle(q)
+	if q.handle != nil { // before the reply, which lets the guest close the file: it is closed then
+		c.handles.put(c, q.handle)
+	}
 	if !q.silent() {
 		var number errno.Errno
 		if err != nil {
@@ -170,9 +175,6 @@ func (c *session) answer(q *request) {
 		}
 		q.out.header(number, q.unique)
 		c.send(q.out.buf)
-	}
-	if q.handle != nil {
-		c.handles.put(c, q.handle)
 	}
 	if q.node != nil {
 		c.tree.release(q.node)
@@ -226,9 +228,10 @@ const (
 	protocolMajor, protocolMinor = 7, 31
 
 	flagAsyncRead       = 1 << 0
+	flagRangeLocks      = 1 << 1 // so are fcntl(2) locks
 	flagAtomicTruncate  = 1 << 3
 	flagBigWrites       = 1 << 5
-	flagFileLocks       = 1 << 10 // flock(2) is asked for; only a kernel that sends FUSE_INTERRUPT can wait for one
+	flagFileLocks       = 1 << 10 // flock(2) locks are asked for; only a kernel that sends FUSE_INTERRUPT can wait for one
 	flagAutoInvalidate  = 1 << 12
 	flagReaddirplus     = 1 << 13
 	flagReaddirplusAuto = 1 << 14
@@ -237,6 +240,7 @@ const (
 	flagKillPrivileges  = 1 << 28 // FUSE_HANDLE_KILLPRIV_V2: set-uid bits are never shown nor set, so no write asks for what to drop
 	flagExtended        = 1 << 30 // there are more flags, the upper half
 	flagHostDir         = 1 << 31 // of the upper half: the guest's kernel asks for host events, and only for attributes user.*
+	flagHostLocks       = 1 << 30 // of the upper half: it flushes only files that fcntl(2) has locked, and takes flags with a lock
 
 	serverFlags = flagKillPrivileges | flagExtended | flagAsyncRead | flagAtomicTruncate | flagBigWrites | flagAutoInvalidate | flagReaddirplus | flagReaddirplusAuto |
 		flagParallelDirops | flagMaxPages
@@ -244,10 +248,13 @@ const (
 
 // flags are those of this session. Locks of a mount that the guest cannot change stay in the guest, whose programs could keep the host's waiting.
 func (c *session) flags() uint32 {
-	if c.hostDir && hostLocks && !c.server.config.ReadOnly {
+	switch {
+	case !c.hostDir || !hostLocks || c.server.config.ReadOnly:
+		return serverFlags
+	case !c.replies: // each close would be a request
 		return serverFlags | flagFileLocks
 	}
-	return serverFlags
+	return serverFlags | flagFileLocks | flagRangeLocks
 }
 
 // init answers FUSE_INIT: major[4] minor[4] max_readahead[4] flags[4], and more.
@@ -255,7 +262,7 @@ func (c *session) init(q *request) error {
 	major, minor, readahead, flags := q.in.u32(), q.in.u32(), q.in.u32(), q.in.u32()
 	var upper uint32
 	if flags&flagExtended != 0 && len(q.in.rest) >= 4 {
-		upper = q.in.u32() & flagHostDir
+		upper = q.in.u32() & (flagHostDir | flagHostLocks)
 	}
 	q.in.take(len(q.in.rest)) // of later versions
 	if err := q.in.end(); err != nil {
@@ -269,7 +276,8 @@ func (c *session) init(q *request) error {
 		q.node = nil
 	}
 	c.reset()
-	if c.hostDir = upper != 0; c.hostDir {
+	c.replies = upper&flagHostLocks != 0
+	if c.hostDir = upper&flagHostDir != 0; c.hostDir {
 		c.startEvents()
 	}
 	q.out.u32(protocolMajor)
@@ -418,6 +426,8 @@ var operations = [maxOp + 1]operation{
 	opReleasedir:  {run: (*session).releaseFile, quick: true},
 	opFsyncdir:    {run: (*session).fsync},
 	opCreate:      {run: (*session).create, mutates: true, quick: true},
+	opFlush:       {run: (*session).flush, quick: true},
+	opGetlk:       {run: (*session).testLock, quick: true},
 	opSetlk:       {run: (*session).lock, quick: true},
 	opSetlkw:      {run: (*session).lock},
 	opInterrupt:   {run: (*session).interrupt, quick: true, noNode: true},

@@ -437,9 +437,10 @@ func TestTreeForgets(t *testing.T) {
 // wantNothingKept fails when an ended session still holds something.
 func wantNothingKept(t *testing.T, c *session) {
 	t.Helper()
-	if len(c.tree.byID) != 1 || len(c.tree.byFile) != 0 || len(c.handles.handles) != 0 || c.files.count.Load() != 0 || c.files.listings.Load() != 0 || c.memory.held.Load() != 0 {
-		t.Errorf("kept: %d names, %d handles, %d files, %d bytes of listings, %d bytes", len(c.tree.byID)-1, len(c.handles.handles), c.files.count.Load(),
-			c.files.listings.Load(), c.memory.held.Load())
+	if len(c.tree.byID) != 1 || len(c.tree.byFile) != 0 || len(c.handles.handles) != 0 || c.files.count.Load() != 0 || c.files.listings.Load() != 0 || c.memory.held.Load() != 0 || len(c.ranges.owners) != 0 ||
+		c.ranges.count != 0 {
+		t.Errorf("kept: %d names, %d handles, %d files, %d bytes of listings, %d bytes, locks of %d programs", len(c.tree.byID)-1, len(c.handles.handles), c.files.count.Load(),
+			c.files.listings.Load(), c.memory.held.Load(), len(c.ranges.owners))
 	}
 }
 

@@ -126,11 +126,16 @@ var fuzzKinds = []struct {
 	}},
 	{opSetlk, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), fuzzLock(op) }},
 	{opSetlkw, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), fuzzLock(op) }},
+	{opGetlk, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), fuzzLock(op) }},
+	{opFlush, func(op []byte) (uint64, fusetest.Body) {
+		return fuzzNode(op[1]), body.U64(fuzzHandle(op[2])).U64(0).U64(1 + uint64(op[4]>>4&1))
+	}},
 	{opListxattr, func(op []byte) (uint64, fusetest.Body) { return fuzzNode(op[1]), body.U32(uint32(op[4])).U32(0) }},
 }
 
 func fuzzLock(op []byte) fusetest.Body {
-	return body.U64(fuzzHandle(op[2])).U64(1).U64(0).U64(1 << 62).U32(uint32(op[4] % 4)).U32(1).U32(uint32(op[4]>>2&1) ^ 1).U32(0)
+	first := uint64(op[3] % 4)
+	return body.U64(fuzzHandle(op[2])).U64(1 + uint64(op[4]>>4&1)).U64(first).U64(first + uint64(op[3]>>2)).U32(uint32(op[4] % 4)).U32(1).U32(uint32(op[4]>>2&1) ^ 1).U32(0)
 }
 
 // body begins the body of a request.
@@ -163,7 +168,7 @@ func newFuzzConn(t *testing.T, events bool) *fuzzConn {
 	c.changed.L = &c.mu
 	hello := fusetest.InitBody()
 	if events {
-		hello = hello.U32(flagHostDir)
+		hello = hello.U32(flagHostDir | flagHostLocks)
 	}
 	c.add(false, opInit, 0, hello)
 	return c

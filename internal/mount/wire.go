@@ -34,11 +34,13 @@ const (
 	opGetxattr    = 22
 	opListxattr   = 23
 	opRemovexattr = 24
+	opFlush       = 25
 	opInit        = 26
 	opOpendir     = 27
 	opReaddir     = 28
 	opReleasedir  = 29
 	opFsyncdir    = 30
+	opGetlk       = 31
 	opSetlk       = 32
 	opSetlkw      = 33
 	opCreate      = 35

@@ -242,7 +242,7 @@ func (p Preview) URL(port uint16) string {
 }
 
 // PathURL returns the link by path, for clients that cannot resolve names below localhost. All previews share its
-// origin: see docs/internals/preview.md.
+// origin: see doc.go.
 func (p Preview) PathURL(port uint16) string {
 	return "http://" + authority("127.0.0.1", port) + pathPrefix + p.Token + "/"
 }

@@ -24,6 +24,37 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// A volume of a container is passed through although everyone may write it, when it is root's and named; what is in it is checked as ever.
+func TestVolume(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "data")
+	must(t, os.Mkdir(top, 0o777))
+	must(t, os.Chmod(top, 0o777))
+	folder := filepath.Join(top, "store")
+	if err := MakeFolder(folder); err == nil {
+		t.Error("a folder that everyone can replace is made without a word")
+	}
+	t.Setenv("AGENTVM_VOLUME", top)
+	if os.Geteuid() != 0 {
+		if err := MakeFolder(folder); err == nil {
+			t.Error("a volume that is not root's is passed through")
+		}
+		return
+	}
+	must(t, MakeFolder(folder))
+	if err := CheckFolder(top); err == nil {
+		t.Error("the volume itself is a private folder")
+	}
+	must(t, os.Chmod(folder, 0o777))
+	if err := MakeFolder(filepath.Join(folder, "a")); err == nil {
+		t.Error("what is in a volume is not checked")
+	}
+	chown(t, top, someoneElse, someoneElse)
+	must(t, os.Chmod(folder, 0o700))
+	if err := MakeFolder(folder); err == nil {
+		t.Error("another user's volume is passed through")
+	}
+}
+
 // chown gives a file, or a link, away; only root can.
 func chown(t *testing.T, path string, uid, gid int) {
 	t.Helper()

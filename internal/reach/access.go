@@ -93,7 +93,8 @@ type Caller string
 const (
 	CallerProgram Caller = "program" // a program of the VM; also the embedding program, or the VM's owner, that acts as one
 	CallerFetch   Caller = "fetch"   // the owner's HTTP requests, and previews
-	CallerOutside Caller = "outside" // port forwards and other VMs
+	CallerOutside Caller = "outside" // port forwards
+	CallerPeer    Caller = "peer"    // VMs in a network with this one, which connect to its address there and not to its loopback
 )
 
 // Operation is what a Caller wants to do.
@@ -153,6 +154,10 @@ func Decide(a Access, who Caller, op Operation, port uint16) error {
 		if !a.Connect.Permits(port) {
 			return refuse(blockedByConnect)
 		}
+		if !a.Listen.Permits(port) {
+			return refuse(blockedByListen)
+		}
+	case op == OpLoopback && who == CallerPeer:
 		if !a.Listen.Permits(port) {
 			return refuse(blockedByListen)
 		}
@@ -312,14 +317,19 @@ func (p *Ports) Exempt(port uint16) (undo func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.named[port]++
-	return sync.OnceFunc(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.named[port]--; p.named[port] <= 0 {
-			delete(p.named, port)
-		}
-	})
+	return sync.OnceFunc(func() { p.unname(port) })
 }
+
+func (p *Ports) unname(port uint16) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.named[port]--; p.named[port] <= 0 {
+		delete(p.named, port)
+	}
+}
+
+// Named returns, for a port that one of NewPorts' forwards names, what takes that back when the forward is closed.
+func (p *Ports) Named(port uint16) (undo func()) { return sync.OnceFunc(func() { p.unname(port) }) }
 
 // Exempted returns the ports that outsiders may reach: those of Access, and those that port forwards name.
 func (p *Ports) Exempted() []uint16 {
@@ -346,6 +356,9 @@ func (p *Ports) Decide(who Caller, op Operation, port uint16) error {
 
 // Inward is nat.Config.Inward.
 func (p *Ports) Inward(_ string, port uint16) error { return p.Decide(CallerOutside, OpLoopback, port) }
+
+// FromPeer is Inward for what VMs of the same network send.
+func (p *Ports) FromPeer(_ string, port uint16) error { return p.Decide(CallerPeer, OpLoopback, port) }
 
 // Outward is egress.Config.Connect.
 func (p *Ports) Outward(port uint16) error { return p.Decide(CallerProgram, OpConnect, port) }

@@ -351,7 +351,7 @@ func TestClientGoes(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	cancel()
-	b.until("processes end with their clients", "! pgrep -f '[s]leep 7777'")
+	b.until("processes end with their clients", "! ps | grep '[s]leep 7777'")
 	for range 200 {
 		b.server.mu.Lock()
 		left := len(b.server.processes)
@@ -369,7 +369,7 @@ func TestClientGoes(t *testing.T) {
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Error(err)
 	}
-	b.until("a deadline ends the process", "! pgrep -f '[s]leep 7778'")
+	b.until("a deadline ends the process", "! ps | grep '[s]leep 7778'")
 }
 
 // TestEnd: processes get SIGTERM, then SIGKILL, and the probe says that the server is ending.

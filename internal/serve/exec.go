@@ -76,6 +76,7 @@ func (s *Server) execRoutes() []route {
 	stream := call("POST", "/v1/vms/{vm}/exec/stream", "Runs a command and sends its output while it runs, as events stdout, stderr and exit",
 		func(*http.Request, Command) (none struct{}, err error) { return none, nil })
 	stream.rawOut, stream.status, stream.stream, stream.serve = "text/event-stream", http.StatusOK, true, s.stream
+	stream.events = map[string]any{"stdout": Output{}, "stderr": Output{}, "exit": Result{}, "error": Problem{}}
 	return []route{
 		call("POST", "/v1/vms/{vm}/exec", "Runs a command to its end; it is killed when the client goes", func(r *http.Request, in Command) (Result, error) {
 			command, err := in.command()

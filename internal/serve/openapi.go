@@ -3,15 +3,20 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
 
 // pathParameter is one of a path: {vm}, for example.
 var pathParameter = regexp.MustCompile(`\{([a-z]+)\}`)
+
+// Document is the document that a server of a version has at /openapi.json.
+func Document(version string) ([]byte, error) { return openAPI(new(Server).allRoutes(), version) }
 
 // schema is a JSON Schema, as OpenAPI has it.
 type schema = map[string]any
@@ -21,6 +26,9 @@ func openAPI(routes []route, version string) ([]byte, error) {
 	types := schemas{}
 	paths := map[string]map[string]any{}
 	for _, r := range routes {
+		for _, value := range slices.Concat(r.types, slices.Collect(maps.Values(r.events))) {
+			types.of(reflect.TypeOf(value))
+		}
 		if paths[r.path] == nil {
 			paths[r.path] = map[string]any{}
 		}
@@ -58,6 +66,13 @@ func (s schemas) operation(r route) map[string]any {
 		operation["requestBody"] = map[string]any{"content": body}
 	}
 	answer := map[string]any{"description": http.StatusText(r.status)}
+	if len(r.events) > 0 {
+		data := map[string]any{}
+		for name, value := range r.events {
+			data[name] = s.of(reflect.TypeOf(value))
+		}
+		operation["x-events"] = data // what OpenAPI 3.1 has no word for: the data of server-sent events
+	}
 	if body := s.content(r.out, r.rawOut); body != nil {
 		answer["content"] = body
 	}
@@ -101,6 +116,8 @@ func (s schemas) of(t reflect.Type) schema {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return schema{"type": "string", "format": "date-time"}
+	case t == reflect.TypeFor[json.RawMessage]():
+		return schema{} // anything
 	case t == reflect.TypeFor[[]byte]():
 		return schema{"type": "string", "contentEncoding": "base64"}
 	}

@@ -14,8 +14,10 @@ import (
 // route is one operation of the API, and what the document says about it.
 type route struct {
 	method, path, summary string
-	in, out               reflect.Type // bodies in JSON; nil: none, or raw ones
-	rawIn, rawOut         string       // media types of bodies that are no JSON
+	in, out               reflect.Type   // bodies in JSON; nil: none, or raw ones
+	rawIn, rawOut         string         // media types of bodies that are no JSON
+	types                 []any          // values of further types that the document has
+	events                map[string]any // of text/event-stream: values of the types of their data, by name
 	query                 []parameter
 	status                int
 	stream                bool // it may last, so that it has no slot
@@ -78,15 +80,7 @@ func (r route) with(list ...parameter) route {
 func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	body, err := readBody(w, r)
 	if err == nil && len(body) > 0 {
-		d := json.NewDecoder(bytes.NewReader(body))
-		d.DisallowUnknownFields()
-		if err = d.Decode(into); err == nil {
-			if _, err = d.Token(); err == nil {
-				err = errors.New("there is something after the object")
-			} else if errors.Is(err, io.EOF) {
-				err = nil
-			}
-		}
+		return strictJSON(body, into)
 	}
 	if err == nil {
 		return nil
@@ -94,7 +88,22 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	if p := problemOf(err); p.Status != http.StatusUnprocessableEntity {
 		return p
 	}
-	return invalid("the body is no JSON as wanted: %v", err)
+	return invalid("read the body: %v", err)
+}
+
+// strictJSON reads one value that has no fields which are not known.
+func strictJSON(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	if err == nil {
+		if _, err = d.Token(); err == nil {
+			err = errors.New("there is something after the object")
+		} else if errors.Is(err, io.EOF) {
+			return nil
+		}
+	}
+	return invalid("it is no JSON as wanted: %v", err)
 }
 
 // readBody reads a body that is to be there soon. After a failure the deadline stays, because the server reads the rest before it answers.

@@ -13,6 +13,7 @@ type Snapshot struct {
 	Created time.Time `json:"created"`
 	Comment string    `json:"comment,omitempty"`
 	Bytes   int64     `json:"bytes" jsonschema:"on the host's disk"`
+	VM      string    `json:"vm,omitempty" jsonschema:"the one that was saved"`
 }
 
 // NewSnapshot names one.

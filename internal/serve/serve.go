@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentvm/client"
@@ -33,7 +35,9 @@ var bodyTime = 30 * time.Second
 type Options struct {
 	Store *client.Store
 	Saved Saved
-	Keys  httpserver.Keys
+	// Previews has the links to servers in VMs. nil: the API has none.
+	Previews Previews
+	Keys     httpserver.Keys
 	// Hosts are names under which clients reach the server, besides the address at which it listens and localhost.
 	Hosts []string
 	// Certificate is for HTTPS. Without one the server must listen at this host's loopback.
@@ -71,8 +75,16 @@ type Server struct {
 	hosts   []string
 	metrics metrics
 	slots   chan struct{}
-	kept    keptAnswers
-	creates locks
+
+	terminals chan struct{} // slots of those
+	kept      keptAnswers
+	creates   locks
+	listening atomic.Int32  // clients that read events
+	ending    chan struct{} // closed when the server begins to end
+	sockets   struct {
+		open    atomic.Int32
+		running sync.WaitGroup
+	}
 }
 
 // New makes a server.
@@ -83,14 +95,17 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxRequests), hosts: slices.Clone(o.Hosts)}
+	s := &Server{
+		options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxRequests), terminals: make(chan struct{}, maxTerminals), hosts: slices.Clone(o.Hosts),
+		ending: make(chan struct{}),
+	}
 	s.metrics.init()
 	for _, key := range o.Keys {
 		if err := httpserver.CheckKey(key.Value); err != nil {
 			return nil, fmt.Errorf("key %s: %w", key.Name, err)
 		}
 	}
-	s.routes = slices.Concat(s.vmRoutes(), s.execRoutes(), s.jobRoutes(), s.fileRoutes(), s.networkRoutes(), s.savedRoutes())
+	s.routes = s.allRoutes()
 	for _, r := range s.routes {
 		s.mux.Handle(r.method+" "+r.path, s.limited(r))
 	}
@@ -110,6 +125,11 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
+func (s *Server) allRoutes() []route {
+	return slices.Concat(s.vmRoutes(), s.execRoutes(), s.jobRoutes(), s.fileRoutes(), s.networkRoutes(), s.watchRoutes(), s.terminalRoutes(),
+		s.savedRoutes(), s.previewRoutes(), s.socketRoutes(), s.eventRoutes())
+}
+
 // CheckListen reports whether the server may listen at an address: without a certificate only at this host's loopback.
 func (o Options) CheckListen(address string) error {
 	err := httpserver.CheckLoopback(address)
@@ -122,7 +142,7 @@ func (o Options) CheckListen(address string) error {
 	return err
 }
 
-// Serve listens and answers until ctx ends; requests that are being answered then have ten seconds. listening is called with the URL.
+// Serve listens and answers until ctx ends. It is called once; requests that are being answered then have ten seconds. listening is called with the URL.
 func (s *Server) Serve(ctx context.Context, address string, listening func(url string)) error {
 	if err := s.options.CheckListen(address); err != nil {
 		return err
@@ -133,7 +153,11 @@ func (s *Server) Serve(ctx context.Context, address string, listening func(url s
 	}
 	host, _, _ := net.SplitHostPort(l.Addr().String())
 	s.hosts = append(s.hosts, host)
-	server := httpserver.Server{Handler: s.Handler(), Certificate: s.options.Certificate, MaxConns: maxConns, Grace: graceTime, Logger: s.options.Logger}
+	server := httpserver.Server{
+		Handler: s.Handler(), Certificate: s.options.Certificate, MaxConns: maxConns, Grace: graceTime, Logger: s.options.Logger,
+		Ending: func(context.Context) { close(s.ending) },
+	}
+	defer s.sockets.running.Wait()
 	return server.Serve(ctx, l, listening)
 }
 

@@ -218,6 +218,11 @@ func TestExec(t *testing.T) {
 // readEvents reads the events of a stream as "event data" lines.
 func readEvents(t *testing.T, r io.Reader) (list []string) {
 	t.Helper()
+	eachEvent(r, func(text string) { list = append(list, text) })
+	return list
+}
+
+func eachEvent(r io.Reader, use func(string)) {
 	event := ""
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 16<<20)
@@ -225,10 +230,9 @@ func readEvents(t *testing.T, r io.Reader) (list []string) {
 		if text, found := strings.CutPrefix(lines.Text(), "event: "); found {
 			event = text
 		} else if text, found := strings.CutPrefix(lines.Text(), "data: "); found {
-			list = append(list, event+" "+text)
+			use(event + " " + text)
 		}
 	}
-	return list
 }
 
 func TestStream(t *testing.T) {

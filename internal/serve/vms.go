@@ -30,6 +30,7 @@ type VM struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 	Jobs    int               `json:"jobs,omitempty" jsonschema:"that run"`
 	Health  string            `json:"health,omitempty"`
+	Parent  string            `json:"parent,omitempty" jsonschema:"what it continues from: vm NAME or snapshot NAME"`
 }
 
 // NewVM is what a VM is made of.
@@ -48,9 +49,10 @@ type NewVM struct {
 
 // Policy is that of a VM's network.
 type Policy struct {
-	Mode  string   `json:"mode,omitempty" jsonschema:"public, allowlist, none or open; default: public, or allowlist with an allow rule"`
-	Allow []string `json:"allow,omitempty" jsonschema:"rules HOST[:PORTS[/PROTOCOL]]"`
-	Deny  []string `json:"deny,omitempty"`
+	Mode     string   `json:"mode,omitempty" jsonschema:"public, allowlist, none or open; default: public, or allowlist with an allow rule"`
+	Allow    []string `json:"allow,omitempty" jsonschema:"rules HOST[:PORTS[/PROTOCOL]]"`
+	AllowSNI []string `json:"allowSNI,omitempty" jsonschema:"rules for names that each TLS or HTTP connection must itself have"`
+	Deny     []string `json:"deny,omitempty"`
 }
 
 func (p Policy) egress() (policy egress.Policy, err error) {
@@ -58,7 +60,7 @@ func (p Policy) egress() (policy egress.Policy, err error) {
 	for _, list := range []struct {
 		from []string
 		to   *[]egress.Rule
-	}{{p.Allow, &policy.Allow}, {p.Deny, &policy.Deny}} {
+	}{{p.Allow, &policy.Allow}, {p.AllowSNI, &policy.AllowSNI}, {p.Deny, &policy.Deny}} {
 		for _, text := range list.from {
 			rule, err := egress.ParseRule(text)
 			if err != nil {
@@ -77,6 +79,9 @@ func policyOf(p egress.Policy) Policy {
 	out := Policy{Mode: string(p.Effective())}
 	for _, r := range p.Allow {
 		out.Allow = append(out.Allow, r.String())
+	}
+	for _, r := range p.AllowSNI {
+		out.AllowSNI = append(out.AllowSNI, r.String())
 	}
 	for _, r := range p.Deny {
 		out.Deny = append(out.Deny, r.String())
@@ -227,7 +232,7 @@ func (s *Server) describe(ctx context.Context, name string) (VM, error) {
 func vmOf(status client.Status) VM {
 	out := VM{
 		Name: status.Name, State: string(status.State), Error: status.Error, Image: status.Config.Image, Memory: status.Config.Memory,
-		Labels: status.Config.Labels, Policy: status.Config.Network.Policy.String(),
+		Labels: status.Config.Labels, Policy: status.Config.Network.Policy.String(), Parent: status.Config.Parent,
 	}
 	if out.Memory == 0 {
 		out.Memory = vm.DefaultMemory

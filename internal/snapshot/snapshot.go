@@ -1,13 +1,3 @@
-// Package snapshot saves machines in files: the linear memory at one moment, a description of the machine, and its writable disk
-// if it had one. docs/internals/snapshot-format.md has the rules of the format.
-//
-// A file is written once, under a temporary name, gets its final name when everything is on the disk, and never changes
-// afterwards. So a File may be used by several goroutines, mapped while others read it, and removed or replaced while it is
-// open. Equal contents give equal files on every architecture.
-//
-// Hashes find damage. They do not show who made a file: anyone who can write a file can write one with correct hashes, and
-// restoring it runs the code in it. Seals show it, see File.Own. The package neither makes nor restores machines, knows
-// nothing about the contents of their memory, and does not encrypt.
 package snapshot
 
 import (

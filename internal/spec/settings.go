@@ -177,8 +177,11 @@ func Settings() []Setting {
 
 		{Key: "network.mode", Flag: "net"}, // public, allowlist, none or open
 		{Key: "network.allow", Flag: "allow", Kind: Texts},
+		{Key: "network.allow-sni", Flag: "allow-sni", Kind: Texts},
 		{Key: "network.deny", Flag: "deny", Kind: Texts},
 		{Key: "network.host-ports", Flag: "host-port", Kind: Ports},
+		{Key: "network.join", Flag: "network", Kind: Texts},   // networks of VMs
+		{Key: "network.hosts", Flag: "add-host", Kind: Texts}, // NAME:IP
 
 		{
 			Key: "access.listen-allow", Flag: "listen-allow", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Listen.Allow }),

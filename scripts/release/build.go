@@ -75,7 +75,7 @@ func (r *release) goCommand(ctx context.Context, platform string, args ...string
 // manual makes the man pages and completions, which are the same for all platforms.
 func (r *release) manual(ctx context.Context) (map[string]entry, error) {
 	writer, dir := filepath.Join(r.work, "manual.exe"), filepath.Join(r.work, "manual")
-	if _, err := r.goCommand(ctx, "", "build", "-tags", "manual", "-buildvcs=false", "-ldflags", "-X main.version="+r.version, "-o", writer, "./cmd/agentvm"); err != nil {
+	if _, err := r.goCommand(ctx, "", "build", "-trimpath", "-tags", "manual", "-buildvcs=false", "-ldflags", "-X main.version="+r.version, "-o", writer, "./cmd/agentvm"); err != nil {
 		return nil, err
 	}
 	c := exec.CommandContext(ctx, writer, dir, r.time.Format(time.RFC3339))

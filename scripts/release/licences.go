@@ -16,6 +16,7 @@ var carried = []string{
 	"LICENSE", "NOTICE",
 	"internal/kernel/COPYING", "internal/kernel/provenance.json", "internal/kernel/agentvm.config", "internal/kernel/*.patch", "internal/kernel/*.sh",
 	"images/busybox/COPYING", "images/busybox/COPYING.LGPL", "images/busybox/provenance.json", "images/busybox/build.sh",
+	"internal/ui/assets/xterm.LICENSE",
 }
 
 // licences collects the texts of what lists of modules, Go and the embedded programs are licensed under. Of a module they are the

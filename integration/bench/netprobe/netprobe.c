@@ -140,7 +140,7 @@ static void send_all(int fd, long long bytes) {
 }
 
 static void serve(int port, long long bytes) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_ANY)}};
     int l = socket(AF_INET, SOCK_STREAM, 0);
     if (l < 0 || bind(l, (struct sockaddr *)&at, sizeof at) != 0 || listen(l, 128) != 0)
         fail("listen");
@@ -158,7 +158,7 @@ static void serve(int port, long long bytes) {
                 fail("read");
             dprintf(fd, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %lld\r\n\r\n", bytes);
             send_all(fd, bytes);
-        } else if (order == 'p') {
+        } else if (order == 'p' || order == 0) { // 0: of put
             drain(fd);
             send_all(fd, 1);
         }

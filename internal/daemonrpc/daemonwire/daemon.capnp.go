@@ -496,6 +496,26 @@ func (c Daemon) Console(ctx context.Context, params func(Daemon_console_Params) 
 
 }
 
+func (c Daemon) Change(ctx context.Context, params func(Daemon_change_Params) error) (Daemon_change_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      24,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "change",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_change_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_change_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Daemon) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -616,6 +636,8 @@ type Daemon_Server interface {
 	Disk(context.Context, Daemon_disk) error
 
 	Console(context.Context, Daemon_console) error
+
+	Change(context.Context, Daemon_change) error
 }
 
 // Daemon_NewServer creates a new Server from an implementation of Daemon_Server.
@@ -634,7 +656,7 @@ func Daemon_ServerToClient(s Daemon_Server) Daemon {
 // This can be used to create a more complicated Server.
 func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 24)
+		methods = make([]server.Method, 0, 25)
 	}
 
 	methods = append(methods, server.Method{
@@ -922,6 +944,18 @@ func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Console(ctx, Daemon_console{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      24,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "change",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Change(ctx, Daemon_change{call})
 		},
 	})
 
@@ -1334,6 +1368,23 @@ func (c Daemon_console) Args() Daemon_console_Params {
 func (c Daemon_console) AllocResults() (Daemon_console_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Daemon_console_Results(r), err
+}
+
+// Daemon_change holds the state for a server call to Daemon.change.
+// See server.Call for documentation.
+type Daemon_change struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_change) Args() Daemon_change_Params {
+	return Daemon_change_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_change) AllocResults() (Daemon_change_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_change_Results(r), err
 }
 
 // Daemon_List is a list of Daemon.
@@ -5555,6 +5606,164 @@ func (f Daemon_console_Results_Future) Struct() (Daemon_console_Results, error) 
 }
 func (p Daemon_console_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Daemon_change_Params capnp.Struct
+
+// Daemon_change_Params_TypeID is the unique identifier for the type Daemon_change_Params.
+const Daemon_change_Params_TypeID = 0xdd37666bb54dea0f
+
+func NewDaemon_change_Params(s *capnp.Segment) (Daemon_change_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_change_Params(st), err
+}
+
+func NewRootDaemon_change_Params(s *capnp.Segment) (Daemon_change_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_change_Params(st), err
+}
+
+func ReadRootDaemon_change_Params(msg *capnp.Message) (Daemon_change_Params, error) {
+	root, err := msg.Root()
+	return Daemon_change_Params(root.Struct()), err
+}
+
+func (s Daemon_change_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_change_Params) DecodeFromPtr(p capnp.Ptr) Daemon_change_Params {
+	return Daemon_change_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_change_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_change_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_change_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_change_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_change_Params) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_change_Params) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_change_Params) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+// Daemon_change_Params_List is a list of Daemon_change_Params.
+type Daemon_change_Params_List = capnp.StructList[Daemon_change_Params]
+
+// NewDaemon_change_Params creates a new list of Daemon_change_Params.
+func NewDaemon_change_Params_List(s *capnp.Segment, sz int32) (Daemon_change_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_change_Params](l), err
+}
+
+// Daemon_change_Params_Future is a wrapper for a Daemon_change_Params promised by a client call.
+type Daemon_change_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_change_Params_Future) Struct() (Daemon_change_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_change_Params(p.Struct()), err
+}
+
+type Daemon_change_Results capnp.Struct
+
+// Daemon_change_Results_TypeID is the unique identifier for the type Daemon_change_Results.
+const Daemon_change_Results_TypeID = 0xbd0936f579f3b551
+
+func NewDaemon_change_Results(s *capnp.Segment) (Daemon_change_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_change_Results(st), err
+}
+
+func NewRootDaemon_change_Results(s *capnp.Segment) (Daemon_change_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_change_Results(st), err
+}
+
+func ReadRootDaemon_change_Results(msg *capnp.Message) (Daemon_change_Results, error) {
+	root, err := msg.Root()
+	return Daemon_change_Results(root.Struct()), err
+}
+
+func (s Daemon_change_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_change_Results) DecodeFromPtr(p capnp.Ptr) Daemon_change_Results {
+	return Daemon_change_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_change_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_change_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_change_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_change_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_change_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_change_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_change_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_change_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_change_Results_List is a list of Daemon_change_Results.
+type Daemon_change_Results_List = capnp.StructList[Daemon_change_Results]
+
+// NewDaemon_change_Results creates a new list of Daemon_change_Results.
+func NewDaemon_change_Results_List(s *capnp.Segment, sz int32) (Daemon_change_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_change_Results](l), err
+}
+
+// Daemon_change_Results_Future is a wrapper for a Daemon_change_Results promised by a client call.
+type Daemon_change_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_change_Results_Future) Struct() (Daemon_change_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_change_Results(p.Struct()), err
+}
+func (p Daemon_change_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
 }
 
 type PreviewPlace capnp.Struct

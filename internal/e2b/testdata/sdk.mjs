@@ -16,7 +16,7 @@ async function check(name, f) {
     console.log('FAILED  ', name, e)
   }
 }
-const refused = (f, what) => assert.rejects(f, what ?? /not supported|not served|not watched/)
+const refused = (f, what) => assert.rejects(f, what ?? /not supported|not served/)
 const median = (l) => l.sort((a, b) => a - b)[l.length >> 1]
 
 const s = await Sandbox.create({ timeoutMs: 120_000, envs: { A: 'b c' }, metadata: { who: 'me & you' } })
@@ -127,7 +127,16 @@ await check('uploadUrl, downloadUrl', async () => {
   assert.equal((await fetch(down.replace('signed&', 'other&'))).status, 401)
   assert.equal((await fetch(up)).status, 401) // a signature for writing does not read
 })
-await check('files.watchDir is refused', () => refused(s.files.watchDir('/tmp', () => {})))
+await check('files.watchDir', async () => {
+  await s.files.makeDir('/tmp/watched')
+  const seen = []
+  const handle = await s.files.watchDir('/tmp/watched', (e) => seen.push(e), { recursive: true, includeEntry: true })
+  await s.files.write('/tmp/watched/below/file', 'text')
+  for (let i = 0; i < 100 && !seen.some((e) => e.name === 'below/file' && e.type === 'write'); i++) await new Promise((ok) => setTimeout(ok, 100))
+  assert.deepEqual(seen.filter((e) => e.name === 'below/file').map((e) => [e.type, e.entry?.path]), [['create', '/tmp/watched/below/file'], ['write', '/tmp/watched/below/file']])
+  await handle.stop()
+  await assert.rejects(s.files.watchDir('/nowhere', () => {}), e2b.FileNotFoundError)
+})
 await check('getHost', async () => {
   const h = await s.commands.run('mkdir -p /www && echo page > /www/index.html && (httpd -f -p 8000 -h /www || busybox httpd -f -p 8000 -h /www)', { background: true })
   const name = s.getHost(8000)
@@ -169,8 +178,24 @@ await check('pause, connect', async () => {
   assert.equal(await s.isRunning(), true)
   assert.ok((await s.commands.list()).some((p) => p.pid === h.pid))
 })
+await check('createSnapshot, create, listSnapshots, deleteSnapshot', async () => {
+  await s.files.write('/tmp/kept', 'kept')
+  const one = await s.createSnapshot({ name: 'one' }), two = await s.createSnapshot()
+  await s.files.write('/tmp/kept', 'changed')
+  await assert.rejects(s.createSnapshot({ name: 'one' }))
+  await assert.rejects(s.createSnapshot({ name: '../x' }))
+  const list = s.listSnapshots({ limit: 1 })
+  assert.deepEqual([(await list.nextItems()).map((i) => i.snapshotId), (await list.nextItems()).map((i) => i.snapshotId), list.hasNext], [[two.snapshotId], ['one'], false])
+  const c = await Sandbox.create(one.snapshotId, { timeoutMs: 60_000, envs: { OF: 'the copy' } })
+  assert.equal(await c.files.read('/tmp/kept'), 'kept')
+  assert.equal((await c.commands.run('echo $OF')).stdout, 'the copy\n')
+  assert.deepEqual(await c.listSnapshots().nextItems(), [])
+  assert.equal(await c.kill(), true)
+  for (const i of [one, two]) assert.equal(await Sandbox.deleteSnapshot(i.snapshotId), true)
+  assert.equal(await Sandbox.deleteSnapshot('one'), false)
+  await assert.rejects(Sandbox.create('one'), e2b.SandboxError)
+})
 for (const [name, call] of Object.entries({
-  createSnapshot: () => s.createSnapshot(), listSnapshots: () => s.listSnapshots().nextItems(), deleteSnapshot: () => Sandbox.deleteSnapshot('x'),
   'pause with memory false': () => s.pause({ keepMemory: false }),
 })) {
   await check(name + ' is refused', () => refused(call()))

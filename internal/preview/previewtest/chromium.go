@@ -27,18 +27,26 @@ func Chromium(t *testing.T) string {
 }
 
 // Browse opens a page in a browser with a home of its own. The function that it returns ends it and all its processes.
-func Browse(t *testing.T, browser, url string) (stop func()) {
+func Browse(t testing.TB, browser, url string) (stop func()) {
+	t.Helper()
+	_, stop = browse(t, browser, url)
+	return stop
+}
+
+// browse is Browse that also returns the browser's profile.
+func browse(t testing.TB, browser, url string, flags ...string) (profile string, stop func()) {
 	t.Helper()
 	home := t.TempDir()
+	profile = filepath.Join(home, "profile")
 	log, err := os.Create(filepath.Join(home, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	command := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+	command := exec.CommandContext(ctx, browser, append(flags, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync", "--no-proxy-server", "--no-zygote",
 		"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE *.localhost, EXCLUDE 127.0.0.1",
-		"--user-data-dir="+filepath.Join(home, "profile"), "--remote-debugging-port=0", "--remote-debugging-address=127.0.0.1", url)
+		"--user-data-dir="+profile, "--remote-debugging-port=0", "--remote-debugging-address=127.0.0.1", url)...)
 	command.Env = append(os.Environ(), "HOME="+home)
 	command.Stdout, command.Stderr = log, log
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
@@ -46,7 +54,7 @@ func Browse(t *testing.T, browser, url string) (stop func()) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return func() {
+	return profile, func() {
 		cancel()
 		_ = command.Wait() // says that it was interrupted
 		_ = log.Close()

@@ -1,4 +1,4 @@
-// Command grow is PID 1 of the tests' guest: it mounts /dev/vda in the way of docs/internals/disk.md, growing it, and writes to it.
+// Command grow is PID 1 of the tests' guest: it mounts /dev/vda in the way of package disk, growing it, and writes to it.
 package main
 
 import (

@@ -1,0 +1,72 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+
+	"agentvm/egress"
+	"agentvm/internal/tail"
+)
+
+// ChangePolicy replaces the policy of a VM's network by what change makes of it, and returns it with the number of connections that it has cut.
+// A change by another client at the same time may be lost.
+func ChangePolicy(ctx context.Context, v AnyVM, change func(egress.Policy) (egress.Policy, error)) (p egress.Policy, cut int, err error) {
+	if p, err = v.Policy(ctx); err != nil {
+		return p, 0, err
+	}
+	if p, err = change(p); err != nil {
+		return p, 0, err
+	}
+	cut, err = v.SetPolicy(ctx, p)
+	return p, cut, err
+}
+
+// NetworkLog is the log of a VM's network, read while it grows. It belongs to one goroutine.
+type NetworkLog struct {
+	path  string
+	last  int64
+	lines *tail.Reader // nil: there is no file yet
+}
+
+// NetworkLog returns the log of a VM's network, whether the VM runs or not, from about the last so many bytes on. Close it.
+func (s *Store) NetworkLog(name string, last int64) (*NetworkLog, error) {
+	path, err := s.NetworkLogPath(name)
+	if err != nil {
+		return nil, err
+	}
+	return &NetworkLog{path: path, last: last}, nil
+}
+
+// Poll gives the events that were recorded since the last call to use. It does not wait.
+func (l *NetworkLog) Poll(use func(egress.Event)) error {
+	if l.lines == nil {
+		lines, err := tail.Open(l.path, nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = lines.SkipTo(l.last)
+		}
+		if err != nil {
+			return err
+		}
+		l.lines = lines
+	}
+	return l.lines.Poll(func(line []byte) error {
+		var e egress.Event
+		if json.Unmarshal(line, &e) == nil && e.Kind != "" {
+			use(e)
+		}
+		return nil
+	})
+}
+
+// Close closes the file.
+func (l *NetworkLog) Close() error {
+	if l.lines == nil {
+		return nil
+	}
+	return l.lines.Close()
+}

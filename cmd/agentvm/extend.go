@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/client"
+)
+
+const extendLong = `Replaces the time-outs of a VM that runs, and of its later starts. --max-lifetime counts from the start of its daemon, --by
+from now. 0 takes a time-out away.`
+
+func (c *cli) extendCommand() *cobra.Command {
+	var idle, life, by time.Duration
+	command := &cobra.Command{
+		Use: "extend [flags] NAME", Short: "Change the time-outs of a VM that runs", Long: extendLong,
+		Example: "  agentvm extend --by 2h job\n  agentvm extend --idle-timeout 0 job", Args: counted(1, 1), ValidArgsFunction: completeRunning(1),
+	}
+	flags := command.Flags()
+	durationFlag(flags, &idle, "idle-timeout", "", 0, "stop the VM when it has not been used for so long; 0: never")
+	durationFlag(flags, &life, "max-lifetime", "", 0, "stop the VM so long after its start; 0: never")
+	durationFlag(flags, &by, "by", "", 0, "stop the VM so long from now")
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		var newIdle, newLife *time.Duration
+		if flags.Changed("idle-timeout") {
+			newIdle = &idle
+		}
+		if flags.Changed("max-lifetime") {
+			newLife = &life
+		}
+		switch {
+		case flags.Changed("by") && newLife != nil:
+			return errors.New("either --by or --max-lifetime")
+		case !flags.Changed("by") && newIdle == nil && newLife == nil:
+			return errors.New("give --by, --max-lifetime or --idle-timeout")
+		case flags.Changed("by"):
+			store, err := vms()
+			if err != nil {
+				return err
+			}
+			status, err := store.Status(ctx, args[0])
+			if err != nil {
+				return suggest(store, args[0], err)
+			}
+			if status.Info == nil {
+				return fmt.Errorf("%s: %w", args[0], client.ErrNotRunning)
+			}
+			life = time.Since(status.Info.Started).Round(time.Second) + by
+			newLife = &life
+		}
+		return withVM(ctx, args[0], func(v *client.VM) error { return v.Extend(ctx, newIdle, newLife) })
+	}
+	return command
+}
+
+func (c *cli) renameCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rename NAME NEW", Short: "Give a stopped VM another name",
+		Long:    "Gives a VM that does not run another name. It keeps its files and jobs; links to its previews end.",
+		Example: "  agentvm rename dev old-dev", Args: counted(2, 2), ValidArgsFunction: completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := vms()
+			if err != nil {
+				return err
+			}
+			err = store.Rename(cmd.Context(), args[0], args[1])
+			if errors.Is(err, client.ErrRunning) {
+				return fmt.Errorf("%w (agentvm stop %s)", err, args[0])
+			}
+			return suggest(store, args[0], err)
+		},
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/client"
+	"agentvm/egress"
+	"agentvm/vm"
+)
+
+const netSetLong = `Replaces the policy of a VM that runs, at once: connections that the new policy denies are cut before the command returns.
+Later starts of the VM have the new policy, too. The flags are those of agentvm start; the ports of --host-port cannot change
+while the VM runs.`
+
+func (c *cli) netSetCommand() *cobra.Command {
+	var f policyFlags
+	var name string
+	command := &cobra.Command{
+		Use: "set -n NAME [flags]", Short: "Replace the policy of a VM that runs", Long: netSetLong,
+		Example: "  agentvm net set -n dev --net allowlist --allow pypi.org:443\n  agentvm net set -n dev --net none\n  agentvm net set -n dev --policy policy.toml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case name == "":
+				return errors.New("name a VM that runs with -n NAME")
+			case len(f.hostPorts) > 0:
+				return errors.New("--host-port cannot change while the VM runs: stop it and start it with the port")
+			case !f.set():
+				return errors.New("give the new policy: --net, --allow, --allow-sni, --deny or --policy (agentvm net allow and net deny add to the one that holds)")
+			}
+			var n vm.Network
+			if err := f.apply(&n); err != nil {
+				return err
+			}
+			return c.changePolicy(cmd.Context(), name, func(p *egress.Policy) { *p = n.Policy })
+		},
+	}
+	command.Flags().SortFlags = false
+	nameFlag(command, &name, "the VM of this `NAME`, which runs")
+	f.register(command.Flags())
+	return command
+}
+
+const netAllowLong = `Adds allow rules to the policy of a VM that runs; with --remove takes them away again. Deny rules that name the same are
+not touched, and win. In mode public a rule has an effect only when it opens one private address.`
+
+const netDenyLong = `Adds deny rules to the policy of a VM that runs; with --remove takes them away again. Connections that the rules deny are
+cut before the command returns.`
+
+func (c *cli) netAllowCommand() *cobra.Command {
+	var named bool
+	command := c.netRuleCommand("allow", "Let a VM that runs reach more", netAllowLong, func(p *egress.Policy) *[]egress.Rule {
+		p.Mode = p.Effective() // the first rule does not turn mode public into an allowlist
+		if named {
+			return &p.AllowSNI
+		}
+		return &p.Allow
+	})
+	command.Flags().BoolVar(&named, "sni", false, "the rules are those of --allow-sni: connections have to name their server")
+	return command
+}
+
+func (c *cli) netDenyCommand() *cobra.Command {
+	return c.netRuleCommand("deny", "Let a VM that runs reach less, and cut what is open", netDenyLong, func(p *egress.Policy) *[]egress.Rule {
+		p.Mode = p.Effective()
+		return &p.Deny
+	})
+}
+
+func (c *cli) netRuleCommand(verb, short, long string, list func(*egress.Policy) *[]egress.Rule) *cobra.Command {
+	var name string
+	var remove bool
+	command := &cobra.Command{
+		Use: verb + " -n NAME RULE...", Short: short, Long: long,
+		Example: "  agentvm net " + verb + " -n dev pypi.org:443\n  agentvm net " + verb + " -n dev --remove pypi.org:443", Args: counted(1, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if name == "" {
+				return errors.New("name a VM that runs with -n NAME")
+			}
+			rules, err := appendRules(nil, verb, args)
+			if err != nil {
+				return err
+			}
+			var missing error
+			err = c.changePolicy(cmd.Context(), name, func(p *egress.Policy) {
+				to := list(p)
+				for _, r := range rules {
+					at := slices.IndexFunc(*to, r.Equal)
+					switch {
+					case remove && at < 0:
+						missing = errors.Join(missing, fmt.Errorf("%s has no %s rule %s (agentvm inspect %s shows its policy)", name, verb, r, name))
+					case remove:
+						*to = slices.Delete(*to, at, at+1)
+					case at < 0:
+						*to = append(*to, r)
+					}
+				}
+			})
+			return errors.Join(err, missing)
+		},
+	}
+	nameFlag(command, &name, "the VM of this `NAME`, which runs")
+	command.Flags().BoolVar(&remove, "remove", false, "take the rules away")
+	return command
+}
+
+// changePolicy changes the policy of a VM that runs, and says what holds now.
+func (c *cli) changePolicy(ctx context.Context, name string, change func(*egress.Policy)) error {
+	return withVM(ctx, name, func(v *client.VM) error {
+		p, cut, err := client.ChangePolicy(ctx, v, func(p egress.Policy) (egress.Policy, error) {
+			change(&p)
+			return p, nil
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "%s: %s\n", name, p)
+		if cut > 0 {
+			fmt.Fprintf(c.stderr, "agentvm: %d open connections were cut\n", cut)
+		}
+		for _, warning := range p.Warnings() {
+			fmt.Fprintln(c.stderr, "agentvm:", warning)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"agentvm/egress"
+	"agentvm/internal/spec"
+)
+
+// writeRule adds a rule to agentvm.toml, as net learn --write does, and says what that means. It changes what VMs get that are started from there.
+func (p *projectPlace) writeRule(rule egress.Rule, allowed bool) (string, error) {
+	file, err := p.read()
+	if err != nil {
+		return "", err
+	}
+	there, err := projectPolicy(file)
+	if err != nil {
+		return "", err
+	}
+	add := spec.Network{}
+	switch {
+	case !allowed:
+		add.Deny = []string{rule.String()}
+	case slices.ContainsFunc(there.Deny, func(d egress.Rule) bool { return d.Covers(rule) }):
+		return "", fmt.Errorf("%s is not written: a deny rule in it is about %s: change it by hand", p.path, rule)
+	case there.Effective() == egress.None:
+		add.Mode, add.Allow = string(egress.Allowlist), []string{rule.String()}
+	case there.Effective() == egress.Allowlist:
+		add.Allow = []string{rule.String()}
+	default:
+		// An allow rule alone would make an allowlist of a network that is open.
+		return fmt.Sprintf("mode %s lets %s through already: %s", there.Effective(), rule, p.path), nil
+	}
+	after, err := spec.Extend(p.path, file.Text(), add)
+	if err != nil {
+		return "", fmt.Errorf("%s is not written: %w", spec.Name, err)
+	}
+	if bytes.Equal(after, file.Text()) {
+		return fmt.Sprintf("%s is there already: %s", rule, p.path), nil
+	}
+	if err := p.replace(after); err != nil {
+		return "", err
+	}
+	if allowed && isAddress(rule.String()) {
+		return fmt.Sprintf("added %s, which needs --trust-project, to %s", rule, p.path), nil
+	}
+	return fmt.Sprintf("added %s to %s", rule, p.path), nil
+}
+
+// projectPolicy is the policy of a project file.
+func projectPolicy(file *spec.File) (p egress.Policy, err error) {
+	p.Mode = egress.Mode(file.Value("network.mode"))
+	if p.Allow, err = appendRules(nil, file.Path+": network.allow", file.Values["network.allow"]); err != nil {
+		return p, err
+	}
+	if p.AllowSNI, err = appendRules(nil, file.Path+": network.allow-sni", file.Values["network.allow-sni"]); err != nil {
+		return p, err
+	}
+	p.Deny, err = appendRules(nil, file.Path+": network.deny", file.Values["network.deny"])
+	return p, err
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"agentvm/egress"
+	api "agentvm/internal/serve"
+	"agentvm/internal/ui"
+)
+
+const uiLong = `Serves a page with the VMs of the store: what they use, terminals, files, connections with what was denied and buttons to allow it, previews,
+snapshots and forks.
+
+The page is at this host's loopback, for whoever opens the link that is printed. The link works once; press Enter here for another one. What is
+open in the browser then lasts until this command ends, or the tab is closed. Nothing is kept in cookies.
+
+From another host: ssh -L 8481:127.0.0.1:8481 HOST agentvm ui --listen 127.0.0.1:8481`
+
+func (c *cli) uiCommand() *cobra.Command {
+	var listen string
+	var open bool
+	command := &cobra.Command{
+		Use: "ui [flags]", Short: "Serve a page with the VMs, for a browser on this host", Long: uiLong, Args: cobra.NoArgs,
+		Example: "  agentvm ui\n  agentvm ui --open",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s := newSession(shellInterruptWindow)
+			ctx := s.begin(cmd.Context())
+			defer s.end()
+			return s.explain(c.ui(ctx, listen, open))
+		},
+	}
+	command.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "listen at `ADDRESS:PORT` of the loopback; port 0 takes one that is free")
+	command.Flags().BoolVar(&open, "open", false, "open the link in the default browser")
+	return command
+}
+
+// ui serves until it is interrupted.
+func (c *cli) ui(ctx context.Context, listen string, open bool) error {
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	place, placeErr := openProjectPlace()
+	if placeErr == nil {
+		defer place.Close()
+	}
+	server, err := ui.New(ui.Options{
+		API: api.Options{Store: store, Saved: savedAPI{c, store}, Previews: previewAPI{}, Version: version, Logger: c.log},
+		WriteRule: func(text string, allow bool) (string, error) {
+			rule, err := egress.ParseRule(text)
+			if err = errors.Join(placeErr, err); err != nil {
+				return "", err
+			}
+			return place.writeRule(rule, allow)
+		},
+		Logger: c.log,
+	})
+	if err != nil {
+		return err
+	}
+	return server.Serve(ctx, listen, func() {
+		link := server.Link()
+		fmt.Fprintln(c.stdout, link)
+		if open {
+			if err := openBrowser(link); err != nil {
+				fmt.Fprintf(c.stderr, "agentvm: no browser was opened: %v\n", err)
+			}
+		}
+		if isTerminal(c.stdin) && isTerminal(c.stderr) {
+			fmt.Fprintln(c.stderr, "agentvm: open the link in a browser; it works once. Enter prints another one, Ctrl-C ends.")
+			go c.printLinks(server)
+		}
+	})
+}
+
+// printLinks prints a link for each line that is typed. It ends with the program: nothing can end a read of a terminal.
+func (c *cli) printLinks(server *ui.Server) {
+	for lines := bufio.NewScanner(c.stdin); lines.Scan(); {
+		fmt.Fprintln(c.stdout, server.Link())
+	}
+}
+
+// openBrowser has the system open a link. The browser is left to itself.
+func openBrowser(link string) error {
+	var command *exec.Cmd
+	switch runtime.GOOS {
+	case "darwin":
+		command = exec.Command("open", link)
+	case "windows":
+		command = exec.Command("rundll32", "url.dll,FileProtocolHandler", link)
+	default:
+		command = exec.Command("xdg-open", link)
+	}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	return command.Process.Release()
+}

@@ -1,0 +1,53 @@
+package egress
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Allowing returns p with one more rule that lets destinations pass: deny rules that are about nothing else are left out, and where the mode
+// needs an allow rule it is added. What no rule can allow, such as the host itself, stays denied. The error is about a wider deny rule, which
+// is the user's to remove.
+func (p Policy) Allowing(r Rule) (Policy, error) {
+	p = p.clone()
+	p.Deny = slices.DeleteFunc(p.Deny, r.Covers)
+	if i := slices.IndexFunc(p.Deny, func(d Rule) bool { return d.Covers(r) }); i >= 0 {
+		return p, fmt.Errorf("%s is denied by the rule %s, which is about more: it would have to be removed", r, p.Deny[i])
+	}
+	if p.Mode == None {
+		p.Mode = Allowlist
+		p.Allow, p.AllowSNI = nil, nil // of no effect so far
+	}
+	if p.Mode == Allowlist && !slices.ContainsFunc(p.Allow, func(a Rule) bool { return a.Covers(r) }) {
+		p.Allow = append(p.Allow, r)
+	}
+	return p, nil
+}
+
+// Denying returns p with one more deny rule, and without allow rules that are about nothing else.
+func (p Policy) Denying(r Rule) Policy {
+	p = p.clone()
+	p.Allow, p.AllowSNI = slices.DeleteFunc(p.Allow, r.Covers), slices.DeleteFunc(p.AllowSNI, r.Covers)
+	if !slices.ContainsFunc(p.Deny, func(d Rule) bool { return d.Covers(r) }) {
+		p.Deny = append(p.Deny, r)
+	}
+	return p
+}
+
+// AsRule returns a rule about what the event is about, and nothing else. The guest chose the name, so that it may be none.
+func (e Event) AsRule() (Rule, error) {
+	text := e.Target()
+	if e.Kind == KindICMP {
+		text += ":*/" + ICMP
+	}
+	return ParseRule(text)
+}
+
+// Allowable reports whether an allow rule, or one deny rule less, lets pass what the event says was denied.
+func (e Event) Allowable() bool {
+	switch e.Reason {
+	case ReasonNotAllowed, ReasonNameNotAllowed, ReasonDenyRule, ReasonNone:
+		return e.Verdict == VerdictDeny
+	}
+	return false
+}

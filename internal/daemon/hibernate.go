@@ -1,0 +1,257 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"agentvm/internal/snapshot"
+	"agentvm/nat"
+	"agentvm/vm"
+)
+
+// A VM that is not used for Config.HibernateAfter is saved in its folder, and its daemon ends. A client that connects wakes it:
+//
+//	running ─ idle ─► clients are refused and wait ─► paused ─► saved ─► restore.json ─► the daemon ends
+//	   ▲                                                                      │
+//	   └── restored: the same programs, disk, address and name ◄── Store.Connect, Start, Stop
+//
+// From restore.json on, the saved machine with its disk is what the VM is: its daemon, if it is killed then, has changed nothing since. The file
+// saving says to clients that are refused that they shall wait.
+
+// hibernatedFiles are the saved machines in a VM's folder. There is another one until the VM that continued from it has ended where an open
+// file cannot be removed.
+const hibernatedFiles = "hibernated-*" + snapshot.Suffix
+
+func (p paths) saving() string { return filepath.Join(p.dir, "saving") }
+
+// asleep reports whether the VM is saved, and continues when it is needed.
+func (p paths) asleep() bool {
+	r, err := p.readRestoration()
+	return err == nil && r != nil && r.Hibernated
+}
+
+// dropSaved removes saved machines that nothing needs, which an interrupted hibernation or a VM that had one open has left.
+func (p paths) dropSaved(needed string) {
+	list, _ := filepath.Glob(filepath.Join(p.dir, hibernatedFiles))
+	for _, path := range list {
+		if path != needed {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// savedIn takes from the restoration what the daemon needs of it, and returns the file of a VM that is hibernated.
+func (d *daemon) savedIn() string {
+	if d.restore == nil || !d.restore.Hibernated {
+		return ""
+	}
+	d.began = d.restore.Began
+	return d.restore.Snapshot
+}
+
+// reasonToHibernate returns why the VM is to be saved; empty when it is not. A published port and links to previews keep it awake, because
+// nothing would listen.
+func (d *daemon) reasonToHibernate(ctx context.Context, now time.Time) string {
+	after := time.Duration(d.settings().HibernateAfter)
+	v, err := d.running()
+	if after <= 0 || err != nil || d.previews.listens() {
+		return ""
+	}
+	if ports, err := v.Ports(ctx); err != nil || len(ports) > 0 {
+		return ""
+	}
+	if stats, err := v.NetworkStats(ctx); err != nil || hasFlows(stats) {
+		d.lastFlow = now
+	}
+	if idle := min(d.idleFor(now), now.Sub(d.lastFlow)); idle >= after {
+		return fmt.Sprintf("hibernated: it has not been used for %v", idle.Round(time.Second))
+	}
+	return ""
+}
+
+// hasFlows reports whether there are connections, which saving the VM would break.
+func hasFlows(s vm.NetworkStats) bool {
+	return slices.ContainsFunc(s.Limits, func(l nat.LimitUse) bool { return strings.HasSuffix(l.Limit, " flows") && l.Used > 0 })
+}
+
+// hibernate saves the VM and ends the daemon. It reports whether it did. When the VM is used meanwhile, or cannot be saved, it runs on.
+func (d *daemon) hibernate(ctx context.Context, why string) bool {
+	v, err := d.running()
+	if err != nil {
+		return false
+	}
+	if err := os.WriteFile(d.paths.saving(), nil, 0o600); err != nil {
+		d.runOn(v, "", err)
+		return false
+	}
+	if !d.clients.shut() {
+		d.runOn(v, "", nil)
+		return false
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // an order to stop does not wait for it
+		select {
+		case <-d.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	path := filepath.Join(d.paths.dir, fmt.Sprintf("hibernated-%d%s", time.Now().UnixNano(), snapshot.Suffix))
+	if err = v.Pause(ctx); err == nil {
+		_, err = v.Snapshot(ctx, path, vm.SnapshotOptions{})
+	}
+	if active, _ := d.jobs.Used(); err == nil && (active > 0 || d.isStopping()) {
+		err = errors.New("it is used again, or to end")
+	}
+	if err == nil {
+		err = d.paths.writeRestoration(Restoration{Snapshot: path, KeepPrograms: true, SameIdentity: true, Hibernated: true, Began: d.began})
+	}
+	if err != nil {
+		d.runOn(v, path, err)
+		return false
+	}
+	d.asleep.Store(true)
+	d.order(why, 0) // its programs need not end
+	return true
+}
+
+// runOn has the VM run on. It tries again when the VM has been idle for as long once more.
+func (d *daemon) runOn(v VM, path string, why error) {
+	if why != nil {
+		d.logger.Warn("the VM is not hibernated", "error", why)
+		d.lastFlow = time.Now()
+	}
+	if path != "" {
+		_ = os.Remove(d.paths.restore())
+		_ = os.Remove(path)
+	}
+	if v.Paused() && !d.isStopping() {
+		if err := v.Resume(context.Background()); err != nil {
+			d.logger.Error("resume the VM", "error", err)
+		}
+	}
+	d.clients.open()
+	_ = os.Remove(d.paths.saving())
+}
+
+// wakeTime bounds how long a VM's daemon may take to listen, or to end, while it is woken.
+const wakeTime = 15 * time.Second
+
+// Connect connects to a VM's daemon. The VM may still be booting: see AwaitReady. A VM that is hibernated is woken. Without a daemon the error
+// is ErrNotFound or ErrNotRunning.
+func (s Store) Connect(ctx context.Context, name string) (*Client, error) {
+	p, err := s.existing(name)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		client, err := s.connectRunning(ctx, name, p)
+		if err == nil {
+			return client, nil
+		}
+		if _, statErr := os.Stat(p.saving()); statErr == nil && !errors.Is(err, ErrNotRunning) {
+			select { // it is being saved
+			case <-time.After(goneRetry):
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		if !errors.Is(err, ErrNotRunning) || !p.asleep() {
+			return nil, err
+		}
+		if client, err = s.wake(ctx, name, p); !errors.Is(err, errDaemonGone) {
+			return client, err
+		}
+	}
+}
+
+// wake starts the daemon of a VM that is hibernated, unless another process has, and connects to it.
+func (s Store) wake(ctx context.Context, name string, p paths) (*Client, error) {
+	unlock, err := lockFile(ctx, p.starting(), wakeTime)
+	if err != nil {
+		return nil, fmt.Errorf("wake %s: it is being started: %w", name, err)
+	}
+	defer func() { _ = unlock() }()
+	return s.wakeLocked(ctx, name, p)
+}
+
+func (s Store) wakeLocked(ctx context.Context, name string, p paths) (*Client, error) {
+	alive, release, err := probe(p)
+	if err != nil {
+		return nil, err
+	}
+	if alive {
+		limited, cancel := context.WithTimeout(ctx, wakeTime)
+		defer cancel()
+		return s.connectAlive(limited, name, p)
+	}
+	cleanUp(p)
+	if err := release(); err != nil {
+		return nil, err
+	}
+	d, err := s.spawn(name, p)
+	if err == nil {
+		var client *Client
+		if client, err = d.await(ctx); err == nil {
+			return client, nil
+		}
+	}
+	return nil, fmt.Errorf("wake %s: %w", name, err)
+}
+
+// Asleep reports whether a VM is hibernated, or about to be. It is cheap, and wakes none.
+func (s Store) Asleep(name string) bool {
+	p, err := s.existing(name)
+	return err == nil && p.asleep()
+}
+
+// Stop stops a VM, with up to grace for its programs to end, and returns when its daemon's process has ended. A daemon that does not
+// answer, does not stop or hangs is killed, which loses what the guest has not written back. A VM that is hibernated is woken for it. It is no
+// error when the VM does not run; when there is none the error is ErrNotFound.
+func (s Store) Stop(ctx context.Context, name string, grace time.Duration) (StopResult, error) {
+	p, err := s.existing(name)
+	if err != nil {
+		return WasStopped, err
+	}
+	if !p.asleep() {
+		how, err := s.stop(ctx, name, p, grace)
+		if err != nil || !p.asleep() {
+			return how, err
+		}
+	}
+	client, err := s.Connect(ctx, name)
+	if err == nil {
+		err = errors.Join(client.AwaitReady(ctx, func(slog.Level, string) {}), client.Close())
+	}
+	if err != nil && !errors.Is(err, ErrNotRunning) {
+		return "", fmt.Errorf("stop %s: it is hibernated and cannot be woken (agentvm rm %s removes it): %w", name, name, err)
+	}
+	return s.stop(ctx, name, p, grace)
+}
+
+// startAsleep wakes a VM that a start finds hibernated. It returns nothing when the VM is not.
+func (s Store) startAsleep(ctx context.Context, name string, p paths, c Config) (*Client, error) {
+	switch {
+	case !p.asleep():
+		return nil, nil
+	case !keeps(p, c):
+		return nil, fmt.Errorf("%w: it is hibernated, and continues as it was: stop it first", ErrRunning)
+	}
+	return s.wakeLocked(ctx, name, p)
+}
+
+// forgetSaved removes the machine from which a VM has continued. Where it is open it stays, until dropSaved.
+func (r *Restoration) forgetSaved() {
+	if r.Hibernated {
+		_ = os.Remove(r.Snapshot)
+	}
+}
