@@ -311,10 +311,12 @@ func (v *VM) CloseForward(ctx context.Context, at net.Addr) error {
 	return v.explain(v.daemon.Change(ctx, daemonrpc.Change{CloseForward: at.String() + "/" + at.Network()}))
 }
 
-// Extend replaces the time-outs of a VM that runs, and of its later starts: idle without use, and lifetime from the daemon's start on. nil
-// leaves one as it is, 0 takes it away.
-func (v *VM) Extend(ctx context.Context, idle, lifetime *time.Duration) error {
-	return v.explain(v.daemon.Change(ctx, daemonrpc.Change{IdleTimeout: idle, MaxLifetime: lifetime}))
+// Timeouts are those of a VM, as Config has them, for Extend. nil leaves one as it is, 0 takes it away.
+type Timeouts struct{ Idle, Hibernate, Lifetime *time.Duration }
+
+// Extend replaces the time-outs of a VM that runs, and of its later starts.
+func (v *VM) Extend(ctx context.Context, t Timeouts) error {
+	return v.explain(v.daemon.Change(ctx, daemonrpc.Change{IdleTimeout: t.Idle, HibernateAfter: t.Hibernate, MaxLifetime: t.Lifetime}))
 }
 
 func listenAddr(text string, udp bool) (net.Addr, error) {

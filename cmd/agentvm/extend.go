@@ -14,29 +14,33 @@ const extendLong = `Replaces the time-outs of a VM that runs, and of its later s
 from now. 0 takes a time-out away.`
 
 func (c *cli) extendCommand() *cobra.Command {
-	var idle, life, by time.Duration
+	var idle, hibernate, life, by time.Duration
 	command := &cobra.Command{
 		Use: "extend [flags] NAME", Short: "Change the time-outs of a VM that runs", Long: extendLong,
 		Example: "  agentvm extend --by 2h job\n  agentvm extend --idle-timeout 0 job", Args: counted(1, 1), ValidArgsFunction: completeRunning(1),
 	}
 	flags := command.Flags()
 	durationFlag(flags, &idle, "idle-timeout", "", 0, "stop the VM when it has not been used for so long; 0: never")
+	durationFlag(flags, &hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for so long; 0: never")
 	durationFlag(flags, &life, "max-lifetime", "", 0, "stop the VM so long after its start; 0: never")
 	durationFlag(flags, &by, "by", "", 0, "stop the VM so long from now")
 	command.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
-		var newIdle, newLife *time.Duration
+		var t client.Timeouts
 		if flags.Changed("idle-timeout") {
-			newIdle = &idle
+			t.Idle = &idle
+		}
+		if flags.Changed("hibernate-after") {
+			t.Hibernate = &hibernate
 		}
 		if flags.Changed("max-lifetime") {
-			newLife = &life
+			t.Lifetime = &life
 		}
 		switch {
-		case flags.Changed("by") && newLife != nil:
+		case flags.Changed("by") && t.Lifetime != nil:
 			return errors.New("either --by or --max-lifetime")
-		case !flags.Changed("by") && newIdle == nil && newLife == nil:
-			return errors.New("give --by, --max-lifetime or --idle-timeout")
+		case !flags.Changed("by") && t == client.Timeouts{}:
+			return errors.New("give --by, --max-lifetime, --idle-timeout or --hibernate-after")
 		case flags.Changed("by"):
 			store, err := vms()
 			if err != nil {
@@ -50,9 +54,9 @@ func (c *cli) extendCommand() *cobra.Command {
 				return fmt.Errorf("%s: %w", args[0], client.ErrNotRunning)
 			}
 			life = time.Since(status.Info.Started).Round(time.Second) + by
-			newLife = &life
+			t.Lifetime = &life
 		}
-		return withVM(ctx, args[0], func(v *client.VM) error { return v.Extend(ctx, newIdle, newLife) })
+		return withVM(ctx, args[0], func(v *client.VM) error { return v.Extend(ctx, t) })
 	}
 	return command
 }

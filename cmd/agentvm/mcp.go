@@ -167,6 +167,9 @@ func runsOtherwise(store *client.Store, name string, config client.Config) error
 	if config.IdleTimeout == started.IdleTimeout {
 		config.IdleTimeout = was.IdleTimeout
 	}
+	if config.HibernateAfter == started.HibernateAfter {
+		config.HibernateAfter = was.HibernateAfter
+	}
 	if config.MaxLifetime == started.MaxLifetime {
 		config.MaxLifetime = was.MaxLifetime
 	}

@@ -31,7 +31,7 @@ func (d *daemon) amend(change func(*Config)) error {
 	defer d.amending.Unlock()
 	c := d.settings()
 	if c.ChangedFrom == nil {
-		c.ChangedFrom = &Changeable{c.Network.Policy, c.Network.Forwards, c.IdleTimeout, c.MaxLifetime, c.Restart}
+		c.ChangedFrom = &Changeable{c.Network.Policy, c.Network.Forwards, c.IdleTimeout, c.HibernateAfter, c.MaxLifetime, c.Restart}
 	}
 	change(&c)
 	err := writeConfig(d.paths.config(), c)
@@ -93,12 +93,22 @@ func (h handler) Change(ctx context.Context, c daemonrpc.Change) error {
 	if c.Restart != nil && !validRestart(RestartPolicy(*c.Restart)) {
 		return invalid("restart %.40q: want always, on-failure or never", *c.Restart)
 	}
-	if c.IdleTimeout == nil && c.MaxLifetime == nil && c.Restart == nil {
+	if c.HibernateAfter != nil {
+		changed := h.d.settings()
+		changed.HibernateAfter = Duration(*c.HibernateAfter)
+		if err := changed.checkHibernation(); err != nil {
+			return invalid("%v", err)
+		}
+	}
+	if c.IdleTimeout == nil && c.HibernateAfter == nil && c.MaxLifetime == nil && c.Restart == nil {
 		return nil
 	}
 	return h.d.amend(func(config *Config) {
 		if c.IdleTimeout != nil {
 			config.IdleTimeout = Duration(*c.IdleTimeout)
+		}
+		if c.HibernateAfter != nil {
+			config.HibernateAfter = Duration(*c.HibernateAfter)
 		}
 		if c.MaxLifetime != nil {
 			config.MaxLifetime = Duration(*c.MaxLifetime)

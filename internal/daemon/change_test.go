@@ -41,11 +41,11 @@ func TestChanges(t *testing.T) {
 			t.Errorf("close %s: %v", text, err)
 		}
 	}
-	idle, life, always, wrong, negative := time.Minute, time.Hour, "always", "sometimes", -time.Second
-	if err := c.Change(ctx, daemonrpc.Change{IdleTimeout: &idle, MaxLifetime: &life, Restart: &always}); err != nil {
+	idle, hibernate, life, always, wrong, negative := time.Minute, time.Hour, 2*time.Hour, "always", "sometimes", -time.Second
+	if err := c.Change(ctx, daemonrpc.Change{IdleTimeout: &idle, HibernateAfter: &hibernate, MaxLifetime: &life, Restart: &always}); err != nil {
 		t.Fatal(err)
 	}
-	if c.Change(ctx, daemonrpc.Change{Restart: &wrong}) == nil || c.Change(ctx, daemonrpc.Change{IdleTimeout: &negative}) == nil {
+	if c.Change(ctx, daemonrpc.Change{Restart: &wrong}) == nil || c.Change(ctx, daemonrpc.Change{IdleTimeout: &negative}) == nil || c.Change(ctx, daemonrpc.Change{HibernateAfter: &negative}) == nil {
 		t.Error("wrong changes were taken")
 	}
 	kept, err := k.store.Config("dev")
@@ -53,10 +53,10 @@ func TestChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := nat.Forward{Protocol: "tcp", Listen: netip.MustParseAddrPort("127.0.0.1:8081"), GuestPort: 81}
-	if len(kept.Network.Policy.Deny) != 1 || !slices.Equal(kept.Network.Forwards, []nat.Forward{want}) || kept.IdleTimeout != Duration(idle) || kept.MaxLifetime != Duration(life) || kept.Restart != Always {
+	if len(kept.Network.Policy.Deny) != 1 || !slices.Equal(kept.Network.Forwards, []nat.Forward{want}) || kept.IdleTimeout != Duration(idle) || kept.HibernateAfter != Duration(hibernate) || kept.MaxLifetime != Duration(life) || kept.Restart != Always {
 		t.Errorf("kept: %+v", kept)
 	}
-	if was := kept.AsStarted(); was.Network.Policy.Deny != nil || was.Network.Forwards != nil || was.IdleTimeout != 0 || was.MaxLifetime != 0 || was.Restart != "" || was.ChangedFrom != nil {
+	if was := kept.AsStarted(); was.Network.Policy.Deny != nil || was.Network.Forwards != nil || was.IdleTimeout != 0 || was.HibernateAfter != 0 || was.MaxLifetime != 0 || was.Restart != "" || was.ChangedFrom != nil {
 		t.Errorf("as it was started: %+v", was)
 	}
 }

@@ -73,18 +73,19 @@ type Config struct {
 
 // Changeable has the settings that can be changed while a VM runs.
 type Changeable struct {
-	Policy      egress.Policy `json:"policy,omitzero"`
-	Forwards    []nat.Forward `json:"forwards,omitempty"`
-	IdleTimeout Duration      `json:"idleTimeout,omitzero"`
-	MaxLifetime Duration      `json:"maxLifetime,omitzero"`
-	Restart     RestartPolicy `json:"restart,omitempty"`
+	Policy         egress.Policy `json:"policy,omitzero"`
+	Forwards       []nat.Forward `json:"forwards,omitempty"`
+	IdleTimeout    Duration      `json:"idleTimeout,omitzero"`
+	HibernateAfter Duration      `json:"hibernateAfter,omitzero"`
+	MaxLifetime    Duration      `json:"maxLifetime,omitzero"`
+	Restart        RestartPolicy `json:"restart,omitempty"`
 }
 
 // AsStarted is the configuration without what was changed while the VM ran.
 func (c Config) AsStarted() Config {
 	if was := c.ChangedFrom; was != nil {
 		c.Network.Policy, c.Network.Forwards = was.Policy, was.Forwards
-		c.IdleTimeout, c.MaxLifetime, c.Restart = was.IdleTimeout, was.MaxLifetime, was.Restart
+		c.IdleTimeout, c.HibernateAfter, c.MaxLifetime, c.Restart = was.IdleTimeout, was.HibernateAfter, was.MaxLifetime, was.Restart
 		c.ChangedFrom = nil
 	}
 	return c
@@ -170,11 +171,8 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s %q: the path must be absolute", what, path)
 		}
 	}
-	if c.HibernateAfter < 0 {
-		return errors.New("time to hibernation: want a positive time, or 0 for none")
-	}
-	if c.HibernateAfter > 0 && len(c.Sidecars) > 0 {
-		return errors.New("a VM with sidecars cannot be hibernated: they would run on unwatched")
+	if err := c.checkHibernation(); err != nil {
+		return err
 	}
 	if c.IdleTimeout < 0 || c.MaxLifetime < 0 {
 		return errors.New("idle time-out and maximum lifetime: want a positive time, or 0 for none")
@@ -193,6 +191,17 @@ func (c Config) Validate() error {
 		return err
 	}
 	return config.Validate()
+}
+
+// checkHibernation returns why the VM cannot be hibernated as HibernateAfter says.
+func (c Config) checkHibernation() error {
+	switch {
+	case c.HibernateAfter < 0:
+		return errors.New("time to hibernation: want a positive time, or 0 for none")
+	case c.HibernateAfter > 0 && len(c.Sidecars) > 0:
+		return errors.New("a VM with sidecars cannot be hibernated: they would run on unwatched")
+	}
+	return nil
 }
 
 // Forget accepts, for paths, whatever they lead to at the next start.

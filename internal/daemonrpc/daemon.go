@@ -77,10 +77,11 @@ type SnapshotRequest struct {
 
 // Change is what is to change of a VM that runs. What is nil or empty stays.
 type Change struct {
-	CloseForward string         `json:"closeForward,omitempty"` // ADDRESS:PORT/PROTOCOL at which it listens
-	IdleTimeout  *time.Duration `json:"idleTimeout,omitempty"`  // 0: none
-	MaxLifetime  *time.Duration `json:"maxLifetime,omitempty"`  // from the daemon's start on; 0: none
-	Restart      *string        `json:"restart,omitempty"`
+	CloseForward   string         `json:"closeForward,omitempty"`   // ADDRESS:PORT/PROTOCOL at which it listens
+	IdleTimeout    *time.Duration `json:"idleTimeout,omitempty"`    // 0: none
+	HibernateAfter *time.Duration `json:"hibernateAfter,omitempty"` // 0: never
+	MaxLifetime    *time.Duration `json:"maxLifetime,omitempty"`    // from the daemon's start on; 0: none
+	Restart        *string        `json:"restart,omitempty"`
 }
 
 // PreviewPlace is the VM's identity for links to its previews, and the address that serves them.

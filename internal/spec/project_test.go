@@ -25,6 +25,7 @@ masks = [".env", ".git/hooks"]
 env = ["CI=1"]
 ports = ["8080:80"]
 idle-timeout = "10m"
+hibernate-after = "5m"
 max-lifetime = "2h"
 disk-size = "20G"
 ca-cert = "ca.pem"
@@ -76,7 +77,7 @@ func TestParse(t *testing.T) {
 		Values: map[string][]string{
 			"image": {"alpine"}, "memory": {"1G"}, "host-memory": {"128M"}, "mounts": {dir + ":/src", filepath.Join(dir, "data") + ":ro"},
 			"masks": {".env", ".git/hooks"}, "env": {"CI=1"}, "ports": {"8080:80"},
-			"idle-timeout": {"10m"}, "max-lifetime": {"2h"}, "disk-size": {"20G"},
+			"idle-timeout": {"10m"}, "hibernate-after": {"5m"}, "max-lifetime": {"2h"}, "disk-size": {"20G"},
 			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "cold": {"true"}, "read-only-root": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
 			"network.mode": {"allowlist"}, "network.allow": {"pypi.org:443"}, "network.allow-sni": {"*.pythonhosted.org:443"}, "network.deny": {"*:25"}, "network.host-ports": {"5432"}, "network.hosts": {"db.test:192.0.2.7"}, "network.join": {"lab"},
 			"access.listen-allow": {"3000-3999"}, "access.listen-deny": {"3001"}, "access.connect-allow": {"443", "80"}, "access.connect-deny": {"25"},

@@ -172,6 +172,7 @@ func Settings() []Setting {
 			Usage: "let programs use a credential that the VM never has: `NAME=env:VARIABLE,hosts=HOST` or NAME=file:PATH,hosts=HOST; see docs/guide/secrets.md (may be repeated)",
 		},
 		{Key: "idle-timeout", Flag: "idle-timeout", Kind: Duration},
+		{Key: "hibernate-after", Flag: "hibernate-after", Kind: Duration},
 		{Key: "max-lifetime", Flag: "max-lifetime", Kind: Duration},
 		{Key: "disk-size", Flag: "disk-size", Kind: Size},
 
