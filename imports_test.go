@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 		"internal/machine/native/verify",
 		"internal/machine/riscv",
 		"internal/private",
+		"internal/wasmbin",
 		"wasi",
 	},
 	"internal/machine/native": {
@@ -455,6 +456,7 @@ var mayImport = map[string][]string{
 	"wasi": {
 		"internal/errno",
 		"internal/hostfile",
+		"internal/wasmbin",
 	},
 }
 

@@ -223,7 +223,7 @@ func moduleScript(c Config, command Command) (string, error) {
 	if command.Dir != "" {
 		fmt.Fprintf(&b, "cd -- %s && ", quoteShell(command.Dir))
 	}
-	fmt.Fprintf(&b, "/bin/sh -c %s", quoteShell(line))
+	fmt.Fprintf(&b, "/bin/sh -c %s 2>&1", quoteShell(line)) // modules of agentvm have standard error apart, with the machine's own messages
 	if command.Stdin == nil {
 		b.WriteString(" </dev/null")
 	}

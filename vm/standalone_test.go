@@ -190,9 +190,12 @@ func TestExportRunsHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	result, err := vm.RunModule(t.Context(), vm.Config{Image: path, StoreDir: t.TempDir()}, vm.Command{Line: "echo here; exit 3", Stdout: &out})
+	result, err := vm.RunModule(t.Context(), vm.Config{Image: path, StoreDir: t.TempDir()}, vm.Command{Line: "echo here; echo there >&2; exit 3", Stdout: &out})
 	if err != nil || result.ExitCode != 3 {
 		t.Fatalf("%+v, %v", result, err)
+	}
+	if got := out.String(); got != "here\nthere\n" {
+		t.Errorf("output %q: standard error is part of it", got)
 	}
 }
 

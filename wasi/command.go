@@ -13,6 +13,8 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/sys"
+
+	"agentvm/internal/wasmbin"
 )
 
 // Dir is a directory of the host that a command finds under a name of its own.
@@ -58,8 +60,7 @@ func RunCommand(ctx context.Context, cfg CommandConfig) (exitCode int, err error
 			err = fmt.Errorf("close files: %w", closeErr)
 		}
 	}()
-	// Nothing here runs slice by slice, so the check for ctx in every loop is worth its cost.
-	rc := wazero.NewRuntimeConfig().WithCloseOnContextDone(true).WithCoreFeatures(commandFeatures)
+	rc := wazero.NewRuntimeConfig().WithCoreFeatures(commandFeatures)
 	if cfg.Cache != nil {
 		rc = rc.WithCompilationCache(cfg.Cache)
 	}
@@ -106,6 +107,10 @@ func (cfg *CommandConfig) system() (*System, error) {
 
 // runStart compiles the module and calls its _start function.
 func runStart(ctx context.Context, rt wazero.Runtime, module []byte, started func()) (int, error) {
+	module, err := wasmbin.Stoppable(module)
+	if err != nil {
+		return 0, fmt.Errorf("compile module: %w", err)
+	}
 	compiled, err := rt.CompileModule(ctx, module)
 	if err != nil {
 		return 0, fmt.Errorf("compile module: %w", err)
@@ -120,6 +125,9 @@ func runStart(ctx context.Context, rt wazero.Runtime, module []byte, started fun
 	if err != nil {
 		return 0, fmt.Errorf("instantiate module: %w", err)
 	}
+	defer context.AfterFunc(ctx, func() {
+		mod.ExportedGlobal(wasmbin.StopGlobal).(api.MutableGlobal).Set(1)
+	})()
 	if started != nil {
 		started()
 	}

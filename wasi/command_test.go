@@ -153,6 +153,7 @@ func TestCommandEnds(t *testing.T) {
 	exit42 := []byte{0x41, 42, 0x10, 0}
 	trap := []byte{0x00}
 	loop := []byte{0x03, 0x40, 0x0c, 0, 0x0b}
+	tailCall := []byte{0x12, 2} // itself
 	yield := []byte{0x03, 0x40, 0x10, 1, 0x1a, 0x0c, 0, 0x0b}
 	for _, c := range []struct {
 		name    string
@@ -166,12 +167,13 @@ func TestCommandEnds(t *testing.T) {
 		{name: "exits", module: command(true, true, exit42...), code: 42},
 		{name: "exit code above 125", module: command(true, true, 0x41, 0xff, 0x01, 0x10, 0), code: 255},
 		{name: "traps", module: command(true, true, trap...), err: "command trapped: wasm error: unreachable"},
-		{name: "no wasm", module: []byte("#!/bin/sh"), err: "compile module: invalid magic number"},
+		{name: "no wasm", module: []byte("#!/bin/sh"), err: "it does not begin as one"},
 		{name: "empty", err: "compile module"},
 		{name: "no start", module: command(true, false), err: "exports no _start"},
 		{name: "no memory", module: command(false, true), err: "exports no memory"},
 		{name: "no directory", module: command(true, true), dirs: []Dir{{Host: "/does/not/exist", Guest: "/"}}, err: "open directory for /:"},
 		{name: "endless loop", module: command(true, true, loop...), timeout: true, err: "command stopped: context deadline exceeded"},
+		{name: "endless tail calls", module: command(true, true, tailCall...), timeout: true, err: "command stopped: context deadline exceeded"},
 		{name: "endless yield", module: command(true, true, yield...), timeout: true, err: "command stopped: context deadline exceeded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"agentvm/internal/wasmbin"
 )
 
 // standaloneWasm is the machine with a main loop of its own, src/standalone.c; made by build.sh, too.
@@ -21,12 +23,7 @@ func NewStandaloneProgram(ctx context.Context) (*Program, error) {
 	return NewProgram(ctx, ProgramConfig{Module: standaloneWasm, Translation: TranslateNever})
 }
 
-const (
-	wasmSectionMemory    = 5
-	wasmSectionData      = 11
-	wasmSectionDataCount = 12
-	wasmMaxPages         = maxLinear / wasmPage
-)
+const wasmMaxPages = maxLinear / wasmPage
 
 // ErrStandaloneTooLarge is returned for a root disk that has no room beside the machine in WebAssembly's 4 GiB of memory.
 var ErrStandaloneTooLarge = errors.New("too large for a WebAssembly module, whose memory ends at 4 GiB")
@@ -70,25 +67,20 @@ type segments struct {
 // writeModule writes module with another initial memory, which the contents are of, instead of its own data. Source of the format:
 // WebAssembly Core Specification 2.0, "Binary Format".
 func writeModule(w *bufio.Writer, module []byte, pages uint32, contents []segments) error {
-	_, _ = w.Write(module[:8])
-	for rest := module[8:]; len(rest) > 0; {
-		kind := rest[0]
-		length, n := binary.Uvarint(rest[1:])
-		if n <= 0 || length > uint64(len(rest)-1-n) {
-			return errors.New("the machine's module is damaged")
-		}
-		end := 1 + n + int(length)
-		switch kind {
-		case wasmSectionData, wasmSectionDataCount:
-		case wasmSectionMemory: // one, with a maximum
+	sections, err := wasmbin.Sections(module)
+	if err != nil {
+		return err
+	}
+	_, _ = w.Write(wasmbin.AppendHeader(nil))
+	for _, s := range sections {
+		switch s.Kind {
+		case wasmbin.SectionData, wasmbin.SectionDataCount:
+		case wasmbin.SectionMemory: // one, with a maximum
 			memory := binary.AppendUvarint(binary.AppendUvarint([]byte{1, 1}, uint64(pages)), wasmMaxPages)
-			_ = w.WriteByte(kind)
-			_, _ = w.Write(binary.AppendUvarint(nil, uint64(len(memory))))
-			_, _ = w.Write(memory)
+			_, _ = w.Write(wasmbin.AppendSection(nil, s.Kind, memory))
 		default:
-			_, _ = w.Write(rest[:end])
+			_, _ = w.Write(s.Raw)
 		}
-		rest = rest[end:]
 	}
 	return writeData(w, contents)
 }
@@ -105,7 +97,7 @@ func writeData(w *bufio.Writer, contents []segments) error {
 		return err
 	}
 	number := binary.AppendUvarint(nil, count)
-	_ = w.WriteByte(wasmSectionData)
+	_ = w.WriteByte(wasmbin.SectionData)
 	_, _ = w.Write(binary.AppendUvarint(nil, length+uint64(len(number))))
 	_, _ = w.Write(number)
 	return eachRun(contents, func(at int64, data []byte) error {

@@ -52,7 +52,7 @@ func main() {
 		return string([]byte{byte(c)})
 	})
 	fmt.Printf("\r\n%s=\r\n", marker[1])
-	command := regexp.MustCompile(`(?s)/bin/sh -c '(.*?)'( </dev/null)?\n`).FindStringSubmatch(text)
+	command := regexp.MustCompile(`(?s)/bin/sh -c '(.*?)' 2>&1( </dev/null)?\n`).FindStringSubmatch(text)
 	if command == nil {
 		fail("no command: " + text)
 	}
