@@ -374,6 +374,7 @@ var mayImport = map[string][]string{
 	"internal/naming":     nil,
 	"internal/refcount":   nil,
 	"internal/sparsefile": nil,
+	"internal/wasmbin":    nil,
 	"internal/tail":       nil,
 	"internal/termtext":   nil,
 	"internal/private": {

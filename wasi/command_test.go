@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +188,31 @@ func TestCommandEnds(t *testing.T) {
 			code, err := RunCommand(ctx, CommandConfig{Module: c.module, Dirs: c.dirs})
 			if code != c.code || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("exit code %d, %v; want %d, %q", code, err, c.code, c.err)
+			}
+		})
+	}
+}
+
+// TestLoopsAreInterrupted: a garbage collection, for which all goroutines have to leave compiled code, ends while a module calls nothing.
+func TestLoopsAreInterrupted(t *testing.T) {
+	for name, code := range map[string][]byte{
+		"loop":      {0x03, 0x40, 0x0c, 0, 0x0b},
+		"tail call": {0x12, 2}, // itself
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(testContext(t))
+			started, ended := make(chan struct{}), make(chan error, 1)
+			go func() {
+				_, err := RunCommand(ctx, CommandConfig{Module: command(true, true, code...), Started: func() { close(started) }})
+				ended <- err
+			}()
+			<-started
+			for range 10 {
+				runtime.GC()
+			}
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
 			}
 		})
 	}

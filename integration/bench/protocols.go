@@ -36,7 +36,7 @@ func measureProtocols(ctx context.Context, b *bench) error {
 	if err := measureServers(ctx, b); err != nil {
 		return err
 	}
-	return measureHostCommands(ctx, b)
+	return errors.Join(measureHostCommands(ctx, b), measureSSH(ctx, b))
 }
 
 // measureServers compares `true` through /v1 and MCP with the library's.
@@ -90,6 +90,41 @@ func measureServers(ctx context.Context, b *bench) error {
 		b.report.add(figure{page: protocolsPage, name: "the same through " + w.name + ", above that", unit: "ms", value: above.median(), spread: above, bar: w.bar})
 	}
 	return measureStreams(ctx, b, server)
+}
+
+// measureSSH runs `true` by OpenSSH's client with what ssh-config prints: the first time, which makes the connection, and then whole processes that
+// use it.
+func measureSSH(ctx context.Context, b *bench) error {
+	if err := needTool("ssh", "openssh-client"); err != nil {
+		return err
+	}
+	config, err := b.kit.agentvm(ctx, "ssh-config", liveVM)
+	if err != nil {
+		return err
+	}
+	file := b.kit.path("ssh_config")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return err
+	}
+	host := liveVM + ".agentvm"
+	defer func() {
+		_ = exec.CommandContext(context.WithoutCancel(ctx), "ssh", "-F", file, "-O", "exit", host).Run() // or it lasts for a minute
+	}()
+	var first, later samples
+	for i := range 1 + b.rounds(20) {
+		began := time.Now()
+		if out, err := exec.CommandContext(ctx, "ssh", "-F", file, host, "true").CombinedOutput(); err != nil {
+			return fmt.Errorf("ssh: %w: %s", err, out)
+		}
+		if took := milliseconds(time.Since(began)); i == 0 {
+			first = append(first, took)
+		} else {
+			later = append(later, took)
+		}
+	}
+	b.report.add(figure{page: protocolsPage, name: "`ssh true`, the first, which connects", unit: "ms", value: first.median()})
+	b.report.add(figure{page: protocolsPage, name: "`ssh true` afterwards, a process of OpenSSH's client", unit: "ms", value: later.median(), spread: later, bar: atMost(50)})
+	return nil
 }
 
 // httpServer is a process of agentvm serve.

@@ -2,21 +2,24 @@ package wasmbin
 
 // The opcodes (5.4) that are more than rows of the tables below.
 const (
-	opUnreachable        = 0x00
-	opLoop               = 0x03
-	opIf                 = 0x04
-	opEnd                = 0x0b
-	opBrTable            = 0x0e
-	opReturnCall         = 0x12
-	opReturnCallIndirect = 0x13
-	opSelectTyped        = 0x1c
-	opGlobalGet          = 0x23
-	opI32Const           = 0x41
-	opMisc               = 0xfc // saturating truncation, bulk memory and tables
-	opVector             = 0xfd
-	opAtomic             = 0xfe
-	emptyBlockType       = 0x40
-	typeI32              = 0x7f
+	opUnreachable  = 0x00
+	opLoop         = 0x03
+	opIf           = 0x04
+	opEnd          = 0x0b
+	opBrTable      = 0x0e
+	opDrop         = 0x1a
+	opSelectTyped  = 0x1c
+	opGlobalGet    = 0x23
+	opGlobalSet    = 0x24
+	opMemoryGrow   = 0x40
+	opI32Const     = 0x41
+	opI32Eqz       = 0x45
+	opI32Sub       = 0x6b
+	opMisc         = 0xfc // saturating truncation, bulk memory and tables
+	opVector       = 0xfd
+	opAtomic       = 0xfe
+	emptyBlockType = 0x40
+	typeI32        = 0x7f
 )
 
 // immediates says what follows an opcode.
@@ -50,8 +53,8 @@ func tables() (plain, misc, vector, atomic [256]immediates) {
 	plain[0x05], plain[opEnd], plain[0x0f] = none, none, none
 	set(&plain, one, 0x0c, 0x0d)
 	plain[opBrTable] = special
-	plain[0x10], plain[opReturnCall] = one, one
-	plain[0x11], plain[opReturnCallIndirect] = two, two
+	plain[0x10], plain[0x12] = one, one
+	plain[0x11], plain[0x13] = two, two
 	set(&plain, none, 0x1a, 0x1b)
 	plain[opSelectTyped] = special
 	set(&plain, one, 0x20, 0x26)

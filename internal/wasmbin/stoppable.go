@@ -9,10 +9,13 @@ import (
 // StopGlobal is the name under which a module of Stoppable exports the variable that stops it.
 const StopGlobal = "agentvm.stop"
 
-// Stoppable returns the module with a look at a variable at the beginning of each loop and before each tail call, a mutable i32 global with the
-// name StopGlobal: from when the host sets it to anything but 0, the module traps at its next look. wazero's own way,
-// WithCloseOnContextDone, leaves the compiled code for Go in each round, which makes an emulator five times slower; a look at a variable is
-// not felt.
+// rounds is how many looks of a module come before it leaves compiled code: less than a millisecond.
+const rounds = 1 << 16
+
+// Stoppable returns the module with a look at a counter at the beginning of each function and loop. Each 65,536 looks it calls memory.grow with 0 pages,
+// for which wazero leaves compiled code, which Go can interrupt nowhere else: a garbage collection waits for that, with all other goroutines.
+// Then it looks at a mutable i32 global with the name StopGlobal, and traps if the host has set it to anything but 0.
+// wazero's own way, WithCloseOnContextDone, leaves compiled code in each round of a loop, which makes an emulator eight times slower.
 //
 // Custom sections are left out: places in the code, which they may name, are others. A module with instructions that are not of
 // WebAssembly 2.0, threads or tail calls is an error.
@@ -28,20 +31,24 @@ func Stoppable(module []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%w: section %d is shorter than it says", ErrDamaged, s.Kind)
 		}
 	}
-	stop, err := globals(sections)
+	stop, memory, err := count(sections)
 	if err != nil {
 		return nil, err
 	}
-	sections = slices.DeleteFunc(sections, func(s Section) bool { return s.Kind == SectionCustom })
-	for kind, add := range map[byte][]byte{
-		SectionGlobal: {typeI32, 1, opI32Const, 0, opEnd}, // mutable, 0
-		SectionExport: binary.AppendUvarint(append(append([]byte{byte(len(StopGlobal))}, StopGlobal...), 3), uint64(stop)),
-	} {
-		if sections, err = withEntry(sections, kind, add); err != nil {
+	if !memory { // whose size is asked for
+		if sections, err = withEntries(sections, SectionMemory, []byte{0, 0}); err != nil {
 			return nil, err
 		}
 	}
-	out := AppendHeader(make([]byte, 0, len(module)+len(module)/64))
+	sections = slices.DeleteFunc(sections, func(s Section) bool { return s.Kind == SectionCustom })
+	variable := []byte{typeI32, 1, opI32Const, 0, opEnd} // mutable, 0
+	if sections, err = withEntries(sections, SectionGlobal, variable, variable); err == nil {
+		sections, err = withEntries(sections, SectionExport, binary.AppendUvarint(append(append([]byte{byte(len(StopGlobal))}, StopGlobal...), 3), uint64(stop)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := AppendHeader(make([]byte, 0, len(module)+len(module)/16))
 	for _, s := range sections {
 		switch {
 		case s.Kind == SectionCode:
@@ -57,8 +64,8 @@ func Stoppable(module []byte) ([]byte, error) {
 	return out, nil
 }
 
-// globals returns how many globals a module has.
-func globals(sections []Section) (n uint32, err error) {
+// count returns how many globals a module has, and whether it has a memory.
+func count(sections []Section) (globals uint32, memory bool, err error) {
 	for _, s := range sections {
 		r := reader{b: s.Content}
 		switch s.Kind {
@@ -74,24 +81,27 @@ func globals(sections []Section) (n uint32, err error) {
 					r.limits()
 				case 2:
 					r.limits()
+					memory = true
 				case 3:
 					r.valueType()
 					r.byte() // whether it is mutable
-					n++
+					globals++
 				default:
 					r.failed = true
 				}
 			}
 		case SectionGlobal:
-			n += r.u32()
+			globals += r.u32()
+		case SectionMemory:
+			memory = memory || r.u32() > 0
 		default:
 			continue
 		}
 		if r.failed {
-			return 0, fmt.Errorf("%w: section %d cannot be read", ErrDamaged, s.Kind)
+			return 0, false, fmt.Errorf("%w: section %d cannot be read", ErrDamaged, s.Kind)
 		}
 	}
-	return n, nil
+	return globals, memory, nil
 }
 
 func (r *reader) limits() {
@@ -101,36 +111,40 @@ func (r *reader) limits() {
 	r.number()
 }
 
-// withEntry returns the sections with one more entry in that of a kind, which is made where there is none.
-func withEntry(sections []Section, kind byte, entry []byte) ([]Section, error) {
-	place := len(sections)
+// withEntries returns the sections with more entries in that of a kind, which is made where there is none.
+func withEntries(sections []Section, kind byte, entries ...[]byte) ([]Section, error) {
+	place, from, to := len(sections), uint32(0), []byte(nil)
 	for i, s := range sections {
 		switch {
 		case s.Kind == kind:
 			r := reader{b: s.Content}
-			count := r.u32()
-			if r.failed {
+			if from = r.u32(); r.failed {
 				return nil, fmt.Errorf("%w: section %d cannot be read", ErrDamaged, kind)
 			}
-			content := append(binary.AppendUvarint(nil, uint64(count)+1), s.Content[r.at:]...)
-			return slices.Replace(sections, i, i+1, section(kind, append(content, entry...))), nil
+			to = s.Content[r.at:]
+			sections = slices.Delete(slices.Clone(sections), i, i+1)
+			place = i
 		case place == len(sections) && order[s.Kind] > order[kind]:
 			place = i
 		}
+		if to != nil {
+			break
+		}
 	}
-	return slices.Insert(sections, place, section(kind, append([]byte{1}, entry...))), nil
+	content := append(binary.AppendUvarint(nil, uint64(from)+uint64(len(entries))), to...)
+	return slices.Insert(sections, place, section(kind, append(content, slices.Concat(entries...)...))), nil
 }
 
 func section(kind byte, content []byte) Section {
 	return Section{kind, AppendSection(nil, kind, content), content}
 }
 
-// withLooks returns the contents of a code section with looks at the global.
-func withLooks(code []byte, global uint32) ([]byte, error) {
-	look := append(binary.AppendUvarint([]byte{opGlobalGet}, uint64(global)), opIf, emptyBlockType, opUnreachable, opEnd)
+// withLooks returns the contents of a code section with looks at the beginning of each function and loop. The global after stop is the counter.
+func withLooks(code []byte, stop uint32) ([]byte, error) {
+	look := lookCode(stop)
 	r := reader{b: code}
 	count := r.u32()
-	out := binary.AppendUvarint(make([]byte, 0, len(code)+len(code)/8), uint64(count))
+	out := binary.AppendUvarint(make([]byte, 0, len(code)+len(code)/4), uint64(count))
 	var changed []byte
 	for i := range count {
 		body := reader{b: r.bytes(r.u32())}
@@ -138,19 +152,13 @@ func withLooks(code []byte, global uint32) ([]byte, error) {
 			body.number()
 			body.valueType()
 		}
-		copied := 0
-		changed = changed[:0]
+		changed = append(append(changed[:0], body.b[:body.at]...), look...)
+		copied := body.at
 		for !body.atEnd() {
-			at := body.at
-			switch body.instruction() {
-			case opLoop:
-				at = body.at
-			case opReturnCall, opReturnCallIndirect:
-			default:
-				continue
+			if body.instruction() == opLoop {
+				changed = append(append(changed, body.b[copied:body.at]...), look...)
+				copied = body.at
 			}
-			changed = append(append(changed, body.b[copied:at]...), look...)
-			copied = at
 		}
 		if r.failed || body.failed {
 			return nil, fmt.Errorf("function %d of the code, byte %#x: %w, or has instructions of a newer WebAssembly", i, body.at, ErrDamaged)
@@ -162,4 +170,22 @@ func withLooks(code []byte, global uint32) ([]byte, error) {
 		return nil, fmt.Errorf("%w: its code is longer than it says", ErrDamaged)
 	}
 	return out, nil
+}
+
+// lookCode is:
+//
+//	if (counter-- == 0) { counter = rounds; memory.grow(0); if (stop) unreachable }
+func lookCode(stop uint32) []byte {
+	get := func(b []byte, global uint32) []byte {
+		return binary.AppendUvarint(append(b, opGlobalGet), uint64(global))
+	}
+	set := func(b []byte, global uint32) []byte {
+		return binary.AppendUvarint(append(b, opGlobalSet), uint64(global))
+	}
+	counter := stop + 1
+	b := append(get(nil, counter), opI32Eqz, opIf, emptyBlockType)
+	b = set(append(b, opI32Const, rounds&0x7f|0x80, rounds>>7&0x7f|0x80, rounds>>14), counter) // signed LEB128, positive
+	b = append(b, opI32Const, 0, opMemoryGrow, 0, opDrop)
+	b = append(get(b, stop), opIf, emptyBlockType, opUnreachable, opEnd, opEnd)
+	return set(append(get(b, counter), opI32Const, 1, opI32Sub), counter)
 }
