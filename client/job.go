@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"syscall"
 	"time"
 
@@ -106,6 +107,31 @@ func (s *Store) WithJob(ctx context.Context, name, id string, do func(vm.Job) er
 	}
 	defer j.Close()
 	return do(j)
+}
+
+// SidecarJob returns the ID of the last run of a VM's sidecar. When it has not run, errors.Is(err, fs.ErrNotExist) holds.
+func (s *Store) SidecarJob(ctx context.Context, name, sidecar string) (id string, err error) {
+	config, err := s.Config(name)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, one := range config.Sidecars {
+		names = append(names, one.Name)
+	}
+	if !slices.Contains(names, sidecar) {
+		return "", fmt.Errorf("%s has no sidecar %.80q, but %q: %w", name, sidecar, names, fs.ErrNotExist)
+	}
+	list, err := s.Jobs(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	for _, j := range slices.Backward(list) {
+		if j.Label == daemon.SidecarLabel(sidecar) {
+			return j.ID, nil
+		}
+	}
+	return "", fmt.Errorf("the sidecar %s of %s has not run yet: %w", sidecar, name, fs.ErrNotExist)
 }
 
 // openJobs returns a connection to a VM, or what is left of the jobs of one that does not run.

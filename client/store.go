@@ -7,6 +7,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -62,6 +63,35 @@ type (
 	Sidecar       = daemon.Sidecar
 	RestartPolicy = daemon.RestartPolicy
 )
+
+// SidecarInfo says how a sidecar of a VM that runs is, and SidecarState is a part of it.
+type (
+	SidecarInfo  = daemonrpc.SidecarInfo
+	SidecarState = daemonrpc.SidecarState
+)
+
+// States of sidecars.
+const (
+	SidecarStarting  = daemonrpc.SidecarStarting
+	SidecarRunning   = daemonrpc.SidecarRunning
+	SidecarWaiting   = daemonrpc.SidecarWaiting
+	SidecarOver      = daemonrpc.SidecarOver
+	SidecarUnwatched = daemonrpc.SidecarUnwatched
+)
+
+// SidecarsText says in a few columns how many of a VM's sidecars run, as 1/2; nothing when it has none.
+func SidecarsText(list []SidecarInfo) string {
+	if len(list) == 0 {
+		return ""
+	}
+	run := 0
+	for _, s := range list {
+		if s.State == SidecarRunning {
+			run++
+		}
+	}
+	return fmt.Sprintf("%d/%d", run, len(list))
+}
 
 // Restart policies.
 const (

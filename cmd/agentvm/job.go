@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -172,6 +173,7 @@ func withJob(ctx context.Context, name, id string, do func(vm.Job) error) error 
 func (c *cli) jobLogsCommand() *cobra.Command {
 	var follow bool
 	var from uint64
+	var tail int
 	command := &cobra.Command{
 		Use: "logs [flags] NAME ID", Short: "Print what a job has written", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
 		Long: `Prints both of a job's streams, each to the one of the same kind here. Of long output the beginning and the end are
@@ -181,13 +183,83 @@ kept; what is missing is said on standard error.`,
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			err := withJob(ctx, args[0], args[1], func(j vm.Job) error { return c.printOutput(ctx, j, vm.Cursor(from), follow, s) })
+			err := withJob(ctx, args[0], args[1], func(j vm.Job) (err error) {
+				begin := vm.Cursor(from)
+				if tail >= 0 {
+					if begin, err = lastLines(ctx, j, begin, tail); err != nil {
+						return err
+					}
+				}
+				return c.printOutput(ctx, j, begin, follow, s)
+			})
 			return s.explain(err)
 		},
 	}
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the job has ended")
 	command.Flags().Uint64Var(&from, "from", 0, "leave out the first `BYTES` of the output, both streams together")
+	command.Flags().IntVarP(&tail, "tail", "n", -1, "begin with the last `N` lines of what has been written, both streams together (default all)")
 	return command
+}
+
+// lastLines returns where the last n lines begin of what a job has written from a cursor up to now.
+func lastLines(ctx context.Context, j vm.Job, from vm.Cursor, n int) (vm.Cursor, error) {
+	info, err := j.Info(ctx)
+	if err != nil || uint64(from) >= info.OutputBytes {
+		return from, err
+	}
+	// each calls use with the output up to now, in order. A line is what ends with a newline, and what follows the last one.
+	each := func(use func(at vm.Cursor, data []byte) (more bool)) error {
+		for next := from; uint64(next) < info.OutputBytes; {
+			o, err := j.Output(ctx, next, outputSize)
+			if err != nil {
+				return err
+			}
+			at := next + vm.Cursor(o.Lost)
+			for _, chunk := range o.Chunks {
+				data := chunk.Data[:min(uint64(len(chunk.Data)), info.OutputBytes-min(uint64(at), info.OutputBytes))]
+				if !use(at, data) {
+					return nil
+				}
+				at += vm.Cursor(len(chunk.Data))
+			}
+			if o.End != nil || o.Next == next {
+				return nil
+			}
+			next = o.Next
+		}
+		return nil
+	}
+	lines, ended := 0, true
+	err = each(func(_ vm.Cursor, data []byte) bool {
+		lines += bytes.Count(data, []byte("\n"))
+		if len(data) > 0 {
+			ended = data[len(data)-1] == '\n'
+		}
+		return true
+	})
+	if !ended {
+		lines++
+	}
+	skip, begin := lines-n, from
+	if err != nil || skip <= 0 {
+		return from, err
+	}
+	if n == 0 {
+		return vm.Cursor(info.OutputBytes), nil
+	}
+	err = each(func(at vm.Cursor, data []byte) bool {
+		for skip > 0 {
+			i := bytes.IndexByte(data, '\n')
+			if i < 0 {
+				return true
+			}
+			skip--
+			data, at = data[i+1:], at+vm.Cursor(i+1)
+		}
+		begin = at
+		return false
+	})
+	return begin, err
 }
 
 // outputSize is how many bytes of output one answer has at most.

@@ -14,18 +14,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/vm"
 )
 
 const logsLong = `Prints the log of a VM's daemon: how it was started, what went wrong, how it ended; with --console what the kernel has
-printed since the boot, as far as it is kept. What commands print is in agentvm job logs.`
+printed since the boot, as far as it is kept; with --sidecar what a sidecar has written in its last run, each stream to its own, with -f
+also in its next runs. What commands print is in agentvm job logs.`
 
 func (c *cli) logsCommand() *cobra.Command {
 	var follow, console bool
 	f := logPart{tail: -1}
-	var since string
+	var since, sidecar string
 	command := &cobra.Command{
 		Use: "logs [flags] NAME", Short: "Print the log of a VM", Long: logsLong,
-		Example: "  agentvm logs -f dev\n  agentvm logs --since 10m --tail 20 dev\n  agentvm logs --console dev",
+		Example: "  agentvm logs -f dev\n  agentvm logs --since 10m --tail 20 dev\n  agentvm logs --console dev\n  agentvm logs -f --tail 20 --sidecar web dev",
 		Args:    counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -33,8 +35,12 @@ func (c *cli) logsCommand() *cobra.Command {
 				return err
 			}
 			switch {
-			case console && (follow || f.tail >= 0 || since != ""):
-				return errors.New("--console prints everything: it does not go with --follow, --tail or --since")
+			case console && (follow || f.tail >= 0 || since != "" || sidecar != ""):
+				return errors.New("--console prints everything: it does not go with --follow, --tail, --since or --sidecar")
+			case sidecar != "" && since != "":
+				return errors.New("--since: the lines of a sidecar have no times; --tail N prints the last ones")
+			case sidecar != "":
+				return c.printSidecar(cmd.Context(), args[0], sidecar, follow, f.tail)
 			case console:
 				return c.printConsole(cmd.Context(), args[0])
 			}
@@ -46,6 +52,7 @@ func (c *cli) logsCommand() *cobra.Command {
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "wait for further lines, until the VM has ended")
 	command.Flags().IntVarP(&f.tail, "tail", "n", -1, "begin with the last `N` lines (default all)")
 	command.Flags().StringVar(&since, "since", "", "begin with what was logged since a `TIME`, as 10m ago or 2026-01-02T15:04:05Z (default all)")
+	command.Flags().StringVar(&sidecar, "sidecar", "", "print the output of the sidecar of this `NAME` instead")
 	command.Flags().BoolVar(&console, "console", false, "print the kernel's console instead; the VM must run")
 	return command
 }
@@ -128,6 +135,50 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool, f logPart
 		fmt.Fprintln(c.stderr, "agentvm:", howItEnded(ctx, store, name))
 	}
 	return nil
+}
+
+// printSidecar prints the output of a sidecar's last run, and with follow that of its next ones, until the VM has ended.
+func (c *cli) printSidecar(ctx context.Context, name, sidecar string, follow bool, tail int) error {
+	s := newSession(shellInterruptWindow)
+	ctx = s.begin(ctx)
+	defer s.end()
+	store, err := vms()
+	if err != nil {
+		return err
+	}
+	id, err := store.SidecarJob(ctx, name, sidecar)
+	if err != nil {
+		return suggest(store, name, err)
+	}
+	runs := whileAlive(store, name)
+	for shown := ""; ; {
+		err := store.WithJob(ctx, name, id, func(j vm.Job) (err error) {
+			begin := vm.Cursor(0)
+			if tail >= 0 && shown == "" {
+				if begin, err = lastLines(ctx, j, begin, tail); err != nil {
+					return err
+				}
+			}
+			return c.printOutput(ctx, j, begin, follow && runs(), s)
+		})
+		if ctx.Err() != nil || !follow {
+			return s.explain(err)
+		}
+		for shown = id; id == shown; { // an error may be the VM's end, or that of the run, which has been replaced
+			if !runs() {
+				fmt.Fprintln(c.stderr, "agentvm:", howItEnded(ctx, store, name))
+				return nil
+			}
+			select {
+			case <-time.After(followPause):
+			case <-ctx.Done():
+				return s.explain(ctx.Err())
+			}
+			if next, err := store.SidecarJob(ctx, name, sidecar); err == nil {
+				id = next
+			}
+		}
+	}
 }
 
 const waitLong = `Waits until VMs do not run any more and says how each ended. The exit code is 1 when one was not stopped: when it has failed, or its daemon was killed.`

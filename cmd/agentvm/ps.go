@@ -23,7 +23,9 @@ const psLong = `Lists VMs that run, boot or stop, and those that have failed or 
   paused                        it stands still until agentvm resume NAME
   failed                        it could not be started, or has ended by itself; agentvm logs NAME says why
   crashed                       its daemon was killed; agentvm start NAME starts it again
-  unreachable                   its daemon lives and does not answer`
+  unreachable                   its daemon lives and does not answer
+
+SIDECARS counts those that run of those that are to; --json says how each is: starting, running, waiting to be started again, over.`
 
 // vmStatus is what ps --json and inspect print of a VM.
 type vmStatus struct {
@@ -41,14 +43,16 @@ type vmStatus struct {
 	Restarted time.Time `json:"restarted,omitzero"`
 	Health    string    `json:"health,omitempty"` // of the image's HEALTHCHECK: starting, healthy or unhealthy
 	Jobs      int       `json:"jobs"`             // that run
-	Clients   int       `json:"clients,omitempty"`
-	Ports     []string  `json:"ports,omitempty"`
-	Mounts    []string  `json:"mounts,omitempty"`
-	Labels    []string  `json:"labels,omitempty"`
-	Policy    string    `json:"policy,omitempty"`
-	Kernel    string    `json:"kernel,omitempty"`
-	Metrics   string    `json:"metrics,omitempty"` // ADDRESS:PORT of /metrics
-	Version   string    `json:"version,omitempty"` // of the daemon's program
+	// Sidecars are only known of a VM that runs.
+	Sidecars []client.SidecarInfo `json:"sidecars,omitempty"`
+	Clients  int                  `json:"clients,omitempty"`
+	Ports    []string             `json:"ports,omitempty"`
+	Mounts   []string             `json:"mounts,omitempty"`
+	Labels   []string             `json:"labels,omitempty"`
+	Policy   string               `json:"policy,omitempty"`
+	Kernel   string               `json:"kernel,omitempty"`
+	Metrics  string               `json:"metrics,omitempty"` // ADDRESS:PORT of /metrics
+	Version  string               `json:"version,omitempty"` // of the daemon's program
 }
 
 func statusOf(s client.Status) vmStatus {
@@ -61,7 +65,7 @@ func statusOf(s client.Status) vmStatus {
 	}
 	if i := s.Info; i != nil { // what its daemon says
 		v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs
-		v.Health = i.Health
+		v.Health, v.Sidecars = i.Health, i.Sidecars
 		v.Clients = max(i.Clients-1, 0) // without the one who asks
 		v.Ports, v.Mounts, v.Labels, v.Policy, v.Kernel, v.Version = i.Ports, i.Mounts, i.Labels, i.Policy, i.Kernel, i.Version
 	}
@@ -115,7 +119,7 @@ func listVMs(ctx context.Context, all bool) ([]vmStatus, error) {
 
 func printVMs(w io.Writer, list []vmStatus, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tSTATE\tUP\tIMAGE\tMEMORY\tJOBS\tPORTS")
+	fmt.Fprintln(table, "NAME\tSTATE\tUP\tIMAGE\tMEMORY\tJOBS\tSIDECARS\tPORTS")
 	for _, v := range list {
 		up, jobs := "", ""
 		if !v.Started.IsZero() {
@@ -125,7 +129,7 @@ func printVMs(w io.Writer, list []vmStatus, now time.Time) error {
 		if v.Health != "" && v.State == client.Running {
 			state += " (" + v.Health + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\n", v.Name, state, up, v.Image, v.Memory>>20, jobs, strings.Join(v.Ports, ", "))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", v.Name, state, up, v.Image, v.Memory>>20, jobs, client.SidecarsText(v.Sidecars), strings.Join(v.Ports, ", "))
 	}
 	return table.Flush()
 }

@@ -45,7 +45,8 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	d.logger.Info("the VM runs", "took", time.Since(began))
 	d.event(Event{Kind: EventRunning})
 	d.ran = true
-	defer d.runSidecars(v, restore)()
+	stopSidecars := d.runSidecars(v, restore)
+	defer stopSidecars()
 	defer d.runHealthcheck(v)()
 	select {
 	case <-v.Halted():
@@ -53,6 +54,7 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 		<-v.Done()
 		return d.endedByItself(v)
 	case <-d.stop:
+		stopSidecars() // those that end from now on stay so
 		d.stopVM(v)
 	}
 	return false

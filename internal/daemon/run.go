@@ -16,6 +16,7 @@ import (
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
+	"agentvm/internal/daemonrpc"
 	"agentvm/internal/lockfile"
 	"agentvm/vm"
 )
@@ -168,10 +169,11 @@ type daemon struct {
 	asleep   atomic.Bool // the VM is saved, and this daemon ends for that
 
 	mu             sync.Mutex
-	vm             VM            // nil while it boots, or starts again
-	changed        chan struct{} // closed and replaced when vm, failure or stopping change
-	health         string        // see daemonrpc.Info
-	failure        error         // why it could not be started, or has ended by itself
+	vm             VM                      // nil while it boots, or starts again
+	changed        chan struct{}           // closed and replaced when vm, failure or stopping change
+	health         string                  // see daemonrpc.Info
+	sidecars       []daemonrpc.SidecarInfo // those of config, in its order, while the VM runs
+	failure        error                   // why it could not be started, or has ended by itself
 	stopping       bool
 	reason         string // for the first order to stop
 	grace          time.Duration

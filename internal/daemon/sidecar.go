@@ -78,26 +78,49 @@ func checkSidecars(list []Sidecar) error {
 	return nil
 }
 
-// runSidecars starts the sidecars and the goroutines that restart them. stop ends those goroutines; the programs end with the VM.
+// runSidecars starts the sidecars and the goroutines that restart them. stop, which may be called again, ends those goroutines; the
+// programs end with the VM.
 func (d *daemon) runSidecars(v VM, restore *Restoration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	list := d.config.Sidecars
+	state := daemonrpc.SidecarStarting
 	if len(list) > 0 && restore != nil && restore.KeepPrograms {
 		d.logger.Warn("sidecars run on with the other programs and are not watched until the VM's next start")
-		list = nil
+		state = daemonrpc.SidecarUnwatched
 	}
+	d.mu.Lock()
 	for _, s := range list {
-		running.Go(func() { d.keepRunning(ctx, v, s) })
+		d.sidecars = append(d.sidecars, daemonrpc.SidecarInfo{Name: s.Name, State: state, Since: time.Now().UTC()})
+	}
+	d.mu.Unlock()
+	if state == daemonrpc.SidecarStarting {
+		for i, s := range list {
+			running.Go(func() { d.keepRunning(ctx, v, s, i) })
+		}
 	}
 	return func() {
 		cancel()
 		running.Wait()
+		d.mu.Lock()
+		d.sidecars = nil
+		d.mu.Unlock()
 	}
 }
 
-// keepRunning restarts a sidecar until its policy or the VM's end forbids it.
-func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar) {
+// noteSidecar changes what Info says about a sidecar.
+func (d *daemon) noteSidecar(i int, state daemonrpc.SidecarState, change func(*daemonrpc.SidecarInfo)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sidecars[i].State, d.sidecars[i].Since = state, time.Now().UTC()
+	change(&d.sidecars[i])
+}
+
+// SidecarLabel is the label of a sidecar's jobs.
+func SidecarLabel(name string) string { return "sidecar " + name }
+
+// keepRunning restarts a sidecar, the i-th, until its policy or the VM's end forbids it.
+func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar, i int) {
 	first := time.Duration(s.Backoff)
 	if first == 0 {
 		first = defaultBackoff
@@ -107,23 +130,31 @@ func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar) {
 	for {
 		began := time.Now()
 		j, err := d.jobs.start(ctx, v, guestrpc.Request{Args: s.Args, Env: s.Env, User: s.User},
-			daemonrpc.JobOptions{Durable: true, Label: "sidecar " + s.Name}, forVM)
+			daemonrpc.JobOptions{Durable: true, Label: SidecarLabel(s.Name)}, forVM)
 		if err == nil {
 			d.forgetRun(last)
 			last = j
+			d.noteSidecar(i, daemonrpc.SidecarRunning, func(s *daemonrpc.SidecarInfo) { s.Job = j.ID() })
 			select {
 			case <-j.Done():
 			case <-ctx.Done():
 				return
 			}
 		}
-		if ctx.Err() != nil || errors.Is(err, vm.ErrStopped) || !d.again(s, j, err) {
+		if ctx.Err() != nil || errors.Is(err, vm.ErrStopped) {
+			return
+		}
+		how := howEnded(j, err)
+		if !s.again(j, err) {
+			d.noteSidecar(i, daemonrpc.SidecarOver, func(s *daemonrpc.SidecarInfo) { s.Last = how })
+			d.logger.Info("a sidecar is over", "sidecar", s.Name, "how", how)
 			return
 		}
 		if time.Since(began) >= maxBackoff {
 			pause = first
 		}
-		d.logger.Warn("a sidecar has ended and is started again", "sidecar", s.Name, "how", howEnded(j, err), "in", pause)
+		d.noteSidecar(i, daemonrpc.SidecarWaiting, func(s *daemonrpc.SidecarInfo) { s.Last, s.Restarts = how, s.Restarts+1 })
+		d.logger.Warn("a sidecar has ended and is started again", "sidecar", s.Name, "how", how, "in", pause)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -144,12 +175,12 @@ func (d *daemon) forgetRun(j *job.Job) {
 }
 
 // again reports whether a sidecar that has ended, or could not be started, is to be restarted.
-func (d *daemon) again(s Sidecar, j *job.Job, err error) bool {
-	failed := err != nil || j.Info().Exit == nil || j.Info().Exit.Code != 0
-	switch {
-	case s.Restart == Never, s.Restart == OnFailure && !failed:
-		d.logger.Info("a sidecar is over", "sidecar", s.Name, "how", howEnded(j, err))
+func (s Sidecar) again(j *job.Job, err error) bool {
+	switch s.Restart {
+	case Never:
 		return false
+	case OnFailure:
+		return err != nil || j.Info().Exit == nil || j.Info().Exit.Code != 0
 	}
 	return true
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/daemonrpc"
 	"agentvm/internal/job"
 )
 
@@ -48,6 +49,23 @@ func TestSidecars(t *testing.T) {
 	if runs := sidecarRuns(t, c, "once"); len(runs) != 1 || runs[0].ID != once {
 		t.Errorf("once: %+v", runs)
 	}
+	states := func() (list map[string]daemonrpc.SidecarInfo) {
+		info, err := c.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = make(map[string]daemonrpc.SidecarInfo)
+		for _, s := range info.Sidecars {
+			list[s.Name] = s
+		}
+		return list
+	}
+	await(t, "Info to say how they are", func() bool {
+		s := states()
+		return len(s) == 6 && s["steady"].State == daemonrpc.SidecarRunning && s["steady"].Restarts == 0 && s["fails"].Restarts > 0 &&
+			s["once"] == daemonrpc.SidecarInfo{Name: "once", State: daemonrpc.SidecarOver, Since: s["once"].Since, Job: once, Last: "exit code 3"} &&
+			s["done"].State == daemonrpc.SidecarOver && s["done"].Last == "exit code 0" && s["refused"].Job == "" && s["refused"].Restarts > 0
+	})
 	if err := c.Stop(t.Context(), time.Second); err != nil {
 		t.Fatal(err)
 	}

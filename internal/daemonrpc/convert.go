@@ -1,6 +1,7 @@
 package daemonrpc
 
 import (
+	"encoding/json"
 	"errors"
 	"math"
 	"time"
@@ -18,7 +19,12 @@ func (i Info) write(w daemonwire.DaemonInfo) error {
 	w.SetMemory(i.Memory)
 	w.SetClients(uint32(i.Clients))
 	w.SetJobs(uint32(i.Jobs))
+	var sidecars []byte
+	if len(i.Sidecars) > 0 {
+		sidecars, _ = json.Marshal(i.Sidecars) // texts, numbers and times of this clock
+	}
 	return errors.Join(
+		w.SetSidecars(sidecars),
 		w.SetName(i.Name), w.SetVersion(i.Version), w.SetImage(i.Image), w.SetKernel(i.Kernel), w.SetError(i.Error),
 		w.SetPolicy(i.Policy), w.SetConfig(i.Config), w.SetHealth(i.Health), writeMoment(w.NewStarted, i.Started),
 		capnprpc.WriteTexts(w.NewMounts, i.Mounts), capnprpc.WriteTexts(w.NewPorts, i.Ports), capnprpc.WriteTexts(w.NewLabels, i.Labels),
@@ -37,6 +43,9 @@ func readInfo(w daemonwire.DaemonInfo, err error) (i Info, _ error) {
 	i.Started = momentOf(&r)(w.Started())
 	i.Mounts, i.Ports, i.Labels = r.Texts(w.Mounts()), r.Texts(w.Ports()), r.Texts(w.Labels())
 	i.Config, i.Health = r.Data(w.Config()), r.Text(w.Health())
+	if sidecars := r.Data(w.Sidecars()); len(sidecars) > 0 && r.Err == nil {
+		r.Err = json.Unmarshal(sidecars, &i.Sidecars)
+	}
 	return i, r.Err
 }
 

@@ -142,6 +142,7 @@ struct DaemonInfo {
   jobs @14 :UInt32;       # that run
   config @15 :Data;       # JSON: what the VM was started with
   health @16 :Text;       # of the image's HEALTHCHECK: starting, healthy or unhealthy; empty: it has none
+  sidecars @17 :Data;     # JSON: a list of SidecarInfo; empty: it has none
 }
 
 struct JobOptions {

@@ -158,7 +158,31 @@ type Info struct {
 	Jobs    int      // that run
 	Config  []byte   // JSON: what the VM was started with
 	Health  string   // of the image's HEALTHCHECK: starting, healthy or unhealthy; empty: it has none
+
+	Sidecars []SidecarInfo
 }
+
+// SidecarInfo says how a sidecar is.
+type SidecarInfo struct {
+	Name     string       `json:"name"`
+	State    SidecarState `json:"state"`
+	Since    time.Time    `json:"since"`              // its state
+	Restarts int          `json:"restarts,omitempty"` // since the VM's boot
+	Job      string       `json:"job,omitempty"`      // its last run
+	Last     string       `json:"last,omitempty"`     // how its last run that is over ended
+}
+
+// SidecarState is the state of a sidecar.
+type SidecarState string
+
+// States of sidecars.
+const (
+	SidecarStarting  SidecarState = "starting"
+	SidecarRunning   SidecarState = "running"
+	SidecarWaiting   SidecarState = "waiting"   // it has ended, and is started again after a pause
+	SidecarOver      SidecarState = "over"      // it has ended, and its policy says that it stays so
+	SidecarUnwatched SidecarState = "unwatched" // it ran when the VM was saved: whether it still does is not known
+)
 
 // JobOptions say how a job lives.
 type JobOptions struct {

@@ -257,3 +257,19 @@ func TestShort(t *testing.T) {
 		}
 	}
 }
+
+// TestSidecarColumn: VMs with sidecars say how many run, in as many columns as the table has without.
+func TestSidecarColumn(t *testing.T) {
+	s := newScreen(t)
+	for _, line := range vmTable(s.f.reading.VMs, testTime) {
+		if strings.Contains(line, "SIDECAR") {
+			t.Errorf("a column for nothing: %q", line)
+		}
+	}
+	s.f.reading.VMs[0].Sidecars = []client.SidecarInfo{{Name: "a", State: client.SidecarRunning}, {Name: "b", State: client.SidecarWaiting}}
+	s.send(s.m.read())
+	s.shows("NAME      SIDECAR STATE", "> dev       1/2     running    25%", "  old               stopped")
+	if header := vmTable(s.f.reading.VMs, testTime)[0]; len(header) != 80 {
+		t.Errorf("%d columns: %q", len(header), header)
+	}
+}

@@ -156,10 +156,10 @@ func (s *Store) readSlow(ctx context.Context, k *known, alive bool) {
 		}
 		return
 	}
-	k.vm.State, k.vm.Error, k.vm.Sidecars = status.State, status.Error, len(status.Config.Sidecars)
+	k.vm.State, k.vm.Error, k.vm.Sidecars = status.State, status.Error, nil
 	k.vm.Started, k.vm.Jobs, k.vm.Health = time.Time{}, 0, ""
 	if i := status.Info; i != nil {
-		k.vm.Started, k.vm.Jobs, k.vm.Health = i.Started, i.Jobs, i.Health
+		k.vm.Started, k.vm.Jobs, k.vm.Health, k.vm.Sidecars = i.Started, i.Jobs, i.Health, i.Sidecars
 		if k.pid != i.Pid {
 			k.at = time.Time{}
 		}

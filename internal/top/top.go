@@ -31,10 +31,11 @@ type VM struct {
 	Denied   uint64       `json:"denied"`         // connections and look-ups since its start
 	Open     int          `json:"connections"`    // that are open
 	Started  time.Time    `json:"started,omitzero"`
-	Jobs     int          `json:"jobs"`               // that run
-	Sidecars int          `json:"sidecars,omitempty"` // that it is to have
+	Jobs     int          `json:"jobs"` // that run
 	Health   string       `json:"health,omitempty"`
 	Error    string       `json:"error,omitempty"`
+
+	Sidecars []client.SidecarInfo `json:"sidecars,omitempty"`
 }
 
 // Connection is an event of a VM's network.
@@ -116,7 +117,7 @@ func Once(ctx context.Context, s Source) (Reading, error) {
 
 // Print writes a reading's VMs as a table.
 func Print(w io.Writer, r Reading) error {
-	for _, line := range append([]string{vmHeader}, vmLines(r.VMs, r.At)...) {
+	for _, line := range vmTable(r.VMs, r.At) {
 		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err
 		}

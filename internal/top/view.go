@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,15 +25,15 @@ n              only what was denied
 
 s, Enter       a shell in the VM; exit or ~. comes back here
 l              the log of the VM's daemon
-J              the VM's jobs; Enter shows what one has written
+J              the VM's jobs and sidecars; Enter shows what one has written
 p              pause the VM, or have it run again
 x              stop the VM
 
 q              leave
 
 CPU and MEMORY are of the host, in processors and bytes; IN and OUT are
-bytes per second through the VM's network. The names of connections and
-processes are as the guest has chosen them.`
+bytes per second through the VM's network; SIDECAR counts those that run.
+The names of connections and processes are as the guest has chosen them.`
 
 // Styles are of ECMA-48; the renderer leaves colours out where the terminal has none or NO_COLOR is set.
 const (
@@ -45,10 +46,21 @@ const (
 	yellow  = "\x1b[33m"
 )
 
-const vmHeader = "  NAME              STATE      CPU  MEMORY    DISK    IN/s   OUT/s DENIED     UP"
+// nameWidth and sidecarWidth are columns; the sidecars take theirs from the names where a VM has some.
+const (
+	nameWidth    = 17
+	sidecarWidth = len(" SIDECAR")
+)
 
-// vmLines are the lines of a table of VMs.
-func vmLines(list []VM, now time.Time) (lines []string) {
+// vmTable is a table of VMs, its header first.
+func vmTable(list []VM, now time.Time) (lines []string) {
+	name, sidecars := nameWidth, slices.ContainsFunc(list, func(v VM) bool { return len(v.Sidecars) > 0 })
+	side := func(string) string { return "" }
+	if sidecars {
+		name -= sidecarWidth
+		side = func(text string) string { return " " + fit(text, sidecarWidth-1) }
+	}
+	lines = append(lines, "  "+fit("NAME", name)+side("SIDECAR")+" STATE      CPU  MEMORY    DISK    IN/s   OUT/s DENIED     UP")
 	for _, v := range list {
 		state := string(v.State)
 		if v.Health != "" && v.Health != "healthy" && v.State == client.Running {
@@ -60,7 +72,7 @@ func vmLines(list []VM, now time.Time) (lines []string) {
 			cpu, memory = fmt.Sprintf("%.0f%%", v.CPU*100), shortBytes(float64(v.Memory))
 			in, out = shortBytes(v.Received), shortBytes(v.Sent)
 		}
-		lines = append(lines, strings.TrimRight(fmt.Sprintf("  %s %s %5s %7s %7s %7s %7s %6s %6s", fit(v.Name, 17), fit(state, 8), cpu, memory, shortBytes(float64(v.Disk)), in, out, denied, up), " "))
+		lines = append(lines, strings.TrimRight(fmt.Sprintf("  %s%s %s %5s %7s %7s %7s %7s %6s %6s", fit(v.Name, name), side(client.SidecarsText(v.Sidecars)), fit(state, 8), cpu, memory, shortBytes(float64(v.Disk)), in, out, denied, up), " "))
 	}
 	return lines
 }
@@ -152,11 +164,12 @@ func (m *model) mainPage() []string {
 		}
 		cpu, memory = cpu+v.CPU, memory+v.Memory
 	}
+	all := vmTable(m.reading.VMs, m.reading.At)
 	lines := []string{
 		fmt.Sprintf("%sagentvm%s  %d VMs, %d running   CPU %.0f%%   memory %s", bold, plain, len(m.reading.VMs), running, cpu*100, shortBytes(float64(memory))),
-		dim + vmHeader + plain,
+		dim + all[0] + plain,
 	}
-	all := vmLines(m.reading.VMs, m.reading.At)
+	all = all[1:]
 	rows := min(len(all), max(3, (m.height-5)/2))
 	first := window(m.index(), rows, len(all))
 	for i := first; i < first+rows; i++ {

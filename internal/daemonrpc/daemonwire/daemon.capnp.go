@@ -7720,12 +7720,12 @@ type DaemonInfo capnp.Struct
 const DaemonInfo_TypeID = 0x83162a6865ea2541
 
 func NewDaemonInfo(s *capnp.Segment) (DaemonInfo, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 12})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 13})
 	return DaemonInfo(st), err
 }
 
 func NewRootDaemonInfo(s *capnp.Segment) (DaemonInfo, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 12})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 13})
 	return DaemonInfo(st), err
 }
 
@@ -8028,12 +8028,25 @@ func (s DaemonInfo) SetHealth(v string) error {
 	return capnp.Struct(s).SetText(11, v)
 }
 
+func (s DaemonInfo) Sidecars() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(12)
+	return []byte(p.Data()), err
+}
+
+func (s DaemonInfo) HasSidecars() bool {
+	return capnp.Struct(s).HasPtr(12)
+}
+
+func (s DaemonInfo) SetSidecars(v []byte) error {
+	return capnp.Struct(s).SetData(12, v)
+}
+
 // DaemonInfo_List is a list of DaemonInfo.
 type DaemonInfo_List = capnp.StructList[DaemonInfo]
 
 // NewDaemonInfo creates a new list of DaemonInfo.
 func NewDaemonInfo_List(s *capnp.Segment, sz int32) (DaemonInfo_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 12}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 13}, sz)
 	return capnp.StructList[DaemonInfo](l), err
 }
 
