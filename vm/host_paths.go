@@ -14,6 +14,7 @@ import (
 	"agentvm/internal/hostpath"
 	"agentvm/internal/mount"
 	"agentvm/internal/private"
+	"agentvm/internal/volume"
 )
 
 // hostSet has the host's directories and sockets that a guest gets, open. All are opened before the machine runs, and compared with each
@@ -172,8 +173,8 @@ func (set *hostSet) writable() (list []*hostpath.Place) {
 	return list
 }
 
-// hideStores hides the store and the folder of keys in mounts that contain them, and refuses mounts inside of them: they have what VMs
-// boot, code that the host executes, keys, and other VMs' files.
+// hideStores hides the store and the folder of keys in mounts that contain them, and refuses mounts inside of them, except volumes: they have
+// what VMs boot, code that the host executes, keys, and other VMs' files.
 func (set *hostSet) hideStores(c Config, dir string) error {
 	dirs := []string{dir}
 	if usual, err := images.DefaultDir(); err == nil && usual != dir {
@@ -224,7 +225,7 @@ func linkedParts(store string) (list []string) {
 
 func (set *hostSet) hideStore(c Config, store *hostpath.Place, rest string) error {
 	for _, m := range set.mounts {
-		if _, inside := set.guard.Within(m.place, store); inside && rest == "" {
+		if rel, inside := set.guard.Within(m.place, store); inside && rest == "" && !volume.IsData(rel) {
 			return fmt.Errorf("mount %s: it is in agentvm's store, %s, which has what machines boot, their disks and keys: "+
 				"mount another directory, or move the store (AGENTVM_STORE)", m.spec.HostPath, store.Real)
 		}

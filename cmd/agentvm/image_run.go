@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"agentvm/client"
 	"agentvm/images"
@@ -27,7 +26,7 @@ keeps its files on a disk, as those of agentvm start do; with -d it continues in
 agentvm stop.`
 
 const runExample = `  agentvm run python:3.13-alpine
-  agentvm run -it --rm -v .:/src -w /src python:3.13-alpine python build.py
+  agentvm run -it --rm -v .:/src -v pip:/root/.cache/pip -w /src python:3.13-alpine python build.py
   agentvm run --entrypoint sh oci-archive:./image.tar -c "id"
   agentvm run -d --name web -p 8080:80 nginx:alpine`
 
@@ -60,7 +59,6 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.name, "name", "", "keep the VM's files under this `NAME`, as agentvm start does")
 	flags.BoolVarP(&f.detach, "detach", "d", false, "leave the VM running in the background and print its name")
 	flags.BoolVar(&f.remove, "rm", false, "with --name: remove the VM when the command has ended; one without a name always is")
-	flags.VarP(otherName{flags, "mount"}, "volume", "v", "the same as --mount: `host:guest[:ro]` (may be repeated)")
 	flags.BoolVarP(&f.publishAll, "publish-all", "P", false, "forward a free port of this host's loopback to each TCP port that the image exposes")
 	flags.StringVar(&f.entrypoint, "entrypoint", "", "run this `PROGRAM` instead of the image's ENTRYPOINT and CMD")
 	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name")
@@ -236,16 +234,6 @@ func (f *runFlags) publishExposed(image *images.Image) error {
 	}
 	return nil
 }
-
-// otherName is a flag that sets another one.
-type otherName struct {
-	flags *pflag.FlagSet
-	name  string
-}
-
-func (o otherName) String() string        { return "" }
-func (o otherName) Type() string          { return "stringArray" }
-func (o otherName) Set(text string) error { return o.flags.Set(o.name, text) }
 
 // newVMName makes a name of an image's and some random letters.
 func newVMName(image string) string {

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path/filepath"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -107,7 +105,23 @@ func (c *cli) usage(ctx context.Context) ([]diskUsage, error) {
 	for _, e := range unneeded {
 		kept.Reclaimable += e.Allocated
 	}
-	return append(list, kept, diskUsage{"compiled", modules, compiled, compiled}), nil
+	shared := diskUsage{Kind: "volumes"}
+	made, err := volumes()
+	if err != nil {
+		return nil, err
+	}
+	all, err := made.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range all {
+		n, err := allocated(v.Path, seen)
+		if err != nil {
+			return nil, err
+		}
+		shared.Count, shared.Bytes = shared.Count+1, shared.Bytes+n
+	}
+	return append(list, shared, kept, diskUsage{"compiled", modules, compiled, compiled}), nil
 }
 
 // allocated returns how many bytes the files below a directory take on the disk. Files in seen have been counted under another name.
@@ -158,15 +172,8 @@ func (c *cli) systemPruneCommand() *cobra.Command {
 			if dryRun {
 				return nil
 			}
-			if !force {
-				if !isTerminal(c.stdin) {
-					return errors.New("standard input is no terminal, so agentvm cannot ask: use --force to remove this, or --dry-run")
-				}
-				fmt.Fprint(c.stderr, "agentvm: remove this? [y/N] ")
-				answer, _ := bufio.NewReader(c.stdin).ReadString('\n')
-				if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-					return errors.New("nothing was removed")
-				}
+			if err := c.confirm(force, "remove this"); err != nil {
+				return err
 			}
 			removed, err := c.prune(cmd.Context(), all, &found)
 			printPruned(c.stdout, "removed", "freed", removed)

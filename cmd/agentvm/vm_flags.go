@@ -17,6 +17,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/mount"
 	"agentvm/internal/spec"
+	"agentvm/internal/volume"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -26,6 +27,8 @@ type vmFlags struct {
 	networkFlags
 	flags  *pflag.FlagSet // those of the table of settings are read from here
 	mounts []string
+	volume []string // names of those among the mounts
+	used   []*volume.Use
 	env    []string
 	ca     string
 
@@ -56,6 +59,7 @@ func (f *vmFlags) registerShared(command *cobra.Command) {
 	f.flags = flags
 	registerSettings(flags, "host-memory")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of the host to the VM: host[:guest][:ro|:cow] (guest default "+mount.DefaultGuestPath+"; cow: what the VM changes is its own, see agentvm diff; may be repeated)")
+	flags.VarP(volumeFlag{f}, "volume", "v", "show a volume, or a directory as --mount does, to the VM: `NAME:/PATH[:ro]` or ./host:/PATH; see agentvm volume (may be repeated)")
 	flags.Var(mountPathFlag{&f.mounts, "a mask", addMask}, "mask", "hide a `PATH` of the mount before it from the VM, as .env or .git/hooks (may be repeated)")
 	flags.Var(mountPathFlag{&f.mounts, "an unprotected path", addUnprotected}, "unprotected", "let the VM change a `PATH` of the mount before it that programs of the host execute or obey by themselves, as .git or .envrc; . is all (may be repeated)")
 	flags.StringVar(&f.ca, "ca-cert", "", "have the guest trust the certificates of this PEM `FILE` as well")
@@ -168,6 +172,9 @@ func (f *vmFlags) change(c *vm.Config, changed func(flag string) bool) (err erro
 		}
 	}
 	if changed("mount") {
+		if err := f.useVolumes(); err != nil {
+			return err
+		}
 		c.Mounts = nil
 		for _, text := range f.mounts {
 			one, err := mount.Parse(text)
