@@ -39,22 +39,6 @@ func (c *cli) shellCommand() *cobra.Command {
 	})
 }
 
-const attachLong = `Opens an interactive shell in a VM that agentvm start has started. The VM runs on when the shell ends, or when you
-leave with ~. at the start of a line. To see the output of a command that runs there, use agentvm job attach.`
-
-// attachCommand is shell -n under the name that people look for.
-func (c *cli) attachCommand() *cobra.Command {
-	var f vmFlags
-	var user string
-	command := &cobra.Command{
-		Use: "attach [flags] NAME", Short: "Open an interactive shell in a running VM", Long: attachLong,
-		Example: "  agentvm start dev && agentvm attach dev", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
-	}
-	command.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the shell, or pass KEY on from here (may be repeated)")
-	command.Flags().StringVarP(&user, "user", "u", "", "user in the VM (default root)")
-	return runs(command, func(ctx context.Context, args []string) error { return c.interactive(ctx, args[0], &f, user) })
-}
-
 // interactive runs a login shell on this process's streams, in a named VM or a fresh one.
 func (c *cli) interactive(ctx context.Context, name string, f *vmFlags, user string) error {
 	command := vm.Command{

@@ -62,6 +62,7 @@ const ctrlC = 3
 type escapeReader struct {
 	from      io.Reader
 	session   *session
+	leave     func() // what ~. does. Default: giving up, as by an interrupt
 	lineStart bool
 	tilde     bool
 	sequence  sequence
@@ -87,6 +88,8 @@ func (r *escapeReader) see(b byte) {
 	switch {
 	case b == ctrlC:
 		r.session.typedInterrupt()
+	case b == '.' && r.tilde && r.leave != nil:
+		r.leave()
 	case b == '.' && r.tilde:
 		r.session.giveUp(signalInterrupt)
 	}

@@ -57,7 +57,7 @@ func TestTerminalsOfANamedVM(t *testing.T) {
 		s.wantExit(3)
 	})
 	t.Run("leaving leaves it running", func(t *testing.T) {
-		s := onTerminal(t, "attach", name)
+		s := onTerminal(t, "shell", "-n", name)
 		s.await("# ")
 		s.enter("trap '' INT HUP; echo hanging; while :; do sleep 1; done\r")
 		s.await("\nhanging")
@@ -66,6 +66,51 @@ func TestTerminalsOfANamedVM(t *testing.T) {
 		if got := agentvm(t, "exec", "-n", name, "echo", "lives"); got != "lives" {
 			t.Errorf("the VM says %q", got)
 		}
+	})
+	t.Run("a shell that lasts", func(t *testing.T) {
+		s := onTerminal(t, "attach", "-e", "x=before", name)
+		s.await("# ")
+		s.enter("y=kept; printf '\\033[31mred\\033[m\\033[6n\\n'; echo past-$x\r")
+		s.await("past-before")
+		s.enter("\x10") // goes with the next key
+		time.Sleep(100 * time.Millisecond)
+		s.enter("\x11")
+		s.await("agentvm attach " + name + " comes back")
+		s.wantExit(0)
+
+		s = onTerminal(t, "attach", name)
+		s.await("past-before")
+		if text := s.shown(); !strings.Contains(text, "\x1b[31mred\x1b[m") || strings.Contains(text, "\x1b[6n") {
+			t.Errorf("what is shown of before: %q", text)
+		}
+		s.enter("echo y-$y; stty size\r")
+		s.await("y-kept")
+		s.await("40 100")
+		second := onTerminal(t, "attach", name)
+		second.await("y-kept")
+		second.enter("echo both-$((1+1))\r")
+		for _, one := range []*screen{s, second} {
+			one.await("both-2")
+		}
+		if err := pty.Setsize(second.file, &pty.Winsize{Cols: 90, Rows: 20}); err != nil {
+			t.Fatal(err)
+		}
+		second.enter("until stty size | grep '^20 90'; do sleep 0.1; done; echo sized\r")
+		s.await("sized")
+		second.enter("\r~.")
+		second.wantExit(0)
+
+		_ = s.process.Process.Signal(syscall.SIGHUP) // its terminal is closed
+		s.wantExit(129)
+		s = onTerminal(t, "attach", name)
+		s.await("sized")
+		other := onTerminal(t, "attach", "--session", "other", name)
+		other.await("# ")
+		other.enter("echo y-is-${y:-unset}; exit 4\r")
+		other.await("y-is-unset")
+		other.wantExit(4)
+		s.enter("exit 5\r")
+		s.wantExit(5)
 	})
 	t.Run("job", func(t *testing.T) {
 		id := agentvm(t, "exec", "-dt", "-n", name, "echo begun; read x; stty size; sleep 1000")
