@@ -428,7 +428,7 @@ func TestResolveDefault(t *testing.T) {
 			if err == nil {
 				got = image.Name
 			}
-			if !strings.Contains(got, test.image) || !strings.Contains(notice, test.notice) || (notice == "") != (test.notice == "") || strings.Contains(notice, "\n") {
+			if !strings.Contains(got, test.image) || !strings.Contains(notice, test.notice) || (notice == "") != (test.notice == "") || strings.ContainsRune(notice, '\n') || len(notice) > 160 {
 				t.Errorf("got %s, notice %q", got, notice)
 			}
 		})

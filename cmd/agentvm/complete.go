@@ -11,7 +11,7 @@ import (
 
 // completeFlags has the shell complete the values of flags that mean the same in every command that has them.
 func completeFlags(command *cobra.Command) {
-	for name, complete := range map[string]cobra.CompletionFunc{"image": completeImageFlag, "net": completeModes} {
+	for name, complete := range map[string]cobra.CompletionFunc{"image": completeImageFlag, "net": completeModes, "volume": completeVolumeFlag} {
 		if command.Flags().Lookup(name) == nil {
 			continue
 		}
@@ -36,9 +36,31 @@ func completeModes(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 
 // completeImageFlag offers the images in the store, and those that can be had without one.
 func completeImageFlag(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return knownImages(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeRun offers the image to run, and after it what the shell does: files.
+func completeRun(command *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return completeImageFlag(command, args, prefix)
+}
+
+// knownImages returns the names of the images in the store, and of those that can be had without one.
+func knownImages() []string {
 	list := append(storedImages(), "alpine", images.BuiltinName)
 	slices.Sort(list)
-	return slices.Compact(list), cobra.ShellCompDirectiveNoFileComp
+	return slices.Compact(list)
+}
+
+// completeVolumeFlag offers volumes, and directories.
+func completeVolumeFlag(command *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	names, _ := completeVolumes(command, nil, prefix)
+	for i, name := range names {
+		names[i] = name + ":/"
+	}
+	return names, cobra.ShellCompDirectiveNoSpace
 }
 
 // completeImages offers images in the store that are not among the arguments yet.

@@ -144,9 +144,7 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 		run = func() (*vm.Result, denials, error) { return c.runModule(ctx, f, command) }
 	}
 	result, denied, err := run()
-	if err != nil && f.dir != "" && strings.Contains(err.Error(), " "+f.dir+": ") {
-		err = fmt.Errorf("--workdir %q: %w", f.dir, err)
-	}
+	err = adviseDir(f.dir, err)
 	if f.json {
 		return c.printResult(result, denied, err)
 	}
@@ -155,6 +153,14 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 		return err
 	}
 	return status(result)
+}
+
+// adviseDir names the flag to an error about the working directory.
+func adviseDir(dir string, err error) error {
+	if err != nil && dir != "" && strings.Contains(err.Error(), " "+dir+": ") {
+		return fmt.Errorf("--workdir %q: %w", dir, err)
+	}
+	return err
 }
 
 // runWhere runs a command in a named VM, or without a name in a fresh VM.

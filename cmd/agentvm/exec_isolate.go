@@ -64,7 +64,7 @@ func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated
 	}
 	v, err := client.StartIsolated(ctx, client.StoreOptions{Dir: dir, Version: version}, config, progress)
 	if err != nil {
-		return nil, adviseStart(isolatedName, err)
+		return nil, adviseStart(isolatedName, config.Image, err)
 	}
 	ports, err := v.Forwards(ctx)
 	for i, text := range f.publish { // where one listens whose port was left to the system

@@ -466,7 +466,7 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 			}
 			var errs []error
 			for _, name := range args {
-				errs = append(errs, store.Remove(cmd.Context(), name))
+				errs = append(errs, adviseImage(name, store.Remove(cmd.Context(), name)))
 			}
 			return errors.Join(errs...)
 		},

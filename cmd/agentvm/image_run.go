@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,6 +31,9 @@ const runExample = `  agentvm run python:3.13-alpine
   agentvm run --entrypoint sh oci-archive:./image.tar -c "id"
   agentvm run -d --name web -p 8080:80 nginx:alpine`
 
+// runSidecar is the name of the sidecar that run -d --restart makes of the command.
+const runSidecar = "run"
+
 // runFlags are the flags of run: those of start and what docker run has.
 type runFlags struct {
 	startFlags
@@ -49,7 +53,7 @@ func (c *cli) runCommand() *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: completeImages,
+		ValidArgsFunction: completeRun,
 	}
 	f.command = command
 	f.vmFlags.register(command)
@@ -58,6 +62,8 @@ func (c *cli) runCommand() *cobra.Command {
 	_ = flags.MarkHidden("image") // it is the first argument
 	flags.StringVar(&f.name, "name", "", "keep the VM's files under this `NAME`, as agentvm start does")
 	flags.BoolVarP(&f.detach, "detach", "d", false, "leave the VM running in the background and print its name")
+	flags.StringVar(&f.restart, "restart", "", "with --detach: start the command again when it has ended, and the VM: `POLICY` always, on-failure or no; the VM's later starts start it, too; agentvm logs --sidecar run prints its output")
+	_ = command.RegisterFlagCompletionFunc("restart", restartPolicies)
 	flags.BoolVar(&f.remove, "rm", false, "with --name: remove the VM when the command has ended; one without a name always is")
 	flags.BoolVarP(&f.publishAll, "publish-all", "P", false, "forward a free port of this host's loopback to each TCP port that the image exposes")
 	flags.StringVar(&f.entrypoint, "entrypoint", "", "run this `PROGRAM` instead of the image's ENTRYPOINT and CMD")
@@ -76,6 +82,9 @@ func (c *cli) runCommand() *cobra.Command {
 			f.interactive = f.interactive && flags.Changed("interactive")
 		} else if !flags.Changed("tty") {
 			f.terminal = isTerminal(c.stdin) && isTerminal(c.stdout)
+		}
+		if f.restart != "" && (!f.detach || f.interactive || f.terminal || f.timeout > 0) {
+			return errors.New("--restart is for a command in the background: it goes with --detach, and not with --interactive, --tty or --timeout")
 		}
 		if flags.Changed("image") {
 			return errors.New("run: the image is the first argument, not a flag")
@@ -115,7 +124,7 @@ func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []stri
 	result, denied, err := c.runWith(ctx, &f.vmFlags, change, command, f.terminal, execInterruptWindow)
 	c.printDenials(&f.vmFlags, denied)
 	if err != nil {
-		return err
+		return adviseDir(f.dir, err)
 	}
 	return status(result)
 }
@@ -131,8 +140,17 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 		return err
 	}
 	config.Debug = config.Debug || c.debug
+	if f.restart != "" {
+		policy := cmp.Or(config.Restart, client.RestartNever)
+		config.Sidecars = append(slices.DeleteFunc(slices.Clone(config.Sidecars), func(s client.Sidecar) bool { return s.Name == runSidecar }),
+			client.Sidecar{Name: runSidecar, Args: command.Args, Dir: command.Dir, User: command.User, Restart: policy})
+	}
 	if err := c.boot(ctx, store, f.name, config, true); err != nil {
 		return err
+	}
+	if f.detach && f.restart != "" { // it runs as a sidecar
+		fmt.Fprintln(c.stdout, f.name)
+		return nil
 	}
 	if f.detach {
 		v, err := connect(ctx, f.name)
@@ -152,6 +170,7 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
 	result, denied, err := c.runNamed(ctx, f.name, &f.vmFlags, command, f.terminal, execInterruptWindow)
 	c.printDenials(&f.vmFlags, denied)
+	err = adviseDir(f.dir, err)
 	ended := context.WithoutCancel(ctx)
 	if stopErr := c.stopVM(ended, f.name, graceTime, false); f.remove && stopErr == nil {
 		err = errors.Join(err, store.Remove(ended, f.name))
@@ -176,10 +195,7 @@ func (c *cli) resolveImage(ctx context.Context, ref string) (*images.Image, erro
 		return nil, err
 	}
 	image, err := store.Resolve(ctx, ref)
-	if errors.Is(err, images.ErrNotFound) {
-		err = fmt.Errorf("%w (agentvm image ls shows what there is)", err)
-	}
-	return image, err
+	return image, adviseImage(ref, err)
 }
 
 // storeImage brings an image of the host's files into the store, for a daemon: elsewhere and later it might not find them.

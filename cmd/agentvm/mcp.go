@@ -237,7 +237,7 @@ func (m *mcpVMs) start(ctx context.Context, name string, report func(string)) (*
 	}
 	v, err := m.store.Start(ctx, name, config, func(_ slog.Level, text string) { report(text) })
 	if err != nil {
-		return nil, adviseStart(name, err)
+		return nil, adviseStart(name, config.Image, err)
 	}
 	return v, nil
 }

@@ -26,6 +26,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	var flags vmFlags
 	root := &cobra.Command{
 		Use:                        "agentvm",
+		Version:                    version,
 		Short:                      "Run commands in a Linux virtual machine inside this process",
 		Long:                       rootLong,
 		Example:                    rootExample,
@@ -50,7 +51,17 @@ func (c *cli) rootCommand() *cobra.Command {
 	completeFlags(root)
 	root.InitDefaultCompletionCmd("completion")
 	for _, command := range root.Commands() {
-		if command.HasSubCommands() && !command.Runnable() {
+		switch {
+		case !command.HasSubCommands():
+		case command.Runnable():
+			command.SuggestionsMinimumDistance = 2
+			command.Args = func(cmd *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return unknownSubcommand(cmd, args[0])
+				}
+				return nil
+			}
+		default:
 			wantsSubcommand(command)
 		}
 	}
@@ -66,12 +77,16 @@ func wantsSubcommand(command *cobra.Command) {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		hint := ""
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			hint = " did you mean " + near[0] + "?"
-		}
-		return fmt.Errorf("unknown command %q of %s:%s (see %s --help)", args[0], cmd.CommandPath(), hint, cmd.CommandPath())
+		return unknownSubcommand(cmd, args[0])
 	}
+}
+
+func unknownSubcommand(cmd *cobra.Command, name string) error {
+	hint := ""
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		hint = " did you mean " + near[0] + "?"
+	}
+	return fmt.Errorf("unknown command %q of %s:%s (see %s --help)", name, cmd.CommandPath(), hint, cmd.CommandPath())
 }
 
 // helpCommand does what cobra's does, except that it fails when there is no such command.

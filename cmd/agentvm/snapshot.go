@@ -134,7 +134,7 @@ func entryOf(store *snapshot.Store, name string) (snapshot.Entry, error) {
 			return e, nil
 		}
 	}
-	return snapshot.Entry{}, errors.Join(err, fmt.Errorf("snapshot %s: %w (agentvm snapshot ls lists them)", name, fs.ErrNotExist))
+	return snapshot.Entry{}, errors.Join(err, missingSnapshot(name))
 }
 
 // snapshotInfo is what snapshot ls --json and snapshot inspect print of a snapshot.
@@ -253,7 +253,18 @@ func adviseMissing(name string, err error) error {
 type missingSnapshot string
 
 func (s missingSnapshot) Error() string {
-	return fmt.Sprintf("snapshot %s: there is none of this name (agentvm snapshot ls lists them)", string(s))
+	hint := ""
+	if store, err := snapshots(); err == nil {
+		list, _ := store.List()
+		var names []string
+		for _, e := range list {
+			names = append(names, e.Name)
+		}
+		if near := nearest(string(s), names); near != "" {
+			hint = ": did you mean " + near + "?"
+		}
+	}
+	return fmt.Sprintf("snapshot %s: there is none of this name%s (agentvm snapshot ls lists them)", string(s), hint)
 }
 
 func (missingSnapshot) Is(target error) bool { return target == fs.ErrNotExist }

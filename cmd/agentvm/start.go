@@ -77,10 +77,14 @@ func (f *startFlags) registerLife(flags *pflag.FlagSet) {
 	durationFlag(flags, &f.hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for so long, as 10m, until a command uses it again; published ports and previews keep it awake (default never)")
 	durationFlag(flags, &f.life, "max-lifetime", "", 0, "stop the VM so long after its start, as 2h (default never)")
 	flags.StringVar(&f.restart, "restart", "", "start the VM again when it has ended by itself: `POLICY` always, on-failure or no (default no)")
-	_ = f.command.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{"always", "on-failure", "no"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = f.command.RegisterFlagCompletionFunc("restart", restartPolicies)
 	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
 	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
+}
+
+func restartPolicies(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{"always", "on-failure", "no"}, cobra.ShellCompDirectiveNoFileComp
 }
 
 // startVM starts a VM and waits until it runs. The first signal stops it again.
@@ -116,7 +120,7 @@ func (c *cli) boot(ctx context.Context, store *client.Store, name string, config
 	began := time.Now()
 	v, err := store.Start(ctx, name, config, report)
 	if err != nil {
-		return adviseStart(name, err)
+		return adviseStart(name, config.Image, err)
 	}
 	report(slog.LevelInfo, fmt.Sprintf("runs, after %.1f s; agentvm exec -n %s runs a command in it", time.Since(began).Seconds(), name))
 	return v.Close()
@@ -126,7 +130,7 @@ func (c *cli) boot(ctx context.Context, store *client.Store, name string, config
 func (c *cli) launch(ctx context.Context, store *client.Store, name string, config client.Config, silent bool) error {
 	v, err := store.Launch(ctx, name, config)
 	if err != nil {
-		return adviseStart(name, err)
+		return adviseStart(name, config.Image, err)
 	}
 	if !silent {
 		fmt.Fprintf(c.stderr, "agentvm: %s: boots; agentvm ps says when it runs, agentvm exec -n %s waits for it\n", name, name)
@@ -135,14 +139,23 @@ func (c *cli) launch(ctx context.Context, store *client.Store, name string, conf
 }
 
 // adviseStart adds to an error what to do.
-func adviseStart(name string, err error) error {
-	switch {
-	case errors.Is(err, client.ErrRunning):
+func adviseStart(name, image string, err error) error {
+	if errors.Is(err, client.ErrRunning) {
 		return fmt.Errorf("%w (agentvm exec -n %s runs a command in it, agentvm stop %s ends it)", err, name, name)
-	case errors.Is(err, images.ErrNotFound):
-		return fmt.Errorf("%w (agentvm image ls shows what there is)", err)
 	}
-	return err
+	return adviseImage(image, err)
+}
+
+// adviseImage adds to the error about an unknown image which may have been meant.
+func adviseImage(image string, err error) error {
+	if !errors.Is(err, images.ErrNotFound) {
+		return err
+	}
+	hint := ""
+	if near := nearest(image, knownImages()); near != "" {
+		hint = ": did you mean " + near + "?"
+	}
+	return fmt.Errorf("%w%s (agentvm image ls shows what there is)", err, hint)
 }
 
 // config returns what the VM was last started with, if it was started before, changed as the flags say.

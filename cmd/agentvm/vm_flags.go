@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/images"
 	"agentvm/internal/mount"
 	"agentvm/internal/spec"
 	"agentvm/internal/volume"
@@ -121,10 +120,8 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 	config.Progress = progress.report
 	change(&config)
 	v, err := vm.Start(ctx, config)
-	if errors.Is(err, images.ErrNotFound) {
-		err = fmt.Errorf("%w (agentvm image ls shows what there is)", err)
-	}
 	if err != nil {
+		err = adviseImage(config.Image, err)
 		c.closeWatch(watch)
 		_ = recorded()
 		return nil, err

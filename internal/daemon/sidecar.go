@@ -26,6 +26,7 @@ type Sidecar struct {
 	Name    string        `json:"name"` // unique within the VM
 	Args    []string      `json:"args"`
 	Env     []string      `json:"env,omitempty"`     // KEY=VALUE
+	Dir     string        `json:"dir,omitempty"`     // default: the image's, or /
 	User    string        `json:"user,omitempty"`    // default: root
 	Restart RestartPolicy `json:"restart,omitempty"` // default: Always
 	Backoff Duration      `json:"backoff,omitzero"`  // default: 1 s
@@ -129,7 +130,7 @@ func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar, i int) {
 	var last *job.Job
 	for {
 		began := time.Now()
-		j, err := d.jobs.start(ctx, v, guestrpc.Request{Args: s.Args, Env: s.Env, User: s.User},
+		j, err := d.jobs.start(ctx, v, guestrpc.Request{Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User},
 			daemonrpc.JobOptions{Durable: true, Label: SidecarLabel(s.Name)}, forVM)
 		if err == nil {
 			d.forgetRun(last)
