@@ -339,10 +339,11 @@ func (v *VM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
 // Forwards lead ports of the host to servers in a VM for as long as this process wants it.
 type Forwards = daemon.Forwards
 
-// ListenForwards listens for all of the list, or for none; Forwards.Serve then leads connections to 127.0.0.1 or ::1 of the VM. Only TCP is
-// possible. onError is called, from several goroutines, with the reason why a connection could not be made; nil discards.
+// ListenForwards listens for all of the list, or for none; Forwards.Serve then leads connections to 127.0.0.1 or ::1 of the VM, and UDP to
+// its address. onError is called, from several goroutines, with the reason why a connection could not be made; nil discards.
 func (v *VM) ListenForwards(ctx context.Context, list []nat.Forward, onError func(error)) (*Forwards, error) {
-	return v.daemon.ListenForwards(ctx, list, onError)
+	f, err := v.daemon.ListenForwards(ctx, list, onError)
+	return f, v.explain(err)
 }
 
 // State is the VM's state.

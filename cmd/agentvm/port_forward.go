@@ -12,15 +12,17 @@ import (
 )
 
 const portForwardLong = `Leads ports of the host to servers in a VM that runs, until Ctrl-C. [ADDRESS:]PORT:GUESTPORT listens on 127.0.0.1 unless an
-ADDRESS is given; port 0 takes one that is free; GUESTPORT alone is the same port on both sides. What it listens on is printed, a line each.
+ADDRESS is given; port 0 takes one that is free; GUESTPORT alone is the same port on both sides; a range is 8000-8009:9000-9009. What it
+listens on is printed, a line each.
 
-Servers are reached as programs of the VM reach them, at 127.0.0.1 or ::1: they need not listen on other addresses.
+Servers of TCP are reached as programs of the VM reach them, at 127.0.0.1 or ::1: they need not listen on other addresses. With /udp
+datagrams are led to the VM's address, where servers at 127.0.0.1 alone do not listen; who sends none for two minutes is forgotten.
 Ports that are to be led for as long as the VM runs are for agentvm start -p.`
 
 func (c *cli) portForwardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "port-forward NAME [PORT:]GUESTPORT...", Short: "Forward ports of the host to servers in a VM", Long: portForwardLong,
-		Example: "  agentvm port-forward dev 8080:80\n  agentvm port-forward dev 3000 0:5432",
+		Use: "port-forward NAME [PORT:]GUESTPORT[/udp]...", Short: "Forward ports of the host to servers in a VM", Long: portForwardLong,
+		Example: "  agentvm port-forward dev 8080:80\n  agentvm port-forward dev 3000 0:5432 5353:53/udp",
 		Args:    counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := parseForwards(args[1:])
@@ -42,14 +44,14 @@ func (c *cli) portForwardCommand() *cobra.Command {
 func parseForwards(texts []string) (list []nat.Forward, err error) {
 	for _, text := range texts {
 		whole := text
-		if !strings.Contains(text, ":") {
-			whole = text + ":" + text
+		if ports, _, _ := strings.Cut(text, "/"); !strings.Contains(ports, ":") {
+			whole = ports + ":" + text
 		}
-		f, err := nat.ParseForward(whole)
+		part, err := nat.ParseForwards(whole)
 		if err != nil {
-			return nil, fmt.Errorf("%q: want GUESTPORT, PORT:GUESTPORT or ADDRESS:PORT:GUESTPORT, as 8080:80: %w", text, err)
+			return nil, fmt.Errorf("%q: want GUESTPORT, PORT:GUESTPORT or ADDRESS:PORT:GUESTPORT, as 8080:80 or 5353:53/udp: %w", text, err)
 		}
-		list = append(list, f)
+		list = append(list, part...)
 	}
 	return list, nil
 }
@@ -61,7 +63,11 @@ func (c *cli) forward(ctx context.Context, v *client.VM, list []nat.Forward) err
 		return err
 	}
 	for i, at := range f.Addrs() {
-		fmt.Fprintf(c.stdout, "%s -> %d\n", at, list[i].GuestPort)
+		suffix := ""
+		if at.Network() == "udp" {
+			suffix = "/udp"
+		}
+		fmt.Fprintf(c.stdout, "%s -> %d%s\n", at, list[i].GuestPort, suffix)
 	}
 	return f.Serve(ctx)
 }

@@ -55,6 +55,15 @@ func fetch(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("%s: %s", args[0], last)
 }
 
+// datagram sends one to an address: datagram ADDRESS.
+func datagram(ts *testscript.TestScript, _ bool, args []string) {
+	c, err := net.Dial("udp", args[0])
+	ts.Check(err)
+	_, err = c.Write([]byte("hello"))
+	ts.Check(err)
+	ts.Check(c.Close())
+}
+
 // pcapFile checks that a file is a capture of Ethernet with at least so many frames: pcap FILE COUNT.
 func pcapFile(ts *testscript.TestScript, _ bool, args []string) {
 	var want int

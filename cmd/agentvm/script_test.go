@@ -90,7 +90,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "random": random, "sha256": sha256File, "wasm": wasmFile, "elf": elfFile,
-			"serve": serve, "freeport": freePort, "fetch": fetch, "pcap": pcapFile,
+			"serve": serve, "freeport": freePort, "fetch": fetch, "datagram": datagram, "pcap": pcapFile,
 			"dockerimage": dockerImage, "foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
 		},
 	})

@@ -149,6 +149,9 @@ func (h handler) closeForward(ctx context.Context, text string) error {
 	if err := v.CloseForward(ctx, at); err != nil {
 		return err
 	}
+	if h.d.reclaim(text) {
+		return nil
+	}
 	h.d.event(Event{Kind: EventPortClosed, Message: fmt.Sprintf("%s -> %d/%s", at, open[i].GuestPort, protocol)})
 	return h.d.amend(func(c *Config) {
 		// A forward at port 0 listens elsewhere than it was asked for: of several that match, any one is as good.

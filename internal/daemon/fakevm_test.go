@@ -108,11 +108,16 @@ func (v *fakeVM) Console(context.Context) ([]byte, error) { return nil, nil }
 func (v *fakeVM) Explain(context.Context, string, uint16, string, ...netip.Addr) (d egress.Decision, _ error) {
 	return d, nil
 }
-func (v *fakeVM) Forward(_ context.Context, f nat.Forward) (net.Addr, error) {
+func (v *fakeVM) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.ports = append(v.ports, f)
-	return net.TCPAddrFromAddrPort(f.Listen), nil
+	var at net.Addr = net.TCPAddrFromAddrPort(f.Listen)
+	if f.Protocol == "udp" {
+		at = net.UDPAddrFromAddrPort(f.Listen)
+	}
+	context.AfterFunc(ctx, func() { _ = v.CloseForward(ctx, at) })
+	return at, nil
 }
 func (v *fakeVM) CloseForward(_ context.Context, at net.Addr) error {
 	v.mu.Lock()

@@ -16,71 +16,140 @@ import (
 	"agentvm/nat"
 )
 
-// Forwards forward ports of the host to servers in a VM, as programs in the VM reach them, until Close or the end of Serve:
+// Forwards forward ports of the host to servers in a VM until Close or the end of Serve, TCP as programs in the VM reach them:
 //
 //	client ── TCP ──► listener ── connection for bulk ──► daemon ──► 127.0.0.1 or ::1 of the guest
+//	client ── UDP ──► socket of the daemon, which it lends ──► address of the guest
 //
 // Each connection has its own two goroutines and 288 KiB a direction, so that one that does not move delays no other. Unlike the port
-// forwards of the VM's configuration these exempt no port from loopback confinement, because the VM's owner connects.
+// forwards of the VM's configuration those of TCP exempt no port from loopback confinement, because the VM's owner connects.
 type Forwards struct {
-	client    *Client
-	list      []nat.Forward
-	listeners []net.Listener
-	onError   func(error)
+	client  *Client
+	ports   []*forwardedPort
+	onError func(error)
 
 	mu       sync.Mutex
 	reported map[string]bool // errors that are not reported again until a connection works
 }
 
+// forwardedPort is one port of the host.
+type forwardedPort struct {
+	nat.Forward
+	listener net.Listener // of TCP
+
+	mu     sync.Mutex
+	lent   *daemonrpc.LentForwardClient // of UDP
+	closed bool
+}
+
 // dialFunc connects to a server in a VM.
 type dialFunc func(ctx context.Context) (*capnprpc.StreamConn, error)
 
-// ListenForwards listens for all of the list, or for none; Serve forwards the connections. Only TCP is possible. onError is called, from
+// ListenForwards listens for all of the list, or for none; Serve forwards the connections. onError is called, from
 // several goroutines, with the reason why a connection could not be made, each reason once until a connection works; nil discards.
 func (c *Client) ListenForwards(ctx context.Context, list []nat.Forward, onError func(error)) (*Forwards, error) {
-	f := &Forwards{client: c, list: list, onError: onError, reported: make(map[string]bool)}
+	f := &Forwards{client: c, onError: onError, reported: make(map[string]bool)}
 	for _, one := range list {
-		l, err := listenForward(ctx, one)
+		p, err := c.listenForward(ctx, one)
 		if err != nil {
 			f.Close()
 			return nil, err
 		}
-		f.listeners = append(f.listeners, l)
+		f.ports = append(f.ports, p)
 	}
 	return f, nil
 }
 
-func listenForward(ctx context.Context, f nat.Forward) (net.Listener, error) {
+func (c *Client) listenForward(ctx context.Context, f nat.Forward) (*forwardedPort, error) {
+	p := &forwardedPort{Forward: f}
 	if f.Protocol == "udp" {
-		return nil, fmt.Errorf("port %d/udp: only TCP can be led into a VM that runs; start it with -p for UDP", f.GuestPort)
+		return p, p.lend(ctx, c)
 	}
 	at := f.Listen
 	if !at.Addr().IsValid() {
 		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
 	}
 	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", at.String())
+	var err error
+	p.listener, err = config.Listen(ctx, "tcp", at.String())
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("port %s is used by another program; take another, or port 0 for any that is free: %w", at, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen for connections to port %d of the VM: %w", f.GuestPort, err)
 	}
-	return l, nil
+	return p, nil
 }
 
-// Addrs are the addresses of the listeners, in the list's order.
+// lend has the daemon open a UDP port. From then on the port is the one that was opened.
+func (p *forwardedPort) lend(ctx context.Context, c *Client) error {
+	lent, err := c.LendForward(ctx, p.Forward.String())
+	if err != nil {
+		return err
+	}
+	at, err := netip.ParseAddrPort(lent.Address())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil || p.closed {
+		lent.Release()
+		return err
+	}
+	p.Listen, p.lent = at, lent
+	return nil
+}
+
+func (p *forwardedPort) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed = true; p.listener != nil {
+		_ = p.listener.Close()
+	}
+	if p.lent != nil {
+		p.lent.Release()
+		p.lent = nil
+	}
+}
+
+// keep keeps a UDP port open, also while the VM's guest restarts, and returns why that ended.
+func (p *forwardedPort) keep(ctx context.Context, c *Client) error {
+	for {
+		p.mu.Lock()
+		lent := p.lent
+		p.lent = nil // keep releases it now
+		p.mu.Unlock()
+		if lent == nil {
+			return net.ErrClosed
+		}
+		err := lent.Ended(ctx)
+		lent.Release()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			return fmt.Errorf("port %s/udp was closed by agentvm port rm", p.Listen)
+		}
+		if err := p.lend(ctx, c); err != nil {
+			return err
+		}
+	}
+}
+
+// Addrs are the addresses of the ports, in the list's order.
 func (f *Forwards) Addrs() (list []net.Addr) {
-	for _, l := range f.listeners {
-		list = append(list, l.Addr())
+	for _, p := range f.ports {
+		if p.listener == nil {
+			list = append(list, net.UDPAddrFromAddrPort(p.Listen))
+			continue
+		}
+		list = append(list, p.listener.Addr())
 	}
 	return list
 }
 
-// Close ends the listeners. Serve does so, too.
+// Close closes the ports. Serve does so, too.
 func (f *Forwards) Close() {
-	for _, l := range f.listeners {
-		_ = l.Close()
+	for _, p := range f.ports {
+		p.close()
 	}
 }
 
@@ -95,11 +164,15 @@ func (f *Forwards) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var work sync.WaitGroup
-	for i, l := range f.listeners {
-		dial := func(ctx context.Context) (*capnprpc.StreamConn, error) {
-			return bulk.DialLocal(ctx, "localhost", f.list[i].GuestPort, daemonrpc.ForDial)
+	for _, p := range f.ports {
+		if p.listener == nil {
+			work.Go(func() { cancel(p.keep(ctx, f.client)) })
+			continue
 		}
-		work.Go(func() { cancel(f.accept(ctx, l, dial, &work)) })
+		dial := func(ctx context.Context) (*capnprpc.StreamConn, error) {
+			return bulk.DialLocal(ctx, "localhost", p.GuestPort, daemonrpc.ForDial)
+		}
+		work.Go(func() { cancel(f.accept(ctx, p.listener, dial, &work)) })
 	}
 	select {
 	case <-ctx.Done():

@@ -14,6 +14,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/nat"
+	"agentvm/vm"
 )
 
 // talk starts a server "in" a VM that calls serve for each connection.
@@ -207,7 +208,7 @@ func TestForwardRefused(t *testing.T) {
 		want string
 	}{
 		{"taken", nat.Forward{Listen: netip.AddrPortFrom(netip.Addr{}, taken.Port()), GuestPort: 80}, "used by another program"},
-		{"UDP", nat.Forward{Protocol: "udp", GuestPort: 53}, "only TCP"},
+		{"UDP that the owner may not reach", nat.Forward{Protocol: "udp", Listen: netip.MustParseAddrPort("127.0.0.1:5399"), GuestPort: 9}, "blocked by network.listen"},
 		{"no address of the host", nat.Forward{Listen: netip.MustParseAddrPort("192.0.2.1:0"), GuestPort: 80}, "listen for connections to port 80"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -245,4 +246,55 @@ func TestForwardForgetsErrors(t *testing.T) {
 	if reported != 10*maxReported || len(f.reported) > maxReported {
 		t.Errorf("%d errors reported, %d remembered", reported, len(f.reported))
 	}
+}
+
+// TestForwardUDP: a lent port lives as long as its client wants, also while the guest restarts, and is in no configuration.
+func TestForwardUDP(t *testing.T) {
+	boot, booted := rebooting()
+	d := startInside(t, Config{}, timing{}, boot)
+	c := d.connect(t)
+	first := <-booted
+	ports := func(v *fakeVM) int { list, _ := v.Ports(t.Context()); return len(list) }
+	serve := func() (stop context.CancelFunc, ended <-chan error) {
+		f, err := c.ListenForwards(t.Context(), []nat.Forward{{Protocol: "udp", Listen: netip.MustParseAddrPort("127.0.0.1:5353"), GuestPort: 53}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := f.Addrs()[0]; at.Network() != "udp" || at.String() != "127.0.0.1:5353" {
+			t.Errorf("it listens at %s %s", at.Network(), at)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.Serve(ctx) }()
+		return stop, done
+	}
+	stop, ended := serve()
+	first.end("itself", &vm.GuestError{Reason: vm.Rebooted})
+	second := <-booted
+	await(t, "the port after the guest's restart", func() bool { return ports(second) == 1 })
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	await(t, "the end of a port that its client gives back", func() bool { return ports(second) == 0 })
+
+	_, ended = serve()
+	if err := c.Change(t.Context(), daemonrpc.Change{CloseForward: "127.0.0.1:5353/udp"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "closed by agentvm port rm") {
+		t.Error(err)
+	}
+
+	_, ended = serve()
+	if kept, err := d.store.Config("dev"); err != nil || len(kept.Network.Forwards) > 0 {
+		t.Errorf("kept: %v, %v", kept.Network.Forwards, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, daemonrpc.ErrClosed) {
+		t.Error(err)
+	}
+	await(t, "the end of a port whose client has gone", func() bool { return ports(second) == 0 })
 }

@@ -179,6 +179,7 @@ type daemon struct {
 	grace          time.Duration
 	lines          []progressLine // of the boot
 	nextSubscriber int
+	lent           map[string]*lentForward // by name
 }
 
 func newDaemon(s Store, name string, p paths, c Config, t timing, boot bootFunc, logger *slog.Logger) *daemon {

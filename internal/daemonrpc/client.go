@@ -296,6 +296,41 @@ func (c *Client) Forward(ctx context.Context, forward string) (address string, e
 	return r.Address()
 }
 
+// LentForwardClient is a port of the host that leads into the VM until Release, or the end of the client's connection.
+type LentForwardClient struct {
+	c       *Client
+	remote  daemonwire.LentForward
+	address string
+}
+
+// LendForward opens a port, as nat.ParseForward reads it, for this client. It waits while the VM boots.
+func (c *Client) LendForward(ctx context.Context, forward string) (*LentForwardClient, error) {
+	future, release := c.daemon.LendForward(ctx, func(w daemonwire.Daemon_lendForward_Params) error { return w.SetForward(forward) })
+	defer release()
+	r, err := capnprpc.Await(c.fault, "forward", future.Struct)
+	if err != nil {
+		return nil, err
+	}
+	address, err := r.Address()
+	if err != nil {
+		return nil, err
+	}
+	return &LentForwardClient{c: c, remote: r.Lent().AddRef(), address: address}, nil
+}
+
+// Address is where the port listens.
+func (l *LentForwardClient) Address() string { return l.address }
+
+// Ended waits until somebody else has closed the port, which is no error, or the VM has ended.
+func (l *LentForwardClient) Ended(ctx context.Context) error {
+	future, release := l.remote.Ended(ctx, nil)
+	defer release()
+	return capnprpc.Done(l.c.fault, "wait for the end of port "+l.address, future.Struct)
+}
+
+// Release closes the port. It does not wait for that.
+func (l *LentForwardClient) Release() { l.remote.Release() }
+
 // Change changes settings of the VM and of its later starts.
 func (c *Client) Change(ctx context.Context, change Change) error {
 	b, err := json.Marshal(change)

@@ -76,6 +76,15 @@ interface Daemon {
 
   change @24 (json :Data) -> (failure :Stream.Failure);
   # Changes settings of a VM that runs: a Change. JSON, because it grows.
+
+  lendForward @25 (forward :Text) -> (address :Text, lent :LentForward, failure :Stream.Failure);
+  # As forward, but the port is the client's: it is closed when `lent` is dropped, and later starts do not have it. Waits while the VM
+  # boots.
+}
+
+interface LentForward {
+  ended @0 () -> (failure :Stream.Failure);
+  # Answered when the port is closed: by somebody else, or with the VM, which is a failure.
 }
 
 struct PreviewPlace {

@@ -50,6 +50,9 @@ type Handler interface {
 	Forward(ctx context.Context, forward string) (address string, err error)
 	// Change changes settings of the VM, which runs, and of its later starts.
 	Change(ctx context.Context, c Change) error
+	// LendForward opens a port, as nat.ParseForward reads it, until Release or the VM's end, and returns the address at which it listens. It
+	// waits while the VM boots.
+	LendForward(ctx context.Context, forward string) (address string, lent LentForward, err error)
 	// DiskWaits says since when the guest waits for room on the host's disk, and for which file.
 	DiskWaits() (since time.Time, path string, err error)
 	// Console returns the end of what the kernel printed.
@@ -103,6 +106,14 @@ type JobHandler interface {
 	Resize(ctx context.Context, size guestrpc.Size) error
 	Remove() error
 	// Release is called when the client has dropped this view. It must not wait.
+	Release()
+}
+
+// LentForward is a client's port of the host that leads into the VM.
+type LentForward interface {
+	// Ended waits until the port is closed; an error when that came with the VM's end.
+	Ended(ctx context.Context) error
+	// Release is called when the client has dropped it. It must not wait.
 	Release()
 }
 

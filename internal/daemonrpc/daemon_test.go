@@ -132,6 +132,19 @@ func (d *fakeDaemon) Forward(_ context.Context, forward string) (string, error) 
 	return "at " + forward, nil
 }
 
+func (d *fakeDaemon) LendForward(_ context.Context, forward string) (string, LentForward, error) {
+	if forward == "" {
+		return "", nil, syscall.EACCES
+	}
+	return "at " + forward, fakeLent{}, nil
+}
+
+// fakeLent has been closed by somebody.
+type fakeLent struct{}
+
+func (fakeLent) Ended(context.Context) error { return nil }
+func (fakeLent) Release()                    {}
+
 func (d *fakeDaemon) DiskWaits() (time.Time, string, error) { return time.Time{}, "/d", nil }
 
 func (d *fakeDaemon) Console(context.Context) ([]byte, error) { return []byte("\xffconsole"), nil }
@@ -294,6 +307,17 @@ func TestDaemonClient(t *testing.T) {
 	if at, err := c.Forward(ctx, "1:2"); err != nil || at != "at 1:2" {
 		t.Errorf("Forward: %q, %v", at, err)
 	}
+	if _, err := c.LendForward(ctx, ""); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("LendForward: %v", err)
+	}
+	lent, err := c.LendForward(ctx, "1:2/udp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lent.Ended(ctx); err != nil || lent.Address() != "at 1:2/udp" {
+		t.Errorf("LendForward: %q, %v", lent.Address(), err)
+	}
+	lent.Release()
 	if since, path, err := c.DiskWaits(ctx); err != nil || !since.IsZero() || path != "/d" {
 		t.Errorf("DiskWaits: %v, %q, %v", since, path, err)
 	}

@@ -263,6 +263,35 @@ func (d *daemon) Forward(ctx context.Context, call daemonwire.Daemon_forward) er
 	return answer(call.AllocResults, call.Go, func() (string, error) { return d.h.Forward(ctx, forward) }, daemonwire.Daemon_forward_Results.SetAddress)
 }
 
+func (d *daemon) LendForward(ctx context.Context, call daemonwire.Daemon_lendForward) error {
+	forward, err := call.Args().Forward()
+	if err != nil {
+		return err
+	}
+	type port struct {
+		address string
+		lent    LentForward
+	}
+	return answer(call.AllocResults, call.Go, func() (p port, err error) {
+		p.address, p.lent, err = d.h.LendForward(ctx, forward)
+		return p, err
+	}, func(r daemonwire.Daemon_lendForward_Results, p port) error {
+		// From here on the capability owns p.lent.
+		return errors.Join(r.SetLent(daemonwire.LentForward_ServerToClient(lentForward{p.lent})), r.SetAddress(p.address))
+	})
+}
+
+// lentForward serves a LentForward.
+type lentForward struct{ l LentForward }
+
+func (s lentForward) Ended(ctx context.Context, call daemonwire.LentForward_ended) error {
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(s.l.Ended(ctx)) })
+}
+
+// Shutdown is called when the client has dropped the capability.
+func (s lentForward) Shutdown() { s.l.Release() }
+
 func (d *daemon) Disk(_ context.Context, call daemonwire.Daemon_disk) error {
 	r, err := call.AllocResults()
 	if err != nil {

@@ -516,6 +516,26 @@ func (c Daemon) Change(ctx context.Context, params func(Daemon_change_Params) er
 
 }
 
+func (c Daemon) LendForward(ctx context.Context, params func(Daemon_lendForward_Params) error) (Daemon_lendForward_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      25,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "lendForward",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_lendForward_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_lendForward_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Daemon) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -638,6 +658,8 @@ type Daemon_Server interface {
 	Console(context.Context, Daemon_console) error
 
 	Change(context.Context, Daemon_change) error
+
+	LendForward(context.Context, Daemon_lendForward) error
 }
 
 // Daemon_NewServer creates a new Server from an implementation of Daemon_Server.
@@ -656,7 +678,7 @@ func Daemon_ServerToClient(s Daemon_Server) Daemon {
 // This can be used to create a more complicated Server.
 func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 25)
+		methods = make([]server.Method, 0, 26)
 	}
 
 	methods = append(methods, server.Method{
@@ -956,6 +978,18 @@ func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Change(ctx, Daemon_change{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      25,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "lendForward",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.LendForward(ctx, Daemon_lendForward{call})
 		},
 	})
 
@@ -1385,6 +1419,23 @@ func (c Daemon_change) Args() Daemon_change_Params {
 func (c Daemon_change) AllocResults() (Daemon_change_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
 	return Daemon_change_Results(r), err
+}
+
+// Daemon_lendForward holds the state for a server call to Daemon.lendForward.
+// See server.Call for documentation.
+type Daemon_lendForward struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_lendForward) Args() Daemon_lendForward_Params {
+	return Daemon_lendForward_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_lendForward) AllocResults() (Daemon_lendForward_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_lendForward_Results(r), err
 }
 
 // Daemon_List is a list of Daemon.
@@ -5763,6 +5814,516 @@ func (f Daemon_change_Results_Future) Struct() (Daemon_change_Results, error) {
 	return Daemon_change_Results(p.Struct()), err
 }
 func (p Daemon_change_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Daemon_lendForward_Params capnp.Struct
+
+// Daemon_lendForward_Params_TypeID is the unique identifier for the type Daemon_lendForward_Params.
+const Daemon_lendForward_Params_TypeID = 0xd72f66183fd11fe3
+
+func NewDaemon_lendForward_Params(s *capnp.Segment) (Daemon_lendForward_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_lendForward_Params(st), err
+}
+
+func NewRootDaemon_lendForward_Params(s *capnp.Segment) (Daemon_lendForward_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Daemon_lendForward_Params(st), err
+}
+
+func ReadRootDaemon_lendForward_Params(msg *capnp.Message) (Daemon_lendForward_Params, error) {
+	root, err := msg.Root()
+	return Daemon_lendForward_Params(root.Struct()), err
+}
+
+func (s Daemon_lendForward_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_lendForward_Params) DecodeFromPtr(p capnp.Ptr) Daemon_lendForward_Params {
+	return Daemon_lendForward_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_lendForward_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_lendForward_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_lendForward_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_lendForward_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_lendForward_Params) Forward() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Daemon_lendForward_Params) HasForward() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_lendForward_Params) ForwardBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_lendForward_Params) SetForward(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+// Daemon_lendForward_Params_List is a list of Daemon_lendForward_Params.
+type Daemon_lendForward_Params_List = capnp.StructList[Daemon_lendForward_Params]
+
+// NewDaemon_lendForward_Params creates a new list of Daemon_lendForward_Params.
+func NewDaemon_lendForward_Params_List(s *capnp.Segment, sz int32) (Daemon_lendForward_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Daemon_lendForward_Params](l), err
+}
+
+// Daemon_lendForward_Params_Future is a wrapper for a Daemon_lendForward_Params promised by a client call.
+type Daemon_lendForward_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_lendForward_Params_Future) Struct() (Daemon_lendForward_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_lendForward_Params(p.Struct()), err
+}
+
+type Daemon_lendForward_Results capnp.Struct
+
+// Daemon_lendForward_Results_TypeID is the unique identifier for the type Daemon_lendForward_Results.
+const Daemon_lendForward_Results_TypeID = 0xf6e74595f3f2dec8
+
+func NewDaemon_lendForward_Results(s *capnp.Segment) (Daemon_lendForward_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_lendForward_Results(st), err
+}
+
+func NewRootDaemon_lendForward_Results(s *capnp.Segment) (Daemon_lendForward_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	return Daemon_lendForward_Results(st), err
+}
+
+func ReadRootDaemon_lendForward_Results(msg *capnp.Message) (Daemon_lendForward_Results, error) {
+	root, err := msg.Root()
+	return Daemon_lendForward_Results(root.Struct()), err
+}
+
+func (s Daemon_lendForward_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_lendForward_Results) DecodeFromPtr(p capnp.Ptr) Daemon_lendForward_Results {
+	return Daemon_lendForward_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_lendForward_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_lendForward_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_lendForward_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_lendForward_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_lendForward_Results) Address() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Daemon_lendForward_Results) HasAddress() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_lendForward_Results) AddressBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_lendForward_Results) SetAddress(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Daemon_lendForward_Results) Lent() LentForward {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return LentForward(p.Interface().Client())
+}
+
+func (s Daemon_lendForward_Results) HasLent() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_lendForward_Results) SetLent(v LentForward) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
+func (s Daemon_lendForward_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(2)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_lendForward_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(2)
+}
+
+func (s Daemon_lendForward_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(2, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_lendForward_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(2, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_lendForward_Results_List is a list of Daemon_lendForward_Results.
+type Daemon_lendForward_Results_List = capnp.StructList[Daemon_lendForward_Results]
+
+// NewDaemon_lendForward_Results creates a new list of Daemon_lendForward_Results.
+func NewDaemon_lendForward_Results_List(s *capnp.Segment, sz int32) (Daemon_lendForward_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	return capnp.StructList[Daemon_lendForward_Results](l), err
+}
+
+// Daemon_lendForward_Results_Future is a wrapper for a Daemon_lendForward_Results promised by a client call.
+type Daemon_lendForward_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_lendForward_Results_Future) Struct() (Daemon_lendForward_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_lendForward_Results(p.Struct()), err
+}
+func (p Daemon_lendForward_Results_Future) Lent() LentForward {
+	return LentForward(p.Future.Field(1, nil).Client())
+}
+
+func (p Daemon_lendForward_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type LentForward capnp.Client
+
+// LentForward_TypeID is the unique identifier for the type LentForward.
+const LentForward_TypeID = 0xd9f5d9f8d1ba97be
+
+func (c LentForward) Ended(ctx context.Context, params func(LentForward_ended_Params) error) (LentForward_ended_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd9f5d9f8d1ba97be,
+			MethodID:      0,
+			InterfaceName: "daemon.capnp:LentForward",
+			MethodName:    "ended",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(LentForward_ended_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return LentForward_ended_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c LentForward) WaitStreaming() error {
+	return capnp.Client(c).WaitStreaming()
+}
+
+// String returns a string that identifies this capability for debugging
+// purposes.  Its format should not be depended on: in particular, it
+// should not be used to compare clients.  Use IsSame to compare clients
+// for equality.
+func (c LentForward) String() string {
+	return "LentForward(" + capnp.Client(c).String() + ")"
+}
+
+// AddRef creates a new Client that refers to the same capability as c.
+// If c is nil or has resolved to null, then AddRef returns nil.
+func (c LentForward) AddRef() LentForward {
+	return LentForward(capnp.Client(c).AddRef())
+}
+
+// Release releases a capability reference.  If this is the last
+// reference to the capability, then the underlying resources associated
+// with the capability will be released.
+//
+// Release will panic if c has already been released, but not if c is
+// nil or resolved to null.
+func (c LentForward) Release() {
+	capnp.Client(c).Release()
+}
+
+// Resolve blocks until the capability is fully resolved or the Context
+// expires.
+func (c LentForward) Resolve(ctx context.Context) error {
+	return capnp.Client(c).Resolve(ctx)
+}
+
+func (c LentForward) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Client(c).EncodeAsPtr(seg)
+}
+
+func (LentForward) DecodeFromPtr(p capnp.Ptr) LentForward {
+	return LentForward(capnp.Client{}.DecodeFromPtr(p))
+}
+
+// IsValid reports whether c is a valid reference to a capability.
+// A reference is invalid if it is nil, has resolved to null, or has
+// been released.
+func (c LentForward) IsValid() bool {
+	return capnp.Client(c).IsValid()
+}
+
+// IsSame reports whether c and other refer to a capability created by the
+// same call to NewClient.  This can return false negatives if c or other
+// are not fully resolved: use Resolve if this is an issue.  If either
+// c or other are released, then IsSame panics.
+func (c LentForward) IsSame(other LentForward) bool {
+	return capnp.Client(c).IsSame(capnp.Client(other))
+}
+
+// Update the flowcontrol.FlowLimiter used to manage flow control for
+// this client. This affects all future calls, but not calls already
+// waiting to send. Passing nil sets the value to flowcontrol.NopLimiter,
+// which is also the default.
+func (c LentForward) SetFlowLimiter(lim fc.FlowLimiter) {
+	capnp.Client(c).SetFlowLimiter(lim)
+}
+
+// Get the current flowcontrol.FlowLimiter used to manage flow control
+// for this client.
+func (c LentForward) GetFlowLimiter() fc.FlowLimiter {
+	return capnp.Client(c).GetFlowLimiter()
+}
+
+// A LentForward_Server is a LentForward with a local implementation.
+type LentForward_Server interface {
+	Ended(context.Context, LentForward_ended) error
+}
+
+// LentForward_NewServer creates a new Server from an implementation of LentForward_Server.
+func LentForward_NewServer(s LentForward_Server) *server.Server {
+	c, _ := s.(server.Shutdowner)
+	return server.New(LentForward_Methods(nil, s), s, c)
+}
+
+// LentForward_ServerToClient creates a new Client from an implementation of LentForward_Server.
+// The caller is responsible for calling Release on the returned Client.
+func LentForward_ServerToClient(s LentForward_Server) LentForward {
+	return LentForward(capnp.NewClient(LentForward_NewServer(s)))
+}
+
+// LentForward_Methods appends Methods to a slice that invoke the methods on s.
+// This can be used to create a more complicated Server.
+func LentForward_Methods(methods []server.Method, s LentForward_Server) []server.Method {
+	if cap(methods) == 0 {
+		methods = make([]server.Method, 0, 1)
+	}
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd9f5d9f8d1ba97be,
+			MethodID:      0,
+			InterfaceName: "daemon.capnp:LentForward",
+			MethodName:    "ended",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Ended(ctx, LentForward_ended{call})
+		},
+	})
+
+	return methods
+}
+
+// LentForward_ended holds the state for a server call to LentForward.ended.
+// See server.Call for documentation.
+type LentForward_ended struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c LentForward_ended) Args() LentForward_ended_Params {
+	return LentForward_ended_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c LentForward_ended) AllocResults() (LentForward_ended_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return LentForward_ended_Results(r), err
+}
+
+// LentForward_List is a list of LentForward.
+type LentForward_List = capnp.CapList[LentForward]
+
+// NewLentForward_List creates a new list of LentForward.
+func NewLentForward_List(s *capnp.Segment, sz int32) (LentForward_List, error) {
+	l, err := capnp.NewPointerList(s, sz)
+	return capnp.CapList[LentForward](l), err
+}
+
+type LentForward_ended_Params capnp.Struct
+
+// LentForward_ended_Params_TypeID is the unique identifier for the type LentForward_ended_Params.
+const LentForward_ended_Params_TypeID = 0x9705da2cb91fb2a9
+
+func NewLentForward_ended_Params(s *capnp.Segment) (LentForward_ended_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return LentForward_ended_Params(st), err
+}
+
+func NewRootLentForward_ended_Params(s *capnp.Segment) (LentForward_ended_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return LentForward_ended_Params(st), err
+}
+
+func ReadRootLentForward_ended_Params(msg *capnp.Message) (LentForward_ended_Params, error) {
+	root, err := msg.Root()
+	return LentForward_ended_Params(root.Struct()), err
+}
+
+func (s LentForward_ended_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (LentForward_ended_Params) DecodeFromPtr(p capnp.Ptr) LentForward_ended_Params {
+	return LentForward_ended_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s LentForward_ended_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s LentForward_ended_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s LentForward_ended_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s LentForward_ended_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// LentForward_ended_Params_List is a list of LentForward_ended_Params.
+type LentForward_ended_Params_List = capnp.StructList[LentForward_ended_Params]
+
+// NewLentForward_ended_Params creates a new list of LentForward_ended_Params.
+func NewLentForward_ended_Params_List(s *capnp.Segment, sz int32) (LentForward_ended_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[LentForward_ended_Params](l), err
+}
+
+// LentForward_ended_Params_Future is a wrapper for a LentForward_ended_Params promised by a client call.
+type LentForward_ended_Params_Future struct{ *capnp.Future }
+
+func (f LentForward_ended_Params_Future) Struct() (LentForward_ended_Params, error) {
+	p, err := f.Future.Ptr()
+	return LentForward_ended_Params(p.Struct()), err
+}
+
+type LentForward_ended_Results capnp.Struct
+
+// LentForward_ended_Results_TypeID is the unique identifier for the type LentForward_ended_Results.
+const LentForward_ended_Results_TypeID = 0xc3b3be1d336d598c
+
+func NewLentForward_ended_Results(s *capnp.Segment) (LentForward_ended_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return LentForward_ended_Results(st), err
+}
+
+func NewRootLentForward_ended_Results(s *capnp.Segment) (LentForward_ended_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return LentForward_ended_Results(st), err
+}
+
+func ReadRootLentForward_ended_Results(msg *capnp.Message) (LentForward_ended_Results, error) {
+	root, err := msg.Root()
+	return LentForward_ended_Results(root.Struct()), err
+}
+
+func (s LentForward_ended_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (LentForward_ended_Results) DecodeFromPtr(p capnp.Ptr) LentForward_ended_Results {
+	return LentForward_ended_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s LentForward_ended_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s LentForward_ended_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s LentForward_ended_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s LentForward_ended_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s LentForward_ended_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s LentForward_ended_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s LentForward_ended_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s LentForward_ended_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// LentForward_ended_Results_List is a list of LentForward_ended_Results.
+type LentForward_ended_Results_List = capnp.StructList[LentForward_ended_Results]
+
+// NewLentForward_ended_Results creates a new list of LentForward_ended_Results.
+func NewLentForward_ended_Results_List(s *capnp.Segment, sz int32) (LentForward_ended_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[LentForward_ended_Results](l), err
+}
+
+// LentForward_ended_Results_Future is a wrapper for a LentForward_ended_Results promised by a client call.
+type LentForward_ended_Results_Future struct{ *capnp.Future }
+
+func (f LentForward_ended_Results_Future) Struct() (LentForward_ended_Results, error) {
+	p, err := f.Future.Ptr()
+	return LentForward_ended_Results(p.Struct()), err
+}
+func (p LentForward_ended_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
 }
 
