@@ -70,6 +70,10 @@ type Config struct {
 	// session that comes; an error refuses it. It must not block. nil: every port.
 	Inward func(protocol string, port uint16) error
 
+	// DialLocalhost connects to a port of the guest's loopback interface, for port forwards that lead there. The connection should
+	// also have CloseWrite() error; Close sends what was written. nil: there can be no such forwards.
+	DialLocalhost func(ctx context.Context, port uint16) (net.Conn, error)
+
 	// HighMark and LowMark are bytes towards the guest for each TCP flow that it has not acknowledged: above HighMark the
 	// host's socket is not read, until there are fewer than LowMark. Defaults 16 KiB and 4 KiB; HighMark is at most
 	// MaxMark and more than LowMark. Throughput is at most HighMark for each round trip to the guest.

@@ -20,7 +20,7 @@ import (
 //	program ── TCP ─► listener ─► connection: guest dialled, then spliceTCP; the guest refuses: RST
 //	program ── UDP ─► socket ─► session of the program's address: connected socket in the guest's network
 //
-// The guest is always reached at its IPv4 address, whatever the program uses.
+// The guest is reached at its IPv4 address, whatever the program uses, or with Forward.Localhost by Config.DialLocalhost.
 
 // Forward listens on the host and leads what comes there to the guest's port, until ctx or Run ends: then it stops
 // listening and its flows end. It returns the address it listens at. An address that names none is 127.0.0.1, which the
@@ -29,6 +29,9 @@ func (n *NAT) Forward(ctx context.Context, f Forward) (net.Addr, error) {
 	f, err := f.withDefaults()
 	if err != nil {
 		return nil, err
+	}
+	if f.Localhost && n.config.DialLocalhost == nil {
+		return nil, fmt.Errorf("port forward %s: localhost of this guest cannot be reached; leave out localhost", f)
 	}
 	if err := n.config.Inward(f.Protocol, f.GuestPort); err != nil {
 		return nil, fmt.Errorf("port forward %s: %w", f, err)
@@ -47,6 +50,9 @@ func (n *NAT) Forward(ctx context.Context, f Forward) (net.Addr, error) {
 // openForward listens and starts the goroutine that gives the forward's place back in the end.
 func (n *NAT) openForward(ctx context.Context, f Forward) (net.Addr, error) {
 	forward := &forward{nat: n, guest: netip.AddrPortFrom(n.network.Addresses().Guest, f.GuestPort)}
+	if forward.local = f.Localhost; f.Localhost {
+		forward.guest = netip.AddrPortFrom(loopback, f.GuestPort)
+	}
 	closer, serve, at, err := forward.listen(ctx, f)
 	if err != nil {
 		return nil, err
@@ -122,6 +128,7 @@ func (o *openForwards) find(at net.Addr) *openForward {
 type forward struct {
 	nat    *NAT
 	guest  netip.AddrPort
+	local  bool            // guest is reached by Config.DialLocalhost
 	ctx    context.Context // ends with the forward
 	cancel context.CancelFunc
 
@@ -256,7 +263,7 @@ func (w *forward) connect(host *net.TCPConn) {
 }
 
 // dialTCP connects to the guest. It gives up after DialTimeout and when the flow is asked to end; the error then is the cause.
-func (w *forward) dialTCP(f *flow) (*netstack.Conn, error) {
+func (w *forward) dialTCP(f *flow) (guestConn, error) {
 	ctx, cancel := context.WithCancelCause(w.ctx)
 	defer cancel(nil)
 	f.whenEnded(func(Reason) { cancel(errEnded) })
@@ -264,14 +271,23 @@ func (w *forward) dialTCP(f *flow) (*netstack.Conn, error) {
 		timer := w.nat.config.Clock.AfterFunc(timeout, func() { cancel(errDialTimeout) })
 		defer timer.Stop()
 	}
-	guest, err := w.nat.network.DialContext(ctx, "tcp", w.guest)
+	var guest net.Conn
+	var err error
+	if w.local {
+		guest, err = w.nat.config.DialLocalhost(ctx, w.guest.Port())
+	} else {
+		guest, err = w.nat.network.DialContext(ctx, "tcp", w.guest)
+	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return nil, cause
 	}
 	if err != nil {
 		return nil, err
 	}
-	return guest.(*netstack.Conn), nil
+	if stack, ok := guest.(*netstack.Conn); ok {
+		return stack, nil
+	}
+	return newLocalConn(guest), nil
 }
 
 // addressOf is the address of a TCP or UDP socket.

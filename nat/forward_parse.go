@@ -13,7 +13,11 @@ type Forward struct {
 	Protocol  string         // "tcp" or "udp"; empty is tcp
 	Listen    netip.AddrPort // where the host listens. No address: 127.0.0.1; port 0: any free port
 	GuestPort uint16         // never 0
+	Localhost bool           // of TCP: at 127.0.0.1 or ::1 of the guest, not at its address on the network
 }
+
+// localhost stands before the guest's port when that is one of its loopback interface.
+const localhost = "localhost:"
 
 // loopback is where a forward listens that names no address: a program in the guest is not for the host's neighbours
 // unless its owner says so.
@@ -35,6 +39,9 @@ func (f Forward) withDefaults() (Forward, error) {
 	if f.GuestPort == 0 {
 		return f, fmt.Errorf("port forward from %s: the guest's port is missing; use 1 to 65535", f.Listen)
 	}
+	if f.Localhost && f.Protocol != "tcp" {
+		return f, fmt.Errorf("port forward %s: only TCP reaches localhost of the guest; leave out localhost, or use tcp", f)
+	}
 	return f, nil
 }
 
@@ -51,9 +58,17 @@ func (f Forward) String() string {
 		protocol = "tcp"
 	}
 	if !f.Listen.Addr().IsValid() {
-		return fmt.Sprintf("%d:%d/%s", f.Listen.Port(), f.GuestPort, protocol)
+		return fmt.Sprintf("%d:%s/%s", f.Listen.Port(), f.Target(), protocol)
 	}
-	return fmt.Sprintf("%s:%d/%s", f.Listen, f.GuestPort, protocol)
+	return fmt.Sprintf("%s:%s/%s", f.Listen, f.Target(), protocol)
+}
+
+// Target is where it leads in the guest: a port, or localhost and a port.
+func (f Forward) Target() string {
+	if f.Localhost {
+		return localhost + strconv.Itoa(int(f.GuestPort))
+	}
+	return strconv.Itoa(int(f.GuestPort))
 }
 
 // MarshalText is String without "/tcp", which is the default.
@@ -79,11 +94,12 @@ func (e *ForwardError) Error() string {
 	return fmt.Sprintf("port forward %q, column %d: %s", e.Text, e.Column, e.Problem)
 }
 
-// ParseForward reads [ADDRESS:]PORT:GUESTPORT[/tcp|/udp], as in "8080:80", "127.0.0.1:5353:53/udp", "[::1]:8080:80".
+// ParseForward reads [ADDRESS:]PORT:[localhost:]GUESTPORT[/tcp|/udp], as in "8080:80", "127.0.0.1:5353:53/udp", "[::1]:8080:localhost:80".
 // PORT 0 takes any free port of the host. An IPv6 address stands in brackets. Errors are *ForwardError.
 func ParseForward(text string) (Forward, error) {
-	p := forwardParser{text: text}
-	f := Forward{Protocol: p.protocol()}
+	p := forwardParser{written: text, text: text}
+	p.localhost()
+	f := Forward{Protocol: p.protocol(), Localhost: p.local > 0}
 	address, ports := p.address()
 	f.Listen, f.GuestPort = p.ports(address, ports)
 	if p.err != nil {
@@ -95,7 +111,7 @@ func ParseForward(text string) (Forward, error) {
 // MaxForwardRange is how many ports a range of ParseForwards can have.
 const MaxForwardRange = 256
 
-// ParseForwards is ParseForward that also reads ranges, [ADDRESS:]FIRST-LAST:FIRST-LAST[/tcp|/udp], as in "8000-8009:9000-9009": a Forward for
+// ParseForwards is ParseForward that also reads ranges, [ADDRESS:]FIRST-LAST:[localhost:]FIRST-LAST[/tcp|/udp], as in "8000-8009:9000-9009": a Forward for
 // each port. Both ranges are of the same length. Errors are *ForwardError.
 func ParseForwards(text string) ([]Forward, error) {
 	rest, protocol, named := strings.Cut(text, "/")
@@ -104,8 +120,13 @@ func ParseForwards(text string) ([]Forward, error) {
 		f, err := ParseForward(text)
 		return []Forward{f}, err
 	}
-	begin := strings.LastIndexByte(rest[:at], ':') + 1
-	host, hostErr := readRange(rest[begin:at])
+	local := ""
+	before := rest[:at]
+	if strings.HasSuffix(before+":", ":"+localhost) {
+		before, local = strings.TrimSuffix(before, ":localhost"), localhost
+	}
+	begin := strings.LastIndexByte(before, ':') + 1
+	host, hostErr := readRange(before[begin:])
 	guest, guestErr := readRange(rest[at+1:])
 	wrong := func(column int, problem string) ([]Forward, error) {
 		return nil, &ForwardError{Text: text, Column: column + 1, Problem: problem}
@@ -122,7 +143,7 @@ func ParseForwards(text string) ([]Forward, error) {
 	}
 	var list []Forward
 	for i := 0; i <= int(host[1]-host[0]); i++ {
-		one := fmt.Sprintf("%s%d:%d", rest[:begin], int(host[0])+i, int(guest[0])+i)
+		one := fmt.Sprintf("%s%d:%s%d", rest[:begin], int(host[0])+i, local, int(guest[0])+i)
 		if named {
 			one += "/" + protocol
 		}
@@ -157,15 +178,33 @@ func readRange(text string) (ports [2]uint16, problem string) {
 
 // forwardParser keeps the first thing that was wrong; what comes after it is read but no longer complained about.
 type forwardParser struct {
-	text string
-	end  int // of what is before the protocol
-	err  error
+	written string
+	text    string // without localhost
+	local   int    // where that was in written; 0: it was not there
+	end     int    // of what is before the protocol
+	err     error
 }
 
 func (p *forwardParser) fail(at int, format string, arguments ...any) {
-	if p.err == nil {
-		p.err = &ForwardError{Text: p.text, Column: at + 1, Problem: fmt.Sprintf(format, arguments...)}
+	if p.err != nil {
+		return
 	}
+	if p.local > 0 && at >= p.local {
+		at += len(localhost)
+	}
+	p.err = &ForwardError{Text: p.written, Column: at + 1, Problem: fmt.Sprintf(format, arguments...)}
+}
+
+// localhost takes "localhost:" from before the guest's port.
+func (p *forwardParser) localhost() {
+	at := strings.LastIndex(p.text, ":"+localhost) + 1
+	if at == 0 || strings.Contains(p.text[at+len(localhost):], ":") {
+		return
+	}
+	if strings.HasSuffix(p.text, "/udp") {
+		p.fail(at, "only TCP reaches localhost of the guest; leave out localhost, or /udp")
+	}
+	p.local, p.text = at, p.text[:at]+p.text[at+len(localhost):]
 }
 
 // protocol takes "/tcp" or "/udp" from the end.

@@ -21,6 +21,8 @@ func TestParseForward(t *testing.T) {
 		"[::1]:8080:80":                  {Protocol: "tcp", Listen: netip.MustParseAddrPort("[::1]:8080"), GuestPort: 80},
 		"[::]:0:80/udp":                  {Protocol: "udp", Listen: netip.MustParseAddrPort("[::]:0"), GuestPort: 80},
 		"[fe80::1%eth0]:8080:80":         {Protocol: "tcp", Listen: netip.MustParseAddrPort("[fe80::1%eth0]:8080"), GuestPort: 80},
+		"8080:localhost:80":              {Protocol: "tcp", Listen: netip.AddrPortFrom(netip.Addr{}, 8080), GuestPort: 80, Localhost: true},
+		"[::1]:0:localhost:80/tcp":       {Protocol: "tcp", Listen: netip.MustParseAddrPort("[::1]:0"), GuestPort: 80, Localhost: true},
 		"[::ffff:127.0.0.1]:8080:80/udp": {Protocol: "udp", Listen: netip.MustParseAddrPort("127.0.0.1:8080"), GuestPort: 80},
 	}
 	for text, want := range tests {
@@ -62,6 +64,12 @@ func TestParseForwardErrors(t *testing.T) {
 		{"8080:80/UDP", 9, "use tcp or udp"},
 		{"8080:80/tcp/udp", 6, `the guest's port is "80/tcp"`},
 		{"localhost:8080:80", 1, `"localhost" is not an IP address`},
+		{"8080:localhost:x", 16, `the guest's port is "x"`},
+		{"8080:localhost:", 16, "the guest's port is missing"},
+		{"localhost:80", 1, `the host's port is "localhost"`},
+		{"x:localhost:80", 1, `the host's port is "x"`},
+		{"8080:localhost:53/udp", 6, "only TCP reaches localhost"},
+		{"8080:127.0.0.1:80", 1, `"8080" is not an IP address`},
 		{"*:8080:80", 1, "is not an IP address"},
 		{"300.0.0.1:8080:80", 1, "is not an IP address"},
 		{"127.0.0.1::80", 11, "the host's port is missing"},

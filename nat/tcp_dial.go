@@ -78,7 +78,7 @@ func closeWriteHost(host net.Conn) {
 const keepAliveProbes = 5
 
 // probe has both sides of a connection probed while nothing moves.
-func (n *NAT) probe(guest *netstack.Conn, host net.Conn) {
+func (n *NAT) probe(guest guestConn, host net.Conn) {
 	idle := n.config.KeepAlive
 	if idle < 0 {
 		return

@@ -7,9 +7,20 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"agentvm/netstack"
 )
+
+// guestConn is the guest's end of a connection: a *netstack.Conn, which says what its methods promise, or a localConn.
+type guestConn interface {
+	net.Conn
+	ReadTo(w io.Writer, max int) (int, error)
+	CloseWrite() error
+	Abort()
+	Done() <-chan struct{}
+	State() string
+	Unacked() int
+	SetWatermarks(high, low int)
+	SetKeepAlive(idle, interval time.Duration, count int) error
+}
 
 // splice is the two connections of one flow. Two goroutines move the bytes, one each way; each ends with its side's
 // FIN, or with the first failure, which resets both connections and so ends the other.
@@ -19,7 +30,7 @@ import (
 type splice struct {
 	nat   *NAT
 	flow  *flow
-	guest *netstack.Conn
+	guest guestConn
 	host  net.Conn
 
 	ctx      context.Context // of waits for bandwidth
@@ -36,7 +47,7 @@ type splice struct {
 
 // spliceTCP moves bytes both ways until the flow has ended, and closes both connections and the flow, which is
 // established. Port forwards use it too.
-func (n *NAT) spliceTCP(f *flow, guest *netstack.Conn, host net.Conn) {
+func (n *NAT) spliceTCP(f *flow, guest guestConn, host net.Conn) {
 	s := &splice{nat: n, flow: f, guest: guest, host: host, received: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(n.ctx)
 	s.writer = hostWriter{splice: s}

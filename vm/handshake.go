@@ -39,7 +39,7 @@ func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
 	}
 	v.client = client
 	v.config.Logger.Debug("timing: connected to the guest", "took", time.Since(began), "instructions", v.Instructions())
-	v.resources.network.Connect(client)
+	v.resources.network.Connect(client, v.dialer.DialPublished)
 	if err := v.goTracked(func() { v.watch(client) }); err != nil {
 		return err
 	}

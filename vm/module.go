@@ -78,6 +78,9 @@ func moduleRefusal(c Config, command Command) error {
 		}
 	}
 	for _, f := range c.Network.Forwards {
+		if f.Localhost {
+			return fmt.Errorf("port forward %s: localhost of a WASI module cannot be reached, because there is no supervisor of agentvm in it: leave out localhost", f)
+		}
 		if f.Listen.Port() == 0 {
 			return errors.New("a WASI module's port forwards need a port of this host: name it, as in -p 8080:80")
 		}

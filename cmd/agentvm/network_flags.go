@@ -139,7 +139,7 @@ func (f *networkFlags) register(command *cobra.Command) {
 func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	f.policyFlags.register(flags)
 	registerSettings(flags, "access.listen-allow", "access.listen-deny", "access.connect-allow", "access.connect-deny", "access.loopback-exempt-ports")
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP, or ranges, as 8000-8009:9000-9009; on 127.0.0.1 by default (may be repeated)")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP, or ranges, as 8000-8009:9000-9009; on 127.0.0.1 by default; PORT:localhost:GUESTPORT leads to a server that listens at 127.0.0.1 of the VM only (may be repeated)")
 	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of the host's (may be repeated)")
 	flags.StringArrayVar(&f.search, "dns-search", nil, "complete short names with this `DOMAIN` (may be repeated)")
 	flags.StringArrayVar(&f.hosts, "add-host", nil, "give a name an address in the VM, as `NAME:IP` or NAME:host-gateway, where --host-port opens ports; this opens nothing (may be repeated)")

@@ -10,19 +10,20 @@ import (
 
 	"agentvm/client"
 	"agentvm/nat"
+	"agentvm/vm"
 )
 
 const portLong = `Opens and closes ports of the host that lead into a VM that runs, as -p of agentvm start does: others on the host, or with an
-ADDRESS its neighbours, reach them. Later starts of the VM have them, too. port-forward leads a port to the VM for as long as that
-command runs.`
+ADDRESS its neighbours, reach them. Later starts of the VM have them, too. Many servers of developers listen at 127.0.0.1 of the VM
+alone: 8080:localhost:3000 leads there. port-forward leads a port to the VM for as long as that command runs.`
 
 func (c *cli) portCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "port", Short: "Open and close ports of VMs that run", Long: portLong,
-		Example: "  agentvm port add dev 8080:80\n  agentvm port add dev 9000-9009:9000-9009\n  agentvm port rm dev 8080",
+		Example: "  agentvm port add dev 8080:80\n  agentvm port add dev 8080:localhost:3000\n  agentvm port add dev 9000-9009:9000-9009\n  agentvm port rm dev 8080",
 	}
 	command.AddCommand(&cobra.Command{
-		Use: "add NAME [ADDRESS:]PORT:GUESTPORT[/udp]...", Short: "Lead ports of the host into a VM that runs", Long: portLong,
+		Use: "add NAME [ADDRESS:]PORT:[localhost:]GUESTPORT[/udp]...", Short: "Lead ports of the host into a VM that runs", Long: portLong,
 		Example: "  agentvm port add dev 8080:80", Args: counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.addPorts(cmd.Context(), args[0], args[1:]) },
 	}, &cobra.Command{
@@ -35,14 +36,30 @@ func (c *cli) portCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withVM(cmd.Context(), args[0], func(v *client.VM) error {
 				list, err := v.Ports(cmd.Context())
+				sockets, _ := v.Sockets(cmd.Context()) // a guest that does not tell leaves out the remarks
 				for _, f := range list {
-					fmt.Fprintf(c.stdout, "%s -> %d/%s\n", f.Listen, f.GuestPort, f.Protocol)
+					remark := ""
+					if refusesOthers(sockets, f) {
+						remark = fmt.Sprintf(" (refused: what listens at port %d listens at localhost of the VM only; -p PORT:localhost:%d leads there)", f.GuestPort, f.GuestPort)
+					}
+					fmt.Fprintf(c.stdout, "%s -> %s/%s%s\n", f.Listen, f.Target(), f.Protocol, remark)
 				}
 				return err
 			})
 		},
 	})
 	return command
+}
+
+// refusesOthers reports whether something listens at the guest's port of a forward, but at the guest's loopback interface only, to which the
+// forward does not lead.
+func refusesOthers(sockets []vm.Socket, f nat.Forward) bool {
+	here := func(s vm.Socket) bool {
+		return client.Listens(s) && s.Network == f.Protocol && s.Local.Port() == f.GuestPort
+	}
+	return !f.Localhost && slices.ContainsFunc(sockets, here) && !slices.ContainsFunc(sockets, func(s vm.Socket) bool {
+		return here(s) && !s.Local.Addr().IsLoopback()
+	})
 }
 
 func (c *cli) addPorts(ctx context.Context, name string, texts []string) error {
@@ -60,7 +77,7 @@ func (c *cli) addPorts(ctx context.Context, name string, texts []string) error {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "%s -> %d/%s\n", at, f.GuestPort, at.Network())
+			fmt.Fprintf(c.stdout, "%s -> %s/%s\n", at, f.Target(), at.Network())
 		}
 		return nil
 	})

@@ -138,7 +138,7 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 func (c *cli) printForwards(asked []nat.Forward, at []net.Addr) {
 	for i, f := range asked {
 		if f.Listen.Port() == 0 {
-			fmt.Fprintf(c.stderr, "agentvm: %s leads to port %d of the VM\n", at[i], f.GuestPort)
+			fmt.Fprintf(c.stderr, "agentvm: %s leads to port %s of the VM\n", at[i], f.Target())
 		}
 	}
 }

@@ -71,7 +71,7 @@ func (h handler) Forward(ctx context.Context, forward string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	h.d.event(Event{Kind: EventPortOpened, Message: fmt.Sprintf("%s -> %d/%s", at, f.GuestPort, at.Network())})
+	h.d.event(Event{Kind: EventPortOpened, Message: fmt.Sprintf("%s -> %s/%s", at, f.Target(), at.Network())})
 	return at.String(), h.d.amend(func(c *Config) { c.Network.Forwards = append(slices.Clone(c.Network.Forwards), f) })
 }
 
@@ -152,12 +152,12 @@ func (h handler) closeForward(ctx context.Context, text string) error {
 	if h.d.reclaim(text) {
 		return nil
 	}
-	h.d.event(Event{Kind: EventPortClosed, Message: fmt.Sprintf("%s -> %d/%s", at, open[i].GuestPort, protocol)})
+	h.d.event(Event{Kind: EventPortClosed, Message: fmt.Sprintf("%s -> %s/%s", at, open[i].Target(), protocol)})
 	return h.d.amend(func(c *Config) {
 		// A forward at port 0 listens elsewhere than it was asked for: of several that match, any one is as good.
 		which := slices.IndexFunc(c.Network.Forwards, func(f nat.Forward) bool {
 			asked := f.Listen.Port()
-			return f.GuestPort == open[i].GuestPort && (f.Protocol == "udp") == (protocol == "udp") && (asked == 0 || asked == listen.Port())
+			return f.GuestPort == open[i].GuestPort && f.Localhost == open[i].Localhost && (f.Protocol == "udp") == (protocol == "udp") && (asked == 0 || asked == listen.Port())
 		})
 		if which >= 0 {
 			c.Network.Forwards = slices.Delete(slices.Clone(c.Network.Forwards), which, which+1)

@@ -76,7 +76,7 @@ func (d *daemon) returned(l *lentForward) bool {
 	return true
 }
 
-// reclaim is called when a port was closed by somebody, and reports whether it was a lent one, whose client then learns of it.
+// reclaim is called when a port was closed by a client, and reports whether it was a lent one, whose client then learns of it.
 func (d *daemon) reclaim(name string) bool {
 	d.mu.Lock()
 	l := d.lent[name]

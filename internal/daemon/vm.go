@@ -43,7 +43,7 @@ func (m *machine) Describe(i *daemonrpc.Info) {
 	}
 	i.Ports = i.Ports[:0]
 	for _, f := range forwards {
-		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %d/%s", f.Listen, f.GuestPort, f.Protocol))
+		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %s/%s", f.Listen, f.Target(), f.Protocol))
 	}
 }
 

@@ -321,7 +321,7 @@ func (c *Client) LendForward(ctx context.Context, forward string) (*LentForwardC
 // Address is where the port listens.
 func (l *LentForwardClient) Address() string { return l.address }
 
-// Ended waits until somebody else has closed the port, which is no error, or the VM has ended.
+// Ended waits until another client has closed the port, which is no error, or the VM has ended.
 func (l *LentForwardClient) Ended(ctx context.Context) error {
 	future, release := l.remote.Ended(ctx, nil)
 	defer release()

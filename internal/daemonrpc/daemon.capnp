@@ -84,7 +84,7 @@ interface Daemon {
 
 interface LentForward {
   ended @0 () -> (failure :Stream.Failure);
-  # Answered when the port is closed: by somebody else, or with the VM, which is a failure.
+  # Answered when the port is closed: by another client, or with the VM, which is a failure.
 }
 
 struct PreviewPlace {

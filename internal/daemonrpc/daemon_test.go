@@ -139,7 +139,7 @@ func (d *fakeDaemon) LendForward(_ context.Context, forward string) (string, Len
 	return "at " + forward, fakeLent{}, nil
 }
 
-// fakeLent has been closed by somebody.
+// fakeLent has been closed by another client.
 type fakeLent struct{}
 
 func (fakeLent) Ended(context.Context) error { return nil }

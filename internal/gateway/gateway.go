@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"agentvm/dhcp"
 	"agentvm/egress"
@@ -70,6 +71,9 @@ type Guest interface {
 	ReportDenials(ctx context.Context, lines []string) error
 }
 
+// Loopback connects to a port of the guest's loopback interface. Who may do that has been decided.
+type Loopback func(ctx context.Context, port uint16) (net.Conn, error)
+
 // Gateway is the host's side of a VM's network:
 //
 //	link ◄─► stack ─► flows (nat) ─► gate (egress) ─► sockets of the host
@@ -92,6 +96,7 @@ type Gateway struct {
 
 	mu       sync.Mutex
 	forwards []openForward // those of Network.Forwards first
+	loopback Loopback      // nil until the guest has answered
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -137,7 +142,7 @@ func (g *Gateway) build() (err error) {
 	n := g.config.Network
 	g.flows, err = nat.New(nat.Config{
 		Network: g.stack, Egress: attributingDialer{g.gate, g.recorder, g.config.Secrets}, Intercept: g.intercept, HighMark: highMark, LowMark: lowMark,
-		Limits: n.Limits, Memory: g.config.HostMemory, Inward: g.config.Ports.Inward, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+		Limits: n.Limits, Memory: g.config.HostMemory, Inward: g.config.Ports.Inward, DialLocalhost: g.dialLocalhost, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
 		Observe: g.recorder.observe, Logger: g.config.Logger,
 	})
 	return err
@@ -306,13 +311,30 @@ func (g *Gateway) Close() error {
 }
 
 // Connect gives the gateway its guest, once.
-func (g *Gateway) Connect(guest Guest) {
+func (g *Gateway) Connect(guest Guest, loopback Loopback) {
 	if g == nil {
 		return
 	}
+	g.mu.Lock()
+	g.loopback = loopback
+	g.mu.Unlock()
 	g.owners.connect(guest)
 	g.recorder.connect(guest)
 }
+
+// dialLocalhost is for port forwards to the guest's loopback interface.
+func (g *Gateway) dialLocalhost(ctx context.Context, port uint16) (net.Conn, error) {
+	g.mu.Lock()
+	dial := g.loopback
+	g.mu.Unlock()
+	if dial == nil {
+		return nil, errNotConnected
+	}
+	return dial(ctx, port)
+}
+
+// errNotConnected is a refusal: nothing can listen yet.
+var errNotConnected = fmt.Errorf("the guest has not answered yet: %w", syscall.ECONNREFUSED)
 
 // Params returns the network's configuration for the guest. Nil: it has none.
 func (g *Gateway) Params() *guestrpc.NetworkParams {

@@ -119,7 +119,7 @@ func (g *Gateway) Ports() (list []nat.Forward) {
 	defer g.mu.Unlock()
 	for _, f := range g.forwards {
 		at, _ := netip.ParseAddrPort(f.at.String()) // of a socket
-		list = append(list, nat.Forward{Protocol: f.at.Network(), Listen: at, GuestPort: f.GuestPort})
+		list = append(list, nat.Forward{Protocol: f.at.Network(), Listen: at, GuestPort: f.GuestPort, Localhost: f.Localhost})
 	}
 	return list
 }

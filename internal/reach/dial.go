@@ -49,6 +49,11 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return d.dialLoopback(ctx, host, port)
 }
 
+// DialPublished connects to a port of the guest's localhost for a port forward, about which Ports.Inward was asked.
+func (d *Dialer) DialPublished(ctx context.Context, port uint16) (net.Conn, error) {
+	return d.dialLoopback(ctx, "localhost", port)
+}
+
 // dialLoopback connects; its callers have checked Access. host is a loopback address, or "localhost".
 func (d *Dialer) dialLoopback(ctx context.Context, host string, port uint16) (net.Conn, error) {
 	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
