@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/client"
 	"agentvm/vm"
 )
 
@@ -152,7 +153,23 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 	if err != nil {
 		return err
 	}
+	if result.ExitCode == exitNotFound && f.name == "" {
+		c.hintName(args)
+	}
 	return status(result)
+}
+
+// exitNotFound is a shell's exit code for a program that does not exist.
+const exitNotFound = 127
+
+// hintName says so when the program that a fresh VM did not have has a VM's name: docker exec takes that first.
+func (c *cli) hintName(args []string) {
+	words := strings.Fields(args[0])
+	store, err := vms()
+	if err != nil || len(words) == 0 || client.CheckName(words[0]) != nil || store.Exists(words[0]) != nil {
+		return
+	}
+	fmt.Fprintf(c.stderr, "agentvm: %s is a VM: agentvm exec -n %s runs a command in it\n", words[0], words[0])
 }
 
 // adviseDir names the flag to an error about the working directory.
