@@ -51,6 +51,7 @@ func (o StoreOptions) vms(below string) daemon.Store {
 	s := daemon.Store{Dir: filepath.Join(o.Dir, below), Version: o.Version}
 	if o.Program != "" {
 		s.Command = []string{o.Program, "daemon", "run", "--dir", s.Dir}
+		s.PorterCommand = []string{o.Program, "daemon", "porter", "--dir", s.Dir}
 	}
 	return s
 }

@@ -74,6 +74,9 @@ type Config struct {
 	// also have CloseWrite() error; Close sends what was written. nil: there can be no such forwards.
 	DialLocalhost func(ctx context.Context, port uint16) (net.Conn, error)
 
+	// Listen opens the TCP sockets of port forwards; network is "tcp4" or "tcp6". Accept must return a *net.TCPConn. nil: net.ListenConfig.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+
 	// HighMark and LowMark are bytes towards the guest for each TCP flow that it has not acknowledged: above HighMark the
 	// host's socket is not read, until there are fewer than LowMark. Defaults 16 KiB and 4 KiB; HighMark is at most
 	// MaxMark and more than LowMark. Throughput is at most HighMark for each round trip to the guest.
@@ -129,6 +132,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Inward == nil {
 		c.Inward = func(string, uint16) error { return nil }
+	}
+	if c.Listen == nil {
+		c.Listen = (&net.ListenConfig{}).Listen
 	}
 	if c.Clock == nil {
 		c.Clock = systemClock{}

@@ -143,8 +143,8 @@ func (w *forward) listen(ctx context.Context, f Forward) (closer func() error, s
 	if f.Listen.Addr().Is4() {
 		family = "4"
 	}
-	var config net.ListenConfig
 	if f.Protocol == "udp" {
+		var config net.ListenConfig
 		socket, err := config.ListenPacket(ctx, "udp"+family, f.Listen.String())
 		if err != nil {
 			return nil, nil, nil, err
@@ -152,11 +152,11 @@ func (w *forward) listen(ctx context.Context, f Forward) (closer func() error, s
 		u := &forwardUDP{forward: w, socket: socket.(*net.UDPConn), sessions: make(map[netip.AddrPort]*forwardSession)}
 		return socket.Close, u.serve, socket.LocalAddr(), nil
 	}
-	listener, err := config.Listen(ctx, "tcp"+family, f.Listen.String())
+	listener, err := w.nat.config.Listen(ctx, "tcp"+family, f.Listen.String())
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	return listener.Close, func() { w.serveTCP(listener.(*net.TCPListener)) }, listener.Addr(), nil
+	return listener.Close, func() { w.serveTCP(listener) }, listener.Addr(), nil
 }
 
 // explainListen says what to do about a socket that could not be had.
@@ -216,12 +216,13 @@ func (w *forward) pause() bool {
 }
 
 // serveTCP takes connections until the listener is closed.
-func (w *forward) serveTCP(listener *net.TCPListener) {
+func (w *forward) serveTCP(listener net.Listener) {
 	defer listener.Close()
 	for {
-		host, err := listener.AcceptTCP()
+		conn, err := listener.Accept()
 		switch {
 		case err == nil:
+			host := conn.(*net.TCPConn)
 			if !w.nat.tasks.start(func() { w.connect(host) }) {
 				resetHost(host)
 			}

@@ -168,7 +168,7 @@ func counted(low, high int) cobra.PositionalArgs {
 	}
 }
 
-// daemonCommand is the hidden command that daemon.Store.Start runs.
+// daemonCommand has the hidden commands that daemon.Store runs.
 func (c *cli) daemonCommand() *cobra.Command {
 	var dir string
 	var owned bool
@@ -186,7 +186,18 @@ func (c *cli) daemonCommand() *cobra.Command {
 	}
 	run.Flags().StringVar(&dir, "dir", "", "directory of the store of VMs")
 	run.Flags().BoolVar(&owned, "owned", false, "end when standard input does")
-	command := &cobra.Command{Use: "daemon", Short: "Run the process that owns a VM", Hidden: true}
-	command.AddCommand(run)
+	var held string
+	porter := &cobra.Command{
+		Use: "porter --dir DIR", Short: "Hold the ports of hibernated VMs", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if held == "" {
+				return errors.New("--dir is missing: commands that use VMs start the porter")
+			}
+			return daemon.RunPorter(cmd.Context(), daemon.Store{Dir: held, Version: version})
+		},
+	}
+	porter.Flags().StringVar(&held, "dir", "", "directory of the store of VMs")
+	command := &cobra.Command{Use: "daemon", Short: "Run the processes that own VMs, and their ports while they are hibernated", Hidden: true}
+	command.AddCommand(run, porter)
 	return command
 }

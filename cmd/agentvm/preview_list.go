@@ -67,7 +67,7 @@ func placeOf(vms *client.Store, p preview.Preview) (client.Identity, linkState) 
 	if err != nil || identity.ID != p.VMID {
 		return identity, linkGone
 	}
-	if alive, err := vms.Alive(p.VM); err == nil && alive {
+	if alive, err := vms.Alive(p.VM); err == nil && (alive || vms.Asleep(p.VM)) { // a visitor wakes it
 		return identity, linkReady
 	}
 	return identity, linkStopped

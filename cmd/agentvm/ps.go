@@ -21,6 +21,7 @@ const psLong = `Lists VMs that run, boot or stop, and those that have failed or 
   booting, running, stopping    as it says
   restarting                    its guest has restarted itself, and boots again: at once, or if it does that often after up to a minute
   paused                        it stands still until agentvm resume NAME
+  hibernated                    it is saved, and a command or a connection to its ports wakes it
   failed                        it could not be started, or has ended by itself; agentvm logs NAME says why
   crashed                       its daemon was killed; agentvm start NAME starts it again
   unreachable                   its daemon lives and does not answer
@@ -57,7 +58,7 @@ type vmStatus struct {
 
 func statusOf(s client.Status) vmStatus {
 	v := vmStatus{
-		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Metrics: s.Metrics,
+		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Metrics: s.Metrics, Ports: s.Ports,
 		Image: cmp.Or(s.Config.Image, "alpine"), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
 	}
 	for _, m := range s.Config.Mounts {

@@ -34,7 +34,10 @@ func ownStore(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(os.Symlink(from, filepath.Join(dir, part)))
 	}
 	ts.Setenv("AGENTVM_STORE", dir)
-	ts.Defer(func() { removeAll(ts, daemon.Store{Dir: filepath.Join(dir, "vms")}) })
+	program, err := exec.LookPath("agentvm") // this one is the tests
+	ts.Check(err)
+	vms := daemon.Store{Dir: filepath.Join(dir, "vms"), Command: []string{program, "daemon", "run", "--dir", filepath.Join(dir, "vms")}}
+	ts.Defer(func() { removeAll(ts, vms) })
 }
 
 func removeAll(ts *testscript.TestScript, store daemon.Store) {

@@ -74,7 +74,7 @@ func (f *startFlags) register() {
 func (f *startFlags) registerLife(flags *pflag.FlagSet) {
 	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name (default: NAME)")
 	durationFlag(flags, &f.idle, "idle-timeout", "", 0, "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)")
-	durationFlag(flags, &f.hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for so long, as 10m, until a command uses it again; published ports and previews keep it awake (default never)")
+	durationFlag(flags, &f.hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for so long, as 10m, until a command uses it again or a connection to its ports comes; UDP ports keep it awake (default never)")
 	durationFlag(flags, &f.life, "max-lifetime", "", 0, "stop the VM so long after its start, as 2h (default never)")
 	flags.StringVar(&f.restart, "restart", "", "start the VM again when it has ended by itself: `POLICY` always, on-failure or no (default no)")
 	_ = f.command.RegisterFlagCompletionFunc("restart", restartPolicies)

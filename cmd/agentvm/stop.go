@@ -116,6 +116,11 @@ func (c *cli) removeVM(ctx context.Context, name string, force bool) error {
 	if err != nil {
 		return err
 	}
+	if force && store.Asleep(name) { // without waking it
+		if err := store.Remove(ctx, name); !errors.Is(err, client.ErrRunning) {
+			return err
+		}
+	}
 	if force {
 		if err := c.stopVM(ctx, name, 0, false); err != nil && !errors.Is(err, client.ErrNotFound) {
 			return err

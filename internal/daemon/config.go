@@ -48,8 +48,8 @@ type Config struct {
 
 	// IdleTimeout stops a VM without clients and running jobs. Default: none.
 	IdleTimeout Duration `json:"idleTimeout,omitzero"`
-	// HibernateAfter saves a VM without clients, running jobs, connections and published ports, and ends its daemon, until a client connects.
-	// Default: never.
+	// HibernateAfter saves a VM without clients, running jobs and connections, and ends its daemon, until a client connects, or anyone to its
+	// ports or previews. Default: never.
 	HibernateAfter Duration `json:"hibernateAfter,omitzero"`
 	// MaxLifetime stops the VM this long after the daemon's start. Default: none.
 	MaxLifetime Duration `json:"maxLifetime,omitzero"`
@@ -138,7 +138,7 @@ func (c Config) Validate() error {
 	n := c.Network
 	for field, set := range map[string]bool{
 		"CACertificate": len(c.CACertificate) > 0, "Disk": c.Disk != "", "HostCommands": len(c.HostCommands) > 0, "Kernel": len(c.Kernel) > 0, "Recorder": c.Recorder != nil, "Network.Limits": n.Limits != nat.Limits{},
-		"Network.Capture": n.Capture != nil, "Network.Audit": n.Audit != nil, "Network.AuditProcesses": n.AuditProcesses, "Network.Dial": n.Dial != nil,
+		"Network.Capture": n.Capture != nil, "Network.Audit": n.Audit != nil, "Network.AuditProcesses": n.AuditProcesses, "Network.Dial": n.Dial != nil, "Network.Listen": n.Listen != nil,
 	} {
 		if set {
 			return fmt.Errorf("vm.Config.%s is for a VM of this process: the configuration of a daemon's VM has its own field, or none", field)

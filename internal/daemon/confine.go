@@ -43,7 +43,7 @@ func (d *daemon) confineRules() confine.Rules {
 		d.logger.Debug("confinement", "error", err)
 	}
 	forks, mounts, previews := in("forks"), in("mounts"), filepath.Dir(d.store.PreviewPath())
-	for _, folder := range []string{forks, mounts, previews} {
+	for _, folder := range []string{forks, mounts, previews, d.store.porter().door()} {
 		if err := private.MakeFolder(folder); err != nil {
 			d.logger.Debug("confinement", "error", err)
 		}
@@ -55,7 +55,7 @@ func (d *daemon) confineRules() confine.Rules {
 	}
 	r := confine.Rules{
 		Read: []string{
-			in("blobs"), in("layers"), in("disks"), in("images"), in("snapshot.key"), mounts,
+			in("blobs"), in("layers"), in("disks"), in("images"), in("snapshot.key"), mounts, d.store.porter().door(),
 			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id", d.config.CAFile,
 		},
 		Write: []string{

@@ -33,6 +33,7 @@ type fakeVM struct {
 	runs atomic.Int32 // daemons that run it
 
 	paused  atomic.Bool
+	flows   atomic.Int32   // connections to its ports
 	writing sync.WaitGroup // like a VM's, its end waits for writes of output
 
 	mu    sync.Mutex
@@ -88,10 +89,13 @@ func (v *fakeVM) Wait(ctx context.Context) error {
 func (v *fakeVM) Stats(context.Context) (guestrpc.Stats, error) {
 	return guestrpc.Stats{MemoryTotal: 77}, nil
 }
-func (v *fakeVM) SettleDenials(context.Context)                             {}
-func (v *fakeVM) Denials(context.Context) ([]egress.Event, error)           { return nil, nil }
-func (v *fakeVM) Flows(context.Context) ([]vm.Flow, error)                  { return nil, nil }
-func (v *fakeVM) NetworkStats(context.Context) (s vm.NetworkStats, _ error) { return s, nil }
+func (v *fakeVM) SettleDenials(context.Context)                   {}
+func (v *fakeVM) Denials(context.Context) ([]egress.Event, error) { return nil, nil }
+func (v *fakeVM) Flows(context.Context) ([]vm.Flow, error)        { return nil, nil }
+func (v *fakeVM) NetworkStats(context.Context) (s vm.NetworkStats, _ error) {
+	s.Limits = []nat.LimitUse{{Limit: "forward flows", Used: int(v.flows.Load())}}
+	return s, nil
+}
 func (v *fakeVM) Policy(context.Context) (egress.Policy, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -141,6 +145,39 @@ func (v *fakeVM) Snapshot(_ context.Context, path string, o vm.SnapshotOptions) 
 	}
 	_, err = f.WriteString("snapshot")
 	return snapshot.Meta{Comment: o.Comment}, errors.Join(err, f.Close())
+}
+
+// publish serves the ports of the configuration: whoever connects gets the pid, and what he has sent as soon as he sends no more.
+func (v *fakeVM) publish(b booting) error {
+	for _, f := range b.config.Network.Forwards {
+		l, err := b.listen(context.Background(), "tcp4", f.Listen.String())
+		if err != nil {
+			return err
+		}
+		f.Listen, f.Protocol = netip.MustParseAddrPort(l.Addr().String()), "tcp"
+		v.ports = append(v.ports, f)
+		go func() {
+			<-v.done
+			_ = l.Close()
+		}()
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				v.flows.Add(1)
+				go func() {
+					defer v.flows.Add(-1)
+					defer func() { _ = conn.Close() }()
+					_, _ = fmt.Fprintln(conn, os.Getpid())
+					sent, _ := io.ReadAll(conn)
+					_, _ = conn.Write(sent)
+				}()
+			}
+		}()
+	}
+	return nil
 }
 
 // DialContext connects to the test's servers.
@@ -297,12 +334,18 @@ const (
 	roleAtOnce  = "at once" // the same, and at once
 	roleKilled  = "killed"  // a daemon that is killed while its VM boots
 
+	porterName = "--porter" // in place of a VM's name: the porter, whose daemons have the role
+
 	roleStranger = "stranger" // a process of another user, which tries to talk to a daemon
 )
 
 // play is the child process.
 func play(role, dir, name string) error {
 	s := Store{Dir: dir, Version: "test"}
+	if name == porterName {
+		s.Command, s.Environment = []string{os.Args[0], dir}, []string{roleEnv, "GORACE"}
+		return runPorter(context.Background(), s, 200*time.Millisecond)
+	}
 	t := timing{stateCheck: 10 * time.Millisecond}.withDefaults()
 	p := paths{filepath.Join(dir, name)}
 	switch role {
@@ -310,7 +353,8 @@ func play(role, dir, name string) error {
 		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
 			b.progress(0, "pulling its image")
 			time.Sleep(10 * time.Millisecond)
-			return newFakeVM(), nil
+			v := newFakeVM()
+			return v, v.publish(b)
 		})
 	case roleBad:
 		return run(context.Background(), s, name, t, func(context.Context, booting) (VM, error) {

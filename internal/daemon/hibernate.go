@@ -18,9 +18,9 @@ import (
 
 // A VM that is not used for Config.HibernateAfter is saved in its folder, and its daemon ends. A client that connects wakes it:
 //
-//	running ─ idle ─► clients are refused and wait ─► paused ─► saved ─► restore.json ─► the daemon ends
-//	   ▲                                                                      │
-//	   └── restored: the same programs, disk, address and name ◄── Store.Connect, Start, Stop
+//	running ─ idle ─► clients are refused, connections wait ─► paused ─► saved ─► restore.json ─► sockets to the porter ─► the daemon ends
+//	   ▲                                                                              │
+//	   └── restored: the same programs, disk, address, ports and name ◄── Store.Connect, Start, Stop; the porter
 //
 // From restore.json on, the saved machine with its disk is what the VM is: its daemon, if it is killed then, has changed nothing since. The file
 // saving says to clients that are refused that they shall wait.
@@ -56,24 +56,59 @@ func (d *daemon) savedIn() string {
 	return d.restore.Snapshot
 }
 
-// reasonToHibernate returns why the VM is to be saved; empty when it is not. A published port and links to previews keep it awake, because
-// nothing would listen.
+// reasonToHibernate returns why the VM is to be saved; empty when it is not.
 func (d *daemon) reasonToHibernate(ctx context.Context, now time.Time) string {
 	after := time.Duration(d.settings().HibernateAfter)
 	v, err := d.running()
-	if after <= 0 || err != nil || d.previews.listens() {
-		return ""
-	}
-	if ports, err := v.Ports(ctx); err != nil || len(ports) > 0 {
+	if after <= 0 || err != nil {
 		return ""
 	}
 	if stats, err := v.NetworkStats(ctx); err != nil || hasFlows(stats) {
 		d.lastFlow = now
 	}
-	if idle := min(d.idleFor(now), now.Sub(d.lastFlow)); idle >= after {
-		return fmt.Sprintf("hibernated: it has not been used for %v", idle.Round(time.Second))
+	visits, accepted := d.listeners.used()
+	if visits > 0 {
+		return ""
 	}
-	return ""
+	if accepted.After(d.lastFlow) {
+		d.lastFlow = accepted
+	}
+	idle := min(d.idleFor(now), now.Sub(d.lastFlow))
+	if idle < after {
+		return ""
+	}
+	if err := d.canHold(ctx, v); err != nil {
+		if err.Error() != d.awakeFor {
+			d.awakeFor = err.Error()
+			d.logger.Warn("the VM is idle and not hibernated", "error", err)
+		}
+		return ""
+	}
+	d.awakeFor = ""
+	return fmt.Sprintf("hibernated: it has not been used for %v", idle.Round(time.Second))
+}
+
+// canHold returns why nothing would listen at the VM's ports while it is hibernated. A VM without any needs nothing.
+func (d *daemon) canHold(ctx context.Context, v VM) error {
+	ports, err := v.Ports(ctx)
+	if err != nil || len(ports) == 0 && !d.previews.listens() {
+		return err
+	}
+	if slices.ContainsFunc(ports, func(f nat.Forward) bool { return f.Protocol == "udp" }) {
+		return errors.New("published UDP ports keep it awake")
+	}
+	if !passesFiles {
+		return errors.New("published ports and previews keep it awake on this system")
+	}
+	for _, s := range d.settings().Secrets {
+		if strings.HasPrefix(s.Source, "env:") {
+			return fmt.Errorf("it has published ports or previews, and secret %s of an environment variable, which a connection could not give it when it wakes: take one of a file", s.Name)
+		}
+	}
+	if _, err := d.store.askPorter(ctx, porterRequest{Do: doAsk}, nil); err != nil {
+		return fmt.Errorf("nothing would hold its ports until the next command of agentvm (agentvm ps, say): %w", err)
+	}
+	return nil
 }
 
 // hasFlows reports whether there are connections, which saving the VM would break.
@@ -91,7 +126,7 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 		d.runOn(v, "", err)
 		return false
 	}
-	if !d.clients.shut() {
+	if !d.clients.shut() || !d.listeners.hold() {
 		d.runOn(v, "", nil)
 		return false
 	}
@@ -104,15 +139,23 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 		case <-ctx.Done():
 		}
 	}()
+	stats, err := v.NetworkStats(ctx) // again: a connection may have come since
+	if err == nil && hasFlows(stats) {
+		d.runOn(v, "", nil)
+		return false
+	}
 	path := filepath.Join(d.paths.dir, fmt.Sprintf("hibernated-%d%s", time.Now().UnixNano(), snapshot.Suffix))
-	if err = v.Pause(ctx); err == nil {
+	if err == nil {
+		err = v.Pause(ctx)
+	}
+	if err == nil {
 		_, err = v.Snapshot(ctx, path, vm.SnapshotOptions{})
 	}
 	if active, _ := d.jobs.Used(); err == nil && (active > 0 || d.isStopping()) {
 		err = errors.New("it is used again, or to end")
 	}
 	if err == nil {
-		err = d.paths.writeRestoration(Restoration{Snapshot: path, KeepPrograms: true, SameIdentity: true, Hibernated: true, Began: d.began})
+		err = d.leave(ctx, v, path)
 	}
 	if err != nil {
 		d.runOn(v, path, err)
@@ -121,6 +164,28 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 	d.asleep.Store(true)
 	d.order(why, 0) // its programs need not end
 	return true
+}
+
+// leave writes from where the VM continues, and gives its sockets to the porter.
+func (d *daemon) leave(ctx context.Context, v VM, path string) error {
+	r := Restoration{Snapshot: path, KeepPrograms: true, SameIdentity: true, Hibernated: true, Began: d.began}
+	ports, err := v.Ports(ctx)
+	if err != nil {
+		return err
+	}
+	files, err := d.listeners.files(&r, ports)
+	if err != nil {
+		return err
+	}
+	defer closeFiles(files)
+	if len(files) > 0 {
+		r.Key = newToken()
+	}
+	err = d.paths.writeRestoration(r)
+	if err == nil && len(files) > 0 {
+		_, err = d.store.askPorter(ctx, porterRequest{doGive, d.name, r.Key}, files)
+	}
+	return err
 }
 
 // runOn has the VM run on. It tries again when the VM has been idle for as long once more.
@@ -138,6 +203,7 @@ func (d *daemon) runOn(v VM, path string, why error) {
 			d.logger.Error("resume the VM", "error", err)
 		}
 	}
+	d.listeners.release()
 	d.clients.open()
 	_ = os.Remove(d.paths.saving())
 }

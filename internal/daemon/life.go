@@ -42,6 +42,7 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 		d.logger.Error("the VM could not be started", "error", err)
 		return d.ran && !errors.Is(err, errGivenUp) && d.restarts(err) // it may be the host's trouble, and pass
 	}
+	d.listeners.release()
 	d.logger.Info("the VM runs", "took", time.Since(began))
 	d.event(Event{Kind: EventRunning})
 	d.ran = true
@@ -135,7 +136,10 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	}()
 	config := d.settings()
 	config.Image = cmp.Or(d.image, config.Image)
-	v, err := d.boot(ctx, booting{d.name, config, restore, d.paths, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0})
+	if restore != nil && restore.Hibernated {
+		config.Network.Forwards = restore.forwards(config.Network.Forwards)
+	}
+	v, err := d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0})
 	close(booted)
 	if err != nil && context.Cause(ctx) != nil {
 		err = errGivenUp

@@ -70,9 +70,10 @@ type booting struct {
 	config   Config
 	restore  *Restoration // nil: it boots
 	paths    paths
-	progress func(slog.Level, string) // lines for people; it returns quickly
-	overrun  func(time.Duration)      // see vm.Config.Overrun
-	confine  func()                   // see vm.Config.BeforeRun
+	listen   func(ctx context.Context, network, address string) (net.Listener, error) // see vm.Network.Listen
+	progress func(slog.Level, string)                                                 // lines for people; it returns quickly
+	overrun  func(time.Duration)                                                      // see vm.Config.Overrun
+	confine  func()                                                                   // see vm.Config.BeforeRun
 	logger   *slog.Logger
 	again    bool // the guest has restarted itself
 }

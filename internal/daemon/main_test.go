@@ -32,7 +32,7 @@ func testStore(t testing.TB, role string) Store {
 	t.Setenv(roleEnv, role)
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise they run for a second after their end
 	s := Store{Dir: t.TempDir(), Version: "test"}
-	s.Command = []string{program, s.Dir}
+	s.Command, s.PorterCommand = []string{program, s.Dir}, []string{program, s.Dir, porterName}
 	s.Environment = []string{roleEnv, "GORACE"}
 	return s
 }
@@ -48,7 +48,7 @@ type inside struct {
 // startInside starts a daemon with a fakeVM and waits for its address, and for the VM when boot is nil.
 func startInside(t testing.TB, c Config, tm timing, boot bootFunc) *inside {
 	t.Helper()
-	d := &inside{store: Store{Dir: t.TempDir(), Version: "test"}, vm: newFakeVM(), ended: make(chan error, 1)}
+	d := &inside{store: Store{Dir: t.TempDir(), Version: "test", Command: []string{"none"}}, vm: newFakeVM(), ended: make(chan error, 1)}
 	d.restart(t, c, tm, boot)
 	return d
 }
@@ -89,7 +89,7 @@ func (d *inside) restart(t testing.TB, c Config, tm timing, boot bootFunc) {
 func startUsed(t testing.TB, c Config) (*inside, *Client) {
 	t.Helper()
 	here := make(chan struct{})
-	d := &inside{store: Store{Dir: t.TempDir(), Version: "test"}, vm: newFakeVM(), ended: make(chan error, 1)}
+	d := &inside{store: Store{Dir: t.TempDir(), Version: "test", Command: []string{"none"}}, vm: newFakeVM(), ended: make(chan error, 1)}
 	d.restart(t, c, timing{}, func(ctx context.Context, _ booting) (VM, error) {
 		select {
 		case <-here:

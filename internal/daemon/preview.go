@@ -58,7 +58,7 @@ func (p *previews) listens() bool {
 }
 
 func newPreviews(d *daemon) *previews {
-	return &previews{daemon: d, bind: net.Listen, turn: make(chan struct{}, 1)}
+	return &previews{daemon: d, bind: d.listeners.listenForPreviews, turn: make(chan struct{}, 1)}
 }
 
 // resume serves the previews of before the daemon's start. What fails is tried again when the next preview is made.
@@ -106,8 +106,7 @@ func (p *previews) withdrawStale(store *preview.Store) error {
 	if p.looked {
 		return nil
 	}
-	info, err := os.Stat(p.servedPath())
-	recent := err == nil && time.Since(info.ModTime()).Abs() <= servedGap
+	recent := p.daemon.store.servedLately(p.daemon.paths)
 	links, err := p.hasLinks(store)
 	if err != nil {
 		return err
@@ -137,8 +136,20 @@ func (p *previews) withdraw(store *preview.Store, why string) error {
 
 // servedPath is a file whose modification time says until when the port was served. It is beside the links, because a VM that takes over
 // an earlier one's identity has that one's links. It is removed when no link can be that old.
-func (p *previews) servedPath() string {
-	return filepath.Join(filepath.Dir(p.daemon.store.PreviewPath()), "preview.served", p.daemon.identity.ID)
+func (p *previews) servedPath() string { return p.daemon.store.servedPath(p.daemon.identity.ID) }
+
+func (s Store) servedPath(identity string) string {
+	return filepath.Join(filepath.Dir(s.PreviewPath()), "preview.served", identity)
+}
+
+// servedLately reports whether the port of a VM's previews was free for no longer than a restart takes.
+func (s Store) servedLately(p paths) bool {
+	i, err := p.readIdentity()
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(s.servedPath(i.ID))
+	return err == nil && time.Since(info.ModTime()).Abs() <= servedGap
 }
 
 // forgetServed removes the files of VMs whose links have all expired.

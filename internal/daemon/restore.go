@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"agentvm/internal/disk"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -29,6 +31,11 @@ type Restoration struct {
 	// the one from which Config.MaxLifetime counts.
 	Hibernated bool      `json:"hibernated,omitempty"`
 	Began      time.Time `json:"began,omitzero"`
+	// Ports, and the port of previews, are held by the store's porter meanwhile, where it has some; Key, 64 hexadecimal digits, then shows it
+	// whose they are.
+	Ports    []nat.Forward  `json:"ports,omitempty"`
+	Previews netip.AddrPort `json:"previews,omitzero"`
+	Key      string         `json:"key,omitempty"`
 }
 
 // Restore makes a VM that continues from a snapshot, and returns when it runs. The snapshot determines DiskSize, and Image, Memory and
@@ -122,6 +129,15 @@ func (r *Restoration) start(ctx context.Context, c vm.Config) (*vm.VM, error) {
 	}
 	c.KernelArguments = "" // the kernel runs already; they are for later starts
 	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity})
+}
+
+// forwards are the ports with which a hibernated VM wakes: as they were, for one whose port the system had chosen. It cannot be hibernated with
+// others than TCP ports.
+func (r *Restoration) forwards(configured []nat.Forward) []nat.Forward {
+	if r.Key == "" {
+		return configured
+	}
+	return r.Ports
 }
 
 func (p paths) writeRestoration(r Restoration) error {

@@ -142,8 +142,9 @@ type daemon struct {
 	state   state
 	jobs    *jobs
 
-	identity Identity
-	previews *previews
+	identity  Identity
+	previews  *previews
+	listeners *listeners
 
 	booted chan struct{} // closed when the first boot is over
 	halted chan struct{} // closed when the VM has ended, or has not started and will not
@@ -166,6 +167,7 @@ type daemon struct {
 	ran      bool        // the VM has run; live's
 	began    time.Time   // the start from which the lifetime counts; before started when the VM was hibernated
 	lastFlow time.Time   // when the network was last in use, as far as that keeps the VM from being hibernated; watch's
+	awakeFor string      // why it is idle and not hibernated, as the log says; watch's
 	asleep   atomic.Bool // the VM is saved, and this daemon ends for that
 
 	mu             sync.Mutex
@@ -190,6 +192,7 @@ func newDaemon(s Store, name string, p paths, c Config, t timing, boot bootFunc,
 	}
 	d.began, d.lastFlow = d.started, d.started
 	d.jobs = newJobs(p.jobs(), logger, time.Now, d.jobEvent)
+	d.listeners = newListeners()
 	d.previews = newPreviews(d)
 	d.hard, d.forceStop = context.WithCancel(context.Background())
 	return d
@@ -207,6 +210,9 @@ func (d *daemon) run(ctx context.Context) error {
 		return errors.Join(err, listener.Close())
 	}
 	defer metrics.close()
+	if err := d.listeners.inherit(d.store.takePorts(ctx, d.name, d.restore)); err != nil {
+		d.logger.Warn("take the VM's ports from the porter", "error", err)
+	}
 	d.jobs.Load(d.paths.jobs(), errUnseen)
 	d.state = state{
 		Version: protocolVersion, Name: d.name, Pid: os.Getpid(), Started: d.started.UTC(),
@@ -227,7 +233,11 @@ func (d *daemon) run(ctx context.Context) error {
 	parts.Go(func() { d.accept(serving, listener) })
 	metrics.start()
 	parts.Go(d.live)
-	parts.Go(d.previews.resume)
+	parts.Go(func() {
+		d.previews.resume()
+		<-d.booted
+		d.listeners.dropInherited()
+	})
 	parts.Go(func() { d.watch(serving) })
 	if d.store.Owned {
 		go d.followOwner(os.Stdin)

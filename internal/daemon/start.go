@@ -325,6 +325,7 @@ func (d *child) await(ctx context.Context) (*Client, error) {
 		client, err := d.dial(ctx, st)
 		if err == nil {
 			client.child = d
+			d.store.tendPorter(d.paths)
 		}
 		return client, err
 	}

@@ -45,6 +45,8 @@ type Status struct {
 	Config    Config    `json:"config"`
 	// Info is the daemon's answer; nil when there is none.
 	Info *daemonrpc.Info `json:"info,omitempty"`
+	// Ports are those that the porter holds for a VM that is hibernated, as Info has them.
+	Ports []string `json:"ports,omitempty"`
 	// Door is the address at which the daemon listens for clients: "unix:daemon.sock", a socket in the VM's folder, or 127.0.0.1:PORT.
 	// Empty when it does not answer.
 	Door string `json:"door,omitempty"`
@@ -62,6 +64,7 @@ const (
 
 // List describes every VM of the store, sorted by name, and cleans up after daemons that died.
 func (s Store) List(ctx context.Context) ([]Status, error) {
+	s.revivePorter()
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -138,6 +141,11 @@ func (s *Status) past(p paths) error {
 	switch {
 	case end.Error == "" && p.asleep(): // also when its daemon was killed after it had saved the VM, or before it had woken it
 		s.State = Hibernated
+		if r := p.heldPorts(); r != nil {
+			for _, port := range r.Ports {
+				s.Ports = append(s.Ports, describePort(port))
+			}
+		}
 	case end.Crashed:
 		s.State = Crashed
 	case end.Error != "":

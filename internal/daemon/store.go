@@ -34,6 +34,8 @@ import (
 //	daemon.log, .1     its log and standard error; rotated at 1 MiB
 //	disk.img           the VM's files, from the first start on
 //	jobs/ID/           job.json and journal of a durable job
+//
+// Beside Dir, Dir with ".porter" has the porter's lock, log, log.1 and door/porter.sock.
 type Store struct {
 	Dir string
 	// Version is the program's version, which daemons of this store report. Default: none.
@@ -41,6 +43,9 @@ type Store struct {
 	// Command runs a daemon: a program and arguments, to which Start appends the name. The process must call Run with this
 	// Store. Default: this program with "daemon", "run", "--dir", Dir.
 	Command []string
+	// PorterCommand runs the porter, as RunPorter. Default: this program with "daemon", "porter", "--dir", Dir, or none when Command is set:
+	// then ports keep a VM awake.
+	PorterCommand []string
 	// Environment has names of variables that daemons inherit besides those that inherit.go lists.
 	Environment []string
 	// Owner owns the next daemon that Start starts. Default: no owner; the daemon outlives this process.
@@ -140,7 +145,9 @@ func (s Store) remove(ctx context.Context, p paths, name string) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("remove %s: %w: stop it first", name, ErrRunning), unlock())
 	}
+	r, _ := p.readRestoration()
 	err = removeContent(p)
+	closeFiles(s.takePorts(ctx, name, r))
 	err = errors.Join(err, release(), unlock(), os.Remove(p.lock()), os.Remove(p.starting()), removeFolder(p.dir))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)
@@ -171,11 +178,18 @@ func (s Store) Rename(ctx context.Context, name, to string) error {
 		return errors.Join(fmt.Errorf("rename %s: %w: stop it first", name, ErrRunning), unlock())
 	}
 	cleanUp(p)
+	r, _ := p.readRestoration()
+	held := s.takePorts(ctx, name, r)
 	if runtime.GOOS == "windows" { // which renames no directory that has open files
 		err = errors.Join(release(), unlock(), os.Rename(p.dir, target.dir))
 	} else {
-		err = errors.Join(os.Rename(p.dir, target.dir), release(), unlock())
+		err = os.Rename(p.dir, target.dir)
+		if len(held) > 0 && err == nil { // when it fails, the porter binds them soon
+			_, _ = s.askPorter(ctx, porterRequest{doGive, to, r.Key}, held)
+		}
+		err = errors.Join(err, release(), unlock())
 	}
+	closeFiles(held)
 	if err != nil {
 		return fmt.Errorf("rename %s to %s: %w", name, to, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestrpc"
+	"agentvm/nat"
 	"agentvm/vm"
 )
 
@@ -43,8 +44,13 @@ func (m *machine) Describe(i *daemonrpc.Info) {
 	}
 	i.Ports = i.Ports[:0]
 	for _, f := range forwards {
-		i.Ports = append(i.Ports, fmt.Sprintf("%s -> %s/%s", f.Listen, f.Target(), f.Protocol))
+		i.Ports = append(i.Ports, describePort(f))
 	}
+}
+
+// describePort is an open port as daemonrpc.Info.Ports has it.
+func describePort(f nat.Forward) string {
+	return fmt.Sprintf("%s -> %s/%s", f.Listen, f.Target(), f.Protocol)
 }
 
 const (

@@ -53,7 +53,7 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 	if b.restore == nil || !b.restore.SameIdentity { // with the same identity the saved host name is the default
 		config.Hostname = cmp.Or(config.Hostname, b.name)
 	}
-	config.Network.Member = b.name
+	config.Network.Member, config.Network.Listen = b.name, b.listen
 	config.Logger = b.logger
 	config.Progress = reportProgress(b.progress)
 	config.Overrun, config.BeforeRun = b.overrun, b.confine

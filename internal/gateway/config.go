@@ -74,6 +74,8 @@ type Network struct {
 	// Dial opens every socket on the guest's behalf, also those to resolvers, after the policy has allowed it. Default:
 	// net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) `json:"-"`
+	// Listen opens the TCP sockets of Forwards, for network "tcp4" or "tcp6". Accept must return a *net.TCPConn. Default: net.ListenConfig.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error) `json:"-"`
 }
 
 // ErrNoNetwork is returned by methods that need the network of a VM that has none.

@@ -142,7 +142,7 @@ func (g *Gateway) build() (err error) {
 	n := g.config.Network
 	g.flows, err = nat.New(nat.Config{
 		Network: g.stack, Egress: attributingDialer{g.gate, g.recorder, g.config.Secrets}, Intercept: g.intercept, HighMark: highMark, LowMark: lowMark,
-		Limits: n.Limits, Memory: g.config.HostMemory, Inward: g.config.Ports.Inward, DialLocalhost: g.dialLocalhost, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+		Limits: n.Limits, Memory: g.config.HostMemory, Inward: g.config.Ports.Inward, DialLocalhost: g.dialLocalhost, Listen: n.Listen, SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
 		Observe: g.recorder.observe, Logger: g.config.Logger,
 	})
 	return err

@@ -1,0 +1,238 @@
+package daemon
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"agentvm/internal/lockfile"
+	"agentvm/internal/private"
+	"agentvm/nat"
+)
+
+// The porter is the process that holds the listening sockets of a store's hibernated VMs: of their published TCP ports, and of their previews.
+// A connection to one wakes the VM, whose daemon takes the sockets with all that waits in their queues. The porter itself accepts nothing,
+// unless the VM cannot be woken.
+//
+//	daemon ── give, sockets ──► porter ◄── take, sockets ── woken daemon; or rm, rename
+//	                              └─ a connection waits: Store.Connect, as any client does
+//
+// It is a program of its own because a daemon is confined, and cannot start one. For the same reason it is started, while there is none, by
+// those who use VMs that need one: a VM that may be hibernated and has ports, or is hibernated and had some. It ends when there are none such.
+//
+// Only its lock shows whether it lives. What it holds is in restore.json of each VM, where also the key is that shows whose sockets they
+// are: another VM's daemon cannot read it. A porter that begins after one was killed binds those ports anew.
+
+// porterPaths are the files of a store's porter, beside Dir.
+type porterPaths struct{ dir string }
+
+func (s Store) porter() porterPaths { return porterPaths{filepath.Clean(s.Dir) + ".porter"} }
+
+func (p porterPaths) lock() string { return filepath.Join(p.dir, "lock") }
+func (p porterPaths) log() string  { return filepath.Join(p.dir, "log") }
+
+// door is the folder of the socket alone, which confined daemons may read.
+func (p porterPaths) door() string   { return filepath.Join(p.dir, "door") }
+func (p porterPaths) socket() string { return filepath.Join(p.door(), "porter.sock") }
+
+// porterTime bounds an exchange with the porter.
+const porterTime = 2 * time.Second
+
+// An exchange with a porter is one message each way, as in the handshake of a daemon, followed by the sockets where there are some: one byte
+// with their descriptors.
+type porterRequest struct {
+	Do  string `json:"do"` // give, take or ask
+	VM  string `json:"vm,omitempty"`
+	Key string `json:"key,omitempty"` // Restoration.Key
+}
+
+type porterAnswer struct {
+	Error string `json:"error,omitempty"`
+	Count int    `json:"count,omitempty"` // of sockets that follow
+}
+
+const (
+	doGive = "give" // the VM's sockets
+	doTake = "take"
+	doAsk  = "ask" // whether it answers
+)
+
+// askPorter does an exchange. The sockets that it returns are the caller's; those that it is given stay so.
+func (s Store) askPorter(ctx context.Context, r porterRequest, give []*os.File) ([]*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, porterTime)
+	defer cancel()
+	conn, err := s.dialPorter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask the porter: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = writeMessage(conn, r)
+	if err == nil && r.Do == doGive {
+		err = sendFiles(conn, give)
+	}
+	var answer porterAnswer
+	if err == nil {
+		err = readMessage(conn, &answer)
+	}
+	if err == nil && answer.Error != "" {
+		err = fmt.Errorf("it refused: %.200s", answer.Error)
+	}
+	var files []*os.File
+	if err == nil && answer.Count > 0 {
+		files, err = receiveFiles(conn)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the porter: %w", err)
+	}
+	return files, nil
+}
+
+func (s Store) dialPorter(ctx context.Context) (*net.UnixConn, error) {
+	short, release, err := shortPath(s.porter().socket())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", short)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPeer(conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn.(*net.UnixConn), nil
+}
+
+// heldPorts returns from where a hibernated VM continues, when a porter is to hold ports for it; otherwise nil. One that could not be woken
+// is not tried again before its user does. The caller holds the lock, shared or not.
+func (p paths) heldPorts() *Restoration {
+	r, err := p.readRestoration()
+	if err != nil || r == nil || !r.Hibernated || r.Key == "" {
+		return nil
+	}
+	if end, err := p.readEnd(); err == nil && end.Error != "" {
+		return nil
+	}
+	return r
+}
+
+// takeTries is how often to ask a porter that does not answer in time: without the sockets, the VM could not bind its ports.
+const takeTries = 3
+
+// takePorts takes the sockets of a hibernated VM from the porter; none when it has none, or is not there.
+func (s Store) takePorts(ctx context.Context, name string, r *Restoration) []*os.File {
+	if r == nil || r.Key == "" {
+		return nil
+	}
+	for range takeTries {
+		files, err := s.askPorter(ctx, porterRequest{doTake, name, r.Key}, nil)
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+			return files
+		}
+	}
+	return nil
+}
+
+// hasKey reports whether a request shows the key of a hibernated VM.
+func (r *Restoration) hasKey(key string) bool {
+	return r != nil && r.Hibernated && r.Key != "" && subtle.ConstantTimeCompare([]byte(r.Key), []byte(key)) == 1
+}
+
+// mayNeedPorter reports whether a VM that runs may be hibernated with ports.
+func (p paths) mayNeedPorter() bool {
+	config, err := readConfig(p.config())
+	if err != nil || config.HibernateAfter <= 0 {
+		return false
+	}
+	if slices.ContainsFunc(config.Network.Forwards, func(f nat.Forward) bool { return f.Protocol != "udp" }) {
+		return true
+	}
+	identity, err := p.readIdentity()
+	return err == nil && identity.PreviewPort != 0
+}
+
+// needsPorter reports whether any VM of the store needs one.
+func (s Store) needsPorter() bool {
+	entries, _ := os.ReadDir(s.Dir)
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		p, err := s.existing(e.Name())
+		if err != nil {
+			return false
+		}
+		alive, unlock, err := probe(p)
+		if err != nil {
+			return false
+		}
+		if alive {
+			return p.mayNeedPorter()
+		}
+		defer func() { _ = unlock() }()
+		return p.heldPorts() != nil
+	})
+}
+
+// tendPorter starts a porter when there is none and this VM needs one. It does not wait for it: until it holds a VM's ports, that runs on.
+func (s Store) tendPorter(p paths) {
+	if passesFiles && p.mayNeedPorter() {
+		_ = s.startPorter() // the VM stays awake, and its log says why
+	}
+}
+
+// revivePorter starts one anew when it was killed. It is cheap.
+func (s Store) revivePorter() {
+	lock, err := lockfile.TryExisting(s.porter().lock())
+	if err == nil && lock.Close() == nil {
+		_ = s.startPorter()
+	}
+}
+
+func (s Store) startPorter() error {
+	p := s.porter()
+	if err := private.MakeFolder(p.door()); err != nil {
+		return err
+	}
+	lock, err := lockfile.TryShared(p.lock())
+	if err != nil {
+		return err // ErrHeld: there is one
+	}
+	if err := lock.Close(); err != nil {
+		return err
+	}
+	args := s.PorterCommand
+	if len(args) == 0 {
+		if len(s.Command) > 0 {
+			return errors.New("the store has no PorterCommand")
+		}
+		program, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		args = []string{program, "daemon", "porter", "--dir", s.Dir}
+	}
+	log, err := openAppend(p.log())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	command := exec.Command(args[0], args[1:]...)
+	command.Stdout, command.Stderr = log, log
+	command.Dir = "/"
+	command.Env = s.environment(Config{})
+	detach(command)
+	keepToThisProcess()
+	if err := command.Start(); err != nil {
+		return fmt.Errorf("start the porter: %w", err)
+	}
+	go func() { _ = command.Wait() }() // it outlives most processes that start it
+	return nil
+}
