@@ -289,6 +289,7 @@ var mayImport = map[string][]string{
 		"internal/guestrpc",
 		"internal/headtail",
 		"internal/journal",
+		"internal/objectstore",
 		"internal/snapshot",
 		"internal/tail",
 		"internal/statestore",

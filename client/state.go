@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"agentvm/images"
+	"agentvm/internal/objectstore"
 	"agentvm/internal/snapshot"
 	"agentvm/internal/statestore"
 	"agentvm/vm"
@@ -24,6 +25,10 @@ type StateOptions struct {
 	// KeyFile has an age identity, with which everything is encrypted and authenticated. Default: AGENTVM_STATE_KEY; without it nothing is
 	// encrypted, and what is read is not trusted.
 	KeyFile string
+	// Key is the text of such a file, instead of it.
+	Key string
+	// Getenv has the credentials, and nothing of this process's environment is used. Default: os.Getenv, and the two variables above.
+	Getenv func(string) string
 	// Logger receives what went wrong and was repeated. Default: none.
 	Logger *slog.Logger
 }
@@ -47,23 +52,33 @@ type (
 
 // OpenState opens an object store. It sends nothing.
 func (s *Store) OpenState(o StateOptions) (*StateStore, error) {
+	getenv := o.Getenv
+	if getenv == nil {
+		getenv = os.Getenv
+	}
 	if o.URL == "" {
-		o.URL = os.Getenv("AGENTVM_STATE")
+		o.URL = getenv("AGENTVM_STATE")
 	}
 	if o.URL == "" {
 		return nil, errors.New("no object store is named: give its URL, as --state s3://BUCKET/PREFIX, or set AGENTVM_STATE")
 	}
-	if o.KeyFile == "" {
-		o.KeyFile = os.Getenv("AGENTVM_STATE_KEY")
+	if o.KeyFile == "" && o.Key == "" {
+		o.KeyFile = getenv("AGENTVM_STATE_KEY")
 	}
 	var key *statestore.Key
-	if o.KeyFile != "" {
-		var err error
-		if key, err = statestore.ReadKey(o.KeyFile); err != nil {
-			return nil, err
-		}
+	var err error
+	switch {
+	case o.Key != "" && o.KeyFile != "":
+		return nil, errors.New("the key of the object store is given as a text and as a file: give one of them")
+	case o.Key != "":
+		key, err = statestore.ParseKey([]byte(o.Key))
+	case o.KeyFile != "":
+		key, err = statestore.ReadKey(o.KeyFile)
 	}
-	remote, err := statestore.Open(o.URL, statestore.Options{Key: key, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	remote, err := statestore.Open(o.URL, statestore.Options{Key: key, Logger: o.Logger, Bucket: objectstore.Options{Getenv: o.Getenv}})
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +99,10 @@ type SaveOptions struct {
 	NoImage bool
 	// Replace replaces a snapshot of that name, of which only what has changed is written. Default: fs.ErrExist.
 	Replace bool
+	// Since names a snapshot there that has most of this one, as an earlier one of the same VM: what it has is not written again.
+	Since string
+	// Note is kept with the snapshot: StateSnapshot.Note.
+	Note []byte
 }
 
 // Save writes a VM into the object store, by a name that is like those of VMs. The VM stands still only for a moment.
@@ -139,7 +158,7 @@ func (st *StateStore) push(ctx context.Context, path, name string, o SaveOptions
 		return saved, err
 	}
 	defer file.Close()
-	p := statestore.Push{File: file, Replace: o.Replace}
+	p := statestore.Push{File: file, Replace: o.Replace, Since: o.Since, Note: o.Note}
 	if image := file.Meta().Image; !o.NoImage && image != images.BuiltinName {
 		p.Image = func(ctx context.Context) (io.ReadCloser, error) { return st.openImage(ctx, image) }
 	}
@@ -220,11 +239,35 @@ type StateRestoration struct {
 // Restore makes a VM that continues from the snapshot from of the object store. Nothing of it is kept in the local store but the VM, its
 // image and what the snapshot was layered on.
 func (st *StateStore) Restore(ctx context.Context, from, name string, r StateRestoration) (*VM, error) {
-	local, err := snapshot.OpenStore(st.store.dir)
+	s, err := st.Read(ctx, from)
 	if err != nil {
 		return nil, err
 	}
-	m, err := st.remote.Read(ctx, from)
+	return s.Restore(ctx, name, r)
+}
+
+// StateSnapshot is what an object store says of a snapshot.
+type StateSnapshot struct {
+	store    *StateStore
+	manifest *statestore.Manifest
+}
+
+// Read reads what the object store has of a snapshot, and not the VM's memory; fs.ErrNotExist when there is none of that name.
+func (st *StateStore) Read(ctx context.Context, name string) (*StateSnapshot, error) {
+	m, err := st.remote.Read(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return &StateSnapshot{st, m}, nil
+}
+
+// Note is SaveOptions.Note.
+func (s *StateSnapshot) Note() []byte { return s.manifest.Note }
+
+// Restore is StateStore.Restore of this snapshot.
+func (s *StateSnapshot) Restore(ctx context.Context, name string, r StateRestoration) (*VM, error) {
+	st, m := s.store, s.manifest
+	local, err := snapshot.OpenStore(st.store.dir)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,10 @@ makes it the client's. Any number of gateways serve at once, and none keeps anyt
 line, a tenant as often as it has keys, and is read again when it changes. Within a cluster the pod's service account is used, elsewhere
 --kubeconfig. TLS is the ingress' or the mesh's.
 
+With --state, a sandbox that is paused leaves its pod for an object store, and continues in another pod: each tenant's in a folder of its own, encrypted
+with a key that is derived from the private key and the tenant's name. Credentials are in the variables that docs/guide/state.md lists; pods get them
+with the request to write or to read a sandbox. Without it a sandbox is paused in its pod.
+
 deploy/ has the manifests.`
 
 const example = `  openssl genpkey -algorithm ed25519 -out gateway.pem
@@ -39,12 +43,12 @@ const example = `  openssl genpkey -algorithm ed25519 -out gateway.pem
 
 // options are those of the command line.
 type options struct {
-	listen, metrics, kubeconfig, namespace, key, tenants, domain, identity string
-	hosts                                                                  []string
-	port                                                                   uint16
-	memory                                                                 int64
-	wait                                                                   time.Duration
-	verbose                                                                bool
+	listen, metrics, kubeconfig, namespace, key, tenants, domain, identity, state string
+	hosts                                                                         []string
+	port                                                                          uint16
+	memory                                                                        int64
+	wait                                                                          time.Duration
+	verbose                                                                       bool
 }
 
 func main() {
@@ -72,6 +76,7 @@ func command() *cobra.Command {
 	flags.StringVar(&o.key, "key-file", "", "the gateways' private key, a PEM `FILE`")
 	flags.StringVar(&o.tenants, "tenants", "", "the clients' keys, a `FILE`: TENANT KEY on each line")
 	flags.StringVar(&o.domain, "domain", "localhost", "servers in sandboxes are reached at PORT-ID.`DOMAIN`")
+	flags.StringVar(&o.state, "state", os.Getenv("AGENTVM_STATE"), "the object store of sandboxes that are paused, a `URL`: s3://BUCKET/PREFIX, gs://, azblob:// or file:///DIRECTORY (default $AGENTVM_STATE)")
 	flags.StringArrayVar(&o.hosts, "host", nil, "a `NAME` under which clients reach the gateway, besides localhost, addresses and api.DOMAIN (may be repeated)")
 	flags.StringVar(&o.identity, "identity", host, "this gateway's `NAME` among the others")
 	flags.Uint16Var(&o.port, "pod-port", 8470, "`PORT` at which pods serve")
@@ -109,9 +114,13 @@ func (o *options) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var state *fleet.StateConfig
+	if o.state != "" {
+		state = &fleet.StateConfig{URL: o.state, Getenv: os.Getenv}
+	}
 	g, err := fleet.New(fleet.Config{
 		Client: client, Namespace: o.namespace, Identity: o.identity, Tenants: t.keys, Key: key, Domain: o.domain, Hosts: o.hosts, PodPort: o.port,
-		Memory: o.memory << 20, Wait: o.wait, Logger: log,
+		State: state, Memory: o.memory << 20, Wait: o.wait, Logger: log,
 	})
 	if err != nil {
 		return err

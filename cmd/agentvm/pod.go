@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -109,14 +111,8 @@ func (c *cli) servePod(ctx context.Context, f *podFlags) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		_ = v.Close()
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		if _, err := store.Stop(ending, pod.VMName, 5*time.Second); err != nil && !errors.Is(err, client.ErrNotFound) {
-			c.log.Warn("the VM was not stopped", "err", err)
-		}
-	}()
+	all := &podVMs{store: store, log: c.log, first: v}
+	defer all.end(ctx)
 	if _, err := v.Run(ctx, vm.Command{Line: "true"}); err != nil { // what the first command needs is in memory then
 		return err
 	}
@@ -130,7 +126,7 @@ func (c *cli) servePod(ctx context.Context, f *podFlags) error {
 		policy = egress.Policy{Mode: egress.None}
 	}
 	server, err := pod.New(pod.Config{
-		VMs: &podVMs{store, v}, UID: uid, Gateways: public, Domain: f.domain, User: f.user, Policy: policy, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory),
+		VMs: all, UID: uid, Gateways: public, Domain: f.domain, User: f.user, Policy: policy, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory),
 		Key: key, API: localHost(handler.Handler()), Kept: file, Logger: c.log,
 	})
 	if err != nil {
@@ -203,24 +199,43 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// podVMs are the VM that waits for its sandbox, and its forks.
+// podVMs are the VM of a pod's first sandbox, which waits for it, and its forks.
 type podVMs struct {
-	store   *client.Store
-	waiting *client.VM
+	store *client.Store
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	first *client.VM
+}
+
+// end ends the first VM.
+func (m *podVMs) end(ctx context.Context) {
+	m.mu.Lock()
+	first := m.first
+	m.mu.Unlock()
+	_ = first.Close()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if _, err := m.store.Stop(ctx, pod.VMName, 5*time.Second); err != nil && !errors.Is(err, client.ErrNotFound) {
+		m.log.Warn("the VM was not stopped", "err", err)
+	}
 }
 
 // Take implements pod.VMs. Variables are given to each command by the caller: the VM runs already.
 func (m *podVMs) Take(ctx context.Context, _ []string, policy egress.Policy) (e2b.VM, error) {
-	now, err := m.waiting.Policy(ctx)
+	m.mu.Lock()
+	first := m.first
+	m.mu.Unlock()
+	now, err := first.Policy(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if now.String() != policy.String() {
-		if _, err := m.waiting.SetPolicy(ctx, policy); err != nil {
+		if _, err := first.SetPolicy(ctx, policy); err != nil {
 			return nil, err
 		}
 	}
-	return m.waiting, nil
+	return first, nil
 }
 
 // Open implements pod.VMs.
@@ -235,4 +250,74 @@ func (m *podVMs) Open(ctx context.Context, name string) (e2b.VM, error) {
 // Remove implements pod.VMs.
 func (m *podVMs) Remove(ctx context.Context, name string) error {
 	return stopAndRemove(ctx, m.store, cmp.Or(name, pod.VMName))
+}
+
+// Save implements pod.VMs.
+func (m *podVMs) Save(ctx context.Context, name string, to pod.State, note []byte) error {
+	st, err := m.state(to)
+	if err != nil {
+		return err
+	}
+	v, err := m.store.Open(ctx, cmp.Or(name, pod.VMName))
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	_, err = st.Save(ctx, v, to.Name, client.SaveOptions{Replace: true, Since: to.Since, Note: note})
+	return err
+}
+
+// Fetch implements pod.VMs.
+func (m *podVMs) Fetch(ctx context.Context, from pod.State) (pod.Saved, error) {
+	st, err := m.state(from)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := st.Read(ctx, from.Name)
+	if err != nil {
+		return nil, err
+	}
+	return savedVM{snapshot, m}, nil
+}
+
+func (m *podVMs) state(s pod.State) (*client.StateStore, error) {
+	o := client.StateOptions{URL: s.URL, Key: s.Key, Logger: m.log}
+	if s.Credentials != nil {
+		o.Getenv = func(name string) string { return s.Credentials[name] }
+	}
+	return m.store.OpenState(o)
+}
+
+// savedVM is a VM of an object store.
+type savedVM struct {
+	*client.StateSnapshot
+	vms *podVMs
+}
+
+// Restore implements pod.Saved.
+func (s savedVM) Restore(ctx context.Context, policy egress.Policy) (e2b.VM, error) {
+	m := s.vms
+	if err := stopAndRemove(ctx, m.store, pod.VMName); err != nil { // first, for the pod's memory is that of one VM
+		return nil, err
+	}
+	v, err := s.StateSnapshot.Restore(ctx, pod.VMName, client.StateRestoration{
+		KeepPrograms: true, SameIdentity: true,
+		Config: func(started client.Started) (client.Config, error) {
+			config, err := started.Config()
+			if errors.Is(err, client.ErrOpenNetwork) { // the pod's policy decides
+				err = nil
+			}
+			config.Network.Policy = policy
+			return config, err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	was := m.first
+	m.first = v
+	m.mu.Unlock()
+	_ = was.Close() // its VM is gone
+	return v, nil
 }

@@ -24,6 +24,20 @@ if [ "${1:-}" != --inside ]; then
             -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35" \
             -o "$programs/$p" "k8s.io/kubernetes/cmd/$p")
     done
+    # crds MODULE@VERSION SUM FILE... copies the schemas of others' objects that deploy/ has.
+    mkdir -p "$programs/crds"
+    crds() {
+        local module=$1 sum=$2 at
+        shift 2
+        at=$(go mod download -json "$module")
+        [[ $at == *"\"Sum\": \"$sum\""* ]] || { echo "test.sh: $module has another sum: $at" >&2; exit 1; }
+        for file in "$@"; do cp "$(sed -n 's/.*"Dir": "\(.*\)".*/\1/p' <<<"$at")/$file" "$programs/crds/"; done
+    }
+    crds sigs.k8s.io/agent-sandbox@v1.0.3 h1:ZiR6xDrXTi1ItyvyDjLvM8lIety/3QVVJ5C98sjzV2Q= \
+        k8s/crds/{agents.x-k8s.io_sandboxes,extensions.agents.x-k8s.io_{sandboxtemplates,sandboxwarmpools,sandboxclaims}}.yaml
+    crds github.com/prometheus-operator/prometheus-operator@v0.85.0 h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s= \
+        example/prometheus-operator-crd/monitoring.coreos.com_{servicemonitors,prometheusrules}.yaml
+    chmod -R u+w "$programs/crds"
     export CGO_ENABLED=0
     go -C integration/kubernetes/cluster build -trimpath -ldflags '-s -w' -o "$programs/pause" ./pause
     go build -trimpath -ldflags '-s -w' -o "$programs/agentvm" ./cmd/agentvm

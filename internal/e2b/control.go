@@ -89,14 +89,14 @@ func (s *Server) known(id string) (*sandbox, error) {
 
 // network is what a client says about the network.
 type network struct {
-	AllowOut      []string        `json:"allowOut"`
-	DenyOut       []string        `json:"denyOut"`
-	EgressProxy   json.RawMessage `json:"egressProxy"`
-	Rules         json.RawMessage `json:"rules"`
-	Mask          string          `json:"maskRequestHost"`
-	HTTPSPorts    []int           `json:"httpsPorts"`
-	PublicTraffic *bool           `json:"allowPublicTraffic"`
-	Internet      *bool           `json:"allow_internet_access"`
+	AllowOut      []string        `json:"allowOut,omitempty"`
+	DenyOut       []string        `json:"denyOut,omitempty"`
+	EgressProxy   json.RawMessage `json:"egressProxy,omitempty"`
+	Rules         json.RawMessage `json:"rules,omitempty"`
+	Mask          string          `json:"maskRequestHost,omitempty"`
+	HTTPSPorts    []int           `json:"httpsPorts,omitempty"`
+	PublicTraffic *bool           `json:"allowPublicTraffic,omitempty"`
+	Internet      *bool           `json:"allow_internet_access,omitempty"`
 }
 
 // given says whether a value that is refused was given.
@@ -150,23 +150,40 @@ func (n network) policy(most egress.Policy, internet *bool) (egress.Policy, erro
 	return p, nil
 }
 
-func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
-	var q struct {
-		Template   string            `json:"templateID"`
-		Metadata   map[string]string `json:"metadata"`
-		Env        map[string]string `json:"envVars"`
-		Timeout    *int              `json:"timeout"`
-		Internet   *bool             `json:"allow_internet_access"`
-		Network    network           `json:"network"`
-		AutoPause  bool              `json:"autoPause"`
-		AutoMemory *bool             `json:"autoPauseMemory"`
-		AutoResume struct {
-			Enabled bool `json:"enabled"`
-		} `json:"autoResume"`
-		IAM     json.RawMessage `json:"iam"`
-		Volumes json.RawMessage `json:"volumeMounts"`
-		MCP     json.RawMessage `json:"mcp"`
+// creation is what a client says when it makes a sandbox.
+type creation struct {
+	Template   string            `json:"templateID"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Env        map[string]string `json:"envVars,omitempty"`
+	Timeout    *int              `json:"timeout,omitempty"`
+	Internet   *bool             `json:"allow_internet_access,omitempty"`
+	Network    network           `json:"network,omitzero"`
+	AutoPause  bool              `json:"autoPause,omitempty"`
+	AutoMemory *bool             `json:"autoPauseMemory,omitempty"`
+	AutoResume struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume,omitzero"`
+	IAM     json.RawMessage `json:"iam,omitempty"`
+	Volumes json.RawMessage `json:"volumeMounts,omitempty"`
+	MCP     json.RawMessage `json:"mcp,omitempty"`
+}
+
+// Creation is the body with which POST /sandboxes would make a sandbox as it is now, of the template base: for a server that continues it. The
+// error is client.ErrNotFound when there is none.
+func (s *Server) Creation(id string) (json.RawMessage, error) {
+	b, err := s.known(id)
+	if err != nil {
+		return nil, client.ErrNotFound
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.asked
+	q.Template, q.Timeout = baseTemplate, nil
+	return json.Marshal(q)
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
+	var q creation
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
@@ -198,7 +215,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	b := s.add(&sandbox{id: id, template: q.Template, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy}, life)
+	b := s.add(&sandbox{id: id, template: q.Template, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy, asked: q}, life)
 	writeJSON(w, http.StatusCreated, s.brief(b))
 	return nil
 }
@@ -428,7 +445,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, b *sandbox) error 
 	}
 	forkErr := b.vm.Fork(r.Context(), names, client.ForkOptions{KeepPrograms: true})
 	b.mu.Lock()
-	policy, pauses := b.policy, b.pauses
+	policy, pauses, asked := b.policy, b.pauses, b.asked
 	b.mu.Unlock()
 	results := []map[string]any{}
 	for _, name := range names {
@@ -442,7 +459,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, b *sandbox) error 
 			results = append(results, map[string]any{"error": map[string]any{"code": status(err), "message": err.Error()}})
 			continue
 		}
-		fork := s.add(&sandbox{id: name, template: b.template, vm: v, meta: b.meta, env: b.env, pauses: pauses, policy: policy}, life)
+		fork := s.add(&sandbox{id: name, template: b.template, vm: v, meta: b.meta, env: b.env, pauses: pauses, policy: policy, asked: asked}, life)
 		results = append(results, map[string]any{"sandbox": s.brief(fork)})
 	}
 	writeJSON(w, http.StatusCreated, results)
@@ -463,6 +480,7 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, b *sandbox) 
 	}
 	b.mu.Lock()
 	b.policy = policy
+	b.asked.Network, b.asked.Internet = q, nil
 	b.mu.Unlock()
 	w.WriteHeader(http.StatusNoContent)
 	return nil

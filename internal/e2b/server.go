@@ -233,6 +233,7 @@ type sandbox struct {
 	pauses bool // at its end, instead of being removed
 	paused bool
 	policy egress.Policy
+	asked  creation        // by the client, changes of the network included
 	live   context.Context // ends when the sandbox is paused or removed: streams are cut then
 	cut    context.CancelFunc
 	gone   bool

@@ -246,3 +246,21 @@ func permanent(err error) bool {
 	}
 	return errors.Is(err, ErrTooLarge) || errors.Is(err, errCredentials) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
 }
+
+// Credentials are the variables of an environment that say the same on any host: what another host needs to open the same buckets. nil: none is
+// set, as where a host has an identity of its own.
+func Credentials(getenv func(string) string) map[string]string {
+	var found map[string]string
+	for _, name := range []string{
+		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL",
+		"GS_ACCESS_KEY_ID", "GS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN",
+	} {
+		if value := getenv(name); value != "" {
+			if found == nil {
+				found = map[string]string{}
+			}
+			found[name] = value
+		}
+	}
+	return found
+}

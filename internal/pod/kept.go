@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"agentvm/internal/atomicfile"
-	"agentvm/internal/e2b/wire"
 )
 
 const maxCreate = 4 << 20 // bytes of the request that makes a sandbox
@@ -28,9 +27,14 @@ type kept struct {
 func (s *Server) create(w http.ResponseWriter, r *http.Request, sandboxes http.Handler) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCreate))
 	if err != nil || !json.Valid(body) {
-		wire.WriteJSON(w, http.StatusBadRequest, map[string]any{"code": http.StatusBadRequest, "message": "the request is no JSON, or too long"})
+		writeFailure(w, http.StatusBadRequest, "the request is no JSON, or too long")
 		return
 	}
+	s.make(w, r, body, sandboxes)
+}
+
+// make has e2b make the pod's sandbox.
+func (s *Server) make(w http.ResponseWriter, r *http.Request, body []byte, sandboxes http.Handler) {
 	record, err := json.Marshal(kept{r.Header.Get(HeaderNew), body})
 	if err != nil {
 		panic(err) // strings and valid JSON

@@ -3,6 +3,7 @@
 //
 //	gateway ── ticket ──► Handler ──► e2b: /sandboxes, envd, ports
 //	                         └──────► serve: /v1/vms/ID/...
+//	   └──── ticket ──► state.go: a sandbox to an object store, and out of it
 //	kubelet ────────────► /ready
 //
 // The pod is one tenant's from its first sandbox on. Only forks of that sandbox are added.
@@ -13,10 +14,8 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -44,8 +43,12 @@ type VMs interface {
 	Take(ctx context.Context, env []string, policy egress.Policy) (e2b.VM, error)
 	// Open connects to a fork.
 	Open(ctx context.Context, name string) (e2b.VM, error)
-	// Remove stops a VM, "" for the one that Take has returned, and deletes it.
+	// Remove stops a VM, "" for the one of the first sandbox, and deletes it.
 	Remove(ctx context.Context, name string) error
+	// Save writes a VM that is paused, named as for Remove, to an object store, with a note.
+	Save(ctx context.Context, name string, to State, note []byte) error
+	// Fetch finds a VM in an object store. The error is fs.ErrNotExist when it is not there.
+	Fetch(ctx context.Context, from State) (Saved, error)
 }
 
 // Config configures a Server.
@@ -71,6 +74,8 @@ type Config struct {
 type Server struct {
 	config Config
 	e2b    *e2b.Server
+	saving chan struct{}     // has room for the request that writes a sandbox to an object store
+	saved  map[string]string // by sandbox, the state that has it as it is now; of who has put into saving
 
 	mu     sync.Mutex
 	first  string            // the sandbox whose VM has waited
@@ -87,7 +92,7 @@ func New(c Config) (s *Server, err error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	s = &Server{config: c, tokens: map[string]string{}, live: map[string]bool{}, over: make(chan struct{})}
+	s = &Server{config: c, tokens: map[string]string{}, live: map[string]bool{}, over: make(chan struct{}), saving: make(chan struct{}, 1), saved: map[string]string{}}
 	s.e2b, err = e2b.New(e2b.Config{
 		VMs: sandboxVMs{s}, Key: c.Key, Domain: c.Domain, User: c.User, Policy: c.Policy, Memory: c.Memory, Max: 1 + maxForks, Logger: c.Logger,
 		NewIDs: s.newIDs, Token: s.token,
@@ -156,7 +161,7 @@ func (v sandboxVMs) Create(ctx context.Context, id string, env []string, policy 
 	if taken {
 		return nil, errTaken
 	}
-	m, err := v.config.VMs.Take(ctx, env, policy)
+	m, err := v.firstVM(ctx, env, policy)
 	if err != nil {
 		v.gone(id)
 		return nil, fmt.Errorf("the VM of this pod: %w", err)
@@ -177,34 +182,25 @@ func (v sandboxVMs) Open(ctx context.Context, name string) (e2b.VM, error) {
 
 // Remove implements e2b.VMs.
 func (v sandboxVMs) Remove(ctx context.Context, id string) error {
-	v.mu.Lock()
-	name := id
-	if id == v.first {
-		name = ""
-	}
-	v.mu.Unlock()
-	err := v.config.VMs.Remove(ctx, name)
+	err := v.config.VMs.Remove(ctx, v.vmName(id))
 	v.gone(id)
 	return err
 }
 
 // gone notes the end of a sandbox.
 func (s *Server) gone(id string) {
+	if err := s.forget(id); err != nil {
+		s.config.Logger.Warn("a restart of this container will have the sandbox again", "err", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.live, id)
 	select {
 	case <-s.over:
 	default:
-		if s.first == "" || len(s.live) > 0 {
-			return
+		if s.first != "" && len(s.live) == 0 {
+			close(s.over)
 		}
-		if s.config.Kept != "" {
-			if err := os.Remove(s.config.Kept); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				s.config.Logger.Warn("a restart of this container will have the sandbox again", "err", err)
-			}
-		}
-		close(s.over)
 	}
 }
 
@@ -222,7 +218,7 @@ func (s *Server) Handler() http.Handler {
 			return
 		}
 		if err := ticket.Check(s.config.Gateways, s.config.UID, r.Header.Get(ticket.Header), time.Now()); err != nil {
-			wire.WriteJSON(w, http.StatusForbidden, map[string]any{"code": http.StatusForbidden, "message": err.Error()})
+			writeFailure(w, http.StatusForbidden, "%v", err)
 			return
 		}
 		r.Header.Del(ticket.Header)
@@ -232,7 +228,7 @@ func (s *Server) Handler() http.Handler {
 		}
 		if rest, found := strings.CutPrefix(r.URL.Path, "/v1/vms/"); found {
 			if s.config.API == nil {
-				wire.WriteJSON(w, http.StatusNotImplemented, map[string]any{"code": http.StatusNotImplemented, "message": "this pod does not serve /v1"})
+				writeFailure(w, http.StatusNotImplemented, "this pod does not serve /v1")
 				return
 			}
 			s.rename(r, rest)
@@ -245,6 +241,16 @@ func (s *Server) Handler() http.Handler {
 		if r.Method == http.MethodPost && (r.URL.Path == "/sandboxes" || r.URL.Path == "/v2/sandboxes") {
 			s.create(w, r, sandboxes)
 			return
+		}
+		if r.Method == http.MethodPost && r.URL.Path == PathRestore {
+			s.restore(w, r, sandboxes)
+			return
+		}
+		if rest, found := strings.CutPrefix(r.URL.Path, "/sandboxes/"); found && r.Method == http.MethodPost {
+			if id, found := strings.CutSuffix(rest, PathHibernate); found && client.CheckName(id) == nil {
+				s.hibernate(w, r, id, sandboxes)
+				return
+			}
 		}
 		sandboxes.ServeHTTP(w, r)
 	})

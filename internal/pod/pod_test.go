@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -22,7 +23,10 @@ import (
 // oneVM is a VM of which only its end is used.
 type oneVM struct{ e2b.VM }
 
-func (oneVM) Close() error { return nil }
+func (oneVM) Pause(context.Context) error                           { return nil }
+func (oneVM) Resume(context.Context) error                          { return nil }
+func (oneVM) SetPolicy(context.Context, egress.Policy) (int, error) { return 0, nil }
+func (oneVM) Close() error                                          { return nil }
 func (oneVM) Fork(context.Context, []string, client.ForkOptions) error {
 	return nil
 }
@@ -32,6 +36,10 @@ type fakeVMs struct {
 	taken   int
 	removed []string
 	fails   error
+
+	saved    []string
+	note     []byte
+	restored int
 }
 
 func (f *fakeVMs) Take(context.Context, []string, egress.Policy) (e2b.VM, error) {
@@ -42,6 +50,26 @@ func (f *fakeVMs) Open(context.Context, string) (e2b.VM, error) { return oneVM{}
 func (f *fakeVMs) Remove(_ context.Context, name string) error {
 	f.removed = append(f.removed, name)
 	return nil
+}
+
+func (f *fakeVMs) Save(_ context.Context, name string, to pod.State, note []byte) error {
+	f.saved = append(f.saved, name+" "+to.Name)
+	f.note = note
+	return f.fails
+}
+func (f *fakeVMs) Fetch(_ context.Context, from pod.State) (pod.Saved, error) {
+	if from.Name != "there" {
+		return nil, fs.ErrNotExist
+	}
+	return fakeSaved{f}, nil
+}
+
+type fakeSaved struct{ *fakeVMs }
+
+func (f fakeSaved) Note() []byte { return f.note }
+func (f fakeSaved) Restore(context.Context, egress.Policy) (e2b.VM, error) {
+	f.restored++
+	return &oneVM{}, f.fails
 }
 
 const (

@@ -59,6 +59,69 @@ func NewKey() (string, error) {
 	return "# public key: " + identity.Recipient().String() + "\n" + identity.String() + "\n", nil
 }
 
+// DeriveKey makes the text of a key's file from a secret of at least 16 bytes: always the same for a purpose, as the name of a tenant, from which
+// those of others cannot be told.
+func DeriveKey(secret []byte, purpose string) (string, error) {
+	if len(secret) < 16 {
+		return "", errors.New("a secret of at least 16 bytes is needed")
+	}
+	scalar, err := hkdf.Key(sha256.New, secret, nil, "agentvm state store, key of "+purpose, curveSize)
+	if err != nil {
+		return "", err
+	}
+	return strings.ToUpper(bech32("age-secret-key-", scalar)) + "\n", nil
+}
+
+const curveSize = 32 // bytes of a secret of X25519
+
+// bech32 writes bytes as BIP 173 has it, which age keeps to itself.
+func bech32(prefix string, content []byte) string {
+	const letters = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+	var groups []byte // of five bits
+	bits, held := 0, uint(0)
+	for _, b := range content {
+		held, bits = held<<8|uint(b), bits+8
+		for ; bits >= 5; bits -= 5 {
+			groups = append(groups, byte(held>>(bits-5)&31))
+		}
+	}
+	if bits > 0 {
+		groups = append(groups, byte(held<<(5-bits)&31))
+	}
+	sum := uint32(1)
+	add := func(group byte) {
+		top := sum >> 25
+		sum = sum&0x1ffffff<<5 ^ uint32(group)
+		for i, generator := range [5]uint32{0x3b6a57b2, 0x26508e6d, 0x1ea119fa, 0x3d4233dd, 0x2a1462b3} {
+			if top>>i&1 == 1 {
+				sum ^= generator
+			}
+		}
+	}
+	for _, c := range []byte(prefix) {
+		add(c >> 5)
+	}
+	add(0)
+	for _, c := range []byte(prefix) {
+		add(c & 31)
+	}
+	for _, g := range groups {
+		add(g)
+	}
+	for range 6 {
+		add(0)
+	}
+	sum ^= 1
+	for i := range 6 {
+		groups = append(groups, byte(sum>>(5*(5-i))&31))
+	}
+	text := []byte(prefix + "1")
+	for _, g := range groups {
+		text = append(text, letters[g])
+	}
+	return string(text)
+}
+
 func newKey(identity *age.X25519Identity) (*Key, error) {
 	mac, err := hkdf.Key(sha256.New, []byte(strings.ToUpper(identity.String())), nil, "agentvm state store, HMAC", sha256.Size)
 	return &Key{identity, mac}, err

@@ -32,6 +32,8 @@ type Manifest struct {
 	Top  *Layer `json:"top,omitempty"`
 	// Image is what the VM's root disk is made of.
 	Image *Image `json:"image,omitempty"`
+	// Note is the writer's, for whoever restores the snapshot.
+	Note []byte `json:"note,omitempty"`
 }
 
 // Pack is an object with pieces.

@@ -1,6 +1,7 @@
 package statestore
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -23,6 +24,11 @@ type Push struct {
 	Image func(ctx context.Context) (io.ReadCloser, error)
 	// Replace replaces a snapshot of that name. Default: when another one has it, the error is fs.ErrExist.
 	Replace bool
+	// Since names a snapshot of the store that has most of this one, as an earlier one of the same VM: what it has is not written again. "": none;
+	// it is no error when there is none of that name.
+	Since string
+	// Note is kept with the snapshot: Manifest.Note.
+	Note []byte
 }
 
 // Pushed is what Push has done.
@@ -56,6 +62,11 @@ func (s *Store) Push(ctx context.Context, name string, p Push) (done Pushed, err
 	if err := CheckName(name); err != nil {
 		return done, err
 	}
+	if p.Since != "" {
+		if err := CheckName(p.Since); err != nil {
+			return done, err
+		}
+	}
 	for n := 0; ; n++ {
 		done, err = s.push(ctx, name, p)
 		if !errors.Is(err, errMarked) || n == 3 {
@@ -76,12 +87,15 @@ func (s *Store) push(ctx context.Context, name string, p Push) (done Pushed, err
 	}
 	// Only now, because what exists after the marks were read, and has none, stays for times.wait.
 	base := p.File.Base()
-	var previous *Manifest
+	var previous, since *Manifest
 	var top *snapshot.Outlined
 	keys := indexKeys(p.File.Meta(), base)
 	indices := make([]*Manifest, len(keys))
 	group, reading := errgroup.WithContext(ctx)
 	group.Go(func() (err error) { previous, err = s.source(reading, snapshotsPrefix+name); return err })
+	if p.Since != "" && p.Since != name {
+		group.Go(func() (err error) { since, err = s.source(reading, snapshotsPrefix+p.Since); return err })
+	}
 	for i, key := range keys {
 		group.Go(func() (err error) { indices[i], err = s.source(reading, indexPrefix+key); return err })
 	}
@@ -94,7 +108,7 @@ func (s *Store) push(ctx context.Context, name string, p Push) (done Pushed, err
 		return done, err
 	}
 	done.ID = top.ID()
-	if previous != nil && previous.ID() == done.ID && (previous.Image != nil || p.Image == nil) {
+	if previous != nil && previous.ID() == done.ID && bytes.Equal(previous.Note, p.Note) && (previous.Image != nil || p.Image == nil) {
 		done.Existed, done.Bytes = true, previous.bytes()
 		return done, nil
 	}
@@ -102,13 +116,13 @@ func (s *Store) push(ctx context.Context, name string, p Push) (done Pushed, err
 		return done, fmt.Errorf("%w: take another name, or replace it (--replace)", fs.ErrExist)
 	}
 	w := s.newPacker(ctx, marked)
-	sources := append([]*Manifest{previous}, indices...)
+	sources := append([]*Manifest{previous, since}, indices...)
 	for _, m := range sources {
 		if m != nil {
 			w.knows(m)
 		}
 	}
-	m := &Manifest{Written: s.now().UTC().Round(time.Second)}
+	m := &Manifest{Written: s.now().UTC().Round(time.Second), Note: p.Note}
 	err = s.fill(w, m, p, top, sources)
 	if closed := w.finish(); err == nil || errors.Is(err, context.Canceled) {
 		err = errors.Join(closed, ctx.Err())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"strings"
 	"sync"
@@ -111,6 +112,33 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 	return kept, err
 }
 
+// Names yields the snapshots' names, in no certain order, until the first error.
+func (s *Store) Names(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for o, err := range s.bucket.List(ctx, snapshotsPrefix) {
+			if err != nil {
+				yield("", err)
+				return
+			}
+			if name := strings.TrimPrefix(o.Key, snapshotsPrefix); CheckName(name) == nil && !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Exists reports whether there is a snapshot of a name.
+func (s *Store) Exists(ctx context.Context, name string) (bool, error) {
+	if err := CheckName(name); err != nil {
+		return false, err
+	}
+	_, err := s.bucket.Head(ctx, snapshotsPrefix+name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Read reads the manifest of a snapshot; fs.ErrNotExist when there is none of that name.
 func (s *Store) Read(ctx context.Context, name string) (*Manifest, error) {
 	if err := CheckName(name); err != nil {
@@ -133,9 +161,6 @@ func (s *Store) manifest(ctx context.Context, key string) (*Manifest, error) {
 
 // Remove removes a snapshot. Prune frees what it takes.
 func (s *Store) Remove(ctx context.Context, name string) error {
-	if err := CheckName(name); err != nil {
-		return err
-	}
 	if _, err := s.bucket.Head(ctx, snapshotsPrefix+name); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (g *Gateway) claim(ctx context.Context, r Record, body map[string]json.RawM
 		return nil, err
 	}
 	for range claimTries {
-		b, err := g.take(ctx, r)
+		b, err := g.take(ctx, g.newID(), r)
 		if err != nil {
 			return nil, err
 		}
@@ -80,13 +80,13 @@ func (g *Gateway) claim(ctx context.Context, r Record, body map[string]json.RawM
 	return nil, wire.Fail(http.StatusServiceUnavailable, "%d pods failed one after the other: try again", claimTries)
 }
 
-// take wins a warm pod.
-func (g *Gateway) take(ctx context.Context, r Record) (*sandbox, error) {
+// take wins a warm pod for a sandbox.
+func (g *Gateway) take(ctx context.Context, id string, r Record) (*sandbox, error) {
 	deadline := time.Now().Add(g.config.warmTime())
 	for {
 		event, lost := g.pods.next(), false
 		for _, p := range g.candidates(r.Template) {
-			b := &sandbox{id: g.newID(), Record: r}
+			b := &sandbox{id: id, Record: r}
 			made, err := g.pods.patch(ctx, p, records{b.id: r}.change(p, map[string]any{LabelState: StateClaimed, LabelTenant: r.Tenant}))
 			g.release(p)
 			switch {
@@ -96,7 +96,7 @@ func (g *Gateway) take(ctx context.Context, r Record) (*sandbox, error) {
 			case isGone(err):
 				lost = true // to another gateway, or the kubelet has written something
 				g.metrics.conflicts.Add(1)
-				if err := g.refresh(ctx, p); err != nil {
+				if _, err := g.pods.read(ctx, p.Name, p.UID); err != nil {
 					return nil, fmt.Errorf("claim a pod: %w", err)
 				}
 			default:

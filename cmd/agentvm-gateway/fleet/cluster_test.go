@@ -1,29 +1,37 @@
 package fleet_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
@@ -37,7 +45,10 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/e2b"
 	"agentvm/internal/httpserver"
+	"agentvm/internal/objectstore"
 	"agentvm/internal/pod"
+	"agentvm/internal/snapshot"
+	"agentvm/internal/statestore"
 )
 
 // cluster is an API server, and pods that processes of the test serve. By default the API server is client-go's fake, to which conditions of
@@ -47,7 +58,8 @@ type cluster struct {
 	client    kubernetes.Interface // as a user who may do all
 	gateways  kubernetes.Interface // as the gateways' service account
 	namespace string
-	real      bool // Kubernetes' own API server
+	config    *rest.Config       // of the gateways; nil: the API server is a fake
+	state     *fleet.StateConfig // nil: there is no object store
 	public    ed25519.PublicKey
 	private   ed25519.PrivateKey
 	port      uint16
@@ -69,9 +81,11 @@ type servedPod struct {
 type fakeVM struct {
 	e2b.VM
 	mu     sync.Mutex
-	taken  int
+	taken  int // how often it has become a sandbox
 	paused bool
 	forks  []string
+	memory string // what is in it
+	note   string // that it was last saved with
 }
 
 func (f *fakeVM) Pause(context.Context) error {
@@ -106,8 +120,11 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// fakeVMs are those of a pod.
-type fakeVMs struct{ vm *fakeVM }
+// fakeVMs are those of a pod. What they write to the object store is a real snapshot.
+type fakeVMs struct {
+	*cluster
+	vm *fakeVM
+}
 
 func (m fakeVMs) Take(context.Context, []string, egress.Policy) (e2b.VM, error) {
 	m.vm.mu.Lock()
@@ -117,6 +134,105 @@ func (m fakeVMs) Take(context.Context, []string, egress.Policy) (e2b.VM, error) 
 }
 func (m fakeVMs) Open(context.Context, string) (e2b.VM, error) { return &fakeVM{}, nil }
 func (m fakeVMs) Remove(context.Context, string) error         { return nil }
+
+func (m fakeVMs) store(s pod.State) (*statestore.Store, error) {
+	key, err := statestore.ParseKey([]byte(s.Key))
+	if err != nil {
+		return nil, err
+	}
+	return statestore.Open(s.URL, statestore.Options{Key: key, Bucket: objectstore.Options{Getenv: func(name string) string { return s.Credentials[name] }}})
+}
+
+func (m fakeVMs) Save(ctx context.Context, _ string, to pod.State, note []byte) error {
+	store, err := m.store(to)
+	if err != nil {
+		return err
+	}
+	m.vm.mu.Lock()
+	memory := make([]byte, 1<<20)
+	copy(memory, m.vm.memory)
+	paused := m.vm.paused
+	m.vm.note = string(note)
+	m.vm.mu.Unlock()
+	if !paused {
+		return errors.New("it is not paused")
+	}
+	dir, err := os.MkdirTemp("", "fleet")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "snapshot")
+	err = snapshot.Write(ctx, path, snapshot.Content{
+		Meta: snapshot.Meta{LinearMemory: int64(len(memory)), Image: "busybox", RootDisk: "abc"}, Memory: []snapshot.Extent{{Length: int64(len(memory)), Source: bytes.NewReader(memory)}},
+	})
+	if err != nil {
+		return err
+	}
+	f, err := snapshot.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = store.Push(ctx, to.Name, statestore.Push{File: f, Replace: true, Since: to.Since, Note: note})
+	return err
+}
+
+func (m fakeVMs) Fetch(ctx context.Context, from pod.State) (pod.Saved, error) {
+	store, err := m.store(from)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := store.Read(ctx, from.Name)
+	if err != nil {
+		return nil, err
+	}
+	return fakeSaved{m, store, manifest}, nil
+}
+
+type fakeSaved struct {
+	fakeVMs
+	store    *statestore.Store
+	manifest *statestore.Manifest
+}
+
+func (s fakeSaved) Note() []byte { return s.manifest.Note }
+
+func (s fakeSaved) Restore(ctx context.Context, _ egress.Policy) (e2b.VM, error) {
+	dir, err := os.MkdirTemp("", "fleet")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	local, err := snapshot.OpenStore(dir)
+	if err != nil {
+		return nil, err
+	}
+	place, err := local.NewFork()
+	if err != nil {
+		return nil, err
+	}
+	defer place.Close()
+	if err := s.store.Pull(ctx, s.manifest, local, place.Path()); err != nil {
+		return nil, err
+	}
+	f, err := snapshot.Open(place.Path())
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	memory := make([]byte, f.Meta().LinearMemory)
+	for _, r := range f.Memory() {
+		if _, err := r.File.ReadAt(memory[r.At:r.At+r.Length], r.Offset); err != nil {
+			return nil, err
+		}
+	}
+	s.vm.mu.Lock()
+	defer s.vm.mu.Unlock()
+	s.vm.taken++
+	s.vm.memory = string(bytes.TrimRight(memory, "\x00"))
+	return s.vm, nil
+}
 
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
@@ -153,81 +269,170 @@ func newCluster(t testing.TB) *cluster {
 	return c
 }
 
-// newAPI is client-go's fake with the conditions of updates and deletions that it lacks.
-func newAPI() kubernetes.Interface {
-	const namespace = "agentvm"
+// newAPI is client-go's fake with the conditions of updates and deletions that it lacks, and watches that heed labels.
+func newAPI() *fake.Clientset {
 	client := fake.NewClientset()
-	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	var mu sync.Mutex
 	version := 1000
-	get := func(name string) (*corev1.Pod, error) {
-		object, err := client.Tracker().Get(pods, namespace, name)
-		if err != nil {
-			return nil, err
+	for resource, like := range map[schema.GroupVersionResource]func() kruntime.Object{
+		{Version: "v1", Resource: "pods"}:                                 func() kruntime.Object { return &corev1.Pod{} },
+		{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}: func() kruntime.Object { return &coordinationv1.Lease{} },
+	} {
+		const namespace = "agentvm"
+		get := func(name string) (kruntime.Object, metav1.Object, error) {
+			object, err := client.Tracker().Get(resource, namespace, name)
+			if err != nil {
+				return nil, nil, err
+			}
+			object = object.DeepCopyObject()
+			access, err := meta.Accessor(object)
+			return object, access, err
 		}
-		return object.(*corev1.Pod).DeepCopy(), nil
+		changed := func(name string) error {
+			return apierrors.NewConflict(resource.GroupResource(), name, fmt.Errorf("it has changed"))
+		}
+		react := func(verb string, do func(a clienttesting.Action) (kruntime.Object, error)) {
+			client.PrependReactor(verb, resource.Resource, func(a clienttesting.Action) (bool, kruntime.Object, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				version++
+				object, err := do(a)
+				return true, object, err
+			})
+		}
+		react("create", func(a clienttesting.Action) (kruntime.Object, error) {
+			object := a.(clienttesting.CreateAction).GetObject().DeepCopyObject()
+			access, err := meta.Accessor(object)
+			if err != nil {
+				return nil, err
+			}
+			access.SetResourceVersion(strconv.Itoa(version))
+			access.SetUID(types.UID("uid-" + access.GetName() + "-" + strconv.Itoa(version)))
+			return object, client.Tracker().Create(resource, object, namespace)
+		})
+		react("update", func(a clienttesting.Action) (kruntime.Object, error) {
+			object := a.(clienttesting.UpdateAction).GetObject().DeepCopyObject()
+			access, err := meta.Accessor(object)
+			if err != nil {
+				return nil, err
+			}
+			_, now, err := get(access.GetName())
+			if err != nil {
+				return nil, err
+			}
+			if v := access.GetResourceVersion(); v != "" && v != now.GetResourceVersion() {
+				return nil, changed(access.GetName())
+			}
+			access.SetResourceVersion(strconv.Itoa(version))
+			return object, client.Tracker().Update(resource, object, namespace)
+		})
+		react("patch", func(a clienttesting.Action) (kruntime.Object, error) {
+			patch := a.(clienttesting.PatchAction)
+			object, now, err := get(patch.GetName())
+			if err != nil {
+				return nil, err
+			}
+			var want struct {
+				Metadata struct{ ResourceVersion, UID string }
+			}
+			if err := json.Unmarshal(patch.GetPatch(), &want); err != nil {
+				return nil, err
+			}
+			if v := want.Metadata.ResourceVersion; v != "" && v != now.GetResourceVersion() || want.Metadata.UID != "" && want.Metadata.UID != string(now.GetUID()) {
+				return nil, changed(patch.GetName())
+			}
+			before, err := json.Marshal(object)
+			if err != nil {
+				return nil, err
+			}
+			after, err := jsonpatch.MergePatch(before, patch.GetPatch())
+			if err != nil {
+				return nil, err
+			}
+			made := like()
+			if err := json.Unmarshal(after, made); err != nil {
+				return nil, err
+			}
+			access, err := meta.Accessor(made)
+			if err != nil {
+				return nil, err
+			}
+			access.SetResourceVersion(strconv.Itoa(version))
+			return made, client.Tracker().Update(resource, made, namespace)
+		})
+		react("delete", func(a clienttesting.Action) (kruntime.Object, error) {
+			d := a.(clienttesting.DeleteActionImpl)
+			_, now, err := get(d.Name)
+			if err != nil {
+				return nil, err
+			}
+			if u := d.DeleteOptions.Preconditions; u != nil && u.UID != nil && *u.UID != now.GetUID() {
+				return nil, changed(d.Name)
+			}
+			return nil, client.Tracker().Delete(resource, namespace, d.Name)
+		})
+		client.PrependWatchReactor(resource.Resource, func(a clienttesting.Action) (bool, watch.Interface, error) {
+			w, err := client.Tracker().Watch(resource, namespace)
+			if err != nil {
+				return true, nil, err
+			}
+			selector := a.(clienttesting.WatchActionImpl).WatchRestrictions.Labels
+			return true, watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+				access, err := meta.Accessor(e.Object)
+				return e, err == nil && (selector == nil || selector.Matches(labels.Set(access.GetLabels())))
+			}), nil
+		})
 	}
-	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod).DeepCopy()
-		version++
-		p.ResourceVersion, p.UID = strconv.Itoa(version), types.UID("uid-"+p.Name+"-"+strconv.Itoa(version))
-		return true, p, client.Tracker().Create(pods, p, namespace)
+	return client
+}
+
+// errKilled is that of calls of a gateway that was killed.
+var errKilled = errors.New("the gateway was killed")
+
+// life is how many more calls that change something a gateway makes before it is killed: from then on none of its calls arrive.
+type life struct{ left atomic.Int64 }
+
+func (l *life) spend(writes bool) error {
+	if l == nil {
+		return nil
+	}
+	if writes && l.left.Add(-1) < 0 || l.left.Load() < 0 {
+		return errKilled
+	}
+	return nil
+}
+
+// mortal is a client of the cluster for a gateway that ends after so many changes.
+func (c *cluster) mortal(l *life) kubernetes.Interface {
+	c.t.Helper()
+	if c.config != nil {
+		config := rest.CopyConfig(c.config)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				if err := l.spend(r.Method != http.MethodGet); err != nil {
+					return nil, err
+				}
+				return next.RoundTrip(r)
+			})
+		})
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return client
+	}
+	shared := c.client.(*fake.Clientset)
+	client := &fake.Clientset{}
+	client.AddReactor("*", "*", func(a clienttesting.Action) (bool, kruntime.Object, error) {
+		if err := l.spend(a.GetVerb() != "get" && a.GetVerb() != "list"); err != nil {
+			return true, nil, err
+		}
+		object, err := shared.Invokes(a, nil)
+		return true, object, err
 	})
-	client.PrependReactor("update", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		p := a.(clienttesting.UpdateAction).GetObject().(*corev1.Pod).DeepCopy()
-		version++
-		p.ResourceVersion = strconv.Itoa(version)
-		return true, p, client.Tracker().Update(pods, p, namespace)
-	})
-	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		patch := a.(clienttesting.PatchAction)
-		p, err := get(patch.GetName())
-		if err != nil {
-			return true, nil, err
-		}
-		var want struct {
-			Metadata struct{ ResourceVersion, UID string }
-		}
-		if err := json.Unmarshal(patch.GetPatch(), &want); err != nil {
-			return true, nil, err
-		}
-		if v := want.Metadata.ResourceVersion; v != "" && v != p.ResourceVersion || want.Metadata.UID != "" && want.Metadata.UID != string(p.UID) {
-			return true, nil, apierrors.NewConflict(pods.GroupResource(), p.Name, fmt.Errorf("it has changed"))
-		}
-		before, err := json.Marshal(p)
-		if err != nil {
-			return true, nil, err
-		}
-		after, err := jsonpatch.MergePatch(before, patch.GetPatch())
-		if err != nil {
-			return true, nil, err
-		}
-		changed := &corev1.Pod{}
-		if err := json.Unmarshal(after, changed); err != nil {
-			return true, nil, err
-		}
-		version++
-		changed.ResourceVersion = strconv.Itoa(version)
-		return true, changed, client.Tracker().Update(pods, changed, namespace)
-	})
-	client.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, kruntime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		d := a.(clienttesting.DeleteActionImpl)
-		p, err := get(d.Name)
-		if err != nil {
-			return true, nil, err
-		}
-		if u := d.DeleteOptions.Preconditions; u != nil && u.UID != nil && *u.UID != p.UID {
-			return true, nil, apierrors.NewConflict(pods.GroupResource(), p.Name, fmt.Errorf("it is another one"))
-		}
-		return true, nil, client.Tracker().Delete(pods, namespace, d.Name)
+	client.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := shared.InvokesWatch(a)
+		return true, w, err
 	})
 	return client
 }
@@ -250,7 +455,7 @@ func (c *cluster) connect(file string) {
 		GenerateName: "fleet-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}, metav1.CreateOptions{})
 	must(err)
-	c.namespace, c.real = made.Name, true
+	c.namespace = made.Name
 	c.t.Cleanup(func() {
 		must(c.client.CoreV1().Namespaces().Delete(context.Background(), c.namespace, metav1.DeleteOptions{}))
 	})
@@ -281,6 +486,7 @@ func (c *cluster) connect(file string) {
 	}
 	as := rest.CopyConfig(config)
 	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + c.namespace + ":agentvm-gateway"}
+	c.config = as
 	c.gateways, err = kubernetes.NewForConfig(as)
 	must(err)
 }
@@ -323,7 +529,7 @@ func restricted() corev1.PodSpec {
 func (c *cluster) serve(p *corev1.Pod, address string) {
 	c.t.Helper()
 	v := &fakeVM{}
-	server, err := pod.New(pod.Config{VMs: fakeVMs{v}, UID: string(p.UID), Gateways: c.public, Domain: "test", Key: "a-key-of-the-pod-itself"})
+	server, err := pod.New(pod.Config{VMs: fakeVMs{c, v}, UID: string(p.UID), Gateways: c.public, Domain: "test", Key: "a-key-of-the-pod-itself"})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -369,10 +575,14 @@ type gateway struct {
 var keys = httpserver.Keys{{Name: "red", Value: "the-key-of-tenant-red"}, {Name: "blue", Value: "the-key-of-tenant-blue"}}
 
 // gateway starts one.
-func (c *cluster) gateway(name string) *gateway {
+func (c *cluster) gateway(name string) *gateway { return c.gatewayOf(name, c.gateways) }
+
+// gatewayOf starts one with a client of the cluster of its own.
+func (c *cluster) gatewayOf(name string, client kubernetes.Interface) *gateway {
 	c.t.Helper()
 	g, err := fleet.New(fleet.Config{
-		Client: c.gateways, Namespace: c.namespace, Identity: name, Tenants: func() httpserver.Keys { return keys }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
+		Client: client, Namespace: c.namespace, Identity: name, Tenants: func() httpserver.Keys { return keys }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
+		State: c.state, Sweep: time.Second, Move: time.Second,
 	})
 	if err != nil {
 		c.t.Fatal(err)

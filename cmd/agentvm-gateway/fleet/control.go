@@ -55,15 +55,23 @@ func (g *Gateway) control(mux *http.ServeMux) {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	})
-	own("POST /sandboxes/{id}/timeout", g.setTimeout)
+	inPod := func(pattern string, do func(http.ResponseWriter, caller, *sandbox) error) {
+		own(pattern, func(w http.ResponseWriter, c caller, b *sandbox) error {
+			if b.pod == nil {
+				return wire.Fail(http.StatusConflict, "sandbox %s is paused: POST /sandboxes/%s/connect resumes it", b.id, b.id)
+			}
+			return do(w, c, b)
+		})
+	}
+	inPod("POST /sandboxes/{id}/timeout", g.setTimeout)
 	own("POST /sandboxes/{id}/pause", g.pauseCall)
-	own("POST /sandboxes/{id}/fork", g.fork)
+	inPod("POST /sandboxes/{id}/fork", g.fork)
 	pass := func(w http.ResponseWriter, c caller, b *sandbox) error {
 		g.forward(w, c.Request, b, "localhost")
 		return nil
 	}
-	own("PUT /sandboxes/{id}/network", pass)
-	own("GET /sandboxes/{id}/metrics", pass)
+	inPod("PUT /sandboxes/{id}/network", pass)
+	inPod("GET /sandboxes/{id}/metrics", pass)
 }
 
 // authenticated is a handler for clients with a key.
@@ -205,9 +213,21 @@ func (g *Gateway) details(tenant string) (all []wire.Detail) {
 			continue
 		}
 		for id, r := range list {
-			if b := (&sandbox{id, r, p}); r.Tenant == tenant && g.isID(id) && (r.Paused || r.Pauses || time.Now().Before(r.Ends)) {
+			b, l := &sandbox{id: id, Record: r, pod: p}, g.leases.get(id)
+			if l == nil && !r.Resumed.IsZero() || l != nil && !isHeld(l, p) {
+				continue // its Lease says where it is
+			}
+			if r.Tenant == tenant && g.isID(id) && (r.Paused || r.Pauses || time.Now().Before(r.Ends)) {
 				all = append(all, b.detail(g, false))
 			}
+		}
+	}
+	for _, l := range g.leases.list() {
+		if phaseOf(l) == phaseRunning || l.Labels[LabelTenant] != tenant {
+			continue
+		}
+		if b, err := saved(l); err == nil && b.Tenant == tenant && g.isID(b.id) {
+			all = append(all, b.detail(g, false))
 		}
 	}
 	return all
@@ -215,36 +235,10 @@ func (g *Gateway) details(tenant string) (all []wire.Detail) {
 
 // kill ends a sandbox. The pod ends with its last one.
 func (g *Gateway) kill(ctx context.Context, b *sandbox) error {
-	for range claimTries {
-		list, err := recordsOf(b.pod)
-		if err != nil {
-			return err
-		}
-		delete(list, b.id)
-		if len(list) == 0 {
-			return g.pods.remove(ctx, b.pod, killGrace)
-		}
-		_, err = g.pods.patch(ctx, b.pod, list.change(b.pod, nil))
-		if err == nil {
-			g.tell(ctx, b, http.MethodDelete, "/sandboxes/"+b.id)
-			return nil
-		}
-		if !isGone(err) {
-			return err
-		}
-		if err := g.refresh(ctx, b.pod); err != nil {
-			return err
-		}
-		again, err := g.find(ctx, b.id)
-		var f *wire.Failure
-		if errors.As(err, &f) && f.Status == http.StatusNotFound {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		b = again
+	if b.lease != nil {
+		return g.end(ctx, b, b.lease)
 	}
-	return wire.Fail(http.StatusConflict, "sandbox %s is being changed by others: try again", b.id)
+	return g.drop(ctx, b.id, b.pod)
 }
 
 // tell sends a pod a request whose answer changes nothing: the records say what is true, and the pod ends with them.
@@ -296,15 +290,41 @@ func (g *Gateway) connect(w http.ResponseWriter, c caller) error {
 	if err != nil {
 		return err
 	}
+	b, resumed, err := g.wake(c.Context(), b, life, body)
+	if err != nil {
+		return err
+	}
 	code := http.StatusOK
-	if b.Paused {
-		body["timeout"] = json.RawMessage("86400")
-		if err := g.answered(c.Context(), b, "/sandboxes/"+b.id+"/connect", body, http.StatusCreated, http.StatusOK); err != nil {
-			return err
-		}
+	if resumed {
 		code = http.StatusCreated
 	}
-	b, err = g.change(c.Context(), b.id, func(r *Record) bool {
+	wire.WriteJSON(w, code, b.brief(g))
+	return nil
+}
+
+// wake has a sandbox run for at least so long. resumed is whether it was paused.
+func (g *Gateway) wake(ctx context.Context, b *sandbox, life time.Duration, body map[string]json.RawMessage) (made *sandbox, resumed bool, err error) {
+	if b.pod != nil && !b.Paused { // another gateway may have paused it just now
+		if _, err := g.pods.read(ctx, b.pod.Name, b.pod.UID); err != nil {
+			return nil, false, err
+		}
+		if b, err = g.find(ctx, b.id); err != nil {
+			return nil, false, err
+		}
+	}
+	if b.pod == nil {
+		b, resumed, err = g.resume(ctx, b, life)
+		if err != nil || resumed {
+			return b, resumed, err
+		}
+	} else if b.Paused {
+		body["timeout"] = json.RawMessage("86400")
+		if err := g.answered(ctx, b, "/sandboxes/"+b.id+"/connect", body, http.StatusCreated, http.StatusOK); err != nil {
+			return nil, false, err
+		}
+		resumed = true
+	}
+	made, err = g.change(ctx, b.id, func(r *Record) bool {
 		ends := time.Now().Add(life).UTC()
 		if !r.Paused && !ends.After(r.Ends) {
 			return false
@@ -312,21 +332,18 @@ func (g *Gateway) connect(w http.ResponseWriter, c caller) error {
 		r.Ends, r.Paused = ends, false
 		return true
 	})
-	if err != nil {
-		return err
+	if err == nil && made.Paused {
+		err = wire.Fail(http.StatusConflict, "sandbox %s was paused meanwhile: try again", b.id)
 	}
-	wire.WriteJSON(w, code, b.brief(g))
-	return nil
+	return made, resumed, err
 }
 
-// answered sends a pod a request and wants one of the statuses.
+// answered sends a pod a request and wants one of the statuses. The error is a wire.Failure when the pod has answered with another one.
 func (g *Gateway) answered(ctx context.Context, b *sandbox, path string, body any, want ...int) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
 	response, err := g.ask(ctx, b.pod, http.MethodPost, path, strings.NewReader(string(text)))
 	if err != nil {
 		return fmt.Errorf("pod %s: %w", b.pod.Name, err)
@@ -350,6 +367,11 @@ func (g *Gateway) pauseCall(w http.ResponseWriter, c caller, b *sandbox) error {
 	if err != nil {
 		return err
 	}
+	if b.Paused && b.lease != nil {
+		if b, err = g.settle(c.Context(), b); err != nil {
+			return err
+		}
+	}
 	if b.Paused {
 		return wire.Fail(http.StatusConflict, "sandbox %s is paused already", b.id)
 	}
@@ -360,8 +382,11 @@ func (g *Gateway) pauseCall(w http.ResponseWriter, c caller, b *sandbox) error {
 	return nil
 }
 
-// pause stops a sandbox's processor. Its memory stays in its pod.
+// pause hibernates a sandbox. Without an object store its processor is stopped, and its memory stays in its pod.
 func (g *Gateway) pause(ctx context.Context, b *sandbox, body map[string]json.RawMessage) error {
+	if g.states != nil {
+		return g.hibernate(ctx, b)
+	}
 	if err := g.answered(ctx, b, "/sandboxes/"+b.id+"/pause", body, http.StatusNoContent, http.StatusConflict); err != nil {
 		return err
 	}
@@ -463,6 +488,9 @@ func (g *Gateway) changeAll(ctx context.Context, id string, do func(records)) (*
 		if err != nil {
 			return nil, err
 		}
+		if b.pod == nil {
+			return nil, wire.Fail(http.StatusConflict, "sandbox %s was paused meanwhile: try again", id)
+		}
 		list, err := recordsOf(b.pod)
 		if err != nil {
 			return nil, err
@@ -476,7 +504,7 @@ func (g *Gateway) changeAll(ctx context.Context, id string, do func(records)) (*
 		if !isGone(err) {
 			return nil, err
 		}
-		if err := g.refresh(ctx, b.pod); err != nil {
+		if _, err := g.pods.read(ctx, b.pod.Name, b.pod.UID); err != nil {
 			return nil, err
 		}
 	}

@@ -1,15 +1,17 @@
 // Package fleet is the gateway of a Kubernetes cluster: E2B's control API and the HTTP API in front of pods, each of which serves a sandbox. It
-// keeps nothing: what it knows is in the labels and annotations of pods, so that any number of gateways serve at once and any of them can end
-// at any time. docs/internals/fleet.md has the states.
+// keeps nothing: what it knows is in the labels and annotations of pods and of Leases, so that any number of gateways serve at once and any of
+// them can end at any time. docs/internals/fleet.md has the states.
 //
 //	client ── tenant's key ──► Gateway ── conditional updates ──► Kubernetes' API
-//	                              └────── ticket ───────────────► pods (internal/pod)
+//	                              ├────── ticket ───────────────► pods (internal/pod) ── hibernated sandboxes ──► object store
+//	                              └────── what no one needs ────────────────────────────────────────────────────────┘
 //
 // Scheduling, restarts and replacing of warm pods are Kubernetes'. E2B's and our API are the pods' own, in front of which this puts identifiers,
 // tenants and time-outs.
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/hmac"
@@ -24,10 +26,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"agentvm/internal/e2b/wire"
 	"agentvm/internal/httpserver"
@@ -57,6 +59,12 @@ type Config struct {
 	Hosts   []string
 	PodPort uint16 // default: 8470
 	Memory  int64  // of a sandbox in bytes, for clients that ask
+	// State is where sandboxes that are paused are kept. nil: in their pods.
+	State *StateConfig
+	// Move is after which time a gateway that has not been heard of is taken to have left what it moved. Default: 30 s.
+	Move time.Duration
+	// Sweep is how often the leader removes what no sandbox needs from the object store. Default: 1 h.
+	Sweep time.Duration
 	// Wait is how long a claim waits for a warm pod. Default: 30 s.
 	Wait   time.Duration
 	Logger *slog.Logger // nil discards
@@ -69,11 +77,15 @@ func (c Config) warmTime() time.Duration {
 	return warmTime
 }
 
+func (c Config) moveTime() time.Duration { return cmp.Or(c.Move, moveTime) }
+
 // Gateway serves clients. Its methods may be called at once.
 type Gateway struct {
 	config    Config
 	secret    []byte
 	pods      *pods
+	leases    *leases
+	states    *states // nil: there is no object store
 	transport *http.Transport
 	ready     atomic.Bool
 	leads     atomic.Bool
@@ -106,8 +118,16 @@ func New(c Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	l, err := newLeases(c.Client, c.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	states, err := newStates(c.State, c.Key.Seed())
+	if err != nil {
+		return nil, err
+	}
 	return &Gateway{
-		config: c, secret: m.Sum(nil), pods: p, reserved: map[types.UID]bool{}, tickets: map[types.UID]made{},
+		config: c, secret: m.Sum(nil), pods: p, leases: l, states: states, reserved: map[types.UID]bool{}, tickets: map[types.UID]made{},
 		transport: &http.Transport{
 			DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, MaxIdleConns: 1024, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, DisableCompression: true,
 		},
@@ -127,18 +147,17 @@ func CheckTenant(key httpserver.Key) error {
 
 // Run watches the cluster, and leads when no other gateway does, until ctx ends.
 func (g *Gateway) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	leading := make(chan struct{})
-	go func() {
-		defer close(leading)
-		g.lead(ctx)
-	}()
-	err := g.pods.run(ctx, func() { g.ready.Store(true) })
-	cancel()
-	<-leading
+	var work sync.WaitGroup
+	for _, do := range []func(context.Context){g.lead, g.pods.run, g.leases.run} {
+		work.Go(func() { do(ctx) })
+	}
+	if cache.WaitForCacheSync(ctx.Done(), g.pods.informer.HasSynced, g.leases.informer.HasSynced) {
+		g.ready.Store(true)
+	}
+	<-ctx.Done()
+	work.Wait()
 	g.transport.CloseIdleConnections()
-	return err
+	return nil
 }
 
 // Serve serves clients at an address until ctx ends. Run has to run.
@@ -169,41 +188,90 @@ func (g *Gateway) find(ctx context.Context, id string) (*sandbox, error) {
 	if !g.isID(id) {
 		return nil, missing
 	}
-	p, err := g.pods.find(ctx, id)
+	l, list := g.leases.get(id), g.pods.with(id)
+	if l == nil {
+		b, err := running(id, list)
+		if err == nil && b == nil && !g.pods.isMissing(id) {
+			// First the pods: there is a Lease whenever no pod has the sandbox.
+			if list, err = g.pods.ask(ctx, id); err == nil {
+				b, err = running(id, list)
+			}
+			if err == nil && b == nil {
+				if l, err = g.leases.read(ctx, id); err == nil && l == nil {
+					g.pods.miss(id)
+				}
+			}
+		}
+		if err != nil || b != nil {
+			return b.at(time.Now(), missing, err)
+		}
+		if l == nil {
+			return nil, missing
+		}
+	}
+	if phaseOf(l) != phaseRunning {
+		return saved(l)
+	}
+	for _, p := range list {
+		if isHeld(l, p) {
+			b, err := recorded(id, p)
+			if b != nil {
+				b.lease = l
+			}
+			return b.at(time.Now(), missing, err)
+		}
+	}
+	name, uid := holderOf(l)
+	p, err := g.pods.read(ctx, name, uid)
 	if err != nil {
 		return nil, err
 	}
-	if p == nil {
-		return nil, missing
+	if p == nil || p.DeletionTimestamp != nil {
+		return nil, missing // it has ended with its pod, or was moved just now
 	}
+	b, err := recorded(id, p)
+	if b != nil {
+		b.lease = l
+	}
+	return b.at(time.Now(), missing, err)
+}
+
+// running returns a sandbox without a Lease; nil: no pod has it.
+func running(id string, list []*corev1.Pod) (*sandbox, error) {
+	for _, p := range list {
+		if b, err := recorded(id, p); err != nil || b != nil && b.Resumed.IsZero() {
+			return b, err
+		}
+	}
+	return nil, nil
+}
+
+// recorded returns a sandbox as a pod has it; nil: the pod has none of that name.
+func recorded(id string, p *corev1.Pod) (*sandbox, error) {
 	list, err := recordsOf(p)
 	if err != nil {
 		return nil, err
 	}
 	r, found := list[id]
 	if !found {
+		return nil, nil
+	}
+	return &sandbox{id: id, Record: r, pod: p}, nil
+}
+
+// at is a sandbox as clients see it at a time: what the leader has not come to yet is over for them.
+func (b *sandbox) at(now time.Time, missing, err error) (*sandbox, error) {
+	if err != nil {
+		return nil, err
+	}
+	if b == nil {
 		return nil, missing
 	}
-	b := &sandbox{id: id, Record: r, pod: p}
-	if !b.Paused && !time.Now().Before(b.Ends) { // the leader has not come to it yet
+	if !b.Paused && !now.Before(b.Ends) {
 		if !b.Pauses {
 			return nil, missing
 		}
 		b.Paused = true // no request reaches it any more
 	}
 	return b, nil
-}
-
-// refresh reads a pod again that others have changed.
-func (g *Gateway) refresh(ctx context.Context, p *corev1.Pod) error {
-	now, err := g.config.Client.CoreV1().Pods(g.config.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-	switch {
-	case err == nil && now.UID == p.UID:
-		g.pods.wrote(now.UID, now)
-	case err == nil || isGone(err):
-		g.pods.wrote(p.UID, nil)
-	default:
-		return err
-	}
-	return nil
 }

@@ -1,13 +1,21 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"agentvm/internal/e2b/wire"
 )
 
 // One gateway, the holder of a Lease, ends what is over. The others do not rely on it: a sandbox whose time has come is gone for them, too.
@@ -17,6 +25,7 @@ const (
 	renewTime     = 6 * time.Second
 	retryTime     = 2 * time.Second
 	lookEvery     = time.Second
+	sweepEvery    = time.Hour
 	abandonedTime = 2 * time.Minute // after which a claimed pod that is not ready any more is deleted
 )
 
@@ -41,8 +50,30 @@ func (g *Gateway) lead(ctx context.Context) {
 	}
 }
 
+// maxLooks is how many pods and Leases are looked at, at once: writing a sandbox to an object store takes its time.
+const maxLooks = 32
+
 // reap looks for what is over until ctx ends.
 func (g *Gateway) reap(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	var mu sync.Mutex
+	busy := map[types.UID]bool{}
+	do := func(uid types.UID, look func()) { // unless an earlier look at the same is under way
+		mu.Lock()
+		defer mu.Unlock()
+		if busy[uid] || len(busy) >= maxLooks || ctx.Err() != nil {
+			return
+		}
+		busy[uid] = true
+		work.Go(func() {
+			look()
+			mu.Lock()
+			defer mu.Unlock()
+			delete(busy, uid)
+		})
+	}
+	swept := time.Now()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -55,44 +86,94 @@ func (g *Gateway) reap(ctx context.Context) {
 			continue
 		}
 		for _, p := range g.pods.list(StateClaimed, "") {
-			if ctx.Err() != nil {
-				return
+			if chore := g.chore(p, time.Now()); chore != nil {
+				do(p.UID, func() {
+					if err := chore(ctx); err != nil {
+						g.config.Logger.Warn("something is left to be done about a pod: it is at the next look", "pod", p.Name, "err", err)
+					}
+				})
 			}
-			g.look(ctx, p, time.Now())
+		}
+		if g.states == nil {
+			continue
+		}
+		for _, l := range g.leases.list() {
+			if g.isDue(l) {
+				do(l.UID, func() {
+					if err := g.mend(ctx, l); err != nil {
+						g.config.Logger.Warn("a sandbox's move was not mended: it is at the next look", "sandbox", l.Name, "err", err)
+					}
+				})
+			}
+		}
+		if time.Since(swept) > cmp.Or(g.config.Sweep, sweepEvery) {
+			swept = time.Now()
+			do("sweep", func() {
+				if err := g.sweep(ctx); err != nil {
+					g.config.Logger.Warn("the object store was not swept", "err", err)
+				}
+			})
 		}
 	}
 }
 
-// look ends the sandboxes of a pod whose time has come, and the pod with its last one.
-func (g *Gateway) look(ctx context.Context, p *corev1.Pod, now time.Time) {
+// chore is what is to be done about a pod; nil: nothing.
+func (g *Gateway) chore(p *corev1.Pod, now time.Time) func(context.Context) error {
 	list, err := recordsOf(p)
 	if err != nil {
-		g.config.Logger.Warn("a pod's records were changed by someone else: it is left alone", "pod", p.Name, "err", err)
-		return
+		return func(context.Context) error {
+			return fmt.Errorf("it is left alone: someone else has changed it: %w", err)
+		}
 	}
 	if len(list) == 0 || isOver(p, now) {
-		g.discard(ctx, p)
-		return
+		return func(ctx context.Context) error { return g.pods.remove(ctx, p, killGrace) }
 	}
 	for id, r := range list {
-		if r.Paused || now.Before(r.Ends) {
-			continue
-		}
-		b := &sandbox{id, r, p}
-		if r.Pauses {
-			if err = g.pause(ctx, b, nil); err == nil {
-				g.metrics.expired.Add(1)
-				return // the pod's next version is looked at then
+		b := &sandbox{id: id, Record: r, pod: p, lease: g.leases.get(id)}
+		switch {
+		case g.isElsewhere(b, now):
+			return func(ctx context.Context) (err error) {
+				if b.lease, err = g.leases.read(ctx, id); err == nil && g.isElsewhere(b, now) {
+					err = g.drop(ctx, id, p)
+				}
+				return err
 			}
-			g.config.Logger.Warn("a sandbox was not paused at its end, and is removed", "sandbox", id, "err", err)
+		case b.lease == nil && !r.Resumed.IsZero() || b.lease != nil && !isHeld(b.lease, p): // it is being moved
+		case r.Paused || now.Before(r.Ends):
+		default:
+			return func(ctx context.Context) error { return g.expire(ctx, b) }
 		}
-		if err := g.kill(ctx, b); err != nil {
-			g.config.Logger.Warn("a sandbox was not ended: it is at the next look", "sandbox", id, "err", err)
-			continue
-		}
-		g.metrics.expired.Add(1)
-		return
 	}
+	return nil
+}
+
+// isElsewhere says whether a pod has no sandbox any more of which it has a record: it was moved, or its move into the pod was given up.
+func (g *Gateway) isElsewhere(b *sandbox, now time.Time) bool {
+	if !b.Resumed.IsZero() && now.Sub(b.Resumed) < g.config.moveTime() {
+		return false // its Lease may be about to say so
+	}
+	if b.lease == nil {
+		return !b.Resumed.IsZero()
+	}
+	_, uid := holderOf(b.lease)
+	return uid != b.pod.UID
+}
+
+// expire ends a sandbox whose time has come.
+func (g *Gateway) expire(ctx context.Context, b *sandbox) error {
+	err := error(nil)
+	if b.Pauses {
+		err = g.pause(ctx, b, nil)
+		if f := (*wire.Failure)(nil); errors.As(err, &f) && f.Status == http.StatusNotFound { // the pod has lost it
+			err = g.kill(ctx, b)
+		}
+	} else {
+		err = g.kill(ctx, b)
+	}
+	if err == nil {
+		g.metrics.expired.Add(1)
+	}
+	return err
 }
 
 // isOver says whether a pod will serve no more.

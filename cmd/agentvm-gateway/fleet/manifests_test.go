@@ -99,18 +99,40 @@ func checkObject(t *testing.T, object runtime.Object) {
 	}
 }
 
-// TestManifestsAreAccepted asks Kubernetes' own API server, where there is one.
+// TestManifestsAreAccepted asks Kubernetes' own API server, where there is one, about all of deploy/, with the schemas of agent-sandbox and of the
+// Prometheus operator. A field that they do not have is refused.
 func TestManifestsAreAccepted(t *testing.T) {
 	file := os.Getenv("AGENTVM_TEST_KUBECONFIG")
 	if file == "" {
 		t.Skip("make test-kubernetes has a cluster")
 	}
+	kubectl := func(input string, args ...string) (string, error) {
+		command := exec.Command("kubectl", append([]string{"--kubeconfig", file}, args...)...)
+		command.Stdin = strings.NewReader(input)
+		out, err := command.CombinedOutput()
+		return string(out), err
+	}
+	check := []string{"apply", "--server-side", "--dry-run=server", "--validate=strict", "--warnings-as-errors"}
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-f", "../../../deploy/base/namespace.yaml"},
-		{"apply", "--server-side", "--dry-run=server", "--warnings-as-errors", "-k", "../../../deploy/base"},
+		{"apply", "--server-side", "-f", filepath.Join(os.Getenv("AGENTVM_TEST_PROGRAMS"), "crds")},
+		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"},
+		append(check, "-k", "../../../deploy/base"),
+		append(check, "-k", "../../../deploy/overlays/monitoring"),
+		append(check, "-n", "agentvm", "-f", "../../../deploy/agent-sandbox"),
 	} {
-		if out, err := exec.Command("kubectl", append([]string{"--kubeconfig", file}, args...)...).CombinedOutput(); err != nil {
+		if out, err := kubectl("", args...); err != nil {
 			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	for name, right := range map[string]string{"agent-sandbox/template.yaml": "warmPoolRef:", "overlays/monitoring/servicemonitor.yaml": "endpoints:"} {
+		text, err := os.ReadFile("../../../deploy/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong := strings.Replace(string(text), right, "wrong"+right, 1)
+		if out, err := kubectl(wrong, append(check, "-n", "agentvm", "-f", "-")...); err == nil || !strings.Contains(out, "wrong"+strings.TrimSuffix(right, ":")) {
+			t.Errorf("%s is accepted with a field that there is not: %v\n%s", name, err, out)
 		}
 	}
 }

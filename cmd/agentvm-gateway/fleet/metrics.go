@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -13,25 +14,50 @@ var claimBounds = []float64{.01, .02, .04, .07, .12, .25, .45, 1, 2.5, 5, 10, 30
 
 // metrics count. The zero value is ready.
 type metrics struct {
-	conflicts, expired atomic.Int64
+	conflicts, expired, hibernated atomic.Int64
 
-	mu       sync.Mutex
-	claims   [16]int64 // by claimBounds; the last one is of longer ones
-	sum      float64
-	count    int64
-	failures map[int]int64
+	mu              sync.Mutex
+	claims, resumes histogram
+	failures        map[int]int64
+}
+
+// histogram counts times.
+type histogram struct {
+	counts [16]int64 // by claimBounds; the last one is of longer ones
+	sum    float64
+	count  int64
+}
+
+func (h *histogram) add(took time.Duration) {
+	i := 0
+	for i < len(claimBounds) && took.Seconds() > claimBounds[i] {
+		i++
+	}
+	h.counts[i]++
+	h.sum += took.Seconds()
+	h.count++
+}
+
+func (h *histogram) write(w io.Writer, name string) {
+	fmt.Fprintf(w, "# TYPE %s histogram\n", name)
+	sum := int64(0)
+	for i, bound := range claimBounds {
+		sum += h.counts[i]
+		fmt.Fprintf(w, "%s_bucket{le=\"%g\"} %d\n", name, bound, sum)
+	}
+	fmt.Fprintf(w, "%s_bucket{le=\"+Inf\"} %d\n%s_sum %g\n%s_count %d\n", name, h.count, name, h.sum, name, h.count)
 }
 
 func (m *metrics) claimed(took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := 0
-	for i < len(claimBounds) && took.Seconds() > claimBounds[i] {
-		i++
-	}
-	m.claims[i]++
-	m.sum += took.Seconds()
-	m.count++
+	m.claims.add(took)
+}
+
+func (m *metrics) resumed(took time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.resumes.add(took)
 }
 
 func (m *metrics) failed(status int) {
@@ -65,19 +91,22 @@ func (g *Gateway) Metrics() http.Handler {
 		if g.leads.Load() {
 			leads = 1
 		}
+		stored := 0
+		for _, l := range g.leases.list() {
+			if phaseOf(l) == phaseStored {
+				stored++
+			}
+		}
 		m := &g.metrics
 		fmt.Fprintf(w, "# TYPE agentvm_gateway_leads gauge\nagentvm_gateway_leads %d\n", leads)
 		fmt.Fprintf(w, "# TYPE agentvm_claim_conflicts_total counter\nagentvm_claim_conflicts_total %d\n", m.conflicts.Load())
 		fmt.Fprintf(w, "# TYPE agentvm_sandboxes_expired_total counter\nagentvm_sandboxes_expired_total %d\n", m.expired.Load())
+		fmt.Fprintf(w, "# TYPE agentvm_hibernations_total counter\nagentvm_hibernations_total %d\n", m.hibernated.Load())
+		fmt.Fprintf(w, "# TYPE agentvm_hibernated_sandboxes gauge\nagentvm_hibernated_sandboxes %d\n", stored)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		fmt.Fprintf(w, "# TYPE agentvm_claim_seconds histogram\n")
-		sum := int64(0)
-		for i, bound := range claimBounds {
-			sum += m.claims[i]
-			fmt.Fprintf(w, "agentvm_claim_seconds_bucket{le=\"%g\"} %d\n", bound, sum)
-		}
-		fmt.Fprintf(w, "agentvm_claim_seconds_bucket{le=\"+Inf\"} %d\nagentvm_claim_seconds_sum %g\nagentvm_claim_seconds_count %d\n", m.count, m.sum, m.count)
+		m.claims.write(w, "agentvm_claim_seconds")
+		m.resumes.write(w, "agentvm_resume_seconds")
 		fmt.Fprintf(w, "# TYPE agentvm_requests_failed_total counter\n")
 		for status, n := range m.failures {
 			fmt.Fprintf(w, "agentvm_requests_failed_total{status=\"%d\"} %d\n", status, n)

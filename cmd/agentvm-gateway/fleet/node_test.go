@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -51,10 +53,31 @@ func newNode(t *testing.T) *node {
 	}
 	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-gateway-key", "--from-file="+private)
 	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-tenants", "--from-literal=tenants=red "+tenantKey+"\nblue the-key-of-tenant-blue")
+	store := newS3(t)
+	go func() { // for as long as the program runs, as the cluster does
+		_ = http.Serve(n.listen(storePort), store)
+	}()
+	objectStore.Store(store)
+	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-state", "--from-literal=AGENTVM_STATE=s3://bucket/state?endpoint=http://172.30.0.1:"+storePort,
+		"--from-literal=AWS_ACCESS_KEY_ID=id", "--from-literal=AWS_SECRET_ACCESS_KEY=secret")
 	n.must("-n", "agentvm", "create", "configmap", "agentvm", "--from-literal=domain=sandboxes.test", "--from-file="+public)
 	n.must("apply", "--server-side", "--force-conflicts", "-k", "../../../integration/kubernetes/overlay")
 	n.must("-n", "agentvm", "rollout", "status", "deployment/agentvm-gateway", "--timeout=3m")
 	return n
+}
+
+// objectStore is that of the cluster, at a port of the node's address that pods reach.
+var objectStore atomic.Pointer[s3]
+
+const storePort = "9333"
+
+func (n *node) listen(port string) net.Listener {
+	n.t.Helper()
+	l, err := net.Listen("tcp", "0.0.0.0:"+port)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return l
 }
 
 func (n *node) kubectl(args ...string) (string, error) {
@@ -200,6 +223,93 @@ func TestNode(t *testing.T) {
 	})
 }
 
+// hibernate has a sandbox leave its pod, and resume come back. They try again until a gateway says that it was done.
+func (n *node) hibernate(id string) {
+	n.t.Helper()
+	n.eventually(id+" is paused", 2*time.Minute, func() bool {
+		g := n.gateways()
+		if len(g) == 0 {
+			return false
+		}
+		code, _ := n.do("POST", g[rand.IntN(len(g))]+"/sandboxes/"+id+"/pause", "red", "")
+		return code == http.StatusNoContent || code == http.StatusConflict
+	})
+}
+
+func (n *node) resume(id string) {
+	n.t.Helper()
+	n.eventually(id+" is resumed", 2*time.Minute, func() bool {
+		g := n.gateways()
+		if len(g) == 0 {
+			return false
+		}
+		code, _ := n.do("POST", g[rand.IntN(len(g))]+"/sandboxes/"+id+"/connect", "red", `{"timeout":3600}`)
+		return code == http.StatusCreated || code == http.StatusOK
+	})
+}
+
+// TestNodeHibernate has a sandbox with a program leave its pod for the object store, and continue in another one, and measures that.
+func TestNodeHibernate(t *testing.T) {
+	n := newNode(t)
+	n.scale(3)
+	n.eventually("two gateways", time.Minute, func() bool { return len(n.gateways()) == 2 })
+	g := n.gateways()
+	id, err := n.create(g[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.exec(g[0], id, "echo kept >/tmp/file; (while :; do date +%s >/tmp/now; sleep 0.1; done) >/dev/null 2>&1 & echo begun", "begun"); err != nil {
+		t.Fatal(err)
+	}
+	pod := func() string {
+		out, err := n.kubectl("-n", "agentvm", "get", "pods", "-l", "id.agentvm.dev/"+id, "-o", "name")
+		if err != nil {
+			t.Fatal(out)
+		}
+		return strings.TrimSpace(out)
+	}
+	rounds := 10
+	var pauses, resumes []time.Duration
+	for round := range rounds {
+		was := pod()
+		began := time.Now()
+		if code, text := n.do("POST", g[round%2]+"/sandboxes/"+id+"/pause", "red", ""); code != http.StatusNoContent {
+			t.Fatalf("pause: %d %s", code, text)
+		}
+		pauses = append(pauses, time.Since(began))
+		n.eventually("its pod is gone", time.Minute, func() bool { return pod() == "" })
+		n.eventually("pods wait", time.Minute, func() bool {
+			out, err := n.kubectl("-n", "agentvm", "get", "deployment", "agentvm-pool-base", "-o", "jsonpath={.status.readyReplicas}")
+			return err == nil && out == "3"
+		})
+		began = time.Now()
+		if code, text := n.do("POST", g[(round+1)%2]+"/v2/sandboxes/"+id+"/connect", "red", `{"timeout":3600}`); code != http.StatusCreated {
+			t.Fatalf("connect: %d %s", code, text)
+		}
+		if err := n.exec(g[(round+1)%2], id, "cat /tmp/file", "kept"); err != nil {
+			t.Fatal(err)
+		}
+		resumes = append(resumes, time.Since(began))
+		if now := pod(); now == was || now == "" {
+			t.Errorf("it is in %q, and was in %q", now, was)
+		}
+	}
+	if err := n.exec(g[0], id, "was=$(cat /tmp/now); sleep 2; test $(cat /tmp/now) -gt $was && echo it runs on", "it runs on"); err != nil {
+		t.Error(err)
+	}
+	if code, text := n.do("POST", g[0]+"/sandboxes/"+id+"/connect", "blue", ""); code != http.StatusNotFound {
+		t.Errorf("another tenant: %d %s", code, text)
+	}
+	if code, text := n.do("DELETE", g[0]+"/sandboxes/"+id, "red", ""); code != http.StatusNoContent {
+		t.Errorf("%d %s", code, text)
+	}
+	slices.Sort(pauses)
+	slices.Sort(resumes)
+	load, _ := os.ReadFile("/proc/loadavg")
+	t.Logf("pause: p50 %v, most %v; resume to a command's result: p50 %v, most %v; load %s", pauses[rounds/2].Round(time.Millisecond), pauses[rounds-1].Round(time.Millisecond),
+		resumes[rounds/2].Round(time.Millisecond), resumes[rounds-1].Round(time.Millisecond), strings.TrimSpace(string(load)))
+}
+
 // TestNodeFigures measures a claim of a warm pod to the result of the first command, by two gateways.
 func TestNodeFigures(t *testing.T) {
 	n := newNode(t)
@@ -257,8 +367,9 @@ func TestNodeFigures(t *testing.T) {
 	}
 }
 
-// TestNodeChaos kills gateways, pods, the API server, the controllers, and the kubelet, in the middle of clients' requests. AGENTVM_CHAOS_ROUNDS says
-// how often. What a client was told exists has its file, once, unless its pod was killed; no other tenant reaches it.
+// TestNodeChaos kills gateways, pods, the API server, the controllers, and the kubelet, and has the object store fail, in the middle of clients'
+// requests, which hibernate and resume, too. AGENTVM_CHAOS_ROUNDS says how often. What a client was told exists has its file, once, unless its pod
+// was killed; no other tenant reaches it.
 func TestNodeChaos(t *testing.T) {
 	n := newNode(t)
 	rounds := 10
@@ -275,6 +386,13 @@ func TestNodeChaos(t *testing.T) {
 		var wg sync.WaitGroup
 		var made string
 		var answer int
+		moved := ""
+		if len(alive) > 1 {
+			moved = alive[len(alive)-1]
+			wg.Go(func() {
+				n.do("POST", g[rand.IntN(len(g))]+"/sandboxes/"+moved+"/"+[]string{"pause", "connect"}[round/6%2], "red", "")
+			})
+		}
 		wg.Go(func() {
 			code, text := n.do("POST", g[rand.IntN(len(g))]+"/v2/sandboxes", "red", `{"templateID":"base","timeout":3600}`)
 			answer = code
@@ -283,7 +401,12 @@ func TestNodeChaos(t *testing.T) {
 			}
 		})
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
-		switch what := []string{"agentvm-gateway", "kube-apiserver", "pod", "kube-controller-manager", "kubelet"}[round%5]; what {
+		switch what := []string{"agentvm-gateway", "kube-apiserver", "pod", "kube-controller-manager", "kubelet", "object store"}[round%6]; what {
+		case "object store":
+			objectStore.Load().fails.Store(true)
+			wg.Wait()
+			objectStore.Load().fails.Store(false)
+			counts["object store failed"]++
 		case "pod":
 			wg.Wait()
 			if len(alive) > 0 {
@@ -315,6 +438,14 @@ func TestNodeChaos(t *testing.T) {
 			})
 			alive = append(alive, made)
 		}
+		if moved != "" && slices.Contains(alive, moved) { // whatever has become of the request: it is in one place, whole
+			if round%2 == 0 {
+				n.hibernate(moved)
+				counts["hibernated"]++
+			}
+			n.resume(moved)
+			counts["resumed"]++
+		}
 		for _, id := range alive {
 			n.eventually(id+" has its file", time.Minute, func() bool {
 				g := n.gateways()
@@ -323,10 +454,10 @@ func TestNodeChaos(t *testing.T) {
 			if code, text := n.do("GET", n.gateways()[0]+"/sandboxes/"+id, "blue", ""); code != http.StatusNotFound {
 				t.Errorf("round %d: another tenant has %s: %d %s", round, id, code, text)
 			}
-			out := n.must("-n", "agentvm", "get", "pods", "-l", "id.agentvm.dev/"+id, "-o", "name")
-			if len(strings.Fields(out)) != 1 {
-				t.Errorf("round %d: %s is in %q", round, id, out)
-			}
+			n.eventually(id+" is in one pod", 2*time.Minute, func() bool { // one that a gateway has left which was killed is deleted by the next
+				out, err := n.kubectl("-n", "agentvm", "get", "pods", "-l", "id.agentvm.dev/"+id, "-o", "name")
+				return err == nil && len(strings.Fields(out)) == 1
+			})
 		}
 		for len(alive) > 3 {
 			id := alive[0]

@@ -125,9 +125,11 @@ func TestRights(t *testing.T) {
 	_, otherNamespace := c.gateways.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 	_, scales := c.gateways.AppsV1().Deployments(c.namespace).List(ctx, metav1.ListOptions{})
 	_, nodes := c.gateways.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	_, leases := c.gateways.CoordinationV1().Leases(c.namespace).List(ctx, metav1.ListOptions{})
+	_, leases := c.gateways.CoordinationV1().Leases("kube-node-lease").List(ctx, metav1.ListOptions{})
+	_, configs := c.gateways.CoreV1().ConfigMaps(c.namespace).List(ctx, metav1.ListOptions{})
 	for what, err := range map[string]error{
-		"make a pod": makesPod, "read secrets": readsSecrets, "list pods elsewhere": otherNamespace, "list deployments": scales, "list nodes": nodes, "list leases": leases,
+		"make a pod": makesPod, "read secrets": readsSecrets, "list pods elsewhere": otherNamespace, "list deployments": scales, "list nodes": nodes, "list leases elsewhere": leases,
+		"read ConfigMaps": configs,
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("the gateway may %s: %v", what, err)

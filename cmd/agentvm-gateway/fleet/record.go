@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"agentvm/internal/e2b/wire"
@@ -33,7 +34,7 @@ const (
 	annotationList = prefix + "records" // of the pod's sandboxes, in JSON
 )
 
-// Record is what a pod, or the Lease of a hibernated sandbox, says about a sandbox.
+// Record is what a pod, or the Lease of a hibernated sandbox (leases.go), says about a sandbox.
 type Record struct {
 	Tenant   string            `json:"tenant"`
 	Template string            `json:"template"`
@@ -43,6 +44,8 @@ type Record struct {
 	Pauses   bool              `json:"pauses,omitempty"` // at its end, instead of being removed
 	Paused   bool              `json:"paused,omitempty"`
 	Internet bool              `json:"internet"`
+	// Resumed is when the pod was taken for a sandbox that was hibernated. Then it has the sandbox only if its Lease says so, too.
+	Resumed time.Time `json:"resumed,omitzero"`
 }
 
 // records are those of a pod, by identifier.
@@ -95,7 +98,8 @@ func (l records) change(pod *corev1.Pod, labels map[string]any) []byte {
 type sandbox struct {
 	id string
 	Record
-	pod *corev1.Pod
+	pod   *corev1.Pod           // nil: it is hibernated, or being moved
+	lease *coordinationv1.Lease // nil: it has not been hibernated
 }
 
 func (b *sandbox) detail(g *Gateway, whole bool) wire.Detail {

@@ -74,7 +74,7 @@ func (g *Gateway) envd(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set(wire.HeaderSandbox, id)
 	}
 	b, err := g.find(r.Context(), id)
-	if err == nil && !b.Paused {
+	if err == nil && !b.Paused && b.pod != nil {
 		if token := r.Header.Get(wire.HeaderToken); token != "" && !httpserver.Equal(token, g.token(id)) {
 			g.writeError(w, wire.Fail(http.StatusUnauthorized, "the header %s has a wrong token", wire.HeaderToken))
 			return
@@ -163,7 +163,7 @@ func (g *Gateway) api(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/vms", g.authenticated(func(w http.ResponseWriter, c caller) error {
 		vms := []map[string]any{}
 		for _, d := range g.details(c.tenant) {
-			vms = append(vms, map[string]any{"name": d.ID, "state": d.State, "started": d.Started, "labels": d.Metadata})
+			vms = append(vms, described(d))
 		}
 		wire.WriteJSON(w, http.StatusOK, vms)
 		return nil
@@ -187,19 +187,61 @@ func (g *Gateway) api(mux *http.ServeMux) {
 	})
 	pass := func(w http.ResponseWriter, c caller, b *sandbox) error {
 		if b.Paused {
-			return wire.Fail(http.StatusConflict, "%s is paused: POST /sandboxes/%s/connect resumes it", b.id, b.id)
+			return wire.Fail(http.StatusConflict, "%s is paused: POST /v1/vms/%s/resume resumes it", b.id, b.id)
 		}
 		g.forward(w, c.Request, b, "localhost")
 		return nil
 	}
-	own("GET /v1/vms/{vm}", pass)
+	own("GET /v1/vms/{vm}", func(w http.ResponseWriter, c caller, b *sandbox) error {
+		if b.Paused {
+			wire.WriteJSON(w, http.StatusOK, described(b.detail(g, false)))
+			return nil
+		}
+		return pass(w, c, b)
+	})
+	own("POST /v1/vms/{vm}/pause", func(w http.ResponseWriter, c caller, b *sandbox) error {
+		if !b.Paused {
+			if err := g.pause(c.Context(), b, nil); err != nil {
+				return err
+			}
+			b.Paused = true
+		} else if b.pod == nil {
+			if _, err := g.settle(c.Context(), b); err != nil {
+				return err
+			}
+		}
+		wire.WriteJSON(w, http.StatusOK, described(b.detail(g, false)))
+		return nil
+	})
+	own("POST /v1/vms/{vm}/resume", func(w http.ResponseWriter, c caller, b *sandbox) error {
+		q := struct {
+			Life *int `json:"lifeSeconds"`
+		}{}
+		if _, err := readBody(c.Request, &q); err != nil {
+			return err
+		}
+		life, err := wire.Lifetime(q.Life, wire.DefaultTimeout)
+		if err == nil {
+			b, _, err = g.wake(c.Context(), b, life, map[string]json.RawMessage{})
+		}
+		if err != nil {
+			return err
+		}
+		wire.WriteJSON(w, http.StatusOK, described(b.detail(g, false)))
+		return nil
+	})
 	own("/v1/vms/{vm}/{rest...}", func(w http.ResponseWriter, c caller, b *sandbox) error {
 		switch rest := c.PathValue("rest"); rest {
-		case "start", "stop", "pause", "resume", "fork", "snapshots", "restore": // the gateway would not know
+		case "start", "stop", "fork", "snapshots", "restore": // the gateway would not know
 			return wire.Fail(http.StatusNotImplemented, "%s of a VM in a cluster is E2B's: /sandboxes/%s/...", rest, b.id)
 		}
 		return pass(w, c, b)
 	})
+}
+
+// described is what the HTTP API says of a VM that it does not ask.
+func described(d wire.Detail) map[string]any {
+	return map[string]any{"name": d.ID, "state": d.State, "started": d.Started, "labels": d.Metadata}
 }
 
 // createVM makes a sandbox for a client of the HTTP API.

@@ -1,0 +1,242 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"agentvm/internal/e2b/wire"
+	"agentvm/internal/pod"
+)
+
+const (
+	saveTime = 10 * time.Minute // for a pod to write a sandbox
+	loadTime = 5 * time.Minute
+	goneTime = 5 * time.Second // for a pod to end
+)
+
+// moving runs a part of a move, and renews its Lease meanwhile. It returns the Lease's newest version. When another gateway has changed it, the
+// context of do ends.
+func (g *Gateway) moving(ctx context.Context, l *coordinationv1.Lease, within time.Duration, do func(context.Context) error) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- do(ctx) }()
+	tick := time.NewTicker(g.config.moveTime() / 6)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return l, err
+		case <-tick.C:
+			next, err := g.leases.update(ctx, l, func(*coordinationv1.Lease) {})
+			switch {
+			case err == nil:
+				l = next
+			case isGone(err):
+				cancel()
+			}
+		}
+	}
+}
+
+// hibernate writes a sandbox that runs to the object store, and ends it in its pod. It returns when Kubernetes says so.
+func (g *Gateway) hibernate(ctx context.Context, b *sandbox) error {
+	var l *coordinationv1.Lease
+	var err error
+	if b.lease == nil {
+		l, err = g.leases.make(ctx, b)
+	} else {
+		l, err = g.leases.update(ctx, b.lease, func(l *coordinationv1.Lease) { beginSaving(l, b) })
+	}
+	if err != nil && (isGone(err) || apierrors.IsAlreadyExists(err)) {
+		return g.lost(ctx, b.id)
+	} else if err != nil {
+		return err
+	}
+	return g.save(ctx, l)
+}
+
+// lost is the error of a gateway whose move another one has taken.
+func (g *Gateway) lost(ctx context.Context, id string) error {
+	if _, err := g.leases.read(ctx, id); err != nil {
+		return err
+	}
+	return wire.Fail(http.StatusConflict, "sandbox %s is being changed by others: try again", id)
+}
+
+// save completes the phase of that name, also that of a gateway which has ended.
+func (g *Gateway) save(ctx context.Context, l *coordinationv1.Lease) error {
+	b, err := saved(l)
+	if err != nil {
+		return err
+	}
+	name, uid := holderOf(l)
+	l, err = g.moving(ctx, l, saveTime, func(ctx context.Context) error {
+		p, err := g.pods.read(ctx, name, uid)
+		if err == nil && p == nil {
+			err = errNoPod
+		}
+		if err != nil {
+			return err
+		}
+		text, err := g.states.body(b.Tenant, target(l), l.Annotations[annotationState])
+		if err != nil {
+			return err
+		}
+		b.pod = p
+		return g.answered(ctx, b, "/sandboxes/"+b.id+pod.PathHibernate, json.RawMessage(text), http.StatusNoContent)
+	})
+	ctx = context.WithoutCancel(ctx)
+	var f *wire.Failure
+	switch {
+	case err == nil:
+	case errors.Is(err, errNoPod) || errors.As(err, &f) && f.Status == http.StatusNotFound:
+		// Its pod has ended, or its container was started again: what it has written is all there is.
+		store, err := g.states.of(b.Tenant)
+		if err != nil {
+			return err
+		}
+		exists, err := store.Exists(ctx, target(l))
+		if err != nil {
+			return err
+		}
+		if !exists {
+			g.config.Logger.Warn("a sandbox's pod has ended before it was written to the object store", "sandbox", b.id)
+			return errors.Join(g.end(ctx, b, l), wire.Fail(http.StatusNotFound, "sandbox %s has ended with its pod", b.id))
+		}
+	case errors.As(err, &f): // the pod cannot, and has the sandbox run on
+		g.config.Logger.Warn("a sandbox was not hibernated", "sandbox", b.id, "err", err)
+		if _, err := g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseRunning, b.pod) }); err != nil && !isGone(err) {
+			return err
+		}
+		return wire.Fail(http.StatusServiceUnavailable, "sandbox %s was not written to the object store, and runs on: try again", b.id)
+	default: // it may have, or not: the next look asks it again
+		return err
+	}
+	before := l.Annotations[annotationState]
+	l, err = g.leases.update(ctx, l, func(l *coordinationv1.Lease) {
+		l.Annotations[annotationState] = target(l)
+		setPhase(l, phaseStored, nil)
+	})
+	if err != nil && isGone(err) {
+		return g.lost(ctx, b.id)
+	} else if err != nil {
+		return err
+	}
+	g.metrics.hibernated.Add(1)
+	if b.pod != nil {
+		if err := g.drop(ctx, b.id, b.pod); err != nil { // a gateway that has not seen the Lease would answer for it as one that runs
+			return err
+		}
+	}
+	g.forget(ctx, b.Tenant, before)
+	return nil
+}
+
+// errNoPod is that of a pod that has ended.
+var errNoPod = errors.New("the pod has ended")
+
+// drop takes a sandbox out of a pod, which ends with its last one.
+func (g *Gateway) drop(ctx context.Context, id string, p *corev1.Pod) error {
+	for range claimTries {
+		list, err := recordsOf(p)
+		if err != nil {
+			return err
+		}
+		_, had := list[id]
+		delete(list, id)
+		if len(list) == 0 {
+			return g.pods.remove(ctx, p, killGrace)
+		}
+		if !had {
+			return nil
+		}
+		if _, err = g.pods.patch(ctx, p, list.change(p, nil)); err == nil {
+			g.tell(ctx, &sandbox{id: id, pod: p}, http.MethodDelete, "/sandboxes/"+id)
+			return nil
+		} else if !isGone(err) {
+			return err
+		}
+		now, err := g.pods.read(ctx, p.Name, p.UID)
+		if err != nil || now == nil || now.DeletionTimestamp != nil {
+			return err
+		}
+		p = now
+	}
+	return wire.Fail(http.StatusConflict, "the pod of %s is being changed by others: try again", id)
+}
+
+// end ends a sandbox that has a Lease: first that, so that it is gone for all gateways.
+func (g *Gateway) end(ctx context.Context, b *sandbox, l *coordinationv1.Lease) error {
+	if err := g.leases.remove(ctx, l); err != nil {
+		return err
+	}
+	list, err := g.pods.ask(ctx, b.id)
+	for _, p := range list {
+		err = errors.Join(err, g.drop(ctx, b.id, p))
+	}
+	if err == nil && g.states != nil {
+		g.forget(ctx, b.Tenant, l.Annotations[annotationState], target(l))
+	}
+	return err
+}
+
+// isDue says whether a Lease is to be mended: a move that a gateway has left, or the end of a sandbox's pod.
+func (g *Gateway) isDue(l *coordinationv1.Lease) bool {
+	switch phaseOf(l) {
+	case phaseStored:
+		return false
+	case phaseRunning:
+		_, uid := holderOf(l)
+		return !slices.ContainsFunc(g.pods.with(l.Name), func(p *corev1.Pod) bool { return p.UID == uid })
+	}
+	return g.isLeft(l)
+}
+
+// mend completes, or takes back, a move that a gateway has left, and ends the Lease of a sandbox whose pod has ended.
+func (g *Gateway) mend(ctx context.Context, l *coordinationv1.Lease) error {
+	if !g.isDue(l) {
+		return nil
+	}
+	name, uid := holderOf(l)
+	phase := phaseOf(l)
+	if phase == phaseSaving {
+		next, err := g.leases.update(ctx, l, func(*coordinationv1.Lease) {}) // so that others leave it alone
+		if err == nil {
+			err = g.save(ctx, next)
+		}
+		return g.mended(ctx, l, err)
+	}
+	p, err := g.pods.read(ctx, name, uid)
+	switch {
+	case err != nil:
+	case p != nil && phase == phaseLoading:
+		g.discard(ctx, p)
+	case p != nil:
+	case phase == phaseLoading:
+		_, err = g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseStored, nil) })
+	default:
+		b, readErr := saved(l)
+		if err = readErr; err == nil {
+			err = g.end(ctx, b, l)
+		}
+	}
+	return g.mended(ctx, l, err)
+}
+
+// mended makes nothing of the error of a gateway that another one was faster than.
+func (g *Gateway) mended(ctx context.Context, l *coordinationv1.Lease, err error) error {
+	var f *wire.Failure
+	if err != nil && (isGone(err) || errors.As(err, &f) && f.Status == http.StatusConflict) {
+		_, err = g.leases.read(ctx, l.Name)
+	}
+	return err
+}
