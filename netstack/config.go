@@ -25,9 +25,12 @@ const (
 
 // Config describes a network. The zero value is a network with all defaults.
 type Config struct {
-	// Subnet is the VM's IPv4 network: the gateway has its first address, the guest its third, the host's alias its last
-	// usable one. Default 192.168.127.0/24; at least a /29.
+	// Subnet is the VM's IPv4 network: the gateway has its first address, the host's alias its last usable one. Default
+	// 192.168.127.0/24; at least a /29.
 	Subnet netip.Prefix
+
+	// Guest is the guest's address in Subnet. Default: DefaultGuest.
+	Guest netip.Addr
 
 	// Subnet6 is the VM's IPv6 network, a /64 that is advertised for SLAAC (RFC 4862). Gateway ::1, host's alias ::fe.
 	// Default fd5a:94ef:e40c::/64.
@@ -80,6 +83,9 @@ func (c Config) withDefaults() (Config, error) {
 	if !c.Subnet6.IsValid() {
 		c.Subnet6 = netip.MustParsePrefix("fd5a:94ef:e40c::/64")
 	}
+	if !c.Guest.IsValid() && c.Subnet.Addr().Is4() {
+		c.Guest = DefaultGuest(c.Subnet)
+	}
 	if c.GatewayMAC == nil {
 		c.GatewayMAC = net.HardwareAddr{0x5a, 0x94, 0xef, 0xe4, 0x0c, 0xdd}
 	}
@@ -110,6 +116,9 @@ func (c Config) check() error {
 	if a := c.Subnet.Addr(); a.IsLoopback() || a.IsMulticast() || a.IsUnspecified() {
 		return fmt.Errorf("network: subnet %v: want unicast addresses", c.Subnet)
 	}
+	if err := c.checkGuest(); err != nil {
+		return err
+	}
 	if err := c.check6(); err != nil {
 		return err
 	}
@@ -124,6 +133,19 @@ func (c Config) check() error {
 		return fmt.Errorf("network: queue of %d bytes: want at least one", c.QueueBytes)
 	}
 	return c.checkMACs()
+}
+
+func (c Config) checkGuest() error {
+	a := c.addresses()
+	switch {
+	case !c.Subnet.Contains(c.Guest):
+		return fmt.Errorf("network: address %v of the guest: want one in %v", c.Guest, c.Subnet)
+	case c.Guest == a.Gateway, c.Guest == a.Host:
+		return fmt.Errorf("network: address %v of the guest: the gateway has %v, and the host %v", c.Guest, a.Gateway, a.Host)
+	case c.Guest == c.Subnet.Addr(), c.Guest == broadcast(c.Subnet):
+		return fmt.Errorf("network: address %v of the guest: the first and the last of %v are no station's", c.Guest, c.Subnet)
+	}
+	return nil
 }
 
 func (c Config) check6() error {
@@ -155,7 +177,7 @@ func (c Config) checkMACs() error {
 // addresses numbers the stations of a checked configuration.
 func (c Config) addresses() Addresses {
 	a := Addresses{
-		Gateway: nth(c.Subnet, 1), Guest: nth(c.Subnet, 3), Host: lastUsable(c.Subnet),
+		Gateway: nth(c.Subnet, 1), Guest: c.Guest, Host: lastUsable(c.Subnet),
 		Subnet: c.Subnet, GatewayMAC: c.GatewayMAC, GuestMAC: c.GuestMAC,
 	}
 	if !c.DisableIPv6 {
@@ -163,6 +185,9 @@ func (c Config) addresses() Addresses {
 	}
 	return a
 }
+
+// DefaultGuest is the guest's address in an IPv4 subnet where none is given, the third.
+func DefaultGuest(subnet netip.Prefix) netip.Addr { return nth(subnet, 3) }
 
 // nth is the n-th address of p, n below 256 and counted from its network address.
 func nth(p netip.Prefix, n byte) netip.Addr {

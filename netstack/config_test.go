@@ -30,6 +30,9 @@ func TestAddresses(t *testing.T) {
 		{"the smallest subnet, no IPv6", netstack.Config{Subnet: prefix("10.1.2.13/29"), DisableIPv6: true}, netstack.Addresses{
 			Gateway: addr("10.1.2.9"), Guest: addr("10.1.2.11"), Host: addr("10.1.2.14"), Subnet: prefix("10.1.2.8/29"),
 		}},
+		{"a guest's own address", netstack.Config{Subnet: prefix("10.1.2.0/24"), Guest: addr("10.1.2.77"), DisableIPv6: true}, netstack.Addresses{
+			Gateway: addr("10.1.2.1"), Guest: addr("10.1.2.77"), Host: addr("10.1.2.254"), Subnet: prefix("10.1.2.0/24"),
+		}},
 		{"a large subnet", netstack.Config{Subnet: prefix("10.0.0.0/8"), Subnet6: prefix("fd00:1::5/64")}, netstack.Addresses{
 			Gateway: addr("10.0.0.1"), Guest: addr("10.0.0.3"), Host: addr("10.255.255.254"),
 			Gateway6: addr("fd00:1::1"), Host6: addr("fd00:1::fe"), Subnet: prefix("10.0.0.0/8"), Subnet6: prefix("fd00:1::/64"),
@@ -55,6 +58,12 @@ func TestBadConfigs(t *testing.T) {
 		"IPv6 as IPv4":          {Subnet: prefix("fd00::/64")},
 		"loopback":              {Subnet: prefix("127.0.0.0/24")},
 		"multicast":             {Subnet: prefix("224.0.0.0/24")},
+		"a guest elsewhere":     {Guest: netip.MustParseAddr("10.9.9.9")},
+		"the gateway's address": {Guest: netip.MustParseAddr("192.168.127.1")},
+		"the host's address":    {Guest: netip.MustParseAddr("192.168.127.254")},
+		"the network's address": {Guest: netip.MustParseAddr("192.168.127.0")},
+		"the last address":      {Guest: netip.MustParseAddr("192.168.127.255")},
+		"a guest of IPv6":       {Guest: netip.MustParseAddr("fd00::3")},
 		"IPv4 as IPv6":          {Subnet6: prefix("10.0.0.0/24")},
 		"a /48":                 {Subnet6: prefix("fd00::/48")},
 		"link-local":            {Subnet6: prefix("fe80::/64")},

@@ -35,7 +35,11 @@ func networkShape(n Network) *checkpoint.Network {
 	if n.Disabled {
 		return nil
 	}
-	return &checkpoint.Network{MTU: n.MTU, Subnet: n.Subnet.Masked().String(), DisableIPv6: n.DisableIPv6, Search: n.Search}
+	shape := &checkpoint.Network{MTU: n.MTU, Subnet: n.Subnet.Masked().String(), DisableIPv6: n.DisableIPv6, Search: n.Search}
+	if n.Address.IsValid() {
+		shape.Address = n.Address.String()
+	}
+	return shape
 }
 
 // meta describes the machine that is made of r.

@@ -25,7 +25,7 @@ type ForkOptions struct {
 	// fork has, ports of the host in Network.Forwards are 0, so that each fork gets others, and Console, Network.Capture,
 	// Network.Audit and Disk are not set. For a VM with a writable disk it must set Disk, to a path where a copy of
 	// the disk can be made. Memory, Image, Kernel, KernelArguments, the number of Mounts, and of Network Disabled,
-	// DisableIPv6, MTU and Subnet must stay. Default: nothing is changed.
+	// DisableIPv6, MTU, Subnet and Address must stay. Default: nothing is changed.
 	Configure func(i int, c *Config)
 }
 
@@ -109,6 +109,7 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 			o.Configure(i, c)
 		}
 		if f.config, err = c.withDefaults(); err == nil {
+			f.id = f.config.withMAC(f.id)
 			err = v.sameShape(f.config)
 		}
 		if err != nil {
@@ -136,7 +137,7 @@ func (v *VM) sameShape(c Config) error {
 	if c.Network.Disabled {
 		return nil
 	}
-	return networkShape(v.config.Network).Admits(c.Network.MTU, c.Network.Subnet, c.Network.DisableIPv6)
+	return networkShape(v.config.Network).Admits(networkShape(c.Network))
 }
 
 // acquireForks acquires the forks' resources that they do not share with the VM.

@@ -62,6 +62,9 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 	}
 	if restored {
 		id := v.identity
+		if v.resources.network != nil {
+			id.MAC, _ = v.resources.network.Card() // the saved guest may have another one
+		}
 		params.Restored = &guestrpc.Restored{
 			Entropy: make([]byte, entropySize), Generation: id.Generation, GenerationID: id.ID, NewIdentity: id.Renewed, MAC: id.MAC,
 			KeepPrograms: v.resources.keepPrograms,

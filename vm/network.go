@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"agentvm/egress"
+	"agentvm/internal/checkpoint"
 	"agentvm/internal/gateway"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
@@ -31,6 +32,14 @@ var ErrNoNetwork = gateway.ErrNoNetwork
 // linkSize is the capacity in bytes of the network's stream, each way: a few of the largest frames, so that neither side
 // waits for each.
 const linkSize = 1 << 20
+
+// withMAC is an identity with the MAC of the configuration, if that has one. The configuration has been checked.
+func (c Config) withMAC(id checkpoint.Identity) checkpoint.Identity {
+	if mac, err := c.Network.CardMAC(); err == nil && mac != nil {
+		id.MAC = mac
+	}
+	return id
+}
 
 // openNetwork makes the network of a VM whose card has the address mac, or nothing when it has none.
 func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {

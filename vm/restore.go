@@ -11,6 +11,7 @@ import (
 
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
+	"agentvm/internal/gateway"
 	"agentvm/internal/snapshot"
 )
 
@@ -33,7 +34,7 @@ type RestoreOptions struct {
 // The file may come from anyone: the result is a VM that is contained and can be stopped as any other, or an error
 // (docs/guide/snapshots.md).
 //
-// Of c, Image, Memory, Network.MTU and Network.Subnet are the snapshot's unless given, and must then be the same, as must
+// Of c, Image, Memory, Network.MTU, Network.Subnet and Network.Address are the snapshot's unless given, and must then be the same, as must
 // Network.Disabled and Network.DisableIPv6; Kernel and KernelArguments must be empty. There must be as many Mounts as the VM
 // had: they are mounted anew. A writable disk is copied to c.Disk, where nothing may be yet. Env, Hostname and the rest of
 // Network are c's alone: a policy is not part of a snapshot.
@@ -83,6 +84,11 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, checkpoint.Iden
 	}
 	mac, _ := net.ParseMAC(extra.MAC) // none: the default
 	id := checkpoint.Identity{Generation: m.Generation, MAC: mac}.Successor(!o.SameIdentity)
+	if asked := c.withMAC(id); !o.SameIdentity {
+		id = asked
+	} else if mac != nil && asked.MAC.String() != mac.String() {
+		return c, id, fmt.Errorf("MAC %v: the VM keeps its identity, and with it %v: leave out Network.MAC", asked.MAC, mac)
+	}
 	if c.Hostname == "" {
 		c.Hostname = id.Hostname(extra.Hostname)
 	}
@@ -115,7 +121,16 @@ func adoptNetwork(saved *checkpoint.Network, n *Network) error {
 		n.Subnet = subnet
 	}
 	n.MTU = cmp.Or(n.MTU, saved.MTU)
-	return saved.Admits(n.MTU, n.Subnet, n.DisableIPv6)
+	if saved.Address != "" && !n.Address.IsValid() {
+		if n.Address, err = netip.ParseAddr(saved.Address); err != nil {
+			return fmt.Errorf("%w: its address: %w", snapshot.ErrFormat, err)
+		}
+	}
+	full, err := gateway.Complete(*n)
+	if err != nil {
+		return err
+	}
+	return saved.Admits(networkShape(full))
 }
 
 // toRestore acquires what a saved machine needs beside its memory: its image, and a copy of its writable disk.

@@ -39,7 +39,7 @@ func Start(ctx context.Context, config Config) (*VM, error) {
 
 func start(ctx context.Context, config Config) (*VM, error) {
 	began := time.Now()
-	id := checkpoint.NewIdentity()
+	id := config.withMAC(checkpoint.NewIdentity())
 	r, err := acquire(ctx, &resources{}, config, id, (*resources).toBoot)
 	if err != nil {
 		return nil, err

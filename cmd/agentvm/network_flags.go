@@ -147,6 +147,7 @@ func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	flags.StringVar(&f.proxy, "proxy", "", "make the VM's TCP connections through the proxy `URL` of the host, http://, https:// or socks5://HOST:PORT; UDP does not pass")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the VM to a `FILE` for Wireshark")
 	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
+	registerSettings(flags, "network.subnet", "network.ip", "network.mac")
 	flags.IntVar(&f.mtu, "mtu", 0, "largest IP packet in `BYTES` (default 1500)")
 	flags.BoolVar(&f.noIPv6, "no-ipv6", false, "give the VM IPv4 only")
 	flags.StringVar(&f.send, "send-limit", "", "bytes a second (`RATE`) that the VM may send, as 500K or 10M (default none)")
@@ -158,12 +159,12 @@ func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 // files but the policy's.
 func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (err error) {
 	if f.noNetwork {
-		if err := f.contradiction(); err != nil {
+		if err := f.contradiction(*n); err != nil {
 			return err
 		}
 	}
 	if changed("no-network") {
-		*n = vm.Network{Disabled: f.noNetwork}
+		*n = vm.Network{Disabled: f.noNetwork, Subnet: n.Subnet, Address: n.Address, MAC: n.MAC} // those of the table of settings
 	}
 	if f.set() {
 		n.Policy, n.HostPorts = egress.Policy{}, nil
@@ -228,8 +229,8 @@ func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (er
 }
 
 // contradiction returns an error when a flag is given that makes no sense without a network.
-func (f *networkFlags) contradiction() error {
-	if f.set() || len(f.publish)+len(f.resolvers)+len(f.search)+len(f.hosts)+len(f.networks) > 0 || f.proxy != "" || f.capture != "" || f.log != "" || f.mtu != 0 || f.send != "" || f.receive != "" {
+func (f *networkFlags) contradiction(n vm.Network) error {
+	if f.set() || n.Subnet.IsValid() || n.Address.IsValid() || n.MAC != "" || len(f.publish)+len(f.resolvers)+len(f.search)+len(f.hosts)+len(f.networks) > 0 || f.proxy != "" || f.capture != "" || f.log != "" || f.mtu != 0 || f.send != "" || f.receive != "" {
 		return errors.New("--no-network leaves out the network card, so that no other flag of the network has a meaning (--net none keeps the card)")
 	}
 	return nil

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
 
@@ -29,18 +32,28 @@ type versions struct {
 	Protocol   int    `json:"protocol"` // between host and guest
 	Go         string `json:"go"`
 	Platform   string `json:"platform"`
+	Newest     string `json:"newest,omitempty"` // release, when it was asked for
 }
 
 func (c *cli) versionCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, check bool
+	var from string
 	command := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of agentvm and of what is built into it",
+		Long:  versionLong,
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			v, err := currentVersions()
 			if err != nil {
 				return err
+			}
+			if check {
+				if v.Newest, err = newestRelease(cmd.Context(), cmp.Or(from, os.Getenv("AGENTVM_RELEASES"), releases)); err != nil {
+					return err
+				}
+			} else if from != "" {
+				return errors.New("--from is for --check, without which nothing is asked")
 			}
 			if asJSON {
 				return printJSON(c.stdout, v)
@@ -49,6 +62,8 @@ func (c *cli) versionCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	command.Flags().BoolVar(&check, "check", false, "ask which release is the newest, and say whether it is newer than this")
+	command.Flags().StringVar(&from, "from", "", "the `URL` of the folder of the newest release, for --check (default AGENTVM_RELEASES)")
 	return command
 }
 
@@ -78,6 +93,13 @@ func (v versions) print(w io.Writer) error {
 		v.Version, v.Kernel, v.Machine, v.Supervisor, v.Protocol, v.Go, v.Platform)
 	if err == nil && v.Revision != "" {
 		_, err = fmt.Fprintf(w, "revision    %s\n", v.Revision)
+	}
+	if err == nil && v.Newest != "" {
+		said := "this is the newest release"
+		if newer(v.Newest, v.Version) {
+			said = v.Newest + " is newer than this"
+		}
+		_, err = fmt.Fprintf(w, "newest      %s: %s\n", v.Newest, said)
 	}
 	return err
 }

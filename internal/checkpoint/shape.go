@@ -1,10 +1,10 @@
 package checkpoint
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"agentvm/internal/snapshot"
 )
@@ -22,6 +22,7 @@ type Extra struct {
 type Network struct {
 	MTU         int      `json:"mtu"`
 	Subnet      string   `json:"subnet"`
+	Address     string   `json:"address,omitempty"` // of the guest, unless it is the default
 	DisableIPv6 bool     `json:"disableIPv6,omitempty"`
 	Search      []string `json:"search,omitempty"`
 }
@@ -67,14 +68,16 @@ func Admits(m snapshot.Meta, extra Extra, s Shape) error {
 	return nil
 }
 
-// Admits refuses a network that the saved machine's guest, which has its addresses already, cannot have. mtu is in bytes.
-func (n *Network) Admits(mtu int, subnet netip.Prefix, disableIPv6 bool) error {
+// Admits refuses a network that the saved machine's guest, which has its addresses already, cannot have.
+func (n *Network) Admits(asked *Network) error {
 	switch {
-	case mtu != n.MTU:
-		return fmt.Errorf("MTU of %d: the VM has %d, which cannot change", mtu, n.MTU)
-	case subnet.Masked().String() != n.Subnet:
-		return fmt.Errorf("subnet %v: the VM has its address in %s, which cannot change", subnet, n.Subnet)
-	case disableIPv6 != n.DisableIPv6:
+	case asked.MTU != n.MTU:
+		return fmt.Errorf("MTU of %d: the VM has %d, which cannot change", asked.MTU, n.MTU)
+	case asked.Subnet != n.Subnet:
+		return fmt.Errorf("subnet %s: the VM has its address in %s, which cannot change", asked.Subnet, n.Subnet)
+	case asked.Address != n.Address:
+		return fmt.Errorf("address %s: the VM has %s, which cannot change", cmp.Or(asked.Address, "by default"), cmp.Or(n.Address, "the one by default"))
+	case asked.DisableIPv6 != n.DisableIPv6:
 		return errors.New("IPv6: the VM has it and needs it, or has none and can have none (Network.DisableIPv6)")
 	}
 	return nil

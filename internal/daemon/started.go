@@ -57,7 +57,7 @@ func (c Config) Started() Started {
 // portable is the part of a network that has nothing of the host.
 func portable(n vm.Network) vm.Network {
 	return vm.Network{
-		Disabled: n.Disabled, Policy: n.Policy, Search: n.Search, Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU,
+		Disabled: n.Disabled, Policy: n.Policy, Search: n.Search, Subnet: n.Subnet, Address: n.Address, MAC: n.MAC, DisableIPv6: n.DisableIPv6, MTU: n.MTU,
 		SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
 	}
 }

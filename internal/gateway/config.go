@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -47,8 +48,13 @@ type Network struct {
 	// except those to Resolvers and HostPorts. UDP to others is refused. Default: none, connections are direct.
 	Proxy string `json:"proxy,omitempty"`
 
-	// Subnet is the IPv4 network, at least a /29. Default: 192.168.127.0/24.
+	// Subnet is the IPv4 network, at least a /29 of private addresses: the gateway has the first, the host the last. Default: 192.168.127.0/24.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
+	// Address is the guest's in Subnet. Default: the third.
+	Address netip.Addr `json:"address,omitzero"`
+	// MAC is the address of the guest's card, as 02:00:00:00:00:01. Forks and restored VMs keep it. Default: that one, and for forks and
+	// restored VMs a random one.
+	MAC string `json:"mac,omitempty"`
 	// DisableIPv6 leaves IPv6 out.
 	DisableIPv6 bool `json:"disableIPv6,omitempty"`
 	// MTU is the largest IP packet in bytes, 1280 (68 without IPv6) to 65520. Default: 1500.
@@ -99,7 +105,35 @@ func Complete(n Network) (Network, error) {
 	if n.MTU == 0 {
 		n.MTU = netstack.DefaultMTU
 	}
+	if n.Subnet.Addr().Is4() && n.Address == netstack.DefaultGuest(n.Subnet) {
+		n.Address = netip.Addr{} // said in one way only
+	}
 	return n, n.validate()
+}
+
+// CardMAC is MAC as bytes, nil when there is none.
+func (n Network) CardMAC() (net.HardwareAddr, error) {
+	if n.MAC == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(n.MAC)
+	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, 6)) {
+		return nil, fmt.Errorf("MAC %.40q: want the address of one Ethernet card, as 02:00:00:00:00:01; the first byte is even", n.MAC)
+	}
+	return mac, nil
+}
+
+// checkSubnet refuses a subnet that is not of private addresses. Other errors are netstack's.
+func checkSubnet(p netip.Prefix) error {
+	if !p.IsValid() {
+		return nil
+	}
+	for _, text := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"} {
+		if private := netip.MustParsePrefix(text); private.Contains(p.Addr()) && p.Bits() >= private.Bits() {
+			return nil
+		}
+	}
+	return fmt.Errorf("subnet %v: want private addresses, of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or 100.64.0.0/10, so that it hides no server from the VM", p)
 }
 
 // Check returns what is wrong with the configuration, as Start would, without starting anything.
@@ -147,6 +181,12 @@ func (n Network) validate() error {
 	}
 	if n.SendLimit < 0 || n.ReceiveLimit < 0 {
 		return fmt.Errorf("network limit of %d bytes a second: want a positive number, or 0 for none", min(n.SendLimit, n.ReceiveLimit))
+	}
+	if err := checkSubnet(n.Subnet); err != nil {
+		return err
+	}
+	if _, err := n.CardMAC(); err != nil {
+		return err
 	}
 	for _, port := range n.HostPorts {
 		if port == 0 {

@@ -151,7 +151,7 @@ func (g *Gateway) build() (err error) {
 func (g *Gateway) buildStack() (err error) {
 	n := g.config.Network
 	g.stack, err = netstack.New(netstack.Config{
-		Subnet: n.Subnet, DisableIPv6: n.DisableIPv6, MTU: n.MTU, Header: !g.config.PlainFrames,
+		Subnet: n.Subnet, Guest: n.Address, DisableIPv6: n.DisableIPv6, MTU: n.MTU, Header: !g.config.PlainFrames,
 		GuestMAC: g.config.MAC, Capture: n.Capture, Memory: g.config.HostMemory, Logger: g.config.Logger,
 	})
 	return err

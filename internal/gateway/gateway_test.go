@@ -300,3 +300,32 @@ func TestOwnersWithoutAGuest(t *testing.T) {
 		t.Errorf("%q, %d known", name, len(o.known))
 	}
 }
+
+// TestAddresses: an address that says the default is no other one, and what cannot be is refused with what would be right.
+func TestAddresses(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	same, err := Complete(Network{Subnet: prefix("10.9.0.0/24"), Address: netip.MustParseAddr("10.9.0.3"), MAC: "02:00:00:00:00:42"})
+	if err != nil || same.Address.IsValid() {
+		t.Errorf("%v, %v", same.Address, err)
+	}
+	for want, n := range map[string]Network{
+		"want private addresses":        {Subnet: prefix("8.8.8.0/24")},
+		"of 10.0.0.0/8":                 {Subnet: prefix("10.0.0.0/7")},
+		"hides no server":               {Subnet: prefix("127.0.0.0/24")},
+		"between /8 and /29":            {Subnet: prefix("10.0.0.0/30")},
+		"want one in 10.9.0.0/24":       {Subnet: prefix("10.9.0.0/24"), Address: netip.MustParseAddr("10.8.0.3")},
+		"the gateway has 10.9.0.1":      {Subnet: prefix("10.9.0.0/24"), Address: netip.MustParseAddr("10.9.0.1")},
+		"want the address of one":       {MAC: "01:00:00:00:00:01"},
+		`MAC "x"`:                       {MAC: "x"},
+		`MAC "00:00:00:00:00:00"`:       {MAC: "00:00:00:00:00:00"},
+		`MAC "02:00:00:00:00:00:00:01"`: {MAC: "02:00:00:00:00:00:00:01"},
+	} {
+		_, err := Complete(n)
+		if err == nil {
+			err = n.Check()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", n, err, want)
+		}
+	}
+}

@@ -13,5 +13,5 @@ func ExampleParse() {
 	fmt.Println(err)
 	// Output:
 	// 1G [pypi.org] <nil>
-	// agentvm.toml:3:8: unknown key "port": there are image, memory, cold, host-memory, mounts, masks, env, ports, ca-cert, no-new-privileges, read-only-root, sockets, secrets, idle-timeout, hibernate-after, max-lifetime, disk-size, sidecar, sidecar.name, sidecar.command, sidecar.env, sidecar.user, sidecar.restart, sidecar.backoff, network, network.mode, network.allow, network.allow-sni, network.deny, network.host-ports, network.join, network.hosts, access, access.listen-allow, access.listen-deny, access.connect-allow, access.connect-deny, access.loopback-exempt-ports, preview, preview.max-expires-in-seconds
+	// agentvm.toml:3:8: unknown key "port": there are image, memory, cold, host-memory, mounts, masks, env, ports, ca-cert, no-new-privileges, read-only-root, sockets, secrets, idle-timeout, hibernate-after, max-lifetime, disk-size, sidecar, sidecar.name, sidecar.command, sidecar.env, sidecar.user, sidecar.restart, sidecar.backoff, network, network.mode, network.allow, network.allow-sni, network.deny, network.host-ports, network.join, network.hosts, network.subnet, network.ip, network.mac, access, access.listen-allow, access.listen-deny, access.connect-allow, access.connect-deny, access.loopback-exempt-ports, preview, preview.max-expires-in-seconds
 }

@@ -53,6 +53,9 @@ deny = ["*:25"]
 host-ports = [5432]
 hosts = ["db.test:192.0.2.7"]
 join = ["lab"]
+subnet = "10.9.0.0/24"
+ip = "10.9.0.7"
+mac = "02:00:00:00:00:42"
 
 [access]
 listen-allow = ["3000-3999"]
@@ -80,6 +83,7 @@ func TestParse(t *testing.T) {
 			"idle-timeout": {"10m"}, "hibernate-after": {"5m"}, "max-lifetime": {"2h"}, "disk-size": {"20G"},
 			"ca-cert": {filepath.Join(dir, "ca.pem")}, "no-new-privileges": {"true"}, "cold": {"true"}, "read-only-root": {"true"}, "sockets": {filepath.Join(dir, "agent.sock") + ":/run/agent.sock:0600"},
 			"network.mode": {"allowlist"}, "network.allow": {"pypi.org:443"}, "network.allow-sni": {"*.pythonhosted.org:443"}, "network.deny": {"*:25"}, "network.host-ports": {"5432"}, "network.hosts": {"db.test:192.0.2.7"}, "network.join": {"lab"},
+			"network.subnet": {"10.9.0.0/24"}, "network.ip": {"10.9.0.7"}, "network.mac": {"02:00:00:00:00:42"},
 			"access.listen-allow": {"3000-3999"}, "access.listen-deny": {"3001"}, "access.connect-allow": {"443", "80"}, "access.connect-deny": {"25"},
 			"access.loopback-exempt-ports": {"8080"}, "preview.max-expires-in-seconds": {"600"},
 		},

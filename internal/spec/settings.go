@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -81,6 +82,28 @@ func setExempt(s Setting, c *vm.Config, texts []string) error {
 			return fmt.Errorf("--%s %q: want a port from 1 to 65535", s.Flag, text)
 		}
 		c.Access.LoopbackExemptPorts = append(c.Access.LoopbackExemptPorts, uint16(port))
+	}
+	return nil
+}
+
+func setSubnet(s Setting, c *vm.Config, texts []string) error {
+	if c.Network.Subnet = (netip.Prefix{}); texts[0] == "" {
+		return nil
+	}
+	p, err := netip.ParsePrefix(texts[0])
+	if err != nil || p != p.Masked() {
+		return fmt.Errorf("--%s %q: want a network as 10.9.0.0/24", s.Flag, texts[0])
+	}
+	c.Network.Subnet, c.Network.Address = p, netip.Addr{} // --ip, which follows, names one in it
+	return nil
+}
+
+func setAddress(s Setting, c *vm.Config, texts []string) (err error) {
+	if c.Network.Address = (netip.Addr{}); texts[0] == "" {
+		return nil
+	}
+	if c.Network.Address, err = netip.ParseAddr(texts[0]); err != nil {
+		return fmt.Errorf("--%s %q: want an address as 10.9.0.2", s.Flag, texts[0])
 	}
 	return nil
 }
@@ -183,6 +206,18 @@ func Settings() []Setting {
 		{Key: "network.host-ports", Flag: "host-port", Kind: Ports},
 		{Key: "network.join", Flag: "network", Kind: Texts},   // networks of VMs
 		{Key: "network.hosts", Flag: "add-host", Kind: Texts}, // NAME:IP
+		{
+			Key: "network.subnet", Flag: "subnet", set: setSubnet,
+			Usage: "IPv4 network of the VM, as `10.9.0.0/24`: private addresses, at least a /29; the gateway has its first address (default 192.168.127.0/24)",
+		},
+		{
+			Key: "network.ip", Flag: "ip", set: setAddress,
+			Usage: "the VM's own `ADDRESS` in its network (default the third, 192.168.127.3)",
+		},
+		{
+			Key: "network.mac", Flag: "mac", set: func(_ Setting, c *vm.Config, texts []string) error { c.Network.MAC = texts[0]; return nil },
+			Usage: "the `MAC` of the VM's network card, which forks and restored VMs keep (default 02:00:00:00:00:01, and for those a random one)",
+		},
 
 		{
 			Key: "access.listen-allow", Flag: "listen-allow", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Listen.Allow }),
