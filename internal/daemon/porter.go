@@ -47,7 +47,7 @@ func (p porterPaths) socket() string { return filepath.Join(p.door(), "porter.so
 const porterTime = 2 * time.Second
 
 // An exchange with a porter is one message each way, as in the handshake of a daemon, followed by the sockets where there are some: one byte
-// with their descriptors.
+// with their descriptors. The porter closes the connection when it has closed its own descriptors of sockets that were taken.
 type porterRequest struct {
 	Do  string `json:"do"` // give, take or ask
 	VM  string `json:"vm,omitempty"`
@@ -89,7 +89,9 @@ func (s Store) askPorter(ctx context.Context, r porterRequest, give []*os.File) 
 	}
 	var files []*os.File
 	if err == nil && answer.Count > 0 {
-		files, err = receiveFiles(conn)
+		if files, err = receiveFiles(conn); err == nil {
+			_, _ = conn.Read(make([]byte, 1)) // its end: the porter itself has them no more
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask the porter: %w", err)

@@ -109,6 +109,7 @@ type heldVM struct {
 	sockets   []*os.File
 	knock     chan struct{} // a connection waits
 	gone      chan struct{} // closed when it is no longer held
+	watching  sync.WaitGroup
 }
 
 // look looks at the VMs until none needs the porter for two intervals, for a VM that is just being started, or until the lock's file is gone.
@@ -238,9 +239,10 @@ func (p *porter) hold(ctx context.Context, paths paths, name string, record *Res
 	}
 	p.held[name] = h
 	for _, f := range files {
-		p.work.Go(func() { h.watch(f) })
+		h.watching.Go(func() { h.watch(f) })
 	}
 	p.work.Go(func() { p.guard(ctx, h) })
+	p.work.Go(h.watching.Wait)
 	p.logger.Info("ports are held", "vm", name, "sockets", len(files))
 }
 
@@ -396,6 +398,7 @@ func (p *porter) serve(ctx context.Context, conn *net.UnixConn) error {
 		answer.Error = err.Error()
 	}
 	if taken != nil {
+		defer taken.watching.Wait() // which have the files open until then
 		defer closeFiles(taken.sockets)
 		answer.Count = len(taken.sockets)
 	}
