@@ -60,6 +60,7 @@ type cluster struct {
 	namespace string
 	config    *rest.Config       // of the gateways; nil: the API server is a fake
 	state     *fleet.StateConfig // nil: there is no object store
+	move      time.Duration      // fleet.Config.Move
 	public    ed25519.PublicKey
 	private   ed25519.PrivateKey
 	port      uint16
@@ -366,7 +367,7 @@ func newAPI() *fake.Clientset {
 			if err != nil {
 				return nil, err
 			}
-			if u := d.DeleteOptions.Preconditions; u != nil && u.UID != nil && *u.UID != now.GetUID() {
+			if only := d.DeleteOptions.Preconditions; only != nil && (only.UID != nil && *only.UID != now.GetUID() || only.ResourceVersion != nil && *only.ResourceVersion != now.GetResourceVersion()) {
 				return nil, changed(d.Name)
 			}
 			return nil, client.Tracker().Delete(resource, namespace, d.Name)
@@ -582,7 +583,7 @@ func (c *cluster) gatewayOf(name string, client kubernetes.Interface) *gateway {
 	c.t.Helper()
 	g, err := fleet.New(fleet.Config{
 		Client: client, Namespace: c.namespace, Identity: name, Tenants: func() httpserver.Keys { return keys }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
-		State: c.state, Sweep: time.Second, Move: time.Second,
+		State: c.state, Sweep: time.Second, Move: c.move,
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -236,7 +236,7 @@ func (g *Gateway) details(tenant string) (all []wire.Detail) {
 // kill ends a sandbox. The pod ends with its last one.
 func (g *Gateway) kill(ctx context.Context, b *sandbox) error {
 	if b.lease != nil {
-		return g.end(ctx, b, b.lease)
+		return g.end(ctx, b, b.lease, false)
 	}
 	return g.drop(ctx, b.id, b.pod)
 }

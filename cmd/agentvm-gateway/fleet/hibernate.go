@@ -110,7 +110,7 @@ func (g *Gateway) save(ctx context.Context, l *coordinationv1.Lease) error {
 		}
 		if !exists {
 			g.config.Logger.Warn("a sandbox's pod has ended before it was written to the object store", "sandbox", b.id)
-			return errors.Join(g.end(ctx, b, l), wire.Fail(http.StatusNotFound, "sandbox %s has ended with its pod", b.id))
+			return errors.Join(g.end(ctx, b, l, true), wire.Fail(http.StatusNotFound, "sandbox %s has ended with its pod", b.id))
 		}
 	case errors.As(err, &f): // the pod cannot, and has the sandbox run on
 		g.config.Logger.Warn("a sandbox was not hibernated", "sandbox", b.id, "err", err)
@@ -174,9 +174,9 @@ func (g *Gateway) drop(ctx context.Context, id string, p *corev1.Pod) error {
 	return wire.Fail(http.StatusConflict, "the pod of %s is being changed by others: try again", id)
 }
 
-// end ends a sandbox that has a Lease: first that, so that it is gone for all gateways.
-func (g *Gateway) end(ctx context.Context, b *sandbox, l *coordinationv1.Lease) error {
-	if err := g.leases.remove(ctx, l); err != nil {
+// end ends a sandbox that has a Lease: first that, so that it is gone for all gateways. same: only if no one has changed the Lease.
+func (g *Gateway) end(ctx context.Context, b *sandbox, l *coordinationv1.Lease, same bool) error {
+	if err := g.leases.remove(ctx, l, same); err != nil {
 		return err
 	}
 	list, err := g.pods.ask(ctx, b.id)
@@ -219,14 +219,18 @@ func (g *Gateway) mend(ctx context.Context, l *coordinationv1.Lease) error {
 	switch {
 	case err != nil:
 	case p != nil && phase == phaseLoading:
-		g.discard(ctx, p)
+		var taken *coordinationv1.Lease // first, so that its gateway cannot complete it any more
+		if taken, err = g.leases.update(ctx, l, func(*coordinationv1.Lease) {}); err == nil {
+			g.discard(ctx, p)
+			err = g.unload(ctx, taken, p)
+		}
 	case p != nil:
 	case phase == phaseLoading:
 		_, err = g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseStored, nil) })
 	default:
 		b, readErr := saved(l)
 		if err = readErr; err == nil {
-			err = g.end(ctx, b, l)
+			err = g.end(ctx, b, l, true)
 		}
 	}
 	return g.mended(ctx, l, err)

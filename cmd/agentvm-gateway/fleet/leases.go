@@ -140,10 +140,14 @@ func (s *leases) update(ctx context.Context, l *coordinationv1.Lease, change fun
 	return made, err
 }
 
-// remove deletes a Lease, whatever it says by now.
-func (s *leases) remove(ctx context.Context, l *coordinationv1.Lease) error {
-	err := s.client.CoordinationV1().Leases(s.namespace).Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(l.UID))})
-	if err == nil || isGone(err) {
+// remove deletes a Lease, whatever it says by now. same: only if it is still the version that is given; else the error is a conflict.
+func (s *leases) remove(ctx context.Context, l *coordinationv1.Lease, same bool) error {
+	only := metav1.NewUIDPreconditions(string(l.UID))
+	if same {
+		only.ResourceVersion = &l.ResourceVersion
+	}
+	err := s.client.CoordinationV1().Leases(s.namespace).Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: only})
+	if err == nil || !same && isGone(err) || apierrors.IsNotFound(err) {
 		s.wrote(l.UID, nil)
 		return nil
 	}

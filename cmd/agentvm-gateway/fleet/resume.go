@@ -9,6 +9,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"agentvm/internal/e2b/wire"
 	"agentvm/internal/pod"
@@ -29,7 +30,8 @@ func (g *Gateway) resume(ctx context.Context, b *sandbox, life time.Duration) (m
 				g.metrics.resumed(time.Since(began))
 				return made, true, nil
 			}
-			if !errors.Is(err, errAgain) {
+			var f *wire.Failure
+			if !errors.Is(err, errAgain) || errors.As(err, &f) {
 				return nil, false, err
 			}
 		case phaseRunning:
@@ -102,13 +104,19 @@ func (g *Gateway) load(ctx context.Context, b *sandbox, life time.Duration) (*sa
 	}
 	l, err = g.moving(ctx, l, loadTime, func(ctx context.Context) error { return g.restore(ctx, made, l) })
 	if err == nil {
-		if l, err = g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseRunning, p) }); err == nil {
-			made.lease = l
+		next, updateErr := g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseRunning, p) })
+		if updateErr != nil {
+			// It may have been written although the answer was lost. As long as that is not known the pod stays.
+			if next, err = g.leases.read(ctx, b.id); err != nil {
+				return nil, err
+			}
+		}
+		if next != nil && isHeld(next, p) {
+			made.lease = next
 			return made, nil
 		}
+		err = updateErr
 	}
-	// No other pod may restore it before this one has ended.
-	g.discard(ctx, p)
 	var f *wire.Failure
 	if errors.As(err, &f) && f.Status == http.StatusNotFound {
 		err = wire.Fail(http.StatusInternalServerError, "sandbox %s: its state is not in the object store", b.id)
@@ -116,18 +124,24 @@ func (g *Gateway) load(ctx context.Context, b *sandbox, life time.Duration) (*sa
 		g.config.Logger.Warn("a sandbox was not restored", "sandbox", b.id, "pod", p.Name, "err", err)
 		err = errAgain
 	}
+	g.discard(ctx, p)
+	return nil, errors.Join(err, g.unload(ctx, l, p))
+}
+
+// unload has the sandbox of a pod that ends be stored again: when the pod is gone, for until then no other one may restore it. A pod that takes its
+// time is left to be mended.
+func (g *Gateway) unload(ctx context.Context, l *coordinationv1.Lease, p *corev1.Pod) error {
 	for deadline := time.Now().Add(goneTime); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		if left, readErr := g.pods.read(ctx, p.Name, p.UID); readErr == nil && left == nil {
-			if _, updateErr := g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseStored, nil) }); updateErr == nil {
-				return nil, err
-			}
-			break
+		left, err := g.pods.read(ctx, p.Name, p.UID)
+		if err != nil {
+			return err
+		}
+		if left == nil {
+			_, err := g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseStored, nil) })
+			return g.mended(ctx, l, err)
 		}
 	}
-	if _, readErr := g.leases.read(ctx, b.id); readErr != nil {
-		return nil, readErr
-	}
-	return nil, err // where it is left is mended
+	return nil
 }
 
 // restore has a pod make a sandbox of its state.
