@@ -23,6 +23,7 @@ var mayOpenByName = map[string]string{
 	"internal/machine/":     "compiled code and scratch files of the store",
 	"images/":               "files of the store's own",
 	"internal/vmnet/":       "files of the store's own",
+	"internal/unixsocket/":  "folders of the store, and one that it makes",
 	"internal/hostpath/":    "it is the way",
 	"internal/private/":     "files of the store's own and keys, checked as ssh does",
 	"internal/atomicfile/":  "the folder of a path that its caller may write",

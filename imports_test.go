@@ -79,6 +79,7 @@ var mayImport = map[string][]string{
 		"internal/snapshot",
 		"internal/spec",
 		"internal/tail",
+		"internal/unixsocket",
 		"internal/watchdog",
 		"nat",
 		"vm",
@@ -338,7 +339,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/dns":              nil,
 	"internal/servername":       nil,
-	"internal/vmnet":            {"internal/atomicfile", "internal/errno", "internal/lockfile", "internal/naming", "internal/private"},
+	"internal/vmnet":            {"internal/atomicfile", "internal/errno", "internal/lockfile", "internal/naming", "internal/private", "internal/unixsocket"},
 	"internal/volume":           {"internal/lockfile", "internal/naming", "internal/private"},
 	"egress":                    {"internal/errno", "internal/servername"},
 	"internal/machine/riscv":    nil,
@@ -378,6 +379,7 @@ var mayImport = map[string][]string{
 	"internal/naming":     nil,
 	"internal/refcount":   nil,
 	"internal/sparsefile": nil,
+	"internal/unixsocket": nil,
 	"internal/wasmbin":    nil,
 	"internal/tail":       nil,
 	"internal/termtext":   nil,
@@ -504,6 +506,7 @@ var testsMayImport = map[string][]string{
 	"internal/guestfs":        {"internal/guest", "internal/capnprpc"},                                                                       // the real service of files
 	"internal/machine":        {"internal/kernel"},
 	"internal/machine/native": {"internal/machine/riscv"}, // code to translate
+	"internal/unixsocket":     {"internal/private"},       // a folder that no other user enters
 	"internal/serve":          {"internal/daemon"},        // its program is the daemons, too
 	"netstack":                {"wasi"},                   // the stream of a machine's network
 	"vm":                      {"internal/guest"},

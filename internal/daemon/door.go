@@ -7,10 +7,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"syscall"
 
 	"agentvm/internal/debugenv"
+	"agentvm/internal/unixsocket"
 )
 
 // A daemon listens on a Unix socket in its VM's folder, which no other user can enter, and serves only connections by its own user and
@@ -45,19 +45,10 @@ func (d *daemon) listen() (net.Listener, string, error) {
 
 // listenSocket replaces the file at path. No other user can enter the folder, so that the mode can be set after the socket is made.
 func listenSocket(path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	short, release, err := shortPath(path)
+	listener, err := unixsocket.Listen(path)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	listener.SetUnlinkOnClose(false) // short may lead elsewhere by then
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, listener.Close(), os.Remove(path))
 	}
@@ -66,16 +57,15 @@ func listenSocket(path string) (net.Listener, error) {
 
 // dialDoor connects to a daemon's address.
 func dialDoor(ctx context.Context, p paths, address string) (net.Conn, error) {
-	var dialer net.Dialer
 	if address != socketAddress {
-		return dialer.DialContext(ctx, "tcp4", address)
+		return new(net.Dialer).DialContext(ctx, "tcp4", address)
 	}
-	short, release, err := shortPath(p.socket())
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	conn, err := dialer.DialContext(ctx, "unix", short)
+	return dialOwn(ctx, p.socket())
+}
+
+// dialOwn connects to a socket of this user's or root's.
+func dialOwn(ctx context.Context, path string) (*net.UnixConn, error) {
+	conn, err := unixsocket.Dial(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -99,60 +89,4 @@ func checkPeer(conn net.Conn) error {
 		return fmt.Errorf("the other end is of user %d, not of user %d", uid, own)
 	}
 	return nil
-}
-
-// maxSocketPath is how many bytes a socket's path may have on every system: macOS has 104 with the zero at its end, Linux 108.
-const maxSocketPath = 103
-
-// shortPath returns path, or, when that is too long for a socket, another path to the same file: a short name of its folder, which only
-// this process or this user can change, and path's last part. It is valid until release is called.
-func shortPath(path string) (short string, release func(), err error) {
-	if len(path) <= maxSocketPath {
-		return path, func() {}, nil
-	}
-	folder, base := filepath.Split(path)
-	if runtime.GOOS == "linux" {
-		if short, release, err := descriptorPath(folder); err == nil {
-			return filepath.Join(short, base), release, nil
-		}
-	}
-	short, release, err = linkPath(folder)
-	return filepath.Join(short, base), release, err
-}
-
-// descriptorPath returns Linux's name for an open folder.
-func descriptorPath(folder string) (short string, release func(), err error) {
-	f, err := os.Open(folder)
-	if err != nil {
-		return "", nil, err
-	}
-	short = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
-	held, err := f.Stat()
-	named, err2 := os.Stat(short)
-	if err := errors.Join(err, err2); err != nil || !os.SameFile(held, named) {
-		return "", nil, errors.Join(errors.New("/proc is not mounted"), err, f.Close())
-	}
-	return short, func() { _ = f.Close() }, nil
-}
-
-// linkPath makes a link to a folder, in a new folder that no other user can enter.
-func linkPath(folder string) (short string, release func(), err error) {
-	for _, parent := range []string{os.TempDir(), "/tmp"} {
-		var private string
-		private, err = os.MkdirTemp(parent, "avm") // 0700
-		if err != nil {
-			continue
-		}
-		short = filepath.Join(private, "d")
-		if len(short)+len("/daemon.sock") > maxSocketPath {
-			err = fmt.Errorf("%s: its name is too long for a socket's path", parent)
-		} else {
-			err = os.Symlink(folder, short)
-		}
-		if err == nil {
-			return short, func() { _, _ = os.Remove(short), os.Remove(private) }, nil
-		}
-		_ = os.Remove(private)
-	}
-	return "", nil, fmt.Errorf("find a shorter path to a socket in %s: %w", folder, err)
 }

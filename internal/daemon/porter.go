@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,7 +68,7 @@ const (
 func (s Store) askPorter(ctx context.Context, r porterRequest, give []*os.File) ([]*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, porterTime)
 	defer cancel()
-	conn, err := s.dialPorter(ctx)
+	conn, err := dialOwn(ctx, s.porter().socket())
 	if err != nil {
 		return nil, fmt.Errorf("ask the porter: %w", err)
 	}
@@ -97,22 +96,6 @@ func (s Store) askPorter(ctx context.Context, r porterRequest, give []*os.File) 
 		return nil, fmt.Errorf("ask the porter: %w", err)
 	}
 	return files, nil
-}
-
-func (s Store) dialPorter(ctx context.Context) (*net.UnixConn, error) {
-	short, release, err := shortPath(s.porter().socket())
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", short)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkPeer(conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn.(*net.UnixConn), nil
 }
 
 // heldPorts returns from where a hibernated VM continues, when a porter is to hold ports for it; otherwise nil. One that could not be woken
