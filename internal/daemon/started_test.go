@@ -96,7 +96,7 @@ func TestStartedGrantsNothing(t *testing.T) {
 	if !errors.Is(err, ErrOpenNetwork) {
 		t.Errorf("Config() = %v", err)
 	}
-	if diff := cmp.Diff(Config{}, got, cmpopts.EquateComparable(netip.Prefix{}), cmpopts.IgnoreUnexported(vm.Config{})); diff != "" {
+	if diff := cmp.Diff(Config{}, got, cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreUnexported(vm.Config{})); diff != "" {
 		t.Errorf("it gives (-want +got):\n%s", diff)
 	}
 	s.Switches = []string{"no-such-setting"}
