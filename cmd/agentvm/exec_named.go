@@ -168,7 +168,7 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 func onlyFresh(command *cobra.Command, name string) error {
 	fresh := []string{
 		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate", "bind",
-		"dns-search", "proxy",
+		"dns-search", "proxy", "volume",
 	}
 	for _, s := range spec.Settings() {
 		if s.Flag != "env" { // a command has variables of its own
