@@ -67,7 +67,7 @@ func TestConfigJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := readConfig(path)
-	if diff := cmp.Diff(c, got, cmp.Comparer(func(a, b egress.Rule) bool { return a.String() == b.String() }), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{}), cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(vm.Config{})); err != nil || diff != "" {
+	if diff := cmp.Diff(c, got, cmp.Comparer(func(a, b egress.Rule) bool { return a.String() == b.String() }), cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}, netip.AddrPort{}), cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(vm.Config{})); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	if b, _ := os.ReadFile(path); !bytes.Contains(b, []byte(`"idleTimeout": "1m30s"`)) || !bytes.Contains(b, []byte(`"*.example.com:443"`)) {
