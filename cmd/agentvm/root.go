@@ -49,6 +49,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, "", &flags, "") })
 	c.addCommands(root)
 	completeFlags(root)
+	root.InitDefaultVersionFlag() // cobra does it only for what is run, not for manual pages
 	root.InitDefaultCompletionCmd("completion")
 	for _, command := range root.Commands() {
 		switch {
