@@ -173,6 +173,8 @@ func TestCommandEnds(t *testing.T) {
 		{name: "no start", module: command(true, false), err: "exports no _start"},
 		{name: "no memory", module: command(false, true), err: "exports no memory"},
 		{name: "no directory", module: command(true, true), dirs: []Dir{{Host: "/does/not/exist", Guest: "/"}}, err: "open directory for /:"},
+		{name: "sets the counter of rounds", module: command(true, true, 0x41, 0x7f, 0x24, 1), err: "compile module"},
+		{name: "sets the variable that stops", module: command(true, true, 0x41, 0x00, 0x24, 0), err: "compile module"},
 		{name: "endless loop", module: command(true, true, loop...), timeout: true, err: "command stopped: context deadline exceeded"},
 		{name: "endless tail calls", module: command(true, true, tailCall...), timeout: true, err: "command stopped: context deadline exceeded"},
 		{name: "endless yield", module: command(true, true, yield...), timeout: true, err: "command stopped: context deadline exceeded"},

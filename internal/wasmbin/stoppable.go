@@ -50,16 +50,15 @@ func Stoppable(module []byte) ([]byte, error) {
 	}
 	out := AppendHeader(make([]byte, 0, len(module)+len(module)/16))
 	for _, s := range sections {
-		switch {
-		case s.Kind == SectionCode:
-			code, err := withLooks(s.Content, stop)
-			if err != nil {
-				return nil, err
-			}
-			out = AppendSection(out, SectionCode, code)
-		default:
+		if s.Kind != SectionCode {
 			out = append(out, s.Raw...)
+			continue
 		}
+		code, err := withLooks(s.Content, stop)
+		if err != nil {
+			return nil, err
+		}
+		out = AppendSection(out, SectionCode, code)
 	}
 	return out, nil
 }
@@ -155,9 +154,15 @@ func withLooks(code []byte, stop uint32) ([]byte, error) {
 		changed = append(append(changed[:0], body.b[:body.at]...), look...)
 		copied := body.at
 		for !body.atEnd() {
-			if body.instruction() == opLoop {
+			operand := reader{b: body.b, at: body.at + 1}
+			switch body.instruction() {
+			case opLoop:
 				changed = append(append(changed, body.b[copied:body.at]...), look...)
 				copied = body.at
+			case opGlobalGet, opGlobalSet:
+				if operand.u32() >= stop || operand.failed { // there are such only from now on: the module could set the counter
+					return nil, fmt.Errorf("%w: function %d of the code uses a global that the module does not have", ErrDamaged, i)
+				}
 			}
 		}
 		if r.failed || body.failed {
