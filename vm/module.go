@@ -276,6 +276,7 @@ type moduleEnd struct {
 	moduleErr        error // it ended by itself; nil: it was stopped
 	inputErr         error // the command's standard input cannot be passed on
 	silent, timedOut bool  // no shell answered in the time for booting; Command.Timeout has passed
+	byItself         bool  // the command or the module ended, before it was stopped for any other reason
 }
 
 // await waits for the command's end, or for what comes before.
@@ -292,6 +293,7 @@ func (s *moduleShell) await(ctx context.Context, started <-chan struct{}, ended 
 				timeout = time.After(s.command.Timeout)
 			}
 		case <-done:
+			end.byItself = true
 			return end
 		case <-booting:
 			end.silent = true
@@ -304,6 +306,7 @@ func (s *moduleShell) await(ctx context.Context, started <-chan struct{}, ended 
 		case end.inputErr = <-s.inputErr:
 			return end
 		case end.moduleErr = <-ended:
+			end.byItself = true
 			return end
 		}
 	}
@@ -329,7 +332,7 @@ func (s *moduleShell) result(ctx context.Context, end moduleEnd, boot time.Durat
 	switch {
 	case s.writeErr != nil:
 		return r, fmt.Errorf("write the command's output: %w", s.writeErr)
-	case s.state == moduleEnded:
+	case s.state == moduleEnded && end.byItself: // what ends while it is being stopped has not ended in order
 		return r, nil
 	case end.inputErr != nil:
 		return r, fmt.Errorf("the command's standard input: %w", end.inputErr)
