@@ -107,7 +107,7 @@ func TestPod(t *testing.T) {
 	first, second := start("first"), start("second")
 	const names = "one=a-token-of-the-tests"
 	first("/v2/sandboxes", `{"templateID":"base","network":{"denyOut":["198.51.100.0/24"]}}`, 201, pod.HeaderNew, names)
-	first("/v1/vms/one/exec", `{"command":"echo kept >/tmp/file; (while :; do date +%s >/tmp/now; sleep 0.1; done) >/dev/null 2>&1 & echo $! >/tmp/pid"}`, 200)
+	first("/v1/vms/one/exec", `{"command":"echo kept >/tmp/file; (while :; do date +%s >/tmp/next; mv /tmp/next /tmp/now; sleep 0.1; done) >/dev/null 2>&1 & echo $! >/tmp/pid"}`, 200)
 	first("/sandboxes/one/hibernate", state("one.1", ""), 204)
 	first("/sandboxes/one/hibernate", state("one.1", ""), 204)
 	second("/restore", state("one.2", ""), 404, pod.HeaderNew, names)
