@@ -448,6 +448,7 @@ func TestLeftMoves(t *testing.T) {
 	g.want(204, "DELETE", "/sandboxes/"+missing, "red", "")
 
 	// A pod that was taken for a sandbox which another pod has restored ends, and is never mistaken for that one.
+	c.warm(1)
 	list, err := c.client.CoreV1().Pods(c.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: fleet.LabelState + "=" + fleet.StateWarm})
 	if err != nil || len(list.Items) == 0 {
 		t.Fatal(list, err)
