@@ -174,7 +174,10 @@ func (n *node) exec(gateway, id, command, want string) error {
 }
 
 // kill ends processes of a name without a goodbye, and says how many.
-func kill(name string, only func(pid int) bool) (killed int) {
+func kill(name string, only func(pid int) bool) int { return signal(name, syscall.SIGKILL, only) }
+
+// signal sends processes of a name a signal, and says how many.
+func signal(name string, what syscall.Signal, only func(pid int) bool) (reached int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/comm")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -182,11 +185,11 @@ func kill(name string, only func(pid int) bool) (killed int) {
 		if err != nil || len(name) > 15 && strings.TrimSpace(string(text)) != name[:15] || len(name) <= 15 && strings.TrimSpace(string(text)) != name || !only(pid) {
 			continue
 		}
-		if syscall.Kill(pid, syscall.SIGKILL) == nil {
-			killed++
+		if syscall.Kill(pid, what) == nil {
+			reached++
 		}
 	}
-	return killed
+	return reached
 }
 
 // TestNode makes a sandbox in a pod of the cluster by one gateway, uses it by the other one, and kills the first in the middle.
@@ -310,7 +313,8 @@ func TestNodeHibernate(t *testing.T) {
 		resumes[rounds/2].Round(time.Millisecond), resumes[rounds-1].Round(time.Millisecond), strings.TrimSpace(string(load)))
 }
 
-// TestNodeFigures measures a claim of a warm pod to the result of the first command, by two gateways.
+// TestNodeFigures measures a claim of a warm pod to the result of the first command, by two gateways: when the pods that replace the claimed ones
+// start later, as they do on other computers of a cluster, and when they start on these processors meanwhile.
 func TestNodeFigures(t *testing.T) {
 	n := newNode(t)
 	most := 50
@@ -321,50 +325,59 @@ func TestNodeFigures(t *testing.T) {
 		if at > most {
 			break
 		}
-		rounds := map[int]int{1: 10, 20: 2, 50: 1}[at]
-		n.scale(max(10, at))
-		n.eventually("two gateways", time.Minute, func() bool { return len(n.gateways()) == 2 })
-		g := n.gateways()
-		var mu sync.Mutex
-		var took []time.Duration
-		var ids []string
-		for round := range rounds {
-			if at > 1 && round > 0 {
-				n.scale(at)
+		for _, replaced := range []bool{false, true} {
+			var took []time.Duration
+			load, _ := os.ReadFile("/proc/loadavg")
+			for range map[int]int{1: 3, 20: 2, 50: 2}[at] {
+				n.scale(max(10, at))
+				n.eventually("two gateways", time.Minute, func() bool { return len(n.gateways()) == 2 })
+				time.Sleep(3 * time.Second) // for the kubelet's work after a pod's start
+				load, _ = os.ReadFile("/proc/loadavg")
+				took = append(took, n.claims(max(10, at), at, replaced)...)
 			}
-			var wg sync.WaitGroup
-			for i := range at {
-				wg.Go(func() {
-					began := time.Now()
-					id, err := n.create(g[(i+round)%2])
-					mu.Lock()
-					defer mu.Unlock()
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					took, ids = append(took, time.Since(began)), append(ids, id)
-				})
+			if len(took) == 0 {
+				t.Fatal("no claim succeeded")
 			}
-			wg.Wait()
-			if at == 1 {
-				continue
-			}
-			for _, id := range ids {
-				n.do("DELETE", g[0]+"/sandboxes/"+id, "red", "")
-			}
-			ids = nil
+			slices.Sort(took)
+			when := map[bool]string{false: "later", true: "meanwhile"}[replaced]
+			t.Logf("%d at once, pods that replace them start %s: p50 %v, p99 %v, of %d; load before %s", at, when, took[len(took)/2].Round(time.Millisecond),
+				took[len(took)*99/100].Round(time.Millisecond), len(took), strings.TrimSpace(string(load)))
 		}
-		for _, id := range ids {
-			n.do("DELETE", g[0]+"/sandboxes/"+id, "red", "")
-		}
-		slices.Sort(took)
-		if len(took) == 0 {
-			t.Fatal("no claim succeeded")
-		}
-		load, _ := os.ReadFile("/proc/loadavg")
-		t.Logf("%d at once: p50 %v, p99 %v, of %d; load %s", at, took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond), len(took), strings.TrimSpace(string(load)))
 	}
+}
+
+// claims makes sandboxes, so many at once, and deletes them. Unless replaced, the cluster's controllers do nothing meanwhile.
+func (n *node) claims(total, at int, replaced bool) (took []time.Duration) {
+	n.t.Helper()
+	if !replaced {
+		signal("kube-controller-manager", syscall.SIGSTOP, func(int) bool { return true })
+		defer signal("kube-controller-manager", syscall.SIGCONT, func(int) bool { return true })
+	}
+	g := n.gateways()
+	var mu sync.Mutex
+	var ids []string
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, at)
+	for i := range total {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			began := time.Now()
+			id, err := n.create(g[i%2])
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				n.t.Error(err)
+				return
+			}
+			took, ids = append(took, time.Since(began)), append(ids, id)
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		n.do("DELETE", g[0]+"/sandboxes/"+id, "red", "")
+	}
+	return took
 }
 
 // TestNodeChaos kills gateways, pods, the API server, the controllers, and the kubelet, and has the object store fail, in the middle of clients'
