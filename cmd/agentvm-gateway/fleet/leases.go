@@ -11,9 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
@@ -59,17 +57,7 @@ type leases struct {
 }
 
 func newLeases(client kubernetes.Interface, namespace string) (*leases, error) {
-	access := client.CoordinationV1().Leases(namespace)
-	w, err := newWatched[*coordinationv1.Lease](client, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = LabelPool
-			return access.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = LabelPool
-			return access.Watch(ctx, o)
-		},
-	}, &coordinationv1.Lease{}, cache.Indexers{})
+	w, err := newWatched[*coordinationv1.Lease](client, inPools(client.CoordinationV1().Leases(namespace)), &coordinationv1.Lease{}, cache.Indexers{})
 	return &leases{watched: w, client: client, namespace: namespace}, err
 }
 

@@ -10,9 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
@@ -37,17 +35,7 @@ const (
 )
 
 func newPods(client kubernetes.Interface, namespace string) (*pods, error) {
-	access := client.CoreV1().Pods(namespace)
-	w, err := newWatched[*corev1.Pod](client, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = LabelPool
-			return access.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = LabelPool
-			return access.Watch(ctx, o)
-		},
-	}, &corev1.Pod{}, cache.Indexers{
+	w, err := newWatched[*corev1.Pod](client, inPools(client.CoreV1().Pods(namespace)), &corev1.Pod{}, cache.Indexers{
 		indexSandbox: func(object any) ([]string, error) {
 			list, err := recordsOf(object.(*corev1.Pod))
 			if err != nil {
