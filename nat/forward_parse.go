@@ -237,6 +237,9 @@ func (p *forwardParser) address() (netip.Addr, int) {
 	case 2:
 		colon := strings.IndexByte(text, ':')
 		address, err := netip.ParseAddr(text[:colon])
+		if guest, ok := strings.CutPrefix(text[colon:], ":127.0.0.1:"); ok && err != nil {
+			p.fail(colon+1, "127.0.0.1 of the guest is written localhost; write %s:localhost:%s", text[:colon], guest)
+		}
 		if err != nil {
 			p.fail(0, "%q is not an IP address; write one as in 127.0.0.1:8080:80, or leave it out", text[:colon])
 		}
