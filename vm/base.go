@@ -48,6 +48,7 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 		Created: time.Now().UTC(), Machine: c.machineDigest(), Memory: c.Memory,
 		Image: r.image.Name, RootDisk: bareDigest(r.image.RootDiskDigest), Shares: len(c.Mounts), KernelArguments: c.KernelArguments,
 	}
+	m.SpareShares = r.mountDevices(c) - m.Shares
 	var errs [3]error
 	m.Network, errs[0] = json.Marshal(networkShape(c.Network))
 	switch {

@@ -2,6 +2,7 @@ package vm_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -88,16 +89,20 @@ func TestBase(t *testing.T) {
 	}
 }
 
-// Every machine of another shape has a base of its own.
+// Every machine of another shape has a base of its own. Some mounts more or less are no other shape.
 func TestBasesOfOtherShapes(t *testing.T) {
 	c := ownKind(t)
 	shapes := map[string]func(*vm.Config){
-		"as it is":  func(*vm.Config) {},
-		"network":   func(c *vm.Config) { c.Network.Disabled = true },
-		"MTU":       func(c *vm.Config) { c.Network.MTU = 1400 },
-		"IPv6":      func(c *vm.Config) { c.Network.DisableIPv6 = true },
-		"search":    func(c *vm.Config) { c.Network.Search = []string{"example.com"} },
-		"a mount":   func(c *vm.Config) { c.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/mnt/a"}} },
+		"as it is": func(*vm.Config) {},
+		"network":  func(c *vm.Config) { c.Network.Disabled = true },
+		"MTU":      func(c *vm.Config) { c.Network.MTU = 1400 },
+		"IPv6":     func(c *vm.Config) { c.Network.DisableIPv6 = true },
+		"search":   func(c *vm.Config) { c.Network.Search = []string{"example.com"} },
+		"mounts": func(c *vm.Config) {
+			for i := range 5 {
+				c.Mounts = append(c.Mounts, mount.Spec{HostPath: t.TempDir(), GuestPath: fmt.Sprintf("/mnt/%d", i)})
+			}
+		},
 		"arguments": func(c *vm.Config) { c.KernelArguments = "quiet" },
 	}
 	keys := make(map[string]string)
@@ -116,6 +121,10 @@ func TestBasesOfOtherShapes(t *testing.T) {
 			}
 			v.Close()
 		}
+	}
+	c.Mounts = []mount.Spec{{HostPath: t.TempDir(), GuestPath: "/mnt/a"}}
+	if v, fromBase := startOne(t, c); !fromBase || keys[vm.BaseKey(v)] != "as it is" {
+		t.Errorf("with a mount: from a base %v, the one of %q", fromBase, keys[vm.BaseKey(v)])
 	}
 }
 

@@ -24,6 +24,9 @@ func UseModule(t testing.TB, storeDir string, module []byte) {
 	}
 }
 
+// MinMountDevices exports minMountDevices.
+const MinMountDevices = minMountDevices
+
 // Pace exports pace.
 type Pace = pace
 

@@ -143,9 +143,10 @@ func (v *VM) sameShape(c Config) error {
 // acquireForks acquires the forks' resources that they do not share with the VM.
 func (v *VM) acquireForks(ctx context.Context, list []*forkState, o ForkOptions) error {
 	g, ctx := errgroup.WithContext(ctx)
+	used := v.added.used()
 	for _, f := range list {
 		g.Go(func() (err error) {
-			r := &resources{store: v.resources.store, keepPrograms: o.KeepPrograms, hostCommands: len(v.config.HostCommands) > 0}
+			r := &resources{store: v.resources.store, usedDevices: used, keepPrograms: o.KeepPrograms, hostCommands: len(v.config.HostCommands) > 0}
 			f.resources, err = acquire(ctx, r, f.config, f.id, func(*resources, context.Context, Config) error { return nil })
 			return err
 		})

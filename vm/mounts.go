@@ -45,7 +45,7 @@ func openShares(set *hostSet, memory *budget.Budget, log *slog.Logger) (shares, 
 			return nil, errors.Join(err, list.close())
 		}
 		list = append(list, &share{
-			spec: m.spec, tag: fmt.Sprintf("mount%d", i), server: server, stream: wasi.NewStream(shareSize),
+			spec: m.spec, tag: mountTag(i), server: server, stream: wasi.NewStream(shareSize),
 		})
 	}
 	return list, nil
@@ -77,10 +77,17 @@ func (list shares) devices() (devices []machine.Share) {
 // mounts returns what the guest has to mount.
 func (list shares) mounts() (mounts []guestrpc.Mount) {
 	for _, s := range list {
-		mounts = append(mounts, guestrpc.Mount{Tag: s.tag, Target: s.spec.GuestPath, ReadOnly: s.spec.FixedHost(), CopyOnWrite: s.spec.CopyOnWrite})
+		mounts = append(mounts, guestMount(s.tag, s.spec))
 	}
 	return mounts
 }
+
+func guestMount(tag string, m Mount) guestrpc.Mount {
+	return guestrpc.Mount{Tag: tag, Target: m.GuestPath, ReadOnly: m.FixedHost(), CopyOnWrite: m.CopyOnWrite}
+}
+
+// mountTag is the tag of a machine's i-th virtio-fs device.
+func mountTag(i int) string { return fmt.Sprintf("mount%d", i) }
 
 // serve starts a goroutine for each share, which ends when the machine has closed its end. The server logs failures.
 func (list shares) serve(ctx context.Context, streams *sync.WaitGroup) {

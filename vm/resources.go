@@ -50,6 +50,7 @@ type resources struct {
 	createBase   bool             // the VM leaves a base
 	keepPrograms bool             // the saved machine's programs continue
 	hostCommands bool             // the saved machine has commands of its host
+	usedDevices  []string         // tags of devices on which the saved machine has mounts that were added
 }
 
 // acquire completes r. toStart acquires what the machine starts from. On failure everything is released.

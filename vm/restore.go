@@ -63,7 +63,7 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 		return nil, err
 	}
 	extra, _, _ := checkpoint.Describe(meta) // adopt has read it
-	r := &resources{hostCommands: extra.Commands, saved: s, memory: s.Image, origin: &meta, keepPrograms: o.KeepPrograms}
+	r := &resources{hostCommands: extra.Commands, usedDevices: extra.Added, saved: s, memory: s.Image, origin: &meta, keepPrograms: o.KeepPrograms}
 	copied := false
 	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config) error { return r.toRestore(ctx, c, &copied) })
 	var v *VM

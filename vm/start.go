@@ -93,6 +93,7 @@ func newVM(config Config, r *resources, id checkpoint.Identity) *VM {
 		bulk: newBulk(), queue: newWorkQueue(), pause: newPause(),
 		connected: make(chan struct{}), halted: make(chan struct{}), done: make(chan struct{}), stuck: make(chan struct{}),
 	}
+	v.added = r.newAddedMounts(config)
 	v.dialer = v.newDialer()
 	v.jobs = job.NewTable(job.Config{Logger: config.Logger, Now: time.Now, MaxJobs: maxJobs})
 	return v
@@ -108,7 +109,7 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 		Busy:   v.slices.setBusy,
 		Memory: v.config.Memory, Console: screen, Control: control, Bulk: v.bulk.stream,
 		Disks:  []machine.Disk{{File: wasi.NewDisk(root, root.Size(), true), ReadOnly: true}},
-		Shares: r.shares.devices(), Generation: v.identity.ID, Logger: v.config.Logger,
+		Shares: append(r.shares.devices(), v.added.devices()...), Generation: v.identity.ID, Logger: v.config.Logger,
 	}
 	if r.overlay != nil {
 		devices.Disks = append(devices.Disks, machine.Disk{File: wasi.NewDisk(r.overlay, r.overlay.Size(), false)})
@@ -132,6 +133,7 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	v.kill = kill
 	v.streams.Go(func() { _, _ = io.Copy(v.console, screen.Host()) })
 	r.shares.serve(run, &v.streams)
+	v.added.serve(&v.streams)
 	v.slices.start(v.machine.Progress)
 	go v.work(run, r)
 	return control.Host(), nil

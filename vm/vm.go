@@ -37,6 +37,7 @@ type VM struct {
 	clockDue  atomic.Bool // the guest's clock has to be set
 	bulk      *bulk       // carries files, and the host's connections with the guest's loopback interface
 	dialer    *reach.Dialer
+	added     *addedMounts
 
 	kill      context.CancelCauseFunc // ends the worker
 	slices    *sliceWatch             // reports slices that last too long
@@ -80,6 +81,7 @@ func (v *VM) work(ctx context.Context, r *resources) {
 	if e := v.machine.Close(); e != nil {
 		v.config.Logger.Warn("close the machine", "error", e)
 	}
+	v.added.close()
 	v.streams.Wait()
 	var lost *GuestError
 	switch console := v.console.bytes(); {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"math"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"agentvm/internal/machine"
 	"agentvm/internal/snapshot"
 )
 
@@ -66,5 +68,29 @@ func TestGenerationsGoOn(t *testing.T) {
 		if got := (Identity{Generation: before}).Successor(true).Generation; got != want {
 			t.Errorf("generation %d is followed by %d, want %d", before, got, want)
 		}
+	}
+}
+
+// TestAdmitsMounts: a file says how many devices its machine has, and anybody may have written it.
+func TestAdmitsMounts(t *testing.T) {
+	for _, test := range []struct {
+		mounts, shares, spare int
+		want                  error
+	}{
+		{2, 2, 0, nil}, // of an earlier version
+		{2, 2, 6, nil},
+		{0, 0, machine.MaxShares, nil},
+		{2, 2, -1, snapshot.ErrFormat},
+		{2, 2, machine.MaxShares - 1, snapshot.ErrFormat},
+		{2, 2, math.MaxInt, snapshot.ErrFormat},
+		{0, 0, math.MinInt, snapshot.ErrFormat},
+	} {
+		m := snapshot.Meta{Shares: test.shares, SpareShares: test.spare}
+		if err := Admits(m, Extra{}, Shape{Mounts: test.mounts}); !errors.Is(err, test.want) {
+			t.Errorf("%d mounts, %d and %d devices: %v, want %v", test.mounts, test.shares, test.spare, err, test.want)
+		}
+	}
+	if err := Admits(snapshot.Meta{Shares: 1, SpareShares: 7}, Extra{}, Shape{Mounts: 2}); err == nil {
+		t.Error("another number of mounts was admitted")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"agentvm/internal/machine"
 	"agentvm/internal/snapshot"
 )
 
@@ -14,6 +15,7 @@ type Extra struct {
 	Hostname string          `json:"hostname"`
 	MAC      string          `json:"mac,omitempty"` // empty: the default
 	Mounts   []string        `json:"mounts,omitempty"`
+	Added    []string        `json:"added,omitempty"`        // tags of devices whose mounts were added while the VM ran, and are in no restored VM
 	Started  json.RawMessage `json:"started,omitempty"`      // how the VM was started, in the words of who saved it
 	Commands bool            `json:"hostCommands,omitempty"` // the guest has commands of the host
 }
@@ -60,6 +62,8 @@ func Admits(m snapshot.Meta, extra Extra, s Shape) error {
 		return errors.New("a restored VM has its kernel already: leave out Kernel and KernelArguments")
 	case s.Mounts != m.Shares:
 		return fmt.Errorf("%d mounts: the VM had %d, at %q, and needs as many, at whatever places", s.Mounts, m.Shares, extra.Mounts)
+	case m.SpareShares < 0 || m.SpareShares > machine.MaxShares-m.Shares:
+		return fmt.Errorf("%w: it has %d devices for mounts", snapshot.ErrFormat, m.SpareShares)
 	case m.Disk != nil && s.Disk == "":
 		return fmt.Errorf("the snapshot has a writable disk of %d MiB: name a path where it is to be copied (Config.Disk)", m.Disk.Size>>20)
 	case m.Disk == nil && s.Disk != "":

@@ -22,7 +22,7 @@ const detachNow = syscall.MNT_DETACH
 // noFollow is UMOUNT_NOFOLLOW: a link in the place of the mount point is not followed.
 const noFollow = 8
 
-// shares are the mounted directories of the host. Supervisor.starting guards them.
+// shares are the mounted directories of the host, those of Start first. Supervisor.starting guards them.
 type shares struct {
 	mounted []guestrpc.Mount
 }

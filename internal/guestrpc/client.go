@@ -194,6 +194,30 @@ func (c *Client) ReportDenials(ctx context.Context, lines []string) error {
 	return capnprpc.Done(c.fault, "report denials", future.Struct)
 }
 
+// MountShare mounts one more share, until UnmountShare or the next Start. Where something is mounted at its target already, the error is EBUSY.
+func (c *Client) MountShare(ctx context.Context, m Mount) error {
+	future, release := c.supervisor.MountShare(ctx, func(call guestwire.Supervisor_mountShare_Params) error {
+		w, err := call.NewMount()
+		if err != nil {
+			return err
+		}
+		return m.write(w)
+	})
+	defer release()
+	return capnprpc.Done(c.fault, "mount a share", future.Struct)
+}
+
+// UnmountShare unmounts a share of MountShare. While a program of the guest uses it the error is EBUSY, unless detach is set: then its path is
+// free, and it ends with its last user.
+func (c *Client) UnmountShare(ctx context.Context, target string, detach bool) error {
+	future, release := c.supervisor.UnmountShare(ctx, func(call guestwire.Supervisor_unmountShare_Params) error {
+		call.SetDetach(detach)
+		return call.SetTarget(target)
+	})
+	defer release()
+	return capnprpc.Done(c.fault, "unmount a share", future.Struct)
+}
+
 // Shutdown has the guest end its processes, write back its disks and power off. Losing the connection meanwhile is success: the machine
 // is off. A connection that was lost before is an error.
 func (c *Client) Shutdown(ctx context.Context) error {

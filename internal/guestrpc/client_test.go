@@ -59,6 +59,20 @@ func (e *echo) Sockets(*SocketQuery) ([]Socket, error) {
 
 func (e *echo) ReportDenials([]string) error { return nil }
 
+func (e *echo) MountShare(m Mount) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.started.Mounts = append(e.started.Mounts, m)
+	return nil
+}
+
+func (e *echo) UnmountShare(target string, detach bool) error {
+	if !detach {
+		return &fs.PathError{Op: "unmount", Path: target, Err: syscall.EBUSY}
+	}
+	return nil
+}
+
 func (e *echo) OpenLocalTCP(context.Context, string, uint16) (capnprpc.Stream, error) {
 	return nil, syscall.ECONNREFUSED
 }
@@ -130,6 +144,16 @@ func TestClient(t *testing.T) {
 	}
 	if got := guest.started; !got.Time.Equal(now) || got.Hostname != "h" || got.Env[0] != "A=1" || got.Mounts[0] != (Mount{"t", "/m", true, true}) {
 		t.Errorf("the guest received %+v", got)
+	}
+	added := Mount{Tag: "more", Target: "/n", CopyOnWrite: true}
+	if err := c.MountShare(t.Context(), added); err != nil || guest.started.Mounts[1] != added {
+		t.Errorf("MountShare: %v, the guest has %+v", err, guest.started.Mounts)
+	}
+	if err := c.UnmountShare(t.Context(), "/n", false); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "/n") {
+		t.Errorf("UnmountShare: %v", err)
+	}
+	if err := c.UnmountShare(t.Context(), "/n", true); err != nil {
+		t.Errorf("UnmountShare with detach: %v", err)
 	}
 	var out, errs bytes.Buffer
 	p, err := c.Exec(t.Context(), ExecParams{Args: []string{"a", "b"}, Stdin: strings.NewReader("in"), Stdout: &out, Stderr: &errs})

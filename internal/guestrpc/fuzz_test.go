@@ -27,6 +27,8 @@ func recorded(f *testing.F) []byte {
 	_, _ = c.Exec(ctx, ExecParams{Args: []string{"run"}})
 	_, _ = c.Sockets(ctx)
 	_ = c.ReportDenials(ctx, []string{"a"})
+	_ = c.MountShare(ctx, Mount{Tag: "t", Target: "/m"})
+	_ = c.UnmountShare(ctx, "/m", false)
 	_ = c.Close()
 	_, rest, _ := findAnswer(record.Bytes())
 	return rest
@@ -55,6 +57,8 @@ func FuzzHostileGuest(f *testing.F) {
 			_, _ = c.Start(ctx, StartParams{Connect: func(context.Context, string) (capnprpc.Stream, error) { return nil, io.EOF }})
 			_, _ = c.Exec(ctx, ExecParams{Args: []string{"a"}})
 			_, _ = c.Sockets(ctx)
+			_ = c.MountShare(ctx, Mount{Tag: "t", Target: "/m"})
+			_ = c.UnmountShare(ctx, "/m", true)
 			if conn, err := c.OpenLocalTCP(ctx, "", 1); err == nil {
 				_ = conn.Close()
 			}

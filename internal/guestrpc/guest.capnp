@@ -44,6 +44,13 @@ interface Supervisor extends (Loopback) {
   openLocalTcp @8 (host :Text, port :UInt16, toClient :Stream.Sink) -> (toGuest :Stream.Sink, failure :Stream.Failure);
   # Connects to a server inside the VM: host is 127.0.0.1, ::1, or localhost (or empty) for 127.0.0.1 and then ::1.
   # Loopback.connect on the bulk port does the same without delaying control.
+
+  mountShare @9 (mount :Mount) -> (failure :Stream.Failure);
+  # Mounts one more share, until unmountShare or the next start. EBUSY where something is mounted at its target already.
+
+  unmountShare @10 (target :Text, detach :Bool) -> (failure :Stream.Failure);
+  # Unmounts a share of mountShare. EBUSY while a program uses it; with `detach` its path is free nevertheless, and it ends with its last user.
+  # It is no failure when a program of the VM has unmounted it already.
 }
 
 interface Loopback {

@@ -27,6 +27,11 @@ type Handler interface {
 	// ReportDenials makes lines about refused connections readable in the guest. It must not block for long.
 	ReportDenials(lines []string) error
 	LoopbackHandler
+	// MountShare mounts one more share, until UnmountShare or the next Start. Where something is mounted at its target the error is EBUSY.
+	MountShare(Mount) error
+	// UnmountShare unmounts one of MountShare, or that a program has unmounted. While a program uses it, the error is EBUSY unless detach is
+	// set, with which it ends with its last user.
+	UnmountShare(target string, detach bool) error
 	// Shutdown powers off; it returns only when it cannot.
 	Shutdown() error
 }

@@ -115,6 +115,29 @@ func (s *supervisor) ReportDeny(_ context.Context, call guestwire.Supervisor_rep
 	return capnprpc.Perform(call.AllocResults, func() error { return s.h.ReportDenials(lines) })
 }
 
+func (s *supervisor) MountShare(_ context.Context, call guestwire.Supervisor_mountShare) error {
+	w, err := call.Args().Mount()
+	if err != nil {
+		return err
+	}
+	m, err := readMount(w)
+	if err != nil {
+		return err
+	}
+	call.Go() // the share's server has to answer
+	return capnprpc.Perform(call.AllocResults, func() error { return s.h.MountShare(m) })
+}
+
+func (s *supervisor) UnmountShare(_ context.Context, call guestwire.Supervisor_unmountShare) error {
+	target, err := call.Args().Target()
+	if err != nil {
+		return err
+	}
+	detach := call.Args().Detach()
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, func() error { return s.h.UnmountShare(target, detach) })
+}
+
 func (s *supervisor) SyncClock(_ context.Context, call guestwire.Supervisor_syncClock) error {
 	t, err := call.Args().Time()
 	if err != nil {

@@ -51,8 +51,9 @@ type Meta struct {
 	Image    string `json:"image,omitempty"`    // name of the image
 	RootDisk string `json:"rootDisk,omitempty"` // digest
 
-	Shares          int             `json:"shares,omitempty"`  // number of virtio-fs devices
-	Network         json.RawMessage `json:"network,omitempty"` // checkpoint.Network
+	Shares          int             `json:"shares,omitempty"`      // number of virtio-fs devices with the VM's mounts
+	SpareShares     int             `json:"spareShares,omitempty"` // number of further ones, for mounts that are added; earlier versions had none
+	Network         json.RawMessage `json:"network,omitempty"`     // checkpoint.Network
 	KernelArguments string          `json:"kernelArguments,omitempty"`
 	Generation      uint64          `json:"generation,omitempty"` // how often this machine was restored
 

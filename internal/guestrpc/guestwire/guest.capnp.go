@@ -197,6 +197,46 @@ func (c Supervisor) OpenLocalTcp(ctx context.Context, params func(Supervisor_ope
 
 }
 
+func (c Supervisor) MountShare(ctx context.Context, params func(Supervisor_mountShare_Params) error) (Supervisor_mountShare_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      9,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "mountShare",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_mountShare_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Supervisor_mountShare_Results_Future{Future: ans.Future()}, release
+
+}
+
+func (c Supervisor) UnmountShare(ctx context.Context, params func(Supervisor_unmountShare_Params) error) (Supervisor_unmountShare_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      10,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "unmountShare",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_unmountShare_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Supervisor_unmountShare_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Supervisor) Connect(ctx context.Context, params func(Loopback_connect_Params) error) (Loopback_connect_Results_Future, capnp.ReleaseFunc) {
 
 	s := capnp.Send{
@@ -328,6 +368,10 @@ type Supervisor_Server interface {
 
 	OpenLocalTcp(context.Context, Supervisor_openLocalTcp) error
 
+	MountShare(context.Context, Supervisor_mountShare) error
+
+	UnmountShare(context.Context, Supervisor_unmountShare) error
+
 	Connect(context.Context, Loopback_connect) error
 
 	ListenLocalTcp(context.Context, Loopback_listenLocalTcp) error
@@ -349,7 +393,7 @@ func Supervisor_ServerToClient(s Supervisor_Server) Supervisor {
 // This can be used to create a more complicated Server.
 func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 11)
+		methods = make([]server.Method, 0, 13)
 	}
 
 	methods = append(methods, server.Method{
@@ -457,6 +501,30 @@ func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.M
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.OpenLocalTcp(ctx, Supervisor_openLocalTcp{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      9,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "mountShare",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.MountShare(ctx, Supervisor_mountShare{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      10,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "unmountShare",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.UnmountShare(ctx, Supervisor_unmountShare{call})
 		},
 	})
 
@@ -638,6 +706,40 @@ func (c Supervisor_openLocalTcp) Args() Supervisor_openLocalTcp_Params {
 func (c Supervisor_openLocalTcp) AllocResults() (Supervisor_openLocalTcp_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Supervisor_openLocalTcp_Results(r), err
+}
+
+// Supervisor_mountShare holds the state for a server call to Supervisor.mountShare.
+// See server.Call for documentation.
+type Supervisor_mountShare struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Supervisor_mountShare) Args() Supervisor_mountShare_Params {
+	return Supervisor_mountShare_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Supervisor_mountShare) AllocResults() (Supervisor_mountShare_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_mountShare_Results(r), err
+}
+
+// Supervisor_unmountShare holds the state for a server call to Supervisor.unmountShare.
+// See server.Call for documentation.
+type Supervisor_unmountShare struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Supervisor_unmountShare) Args() Supervisor_unmountShare_Params {
+	return Supervisor_unmountShare_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Supervisor_unmountShare) AllocResults() (Supervisor_unmountShare_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_unmountShare_Results(r), err
 }
 
 // Supervisor_List is a list of Supervisor.
@@ -2330,6 +2432,349 @@ func (p Supervisor_openLocalTcp_Results_Future) ToGuest() streamwire.Sink {
 
 func (p Supervisor_openLocalTcp_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Supervisor_mountShare_Params capnp.Struct
+
+// Supervisor_mountShare_Params_TypeID is the unique identifier for the type Supervisor_mountShare_Params.
+const Supervisor_mountShare_Params_TypeID = 0xf576f6f0a16242bd
+
+func NewSupervisor_mountShare_Params(s *capnp.Segment) (Supervisor_mountShare_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_mountShare_Params(st), err
+}
+
+func NewRootSupervisor_mountShare_Params(s *capnp.Segment) (Supervisor_mountShare_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_mountShare_Params(st), err
+}
+
+func ReadRootSupervisor_mountShare_Params(msg *capnp.Message) (Supervisor_mountShare_Params, error) {
+	root, err := msg.Root()
+	return Supervisor_mountShare_Params(root.Struct()), err
+}
+
+func (s Supervisor_mountShare_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_mountShare_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_mountShare_Params {
+	return Supervisor_mountShare_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_mountShare_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_mountShare_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_mountShare_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_mountShare_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_mountShare_Params) Mount() (Mount, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return Mount(p.Struct()), err
+}
+
+func (s Supervisor_mountShare_Params) HasMount() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_mountShare_Params) SetMount(v Mount) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewMount sets the mount field to a newly
+// allocated Mount struct, preferring placement in s's segment.
+func (s Supervisor_mountShare_Params) NewMount() (Mount, error) {
+	ss, err := NewMount(capnp.Struct(s).Segment())
+	if err != nil {
+		return Mount{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_mountShare_Params_List is a list of Supervisor_mountShare_Params.
+type Supervisor_mountShare_Params_List = capnp.StructList[Supervisor_mountShare_Params]
+
+// NewSupervisor_mountShare_Params creates a new list of Supervisor_mountShare_Params.
+func NewSupervisor_mountShare_Params_List(s *capnp.Segment, sz int32) (Supervisor_mountShare_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_mountShare_Params](l), err
+}
+
+// Supervisor_mountShare_Params_Future is a wrapper for a Supervisor_mountShare_Params promised by a client call.
+type Supervisor_mountShare_Params_Future struct{ *capnp.Future }
+
+func (f Supervisor_mountShare_Params_Future) Struct() (Supervisor_mountShare_Params, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_mountShare_Params(p.Struct()), err
+}
+func (p Supervisor_mountShare_Params_Future) Mount() Mount_Future {
+	return Mount_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Supervisor_mountShare_Results capnp.Struct
+
+// Supervisor_mountShare_Results_TypeID is the unique identifier for the type Supervisor_mountShare_Results.
+const Supervisor_mountShare_Results_TypeID = 0xf9c07c64a30604db
+
+func NewSupervisor_mountShare_Results(s *capnp.Segment) (Supervisor_mountShare_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_mountShare_Results(st), err
+}
+
+func NewRootSupervisor_mountShare_Results(s *capnp.Segment) (Supervisor_mountShare_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_mountShare_Results(st), err
+}
+
+func ReadRootSupervisor_mountShare_Results(msg *capnp.Message) (Supervisor_mountShare_Results, error) {
+	root, err := msg.Root()
+	return Supervisor_mountShare_Results(root.Struct()), err
+}
+
+func (s Supervisor_mountShare_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_mountShare_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_mountShare_Results {
+	return Supervisor_mountShare_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_mountShare_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_mountShare_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_mountShare_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_mountShare_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_mountShare_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Supervisor_mountShare_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_mountShare_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Supervisor_mountShare_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_mountShare_Results_List is a list of Supervisor_mountShare_Results.
+type Supervisor_mountShare_Results_List = capnp.StructList[Supervisor_mountShare_Results]
+
+// NewSupervisor_mountShare_Results creates a new list of Supervisor_mountShare_Results.
+func NewSupervisor_mountShare_Results_List(s *capnp.Segment, sz int32) (Supervisor_mountShare_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_mountShare_Results](l), err
+}
+
+// Supervisor_mountShare_Results_Future is a wrapper for a Supervisor_mountShare_Results promised by a client call.
+type Supervisor_mountShare_Results_Future struct{ *capnp.Future }
+
+func (f Supervisor_mountShare_Results_Future) Struct() (Supervisor_mountShare_Results, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_mountShare_Results(p.Struct()), err
+}
+func (p Supervisor_mountShare_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Supervisor_unmountShare_Params capnp.Struct
+
+// Supervisor_unmountShare_Params_TypeID is the unique identifier for the type Supervisor_unmountShare_Params.
+const Supervisor_unmountShare_Params_TypeID = 0xbff345a0a997ec60
+
+func NewSupervisor_unmountShare_Params(s *capnp.Segment) (Supervisor_unmountShare_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Supervisor_unmountShare_Params(st), err
+}
+
+func NewRootSupervisor_unmountShare_Params(s *capnp.Segment) (Supervisor_unmountShare_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Supervisor_unmountShare_Params(st), err
+}
+
+func ReadRootSupervisor_unmountShare_Params(msg *capnp.Message) (Supervisor_unmountShare_Params, error) {
+	root, err := msg.Root()
+	return Supervisor_unmountShare_Params(root.Struct()), err
+}
+
+func (s Supervisor_unmountShare_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_unmountShare_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_unmountShare_Params {
+	return Supervisor_unmountShare_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_unmountShare_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_unmountShare_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_unmountShare_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_unmountShare_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_unmountShare_Params) Target() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Supervisor_unmountShare_Params) HasTarget() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_unmountShare_Params) TargetBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Supervisor_unmountShare_Params) SetTarget(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Supervisor_unmountShare_Params) Detach() bool {
+	return capnp.Struct(s).Bit(0)
+}
+
+func (s Supervisor_unmountShare_Params) SetDetach(v bool) {
+	capnp.Struct(s).SetBit(0, v)
+}
+
+// Supervisor_unmountShare_Params_List is a list of Supervisor_unmountShare_Params.
+type Supervisor_unmountShare_Params_List = capnp.StructList[Supervisor_unmountShare_Params]
+
+// NewSupervisor_unmountShare_Params creates a new list of Supervisor_unmountShare_Params.
+func NewSupervisor_unmountShare_Params_List(s *capnp.Segment, sz int32) (Supervisor_unmountShare_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_unmountShare_Params](l), err
+}
+
+// Supervisor_unmountShare_Params_Future is a wrapper for a Supervisor_unmountShare_Params promised by a client call.
+type Supervisor_unmountShare_Params_Future struct{ *capnp.Future }
+
+func (f Supervisor_unmountShare_Params_Future) Struct() (Supervisor_unmountShare_Params, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_unmountShare_Params(p.Struct()), err
+}
+
+type Supervisor_unmountShare_Results capnp.Struct
+
+// Supervisor_unmountShare_Results_TypeID is the unique identifier for the type Supervisor_unmountShare_Results.
+const Supervisor_unmountShare_Results_TypeID = 0xb147a63c09d79af5
+
+func NewSupervisor_unmountShare_Results(s *capnp.Segment) (Supervisor_unmountShare_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_unmountShare_Results(st), err
+}
+
+func NewRootSupervisor_unmountShare_Results(s *capnp.Segment) (Supervisor_unmountShare_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_unmountShare_Results(st), err
+}
+
+func ReadRootSupervisor_unmountShare_Results(msg *capnp.Message) (Supervisor_unmountShare_Results, error) {
+	root, err := msg.Root()
+	return Supervisor_unmountShare_Results(root.Struct()), err
+}
+
+func (s Supervisor_unmountShare_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_unmountShare_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_unmountShare_Results {
+	return Supervisor_unmountShare_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_unmountShare_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_unmountShare_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_unmountShare_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_unmountShare_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_unmountShare_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Supervisor_unmountShare_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_unmountShare_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Supervisor_unmountShare_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_unmountShare_Results_List is a list of Supervisor_unmountShare_Results.
+type Supervisor_unmountShare_Results_List = capnp.StructList[Supervisor_unmountShare_Results]
+
+// NewSupervisor_unmountShare_Results creates a new list of Supervisor_unmountShare_Results.
+func NewSupervisor_unmountShare_Results_List(s *capnp.Segment, sz int32) (Supervisor_unmountShare_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_unmountShare_Results](l), err
+}
+
+// Supervisor_unmountShare_Results_Future is a wrapper for a Supervisor_unmountShare_Results promised by a client call.
+type Supervisor_unmountShare_Results_Future struct{ *capnp.Future }
+
+func (f Supervisor_unmountShare_Results_Future) Struct() (Supervisor_unmountShare_Results, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_unmountShare_Results(p.Struct()), err
+}
+func (p Supervisor_unmountShare_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
 }
 
 type Loopback capnp.Client
