@@ -51,6 +51,7 @@ func (o StoreOptions) vms(below string) daemon.Store {
 	s := daemon.Store{Dir: filepath.Join(o.Dir, below), Version: o.Version}
 	if o.Program != "" {
 		s.Command = []string{o.Program, "daemon", "run", "--dir", s.Dir}
+		s.MountCommand = []string{o.Program, "daemon", "mount", "--dir", s.Dir}
 		s.PorterCommand = []string{o.Program, "daemon", "porter", "--dir", s.Dir}
 	}
 	return s
@@ -261,23 +262,25 @@ type (
 
 // Kinds of events.
 const (
-	EventStarting   = daemon.EventStarting
-	EventRunning    = daemon.EventRunning
-	EventRestarting = daemon.EventRestarting
-	EventPaused     = daemon.EventPaused
-	EventResumed    = daemon.EventResumed
-	EventStopping   = daemon.EventStopping
-	EventStopped    = daemon.EventStopped
-	EventHibernated = daemon.EventHibernated
-	EventFailed     = daemon.EventFailed
-	EventCrashed    = daemon.EventCrashed
-	EventRemoved    = daemon.EventRemoved
-	EventPolicy     = daemon.EventPolicy
-	EventPortOpened = daemon.EventPortOpened
-	EventPortClosed = daemon.EventPortClosed
-	EventJobStarted = daemon.EventJobStarted
-	EventJobEnded   = daemon.EventJobEnded
-	EventDenied     = daemon.EventDenied
+	EventStarting     = daemon.EventStarting
+	EventRunning      = daemon.EventRunning
+	EventRestarting   = daemon.EventRestarting
+	EventPaused       = daemon.EventPaused
+	EventResumed      = daemon.EventResumed
+	EventStopping     = daemon.EventStopping
+	EventStopped      = daemon.EventStopped
+	EventHibernated   = daemon.EventHibernated
+	EventFailed       = daemon.EventFailed
+	EventCrashed      = daemon.EventCrashed
+	EventRemoved      = daemon.EventRemoved
+	EventPolicy       = daemon.EventPolicy
+	EventPortOpened   = daemon.EventPortOpened
+	EventPortClosed   = daemon.EventPortClosed
+	EventMountAdded   = daemon.EventMountAdded
+	EventMountRemoved = daemon.EventMountRemoved
+	EventJobStarted   = daemon.EventJobStarted
+	EventJobEnded     = daemon.EventJobEnded
+	EventDenied       = daemon.EventDenied
 )
 
 // Events calls use with each event of the store's VMs, until it returns an error. Earlier events come first, in order; those that follow come

@@ -61,6 +61,11 @@ type AnyVM interface {
 	Ports(ctx context.Context) ([]nat.Forward, error)
 	CloseForward(ctx context.Context, at net.Addr) error
 
+	// Directories of the host.
+	Mounts(ctx context.Context) ([]vm.MountInfo, error)
+	AddMount(ctx context.Context, m vm.Mount) error
+	RemoveMount(ctx context.Context, guestPath string, force bool) error
+
 	Stats(ctx context.Context) (vm.Stats, error)
 	Console(ctx context.Context) ([]byte, error)
 
@@ -180,8 +185,43 @@ func (v *VM) Changes() *vm.Changes {
 		if err != nil {
 			return vm.Config{}, v.explain(err)
 		}
-		return vm.Config{StoreDir: c.StoreDir, Mounts: c.VMMounts()}, nil
+		added, err := v.Mounts(ctx)
+		if err != nil {
+			return vm.Config{}, err
+		}
+		mounts := c.VMMounts()
+		for _, m := range added {
+			if m.Added {
+				mounts = append(mounts, m.Mount)
+			}
+		}
+		return vm.Config{StoreDir: c.StoreDir, Mounts: mounts}, nil
 	})
+}
+
+// Mounts is vm.VM.Mounts.
+func (v *VM) Mounts(ctx context.Context) (list []vm.MountInfo, err error) {
+	infos, err := v.daemon.Mounts(ctx)
+	for _, i := range infos {
+		m := vm.MountInfo{Mount: i.Mount, Added: i.Added}
+		m.Mount.Identity = i.Identity
+		if i.Error != "" {
+			m.Err = errors.New(i.Error)
+		}
+		list = append(list, m)
+	}
+	return list, v.explain(err)
+}
+
+// AddMount is vm.VM.AddMount. The directory has a server of its own, a process that this one starts and that ends with the mount: the daemon,
+// which is confined, cannot open it. Later starts of the VM do not have the mount, and while there is one the VM is not hibernated.
+func (v *VM) AddMount(ctx context.Context, m vm.Mount) error {
+	return v.explain(v.daemon.AddMount(ctx, m))
+}
+
+// RemoveMount is vm.VM.RemoveMount.
+func (v *VM) RemoveMount(ctx context.Context, guestPath string, force bool) error {
+	return v.explain(v.daemon.RemoveMount(ctx, guestPath, force))
 }
 
 // DialContext is vm.VM.DialContext.

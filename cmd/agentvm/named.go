@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -197,7 +198,18 @@ func (c *cli) daemonCommand() *cobra.Command {
 		},
 	}
 	porter.Flags().StringVar(&held, "dir", "", "directory of the store of VMs")
-	command := &cobra.Command{Use: "daemon", Short: "Run the processes that own VMs, and their ports while they are hibernated", Hidden: true}
-	command.AddCommand(run, porter)
+	var served string
+	server := &cobra.Command{
+		Use: "mount --dir DIR NAME", Short: "Serve a mount that was added to a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if served == "" {
+				return errors.New("--dir is missing: agentvm mount add starts the server")
+			}
+			return daemon.ServeMount(cmd.Context(), daemon.Store{Dir: served, Version: version}, args[0], os.Stdin, os.Stdout)
+		},
+	}
+	server.Flags().StringVar(&served, "dir", "", "directory of the store of VMs")
+	command := &cobra.Command{Use: "daemon", Short: "Run the processes that own VMs, their added mounts, and their ports while they are hibernated", Hidden: true}
+	command.AddCommand(run, porter, server)
 	return command
 }

@@ -137,7 +137,7 @@ func (c *cli) addCommands(root *cobra.Command) {
 	}
 	add(groupOnce, c.execCommand(), c.runCommand(), c.shellCommand(), c.replayCommand())
 	add(groupNamed, c.startCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(), c.restartCommand(), c.removeCommand(), c.psCommand(), c.topCommand(), c.attachCommand(), c.jobCommand(),
-		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand(), c.portsCommand(), c.portCommand(), c.portForwardCommand(), c.fetchCommand(), c.previewCommand(), c.pauseCommand(), c.resumeCommand(), c.extendCommand(), c.renameCommand(), c.eventsCommand(), c.sshConfigCommand(), c.sshProxyCommand(), c.forkCommand(), c.snapshotCommand(),
+		c.cpCommand(), c.logsCommand(), c.inspectCommand(), c.statsCommand(), c.portsCommand(), c.portCommand(), c.mountCommand(), c.portForwardCommand(), c.fetchCommand(), c.previewCommand(), c.pauseCommand(), c.resumeCommand(), c.extendCommand(), c.renameCommand(), c.eventsCommand(), c.sshConfigCommand(), c.sshProxyCommand(), c.forkCommand(), c.snapshotCommand(),
 		c.commitCommand(), c.diffCommand(), c.applyCommand(), c.discardCommand())
 	add(groupOther, c.netCommand(), c.networkCommand(), c.volumeCommand(), c.mcpCommand(), c.uiCommand(), c.serveCommand(), c.e2bCommand(), c.sandboxdCommand(), c.podCommand(), c.gatewayCommand(), c.configCommand(), c.imageCommand(), c.buildCommand(), c.systemCommand(), c.serviceCommand(), c.doctorCommand(), c.versionCommand(), c.debugCommand(), c.daemonCommand())
 	// What docker calls them, without a line in the help.

@@ -82,6 +82,16 @@ func (h handler) Change(ctx context.Context, c daemonrpc.Change) error {
 			return err
 		}
 	}
+	if c.AddMount != "" {
+		if err := h.addMount(ctx, c.AddMount); err != nil {
+			return err
+		}
+	}
+	if c.RemoveMount != nil {
+		if err := h.removeMount(ctx, *c.RemoveMount); err != nil {
+			return err
+		}
+	}
 	for _, limit := range []struct {
 		to *Duration
 		is string

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"sync"
 	"syscall"
 	"time"
@@ -98,6 +99,15 @@ func connect(ctx context.Context, p paths, st state, channel Channel) (*daemonrp
 }
 
 func connectOnce(ctx context.Context, p paths, st state, channel Channel) (*daemonrpc.Client, error) {
+	conn, err := openChannel(ctx, p, st, channel)
+	if err != nil {
+		return nil, err
+	}
+	return daemonrpc.Dial(ctx, conn)
+}
+
+// openChannel connects and does the handshake.
+func openChannel(ctx context.Context, p paths, st state, channel Channel) (net.Conn, error) {
 	conn, err := dialDoor(ctx, p, st.Address)
 	if err != nil {
 		return nil, err
@@ -113,7 +123,7 @@ func connectOnce(ctx context.Context, p paths, st state, channel Channel) (*daem
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return daemonrpc.Dial(ctx, conn)
+	return conn, nil
 }
 
 // unchanged reads the state file again.

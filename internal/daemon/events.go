@@ -15,23 +15,25 @@ type EventKind string
 
 // Kinds of events.
 const (
-	EventStarting   EventKind = "starting"
-	EventRunning    EventKind = "running"
-	EventRestarting EventKind = "restarting" // the guest has restarted itself, or its policy starts it again
-	EventPaused     EventKind = "paused"
-	EventResumed    EventKind = "resumed"
-	EventStopping   EventKind = "stopping"
-	EventStopped    EventKind = "stopped"
-	EventHibernated EventKind = "hibernated" // saved until it is needed
-	EventFailed     EventKind = "failed"
-	EventCrashed    EventKind = "crashed" // its daemon was killed
-	EventRemoved    EventKind = "removed"
-	EventPolicy     EventKind = "policy" // a new network policy
-	EventPortOpened EventKind = "port-opened"
-	EventPortClosed EventKind = "port-closed"
-	EventJobStarted EventKind = "job-started"
-	EventJobEnded   EventKind = "job-ended"
-	EventDenied     EventKind = "denied" // a request of the guest to the network
+	EventStarting     EventKind = "starting"
+	EventRunning      EventKind = "running"
+	EventRestarting   EventKind = "restarting" // the guest has restarted itself, or its policy starts it again
+	EventPaused       EventKind = "paused"
+	EventResumed      EventKind = "resumed"
+	EventStopping     EventKind = "stopping"
+	EventStopped      EventKind = "stopped"
+	EventHibernated   EventKind = "hibernated" // saved until it is needed
+	EventFailed       EventKind = "failed"
+	EventCrashed      EventKind = "crashed" // its daemon was killed
+	EventRemoved      EventKind = "removed"
+	EventPolicy       EventKind = "policy" // a new network policy
+	EventPortOpened   EventKind = "port-opened"
+	EventPortClosed   EventKind = "port-closed"
+	EventMountAdded   EventKind = "mount-added"
+	EventMountRemoved EventKind = "mount-removed"
+	EventJobStarted   EventKind = "job-started"
+	EventJobEnded     EventKind = "job-ended"
+	EventDenied       EventKind = "denied" // a request of the guest to the network
 )
 
 // Event is something that has happened to a VM. The guest may have chosen Message, Program and Target.
@@ -39,7 +41,7 @@ type Event struct {
 	Time    time.Time `json:"time"`
 	VM      string    `json:"vm"`
 	Kind    EventKind `json:"kind"`
-	Message string    `json:"message,omitempty"` // the reason, the policy, the port, the rule
+	Message string    `json:"message,omitempty"` // the reason, the policy, the port, the mount, the rule
 	Job     string    `json:"job,omitempty"`
 	Label   string    `json:"label,omitempty"`   // of the job
 	Program string    `json:"program,omitempty"` // of the job, without its arguments, which may be secret; of a denial, the process

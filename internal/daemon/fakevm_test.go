@@ -45,6 +45,8 @@ type fakeVM struct {
 	health  atomic.Int32
 	servers map[string]string // by port: addresses of the servers "in" it
 	ports   []nat.Forward
+	mounts  []vm.MountInfo
+	served  []io.ReadWriteCloser // their servers
 	policy  egress.Policy
 }
 
@@ -133,6 +135,28 @@ func (v *fakeVM) Ports(context.Context) ([]nat.Forward, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.ports), nil
+}
+func (v *fakeVM) AttachMount(_ context.Context, m vm.Mount, conn io.ReadWriteCloser) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mounts, v.served = append(v.mounts, vm.MountInfo{Mount: m, Added: true}), append(v.served, conn)
+	return nil
+}
+func (v *fakeVM) RemoveMount(_ context.Context, guestPath string, force bool) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	i := slices.IndexFunc(v.mounts, func(m vm.MountInfo) bool { return m.Mount.GuestPath == guestPath })
+	if i < 0 {
+		return syscall.ENOENT
+	}
+	err := v.served[i].Close()
+	v.mounts, v.served = slices.Delete(v.mounts, i, i+1), slices.Delete(v.served, i, i+1)
+	return err
+}
+func (v *fakeVM) Mounts(context.Context) ([]vm.MountInfo, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Clone(v.mounts), nil
 }
 func (v *fakeVM) Files(context.Context) (*guestrpc.FilesClient, error) { return nil, syscall.ENOSYS }
 func (v *fakeVM) Pause(context.Context) error                          { v.paused.Store(true); return nil }
@@ -335,16 +359,21 @@ const (
 	roleKilled  = "killed"  // a daemon that is killed while its VM boots
 
 	porterName = "--porter" // in place of a VM's name: the porter, whose daemons have the role
+	mountName  = "--mount"  // before a VM's name: the server of a mount
 
 	roleStranger = "stranger" // a process of another user, which tries to talk to a daemon
 )
 
 // play is the child process.
-func play(role, dir, name string) error {
+func play(role, dir string, args []string) error {
+	name := args[0]
 	s := Store{Dir: dir, Version: "test"}
 	if name == porterName {
 		s.Command, s.Environment = []string{os.Args[0], dir}, []string{roleEnv, "GORACE"}
 		return runPorter(context.Background(), s, 200*time.Millisecond)
+	}
+	if name == mountName {
+		return ServeMount(context.Background(), s, args[1], os.Stdin, os.Stdout)
 	}
 	t := timing{stateCheck: 10 * time.Millisecond}.withDefaults()
 	p := paths{filepath.Join(dir, name)}

@@ -25,13 +25,14 @@ const (
 	handshakeTime = 2 * time.Second
 )
 
-// Channel says what a connection is for. Both kinds are served alike; two connections keep bulk data from delaying control.
+// Channel says what a connection is for. Control and Bulk are served alike; two connections keep bulk data from delaying control.
 type Channel string
 
 // Channels.
 const (
 	Control Channel = "control"
 	Bulk    Channel = "bulk"
+	Mount   Channel = "mount" // from the server of a mount that is to be added: see mountOffer
 )
 
 type hello struct {
@@ -76,7 +77,7 @@ func verify(g hello, token string) (welcome, error) {
 		return welcome{}, errToken
 	case g.Version != protocolVersion:
 		err = &VersionError{Client: g.Version, Daemon: protocolVersion}
-	case g.Channel != Control && g.Channel != Bulk:
+	case g.Channel != Control && g.Channel != Bulk && g.Channel != Mount:
 		err = fmt.Errorf("unknown channel %.80q", g.Channel)
 	}
 	if err != nil {
@@ -106,13 +107,15 @@ func handshake(conn net.Conn, token string, channel Channel) error {
 	return nil
 }
 
-func readMessage(r io.Reader, to any) error {
+func readMessage(r io.Reader, to any) error { return readMessageUpTo(r, to, maxHandshake) }
+
+func readMessageUpTo(r io.Reader, to any, limit uint32) error {
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
 	n := binary.BigEndian.Uint32(length[:])
-	if n == 0 || n > maxHandshake {
+	if n == 0 || n > limit {
 		return fmt.Errorf("handshake begins with %q, which is no length", length[:])
 	}
 	b := make([]byte, n)

@@ -77,7 +77,11 @@ func (d *daemon) reasonToHibernate(ctx context.Context, now time.Time) string {
 	if idle < after {
 		return ""
 	}
-	if err := d.canHold(ctx, v); err != nil {
+	err = mayLeave(ctx, v)
+	if err == nil {
+		err = d.canHold(ctx, v)
+	}
+	if err != nil {
 		if err.Error() != d.awakeFor {
 			d.awakeFor = err.Error()
 			d.logger.Warn("the VM is idle and not hibernated", "error", err)
@@ -86,6 +90,17 @@ func (d *daemon) reasonToHibernate(ctx context.Context, now time.Time) string {
 	}
 	d.awakeFor = ""
 	return fmt.Sprintf("hibernated: it has not been used for %v", idle.Round(time.Second))
+}
+
+// mayLeave returns what would be lost if the VM was saved: the servers of mounts that were added end with it.
+func mayLeave(ctx context.Context, v VM) error {
+	mounts, err := v.Mounts(ctx)
+	for _, m := range mounts {
+		if m.Added {
+			return fmt.Errorf("the mount at %s, which was added, keeps it awake: agentvm mount rm removes it", m.Mount.GuestPath)
+		}
+	}
+	return err
 }
 
 // canHold returns why nothing would listen at the VM's ports while it is hibernated. A VM without any needs nothing.
@@ -140,7 +155,7 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 		}
 	}()
 	stats, err := v.NetworkStats(ctx) // again: a connection may have come since
-	if err == nil && hasFlows(stats) {
+	if err == nil && (hasFlows(stats) || mayLeave(ctx, v) != nil) {
 		d.runOn(v, "", nil)
 		return false
 	}

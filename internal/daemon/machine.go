@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -42,6 +43,10 @@ type VM interface {
 	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)
 	CloseForward(ctx context.Context, at net.Addr) error
 	Ports(ctx context.Context) ([]nat.Forward, error)
+	// AttachMount adds a mount, whose server is at the other end of conn; RemoveMount removes it.
+	AttachMount(ctx context.Context, m vm.Mount, conn io.ReadWriteCloser) error
+	RemoveMount(ctx context.Context, guestPath string, force bool) error
+	Mounts(ctx context.Context) ([]vm.MountInfo, error)
 	DiskWaits() (since time.Time, path string)
 	Console(ctx context.Context) ([]byte, error)
 	Files(ctx context.Context) (*guestrpc.FilesClient, error)
@@ -57,7 +62,7 @@ type VM interface {
 	// Access is the policy for both.
 	Access() vm.Access
 	Sockets(ctx context.Context) ([]vm.Socket, error)
-	// Describe sets Kernel, Image, Memory, Ports and Policy as far as the VM knows them.
+	// Describe sets Kernel, Image, Memory, Mounts, Ports and Policy as far as the VM knows them.
 	Describe(*daemonrpc.Info)
 }
 

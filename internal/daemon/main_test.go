@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		if err := play(role, os.Args[1], os.Args[2]); err != nil {
+		if err := play(role, os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(3)
 		}
@@ -32,7 +32,7 @@ func testStore(t testing.TB, role string) Store {
 	t.Setenv(roleEnv, role)
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise they run for a second after their end
 	s := Store{Dir: t.TempDir(), Version: "test"}
-	s.Command, s.PorterCommand = []string{program, s.Dir}, []string{program, s.Dir, porterName}
+	s.Command, s.PorterCommand, s.MountCommand = []string{program, s.Dir}, []string{program, s.Dir, porterName}, []string{program, s.Dir, mountName}
 	s.Environment = []string{roleEnv, "GORACE"}
 	return s
 }

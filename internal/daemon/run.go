@@ -145,6 +145,7 @@ type daemon struct {
 	identity  Identity
 	previews  *previews
 	listeners *listeners
+	offers    mountOffers
 
 	booted chan struct{} // closed when the first boot is over
 	halted chan struct{} // closed when the VM has ended, or has not started and will not
@@ -250,6 +251,7 @@ func (d *daemon) run(ctx context.Context) error {
 	_ = listener.Close()
 	metrics.close()
 	d.previews.close()
+	d.offers.close()
 	parts.Wait()
 	d.jobs.Close()
 	stopSignals()

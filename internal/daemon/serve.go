@@ -107,6 +107,13 @@ func (d *daemon) serve(ctx context.Context, conn net.Conn, strangers *strangers)
 	channel, err := admit(conn, d.state.Token)
 	strangers.leave(conn)
 	stop()
+	if err == nil && channel == Mount {
+		if err := d.offers.receive(conn); err != nil {
+			d.logger.Warn("a mount that was offered", "error", err)
+			_ = conn.Close()
+		}
+		return
+	}
 	if err == nil && !d.clients.enter(maxClients) {
 		err = errors.New("too many clients")
 	}

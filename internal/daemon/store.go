@@ -46,6 +46,9 @@ type Store struct {
 	// PorterCommand runs the porter, as RunPorter. Default: this program with "daemon", "porter", "--dir", Dir, or none when Command is set:
 	// then ports keep a VM awake.
 	PorterCommand []string
+	// MountCommand runs the server of a mount that is added, as ServeMount: a program and arguments, to which the VM's name is appended. Default:
+	// this program with "daemon", "mount", "--dir", Dir.
+	MountCommand []string
 	// Environment has names of variables that daemons inherit besides those that inherit.go lists.
 	Environment []string
 	// Owner owns the next daemon that Start starts. Default: no owner; the daemon outlives this process.

@@ -42,6 +42,11 @@ func (m *machine) Describe(i *daemonrpc.Info) {
 	if m.config.Network.Disabled {
 		i.Policy = "no network"
 	}
+	i.Mounts = i.Mounts[:0]
+	mounts, _ := m.Mounts(context.Background()) // with an error too
+	for _, one := range mounts {
+		i.Mounts = append(i.Mounts, one.Mount.String())
+	}
 	i.Ports = i.Ports[:0]
 	for _, f := range forwards {
 		i.Ports = append(i.Ports, describePort(f))

@@ -22,17 +22,23 @@ import (
 
 // vmConfig is c as a vm.Config, whose paths mean what they meant when they were configured. bootVM adds open files and loggers.
 func (c Config) vmConfig() (v vm.Config, err error) {
-	v = c.Config
+	v = c.pinned()
 	if c.CAFile != "" {
 		if v.CACertificate, err = c.readHostFile(c.CAFile); err != nil {
 			return v, fmt.Errorf("CA certificate: %w", err)
 		}
 	}
+	return v, nil
+}
+
+// pinned is the VM's part of the configuration, with the identities of its directories and sockets.
+func (c Config) pinned() vm.Config {
+	v := c.Config
 	v.UnixSockets, v.Mounts = slices.Clone(c.UnixSockets), c.VMMounts()
 	for i := range v.UnixSockets {
 		v.UnixSockets[i].Identity = hostpath.Find(c.HostPaths, v.UnixSockets[i].Host)
 	}
-	return v, nil
+	return v
 }
 
 // VMMounts returns the mounts with the identities of their directories.

@@ -342,6 +342,13 @@ func (c *Client) Change(ctx context.Context, change Change) error {
 	return capnprpc.Done(c.fault, "change the VM", future.Struct)
 }
 
+// Mounts lists the mounts of the VM.
+func (c *Client) Mounts(ctx context.Context) ([]MountInfo, error) {
+	future, release := c.daemon.Mounts(ctx, nil)
+	defer release()
+	return resultJSON[[]MountInfo](c, "mounts", future)
+}
+
 // DiskWaits says since when the guest waits for room on the host's disk, and for which file. The time is zero when it does not wait.
 func (c *Client) DiskWaits(ctx context.Context) (since time.Time, path string, err error) {
 	future, release := c.daemon.Disk(ctx, nil)

@@ -80,6 +80,8 @@ interface Daemon {
   lendForward @25 (forward :Text) -> (address :Text, lent :LentForward, failure :Stream.Failure);
   # As forward, but the port is the client's: it is closed when `lent` is dropped, and later starts do not have it. Waits while the VM
   # boots.
+
+  mounts @26 () -> (json :Data, failure :Stream.Failure);       # list of MountInfo
 }
 
 interface LentForward {

@@ -50,6 +50,8 @@ type Handler interface {
 	Forward(ctx context.Context, forward string) (address string, err error)
 	// Change changes settings of the VM, which runs, and of its later starts.
 	Change(ctx context.Context, c Change) error
+	// Mounts lists the mounts of the VM.
+	Mounts(ctx context.Context) ([]MountInfo, error)
 	// LendForward opens a port, as nat.ParseForward reads it, until Release or the VM's end, and returns the address at which it listens. It
 	// waits while the VM boots.
 	LendForward(ctx context.Context, forward string) (address string, lent LentForward, err error)
@@ -85,6 +87,23 @@ type Change struct {
 	HibernateAfter *time.Duration `json:"hibernateAfter,omitempty"` // 0: never
 	MaxLifetime    *time.Duration `json:"maxLifetime,omitempty"`    // from the daemon's start on; 0: none
 	Restart        *string        `json:"restart,omitempty"`
+
+	AddMount    string       `json:"addMount,omitempty"` // the key with which its server has offered the mount
+	RemoveMount *RemoveMount `json:"removeMount,omitempty"`
+}
+
+// RemoveMount says which mount that was added is to be removed.
+type RemoveMount struct {
+	GuestPath string `json:"guestPath"`
+	Force     bool   `json:"force,omitempty"` // also while programs in the VM use it
+}
+
+// MountInfo is a mount of a VM that runs, as vm.MountInfo.
+type MountInfo struct {
+	Mount    vm.Mount        `json:"mount"`
+	Identity vm.PathIdentity `json:"identity,omitzero"`
+	Added    bool            `json:"added,omitempty"`
+	Error    string          `json:"error,omitempty"`
 }
 
 // PreviewPlace is the VM's identity for links to its previews, and the address that serves them.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"syscall"
@@ -160,6 +161,10 @@ func (d *fakeDaemon) Snapshot(_ context.Context, o SnapshotRequest) (m snapshot.
 	return snapshot.Meta{Comment: fmt.Sprintf("%+v", o)}, nil
 }
 
+func (d *fakeDaemon) Mounts(context.Context) ([]MountInfo, error) {
+	return []MountInfo{{Mount: vm.Mount{HostPath: "/a", GuestPath: "/b", ReadOnly: true}, Identity: vm.PathIdentity{Path: "/a", Real: "/a"}, Added: true, Error: "gone"}}, nil
+}
+
 func (d *fakeDaemon) Change(_ context.Context, c Change) error {
 	if c.CloseForward != "127.0.0.1:1/tcp" || c.IdleTimeout == nil || *c.IdleTimeout != time.Minute || c.MaxLifetime != nil {
 		return syscall.EINVAL
@@ -306,6 +311,10 @@ func TestDaemonClient(t *testing.T) {
 	}
 	if at, err := c.Forward(ctx, "1:2"); err != nil || at != "at 1:2" {
 		t.Errorf("Forward: %q, %v", at, err)
+	}
+	want, _ := (&fakeDaemon{}).Mounts(ctx)
+	if list, err := c.Mounts(ctx); err != nil || !reflect.DeepEqual(list, want) {
+		t.Errorf("Mounts: %+v, %v", list, err)
 	}
 	if _, err := c.LendForward(ctx, ""); !errors.Is(err, syscall.EACCES) {
 		t.Errorf("LendForward: %v", err)

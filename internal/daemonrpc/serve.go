@@ -331,6 +331,10 @@ func (d *daemon) Snapshot(ctx context.Context, call daemonwire.Daemon_snapshot) 
 	return answer(call.AllocResults, call.Go, func() (snapshot.Meta, error) { return d.h.Snapshot(ctx, o) }, setJSON)
 }
 
+func (d *daemon) Mounts(ctx context.Context, call daemonwire.Daemon_mounts) error {
+	return answer(call.AllocResults, call.Go, func() ([]MountInfo, error) { return d.h.Mounts(ctx) }, setJSON)
+}
+
 func (d *daemon) Change(ctx context.Context, call daemonwire.Daemon_change) error {
 	b, err := call.Args().Json()
 	if err != nil {

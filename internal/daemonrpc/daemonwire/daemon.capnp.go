@@ -536,6 +536,26 @@ func (c Daemon) LendForward(ctx context.Context, params func(Daemon_lendForward_
 
 }
 
+func (c Daemon) Mounts(ctx context.Context, params func(Daemon_mounts_Params) error) (Daemon_mounts_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      26,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "mounts",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_mounts_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Daemon_mounts_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Daemon) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -660,6 +680,8 @@ type Daemon_Server interface {
 	Change(context.Context, Daemon_change) error
 
 	LendForward(context.Context, Daemon_lendForward) error
+
+	Mounts(context.Context, Daemon_mounts) error
 }
 
 // Daemon_NewServer creates a new Server from an implementation of Daemon_Server.
@@ -678,7 +700,7 @@ func Daemon_ServerToClient(s Daemon_Server) Daemon {
 // This can be used to create a more complicated Server.
 func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 26)
+		methods = make([]server.Method, 0, 27)
 	}
 
 	methods = append(methods, server.Method{
@@ -990,6 +1012,18 @@ func Daemon_Methods(methods []server.Method, s Daemon_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.LendForward(ctx, Daemon_lendForward{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xd0dfd4ee8288b8e3,
+			MethodID:      26,
+			InterfaceName: "daemon.capnp:Daemon",
+			MethodName:    "mounts",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Mounts(ctx, Daemon_mounts{call})
 		},
 	})
 
@@ -1436,6 +1470,23 @@ func (c Daemon_lendForward) Args() Daemon_lendForward_Params {
 func (c Daemon_lendForward) AllocResults() (Daemon_lendForward_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
 	return Daemon_lendForward_Results(r), err
+}
+
+// Daemon_mounts holds the state for a server call to Daemon.mounts.
+// See server.Call for documentation.
+type Daemon_mounts struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Daemon_mounts) Args() Daemon_mounts_Params {
+	return Daemon_mounts_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Daemon_mounts) AllocResults() (Daemon_mounts_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_mounts_Results(r), err
 }
 
 // Daemon_List is a list of Daemon.
@@ -6018,6 +6069,165 @@ func (p Daemon_lendForward_Results_Future) Lent() LentForward {
 
 func (p Daemon_lendForward_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(2, nil)}
+}
+
+type Daemon_mounts_Params capnp.Struct
+
+// Daemon_mounts_Params_TypeID is the unique identifier for the type Daemon_mounts_Params.
+const Daemon_mounts_Params_TypeID = 0xff18b2f941cff237
+
+func NewDaemon_mounts_Params(s *capnp.Segment) (Daemon_mounts_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_mounts_Params(st), err
+}
+
+func NewRootDaemon_mounts_Params(s *capnp.Segment) (Daemon_mounts_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Daemon_mounts_Params(st), err
+}
+
+func ReadRootDaemon_mounts_Params(msg *capnp.Message) (Daemon_mounts_Params, error) {
+	root, err := msg.Root()
+	return Daemon_mounts_Params(root.Struct()), err
+}
+
+func (s Daemon_mounts_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_mounts_Params) DecodeFromPtr(p capnp.Ptr) Daemon_mounts_Params {
+	return Daemon_mounts_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_mounts_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_mounts_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_mounts_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_mounts_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Daemon_mounts_Params_List is a list of Daemon_mounts_Params.
+type Daemon_mounts_Params_List = capnp.StructList[Daemon_mounts_Params]
+
+// NewDaemon_mounts_Params creates a new list of Daemon_mounts_Params.
+func NewDaemon_mounts_Params_List(s *capnp.Segment, sz int32) (Daemon_mounts_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Daemon_mounts_Params](l), err
+}
+
+// Daemon_mounts_Params_Future is a wrapper for a Daemon_mounts_Params promised by a client call.
+type Daemon_mounts_Params_Future struct{ *capnp.Future }
+
+func (f Daemon_mounts_Params_Future) Struct() (Daemon_mounts_Params, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_mounts_Params(p.Struct()), err
+}
+
+type Daemon_mounts_Results capnp.Struct
+
+// Daemon_mounts_Results_TypeID is the unique identifier for the type Daemon_mounts_Results.
+const Daemon_mounts_Results_TypeID = 0xf4f20131933687f0
+
+func NewDaemon_mounts_Results(s *capnp.Segment) (Daemon_mounts_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_mounts_Results(st), err
+}
+
+func NewRootDaemon_mounts_Results(s *capnp.Segment) (Daemon_mounts_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Daemon_mounts_Results(st), err
+}
+
+func ReadRootDaemon_mounts_Results(msg *capnp.Message) (Daemon_mounts_Results, error) {
+	root, err := msg.Root()
+	return Daemon_mounts_Results(root.Struct()), err
+}
+
+func (s Daemon_mounts_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Daemon_mounts_Results) DecodeFromPtr(p capnp.Ptr) Daemon_mounts_Results {
+	return Daemon_mounts_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Daemon_mounts_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Daemon_mounts_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Daemon_mounts_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Daemon_mounts_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Daemon_mounts_Results) Json() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return []byte(p.Data()), err
+}
+
+func (s Daemon_mounts_Results) HasJson() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Daemon_mounts_Results) SetJson(v []byte) error {
+	return capnp.Struct(s).SetData(0, v)
+}
+
+func (s Daemon_mounts_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Daemon_mounts_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_mounts_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Daemon_mounts_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Daemon_mounts_Results_List is a list of Daemon_mounts_Results.
+type Daemon_mounts_Results_List = capnp.StructList[Daemon_mounts_Results]
+
+// NewDaemon_mounts_Results creates a new list of Daemon_mounts_Results.
+func NewDaemon_mounts_Results_List(s *capnp.Segment, sz int32) (Daemon_mounts_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Daemon_mounts_Results](l), err
+}
+
+// Daemon_mounts_Results_Future is a wrapper for a Daemon_mounts_Results promised by a client call.
+type Daemon_mounts_Results_Future struct{ *capnp.Future }
+
+func (f Daemon_mounts_Results_Future) Struct() (Daemon_mounts_Results, error) {
+	p, err := f.Future.Ptr()
+	return Daemon_mounts_Results(p.Struct()), err
+}
+func (p Daemon_mounts_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
 }
 
 type LentForward capnp.Client
