@@ -201,7 +201,5 @@ if [ "${1:-}" = --shell ]; then
     shift
     "$@"
 else
-    AGENTVM_TEST_APISERVER_PID=$(cat "$dir/apiserver.pid")
-    export AGENTVM_TEST_APISERVER_PID
     (cd cmd/agentvm-gateway/fleet && "$programs/fleet.test" "${@:--test.v}")
 fi

@@ -387,11 +387,21 @@ func newAPI() *fake.Clientset {
 	return client
 }
 
+// errAnswer is that of a call whose answer was lost.
+var errAnswer = errors.New("the connection was closed")
+
 // errKilled is that of calls of a gateway that was killed.
 var errKilled = errors.New("the gateway was killed")
 
 // life is how many more calls that change something a gateway makes before it is killed: from then on none of its calls arrive.
-type life struct{ left atomic.Int64 }
+type life struct {
+	left atomic.Int64
+	mute atomic.Bool // the answer to its next creation of something is lost
+	deaf atomic.Bool // its watches of Leases that begin now hear nothing
+}
+
+// loses says whether an answer is lost.
+func (l *life) loses(create bool) bool { return create && l.mute.CompareAndSwap(true, false) }
 
 func (l *life) spend(writes bool) error {
 	if l == nil {
@@ -413,7 +423,12 @@ func (c *cluster) mortal(l *life) kubernetes.Interface {
 				if err := l.spend(r.Method != http.MethodGet); err != nil {
 					return nil, err
 				}
-				return next.RoundTrip(r)
+				response, err := next.RoundTrip(r)
+				if err == nil && l.loses(r.Method == http.MethodPost) {
+					response.Body.Close()
+					return nil, errAnswer
+				}
+				return response, err
 			})
 		})
 		client, err := kubernetes.NewForConfig(config)
@@ -429,7 +444,13 @@ func (c *cluster) mortal(l *life) kubernetes.Interface {
 			return true, nil, err
 		}
 		object, err := shared.Invokes(a, nil)
+		if err == nil && l.loses(a.GetVerb() == "create") {
+			return true, nil, errAnswer
+		}
 		return true, object, err
+	})
+	client.AddWatchReactor("leases", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		return l.deaf.Load(), watch.NewFake(), nil
 	})
 	client.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		w, err := shared.InvokesWatch(a)

@@ -308,6 +308,11 @@ func (g *Gateway) wake(ctx context.Context, b *sandbox, life time.Duration, body
 		if _, err := g.pods.read(ctx, b.pod.Name, b.pod.UID); err != nil {
 			return nil, false, err
 		}
+		if g.states != nil { // or begun to: that goes on, and ends after what this client is told
+			if _, err := g.leases.read(ctx, b.id); err != nil {
+				return nil, false, err
+			}
+		}
 		if b, err = g.find(ctx, b.id); err != nil {
 			return nil, false, err
 		}

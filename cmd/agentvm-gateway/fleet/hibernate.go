@@ -20,6 +20,8 @@ const (
 	saveTime = 10 * time.Minute // for a pod to write a sandbox
 	loadTime = 5 * time.Minute
 	goneTime = 5 * time.Second // for a pod to end
+
+	answerTime = 10 * time.Second // for an API server that was started again to say what it has written
 )
 
 // moving runs a part of a move, and renews its Lease meanwhile. It returns the Lease's newest version. When another gateway has changed it, the
@@ -59,9 +61,34 @@ func (g *Gateway) hibernate(ctx context.Context, b *sandbox) error {
 	if err != nil && (isGone(err) || apierrors.IsAlreadyExists(err)) {
 		return g.lost(ctx, b.id)
 	} else if err != nil {
-		return err
+		if l = g.begun(ctx, b); l == nil {
+			return err
+		}
 	}
 	return g.save(ctx, l)
+}
+
+// begun returns the Lease of a sandbox whose saving has begun although the answer of the API server that says so was lost: it goes on at once, and
+// not after the client has made something else of an error. nil: it has not begun, or that cannot be known for now.
+func (g *Gateway) begun(ctx context.Context, b *sandbox) *coordinationv1.Lease {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	for {
+		if l, err := g.leases.read(ctx, b.id); err == nil {
+			if l == nil || phaseOf(l) != phaseSaving {
+				return nil
+			}
+			if _, uid := holderOf(l); uid != b.pod.UID {
+				return nil
+			}
+			return l
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // lost is the error of a gateway whose move another one has taken.

@@ -325,7 +325,6 @@ func TestKilledMovers(t *testing.T) {
 					return code == 200 || code == 201
 				})
 				other.eventually("it answers", func() bool {
-					other.do("POST", "/sandboxes/"+id+"/connect", "red", `{"timeout":300}`) // a pause that was left is completed first
 					code, _ := other.do("GET", "/health", "", "", "E2b-Sandbox-Id", id)
 					return code == 204
 				})
@@ -340,6 +339,62 @@ func TestKilledMovers(t *testing.T) {
 		}
 	}
 }
+
+// TestLostAnswer has a pause go on although the answer of the API server that it has begun is lost.
+func TestLostAnswer(t *testing.T) {
+	c := newCluster(t)
+	c.objectStore()
+	c.warm(2)
+	var l life
+	l.left.Store(1 << 30)
+	g := c.gatewayOf("a", c.mortal(&l))
+	id, _ := g.create("red", `{"templateID":"base","timeout":300}`)
+	c.write(id, "written")
+	g.eventually("it leads, so that it creates nothing by itself", func() bool {
+		_, err := c.client.CoordinationV1().Leases(c.namespace).Get(t.Context(), "agentvm-gateway", metav1.GetOptions{})
+		return err == nil
+	})
+	l.mute.Store(true)
+	g.want(204, "POST", "/sandboxes/"+id+"/pause", "red", "")
+	if l.mute.Load() {
+		t.Error("no answer was lost")
+	}
+	g.want(201, "POST", "/sandboxes/"+id+"/connect", "red", `{"timeout":300}`)
+	if got := c.memory(id); got != "written" {
+		t.Errorf("memory %q", got)
+	}
+}
+
+// TestConnectAfterLeftPause has a gateway whose watch has not told it of a pause that another one has left not say that the sandbox runs, for it would
+// leave its pod afterwards.
+func TestConnectAfterLeftPause(t *testing.T) {
+	c := newCluster(t)
+	if c.config != nil {
+		t.Skip("stands still on client-go's fake only")
+	}
+	c.objectStore()
+	c.move = time.Second
+	c.warm(2)
+	var left, behind life
+	left.left.Store(1 << 30)
+	behind.left.Store(1 << 30)
+	behind.deaf.Store(true)
+	victim, g := c.gatewayOf("victim", c.mortal(&left)), c.gatewayOf("behind", c.mortal(&behind))
+	id, _ := victim.create("red", `{"templateID":"base","timeout":300}`)
+	c.write(id, "written")
+	g.eventually("it sees the sandbox", func() bool { code, _ := g.do("GET", "/sandboxes/"+id, "red", ""); return code == 200 })
+	left.left.Store(1) // the Lease
+	if code, _ := victim.do("POST", "/sandboxes/"+id+"/pause", "red", ""); code == 204 || c.lease(id) == nil {
+		t.Fatalf("pause: %d, Lease %v", code, c.lease(id))
+	}
+	victim.stop()
+	g.want(201, "POST", "/sandboxes/"+id+"/connect", "red", `{"timeout":300}`)
+	if got := c.memory(id); got != "written" || phase(c.lease(id)) != "running" {
+		t.Errorf("memory %q, Lease %v", got, c.lease(id))
+	}
+}
+
+func phase(l *coordinationv1.Lease) string { return l.Labels[fleet.LabelState] }
 
 // TestLeftMoves has moves mended that a gateway has left in a state in which their pod has ended meanwhile.
 func TestLeftMoves(t *testing.T) {

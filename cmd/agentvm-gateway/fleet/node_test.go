@@ -394,6 +394,9 @@ func TestNodeChaos(t *testing.T) {
 	counts := map[string]int{}
 	all := func(int) bool { return true }
 	for round := range rounds {
+		if round > 0 && round%20 == 0 {
+			t.Logf("after %d rounds: %v", round, counts)
+		}
 		n.eventually("a gateway", 2*time.Minute, func() bool { return len(n.gateways()) > 0 })
 		g := n.gateways()
 		var wg sync.WaitGroup

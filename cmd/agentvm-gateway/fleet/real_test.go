@@ -145,10 +145,6 @@ func TestChaos(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("AGENTVM_CHAOS_ROUNDS")); err == nil {
 		rounds = n
 	}
-	server, _ := strconv.Atoi(os.Getenv("AGENTVM_TEST_APISERVER_PID"))
-	if server == 0 {
-		t.Fatal("AGENTVM_TEST_APISERVER_PID is missing")
-	}
 	c.pool(6)
 	gateways := []*gateway{c.gateway("g0"), c.gateway("g1")}
 	gateways[0].eventually("the pool is there", func() bool { return c.ready() == 6 })
@@ -180,13 +176,12 @@ func TestChaos(t *testing.T) {
 			gateways[round/3%2] = c.gateway(fmt.Sprint("g", round))
 			counts["gateways killed"]++
 		case 1: // the API server stands still
-			if err := syscall.Kill(server, syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
+			all := func(int) bool { return true }
+			if signal("kube-apiserver", syscall.SIGSTOP, all) != 1 {
+				t.Fatal("there is no API server")
 			}
 			time.Sleep(300 * time.Millisecond)
-			if err := syscall.Kill(server, syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			signal("kube-apiserver", syscall.SIGCONT, all)
 			wg.Wait()
 			counts["API server stopped"]++
 		case 2: // the pod of a sandbox is deleted
