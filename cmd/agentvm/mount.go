@@ -97,7 +97,13 @@ func (c *cli) mountListCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "ls -n NAME", Short: "List the mounts of a VM that runs",
 		Long:    "Prints the mounts of a VM, a line each, those that were added with a remark.",
-		Example: "  agentvm mount ls -n dev", Args: cobra.NoArgs,
+		Example: "  agentvm mount ls -n dev",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("name the VM with -n: agentvm mount ls -n %s", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withNamed(cmd.Context(), name, func(v *client.VM) error {
 				list, err := v.Mounts(cmd.Context())
@@ -122,7 +128,7 @@ func (c *cli) mountListCommand() *cobra.Command {
 // withNamed is withVM for a name that a flag gives.
 func withNamed(ctx context.Context, name string, do func(*client.VM) error) error {
 	if name == "" {
-		return errors.New("name the VM: -n NAME")
+		return errors.New("name the VM with -n NAME, as in agentvm mount ls -n dev")
 	}
 	return withVM(ctx, name, do)
 }
