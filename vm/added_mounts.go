@@ -174,12 +174,7 @@ func (a *addedMounts) settle(s *spareMount, server *mount.Attachment) {
 // AddMount mounts a host directory in the VM while it runs, as Config.Mounts does at its start, until RemoveMount or the VM's end. Forks and
 // snapshots do not have it. A mount at a path where something is mounted already, and one more than the VM has room for, are refused.
 func (v *VM) AddMount(ctx context.Context, m Mount) error {
-	c := v.config
-	c.Mounts, c.StoreDir = nil, v.resources.store.Dir()
-	for _, other := range v.mounts() {
-		c.Mounts = append(c.Mounts, other.Mount)
-	}
-	server, err := openMountServer(ctx, c, m)
+	server, err := openMountServer(ctx, v.configNow(), m)
 	if err != nil {
 		return err
 	}
@@ -326,6 +321,16 @@ func (v *VM) mounts() (list []MountInfo) {
 		list = append(list, MountInfo{Mount: m})
 	}
 	return append(list, v.added.list()...)
+}
+
+// configNow is the VM's configuration with the mounts that it has now.
+func (v *VM) configNow() Config {
+	c := v.config
+	c.Mounts, c.StoreDir = nil, v.resources.store.Dir()
+	for _, m := range v.mounts() {
+		c.Mounts = append(c.Mounts, m.Mount)
+	}
+	return c
 }
 
 // mountError says in its own words what the error beneath it is.

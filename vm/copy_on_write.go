@@ -42,14 +42,7 @@ const (
 
 // Changes returns the changes of the copy-on-write mounts. It does not connect to the guest yet.
 func (v *VM) Changes() *Changes {
-	return ChangesOf(v.Files(), func(context.Context) (Config, error) {
-		c := v.config
-		c.Mounts, c.StoreDir = nil, v.resources.store.Dir()
-		for _, m := range v.mounts() {
-			c.Mounts = append(c.Mounts, m.Mount)
-		}
-		return c, nil
-	})
+	return ChangesOf(v.Files(), func(context.Context) (Config, error) { return v.configNow(), nil })
 }
 
 // ChangesOf returns the changes of a VM, of which are its files and, whenever it is used, its configuration. The mounts of that should have
