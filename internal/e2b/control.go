@@ -358,8 +358,10 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 	b.mu.Lock()
 	paused := b.paused
 	b.mu.Unlock()
-	if paused && q.Memory != nil && !*q.Memory {
-		return fail(http.StatusBadRequest, "memory false is not supported: a sandbox continues with its memory")
+	if paused {
+		if err := wire.WithMemory(q.Memory); err != nil {
+			return err
+		}
 	}
 	code := http.StatusOK
 	if paused {
@@ -406,8 +408,8 @@ func (s *Server) pauseCall(w http.ResponseWriter, r *http.Request, b *sandbox) e
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	if q.Memory != nil && !*q.Memory {
-		return fail(http.StatusBadRequest, "memory false is not supported: a sandbox is paused with its memory")
+	if err := wire.WithMemory(q.Memory); err != nil {
+		return err
 	}
 	if err := s.pause(r.Context(), b); err != nil {
 		return err

@@ -101,7 +101,8 @@ func (f *fakeVM) Resume(context.Context) error {
 	f.paused = false
 	return nil
 }
-func (f *fakeVM) Close() error { return nil }
+func (f *fakeVM) Close() error                                          { return nil }
+func (f *fakeVM) SetPolicy(context.Context, egress.Policy) (int, error) { return 0, nil }
 func (f *fakeVM) Fork(_ context.Context, names []string, _ client.ForkOptions) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

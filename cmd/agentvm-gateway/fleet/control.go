@@ -44,8 +44,12 @@ func (g *Gateway) control(mux *http.ServeMux) {
 			return do(w, c, b)
 		})
 	}
-	own("GET /sandboxes/{id}", func(w http.ResponseWriter, _ caller, b *sandbox) error {
-		wire.WriteJSON(w, http.StatusOK, b.detail(g, true))
+	own("GET /sandboxes/{id}", func(w http.ResponseWriter, c caller, b *sandbox) error {
+		d := b.detail(g, true)
+		if !b.Paused && b.pod != nil {
+			d.Internet = g.internet(c.Context(), b)
+		}
+		wire.WriteJSON(w, http.StatusOK, d)
 		return nil
 	})
 	own("DELETE /sandboxes/{id}", func(w http.ResponseWriter, c caller, b *sandbox) error {
@@ -156,7 +160,6 @@ func (g *Gateway) create(w http.ResponseWriter, c caller) error {
 		Metadata map[string]string `json:"metadata"`
 		Timeout  *int              `json:"timeout"`
 		Pauses   bool              `json:"autoPause"`
-		Internet *bool             `json:"allow_internet_access"`
 	}
 	body, err := readBody(c.Request, &q)
 	if err != nil {
@@ -170,7 +173,7 @@ func (g *Gateway) create(w http.ResponseWriter, c caller) error {
 		return wire.Fail(http.StatusNotFound, "template %.100q: this cluster has no pool of pods of that name", q.Template)
 	}
 	b, err := g.claim(c.Context(), Record{
-		Tenant: c.tenant, Template: q.Template, Metadata: q.Metadata, Started: began.UTC(), Ends: began.Add(life).UTC(), Pauses: q.Pauses, Internet: q.Internet == nil || *q.Internet,
+		Tenant: c.tenant, Template: q.Template, Metadata: q.Metadata, Started: began.UTC(), Ends: began.Add(life).UTC(), Pauses: q.Pauses,
 	}, body)
 	if err != nil {
 		return err
@@ -287,6 +290,9 @@ func (g *Gateway) connect(w http.ResponseWriter, c caller) error {
 		return err
 	}
 	b, err := g.owned(c, c.PathValue("id"))
+	if err == nil && b.Paused {
+		err = wire.WithMemory(q.Memory)
+	}
 	if err != nil {
 		return err
 	}
@@ -366,9 +372,30 @@ func (g *Gateway) answered(ctx context.Context, b *sandbox, path string, body an
 	return failureOf(response.StatusCode, said)
 }
 
+// internet asks a sandbox's pod, which has its network, whether anything of the internet is open to it. nil: the pod does not say.
+func (g *Gateway) internet(ctx context.Context, b *sandbox) *bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	response, err := g.ask(ctx, b.pod, http.MethodGet, "/sandboxes/"+b.id, nil)
+	if err != nil {
+		return nil
+	}
+	defer response.Body.Close()
+	var d wire.Detail
+	if response.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&d) != nil {
+		return nil
+	}
+	return d.Internet
+}
+
 func (g *Gateway) pauseCall(w http.ResponseWriter, c caller, b *sandbox) error {
-	var q struct{}
+	var q struct {
+		Memory *bool `json:"memory"`
+	}
 	body, err := readBody(c.Request, &q)
+	if err == nil {
+		err = wire.WithMemory(q.Memory)
+	}
 	if err != nil {
 		return err
 	}

@@ -35,12 +35,27 @@ func TestLife(t *testing.T) {
 	if code, text := b.do("GET", "/x", "", "", "Host", "8000-"+id+".test"); code != 200 || text != `port 8000 path /x host 8000-`+id+`.test ticket ""` {
 		t.Errorf("port: %d %s", code, text)
 	}
+	if code, text := b.do("GET", "/sandboxes/"+id, "red", ""); code != 200 || !strings.Contains(text, `"allowInternetAccess":true`) {
+		t.Errorf("%d %s", code, text)
+	}
+	if code, text := a.do("PUT", "/sandboxes/"+id+"/network", "red", `{"denyOut":["0.0.0.0/0"]}`); code != 204 {
+		t.Errorf("network: %d %s", code, text)
+	}
+	if code, text := b.do("GET", "/sandboxes/"+id, "red", ""); code != 200 || !strings.Contains(text, `"allowInternetAccess":false`) {
+		t.Errorf("its network was closed: %d %s", code, text)
+	}
+	for _, query := range []string{"", "&signature=", "&signature=v1_wrong"} {
+		if code, text := b.do("GET", "/files?path=/tmp/x"+query, "", ""); code != 401 {
+			t.Errorf("a file without a token, %q: %d %s", query, code, text)
+		}
+	}
 	for _, step := range []struct {
 		g            *gateway
 		method, path string
 		body         string
 		want         int
 	}{
+		{b, "POST", "/sandboxes/" + id + "/pause", `{"memory":false}`, 400},
 		{b, "POST", "/sandboxes/" + id + "/timeout", `{"timeout":200}`, 204},
 		{a, "POST", "/sandboxes/" + id + "/pause", ``, 204},
 		{b, "POST", "/sandboxes/" + id + "/pause", ``, 409},

@@ -29,7 +29,10 @@ type node struct {
 	client *http.Client
 }
 
-const tenantKey = "the-key-of-tenant-red"
+const (
+	tenantKey = "the-key-of-tenant-red"
+	sdkKey    = "e2b_0123456789abcdef0123456789" // of the form that E2B's own have
+)
 
 // newNode applies deploy/base once for all tests of the program.
 func newNode(t *testing.T) *node {
@@ -52,7 +55,7 @@ func newNode(t *testing.T) *node {
 		}
 	}
 	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-gateway-key", "--from-file="+private)
-	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-tenants", "--from-literal=tenants=red "+tenantKey+"\nblue the-key-of-tenant-blue")
+	n.must("-n", "agentvm", "create", "secret", "generic", "agentvm-tenants", "--from-literal=tenants=red "+tenantKey+"\nblue the-key-of-tenant-blue\ne2b "+sdkKey)
 	store := newS3(t)
 	go func() { // for as long as the program runs, as the cluster does
 		_ = http.Serve(n.listen(storePort), store)
@@ -311,6 +314,29 @@ func TestNodeHibernate(t *testing.T) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	t.Logf("pause: p50 %v, most %v; resume to a command's result: p50 %v, most %v; load %s", pauses[rounds/2].Round(time.Millisecond), pauses[rounds-1].Round(time.Millisecond),
 		resumes[rounds/2].Round(time.Millisecond), resumes[rounds-1].Round(time.Millisecond), strings.TrimSpace(string(load)))
+}
+
+// TestNodeSDK has E2B's own SDK, unmodified, call every method that it has.
+func TestNodeSDK(t *testing.T) {
+	n := newNode(t)
+	sdk := filepath.Join(os.Getenv("AGENTVM_TEST_PROGRAMS"), "e2b", "sdk.mjs")
+	if _, err := os.Stat(sdk); err != nil {
+		t.Skip("test.sh could not install the SDK: node is missing, or npm reached no registry")
+	}
+	n.scale(4)
+	n.eventually("a gateway", time.Minute, func() bool { return len(n.gateways()) > 0 })
+	gateway := n.gateways()[0]
+	guide, err := filepath.Abs("../../../docs/guide/e2b.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), "node", sdk)
+	c.Env = append(os.Environ(), "E2B_CLUSTER=1", "E2B_API_KEY="+sdkKey, "E2B_API_URL="+gateway, "E2B_SANDBOX_URL="+gateway, "E2B_GUIDE="+guide)
+	out, err := c.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // TestNodeFigures measures a claim of a warm pod to the result of the first command, by two gateways: when the pods that replace the claimed ones

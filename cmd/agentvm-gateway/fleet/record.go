@@ -43,7 +43,6 @@ type Record struct {
 	Ends     time.Time         `json:"ends"`
 	Pauses   bool              `json:"pauses,omitempty"` // at its end, instead of being removed
 	Paused   bool              `json:"paused,omitempty"`
-	Internet bool              `json:"internet"`
 	// Resumed is when the pod was taken for a sandbox that was hibernated. Then it has the sandbox only if its Lease says so, too.
 	Resumed time.Time `json:"resumed,omitzero"`
 }
@@ -114,7 +113,7 @@ func (b *sandbox) detail(g *Gateway, whole bool) wire.Detail {
 		d.Metadata = map[string]string{}
 	}
 	if whole {
-		d.Domain, d.Token, d.Internet = g.config.Domain, g.token(b.id), &b.Internet
+		d.Domain, d.Token = g.config.Domain, g.token(b.id)
 		d.Lifecycle = &wire.Lifecycle{OnTimeout: map[bool]string{false: "kill", true: "pause"}[b.Pauses]}
 	}
 	return d

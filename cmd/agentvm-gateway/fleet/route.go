@@ -70,7 +70,10 @@ func (g *Gateway) Handler() http.Handler {
 func (g *Gateway) envd(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(wire.HeaderSandbox)
 	if id == "" && r.URL.Path == "/files" {
-		id = g.signer(r)
+		if id = g.signer(r); id == "" {
+			g.writeError(w, wire.Fail(http.StatusUnauthorized, "the request has no token, and no valid signature"))
+			return
+		}
 		r.Header.Set(wire.HeaderSandbox, id)
 	}
 	b, err := g.find(r.Context(), id)
@@ -275,7 +278,7 @@ func (g *Gateway) createVM(w http.ResponseWriter, c caller) error {
 		request["metadata"] = labels
 	}
 	b, err := g.claim(c.Context(), Record{
-		Tenant: c.tenant, Template: q.Image, Metadata: q.Labels, Started: now.UTC(), Ends: now.Add(life).UTC(), Internet: true,
+		Tenant: c.tenant, Template: q.Image, Metadata: q.Labels, Started: now.UTC(), Ends: now.Add(life).UTC(),
 	}, request)
 	if err != nil {
 		return err

@@ -82,6 +82,14 @@ const (
 	Paused  = "paused"
 )
 
+// WithMemory refuses a pause, or its end, that wants the files of a sandbox without its memory.
+func WithMemory(memory *bool) error {
+	if memory != nil && !*memory {
+		return Fail(http.StatusBadRequest, "memory false is not supported: a sandbox is paused, and continues, with its memory")
+	}
+	return nil
+}
+
 // Failure is an error that clients are told with a status.
 type Failure struct {
 	Status int
