@@ -46,7 +46,7 @@ func TestPod(t *testing.T) {
 		if err := os.CopyFS(store, os.DirFS(filepath.Join(dir, "store"))); err != nil {
 			t.Fatal(err)
 		}
-		command := exec.Command("agentvm", "pod", "--listen", "127.0.0.1:0", "--gateway-key", key, "--image", "busybox", "--memory", "128M")
+		command := exec.Command("agentvm", "pod", "--listen", "127.0.0.1:0", "--gateway-key", key, "--image", "busybox", "--memory", "128M", "--domain", "sandboxes.test")
 		command.Env = append(append([]string(nil), env...), "POD_UID="+uid, "AGENTVM_STORE="+store)
 		text, err := command.StderrPipe()
 		if err == nil {
@@ -70,7 +70,11 @@ func TestPod(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, text) }()
 		return func(path, body string, want int, headers ...string) string {
 			t.Helper()
-			r, err := http.NewRequest("POST", url+path, strings.NewReader(body))
+			method := "POST"
+			if body == "" {
+				method = "GET"
+			}
+			r, err := http.NewRequest(method, url+path, strings.NewReader(body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,6 +83,7 @@ func TestPod(t *testing.T) {
 			for i := 0; i+1 < len(headers); i += 2 {
 				r.Header.Set(headers[i], headers[i+1])
 			}
+			r.Host = r.Header.Get("Host")
 			began := time.Now()
 			answer, err := http.DefaultClient.Do(r)
 			if err != nil {
@@ -108,6 +113,10 @@ func TestPod(t *testing.T) {
 	const names = "one=a-token-of-the-tests"
 	first("/v2/sandboxes", `{"templateID":"base","network":{"denyOut":["198.51.100.0/24"]}}`, 201, pod.HeaderNew, names)
 	first("/v1/vms/one/exec", `{"command":"echo kept >/tmp/file; (while :; do date +%s >/tmp/next; mv /tmp/next /tmp/now; sleep 0.1; done) >/dev/null 2>&1 & echo $! >/tmp/pid"}`, 200)
+	first("/v1/vms/one/exec", `{"command":"mkdir /www; echo a page >/www/page; httpd -p 8000 -h /www"}`, 200)
+	if got := first("/page", "", 200, "Host", "8000-one.sandboxes.test"); got != "a page\n" {
+		t.Errorf("its server: %q", got)
+	}
 	first("/sandboxes/one/hibernate", state("one.1", ""), 204)
 	first("/sandboxes/one/hibernate", state("one.1", ""), 204)
 	second("/restore", state("one.2", ""), 404, pod.HeaderNew, names)

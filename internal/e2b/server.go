@@ -31,6 +31,7 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/e2b/wire"
 	"agentvm/internal/httpserver"
+	"agentvm/internal/reach"
 )
 
 const (
@@ -319,7 +320,7 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request) {
 				p.Out.Header.Del(name)
 			}
 		},
-		Transport: b.vm.HTTPClient().Transport,
+		Transport: reach.ProxyTransport(b.vm.HTTPClient()),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			writeJSON(w, http.StatusBadGateway, map[string]any{"sandboxId": b.id, "message": "The sandbox is running but port is not open", "port": port, "code": 502})
 		},

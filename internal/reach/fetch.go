@@ -72,17 +72,28 @@ func NewHTTPClient(dial func(ctx context.Context, network, address string) (net.
 		ReadBufferSize:         fetchBuffer,
 		WriteBufferSize:        fetchBuffer,
 	}
-	return &http.Client{Transport: &fetchTransport{base}, CheckRedirect: checkRedirect}
+	return &http.Client{Transport: &fetchTransport{base: base}, CheckRedirect: checkRedirect}
 }
 
 // fetchTransport lets only requests to the VM through.
 type fetchTransport struct {
-	base *http.Transport
+	base  *http.Transport
+	proxy bool // the Host header is not checked
+}
+
+// ProxyTransport returns the transport of a client of NewHTTPClient for a reverse proxy, which passes on the Host header that its own
+// client has sent: where a request goes is its URL's to say alone. It shares the client's connections.
+func ProxyTransport(c *http.Client) http.RoundTripper {
+	if t, ok := c.Transport.(*fetchTransport); ok {
+		return &fetchTransport{t.base, true}
+	}
+	return c.Transport
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *fetchTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if _, err := requestTarget(r); err != nil {
+	_, err := requestTarget(r, t.proxy)
+	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
@@ -98,7 +109,7 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) >= fetchRedirects {
 		return fmt.Errorf("fetch: more than %d redirects", fetchRedirects)
 	}
-	if _, err := requestTarget(r); err != nil {
+	if _, err := requestTarget(r, false); err != nil {
 		return fmt.Errorf("fetch: redirected out of the VM: %w", err)
 	}
 	return nil

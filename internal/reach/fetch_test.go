@@ -139,6 +139,9 @@ func TestFetchForgedTargets(t *testing.T) {
 		if !errors.Is(err, syscall.EADDRNOTAVAIL) && !errors.Is(err, syscall.EINVAL) || !body.closed.Load() {
 			t.Errorf("%s: %v, body closed %v", to, err, body.closed.Load())
 		}
+		if _, err := ProxyTransport(c).RoundTrip(r); !errors.Is(err, syscall.EADDRNOTAVAIL) && !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s by a proxy: %v", to, err)
+		}
 	}
 	for _, host := range []string{"example.com", service.Host + "@example.com", "192.168.127.1", "localhost.", "169.254.169.254"} {
 		r := asking(t, "GET", "http://localhost:"+fakePort+"/", nil)

@@ -74,15 +74,16 @@ func shorten(text string) string {
 	return text
 }
 
-// requestTarget reads where a request goes. It refuses a request whose URL or Host header names another place than the VM.
-func requestTarget(r *http.Request) (t target, err error) {
+// requestTarget reads where a request goes. It refuses a request whose URL, or unless a proxy sends it whose Host header, names another place
+// than the VM.
+func requestTarget(r *http.Request, proxy bool) (t target, err error) {
 	if r.URL == nil {
 		return t, fmt.Errorf("a request without a URL: %w", syscall.EINVAL)
 	}
 	if t, err = urlTarget(r.URL); err != nil {
 		return t, err
 	}
-	if !ownAuthority(r.Host) {
+	if !proxy && !ownAuthority(r.Host) {
 		return target{}, fmt.Errorf("the Host header names %q, which is not the VM's loopback: %w", shorten(r.Host), syscall.EADDRNOTAVAIL)
 	}
 	return t, nil

@@ -85,11 +85,14 @@ func TestHostHeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Host = host
-		if got, err := requestTarget(r); (err == nil) != own || own && got != (target{"localhost", 80}) || !own && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		if got, err := requestTarget(r, true); err != nil || got != (target{"localhost", 80}) {
+			t.Errorf("Host %q by a proxy: %+v, %v", host, got, err)
+		}
+		if got, err := requestTarget(r, false); (err == nil) != own || own && got != (target{"localhost", 80}) || !own && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			t.Errorf("Host %q: %+v, %v", host, got, err)
 		}
 	}
-	if _, err := requestTarget(&http.Request{}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := requestTarget(&http.Request{}, false); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("no URL: %v", err)
 	}
 }
