@@ -239,6 +239,8 @@ func (p *Proxy) handler(transport http.RoundTripper, to host, r replacements) ht
 				http.StatusMisdirectedRequest)
 			return
 		}
+		// Else net/http reads the rest of the body itself when the answer begins, which the transport takes for a failure if it has not seen the end.
+		_ = http.NewResponseController(w).EnableFullDuplex()
 		proxy.ServeHTTP(w, request)
 	})
 }

@@ -295,6 +295,27 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
+// TestEarlyAnswer: a host may answer before the end of a request by HTTP/1.1, in which net/http's server would wait for that.
+func TestEarlyAnswer(t *testing.T) {
+	w := newWorld(t, "api.example", func(rw http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(rw).EnableFullDuplex()
+		fmt.Fprint(rw, "early")
+	})
+	body, rest := io.Pipe()
+	r, _ := http.NewRequestWithContext(t.Context(), "POST", "https://api.example/", body)
+	r.ContentLength = 2
+	go func() { _, _ = rest.Write([]byte("x")) }()
+	defer rest.Close()
+	answer, err := w.client(false).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "early" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // Guests that say nothing, or something else, or leave, keep no goroutines; newWorld looks for them.
 func TestEnds(t *testing.T) {
 	w := newWorld(t, "api.example", func(http.ResponseWriter, *http.Request) {})

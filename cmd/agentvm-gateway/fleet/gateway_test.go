@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -82,6 +83,32 @@ func TestLife(t *testing.T) {
 		code, text := b.do("GET", "/health", "", "", "E2b-Sandbox-Id", id)
 		return code == 502 && strings.Contains(text, "The sandbox was not found")
 	})
+}
+
+// TestEarlyAnswer: a server in a sandbox may answer before the end of a request.
+func TestEarlyAnswer(t *testing.T) {
+	c := newCluster(t)
+	c.warm(1)
+	g := c.gateway("a")
+	id, _ := g.create("red", `{"templateID":"base"}`)
+	body, rest := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://localhost/x", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host, r.ContentLength = "8000-"+id+".test", 2
+	go func() { _, _ = rest.Write([]byte("x")) }()
+	client := *g.client
+	client.Timeout = 20 * time.Second // less than what a body that stalls has
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rest.Close()
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err != nil || !strings.HasPrefix(string(text), "port 8000") {
+		t.Errorf("%q, %v", text, err)
+	}
 }
 
 // TestTenants has what the key of one tenant, or none, does with a sandbox of another.
