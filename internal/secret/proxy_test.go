@@ -306,6 +306,7 @@ func TestEarlyAnswer(t *testing.T) {
 	r.ContentLength = 2
 	go func() { _, _ = rest.Write([]byte("x")) }()
 	defer rest.Close()
+	defer time.AfterFunc(20*time.Second, func() { _ = rest.Close() }).Stop() // the client waits for its own body
 	answer, err := w.client(false).Do(r)
 	if err != nil {
 		t.Fatal(err)
