@@ -43,6 +43,10 @@ type Command struct {
 	Timeout time.Duration
 	// Terminal gives the command a terminal of this size instead of three pipes; all its output is then Stdout.
 	Terminal *Size
+
+	// Key, for Start, names the command for VM.Adopt after the VM was saved and restored; up to 64 bytes, and no other that runs in the VM
+	// has it. It is for a VM of this process, and has no effect where CanAdopt is false. Default: none.
+	Key string
 }
 
 // Size is a terminal's size in characters.
@@ -89,13 +93,32 @@ func (v *VM) start(ctx context.Context, c Command) (*process, error) {
 	p := newProcess(v, c)
 	p.remote, err = client.Exec(ctx, guestrpc.ExecParams{
 		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, v.image.WorkingDir, defaultDir), User: cmp.Or(c.User, v.image.User),
-		Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(), Terminal: (*guestrpc.Size)(c.Terminal),
+		Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(), Terminal: (*guestrpc.Size)(c.Terminal), Key: c.Key,
 	})
 	if err = p.started(err); err != nil {
 		return nil, v.explain(err)
 	}
 	return p, nil
 }
+
+// Adopt continues with a command that ran with this Key when the VM was saved, and that RestoreOptions.Adopt has named. received is how many
+// bytes of its output, of both streams together, had been written when the VM was saved, or later: what follows goes to Stdout and
+// Stderr of c, and nothing is lost or doubled. Of the rest of c, Timeout counts from now. When there is no such command errors.Is(err, syscall.ENOENT) holds.
+func (v *VM) Adopt(ctx context.Context, received uint64, c Command) (Process, error) {
+	client, err := v.guest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := newProcess(v, c)
+	p.remote, err = client.Adopt(ctx, c.Key, received, p.out(), p.err())
+	if err = p.started(err); err != nil {
+		return nil, v.explain(err)
+	}
+	return p, nil
+}
+
+// CanAdopt reports whether Command.Key is obeyed: not by a VM that continues from a snapshot of an earlier version.
+func (v *VM) CanAdopt() bool { return v.guestInfo().Flags&guestrpc.AdoptPrograms != 0 }
 
 // maxArgument is how many bytes one argument can have in Linux (MAX_ARG_STRLEN), without the ending NUL.
 const maxArgument = 128<<10 - 1
@@ -121,7 +144,10 @@ func (c Command) Arguments() ([]string, error) {
 	case c.Line == "" && (len(c.Args) == 0 || c.Args[0] == ""):
 		return nil, errors.New("the command is empty")
 	}
-	for _, s := range append([]string{c.Line, c.Dir, c.User}, c.Args...) {
+	if len(c.Key) > 64 {
+		return nil, fmt.Errorf("the command's key has %d bytes: at most 64", len(c.Key))
+	}
+	for _, s := range append([]string{c.Line, c.Dir, c.User, c.Key}, c.Args...) {
 		if strings.ContainsRune(s, 0) {
 			return nil, fmt.Errorf("the command contains a NUL byte: %.80q", s)
 		}

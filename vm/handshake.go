@@ -56,7 +56,7 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 	params := guestrpc.StartParams{
 		Time: time.Now(), Hostname: v.config.Hostname, Env: v.config.hostCommandsEnv(slices.Concat(v.image.Env, v.config.secretsEnv(), v.config.Env)),
 		Mounts: v.resources.shares.mounts(), Network: v.resources.network.Params(),
-		CACertificate: slices.Concat(v.config.CACertificate, v.config.authority.PEM()), Flags: v.config.guestFlags(),
+		CACertificate: slices.Concat(v.config.CACertificate, v.config.authority.PEM()), Flags: v.config.guestFlags() | guestrpc.AdoptPrograms,
 		UnixSockets: sockets, Connect: connect,
 		ListenDenied: reach.DeniedPorts(v.config.Access.Listen),
 	}
@@ -67,7 +67,7 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 		}
 		params.Restored = &guestrpc.Restored{
 			Entropy: make([]byte, entropySize), Generation: id.Generation, GenerationID: id.ID, NewIdentity: id.Renewed, MAC: id.MAC,
-			KeepPrograms: v.resources.keepPrograms,
+			KeepPrograms: v.resources.keepPrograms, Programs: v.resources.adopts,
 		}
 		_, _ = rand.Read(params.Restored.Entropy) // used nowhere else
 	}

@@ -49,6 +49,7 @@ type resources struct {
 	base         *checkpoint.Base // nil: the VM neither starts from one nor leaves one
 	createBase   bool             // the VM leaves a base
 	keepPrograms bool             // the saved machine's programs continue
+	adopts       []string         // see RestoreOptions.Adopt
 	hostCommands bool             // the saved machine has commands of its host
 	usedDevices  []string         // tags of devices on which the saved machine has mounts that were added
 }

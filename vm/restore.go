@@ -20,6 +20,8 @@ type RestoreOptions struct {
 	// KeepPrograms has programs that ran in the VM run on; their output is discarded and their input ends. Default: they are
 	// killed.
 	KeepPrograms bool
+	// Adopt names, by Command.Key, those of them whose output is kept until VM.Adopt continues with them.
+	Adopt []string
 	// SameIdentity keeps MAC, machine-id and host name, and lets connections that lead nowhere time out: for the
 	// one VM that takes the place of the saved one. Random numbers, clock and generation are always new.
 	SameIdentity bool
@@ -63,7 +65,7 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 		return nil, err
 	}
 	extra, _, _ := checkpoint.Describe(meta) // adopt has read it
-	r := &resources{hostCommands: extra.Commands, usedDevices: extra.Added, saved: s, memory: s.Image, origin: &meta, keepPrograms: o.KeepPrograms}
+	r := &resources{hostCommands: extra.Commands, usedDevices: extra.Added, saved: s, memory: s.Image, origin: &meta, keepPrograms: o.KeepPrograms, adopts: o.Adopt}
 	copied := false
 	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config) error { return r.toRestore(ctx, c, &copied) })
 	var v *VM

@@ -195,11 +195,8 @@ func (c Config) Validate() error {
 
 // checkHibernation returns why the VM cannot be hibernated as HibernateAfter says.
 func (c Config) checkHibernation() error {
-	switch {
-	case c.HibernateAfter < 0:
+	if c.HibernateAfter < 0 {
 		return errors.New("time to hibernation: want a positive time, or 0 for none")
-	case c.HibernateAfter > 0 && len(c.Sidecars) > 0:
-		return errors.New("a VM with sidecars cannot be hibernated: they would run on unwatched")
 	}
 	return nil
 }

@@ -41,6 +41,9 @@ type fakeVM struct {
 	how   string // "stop" or "close"
 	grace bool   // Stop waits for its context
 
+	forgot bool // Adopt finds no program
+	old    bool // programs cannot be adopted
+
 	image   images.Image
 	health  atomic.Int32
 	servers map[string]string // by port: addresses of the servers "in" it
@@ -262,6 +265,17 @@ func (v *fakeVM) Start(_ context.Context, c vm.Command) (vm.Process, error) {
 	}()
 	return p, nil
 }
+
+// Adopt finds a program of a VM that another process has run.
+func (v *fakeVM) Adopt(ctx context.Context, _ uint64, c vm.Command) (vm.Process, error) {
+	if v.forgot {
+		return nil, fmt.Errorf("no program: %w", syscall.ENOENT)
+	}
+	c.Args = []string{"sleep"}
+	return v.Start(ctx, c)
+}
+
+func (v *fakeVM) CanAdopt() bool { return !v.old }
 
 // run executes the programs.
 func (p *fakeProcess) run() {

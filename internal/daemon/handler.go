@@ -63,7 +63,7 @@ func texts[T encoding.TextMarshaler](list []T) (out []string) {
 func (d *daemon) describe(i *daemonrpc.Info) {
 	d.mu.Lock()
 	v, failure, stopping := d.vm, d.failure, d.stopping
-	i.Health, i.Sidecars = d.health, slices.Clone(d.sidecars)
+	i.Health, i.Sidecars = d.health, infosOf(d.sidecars)
 	d.mu.Unlock()
 	switch {
 	case failure != nil:

@@ -77,7 +77,7 @@ func (d *daemon) reasonToHibernate(ctx context.Context, now time.Time) string {
 	if idle < after {
 		return ""
 	}
-	err = mayLeave(ctx, v)
+	err = mayLeave(ctx, v, d.config.Sidecars)
 	if err == nil {
 		err = d.canHold(ctx, v)
 	}
@@ -92,8 +92,12 @@ func (d *daemon) reasonToHibernate(ctx context.Context, now time.Time) string {
 	return fmt.Sprintf("hibernated: it has not been used for %v", idle.Round(time.Second))
 }
 
-// mayLeave returns what would be lost if the VM was saved: the servers of mounts that were added end with it.
-func mayLeave(ctx context.Context, v VM) error {
+// mayLeave returns what would be lost if the VM was saved: the servers of mounts that were added end with it, and a guest's supervisor of an
+// earlier version does not keep the output of sidecars.
+func mayLeave(ctx context.Context, v VM, sidecars []Sidecar) error {
+	if len(sidecars) > 0 && !v.CanAdopt() {
+		return errors.New("its sidecars keep it awake, because it continues from a snapshot of an earlier version: agentvm restart boots it anew")
+	}
 	mounts, err := v.Mounts(ctx)
 	for _, m := range mounts {
 		if m.Added {
@@ -154,8 +158,13 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 		case <-ctx.Done():
 		}
 	}()
+	if !d.holdSidecars() {
+		d.runOn(v, "", nil)
+		return false
+	}
+	defer d.starting.Unlock()
 	stats, err := v.NetworkStats(ctx) // again: a connection may have come since
-	if err == nil && (hasFlows(stats) || mayLeave(ctx, v) != nil) {
+	if err == nil && (hasFlows(stats) || mayLeave(ctx, v, d.config.Sidecars) != nil) {
 		d.runOn(v, "", nil)
 		return false
 	}
@@ -166,24 +175,36 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 	if err == nil {
 		_, err = v.Snapshot(ctx, path, vm.SnapshotOptions{})
 	}
-	if active, _ := d.jobs.Used(); err == nil && (active > 0 || d.isStopping()) {
-		err = errors.New("it is used again, or to end")
-	}
 	if err == nil {
-		err = d.leave(ctx, v, path)
+		err = d.fallAsleep(ctx, v, path)
 	}
 	if err != nil {
 		d.runOn(v, path, err)
 		return false
 	}
-	d.asleep.Store(true)
 	d.order(why, 0) // its programs need not end
 	return true
 }
 
+// fallAsleep has the VM continue from the saved machine, unless it is to be stopped; an order to stop that comes meanwhile is for a VM that is
+// hibernated already.
+func (d *daemon) fallAsleep(ctx context.Context, v VM, path string) error {
+	d.falling.Lock()
+	defer d.falling.Unlock()
+	if active, _ := d.jobs.Used(); active > 0 || d.isStopping() {
+		return errors.New("it is used again, or to end")
+	}
+	if err := d.leave(ctx, v, path); err != nil {
+		return err
+	}
+	d.jobs.Suspend()
+	d.asleep.Store(true)
+	return nil
+}
+
 // leave writes from where the VM continues, and gives its sockets to the porter.
 func (d *daemon) leave(ctx context.Context, v VM, path string) error {
-	r := Restoration{Snapshot: path, KeepPrograms: true, SameIdentity: true, Hibernated: true, Began: d.began}
+	r := Restoration{Snapshot: path, KeepPrograms: true, SameIdentity: true, Hibernated: true, Began: d.began, Sidecars: d.sidecarStates()}
 	ports, err := v.Ports(ctx)
 	if err != nil {
 		return err

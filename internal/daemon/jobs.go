@@ -66,17 +66,33 @@ func (m *jobs) start(ctx context.Context, v VM, r guestrpc.Request, o daemonrpc.
 	if o.Input {
 		options.First = r.Input
 	}
+	key := ""
+	if whose == forVM {
+		key = options.ID
+	}
 	return m.Start(options, func(s job.Streams) (job.Process, error) {
 		if !o.Input && len(r.Input) > 0 {
 			s.Stdin = bytes.NewReader(r.Input)
 		}
 		p, err := v.Start(ctx, vm.Command{
 			Args: r.Args, Env: r.Env, Dir: r.Dir, User: r.User, Timeout: o.Timeout, Terminal: (*vm.Size)(r.Terminal),
-			Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
+			Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Key: key,
 		})
-		return job.Wrap(p, func(r *vm.Result) job.End {
-			return job.End{Code: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut}
-		}), err
+		return wrap(p), err
+	})
+}
+
+func wrap(p vm.Process) job.Process {
+	return job.Wrap(p, func(r *vm.Result) job.End {
+		return job.End{Code: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut}
+	})
+}
+
+// adopt continues with a job of the VM itself that ran when v was saved. One that has ended meanwhile is only returned.
+func (m *jobs) adopt(ctx context.Context, v VM, id string) (*job.Job, error) {
+	return m.Continue(id, bool(forVM), func(written journal.Cursor, s job.Streams) (job.Process, error) {
+		p, err := v.Adopt(ctx, uint64(written), vm.Command{Key: id, Stdout: s.Stdout, Stderr: s.Stderr})
+		return wrap(p), err
 	})
 }
 

@@ -33,6 +33,10 @@ func (d *daemon) live() {
 // liveOnce is the VM's life from a boot to its end. It reports whether the guest restarts itself.
 func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	v, err := d.bootVM(restore)
+	var sidecars []savedSidecar
+	if err == nil {
+		sidecars = d.findSidecars(v, restore)
+	}
 	d.mu.Lock()
 	d.vm, d.failure = v, err
 	d.change()
@@ -46,7 +50,7 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	d.logger.Info("the VM runs", "took", time.Since(began))
 	d.event(Event{Kind: EventRunning})
 	d.ran = true
-	stopSidecars := d.runSidecars(v, restore)
+	stopSidecars := d.runSidecars(v, sidecars)
 	defer stopSidecars()
 	defer d.runHealthcheck(v)()
 	select {
@@ -184,10 +188,13 @@ func (d *daemon) endedByItself(v VM) (again bool) {
 
 // stopVM stops the VM in order, or at once after forceStop.
 func (d *daemon) stopVM(v VM) {
+	d.falling.Lock()
+	asleep := d.asleep.Load() // then what it would still do is lost
+	d.falling.Unlock()
 	d.mu.Lock()
 	grace := d.grace
 	d.mu.Unlock()
-	if grace <= 0 {
+	if grace <= 0 || asleep {
 		if err := v.Close(); err != nil {
 			d.logger.Warn("switch the VM off", "error", err)
 		}

@@ -20,6 +20,9 @@ import (
 // VM is the part of a *vm.VM that a daemon uses.
 type VM interface {
 	Start(ctx context.Context, c vm.Command) (vm.Process, error)
+	// Adopt continues with a command of before the VM was saved, of whose output received bytes were kept. CanAdopt is false where it cannot.
+	Adopt(ctx context.Context, received uint64, c vm.Command) (vm.Process, error)
+	CanAdopt() bool
 	// Stop ends the VM in order, or at once when ctx ends first.
 	Stop(ctx context.Context) error
 	// Close switches the VM off.

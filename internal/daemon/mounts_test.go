@@ -87,14 +87,14 @@ func TestOfferedMount(t *testing.T) {
 		t.Errorf("a server counts as a client: %+v, %v", info, err)
 	}
 	// A VM with an added mount is not hibernated, one without is.
-	if err := mayLeave(t.Context(), d.vm); err == nil || !strings.Contains(err.Error(), "/guest") {
+	if err := mayLeave(t.Context(), d.vm, nil); err == nil || !strings.Contains(err.Error(), "/guest") {
 		t.Errorf("hibernation: %v", err)
 	}
 	if err := c.RemoveMount(t.Context(), "/guest", false); err != nil {
 		t.Error(err)
 	}
 	wantEnd(t, conn)
-	if err := mayLeave(t.Context(), d.vm); err != nil {
+	if err := mayLeave(t.Context(), d.vm, nil); err != nil {
 		t.Errorf("hibernation: %v", err)
 	}
 	var kinds []string

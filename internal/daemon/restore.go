@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"agentvm/internal/atomicfile"
+	"agentvm/internal/daemonrpc"
 	"agentvm/internal/disk"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
@@ -31,6 +32,8 @@ type Restoration struct {
 	// the one from which Config.MaxLifetime counts.
 	Hibernated bool      `json:"hibernated,omitempty"`
 	Began      time.Time `json:"began,omitzero"`
+	// Sidecars are those of a hibernated VM.
+	Sidecars []sidecarState `json:"sidecars,omitempty"`
 	// Ports, and the port of previews, are held by the store's porter meanwhile, where it has some; Key, 64 hexadecimal digits, then shows it
 	// whose they are.
 	Ports    []nat.Forward  `json:"ports,omitempty"`
@@ -128,7 +131,20 @@ func (r *Restoration) start(ctx context.Context, c vm.Config) (*vm.VM, error) {
 		}
 	}
 	c.KernelArguments = "" // the kernel runs already; they are for later starts
-	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity})
+	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity, Adopt: r.programs()})
+}
+
+// programs are the jobs of the sidecars that ran when the VM was hibernated.
+func (r *Restoration) programs() (jobs []string) {
+	if r == nil || !r.Hibernated {
+		return nil
+	}
+	for _, s := range r.Sidecars {
+		if s.State == daemonrpc.SidecarRunning {
+			jobs = append(jobs, s.Job)
+		}
+	}
+	return jobs
 }
 
 // forwards are the ports with which a hibernated VM wakes: as they were, for one whose port the system had chosen. It cannot be hibernated with

@@ -16,7 +16,6 @@ import (
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
-	"agentvm/internal/daemonrpc"
 	"agentvm/internal/lockfile"
 	"agentvm/vm"
 )
@@ -171,12 +170,15 @@ type daemon struct {
 	awakeFor string      // why it is idle and not hibernated, as the log says; watch's
 	asleep   atomic.Bool // the VM is saved, and this daemon ends for that
 
+	falling  sync.Mutex   // held while it is decided whether asleep becomes true
+	starting sync.RWMutex // held while a sidecar is being started, and by hibernate
+
 	mu             sync.Mutex
-	vm             VM                      // nil while it boots, or starts again
-	changed        chan struct{}           // closed and replaced when vm, failure or stopping change
-	health         string                  // see daemonrpc.Info
-	sidecars       []daemonrpc.SidecarInfo // those of config, in its order, while the VM runs
-	failure        error                   // why it could not be started, or has ended by itself
+	vm             VM             // nil while it boots, or starts again
+	changed        chan struct{}  // closed and replaced when vm, failure or stopping change
+	health         string         // see daemonrpc.Info
+	sidecars       []sidecarState // those of config, in its order, while the VM runs
+	failure        error          // why it could not be started, or has ended by itself
 	stopping       bool
 	reason         string // for the first order to stop
 	grace          time.Duration
@@ -214,7 +216,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.listeners.inherit(d.store.takePorts(ctx, d.name, d.restore)); err != nil {
 		d.logger.Warn("take the VM's ports from the porter", "error", err)
 	}
-	d.jobs.Load(d.paths.jobs(), errUnseen)
+	d.jobs.Load(d.paths.jobs(), errUnseen, d.restore.programs()...)
 	d.state = state{
 		Version: protocolVersion, Name: d.name, Pid: os.Getpid(), Started: d.started.UTC(),
 		Address: address, Token: newToken(), Program: d.store.Version,

@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -79,25 +81,87 @@ func checkSidecars(list []Sidecar) error {
 	return nil
 }
 
-// runSidecars starts the sidecars and the goroutines that restart them. stop, which may be called again, ends those goroutines; the
-// programs end with the VM.
-func (d *daemon) runSidecars(v VM, restore *Restoration) (stop func()) {
+// sidecarState is how a sidecar is, and what a daemon that continues with it needs.
+type sidecarState struct {
+	daemonrpc.SidecarInfo
+	Pause Duration  `json:"pause,omitzero"` // the next one, or the present one
+	Until time.Time `json:"until,omitzero"` // of the present one
+}
+
+// savedSidecar is a sidecar that runSidecars begins with. Its job is nil when it does not run.
+type savedSidecar struct {
+	sidecarState
+	run *job.Job
+}
+
+// findSidecars says how the sidecars are in a VM that has just begun to run. It finds the programs of those that ran when it was hibernated:
+// their output is appended to their journals.
+func (d *daemon) findSidecars(v VM, restore *Restoration) (list []savedSidecar) {
+	ctx, cancel := context.WithTimeout(context.Background(), wakeTime)
+	defer cancel()
+	now := time.Now().UTC()
+	for _, s := range d.config.Sidecars {
+		one := savedSidecar{sidecarState: sidecarState{SidecarInfo: daemonrpc.SidecarInfo{Name: s.Name, State: daemonrpc.SidecarStarting, Since: now}}}
+		if restore != nil && restore.Hibernated {
+			for _, saved := range restore.Sidecars {
+				if saved.Name == s.Name {
+					one.sidecarState = saved
+				}
+			}
+		} else if restore != nil && restore.KeepPrograms {
+			one.State = daemonrpc.SidecarUnwatched
+		}
+		if one.State == daemonrpc.SidecarRunning {
+			d.findSidecar(ctx, v, &one)
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// findSidecar finds the program of a sidecar that ran.
+func (d *daemon) findSidecar(ctx context.Context, v VM, s *savedSidecar) {
+	var err error
+	if s.run, err = d.jobs.adopt(ctx, v, s.Job); err == nil {
+		return
+	}
+	d.logger.Warn("a sidecar is not found in the VM that was hibernated", "sidecar", s.Name, "job", s.Job, "error", err)
+	j, unknown := d.jobs.Find(s.Job)
+	switch {
+	case unknown != nil: // its files are gone: it is started again, and must not run twice
+		s.State = daemonrpc.SidecarStarting
+		if p, err := v.Adopt(ctx, 0, vm.Command{Key: s.Job}); err == nil {
+			err = p.Kill(ctx)
+			d.logger.Warn("a sidecar without files is ended", "sidecar", s.Name, "error", err)
+		}
+	case errors.Is(err, fs.ErrNotExist): // a program of the VM has ended it in a way that the guest's supervisor does not know
+		j.Lose(err)
+		s.run = j
+	case errors.Is(err, vm.ErrStopped): // it ends with the VM
+		s.State = daemonrpc.SidecarUnwatched
+	default:
+		j.Lose(err)
+		s.State = daemonrpc.SidecarUnwatched
+	}
+}
+
+// runSidecars starts the sidecars, or continues with them, and starts the goroutines that restart them. stop, which may be called again, ends
+// those goroutines; the programs end with the VM.
+func (d *daemon) runSidecars(v VM, list []savedSidecar) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	list := d.config.Sidecars
-	state := daemonrpc.SidecarStarting
-	if len(list) > 0 && restore != nil && restore.KeepPrograms {
-		d.logger.Warn("sidecars run on with the other programs and are not watched until the VM's next start")
-		state = daemonrpc.SidecarUnwatched
-	}
 	d.mu.Lock()
 	for _, s := range list {
-		d.sidecars = append(d.sidecars, daemonrpc.SidecarInfo{Name: s.Name, State: state, Since: time.Now().UTC()})
+		d.sidecars = append(d.sidecars, s.sidecarState)
 	}
 	d.mu.Unlock()
-	if state == daemonrpc.SidecarStarting {
-		for i, s := range list {
-			running.Go(func() { d.keepRunning(ctx, v, s, i) })
+	for i, s := range list {
+		switch s.State {
+		case daemonrpc.SidecarUnwatched:
+			d.logger.Warn("a sidecar runs on with the other programs and is not watched until the VM's next start", "sidecar", s.Name)
+		case daemonrpc.SidecarOver:
+		default:
+			running.Go(func() { d.keepRunning(ctx, v, d.config.Sidecars[i], i, s) })
 		}
 	}
 	return func() {
@@ -110,32 +174,73 @@ func (d *daemon) runSidecars(v VM, restore *Restoration) (stop func()) {
 }
 
 // noteSidecar changes what Info says about a sidecar.
-func (d *daemon) noteSidecar(i int, state daemonrpc.SidecarState, change func(*daemonrpc.SidecarInfo)) {
+func (d *daemon) noteSidecar(i int, state daemonrpc.SidecarState, change func(*sidecarState)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sidecars[i].State, d.sidecars[i].Since = state, time.Now().UTC()
 	change(&d.sidecars[i])
 }
 
+// sidecarStates are what another daemon continues with.
+func (d *daemon) sidecarStates() []sidecarState {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.sidecars)
+}
+
+// infosOf is what Info says about sidecars.
+func infosOf(sidecars []sidecarState) (list []daemonrpc.SidecarInfo) {
+	for _, s := range sidecars {
+		list = append(list, s.SidecarInfo)
+	}
+	return list
+}
+
+// holdSidecars has none be started until starting is unlocked: the guest has each program, or has never heard of it. It reports whether none
+// is being started.
+func (d *daemon) holdSidecars() bool {
+	for range 100 {
+		if d.starting.TryLock() {
+			return true
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return false
+}
+
 // SidecarLabel is the label of a sidecar's jobs.
 func SidecarLabel(name string) string { return "sidecar " + name }
 
-// keepRunning restarts a sidecar, the i-th, until its policy or the VM's end forbids it.
-func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar, i int) {
-	first := time.Duration(s.Backoff)
-	if first == 0 {
-		first = defaultBackoff
+// startSidecar starts a sidecar's program.
+func (d *daemon) startSidecar(ctx context.Context, v VM, s Sidecar) (*job.Job, error) {
+	d.starting.RLock()
+	defer d.starting.RUnlock()
+	if d.asleep.Load() {
+		return nil, vm.ErrStopped
 	}
-	pause := first
-	var last *job.Job
-	for {
-		began := time.Now()
-		j, err := d.jobs.start(ctx, v, guestrpc.Request{Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User},
-			daemonrpc.JobOptions{Durable: true, Label: SidecarLabel(s.Name)}, forVM)
+	return d.jobs.start(ctx, v, guestrpc.Request{Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User},
+		daemonrpc.JobOptions{Durable: true, Label: SidecarLabel(s.Name)}, forVM)
+}
+
+// keepRunning restarts a sidecar, the i-th, until its policy or the VM's end forbids it.
+func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar, i int, saved savedSidecar) {
+	first := cmp.Or(time.Duration(s.Backoff), defaultBackoff)
+	pause := max(first, time.Duration(saved.Pause))
+	j, began, err := saved.run, saved.Since, error(nil)
+	last, _ := d.jobs.Find(saved.Job)
+	if saved.State == daemonrpc.SidecarWaiting && !sleep(ctx, min(time.Until(saved.Until), pause)) {
+		return
+	}
+	for ; ; j = nil {
+		if j == nil {
+			began = time.Now()
+			if j, err = d.startSidecar(ctx, v, s); err == nil {
+				d.forgetRun(last)
+				last = j
+				d.noteSidecar(i, daemonrpc.SidecarRunning, func(s *sidecarState) { s.Job = j.ID() })
+			}
+		}
 		if err == nil {
-			d.forgetRun(last)
-			last = j
-			d.noteSidecar(i, daemonrpc.SidecarRunning, func(s *daemonrpc.SidecarInfo) { s.Job = j.ID() })
 			select {
 			case <-j.Done():
 			case <-ctx.Done():
@@ -147,21 +252,32 @@ func (d *daemon) keepRunning(ctx context.Context, v VM, s Sidecar, i int) {
 		}
 		how := howEnded(j, err)
 		if !s.again(j, err) {
-			d.noteSidecar(i, daemonrpc.SidecarOver, func(s *daemonrpc.SidecarInfo) { s.Last = how })
+			d.noteSidecar(i, daemonrpc.SidecarOver, func(s *sidecarState) { s.Last = how })
 			d.logger.Info("a sidecar is over", "sidecar", s.Name, "how", how)
 			return
 		}
 		if time.Since(began) >= maxBackoff {
 			pause = first
 		}
-		d.noteSidecar(i, daemonrpc.SidecarWaiting, func(s *daemonrpc.SidecarInfo) { s.Last, s.Restarts = how, s.Restarts+1 })
-		d.logger.Warn("a sidecar has ended and is started again", "sidecar", s.Name, "how", how, "in", pause)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		now := pause
+		pause = max(first, min(2*pause, maxBackoff))
+		d.noteSidecar(i, daemonrpc.SidecarWaiting, func(s *sidecarState) {
+			s.Last, s.Restarts, s.Pause, s.Until = how, s.Restarts+1, Duration(pause), time.Now().Add(now).UTC()
+		})
+		d.logger.Warn("a sidecar has ended and is started again", "sidecar", s.Name, "how", how, "in", now)
+		if !sleep(ctx, now) {
 			return
 		}
-		pause = max(first, min(2*pause, maxBackoff))
+	}
+}
+
+// sleep returns false when ctx ends first.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -108,3 +108,40 @@ func TestCheckSidecars(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSidecarLost: a sidecar that is not found in the VM that was saved has ended, and is started again. A VM whose supervisor keeps none
+// stays awake.
+func TestSidecarLost(t *testing.T) {
+	config := Config{HibernateAfter: Duration(50 * time.Millisecond), Sidecars: []Sidecar{
+		{Name: "a", Args: []string{"sleep"}, Backoff: Duration(time.Millisecond)}, {Name: "once", Args: []string{"sleep"}, Restart: Never},
+	}}
+	d, c := startUsed(t, config)
+	await(t, "both to run", func() bool {
+		list := sidecarsOf(t, c)
+		return list["a"].State == daemonrpc.SidecarRunning && list["once"].State == daemonrpc.SidecarRunning
+	})
+	_ = c.Close()
+	if err := d.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	if s := d.status(t); s.State != Hibernated {
+		t.Fatalf("%+v", s)
+	}
+	d.vm = newFakeVM()
+	d.vm.forgot, d.vm.old = true, true
+	d.restart(t, config, timing{}, nil)
+	c = d.connect(t)
+	await(t, "another run", func() bool {
+		list := sidecarsOf(t, c)
+		return list["a"].State == daemonrpc.SidecarRunning && list["a"].Restarts == 1 && strings.Contains(list["a"].Last, "no program") &&
+			list["once"].State == daemonrpc.SidecarOver && strings.Contains(list["once"].Last, "no program")
+	})
+	_ = c.Close()
+	await(t, "the reason to stay awake", func() bool {
+		log, err := readTail(d.paths().log(), 1<<20)
+		return err == nil && strings.Contains(string(log), "earlier version")
+	})
+	if s := d.status(t); s.State != Running {
+		t.Errorf("%+v", s)
+	}
+}

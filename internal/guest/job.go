@@ -4,6 +4,7 @@ package guest
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,8 @@ type job struct {
 	discard   bool
 	lastRead  time.Time // when output last arrived, or the exit
 	delivered time.Time
+	sent      uint64       // bytes of both streams that were delivered, the last delivery's included
+	turn      int          // how often the job was adopted
 	input     atomic.Int64 // pieces of input from the host
 }
 
@@ -220,11 +223,18 @@ func (j *job) abandon() {
 }
 
 // Poll waits for output or the end.
-func (j *job) Poll(ctx context.Context) (guestrpc.Delivery, error) {
+func (j *job) Poll(ctx context.Context) (guestrpc.Delivery, error) { return j.poll(ctx, 0) }
+
+// poll is Poll of the turn-th host.
+func (j *job) poll(ctx context.Context, turn int) (guestrpc.Delivery, error) {
 	for {
-		d, wait, ok := j.take(time.Now())
+		d, wait, ok := j.take(time.Now(), turn)
 		if ok {
 			return d, nil
+		}
+		if wait < 0 {
+			j.wake() // it may have been meant for the present host
+			return guestrpc.Delivery{}, errTaken
 		}
 		if err := j.sleep(ctx, wait); err != nil {
 			return guestrpc.Delivery{}, err
@@ -249,10 +259,33 @@ func (j *job) sleep(ctx context.Context, wait time.Duration) error {
 	return nil
 }
 
-// take returns what can be delivered now, or how long to wait when nothing changes before (0: without a limit).
-func (j *job) take(now time.Time) (d guestrpc.Delivery, wait time.Duration, ok bool) {
+// adopt makes the job another host's, which has got that many bytes of output. What the last delivery had beyond them is delivered again: the
+// earlier host has not got it, or was saved before it did. Every delivery before has arrived, because it was polled after it.
+func (j *job) adopt(received uint64) (turn int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	last := [2][]byte{j.streams[0].spare, j.streams[1].spare}
+	before := j.sent - uint64(len(last[0])+len(last[1]))
+	known := max(received, before) - before
+	for i, b := range last {
+		n := min(known, uint64(len(b)))
+		known -= n
+		j.streams[i].full = slices.Concat(b[n:], j.streams[i].full) // the earlier host's Poll may still read the old ones
+		j.streams[i].spare = nil
+	}
+	j.sent = received
+	j.turn++
+	return j.turn
+}
+
+// take returns what can be delivered now, or how long to wait when nothing changes before (0: without a limit; negative: it is another
+// host's).
+func (j *job) take(now time.Time, turn int) (d guestrpc.Delivery, wait time.Duration, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if turn != j.turn {
+		return d, -1, false
+	}
 	if j.exit != nil && (j.open == 0 || j.discard) {
 		return j.deliver(now), 0, true
 	}
@@ -287,6 +320,7 @@ func (j *job) deliver(now time.Time) guestrpc.Delivery {
 	for i := range j.streams {
 		s := &j.streams[i]
 		s.full, s.spare = s.spare[:0], s.full
+		j.sent += uint64(len(s.spare))
 	}
 	j.delivered = now
 	j.room.Broadcast()

@@ -19,13 +19,13 @@ func TestExitDoesNotOvertakeOutput(t *testing.T) {
 	}
 	j.end(guestrpc.ExitStatus{})
 	long := time.Now().Add(10 * quietTime)
-	if d, wait, ok := j.take(long); ok || wait != quietTime {
+	if d, wait, ok := j.take(long, 0); ok || wait != quietTime {
 		t.Fatalf("take = %+v, %v, %v with output in the pipe", d, wait, ok)
 	}
 	if _, err := out.Read(make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
-	if d, _, ok := j.take(long.Add(quietTime)); !ok || d.Exit == nil {
+	if d, _, ok := j.take(long.Add(quietTime), 0); !ok || d.Exit == nil {
 		t.Errorf("take = %+v, %v when the pipe is empty and quiet", d, ok)
 	}
 }

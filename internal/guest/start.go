@@ -72,9 +72,17 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 
 // prepare sets what needs no device. With diskAttached, the root is the disk's since this Start, with the machine's own files.
 func (s *Supervisor) prepare(p guestrpc.StartParams, diskAttached bool, log func(slog.Level, string)) error {
+	var kept []string
+	if p.Restored != nil {
+		kept = p.Restored.Programs
+	}
 	s.mu.Lock()
 	s.env, s.log = p.Env, log
+	unwanted := s.keyed.await(kept)
 	s.mu.Unlock()
+	for _, h := range unwanted {
+		h.program.Detach()
+	}
 	if !p.Time.IsZero() {
 		if err := s.SetClock(p.Time); err != nil {
 			return err

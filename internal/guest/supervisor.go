@@ -52,6 +52,7 @@ type Supervisor struct {
 	closed   bool
 	env      []string // of the last Start
 	programs map[*program]struct{}
+	keyed    keyed
 	shells   int
 	log      func(slog.Level, string)
 	// stopHooks ends the programs that announceGeneration started.
@@ -68,7 +69,7 @@ func New() (*Supervisor, error) {
 		reaper: newReaper(), groups: newGroups(groupRoot), null: null,
 		users:    accounts{passwd: "/etc/passwd", group: "/etc/group"},
 		files:    outputs{open: make(map[*quietFile]struct{})},
-		programs: make(map[*program]struct{}), stopHooks: func() {},
+		programs: make(map[*program]struct{}), keyed: keyed{programs: make(map[string]*holder)}, stopHooks: func() {},
 		denials: denials{dir: runtimeDir}, isInit: os.Getpid() == 1,
 	}, nil
 }
@@ -107,8 +108,18 @@ func (s *Supervisor) Exec(ctx context.Context, r guestrpc.Request) (guestrpc.Pro
 	if err := s.addProgram(p); err != nil {
 		return nil, guestrpc.Delivery{}, err
 	}
+	var h *holder
+	if r.Key != "" {
+		if h, err = s.enroll(p, r.Key); err != nil {
+			s.removeProgram(p)
+			return nil, guestrpc.Delivery{}, err
+		}
+	}
 	if err := p.launch(r, u, environment(u, r.Terminal != nil, s.baseEnv(), r.Env)); err != nil {
 		s.removeProgram(p)
+		s.mu.Lock()
+		s.keyed.leave(h, false)
+		s.mu.Unlock()
 		if r.Stdin != nil {
 			r.Stdin.Close()
 		}
@@ -117,6 +128,10 @@ func (s *Supervisor) Exec(ctx context.Context, r guestrpc.Request) (guestrpc.Pro
 			return nil, refused.delivery(), nil
 		}
 		return nil, guestrpc.Delivery{}, err
+	}
+	if h != nil {
+		p.stream()
+		return h, guestrpc.Delivery{}, nil
 	}
 	return p.hold(ctx, r.Hold)
 }

@@ -152,7 +152,7 @@ func (c *Client) Start(ctx context.Context, p StartParams) (GuestInfo, error) {
 	}
 	info, err := readGuestInfo(r.Info())
 	// A supervisor that knows no flags knows NoNewPrivileges nevertheless.
-	if unknown := p.Flags &^ info.Flags &^ NoNewPrivileges; err == nil && unknown != 0 {
+	if unknown := p.Flags &^ info.Flags &^ NoNewPrivileges &^ AdoptPrograms; err == nil && unknown != 0 {
 		err = fmt.Errorf("the guest's supervisor is of an earlier version and cannot do %s: use a snapshot made by this agentvm", unknown)
 	}
 	return info, err

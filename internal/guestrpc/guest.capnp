@@ -51,6 +51,10 @@ interface Supervisor extends (Loopback) {
   unmountShare @10 (target :Text, detach :Bool) -> (failure :Stream.Failure);
   # Unmounts a share of mountShare. EBUSY while a program uses it; with `detach` its path is free nevertheless, and it ends with its last user.
   # It is no failure when a program of the VM has unmounted it already.
+
+  adopt @11 (key :Text, received :UInt64) -> (process :Process, failure :Stream.Failure);
+  # Continues with a program that an earlier session started with that key, and that this one's start has named in restored.programs. Its
+  # output follows from the host's `received` bytes on, of both streams together. ENOENT when there is none.
 }
 
 interface Loopback {
@@ -327,6 +331,7 @@ struct Restored {
   newIdentity @3 :Bool;   # the machine gets a new machine-id, MAC and lease; its connections are reset
   mac @4 :Data;           # 6 bytes, for newIdentity; empty: the network interface keeps its own
   keepPrograms @5 :Bool;  # processes that ended programs left running continue; otherwise they are killed
+  programs @6 :List(Text); # keys of programs whose output waits for adopt; that of others is discarded
 }
 
 struct NetworkParams {
@@ -358,6 +363,7 @@ struct ExecParams {
   input @5 :Data;         # first bytes of standard input
   stdin @6 :Stdin;        # the rest after `input`; null: there is none
   holdMillis @7 :UInt16;  # how long the answer may wait for the exit
+  key @8 :Text;           # a later session can adopt it by this, unless it is empty; then the answer does not wait for the exit
 }
 
 struct CommandParams {

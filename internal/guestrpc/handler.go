@@ -18,6 +18,9 @@ type Handler interface {
 	// Exec starts a program and waits up to r.Hold for its end. The Program is nil when the Delivery has the exit. When ctx ends
 	// first, the program is killed, unless Keeps(ctx).
 	Exec(ctx context.Context, r Request) (Program, Delivery, error)
+	// Adopt continues with a program that an earlier session started with Request.Key: its output follows from the host's received bytes on,
+	// of both streams together.
+	Adopt(key string, received uint64) (Program, error)
 	OpenShell(r Request) (Commands, error)
 	Stats() (Stats, error)
 	SetClock(time.Time) error
@@ -53,6 +56,7 @@ type Request struct {
 	Input     []byte // first bytes of standard input
 	Stdin     *Input // the rest; nil: there is none
 	Hold      time.Duration
+	Key       string // see ExecParams
 }
 
 // Program is a running program.
@@ -64,7 +68,8 @@ type Program interface {
 	Resize(Size) error
 	// Release says that the host has dropped the program: it is killed if it runs.
 	Release()
-	// Detach is called instead of Release when the program is to run on. Its output is not polled any more.
+	// Detach is called instead of Release when the program is to run on. Its output is not polled any more, unless it has a Key by which it
+	// is adopted.
 	Detach()
 }
 

@@ -38,7 +38,7 @@ func (c *Client) Exec(ctx context.Context, p ExecParams) (*Process, error) {
 		if err != nil {
 			return err
 		}
-		if p.Terminal == nil {
+		if p.Terminal == nil && p.Key == "" {
 			w.SetHoldMillis(uint16(c.cfg.Hold / time.Millisecond))
 		}
 		return p.Write(w)
@@ -51,8 +51,24 @@ func (c *Client) Exec(ctx context.Context, p ExecParams) (*Process, error) {
 	return c.adopt(r, p.Stdout, p.Stderr)
 }
 
+// Adopt continues with a program that was started with that Key before the machine was saved, and that Restored.Programs had. received is how
+// many bytes of output, of both streams together, the host had got when the machine was saved: the writers get what follows. When there is no
+// such program it is an *Error with ENOENT.
+func (c *Client) Adopt(ctx context.Context, key string, received uint64, stdout, stderr io.Writer) (*Process, error) {
+	future, release := c.supervisor.Adopt(ctx, func(call guestwire.Supervisor_adopt_Params) error {
+		call.SetReceived(received)
+		return call.SetKey(key)
+	})
+	defer release()
+	r, err := capnprpc.Await(c.fault, "continue with a program", future.Struct)
+	if err != nil {
+		return nil, err
+	}
+	return c.launch(r.Process(), output{}, stdout, stderr), nil
+}
+
 func (p ExecParams) Write(w guestwire.ExecParams) error {
-	if err := errors.Join(capnprpc.WriteTexts(w.NewArgs, p.Args), capnprpc.WriteTexts(w.NewEnv, p.Env), w.SetDir(p.Dir), w.SetUser(p.User)); err != nil {
+	if err := errors.Join(capnprpc.WriteTexts(w.NewArgs, p.Args), capnprpc.WriteTexts(w.NewEnv, p.Env), w.SetDir(p.Dir), w.SetUser(p.User), w.SetKey(p.Key)); err != nil {
 		return err
 	}
 	if p.Terminal != nil {
@@ -90,11 +106,16 @@ func (c *Client) adopt(r launched, stdout, stderr io.Writer) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.launch(r.Process(), first, stdout, stderr), nil
+}
+
+// launch starts the goroutine of a Process.
+func (c *Client) launch(remote guestwire.Process, first output, stdout, stderr io.Writer) *Process {
 	ctx, stop := context.WithCancel(context.Background())
-	p := &Process{c: c, remote: r.Process().AddRef(), stop: stop, done: make(chan struct{})}
+	p := &Process{c: c, remote: remote.AddRef(), stop: stop, done: make(chan struct{})}
 	c.running.Add(1)
 	go p.pump(ctx, first, &sink{w: stdout}, &sink{w: stderr})
-	return p, nil
+	return p
 }
 
 // pump moves output until the exit.

@@ -1,6 +1,7 @@
 package guestrpc
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -25,6 +26,9 @@ type Restored struct {
 	// KeepPrograms lets processes run on that ended programs of earlier sessions left running, such as daemons.
 	// ClientConfig.KeepPrograms is for the programs of the session that this one ends.
 	KeepPrograms bool
+	// Programs are the ExecParams.Key of programs whose output waits until Client.Adopt continues with them. Output of others that run on is
+	// discarded.
+	Programs []string
 }
 
 // write fills what create makes; nil stays null.
@@ -39,7 +43,7 @@ func (r *Restored) write(create func() (guestwire.Restored, error)) error {
 	w.SetGeneration(r.Generation)
 	w.SetNewIdentity(r.NewIdentity)
 	w.SetKeepPrograms(r.KeepPrograms)
-	if err := w.SetEntropy(r.Entropy); err != nil {
+	if err := errors.Join(w.SetEntropy(r.Entropy), capnprpc.WriteTexts(w.NewPrograms, r.Programs)); err != nil {
 		return err
 	}
 	if err := w.SetGenerationId(r.GenerationID[:]); err != nil {
@@ -54,6 +58,9 @@ func readRestored(w guestwire.Restored, err error) (*Restored, error) {
 	}
 	r := &Restored{Generation: w.Generation(), NewIdentity: w.NewIdentity(), KeepPrograms: w.KeepPrograms()}
 	if r.Entropy, err = capnprpc.CopyData(w.Entropy()); err != nil {
+		return nil, err
+	}
+	if r.Programs, err = capnprpc.ReadTexts(w.Programs()); err != nil {
 		return nil, err
 	}
 	id, err := w.GenerationId()

@@ -64,6 +64,22 @@ func (s *supervisor) Exec(ctx context.Context, call guestwire.Supervisor_exec) e
 	return deliver(s.c, r, p, d, err)
 }
 
+func (s *supervisor) Adopt(_ context.Context, call guestwire.Supervisor_adopt) error {
+	key, err := call.Args().Key()
+	if err != nil {
+		return err
+	}
+	r, err := call.AllocResults()
+	if err != nil {
+		return err
+	}
+	p, err := s.h.Adopt(key, call.Args().Received())
+	if err != nil {
+		return capnprpc.Reply(r, err)
+	}
+	return r.SetProcess(guestwire.Process_ServerToClient(&process{p, s.c}))
+}
+
 func (s *supervisor) OpenShell(_ context.Context, call guestwire.Supervisor_openShell) error {
 	r, q, err := capnprpc.Begin(call.AllocResults, call.Args().Params, ReadRequest)
 	if err != nil {
@@ -177,5 +193,6 @@ func ReadRequest(w guestwire.ExecParams) (q Request, err error) {
 	}
 	q.Stdin = newInput(w.Stdin())
 	q.Hold = time.Duration(w.HoldMillis()) * time.Millisecond
-	return q, nil
+	q.Key, err = w.Key()
+	return q, err
 }

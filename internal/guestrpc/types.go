@@ -50,6 +50,7 @@ type StartFlags uint64
 const (
 	NoNewPrivileges StartFlags = 1 << iota // set-user-ID bits have no effect in the guest
 	ReadOnlyRoot                           // the root is read-only when Start has returned
+	AdoptPrograms                          // ExecParams.Key is obeyed; Start is no error where it is not
 	endOfFlags
 
 	// KnownFlags are those that a supervisor of this version obeys.
@@ -59,7 +60,7 @@ const (
 // String names the flags that are set, as NoNewPrivileges.
 func (f StartFlags) String() string {
 	var names []string
-	for i, name := range []string{"NoNewPrivileges", "ReadOnlyRoot"} {
+	for i, name := range []string{"NoNewPrivileges", "ReadOnlyRoot", "AdoptPrograms"} {
 		if f&(1<<i) != 0 {
 			names = append(names, name)
 		}
@@ -125,6 +126,9 @@ type ExecParams struct {
 	// Stdout and Stderr receive output in order, from one goroutine; nil discards. An error of Write does not end the program: its
 	// further output is discarded and Wait returns the error. A Write that blocks makes the program wait.
 	Stdout, Stderr io.Writer
+	// Key, when not empty, names the program for Client.Adopt in a session with the machine after it was saved: the program and its output
+	// then wait, as for a slow host. No other such program may have it.
+	Key string
 }
 
 // Command is a command line for Shell.Run. Stdin, Stdout and Stderr are as in ExecParams.

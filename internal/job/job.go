@@ -85,13 +85,12 @@ func (p wrapped[R, S]) Resize(ctx context.Context, columns, rows uint16) error {
 //
 // Its methods may be called from several goroutines.
 type Job struct {
-	table   *Table // nil after Open
-	dir     string // empty in memory
-	log     *journal.Log
-	input   *input  // nil: none
-	process Process // nil until started, and for jobs that have run before
-	ended   chan struct{}
-	serial  int // of the table, in the order of starts
+	table  *Table // nil after Open
+	dir    string // empty in memory
+	log    *journal.Log
+	input  *input // nil: none
+	ended  chan struct{}
+	serial int // of the table, in the order of starts
 
 	record record
 	end    End // valid after ended is closed, as err is
@@ -103,7 +102,8 @@ type Job struct {
 	moved    chan struct{} // closed and replaced when consumed has grown or the owner has gone
 	orphan   bool          // the owner has gone
 
-	background bool // see Options.Background
+	process    Process // nil until started, and for jobs that have run before
+	background bool    // see Options.Background
 }
 
 // End says how a job has ended.
@@ -234,16 +234,46 @@ func (j *Job) wakeWriters() {
 	j.moved = make(chan struct{})
 }
 
-// follow waits for the program's end and records it.
-func (j *Job) follow() {
-	how, err := j.process.Wait(context.Background())
+// run makes p the job's program.
+func (j *Job) run(p Process, background bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.process, j.background = p, background
+}
+
+// program returns the job's program while it runs; nil when it has ended, or is not known yet.
+func (j *Job) program() Process {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.hasEnded() {
+		return nil
+	}
+	return j.process
+}
+
+func (j *Job) isBackground() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.background
+}
+
+// follow waits for the program's end and records it. It returns false when the program has not ended, but its VM, which was saved.
+func (j *Job) follow() bool {
+	how, err := j.program().Wait(context.Background())
 	j.input.close()
 	end := End{Ended: j.table.config.Now()}
 	if how != nil && (err == nil || how.Code != 0 || how.Signal != 0) {
 		end.Code, end.Signal, end.TimedOut, err = how.Code, how.Signal, how.TimedOut, nil
 	}
+	if err != nil && j.record.Durable && j.table.isSuspended() {
+		return false
+	}
 	j.finish(end, err)
+	return true
 }
+
+// Lose ends a job that Load has left open and that is not continued. why is its error.
+func (j *Job) Lose(why error) { j.finish(End{Ended: j.table.config.Now()}, why) }
 
 // Output is a part of what a job has written, and how it ended.
 type Output struct {
@@ -327,27 +357,30 @@ func (s stdin) Close() error {
 
 // Signal sends a signal, by its Linux number, to the program's process group. After the job's end errors.Is(err, syscall.ESRCH) holds.
 func (j *Job) Signal(ctx context.Context, number int) error {
-	if j.process == nil || j.hasEnded() {
+	p := j.program()
+	if p == nil {
 		return &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ESRCH, Message: "the job has ended"}
 	}
-	return j.process.Signal(ctx, number)
+	return p.Signal(ctx, number)
 }
 
 // Kill ends the program and everything it has started. Killing a job that has ended is no error.
 func (j *Job) Kill(ctx context.Context) error {
-	if j.process == nil || j.hasEnded() {
+	p := j.program()
+	if p == nil {
 		return nil
 	}
 	j.Abandon() // a write that waits for its owner must not keep it alive
-	return j.process.Kill(ctx)
+	return p.Kill(ctx)
 }
 
 // Resize changes the size of the program's terminal, in characters. After the job's end it does nothing.
 func (j *Job) Resize(ctx context.Context, columns, rows uint16) error {
-	if j.process == nil || j.hasEnded() {
+	p := j.program()
+	if p == nil {
 		return nil
 	}
-	return j.process.Resize(ctx, columns, rows)
+	return p.Resize(ctx, columns, rows)
 }
 
 // Remove forgets a job that has ended and deletes its files. When it runs errors.Is(err, syscall.EBUSY) holds.

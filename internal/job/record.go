@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"agentvm/internal/atomicfile"
@@ -61,7 +62,7 @@ func newJob(dir string) *Job {
 // create makes a job with its journal.
 func (t *Table) create(o Options) (*Job, error) {
 	j := newJob(o.Dir)
-	j.table, j.background = t, o.Background
+	j.table = t
 	j.record = record{ID: o.ID, Label: o.Label, Args: o.Args, Started: t.config.Now(), Durable: o.Durable, Terminal: o.Terminal}
 	if o.Input {
 		j.input = newInput(o.First)
@@ -198,14 +199,17 @@ func (j *Job) lastWrite() time.Time {
 }
 
 // Load finds the jobs of earlier processes, each in a directory below dir that has its id as its name. Those whose end was not recorded
-// have ended, too: their error is unseen, which is recorded now. What is damaged is deleted.
-func (t *Table) Load(dir string, unseen error) {
+// have ended, too: their error is unseen, which is recorded now. Those with the ids of open are left open, for Continue or Job.Lose. What is
+// damaged is deleted.
+func (t *Table) Load(dir string, unseen error, open ...string) {
 	for _, dir := range subdirectories(dir) {
 		atomicfile.RemoveAllTemporary(dir)
 		j, err := openNamed(dir, journal.Open)
 		if err == nil {
 			j.table = t
-			if err = j.readEnd(); errors.Is(err, errNoEnd) {
+			if err = j.readEnd(); errors.Is(err, errNoEnd) && slices.Contains(open, j.record.ID) {
+				err = nil
+			} else if errors.Is(err, errNoEnd) {
 				j.finish(End{Ended: j.lastWrite()}, unseen)
 				err = nil
 			} else if err != nil {

@@ -44,6 +44,7 @@ type Table struct {
 	background int       // those of them that are not use of the VM
 	idle       time.Time // when the last job that was use ended
 	ended      error     // why none can be started
+	suspended  bool      // see Suspend
 }
 
 // NewTable makes a Table. Wait, then Close, free what it uses.
@@ -89,20 +90,69 @@ func (t *Table) Start(o Options, spawn func(Streams) (Process, error)) (*Job, er
 	if j.input != nil {
 		s.Stdin = j.input
 	}
-	if j.process, err = spawn(s); err != nil {
+	process, err := spawn(s)
+	if err != nil {
 		j.input.close()
 		t.leave(o)
 		return nil, errors.Join(err, j.discard())
 	}
+	j.run(process, o.Background)
 	t.add(j)
 	t.observe(j)
-	go func() { // counted by enter
-		defer t.leave(o)
-		j.follow()
-		t.observe(j)
-		t.prune()
-	}()
+	t.follow(j, o)
 	return j, nil
+}
+
+// follow waits in a goroutine, which enter has counted, for the end of a job.
+func (t *Table) follow(j *Job, o Options) {
+	go func() {
+		defer t.leave(o)
+		if j.follow() {
+			t.observe(j)
+			t.prune()
+		}
+	}()
+}
+
+// Continue continues with a job that Load has left open: its output is appended to the same journal. find finds its program, whose output had that
+// many bytes. When it fails, or there is no such job, Continue has done nothing; of a job that has ended it returns the Job.
+func (t *Table) Continue(id string, background bool, find func(written journal.Cursor, s Streams) (Process, error)) (*Job, error) {
+	j, err := t.Find(id)
+	if err != nil || j.hasEnded() {
+		return j, err
+	}
+	o := Options{ID: id, Background: background}
+	t.mu.Lock()
+	if err = t.ended; err == nil {
+		t.count(o)
+	}
+	t.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	total, _ := j.Size()
+	process, err := find(total, Streams{Stdout: stream{j, journal.Stdout}, Stderr: stream{j, journal.Stderr}})
+	if err != nil {
+		t.leave(o)
+		return nil, err
+	}
+	j.run(process, background)
+	t.follow(j, o)
+	return j, nil
+}
+
+// Suspend says that the VM is saved: durable jobs that the end of this VM interrupts have not ended, and Load and Continue continue with them
+// where the VM continues.
+func (t *Table) Suspend() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.suspended = true
+}
+
+func (t *Table) isSuspended() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.suspended
 }
 
 func (t *Table) observe(j *Job) {
@@ -138,12 +188,17 @@ func (t *Table) enter(o Options) error {
 		return limit(fmt.Sprintf("there are %d jobs already, remove some that have ended", len(t.byID)))
 	}
 	t.byID[o.ID] = nil
+	t.count(o)
+	return nil
+}
+
+// count counts a job that begins. The caller holds mu.
+func (t *Table) count(o Options) {
 	t.active++
 	if o.Background {
 		t.background++
 	}
 	t.running.Add(1)
-	return nil
 }
 
 func (t *Table) leave(o Options) {
@@ -198,7 +253,7 @@ func (t *Table) Count() int {
 func (t *Table) EndDurable(ctx context.Context, signal int) {
 	var running []*Job
 	for _, j := range t.List() {
-		if j.record.Durable && !j.background && !j.hasEnded() && j.Signal(ctx, signal) == nil {
+		if j.record.Durable && !j.isBackground() && !j.hasEnded() && j.Signal(ctx, signal) == nil {
 			running = append(running, j)
 		}
 	}

@@ -237,6 +237,26 @@ func (c Supervisor) UnmountShare(ctx context.Context, params func(Supervisor_unm
 
 }
 
+func (c Supervisor) Adopt(ctx context.Context, params func(Supervisor_adopt_Params) error) (Supervisor_adopt_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      11,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "adopt",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_adopt_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Supervisor_adopt_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Supervisor) Connect(ctx context.Context, params func(Loopback_connect_Params) error) (Loopback_connect_Results_Future, capnp.ReleaseFunc) {
 
 	s := capnp.Send{
@@ -372,6 +392,8 @@ type Supervisor_Server interface {
 
 	UnmountShare(context.Context, Supervisor_unmountShare) error
 
+	Adopt(context.Context, Supervisor_adopt) error
+
 	Connect(context.Context, Loopback_connect) error
 
 	ListenLocalTcp(context.Context, Loopback_listenLocalTcp) error
@@ -393,7 +415,7 @@ func Supervisor_ServerToClient(s Supervisor_Server) Supervisor {
 // This can be used to create a more complicated Server.
 func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 13)
+		methods = make([]server.Method, 0, 14)
 	}
 
 	methods = append(methods, server.Method{
@@ -525,6 +547,18 @@ func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.M
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.UnmountShare(ctx, Supervisor_unmountShare{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      11,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "adopt",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Adopt(ctx, Supervisor_adopt{call})
 		},
 	})
 
@@ -740,6 +774,23 @@ func (c Supervisor_unmountShare) Args() Supervisor_unmountShare_Params {
 func (c Supervisor_unmountShare) AllocResults() (Supervisor_unmountShare_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
 	return Supervisor_unmountShare_Results(r), err
+}
+
+// Supervisor_adopt holds the state for a server call to Supervisor.adopt.
+// See server.Call for documentation.
+type Supervisor_adopt struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Supervisor_adopt) Args() Supervisor_adopt_Params {
+	return Supervisor_adopt_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Supervisor_adopt) AllocResults() (Supervisor_adopt_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_adopt_Results(r), err
 }
 
 // Supervisor_List is a list of Supervisor.
@@ -2775,6 +2826,199 @@ func (f Supervisor_unmountShare_Results_Future) Struct() (Supervisor_unmountShar
 }
 func (p Supervisor_unmountShare_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
+type Supervisor_adopt_Params capnp.Struct
+
+// Supervisor_adopt_Params_TypeID is the unique identifier for the type Supervisor_adopt_Params.
+const Supervisor_adopt_Params_TypeID = 0x94555ae75582b02d
+
+func NewSupervisor_adopt_Params(s *capnp.Segment) (Supervisor_adopt_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Supervisor_adopt_Params(st), err
+}
+
+func NewRootSupervisor_adopt_Params(s *capnp.Segment) (Supervisor_adopt_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	return Supervisor_adopt_Params(st), err
+}
+
+func ReadRootSupervisor_adopt_Params(msg *capnp.Message) (Supervisor_adopt_Params, error) {
+	root, err := msg.Root()
+	return Supervisor_adopt_Params(root.Struct()), err
+}
+
+func (s Supervisor_adopt_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_adopt_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_adopt_Params {
+	return Supervisor_adopt_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_adopt_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_adopt_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_adopt_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_adopt_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_adopt_Params) Key() (string, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.Text(), err
+}
+
+func (s Supervisor_adopt_Params) HasKey() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_adopt_Params) KeyBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return p.TextBytes(), err
+}
+
+func (s Supervisor_adopt_Params) SetKey(v string) error {
+	return capnp.Struct(s).SetText(0, v)
+}
+
+func (s Supervisor_adopt_Params) Received() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s Supervisor_adopt_Params) SetReceived(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
+// Supervisor_adopt_Params_List is a list of Supervisor_adopt_Params.
+type Supervisor_adopt_Params_List = capnp.StructList[Supervisor_adopt_Params]
+
+// NewSupervisor_adopt_Params creates a new list of Supervisor_adopt_Params.
+func NewSupervisor_adopt_Params_List(s *capnp.Segment, sz int32) (Supervisor_adopt_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_adopt_Params](l), err
+}
+
+// Supervisor_adopt_Params_Future is a wrapper for a Supervisor_adopt_Params promised by a client call.
+type Supervisor_adopt_Params_Future struct{ *capnp.Future }
+
+func (f Supervisor_adopt_Params_Future) Struct() (Supervisor_adopt_Params, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_adopt_Params(p.Struct()), err
+}
+
+type Supervisor_adopt_Results capnp.Struct
+
+// Supervisor_adopt_Results_TypeID is the unique identifier for the type Supervisor_adopt_Results.
+const Supervisor_adopt_Results_TypeID = 0x9bb789c971d4fd2f
+
+func NewSupervisor_adopt_Results(s *capnp.Segment) (Supervisor_adopt_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_adopt_Results(st), err
+}
+
+func NewRootSupervisor_adopt_Results(s *capnp.Segment) (Supervisor_adopt_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
+	return Supervisor_adopt_Results(st), err
+}
+
+func ReadRootSupervisor_adopt_Results(msg *capnp.Message) (Supervisor_adopt_Results, error) {
+	root, err := msg.Root()
+	return Supervisor_adopt_Results(root.Struct()), err
+}
+
+func (s Supervisor_adopt_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_adopt_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_adopt_Results {
+	return Supervisor_adopt_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_adopt_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_adopt_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_adopt_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_adopt_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_adopt_Results) Process() Process {
+	p, _ := capnp.Struct(s).Ptr(0)
+	return Process(p.Interface().Client())
+}
+
+func (s Supervisor_adopt_Results) HasProcess() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_adopt_Results) SetProcess(v Process) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(0, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(0, in.ToPtr())
+}
+
+func (s Supervisor_adopt_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Supervisor_adopt_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Supervisor_adopt_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Supervisor_adopt_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_adopt_Results_List is a list of Supervisor_adopt_Results.
+type Supervisor_adopt_Results_List = capnp.StructList[Supervisor_adopt_Results]
+
+// NewSupervisor_adopt_Results creates a new list of Supervisor_adopt_Results.
+func NewSupervisor_adopt_Results_List(s *capnp.Segment, sz int32) (Supervisor_adopt_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
+	return capnp.StructList[Supervisor_adopt_Results](l), err
+}
+
+// Supervisor_adopt_Results_Future is a wrapper for a Supervisor_adopt_Results promised by a client call.
+type Supervisor_adopt_Results_Future struct{ *capnp.Future }
+
+func (f Supervisor_adopt_Results_Future) Struct() (Supervisor_adopt_Results, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_adopt_Results(p.Struct()), err
+}
+func (p Supervisor_adopt_Results_Future) Process() Process {
+	return Process(p.Future.Field(0, nil).Client())
+}
+
+func (p Supervisor_adopt_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
 }
 
 type Loopback capnp.Client
@@ -14704,12 +14948,12 @@ type Restored capnp.Struct
 const Restored_TypeID = 0x94eec01314a7adbd
 
 func NewRestored(s *capnp.Segment) (Restored, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 4})
 	return Restored(st), err
 }
 
 func NewRootRestored(s *capnp.Segment) (Restored, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 4})
 	return Restored(st), err
 }
 
@@ -14803,12 +15047,36 @@ func (s Restored) SetKeepPrograms(v bool) {
 	capnp.Struct(s).SetBit(65, v)
 }
 
+func (s Restored) Programs() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(3)
+	return capnp.TextList(p.List()), err
+}
+
+func (s Restored) HasPrograms() bool {
+	return capnp.Struct(s).HasPtr(3)
+}
+
+func (s Restored) SetPrograms(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(3, v.ToPtr())
+}
+
+// NewPrograms sets the programs field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s Restored) NewPrograms(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(3, l.ToPtr())
+	return l, err
+}
+
 // Restored_List is a list of Restored.
 type Restored_List = capnp.StructList[Restored]
 
 // NewRestored creates a new list of Restored.
 func NewRestored_List(s *capnp.Segment, sz int32) (Restored_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 3}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 4}, sz)
 	return capnp.StructList[Restored](l), err
 }
 
@@ -15147,12 +15415,12 @@ type ExecParams capnp.Struct
 const ExecParams_TypeID = 0x93fb08dd65a4611a
 
 func NewExecParams(s *capnp.Segment) (ExecParams, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 7})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 8})
 	return ExecParams(st), err
 }
 
 func NewRootExecParams(s *capnp.Segment) (ExecParams, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 7})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 8})
 	return ExecParams(st), err
 }
 
@@ -15328,12 +15596,30 @@ func (s ExecParams) SetHoldMillis(v uint16) {
 	capnp.Struct(s).SetUint16(0, v)
 }
 
+func (s ExecParams) Key() (string, error) {
+	p, err := capnp.Struct(s).Ptr(7)
+	return p.Text(), err
+}
+
+func (s ExecParams) HasKey() bool {
+	return capnp.Struct(s).HasPtr(7)
+}
+
+func (s ExecParams) KeyBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(7)
+	return p.TextBytes(), err
+}
+
+func (s ExecParams) SetKey(v string) error {
+	return capnp.Struct(s).SetText(7, v)
+}
+
 // ExecParams_List is a list of ExecParams.
 type ExecParams_List = capnp.StructList[ExecParams]
 
 // NewExecParams creates a new list of ExecParams.
 func NewExecParams_List(s *capnp.Segment, sz int32) (ExecParams_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 7}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 8}, sz)
 	return capnp.StructList[ExecParams](l), err
 }
 
