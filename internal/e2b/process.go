@@ -242,18 +242,24 @@ func startProcess(c *call, body []byte, out *stream) error {
 func (b *sandbox) start(ctx context.Context, p *process, command vm.Command) error {
 	t := &b.procs
 	t.mu.Lock()
+	running := 0
+	var first uint32 // of those that have ended
 	for pid, old := range t.procs {
-		select {
-		case <-old.done:
-			if time.Since(old.ended) > keepEnded {
-				delete(t.procs, pid)
-			}
-		default:
+		switch {
+		case !old.over():
+			running++
+		case time.Since(old.ended) > keepEnded:
+			delete(t.procs, pid)
+		case first == 0 || old.ended.Before(t.procs[first].ended):
+			first = pid
 		}
 	}
-	if len(t.procs) >= maxProcs {
+	if running >= maxProcs {
 		t.mu.Unlock()
 		return &rpcError{resourceExhausted, fmt.Sprintf("the sandbox has %d processes already", maxProcs)}
+	}
+	if len(t.procs) >= maxProcs { // one that has ended makes room
+		delete(t.procs, first)
 	}
 	if t.procs == nil {
 		t.procs = map[uint32]*process{}

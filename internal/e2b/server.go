@@ -36,7 +36,7 @@ import (
 
 const (
 	maxJSON    = 4 << 20          // bytes of a request in JSON
-	maxProcs   = 256              // processes of a sandbox, ended ones that can still be asked for included
+	maxProcs   = 256              // processes of a sandbox at once, and with ended ones that can still be asked for
 	maxConns   = 256              // connections of clients
 	stallTime  = 30 * time.Second // a client that takes or sends nothing for so long is given up
 	removeTime = time.Minute
