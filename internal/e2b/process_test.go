@@ -19,7 +19,9 @@ type started struct {
 	until chan struct{}
 }
 
-func (v startVM) Start(context.Context, vm.Command) (vm.Process, error) { return started{until: v.until}, nil }
+func (v startVM) Start(context.Context, vm.Command) (vm.Process, error) {
+	return started{until: v.until}, nil
+}
 
 func (p started) Wait(context.Context) (*vm.Result, error) {
 	<-p.until
