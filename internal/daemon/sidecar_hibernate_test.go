@@ -202,7 +202,11 @@ func TestHibernateSidecarsInterrupted(t *testing.T) {
 		}
 		await(t, "both to have run", func() bool {
 			list := sidecarsOf(t, c)
-			return list["flood"].State == daemonrpc.SidecarRunning && list["brief"].Job != ""
+			if list["flood"].State != daemonrpc.SidecarRunning || list["brief"].Job == "" {
+				return false
+			}
+			stdout, _ := written(t, c, list["flood"].Job)
+			return stdout != ""
 		})
 		list := sidecarsOf(t, c)
 		stdout, _ := written(t, c, list["flood"].Job)
