@@ -504,20 +504,21 @@ func TestLeftMoves(t *testing.T) {
 
 	// A pod that was taken for a sandbox which another pod has restored ends, and is never mistaken for that one.
 	c.warm(1)
-	list, err := c.client.CoreV1().Pods(c.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: fleet.LabelState + "=" + fleet.StateWarm})
-	if err != nil || len(list.Items) == 0 {
-		t.Fatal(list, err)
-	}
-	p := list.Items[0].DeepCopy()
 	record, err := json.Marshal(map[string]fleet.Record{written: {Tenant: "red", Template: "base", Ends: time.Now().Add(time.Hour), Resumed: time.Now().Add(-time.Minute)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Labels[fleet.LabelState], p.Labels[fleet.LabelTenant], p.Labels["id.agentvm.dev/"+written] = fleet.StateClaimed, "red", ""
-	p.Annotations = map[string]string{"agentvm.dev/records": string(record)}
-	if _, err := c.client.CoreV1().Pods(c.namespace).Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	g.eventually("a pod is taken", func() bool { // a real cluster's scheduler changes it, too
+		list, err := c.client.CoreV1().Pods(c.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: fleet.LabelState + "=" + fleet.StateWarm})
+		if err != nil || len(list.Items) == 0 {
+			t.Fatal(list, err)
+		}
+		p := list.Items[0].DeepCopy()
+		p.Labels[fleet.LabelState], p.Labels[fleet.LabelTenant], p.Labels["id.agentvm.dev/"+written] = fleet.StateClaimed, "red", ""
+		p.Annotations = map[string]string{"agentvm.dev/records": string(record)}
+		_, err = c.client.CoreV1().Pods(c.namespace).Update(t.Context(), p, metav1.UpdateOptions{})
+		return err == nil
+	})
 	g.eventually("the other pod is gone", func() bool { return len(c.podsOf(written)) == 1 })
 	if got := c.memory(written); got != "written" {
 		t.Errorf("memory %q", got)
