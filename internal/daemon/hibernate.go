@@ -39,10 +39,11 @@ func (p paths) asleep() bool {
 
 // dropSaved removes saved machines that nothing needs, which an interrupted hibernation or a VM that had one open has left.
 func (p paths) dropSaved(needed string) {
-	list, _ := filepath.Glob(filepath.Join(p.dir, hibernatedFiles))
+	list, _ := filepath.Glob(filepath.Join(p.dir, hibernatedFiles+"*")) // disks beside them, too
 	for _, path := range list {
-		if path != needed {
-			_ = os.Remove(path)
+		end := strings.Index(filepath.Base(path), snapshot.Suffix) + len(snapshot.Suffix)
+		if path = filepath.Join(p.dir, filepath.Base(path)[:end]); path != needed {
+			snapshot.RemoveFile(path)
 		}
 	}
 }
@@ -232,7 +233,7 @@ func (d *daemon) runOn(v VM, path string, why error) {
 	}
 	if path != "" {
 		_ = os.Remove(d.paths.restore())
-		_ = os.Remove(path)
+		snapshot.RemoveFile(path)
 	}
 	if v.Paused() && !d.isStopping() {
 		if err := v.Resume(context.Background()); err != nil {
@@ -354,6 +355,6 @@ func (s Store) startAsleep(ctx context.Context, name string, p paths, c Config) 
 // forgetSaved removes the machine from which a VM has continued. Where it is open it stays, until dropSaved.
 func (r *Restoration) forgetSaved() {
 	if r.Hibernated {
-		_ = os.Remove(r.Snapshot)
+		snapshot.RemoveFile(r.Snapshot)
 	}
 }

@@ -49,8 +49,8 @@ func TestHibernate(t *testing.T) {
 	_ = c.Close()
 	for round := range 2 {
 		sleeps(t, s)
-		time.Sleep(time.Second) // which the guest's clock must not miss
-		if saved, _ := filepath.Glob(filepath.Join(p.dir, hibernatedFiles)); len(saved) != 1 {
+		time.Sleep(time.Second)                                                                    // which the guest's clock must not miss
+		if saved, _ := filepath.Glob(filepath.Join(p.dir, hibernatedFiles+"*")); len(saved) != 2 { // a disk is beside it
 			t.Errorf("saved: %q", saved)
 		}
 		began := time.Now()
@@ -84,6 +84,9 @@ func TestHibernate(t *testing.T) {
 	}
 	if out, _ := shell(t, c, daemonrpc.JobOptions{}, "cat /root/kept; cat /proc/uptime >/dev/null && ls /root"); !strings.HasPrefix(out, "kept\n") {
 		t.Errorf("after stop and start: %q", out)
+	}
+	if saved, _ := filepath.Glob(filepath.Join(p.dir, hibernatedFiles+"*")); len(saved) != 0 {
+		t.Errorf("left: %q", saved)
 	}
 	if err := errors.Join(c.Stop(t.Context(), 0), c.Close()); err != nil {
 		t.Error(err)
@@ -174,7 +177,8 @@ func TestHibernateInterrupted(t *testing.T) {
 	p, _ := s.paths("dev")
 	half := strings.Replace(hibernatedFiles, "*", "1", 1)
 	half = filepath.Join(p.dir, half)
-	if err := errors.Join(os.WriteFile(half, nil, 0o600), os.WriteFile(p.saving(), nil, 0o600)); err != nil {
+	left := filepath.Join(p.dir, strings.Replace(hibernatedFiles, "*", "0", 1)+".0123456789abcdef.disk")
+	if err := errors.Join(os.WriteFile(half, nil, 0o600), os.Mkdir(left, 0o700), os.WriteFile(p.saving(), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	process, _ := os.FindProcess(c.Pid())
@@ -201,7 +205,7 @@ func TestHibernateInterrupted(t *testing.T) {
 	if err := c.AwaitReady(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
-	for _, path := range []string{half, p.saving(), p.restore()} {
+	for _, path := range []string{half, left, p.saving(), p.restore()} {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s is left", path)
 		}

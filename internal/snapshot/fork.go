@@ -54,7 +54,7 @@ func (f *Fork) Path() string { return f.path }
 
 // Close removes the file, if there is one. A process that has it open continues to use it.
 func (f *Fork) Close() {
-	removeSnapshot(f.path)
+	RemoveFile(f.path)
 	_ = f.lock.Remove()
 }
 
@@ -84,7 +84,7 @@ func sweepForks(dir string) {
 			}
 		case strings.HasSuffix(entry.Name(), Suffix) && !hasLock(path):
 			if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > unlockedFork {
-				removeSnapshot(path)
+				RemoveFile(path)
 			}
 		}
 	}
@@ -96,8 +96,8 @@ func hasLock(path string) bool {
 	return err == nil
 }
 
-// removeSnapshot removes a file, if there is one, and the disk beside it.
-func removeSnapshot(path string) {
+// RemoveFile removes a snapshot's file that is in no Store, if there is one, and the disk beside it.
+func RemoveFile(path string) {
 	_ = os.Remove(path)
 	removeBeside(path, "")
 }

@@ -264,7 +264,7 @@ func TestNodeHibernate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.exec(g[0], id, "echo kept >/tmp/file; (while :; do date +%s >/tmp/now; sleep 0.1; done) >/dev/null 2>&1 & echo begun", "begun"); err != nil {
+	if err := n.exec(g[0], id, "echo kept >/tmp/file; (while :; do date +%s >/tmp/next; mv /tmp/next /tmp/now; sleep 0.1; done) >/dev/null 2>&1 & echo begun", "begun"); err != nil {
 		t.Fatal(err)
 	}
 	pod := func() string {
