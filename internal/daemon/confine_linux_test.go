@@ -60,11 +60,7 @@ func TestConfinedDaemon(t *testing.T) {
 		_ = c.Close()
 	}()
 	p, _ := s.paths("dev")
-	t.Cleanup(func() {
-		if log, _ := os.ReadFile(p.log()); t.Failed() {
-			t.Logf("log:\n%s", log)
-		}
-	})
+	showLog(t, p)
 	layers, err := c.Confinement(t.Context())
 	if err != nil || !slices.Equal(layers, confine.Available()) {
 		t.Fatalf("in force: %+v, %v; available are %+v", layers, err, confine.Available())

@@ -36,11 +36,7 @@ func TestHibernate(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, _ := s.paths("dev")
-	defer func() {
-		if log, _ := os.ReadFile(p.log()); t.Failed() {
-			t.Logf("log:\n%s", log)
-		}
-	}()
+	showLog(t, p)
 	const who = "cat /sys/class/net/eth0/address /etc/hostname"
 	was, _ := shell(t, c, daemonrpc.JobOptions{}, who)
 	shell(t, c, daemonrpc.JobOptions{}, "echo kept >/root/kept; (i=0; while sleep 0.1; do i=$((i+1)); echo $i >/root/count; done) >/dev/null 2>&1 </dev/null & sleep 0.5")
@@ -49,7 +45,8 @@ func TestHibernate(t *testing.T) {
 	_ = c.Close()
 	for round := range 2 {
 		sleeps(t, s)
-		time.Sleep(time.Second)                                                                    // which the guest's clock must not miss
+		time.Sleep(time.Second) // which the guest's clock must not miss
+
 		if saved, _ := filepath.Glob(filepath.Join(p.dir, hibernatedFiles+"*")); len(saved) != 2 { // a disk is beside it
 			t.Errorf("saved: %q", saved)
 		}

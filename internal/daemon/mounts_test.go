@@ -182,12 +182,10 @@ func TestAddedMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, _ := s.paths("dev")
+	showLog(t, p)
 	defer func() {
 		_, _ = s.Stop(t.Context(), "dev", 0)
 		_ = c.Close()
-		if log, _ := os.ReadFile(p.log()); t.Failed() {
-			t.Logf("log:\n%s", log)
-		}
 	}()
 	run := func(line, want string) {
 		t.Helper()

@@ -25,6 +25,15 @@ func realConfig(t testing.TB) Config {
 	return Config{Config: vm.Config{Image: storetest.Fill(t, dir).Name, Memory: 128 << 20, StoreDir: dir}, DiskSize: 1 << 30}
 }
 
+// showLog prints a daemon's log at the end of a test that has failed.
+func showLog(t testing.TB, p paths) {
+	t.Cleanup(func() {
+		if log, _ := os.ReadFile(p.log()); t.Failed() {
+			t.Logf("log:\n%s", log)
+		}
+	})
+}
+
 // shell runs shell source as a job and returns its output.
 func shell(t testing.TB, c *Client, o daemonrpc.JobOptions, line string) (string, ExitInfo) {
 	t.Helper()
@@ -50,11 +59,7 @@ func TestRealVM(t *testing.T) {
 	}
 	defer func() { _ = c.Close() }()
 	p, _ := s.paths("dev")
-	defer func() {
-		if log, _ := os.ReadFile(p.log()); t.Failed() {
-			t.Logf("log:\n%s", log)
-		}
-	}()
+	showLog(t, p)
 	if out, o := shell(t, c, daemonrpc.JobOptions{}, "echo $((6*7)); hostname; exit 3"); out != "42\ndev\n" || o.Exit.Code != 3 {
 		t.Errorf("%q, %+v", out, o)
 	}

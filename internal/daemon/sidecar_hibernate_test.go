@@ -91,11 +91,7 @@ func TestHibernateSidecars(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, _ := s.paths("dev")
-	defer func() {
-		if log, _ := os.ReadFile(p.log()); t.Failed() {
-			t.Logf("log:\n%s", log)
-		}
-	}()
+	showLog(t, p)
 	await(t, "all to have run", func() bool {
 		list := sidecarsOf(t, c)
 		return list["flood"].State == daemonrpc.SidecarRunning && list["quiet"].State == daemonrpc.SidecarRunning &&
@@ -179,11 +175,7 @@ func TestHibernateSidecarsInterrupted(t *testing.T) {
 	}
 	s := testStore(t, roleReal)
 	p, _ := s.paths("dev")
-	defer func() {
-		if log, _ := os.ReadFile(p.log()); t.Failed() {
-			t.Logf("log:\n%s", log)
-		}
-	}()
+	showLog(t, p)
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	woken, crashed := 0, 0
 	for round := range 8 {
