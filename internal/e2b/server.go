@@ -312,8 +312,7 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	defer context.AfterFunc(live, cancel)()
 	port := r.Header.Get("E2b-Sandbox-Port")
-	// Else net/http reads the rest of the body itself when the answer begins, which the transport takes for a failure if it has not seen the end.
-	_ = http.NewResponseController(w).EnableFullDuplex()
+	httpserver.FullDuplex(w)
 	(&httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", net.JoinHostPort("localhost", port)

@@ -205,6 +205,10 @@ func IsHost(host string, accept func(netip.Addr) bool, names ...string) bool {
 	return strings.EqualFold(host, "localhost") || slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, host) })
 }
 
+// FullDuplex is for reverse proxies: an answer may begin before the end of its request. Else net/http reads the rest of the body itself then,
+// which the proxy's transport takes for a failure if it has not seen the end.
+func FullDuplex(w http.ResponseWriter) { _ = http.NewResponseController(w).EnableFullDuplex() }
+
 // PatientBody returns the body of a request, of any length, of which each piece has to come within a time.
 func PatientBody(w http.ResponseWriter, r *http.Request, stall time.Duration) io.ReadCloser {
 	return &patientBody{r.Body, http.NewResponseController(w), stall}

@@ -92,8 +92,7 @@ func ProxyTransport(c *http.Client) http.RoundTripper {
 
 // RoundTrip implements http.RoundTripper.
 func (t *fetchTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	_, err := requestTarget(r, t.proxy)
-	if err != nil {
+	if _, err := requestTarget(r, t.proxy); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}

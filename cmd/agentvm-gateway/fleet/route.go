@@ -137,8 +137,7 @@ func (g *Gateway) port(w http.ResponseWriter, r *http.Request, id string, port u
 
 // forward leads a request to a sandbox's pod, streams and WebSockets included. When the pod ends in the middle the client's connection is cut.
 func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, b *sandbox, host string) {
-	// Else net/http reads the rest of the body itself when the answer begins, which the transport takes for a failure if it has not seen the end.
-	_ = http.NewResponseController(w).EnableFullDuplex()
+	httpserver.FullDuplex(w)
 	(&httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", g.address(b.pod), host
