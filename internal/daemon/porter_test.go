@@ -235,15 +235,19 @@ func TestPortsOfAFailure(t *testing.T) {
 	if pid, err := talk(at[0], 16); err == nil {
 		t.Errorf("process %s has answered", pid)
 	}
+	var log []byte
+	await(t, "the reason in the log", func() bool { // until it is there, a connection that comes now is closed as well
+		log, _ = os.ReadFile(s.porter().log())
+		return strings.Contains(string(log), "cannot be woken")
+	})
+	if !strings.Contains(string(log), "config.json") {
+		t.Errorf("log: %s", log)
+	}
 	if err := os.WriteFile(p.config(), good, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := talk(at[0], 1<<20); err != nil { // it waits for the next attempt
 		t.Error(err)
-	}
-	log, _ := os.ReadFile(s.porter().log())
-	if !strings.Contains(string(log), "cannot be woken") || !strings.Contains(string(log), "config.json") {
-		t.Errorf("log: %s", log)
 	}
 }
 
