@@ -39,7 +39,7 @@ func TestHibernate(t *testing.T) {
 	showLog(t, p)
 	const who = "cat /sys/class/net/eth0/address /etc/hostname"
 	was, _ := shell(t, c, daemonrpc.JobOptions{}, who)
-	shell(t, c, daemonrpc.JobOptions{}, "echo kept >/root/kept; (i=0; while sleep 0.1; do i=$((i+1)); echo $i >/root/count; done) >/dev/null 2>&1 </dev/null & sleep 0.5")
+	shell(t, c, daemonrpc.JobOptions{}, "echo kept >/root/kept; (i=0; while sleep 0.1; do i=$((i+1)); echo $i >/root/next; mv /root/next /root/count; done) >/dev/null 2>&1 </dev/null & sleep 0.5")
 	checkFlows(t, c)
 	pid := c.Pid()
 	_ = c.Close()
