@@ -40,11 +40,14 @@ func (v *VM) StartJob(ctx context.Context, c vm.Command, o vm.JobOptions) (vm.Jo
 // startJob starts a command. Of c, the streams and MaxOutput do not count. A job that is not durable is killed when it is closed, or the
 // connection ends.
 func (v *VM) startJob(ctx context.Context, c vm.Command, o daemonrpc.JobOptions) (*job, error) {
-	args, err := c.Arguments()
-	if err != nil {
-		return nil, err
+	args := c.Args
+	if !o.Adopt {
+		var err error
+		if args, err = c.Arguments(); err != nil {
+			return nil, err
+		}
 	}
-	params := guestrpc.ExecParams{Args: args, Env: c.Env, Dir: c.Dir, User: c.User}
+	params := guestrpc.ExecParams{Args: args, Env: c.Env, Dir: c.Dir, User: c.User, Key: c.Key}
 	if c.Terminal != nil {
 		params.Terminal = &guestrpc.Size{Columns: c.Terminal.Columns, Rows: c.Terminal.Rows}
 	}

@@ -38,7 +38,17 @@ func (v *VM) Run(ctx context.Context, c vm.Command) (*vm.Result, error) {
 
 // Start is vm.VM.Start. The command ends with the connection at the latest. While the VM boots, or its guest restarts itself, Start waits.
 func (v *VM) Start(ctx context.Context, c vm.Command) (vm.Process, error) {
-	j, err := v.startJob(ctx, c, daemonrpc.JobOptions{Input: c.Stdin != nil})
+	return v.start(ctx, c, daemonrpc.JobOptions{})
+}
+
+// Adopt is vm.VM.Adopt, of a VM that was restored with Restoration.Adopt. Args of c are what JobInfo.Args tells.
+func (v *VM) Adopt(ctx context.Context, received uint64, c vm.Command) (vm.Process, error) {
+	return v.start(ctx, c, daemonrpc.JobOptions{Adopt: true, Received: received})
+}
+
+func (v *VM) start(ctx context.Context, c vm.Command, o daemonrpc.JobOptions) (vm.Process, error) {
+	o.Input = c.Stdin != nil
+	j, err := v.startJob(ctx, c, o)
 	if err != nil {
 		return nil, err
 	}

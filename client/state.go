@@ -229,8 +229,9 @@ type StateRestoration struct {
 	// Config returns what the VM is started with; DiskSize is the snapshot's, and Image the one that was found. Default: what the snapshot says,
 	// which grants nothing of the host (Started.Config).
 	Config func(Started) (Config, error)
-	// KeepPrograms, SameIdentity and Identity are as in Restoration.
+	// KeepPrograms, SameIdentity, Adopt and Identity are as in Restoration.
 	KeepPrograms, SameIdentity bool
+	Adopt                      []string
 	Identity                   *Identity
 	// Progress receives lines about the start. May be nil.
 	Progress Progress
@@ -297,7 +298,7 @@ func (s *StateSnapshot) Restore(ctx context.Context, name string, r StateRestora
 		return nil, err
 	}
 	return st.store.Restore(ctx, name, config, Restoration{
-		Snapshot: place.Path(), KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity, Identity: r.Identity,
+		Snapshot: place.Path(), KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity, Adopt: r.Adopt, Identity: r.Identity,
 	}, r.Progress)
 }
 

@@ -33,6 +33,8 @@ type AnyVM interface {
 	// Run runs a command to its end, Start starts one.
 	Run(ctx context.Context, c vm.Command) (*vm.Result, error)
 	Start(ctx context.Context, c vm.Command) (vm.Process, error)
+	// Adopt continues with a command of before the VM was saved.
+	Adopt(ctx context.Context, received uint64, c vm.Command) (vm.Process, error)
 
 	// Jobs are commands whose output is kept.
 	StartJob(ctx context.Context, c vm.Command, o vm.JobOptions) (vm.Job, error)

@@ -45,7 +45,7 @@ type Command struct {
 	Terminal *Size
 
 	// Key, for Start, names the command for VM.Adopt after the VM was saved and restored; up to 64 bytes, and no other that runs in the VM
-	// has it. It is for a VM of this process, and has no effect where CanAdopt is false. Default: none.
+	// has it. It has no effect where CanAdopt is false. Default: none.
 	Key string
 }
 
@@ -103,14 +103,15 @@ func (v *VM) start(ctx context.Context, c Command) (*process, error) {
 
 // Adopt continues with a command that ran with this Key when the VM was saved, and that RestoreOptions.Adopt has named. received is how many
 // bytes of its output, of both streams together, had been written when the VM was saved, or later: what follows goes to Stdout and
-// Stderr of c, and nothing is lost or doubled. Of the rest of c, Timeout counts from now. When there is no such command errors.Is(err, syscall.ENOENT) holds.
+// Stderr of c, and nothing is lost or doubled. Stdin is what follows of its input, if it was started with some; nil ends it. Of the rest of c,
+// Timeout counts from now. When there is no such command errors.Is(err, syscall.ENOENT) holds.
 func (v *VM) Adopt(ctx context.Context, received uint64, c Command) (Process, error) {
 	client, err := v.guest(ctx)
 	if err != nil {
 		return nil, err
 	}
 	p := newProcess(v, c)
-	p.remote, err = client.Adopt(ctx, c.Key, received, p.out(), p.err())
+	p.remote, err = client.Adopt(ctx, c.Key, received, c.Stdin, p.out(), p.err())
 	if err = p.started(err); err != nil {
 		return nil, v.explain(err)
 	}

@@ -66,18 +66,23 @@ func (m *jobs) start(ctx context.Context, v VM, r guestrpc.Request, o daemonrpc.
 	if o.Input {
 		options.First = r.Input
 	}
-	key := ""
+	key := r.Key
 	if whose == forVM {
 		key = options.ID
 	}
 	return m.Start(options, func(s job.Streams) (job.Process, error) {
-		if !o.Input && len(r.Input) > 0 {
+		if !o.Input && !o.Adopt && len(r.Input) > 0 {
 			s.Stdin = bytes.NewReader(r.Input)
 		}
-		p, err := v.Start(ctx, vm.Command{
+		c := vm.Command{
 			Args: r.Args, Env: r.Env, Dir: r.Dir, User: r.User, Timeout: o.Timeout, Terminal: (*vm.Size)(r.Terminal),
 			Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Key: key,
-		})
+		}
+		if o.Adopt {
+			p, err := v.Adopt(ctx, o.Received, c)
+			return wrap(p), err
+		}
+		p, err := v.Start(ctx, c)
 		return wrap(p), err
 	})
 }

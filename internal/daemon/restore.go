@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"agentvm/internal/atomicfile"
@@ -26,6 +27,8 @@ type Restoration struct {
 	Snapshot     string `json:"snapshot"` // file, absolute
 	KeepPrograms bool   `json:"keepPrograms,omitempty"`
 	SameIdentity bool   `json:"sameIdentity,omitempty"`
+	// Adopt is vm.RestoreOptions.Adopt: the keys of programs for which a client comes.
+	Adopt []string `json:"adopt,omitempty"`
 	// Identity is the saved VM's, for a VM that gets its name, so that its links stay valid. Default: a new one.
 	Identity *Identity `json:"identity,omitempty"`
 	// Hibernated says that the snapshot is the VM itself, in its folder, where it is also when the VM has been renamed. The start that Began is
@@ -134,17 +137,18 @@ func (r *Restoration) start(ctx context.Context, c vm.Config) (*vm.VM, error) {
 	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity, Adopt: r.programs()})
 }
 
-// programs are the jobs of the sidecars that ran when the VM was hibernated.
-func (r *Restoration) programs() (jobs []string) {
-	if r == nil || !r.Hibernated {
+// programs are the keys of programs with which this VM's host continues: its clients', and sidecars that ran when the VM was hibernated.
+func (r *Restoration) programs() []string {
+	if r == nil {
 		return nil
 	}
+	keys := slices.Clone(r.Adopt)
 	for _, s := range r.Sidecars {
-		if s.State == daemonrpc.SidecarRunning {
-			jobs = append(jobs, s.Job)
+		if r.Hibernated && s.State == daemonrpc.SidecarRunning {
+			keys = append(keys, s.Job)
 		}
 	}
-	return jobs
+	return keys
 }
 
 // forwards are the ports with which a hibernated VM wakes: as they were, for one whose port the system had chosen. It cannot be hibernated with

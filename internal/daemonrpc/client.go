@@ -93,7 +93,7 @@ func (s progressSink) Log(_ context.Context, call guestwire.LogSink_log) error {
 	return nil
 }
 
-// StartJob starts a program. It uses Args, Env, Dir, User and Terminal of p. input is the beginning of its standard input, at most
+// StartJob starts a program. It uses Args, Env, Dir, User, Terminal and Key of p. input is the beginning of its standard input, at most
 // MaxInput bytes.
 func (c *Client) StartJob(ctx context.Context, p guestrpc.ExecParams, input []byte, o JobOptions) (*JobClient, error) {
 	p.Stdin = nil

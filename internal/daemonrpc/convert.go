@@ -54,6 +54,8 @@ func (o JobOptions) write(w daemonwire.JobOptions) error {
 	w.SetInput(o.Input)
 	w.SetTimeoutMillis(uint64(max(o.Timeout.Milliseconds(), 0)))
 	w.SetMaxOutput(o.MaxOutput)
+	w.SetAdopt(o.Adopt)
+	w.SetReceived(o.Received)
 	return w.SetLabel(o.Label)
 }
 
@@ -61,7 +63,7 @@ func readJobOptions(w daemonwire.JobOptions, err error) (o JobOptions, _ error) 
 	if err != nil {
 		return o, err
 	}
-	o = JobOptions{Durable: w.Durable(), Input: w.Input(), MaxOutput: w.MaxOutput()}
+	o = JobOptions{Durable: w.Durable(), Input: w.Input(), MaxOutput: w.MaxOutput(), Adopt: w.Adopt(), Received: w.Received()}
 	o.Timeout = time.Duration(min(w.TimeoutMillis(), math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
 	o.Label, err = w.Label()
 	return o, err

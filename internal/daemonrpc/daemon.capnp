@@ -162,6 +162,8 @@ struct JobOptions {
   timeoutMillis @2 :UInt64; # 0: none
   maxOutput @3 :UInt64;   # bytes kept of a durable job's output, half of the beginning and half of the end; 0: 16 MiB
   label @4 :Text;
+  adopt @5 :Bool;         # continues with the program that had params.key before the VM was saved; of params, args are for JobInfo
+  received @6 :UInt64;    # as in Supervisor.adopt
 }
 
 struct JobInfo {

@@ -25,7 +25,7 @@ type Handler interface {
 	// AwaitReady returns nil when the VM runs, or the reason why it cannot. progress waits for the client; it may be called until
 	// AwaitReady returns.
 	AwaitReady(ctx context.Context, progress func(slog.Level, string)) error
-	// StartJob starts a program. It uses Args, Env, Dir, User, Terminal and Input of r.
+	// StartJob starts a program. It uses Args, Env, Dir, User, Terminal, Input and Key of r.
 	StartJob(ctx context.Context, r guestrpc.Request, o JobOptions) (JobHandler, error)
 	// Job finds a job. When there is none it returns an *Error with ENOENT.
 	Job(id string) (JobHandler, error)
@@ -221,6 +221,8 @@ type JobOptions struct {
 	Timeout   time.Duration // in steps of 1 ms; 0: none
 	MaxOutput uint64        // bytes kept of a durable job's output; 0: 16 MiB
 	Label     string
+	Adopt     bool   // continues with the program that had the request's Key before the VM was saved
+	Received  uint64 // how many bytes of its output the client has, for Adopt
 }
 
 // maxOutputBytes bounds the bytes of one answer to Output, well under maxMessage.

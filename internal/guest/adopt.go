@@ -42,20 +42,31 @@ func (s *Supervisor) enroll(p *program, key string) (*holder, error) {
 		return nil, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EEXIST, Message: "exec: there is a program with this key"}
 	}
 	h := &holder{program: p, key: key, started: s.keyed.starts}
-	s.keyed.programs[key] = h
+	p.keyed, s.keyed.programs[key] = true, h
 	return h, nil
 }
 
 // Adopt continues with a program of an earlier session; see guestrpc.Handler.
-func (s *Supervisor) Adopt(key string, received uint64) (guestrpc.Program, error) {
+func (s *Supervisor) Adopt(key string, received uint64, stdin *guestrpc.Input) (guestrpc.Program, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.keyed.programs[key]
 	if last == nil {
+		if stdin != nil {
+			stdin.Close()
+		}
 		return nil, &capnprpc.Error{Kind: capnprpc.KindSystem, Errno: errno.ENOENT, Message: "no program of before the machine was saved has this key"}
 	}
 	h := &holder{program: last.program, key: key, turn: last.job.adopt(received), started: s.keyed.starts}
 	s.keyed.programs[key] = h
+	switch {
+	case stdin == nil:
+		last.stopFeeding()
+	case last.ctx == nil: // it has none
+		stdin.Close()
+	default:
+		last.feed(stdin)
+	}
 	return h, nil
 }
 
@@ -77,7 +88,7 @@ func (k *keyed) await(keys []string) (rest []*holder) {
 
 // leave takes a holder's program out, unless a later session has it. keep is whether it may be adopted; it reports whether it waits for that.
 func (k *keyed) leave(h *holder, keep bool) (current, waits bool) {
-	if h == nil || k.programs[h.key] != h {
+	if k.programs[h.key] != h {
 		return false, false
 	}
 	if keep && (h.started == k.starts || k.wanted[h.key]) { // otherwise the next session has begun without it
@@ -109,10 +120,18 @@ func (h *holder) Detach() {
 
 // Release is called when the host has dropped the program.
 func (h *holder) Release() {
-	h.s.mu.Lock()
-	current, _ := h.s.keyed.leave(h, false)
-	h.s.mu.Unlock()
-	if current {
+	if h.forget() {
 		h.program.Release()
 	}
+}
+
+// forget takes the program's key back. It reports whether no later session has it.
+func (h *holder) forget() (current bool) {
+	if h == nil {
+		return false
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	current, _ = h.s.keyed.leave(h, false)
+	return current
 }

@@ -62,7 +62,7 @@ func begin(s *Supervisor, keys ...string) {
 
 func execKeyed(t *testing.T, s *Supervisor, key, script string) guestrpc.Program {
 	t.Helper()
-	p, _, err := s.Exec(t.Context(), guestrpc.Request{Args: []string{"/bin/sh", "-c", script}, Key: key, Hold: time.Second})
+	p, _, err := s.Exec(t.Context(), guestrpc.Request{Args: []string{"/bin/sh", "-c", script}, Key: key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestAdopt(t *testing.T) {
 		late := make(chan error, 1)
 		begin(s, "a")
 		stale.Detach()
-		p, err := s.Adopt("a", h.received())
+		p, err := s.Adopt("a", h.received(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,8 +125,22 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("%+v, %d and %d bytes, want %d and %d", h.end, len(h.got[0]), len(h.got[1]), want[0].Len(), want[1].Len())
 	}
 	h.p.Release()
-	if _, err := s.Adopt("a", 0); !errors.Is(err, syscall.ENOENT) {
+	if _, err := s.Adopt("a", 0, nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("after the release: %v", err)
+	}
+}
+
+// TestAdoptHeld: a program that ends while its start is answered needs no adoption, and its key is free again.
+func TestAdoptHeld(t *testing.T) {
+	s := newSupervisor(t)
+	for range 2 {
+		p, d, err := s.Exec(testContext(t), guestrpc.Request{Args: []string{"echo", "brief"}, Key: "brief", Hold: 10 * time.Second})
+		if err != nil || p != nil || d.Exit == nil || string(d.Stdout) != "brief\n" {
+			t.Fatalf("%v, %+v, %v", p, d, err)
+		}
+	}
+	if _, err := s.Adopt("brief", 0, nil); !errors.Is(err, syscall.ENOENT) {
+		t.Error(err)
 	}
 }
 
@@ -151,7 +165,7 @@ func TestAdoptWaiting(t *testing.T) {
 			kept.Detach()
 			left.Detach()
 		}
-		if _, err := s.Adopt("left", 0); !errors.Is(err, syscall.ENOENT) {
+		if _, err := s.Adopt("left", 0, nil); !errors.Is(err, syscall.ENOENT) {
 			t.Errorf("late %v: one that was not asked for: %v", late, err)
 		}
 		select {
@@ -164,7 +178,7 @@ func TestAdoptWaiting(t *testing.T) {
 			t.Error("it does not wait")
 		case <-time.After(50 * time.Millisecond):
 		}
-		p, err := s.Adopt("kept", 0)
+		p, err := s.Adopt("kept", 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

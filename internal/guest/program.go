@@ -32,11 +32,13 @@ type program struct {
 	ctx      context.Context // of that goroutine
 	cancel   context.CancelFunc
 	exited   chan struct{} // closed by the reaper, after status is set
+	fed      chan struct{} // under job.mu: closed when the goroutine that feeds it has ended; nil: there never was one
 	status   guestrpc.ExitStatus
 	once     sync.Once
 	released atomic.Bool // killed because the host has dropped it
 	user     account     // of a shell
 	retired  bool        // under job.mu: the host has the exit or has dropped the program
+	keyed    bool        // a later session may adopt it
 }
 
 // launch starts the process and, if there is more input than was sent, the goroutine that feeds it.
@@ -63,10 +65,8 @@ func (p *program) launch(r guestrpc.Request, u account, env []string) error {
 		p.closeOwn()
 		return err
 	}
-	if p.input != nil {
-		p.feed(r.Stdin, p.input, false)
-	} else if r.Stdin != nil {
-		p.feed(r.Stdin, p.terminal, true)
+	if r.Stdin != nil {
+		p.feed(r.Stdin)
 	}
 	return nil
 }
@@ -180,35 +180,54 @@ func (p *program) closeOwn() {
 	}
 }
 
-// feed starts the goroutine that moves standard input from the host. It ends with the input, with the program, or when
-// no process has the other end open.
-func (p *program) feed(in *guestrpc.Input, w io.WriteCloser, terminal bool) {
+// feed starts the goroutine that moves standard input from the host, after what an earlier host has sent. It ends with the input, with the
+// program, or when no process has the other end open.
+func (p *program) feed(in *guestrpc.Input) {
+	p.mu.Lock()
+	earlier, done := p.fed, make(chan struct{})
+	p.fed = done
+	p.mu.Unlock()
 	p.s.tasks.Add(1)
 	go func() {
 		defer p.s.tasks.Done()
+		defer close(done)
 		defer in.Close()
-		if !terminal {
-			defer func() { _ = w.Close() }()
+		if earlier != nil {
+			<-earlier
 		}
-		b := p.s.files.buffer()
-		defer p.s.files.recycle(b)
-		for {
-			n, err := in.Read(p.ctx, b[:])
-			p.job.input.Add(1)
-			if _, werr := w.Write(b[:n]); werr != nil {
-				return
-			}
-			if err == nil {
-				continue
-			}
-			if terminal && err == io.EOF {
-				_, _ = w.Write([]byte{4}) // what a user types to end input (^D)
-			} else if err != io.EOF && p.ctx.Err() == nil {
-				p.s.logToHost(slog.LevelWarn, "standard input broke off: "+err.Error())
-			}
-			return
+		if p.move(in) && p.input != nil {
+			_ = p.input.Close()
 		}
 	}()
+}
+
+// move reports whether the input has ended; otherwise the next host has more.
+func (p *program) move(in *guestrpc.Input) (ended bool) {
+	var w io.Writer = p.input
+	if p.terminal != nil {
+		w = p.terminal
+	}
+	b := p.s.files.buffer()
+	defer p.s.files.recycle(b)
+	for {
+		n, err := in.Read(p.ctx, b[:])
+		p.job.input.Add(1)
+		if _, werr := w.Write(b[:n]); werr != nil {
+			return true
+		}
+		switch {
+		case err == nil:
+			continue
+		case err == io.EOF && p.terminal != nil:
+			_, _ = w.Write([]byte{4}) // what a user types to end input (^D)
+		case err == io.EOF || p.ctx.Err() != nil:
+		case p.keyed && in.Kept():
+			return false
+		default:
+			p.s.logToHost(slog.LevelWarn, "standard input broke off: "+err.Error())
+		}
+		return true
+	}
 }
 
 // stopFeeding ends the goroutine of feed, even when it waits for room in a pipe that another process keeps open.
@@ -238,8 +257,9 @@ func exitStatus(status syscall.WaitStatus) guestrpc.ExitStatus {
 	return guestrpc.ExitStatus{Code: status.ExitStatus()}
 }
 
-// hold waits at most limit for the end: most programs are short, and then one answer carries everything.
-func (p *program) hold(ctx context.Context, limit time.Duration) (guestrpc.Program, guestrpc.Delivery, error) {
+// hold waits at most limit for the end: most programs are short, and then one answer carries everything. Otherwise it returns held, which is the
+// program or its holder.
+func (p *program) hold(ctx context.Context, limit time.Duration, held guestrpc.Program) (guestrpc.Program, guestrpc.Delivery, error) {
 	if limit > 0 {
 		t := time.NewTimer(limit)
 		defer t.Stop()
@@ -251,14 +271,14 @@ func (p *program) hold(ctx context.Context, limit time.Duration) (guestrpc.Progr
 		case <-t.C:
 		case <-ctx.Done():
 			if guestrpc.Keeps(ctx) {
-				p.Detach()
+				defer held.Detach()
 			} else {
-				p.Release()
+				defer held.Release()
 			}
 		}
 	}
 	p.stream()
-	return p, guestrpc.Delivery{}, nil
+	return held, guestrpc.Delivery{}, nil
 }
 
 // stream hands the streams to the job's goroutines.

@@ -117,9 +117,7 @@ func (s *Supervisor) Exec(ctx context.Context, r guestrpc.Request) (guestrpc.Pro
 	}
 	if err := p.launch(r, u, environment(u, r.Terminal != nil, s.baseEnv(), r.Env)); err != nil {
 		s.removeProgram(p)
-		s.mu.Lock()
-		s.keyed.leave(h, false)
-		s.mu.Unlock()
+		h.forget()
 		if r.Stdin != nil {
 			r.Stdin.Close()
 		}
@@ -129,11 +127,14 @@ func (s *Supervisor) Exec(ctx context.Context, r guestrpc.Request) (guestrpc.Pro
 		}
 		return nil, guestrpc.Delivery{}, err
 	}
-	if h != nil {
-		p.stream()
-		return h, guestrpc.Delivery{}, nil
+	if h == nil {
+		return p.hold(ctx, r.Hold, p)
 	}
-	return p.hold(ctx, r.Hold)
+	held, d, err := p.hold(ctx, r.Hold, h)
+	if held == nil {
+		h.forget()
+	}
+	return held, d, err
 }
 
 // logToHost sends a message to the host's log. It waits until the host has it, so callers hold no lock and have a goroutine of

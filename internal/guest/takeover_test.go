@@ -3,9 +3,11 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,4 +68,77 @@ func TestMachineIsTakenOver(t *testing.T) {
 		t.Error("the session of the first machine has ended")
 	default:
 	}
+}
+
+// TestAdoptInput: programs with keys read on from the next host, or find the end of their input.
+func TestAdoptInput(t *testing.T) {
+	e := bootEmulated(t, emulatedProgram(t))
+	c := e.dial(guestrpc.ClientConfig{})
+	defer func() { _ = c.Close() }()
+	ctx := testContext(t)
+	if _, err := c.Start(ctx, guestrpc.StartParams{}); err != nil {
+		t.Fatal(err)
+	}
+	const echo = "while read a; do echo got $a; done; echo over"
+	all := map[string]struct {
+		terminal *guestrpc.Size
+		input    bool   // of the first host
+		more     string // of the next host
+		want     string // of its output
+	}{
+		"pipe": {nil, true, "two\nthree\n", "got two\ngot three\nover\n"}, "ended": {nil, true, "", "over\n"}, "none": {nil, false, "two\n", "over\n"},
+		"terminal": {&guestrpc.Size{Columns: 80, Rows: 24}, true, "two\n", "two\r\ngot two\r\nover\r\n"},
+	}
+	var keys []string
+	for key, one := range all {
+		keys = append(keys, key)
+		got, output := io.Pipe()
+		p := guestrpc.ExecParams{Args: []string{"/bin/sh", "-c", "sleep 0.2; " + echo}, Key: key, Terminal: one.terminal, Stdout: output}
+		input, write := io.Pipe()
+		if one.input {
+			p.Stdin = input
+		} else {
+			p.Args[2] = "sleep 3; " + echo
+		}
+		if _, err := c.Exec(ctx, p); err != nil {
+			t.Fatal(key, err)
+		}
+		if one.input {
+			go func() { _, _ = io.WriteString(write, "one\n") }()
+			var seen []byte
+			for b := make([]byte, 64); !strings.Contains(string(seen), "got one"); {
+				n, err := got.Read(b)
+				if seen = append(seen, b[:n]...); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		go func() { _, _ = io.Copy(io.Discard, got) }()
+	}
+	time.Sleep(20 * time.Millisecond) // the output has arrived, and the next Read of the input has been asked for
+	e.pause()
+	copied := e.copy(t)
+	e.run()
+	copied.run()
+	again := copied.dial(guestrpc.ClientConfig{HelloInterval: time.Hour, KeepPrograms: true})
+	defer func() { _ = again.Close() }()
+	if _, err := again.Start(ctx, guestrpc.StartParams{Restored: &guestrpc.Restored{Entropy: entropy(), KeepPrograms: true, Programs: keys}}); err != nil {
+		t.Fatal(err)
+	}
+	for key, one := range all {
+		var output bytes.Buffer
+		var stdin io.Reader
+		if one.more != "" {
+			stdin = io.MultiReader(strings.NewReader(one.more)) // of a length that is not known
+		}
+		p, err := again.Adopt(ctx, key, 1<<20, stdin, &output, &output)
+		if err != nil {
+			t.Error(key, err)
+			continue
+		}
+		if status, err := p.Wait(ctx); err != nil || status.Code != 0 || output.String() != one.want {
+			t.Errorf("%s: %+v, %v, %q, want %q", key, status, err, output.String(), one.want)
+		}
+	}
+	copied.pause()
 }

@@ -51,7 +51,7 @@ func (e *echo) Exec(_ context.Context, r Request) (Program, Delivery, error) {
 
 func (e *echo) OpenShell(Request) (Commands, error) { return nil, syscall.ENOSYS }
 
-func (e *echo) Adopt(string, uint64) (Program, error) { return nil, syscall.ENOENT }
+func (e *echo) Adopt(string, uint64, *Input) (Program, error) { return nil, syscall.ENOENT }
 
 func (e *echo) Stats() (Stats, error) { return Stats{MemoryTotal: 5, Load1: 0.5}, nil }
 

@@ -52,9 +52,10 @@ interface Supervisor extends (Loopback) {
   # Unmounts a share of mountShare. EBUSY while a program uses it; with `detach` its path is free nevertheless, and it ends with its last user.
   # It is no failure when a program of the VM has unmounted it already.
 
-  adopt @11 (key :Text, received :UInt64) -> (process :Process, failure :Stream.Failure);
+  adopt @11 (key :Text, received :UInt64, stdin :Stdin) -> (process :Process, failure :Stream.Failure);
   # Continues with a program that an earlier session started with that key, and that this one's start has named in restored.programs. Its
-  # output follows from the host's `received` bytes on, of both streams together. ENOENT when there is none.
+  # output follows from the host's `received` bytes on, of both streams together; its input, unless it has ended or never was, with `stdin`,
+  # and ends without one. ENOENT when there is none.
 }
 
 interface Loopback {
@@ -363,7 +364,7 @@ struct ExecParams {
   input @5 :Data;         # first bytes of standard input
   stdin @6 :Stdin;        # the rest after `input`; null: there is none
   holdMillis @7 :UInt16;  # how long the answer may wait for the exit
-  key @8 :Text;           # a later session can adopt it by this, unless it is empty; then the answer does not wait for the exit
+  key @8 :Text;           # a later session can adopt it by this, unless it is empty
 }
 
 struct CommandParams {

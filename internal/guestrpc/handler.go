@@ -19,8 +19,8 @@ type Handler interface {
 	// first, the program is killed, unless Keeps(ctx).
 	Exec(ctx context.Context, r Request) (Program, Delivery, error)
 	// Adopt continues with a program that an earlier session started with Request.Key: its output follows from the host's received bytes on,
-	// of both streams together.
-	Adopt(key string, received uint64) (Program, error)
+	// of both streams together, and its input with stdin, or ends when that is nil.
+	Adopt(key string, received uint64, stdin *Input) (Program, error)
 	OpenShell(r Request) (Commands, error)
 	Stats() (Stats, error)
 	SetClock(time.Time) error

@@ -38,7 +38,7 @@ func (c *Client) Exec(ctx context.Context, p ExecParams) (*Process, error) {
 		if err != nil {
 			return err
 		}
-		if p.Terminal == nil && p.Key == "" {
+		if p.Terminal == nil {
 			w.SetHoldMillis(uint16(c.cfg.Hold / time.Millisecond))
 		}
 		return p.Write(w)
@@ -52,11 +52,16 @@ func (c *Client) Exec(ctx context.Context, p ExecParams) (*Process, error) {
 }
 
 // Adopt continues with a program that was started with that Key before the machine was saved, and that Restored.Programs had. received is how
-// many bytes of output, of both streams together, the host had got when the machine was saved: the writers get what follows. When there is no
-// such program it is an *Error with ENOENT.
-func (c *Client) Adopt(ctx context.Context, key string, received uint64, stdout, stderr io.Writer) (*Process, error) {
+// many bytes of output, of both streams together, the host had got when the machine was saved: the writers get what follows. stdin is what
+// follows of the input of a program that was started with some; nil ends it. When there is no such program it is an *Error with ENOENT.
+func (c *Client) Adopt(ctx context.Context, key string, received uint64, stdin io.Reader, stdout, stderr io.Writer) (*Process, error) {
 	future, release := c.supervisor.Adopt(ctx, func(call guestwire.Supervisor_adopt_Params) error {
 		call.SetReceived(received)
+		if stdin != nil {
+			if err := call.SetStdin(newStdin(stdin)); err != nil {
+				return err
+			}
+		}
 		return call.SetKey(key)
 	})
 	defer release()

@@ -151,14 +151,28 @@ func readCommand(w guestwire.CommandParams) (q Request, err error) {
 func (s *shell) Shutdown() { release(s.c, s.commands) }
 
 // Input is the host's end of a program's standard input, seen from the guest.
-type Input struct{ remote guestwire.Stdin }
+type Input struct {
+	remote  guestwire.Stdin
+	session context.Context // nil for a shell's commands, which no later session adopts
+}
 
 func newInput(remote guestwire.Stdin) *Input {
 	if !remote.IsValid() {
 		return nil
 	}
-	return &Input{remote.AddRef()}
+	return &Input{remote: remote.AddRef()}
 }
+
+// in notes the session, for Kept.
+func (in *Input) in(c *capnprpc.Conn) *Input {
+	if in != nil {
+		in.session = c.Context()
+	}
+	return in
+}
+
+// Kept reports, after an error of Read, whether its reason is that the session has ended and programs run on: see Keeps.
+func (in *Input) Kept() bool { return in.session != nil && Keeps(in.session) }
 
 // Read asks the host for up to len(b) bytes and waits for at least one. io.EOF comes alone or with the last bytes.
 func (in *Input) Read(ctx context.Context, b []byte) (int, error) {

@@ -59,6 +59,7 @@ func (s *supervisor) Exec(ctx context.Context, call guestwire.Supervisor_exec) e
 	if err != nil {
 		return err
 	}
+	q.Stdin.in(s.c)
 	call.Go()
 	p, d, err := s.h.Exec(ctx, q)
 	return deliver(s.c, r, p, d, err)
@@ -73,7 +74,7 @@ func (s *supervisor) Adopt(_ context.Context, call guestwire.Supervisor_adopt) e
 	if err != nil {
 		return err
 	}
-	p, err := s.h.Adopt(key, call.Args().Received())
+	p, err := s.h.Adopt(key, call.Args().Received(), newInput(call.Args().Stdin()).in(s.c))
 	if err != nil {
 		return capnprpc.Reply(r, err)
 	}

@@ -31,7 +31,11 @@ func writeInput(w inputParams, r io.Reader) error {
 		}
 		return w.SetInput(data)
 	}
-	return w.SetStdin(guestwire.Stdin_ServerToClient(&stdin{r: r, blocks: make(chan block), quit: make(chan struct{})}))
+	return w.SetStdin(newStdin(r))
+}
+
+func newStdin(r io.Reader) guestwire.Stdin {
+	return guestwire.Stdin_ServerToClient(&stdin{r: r, blocks: make(chan block), quit: make(chan struct{})})
 }
 
 type block struct {

@@ -8838,12 +8838,12 @@ type JobOptions capnp.Struct
 const JobOptions_TypeID = 0xc43eb6aa20b668cd
 
 func NewJobOptions(s *capnp.Segment) (JobOptions, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 24, PointerCount: 1})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 1})
 	return JobOptions(st), err
 }
 
 func NewRootJobOptions(s *capnp.Segment) (JobOptions, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 24, PointerCount: 1})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 1})
 	return JobOptions(st), err
 }
 
@@ -8924,12 +8924,28 @@ func (s JobOptions) SetLabel(v string) error {
 	return capnp.Struct(s).SetText(0, v)
 }
 
+func (s JobOptions) Adopt() bool {
+	return capnp.Struct(s).Bit(2)
+}
+
+func (s JobOptions) SetAdopt(v bool) {
+	capnp.Struct(s).SetBit(2, v)
+}
+
+func (s JobOptions) Received() uint64 {
+	return capnp.Struct(s).Uint64(24)
+}
+
+func (s JobOptions) SetReceived(v uint64) {
+	capnp.Struct(s).SetUint64(24, v)
+}
+
 // JobOptions_List is a list of JobOptions.
 type JobOptions_List = capnp.StructList[JobOptions]
 
 // NewJobOptions creates a new list of JobOptions.
 func NewJobOptions_List(s *capnp.Segment, sz int32) (JobOptions_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 24, PointerCount: 1}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 1}, sz)
 	return capnp.StructList[JobOptions](l), err
 }
 

@@ -248,7 +248,7 @@ func (c Supervisor) Adopt(ctx context.Context, params func(Supervisor_adopt_Para
 		},
 	}
 	if params != nil {
-		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 1}
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 2}
 		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_adopt_Params(s)) }
 	}
 
@@ -2834,12 +2834,12 @@ type Supervisor_adopt_Params capnp.Struct
 const Supervisor_adopt_Params_TypeID = 0x94555ae75582b02d
 
 func NewSupervisor_adopt_Params(s *capnp.Segment) (Supervisor_adopt_Params, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
 	return Supervisor_adopt_Params(st), err
 }
 
 func NewRootSupervisor_adopt_Params(s *capnp.Segment) (Supervisor_adopt_Params, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2})
 	return Supervisor_adopt_Params(st), err
 }
 
@@ -2896,12 +2896,30 @@ func (s Supervisor_adopt_Params) SetReceived(v uint64) {
 	capnp.Struct(s).SetUint64(0, v)
 }
 
+func (s Supervisor_adopt_Params) Stdin() Stdin {
+	p, _ := capnp.Struct(s).Ptr(1)
+	return Stdin(p.Interface().Client())
+}
+
+func (s Supervisor_adopt_Params) HasStdin() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Supervisor_adopt_Params) SetStdin(v Stdin) error {
+	if !v.IsValid() {
+		return capnp.Struct(s).SetPtr(1, capnp.Ptr{})
+	}
+	seg := s.Segment()
+	in := capnp.NewInterface(seg, seg.Message().CapTable().Add(capnp.Client(v)))
+	return capnp.Struct(s).SetPtr(1, in.ToPtr())
+}
+
 // Supervisor_adopt_Params_List is a list of Supervisor_adopt_Params.
 type Supervisor_adopt_Params_List = capnp.StructList[Supervisor_adopt_Params]
 
 // NewSupervisor_adopt_Params creates a new list of Supervisor_adopt_Params.
 func NewSupervisor_adopt_Params_List(s *capnp.Segment, sz int32) (Supervisor_adopt_Params_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 1}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 2}, sz)
 	return capnp.StructList[Supervisor_adopt_Params](l), err
 }
 
@@ -2911,6 +2929,9 @@ type Supervisor_adopt_Params_Future struct{ *capnp.Future }
 func (f Supervisor_adopt_Params_Future) Struct() (Supervisor_adopt_Params, error) {
 	p, err := f.Future.Ptr()
 	return Supervisor_adopt_Params(p.Struct()), err
+}
+func (p Supervisor_adopt_Params_Future) Stdin() Stdin {
+	return Stdin(p.Future.Field(1, nil).Client())
 }
 
 type Supervisor_adopt_Results capnp.Struct
