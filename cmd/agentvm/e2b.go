@@ -114,7 +114,7 @@ type e2bVMs struct {
 }
 
 // Create implements e2b.VMs.
-func (m *e2bVMs) Create(ctx context.Context, name string, env []string, policy egress.Policy) (e2b.VM, error) {
+func (m *e2bVMs) Create(ctx context.Context, name string, env []string, policy egress.Policy, _ []string) (e2b.VM, error) {
 	config := m.config
 	config.Env = append(append([]string(nil), config.Env...), env...)
 	config.Network.Policy = policy

@@ -301,13 +301,13 @@ type savedVM struct {
 }
 
 // Restore implements pod.Saved.
-func (s savedVM) Restore(ctx context.Context, policy egress.Policy) (e2b.VM, error) {
+func (s savedVM) Restore(ctx context.Context, policy egress.Policy, adopt []string) (e2b.VM, error) {
 	m := s.vms
 	if err := stopAndRemove(ctx, m.store, pod.VMName); err != nil { // first, for the pod's memory is that of one VM
 		return nil, err
 	}
 	v, err := s.StateSnapshot.Restore(ctx, pod.VMName, client.StateRestoration{
-		KeepPrograms: true, SameIdentity: true,
+		KeepPrograms: true, SameIdentity: true, Adopt: adopt,
 		Config: func(started client.Started) (client.Config, error) {
 			config, err := started.Config()
 			if errors.Is(err, client.ErrOpenNetwork) { // the pod's policy decides

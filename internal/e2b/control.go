@@ -166,6 +166,8 @@ type creation struct {
 	IAM     json.RawMessage `json:"iam,omitempty"`
 	Volumes json.RawMessage `json:"volumeMounts,omitempty"`
 	MCP     json.RawMessage `json:"mcp,omitempty"`
+	// Processes are those of a sandbox that continues. In another VM there are none, whoever says so.
+	Processes savedProcesses `json:"agentvmProcesses,omitzero"`
 }
 
 // Creation is the body with which POST /sandboxes would make a sandbox as it is now, of the template base: for a server that continues it. The
@@ -178,7 +180,7 @@ func (s *Server) Creation(id string) (json.RawMessage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := b.asked
-	q.Template, q.Timeout = baseTemplate, nil
+	q.Template, q.Timeout, q.Processes = baseTemplate, nil, b.procs.save()
 	return json.Marshal(q)
 }
 
@@ -199,6 +201,9 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	env, err := environment(q.Env)
+	if err == nil {
+		err = q.Processes.check()
+	}
 	if err != nil {
 		return err
 	}
@@ -211,12 +216,15 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := ids[0]
-	v, err := s.make(r.Context(), q.Template, id, env, policy)
+	v, err := s.make(r.Context(), q.Template, id, env, policy, q.Processes.keys())
 	if err != nil {
 		return err
 	}
-	b := s.add(&sandbox{id: id, template: q.Template, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy, asked: q}, life)
-	writeJSON(w, http.StatusCreated, s.brief(b))
+	b := &sandbox{id: id, template: q.Template, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy, asked: q}
+	if err := b.adopt(context.WithoutCancel(r.Context()), q.Processes); err != nil {
+		s.config.Logger.Warn("processes of a sandbox run on unseen", "name", id, "err", err)
+	}
+	writeJSON(w, http.StatusCreated, s.brief(s.add(b, life)))
 	return nil
 }
 

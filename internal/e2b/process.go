@@ -172,6 +172,41 @@ func (p *process) subscribe(gone <-chan struct{}) (c *subscriber, leave func()) 
 	}
 }
 
+// newProcess makes a process that may have input.
+func newProcess(config processConfig, tag string, terminal, input bool) *process {
+	p := &process{
+		config: config, tag: tag, pty: terminal, input: make(chan []byte), closed: make(chan struct{}), done: make(chan struct{}), clients: map[*subscriber]struct{}{},
+	}
+	p.close = sync.OnceFunc(func() { close(p.closed) })
+	if !input {
+		p.close()
+	}
+	return p
+}
+
+// hasInput reports whether clients can send input.
+func (p *process) hasInput() bool {
+	select {
+	case <-p.closed:
+		return false
+	default:
+		return true
+	}
+}
+
+// connect gives a command the process's streams.
+func (p *process) connect(c *vm.Command) {
+	c.Stdout = p.writer(func(b []byte) *dataEvent { return &dataEvent{Stdout: b} })
+	c.Stderr = p.writer(func(b []byte) *dataEvent { return &dataEvent{Stderr: b} })
+	if p.pty {
+		c.Stdout = p.writer(func(b []byte) *dataEvent { return &dataEvent{PTY: b} })
+	}
+	if p.hasInput() {
+		var rest []byte
+		c.Stdin = readFunc(func(b []byte) (int, error) { return p.next(&rest, b) })
+	}
+}
+
 // arguments are what is run for the SDK's /bin/bash: an image without bash has sh, whose -l and -i mean the same.
 func (c *call) arguments(p processConfig) []string {
 	args := append([]string{p.Cmd}, p.Args...)
@@ -204,24 +239,12 @@ func startProcess(c *call, body []byte, out *stream) error {
 	} else if err != nil || !info.IsDir() {
 		dir = "/"
 	}
-	p := &process{
-		config: q.Process, tag: q.Tag, pty: q.PTY != nil, input: make(chan []byte), closed: make(chan struct{}), done: make(chan struct{}), clients: map[*subscriber]struct{}{},
-	}
-	p.close = sync.OnceFunc(func() { close(p.closed) })
+	p := newProcess(q.Process, q.Tag, q.PTY != nil, q.PTY != nil || q.Stdin == nil || *q.Stdin)
 	env := append([]string{"HOME=" + c.user.home, "USER=" + c.user.name, "LOGNAME=" + c.user.name}, c.sandbox.env...)
-	command := vm.Command{
-		Args: c.arguments(q.Process), Dir: dir, User: c.user.name, Env: append(env, vars...),
-		Stdout: p.writer(func(b []byte) *dataEvent { return &dataEvent{Stdout: b} }), Stderr: p.writer(func(b []byte) *dataEvent { return &dataEvent{Stderr: b} }),
-	}
+	command := vm.Command{Args: c.arguments(q.Process), Dir: dir, User: c.user.name, Env: append(env, vars...)}
+	p.connect(&command)
 	if q.PTY != nil {
 		command.Terminal = &vm.Size{Columns: cmp.Or(q.PTY.Size.Cols, 80), Rows: cmp.Or(q.PTY.Size.Rows, 24)}
-		command.Stdout = p.writer(func(b []byte) *dataEvent { return &dataEvent{PTY: b} })
-	}
-	if q.PTY != nil || q.Stdin == nil || *q.Stdin {
-		var rest []byte
-		command.Stdin = readFunc(func(b []byte) (int, error) { return p.next(&rest, b) })
-	} else {
-		p.close()
 	}
 	timeout, keepalive := timing(c.Header)
 	var late <-chan time.Time
@@ -261,25 +284,32 @@ func (b *sandbox) start(ctx context.Context, p *process, command vm.Command) err
 	if len(t.procs) >= maxProcs { // one that has ended makes room
 		delete(t.procs, first)
 	}
-	if t.procs == nil {
-		t.procs = map[uint32]*process{}
-	}
 	t.last++
 	p.pid = t.last
 	t.running.Add(1)
 	t.mu.Unlock()
+	command.Key = processKey(p.pid)
 	started, err := b.vm.Start(ctx, command)
 	if err != nil {
 		t.running.Done()
 		return err
 	}
+	t.add(p, started)
+	return nil
+}
+
+// add adds a process that runs, which running has counted.
+func (t *table) add(p *process, running vm.Process) {
 	t.mu.Lock()
-	p.vm = started
+	if t.procs == nil {
+		t.procs = map[uint32]*process{}
+	}
+	p.vm = running
 	t.procs[p.pid] = p
 	t.mu.Unlock()
 	go func() {
 		defer t.running.Done()
-		result, err := started.Wait(context.Background())
+		result, err := running.Wait(context.Background())
 		p.err, p.ended = err, time.Now()
 		switch {
 		case err != nil:
@@ -295,7 +325,6 @@ func (b *sandbox) start(ctx context.Context, p *process, command vm.Command) err
 		}
 		close(p.done)
 	}()
-	return nil
 }
 
 // follow writes the events of a process until it ends. The end of the client's time kills the process when it is its own.

@@ -51,8 +51,9 @@ type VM interface {
 
 // VMs makes the VMs. Methods are called from several goroutines.
 type VMs interface {
-	// Create starts a VM with variables, as KEY=VALUE, and a policy, and returns when it runs.
-	Create(ctx context.Context, name string, env []string, policy egress.Policy) (VM, error)
+	// Create starts a VM with variables, as KEY=VALUE, and a policy, and returns when it runs. adopt are the keys of commands with which a
+	// client of a VM that continues goes on; see client.VM.Adopt.
+	Create(ctx context.Context, name string, env []string, policy egress.Policy, adopt []string) (VM, error)
 	// Open connects to a VM that runs.
 	Open(ctx context.Context, name string) (VM, error)
 	// Remove stops a VM and deletes it. The error is client.ErrNotFound when there is none.

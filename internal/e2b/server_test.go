@@ -77,7 +77,7 @@ type testVMs struct {
 	vms map[string]VM
 }
 
-func (m *testVMs) Create(ctx context.Context, name string, env []string, policy egress.Policy) (VM, error) {
+func (m *testVMs) Create(ctx context.Context, name string, env []string, policy egress.Policy, _ []string) (VM, error) {
 	var v VM = &fakeVM{policy: policy}
 	if m.real {
 		started, err := vm.Start(context.WithoutCancel(ctx), vm.Config{

@@ -137,9 +137,9 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
 }
 
 // make makes a sandbox's VM, of the server's image or of a snapshot.
-func (s *Server) make(ctx context.Context, template, id string, env []string, policy egress.Policy) (VM, error) {
+func (s *Server) make(ctx context.Context, template, id string, env []string, policy egress.Policy, adopt []string) (VM, error) {
 	if template == baseTemplate {
-		return s.config.VMs.Create(ctx, id, env, policy)
+		return s.config.VMs.Create(ctx, id, env, policy, adopt)
 	}
 	err := fs.ErrNotExist
 	var v VM

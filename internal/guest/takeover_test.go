@@ -93,8 +93,10 @@ func TestAdoptInput(t *testing.T) {
 	for key, one := range all {
 		keys = append(keys, key)
 		got, output := io.Pipe()
+		defer func() { _ = output.Close() }()
 		p := guestrpc.ExecParams{Args: []string{"/bin/sh", "-c", "sleep 0.2; " + echo}, Key: key, Terminal: one.terminal, Stdout: output}
 		input, write := io.Pipe()
+		defer func() { _ = write.Close() }()
 		if one.input {
 			p.Stdin = input
 		} else {

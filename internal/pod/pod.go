@@ -151,7 +151,7 @@ type sandboxVMs struct{ *Server }
 var errTaken = &wire.Failure{Status: http.StatusConflict, Text: "this pod has had its sandbox"}
 
 // Create implements e2b.VMs. That it is the pod's first sandbox is decided here and nowhere else, so that two gateways cannot share a pod.
-func (v sandboxVMs) Create(ctx context.Context, id string, env []string, policy egress.Policy) (e2b.VM, error) {
+func (v sandboxVMs) Create(ctx context.Context, id string, env []string, policy egress.Policy, adopt []string) (e2b.VM, error) {
 	v.mu.Lock()
 	taken := v.first != ""
 	if !taken {
@@ -161,7 +161,7 @@ func (v sandboxVMs) Create(ctx context.Context, id string, env []string, policy 
 	if taken {
 		return nil, errTaken
 	}
-	m, err := v.firstVM(ctx, env, policy)
+	m, err := v.firstVM(ctx, env, policy, adopt)
 	if err != nil {
 		v.gone(id)
 		return nil, fmt.Errorf("the VM of this pod: %w", err)

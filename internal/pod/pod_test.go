@@ -67,7 +67,7 @@ func (f *fakeVMs) Fetch(_ context.Context, from pod.State) (pod.Saved, error) {
 type fakeSaved struct{ *fakeVMs }
 
 func (f fakeSaved) Note() []byte { return f.note }
-func (f fakeSaved) Restore(context.Context, egress.Policy) (e2b.VM, error) {
+func (f fakeSaved) Restore(context.Context, egress.Policy, []string) (e2b.VM, error) {
 	f.restored++
 	return &oneVM{}, f.fails
 }

@@ -36,8 +36,8 @@ type State struct {
 type Saved interface {
 	// Note is what VMs.Save was given.
 	Note() []byte
-	// Restore has the VM continue, with a policy, in place of the one that waits.
-	Restore(ctx context.Context, policy egress.Policy) (e2b.VM, error)
+	// Restore has the VM continue, with a policy, in place of the one that waits. adopt is client.Restoration.Adopt.
+	Restore(ctx context.Context, policy egress.Policy, adopt []string) (e2b.VM, error)
 }
 
 // Paths of what gateways ask beyond E2B's protocol.
@@ -90,9 +90,9 @@ func (s *Server) restore(w http.ResponseWriter, r *http.Request, sandboxes http.
 type savedKey struct{}
 
 // firstVM returns the VM of the pod's first sandbox.
-func (v sandboxVMs) firstVM(ctx context.Context, env []string, policy egress.Policy) (e2b.VM, error) {
+func (v sandboxVMs) firstVM(ctx context.Context, env []string, policy egress.Policy, adopt []string) (e2b.VM, error) {
 	if saved, ok := ctx.Value(savedKey{}).(Saved); ok {
-		return saved.Restore(ctx, policy)
+		return saved.Restore(ctx, policy, adopt)
 	}
 	return v.config.VMs.Take(ctx, env, policy)
 }

@@ -200,7 +200,7 @@ type fakeSaved struct {
 
 func (s fakeSaved) Note() []byte { return s.manifest.Note }
 
-func (s fakeSaved) Restore(ctx context.Context, _ egress.Policy) (e2b.VM, error) {
+func (s fakeSaved) Restore(ctx context.Context, _ egress.Policy, _ []string) (e2b.VM, error) {
 	dir, err := os.MkdirTemp("", "fleet")
 	if err != nil {
 		return nil, err

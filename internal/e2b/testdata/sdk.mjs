@@ -168,17 +168,29 @@ await check('fork', async () => {
   assert.equal(await fork.kill(), true)
 })
 await check('pause, connect', async () => {
-  const h = await s.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
+  const h = await s.commands.run('n=0; while read a; do n=$((n+1)); echo $n $a; done; echo end', { background: true, stdin: true, timeoutMs: 0 })
   h.wait().catch(() => {})
+  await s.commands.sendStdin(h.pid, 'before\n')
+  const shell = await s.pty.create({ cols: 80, rows: 24, onData: () => {}, timeoutMs: 0 })
+  shell.wait().catch(() => {})
   assert.equal(await s.pause(), true)
   assert.equal(await s.pause(), false)
   assert.equal(await s.isRunning(), false)
   assert.equal((await s.getInfo()).state, 'paused')
   await s.connect()
   assert.equal(await s.isRunning(), true)
-  // In another pod it runs on, too, but is no longer the server's.
-  if (cluster) assert.match((await s.commands.run('ps')).stdout, /sleep 1000/)
-  else assert.ok((await s.commands.list()).some((p) => p.pid === h.pid))
+  // The same programs, in another pod too.
+  const pids = (await s.commands.list()).map((p) => p.pid)
+  assert.ok(pids.includes(h.pid) && pids.includes(shell.pid))
+  const again = await s.commands.connect(h.pid)
+  await s.commands.sendStdin(h.pid, 'after\n')
+  await s.commands.closeStdin(h.pid)
+  assert.equal((await again.wait()).stdout, '2 after\nend\n')
+  let screen = ''
+  const terminal = await s.pty.connect(shell.pid, { onData: (d) => (screen += Buffer.from(d)) })
+  await s.pty.sendInput(shell.pid, Buffer.from('echo $((40+2)); exit\n'))
+  await terminal.wait()
+  assert.match(screen, /42/)
 })
 if (cluster) await check('createSnapshot is refused', () => refused(s.createSnapshot()))
 else await check('createSnapshot, create, listSnapshots, deleteSnapshot', async () => {
