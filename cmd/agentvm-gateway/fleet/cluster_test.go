@@ -60,7 +60,8 @@ type cluster struct {
 	namespace string
 	config    *rest.Config       // of the gateways; nil: the API server is a fake
 	state     *fleet.StateConfig // nil: there is no object store
-	move      time.Duration      // fleet.Config.Move
+	move      time.Duration
+	keep      time.Duration // fleet.Config.Move
 	public    ed25519.PublicKey
 	private   ed25519.PrivateKey
 	port      uint16
@@ -605,7 +606,7 @@ func (c *cluster) gatewayOf(name string, client kubernetes.Interface) *gateway {
 	c.t.Helper()
 	g, err := fleet.New(fleet.Config{
 		Client: client, Namespace: c.namespace, Identity: name, Tenants: func() httpserver.Keys { return keys }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
-		State: c.state, Sweep: time.Second, Move: c.move,
+		State: c.state, KeepPaused: c.keep, Sweep: time.Second, Move: c.move,
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -61,6 +61,8 @@ type Config struct {
 	Memory  int64  // of a sandbox in bytes, for clients that ask
 	// State is where sandboxes that are paused are kept. nil: in their pods.
 	State *StateConfig
+	// KeepPaused is how long a sandbox is kept in State before it ends. Default: for ever.
+	KeepPaused time.Duration
 	// Move is after which time a gateway that has not been heard of is taken to have left what it moved. Default: 30 s.
 	Move time.Duration
 	// Sweep is how often the leader removes what no sandbox needs from the object store. Default: 1 h.

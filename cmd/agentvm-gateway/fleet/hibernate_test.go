@@ -243,6 +243,28 @@ func TestHibernateAtEnd(t *testing.T) {
 	g.eventually("nothing is left of it", func() bool { return c.lease(id) == nil && len(s.snapshots(t)) == 0 })
 }
 
+// TestKeepPaused: a sandbox that stays in the object store too long ends; one that is resumed in time does not, nor does one that was saved later.
+func TestKeepPaused(t *testing.T) {
+	c := newCluster(t)
+	c.keep = 3 * time.Second
+	s := c.objectStore()
+	c.warm(3)
+	g := c.gateway("a")
+	used, _ := g.create("red", `{"templateID":"base","timeout":3600}`)
+	left, _ := g.create("red", `{"templateID":"base","timeout":3600}`)
+	g.want(204, "POST", "/sandboxes/"+left+"/pause", "red", "")
+	for end := time.Now().Add(c.keep + 2*time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		g.want(204, "POST", "/sandboxes/"+used+"/pause", "red", "")
+		g.want(201, "POST", "/sandboxes/"+used+"/connect", "red", `{"timeout":3600}`)
+		c.warm(1) // for the next one
+	}
+	g.eventually("the other one has ended", func() bool { return c.lease(left) == nil && len(s.snapshots(t)) == 1 })
+	g.want(404, "POST", "/sandboxes/"+left+"/connect", "red", "")
+	g.want(204, "POST", "/sandboxes/"+used+"/pause", "red", "")
+	time.Sleep(c.keep / 3)
+	g.want(200, "GET", "/sandboxes/"+used, "red", "")
+}
+
 // TestResumeRace has many clients of several gateways resume one sandbox: one pod restores it, and all are told.
 func TestResumeRace(t *testing.T) {
 	c := newCluster(t)
