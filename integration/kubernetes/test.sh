@@ -5,8 +5,8 @@
 #     integration/kubernetes/test.sh [arguments of the test program, e.g. -test.run TestPods]
 #     integration/kubernetes/test.sh --shell COMMAND...    # with KUBECONFIG, in the cluster's namespaces
 #
-# Everything runs in network, mount and process namespaces of its own, needs root, and ends with this script. docs/internals/fleet.md says what is
-# real here and what is not.
+# Two nodes, the second with a network of its own. Everything runs in network, mount and process namespaces of its own, needs root, and ends with
+# this script. docs/measurements/fleet.md says what is real here and what is not.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 programs=${AGENTVM_KUBERNETES:-${XDG_CACHE_HOME:-$HOME/.cache}/agentvm-kubernetes}
@@ -63,7 +63,8 @@ finish() {
 trap finish EXIT
 chmod 755 "$dir" # pods' users pass through it
 
-# The network: a node's address, and pods behind a bridge. The Service of the API server leads to it, which is kube-proxy's work elsewhere.
+# The network: nodes at a bridge, and the pods of each behind another one. The Service of the API server leads to it, which is kube-proxy's work
+# elsewhere. What is not a node's runs in the network of the first.
 node=172.30.0.1
 ip link set lo up
 ip link add node0 type bridge # not a dummy, which not every kernel has
@@ -72,6 +73,17 @@ ip link set node0 up
 ip route add default dev node0
 sysctl -q -w net.ipv4.ip_forward=1
 iptables -t nat -A PREROUTING -d 10.96.0.1 -p tcp --dport 443 -j DNAT --to $node:6443
+: >"$dir/node2.net"
+unshare --net="$dir/node2.net" true
+on_node2() { nsenter --net="$dir/node2.net" "$@"; }
+ip link add to-node2 type veth peer name eth0 netns "$dir/node2.net"
+ip link set to-node2 master node0 up
+on_node2 ip link set lo up
+on_node2 ip address add 172.30.0.2/24 dev eth0
+on_node2 ip link set eth0 up
+on_node2 ip route add default via $node
+on_node2 sysctl -q -w net.ipv4.ip_forward=1
+ip route add 10.88.128.0/17 via 172.30.0.2
 
 etcd --data-dir "$dir/etcd" --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 \
     --initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster default=http://127.0.0.1:2380 >"$dir/etcd.log" 2>&1 &
@@ -85,9 +97,7 @@ token=$(openssl rand -hex 20)
         "$programs/kube-apiserver" --etcd-servers http://127.0.0.1:2379 --advertise-address $node --secure-port 6443 --cert-dir "$dir/certificates" \
             --token-auth-file "$dir/tokens.csv" --authorization-mode RBAC --service-cluster-ip-range 10.96.0.0/16 --allow-privileged=false --kubelet-preferred-address-types InternalIP \
             --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$dir/accounts.key" --service-account-signing-key-file "$dir/accounts.key" \
-            >>"$dir/apiserver.log" 2>&1 &
-        echo $! >"$dir/apiserver.pid"
-        wait || true
+            >>"$dir/apiserver.log" 2>&1 || true
     done
 ) &
 export KUBECONFIG=$dir/kubeconfig
@@ -109,36 +119,40 @@ kubectl get --raw /readyz >/dev/null || { tail -n 20 "$dir/apiserver.log" >&2; e
     while :; do
         "$programs/kube-controller-manager" --kubeconfig "$KUBECONFIG" --authentication-kubeconfig "$KUBECONFIG" --authorization-kubeconfig "$KUBECONFIG" \
             --cert-dir "$dir/manager" --service-account-private-key-file "$dir/accounts.key" --root-ca-file "$dir/certificates/apiserver.crt" \
-            --use-service-account-credentials=false --leader-elect=false --kube-api-qps 500 --kube-api-burst 1000 >>"$dir/manager.log" 2>&1 &
-        echo $! >"$dir/manager.pid"
-        wait || true
+            --use-service-account-credentials=false --leader-elect=false --kube-api-qps 500 --kube-api-burst 1000 >>"$dir/manager.log" 2>&1 || true
     done
 ) &
 "$programs/kube-scheduler" --kubeconfig "$KUBECONFIG" --authentication-kubeconfig "$KUBECONFIG" --authorization-kubeconfig "$KUBECONFIG" \
     --leader-elect=false --kube-api-qps 500 --kube-api-burst 1000 >"$dir/scheduler.log" 2>&1 &
 
-# The node.
-mkdir -p "$dir/cni"
-cat >"$dir/cni/10-bridge.conflist" <<END
-{"cniVersion": "0.4.0", "name": "test", "plugins": [
+# containerd_on NAME SUBNET COMMAND... starts containerd on a node, where COMMAND runs programs, and kubelet_on NAME ADDRESS COMMAND... the kubelet.
+containerd_on() {
+    local name=$1 subnet=$2 on=$dir/$1
+    shift 2
+    mkdir -p "$on/cni"
+    cat >"$on/cni/10-bridge.conflist" <<END
+{"cniVersion": "0.4.0", "name": "$name", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "$dir/cni-addresses", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+   "ipam": {"type": "host-local", "dataDir": "$on/cni-addresses", "ranges": [[{"subnet": "$subnet"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 END
-cat >"$dir/containerd.toml" <<END
+    cat >"$on/containerd.toml" <<END
 version = 2
-root = "$dir/containerd"
-state = "$dir/containerd-state"
+root = "$on/containerd"
+state = "$on/containerd-state"
 [grpc]
-  address = "$dir/containerd.sock"
+  address = "$on/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "docker.io/library/pause:test"
   restrict_oom_score_adj = true # a machine may lack CAP_SYS_RESOURCE, without which nothing is preferred in a shortage of memory
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
-    conf_dir = "$dir/cni"
+    conf_dir = "$on/cni"
 END
-containerd --config "$dir/containerd.toml" >"$dir/containerd.log" 2>&1 &
-for _ in $(seq 100); do ctr --address "$dir/containerd.sock" version >/dev/null 2>&1 && break; sleep 0.1; done
+    "$@" containerd --config "$on/containerd.toml" >"$dir/$name-containerd.log" 2>&1 &
+    for _ in $(seq 100); do ctr --address "$on/containerd.sock" version >/dev/null 2>&1 && break; sleep 0.1; done
+}
+containerd_on node1 10.88.0.0/17 env
+containerd_on node2 10.88.128.0/17 on_node2
 
 # image NAME PROGRAM USER VARIABLES makes an image of one program, and of an empty store, as the release's has one with Alpine.
 image() {
@@ -154,7 +168,7 @@ image() {
 END
     echo "[{\"Config\": \"config.json\", \"RepoTags\": [\"docker.io/library/$1:test\"], \"Layers\": [\"layer.tar\"]}]" >"$work/manifest.json"
     tar -C "$work" -cf "$work.tar" manifest.json config.json layer.tar
-    ctr --address "$dir/containerd.sock" --namespace k8s.io images import "$work.tar" >/dev/null
+    for on in "$dir/node1" "$dir/node2"; do ctr --address "$on/containerd.sock" --namespace k8s.io images import "$work.tar" >/dev/null; done
     rm -rf "$work" "$work.tar"
 }
 image pause pause 65535:65535 ''
@@ -162,40 +176,46 @@ image agentvm agentvm 65532:65532 '"PATH=/usr/bin", "HOME=/var/lib/agentvm", "AG
 image agentvm-gateway agentvm-gateway 65532:65532 '"PATH=/usr/bin"'
 
 : >"$dir/resolv.conf"
-cat >"$dir/kubelet.yaml" <<END
+kubelet_on() {
+    local name=$1 address=$2 on=$dir/$1 controller
+    shift 2
+    cat >"$on/kubelet.yaml" <<END
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
 cgroupDriver: cgroupfs
-cgroupRoot: /agentvm-test
+cgroupRoot: /agentvm-test-$name
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
-containerRuntimeEndpoint: unix://$dir/containerd.sock
+containerRuntimeEndpoint: unix://$on/containerd.sock
 failSwapOn: false
 maxPods: 300
 kubeAPIQPS: 500
 kubeAPIBurst: 1000
 resolvConf: $dir/resolv.conf
-podLogsDir: $dir/pods
+podLogsDir: $on/pods
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
 END
-for controller in /sys/fs/cgroup/*/; do [ -w "$controller/cgroup.procs" ] && mkdir -p "$controller/agentvm-test"; done
-for controller in /sys/fs/cgroup/cpuset; do
-    [ -e "$controller/agentvm-test/cpuset.mems" ] && cat $controller/cpuset.mems >$controller/agentvm-test/cpuset.mems && cat $controller/cpuset.cpus >$controller/agentvm-test/cpuset.cpus
-done
-(
+    for controller in /sys/fs/cgroup/*/; do [ -w "$controller/cgroup.procs" ] && mkdir -p "$controller/agentvm-test-$name"; done
+    controller=/sys/fs/cgroup/cpuset
+    if [ -e "$controller/agentvm-test-$name/cpuset.mems" ]; then
+        cat $controller/cpuset.mems >"$controller/agentvm-test-$name/cpuset.mems"
+        cat $controller/cpuset.cpus >"$controller/agentvm-test-$name/cpuset.cpus"
+    fi
     while :; do
-        "$programs/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$KUBECONFIG" --root-dir "$dir/kubelet" --cert-dir "$dir/kubelet-certificates" \
-            --hostname-override node1 --node-ip $node >>"$dir/kubelet.log" 2>&1 &
-        echo $! >"$dir/kubelet.pid"
-        wait || true
+        "$@" "$programs/kubelet" --config "$on/kubelet.yaml" --kubeconfig "$KUBECONFIG" --root-dir "$on/kubelet" --cert-dir "$on/kubelet-certificates" \
+            --hostname-override "$name" --node-ip "$address" >>"$dir/$name-kubelet.log" 2>&1 || true
     done
-) &
-for _ in $(seq 120); do
-    kubectl wait --for=condition=Ready node/node1 --timeout 1s >/dev/null 2>&1 && break
-    sleep 0.5
+}
+kubelet_on node1 $node env &
+kubelet_on node2 172.30.0.2 on_node2 &
+for name in node1 node2; do
+    for _ in $(seq 120); do
+        kubectl wait --for=condition=Ready node/$name --timeout 1s >/dev/null 2>&1 && break
+        sleep 0.5
+    done
+    kubectl wait --for=condition=Ready node/$name --timeout 1s >/dev/null || { tail -n 20 "$dir/$name-kubelet.log" >&2; exit 1; }
 done
-kubectl wait --for=condition=Ready node/node1 --timeout 1s >/dev/null || { tail -n 20 "$dir/kubelet.log" >&2; exit 1; }
 echo "test.sh: $(kubectl get nodes --no-headers)" >&2
 
 export AGENTVM_TEST_KUBECONFIG=$KUBECONFIG AGENTVM_TEST_CLUSTER=$dir AGENTVM_TEST_PROGRAMS=$programs

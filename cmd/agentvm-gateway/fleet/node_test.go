@@ -254,7 +254,8 @@ func (n *node) resume(id string) {
 	})
 }
 
-// TestNodeHibernate has a sandbox with a program leave its pod for the object store, and continue in another one, and measures that.
+// TestNodeHibernate has a sandbox with a program leave its pod for the object store, and continue in another one, and measures that: when the pod
+// that replaces the claimed one starts later, as it does on another computer of a cluster, and when it starts on these processors meanwhile.
 func TestNodeHibernate(t *testing.T) {
 	n := newNode(t)
 	n.scale(3)
@@ -274,9 +275,11 @@ func TestNodeHibernate(t *testing.T) {
 		}
 		return strings.TrimSpace(out)
 	}
-	rounds := 10
-	var pauses, resumes []time.Duration
-	for round := range rounds {
+	const rounds = 10
+	var pauses []time.Duration
+	resumes := map[bool][]time.Duration{}
+	for round := range 2 * rounds {
+		replaced := round >= rounds
 		was := pod()
 		began := time.Now()
 		if code, text := n.do("POST", g[round%2]+"/sandboxes/"+id+"/pause", "red", ""); code != http.StatusNoContent {
@@ -288,6 +291,8 @@ func TestNodeHibernate(t *testing.T) {
 			out, err := n.kubectl("-n", "agentvm", "get", "deployment", "agentvm-pool-base", "-o", "jsonpath={.status.readyReplicas}")
 			return err == nil && out == "3"
 		})
+		time.Sleep(2 * time.Second) // for the kubelet's work after a pod's start
+		release := n.hold(!replaced)
 		began = time.Now()
 		if code, text := n.do("POST", g[(round+1)%2]+"/v2/sandboxes/"+id+"/connect", "red", `{"timeout":3600}`); code != http.StatusCreated {
 			t.Fatalf("connect: %d %s", code, text)
@@ -295,7 +300,8 @@ func TestNodeHibernate(t *testing.T) {
 		if err := n.exec(g[(round+1)%2], id, "cat /tmp/file", "kept"); err != nil {
 			t.Fatal(err)
 		}
-		resumes = append(resumes, time.Since(began))
+		resumes[replaced] = append(resumes[replaced], time.Since(began))
+		release()
 		if now := pod(); now == was || now == "" {
 			t.Errorf("it is in %q, and was in %q", now, was)
 		}
@@ -309,11 +315,121 @@ func TestNodeHibernate(t *testing.T) {
 	if code, text := n.do("DELETE", g[0]+"/sandboxes/"+id, "red", ""); code != http.StatusNoContent {
 		t.Errorf("%d %s", code, text)
 	}
-	slices.Sort(pauses)
-	slices.Sort(resumes)
+	figures := func(took []time.Duration) string {
+		slices.Sort(took)
+		return fmt.Sprintf("p50 %v, most %v", took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+	}
 	load, _ := os.ReadFile("/proc/loadavg")
-	t.Logf("pause: p50 %v, most %v; resume to a command's result: p50 %v, most %v; load %s", pauses[rounds/2].Round(time.Millisecond), pauses[rounds-1].Round(time.Millisecond),
-		resumes[rounds/2].Round(time.Millisecond), resumes[rounds-1].Round(time.Millisecond), strings.TrimSpace(string(load)))
+	t.Logf("pause: %s; resume to a command's result: %s, with a pod that starts meanwhile %s; load %s", figures(pauses), figures(resumes[false]), figures(resumes[true]),
+		strings.TrimSpace(string(load)))
+}
+
+// place is the pod of a sandbox and the computer that has it, both empty when there is none.
+func (n *node) place(id string) (pod, on string) {
+	n.t.Helper()
+	out := n.must("-n", "agentvm", "get", "pods", "-l", "id.agentvm.dev/"+id, "-o", "jsonpath={.items[*].metadata.name} {.items[*].spec.nodeName}")
+	pod, on, _ = strings.Cut(strings.TrimSpace(out), " ")
+	return pod, on
+}
+
+// pods are the names of pods on a computer.
+func (n *node) pods(on, labels string) []string {
+	n.t.Helper()
+	return strings.Fields(n.must("-n", "agentvm", "get", "pods", "-l", labels, "--field-selector", "spec.nodeName="+on, "-o", "jsonpath={.items[*].metadata.name}"))
+}
+
+// TestNodes has a sandbox leave a computer that is drained, which waits for it, and continue on another one. Then that one is cut off for a while.
+func TestNodes(t *testing.T) {
+	n := newNode(t)
+	if out := n.must("get", "nodes", "-o", "name"); !strings.Contains(out, "node2") {
+		t.Skip("the cluster has one node")
+	}
+	t.Cleanup(func() {
+		_, _ = n.kubectl("uncordon", "node1", "node2")
+		_ = exec.Command("ip", "link", "set", "to-node2", "up").Run()
+	})
+	n.scale(4)
+	n.eventually("two gateways", time.Minute, func() bool { return len(n.gateways()) == 2 })
+	id := ""
+	for range 8 { // a claim takes a pod of either
+		one, err := n.create(n.gateways()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, on := n.place(one); on == "node1" {
+			id = one
+			break
+		}
+		n.do("DELETE", n.gateways()[0]+"/sandboxes/"+one, "red", "")
+		n.eventually("pods wait on node1", 2*time.Minute, func() bool {
+			return len(n.pods("node1", "agentvm.dev/state=warm")) > 0
+		})
+	}
+	if id == "" {
+		t.Fatal("no sandbox is on node1")
+	}
+	if err := n.exec(n.gateways()[0], id, "echo kept >/tmp/file; (while :; do date +%s >/tmp/next; mv /tmp/next /tmp/now; sleep 0.1; done) >/dev/null 2>&1 & echo begun", "begun"); err != nil {
+		t.Fatal(err)
+	}
+	drain := []string{"drain", "node1", "--force", "--delete-emptydir-data"}
+	if out, err := n.kubectl(append(drain, "--timeout=20s")...); err == nil || !strings.Contains(out, "disruption budget") {
+		t.Errorf("a drain does not wait for a sandbox: %v\n%s", err, out)
+	}
+	n.eventually("a gateway", time.Minute, func() bool { return len(n.gateways()) > 0 })
+	if err := n.exec(n.gateways()[0], id, "cat /tmp/file", "kept"); err != nil {
+		t.Errorf("after a drain that has waited: %v", err)
+	}
+	n.hibernate(id)
+	n.must(append(drain, "--timeout=3m")...)
+	n.eventually("gateways and pods that wait on node2", 3*time.Minute, func() bool {
+		return len(n.gateways()) == 2 && len(n.pods("node2", "agentvm.dev/state=warm")) > 0
+	})
+	began := time.Now()
+	n.resume(id)
+	if err := n.exec(n.gateways()[0], id, "cat /tmp/file; was=$(cat /tmp/now); sleep 1; test $(cat /tmp/now) -gt $was && echo it runs on", "it runs on"); err != nil {
+		t.Error(err)
+	}
+	t.Logf("on the other node after %v, one second of it asleep", time.Since(began).Round(time.Millisecond))
+	if _, on := n.place(id); on != "node2" {
+		t.Fatalf("it is on %q", on)
+	}
+
+	// All but the sandbox is on the first one now, which loses the second.
+	n.must("uncordon", "node1")
+	n.must("cordon", "node2")
+	n.must("-n", "agentvm", "rollout", "restart", "deployment/agentvm-gateway")
+	n.must("-n", "agentvm", "rollout", "status", "deployment/agentvm-gateway", "--timeout=3m")
+	for _, pod := range n.pods("node2", "agentvm.dev/state=warm") {
+		n.must("-n", "agentvm", "delete", "pod", "--wait=false", pod)
+	}
+	n.eventually("two gateways and pods that wait on node1", 3*time.Minute, func() bool {
+		return len(n.gateways()) == 2 && len(n.pods("node1", "app=agentvm-gateway")) == 2 && len(n.pods("node2", "agentvm.dev/state=warm")) == 0 &&
+			len(n.pods("node1", "agentvm.dev/state=warm")) == 4
+	})
+	n.scale(4) // until they are ready
+	if out, err := exec.Command("ip", "link", "set", "to-node2", "down").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	g := n.gateways()
+	began = time.Now()
+	if code, text := n.do("POST", g[0]+"/v1/vms/"+id+"/exec", "red", `{"command":"true"}`); code < 500 {
+		t.Errorf("on a node that is cut off: %d %s", code, text)
+	}
+	t.Logf("a request to a node that is cut off fails after %v", time.Since(began).Round(time.Millisecond))
+	if code, text := n.do("GET", g[1]+"/sandboxes/"+id, "red", ""); code != http.StatusOK {
+		t.Errorf("its sandbox: %d %s", code, text)
+	}
+	other, err := n.create(g[1])
+	if err != nil {
+		t.Errorf("without that node: %v", err)
+	}
+	if out, err := exec.Command("ip", "link", "set", "to-node2", "up").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	n.eventually("the sandbox is reached again", time.Minute, func() bool { return n.exec(g[0], id, "cat /tmp/file", "kept") == nil })
+	for _, one := range []string{id, other} {
+		n.do("DELETE", g[0]+"/sandboxes/"+one, "red", "")
+	}
 }
 
 // TestNodeSDK has E2B's own SDK, unmodified, call every method that it has.
@@ -372,13 +488,22 @@ func TestNodeFigures(t *testing.T) {
 	}
 }
 
+// hold has the cluster's controllers do nothing until release is called, when it is asked to.
+func (n *node) hold(asked bool) (release func()) {
+	if !asked {
+		return func() {}
+	}
+	all := func(int) bool { return true }
+	signal("kube-controller-manager", syscall.SIGSTOP, all)
+	release = sync.OnceFunc(func() { signal("kube-controller-manager", syscall.SIGCONT, all) })
+	n.t.Cleanup(release) // a test that fails
+	return release
+}
+
 // claims makes sandboxes, so many at once, and deletes them. Unless replaced, the cluster's controllers do nothing meanwhile.
 func (n *node) claims(total, at int, replaced bool) (took []time.Duration) {
 	n.t.Helper()
-	if !replaced {
-		signal("kube-controller-manager", syscall.SIGSTOP, func(int) bool { return true })
-		defer signal("kube-controller-manager", syscall.SIGCONT, func(int) bool { return true })
-	}
+	defer n.hold(!replaced)()
 	g := n.gateways()
 	var mu sync.Mutex
 	var ids []string
