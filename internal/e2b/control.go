@@ -180,7 +180,12 @@ func (s *Server) Creation(id string) (json.RawMessage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := b.asked
-	q.Template, q.Timeout, q.Processes = baseTemplate, nil, b.procs.save()
+	q.Template, q.Timeout, q.Processes = baseTemplate, nil, savedProcesses{}
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	q.Processes = b.procs.save(maxJSON - len(text) - maxJSON/8) // with the punctuation, and what a server adds, it can be read again
 	return json.Marshal(q)
 }
 

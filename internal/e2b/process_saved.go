@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -57,17 +58,37 @@ func (s savedProcesses) keys() (keys []string) {
 	return keys
 }
 
-// save describes the processes that run.
-func (t *table) save() savedProcesses {
+// save describes the processes that run, in at most so many bytes of JSON. Where a client has made them too long to say, they have no arguments,
+// variables and tags, or are left out.
+func (t *table) save(room int) savedProcesses {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := savedProcesses{Last: t.last}
 	for _, pid := range slices.Sorted(maps.Keys(t.procs)) {
-		if p := t.procs[pid]; !p.over() {
-			s.Running = append(s.Running, savedProcess{pid, p.config, p.tag, p.pty, p.hasInput()})
+		p := t.procs[pid]
+		if p.over() {
+			continue
 		}
+		one := savedProcess{pid, p.config, p.tag, p.pty, p.hasInput()}
+		size := one.size()
+		if size > maxJSON/maxProcs/2 && size > room/2 {
+			one.Config, one.Tag = processConfig{Cmd: p.config.Cmd[:min(len(p.config.Cmd), 100)]}, ""
+			size = one.size()
+		}
+		if room -= size; room < 0 {
+			break
+		}
+		s.Running = append(s.Running, one)
 	}
 	return s
+}
+
+func (p savedProcess) size() int {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return len(text) + 1
 }
 
 // adopt continues with the processes that its VM has of them. The sandbox is not in use yet.
