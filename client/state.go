@@ -233,6 +233,8 @@ type StateRestoration struct {
 	KeepPrograms, SameIdentity bool
 	Adopt                      []string
 	Identity                   *Identity
+	// Fetched is called when all is in the local store, before the VM starts. After an error it does not. May be nil.
+	Fetched func() error
 	// Progress receives lines about the start. May be nil.
 	Progress Progress
 }
@@ -296,6 +298,11 @@ func (s *StateSnapshot) Restore(ctx context.Context, name string, r StateRestora
 	defer place.Close() // the VM has it mapped
 	if err := st.remote.Pull(ctx, m, local, place.Path()); err != nil {
 		return nil, err
+	}
+	if r.Fetched != nil {
+		if err := r.Fetched(); err != nil {
+			return nil, err
+		}
 	}
 	return st.store.Restore(ctx, name, config, Restoration{
 		Snapshot: place.Path(), KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity, Adopt: r.Adopt, Identity: r.Identity,

@@ -303,9 +303,13 @@ type savedVM struct {
 // Restore implements pod.Saved.
 func (s savedVM) Restore(ctx context.Context, policy egress.Policy, adopt []string) (e2b.VM, error) {
 	m := s.vms
-	if err := stopAndRemove(ctx, m.store, pod.VMName); err != nil { // first, for the pod's memory is that of one VM
-		return nil, err
-	}
+	// The VM that waits ends first, for the pod's memory is that of one VM, while what takes its place is fetched.
+	ended := make(chan struct{})
+	var endErr error
+	go func() {
+		defer close(ended)
+		endErr = stopAndRemove(ctx, m.store, pod.VMName)
+	}()
 	v, err := s.StateSnapshot.Restore(ctx, pod.VMName, client.StateRestoration{
 		KeepPrograms: true, SameIdentity: true, Adopt: adopt,
 		Config: func(started client.Started) (client.Config, error) {
@@ -316,7 +320,12 @@ func (s savedVM) Restore(ctx context.Context, policy egress.Policy, adopt []stri
 			config.Network.Policy = policy
 			return config, err
 		},
+		Fetched: func() error {
+			<-ended
+			return endErr
+		},
 	})
+	<-ended
 	if err != nil {
 		return nil, err
 	}
