@@ -42,6 +42,9 @@ const (
 
 	defaultHostname    = "agentvm"
 	defaultBootTimeout = time.Minute
+	longestBoot        = 10   // times as long, for a guest that gets little of a processor
+	bootInstructions   = 20e9 // many more than any guest needs before it answers: ours some 100 million
+	idleRate           = 50e3 // instructions a second, twice those of a guest that waits
 	pageSize           = 4096
 )
 
@@ -114,7 +117,8 @@ type Config struct {
 	// Console receives a copy of what the guest's kernel prints. A Write that blocks stops the guest's console.
 	// Default: none; the last 64 KiB are always kept for errors.
 	Console io.Writer `json:"-"`
-	// BootTimeout bounds the time from the start of the machine until the guest answers. Default: 1 minute.
+	// BootTimeout bounds the time from the start of the machine until the guest answers. Default: 1 minute, and up to ten on a host that
+	// is so busy that the guest gets little of a processor.
 	BootTimeout time.Duration `json:"-"`
 
 	// BeforeRun is called when everything that the VM needs of the host is open, before its guest runs; twice when a saved machine
@@ -153,9 +157,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Hostname == "" {
 		c.Hostname = defaultHostname
-	}
-	if c.BootTimeout <= 0 {
-		c.BootTimeout = defaultBootTimeout
 	}
 	if c.Memory < MinMemory || c.Memory > MaxMemory {
 		return c, fmt.Errorf("memory of %d MiB: a VM needs at least %d MiB and can have at most %d MiB",

@@ -87,7 +87,7 @@ func (v *VM) bulkClient(ctx context.Context) (*guestrpc.FilesClient, error) {
 // dial connects to the file service. The machine's end ends it, since that closes the stream.
 func (b *bulk) dial(v *VM) {
 	defer close(b.ready)
-	ctx, cancel := v.withActiveTimeout(context.Background(), bulkTime,
+	ctx, cancel := v.withActiveTimeout(context.Background(), bulkTime, nil,
 		fmt.Errorf("the guest's file service has not answered for %v", bulkTime))
 	defer cancel()
 	b.client, b.err = guestrpc.DialFilesWith(ctx, b.stream.Host(), guestrpc.ClientConfig{Memory: v.config.memory})

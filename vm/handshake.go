@@ -26,11 +26,19 @@ func (v *VM) handshake(ctx context.Context, control *wasi.StreamHost) {
 }
 
 func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
+	chosen := v.config.BootTimeout > 0
 	limit := v.config.BootTimeout
+	if !chosen {
+		limit = defaultBootTimeout
+	}
 	if v.resources.base != nil && v.resources.memory != nil { // it need not boot: it answers within milliseconds, or is broken
 		limit = min(limit, savedTimeout)
 	}
-	ctx, cancel := v.withActiveTimeout(ctx, limit, fmt.Errorf("the guest has not answered for %v", limit))
+	var again func() bool
+	if !chosen {
+		again = isStarved(limit, v.Instructions)
+	}
+	ctx, cancel := v.withActiveTimeout(ctx, limit, again, fmt.Errorf("the guest has not answered for %v", limit))
 	defer cancel()
 	began := time.Now()
 	client, err := guestrpc.Dial(ctx, control, guestrpc.ClientConfig{Logger: v.config.Logger, KeepPrograms: v.resources.keepPrograms, Memory: v.config.memory})
@@ -47,6 +55,20 @@ func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
 		return withCause(ctx, v.configureGuest(ctx, client, v.resources.memory != nil))
 	}
 	return withCause(ctx, v.bootAndCapture(ctx, client))
+}
+
+// isStarved returns what says, each time that a limit is reached, whether the guest is at work and has had too little of a processor for it: not
+// one that waits, or is lost in a loop.
+func isStarved(limit time.Duration, executed func() uint64) func() bool {
+	first := executed()
+	last, times := first, 0
+	return func() bool {
+		now := executed()
+		works := now-last > uint64(limit.Seconds()*idleRate) && now-first < bootInstructions
+		last = now
+		times++
+		return works && times < longestBoot
+	}
 }
 
 // configureGuest gives the guest what is this VM's own. restored says that the guest has been started before.

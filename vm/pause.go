@@ -127,16 +127,20 @@ func (v *VM) running(ctx context.Context) error {
 	}
 }
 
-// withActiveTimeout is context.WithTimeoutCause for work of the guest: while the machine is paused, the time does not pass. The context does
+// withActiveTimeout is context.WithTimeoutCause for work of the guest: while the machine is paused, the time does not pass. When the time is over,
+// again is asked whether it begins anew; nil: it does not. The context does
 // not end with the machine.
-func (v *VM) withActiveTimeout(parent context.Context, limit time.Duration, cause error) (context.Context, context.CancelFunc) {
+func (v *VM) withActiveTimeout(parent context.Context, limit time.Duration, again func() bool, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	stop := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if v.sleepActive(stop, limit) {
-			cancel(cause)
+		for v.sleepActive(stop, limit) {
+			if again == nil || !again() {
+				cancel(cause)
+				return
+			}
 		}
 	}()
 	return ctx, func() {

@@ -120,11 +120,28 @@ func TestDeskFinishesWhatItHasBegun(t *testing.T) {
 	})
 }
 
+// TestPatienceWithAStarvedGuest: a guest that works, however slowly, is waited for; one that waits or is lost in a loop is not.
+func TestPatienceWithAStarvedGuest(t *testing.T) {
+	for rate, want := range map[uint64]time.Duration{25e3: time.Minute, 200e3: 10 * time.Minute, 400e6: time.Minute, 200e6: 2 * time.Minute} { // instructions a second
+		synctest.Test(t, func(t *testing.T) {
+			v := &VM{pause: newPause()}
+			began := time.Now()
+			executed := func() uint64 { return uint64(time.Since(began).Seconds()) * rate }
+			ctx, cancel := v.withActiveTimeout(t.Context(), time.Minute, isStarved(time.Minute, executed), errors.New("too late"))
+			defer cancel()
+			<-ctx.Done()
+			if took := time.Since(began); took != want {
+				t.Errorf("with %d instructions a second it is given up after %v, not %v", rate, took, want)
+			}
+		})
+	}
+}
+
 func TestPatienceDoesNotRunOutWhilePaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &VM{pause: newPause()}
 		cause := errors.New("too late")
-		ctx, cancel := v.withActiveTimeout(t.Context(), time.Minute, cause)
+		ctx, cancel := v.withActiveTimeout(t.Context(), time.Minute, nil, cause)
 		defer cancel()
 		time.Sleep(30 * time.Second)
 		v.pause.set(true)

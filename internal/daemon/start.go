@@ -19,10 +19,11 @@ import (
 	"agentvm/internal/private"
 )
 
-// Start polls for the state file, because that works in the same way on every system.
 const (
-	statePolls = 50
-	pollTime   = 100 * time.Millisecond
+	// Start polls for the state file, because that works in the same way on every system.
+	pollTime = 100 * time.Millisecond
+	// listenTime bounds how long a daemon that lives may take to listen and to answer: on a busy host it may wait long for a processor.
+	listenTime = time.Minute
 	// earlyPolls divide the first pollTime: a daemon needs some 20 ms, and a fork little more.
 	earlyPolls = 20
 	// quitTime bounds how long a cancelled start waits for the VM to stop.
@@ -301,7 +302,8 @@ func (s Store) command(name string) ([]string, error) {
 func (d *child) await(ctx context.Context) (*Client, error) {
 	ticker := time.NewTicker(pollTime / earlyPolls)
 	defer ticker.Stop()
-	for i := range earlyPolls + statePolls - 1 {
+	deadline := time.Now().Add(listenTime)
+	for i := 0; time.Now().Before(deadline); i++ {
 		if i == earlyPolls {
 			ticker.Reset(pollTime)
 		}
@@ -323,15 +325,21 @@ func (d *child) await(ctx context.Context) (*Client, error) {
 			return nil, errors.Join(err, d.end())
 		}
 		client, err := d.dial(ctx, st)
+		if errors.Is(err, errSlow) {
+			continue
+		}
 		if err == nil {
 			client.child = d
 			d.store.tendPorter(d.paths)
 		}
 		return client, err
 	}
-	return nil, errors.Join(fmt.Errorf("daemon (pid %d) has not said where it listens within %v%s", d.pid,
-		statePolls*pollTime, d.tail()), d.end())
+	return nil, errors.Join(fmt.Errorf("daemon (pid %d) has not answered within %v%s", d.pid,
+		listenTime, d.tail()), d.end())
 }
+
+// errSlow is the error of dial when the daemon lives, and has not answered in time.
+var errSlow = errors.New("the daemon has not answered in time")
 
 // dial connects to the daemon, or returns why it has died.
 func (d *child) dial(ctx context.Context, st state) (*Client, error) {
@@ -348,8 +356,11 @@ func (d *child) dial(ctx context.Context, st state) (*Client, error) {
 	case <-d.over:
 		return nil, d.died()
 	default:
-		return nil, errors.Join(err, d.end())
 	}
+	if (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)) && ctx.Err() == nil {
+		return nil, errSlow
+	}
+	return nil, errors.Join(err, d.end())
 }
 
 // end kills a daemon that could not be used.
