@@ -5,11 +5,13 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -62,3 +64,61 @@ func tryAsStranger(socket, token string) error {
 
 // strangerID is a user without files.
 const strangerID = 65534
+
+// TestStartOnABusyHost: a daemon that lives and has no time to answer is asked again.
+func TestStartOnABusyHost(t *testing.T) {
+	d, held := startUsed(t, Config{})
+	defer func() { _ = held.Close() }()
+	p := d.paths()
+	st, err := p.readState("dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answering := p.socket() + ".2"
+	if err := os.Rename(p.socket(), answering); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", p.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer func() { _ = l.Close() }()
+	work.Go(func() {
+		for first := true; ; first = false {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() {
+				defer func() { _ = conn.Close() }()
+				if first {
+					_, _ = io.Copy(io.Discard, conn) // until it is given up
+					return
+				}
+				daemon, err := net.Dial("unix", answering)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				work.Go(func() { _, _ = io.Copy(conn, daemon) })
+				_, _ = io.Copy(daemon, conn)
+				_ = daemon.Close()
+			})
+		}
+	})
+	c := &child{store: d.store, name: "dev", paths: p, pid: st.Pid, over: make(chan struct{})}
+	c.kill = func() error {
+		t.Error("it is killed")
+		close(c.over)
+		return nil
+	}
+	client, err := c.await(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Close(); err != nil {
+		t.Error(err)
+	}
+}
