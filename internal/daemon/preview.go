@@ -360,7 +360,7 @@ const orderTime = 15 * time.Second
 
 // Preview serves the VM's previews. The VM may be paused.
 func (h handler) Preview(ctx context.Context) (daemonrpc.PreviewPlace, error) {
-	if _, err := h.d.running(); err != nil {
+	if _, err := h.d.await(ctx, nil); err != nil {
 		return daemonrpc.PreviewPlace{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, orderTime)

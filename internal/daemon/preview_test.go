@@ -279,9 +279,6 @@ func TestPreviewOfVMsThatDoNotAnswer(t *testing.T) {
 	})
 	await(t, "the links after a restart", func() bool { c, err := net.Dial("tcp", place.Address); return err == nil && c.Close() == nil })
 	wantGet(t, url, 503, "not running")
-	if _, err := d.connect(t).Preview(t.Context()); err == nil {
-		t.Error("a preview of a VM that boots is not refused")
-	}
 	close(boot)
 	if err := d.connect(t).AwaitReady(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -348,5 +345,19 @@ func TestPreviewPortWasAnybodys(t *testing.T) {
 	wantGet(t, link.PathURL(later.PreviewPort), 410, "withdrawn")
 	if log := readLog(t, d); !strings.Contains(log, "links to the VM are withdrawn") {
 		t.Errorf("the log says nothing:\n%s", log)
+	}
+}
+
+// TestPreviewOfAVMThatBoots: who asks for previews before the VM runs, as right after it was woken, waits.
+func TestPreviewOfAVMThatBoots(t *testing.T) {
+	d := &inside{store: Store{Dir: t.TempDir(), Version: "test", Command: []string{"none"}}, vm: newFakeVM(), ended: make(chan error, 1)}
+	boots := make(chan struct{})
+	d.restart(t, Config{}, timing{}, func(context.Context, booting) (VM, error) {
+		<-boots
+		return d.vm, nil
+	})
+	time.AfterFunc(50*time.Millisecond, func() { close(boots) })
+	if place, err := d.connect(t).Preview(t.Context()); err != nil || place.PreviewPort == 0 {
+		t.Errorf("%+v, %v", place, err)
 	}
 }
