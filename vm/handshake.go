@@ -26,8 +26,8 @@ func (v *VM) handshake(ctx context.Context, control *wasi.StreamHost) {
 }
 
 func (v *VM) connect(ctx context.Context, control *wasi.StreamHost) error {
-	chosen := v.config.BootTimeout > 0
 	limit := v.config.BootTimeout
+	chosen := limit > 0
 	if !chosen {
 		limit = defaultBootTimeout
 	}

@@ -128,8 +128,7 @@ func (v *VM) running(ctx context.Context) error {
 }
 
 // withActiveTimeout is context.WithTimeoutCause for work of the guest: while the machine is paused, the time does not pass. When the time is over,
-// again is asked whether it begins anew; nil: it does not. The context does
-// not end with the machine.
+// again is asked whether it begins anew; nil: it does not. The context does not end with the machine.
 func (v *VM) withActiveTimeout(parent context.Context, limit time.Duration, again func() bool, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	stop := make(chan struct{})

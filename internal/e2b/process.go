@@ -185,14 +185,7 @@ func newProcess(config processConfig, tag string, terminal, input bool) *process
 }
 
 // hasInput reports whether clients can send input.
-func (p *process) hasInput() bool {
-	select {
-	case <-p.closed:
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) hasInput() bool { return !isClosed(p.closed) }
 
 // connect gives a command the process's streams.
 func (p *process) connect(c *vm.Command) {
@@ -394,9 +387,11 @@ func (c *call) pick(s selector) (*process, error) {
 	return nil, &rpcError{notFound, fmt.Sprintf("process with pid %d was not found", s.PID)}
 }
 
-func (p *process) over() bool {
+func (p *process) over() bool { return isClosed(p.done) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-p.done:
+	case <-c:
 		return true
 	default:
 		return false
