@@ -98,7 +98,11 @@ func TestHibernateSidecars(t *testing.T) {
 			list["waiting"].State == daemonrpc.SidecarWaiting && list["once"].State == daemonrpc.SidecarOver
 	})
 	before := sidecarsOf(t, c)
-	pid, _ := written(t, c, before["quiet"].Job)
+	var pid string
+	await(t, "the quiet one to say its number", func() bool { // it runs before it has said it
+		pid, _ = written(t, c, before["quiet"].Job)
+		return strings.HasSuffix(pid, "\n")
+	})
 	lines := 0
 	for round := range 3 {
 		_ = c.Close()
