@@ -26,7 +26,7 @@ func TestSnapshotGoesOnOnArm64(t *testing.T) {
 		t.Skip(err)
 	}
 	program := filepath.Join(t.TempDir(), "snapshot.test")
-	build := exec.CommandContext(limited(t), "go", "test", "-c", "-o", program, ".")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, ".")
 	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
