@@ -333,7 +333,8 @@ func (s Store) Stop(ctx context.Context, name string, grace time.Duration) (Stop
 	}
 	client, err := s.Connect(ctx, name)
 	if err == nil {
-		err = errors.Join(client.AwaitReady(ctx, func(slog.Level, string) {}), client.Close())
+		defer func() { _ = client.Close() }() // until it is stopped, so that it is not hibernated again before
+		err = client.AwaitReady(ctx, func(slog.Level, string) {})
 	}
 	if err != nil && !errors.Is(err, ErrNotRunning) {
 		return "", fmt.Errorf("stop %s: it is hibernated and cannot be woken (agentvm rm %s removes it): %w", name, name, err)

@@ -36,6 +36,8 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	var sidecars []savedSidecar
 	if err == nil {
 		sidecars = d.findSidecars(v, restore)
+		d.logger.Info("the VM runs", "took", time.Since(began)) // before those are told who wait for it
+		d.event(Event{Kind: EventRunning})
 	}
 	d.mu.Lock()
 	d.vm, d.failure = v, err
@@ -47,8 +49,6 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 		return d.ran && !errors.Is(err, errGivenUp) && d.restarts(err) // it may be the host's trouble, and pass
 	}
 	d.listeners.release()
-	d.logger.Info("the VM runs", "took", time.Since(began))
-	d.event(Event{Kind: EventRunning})
 	d.ran = true
 	stopSidecars := d.runSidecars(v, sidecars)
 	defer stopSidecars()

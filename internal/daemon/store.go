@@ -144,14 +144,14 @@ func (s Store) remove(ctx context.Context, p paths, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove %s: it is being started: %w", name, err)
 	}
-	release, err := lockFile(ctx, p.lock(), lockTime/10)
+	release, err := lockFile(ctx, p.lock(), lockTime/4)
 	if err != nil {
 		return errors.Join(fmt.Errorf("remove %s: %w: stop it first", name, ErrRunning), unlock())
 	}
 	r, _ := p.readRestoration()
 	err = removeContent(p)
 	closeFiles(s.takePorts(ctx, name, r))
-	err = errors.Join(err, release(), unlock(), os.Remove(p.lock()), os.Remove(p.starting()), removeFolder(p.dir))
+	err = errors.Join(err, release(), unlock(), os.Remove(p.lock()), os.Remove(p.starting()), removeFolder(ctx, p))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
@@ -176,7 +176,7 @@ func (s Store) Rename(ctx context.Context, name, to string) error {
 	if err != nil {
 		return fmt.Errorf("rename %s: it is being started: %w", name, err)
 	}
-	release, err := lockFile(ctx, p.lock(), lockTime/10)
+	release, err := lockFile(ctx, p.lock(), lockTime/4)
 	if err != nil {
 		return errors.Join(fmt.Errorf("rename %s: %w: stop it first", name, ErrRunning), unlock())
 	}
@@ -199,12 +199,19 @@ func (s Store) Rename(ctx context.Context, name, to string) error {
 	return nil
 }
 
-// removeFolder removes an empty directory. On FUSE and Windows, removed files disappear only a moment after they are closed; it waits
-// for that.
-func removeFolder(dir string) (err error) {
+// removeFolder removes the directory of a VM that is removed. Who looks at the VM meanwhile may have made its locks again; on FUSE and Windows,
+// removed files disappear only a moment after they are closed. It waits for both.
+func removeFolder(ctx context.Context, p paths) error {
 	for deadline := time.Now().Add(lockTime / 2); ; time.Sleep(5 * time.Millisecond) {
-		if err = os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) || time.Now().After(deadline) {
+		err := os.Remove(p.dir)
+		if err == nil || errors.Is(err, fs.ErrNotExist) || time.Now().After(deadline) {
 			return err
+		}
+		if _, err := os.Lstat(p.config()); err == nil {
+			return nil // the next one of this name
+		}
+		if unlock, err := lockFile(ctx, p.starting(), 0); err == nil { // else somebody starts it
+			_ = errors.Join(unlock(), os.Remove(p.lock()), os.Remove(p.starting()))
 		}
 	}
 }

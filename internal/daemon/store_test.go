@@ -305,6 +305,39 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// TestRemoveWhileListed: who looks at VMs meanwhile keeps no part of one that is removed.
+func TestRemoveWhileListed(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	p, err := s.paths("dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var looking sync.WaitGroup
+	for range 4 {
+		looking.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = s.List(ctx)
+			}
+		})
+	}
+	for range 200 {
+		if err := errors.Join(os.MkdirAll(p.dir, 0o700), writeConfig(p.config(), Config{})); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Remove(t.Context(), "dev"); err != nil {
+			t.Error(err)
+			break
+		}
+		if _, err := os.Lstat(p.dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("it is still there: %v", err)
+			break
+		}
+	}
+	cancel()
+	looking.Wait()
+}
+
 // TestListTogether: concurrent lists of a dead VM do not take each other for its daemon.
 func TestListTogether(t *testing.T) {
 	d := startInside(t, Config{}, timing{}, nil)

@@ -59,7 +59,7 @@ func describePort(f nat.Forward) string {
 }
 
 const (
-	settleTime  = 300 * time.Millisecond
+	settleTime  = 2 * time.Second // most come within 200 ms
 	settlePause = 2 * time.Millisecond
 )
 
