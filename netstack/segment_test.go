@@ -204,11 +204,12 @@ func TestDisorder(t *testing.T) {
 // number that counts up every 64 ns: a first connection tells how far the clock has to go.
 func TestSequenceWrap(t *testing.T) {
 	clock := faketime.NewManualClock()
-	peer, _, conns := newPeer(t, netstack.Config{Clock: clock})
+	peer, n, conns := newPeer(t, netstack.Config{Clock: clock})
 	first := handshake(t, peer, conns, 4000, 0xfffff000, nil)
 	isn := first.ack - 1
 	first.conn.Abort()
 	peer.Expect(t, "RST", func(s netstacktest.Segment) bool { return s.Flags&rst != 0 })
+	eventually(t, "the endpoint is gone", func() bool { return netstack.EndpointCount(n) == 0 })
 	clock.Advance(time.Duration(uint32(0xfffff000-isn)) * 64)
 	h := handshake(t, peer, conns, 4000, 0xfffff000, nil)
 	if got := h.ack - 1; got != 0xfffff000 {
@@ -239,6 +240,7 @@ func TestZeroWindow(t *testing.T) {
 	h.shut()
 	all := pattern(3000, 4)
 	go h.conn.Write(all)
+	eventually(t, "the bytes wait", func() bool { return h.conn.Unacked() > 0 })
 	peer.Quiet(t, 30*time.Millisecond)
 	for range 3 {
 		clock.Advance(30 * time.Second)
