@@ -236,7 +236,7 @@ func TestEventsAreBounded(t *testing.T) {
 	// One request waits at a time, and the guest can end it.
 	for number := errno.Errno(0); number == 0; { // until nothing is left
 		c.ask()
-		if c.events(300*time.Millisecond) == nil {
+		if c.events(3*time.Second) == nil {
 			break
 		}
 	}
@@ -303,6 +303,10 @@ func TestKeepListing(t *testing.T) {
 	for _, name := range []string{"a", "b", "d"} {
 		writeFile(t, filepath.Join(dir, "sub", name), "")
 	}
+	changed := time.Now().Add(time.Second) // of what has just changed until then
+	if err := os.Chtimes(filepath.Join(dir, "sub"), time.Time{}, changed); err != nil {
+		t.Fatal(err)
+	}
 	settle := func() { time.Sleep(100 * time.Millisecond) } // a few steps of the host's clock
 	c := attachEvents(t, Config{Dir: dir})
 	sub := c.lookup(rootID, "sub")
@@ -346,6 +350,7 @@ func TestKeepListing(t *testing.T) {
 	const kept = openCacheDir | openKeepCache
 
 	listed(openCacheDir, "what has just changed may change again in the same step of the host's clock")
+	time.Sleep(time.Until(changed))
 	settle()
 	listed(openCacheDir, "the guest may have listed it before it changed")
 	listed(kept, "nothing has changed")

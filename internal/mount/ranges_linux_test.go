@@ -233,9 +233,12 @@ func TestRangeLockFlags(t *testing.T) {
 		lock(lockRead, lockFlags, openKeepCache)
 		lock(lockNone, lockFlags, 0)
 		writeFile(t, path, "new contents")
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(time.Second)); err != nil { // it has just changed until then
+			t.Fatal(err)
+		}
 		lock(lockRead, lockFlags, 0)
 		lock(lockWrite, lockFlags, 0) // what has just changed may change again in the same step of the clock
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(1100 * time.Millisecond)
 		lock(lockWrite, lockFlags, 0) // and may have before the last look
 		lock(lockRead, lockFlags, openKeepCache)
 		lock(lockNone, lockFlags, 0)
