@@ -130,6 +130,8 @@ func TestMemoryGrowsWithUse(t *testing.T) {
 	w := newWorld(t, func(s *settings) { s.Memory, s.HighMark, s.LowMark = memory, 256<<10, 64<<10 })
 	others := memory.Use().Used
 	guest, host := w.pair()
+	guest.SetDeadline(time.Now().Add(3 * patience))
+	host.SetDeadline(time.Now().Add(3 * patience))
 	w.await(FlowOpened, 1)
 	if begins := memory.Use().Used - others; begins != netstack.FlowMemory {
 		t.Errorf("it begins with %d bytes", begins)
