@@ -66,19 +66,20 @@ func TestEvents(t *testing.T) {
 	k, c := startUsed(t, Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	p, err := k.store.paths("dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the event that it runs", func() bool { log, _ := os.ReadFile(p.events()); return strings.Contains(string(log), `"running"`) })
 	followed, over := make(chan Event, 100), make(chan error, 1)
+	since := time.Now()
 	go func() {
-		over <- k.store.Events(ctx, EventsOptions{Follow: true}, func(e Event) error { followed <- e; return nil })
+		over <- k.store.Events(ctx, EventsOptions{Follow: true, Since: since}, func(e Event) error { followed <- e; return nil })
 	}()
-	time.Sleep(3 * followPause) // until it follows
 	if err := c.Client.Pause(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Client.Resume(ctx); err != nil {
-		t.Fatal(err)
-	}
-	p, err := k.store.paths("dev")
-	if err != nil {
 		t.Fatal(err)
 	}
 	denial, err := egress.Event{Time: time.Now(), Kind: egress.KindTCP, Verdict: egress.VerdictDeny, Names: []string{"evil.example"}, Destination: netip.MustParseAddrPort("203.0.113.1:443"), Process: "sh[7]"}.Line()

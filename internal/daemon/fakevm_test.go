@@ -378,6 +378,16 @@ const (
 	roleStranger = "stranger" // a process of another user, which tries to talk to a daemon
 )
 
+// awaitHeard waits until the starter has a client, and knows how far its VM is.
+func awaitHeard(dir string) {
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "heard")); err == nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // play is the child process.
 func play(role, dir string, args []string) error {
 	name := args[0]
@@ -406,7 +416,7 @@ func play(role, dir string, args []string) error {
 	case roleOverrun, roleFrozen, roleAtOnce:
 		t.ownProcess = true
 		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
-			go neverReturn(role, b.overrun)
+			go neverReturn(dir, role, b.overrun)
 			return newFakeVM(), nil
 		})
 	case roleStarter:
@@ -414,12 +424,7 @@ func play(role, dir string, args []string) error {
 	case roleKilled:
 		return run(context.Background(), s, name, t, func(_ context.Context, b booting) (VM, error) {
 			b.progress(0, "boots")
-			for { // until its starter knows that
-				if _, err := os.Stat(filepath.Join(dir, "heard")); err == nil {
-					break
-				}
-				time.Sleep(time.Millisecond)
-			}
+			awaitHeard(dir)
 			fmt.Fprintln(os.Stderr, "last words")
 			self, err := os.FindProcess(os.Getpid())
 			if err == nil {

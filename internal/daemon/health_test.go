@@ -11,7 +11,8 @@ import (
 // TestHealthcheck follows the states of a VM whose image has a HEALTHCHECK, and of one that has none.
 func TestHealthcheck(t *testing.T) {
 	v := newFakeVM()
-	v.image.Healthcheck = &images.Healthcheck{Test: []string{"CMD", "health"}, Interval: time.Nanosecond, Retries: 3, StartPeriod: 200 * time.Millisecond}
+	const startPeriod = 3 * time.Second // in which "starting" must be seen
+	v.image.Healthcheck = &images.Healthcheck{Test: []string{"CMD", "health"}, Interval: time.Nanosecond, Retries: 3, StartPeriod: startPeriod}
 	v.health.Store(7)
 	began := time.Now()
 	d := startFake(t, v)
@@ -29,7 +30,7 @@ func TestHealthcheck(t *testing.T) {
 	}
 	await("starting")
 	await("unhealthy")
-	if took := time.Since(began); took < 200*time.Millisecond {
+	if took := time.Since(began); took < startPeriod {
 		t.Errorf("unhealthy after %v, in the start period", took)
 	}
 	v.health.Store(0)

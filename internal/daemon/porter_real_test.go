@@ -61,37 +61,45 @@ func TestHibernatePorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	shell(t, c, daemonrpc.JobOptions{}, "(sleep 6; echo rang >/root/timer) >/dev/null 2>&1 </dev/null &")
 	_ = c.Close()
 	sleeps(t, s)
+	awake := time.Since(began)
 	time.Sleep(6 * time.Second) // which its timer does not see
 	for round, url := range []string{url, link.PathURL(place.PreviewPort) + "index.html", url} {
 		began := time.Now()
+		answered := make(chan struct{}, 20)
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
 				code, got := get(t, url)
+				answered <- struct{}{}
 				if code != 200 || got != out {
 					t.Errorf("round %d: %d, %d bytes of %d: %.100q", round, code, len(got), len(out), got)
 				}
 			})
 		}
+		<-answered
+		c, err = s.Connect(t.Context(), "dev") // while others are under way, or it could hibernate once more
 		all.Wait()
 		t.Logf("20 requests woke the VM and were answered in %v", time.Since(began))
-		if c, err = s.Connect(t.Context(), "dev"); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
+		asked := time.Now()
 		now, _ := shell(t, c, daemonrpc.JobOptions{}, "date +%s; head -n 1 /run/agentvm/generation; cat /root/timer 2>/dev/null")
 		clock, rest, _ := strings.Cut(now, "\n")
 		var at int64
-		if _, err := fmt.Sscan(clock, &at); err != nil || time.Since(time.Unix(at, 0)).Abs() > 5*time.Second {
+		if _, err := fmt.Sscan(clock, &at); err != nil || at < asked.Unix()-5 || at > time.Now().Unix()+5 {
 			t.Errorf("clock: %q", clock)
 		}
-		if want := fmt.Sprintf("%d\n", round+1); rest != want && (round == 0 || rest != want+"rang\n") {
+		mayRing := round > 0 || awake+time.Since(began) >= 6*time.Second
+		if want := fmt.Sprintf("%d\n", round+1); rest != want && (!mayRing || rest != want+"rang\n") {
 			t.Errorf("round %d: %q: the timer was to wait, and the generation to count", round, rest)
 		}
 		if round == 0 {
-			if rang, _ := shell(t, c, daemonrpc.JobOptions{}, "i=0; until [ -e /root/timer ] || [ $i = 30 ]; do sleep 1; i=$((i+1)); done; cat /root/timer"); rang != "rang\n" {
+			if rang, _ := shell(t, c, daemonrpc.JobOptions{}, "i=0; until [ -s /root/timer ] || [ $i = 30 ]; do sleep 1; i=$((i+1)); done; cat /root/timer"); rang != "rang\n" {
 				t.Errorf("timer: %q", rang)
 			}
 		}

@@ -131,10 +131,14 @@ func TestHibernateSidecars(t *testing.T) {
 	if out, _ := shell(t, c, daemonrpc.JobOptions{}, "touch /tmp/enough; while [ ! -e /tmp/flooded ]; do sleep 0.05; done; wc -l </root/waits; kill "+pid); out != "1\n" {
 		t.Errorf("the waiting one: %q", out)
 	}
-	stdout, stderr := written(t, c, before["flood"].Job)
-	if n, m := checkCount(t, stdout), checkCount(t, stderr); n != m {
-		t.Errorf("%d and %d lines", n, m)
-	}
+	was := -1
+	await(t, "the same lines of both streams", func() bool { // the last ones may be under way
+		stdout, stderr := written(t, c, before["flood"].Job)
+		n, m := checkCount(t, stdout), checkCount(t, stderr)
+		same := n == m && n == was
+		was = n
+		return same
+	})
 	await(t, "another run", func() bool {
 		s := sidecarsOf(t, c)["quiet"]
 		return s.State == daemonrpc.SidecarRunning && s.Restarts == 1 && s.Job != before["quiet"].Job && s.Last == "exit code 143"
@@ -223,7 +227,7 @@ func TestHibernateSidecarsInterrupted(t *testing.T) {
 		_ = c.Close()
 		if round%2 == 0 { // at any moment of it
 			for {
-				if _, err := os.Stat(p.saving()); err == nil {
+				if _, err := os.Stat(p.saving()); err == nil || p.asleep() { // asleep is what it is once it is saved
 					break
 				}
 				time.Sleep(time.Millisecond)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -16,8 +17,8 @@ const endless = "\x00asm\x01\x00\x00\x00" + "\x01\x04\x01\x60\x00\x00" + "\x03\x
 	"\x0a\x09\x01\x07\x00\x03\x40\x0c\x00\x0b\x0b"
 
 // neverReturn runs a machine whose slice does not end, and reports it as package vm does.
-func neverReturn(role string, overrun func(time.Duration)) {
-	time.Sleep(200 * time.Millisecond) // a client connects meanwhile
+func neverReturn(dir, role string, overrun func(time.Duration)) {
+	awaitHeard(dir)
 	go func() {
 		ctx := context.Background()
 		instance, err := wazero.NewRuntime(ctx).Instantiate(ctx, []byte(endless))
@@ -63,6 +64,9 @@ func TestWatchdog(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = c.Close() }()
+			if err := os.WriteFile(filepath.Join(s.Dir, "heard"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			p := paths{filepath.Join(s.Dir, "dev")}
 			for alive := true; alive; time.Sleep(10 * time.Millisecond) { // without a limit of its own, because the host may be busy
 				var unlock func() error
