@@ -65,7 +65,7 @@ func initramfs(t *testing.T) []byte {
 // kills it.
 func (g guest) run(t *testing.T, disk, mode string, see func(line string) (stop bool)) {
 	t.Helper()
-	ctx, kill := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, kill := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer kill()
 	command := exec.CommandContext(ctx, "qemu-system-riscv64", "-M", "virt", "-m", "256", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", filepath.Join(g.dir, "Image"), "-initrd", filepath.Join(g.dir, "initramfs"),

@@ -54,7 +54,7 @@ func connect(t testing.TB) *guestrpc.Client {
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // also of commands in a machine, on a busy host
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -189,17 +189,23 @@ func TestKill(t *testing.T) {
 func TestSignal(t *testing.T) {
 	c := connect(t)
 	ctx := testContext(t)
-	var out bytes.Buffer
-	p, err := c.Exec(ctx, guestrpc.ExecParams{Args: []string{"sh", "-c", "trap 'echo got it; exit 5' TERM; while :; do sleep 0.01; done"}, Stdout: &out})
+	r, w := io.Pipe()
+	p, err := c.Exec(ctx, guestrpc.ExecParams{Args: []string{"sh", "-c", "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.01; done"}, Stdout: w})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := io.ReadFull(r, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	rest := make(chan string)
+	go func() { b, _ := io.ReadAll(r); rest <- string(b) }()
 	if err := p.Signal(ctx, 15); err != nil {
 		t.Fatal(err)
 	}
 	status, err := p.Wait(ctx)
-	if err != nil || status.Code != 5 || out.String() != "got it\n" {
-		t.Errorf("got %+v, %v, %q", status, err, out.String())
+	_ = w.Close()
+	if out := <-rest; err != nil || status.Code != 5 || out != "got it\n" {
+		t.Errorf("got %+v, %v, %q", status, err, out)
 	}
 }
 

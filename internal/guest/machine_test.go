@@ -76,7 +76,7 @@ func bootMachine(t *testing.T, root string, arguments ...string) *qemuMachine {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = command.Wait(); close(m.ended) }()
+	go func() { _ = command.Wait(); close(m.ended); _ = listener.Close() }()
 	t.Cleanup(func() {
 		cancel()
 		<-m.ended

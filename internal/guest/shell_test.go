@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -129,8 +130,15 @@ func TestShellHangs(t *testing.T) {
 	if _, err := sh.Run(ctx, guestrpc.Command{Line: "true"}); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("second command: %v", err)
 	}
-	if err := p.Signal(ctx, 15); err != nil {
-		t.Fatal(err)
+	for running := true; running; { // the shell may not have started it yet
+		if err := p.Signal(ctx, 15); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatal(err)
+		}
+		select {
+		case <-p.Done():
+			running = false
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	if status, err := p.Wait(ctx); err != nil || status.Code != 143 || status.ShellEnded {
 		t.Errorf("TERM gives %+v, %v", status, err)

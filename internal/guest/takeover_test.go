@@ -47,7 +47,7 @@ func TestMachineIsTakenOver(t *testing.T) {
 		copied.run()
 		again := copied.dial(guestrpc.ClientConfig{HelloInterval: time.Hour, KeepPrograms: i%2 == 1})
 		greeted := copied.Retired() - begin
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		if _, err := again.Start(ctx, guestrpc.StartParams{Restored: &guestrpc.Restored{Entropy: entropy(), NewIdentity: true, KeepPrograms: i%2 == 1}}); err != nil {
 			t.Errorf("copy %d: %v", i, err)
 		}
@@ -100,7 +100,7 @@ func TestAdoptInput(t *testing.T) {
 		if one.input {
 			p.Stdin = input
 		} else {
-			p.Args[2] = "sleep 3; " + echo
+			p.Args[2] = "while ! [ -e /tmp/go ]; do sleep 0.05; done; " + echo // is not over before it is adopted
 		}
 		if _, err := c.Exec(ctx, p); err != nil {
 			t.Fatal(key, err)
@@ -137,6 +137,9 @@ func TestAdoptInput(t *testing.T) {
 		if err != nil {
 			t.Error(key, err)
 			continue
+		}
+		if !one.input {
+			run(t, again, script("echo >/tmp/go"))
 		}
 		if status, err := p.Wait(ctx); err != nil || status.Code != 0 || output.String() != one.want {
 			t.Errorf("%s: %+v, %v, %q, want %q", key, status, err, output.String(), one.want)

@@ -48,11 +48,12 @@ func Shares(t testing.TB, memory int, dirs ...string) []string {
 		}
 		t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
 		args = append(args, "-chardev", fmt.Sprintf("socket,id=fs%d,path=%s", i, socket), "-device", fmt.Sprintf("vhost-user-fs-device,chardev=fs%d,tag=share%d", i, i))
-		for range 200 { // until it listens
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			if _, err := os.Stat(socket); err == nil {
 				break
+			} else if time.Now().After(end) {
+				t.Fatalf("%s does not listen: %v", virtiofsd, err)
 			}
-			time.Sleep(10 * time.Millisecond)
 		}
 	}
 	return args
