@@ -567,7 +567,11 @@ func (c *cluster) serve(p *corev1.Pod, address string) {
 			c.t.Errorf("pod %s: %v", p.Name, err)
 		}
 	}()
-	<-listens
+	select {
+	case <-listens:
+	case <-s.done:
+		c.t.FailNow() // it has said why
+	}
 	c.mu.Lock()
 	c.pods[p.Name] = s
 	c.mu.Unlock()
@@ -683,7 +687,7 @@ func (g *gateway) create(tenant, body string) (id, token string) {
 
 func (g *gateway) eventually(what string, is func() bool) {
 	g.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			g.t.Fatal("never: " + what)
 		}

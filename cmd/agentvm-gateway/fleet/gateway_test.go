@@ -67,7 +67,7 @@ func TestLife(t *testing.T) {
 		{a, "DELETE", "/sandboxes/" + id, ``, 404},
 	} {
 		ok := false
-		for range 50 { // the other gateway's watch may be behind
+		for range 500 { // the other gateway's watch may be behind
 			code, text := step.g.do(step.method, step.path, "red", step.body)
 			if ok = code == step.want; ok {
 				break

@@ -216,11 +216,12 @@ func (g *Gateway) end(ctx context.Context, b *sandbox, l *coordinationv1.Lease, 
 	return err
 }
 
-// isDue says whether a Lease is to be mended: a move that a gateway has left, or the end of a sandbox's pod.
+// isDue says whether a Lease is to be mended: a move that a gateway has left, the end of a sandbox's pod, or the end of the time for which one is
+// kept in the object store.
 func (g *Gateway) isDue(l *coordinationv1.Lease) bool {
 	switch phaseOf(l) {
-	case phaseStored:
-		return false
+	case phaseStored: // its Lease was renewed when it was saved
+		return g.config.KeepPaused > 0 && l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) > g.config.KeepPaused
 	case phaseRunning:
 		_, uid := holderOf(l)
 		return !slices.ContainsFunc(g.pods.with(l.Name), func(p *corev1.Pod) bool { return p.UID == uid })
@@ -228,20 +229,27 @@ func (g *Gateway) isDue(l *coordinationv1.Lease) bool {
 	return g.isLeft(l)
 }
 
-// mend completes, or takes back, a move that a gateway has left, and ends the Lease of a sandbox whose pod has ended.
+// mend completes, or takes back, a move that a gateway has left, and ends the Lease of a sandbox whose pod has ended or that is kept no longer.
 func (g *Gateway) mend(ctx context.Context, l *coordinationv1.Lease) error {
 	if !g.isDue(l) {
 		return nil
 	}
-	name, uid := holderOf(l)
 	phase := phaseOf(l)
-	if phase == phaseSaving {
+	switch phase {
+	case phaseStored:
+		err := g.endOf(ctx, l)
+		if err == nil {
+			g.metrics.expired.Add(1)
+		}
+		return g.mended(ctx, l, err)
+	case phaseSaving:
 		next, err := g.leases.update(ctx, l, func(*coordinationv1.Lease) {}) // so that others leave it alone
 		if err == nil {
 			err = g.save(ctx, next)
 		}
 		return g.mended(ctx, l, err)
 	}
+	name, uid := holderOf(l)
 	p, err := g.pods.read(ctx, name, uid)
 	switch {
 	case err != nil:
@@ -255,12 +263,18 @@ func (g *Gateway) mend(ctx context.Context, l *coordinationv1.Lease) error {
 	case phase == phaseLoading:
 		_, err = g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseStored, nil) })
 	default:
-		b, readErr := saved(l)
-		if err = readErr; err == nil {
-			err = g.end(ctx, b, l, true)
-		}
+		err = g.endOf(ctx, l)
 	}
 	return g.mended(ctx, l, err)
+}
+
+// endOf ends the sandbox of a Lease, unless it was changed meanwhile.
+func (g *Gateway) endOf(ctx context.Context, l *coordinationv1.Lease) error {
+	b, err := saved(l)
+	if err == nil {
+		err = g.end(ctx, b, l, true)
+	}
+	return err
 }
 
 // mended makes nothing of the error of a gateway that another one was faster than.

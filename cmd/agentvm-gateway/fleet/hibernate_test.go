@@ -246,7 +246,7 @@ func TestHibernateAtEnd(t *testing.T) {
 // TestKeepPaused: a sandbox that stays in the object store too long ends; one that is resumed in time does not, nor does one that was saved later.
 func TestKeepPaused(t *testing.T) {
 	c := newCluster(t)
-	c.keep = 3 * time.Second
+	c.keep = 10 * time.Second
 	s := c.objectStore()
 	c.warm(3)
 	g := c.gateway("a")
@@ -312,7 +312,7 @@ func TestResumeRace(t *testing.T) {
 func TestKilledMovers(t *testing.T) {
 	c := newCluster(t)
 	s := c.objectStore()
-	c.move = time.Second
+	c.move = 2 * time.Second
 	other := c.gateway("other")
 	for _, move := range []string{"pause", "connect"} {
 		for writes := range int64(6) {
@@ -395,7 +395,7 @@ func TestConnectAfterLeftPause(t *testing.T) {
 		t.Skip("stands still on client-go's fake only")
 	}
 	c.objectStore()
-	c.move = time.Second
+	c.move = 2 * time.Second // less than what the gateway remembers of what it has read
 	c.warm(2)
 	var left, behind life
 	left.left.Store(1 << 30)
@@ -422,7 +422,7 @@ func phase(l *coordinationv1.Lease) string { return l.Labels[fleet.LabelState] }
 func TestLeftMoves(t *testing.T) {
 	c := newCluster(t)
 	s := c.objectStore()
-	c.move = time.Second
+	c.move = 5 * time.Second
 	c.warm(12)
 	g := c.gateway("a")
 	// change makes a Lease what a gateway has left a minute ago.

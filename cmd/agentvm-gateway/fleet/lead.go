@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -99,17 +98,10 @@ func (g *Gateway) reap(ctx context.Context) {
 			continue
 		}
 		for _, l := range g.leases.list() {
-			switch {
-			case g.isForgotten(l):
-				do(l.UID, func() {
-					if err := g.expireStored(ctx, l); err != nil {
-						g.config.Logger.Warn("a sandbox that is to be kept no longer was not ended: it is at the next look", "sandbox", l.Name, "err", err)
-					}
-				})
-			case g.isDue(l):
+			if g.isDue(l) {
 				do(l.UID, func() {
 					if err := g.mend(ctx, l); err != nil {
-						g.config.Logger.Warn("a sandbox's move was not mended: it is at the next look", "sandbox", l.Name, "err", err)
+						g.config.Logger.Warn("a sandbox was not mended, or not ended: it is at the next look", "sandbox", l.Name, "err", err)
 					}
 				})
 			}
@@ -177,23 +169,6 @@ func (g *Gateway) expire(ctx context.Context, b *sandbox) error {
 		}
 	} else {
 		err = g.kill(ctx, b)
-	}
-	if err == nil {
-		g.metrics.expired.Add(1)
-	}
-	return err
-}
-
-// isForgotten says whether a sandbox has been in the object store for as long as one is kept there. A stored one's Lease was renewed when it was saved.
-func (g *Gateway) isForgotten(l *coordinationv1.Lease) bool {
-	return g.config.KeepPaused > 0 && phaseOf(l) == phaseStored && l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) > g.config.KeepPaused
-}
-
-// expireStored ends one, unless it is being resumed.
-func (g *Gateway) expireStored(ctx context.Context, l *coordinationv1.Lease) error {
-	b, err := saved(l)
-	if err == nil {
-		err = g.end(ctx, b, l, true)
 	}
 	if err == nil {
 		g.metrics.expired.Add(1)
