@@ -122,13 +122,24 @@ func runs(t *testing.T, v *vm.VM, program string) bool {
 func TestEnds(t *testing.T) {
 	v := start(t)
 	tools := New(v, Options{})
-	for name, input := range map[string]string{BashName: `{"command":"sleep 5001 & sleep 5002"}`, ShellName: `{"commands":["sleep 5003"]}`, ExecCommandName: `{"cmd":"sleep 5004"}`} {
+	for name, one := range map[string]struct{ input, program string }{
+		BashName:        {`{"command":"sleep 5001 & sleep 5002"}`, "sleep 5002"},
+		ShellName:       {`{"commands":["sleep 5003"]}`, "sleep 5003"},
+		ExecCommandName: {`{"cmd":"sleep 5004"}`, "sleep 5004"},
+	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(500*time.Millisecond, cancel)
-		if r, err := tools.Call(ctx, name, json.RawMessage(input)); err == nil || ctx.Err() == nil {
-			t.Errorf("%s: %+v %v", name, r, err)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if r, err := tools.Call(ctx, name, json.RawMessage(one.input)); err == nil || ctx.Err() == nil {
+				t.Errorf("%s: %+v %v", name, r, err)
+			}
+		}()
+		for end := time.Now().Add(time.Minute); !runs(t, v, one.program) && time.Now().Before(end); {
+			time.Sleep(50 * time.Millisecond)
 		}
 		cancel()
+		<-ended
 	}
 	if r := call(t, tools, BashName, BashInput{Command: "true"}); !r.IsError || !strings.Contains(r.Text, "cancelled") {
 		t.Errorf("%+v", r)
