@@ -138,7 +138,7 @@ func TestRemoveBusyMount(t *testing.T) {
 	if _, err := p.Wait(limited(t)); err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		err := v.AddMount(limited(t), vm.Mount{HostPath: t.TempDir(), GuestPath: "/m/more"})
 		if err == nil {
 			break
@@ -153,10 +153,10 @@ func TestRemoveBusyMount(t *testing.T) {
 // TestAddedMountServer: a server that ends, hangs or lies costs its own mount only, and not the VM's end.
 func TestAddedMountServer(t *testing.T) {
 	v, dir := ownVM(t, nil), t.TempDir()
-	begin := func(guest string, serve func(net.Conn)) error {
+	begin := func(guest string, limit time.Duration, serve func(net.Conn)) error {
 		device, conn := net.Pipe()
 		go serve(conn)
-		ctx, cancel := context.WithTimeout(limited(t), 2*time.Second)
+		ctx, cancel := context.WithTimeout(limited(t), limit)
 		defer cancel()
 		return v.AttachMount(ctx, vm.Mount{HostPath: dir, GuestPath: guest}, device)
 	}
@@ -166,7 +166,7 @@ func TestAddedMountServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := begin("/ends", func(c net.Conn) { _ = server.Serve(context.Background(), c) }); err != nil {
+		if err := begin("/ends", time.Minute, func(c net.Conn) { _ = server.Serve(context.Background(), c) }); err != nil {
 			t.Fatal(err)
 		}
 		wantOutput(t, v, "cat /ends/file", "content\n")
@@ -191,12 +191,12 @@ func TestAddedMountServer(t *testing.T) {
 		wantOutput(t, v, "cat /ends/file", "content\n")
 	})
 	t.Run("hangs", func(t *testing.T) {
-		if err := begin("/hangs", func(net.Conn) {}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := begin("/hangs", 2*time.Second, func(net.Conn) {}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a server that does not answer: %v", err)
 		}
 	})
 	t.Run("lies", func(t *testing.T) {
-		_ = begin("/lies", func(c net.Conn) { _, _ = c.Write(make([]byte, 1<<10)) })
+		_ = begin("/lies", 2*time.Second, func(c net.Conn) { _, _ = c.Write(make([]byte, 1<<10)) })
 		_ = v.RemoveMount(limited(t), "/lies", true)
 	})
 	t.Run("hangs at the end", func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestAddedMountServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		stuck := &stuckConn{free: make(chan struct{})}
-		if err := begin("/stuck", func(c net.Conn) { stuck.Conn = c; _ = server.Serve(context.Background(), stuck) }); err != nil {
+		if err := begin("/stuck", time.Minute, func(c net.Conn) { stuck.Conn = c; _ = server.Serve(context.Background(), stuck) }); err != nil {
 			t.Fatal(err)
 		}
 		defer func() { close(stuck.free); _ = server.Close() }()
@@ -222,7 +222,7 @@ func TestAddedMountServer(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the VM does not end")
 		}
 	})

@@ -294,7 +294,13 @@ func TestFakeEndsByItself(t *testing.T) {
 // A slice that does not end for OverrunTime ends all calls; when it ends after all, everything of the VM is freed.
 func TestFakeOverruns(t *testing.T) {
 	var lasted atomic.Int64
-	v, m, _ := startFake(t, func(c *Config) { c.Overrun = func(d time.Duration) { lasted.Store(int64(d)) } })
+	v, m, _ := startFake(t, func(c *Config) {
+		c.Overrun = func(d time.Duration) {
+			if d >= OverrunTime { // the first that is; a later look finds more
+				lasted.CompareAndSwap(0, int64(d))
+			}
+		}
+	})
 	var released atomic.Bool
 	m.ended <- func() (machine.Exit, error) {
 		m.slices.Add(1)
@@ -315,7 +321,7 @@ func TestFakeOverruns(t *testing.T) {
 	released.Store(true)
 	select {
 	case <-v.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the VM is not freed")
 	}
 }

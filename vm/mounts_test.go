@@ -260,7 +260,8 @@ func TestMountEvents(t *testing.T) {
 		write(t, filepath.Join(host, name), "before\n")
 	}
 	v := ownVM(t, mounted(host, false))
-	wantOutput(t, v, "cd /mnt/host && ls -lR >/dev/null && { inotifyd - /mnt/host:cnmydw /mnt/host/sub:cnmydw >/tmp/events 2>&1 & } && sleep 1 && stat -c %s changed", "7\n")
+	wantOutput(t, v, "cd /mnt/host && ls -lR >/dev/null && { inotifyd - /mnt/host:cnmydw /mnt/host/sub:cnmydw >/tmp/events 2>&1 & } && stat -c %s changed", "7\n")
+	waitFor(t, v, "[ $(cat /proc/$(pidof inotifyd)/fdinfo/* | grep -c ^inotify) = 2 ]") // watches
 	path := func(name string) string { return filepath.Join(host, name) }
 	write(t, path("made"), "x")
 	write(t, path("changed"), "longer than before\n")
@@ -274,7 +275,7 @@ func TestMountEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantOutput(t, v, "cd /mnt/host && echo >own && rm own && mkdir sub/own; for i in 1 2 3 4 5 6 7 8 9 10; do grep -q sub.own /tmp/events && grep -q sub.dir /tmp/events && break; sleep 0.5; done; sleep 0.5; stat -c %s changed", "19\n")
+	wantOutput(t, v, "cd /mnt/host && echo >own && rm own && mkdir sub/own; for i in $(seq 100); do grep -q sub.own /tmp/events && grep -q sub.dir /tmp/events && break; sleep 0.5; done; sleep 0.5; stat -c %s changed", "19\n")
 	events := string(mustRun(t, v, vm.Command{Line: "cat /tmp/events"}).Stdout)
 	for _, want := range []string{
 		"n\t/mnt/host\tmade", "w\t/mnt/host\tmade", "c\t/mnt/host\tchanged", "c\t/mnt/host/sub\tinner", "d\t/mnt/host\tremoved", "m\t/mnt/host\tmoved",
@@ -285,7 +286,7 @@ func TestMountEvents(t *testing.T) {
 			t.Errorf("%q is %d times in the events:\n%s", want, n, events)
 		}
 	}
-	wantOutput(t, v, "killall inotifyd; sleep 1; umount /mnt/host && echo unmounted", "unmounted\n")
+	wantOutput(t, v, "killall inotifyd; for i in $(seq 100); do umount /mnt/host 2>/dev/null && echo unmounted && break; sleep 0.1; done", "unmounted\n")
 }
 
 // TestMountMany mounts as many directories as a VM can have.

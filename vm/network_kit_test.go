@@ -87,6 +87,25 @@ func (w *world) event(t *testing.T, what string, matches func(egress.Event) bool
 	}
 }
 
+// withProcess returns an event that matches and names the guest's process. A busy guest is too slow to say which it was, and is then not asked
+// for some seconds: what made the event is done again.
+func (w *world) withProcess(t *testing.T, matches func(egress.Event) bool, again func()) egress.Event {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		w.mu.Lock()
+		i := slices.IndexFunc(w.events, func(e egress.Event) bool { return matches(e) && e.Process != "" })
+		if i >= 0 {
+			defer w.mu.Unlock()
+			return w.events[i]
+		}
+		w.mu.Unlock()
+		if time.Now().After(end) {
+			t.Fatal("no event says of which process it is")
+		}
+		again()
+	}
+}
+
 // network returns a configuration whose Dial and resolvers lead into the world.
 func (w *world) network(change func(*vm.Network)) func(*vm.Config) {
 	return func(c *vm.Config) {

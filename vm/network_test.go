@@ -81,14 +81,16 @@ func TestNetwork(t *testing.T) {
 	})
 	t.Run("public name", func(t *testing.T) {
 		wantOutput(t, v, "wget -qO- http://example.com/", "hello from example.com\n")
-		allowed := w.event(t, "the connection", func(e egress.Event) bool {
+		connection := func(e egress.Event) bool {
 			return e.Kind == egress.KindTCP && e.Verdict == egress.VerdictAllow && e.Destination.String() == publicServer
-		})
+		}
+		allowed := w.event(t, "the connection", connection)
 		if !slices.Contains(allowed.Names, "example.com") || !strings.HasPrefix(allowed.Source.String(), "192.168.127.3:") {
 			t.Errorf("the event %+v does not name both ends", allowed)
 		}
-		if !strings.HasPrefix(allowed.Process, "wget[") {
-			t.Errorf("process %q of %+v", allowed.Process, allowed)
+		named := w.withProcess(t, connection, func() { wantOutput(t, v, "wget -qO- http://example.com/", "hello from example.com\n") })
+		if !strings.HasPrefix(named.Process, "wget[") {
+			t.Errorf("process %q of %+v", named.Process, named)
 		}
 		ended := w.event(t, "its end", func(e egress.Event) bool { return e.Verdict == egress.VerdictClose && e.Flow == allowed.Flow })
 		if ended.Received == 0 || ended.Sent == 0 {
@@ -99,16 +101,18 @@ func TestNetwork(t *testing.T) {
 		fails(t, v, "wget -qO- http://10.9.8.7/", "refused")
 		fails(t, v, "wget -qO- http://127.0.0.2:9/", "refused") // its own loopback
 		fails(t, v, "wget -qO- http://host.agentvm.internal:1/", "refused")
-		contains(t, v, "wget -qO- http://agentvm.internal/denials", "10.9.8.7", "host.agentvm.internal")
+		contains(t, v, `for i in $(seq 100); do
+			wget -qO- http://agentvm.internal/denials >/tmp/denials; grep -q 10.9.8.7 /tmp/denials && grep -q host.agentvm.internal /tmp/denials && break; sleep 0.1
+		done; cat /tmp/denials`, "10.9.8.7", "host.agentvm.internal")
 		contains(t, v, "wget -qO- http://agentvm.internal/denials.json", `"kind":"tcp"`, `"reason":"restricted-range"`)
 		contains(t, v, "for i in $(seq 100); do grep 10.9.8.7 /run/agentvm/denials && exit; sleep 0.1; done; exit 1", "10.9.8.7")
 		contains(t, v, "wget -qO- http://agentvm.internal/policy", "mode public")
 		contains(t, v, "wget -qO- http://agentvm.internal/", "/denials")
 	})
 	t.Run("the process is known", func(t *testing.T) {
-		e := w.event(t, "the denial", func(e egress.Event) bool {
+		e := w.withProcess(t, func(e egress.Event) bool {
 			return e.Verdict == egress.VerdictDeny && e.Destination.String() == "10.9.8.7:80"
-		})
+		}, func() { fails(t, v, "wget -qO- http://10.9.8.7/", "refused") })
 		if !strings.HasPrefix(e.Process, "wget[") && !strings.HasPrefix(e.Process, "busybox[") {
 			t.Errorf("process %q of %+v", e.Process, e)
 		}

@@ -100,7 +100,8 @@ func TestPauseStopsTheGuestsTime(t *testing.T) {
 		}
 		return f
 	}
-	before, began := uptime(), time.Now()
+	began := time.Now()
+	before := uptime()
 	pause(t, v)
 	time.Sleep(3 * time.Second)
 	resume(t, v)

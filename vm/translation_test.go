@@ -39,9 +39,7 @@ func TestTranslationIsSwitched(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := v.Close(); err != nil {
-			t.Error(err)
-		}
+		closeWithBase(t, c, v)
 	}
 	for _, word := range []string{"nojit", ""} {
 		t.Setenv("AGENTVM_DEBUG", word)
