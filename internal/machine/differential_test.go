@@ -212,7 +212,7 @@ func onQEMU(t testing.TB, qemu string, program []byte) []byte {
 	if err := os.WriteFile(path, program, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, qemu, "-cpu", "rv64,zba=true,zbb=true", path)

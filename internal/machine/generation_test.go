@@ -32,7 +32,7 @@ func askWatching(w *worker, question string, watch func()) string {
 	if _, err := io.WriteString(w.console.Host(), question+"\n"); err != nil {
 		w.Fatal(err)
 	}
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
 		w.runFor(20 * time.Millisecond)
 		watch()
 		select {

@@ -284,6 +284,9 @@ func TestIdleMachineTranslatesNothing(t *testing.T) {
 	defer m.Close()
 	wait := encode("wfi", riscv.Operands{})
 	loadCode(t, m, addiX1, wait, encode("jal", riscv.Operands{Imm: -8}))
+	if err := m.Slice(1000); err != nil { // so that it has begun, however busy the host is
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := m.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -103,7 +103,7 @@ func TestTimer(t *testing.T) {
 			t.Parallel()
 			c := exec.CommandContext(t.Context(), os.Args[0])
 			c.Env = append(os.Environ(), role+"="+name)
-			watch := time.AfterFunc(2*time.Minute, func() { _ = c.Process.Kill() })
+			watch := time.AfterFunc(10*time.Minute, func() { _ = c.Process.Kill() })
 			defer watch.Stop()
 			out, err := c.CombinedOutput()
 			var exit *exec.ExitError
