@@ -83,6 +83,7 @@ func TestBlobsThatLie(t *testing.T) {
 				}
 			}
 			r.setAnswer(nil)
+			s.alpine.fetch.stall = fetchStall
 			if _, err := s.Pull(t.Context(), ref, nil); err != nil {
 				t.Errorf("when the registry is honest again: %v", err)
 			}

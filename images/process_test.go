@@ -108,12 +108,18 @@ func TestKilledPull(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	<-reached
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-reached:
+	case err := <-ended:
+		t.Fatalf("the pull has ended: %v", err)
+	}
 	waitForSize(t, s, sent)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait() // its error says that it was killed
+	<-ended // its error says that it was killed
 	if list, err := s.List(); err != nil || len(list) != 0 {
 		t.Errorf("images after the kill: %v, %v", list, err)
 	}
@@ -129,7 +135,7 @@ func TestKilledPull(t *testing.T) {
 // waitForSize waits until the partial download has size bytes.
 func waitForSize(t testing.TB, s *Store, size int64) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		for _, name := range files(t, s) {
 			if info, err := os.Stat(s.Dir() + name); err == nil && info.Size() == size {
 				return

@@ -425,7 +425,7 @@ func FuzzDockerfile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		o := options(t, text, map[string]string{"a": "a", "dir/b": "b", ".dockerignore": "*.o"})
 		o.Resolve = func(context.Context, string) (*images.Image, error) { return nil, images.ErrNotFound }
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if strings.Contains(strings.ToUpper(text), "RUN") {
 			o.VM.Memory = 1 // no VM starts

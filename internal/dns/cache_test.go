@@ -33,7 +33,7 @@ func TestTimeToLive(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			upstream := newUpstream(t, func(_ string, q *dns.Msg) *dns.Msg { return reply(q, c.records...) })
-			k := newKit(t, nil, upstream)
+			k := newKit(t, patient, upstream)
 			ask := func(want int, when string) {
 				t.Helper()
 				k.get(t, "a.example.com", dns.TypeA)
@@ -128,7 +128,7 @@ func TestCacheBounds(t *testing.T) {
 
 func TestNoCache(t *testing.T) {
 	upstream := newUpstream(t, zone(world))
-	k := newKit(t, func(c *Config) { c.CacheEntries = -1 }, upstream)
+	k := newKit(t, func(c *Config) { patient(c); c.CacheEntries = -1 }, upstream)
 	k.get(t, "example.com", dns.TypeA)
 	k.get(t, "example.com", dns.TypeA)
 	if n := len(upstream.asked()); n != 2 {

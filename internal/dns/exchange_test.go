@@ -133,7 +133,7 @@ func TestSpoofedDatagrams(t *testing.T) {
 func TestQuestionHasNothingOfTheGuests(t *testing.T) {
 	seen := make(chan *dns.Msg, 3)
 	upstream := newUpstream(t, func(network string, q *dns.Msg) *dns.Msg { seen <- q; return answers(network, q) })
-	k := newKit(t, func(c *Config) { c.CacheEntries = -1 }, upstream)
+	k := newKit(t, func(c *Config) { patient(c); c.CacheEntries = -1 }, upstream)
 	for range 3 {
 		k.get(t, "SeCrEt.ExAmPle", dns.TypeA, func(m *dns.Msg) {
 			m.SetEdns0(4000, true)

@@ -160,7 +160,7 @@ func TestRebinding(t *testing.T) {
 // TestPolicyChange: what is in the cache is judged by the policy of the moment.
 func TestPolicyChange(t *testing.T) {
 	upstream := newUpstream(t, zone(world))
-	k := newKit(t, nil, upstream)
+	k := newKit(t, patient, upstream)
 	const before = "NOERROR; 300 A 93.184.216.34; 300 A 93.184.216.35"
 	if got := summary(k.get(t, "example.com", dns.TypeA)); got != before {
 		t.Fatal(got)

@@ -50,7 +50,7 @@ func TestQuietFileIsQuiet(t *testing.T) {
 		n, _ := out.Read(b) // waits, so it makes the epoll instance
 		read <- n
 	}()
-	for range 100 { // until the goroutine waits
+	for range 6000 { // until the goroutine waits
 		time.Sleep(10 * time.Millisecond)
 		if out.mu.Lock(); out.readable.armed {
 			out.mu.Unlock()

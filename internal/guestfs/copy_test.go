@@ -263,7 +263,7 @@ func TestWriteFromReaderThatFails(t *testing.T) {
 	if err := f.WriteFrom(limited(t), "/f", broken, 0); !errors.Is(err, errBroken) {
 		t.Errorf("WriteFrom = %v", err)
 	}
-	for range 100 { // it is removed soon after
+	for range 6000 { // it is removed soon after
 		if entries, _ := os.ReadDir(guest); len(entries) == 1 {
 			break
 		}

@@ -112,7 +112,7 @@ func (w *world) dial() net.Conn {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 	return c
 }
 
@@ -123,7 +123,7 @@ func (w *world) client(http2 bool) *http.Client {
 		TLSClientConfig: &tls.Config{RootCAs: w.guest}, ForceAttemptHTTP2: http2,
 	}
 	w.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+	return &http.Client{Transport: transport, Timeout: 2 * time.Minute}
 }
 
 // send sends a request with the placeholder and returns the status and the answer.

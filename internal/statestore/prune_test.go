@@ -133,14 +133,14 @@ func TestPruneBesideWriters(t *testing.T) {
 		f, _ := layered(t, here, fmt.Sprint("f", i), base, byte(i+2))
 		files = append(files, f)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
 	var work sync.WaitGroup
 	var removed, pushed int
 	var mu sync.Mutex
 	start := func(do func(s *Store, r *rand.Rand)) {
 		s := open(t, url, nil)
-		s.times = times{write: time.Second, wait: 1500 * time.Millisecond} // wait is more than write: a put may take a moment after its check
+		s.times = times{write: time.Second, wait: 3 * time.Second} // wait is more than write: a put may take two seconds after its check
 		work.Go(func() {
 			for r := rand.New(rand.NewPCG(1, 2)); ctx.Err() == nil; {
 				do(s, r)
