@@ -70,7 +70,7 @@ func serve(t *testing.T) []string {
 
 func check(t *testing.T, env []string, program string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, program, args...)
 	command.Env = append(env, "PYTHONDONTWRITEBYTECODE=1")

@@ -91,7 +91,7 @@ func TestNameServers(t *testing.T) {
 // TestPing is row V10: what does not answer the host does not answer the guest.
 func TestPing(t *testing.T) {
 	g := boot(t, vm.Network{})
-	g.want("ping -c 2 -W 2 192.168.127.1 | grep -o '2 packets received'", "2 packets received")
+	g.want("ping -c 2 -W 20 192.168.127.1 | grep -o '2 packets received'", "2 packets received")
 	if g.image != images.BuiltinName { // whose ping wants root's rights wherever it runs
 		if r, err := g.VM.Run(limited(t), vm.Command{Line: "ping -c 1 -W 20 192.168.127.1", User: "1234:567"}); err != nil || r.ExitCode != 0 {
 			t.Errorf("as an ordinary user: %v\n%s%s", err, r.Stdout, r.Stderr)

@@ -47,7 +47,7 @@ func boot(t *testing.T, network vm.Network) *guest {
 }
 
 func limited(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

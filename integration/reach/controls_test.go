@@ -200,6 +200,7 @@ func TestTwoVMsWithTheSamePort(t *testing.T) {
 		t.Errorf("from a to b: %q", got)
 	}
 	stop()
+	a.eventually("nothing listens any more", func() bool { return !a.listens(port) })
 	if _, err := a.fetch("localhost", port); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a, whose program has ended: %v", err)
 	}

@@ -38,7 +38,7 @@ func TestSnapshotGoesOnOnArm64(t *testing.T) {
 	v.Close()
 
 	began := time.Now()
-	command := exec.CommandContext(limited(t), emulator, program)
+	command := exec.CommandContext(t.Context(), emulator, program)
 	command.Env = append(os.Environ(), restoreEnv+"="+path, "AGENTVM_STORE="+store.Dir())
 	var stderr bytes.Buffer
 	command.Stderr = &stderr

@@ -25,7 +25,7 @@ const (
 
 // restoreAndAnswer restores a file and prints the answers of its VM.
 func restoreAndAnswer(path string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // it may compile the machine below another emulator
 	defer cancel()
 	v, err := vm.Restore(ctx, path, vm.Config{StoreDir: os.Getenv("AGENTVM_STORE")}, vm.RestoreOptions{})
 	if err != nil {
