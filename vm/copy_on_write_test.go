@@ -334,7 +334,7 @@ func TestCopyOnWriteLarge(t *testing.T) {
 	})
 	wantOutput(t, v, "cd /src && dd if=/dev/zero bs=1M count=100 of=large 2>/dev/null && echo end >>large; mkdir many; cd many; for i in $(seq 1000); do echo $i >$i; done", "")
 	began := time.Now()
-	applied, err := v.Changes().Apply(limited(t), vm.ApplyOptions{})
+	applied, err := v.Changes().Apply(longer(t), vm.ApplyOptions{})
 	if err != nil || len(applied.Done) != 1002 {
 		t.Fatalf("%d changes, %v", len(applied.Done), err)
 	}
