@@ -224,7 +224,7 @@ var operations = []operation{
 	run("no such directory", vm.Command{Line: "pwd", Dir: "/none"}),
 	run("user", vm.Command{Line: "id -u; id -g", User: "65534:65534"}),
 	run("no such user", vm.Command{Line: "id -u", User: "no-such-user"}),
-	run("time-out", vm.Command{Line: "echo begun; exec sleep 100", Timeout: 500 * time.Millisecond}),
+	run("time-out", vm.Command{Line: "echo begun; exec sleep 100", Timeout: 3 * time.Second}),
 	run("terminal", vm.Command{Line: "test -t 0 && test -t 1 && stty size", Terminal: &vm.Size{Columns: 70, Rows: 20}}),
 	run("nothing", vm.Command{}),
 	run("line and arguments", vm.Command{Line: "true", Args: []string{"true"}}),
@@ -271,18 +271,20 @@ var operations = []operation{
 		return nil, errors.Join(err, p.Resize(ctx, vm.Size{Columns: 1, Rows: 1}), p.Kill(ctx), p.Signal(ctx, 15))
 	}},
 	{"wait twice", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
-		p, err := v.Start(ctx, vm.Command{Line: "sleep 0.5; echo later"})
+		input, line := io.Pipe()
+		p, err := v.Start(ctx, vm.Command{Line: "read x; echo later", Stdin: input})
 		if err != nil {
 			return nil, err
 		}
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		_, early := p.Wait(short)
+		go func() { _, _ = io.WriteString(line, "\n"); _ = line.Close() }()
 		r, err := of(p.Wait(ctx))
 		return []any{identityOf(early), r}, err
 	}},
 	{"given up", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
 		return of(v.Run(ctx, vm.Command{Line: "echo begun; exec sleep 100"}))
 	}},
@@ -321,7 +323,7 @@ var operations = []operation{
 		busy := j.Remove(ctx)
 		return []any{string(o.Chunks[0].Data), identityOf(late), identityOf(wait), identityOf(busy), info.Exit, info.Ended.IsZero()}, errors.Join(err, j.Kill(ctx))
 	}),
-	jobs("job on a terminal", vm.Command{Line: "sleep 0.2; stty size", Terminal: &vm.Size{Columns: 70, Rows: 20}}, vm.JobOptions{},
+	jobs("job on a terminal", vm.Command{Line: `while [ "$(stty size)" = "20 70" ]; do sleep 0.05; done; stty size`, Terminal: &vm.Size{Columns: 70, Rows: 20}}, vm.JobOptions{},
 		func(ctx context.Context, j vm.Job) (any, error) {
 			if err := j.Resize(ctx, vm.Size{Columns: 90, Rows: 30}); err != nil {
 				return nil, err

@@ -71,7 +71,7 @@ func TestBombs(t *testing.T) {
 func TestConnectionsOpenedAndDropped(t *testing.T) {
 	h := serve(t, false)
 	id := h.create(`{"templateID":"base"}`)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	serving, stop := context.WithCancel(ctx)
 	url, ended := make(chan string, 1), make(chan error, 1)

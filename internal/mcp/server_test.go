@@ -310,6 +310,14 @@ func TestExecOutput(t *testing.T) {
 func TestProcess(t *testing.T) {
 	c, _ := serve(t, nil, nil)
 	out, _ := call[processOutput](t, c, "exec", map[string]any{"command": "echo begun; read x; echo got $x; read y; echo end $y; exit 4", "interactive": true, "yield_seconds": 1})
+	more := func(o *processOutput, size int) { // reads on until there is so much
+		for end := time.Now().Add(time.Minute); o.Running && len(o.Stdout) < size && time.Now().Before(end); {
+			r, _ := call[processResult](t, c, "process", map[string]any{"action": "read", "process": o.Process, "from": o.Next, "yield_seconds": 1})
+			r.Output.Stdout = o.Stdout + r.Output.Stdout
+			*o = *r.Output
+		}
+	}
+	more(&out, len("begun\n"))
 	if !out.Running || out.Stdout != "begun\n" || out.Process == "" || out.ExitCode != nil {
 		t.Fatalf("%+v", out)
 	}
@@ -319,6 +327,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("list %+v", list)
 	}
 	r, _ := call[processResult](t, c, "process", map[string]any{"action": "write", "process": id, "input": "one\n", "from": out.Next})
+	more(r.Output, len("got one\n"))
 	if r.Output == nil || r.Output.Stdout != "got one\n" || !r.Output.Running {
 		t.Errorf("after a line: %+v", r.Output)
 	}

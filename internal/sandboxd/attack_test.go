@@ -16,7 +16,7 @@ func TestConnectionsOpenedAndDropped(t *testing.T) {
 	if code, err := b.execute("true"); err != nil || code.ExitCode != 0 {
 		t.Fatal(code, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	before := runtime.NumGoroutine()
 	const head = " HTTP/1.1\r\nHost: localhost\r\n"

@@ -392,7 +392,7 @@ func TestNetwork(t *testing.T) {
 	var r Result
 	a.want("POST", "/v1/vms/dev/exec", Command{Line: "wget -T 5 -O- http://93.184.216.34/ 2>&1; nc -l -p 8123 >/dev/null 2>&1 </dev/null &"}, 200, &r)
 	var denials []Denial
-	for deadline := time.Now().Add(10 * time.Second); len(denials) == 0 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(denials) == 0 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		a.want("GET", "/v1/vms/dev/network/denials", nil, 200, &denials)
 	}
 	if len(denials) == 0 || denials[0].Destination != "93.184.216.34:80" {
@@ -533,14 +533,22 @@ func TestIdempotency(t *testing.T) {
 	if text := a.want("POST", "/v1/vms/dev/exec", count, 200, nil, "Idempotency-Key", "two"); !strings.Contains(text, `"stdout":"2\n"`) {
 		t.Errorf("another key: %s", text)
 	}
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		a.want("POST", "/v1/vms/dev/exec", Command{Line: "sleep 1"}, 200, nil, "Idempotency-Key", "slow")
-	})
-	time.Sleep(300 * time.Millisecond)
-	a.want("POST", "/v1/vms/dev/exec", Command{Line: "sleep 1"}, 409, nil, "Idempotency-Key", "slow")
-	busy.Wait()
 	k := &a.server.kept
+	known := func() int {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return len(k.order)
+	}
+	var busy sync.WaitGroup
+	before := known()
+	busy.Go(func() {
+		a.want("POST", "/v1/vms/dev/exec", Command{Line: "sleep 5"}, 200, nil, "Idempotency-Key", "slow")
+	})
+	for end := time.Now().Add(time.Minute); known() == before && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	a.want("POST", "/v1/vms/dev/exec", Command{Line: "sleep 5"}, 409, nil, "Idempotency-Key", "slow")
+	busy.Wait()
 	for i := range 2 * maxKept {
 		entry, old := k.begin(fmt.Sprint(i), [32]byte{})
 		if old || entry == nil {

@@ -135,7 +135,7 @@ func TestTerminalUnread(t *testing.T) {
 	if got > maxUnread+2*maxTyped {
 		t.Fatalf("%d bytes came to a client that has shown none", got)
 	}
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(last, "end-2") && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(last, "end-2") && time.Now().Before(deadline); {
 		text, _ := json.Marshal(map[string]int{"read": got})
 		say(t, c, websocket.MessageText, string(text))
 		before := got
@@ -165,7 +165,14 @@ func TestLiveRules(t *testing.T) {
 		t.Errorf("%+v", stats)
 	}
 	a.want("POST", "/v1/vms/dev/exec", Command{Line: "nslookup events.example; true"}, 200, nil)
-	answer := a.do("GET", "/v1/vms/dev/network/events", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, _ := http.NewRequestWithContext(ctx, "GET", a.url+"/v1/vms/dev/network/events", nil)
+	r.Header.Set("X-API-Key", testKey)
+	answer, err := a.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer answer.Body.Close()
 	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
 		text, is := strings.CutPrefix(lines.Text(), "data: ")
