@@ -80,7 +80,7 @@ func TestE2B(t *testing.T) {
 	if err := json.Unmarshal([]byte(call("/v2/sandboxes", `{"templateID":"base"}`, 201)), &made); err != nil {
 		t.Fatal(err)
 	}
-	if got := call("/sandboxes/"+made.SandboxID+"/fork", `{"timeout":60}`, 201); !strings.Contains(got, `"sandbox":`) {
+	if got := call("/sandboxes/"+made.SandboxID+"/fork", `{"timeout":600}`, 201); !strings.Contains(got, `"sandbox":`) {
 		t.Error(got)
 	}
 	call("/sandboxes/"+made.SandboxID+"/snapshots", `{"name":"../other"}`, 400)

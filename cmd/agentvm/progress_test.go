@@ -15,7 +15,7 @@ import (
 )
 
 // shown returns what a progress shows on a terminal.
-func shown(t *testing.T, use func(p *progress)) string {
+func shown(t *testing.T, delay time.Duration, use func(p *progress)) string {
 	t.Helper()
 	screen, tty, err := pty.Open()
 	if err != nil {
@@ -29,52 +29,54 @@ func shown(t *testing.T, use func(p *progress)) string {
 		b, _ := io.ReadAll(screen) // ends with EIO when the other end is closed
 		text <- string(b)
 	}()
-	use(&progress{out: tty, delay: 50 * time.Millisecond})
+	use(&progress{out: tty, delay: delay})
 	tty.Close()
 	defer screen.Close()
 	return <-text
 }
 
 func TestProgress(t *testing.T) {
+	const short = 50 * time.Millisecond
 	for _, test := range []struct {
-		name string
-		use  func(p *progress)
-		want []string
+		name  string
+		delay time.Duration
+		use   func(p *progress)
+		want  []string
 	}{
-		{"bytes", func(p *progress) {
+		{"bytes", short, func(p *progress) {
 			w := p.counting("copying", io.Discard, 0)
 			for range 40 {
 				w.Write(make([]byte, 1000_000))
 				time.Sleep(10 * time.Millisecond)
 			}
 		}, []string{"copying", "MB"}},
-		{"bytes of a file", func(p *progress) {
+		{"bytes of a file", short, func(p *progress) {
 			w := p.counting("importing", io.Discard, 40<<20)
 			for range 40 {
 				w.Write(make([]byte, 1<<20))
 				time.Sleep(10 * time.Millisecond)
 			}
 		}, []string{"importing", "/ 40.0 MiB"}},
-		{"time", func(p *progress) { p.waiting("forking"); time.Sleep(400 * time.Millisecond) }, []string{"forking", "00:00"}},
-		{"image", func(p *progress) {
+		{"time", short, func(p *progress) { p.waiting("forking"); time.Sleep(400 * time.Millisecond) }, []string{"forking", "00:00"}},
+		{"image", short, func(p *progress) {
 			p.report(images.Progress{Stage: images.StageDownload, Name: "alpine", Done: 1 << 20, Total: 2 << 20})
 			time.Sleep(300 * time.Millisecond)
 		}, []string{"alpine", "/ 2.0 MiB"}},
-		{"what is soon over", func(p *progress) {
+		{"what is soon over", time.Minute, func(p *progress) {
 			p.waiting("forking")
 			p.counting("copying", io.Discard, 0).Write([]byte("a"))
 		}, nil},
-		{"what comes after the end", func(p *progress) {
+		{"what comes after the end", 2 * time.Second, func(p *progress) {
 			p.waiting("forking")
 			p.close()
 			p.working("copying", 1, 2)
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(3 * time.Second)
 			p.working("copying", 2, 2)
 		}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			text := shown(t, func(p *progress) { test.use(p); p.close(); p.close() })
+			text := shown(t, test.delay, func(p *progress) { test.use(p); p.close(); p.close() })
 			for _, want := range test.want {
 				if !strings.Contains(text, want) {
 					t.Errorf("the terminal has %q, without %q", text, want)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,13 +21,17 @@ import (
 )
 
 // ownStore gives the script a store whose VMs are its own, with the images and the compiled module of all scripts: ownstore. With the
-// argument images those are its own, too, and there are none yet: for scripts that remove, or count. At the script's end its VMs are removed.
+// argument images those are its own, too, and there are none yet: for scripts that remove, or count; and likewise, after it, with compiled. At
+// the script's end its VMs are removed.
 func ownStore(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.MkAbs("store")
 	ts.Check(os.Mkdir(dir, 0o700))
 	parts := []string{"blobs", "compiled", "disks", "images", "layers", "locks"}
 	if len(args) > 0 && args[0] == "images" {
 		parts = []string{"compiled"}
+	}
+	if slices.Contains(args, "compiled") {
+		parts = nil
 	}
 	for _, part := range parts {
 		from := filepath.Join(ts.Getenv("AGENTVM_STORE"), part)
@@ -73,7 +78,7 @@ func killDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	process, err := os.FindProcess(status.Info.Pid)
 	ts.Check(err)
 	ts.Check(process.Kill())
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if now, err := store.Status(context.Background(), args[0]); err == nil && now.Info == nil && now.State == daemon.Crashed {
 			return
 		}
@@ -86,7 +91,7 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := regexp.Compile(args[0])
 	ts.Check(err)
 	var out []byte
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if out, err = command(ts, args[1:]).Output(); want.Match(out) {
 			return
 		}

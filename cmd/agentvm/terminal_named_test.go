@@ -49,7 +49,8 @@ func TestTerminalsOfANamedVM(t *testing.T) {
 	t.Run("attach", func(t *testing.T) {
 		s := onTerminal(t, "attach", name)
 		s.await("# ")
-		s.enter("sleep 1000\r")
+		s.enter("echo sleeps-$((1+1)); sleep 1000\r")
+		s.await("sleeps-2")
 		time.Sleep(300 * time.Millisecond)
 		s.enter("\x03echo still-$((1+1))\r")
 		s.await("still-2")

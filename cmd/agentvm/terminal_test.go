@@ -174,7 +174,8 @@ func TestInteractiveShell(t *testing.T) {
 	s.await("# ")
 	s.enter("echo $((6*7))-done\r")
 	s.await("42-done")
-	s.enter("sleep 1000\r")
+	s.enter("echo sleeps-$((1+1)); sleep 1000\r")
+	s.await("sleeps-2")
 	time.Sleep(300 * time.Millisecond)
 	s.enter("\x03\x03") // in a shell, two in a row are everyday
 	s.enter("echo still-$((1+1))\r")
