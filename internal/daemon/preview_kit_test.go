@@ -98,7 +98,7 @@ func (d *inside) again(t testing.TB) {
 // get sends a request and returns the status and as much of the body as arrived.
 func get(t testing.TB, url string) (int, string) {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 3 * time.Minute}
 	answer, err := client.Get(url)
 	if err != nil {
 		t.Error(err)
