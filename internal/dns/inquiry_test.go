@@ -81,7 +81,7 @@ func TestSlowServer(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		return answers(network, q)
 	})
-	k := newKit(t, nil, upstream)
+	k := newKit(t, func(c *Config) { c.Timeout = 10 * time.Second }, upstream) // a quarter of it later the question is sent again
 	if got := summary(k.get(t, "a.example", dns.TypeA)); got != good {
 		t.Errorf("got %s; reported %q", got, k.policy.reports())
 	}
