@@ -251,6 +251,7 @@ var mayImport = map[string][]string{
 		"client",
 		"egress",
 		"internal/httpserver",
+		"internal/naming",
 		"internal/reach",
 		"vm",
 	},

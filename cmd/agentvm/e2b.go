@@ -13,6 +13,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/internal/e2b"
+	"agentvm/internal/e2b/wire"
 	"agentvm/vm"
 )
 
@@ -150,14 +151,14 @@ type e2bSnapshots struct {
 }
 
 // List implements e2b.Snapshots.
-func (m *e2bSnapshots) List(context.Context) (list []e2b.Snapshot, err error) {
+func (m *e2bSnapshots) List(context.Context) (list []wire.Snapshot, err error) {
 	found, err := savedVMs()
 	for _, e := range found {
 		name, own := strings.CutPrefix(e.Name, e2bPrefix)
 		if !own {
 			continue
 		}
-		one := e2b.Snapshot{Name: name, Created: e.Meta.Created}
+		one := wire.Snapshot{Name: name, Created: e.Meta.Created}
 		if kept, err := readKept(e.Path); err == nil {
 			one.Sandbox = kept.Name
 		}

@@ -283,7 +283,7 @@ func (m *podVMs) Fetch(ctx context.Context, from pod.State) (pod.Saved, error) {
 	if err != nil {
 		return nil, err
 	}
-	return savedVM{snapshot, m}, nil
+	return savedVM{snapshot, m, from.Creation == nil}, nil
 }
 
 func (m *podVMs) state(s pod.State) (*client.StateStore, error) {
@@ -297,7 +297,8 @@ func (m *podVMs) state(s pod.State) (*client.StateStore, error) {
 // savedVM is a VM of an object store.
 type savedVM struct {
 	*client.StateSnapshot
-	vms *podVMs
+	vms  *podVMs
+	same bool // it is the sandbox that was hibernated
 }
 
 // Restore implements pod.Saved.
@@ -311,7 +312,7 @@ func (s savedVM) Restore(ctx context.Context, policy egress.Policy, adopt []stri
 		endErr = stopAndRemove(ctx, m.store, pod.VMName)
 	}()
 	v, err := s.StateSnapshot.Restore(ctx, pod.VMName, client.StateRestoration{
-		KeepPrograms: true, SameIdentity: true, Adopt: adopt,
+		KeepPrograms: true, SameIdentity: s.same, Adopt: adopt,
 		Config: func(started client.Started) (client.Config, error) {
 			config, err := started.Config()
 			if errors.Is(err, client.ErrOpenNetwork) { // the pod's policy decides

@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +31,7 @@ type testPod struct {
 	url     string
 	uid     string
 	gateway ed25519.PrivateKey
+	sandbox string
 }
 
 func (p testPod) send(path, body string, headers ...string) *http.Response {
@@ -70,8 +70,10 @@ func (p testPod) ask(path, body string, want int, headers ...string) string {
 	return string(b)
 }
 
-// toEnvd are the headers of a request to envd of the sandbox one.
-var toEnvd = []string{"Host", "49983-one.sandboxes.test", "X-Access-Token", "a-token-of-the-tests"}
+// toEnvd are the headers of a request to envd of the pod's sandbox.
+func (p testPod) toEnvd() []string {
+	return []string{"Host", "49983-" + p.sandbox + ".sandboxes.test", "X-Access-Token", "a-token-of-the-tests"}
+}
 
 // podEvent is an event of a process.
 type podEvent struct {
@@ -86,7 +88,7 @@ type podEvent struct {
 func (p testPod) events(method, message string) (next func() podEvent, leave func()) {
 	p.t.Helper()
 	envelope := string(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))) + message
-	answer := p.send("/process.Process/"+method, envelope, append(slices.Clone(toEnvd), "Content-Type", "application/connect+json")...)
+	answer := p.send("/process.Process/"+method, envelope, append(p.toEnvd(), "Content-Type", "application/connect+json")...)
 	return func() (e podEvent) {
 		p.t.Helper()
 		var head [5]byte
@@ -108,7 +110,7 @@ func (p testPod) events(method, message string) (next func() podEvent, leave fun
 // unary calls a method of envd's processes.
 func (p testPod) unary(method, message string) string {
 	p.t.Helper()
-	return p.ask("/process.Process/"+method, message, 200, toEnvd...)
+	return p.ask("/process.Process/"+method, message, 200, p.toEnvd()...)
 }
 
 // TestPod has a sandbox with a program leave one pod for an object store, and continue in another pod.
@@ -157,7 +159,7 @@ func TestPod(t *testing.T) {
 			}
 		}
 		go func() { _, _ = io.Copy(io.Discard, text) }()
-		return testPod{t, url, uid, private}
+		return testPod{t, url, uid, private, "one"}
 	}
 	secret, err := client.NewStateKey()
 	if err != nil {
@@ -224,6 +226,34 @@ func TestPod(t *testing.T) {
 	if got := next().Event.Data.Stdout; string(got) != "3 z\n" {
 		t.Errorf("output in the third pod: %q", got)
 	}
+	// A snapshot, of which another sandbox is made: both continue, and what a client has open stays.
+	third.ask("/sandboxes/one/snapshot", state("sn.1", "one.2"), 204)
+	third.unary("SendInput", `{"process":{"pid":1},"input":{"stdin":"dwo="}}`)
+	if got := next().Event.Data.Stdout; string(got) != "4 w\n" {
+		t.Errorf("output after the snapshot: %q", got)
+	}
+	fourth := start("fourth")
+	fourth.sandbox = "two"
+	creation := strings.TrimSuffix(state("sn.1", ""), "}") + `,"creation":{"templateID":"base","envVars":{"OF":"a snapshot"}}}`
+	fourth.ask("/restore", creation, 201, pod.HeaderNew, "two=a-token-of-the-tests")
+	const who = `{"command":"cat /sys/class/net/eth0/address /proc/sys/kernel/random/uuid /tmp/file"}`
+	one, two := third.ask("/v1/vms/one/exec", who, 200), fourth.ask("/v1/vms/two/exec", who, 200)
+	if mac := regexp.MustCompile(`(..:){5}..`); mac.FindString(one) == mac.FindString(two) || !strings.Contains(two, "kept") {
+		t.Errorf("the sandbox and that of its snapshot: %s %s", one, two)
+	}
+	copied, leaveCopy := fourth.events("Connect", `{"process":{"tag":"counts"}}`)
+	copied()
+	fourth.unary("SendInput", `{"process":{"pid":1},"input":{"stdin":"dgo="}}`)
+	if got := copied().Event.Data.Stdout; string(got) != "4 v\n" {
+		t.Errorf("output of the copy: %q", got)
+	}
+	leaveCopy()
+	copied, leaveCopy = fourth.events("Start", `{"process":{"cmd":"/bin/sh","args":["-c","echo $OF"]}}`)
+	copied()
+	if got := copied().Event.Data.Stdout; string(got) != "a snapshot\n" {
+		t.Errorf("its variables: %q", got)
+	}
+	leaveCopy()
 	third.unary("CloseStdin", `{"process":{"pid":1}}`)
 	if end := next().Event.End; end == nil || end.ExitCode != 5 {
 		t.Errorf("its end: %+v", end)

@@ -19,6 +19,9 @@ const (
 	maxPID    = 1 << 31
 )
 
+// KeyProcesses is the key of savedProcesses in what Creation returns.
+const KeyProcesses = "agentvmProcesses"
+
 // savedProcesses are those of a sandbox whose VM is saved. Where it continues they have the same numbers and tags, and input if they had some; of
 // their output clients get what comes from then on.
 type savedProcesses struct {

@@ -1,29 +1,19 @@
 package e2b
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"io/fs"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"agentvm/client"
 	"agentvm/egress"
-)
-
-const (
-	maxSnapshots    = 64
-	maxSnapshotName = 40 // bytes
+	"agentvm/internal/e2b/wire"
 )
 
 // Snapshots keep sandboxes beyond their end, and beyond the server's. Methods are called from several goroutines.
 type Snapshots interface {
-	List(ctx context.Context) ([]Snapshot, error)
+	List(ctx context.Context) ([]wire.Snapshot, error)
 	// Create keeps a VM that runs. The error is fs.ErrExist when there is a snapshot of that name.
 	Create(ctx context.Context, vm, snapshot string) error
 	// Restore makes a VM that continues from a snapshot, and returns when it runs. The error is fs.ErrNotExist when there is no such snapshot.
@@ -32,32 +22,15 @@ type Snapshots interface {
 	Remove(ctx context.Context, snapshot string) error
 }
 
-// Snapshot is a sandbox that was kept.
-type Snapshot struct {
-	Name, Sandbox string
-	Created       time.Time
-}
-
-// described is E2B's SnapshotInfo: a name serves as both.
-func (s Snapshot) described() map[string]any {
-	return map[string]any{"snapshotID": s.Name, "names": []string{s.Name}}
-}
-
 func noSnapshots() error { return fail(http.StatusNotImplemented, "this server keeps no snapshots") }
 
 func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request, b *sandbox) error {
-	var q struct {
-		Name string `json:"name"`
-	}
-	if err := readJSON(r, &q); err != nil {
+	name, err := wire.ReadSnapshotName(r)
+	if err != nil {
 		return err
 	}
 	if s.config.Snapshots == nil {
 		return noSnapshots()
-	}
-	name := cmp.Or(q.Name, strings.ToLower(rand.Text()))
-	if err := client.CheckName(name); err != nil || len(name) > maxSnapshotName {
-		return fail(http.StatusBadRequest, "name: want at most %d letters, digits, dots, underscores and dashes (%v)", maxSnapshotName, err)
 	}
 	if _, _, err := s.find(b.id); err != nil {
 		return fail(http.StatusConflict, "sandbox %s is paused: connect to it first", b.id)
@@ -66,20 +39,19 @@ func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request, b *sandb
 	if err != nil {
 		return err
 	}
-	if len(list) >= maxSnapshots {
-		return fail(http.StatusTooManyRequests, "there are %d snapshots: delete some", len(list))
+	if len(list) >= wire.MaxSnapshots {
+		return wire.TooManySnapshots(len(list))
 	}
 	switch err := s.config.Snapshots.Create(r.Context(), b.id, name); {
 	case errors.Is(err, fs.ErrExist):
-		return fail(http.StatusConflict, "there is a snapshot %s already", name)
+		return wire.SnapshotExists(name)
 	case err != nil:
 		return err
 	}
-	writeJSON(w, http.StatusCreated, Snapshot{Name: name}.described())
+	writeJSON(w, http.StatusCreated, wire.Snapshot{Name: name}.Described())
 	return nil
 }
 
-// listSnapshots lists them in pages, the newest first. A page's token is the name of its first one.
 func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	if s.config.Snapshots == nil {
 		return noSnapshots()
@@ -88,34 +60,7 @@ func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	query := r.URL.Query()
-	if id := query.Get("sandboxID"); id != "" {
-		list = slices.DeleteFunc(list, func(one Snapshot) bool { return one.Sandbox != id })
-	}
-	slices.SortFunc(list, func(a, b Snapshot) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.Name, b.Name)) })
-	limit := maxSnapshots
-	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
-			return fail(http.StatusBadRequest, "limit: want a number from 1 on")
-		}
-	}
-	if first := query.Get("nextToken"); first != "" {
-		at := slices.IndexFunc(list, func(one Snapshot) bool { return one.Name == first })
-		if at < 0 {
-			return fail(http.StatusBadRequest, "nextToken: that snapshot is gone, list again")
-		}
-		list = list[at:]
-	}
-	if len(list) > limit {
-		w.Header().Set("X-Next-Token", list[limit].Name)
-		list = list[:limit]
-	}
-	page := make([]map[string]any, len(list))
-	for i, one := range list {
-		page[i] = one.described()
-	}
-	writeJSON(w, http.StatusOK, page)
-	return nil
+	return wire.ListSnapshots(w, r.URL.Query(), list)
 }
 
 func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
@@ -128,7 +73,7 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
 		err = s.config.Snapshots.Remove(r.Context(), name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(http.StatusNotFound, "snapshot %.100q was not found", name)
+		return wire.NoSnapshot(name)
 	}
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)

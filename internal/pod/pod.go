@@ -45,7 +45,7 @@ type VMs interface {
 	Open(ctx context.Context, name string) (e2b.VM, error)
 	// Remove stops a VM, "" for the one of the first sandbox, and deletes it.
 	Remove(ctx context.Context, name string) error
-	// Save writes a VM that is paused, named as for Remove, to an object store, with a note.
+	// Save writes a VM, named as for Remove, to an object store, with a note. One that runs stands still for a moment only.
 	Save(ctx context.Context, name string, to State, note []byte) error
 	// Fetch finds a VM in an object store. The error is fs.ErrNotExist when it is not there.
 	Fetch(ctx context.Context, from State) (Saved, error)
@@ -249,6 +249,10 @@ func (s *Server) Handler() http.Handler {
 		if rest, found := strings.CutPrefix(r.URL.Path, "/sandboxes/"); found && r.Method == http.MethodPost {
 			if id, found := strings.CutSuffix(rest, PathHibernate); found && client.CheckName(id) == nil {
 				s.hibernate(w, r, id, sandboxes)
+				return
+			}
+			if id, found := strings.CutSuffix(rest, PathSnapshot); found && client.CheckName(id) == nil {
+				s.snapshot(w, r, id)
 				return
 			}
 		}

@@ -28,6 +28,8 @@ type State struct {
 	Since string `json:"since,omitempty"`
 	// Key is the tenant's, as the text of a key's file.
 	Key string `json:"key"`
+	// Creation is the request that makes a sandbox of a snapshot, in E2B's form. nil: what is restored is a sandbox that was hibernated, as it was.
+	Creation json.RawMessage `json:"creation,omitempty"`
 	// Credentials are variables of the store's provider. nil: the pod has its own, as by a workload's identity.
 	Credentials map[string]string `json:"credentials,omitempty"`
 }
@@ -47,6 +49,8 @@ const (
 	// PathHibernate, after /sandboxes/ID, pauses a sandbox and writes it to a State. The sandbox stays, paused, until it is deleted. When it cannot
 	// be written it runs on. Repeated, it does nothing new.
 	PathHibernate = "/hibernate"
+	// PathSnapshot, after /sandboxes/ID, writes a sandbox that runs to a State. It stands still for a moment only.
+	PathSnapshot = "/snapshot"
 )
 
 // lifetime of a sandbox as e2b counts: the gateways end it.
@@ -56,7 +60,7 @@ func writeFailure(w http.ResponseWriter, status int, format string, args ...any)
 	wire.WriteJSON(w, status, map[string]any{"code": status, "message": fmt.Sprintf(format, args...)})
 }
 
-// restore answers the request that makes the pod's sandbox of one that was hibernated.
+// restore answers the request that makes the pod's sandbox of a state.
 func (s *Server) restore(w http.ResponseWriter, r *http.Request, sandboxes http.Handler) {
 	var from State
 	if err := wire.ReadJSON(r, &from); err != nil {
@@ -67,6 +71,15 @@ func (s *Server) restore(w http.ResponseWriter, r *http.Request, sandboxes http.
 	body := map[string]json.RawMessage{}
 	if err == nil {
 		err = json.Unmarshal(saved.Note(), &body)
+	}
+	if err == nil && from.Creation != nil { // of the sandbox that was kept, the processes alone are this one's
+		processes := body[e2b.KeyProcesses]
+		body = map[string]json.RawMessage{}
+		if err := json.Unmarshal(from.Creation, &body); err != nil {
+			writeFailure(w, http.StatusBadRequest, "%v", err)
+			return
+		}
+		body[e2b.KeyProcesses] = processes
 	}
 	if err != nil {
 		status := http.StatusBadGateway
@@ -97,8 +110,8 @@ func (v sandboxVMs) firstVM(ctx context.Context, env []string, policy egress.Pol
 	return v.config.VMs.Take(ctx, env, policy)
 }
 
-// hibernate answers the request that writes a sandbox to an object store.
-func (s *Server) hibernate(w http.ResponseWriter, r *http.Request, id string, sandboxes http.Handler) {
+// write answers a request that writes a sandbox to an object store, one after the other.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, do func(to State) error) {
 	var to State
 	if err := wire.ReadJSON(r, &to); err != nil {
 		writeFailure(w, http.StatusBadRequest, "%v", err)
@@ -110,36 +123,59 @@ func (s *Server) hibernate(w http.ResponseWriter, r *http.Request, id string, sa
 		return
 	}
 	defer func() { <-s.saving }()
-	if s.saved[id] == to.Name {
+	err := do(to)
+	var f *wire.Failure
+	switch {
+	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
-		return
+	case errors.As(err, &f):
+		writeFailure(w, f.Status, "%v", err)
+	case errors.Is(err, client.ErrNotFound):
+		writeFailure(w, http.StatusNotFound, "%v", err)
+	default:
+		writeFailure(w, http.StatusBadGateway, "%v", err)
 	}
-	status, text := s.ask(r.Context(), sandboxes, "/sandboxes/"+id+"/pause", "")
-	if status != http.StatusNoContent && status != http.StatusConflict { // it is paused already
-		writeFailure(w, status, "pause: %s", text)
-		return
-	}
-	note, err := s.e2b.Creation(id)
-	if err == nil {
-		err = s.config.VMs.Save(r.Context(), s.vmName(id), to, note)
-	}
-	if err == nil {
-		// What would make the sandbox again in this pod would make it a second time.
-		if err = s.forget(id); err == nil {
-			s.saved[id] = to.Name
-			w.WriteHeader(http.StatusNoContent)
-			return
+}
+
+// snapshot answers the request that writes a sandbox which runs on.
+func (s *Server) snapshot(w http.ResponseWriter, r *http.Request, id string) {
+	s.write(w, r, func(to State) error {
+		note, err := s.e2b.Creation(id)
+		if err == nil {
+			err = s.config.VMs.Save(r.Context(), s.vmName(id), to, note)
 		}
-	}
-	if !errors.Is(err, client.ErrNotFound) {
-		if code, text := s.ask(context.WithoutCancel(r.Context()), sandboxes, "/sandboxes/"+id+"/connect", `{"timeout":`+string(lifetime)+`}`); code >= 300 {
-			err = errors.Join(err, fmt.Errorf("and it does not run on: %d %s", code, text))
+		return err
+	})
+}
+
+// hibernate answers the request that writes a sandbox which ends.
+func (s *Server) hibernate(w http.ResponseWriter, r *http.Request, id string, sandboxes http.Handler) {
+	s.write(w, r, func(to State) error {
+		if s.saved[id] == to.Name {
+			return nil
 		}
-	}
-	if status = http.StatusBadGateway; errors.Is(err, client.ErrNotFound) {
-		status = http.StatusNotFound
-	}
-	writeFailure(w, status, "%v", err)
+		status, text := s.ask(r.Context(), sandboxes, "/sandboxes/"+id+"/pause", "")
+		if status != http.StatusNoContent && status != http.StatusConflict { // it is paused already
+			return wire.Fail(status, "pause: %s", text)
+		}
+		note, err := s.e2b.Creation(id)
+		if err == nil {
+			err = s.config.VMs.Save(r.Context(), s.vmName(id), to, note)
+		}
+		if err == nil {
+			// What would make the sandbox again in this pod would make it a second time.
+			if err = s.forget(id); err == nil {
+				s.saved[id] = to.Name
+				return nil
+			}
+		}
+		if !errors.Is(err, client.ErrNotFound) {
+			if code, text := s.ask(context.WithoutCancel(r.Context()), sandboxes, "/sandboxes/"+id+"/connect", `{"timeout":`+string(lifetime)+`}`); code >= 300 {
+				err = errors.Join(err, fmt.Errorf("and it does not run on: %d %s", code, text))
+			}
+		}
+		return err
+	})
 }
 
 // ask sends the handler of e2b a request of this package's own.

@@ -73,3 +73,48 @@ func TestState(t *testing.T) {
 		t.Error("a restart of the container has lost it:", made, err)
 	}
 }
+
+// TestSnapshot has a sandbox written that runs on, and another one made of it, of which its client says everything but the processes.
+func TestSnapshot(t *testing.T) {
+	key := newKey(t)
+	s := serve(t, key, filepath.Join(t.TempDir(), "sandbox.json"))
+	const to = `{"name":"there","url":"file:///x","key":"y"}`
+	if code, text := s.do("POST", "/sandboxes/one/snapshot", to); code != 404 {
+		t.Error("no sandbox:", code, text)
+	}
+	if code, text := s.do("POST", "/v2/sandboxes", `{"templateID":"base","metadata":{"a":"b"},"envVars":{"C":"d"}}`, pod.HeaderNew, "one="+token); code != 201 {
+		t.Fatal(code, text)
+	}
+	s.vms.fails = errors.New("the object store is full")
+	if code, text := s.do("POST", "/sandboxes/one/snapshot", to); code != 502 || !strings.Contains(text, "is full") {
+		t.Error(code, text)
+	}
+	s.vms.fails = nil
+	for range 2 { // each time anew: the sandbox has changed
+		if code, text := s.do("POST", "/sandboxes/one/snapshot", to); code != 204 {
+			t.Error(code, text)
+		}
+	}
+	if _, text := s.do("GET", "/sandboxes/one", ""); len(s.vms.saved) != 3 || !strings.Contains(text, `"state":"running"`) {
+		t.Errorf("saved %q; %s", s.vms.saved, text)
+	}
+
+	kept := filepath.Join(t.TempDir(), "sandbox.json")
+	other := serve(t, key, kept)
+	other.vms.note = s.vms.note
+	restore := func(creation string) (int, string) {
+		return other.do("POST", pod.PathRestore, strings.TrimSuffix(to, "}")+`,"creation":`+creation+`}`, pod.HeaderNew, "two="+token)
+	}
+	if code, text := restore(`"no object"`); code != 400 {
+		t.Error(code, text)
+	}
+	if code, text := restore(`{"templateID":"base","timeout":1,"metadata":{"e":"f"}}`); code != 201 || other.vms.restored != 1 || other.vms.taken != 0 {
+		t.Fatal(code, text)
+	}
+	if _, text := other.do("GET", "/sandboxes/two", ""); !strings.Contains(text, `"e":"f"`) || strings.Contains(text, `"a":"b"`) {
+		t.Error(text)
+	}
+	if text, err := os.ReadFile(kept); err != nil || strings.Contains(string(text), `"C"`) || !strings.Contains(string(text), "two=") {
+		t.Errorf("what a restart of the container makes: %s, %v", text, err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -54,11 +55,17 @@ func isReady(p *corev1.Pod) bool {
 	return false
 }
 
-// claim makes a sandbox of a warm pod. body is the client's request, in E2B's form.
-func (g *Gateway) claim(ctx context.Context, r Record, body map[string]json.RawMessage) (*sandbox, error) {
+// claim makes a sandbox of a warm pod. body is the client's request, in E2B's form. The sandbox continues from a state of the object store, unless
+// that is "".
+func (g *Gateway) claim(ctx context.Context, r Record, body map[string]json.RawMessage, state string) (*sandbox, error) {
 	body["templateID"], body["timeout"] = json.RawMessage(`"base"`), json.RawMessage(strconv.Itoa(int(wire.MaxLifetime/time.Second))) // the gateways end it
 	delete(body, "autoPause")
+	path, within := "/v2/sandboxes", assignTime
 	text, err := json.Marshal(body)
+	if err == nil && state != "" {
+		path, within = pod.PathRestore, loadTime
+		text, err = g.states.body(r.Tenant, pod.State{Name: state, Creation: text})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +74,7 @@ func (g *Gateway) claim(ctx context.Context, r Record, body map[string]json.RawM
 		if err != nil {
 			return nil, err
 		}
-		answer, err := g.assign(ctx, b, text)
+		answer, err := g.assign(ctx, b, path, text, within)
 		if err == nil && answer == nil {
 			return b, nil
 		}
@@ -160,10 +167,10 @@ func (g *Gateway) release(p *corev1.Pod) {
 }
 
 // assign has a pod make its sandbox. answer is what the pod says against the client's request.
-func (g *Gateway) assign(ctx context.Context, b *sandbox, body []byte) (answer, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), assignTime)
+func (g *Gateway) assign(ctx context.Context, b *sandbox, path string, body []byte, within time.Duration) (answer, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
-	response, err := g.ask(ctx, b.pod, http.MethodPost, "/v2/sandboxes", bytes.NewReader(body), pod.HeaderNew, b.id+"="+g.token(b.id))
+	response, err := g.ask(ctx, b.pod, http.MethodPost, path, bytes.NewReader(body), pod.HeaderNew, b.id+"="+g.token(b.id))
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +181,7 @@ func (g *Gateway) assign(ctx context.Context, b *sandbox, body []byte) (answer, 
 		return nil, err
 	case response.StatusCode == http.StatusCreated:
 		return nil, nil
-	case response.StatusCode == http.StatusBadRequest || response.StatusCode == http.StatusRequestEntityTooLarge:
+	case slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge}, response.StatusCode):
 		return failureOf(response.StatusCode, text), nil
 	}
 	return nil, fmt.Errorf("it answers %d %.200q", response.StatusCode, text)

@@ -60,8 +60,8 @@ type cluster struct {
 	namespace string
 	config    *rest.Config       // of the gateways; nil: the API server is a fake
 	state     *fleet.StateConfig // nil: there is no object store
-	move      time.Duration
-	keep      time.Duration // fleet.Config.Move
+	move      time.Duration      // fleet.Config.Move
+	keep      time.Duration      // fleet.Config.KeepPaused
 	public    ed25519.PublicKey
 	private   ed25519.PrivateKey
 	port      uint16
@@ -157,8 +157,8 @@ func (m fakeVMs) Save(ctx context.Context, _ string, to pod.State, note []byte) 
 	paused := m.vm.paused
 	m.vm.note = string(note)
 	m.vm.mu.Unlock()
-	if !paused {
-		return errors.New("it is not paused")
+	if paused == strings.HasPrefix(to.Name, "sn") {
+		return errors.New("a sandbox that is hibernated is paused, and one of which a snapshot is made is not")
 	}
 	dir, err := os.MkdirTemp("", "fleet")
 	if err != nil {

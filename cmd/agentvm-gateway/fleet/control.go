@@ -74,6 +74,9 @@ func (g *Gateway) control(mux *http.ServeMux) {
 		g.forward(w, c.Request, b, "localhost")
 		return nil
 	}
+	inPod("POST /sandboxes/{id}/snapshots", g.createSnapshot)
+	handle("GET /snapshots", g.listSnapshots)
+	handle("DELETE /templates/{id}", g.deleteSnapshot)
 	inPod("PUT /sandboxes/{id}/network", pass)
 	inPod("GET /sandboxes/{id}/metrics", pass)
 }
@@ -169,12 +172,15 @@ func (g *Gateway) create(w http.ResponseWriter, c caller) error {
 	if err != nil {
 		return err
 	}
+	pool, state := q.Template, ""
 	if !g.hasPool(q.Template) {
-		return wire.Fail(http.StatusNotFound, "template %.100q: this cluster has no pool of pods of that name", q.Template)
+		if pool, state, err = g.snapshotOf(c.Context(), c.tenant, q.Template); err != nil {
+			return err
+		}
 	}
 	b, err := g.claim(c.Context(), Record{
-		Tenant: c.tenant, Template: q.Template, Metadata: q.Metadata, Started: began.UTC(), Ends: began.Add(life).UTC(), Pauses: q.Pauses,
-	}, body)
+		Tenant: c.tenant, Template: pool, Metadata: q.Metadata, Started: began.UTC(), Ends: began.Add(life).UTC(), Pauses: q.Pauses,
+	}, body, state)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,9 @@ func (g *Gateway) hibernate(ctx context.Context, b *sandbox) error {
 	var l *coordinationv1.Lease
 	var err error
 	if b.lease == nil {
-		l, err = g.leases.make(ctx, b)
+		l = newLease(b.id, b.Tenant, b.Template)
+		beginSaving(l, b)
+		l, err = g.leases.make(ctx, l)
 	} else {
 		l, err = g.leases.update(ctx, b.lease, func(l *coordinationv1.Lease) { beginSaving(l, b) })
 	}
@@ -114,7 +116,7 @@ func (g *Gateway) save(ctx context.Context, l *coordinationv1.Lease) error {
 		if err != nil {
 			return err
 		}
-		text, err := g.states.body(b.Tenant, target(l), l.Annotations[annotationState])
+		text, err := g.states.body(b.Tenant, pod.State{Name: target(l), Since: l.Annotations[annotationState]})
 		if err != nil {
 			return err
 		}
@@ -220,6 +222,8 @@ func (g *Gateway) end(ctx context.Context, b *sandbox, l *coordinationv1.Lease, 
 // kept in the object store.
 func (g *Gateway) isDue(l *coordinationv1.Lease) bool {
 	switch phaseOf(l) {
+	case phaseKept:
+		return false
 	case phaseStored: // its Lease was renewed when it was saved
 		return g.config.KeepPaused > 0 && l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) > g.config.KeepPaused
 	case phaseRunning:
@@ -242,6 +246,8 @@ func (g *Gateway) mend(ctx context.Context, l *coordinationv1.Lease) error {
 			g.metrics.expired.Add(1)
 		}
 		return g.mended(ctx, l, err)
+	case phaseKeeping:
+		return g.mended(ctx, l, g.leases.remove(ctx, l, true)) // the sweep removes what is written of it
 	case phaseSaving:
 		next, err := g.leases.update(ctx, l, func(*coordinationv1.Lease) {}) // so that others leave it alone
 		if err == nil {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -42,6 +43,9 @@ const (
 	phaseSaving  = "saving"  // in its holder, which writes it to the object store
 	phaseStored  = "stored"  // in the object store alone
 	phaseLoading = "loading" // in the object store; its holder restores it
+
+	phaseKeeping = "keeping" // of a snapshot: see snapshots.go
+	phaseKept    = "kept"
 
 	annotationRecord = prefix + "record" // of the sandbox, in JSON
 	annotationState  = prefix + "state"  // the newest whole state in the object store
@@ -102,12 +106,25 @@ func (s *leases) read(ctx context.Context, id string) (*coordinationv1.Lease, er
 	return l, nil
 }
 
-// make makes the Lease of a sandbox that is to be saved for the first time.
-func (s *leases) make(ctx context.Context, b *sandbox) (*coordinationv1.Lease, error) {
-	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Name: b.id, Namespace: s.namespace, Labels: map[string]string{LabelPool: b.Template, LabelTenant: b.Tenant}, Annotations: map[string]string{},
+// ask asks the cluster for those with labels.
+func (s *leases) ask(ctx context.Context, with labels.Set) ([]coordinationv1.Lease, error) {
+	list, err := s.client.CoordinationV1().Leases(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: with.String()})
+	if err != nil {
+		return nil, fmt.Errorf("list Leases: %w", err)
+	}
+	return list.Items, nil
+}
+
+// newLease is one that make is to make.
+func newLease(name, tenant, template string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{LabelPool: template, LabelTenant: tenant}, Annotations: map[string]string{},
 	}}
-	beginSaving(l, b)
+}
+
+// make makes a Lease.
+func (s *leases) make(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	l.Namespace = s.namespace
 	renew(l)
 	made, err := s.client.CoordinationV1().Leases(s.namespace).Create(ctx, l, metav1.CreateOptions{})
 	if err == nil {
@@ -156,19 +173,24 @@ func phaseOf(l *coordinationv1.Lease) string { return l.Labels[LabelState] }
 
 // beginSaving has a sandbox's pod write it to a state that no one has written before.
 func beginSaving(l *coordinationv1.Lease, b *sandbox) {
+	r := b.Record
+	r.Paused = true
+	begin(l, phaseSaving, r, b.pod)
+}
+
+// begin has a pod write a state that no one has written before. record is what the Lease says of it.
+func begin(l *coordinationv1.Lease, phase string, record any, p *corev1.Pod) {
 	number := int32(1)
 	if l.Spec.LeaseTransitions != nil {
 		number = *l.Spec.LeaseTransitions + 1
 	}
 	l.Spec.LeaseTransitions = &number
-	r := b.Record
-	r.Paused = true
-	text, err := json.Marshal(r)
+	text, err := json.Marshal(record)
 	if err != nil {
 		panic(err) // strings and times
 	}
 	l.Annotations[annotationRecord] = string(text)
-	setPhase(l, phaseSaving, b.pod)
+	setPhase(l, phase, p)
 }
 
 // setPhase changes a Lease. holder is nil for a sandbox that is in no pod.
@@ -206,7 +228,7 @@ func saved(l *coordinationv1.Lease) (*sandbox, error) {
 	return b, nil
 }
 
-// target is the name of the state that a sandbox is being written to.
+// target is the name of the state that a sandbox, or a snapshot, is being written to.
 func target(l *coordinationv1.Lease) string {
 	number := int32(0)
 	if l.Spec.LeaseTransitions != nil {
@@ -215,7 +237,8 @@ func target(l *coordinationv1.Lease) string {
 	return fmt.Sprintf("%s.%d", l.Name, number)
 }
 
-// uses says whether a sandbox needs a state of the object store.
+// uses says whether a sandbox, or a snapshot, needs a state of the object store.
 func uses(l *coordinationv1.Lease, state string) bool {
-	return state == l.Annotations[annotationState] || state == target(l) && phaseOf(l) == phaseSaving
+	phase := phaseOf(l)
+	return state == l.Annotations[annotationState] || state == target(l) && (phase == phaseSaving || phase == phaseKeeping)
 }

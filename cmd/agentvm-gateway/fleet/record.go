@@ -144,9 +144,11 @@ func (g *Gateway) proof(chance string) string {
 	return idEncoding.EncodeToString(m.Sum(nil))[:idProof]
 }
 
-// isID reports whether gateways have made an identifier.
-func (g *Gateway) isID(id string) bool {
-	rest, found := strings.CutPrefix(id, idPrefix)
+// isID reports whether gateways have made an identifier of a sandbox.
+func (g *Gateway) isID(id string) bool { return g.isOurs(idPrefix, id) }
+
+func (g *Gateway) isOurs(prefix, id string) bool {
+	rest, found := strings.CutPrefix(id, prefix)
 	return found && len(rest) == idChance+idProof && hmac.Equal([]byte(g.proof(rest[:idChance])), []byte(rest[idChance:]))
 }
 

@@ -146,7 +146,7 @@ func (g *Gateway) unload(ctx context.Context, l *coordinationv1.Lease, p *corev1
 
 // restore has a pod make a sandbox of its state.
 func (g *Gateway) restore(ctx context.Context, b *sandbox, l *coordinationv1.Lease) error {
-	text, err := g.states.body(b.Tenant, l.Annotations[annotationState], "")
+	text, err := g.states.body(b.Tenant, pod.State{Name: l.Annotations[annotationState]})
 	if err != nil {
 		return err
 	}

@@ -280,7 +280,7 @@ func (g *Gateway) createVM(w http.ResponseWriter, c caller) error {
 	}
 	b, err := g.claim(c.Context(), Record{
 		Tenant: c.tenant, Template: q.Image, Metadata: q.Labels, Started: now.UTC(), Ends: now.Add(life).UTC(),
-	}, request)
+	}, request, "")
 	if err != nil {
 		return err
 	}

@@ -79,13 +79,14 @@ func (s *states) of(tenant string) (*statestore.Store, error) {
 	return store, err
 }
 
-// body is what a pod is told of a state.
-func (s *states) body(tenant, name, since string) ([]byte, error) {
-	address, key, err := s.place(tenant)
-	if err != nil {
+// body is what a pod is told of a tenant's state.
+func (s *states) body(tenant string, state pod.State) ([]byte, error) {
+	var err error
+	if state.URL, state.Key, err = s.place(tenant); err != nil {
 		return nil, err
 	}
-	return json.Marshal(pod.State{URL: address, Key: key, Name: name, Since: since, Credentials: s.credentials})
+	state.Credentials = s.credentials
+	return json.Marshal(state)
 }
 
 // forget removes states that no sandbox needs. What stays is the sweep's.
@@ -103,7 +104,7 @@ func (g *Gateway) forget(ctx context.Context, tenant string, names ...string) {
 	}
 }
 
-// sweep removes states that no sandbox needs: of gateways that have ended before they could, and of sandboxes whose Lease was deleted by others.
+// sweep removes states that no sandbox and no snapshot needs: of gateways that have ended before they could, and of sandboxes whose Lease was deleted by others.
 // A state is written after its Lease names it, so that one that no Lease names is needed by none, and will be by none.
 func (g *Gateway) sweep(ctx context.Context) error {
 	tenants := map[string]bool{}
@@ -125,7 +126,7 @@ func (g *Gateway) sweep(ctx context.Context) error {
 				break
 			}
 			id, _, _ := strings.Cut(name, ".")
-			if !g.isID(id) {
+			if !g.isID(id) && !g.isSnapshotID(id) {
 				continue // not ours
 			}
 			if l := g.leases.get(id); l != nil && uses(l, name) {

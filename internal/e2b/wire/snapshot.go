@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"cmp"
+	"crypto/rand"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"agentvm/internal/naming"
+)
+
+// MaxSnapshots is how many snapshots a server, or a tenant of a cluster, keeps.
+const MaxSnapshots = 64
+
+const maxSnapshotName = 40 // bytes
+
+// Snapshot is a sandbox that was kept, of which others are made.
+type Snapshot struct {
+	Name, Sandbox string
+	Created       time.Time
+}
+
+// Described is E2B's SnapshotInfo: a name serves as both.
+func (s Snapshot) Described() map[string]any {
+	return map[string]any{"snapshotID": s.Name, "names": []string{s.Name}}
+}
+
+// ReadSnapshotName reads the request that makes a snapshot. One that names none gets a name by chance.
+func ReadSnapshotName(r *http.Request) (string, error) {
+	var q struct {
+		Name string `json:"name"`
+	}
+	if err := ReadJSON(r, &q); err != nil {
+		return "", err
+	}
+	name := cmp.Or(q.Name, strings.ToLower(rand.Text()))
+	if err := naming.Check("snapshot name", name); err != nil || len(name) > maxSnapshotName {
+		return "", Fail(http.StatusBadRequest, "name: want at most %d letters, digits, dots, underscores and dashes (%v)", maxSnapshotName, err)
+	}
+	return name, nil
+}
+
+// TooManySnapshots is the error of who has as many as there may be.
+func TooManySnapshots(n int) error {
+	return Fail(http.StatusTooManyRequests, "there are %d snapshots: delete some", n)
+}
+
+// SnapshotExists is the error of a name that is taken.
+func SnapshotExists(name string) error {
+	return Fail(http.StatusConflict, "there is a snapshot %s already", name)
+}
+
+// NoSnapshot is the error of a name that is not there.
+func NoSnapshot(name string) error {
+	return Fail(http.StatusNotFound, "snapshot %.100q was not found", name)
+}
+
+// ListSnapshots answers a request with those of all that it wants, in pages, the newest first. A page's token is the name of its first one.
+func ListSnapshots(w http.ResponseWriter, q url.Values, all []Snapshot) (err error) {
+	list := slices.Clone(all)
+	if id := q.Get("sandboxID"); id != "" {
+		list = slices.DeleteFunc(list, func(one Snapshot) bool { return one.Sandbox != id })
+	}
+	slices.SortFunc(list, func(a, b Snapshot) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.Name, b.Name)) })
+	limit := MaxSnapshots
+	if text := q.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
+			return Fail(http.StatusBadRequest, "limit: want a number from 1 on")
+		}
+	}
+	if first := q.Get("nextToken"); first != "" {
+		at := slices.IndexFunc(list, func(one Snapshot) bool { return one.Name == first })
+		if at < 0 {
+			return Fail(http.StatusBadRequest, "nextToken: that snapshot is gone, list again")
+		}
+		list = list[at:]
+	}
+	if len(list) > limit {
+		w.Header().Set("X-Next-Token", list[limit].Name)
+		list = list[:limit]
+	}
+	page := make([]map[string]any, len(list))
+	for i, one := range list {
+		page[i] = one.Described()
+	}
+	WriteJSON(w, http.StatusOK, page)
+	return nil
+}
