@@ -33,7 +33,7 @@ func TestStalledWriterAfterGuestsFIN(t *testing.T) {
 		released <- err
 	}()
 	if !blocked(released) {
-		t.Error("Write went on above the low mark")
+		t.Fatal("Write went on above the low mark")
 	}
 	go io.Copy(io.Discard, guest)
 	if err := <-released; err != nil {
