@@ -36,7 +36,7 @@ func (d *daemon) liveOnce(began time.Time, restore *Restoration) (again bool) {
 	var sidecars []savedSidecar
 	if err == nil {
 		sidecars = d.findSidecars(v, restore)
-		d.logger.Info("the VM runs", "took", time.Since(began)) // before those are told who wait for it
+		d.logger.Info("the VM runs", "took", time.Since(began)) // before who waits for it knows
 		d.event(Event{Kind: EventRunning})
 	}
 	d.mu.Lock()

@@ -210,7 +210,7 @@ func removeFolder(ctx context.Context, p paths) error {
 		if _, err := os.Lstat(p.config()); err == nil {
 			return nil // the next one of this name
 		}
-		if unlock, err := lockFile(ctx, p.starting(), 0); err == nil { // else somebody starts it
+		if unlock, err := lockFile(ctx, p.starting(), 0); err == nil { // else it is being started
 			_ = errors.Join(unlock(), os.Remove(p.lock()), os.Remove(p.starting()))
 		}
 	}
