@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/json"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -105,6 +106,8 @@ func (g *Gateway) createSnapshot(w http.ResponseWriter, c caller, b *sandbox) er
 		return wire.TooManySnapshots(len(list))
 	}
 	l := newLease(g.snapshotID(c.tenant, name), c.tenant, b.Template)
+	chance := rand.Int32N(1 << 30) // no state's name comes twice, so that a pod which writes late changes nothing
+	l.Spec.LeaseTransitions = &chance
 	begin(l, phaseKeeping, kept{Name: name, Sandbox: b.id, Template: b.Template, Created: time.Now().UTC()}, b.pod)
 	l, err = g.leases.make(c.Context(), l)
 	if apierrors.IsAlreadyExists(err) {
