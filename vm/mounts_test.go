@@ -148,7 +148,7 @@ func TestMountCoherence(t *testing.T) {
 	changed := time.Now()
 	write(t, file, "1234567")
 	for size() != "7\n" {
-		if time.Since(changed) > 30*time.Second { // it takes one, on a host that is not busy
+		if time.Since(changed) > 10*time.Second { // it takes one, on a host that is not busy
 			t.Fatal("stat does not see what the host has changed")
 		}
 	}

@@ -145,7 +145,7 @@ func TestFetchCarries(t *testing.T) {
 			t.Fatalf("%q, %v", text, err)
 		}
 	}
-	if n := opened.Load(); n > 2 { // one that was in use for too long after its answer is not used again
+	if n := opened.Load(); n != 1 {
 		t.Errorf("20 requests took %d connections", n)
 	}
 	var together sync.WaitGroup

@@ -282,7 +282,7 @@ func TestSilent(t *testing.T) {
 	must(t, cli.Ping(t.Context(), netip.MustParseAddr("198.18.0.2")))
 	began := time.Now()
 	must(t, web.Close())
-	if took := time.Since(began); took > headerTime-headerTime/10 {
+	if took := time.Since(began); took > 3*time.Second {
 		t.Error(took)
 	}
 }
