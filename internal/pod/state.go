@@ -74,9 +74,9 @@ func (s *Server) restore(w http.ResponseWriter, r *http.Request, sandboxes http.
 	}
 	if err == nil && from.Creation != nil { // of the sandbox that was kept, the processes alone are this one's
 		processes := body[e2b.KeyProcesses]
-		body = map[string]json.RawMessage{}
-		if err := json.Unmarshal(from.Creation, &body); err != nil {
-			writeFailure(w, http.StatusBadRequest, "%v", err)
+		body = nil
+		if err := json.Unmarshal(from.Creation, &body); err != nil || body == nil {
+			writeFailure(w, http.StatusBadRequest, "creation: want an object (%v)", err)
 			return
 		}
 		body[e2b.KeyProcesses] = processes

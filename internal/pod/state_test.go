@@ -105,8 +105,10 @@ func TestSnapshot(t *testing.T) {
 	restore := func(creation string) (int, string) {
 		return other.do("POST", pod.PathRestore, strings.TrimSuffix(to, "}")+`,"creation":`+creation+`}`, pod.HeaderNew, "two="+token)
 	}
-	if code, text := restore(`"no object"`); code != 400 {
-		t.Error(code, text)
+	for _, creation := range []string{`"no object"`, `null`} {
+		if code, text := restore(creation); code != 400 {
+			t.Error(code, text)
+		}
 	}
 	if code, text := restore(`{"templateID":"base","timeout":1,"metadata":{"e":"f"}}`); code != 201 || other.vms.restored != 1 || other.vms.taken != 0 {
 		t.Fatal(code, text)

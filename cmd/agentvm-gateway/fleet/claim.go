@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -176,12 +175,13 @@ func (g *Gateway) assign(ctx context.Context, b *sandbox, path string, body []by
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case response.StatusCode == http.StatusCreated:
+	}
+	switch response.StatusCode {
+	case http.StatusCreated:
 		return nil, nil
-	case slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge}, response.StatusCode):
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge:
 		return failureOf(response.StatusCode, text), nil
 	}
 	return nil, fmt.Errorf("it answers %d %.200q", response.StatusCode, text)

@@ -28,10 +28,9 @@ const snapshotPrefix = "sn"
 
 // kept is what the Lease of a snapshot says.
 type kept struct {
-	Name     string    `json:"name"`
-	Sandbox  string    `json:"sandbox"`
-	Template string    `json:"template"`
-	Created  time.Time `json:"created"`
+	Name    string    `json:"name"`
+	Sandbox string    `json:"sandbox"`
+	Created time.Time `json:"created"`
 }
 
 func (g *Gateway) snapshotID(tenant, name string) string {
@@ -108,7 +107,7 @@ func (g *Gateway) createSnapshot(w http.ResponseWriter, c caller, b *sandbox) er
 	l := newLease(g.snapshotID(c.tenant, name), c.tenant, b.Template)
 	chance := rand.Int32N(1 << 30) // no state's name comes twice, so that a pod which writes late changes nothing
 	l.Spec.LeaseTransitions = &chance
-	begin(l, phaseKeeping, kept{Name: name, Sandbox: b.id, Template: b.Template, Created: time.Now().UTC()}, b.pod)
+	begin(l, phaseKeeping, kept{Name: name, Sandbox: b.id, Created: time.Now().UTC()}, b.pod)
 	l, err = g.leases.make(c.Context(), l)
 	if apierrors.IsAlreadyExists(err) {
 		return wire.SnapshotExists(name)
