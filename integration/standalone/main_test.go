@@ -1,0 +1,10 @@
+package standalone
+
+import (
+	"os"
+	"testing"
+
+	"agentvm/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Check(m.Run())) }
