@@ -96,7 +96,7 @@ func TestTerminalsOfANamedVM(t *testing.T) {
 		if err := pty.Setsize(second.file, &pty.Winsize{Cols: 90, Rows: 20}); err != nil {
 			t.Fatal(err)
 		}
-		second.enter("until stty size | grep '^20 90'; do sleep 0.1; done; echo sized\r")
+		second.enter("until stty size | grep '^20 90'; do sleep 0.1; done; echo s''ized\r") // what is typed is shown, too
 		s.await("sized")
 		second.enter("\r~.")
 		second.wantExit(0)
