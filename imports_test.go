@@ -498,9 +498,9 @@ var forTests = []string{"images/imagestest", "images/storetest", "internal/guest
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
-	"dhcp":                    {"netstack"}, // a guest's network
-	"integration":             {"internal/disk"},
-	"internal/capnprpc":       {"internal/guestrpc"}, // its schema has an interface with streams
+	"dhcp":                    {"netstack"},                                            // a guest's network
+	"integration":             {"internal/disk", "internal/gateway", "internal/reach"}, // the network at the socket of an exported module
+	"internal/capnprpc":       {"internal/guestrpc"},                                   // its schema has an interface with streams
 	"internal/daemon":         {"netstack"},
 	"internal/disk":           {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
 	"internal/guest":          {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
