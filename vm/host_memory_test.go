@@ -72,7 +72,7 @@ while [ $i -lt 115 ]; do nc 192.168.127.254 %d <&3 >/dev/null 2>&1 & i=$((i+1));
 read refused
 kill $(jobs -p) 2>/dev/null
 cat /m/file`, port)
-	// The guest is told by its input: it cannot ask for /limits when what is left does not suffice for one more connection.
+	// A line of input says when: the guest cannot ask for /limits when what is left does not suffice for one more connection.
 	input, tell := io.Pipe()
 	ctx := limited(t)
 	go func() {
