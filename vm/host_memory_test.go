@@ -1,6 +1,7 @@
 package vm_test
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -8,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,31 +69,28 @@ func TestHostMemory(t *testing.T) {
 	line := fmt.Sprintf(`mkfifo /tmp/silence; exec 3<>/tmp/silence
 i=0
 while [ $i -lt 115 ]; do nc 192.168.127.254 %d <&3 >/dev/null 2>&1 & i=$((i+1)); done
-read refused
+read end
 kill $(jobs -p) 2>/dev/null
 cat /m/file`, port)
-	// A line of input says when: the guest cannot ask for /limits when what is left does not suffice for one more connection.
+	// The end of its input says when: the guest cannot ask for /limits when what is left does not suffice for one more connection.
 	input, tell := io.Pipe()
+	defer tell.Close()
 	ctx := limited(t)
-	go func() {
-		for ctx.Err() == nil {
-			stats, err := v.NetworkStats(ctx)
-			if err != nil || slices.ContainsFunc(stats.Limits, func(l nat.LimitUse) bool { return l.Limit == nat.MemoryLimit && l.Refused > 0 }) {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		_, _ = tell.Write([]byte("\n"))
-		tell.Close()
-	}()
-	r, err := v.Run(ctx, vm.Command{Line: line, Stdin: input})
-	input.Close() // if the guest ended without it
+	var stdout, stderr bytes.Buffer
+	p, err := v.Start(ctx, vm.Command{Line: line, Stdin: input, Stdout: &stdout, Stderr: &stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
+	for use().Refused == 0 && ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	tell.Close()
+	if _, err := p.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
 	u := use()
-	if u.Refused == 0 || u.Used > u.Maximum || !strings.HasSuffix(string(r.Stdout), "in the mount") {
-		t.Errorf("after many connections %+v; the guest says %s%s", u, r.Stdout, r.Stderr)
+	if u.Refused == 0 || u.Used > u.Maximum || !strings.HasSuffix(stdout.String(), "in the mount") {
+		t.Errorf("after many connections %+v; the guest says %s%s", u, stdout.String(), stderr.String())
 	}
 	if !strings.Contains(log.String(), `limit="host memory"`) {
 		t.Errorf("there was no warning: %s", log)
