@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos bench debian-image fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos bench debian-image fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
@@ -96,6 +96,9 @@ release-test: ## a release of all platforms made twice and looked at; on Linux, 
 
 ci: ## everything that has to pass before a change lands
 	.ci/run
+
+nightly: ## what takes long and seldom finds anything: fuzzing, killed daemons, other builders (hours; `.ci/run list`)
+	.ci/run nightly
 
 clean: ## the program that `make build` made
 	rm -f agentvm

@@ -306,6 +306,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/capnprpc",
+		"internal/daemon",
 		"internal/dns",
 		"internal/guest/supervisor",
 		"internal/guestrpc",

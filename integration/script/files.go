@@ -1,157 +1,22 @@
-package main
+package script
 
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"reflect"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
-	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"agentvm/images"
 	"agentvm/images/imagestest"
 )
-
-func TestMain(m *testing.M) {
-	testscript.Main(tidy{m}, map[string]func(){"agentvm": main})
-}
-
-// tidy removes the store that the tests have shared.
-type tidy struct{ m *testing.M }
-
-func (t tidy) Run() int {
-	defer func() {
-		os.RemoveAll(shared.dir)
-		if shared.dir != "" {
-			os.RemoveAll(shared.dir + ".home")
-		}
-	}()
-	return t.m.Run()
-}
-
-// shared is the store of all tests here, so that the image is fetched and the module compiled once.
-var shared struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-// TestScript runs the scripts of testdata/script. They boot VMs, on Alpine where its release files are to be had,
-// else on the built-in BusyBox root; the condition [alpine] tells them which.
-func TestScript(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots VMs")
-	}
-	store, mirror, alpine := testStore(t)
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
-		RequireExplicitExec: true,
-		Setup: func(env *testscript.Env) error {
-			env.Setenv("AGENTVM_STORE", store)
-			env.Setenv("MODULE", strings.TrimSuffix(reflect.TypeFor[images.Config]().PkgPath(), "/images"))
-			for name, value := range placeOfKeys(store) {
-				env.Setenv(name, value)
-			}
-			env.Setenv("AGENTVM_ALPINE_MIRROR", mirror)
-			env.Setenv("AGENTVM_REGISTRY_MIRRORS", "docker.io=http://127.0.0.1:1") // tests reach only loopback
-			env.Setenv("AGENTVM_DEBUG", "")
-			env.Setenv("FORKS", "20")
-			env.Setenv("DEPTH", "15") // `go test` ends a package's tests after ten minutes
-			if os.Getenv("CI") == "true" {
-				env.Setenv("DEPTH", "50")
-			}
-			if raceDetector {
-				env.Setenv("FORKS", "3")
-				env.Setenv("DEPTH", "5")
-			}
-			return nil
-		},
-		Condition: func(condition string) (bool, error) {
-			switch condition {
-			case "alpine":
-				return alpine, nil
-			case "namespaces":
-				return namespaces()
-			}
-			return false, fmt.Errorf("unknown condition %q", condition)
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "random": random, "sha256": sha256File, "wasm": wasmFile, "elf": elfFile,
-			"serve": serve, "freeport": freePort, "fetch": fetch, "datagram": datagram, "pcap": pcapFile,
-			"dockerimage": dockerImage, "foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
-		},
-	})
-}
-
-// placeOfKeys has the variables that name a home beside a store, for the key of compiled code: a script's own home is not there.
-func placeOfKeys(store string) map[string]string {
-	if runtime.GOOS == "darwin" {
-		return map[string]string{"HOME": store + ".home"}
-	}
-	return map[string]string{"XDG_CONFIG_HOME": store + ".home", "AppData": store + ".home"}
-}
-
-// testStore is the shared store, and a mirror for it that is not there when there are no Alpine files.
-func testStore(t testing.TB) (dir, mirror string, alpine bool) {
-	t.Helper()
-	shared.once.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "agentvm-test-"); shared.err == nil {
-			shared.err = os.MkdirAll(filepath.Join(shared.dir+".home", "Library"), 0o700)
-		}
-	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	if url, ok := imagestest.Mirror(t); ok {
-		return shared.dir, url, true
-	}
-	t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
-	return shared.dir, "http://127.0.0.1:1", false
-}
-
-// namespaces says whether this user can mount things in a namespace of its own.
-func namespaces() (bool, error) {
-	err := exec.Command("unshare", "-rm", "true").Run()
-	if err != nil && os.Getenv("CI") == "true" {
-		return false, fmt.Errorf("unshare: %w (Debian package util-linux)", err)
-	}
-	return err == nil, nil
-}
-
-// exits runs a command and checks its exit code: exits CODE COMMAND [ARGS...].
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits CODE COMMAND [ARGS...]")
-	}
-	want, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	got := 0
-	var exit *exec.ExitError
-	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
-		got = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
-	if got != want {
-		ts.Fatalf("exit code %d, want %d", got, want)
-	}
-}
 
 // dockerImage writes an archive of docker save of the built-in root, with a file more and another hidden: dockerimage FILE NAME.
 func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
@@ -180,23 +45,6 @@ func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
 		Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", "test -e /tmp/well"}, Interval: time.Second, Retries: 2},
 	}
 	ts.Check(imagestest.WriteDockerArchive(ts.MkAbs(args[0]), args[1], config, root, layer))
-}
-
-// random writes random bytes, the same each time: random FILE SIZE.
-func random(ts *testscript.TestScript, _ bool, args []string) {
-	size, err := strconv.Atoi(args[1])
-	ts.Check(err)
-	data := make([]byte, size)
-	_, _ = rand.NewChaCha8([32]byte{7}).Read(data)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), data, 0o600))
-}
-
-// sha256File puts the digest of a file into a variable: sha256 VARIABLE FILE.
-func sha256File(ts *testscript.TestScript, _ bool, args []string) {
-	data, err := os.ReadFile(ts.MkAbs(args[1]))
-	ts.Check(err)
-	sum := sha256.Sum256(data)
-	ts.Setenv(args[0], hex.EncodeToString(sum[:]))
 }
 
 // wasmFile writes a WASI program that exits with a code, traps, or prints its arguments: wasm FILE CODE|trap|args.

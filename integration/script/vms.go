@@ -1,4 +1,4 @@
-package main
+package script
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -39,7 +38,7 @@ func ownStore(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(os.Symlink(from, filepath.Join(dir, part)))
 	}
 	ts.Setenv("AGENTVM_STORE", dir)
-	program, err := exec.LookPath("agentvm") // this one is the tests
+	program, err := exec.LookPath("agentvm")
 	ts.Check(err)
 	vms := daemon.Store{Dir: filepath.Join(dir, "vms"), Command: []string{program, "daemon", "run", "--dir", filepath.Join(dir, "vms")}}
 	ts.Defer(func() { removeAll(ts, vms) })
@@ -142,11 +141,4 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	c.Dir = ts.MkAbs(".")
 	c.Env = append(os.Environ(), "AGENTVM_STORE="+ts.Getenv("AGENTVM_STORE"), "AGENTVM_DEBUG=")
 	return c
-}
-
-// TestSSHIsThere: without ssh, the script named_ssh is skipped, which CI must not.
-func TestSSHIsThere(t *testing.T) {
-	if _, err := exec.LookPath("ssh"); err != nil && os.Getenv("CI") == "true" {
-		t.Fatal(err)
-	}
 }

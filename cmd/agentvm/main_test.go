@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"agentvm/images/imagestest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(tidy{m}, map[string]func(){"agentvm": main})
+}
+
+// tidy removes the store that the tests have shared.
+type tidy struct{ m *testing.M }
+
+func (t tidy) Run() int {
+	defer func() {
+		os.RemoveAll(shared.dir)
+		if shared.dir != "" {
+			os.RemoveAll(shared.dir + ".home")
+		}
+	}()
+	return t.m.Run()
+}
+
+// shared is the store of all tests here, so that the image is fetched and the module compiled once.
+var shared struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// placeOfKeys has the variables that name a home beside a store, for the key of compiled code: a script's own home is not there.
+func placeOfKeys(store string) map[string]string {
+	if runtime.GOOS == "darwin" {
+		return map[string]string{"HOME": store + ".home"}
+	}
+	return map[string]string{"XDG_CONFIG_HOME": store + ".home", "AppData": store + ".home"}
+}
+
+// testStore is the shared store, and a mirror for it that is not there when there are no Alpine files.
+func testStore(t testing.TB) (dir, mirror string, alpine bool) {
+	t.Helper()
+	shared.once.Do(func() {
+		if shared.dir, shared.err = os.MkdirTemp("", "agentvm-test-"); shared.err == nil {
+			shared.err = os.MkdirAll(filepath.Join(shared.dir+".home", "Library"), 0o700)
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	if url, ok := imagestest.Mirror(t); ok {
+		return shared.dir, url, true
+	}
+	t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
+	return shared.dir, "http://127.0.0.1:1", false
+}
