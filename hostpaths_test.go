@@ -27,6 +27,7 @@ var mayOpenByName = map[string]string{
 	"internal/hostpath/":    "it is the way",
 	"internal/private/":     "files of the store's own and keys, checked as ssh does",
 	"internal/atomicfile/":  "the folder of a path that its caller may write",
+	"internal/hostfile/":    "Touch is for files of the store's own",
 	"internal/confine/":     "the system's own tables",
 	"internal/watchdog/":    "the system's own tables",
 	"internal/journal/":     "files of the store's own",

@@ -64,6 +64,7 @@ var mayImport = map[string][]string{
 		"internal/errno",
 		"internal/guestfs",
 		"internal/guestrpc",
+		"internal/hostfile",
 		"internal/hostpath",
 		"internal/httpserver",
 		"internal/job",
@@ -352,6 +353,7 @@ var mayImport = map[string][]string{
 		"internal/atomicfile",
 		"internal/chunked",
 		"internal/errno",
+		"internal/hostfile",
 		"internal/lockfile",
 		"internal/private",
 		"internal/refcount",
@@ -410,6 +412,7 @@ var mayImport = map[string][]string{
 	"internal/mount/fusetest": {"internal/errno"}, // for tests
 	"internal/mount": {
 		"internal/budget",
+		"internal/confine", // for tests
 		"internal/errno",
 		"internal/hostfile",
 		"internal/hostpath",

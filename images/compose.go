@@ -14,6 +14,7 @@ import (
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/chunked"
+	"agentvm/internal/hostfile"
 	"agentvm/internal/private"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -100,8 +101,7 @@ func (s *Store) CachedLayer(key string) (Layer, bool) {
 	if err != nil || json.Unmarshal(text, &l) != nil || !s.HasLayer(l) {
 		return Layer{}, false
 	}
-	now := time.Now()
-	_ = os.Chtimes(path, now, now) // of its last use, see stepTime
+	_ = hostfile.Touch(path) // the time of its last use, see stepTime
 	return l, true
 }
 

@@ -9,6 +9,10 @@ type Rules struct {
 	Write []string // the same, to be read, changed, made and removed
 	// Sockets are directories like those of Write, in which Unix sockets can be made, too.
 	Sockets []string
+	// ReadMounts and WriteMounts are directories like those of Read and Write which a guest uses. In the latter it can make FIFOs and sockets.
+	// They need system calls that the kernel cannot limit to a directory and that are forbidden without such mounts: with either it is
+	// watching directories for changes, with the latter giving modes (without set-user-ID bits) and times to the user's files by name.
+	ReadMounts, WriteMounts []string
 }
 
 // Layer is one that confines a process.
@@ -19,7 +23,8 @@ type Layer struct {
 }
 
 // Process confines this process, with all of its threads, for the rest of its life: it can reach only the files of the rules,
-// start, trace and signal no other process, mount nothing, change no namespace, and load nothing into the kernel. It returns which layers
+// start, trace, signal and slow down no other process, reach no abstract socket of one, mount nothing, change no namespace, give no file another
+// owner or a set-user-ID bit, and load nothing into the kernel. It returns which layers
 // are in force. A layer that the system does not have is no error.
 func Process(r Rules) []Layer { return process(r) }
 

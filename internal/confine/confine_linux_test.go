@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,10 +93,10 @@ var attempts = []attempt{
 	{"make a file elsewhere", open(os.O_RDWR|os.O_CREATE, "new"), unix.EACCES, true},
 	{"remove another file", func(room string) error { return os.Remove(filepath.Join(room, "secret")) }, unix.EACCES, true},
 	{"move another file here", func(room string) error {
-		return os.Rename(filepath.Join(room, "secret"), filepath.Join(room, "write", "mine"))
+		return os.Rename(filepath.Join(room, "secret"), filepath.Join(room, "write", "moved"))
 	}, unix.EACCES, true},
 	{"link another file here", func(room string) error {
-		return os.Link(filepath.Join(room, "secret"), filepath.Join(room, "write", "mine"))
+		return os.Link(filepath.Join(room, "secret"), filepath.Join(room, "write", "linked"))
 	}, unix.EXDEV, true},
 	{"make a socket where that is allowed", func(room string) error {
 		l, err := net.Listen("unix", filepath.Join(room, "sockets", fmt.Sprint(unix.Gettid())))
@@ -111,10 +112,39 @@ var attempts = []attempt{
 		}
 		return err
 	}, unix.EACCES, true},
-	{"make a FIFO", func(room string) error { return unix.Mkfifo(filepath.Join(room, "write", "fifo"), 0o600) }, unix.EPERM, false},
-	{"make a device", func(room string) error {
-		return unix.Mknod(filepath.Join(room, "write", "zero"), unix.S_IFCHR|0o600, 1<<8|5)
+	{"make a FIFO", node("write", unix.S_IFIFO|0o600), unix.EPERM, false},
+	{"make a device", node("write", unix.S_IFCHR|0o600), unix.EPERM, false},
+	{"change the owner of an open file", opened("write/mine", func(fd int) error { return unix.Fchown(fd, os.Getuid(), os.Getgid()) }), unix.EPERM, false},
+	{"change the owner", named("secret", func(path string) error { return os.Chown(path, os.Getuid(), os.Getgid()) }), unix.EPERM, false},
+	{"change the owner of a link", named("write/link", func(path string) error { return os.Lchown(path, os.Getuid(), os.Getgid()) }), unix.EPERM, false},
+	{"change the mode", named("secret", func(path string) error { return unix.Chmod(path, 0o777) }), unix.EPERM, false},
+	{"change the mode beside a link", named("secret", func(path string) error {
+		return unix.Fchmodat(unix.AT_FDCWD, path, 0o777, unix.AT_SYMLINK_NOFOLLOW)
+	}), unix.EPERM, false},
+	{"set the times", named("secret", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) }), unix.EPERM, false},
+	{"set an attribute", named("secret", func(path string) error { return unix.Setxattr(path, "user.x", []byte("x"), 0) }), unix.EPERM, false},
+	{"set an attribute of a link", named("secret", func(path string) error { return unix.Lsetxattr(path, "user.x", []byte("x"), 0) }), unix.EPERM, false},
+	{"remove an attribute", named("secret", func(path string) error { return unix.Removexattr(path, "user.x") }), unix.EPERM, false},
+	{"watch a directory", func(room string) error {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err == nil {
+			_, err = unix.InotifyAddWatch(fd, room, unix.IN_ALL_EVENTS)
+			err = errors.Join(err, unix.Close(fd))
+		}
+		return err
 	}, unix.EPERM, false},
+	{"open by arguments in memory", raw(unix.SYS_OPENAT2, 0, 0, 0, 0), unix.ENOSYS, false},
+	{"set the mode of an open file", opened("write/mine", func(fd int) error { return unix.Fchmod(fd, 0o640) }), 0, true},
+	{"set the times of an open file", opened("write/mine", func(fd int) error {
+		return call(unix.SYS_UTIMENSAT, uintptr(fd), 0, 0, 0)
+	}), 0, true},
+	{"set-user-ID bit of an open file", opened("write/mine", func(fd int) error { return unix.Fchmod(fd, unix.S_ISUID|0o777) }), unix.EPERM, false},
+	{"set-group-ID bit of an open file", opened("write/mine", func(fd int) error { return unix.Fchmod(fd, unix.S_ISGID|0o777) }), unix.EPERM, false},
+	{"make a set-user-ID file", named("write/program", func(path string) error {
+		_, err := unix.Open(path, unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, unix.S_ISUID|0o777)
+		return err
+	}), unix.EPERM, false},
+	{"make a set-group-ID directory", named("write/dir", func(path string) error { return unix.Mkdir(path, unix.S_ISGID|0o777) }), unix.EPERM, false},
 
 	// Programs and processes.
 	{"run a program", func(string) error {
@@ -136,6 +166,42 @@ var attempts = []attempt{
 	{"signal the parent's thread", raw(unix.SYS_TGKILL, parent, parent, 0), unix.EPERM, false},
 	{"tkill", raw(unix.SYS_TKILL, parent, 0), unix.EPERM, false},
 	{"take a descriptor of the parent's", raw(unix.SYS_PIDFD_OPEN, parent, 0), unix.EPERM, false},
+	{"have the kernel signal the parent", opened("write/mine", func(fd int) error {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETOWN, int(parent))
+		return err
+	}), unix.EPERM, false},
+	{"have the kernel signal the parent's thread", opened("write/mine", func(fd int) error {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETOWN_EX, 0)
+		return err
+	}), unix.EPERM, false},
+	{"choose the signal", opened("write/mine", func(fd int) error {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETSIG, int(unix.SIGKILL))
+		return err
+	}), unix.EPERM, false},
+	{"be signalled by a directory (DN_CREATE)", opened("write", func(fd int) error {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_NOTIFY, 4)
+		return err
+	}), unix.EPERM, false},
+	{"own a descriptor (FIOSETOWN)", raw(unix.SYS_IOCTL, 0, 0x8901, 0), unix.EPERM, false},
+	{"own a socket", raw(unix.SYS_IOCTL, 0, unix.SIOCSPGRP, 0), unix.EPERM, false},
+	{"take a terminal's signals", raw(unix.SYS_IOCTL, 0, unix.TIOCSPGRP, 0), unix.EPERM, false},
+	{"take a terminal", raw(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0), unix.EPERM, false},
+	{"signal a terminal's programs", raw(unix.SYS_IOCTL, 0, unix.TIOCSIG, 0), unix.EPERM, false},
+	{"slow down the parent", raw(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, parent, 19), unix.EPERM, false},
+	{"slow down the parent's disk", raw(unix.SYS_IOPRIO_SET, 1, parent, 3<<13), unix.EPERM, false},
+	{"schedule the parent", raw(unix.SYS_SCHED_SETSCHEDULER, parent, 5, 0), unix.EPERM, false},
+	{"schedule the parent's attributes", raw(unix.SYS_SCHED_SETATTR, parent, 0, 0), unix.EPERM, false},
+	{"schedule by parameters", raw(unix.SYS_SCHED_SETPARAM, parent, 0), unix.EPERM, false},
+	{"move the parent to a processor", raw(unix.SYS_SCHED_SETAFFINITY, parent, 0, 0), unix.EPERM, false},
+	{"compare with the parent", raw(unix.SYS_KCMP, parent, parent, 0, 0, 0), unix.EPERM, false},
+	{"join another group of processes", raw(unix.SYS_SETPGID, 0, parent), unix.EPERM, false},
+	{"an abstract socket of another process", func(room string) error {
+		c, err := net.Dial("unix", abstractSocket(room))
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	}, unix.EPERM, true},
 	{"set the parent's limits", raw(unix.SYS_PRLIMIT64, parent, unix.RLIMIT_NOFILE, 0, 0), unix.EPERM, false},
 	{"be another user", raw(unix.SYS_SETUID, 0), unix.EPERM, false},
 	{"type for the user", raw(unix.SYS_IOCTL, 0, unix.TIOCSTI, 0), unix.EPERM, false},
@@ -155,8 +221,12 @@ var attempts = []attempt{
 	{"userfaultfd", raw(unix.SYS_USERFAULTFD, 0), unix.EPERM, false},
 	{"kexec", raw(unix.SYS_KEXEC_LOAD, 0, 0, 0, 0), unix.EPERM, false},
 	{"modules", raw(unix.SYS_INIT_MODULE, 0, 0, 0), unix.EPERM, false},
+	{"a key", raw(unix.SYS_ADD_KEY, 0, 0, 0, 0, 0), unix.EPERM, false},
+	{"aio", raw(unix.SYS_IO_SETUP, 1, 0), unix.EPERM, false},
+	{"a call of a later kernel", raw(unix.SYS_LISTNS, 0, 0, 0, 0), unix.ENOSYS, false},
 	{"keys", raw(unix.SYS_KEYCTL, 0, 0, 0, 0, 0), unix.EPERM, false},
 	{"packets", raw(unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW, 0), unix.EAFNOSUPPORT, false},
+	{"the kernel's events", raw(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT), unix.EPROTONOSUPPORT, false},
 	{"the hypervisor's sockets", raw(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0), unix.EAFNOSUPPORT, false},
 	{"the kernel's cryptography", raw(unix.SYS_SOCKET, unix.AF_ALG, unix.SOCK_SEQPACKET, 0), unix.EAFNOSUPPORT, false},
 	{"new privileges", func(string) error {
@@ -175,6 +245,65 @@ var attempts = []attempt{
 }
 
 var before *os.File // open since before
+
+// mountAttempts are what is different for a process with a mount that a guest can change.
+var mountAttempts = []attempt{
+	{"make a FIFO", node("mount", unix.S_IFIFO|0o600), 0, true},
+	{"make a socket", node("mount", unix.S_IFSOCK|0o600), 0, true},
+	{"make a file", node("mount", unix.S_IFREG|0o600), 0, true},
+	{"make a FIFO elsewhere", node("write", unix.S_IFIFO|0o600), unix.EACCES, true},
+	{"make a device", node("mount", unix.S_IFCHR|0o600), unix.EPERM, false},
+	{"make a disk", node("mount", unix.S_IFBLK|0o600), unix.EPERM, false},
+	{"make a set-user-ID file", node("mount", unix.S_IFREG|unix.S_ISUID|0o600), unix.EPERM, false},
+	{"change the mode", named("mount", func(path string) error { return os.Chmod(path, 0o750) }), 0, true},
+	{"change the mode beside a link", named("mount", func(path string) error {
+		return unix.Fchmodat(unix.AT_FDCWD, path, 0o700, unix.AT_SYMLINK_NOFOLLOW)
+	}), 0, true},
+	{"set-user-ID bit", named("mount", func(path string) error { return unix.Fchmodat(unix.AT_FDCWD, path, 0o4777, 0) }), unix.EPERM, false},
+	{"set-group-ID bit", named("mount", func(path string) error {
+		return unix.Fchmodat(unix.AT_FDCWD, path, 0o2777, unix.AT_SYMLINK_NOFOLLOW)
+	}), unix.EPERM, false},
+	{"set the times", named("mount", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) }), 0, true},
+	{"change the owner", named("mount", func(path string) error { return os.Chown(path, os.Getuid(), os.Getgid()) }), unix.EPERM, false},
+	{"set an attribute", named("mount", func(path string) error { return unix.Setxattr(path, "user.x", []byte("x"), 0) }), unix.EPERM, false},
+	{"watch a directory", named("mount", func(path string) error {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err == nil {
+			_, err = unix.InotifyAddWatch(fd, path, unix.IN_ALL_EVENTS)
+			err = errors.Join(err, unix.Close(fd))
+		}
+		return err
+	}), 0, true},
+}
+
+// node makes a file of a kind in a directory, by a name of this thread's, and removes it.
+func node(dir string, mode uint32) func(string) error {
+	return func(room string) error {
+		path := filepath.Join(room, dir, fmt.Sprint("node", unix.Gettid()))
+		if err := unix.Mknod(path, mode, 1<<8|5); err != nil {
+			return err
+		}
+		return os.Remove(path)
+	}
+}
+
+func named(name string, do func(path string) error) func(string) error {
+	return func(room string) error { return do(filepath.Join(room, name)) }
+}
+
+// opened is for a file that may be written.
+func opened(name string, do func(fd int) error) func(string) error {
+	return func(room string) error {
+		fd, err := unix.Open(filepath.Join(room, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(fd), unix.Close(fd))
+	}
+}
+
+// abstractSocket is where the process that is not confined listens.
+func abstractSocket(room string) string { return "@agentvm-test" + room }
 
 func writes(room string) error {
 	at := func(path ...string) string { return filepath.Join(append([]string{room, "write"}, path...)...) }
@@ -235,7 +364,7 @@ func confined(room string) {
 	var mu sync.Mutex
 	var r report
 	try := func(thread string) {
-		for _, a := range attempts {
+		for _, a := range attemptsOf(room) {
 			o := outcome{Thread: thread, Name: a.name}
 			if err := a.do(room); err != nil {
 				o.Error = err.Error()
@@ -256,10 +385,14 @@ func confined(room string) {
 		})
 	}
 	ready.Wait()
-	r.Layers = Process(Rules{
+	rules := Rules{
 		Read:  []string{filepath.Join(room, "read"), filepath.Join(room, "one"), filepath.Join(room, "missing")},
 		Write: []string{filepath.Join(room, "write")}, Sockets: []string{filepath.Join(room, "sockets")},
-	})
+	}
+	if mount := filepath.Join(room, "mount"); exists(mount) {
+		rules.WriteMounts = []string{mount}
+	}
+	r.Layers = Process(rules)
 	close(begin)
 	all.Go(func() { runtime.LockOSThread(); try("new") })
 	all.Wait()
@@ -268,14 +401,31 @@ func confined(room string) {
 	}
 }
 
-func TestProcess(t *testing.T) {
+// attemptsOf are those that are for what is in the room.
+func attemptsOf(room string) []attempt {
+	if exists(filepath.Join(room, "mount")) {
+		return mountAttempts
+	}
+	return attempts
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func TestProcess(t *testing.T) { testProcess(t, attempts, "read", "write", "sockets") }
+
+func TestProcessWithMount(t *testing.T) { testProcess(t, mountAttempts, "read", "write", "mount") }
+
+func testProcess(t *testing.T, attempts []attempt, dirs ...string) {
 	room := t.TempDir()
-	for _, dir := range []string{"read", "write", "sockets"} {
+	for _, dir := range dirs {
 		if err := os.Mkdir(filepath.Join(room, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, file := range []string{"read/file", "one", "secret"} {
+	for _, file := range []string{"read/file", "write/mine", "one", "secret"} {
 		if err := os.WriteFile(filepath.Join(room, file), []byte("content"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -283,6 +433,11 @@ func TestProcess(t *testing.T) {
 	if err := os.Symlink("../secret", filepath.Join(room, "write", "link")); err != nil {
 		t.Fatal(err)
 	}
+	abstract, err := net.Listen("unix", abstractSocket(room))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer abstract.Close()
 	c := exec.CommandContext(t.Context(), os.Args[0])
 	c.Env = append(os.Environ(), roomEnv+"="+room)
 	c.Stderr = os.Stderr
@@ -327,8 +482,8 @@ func TestProcess(t *testing.T) {
 
 // TestFilterOfOtherProcessor: numbers of system calls of another processor mean something else.
 func TestFilterOfOtherProcessor(t *testing.T) {
-	filter := program(1)
-	if filter[0].K != dataArch || filter[1].K != architectures[runtime.GOARCH] || filter[2].K != refuse(unix.EPERM) {
+	filter := program(1, Rules{WriteMounts: []string{"/"}})
+	if filter[0].K != dataArch || filter[1].K != architecture || filter[2].K != refuse(unix.EPERM) {
 		t.Errorf("the filter begins with %+v", filter[:3])
 	}
 	if len(filter) > 4096 { // BPF_MAXINSNS

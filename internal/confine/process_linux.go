@@ -21,7 +21,7 @@ const (
 // process applies the layers. Seccomp is last, because it forbids what the others need.
 func process(r Rules) []Layer {
 	layers := []Layer{noDumps(), limit(), restrictFiles(r)}
-	return append(layers, filterSystemCalls())
+	return append(layers, filterSystemCalls(r))
 }
 
 func available() []Layer {
@@ -89,13 +89,14 @@ const (
 	readFile  = ll.AccessFSReadFile
 	readDir   = readFile | ll.AccessFSReadDir
 	writeFile = readFile | ll.AccessFSWriteFile | ll.AccessFSTruncate
-	// Devices and FIFOs are missing, because this program makes none.
+	// Devices are missing, because this program makes none.
 	writeDir = readDir | writeFile | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeDir | ll.AccessFSMakeReg |
 		ll.AccessFSMakeSym | ll.AccessFSRefer
 	socketDir = writeDir | ll.AccessFSMakeSock
+	mountDir  = socketDir | ll.AccessFSMakeFifo
 )
 
-// restrictFiles applies to all threads: before ABI 8 each thread needs a call of its own.
+// restrictFiles restricts signals and abstract sockets, too. It applies to all threads: before ABI 8 each thread needs a call of its own.
 func restrictFiles(r Rules) Layer {
 	version, err := landlockVersion()
 	if err != nil {
@@ -103,8 +104,11 @@ func restrictFiles(r Rules) Layer {
 	}
 	rules := append(pathRules(r.Read, readFile, readDir), pathRules(r.Write, writeFile, writeDir)...)
 	rules = append(rules, pathRules(r.Sockets, writeFile, socketDir)...)
-	// These are the rights of version 8. Newer versions are not tested yet.
-	err = landlock.MustConfig(landlock.V8.HandledAccessFS).BestEffort().Restrict(rules...)
+	rules = append(rules, pathRules(r.ReadMounts, readFile, readDir)...)
+	rules = append(rules, pathRules(r.WriteMounts, writeFile, mountDir)...)
+	// These are the rights of version 8, the scopes of signals and abstract sockets (version 6) among them. Newer versions are not tested yet.
+	// A kernel whose scopes would keep a thread from signalling another of the same process, as Go's runtime does, counts as version 5.
+	err = landlock.MustConfig(landlock.V8.HandledAccessFS, landlock.V8.Scoped).BestEffort().Restrict(rules...)
 	return layer(nameLandlock, version, err)
 }
 

@@ -1,3 +1,5 @@
+//go:build amd64 || arm64 || riscv64
+
 package confine
 
 import (
@@ -5,40 +7,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// denied are the system calls that fail with EPERM. It lists the forbidden calls and not the allowed ones, because
-// Go's runtime, a C library, and future kernels may use others that are not known here: this is the second line of defence.
-var denied = []uint32{
-	// Other programs and processes.
-	unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP,
-	unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE,
-	unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_TKILL, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES,
-	// Credentials and namespaces of the process.
-	unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT, unix.SYS_PERSONALITY, unix.SYS_CAPSET,
-	unix.SYS_SETUID, unix.SYS_SETGID, unix.SYS_SETREUID, unix.SYS_SETREGID, unix.SYS_SETRESUID, unix.SYS_SETRESGID,
-	unix.SYS_SETFSUID, unix.SYS_SETFSGID, unix.SYS_SETGROUPS,
-	// File systems.
-	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT,
-	unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
-	unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_MKNODAT,
-	// The kernel itself, and large parts of it that nothing here needs.
-	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
-	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT, unix.SYS_SYSLOG,
-	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL, unix.SYS_MEMFD_SECRET, unix.SYS_REMAP_FILE_PAGES, unix.SYS_VHANGUP,
-	unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
-	unix.SYS_MQ_OPEN, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_SHMGET, unix.SYS_SHMAT,
-}
-
-// families are the allowed kinds of sockets: those that egress, forwards and clients use, and netlink, by which Go lists interfaces.
-var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
-
-// namespaces are the flags of clone(2) that make a namespace.
-const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID |
-	unix.CLONE_NEWNET | unix.CLONE_NEWTIME
 
 // Offsets in the kernel's struct seccomp_data. The lower half of an argument comes first on all of the processors below.
 const (
@@ -47,13 +20,7 @@ const (
 	dataArgument = 16
 )
 
-// architectures are those whose numbers of system calls this program has: AUDIT_ARCH_ of each.
-var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64, "riscv64": unix.AUDIT_ARCH_RISCV64}
-
 func seccompAvailable() error {
-	if architectures[runtime.GOARCH] == 0 {
-		return fmt.Errorf("there is no filter for %s", runtime.GOARCH)
-	}
 	action := uint32(unix.SECCOMP_RET_ERRNO)
 	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action))); errno != 0 {
 		return errors.New("this kernel has none (Linux 4.14 and later can have it)")
@@ -62,10 +29,10 @@ func seccompAvailable() error {
 }
 
 // filterSystemCalls filters the system calls of all threads.
-func filterSystemCalls() Layer {
+func filterSystemCalls(r Rules) Layer {
 	err := seccompAvailable()
 	if err == nil {
-		filter := program(uint32(os.Getpid()))
+		filter := program(uint32(os.Getpid()), r)
 		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		// The kernel applies the filter and no_new_privs of this thread to all threads.
 		runtime.LockOSThread()
@@ -83,53 +50,99 @@ func filterSystemCalls() Layer {
 	return layer(nameSeccomp, "", err)
 }
 
-// program returns the filter for the process pid. Its first part is the same for every system call.
-func program(pid uint32) []unix.SockFilter {
+// program returns the filter for the process pid. What it allows whatever the arguments are comes first, because the kernel remembers the
+// answer for such calls.
+func program(pid uint32, r Rules) []unix.SockFilter {
 	var p assembler
 	p.load(dataArch)
-	p.unless(unix.BPF_JEQ, architectures[runtime.GOARCH], refuse(unix.EPERM))
+	p.unless(unix.BPF_JEQ, architecture, refuse(unix.EPERM))
 	p.load(dataNumber)
-	if runtime.GOARCH == "amd64" { // x32 has other numbers, which the list does not have
-		const x32 = 0x4000_0000
-		p.when(unix.BPF_JGE, x32, refuse(unix.EPERM))
+	for _, number := range allowedNumbers(r) {
+		p.when(unix.BPF_JEQ, number, allow)
 	}
-	for _, number := range append(denied, deniedHere...) {
-		p.when(unix.BPF_JEQ, number, refuse(unix.EPERM))
+	p.arguments(pid, r)
+	// x32's numbers are among those that are too high.
+	p.when(unix.BPF_JGT, newest, refuse(unix.ENOSYS))
+	p.returns(refuse(unix.EPERM))
+	return p.filter
+}
+
+// allowedNumbers are the calls that are allowed whatever their arguments are.
+func allowedNumbers(r Rules) []uint32 {
+	numbers := slices.Concat(allowed, allowedHere)
+	if len(r.ReadMounts)+len(r.WriteMounts) > 0 {
+		// openat2(2) has its arguments in memory, where the filter does not see them.
+		numbers = append(numbers, unix.SYS_OPENAT2, unix.SYS_INOTIFY_INIT1, unix.SYS_INOTIFY_ADD_WATCH, unix.SYS_INOTIFY_RM_WATCH)
 	}
-	// Its flags are in memory, where the filter does not see them; whoever gets this tries clone.
-	p.when(unix.BPF_JEQ, unix.SYS_CLONE3, refuse(unix.ENOSYS))
-	// Threads and no processes, in no other namespace.
-	p.call(unix.SYS_CLONE, func() {
+	if len(r.WriteMounts) > 0 {
+		numbers = append(numbers, unix.SYS_UTIMENSAT)
+	}
+	return numbers
+}
+
+// arguments adds the rules for calls that are allowed with some arguments.
+func (p *assembler) arguments(pid uint32, r Rules) {
+	// Their arguments are in memory. Whoever is refused so tries a call whose arguments are not.
+	for _, number := range []uint32{unix.SYS_CLONE3, unix.SYS_OPENAT2} {
+		p.when(unix.BPF_JEQ, number, refuse(unix.ENOSYS))
+	}
+	p.call(unix.SYS_CLONE, func() { // threads and no processes, in no other namespace
 		p.argument(0)
 		p.when(unix.BPF_JSET, namespaces, refuse(unix.EPERM))
 		p.unless(unix.BPF_JSET, unix.CLONE_THREAD, refuse(unix.EPERM))
+		p.returns(allow)
 	})
-	for _, number := range []uint32{unix.SYS_KILL, unix.SYS_TGKILL} {
-		p.call(number, func() {
-			p.argument(0)
-			p.unless(unix.BPF_JEQ, pid, refuse(unix.EPERM))
-		})
-	}
-	p.call(unix.SYS_PRLIMIT64, func() { // of oneself
+	p.oneOf(unix.SYS_KILL, 0, unix.EPERM, pid)
+	p.oneOf(unix.SYS_TGKILL, 0, unix.EPERM, pid)
+	p.oneOf(unix.SYS_PRLIMIT64, 0, unix.EPERM, 0, pid)
+	p.oneOf(unix.SYS_FCNTL, 1, unix.EPERM, descriptorCommands...)
+	p.oneOf(unix.SYS_IOCTL, 1, unix.EPERM, deviceCommands...)
+	p.oneOf(unix.SYS_PRCTL, 0, unix.EPERM, processCommands...)
+	p.call(unix.SYS_SOCKET, func() {
 		p.argument(0)
-		p.unless(unix.BPF_JEQ, 0, refuse(unix.EPERM))
+		for _, family := range families {
+			p.when(unix.BPF_JEQ, family, allow)
+		}
+		p.unless(unix.BPF_JEQ, unix.AF_NETLINK, refuse(unix.EAFNOSUPPORT)) // by which Go lists interfaces
+		p.argument(2)
+		p.unless(unix.BPF_JEQ, unix.NETLINK_ROUTE, refuse(unix.EPROTONOSUPPORT))
+		p.returns(allow)
 	})
-	for _, number := range []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR} {
-		p.call(number, func() {
-			p.argument(0)
-			for _, family := range families {
-				p.when(unix.BPF_JEQ, family, allow)
-			}
-			p.returns(refuse(unix.EAFNOSUPPORT))
+	p.oneOf(unix.SYS_SOCKETPAIR, 0, unix.EAFNOSUPPORT, families...)
+	p.modes(r)
+	p.call(unix.SYS_UTIMENSAT, func() { // of an open file, whose path is a null pointer
+		for half := range uint32(2) {
+			p.load(dataArgument + 8*1 + 4*half)
+			p.unless(unix.BPF_JEQ, 0, refuse(unix.EPERM))
+		}
+		p.returns(allow)
+	})
+}
+
+// modes adds the rules for calls that give a file a mode.
+func (p *assembler) modes(r Rules) {
+	calls := slices.Concat(modeCalls, modeCallsHere)
+	if len(r.WriteMounts) > 0 {
+		calls = append(calls, modeCall{unix.SYS_FCHMODAT, 2}, modeCall{unix.SYS_FCHMODAT2, 2})
+	}
+	for _, c := range calls {
+		p.call(c.number, func() {
+			p.argument(c.mode)
+			p.when(unix.BPF_JSET, unix.S_ISUID|unix.S_ISGID, refuse(unix.EPERM))
+			p.returns(allow)
 		})
 	}
-	p.call(unix.SYS_IOCTL, func() { // typing for the user
-		p.argument(1)
-		p.when(unix.BPF_JEQ, unix.TIOCSTI, refuse(unix.EPERM))
-		p.when(unix.BPF_JEQ, unix.TIOCLINUX, refuse(unix.EPERM))
-	})
-	p.returns(allow)
-	return p.filter
+	if len(r.WriteMounts) > 0 {
+		p.call(unix.SYS_MKNODAT, func() {
+			p.argument(2)
+			p.when(unix.BPF_JSET, unix.S_ISUID|unix.S_ISGID, refuse(unix.EPERM))
+			p.add(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, unix.S_IFMT, 0, 0)
+			for _, kind := range []uint32{0, unix.S_IFREG, unix.S_IFIFO, unix.S_IFSOCK} {
+				p.when(unix.BPF_JEQ, kind, allow)
+			}
+			p.returns(refuse(unix.EPERM))
+		})
+	}
 }
 
 const allow = unix.SECCOMP_RET_ALLOW
@@ -160,11 +173,21 @@ func (p *assembler) unless(compare uint16, k, value uint32) {
 	p.returns(value)
 }
 
-// call adds the instructions for one system call. Its number is loaded before, and loaded again behind for the next.
+// call adds the instructions for one system call, of which the last returns. Its number is loaded before and, when it is another, still then.
 func (p *assembler) call(number uint32, body func()) {
 	p.add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, number, 0, 0)
 	at := len(p.filter)
 	body()
-	p.returns(allow)
 	p.filter[at-1].Jf = uint8(len(p.filter) - at)
+}
+
+// oneOf allows a system call with one of some values of an argument.
+func (p *assembler) oneOf(number, argument uint32, otherwise unix.Errno, values ...uint32) {
+	p.call(number, func() {
+		p.argument(argument)
+		for _, value := range values {
+			p.when(unix.BPF_JEQ, value, allow)
+		}
+		p.returns(refuse(otherwise))
+	})
 }

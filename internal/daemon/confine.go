@@ -77,9 +77,9 @@ func (d *daemon) confineRules() confine.Rules {
 	}
 	for _, m := range d.config.Mounts {
 		if m.FixedHost() {
-			r.Read = append(r.Read, m.HostPath)
+			r.ReadMounts = append(r.ReadMounts, m.HostPath)
 		} else {
-			r.Write = append(r.Write, m.HostPath)
+			r.WriteMounts = append(r.WriteMounts, m.HostPath)
 		}
 	}
 	return r

@@ -76,10 +76,13 @@ func TestConfinedDaemon(t *testing.T) {
 		for line, want := range map[string]string{
 			"cat /ro/f": "read\n",
 			"mkdir -p /rw/a /rw/b && echo x >/rw/a/x && echo y >/rw/a/x && mv /rw/a/x /rw/b && cat /rw/b/x && rm -r /rw/a /rw/b": "y\n",
-			"test -S /run/host.sock && echo there":                      "there\n",
-			"i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; echo $i": "30000\n",
-			"echo kept >>/root/kept; sync; tail -n 1 /root/kept":        "kept\n",
-			"ping -c 1 -W 5 192.168.127.1 >/dev/null && echo pong":      "pong\n",
+			"mkfifo /rw/f && { echo through >/rw/f & cat /rw/f; rm /rw/f; }":                                                     "through\n",
+			"ln -s no /rw/l && touch -h -d @7 /rw/l && stat -c %Y /rw/l && rm /rw/l":                                             "7\n",
+			"touch -d @7 /rw/t && chmod 0 /rw/t && chmod 640 /rw/t && stat -c '%Y %a' /rw/t && rm /rw/t":                         "7 640\n",
+			"test -S /run/host.sock && echo there":                                                                               "there\n",
+			"i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; echo $i":                                                          "30000\n",
+			"echo kept >>/root/kept; sync; tail -n 1 /root/kept":                                                                 "kept\n",
+			"ping -c 1 -W 5 192.168.127.1 >/dev/null && echo pong":                                                               "pong\n",
 		} {
 			if out, o := shell(t, c, daemonrpc.JobOptions{}, line); out != want {
 				t.Errorf("%s: %q, %+v", line, out, o)

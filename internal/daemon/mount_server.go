@@ -232,9 +232,9 @@ func confineMountServer(server *vm.MountServer) {
 	}
 	rules := confine.Rules{Read: []string{"/proc/self", "/dev/null"}}
 	if server.Mount().FixedHost() {
-		rules.Read = append(rules.Read, server.Dir())
+		rules.ReadMounts = append(rules.ReadMounts, server.Dir())
 	} else {
-		rules.Write = append(rules.Write, server.Dir())
+		rules.WriteMounts = append(rules.WriteMounts, server.Dir())
 	}
 	for _, l := range confine.Process(rules) {
 		if !l.InForce {

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/internal/hostfile"
 	"agentvm/internal/lockfile"
 	"agentvm/internal/private"
 )
@@ -251,8 +252,7 @@ func (p *porter) noteServed(h *heldVM) {
 	if h.previews == "" {
 		return
 	}
-	now := time.Now()
-	if err := os.Chtimes(p.store.servedPath(h.previews), now, now); err != nil {
+	if err := hostfile.Touch(p.store.servedPath(h.previews)); err != nil {
 		p.logger.Warn("it is not known afterwards until when the VM's previews were served", "vm", h.name, "error", err)
 	}
 }

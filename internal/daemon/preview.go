@@ -17,6 +17,7 @@ import (
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/hostfile"
 	"agentvm/internal/preview"
 )
 
@@ -166,8 +167,7 @@ func (p *previews) forgetServed() {
 // noteServed records that the port is served now. After a failure, the next start withdraws the links.
 func (p *previews) noteServed() {
 	d := p.daemon
-	now := time.Now()
-	if os.Chtimes(p.servedPath(), now, now) == nil {
+	if hostfile.Touch(p.servedPath()) == nil {
 		return
 	}
 	err := os.MkdirAll(filepath.Dir(p.servedPath()), 0o700)

@@ -4,6 +4,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func times(st *syscall.Stat_t) (accessed, changed syscall.Timespec) {
@@ -12,5 +14,6 @@ func times(st *syscall.Stat_t) (accessed, changed syscall.Timespec) {
 
 // SetTimes sets the times of an open file, in microseconds.
 func SetTimes(file *os.File, accessed, modified time.Time) error {
-	return Control(file, func(fd int) error { return setMicroseconds(fd, accessed, modified) })
+	ts := []unix.Timeval{unix.NsecToTimeval(accessed.UnixNano()), unix.NsecToTimeval(modified.UnixNano())}
+	return Control(file, func(fd int) error { return unix.Futimes(fd, ts) })
 }

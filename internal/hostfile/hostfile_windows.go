@@ -21,3 +21,9 @@ func SetTimes(file *os.File, accessed, modified time.Time) error {
 	a, m := syscall.NsecToFiletime(accessed.UnixNano()), syscall.NsecToFiletime(modified.UnixNano())
 	return syscall.SetFileTime(syscall.Handle(file.Fd()), nil, &a, &m)
 }
+
+// Touch sets the times of a file of the store to the current time.
+func Touch(path string) error {
+	now := time.Now()
+	return os.Chtimes(path, now, now)
+}

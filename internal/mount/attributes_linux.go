@@ -71,11 +71,24 @@ func isPlain(dir int, base string) bool {
 }
 
 func (s *Server) setAttribute(name, attribute string, value []byte, flags int) error {
-	return s.withName(name, func(path string) error { return unix.Setxattr(path, attribute, value, flags) })
+	return s.withOpen(name, func(fd int) error { return unix.Fsetxattr(fd, attribute, value, flags) })
 }
 
 func (s *Server) removeAttribute(name, attribute string) error {
-	return s.withName(name, func(path string) error { return unix.Removexattr(path, attribute) })
+	return s.withOpen(name, func(fd int) error { return unix.Fremovexattr(fd, attribute) })
+}
+
+// withOpen calls call with a file or directory, which is opened because a confined process may not change attributes by a path.
+func (s *Server) withOpen(name string, call func(fd int) error) error {
+	file, err := s.open(name, os.O_RDONLY|hostNonblock, 0)
+	if errors.Is(err, unix.EACCES) { // a file may be only for writing
+		file, err = s.open(name, os.O_WRONLY|hostNonblock, 0)
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return hostfile.Control(file, func(fd int) error { return hostfile.Uninterrupted(func() error { return call(fd) }) })
 }
 
 // hostLocks says that the host has flock(2) locks.

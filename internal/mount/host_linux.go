@@ -56,5 +56,5 @@ func chmodAt(dir int, name string, mode uint32) error {
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		return unix.EOPNOTSUPP
 	}
-	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode)
+	return unix.Fchmodat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), mode, 0)
 }

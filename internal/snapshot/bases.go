@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
+	"agentvm/internal/hostfile"
 	"agentvm/internal/lockfile"
 )
 
@@ -39,7 +39,7 @@ func (s *Store) Base(key string) (*File, error) {
 		return nil, errors.Join(fmt.Errorf("open snapshot %s: %w", path, ErrUntrusted), f.Close())
 	}
 	if err == nil {
-		_ = os.Chtimes(path, time.Time{}, time.Now()) // the time of use; it cannot be set in a read-only store, from which nothing is collected
+		_ = hostfile.Touch(path) // the time of use; it cannot be set in a read-only store, from which nothing is collected
 	}
 	return f, err
 }
