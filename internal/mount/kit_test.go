@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -11,12 +12,33 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/confine"
 	"agentvm/internal/errno"
 	"agentvm/internal/leaktest"
 	"agentvm/internal/mount/fusetest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+// strangersFile belongs to another user; "" when the tests' user cannot give a file away.
+var strangersFile string
+
+// TestMain confines this process as one is that serves mounts. It may use the package's folder besides, for golden files and seeds.
+func TestMain(m *testing.M) {
+	strangersDir, err := os.MkdirTemp("", "strangers")
+	if err != nil {
+		panic(err)
+	}
+	file := filepath.Join(strangersDir, "file")
+	if os.WriteFile(file, nil, 0o600) == nil && os.Chown(file, 1234, 1234) == nil {
+		strangersFile = file
+	}
+	flag.Parse()
+	if fuzz := flag.Lookup("test.fuzz"); fuzz == nil || fuzz.Value.String() == "" { // which starts processes
+		confine.Process(confine.Rules{WriteMounts: []string{os.TempDir()}, Write: []string{"."}, Read: []string{"/proc", os.DevNull}})
+	}
+	code := leaktest.Check(m.Run())
+	_ = os.RemoveAll(strangersDir)
+	os.Exit(code)
+}
 
 // serve starts a share of dir and returns the guest's end of its connection. Everything ends with the test.
 func serve(t testing.TB, config Config) net.Conn {
