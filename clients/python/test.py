@@ -5,7 +5,7 @@ import threading
 import time
 from base64 import b64decode
 
-from agentvm import Client, Problem
+from agentvm import Client, Closed, Problem
 
 VM = "python-client"
 client = Client(os.environ["AGENTVM_URL"], os.environ["AGENTVM_KEY"])
@@ -29,6 +29,8 @@ def listen():
         seen.append(event["kind"])
 
 
+thrown = []
+threading.excepthook = lambda error: thrown.append(error.exc_value)
 listening = threading.Thread(target=listen)
 listening.start()
 assert client.post_vms({"name": VM, "memory": 128 << 20, "network": {"mode": "none"}})["state"] == "running"
@@ -63,6 +65,21 @@ try:
         place, ended = part["next"], part.get("ended", False)
     assert (text, client.get_vms_jobs_one(VM, job)["exitCode"]) == (b"to a job", 5), text
 
+    cut, ended = Client(os.environ["AGENTVM_URL"], os.environ["AGENTVM_KEY"]), []
+
+    def wait():
+        try:
+            cut.get_vms_jobs_output(VM, client.post_vms_jobs(VM, {"command": "exec sleep 1000"})["id"], waitSeconds=30)
+        except Closed as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while waiting.is_alive():
+        cut.close()  # until it has begun
+        waiting.join(0.05)
+    assert ended, "a call that was cut has not raised Closed"
+
     assert client.get_vms_network(VM)["mode"] == "none"
     refused(409, client.post_vms, {"name": VM})
     refused(400, client.post_vms, {"name": "../x"})
@@ -74,5 +91,6 @@ while "removed" not in seen and time.monotonic() < deadline:
     time.sleep(0.05)
 listener.close()
 listening.join()
+assert not thrown, thrown
 for what in ("running", "job-started", "job-ended", "removed"):
     assert what in seen, seen

@@ -29,11 +29,16 @@ class Problem(Exception):
         self.status = status
 
 
+class Closed(Exception):
+    """The call was cut by Client.close."""
+
+
 class Client(Operations):
     def __init__(self, url: str, key: str, headers: dict[str, str] | None = None):
         self._url = urllib.parse.urlsplit(url)
         self._headers = {**(headers or {}), "Authorization": "Bearer " + key}
         self._open: set[http.client.HTTPConnection] = set()
+        self._cut: set[http.client.HTTPConnection] = set()  # those of _open that close has cut
 
     def having(self, **headers: str) -> Client:
         """Returns a client that sends further headers: having(Idempotency_Key="...")."""
@@ -42,8 +47,9 @@ class Client(Operations):
         return client
 
     def close(self) -> None:
-        """Cuts the calls that are being made, which ends the commands that they run."""
+        """Cuts the calls that are being made, which ends the commands that they run: a call raises Closed, a stream of events ends."""
         for connection in list(self._open):
+            self._cut.add(connection)
             if connection.sock:
                 try:
                     connection.sock.shutdown(socket.SHUT_RDWR)
@@ -75,6 +81,10 @@ class Client(Operations):
                 return self._events(connection, response)
             content = response.read()
             return {"json": lambda: json.loads(content), "bytes": lambda: content, "none": lambda: None}[answer]()
+        except (http.client.HTTPException, OSError) as error:
+            if connection in self._cut:
+                raise Closed("the client was closed during " + method + " " + path) from error
+            raise
         finally:
             if not kept:
                 self._end(connection)
@@ -88,11 +98,15 @@ class Client(Operations):
                     event = value
                 elif name == "data":
                     yield event, json.loads(value)
+        except (http.client.HTTPException, OSError, ValueError):
+            if connection not in self._cut:
+                raise
         finally:
             self._end(connection)
 
     def _end(self, connection: http.client.HTTPConnection) -> None:
         self._open.discard(connection)
+        self._cut.discard(connection)
         connection.close()
 
 
