@@ -423,7 +423,7 @@ var mayImport = map[string][]string{
 		"internal/origin",
 		"internal/private",
 	},
-	"internal/spec": {"vm"},
+	"internal/spec": {"egress", "internal/mount", "nat", "vm"},
 	"internal/capnprpc": {
 		"internal/budget",
 		"internal/errno",

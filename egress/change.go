@@ -18,7 +18,7 @@ func (p Policy) Allowing(r Rule) (Policy, error) {
 		p.Mode = Allowlist
 		p.Allow, p.AllowSNI = nil, nil // of no effect so far
 	}
-	if p.Mode == Allowlist && !slices.ContainsFunc(p.Allow, func(a Rule) bool { return a.Covers(r) }) {
+	if (p.Mode == Allowlist || p.Mode == Public && r.opensHost()) && !slices.ContainsFunc(p.Allow, func(a Rule) bool { return a.Covers(r) }) {
 		p.Allow = append(p.Allow, r)
 	}
 	return p, nil
@@ -36,6 +36,23 @@ func (p Policy) Denying(r Rule) Policy {
 
 // AsRule returns a rule about what the event is about, and nothing else. The guest chose the name, so that it may be none.
 func (e Event) AsRule() (Rule, error) {
+	if rule, ok := e.opening(); ok {
+		return rule, nil
+	}
+	return e.targetRule()
+}
+
+// opening returns the rule that opens the one private address which was denied. A rule for a name would open none.
+func (e Event) opening() (Rule, bool) {
+	if e.Reason != ReasonRestricted || e.Kind == KindDNS {
+		return Rule{}, false
+	}
+	e.Names, e.Destination = nil, unmap(e.Destination)
+	rule, err := e.targetRule()
+	return rule, err == nil && rule.opensHost()
+}
+
+func (e Event) targetRule() (Rule, error) {
 	text := e.Target()
 	if e.Kind == KindICMP {
 		text += ":*/" + ICMP
@@ -48,6 +65,9 @@ func (e Event) Allowable() bool {
 	switch e.Reason {
 	case ReasonNotAllowed, ReasonNameNotAllowed, ReasonDenyRule, ReasonNone:
 		return e.Verdict == VerdictDeny
+	case ReasonRestricted:
+		_, ok := e.opening()
+		return ok && e.Verdict == VerdictDeny
 	}
 	return false
 }

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -66,6 +67,51 @@ func TestEventAsRule(t *testing.T) {
 	for reason, want := range map[string]bool{ReasonNotAllowed: true, ReasonLoopback: false, ReasonRestricted: false} {
 		if got := (Event{Verdict: VerdictDeny, Reason: reason}).Allowable(); got != want {
 			t.Errorf("%s: %v", reason, got)
+		}
+	}
+}
+
+// TestRuleOfAPrivateAddress denies addresses in mode public, and gives the rule of the event to the policy: only then it lets them pass.
+func TestRuleOfAPrivateAddress(t *testing.T) {
+	for _, test := range []struct {
+		kind, to string
+		names    []string
+		want     string // "": there is no such rule
+	}{
+		{TCP, "10.0.0.1:80", nil, "10.0.0.1:80"},
+		{UDP, "192.168.7.9:53", []string{"dns.corp"}, "192.168.7.9:53/udp"},
+		{ICMP, "172.16.0.1:0", nil, "172.16.0.1:*/icmp"},
+		{TCP, "[::ffff:10.0.0.1]:80", nil, "10.0.0.1:80"},
+		{TCP, "[fd00::7]:22", nil, "[fd00::7]:22"},
+		{TCP, "169.254.169.254:80", nil, ""},
+		{TCP, "100.100.100.200:80", nil, ""},
+		{TCP, "[64:ff9b::a00:1]:80", nil, ""},
+	} {
+		request := Request{Protocol: test.kind, To: netip.MustParseAddrPort(test.to), Names: test.names}
+		policy := Policy{Mode: Public}
+		e := Event{Kind: test.kind, Verdict: VerdictDeny, Destination: request.To, Names: test.names}
+		e.decided(policy.Decide(request))
+		if e.Allowable() != (test.want != "") {
+			t.Errorf("%s: Allowable is %v (%s)", test.to, e.Allowable(), e.Message)
+		}
+		hint := "--allow " + test.want
+		if test.want == "" {
+			hint = "--net open"
+		}
+		if !strings.HasSuffix(e.Message, "run with "+hint) {
+			t.Errorf("%s: %q does not advise %s", test.to, e.Message, hint)
+		}
+		if test.want == "" {
+			continue
+		}
+		rule, err := e.AsRule()
+		if err != nil || rule.String() != test.want {
+			t.Errorf("%s: the rule is %s, %v", test.to, rule, err)
+			continue
+		}
+		wider, err := policy.Allowing(rule)
+		if err != nil || !wider.Decide(request).Allowed || wider.Effective() != Public {
+			t.Errorf("%s: with its rule, %s says %+v, %v", test.to, wider, wider.Decide(request), err)
 		}
 	}
 }

@@ -217,11 +217,11 @@ func (e *evaluator) checkRestricted() (d Decision, decided bool) {
 		}
 	}
 	if found, form, restricted := restriction(e.addr); restricted {
-		return deny(ReasonRestricted, "%s is in %s, which only mode open reaches; run with --net open%s", e.formText(form), found, e.openHint()), true
+		return deny(ReasonRestricted, "%s is in %s, which %s", e.formText(form), found, e.openHint()), true
 	}
 	switch {
 	case own && network.IsValid():
-		return deny(ReasonHostNetwork, "%s is a neighbour of the host, in its network %s, which only mode open reaches; run with --net open%s", e.formText(form), network, e.openHint()), true
+		return deny(ReasonHostNetwork, "%s is a neighbour of the host, in its network %s, which %s", e.formText(form), network, e.openHint()), true
 	case own:
 		hint := ""
 		if port := e.request.To.Port(); port != 0 {
@@ -245,16 +245,16 @@ func (e *evaluator) checkOpened() (d Decision, decided bool) {
 	return d, false
 }
 
-// openHint says how to open the one address, where a rule can.
+// openHint says what opens the address: a rule for it alone, where there can be one.
 func (e *evaluator) openHint() string {
 	one := Rule{host: hostPrefix, prefix: netip.PrefixFrom(e.addr, e.addr.BitLen())}
 	if !one.opensHost() {
-		return ""
+		return "only mode open reaches; run with --net open"
 	}
 	names := e.request.Names
 	e.request.Names = nil // a rule for a name opens no private host
 	defer func() { e.request.Names = names }()
-	return ", or open this one host with --allow " + e.suggestion()
+	return "is closed, except for single hosts that a rule names; run with --allow " + e.suggestion()
 }
 
 func (e *evaluator) ownAddr() (form netip.Addr, network netip.Prefix, found bool) {

@@ -56,7 +56,7 @@ func TestDecisions(t *testing.T) {
 
 	for _, c := range []decisionCase{
 		{"zero policy, public", Policy{}, to(TCP, "8.8.8.8:53"), ReasonPublic, "", "mode public"},
-		{"zero policy, private", Policy{}, to(TCP, "10.0.0.1:53"), ReasonRestricted, "", "10.0.0.0/8 (private, RFC 1918), which only mode open reaches; run with --net open, or open this one host with --allow 10.0.0.1:53"},
+		{"zero policy, private", Policy{}, to(TCP, "10.0.0.1:53"), ReasonRestricted, "", "10.0.0.0/8 (private, RFC 1918), which is closed, except for single hosts that a rule names; run with --allow 10.0.0.1:53"},
 		{"public, one private host", inMode(Public, allow("10.0.0.1:53")), to(TCP, "10.0.0.1:53"), ReasonAllowRule, "10.0.0.1:53", "which opens this one host"},
 		{"public, one private host, another port", inMode(Public, allow("10.0.0.1:53")), to(TCP, "10.0.0.1:54"), ReasonRestricted, "", ""},
 		{"public, one private host, its neighbour", inMode(Public, allow("10.0.0.1:53")), to(TCP, "10.0.0.2:53"), ReasonRestricted, "", ""},

@@ -70,7 +70,7 @@ type Learned struct {
 	Policy Policy `json:"policy"`
 	// HostPorts are the host's ports that were used; no rule opens them.
 	HostPorts []uint16 `json:"hostPorts,omitempty"`
-	// Beyond are connections that only mode open lets through, at most 64.
+	// Beyond are connections that only mode open lets through, at most 64: no rule opens their addresses.
 	Beyond []Request `json:"beyond,omitempty"`
 	// Missed is how many things no rule could be made for: there were too many, or the name is none that a rule can have.
 	Missed int `json:"missed,omitempty"`
@@ -198,6 +198,10 @@ func (l *Learner) addFlow(e Event) {
 	}
 	if !to.Addr().IsValid() || to.Addr().Zone() != "" || s.port == 0 && e.Kind != ICMP {
 		return // no address that was dialled
+	}
+	if one := (Rule{host: hostPrefix, prefix: netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}); one.opensHost() {
+		l.addNeed(&need{service: s, addr: to.Addr()}) // only a rule for the address opens it
+		return
 	}
 	if !IsPublic(to.Addr()) {
 		l.addBeyond(Request{Protocol: e.Kind, To: to, Names: names})

@@ -244,11 +244,14 @@ func TestLearnHostPorts(t *testing.T) {
 	wantSmallest(t, l, events)
 }
 
-// Private addresses are reached in mode open only, so no rule is made that would be refused.
+// A private address gets a rule for itself, whatever its name; for what only mode open reaches no rule is made, which would be refused.
 func TestLearnBeyond(t *testing.T) {
-	events := []Event{asked("db.example", "10.0.0.5"), as(reached("tcp 10.0.0.5:5432", "db.example"), VerdictAllow, ReasonOpen), reached("tcp 203.0.112.1:1")}
+	events := []Event{
+		asked("db.example", "10.0.0.5"), as(reached("tcp 10.0.0.5:5432", "db.example"), VerdictAllow, ReasonOpen),
+		as(reached("tcp 169.254.0.9:80"), VerdictAllow, ReasonOpen), reached("tcp 203.0.112.1:1"),
+	}
 	l := learn(events, LearnOptions{})
-	if len(l.Beyond) != 1 || l.Beyond[0].To.String() != "10.0.0.5:5432" || l.Policy.String() != "mode allowlist; allow 203.0.112.1:1/tcp" {
+	if len(l.Beyond) != 1 || l.Beyond[0].To.String() != "169.254.0.9:80" || !slices.ContainsFunc(l.Policy.Allow, func(r Rule) bool { return r.String() == "10.0.0.5:5432/tcp" }) {
 		t.Errorf("%+v, %s", l.Beyond, l.Policy)
 	}
 }

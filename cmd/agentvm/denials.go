@@ -21,7 +21,8 @@ type denial struct {
 	Kind   string `json:"kind"`   // dns, tcp, udp or icmp
 	Reason string `json:"reason"`
 	Rule   string `json:"rule,omitempty"`
-	Allow  string `json:"allow,omitempty"` // flags that would allow it
+	Allow  string `json:"allow,omitempty"`      // flags that would allow it
+	Policy string `json:"policyFile,omitempty"` // the project file that the policy is from
 	Count  int    `json:"count"`
 }
 
@@ -29,6 +30,7 @@ type denial struct {
 type denials struct {
 	list  []denial
 	total int
+	file  string // the project file that the policy is from; "": it is from none
 }
 
 // add counts an event if it is a denial.
@@ -50,7 +52,7 @@ func (d *denials) add(e egress.Event) {
 	}
 	if len(d.list) < maxTargets {
 		d.list = append(d.list, denial{
-			Target: target, Kind: e.Kind, Reason: e.Reason, Rule: e.Rule, Allow: allowingFlags(e, target), Count: count,
+			Target: target, Kind: e.Kind, Reason: e.Reason, Rule: e.Rule, Allow: allowingFlags(e, target), Policy: d.file, Count: count,
 		})
 	}
 }
@@ -66,6 +68,9 @@ func allowingFlags(e egress.Event, target string) string {
 	case egress.ReasonNone:
 		return "--net public"
 	case egress.ReasonRestricted, egress.ReasonHostNetwork:
+		if rule, err := e.AsRule(); err == nil && e.Allowable() {
+			return "--allow " + rule.String()
+		}
 		return "--net open"
 	}
 	return ""
@@ -131,6 +136,9 @@ func (d denials) line(logged bool) string {
 		if !logged {
 			line += "; --net-log FILE records all"
 		}
+	}
+	if d.file != "" {
+		line += "; the policy is that of " + printable(d.file)
 	}
 	return line
 }

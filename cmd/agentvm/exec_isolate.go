@@ -38,7 +38,7 @@ func (c *cli) runIsolated(ctx context.Context, f *execFlags, command vm.Command)
 	if err != nil {
 		return result, denials{}, err
 	}
-	return result, deniedSince(ctx, v, time.Time{}), nil
+	return result, deniedSince(ctx, v, time.Time{}, f.policyFile), nil
 }
 
 func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated, error) {

@@ -65,7 +65,7 @@ func (c *cli) runNamed(ctx context.Context, name string, f *vmFlags, command vm.
 	}
 	denied := denials{}
 	if err == nil {
-		denied = deniedSince(ctx, v, began)
+		denied = deniedSince(ctx, v, began, f.policyFile)
 	}
 	recorded(result, err)
 	if err != nil {
@@ -126,8 +126,9 @@ func (c *cli) printFullDisk(ctx context.Context, v *client.VM) {
 	}
 }
 
-// deniedSince asks what was denied. A VM without a network, or one that has just ended, reports nothing.
-func deniedSince(ctx context.Context, v client.AnyVM, began time.Time) (d denials) {
+// deniedSince asks what was denied by a policy, which may be that of a project file. A VM without a network, or one that has just ended, reports nothing.
+func deniedSince(ctx context.Context, v client.AnyVM, began time.Time, file string) denials {
+	d := denials{file: file}
 	events, err := v.Denials(ctx)
 	if err != nil {
 		return d

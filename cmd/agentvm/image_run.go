@@ -222,13 +222,17 @@ func (c *cli) imageOfInput(ctx context.Context, f *vmFlags) error {
 	return f.flags.Set("image", image.Name)
 }
 
-// imageCommand combines what the image runs with what the user gave, as docker run does: arguments replace CMD, an entry point both.
+// imageCommand combines what the image runs with what the user gave, as docker run does: arguments replace CMD, an entry point both. alpine and
+// busybox run a shell, as Docker's images of these names do.
 func imageCommand(image *images.Image, entrypoint string, args []string) []string {
 	if entrypoint != "" {
 		return append([]string{entrypoint}, args...)
 	}
 	if len(args) == 0 {
 		args = image.Cmd
+	}
+	if len(args)+len(image.Entrypoint) == 0 && len(image.Layers) == 0 { // a root file system, which has no configuration to name a command
+		return []string{"/bin/sh"}
 	}
 	return slices.Concat(image.Entrypoint, args)
 }

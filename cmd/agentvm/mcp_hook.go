@@ -233,7 +233,7 @@ func (c *cli) runHooked(ctx context.Context, f *mcpHookFlags, line string) error
 	if err != nil {
 		return adviseEnded(f.name, err)
 	}
-	c.printDenials(&f.vmFlags, deniedSince(ctx, v, began))
+	c.printDenials(&f.vmFlags, deniedSince(ctx, v, began, ""))
 	return status(result)
 }
 

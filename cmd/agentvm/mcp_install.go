@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -161,9 +160,7 @@ func (c *cli) installMCP(client mcpClient, args []string, yes bool) error {
 		if !isTerminal(c.stdin) {
 			return errors.New("nothing was written: --yes writes it without asking")
 		}
-		fmt.Fprint(c.stdout, "Write it? [y/N] ")
-		answer, _ := bufio.NewReader(c.stdin).ReadString('\n')
-		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		if !askYesNo(c.stdin, c.stdout, "Write it?") {
 			return errors.New("nothing was written")
 		}
 	}

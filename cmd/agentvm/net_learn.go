@@ -137,7 +137,7 @@ func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.
 		if err := readProject(command, args); err != nil {
 			return err
 		}
-		f.mode, f.allow, f.allowSNI = string(mode), nil, nil
+		f.mode, f.allow, f.allowSNI, f.policyFile = string(mode), nil, nil, ""
 		return nil
 	}
 }

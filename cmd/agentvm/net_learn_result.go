@@ -85,7 +85,7 @@ func (l *learnResult) policyText() string {
 // remarks returns what a reader of the policy has to know about it.
 func (l *learnResult) remarks() (list []string) {
 	for _, r := range l.Beyond {
-		list = append(list, fmt.Sprintf("%s/%s is in a private network: no allowlist reaches it, only --net open does", r.To, r.Protocol))
+		list = append(list, fmt.Sprintf("%s/%s: no rule opens such an address, only --net open does", r.To, r.Protocol))
 	}
 	if l.Missed > 0 {
 		list = append(list, fmt.Sprintf("For %d connections or look-ups there is no rule: they were too many, or no rule can name them.", l.Missed))
@@ -126,33 +126,49 @@ func (l *learnResult) save(path string) error {
 // extendProject adds what was learned to agentvm.toml, and says which of the rules there were not needed.
 func (c *cli) extendProject(place *projectPlace, l *learnResult) error {
 	if len(l.Beyond) > 0 {
-		return fmt.Errorf("%s is not written: %s is in a private network, which no allowlist reaches", spec.Name, l.Beyond[0].To)
+		return fmt.Errorf("%s is not written: %s is an address that no rule opens, only --net open does", spec.Name, l.Beyond[0].To)
 	}
 	before, err := place.read()
 	if err != nil {
 		return err
 	}
-	path, text := before.Path, before.Text()
 	add, unused, err := l.compare(before)
 	if err != nil {
 		return err
 	}
-	after, err := spec.Extend(path, text, add)
-	switch {
+	switch written, err := place.extend(before, add); {
 	case err != nil:
-		return fmt.Errorf("%s is not written: %w", spec.Name, err)
-	case bytes.Equal(after, text):
-		fmt.Fprintf(c.stderr, "agentvm: %s has it all already\n", path)
+		return err
+	case !written:
+		fmt.Fprintf(c.stderr, "agentvm: %s has it all already\n", before.Path)
 	default:
-		if err := place.replace(after); err != nil {
-			return err
-		}
-		fmt.Fprintf(c.stderr, "agentvm: %s: %d rules added\n", path, len(add.Allow))
+		fmt.Fprintf(c.stderr, "agentvm: %s: %s\n", before.Path, describeAdded(before.Value("network.mode"), add))
 	}
 	if len(unused) > 0 {
 		fmt.Fprintf(c.stderr, "agentvm: rules of it that this did not need: %s\n", strings.Join(unused, ", "))
 	}
 	return nil
+}
+
+// describeAdded says what was added to a file with a mode, or with "".
+func describeAdded(mode string, add spec.Network) string {
+	var parts []string
+	for _, list := range []struct {
+		what  string
+		items []string
+	}{{"allow", add.Allow}, {"host-ports", add.HostPorts}} {
+		if len(list.items) > 0 {
+			parts = append(parts, list.what+" "+strings.Join(list.items, ", "))
+		}
+	}
+	if add.Mode != "" && add.Mode != mode {
+		text := fmt.Sprintf("mode %q", add.Mode)
+		if add.Mode == string(egress.None) {
+			text += ", because nothing was reached: VMs that are started from there have no network"
+		}
+		parts = append(parts, text)
+	}
+	return "added " + strings.Join(parts, "; ")
 }
 
 // compare returns what a project file lacks, and which of its rules no connection needed.

@@ -127,6 +127,8 @@ type networkFlags struct {
 	noIPv6             bool
 	send, receive      string
 	quiet              bool
+
+	policyFile string // the project file that gave the policy, or a part of it; "": the flags did
 }
 
 func (f *networkFlags) register(command *cobra.Command) {
@@ -143,7 +145,7 @@ func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.resolvers, "dns", nil, "ask the DNS server `IP[:PORT]` instead of the host's (may be repeated)")
 	flags.StringArrayVar(&f.search, "dns-search", nil, "complete short names with this `DOMAIN` (may be repeated)")
 	flags.StringArrayVar(&f.hosts, "add-host", nil, "give a name an address in the VM, as `NAME:IP` or NAME:host-gateway, where --host-port opens ports; this opens nothing (may be repeated)")
-	flags.StringArrayVar(&f.networks, "network", nil, "join the network of VMs of this `NAME`, in which VMs reach each other by name; see agentvm network (may be repeated)")
+	flags.StringArrayVar(&f.networks, "network", nil, "join the network of VMs of this `NAME`, in which VMs reach each other by name; see agentvm network; none: as --no-network (may be repeated)")
 	flags.StringVar(&f.proxy, "proxy", "", "make the VM's TCP connections through the proxy `URL` of the host, http://, https:// or socks5://HOST:PORT; UDP does not pass")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the VM to a `FILE` for Wireshark")
 	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
@@ -158,13 +160,17 @@ func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 // change sets in n what is named by each flag for which changed holds. One flag of the policy replaces the whole policy. It opens no
 // files but the policy's.
 func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (err error) {
-	if f.noNetwork {
-		if err := f.contradiction(*n); err != nil {
+	networks, none, err := f.joined()
+	if err != nil {
+		return err
+	}
+	if none {
+		if err := f.contradiction(*n, networks); err != nil {
 			return err
 		}
 	}
-	if changed("no-network") {
-		*n = vm.Network{Disabled: f.noNetwork, Subnet: n.Subnet, Address: n.Address, MAC: n.MAC} // those of the table of settings
+	if changed("no-network") || none && changed("network") {
+		*n = vm.Network{Disabled: none, Subnet: n.Subnet, Address: n.Address, MAC: n.MAC} // those of the table of settings
 	}
 	if f.set() {
 		n.Policy, n.HostPorts = egress.Policy{}, nil
@@ -206,7 +212,7 @@ func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (er
 		}
 	}
 	if changed("network") {
-		n.Networks = f.networks
+		n.Networks = networks
 	}
 	if changed("proxy") {
 		n.Proxy = f.proxy
@@ -228,10 +234,31 @@ func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (er
 	return err
 }
 
+// noNetworkName is what --network takes for no network, as docker run does.
+const noNetworkName = "none"
+
+// joined returns the networks of VMs to join, and whether the VM is to have no network at all, as --network none says, too.
+func (f *networkFlags) joined() (networks []string, none bool, err error) {
+	none = f.noNetwork
+	for _, name := range f.networks {
+		switch name {
+		case noNetworkName:
+			none = true
+		case "host":
+			return nil, false, errors.New("--network host: a VM has a network of its own: --host-port PORT opens a port of this host's loopback to it, -p PORT:GUESTPORT leads from the host to the VM, --net open lets it reach private networks")
+		case "bridge", "default":
+			return nil, false, fmt.Errorf("--network %s: each VM has a network that reaches public addresses: leave the flag out; --network NAME joins a network of agentvm network create", name)
+		default:
+			networks = append(networks, name)
+		}
+	}
+	return networks, none, nil
+}
+
 // contradiction returns an error when a flag is given that makes no sense without a network.
-func (f *networkFlags) contradiction(n vm.Network) error {
-	if f.set() || n.Subnet.IsValid() || n.Address.IsValid() || n.MAC != "" || len(f.publish)+len(f.resolvers)+len(f.search)+len(f.hosts)+len(f.networks) > 0 || f.proxy != "" || f.capture != "" || f.log != "" || f.mtu != 0 || f.send != "" || f.receive != "" {
-		return errors.New("--no-network leaves out the network card, so that no other flag of the network has a meaning (--net none keeps the card)")
+func (f *networkFlags) contradiction(n vm.Network, networks []string) error {
+	if f.set() || n.Subnet.IsValid() || n.Address.IsValid() || n.MAC != "" || len(f.publish)+len(f.resolvers)+len(f.search)+len(f.hosts)+len(networks) > 0 || f.proxy != "" || f.capture != "" || f.log != "" || f.mtu != 0 || f.send != "" || f.receive != "" {
+		return errors.New("--no-network (or --network none) leaves out the network card, so that no other flag of the network has a meaning (--net none keeps the card)")
 	}
 	return nil
 }

@@ -68,6 +68,8 @@ func TestNetworkFlags(t *testing.T) {
 			return n.MTU == 9000 && n.DisableIPv6 && n.SendLimit == 500<<10 && n.ReceiveLimit == 10<<20
 		}},
 		{"none", "--no-network", "mode public", func(n vm.Network) bool { return n.Disabled }},
+		{"none as docker has it", "--network none", "mode public", func(n vm.Network) bool { return n.Disabled && len(n.Networks) == 0 }},
+		{"a network of VMs", "--network lab", "mode public", func(n vm.Network) bool { return !n.Disabled && slices.Equal(n.Networks, []string{"lab"}) }},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -164,7 +166,15 @@ func TestDenials(t *testing.T) {
 		},
 		{
 			"one address", []egress.Event{{Verdict: "deny", Kind: "tcp", Destination: at("10.0.0.1:22"), Reason: egress.ReasonRestricted}},
-			"1 network request was denied: 10.0.0.1:22 (not a public address; --net open)",
+			"1 network request was denied: 10.0.0.1:22 (not a public address; --allow 10.0.0.1:22)",
+		},
+		{
+			"a private address with a name", []egress.Event{{Verdict: "deny", Kind: "udp", Names: []string{"db.corp"}, Destination: at("10.0.0.1:53"), Reason: egress.ReasonRestricted}},
+			"1 network request was denied: db.corp:53/udp (not a public address; --allow 10.0.0.1:53/udp)",
+		},
+		{
+			"credentials of a cloud", []egress.Event{{Verdict: "deny", Kind: "tcp", Destination: at("169.254.169.254:80"), Reason: egress.ReasonRestricted}},
+			"1 network request was denied: 169.254.169.254:80 (not a public address; --net open)",
 		},
 		{
 			"a name's port", []egress.Event{{Verdict: "deny", Kind: "udp", Names: []string{"pypi.org"}, Destination: at("192.0.2.1:443"), Reason: egress.ReasonNotAllowed}},

@@ -25,7 +25,7 @@ type networkWatch struct {
 
 // watchNetwork opens the files that the flags name and makes the network's configuration report here.
 func watchNetwork(f *networkFlags, config *vm.Config) (*networkWatch, error) {
-	w := &networkWatch{}
+	w := &networkWatch{denied: denials{file: f.policyFile}}
 	n := &config.Network
 	if n.Disabled {
 		return w, nil
@@ -83,7 +83,9 @@ func (w *networkWatch) write(e egress.Event) {
 func (w *networkWatch) denials() denials {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return denials{slices.Clone(w.denied.list), w.denied.total}
+	d := w.denied
+	d.list = slices.Clone(d.list)
+	return d
 }
 
 // close closes the files, after the VM has been closed, and reports what could not be written.

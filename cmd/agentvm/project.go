@@ -67,7 +67,7 @@ func addMask(text *string, mask string) error {
 func (f *vmFlags) registerProject(command *cobra.Command) {
 	flags := command.Flags()
 	flags.Bool("no-project", false, "do not read "+spec.Name+" of this directory or one above it")
-	flags.Bool("trust-project", false, "let "+spec.Name+" give what it must not by itself: directories elsewhere, the host's variables, ports and private networks")
+	flags.Bool("trust-project", false, "let "+spec.Name+" give what it must not by itself: directories elsewhere, the host's variables, ports and private networks, and more than at its last use")
 	command.PreRunE = func(command *cobra.Command, args []string) error {
 		_, err := f.readProject(command, args)
 		if err != nil && command.Name() != "start" && command.Name() != "config" {
@@ -84,9 +84,10 @@ func (f *vmFlags) readProject(command *cobra.Command, args []string) (*spec.File
 	if off, _ := flags.GetBool("no-project"); off || flags.Changed("name") || command.Name() == "start" && isMade(args[0]) {
 		return nil, nil
 	}
+	trusted, _ := flags.GetBool("trust-project")
 	file, err := spec.Load(".")
 	if errors.Is(err, spec.ErrNotFound) {
-		return nil, nil
+		return nil, compareProject(command, file, false, trusted)
 	}
 	if err != nil {
 		return nil, err
@@ -94,9 +95,14 @@ func (f *vmFlags) readProject(command *cobra.Command, args []string) (*spec.File
 	if on, _ := command.Root().PersistentFlags().GetBool("debug"); on {
 		fmt.Fprintf(command.ErrOrStderr(), "agentvm: settings of %s\n", file.Path)
 	}
-	trusted, _ := flags.GetBool("trust-project")
 	if err := checkProject(file, trusted); err != nil {
 		return nil, err
+	}
+	if err := compareProject(command, file, true, trusted); err != nil {
+		return nil, err
+	}
+	if givesPolicy(flags, file) {
+		f.policyFile = file.Path
 	}
 	if err := setFlags(flags, file); err != nil {
 		return nil, err
@@ -115,19 +121,46 @@ func isMade(name string) bool {
 	return err == nil
 }
 
+// policySettings are those that --policy replaces.
+var policySettings = []string{"network.mode", "network.allow", "network.allow-sni", "network.deny"}
+
+// isFromFile reports whether a flag gets its value from a project file, if that has one: the user has not given it, nor one that replaces it.
+func isFromFile(flags *pflag.FlagSet, s spec.Setting) bool {
+	switch {
+	case s.Flag == "" || flags.Lookup(s.Flag) == nil || flags.Changed(s.Flag):
+		return false
+	case withoutNetwork(flags) && (s.Key == "ports" || strings.HasPrefix(s.Key, "network.")):
+		return false
+	case flags.Changed("policy") && slices.Contains(policySettings, s.Key):
+		return false
+	}
+	return true
+}
+
+// withoutNetwork reports whether the user wants a VM without a network card.
+func withoutNetwork(flags *pflag.FlagSet) bool {
+	off, _ := flags.GetBool("no-network")
+	networks, _ := flags.GetStringArray("network")
+	return off || slices.Contains(networks, noNetworkName)
+}
+
+// givesPolicy reports whether a part of the network policy is from the file. A mode of the user's replaces the file's.
+func givesPolicy(flags *pflag.FlagSet, file *spec.File) bool {
+	return !flags.Changed("net") && slices.ContainsFunc(spec.Settings(), func(s spec.Setting) bool {
+		return slices.Contains(policySettings, s.Key) && len(file.Values[s.Key]) > 0 && isFromFile(flags, s)
+	})
+}
+
 // setFlags gives each flag that the user has not given its value from the file.
 func setFlags(flags *pflag.FlagSet, file *spec.File) error {
-	noNetwork, _ := flags.GetBool("no-network")
-	var errs []error
+	var from []spec.Setting // before the first of them is set
 	for _, s := range spec.Settings() {
-		switch {
-		case s.Flag == "" || flags.Lookup(s.Flag) == nil || flags.Changed(s.Flag):
-			continue
-		case noNetwork && (s.Key == "ports" || strings.HasPrefix(s.Key, "network.")):
-			continue
-		case flags.Changed("policy") && slices.Contains([]string{"network.mode", "network.allow", "network.allow-sni", "network.deny"}, s.Key):
-			continue
+		if isFromFile(flags, s) {
+			from = append(from, s)
 		}
+	}
+	var errs []error
+	for _, s := range from {
 		for i, value := range file.Values[s.Key] {
 			if err := flags.Set(s.Flag, value); err != nil {
 				errs = append(errs, file.Errorf(s.Key, i, "%w", err))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -87,4 +88,39 @@ func (p *projectPlace) replace(text []byte) error {
 		return fmt.Errorf("write %s: %w", p.path, err)
 	}
 	return nil
+}
+
+// extend adds to the file that was read, and remembers it: it is the user who adds. But where it gave more than at its last use before that, the
+// next command asks. It reports whether something was to be added.
+func (p *projectPlace) extend(before *spec.File, add spec.Network) (bool, error) {
+	text, err := spec.Extend(p.path, before.Text(), add)
+	if err != nil {
+		return false, fmt.Errorf("%s is not written: %w", spec.Name, err)
+	}
+	if bytes.Equal(text, before.Text()) {
+		return false, nil
+	}
+	after, err := spec.Parse(p.path, text)
+	if err != nil {
+		return false, err
+	}
+	dir := filepath.Dir(p.path)
+	memory, err := openProjectMemory()
+	if err != nil {
+		return false, err
+	}
+	past, err := memory.past(dir, dir)
+	if err != nil {
+		return false, err
+	}
+	if err := p.replace(text); err != nil {
+		return false, err
+	}
+	if len(past.beyond(before.Grants(realPath))) > 0 {
+		return true, nil
+	}
+	if err := past.end(after.Grants(realPath)); err != nil {
+		return true, fmt.Errorf("%s is written, but what it gives is not noted for the next use: %w", p.path, err)
+	}
+	return true, nil
 }

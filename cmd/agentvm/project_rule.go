@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 
@@ -27,21 +26,19 @@ func (p *projectPlace) writeRule(rule egress.Rule, allowed bool) (string, error)
 		return "", fmt.Errorf("%s is not written: a deny rule in it is about %s: change it by hand", p.path, rule)
 	case there.Effective() == egress.None:
 		add.Mode, add.Allow = string(egress.Allowlist), []string{rule.String()}
+	case there.Effective() == egress.Public && egress.Policy{Mode: egress.Public, Allow: []egress.Rule{rule}}.ReachesRestricted():
+		add.Mode, add.Allow = string(egress.Public), []string{rule.String()} // the mode keeps what is open
 	case there.Effective() == egress.Allowlist:
 		add.Allow = []string{rule.String()}
 	default:
 		// An allow rule alone would make an allowlist of a network that is open.
 		return fmt.Sprintf("mode %s lets %s through already: %s", there.Effective(), rule, p.path), nil
 	}
-	after, err := spec.Extend(p.path, file.Text(), add)
-	if err != nil {
-		return "", fmt.Errorf("%s is not written: %w", spec.Name, err)
-	}
-	if bytes.Equal(after, file.Text()) {
-		return fmt.Sprintf("%s is there already: %s", rule, p.path), nil
-	}
-	if err := p.replace(after); err != nil {
+	switch written, err := p.extend(file, add); {
+	case err != nil:
 		return "", err
+	case !written:
+		return fmt.Sprintf("%s is there already: %s", rule, p.path), nil
 	}
 	if allowed && isAddress(rule.String()) {
 		return fmt.Sprintf("added %s, which needs --trust-project, to %s", rule, p.path), nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,12 +135,18 @@ func (c *cli) confirm(force bool, what string) error {
 	case !isTerminal(c.stdin):
 		return errors.New("standard input is no terminal, so agentvm cannot ask: use --force to " + what)
 	}
-	fmt.Fprintf(c.stderr, "agentvm: %s? [y/N] ", what)
-	answer, _ := bufio.NewReader(c.stdin).ReadString('\n')
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+	if !askYesNo(c.stdin, c.stderr, "agentvm: "+what+"?") {
 		return errors.New("nothing was removed")
 	}
 	return nil
+}
+
+// askYesNo asks the user at a terminal. No answer is no.
+func askYesNo(in *os.File, out io.Writer, question string) bool {
+	fmt.Fprint(out, question+" [y/N] ")
+	answer, _ := bufio.NewReader(in).ReadString('\n')
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
 }
 
 // volumes are the volumes of this user's store.

@@ -20,7 +20,7 @@ const maxFile = 1 << 20
 var ErrNotFound = errors.New("no " + Name)
 
 // Find looks for the file in dir and the directories above it, and returns its absolute path. The last directory is the one
-// with .git in it, or the root.
+// with .git in it, or the root; with ErrNotFound the path is what the file's would be there.
 func Find(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,16 +38,19 @@ func Find(dir string) (string, error) {
 		}
 		_, err := os.Lstat(filepath.Join(dir, ".git"))
 		if parent := filepath.Dir(dir); err == nil || parent == dir {
-			return "", ErrNotFound
+			return file, ErrNotFound
 		} else {
 			dir = parent
 		}
 	}
 }
 
-// Load finds the file from dir on and reads it.
+// Load finds the file from dir on and reads it. With ErrNotFound it returns one without settings, of the path that Find returns.
 func Load(dir string) (*File, error) {
 	path, err := Find(dir)
+	if errors.Is(err, ErrNotFound) {
+		return &File{Path: path}, err
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,11 @@ type Setting struct {
 
 	In  func(*vm.Config) *bool // of a Switch: its place in a VM's configuration
 	set func(s Setting, c *vm.Config, texts []string) error
+
+	// beyond says what the setting gives that it did not before its file was changed. Default: any change may give more. It does not ask that
+	// of a setting that is harmless: no value of it gives a VM more of the host or of the network than another.
+	beyond   beyond
+	harmless bool
 }
 
 // InConfig reports whether Set works: the setting is one of vm.Config's and its texts are all that it needs.
@@ -163,49 +168,56 @@ func Settings() []Setting {
 		},
 		{
 			Key: "memory", Flag: "memory", Kind: Size, Fresh: true, set: size(func(c *vm.Config, n uint64) { c.Memory = n }),
-			Usage: "memory of the VM, as 768M or 2G", Default: "512M",
+			beyond: larger("512M", bytesOf),
+			Usage:  "memory of the VM, as 768M or 2G", Default: "512M",
 		},
 		{
 			Key: "cold", Flag: "cold", Kind: Switch, Fresh: true, In: func(c *vm.Config) *bool { return &c.ColdBoot },
-			Usage: "boot the VM, even when it could start from a saved one that has just booted",
+			harmless: true,
+			Usage:    "boot the VM, even when it could start from a saved one that has just booted",
 		},
 		{
 			Key: "host-memory", Flag: "host-memory", Kind: Size, set: size(func(c *vm.Config, n uint64) { c.HostMemory = int64(n) }),
-			Usage: "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, as 64M or 1G (default 256M)",
+			beyond: larger("256M", bytesOf),
+			Usage:  "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, as 64M or 1G (default 256M)",
 		},
-		{Key: "mounts", Flag: "mount", Kind: Paths}, // host[:guest][:ro]
-		{Key: "masks", Kind: Texts},                 // paths below the file's directory, hidden in every mount
-		{Key: "env", Flag: "env", Kind: Texts},      // KEY=VALUE, or KEY
-		{Key: "ports", Flag: "publish", Kind: Texts},
+		{Key: "mounts", Flag: "mount", Kind: Paths, beyond: widerMounts}, // host[:guest][:ro]
+		{Key: "masks", Kind: Texts, beyond: unmasked},                    // paths below the file's directory, hidden in every mount
+		{Key: "env", Flag: "env", Kind: Texts, beyond: added},            // KEY=VALUE, or KEY
+		{Key: "ports", Flag: "publish", Kind: Texts, beyond: addedPorts},
 		{Key: "ca-cert", Flag: "ca-cert", Kind: Path},
 		{
 			Key: "no-new-privileges", Flag: "no-new-privileges", Kind: Switch, In: func(c *vm.Config) *bool { return &c.NoNewPrivileges },
-			Usage: "have set-user-ID programs give nothing in the guest: who is not root there does not become it",
+			beyond: switchedOff,
+			Usage:  "have set-user-ID programs give nothing in the guest: who is not root there does not become it",
 		},
 		{
 			Key: "read-only-root", Flag: "read-only-root", Kind: Switch, In: func(c *vm.Config) *bool { return &c.ReadOnlyRoot },
-			Usage: "let no program change the VM's own files; mounts, /tmp, /run and /dev/shm stay writable",
+			beyond: switchedOff,
+			Usage:  "let no program change the VM's own files; mounts, /tmp, /run and /dev/shm stay writable",
 		},
 		{
 			Key: "sockets", Flag: "socket", Kind: Paths, set: setSockets,
-			Usage: "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)",
+			beyond: added,
+			Usage:  "let the VM connect to a Unix socket of the host: `HOST[:GUEST][:MODE]`, paths and permissions in octal (guest default: the same path, mode 0666; may be repeated)",
 		},
 		{
 			Key: "secrets", Flag: "secret", Kind: Texts, set: setSecrets,
-			Usage: "let programs use a credential that the VM never has: `NAME=env:VARIABLE,hosts=HOST` or NAME=file:PATH,hosts=HOST; see docs/guide/secrets.md (may be repeated)",
+			beyond: added,
+			Usage:  "let programs use a credential that the VM never has: `NAME=env:VARIABLE,hosts=HOST` or NAME=file:PATH,hosts=HOST; see docs/guide/secrets.md (may be repeated)",
 		},
-		{Key: "idle-timeout", Flag: "idle-timeout", Kind: Duration},
-		{Key: "hibernate-after", Flag: "hibernate-after", Kind: Duration},
-		{Key: "max-lifetime", Flag: "max-lifetime", Kind: Duration},
-		{Key: "disk-size", Flag: "disk-size", Kind: Size},
+		{Key: "idle-timeout", Flag: "idle-timeout", Kind: Duration, beyond: larger(noLimit, timeOf)},
+		{Key: "hibernate-after", Flag: "hibernate-after", Kind: Duration, beyond: larger(noLimit, timeOf)},
+		{Key: "max-lifetime", Flag: "max-lifetime", Kind: Duration, beyond: larger(noLimit, timeOf)},
+		{Key: "disk-size", Flag: "disk-size", Kind: Size, beyond: larger("10G", bytesOf)},
 
-		{Key: "network.mode", Flag: "net"}, // public, allowlist, none or open
-		{Key: "network.allow", Flag: "allow", Kind: Texts},
-		{Key: "network.allow-sni", Flag: "allow-sni", Kind: Texts},
-		{Key: "network.deny", Flag: "deny", Kind: Texts},
-		{Key: "network.host-ports", Flag: "host-port", Kind: Ports},
-		{Key: "network.join", Flag: "network", Kind: Texts},   // networks of VMs
-		{Key: "network.hosts", Flag: "add-host", Kind: Texts}, // NAME:IP
+		{Key: "network.mode", Flag: "net", beyond: widerPolicy}, // public, allowlist, none or open
+		{Key: "network.allow", Flag: "allow", Kind: Texts, beyond: withMode},
+		{Key: "network.allow-sni", Flag: "allow-sni", Kind: Texts, beyond: withMode},
+		{Key: "network.deny", Flag: "deny", Kind: Texts, beyond: withMode},
+		{Key: "network.host-ports", Flag: "host-port", Kind: Ports, beyond: added},
+		{Key: "network.join", Flag: "network", Kind: Texts, beyond: added},   // networks of VMs
+		{Key: "network.hosts", Flag: "add-host", Kind: Texts, beyond: added}, // NAME:IP
 		{
 			Key: "network.subnet", Flag: "subnet", set: setSubnet,
 			Usage: "IPv4 network of the VM, as `10.9.0.0/24`: private addresses, at least a /29; the gateway has its first address (default 192.168.127.0/24)",
@@ -216,31 +228,37 @@ func Settings() []Setting {
 		},
 		{
 			Key: "network.mac", Flag: "mac", set: func(_ Setting, c *vm.Config, texts []string) error { c.Network.MAC = texts[0]; return nil },
-			Usage: "the `MAC` of the VM's network card, which forks and restored VMs keep (default 02:00:00:00:00:01, and for those a random one)",
+			harmless: true,
+			Usage:    "the `MAC` of the VM's network card, which forks and restored VMs keep (default 02:00:00:00:00:01, and for those a random one)",
 		},
 
 		{
 			Key: "access.listen-allow", Flag: "listen-allow", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Listen.Allow }),
-			Usage: "let programs of the VM listen only at the ports of a `RANGE`, as 8080 or 3000-3999 (may be repeated)",
+			beyond: addedRanges,
+			Usage:  "let programs of the VM listen only at the ports of a `RANGE`, as 8080 or 3000-3999 (may be repeated)",
 		},
 		{
 			Key: "access.listen-deny", Flag: "listen-deny", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Listen.Deny }),
-			Usage: "never let them listen at the ports of a `RANGE`, whatever is allowed (may be repeated)",
+			beyond: removedRanges,
+			Usage:  "never let them listen at the ports of a `RANGE`, whatever is allowed (may be repeated)",
 		},
 		{
 			Key: "access.connect-allow", Flag: "connect-allow", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Connect.Allow }),
-			Usage: "let connections lead only to the ports of a `RANGE`: those from the VM to wherever the network policy lets them, and those from the host to the VM (may be repeated)",
+			beyond: addedRanges,
+			Usage:  "let connections lead only to the ports of a `RANGE`: those from the VM to wherever the network policy lets them, and those from the host to the VM (may be repeated)",
 		},
 		{
 			Key: "access.connect-deny", Flag: "connect-deny", Kind: Texts, set: ranges(func(c *vm.Config) *[]vm.PortRange { return &c.Access.Connect.Deny }),
-			Usage: "never let connections lead to the ports of a `RANGE`, whatever is allowed (may be repeated)",
+			beyond: removedRanges,
+			Usage:  "never let connections lead to the ports of a `RANGE`, whatever is allowed (may be repeated)",
 		},
 		{
 			Key: "access.loopback-exempt-ports", Flag: "loopback-exempt", Kind: Ports, set: setExempt,
-			Usage: "let others than this VM's owner reach a `PORT` of the VM's loopback; -p does that for its port (may be repeated)",
+			beyond: added,
+			Usage:  "let others than this VM's owner reach a `PORT` of the VM's loopback; -p does that for its port (may be repeated)",
 		},
 
-		{Key: "preview.max-expires-in-seconds", Kind: Seconds}, // the longest lifetime of a link to a server in the VM
+		{Key: "preview.max-expires-in-seconds", Kind: Seconds, beyond: larger(strconv.Itoa(maxSeconds), secondsOf)}, // the longest lifetime of a link to a server in the VM
 	}
 }
 

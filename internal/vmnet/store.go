@@ -58,6 +58,9 @@ type Peer struct {
 	Address netip.Addr `json:"address"`
 }
 
+// reserved are names of networks that mean something else to users of containers.
+var reserved = []string{"none", "host", "bridge", "default"}
+
 // ErrNotFound says that there is no such network.
 var ErrNotFound = errors.New("no such network of VMs (agentvm network create makes one)")
 
@@ -65,6 +68,9 @@ var ErrNotFound = errors.New("no such network of VMs (agentvm network create mak
 func (s Store) Create(ctx context.Context, name string) (n Network, err error) {
 	if err := naming.Check("network", name); err != nil {
 		return n, err
+	}
+	if slices.Contains(reserved, name) {
+		return n, fmt.Errorf("network %s: the name is not for a network of VMs (none of %s is): take another", name, strings.Join(reserved, ", "))
 	}
 	if strings.Contains(name, ".") {
 		return n, fmt.Errorf("network %q: a name without dots, for VM.%s is the name of a VM in it", name, name)

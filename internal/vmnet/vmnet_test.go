@@ -245,7 +245,7 @@ func TestKilled(t *testing.T) {
 
 func TestNetworks(t *testing.T) {
 	s := lab(t)
-	for _, name := range []string{"lab", "", "../x", "a.b", "A"} {
+	for _, name := range []string{"lab", "", "../x", "a.b", "A", "none", "host", "bridge", "default"} {
 		if _, err := s.Create(t.Context(), name); err == nil {
 			t.Errorf("%q was made", name)
 		}

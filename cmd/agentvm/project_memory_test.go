@@ -1,0 +1,181 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"agentvm/egress"
+	"agentvm/internal/spec"
+)
+
+// write replaces a project file, as a guest that has the directory mounted could.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// use has a command read the project file, and says whether it is refused because of something that has a word in it; "" is not at all.
+func use(t *testing.T, want string, args ...string) {
+	t.Helper()
+	switch _, err := parseVMFlags(t, args...); {
+	case want == "" && err != nil:
+		t.Errorf("refused: %v", err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--trust-project")):
+		t.Errorf("got %v, want an error with %q and --trust-project", err, want)
+	}
+}
+
+const strict = "mounts = [\".:/src\"]\nmasks = [\".env\"]\n[network]\nmode = \"none\"\n"
+
+func TestLooserProjectIsRefused(t *testing.T) {
+	dir := inProject(t, strict)
+	use(t, "")
+	write(t, spec.Name, "mounts = [\".:/src\"]\n[network]\nmode = \"none\"\n")
+	use(t, ".env is no longer hidden")
+	use(t, "", "--no-project")
+	use(t, ".env is no longer hidden")
+	t.Chdir("sub")
+	use(t, ".env is no longer hidden")
+	t.Chdir(dir)
+	use(t, "", "--trust-project")
+	use(t, "") // it was agreed to
+	write(t, spec.Name, strict)
+	use(t, "")
+	write(t, spec.Name, "mounts = [\".:/src\"]\nmasks = [\".env\"]\n")
+	use(t, "network.mode")
+	if err := os.Remove(spec.Name); err != nil {
+		t.Fatal(err)
+	}
+	use(t, "no agentvm.toml holds in "+dir)
+	use(t, "", "--trust-project")
+	use(t, "")
+	write(t, spec.Name, "mounts = [\".:/src\"]\n")
+	use(t, "mounts")
+}
+
+// TestProjectElsewhere tries what has another file hold than before: one further down, and the end of the search.
+func TestProjectElsewhere(t *testing.T) {
+	dir := inProject(t, strict)
+	use(t, "")
+	t.Chdir("sub")
+	use(t, "")
+	write(t, spec.Name, "masks = [\"x\"]\n")
+	use(t, "network.mode")
+	if err := os.Remove(spec.Name); err != nil {
+		t.Fatal(err)
+	}
+	use(t, "")
+	if err := os.Mkdir(".git", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	use(t, "no agentvm.toml holds in "+filepath.Join(dir, "sub"))
+	use(t, "", "--trust-project")
+	use(t, "")
+	if err := os.Remove(".git"); err != nil {
+		t.Fatal(err)
+	}
+	use(t, "")
+
+	// The file of sub is the stricter one, and goes.
+	write(t, filepath.Join(dir, spec.Name), "")
+	t.Chdir(dir)
+	use(t, "", "--trust-project")
+	t.Chdir("sub")
+	write(t, spec.Name, strict)
+	use(t, "", "--trust-project")
+	if err := os.Remove(spec.Name); err != nil {
+		t.Fatal(err)
+	}
+	use(t, "network.mode")
+	t.Chdir(dir)
+	use(t, "")
+}
+
+func TestProjectByALink(t *testing.T) {
+	dir := inProject(t, strict)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Skip("no symbolic links here: ", err)
+	}
+	use(t, "")
+	write(t, spec.Name, "")
+	t.Chdir(link)
+	use(t, "network.mode")
+	moved := dir + "-moved"
+	if err := os.Rename(dir, moved); err != nil {
+		t.Skip("the working directory cannot be renamed here: ", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(moved) })
+	t.Setenv("AGENTVM_STORE", filepath.Join(moved, "store"))
+	t.Chdir(moved)
+	use(t, "") // a directory that is used for the first time
+}
+
+// TestConfigAgreesToNothing looks at a file without using it.
+func TestConfigAgreesToNothing(t *testing.T) {
+	inProject(t, strict)
+	use(t, "")
+	write(t, spec.Name, "")
+	config := func(args ...string) error {
+		c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+		command := c.configCommand()
+		command.SetArgs(append(args, "--check"))
+		command.SilenceErrors, command.SilenceUsage = true, true
+		return command.Execute()
+	}
+	if err := config(); err == nil || !strings.Contains(err.Error(), "network.mode") {
+		t.Errorf("config says %v", err)
+	}
+	if err := config("--trust-project"); err != nil {
+		t.Error(err)
+	}
+	use(t, "network.mode")
+}
+
+// TestOwnChangesAreTrusted adds rules as net learn --write does: only those are remembered.
+func TestOwnChangesAreTrusted(t *testing.T) {
+	inProject(t, strict)
+	use(t, "")
+	rule, err := egress.ParseRule("pypi.org:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func() {
+		t.Helper()
+		place, err := openProjectPlace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer place.Close()
+		if _, err := place.writeRule(rule, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add()
+	use(t, "")
+	write(t, spec.Name, strings.Replace(strict, ".env", "other", 1))
+	add()
+	use(t, ".env is no longer hidden")
+}
+
+func TestDamagedMemoryIsSaid(t *testing.T) {
+	dir := inProject(t, strict)
+	use(t, "")
+	memory, err := openProjectMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(memory.path(dir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parseVMFlags(t, "--trust-project"); err == nil || !strings.Contains(err.Error(), memory.path(dir)+" is damaged") {
+		t.Errorf("got %v", err)
+	}
+}
