@@ -52,6 +52,7 @@ func (c *cli) mountAddCommand() *cobra.Command {
 		},
 	}
 	nameFlag(command, &name, "the VM of this `NAME`, which runs")
+	nameToo(command, 1)
 	return command
 }
 
@@ -76,6 +77,7 @@ from then on, and what they have not written back is lost.`,
 		},
 	}
 	nameFlag(command, &name, "the VM of this `NAME`, which runs")
+	nameToo(command, 1)
 	command.Flags().BoolVarP(&force, "force", "f", false, "also while programs in the VM use it, or do not answer")
 	command.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) (list []string, _ cobra.ShellCompDirective) {
 		_ = withNamed(cmd.Context(), name, func(v *client.VM) error {
@@ -98,12 +100,7 @@ func (c *cli) mountListCommand() *cobra.Command {
 		Use: "ls -n NAME", Short: "List the mounts of a VM that runs",
 		Long:    "Prints the mounts of a VM, a line each, those that were added with a remark.",
 		Example: "  agentvm mount ls -n dev",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("name the VM with -n: agentvm mount ls -n %s", args[0])
-			}
-			return nil
-		},
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withNamed(cmd.Context(), name, func(v *client.VM) error {
 				list, err := v.Mounts(cmd.Context())
@@ -122,6 +119,7 @@ func (c *cli) mountListCommand() *cobra.Command {
 		},
 	}
 	nameFlag(command, &name, "the VM of this `NAME`, which runs")
+	nameToo(command, 0)
 	return command
 }
 

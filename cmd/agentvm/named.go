@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -148,6 +149,59 @@ func nameFlag(command *cobra.Command, name *string, usage string) {
 	if err := command.RegisterFlagCompletionFunc("name", complete); err != nil {
 		panic(err) // there is such a flag
 	}
+}
+
+// nameToo has a command that has nameFlag take the name as its first argument as well, where there are more arguments than least: some commands
+// have always taken one, and others the other.
+func nameToo(command *cobra.Command, least int) {
+	first := 0
+	check, run := command.Args, command.RunE
+	command.Args = func(command *cobra.Command, args []string) error {
+		if !command.Flags().Changed("name") && len(args) > least {
+			if err := command.Flags().Set("name", args[0]); err != nil {
+				return err
+			}
+			first = 1
+		}
+		return check(command, args[first:])
+	}
+	command.RunE = func(command *cobra.Command, args []string) error { return run(command, args[first:]) }
+}
+
+// flagToo has each command that takes the name of a VM as its first argument take it by -n as well.
+func flagToo(command *cobra.Command) {
+	for _, below := range command.Commands() {
+		if below.Name() != "network" && below.Name() != "volume" { // which have names of their own
+			flagToo(below)
+		}
+	}
+	flags := command.Flags()
+	if !takesName(command.Use) || flags.Lookup("name") != nil || flags.ShorthandLookup("n") != nil {
+		return
+	}
+	var name string
+	nameFlag(command, &name, "")
+	flags.Lookup("name").Hidden = true // the usage line has the name
+	all := func(args []string) []string {
+		if !flags.Changed("name") {
+			return args
+		}
+		return append([]string{name}, args...)
+	}
+	check, prepare, run := command.Args, command.PreRunE, command.RunE
+	if check != nil {
+		command.Args = func(command *cobra.Command, args []string) error { return check(command, all(args)) }
+	}
+	if prepare != nil {
+		command.PreRunE = func(command *cobra.Command, args []string) error { return prepare(command, all(args)) }
+	}
+	command.RunE = func(command *cobra.Command, args []string) error { return run(command, all(args)) }
+}
+
+// takesName reports whether the first argument of a command is NAME, by its usage.
+func takesName(use string) bool {
+	words := slices.DeleteFunc(strings.Fields(use), func(word string) bool { return word == "[flags]" })
+	return len(words) > 1 && strings.Trim(words[1], "[].") == "NAME"
 }
 
 // each does something to several VMs and continues after failures, which it reports together.

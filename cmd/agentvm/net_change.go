@@ -42,6 +42,7 @@ func (c *cli) netSetCommand() *cobra.Command {
 	}
 	command.Flags().SortFlags = false
 	nameFlag(command, &name, "the VM of this `NAME`, which runs")
+	nameToo(command, 0)
 	f.register(command.Flags())
 	return command
 }
@@ -106,6 +107,7 @@ func (c *cli) netRuleCommand(verb, short, long string, list func(*egress.Policy)
 		},
 	}
 	nameFlag(command, &name, "the VM of this `NAME`, which runs")
+	nameToo(command, 1)
 	command.Flags().BoolVar(&remove, "remove", false, "take the rules away")
 	return command
 }

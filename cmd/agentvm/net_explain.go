@@ -46,7 +46,7 @@ func (c *cli) netExplainCommand() *cobra.Command {
 	f.register(flags)
 	flags.BoolVar(&resolve, "resolve", false, "look the name up with the host's resolver")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
-	return runs(command, func(ctx context.Context, args []string) error {
+	runs(command, func(ctx context.Context, args []string) error {
 		if name != "" {
 			if f.set() || f.flags.Changed("connect-allow") || f.flags.Changed("connect-deny") || resolve {
 				return errors.New("-n asks a VM about the policy that it has: without flags of a policy and --resolve")
@@ -63,6 +63,8 @@ func (c *cli) netExplainCommand() *cobra.Command {
 		}
 		return c.printExplanation(e, asJSON)
 	})
+	nameToo(command, 1)
+	return command
 }
 
 // explainFlags are the flags of a VM that decide about connections.

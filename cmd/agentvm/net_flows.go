@@ -49,13 +49,14 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl\n  agentvm net flows -n dev",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := fileOrName(name, args); err != nil {
+			file, vm, err := fileOrName(name, args)
+			switch {
+			case err != nil:
 				return err
+			case vm != "":
+				return c.printFlowsOf(cmd.Context(), vm, asJSON)
 			}
-			if name != "" {
-				return c.printFlowsOf(cmd.Context(), name, asJSON)
-			}
-			list, err := recordedFlows(cmd.Context(), args[0])
+			list, err := recordedFlows(cmd.Context(), file)
 			if err != nil {
 				return err
 			}

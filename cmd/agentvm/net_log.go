@@ -35,13 +35,14 @@ func (c *cli) netLogCommand() *cobra.Command {
 		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log -f -n dev",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := fileOrName(name, args); err != nil {
+			file, vm, err := fileOrName(name, args)
+			switch {
+			case err != nil:
 				return err
+			case vm != "":
+				return c.printLogOf(cmd.Context(), vm, f)
 			}
-			if name != "" {
-				return c.printLogOf(cmd.Context(), name, f)
-			}
-			return c.printLog(cmd.Context(), args[0], f, f.more())
+			return c.printLog(cmd.Context(), file, f, f.more())
 		},
 	}
 	nameFlag(command, &name, "print what the VM of this `NAME` has done, as far as it is kept: the last 4 to 8 MiB")

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,15 +16,21 @@ import (
 
 // What net does with -n NAME: it asks a VM that runs instead of reading a file.
 
-// fileOrName checks the arguments of a command that takes either a file or -n NAME.
-func fileOrName(name string, args []string) error {
+// fileOrName returns the file or the name of the VM that a command is about, which takes a FILE or -n NAME. Without a file of the name, a VM's
+// name will do.
+func fileOrName(name string, args []string) (file, vm string, err error) {
 	switch {
 	case name == "" && len(args) == 0:
-		return errors.New("name a FILE of --net-log, or a VM that runs with -n NAME")
+		return "", "", errors.New("name a FILE of --net-log, or a VM with -n NAME")
 	case name != "" && len(args) > 0:
-		return errors.New("either a FILE or -n NAME, not both")
+		return "", "", errors.New("either a FILE or -n NAME, not both")
+	case name != "":
+		return "", name, nil
 	}
-	return nil
+	if _, err := os.Stat(args[0]); errors.Is(err, fs.ErrNotExist) && isMade(args[0]) {
+		return "", args[0], nil
+	}
+	return args[0], "", nil
 }
 
 // liveFlow is what net flows -n --json prints of each flow that is open.

@@ -147,5 +147,6 @@ func (c *cli) addCommands(root *cobra.Command) {
 		command.Use, command.Aliases, command.Hidden = use, nil, true
 		root.AddCommand(command)
 	}
+	flagToo(root)
 	root.SetCompletionCommandGroupID(groupOther)
 }

@@ -29,7 +29,7 @@ func (c *cli) shellCommand() *cobra.Command {
 	nameFlag(command, &name, "open the shell in the VM of this `NAME`, which agentvm start has started")
 	f.register(command)
 	command.Flags().StringVarP(&user, "user", "u", "", "user in the VM (default root)")
-	return runs(command, func(ctx context.Context, _ []string) error {
+	runs(command, func(ctx context.Context, _ []string) error {
 		if command.Flags().Changed("name") {
 			if err := errors.Join(client.CheckName(name), onlyFresh(command, name)); err != nil {
 				return err
@@ -37,6 +37,8 @@ func (c *cli) shellCommand() *cobra.Command {
 		}
 		return c.interactive(ctx, name, &f, user)
 	})
+	nameToo(command, 0)
+	return command
 }
 
 // interactive runs a login shell on this process's streams, in a named VM or a fresh one.

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"runtime"
+	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +24,8 @@ import (
 const restoreLong = `Makes a VM that continues from a snapshot. It is another computer than the one that was saved, with its own random numbers, network
 address and host name, unless --same-identity has it take that one's place. Programs are killed, unless --keep-programs has them run on.
 
-It is started as the VM was, with its network policy, mounts and ports; flags change that as those of agentvm start do. A snapshot that was
+It is started as the VM was, with its network policy, mounts and ports, or free ports where those are taken; flags change that as those of
+agentvm start do. A snapshot that was
 imported says so, too, but gives nothing of the host by itself: it needs as many -m as the VM had, ports and the values of variables are
 given anew, and so is an open network. agentvm snapshot inspect shows what the VM had. The same holds for one in an object store (--state).`
 
@@ -95,11 +99,27 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 	config.Parent = "snapshot " + from
 	r := client.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
 	v, err := store.Restore(ctx, name, config, r, report)
+	if errors.Is(err, syscall.EADDRINUSE) && !f.changed("publish") {
+		freePorts(&config)
+		v, err = store.Restore(ctx, name, config, r, report)
+		if err == nil {
+			report(slog.LevelWarn, "the ports of the saved VM are taken, so that it has free ones (agentvm ps shows them); -p chooses others")
+		}
+	}
 	if err != nil {
 		return err
 	}
 	report(slog.LevelInfo, "runs, with network "+describeNetwork(config))
 	return v.Close()
+}
+
+// freePorts has the system choose the ports of the host, as a fork does.
+func freePorts(config *client.Config) {
+	config.Network.Forwards = slices.Clone(config.Network.Forwards)
+	for i := range config.Network.Forwards {
+		listen := &config.Network.Forwards[i].Listen
+		*listen = netip.AddrPortFrom(listen.Addr(), 0)
+	}
 }
 
 func describeNetwork(c client.Config) string {

@@ -168,7 +168,9 @@ func (c *cli) systemPruneCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			printPruned(c.stdout, "would remove", "would free", found)
+			if dryRun || !force { // who is not asked sees what was removed, which is the same
+				printPruned(c.stdout, "would remove", "would free", found)
+			}
 			if dryRun {
 				return nil
 			}

@@ -60,8 +60,10 @@ func Admits(m snapshot.Meta, extra Extra, s Shape) error {
 		return fmt.Errorf("memory of %d MiB: the VM had %d MiB, which cannot change", s.Memory>>20, m.Memory>>20)
 	case s.OwnKernel:
 		return errors.New("a restored VM has its kernel already: leave out Kernel and KernelArguments")
-	case s.Mounts != m.Shares:
-		return fmt.Errorf("%d mounts: the VM had %d, at %q, and needs as many, at whatever places", s.Mounts, m.Shares, extra.Mounts)
+	case s.Mounts < m.Shares:
+		return fmt.Errorf("%d mounts: the VM had %d, at %q, and needs as many, at whatever places (-m HOST:GUEST for each)", s.Mounts, m.Shares, extra.Mounts)
+	case s.Mounts > m.Shares:
+		return fmt.Errorf("%d mounts: the VM had %d, at %q, and can have no more when it continues: leave out those of -m", s.Mounts, m.Shares, extra.Mounts)
 	case m.SpareShares < 0 || m.SpareShares > machine.MaxShares-m.Shares:
 		return fmt.Errorf("%w: it has %d devices for mounts", snapshot.ErrFormat, m.SpareShares)
 	case m.Disk != nil && s.Disk == "":

@@ -165,7 +165,11 @@ func (d *daemon) running() (VM, error) {
 	defer d.mu.Unlock()
 	switch {
 	case d.failure != nil:
-		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Message: d.failure.Error()}
+		failed := &capnprpc.Error{Kind: capnprpc.KindState, Message: d.failure.Error()}
+		if errno.In(d.failure) == errno.EADDRINUSE { // the client may choose another port
+			failed.Errno = errno.EADDRINUSE
+		}
+		return nil, failed
 	case d.stopping:
 		return nil, &capnprpc.Error{Kind: capnprpc.KindState, Message: vm.ErrStopped.Error()}
 	case d.vm == nil:
