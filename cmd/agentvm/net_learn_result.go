@@ -153,22 +153,19 @@ func (c *cli) extendProject(place *projectPlace, l *learnResult) error {
 // describeAdded says what was added to a file with a mode, or with "".
 func describeAdded(mode string, add spec.Network) string {
 	var parts []string
-	for _, list := range []struct {
-		what  string
-		items []string
-	}{{"allow", add.Allow}, {"host-ports", add.HostPorts}} {
-		if len(list.items) > 0 {
-			parts = append(parts, list.what+" "+strings.Join(list.items, ", "))
-		}
+	if n := len(add.Allow); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d rules added", n))
+	}
+	if len(add.HostPorts) > 0 {
+		parts = append(parts, "host-ports added: "+strings.Join(add.HostPorts, ", "))
 	}
 	if add.Mode != "" && add.Mode != mode {
-		text := fmt.Sprintf("mode %q", add.Mode)
-		if add.Mode == string(egress.None) {
-			text += ", because nothing was reached: VMs that are started from there have no network"
-		}
-		parts = append(parts, text)
+		parts = append(parts, fmt.Sprintf("mode is %q now", add.Mode))
 	}
-	return "added " + strings.Join(parts, "; ")
+	if add.Mode == string(egress.None) {
+		parts = append(parts, "because nothing was reached, VMs that are started from there reach nothing")
+	}
+	return strings.Join(parts, "; ")
 }
 
 // compare returns what a project file lacks, and which of its rules no connection needed.

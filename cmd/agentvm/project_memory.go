@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -108,9 +109,13 @@ func (m projectMemory) past(start, dir string) (projectPast, error) {
 	}
 }
 
-// beyond lists what now gives that the past did not.
-func (p projectPast) beyond(now spec.Grants) (list []string) {
+// beyond lists what now gives that the past did not, apart from some settings.
+func (p projectPast) beyond(now spec.Grants, apart ...string) (list []string) {
+	now = maps.Clone(now)
 	for _, use := range p.uses {
+		for _, key := range apart {
+			now[key] = use[key]
+		}
 		for _, what := range now.Beyond(use) {
 			if !slices.Contains(list, what) {
 				list = append(list, what)
@@ -149,15 +154,19 @@ func compareProject(command *cobra.Command, file *spec.File, found, trusted bool
 		return err
 	}
 	now := file.Grants(realPath)
-	beyond := past.beyond(now)
-	shows := command.Name() == "config" // and starts nothing
+	var apart []string
+	shows, learns := command.Name() == "config", command.Name() == "learn"
+	if learns { // with a policy of its own
+		apart = policySettings
+	}
+	beyond := past.beyond(now, apart...)
 	if len(beyond) > 0 && !trusted {
 		if err := agreeToProject(command, file.Path, found, !shows, beyond); err != nil {
 			return err
 		}
 	}
-	if shows || !found && len(beyond) == 0 {
-		return nil
+	if shows || learns || !found && len(beyond) == 0 {
+		return nil // config starts nothing, and what learn leaves out has not been agreed to
 	}
 	if err := past.end(now); err != nil {
 		fmt.Fprintf(command.ErrOrStderr(), "agentvm: what %s gives is not noted for the next use: %v\n", file.Path, err)

@@ -81,7 +81,8 @@ func TestProjectElsewhere(t *testing.T) {
 	if err := os.Remove(".git"); err != nil {
 		t.Fatal(err)
 	}
-	use(t, "")
+	use(t, "mounts") // the project's again, after none
+	use(t, "", "--trust-project")
 
 	// The file of sub is the stricter one, and goes.
 	write(t, filepath.Join(dir, spec.Name), "")
