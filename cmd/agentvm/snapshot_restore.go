@@ -98,13 +98,11 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 	}
 	config.Parent = "snapshot " + from
 	r := client.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
-	v, err := store.Restore(ctx, name, config, r, report)
-	if errors.Is(err, syscall.EADDRINUSE) && !f.changed("publish") {
-		freePorts(&config)
+	var v *client.VM
+	if f.changed("publish") {
 		v, err = store.Restore(ctx, name, config, r, report)
-		if err == nil {
-			report(slog.LevelWarn, "the ports of the saved VM are taken, so that it has free ones (agentvm ps shows them); -p chooses others")
-		}
+	} else {
+		v, err = restoreAnyPorts(ctx, store, name, config, r, report)
 	}
 	if err != nil {
 		return err
@@ -113,13 +111,23 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 	return v.Close()
 }
 
-// freePorts has the system choose the ports of the host, as a fork does.
-func freePorts(config *client.Config) {
-	config.Network.Forwards = slices.Clone(config.Network.Forwards)
-	for i := range config.Network.Forwards {
-		listen := &config.Network.Forwards[i].Listen
+// restoreAnyPorts is Store.Restore, except that the VM gets free ports of the host, as a fork does, where a port of the saved one is taken: that
+// one may still run.
+func restoreAnyPorts(ctx context.Context, store *client.Store, name string, c client.Config, r client.Restoration, report client.Progress) (*client.VM, error) {
+	v, err := store.Restore(ctx, name, c, r, report)
+	if !errors.Is(err, syscall.EADDRINUSE) || len(c.Network.Forwards) == 0 {
+		return v, err
+	}
+	c.Network.Forwards = slices.Clone(c.Network.Forwards)
+	for i := range c.Network.Forwards {
+		listen := &c.Network.Forwards[i].Listen
 		*listen = netip.AddrPortFrom(listen.Addr(), 0)
 	}
+	v, err = store.Restore(ctx, name, c, r, report)
+	if err == nil && report != nil {
+		report(slog.LevelWarn, "a port of the saved VM is taken, so that this one has free ones (agentvm ps shows them); -p chooses others")
+	}
+	return v, err
 }
 
 func describeNetwork(c client.Config) string {
@@ -300,7 +308,7 @@ func restoreAs(ctx context.Context, vms *client.Store, snapshot, name string, ch
 	if err != nil {
 		return err
 	}
-	v, err := vms.Restore(ctx, name, config, client.Restoration{Snapshot: path}, nil)
+	v, err := restoreAnyPorts(ctx, vms, name, config, client.Restoration{Snapshot: path}, nil)
 	if err != nil {
 		return err
 	}
