@@ -21,7 +21,7 @@ import (
 	"agentvm/internal/spec"
 )
 
-// projectMemory keeps what the project files of this user gave at their last use, so that nobody else, as a guest that has the project mounted,
+// projectMemory keeps what the project files of this user gave at their last use, so that no other, as a guest that has the project mounted,
 // makes one give more without a word. It is a folder of the store, which no mount shows, with a file for each directory that has a project file.
 type projectMemory struct{ folder string }
 

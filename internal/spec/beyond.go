@@ -24,7 +24,7 @@ type beyond func(change) []string
 
 func (c change) lists() (before, now []string) { return c.before[c.key], c.now[c.key] }
 
-// anyChange is for settings of whose values nobody can tell which gives more.
+// anyChange is for settings of whose values it is not known which gives more.
 func anyChange(c change) []string {
 	if before, now := c.lists(); !slices.Equal(before, now) {
 		return []string{fmt.Sprintf("%s instead of %s", shown(now), shown(before))}
