@@ -19,14 +19,11 @@ const (
 	listMaxSize   = 1 << 20
 )
 
-// alpineImage is the name of Alpine's images, before the version.
-const alpineImage = "alpine"
+// AlpineName is the name of Alpine's images, before the version. Alone it means the newest pinned release.
+const AlpineName = "alpine"
 
-// pinnedAlpine is what "alpine" means. Its checksum stands here, so it may come from any mirror, over any transport.
-var pinnedAlpine = release{
-	version: "3.20.3",
-	sha512:  "138ff1e6adb971024d6ef896c9d3f896644df02c972f5d09926e1b6b2a2d5ad2f50593c8644512282d76823bb353cbcd8dc32d30b0993d0e56228ce76d69c7f2",
-}
+// UnrecordedAlpine is what AlpineName meant in versions of this program that did not record the image of a VM's disk.
+const UnrecordedAlpine = "alpine:3.20.3"
 
 // alpineSource finds releases on Alpine's server or a mirror of it.
 type alpineSource struct {
@@ -35,24 +32,28 @@ type alpineSource struct {
 }
 
 // ErrMirror says what is wrong with Config.AlpineMirror; no other directory would help.
-var ErrMirror = errors.New("not an http or https URL")
+var ErrMirror = errors.New("not a URL of http, https or file")
 
 func newAlpineSource(mirror string, fetch *fetcher) (alpineSource, error) {
 	mirror = cmp.Or(mirror, os.Getenv("AGENTVM_ALPINE_MIRROR"), alpineServer)
 	base, err := url.Parse(mirror)
-	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return alpineSource{}, fmt.Errorf("Alpine mirror %q (AGENTVM_ALPINE_MIRROR): %w", mirror, ErrMirror)
+	switch {
+	case err != nil:
+	case base.Scheme == "file" && (base.Host == "" || base.Host == "localhost") && base.Path != "":
+		return alpineSource{base, fetch.ofHost()}, nil
+	case base.Host != "" && (base.Scheme == "http" || base.Scheme == "https"):
+		return alpineSource{base, fetch}, nil
 	}
-	return alpineSource{base, fetch}, nil
+	return alpineSource{}, fmt.Errorf("Alpine mirror %q (AGENTVM_ALPINE_MIRROR): %w", mirror, ErrMirror)
 }
 
 // AlpineMirror returns the base URL of the mirror that the store was configured with, without a "/" at its end; empty for Alpine's own server.
-// A mirror on this host's loopback interface, which guests cannot reach, and one with a password are none.
+// A mirror that guests cannot reach, in a directory or on loopback of this host, and one with a password are none.
 func (s *Store) AlpineMirror() string {
 	base := s.alpine.base
 	host := base.Hostname()
 	address, err := netip.ParseAddr(host)
-	if base.User != nil || host == "localhost" || err == nil && address.Unmap().IsLoopback() || strings.HasSuffix(base.String(), "//dl-cdn.alpinelinux.org/alpine") {
+	if base.Scheme == "file" || base.User != nil || host == "localhost" || err == nil && address.Unmap().IsLoopback() || strings.HasSuffix(base.String(), "//dl-cdn.alpinelinux.org/alpine") {
 		return ""
 	}
 	return strings.TrimRight(base.String(), "/")
@@ -66,20 +67,20 @@ func (a alpineSource) path(branch, file string) *url.URL {
 func alpineName(ref string) (string, bool, error) {
 	name, version, tagged := strings.Cut(ref, ":")
 	switch {
-	case name != alpineImage:
+	case name != AlpineName:
 		return "", false, nil
 	case !tagged:
-		return "alpine:" + pinnedAlpine.version, true, nil
+		return "alpine:" + pins[0].version, true, nil
 	case version != "latest" && !isVersion(version, 2) && !isVersion(version, 3):
-		return "", true, fmt.Errorf("image %.80q: the version of Alpine is latest, or as 3.20 or 3.20.3", ref)
+		return "", true, fmt.Errorf("image %.80q: the version of Alpine is latest, or as 3.24 or 3.24.2", ref)
 	}
 	return ref, true, nil
 }
 
-// find returns the release that version means. The pinned one needs no server.
+// find returns the release that version means. A pinned one needs no server.
 func (a alpineSource) find(ctx context.Context, version string) (release, error) {
-	if version == pinnedAlpine.version {
-		return pinnedAlpine, nil
+	if pinned, ok := pinnedRelease(version); ok {
+		return pinned, nil
 	}
 	if !a.trusted() {
 		return release{}, fmt.Errorf("alpine:%s takes its checksum from the mirror, which therefore has to be https: %s", version, a.base.Redacted())
@@ -101,7 +102,7 @@ func (a alpineSource) find(ctx context.Context, version string) (release, error)
 // trusted reports whether checksums from the mirror can be trusted, because nothing on the way can change them.
 func (a alpineSource) trusted() bool {
 	ip := net.ParseIP(a.base.Hostname())
-	return a.base.Scheme == "https" || a.base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+	return a.base.Scheme == "https" || a.base.Scheme == "file" || a.base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // exact finds the checksum of one release: in the file beside it, else in its branch's list.

@@ -33,7 +33,7 @@ func BenchmarkAlpineRootDisk(b *testing.B) {
 func BenchmarkPullAlpine(b *testing.B) {
 	mirror := genuine(b)
 	for b.Loop() {
-		if _, err := openStore(b, mirror).Pull(b.Context(), "alpine", nil); err != nil {
+		if _, err := openStore(b, mirror).Pull(b.Context(), imagestest.Alpine, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -42,11 +42,11 @@ func BenchmarkPullAlpine(b *testing.B) {
 // BenchmarkResolve resolves an image that is there.
 func BenchmarkResolve(b *testing.B) {
 	s := openStore(b, genuine(b))
-	if _, err := s.Pull(b.Context(), "alpine", nil); err != nil {
+	if _, err := s.Pull(b.Context(), imagestest.Alpine, nil); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := s.Resolve(b.Context(), "alpine"); err != nil {
+		if _, err := s.Resolve(b.Context(), imagestest.Alpine); err != nil {
 			b.Fatal(err)
 		}
 	}

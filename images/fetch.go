@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +53,32 @@ func newFetcher(transport http.RoundTripper, log *slog.Logger) *fetcher {
 	return &fetcher{client: client, log: log, backoff: fetchBackoff, stall: fetchStall}
 }
 
+// ofHost returns a fetcher of file URLs. Others never get there, so that no server can redirect to a file of this host.
+func (f *fetcher) ofHost() *fetcher {
+	host := *f
+	host.client = &http.Client{Transport: http.NewFileTransport(hostFiles{}), CheckRedirect: func(to *http.Request, _ []*http.Request) error {
+		return fmt.Errorf("%w: %s", errRedirect, to.URL.Redacted())
+	}}
+	return &host
+}
+
+// hostFiles are the regular files of this host, by the paths of file URLs.
+type hostFiles struct{}
+
+// Open implements http.FileSystem. A pipe, which could wait forever, counts as missing.
+func (hostFiles) Open(name string) (http.File, error) {
+	if runtime.GOOS == "windows" {
+		name = strings.TrimPrefix(name, "/") // of /C:/folder
+	}
+	name = filepath.FromSlash(name)
+	if info, err := os.Stat(name); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file: %w", name, fs.ErrNotExist)
+	}
+	return os.Open(name)
+}
+
 // errRedirect keeps refused redirects apart from network failures.
 var errRedirect = errors.New("redirect refused")
 
@@ -70,6 +99,9 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string {
+	if e.status == http.StatusNotFound && strings.HasPrefix(e.url, "file:") {
+		return e.url + ": there is no such file"
+	}
 	return fmt.Sprintf("%s: the server answered %d %s", e.url, e.status, http.StatusText(e.status))
 }
 

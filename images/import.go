@@ -3,21 +3,27 @@ package images
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/chunked"
 )
 
 // Import makes an image called name of a root file system: a tar archive, plain or compressed with gzip or zstd. An
-// image of that name is replaced. The names of the sources (alpine, busybox) are taken. Errors are as those of
-// [Store.Pull].
+// image of that name is replaced. Under alpine or alpine:VERSION only the file of a release that this program is pinned to is taken, and
+// kept as if it had been pulled; busybox is taken. Errors are as those of [Store.Pull].
 func (s *Store) Import(ctx context.Context, name string, archive io.Reader) (*Image, error) {
-	if err := checkImportName(name); err != nil {
+	_, alpine, err := alpineName(name)
+	if !alpine {
+		err = checkImportName(name)
+	}
+	if err != nil {
 		return nil, err
 	}
 	unlock, err := s.lockShared(ctx)
@@ -25,16 +31,50 @@ func (s *Store) Import(ctx context.Context, name string, archive io.Reader) (*Im
 		return nil, err
 	}
 	defer unlock()
-	image, err := s.addArchive(ctx, Image{Name: name, Ref: refImport}, archive, s.progress)
+	var image *Image
+	if alpine {
+		image, err = s.importAlpine(ctx, name, archive)
+	} else {
+		image, err = s.addArchive(ctx, Image{Name: name, Ref: refImport}, archive, s.progress)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", name, s.explain(err))
 	}
 	return image, nil
 }
 
-// refImport is the Image.Ref of images that cannot be fetched again.
+// importAlpine adds an archive that is the file of a pinned release: any of them for the name alpine.
+func (s *Store) importAlpine(ctx context.Context, name string, archive io.Reader) (*Image, error) {
+	known, versions := map[string]string{}, ""
+	for _, p := range pins {
+		version := AlpineName + ":" + p.version
+		if name == AlpineName || name == version {
+			known["sha512:"+p.sha512] = version
+		}
+		versions += " " + version
+	}
+	if len(known) == 0 {
+		return nil, fmt.Errorf("there is no checksum for %s in this program, which has those of%s: choose another name", name, versions)
+	}
+	hash := sha512.New()
+	f, digest, err := s.spool(ctx, io.TeeReader(archive, hash))
+	if err != nil {
+		return nil, err
+	}
+	checksum := "sha512:" + hex.EncodeToString(hash.Sum(nil))
+	version, ok := known[checksum]
+	if !ok {
+		f.Discard()
+		return nil, fmt.Errorf("it is not the %s file of%s for %s: its SHA-512 is %.16s...: get that file, or choose another name",
+			alpineFlavor, versions, Architecture, strings.TrimPrefix(checksum, "sha512:"))
+	}
+	return s.addSpooled(ctx, Image{Name: version, Ref: refImport, Checksum: checksum}, f, digest, s.progress)
+}
+
+// refImport is the Image.Ref of images that were imported. Without an Image.Checksum they cannot be fetched again.
 const refImport = "import"
 
+// checkImportName refuses the names of images of agentvm's own.
 func checkImportName(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -52,6 +92,11 @@ func (s *Store) addArchive(ctx context.Context, image Image, archive io.Reader, 
 	if err != nil {
 		return nil, err
 	}
+	return s.addSpooled(ctx, image, f, digest, progress)
+}
+
+// addSpooled is addArchive for an archive that spool has copied. It commits or discards f.
+func (s *Store) addSpooled(ctx context.Context, image Image, f *atomicfile.File, digest string, progress ProgressFunc) (*Image, error) {
 	unlock, err := s.lockKey(ctx, digest)
 	if err != nil {
 		f.Discard()

@@ -157,7 +157,7 @@ func TestPullThroughProxy(t *testing.T) {
 		imagestest.Handler(folder).ServeHTTP(w, r)
 	}))
 	defer proxy.Close()
-	cmd := pullCommand(t, t.TempDir(), "http://alpine.invalid", "alpine")
+	cmd := pullCommand(t, t.TempDir(), "http://alpine.invalid", imagestest.Alpine)
 	cmd.Env = append(cmd.Env, "HTTP_PROXY="+proxy.URL, "http_proxy="+proxy.URL, "NO_PROXY=", "no_proxy=")
 	out, err := cmd.Output()
 	if err != nil || !strings.HasPrefix(string(out), "sha256:") || asked.Load() != "alpine.invalid" {

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -31,7 +32,7 @@ func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
 	}
 	if err == nil && !stale(image) {
 		rebuilt, rebuildErr := s.rebuild(ctx, image)
-		if rebuildErr == nil || image.Ref == refImport {
+		if rebuildErr == nil || image.Ref == refImport && image.Checksum == "" {
 			return rebuilt, rebuildErr
 		}
 	}
@@ -61,12 +62,24 @@ func (s *Store) find(ref string, parsed reference) (*Image, error) {
 	return s.load(parsed.name)
 }
 
-// ResolveDefault resolves the default image, "alpine". When no server can be reached it returns the built-in
-// BusyBox image instead, with a line that says so for the user.
+// DefaultName is the image of VMs that name none: AGENTVM_IMAGE, else "alpine".
+func DefaultName() string { return cmp.Or(os.Getenv("AGENTVM_IMAGE"), AlpineName) }
+
+// ResolveDefault resolves [DefaultName]. When that is "alpine" and no server can be reached, it returns instead an earlier release
+// that the store has, else the built-in BusyBox image, with a line that says so for the user.
 func (s *Store) ResolveDefault(ctx context.Context) (image *Image, notice string, err error) {
-	image, err = s.Resolve(ctx, "alpine")
-	if !errors.Is(err, ErrUnreachable) {
+	image, err = s.Resolve(ctx, DefaultName())
+	if !errors.Is(err, ErrUnreachable) || DefaultName() != AlpineName {
 		return image, "", err
+	}
+	for _, p := range pins[1:] {
+		name := AlpineName + ":" + p.version
+		if _, findErr := s.load(name); findErr != nil {
+			continue
+		}
+		if image, findErr := s.Resolve(ctx, name); findErr == nil {
+			return image, fmt.Sprintf("alpine:%s could not be downloaded (%s); using %s, which is there", pins[0].version, briefly(err), name), nil
+		}
 	}
 	image, builtinErr := s.Resolve(ctx, BuiltinName)
 	if builtinErr != nil {
@@ -96,8 +109,8 @@ func briefly(err error) string {
 // Pull fetches the image that ref names and returns it. ref is one of
 //
 //	alpine                 the release this program is pinned to
-//	alpine:3.20.3          that release
-//	alpine:3.20            the newest release of a branch, as the server says now
+//	alpine:3.24.2          that release
+//	alpine:3.24            the newest release of a branch, as the server says now
 //	alpine:latest          the newest stable release, as the server says now
 //	busybox                the image built into this program
 //	NAME[:TAG][@DIGEST]    an image of a registry; NAME may begin with the registry's host and with docker://

@@ -120,7 +120,7 @@ func TestPullAlpine(t *testing.T) {
 	s := openStore(t, genuine(t))
 	var stages []Progress
 	begun := time.Now()
-	image, err := s.Pull(t.Context(), "alpine", func(p Progress) { stages = append(stages, p) })
+	image, err := s.Pull(t.Context(), imagestest.Alpine, func(p Progress) { stages = append(stages, p) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestPullAlpine(t *testing.T) {
 		t.Errorf("the guest reads %s, %v", digest, err)
 	}
 	fsck(t, rawDisk(t, s, image))
-	again, err := s.Resolve(t.Context(), "alpine")
+	again, err := s.Resolve(t.Context(), imagestest.Alpine)
 	if err != nil {
 		t.Fatal(err)
 	}

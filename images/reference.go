@@ -108,7 +108,7 @@ func familiarName(ref name.Reference) string {
 		return host + "/" + repository + ending
 	}
 	short := strings.TrimPrefix(repository, "library/")
-	if short == alpineImage || short == BuiltinName {
+	if short == AlpineName || short == BuiltinName {
 		return "docker.io/" + repository + ending
 	}
 	return short + ending

@@ -8,7 +8,7 @@ import (
 
 // release is one file of an Alpine release that can be downloaded and verified.
 type release struct {
-	version string // as 3.20.3
+	version string // as 3.24.2
 	sha512  string // hex
 }
 

@@ -104,8 +104,8 @@ func TestImportRefuses(t *testing.T) {
 		archive []byte
 		want    string
 	}{
-		{"own name", "alpine", good, "agentvm's own"},
-		{"own name with a tag", "alpine:mine", good, "agentvm's own"},
+		{"own name", "alpine", good, "not the alpine-minirootfs file"},
+		{"own name with a tag", "alpine:mine", good, "version of Alpine"},
 		{"built-in name", "busybox", good, "agentvm's own"},
 		{"name that is a path", "../../x", good, "lower-case"},
 		{"name with an odd byte", "a\nb", good, "lower-case"},

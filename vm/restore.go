@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"agentvm/images"
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
 	"agentvm/internal/gateway"
@@ -94,7 +95,7 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, checkpoint.Iden
 	if c.Hostname == "" {
 		c.Hostname = id.Hostname(extra.Hostname)
 	}
-	if c.Image == "" {
+	if c.Image == "" || images.SameImage(c.Image, m.Image) { // a name may mean another release by now
 		c.Image = m.Image
 	}
 	if c.Memory == 0 {

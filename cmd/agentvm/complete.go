@@ -49,7 +49,7 @@ func completeRun(command *cobra.Command, args []string, prefix string) ([]string
 
 // knownImages returns the names of the images in the store, and of those that can be had without one.
 func knownImages() []string {
-	list := append(storedImages(), "alpine", images.BuiltinName)
+	list := append(storedImages(), images.AlpineName, images.BuiltinName)
 	slices.Sort(list)
 	return slices.Compact(list)
 }

@@ -224,6 +224,9 @@ func checkImages(store *images.Store) finding {
 				f.Detail += ", "
 			}
 			f.Detail += image.Name
+			if text := unsupported(image.Name, time.Now()); text != "" {
+				f.Status, f.Advice = fair, text
+			}
 		}
 	}
 	return f

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +26,7 @@ const imageLong = `Images are root file systems that VMs boot. They are kept in 
 agentvm among the user's caches.
 
   alpine           the Alpine release that this version is pinned to
-  alpine:VERSION   another one, or the newest with alpine:latest, from AGENTVM_ALPINE_MIRROR or Alpine's server
+  alpine:VERSION   another one, or the newest with alpine:latest, from AGENTVM_ALPINE_MIRROR (http, https or file) or Alpine's server
   busybox          a small root built into agentvm, which needs no network
   NAME[:TAG]       an image of a registry, by default Docker Hub, as python:3.13-alpine or ghcr.io/owner/image@sha256:...
   docker://NAME    the same, also for names that agentvm gives another meaning, as docker://alpine:3.22
@@ -33,7 +34,7 @@ agentvm among the user's caches.
                    an image of a directory in the OCI layout, of an archive of one, or of docker save
   -                the image of such an archive on standard input
 
-Where an image is named, all of these work. Images of registries need linux/riscv64. The credentials are those of docker login.
+Where an image is named, all of these work; AGENTVM_IMAGE is the one of VMs that name none. Images of registries need linux/riscv64. The credentials are those of docker login.
 AGENTVM_REGISTRY_MIRRORS (HOST=URL,...) replaces registries by mirrors; those of AGENTVM_INSECURE_REGISTRIES (HOST,...) may speak
 plain HTTP.`
 
@@ -68,12 +69,21 @@ func (c *cli) imageListCommand() *cobra.Command {
 			}
 			listed := []listedImage{} // [] when there is none
 			for _, image := range list {
-				listed = append(listed, listedImage{image, usage[image.Name]})
+				end, _ := images.SupportEnd(image.Name)
+				listed = append(listed, listedImage{image, usage[image.Name], end})
 			}
 			if asJSON {
 				return printJSON(c.stdout, listed)
 			}
-			return printImages(c.stdout, listed)
+			if err := printImages(c.stdout, listed); err != nil {
+				return err
+			}
+			for _, image := range list {
+				if text := unsupported(image.Name, time.Now()); text != "" {
+					fmt.Fprintf(c.stderr, "agentvm: %s\n", text)
+				}
+			}
+			return nil
 		},
 	}
 	command.Long = command.Short + `.
@@ -88,6 +98,16 @@ what it has in common with others.`
 type listedImage struct {
 	images.Image
 	images.Usage
+	SupportEnd time.Time `json:"supportEnd,omitzero"` // as far as this program knows
+}
+
+// unsupported says that a release of Alpine gets no security fixes any more; empty for images of which that is not known.
+func unsupported(name string, now time.Time) string {
+	end, known := images.SupportEnd(name)
+	if !known || now.Before(end) {
+		return ""
+	}
+	return fmt.Sprintf("%s is out of support since %s: new VMs of image %s have a newer release", name, end.Format(time.DateOnly), images.AlpineName)
 }
 
 func printImages(w io.Writer, list []listedImage) error {
@@ -153,7 +173,7 @@ func usedImages(ctx context.Context, store *images.Store) (map[string]bool, erro
 		return nil, err
 	}
 	for _, v := range list {
-		refs = append(refs, cmp.Or(v.Config.Image, "alpine"))
+		refs = append(refs, cmp.Or(v.Image, v.Config.Image, images.DefaultName()))
 		if v.Info != nil {
 			refs = append(refs, v.Info.Image)
 		}
@@ -397,7 +417,8 @@ func (c *cli) imageTagCommand() *cobra.Command {
 func (c *cli) imageImportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE NAME", Short: "Make an image of a root file system in a tar archive (- for standard input)",
-		Long: `The archive may be compressed with gzip or zstd. It must be of riscv64. An image of that name is replaced.
+		Long: `The archive may be compressed with gzip or zstd. It must be of riscv64. An image of that name is replaced. As alpine, or alpine:VERSION, only
+the alpine-minirootfs-VERSION-riscv64.tar.gz of a release is taken that this version is pinned to.
 
 The order of earlier versions, NAME FILE, is understood where only the second is a file.`,
 		Args: cobra.ExactArgs(2),

@@ -31,9 +31,10 @@ func (t tidy) Run() int {
 
 // shared is the store of all tests here, so that the image is fetched and the module compiled once.
 var shared struct {
-	once sync.Once
-	dir  string
-	err  error
+	once  sync.Once
+	image sync.Once
+	dir   string
+	err   error
 }
 
 // placeOfKeys has the variables that name a home beside a store, for the key of compiled code: a script's own home is not there.
@@ -56,7 +57,8 @@ func testStore(t testing.TB) (dir, mirror string, alpine bool) {
 		t.Fatal(shared.err)
 	}
 	if url, ok := imagestest.Mirror(t); ok {
-		return shared.dir, url, true
+		shared.image.Do(func() { shared.err = os.Setenv("AGENTVM_IMAGE", imagestest.Alpine) }) // of the release files; the default is another
+		return shared.dir, url, shared.err == nil
 	}
 	t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
 	return shared.dir, "http://127.0.0.1:1", false

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/images"
 	"agentvm/vm"
 )
 
@@ -59,7 +60,7 @@ type vmStatus struct {
 func statusOf(s client.Status) vmStatus {
 	v := vmStatus{
 		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Metrics: s.Metrics, Ports: s.Ports,
-		Image: cmp.Or(s.Config.Image, "alpine"), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
+		Image: cmp.Or(s.Image, s.Config.Image, images.DefaultName()), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
 	}
 	for _, m := range s.Config.Mounts {
 		v.Mounts = append(v.Mounts, m.String())

@@ -43,6 +43,7 @@ type startFlags struct {
 	metrics      string
 	restart      string
 	labels       map[string]string
+	diskImage    string // what the files of a VM that was started before belong to
 	kept, silent bool
 	wait         bool
 
@@ -165,6 +166,9 @@ func (f *startFlags) config(store *client.Store, name string) (client.Config, er
 	}
 	config, err := store.Config(name)
 	f.kept = err == nil
+	if f.kept {
+		f.diskImage, err = store.DiskImage(name)
+	}
 	if err != nil && !errors.Is(err, client.ErrNotFound) {
 		return config, err
 	}
@@ -183,10 +187,10 @@ func (f *startFlags) config(store *client.Store, name string) (client.Config, er
 
 // change changes what the flags name. It finds mistakes before there is a daemon.
 func (f *startFlags) change(config *client.Config, name string) error {
-	const first = "alpine"
 	if f.kept && f.changed("image") && config.DiskSize >= 0 {
 		image, _ := f.flags.GetString("image")
-		if was := cmp.Or(config.Image, first); cmp.Or(image, first) != was {
+		was := cmp.Or(f.diskImage, config.Image, images.DefaultName())
+		if image = cmp.Or(image, images.DefaultName()); image != was && !images.SameImage(image, was) {
 			return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", image, name, was, name)
 		}
 	}

@@ -22,6 +22,9 @@ import (
 // With "none", for a computer without release files, tests run on the built-in root, also when CI is "true".
 const FolderEnv = "AGENTVM_TEST_IMAGES"
 
+// Alpine is the image of the release files that tests have. What is pinned newest has other files.
+const Alpine = "alpine:3.20.3"
+
 // Mirror serves the folder of release files as an Alpine mirror until the test ends, and returns its base URL. It returns false when there is
 // no such folder; with the environment variable CI set to "true" that fails the test instead.
 func Mirror(tb testing.TB) (url string, ok bool) {

@@ -65,7 +65,7 @@ func (s *Store) Image(tb testing.TB) string {
 // Fill puts Alpine into the store in dir, or, without its release files, the built-in root.
 func Fill(tb testing.TB, dir string) *images.Image {
 	tb.Helper()
-	config, ref := images.Config{Dir: dir}, "alpine"
+	config, ref := images.Config{Dir: dir}, imagestest.Alpine
 	mirror, ok := imagestest.Mirror(tb)
 	if config.AlpineMirror = mirror; !ok {
 		tb.Log("no Alpine release files here: this runs on the built-in BusyBox root")

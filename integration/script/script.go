@@ -76,8 +76,9 @@ func Run(t *testing.T) {
 	}
 	store := os.Getenv("AGENTVM_STORE")
 	mirror, alpine := imagestest.Mirror(t)
+	image := imagestest.Alpine // of the release files; the default is another
 	if !alpine {
-		mirror = "http://127.0.0.1:1"
+		image, mirror = "", "http://127.0.0.1:1"
 		t.Log("no Alpine release files here: this runs on the built-in BusyBox root")
 	}
 	testscript.Run(t, testscript.Params{
@@ -90,6 +91,7 @@ func Run(t *testing.T) {
 				env.Setenv(name, value)
 			}
 			env.Setenv("AGENTVM_ALPINE_MIRROR", mirror)
+			env.Setenv("AGENTVM_IMAGE", image)
 			env.Setenv("AGENTVM_REGISTRY_MIRRORS", "docker.io=http://127.0.0.1:1") // tests reach only loopback
 			env.Setenv("AGENTVM_DEBUG", "")
 			env.Setenv("FORKS", "20")

@@ -232,7 +232,7 @@ func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
 	return []vm.Socket{{Network: "tcp", PID: 7}}, nil
 }
 func (v *fakeVM) Image() images.Image        { return v.image }
-func (v *fakeVM) Describe(i *daemonrpc.Info) { i.Kernel = "fake" }
+func (v *fakeVM) Describe(i *daemonrpc.Info) { i.Kernel, i.Image = "fake", v.image.Name }
 
 // fakeProcess is a program of a fakeVM.
 type fakeProcess struct {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"agentvm/egress"
+	"agentvm/images"
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
@@ -36,7 +37,7 @@ func (h handler) Info() daemonrpc.Info {
 	c := d.settings()
 	i := daemonrpc.Info{
 		Name: d.name, Pid: d.state.Pid, Version: d.store.Version, Started: d.started, Mounts: texts(c.Mounts),
-		Image: cmp.Or(c.Image, "alpine"), Memory: cmp.Or(c.Memory, vm.DefaultMemory),
+		Image: cmp.Or(c.Image, images.DefaultName()), Memory: cmp.Or(c.Memory, vm.DefaultMemory),
 		Ports: texts(c.Network.Forwards),
 	}
 	for key, value := range c.Labels {

@@ -10,7 +10,7 @@ import (
 // handedDown are the environment variables that a daemon inherits. A daemon runs for days and must not hold other variables of the
 // process that starts it, such as credentials.
 var handedDown = []string{
-	"AGENTVM_ALPINE_MIRROR", "AGENTVM_DEBUG", "AGENTVM_INSECURE_REGISTRIES", "AGENTVM_REGISTRY_MIRRORS", "AGENTVM_STORE", "AGENTVM_VOLUME", // this program's
+	"AGENTVM_ALPINE_MIRROR", "AGENTVM_DEBUG", "AGENTVM_IMAGE", "AGENTVM_INSECURE_REGISTRIES", "AGENTVM_REGISTRY_MIRRORS", "AGENTVM_STORE", "AGENTVM_VOLUME", // this program's
 	"DOCKER_CONFIG", "HOME", "PATH", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", // where files are
 	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_DIR", "SSL_CERT_FILE", // for downloads of images
 	"GOCOVERDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", // of Go's runtime

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,11 +138,19 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 		}
 	}()
 	config := d.settings()
-	config.Image = cmp.Or(d.image, config.Image)
+	var err error
+	if d.image != "" {
+		config.Image = d.image
+	} else if restore == nil { // otherwise the saved machine says it
+		config.Image, err = d.paths.bootImage(config)
+	}
 	if restore != nil && restore.Hibernated {
 		config.Network.Forwards = restore.forwards(config.Network.Forwards)
 	}
-	v, err := d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0})
+	var v VM
+	if err == nil {
+		v, err = d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0})
+	}
 	close(booted)
 	if err != nil && context.Cause(ctx) != nil {
 		err = errGivenUp
@@ -161,6 +168,11 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	var info daemonrpc.Info
 	v.Describe(&info)
 	d.image = info.Image
+	if config.DiskSize >= 0 {
+		if err := d.paths.writeDiskImage(info.Image); err != nil {
+			d.logger.Warn("say which image the disk belongs to", "error", err)
+		}
+	}
 	return v, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"agentvm/images"
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/disk"
@@ -92,7 +93,7 @@ func (c *Config) adopt(path string) error {
 	if err := file.Close(); err != nil {
 		return err
 	}
-	if c.Image == "" {
+	if c.Image == "" || images.SameImage(c.Image, meta.Image) { // a name may mean another release by now
 		c.Image = meta.Image
 	}
 	if c.Memory == 0 {

@@ -43,6 +43,8 @@ type Status struct {
 	Restarts  int       `json:"restarts,omitempty"`
 	Restarted time.Time `json:"restarted,omitzero"`
 	Config    Config    `json:"config"`
+	// Image is the one that the VM's files belong to; empty for a VM that keeps none or has never run.
+	Image string `json:"image,omitempty"`
 	// Info is the daemon's answer; nil when there is none.
 	Info *daemonrpc.Info `json:"info,omitempty"`
 	// Ports are those that the porter holds for a VM that is hibernated, as Info has them.
@@ -109,6 +111,7 @@ func (s Store) Status(ctx context.Context, name string) (Status, error) {
 	if known.Config, err = readConfig(p.config()); err != nil {
 		known.Error = err.Error()
 	}
+	known.Image, _ = p.readDiskImage()
 	for deadline := time.Now().Add(dyingTime); ; time.Sleep(goneRetry) { // a daemon may end, or another begin, meanwhile
 		status = known
 		alive, unlock, err := probe(p)

@@ -19,6 +19,8 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"agentvm/images/imagestest"
 )
 
 // maxImage is how large the layers of an image may be together, compressed, in bytes.
@@ -133,8 +135,8 @@ mount -o remount,ro,bind "$root"
 exec chroot --userspec="$user" --groups= "$root" "$@"`
 	notice := "using the built-in BusyBox image instead"
 	filled := notice
-	if image == "alpine" {
-		filled = ""
+	if image == imagestest.Alpine {
+		filled = "using " + image // which is not the newest that is pinned
 	}
 	for _, store := range []struct{ what, volume, stderr string }{
 		{"the image's volume", volume, filled},

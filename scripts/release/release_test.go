@@ -39,7 +39,7 @@ func TestRelease(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a release is made on Linux")
 	}
-	platforms, image := os.Getenv("AGENTVM_TEST_RELEASE"), "alpine"
+	platforms, image := os.Getenv("AGENTVM_TEST_RELEASE"), imagestest.Alpine
 	switch platforms {
 	case "":
 		if os.Getenv("CI") != "true" {

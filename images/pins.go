@@ -1,0 +1,52 @@
+package images
+
+import (
+	"strings"
+	"time"
+)
+
+// pin is an Alpine release whose checksum stands in this program, so that it may come from any mirror, over any transport.
+type pin struct {
+	release
+	supported string // the day on which the support of its branch ends (https://alpinelinux.org/releases/), as 2006-01-02
+}
+
+// pins are the pinned releases, the newest first: "alpine" means that one. Earlier versions of this program were pinned to the others, on
+// which disks of VMs may lie. The checksums are of the files for [Architecture]. Alpine supports a branch for two years.
+var pins = []pin{
+	{release{"3.24.2", "4a31df9a7408f2321fce42e54d12a75130edb04bc4feaf94354390fabfd8d7d71bbe3195cc70a19c4b2f0e54b603e9ff95d2509a0d390f2d0d468280fa3a38b4"}, "2028-05-01"},
+	{release{"3.20.3", "138ff1e6adb971024d6ef896c9d3f896644df02c972f5d09926e1b6b2a2d5ad2f50593c8644512282d76823bb353cbcd8dc32d30b0993d0e56228ce76d69c7f2"}, "2026-04-01"},
+}
+
+func pinnedRelease(version string) (release, bool) {
+	for _, p := range pins {
+		if p.version == version {
+			return p.release, true
+		}
+	}
+	return release{}, false
+}
+
+// SupportEnd returns when Alpine's support of the image called name ends, and false for images of which this program does not know it.
+func SupportEnd(name string) (time.Time, bool) {
+	version, ok := strings.CutPrefix(name, AlpineName+":")
+	for _, p := range pins {
+		branch := strings.TrimPrefix(p.branch(), "v")
+		if ok && (version == branch || strings.HasPrefix(version, branch+".")) {
+			end, err := time.Parse(time.DateOnly, p.supported)
+			return end, err == nil
+		}
+	}
+	return time.Time{}, false
+}
+
+// SameImage reports whether ref can mean the image that a store keeps, or kept for an earlier version of this program, as name.
+func SameImage(ref, name string) bool {
+	if ref == AlpineName {
+		version, _ := strings.CutPrefix(name, AlpineName+":")
+		_, ok := pinnedRelease(version)
+		return ok
+	}
+	parsed, err := parseReference(ref)
+	return ref == name || err == nil && parsed.name == name
+}
