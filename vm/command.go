@@ -92,7 +92,7 @@ func (v *VM) start(ctx context.Context, c Command) (*process, error) {
 	}
 	p := newProcess(v, c)
 	p.remote, err = client.Exec(ctx, guestrpc.ExecParams{
-		Args: args, Env: c.Env, Dir: cmp.Or(c.Dir, v.image.WorkingDir, defaultDir), User: cmp.Or(c.User, v.image.User),
+		Args: args, Env: c.Env, Dir: v.workingDir(c.Dir), User: cmp.Or(c.User, v.image.User),
 		Stdin: c.Stdin, Stdout: p.out(), Stderr: p.err(), Terminal: (*guestrpc.Size)(c.Terminal), Key: c.Key,
 	})
 	if err = p.started(err); err != nil {

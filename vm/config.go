@@ -70,6 +70,8 @@ type Config struct {
 	Disk string `json:"-"`
 	// Env holds KEY=VALUE for every command, above the image's own. A command's Env wins over it.
 	Env []string `json:"env,omitempty"`
+	// WorkingDir is where commands start that name no directory. It is made when it is missing. Default: the image's, which is made too, else /.
+	WorkingDir string `json:"workingDir,omitempty"`
 	// Network is the guest's network. Default: it reaches every public address, and nothing of this host.
 	Network Network `json:"network,omitzero"`
 	// Access says which ports of the guest may be listened at and connected to, and who may do so. Default: the VM's owner reaches every

@@ -79,7 +79,7 @@ func (v *VM) configureGuest(ctx context.Context, client *guestrpc.Client, restor
 		Time: time.Now(), Hostname: v.config.Hostname, Env: v.config.hostCommandsEnv(slices.Concat(v.image.Env, v.config.secretsEnv(), v.config.Env)),
 		Mounts: v.resources.shares.mounts(), Network: v.resources.network.Params(),
 		CACertificate: slices.Concat(v.config.CACertificate, v.config.authority.PEM()), Flags: v.config.guestFlags() | guestrpc.AdoptPrograms,
-		UnixSockets: sockets, Connect: connect,
+		UnixSockets: sockets, Connect: connect, Hosts: v.resources.network.HostLines(), Directories: v.directories(),
 		ListenDenied: reach.DeniedPorts(v.config.Access.Listen),
 	}
 	if restored {

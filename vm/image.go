@@ -2,37 +2,45 @@ package vm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"time"
 )
 
 // imageTime bounds what prepareImage does in the guest, which takes some milliseconds.
 const imageTime = 5 * time.Second
 
-// prepareImage does in a guest that has been configured what a container of its image may expect: the directories of VOLUME exist, and apk
-// asks the mirror that this host is configured with. What the guest refuses is only logged: its commands find out.
+// directories are those of the guest that a container of its image may expect, and the working directory: the guest makes what is missing.
+func (v *VM) directories() (list []string) {
+	for _, dir := range append(slices.Clone(v.image.Volumes), cmp.Or(v.config.WorkingDir, v.image.WorkingDir)) {
+		if dir = path.Join("/", dir); dir != "/" {
+			list = append(list, dir)
+		}
+	}
+	return list
+}
+
+// workingDir is where a command starts that asks for dir, or for none when that is empty.
+func (v *VM) workingDir(dir string) string {
+	return cmp.Or(dir, v.config.WorkingDir, v.image.WorkingDir, defaultDir)
+}
+
+// prepareImage has apk, in a guest that has been configured, ask the mirror that this host is configured with. What the guest refuses is
+// only logged: its commands find out.
 func (v *VM) prepareImage(ctx context.Context) {
 	mirror := v.resources.store.AlpineMirror()
-	if len(v.image.Volumes) == 0 && mirror == "" {
+	if mirror == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, imageTime)
 	defer cancel()
-	files := v.Files()
-	for _, volume := range v.image.Volumes {
-		if err := files.MkdirAll(ctx, path.Join("/", volume), 0o755); err != nil {
-			v.config.Logger.Warn("make a directory of the image (VOLUME)", "directory", volume, "error", err)
-		}
-	}
-	if mirror == "" {
-		return
-	}
-	if err := setAlpineMirror(ctx, files, mirror); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := setAlpineMirror(ctx, v.Files(), mirror); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		v.config.Logger.Warn("have apk ask the mirror", "error", err)
 	}
 }

@@ -50,7 +50,7 @@ func (s *Shell) Restart(ctx context.Context) error {
 		args = []string{s.config.Program}
 	}
 	remote, err := client.OpenShell(ctx, guestrpc.ExecParams{
-		Args: args, Env: s.config.Env, Dir: cmp.Or(s.config.Dir, s.vm.image.WorkingDir, defaultDir), User: cmp.Or(s.config.User, s.vm.image.User),
+		Args: args, Env: s.config.Env, Dir: s.vm.workingDir(s.config.Dir), User: cmp.Or(s.config.User, s.vm.image.User),
 	})
 	if err != nil {
 		return s.vm.explain(err)

@@ -68,7 +68,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.BoolVarP(&f.publishAll, "publish-all", "P", false, "forward a free port of this host's loopback to each TCP port that the image exposes")
 	flags.StringVar(&f.entrypoint, "entrypoint", "", "run this `PROGRAM` instead of the image's ENTRYPOINT and CMD")
 	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name")
-	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default the image's, or /)")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM, which is made when it is missing (default the image's, or /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default the image's, or root)")
 	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
@@ -101,7 +101,7 @@ func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []stri
 	if err := f.command.Flags().Set("image", image.Name); err != nil {
 		return err
 	}
-	command := vm.Command{Args: imageCommand(image, f.entrypoint, args), Dir: f.dir, User: f.user, Timeout: f.timeout}
+	command := vm.Command{Args: imageCommand(image, f.entrypoint, args), User: f.user, Timeout: f.timeout}
 	if len(command.Args) == 0 {
 		return fmt.Errorf("image %s names no command: give one, as in agentvm run %s /bin/sh", image.Name, ref)
 	}
@@ -120,7 +120,7 @@ func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []stri
 		return c.runImageNamed(ctx, f, command)
 	}
 	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
-	change := func(config *vm.Config) { config.Hostname = f.hostname }
+	change := func(config *vm.Config) { config.Hostname, config.WorkingDir = f.hostname, f.dir }
 	result, denied, err := c.runWith(ctx, &f.vmFlags, change, command, f.terminal, execInterruptWindow)
 	c.printDenials(&f.vmFlags, denied)
 	if err != nil {
@@ -140,10 +140,13 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 		return err
 	}
 	config.Debug = config.Debug || c.debug
+	if f.flags.Changed("workdir") {
+		config.WorkingDir = f.dir
+	}
 	if f.restart != "" {
 		policy := cmp.Or(config.Restart, client.RestartNever)
 		config.Sidecars = append(slices.DeleteFunc(slices.Clone(config.Sidecars), func(s client.Sidecar) bool { return s.Name == runSidecar }),
-			client.Sidecar{Name: runSidecar, Args: command.Args, Dir: command.Dir, User: command.User, Restart: policy})
+			client.Sidecar{Name: runSidecar, Args: command.Args, User: command.User, Restart: policy})
 	}
 	if err := c.boot(ctx, store, f.name, config, true); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -346,6 +347,20 @@ func (g *Gateway) Params() *guestrpc.NetworkParams {
 		Address: netip.PrefixFrom(at.Guest, at.Subnet.Bits()), Gateway: at.Gateway, MTU: g.stack.MTU(),
 		DNS: []netip.Addr{at.Gateway}, Search: g.config.Network.Search,
 	}
+}
+
+// HostLines are Network.Hosts as lines of /etc/hosts.
+func (g *Gateway) HostLines() (lines []string) {
+	if g == nil {
+		return nil
+	}
+	hosts := g.addedHosts()
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		for _, address := range hosts[name] {
+			lines = append(lines, address.String()+" "+name)
+		}
+	}
+	return lines
 }
 
 // Card returns the address and the MTU of the guest's network card.

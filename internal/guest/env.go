@@ -2,7 +2,10 @@
 
 package guest
 
-import "strings"
+import (
+	"os"
+	"strings"
+)
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -10,6 +13,9 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 func environment(u account, terminal bool, lists ...[]string) []string {
 	env := append(make([]string, 0, 16),
 		"PATH="+defaultPath, "HOME="+u.home, "USER="+u.name, "LOGNAME="+u.name, "SHELL="+u.shell, "LANG=C.UTF-8")
+	if name := hostname(); name != "" {
+		env = append(env, "HOSTNAME="+name)
+	}
 	if terminal {
 		env = append(env, "TERM=xterm-256color")
 	}
@@ -19,6 +25,12 @@ func environment(u account, terminal bool, lists ...[]string) []string {
 		}
 	}
 	return env
+}
+
+// hostname returns the machine's name; empty when the kernel does not say it.
+func hostname() string {
+	name, _ := os.Hostname()
+	return name
 }
 
 // set replaces or appends kv. Without '=' it removes the variable.

@@ -190,6 +190,11 @@ func (s *Supervisor) runStandalone(f *frames, run *invocation) (int, error) {
 	if err := run.mount(); err != nil {
 		return failed, err
 	}
+	if run.dir != "" {
+		if err := os.MkdirAll(path.Join("/", run.dir), 0o755); err != nil {
+			return failed, err
+		}
+	}
 	u, err := s.users.find(run.user)
 	if err != nil {
 		return failed, err

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -22,7 +23,7 @@ const killTimeout = time.Second
 // Start sets what the host wants before the first program runs. It replaces what an earlier Start has set.
 //
 //	restored: entropy ─► clock ─► old programs are gone ─► identity ─► host name ─► certificates ─► old shares go
-//	                                     read-only root ◄─ sockets ◄─ shares ◄─ network card ◄──────────┘
+//	             read-only root ◄─ sockets ◄─ directories ◄─ shares ◄─ hosts ◄─ network card ◄──────────┘
 //	                                           └─► restored: generation ─► hooks
 //
 // A root that an earlier Start has made read-only is writable meanwhile.
@@ -48,8 +49,22 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 	}
 	listenWarning := s.denyPorts(p.ListenDenied)
 	networkWarning := s.nic.configure(p.Network, p.Restored, diskAttached)
+	if s.isInit {
+		var own netip.Addr
+		if p.Network != nil {
+			own = p.Network.Address.Addr()
+		}
+		if err := writeHosts("", hostname(), own, p.Hosts); err != nil {
+			log(slog.LevelWarn, err.Error())
+		}
+	}
 	if err := s.shares.replace(p.Mounts, p.Restored != nil, s.upper); err != nil {
 		return guestrpc.GuestInfo{}, err
+	}
+	for _, dir := range p.Directories {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			log(slog.LevelWarn, fmt.Sprintf("make a directory of the image: %v", err))
+		}
 	}
 	if err := s.forwards.open(p.UnixSockets, p.Connect); err != nil {
 		return guestrpc.GuestInfo{}, err

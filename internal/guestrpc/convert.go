@@ -37,7 +37,7 @@ func (p StartParams) write(w guestwire.StartParams) error {
 	w.SetFlags(uint64(p.Flags))
 	w.SetNoNewPrivileges(p.Flags&NoNewPrivileges != 0)
 	return errors.Join(w.SetHostname(p.Hostname), capnprpc.WriteTexts(w.NewEnv, p.Env), p.Network.write(w.NewNetwork),
-		w.SetCaCertificate(p.CACertificate), capnprpc.WriteList(w.NewUnixSockets, p.UnixSockets, UnixSocket.write),
+		w.SetCaCertificate(p.CACertificate), capnprpc.WriteTexts(w.NewHosts, p.Hosts), capnprpc.WriteTexts(w.NewDirectories, p.Directories), capnprpc.WriteList(w.NewUnixSockets, p.UnixSockets, UnixSocket.write),
 		p.Restored.write(w.NewRestored), capnprpc.WriteList(w.NewListenDenied, p.ListenDenied, PortRange.write),
 		capnprpc.WriteList(w.NewMounts, p.Mounts, Mount.write))
 }
@@ -54,7 +54,7 @@ func readStartParams(w guestwire.StartParams) (p StartParams, err error) {
 	read.Keep(err)
 	p = StartParams{
 		Time: ReadTime(t), Flags: StartFlags(w.Flags()), Hostname: read.Text(w.Hostname()), Env: read.Texts(w.Env()),
-		CACertificate: read.Data(w.CaCertificate()),
+		CACertificate: read.Data(w.CaCertificate()), Hosts: read.Texts(w.Hosts()), Directories: read.Texts(w.Directories()),
 	}
 	p.Network, err = readNetworkParams(w.Network())
 	read.Keep(err)

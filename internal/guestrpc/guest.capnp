@@ -317,6 +317,8 @@ struct StartParams {
   restored @10 :Restored; # null: the first start since the machine was switched on
   listenDenied @11 :List(PortRange); # TCP ports at which programs must not listen
   flags @12 :UInt64;      # settings that are on, bits of StartFlags in types.go
+  hosts @13 :List(Text);  # ADDRESS NAME, for /etc/hosts, beside the machine's own name
+  directories @14 :List(Text); # absolute paths; made, with what leads to them, when they are missing
 }
 
 struct PortRange {

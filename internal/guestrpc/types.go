@@ -26,6 +26,7 @@ type StartParams struct {
 	Time     time.Time // the guest's clock is set to it; zero: left alone
 	Hostname string    // empty: left alone
 	Env      []string  // KEY=VALUE, below each program's own Env
+	Hosts    []string  // "ADDRESS NAME", for /etc/hosts, beside the machine's own name
 	Mounts   []Mount
 	Flags    StartFlags
 	// Network has the guest configure its network interface before Start returns; nil: it is left alone.
@@ -36,6 +37,8 @@ type StartParams struct {
 	// closes the guest's connection; the guest's programs do not see why.
 	UnixSockets []UnixSocket
 	Connect     Connector
+	// Directories are absolute paths. What is missing of them is made, as root's; what cannot be made is logged.
+	Directories []string
 	// Restored is set when the machine continues from a snapshot; nil: it has just been switched on.
 	Restored *Restored
 	// ListenDenied are TCP ports at which the guest's programs must not listen: bind fails with EACCES, and existing listeners are

@@ -14571,12 +14571,12 @@ type StartParams capnp.Struct
 const StartParams_TypeID = 0xfa74f359e8cf6c3e
 
 func NewStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 11})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 13})
 	return StartParams(st), err
 }
 
 func NewRootStartParams(s *capnp.Segment) (StartParams, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 11})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 13})
 	return StartParams(st), err
 }
 
@@ -14854,12 +14854,59 @@ func (s StartParams) SetFlags(v uint64) {
 	capnp.Struct(s).SetUint64(8, v)
 }
 
+func (s StartParams) Hosts() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(11)
+	return capnp.TextList(p.List()), err
+}
+
+func (s StartParams) HasHosts() bool {
+	return capnp.Struct(s).HasPtr(11)
+}
+
+func (s StartParams) SetHosts(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(11, v.ToPtr())
+}
+
+// NewHosts sets the hosts field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s StartParams) NewHosts(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(11, l.ToPtr())
+	return l, err
+}
+func (s StartParams) Directories() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(12)
+	return capnp.TextList(p.List()), err
+}
+
+func (s StartParams) HasDirectories() bool {
+	return capnp.Struct(s).HasPtr(12)
+}
+
+func (s StartParams) SetDirectories(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(12, v.ToPtr())
+}
+
+// NewDirectories sets the directories field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s StartParams) NewDirectories(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(12, l.ToPtr())
+	return l, err
+}
+
 // StartParams_List is a list of StartParams.
 type StartParams_List = capnp.StructList[StartParams]
 
 // NewStartParams creates a new list of StartParams.
 func NewStartParams_List(s *capnp.Segment, sz int32) (StartParams_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 11}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 13}, sz)
 	return capnp.StructList[StartParams](l), err
 }
 
