@@ -18,7 +18,7 @@ import (
 	"agentvm/images/imagestest"
 )
 
-// dockerImage writes an archive of docker save of the built-in root, with a file more and another hidden: dockerimage FILE NAME.
+// dockerImage writes an archive of docker save of the built-in root, with a file more and another hidden: dockerimage FILE NAME [WORKDIR].
 func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
 	root, err := filepath.Abs("../../images/busybox/root.tar.gz")
 	ts.Check(err)
@@ -40,7 +40,7 @@ func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	ts.Check(errors.Join(w.Close(), f.Close()))
 	config := v1.Config{
-		Entrypoint: []string{"/app/run", "hello"}, Cmd: []string{"world"}, Env: []string{"PATH=/bin:/sbin", "GREETING=from"}, WorkingDir: "/app", User: "1000",
+		Entrypoint: []string{"/app/run", "hello"}, Cmd: []string{"world"}, Env: []string{"PATH=/bin:/sbin", "GREETING=from"}, WorkingDir: append(args, "/app")[2], User: "1000",
 		ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGUSR1", Volumes: map[string]struct{}{"/var/data": {}},
 		Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", "test -e /tmp/well"}, Interval: time.Second, Retries: 2},
 	}

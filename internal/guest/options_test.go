@@ -35,7 +35,7 @@ func TestParseOptions(t *testing.T) {
 
 func TestEnvironment(t *testing.T) {
 	got := environment(root, true, []string{"A=1", "LANG=de", "HOME"}, []string{"A=2", "=x", "NEW=", "GONE"})
-	want := []string{"PATH=" + defaultPath, "USER=root", "LOGNAME=root", "SHELL=/bin/sh", "LANG=de", "TERM=xterm-256color", "A=2", "NEW="}
+	want := []string{"PATH=" + defaultPath, "USER=root", "LOGNAME=root", "SHELL=/bin/sh", "LANG=de", "HOSTNAME=" + hostname(), "TERM=xterm-256color", "A=2", "NEW="}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

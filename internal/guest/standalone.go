@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path"
 	"strconv"
@@ -190,6 +191,7 @@ func (s *Supervisor) runStandalone(f *frames, run *invocation) (int, error) {
 	if err := run.mount(); err != nil {
 		return failed, err
 	}
+	_ = writeHosts("/", hostname(), netip.Addr{}, nil) // without it the command runs all the same
 	if run.dir != "" {
 		if err := os.MkdirAll(path.Join("/", run.dir), 0o755); err != nil {
 			return failed, err

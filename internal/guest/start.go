@@ -54,7 +54,7 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 		if p.Network != nil {
 			own = p.Network.Address.Addr()
 		}
-		if err := writeHosts("", hostname(), own, p.Hosts); err != nil {
+		if err := writeHosts("/", hostname(), own, p.Hosts); err != nil {
 			log(slog.LevelWarn, err.Error())
 		}
 	}
