@@ -245,6 +245,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/atomicfile",
+		"internal/httpretry",
 		"internal/private",
 		"vm",
 	},
@@ -354,6 +355,7 @@ var mayImport = map[string][]string{
 		"internal/chunked",
 		"internal/errno",
 		"internal/hostfile",
+		"internal/httpretry",
 		"internal/lockfile",
 		"internal/private",
 		"internal/refcount",
@@ -370,6 +372,7 @@ var mayImport = map[string][]string{
 	"internal/budget":     nil,
 	"internal/chunked":    nil,
 	"internal/headtail":   nil,
+	"internal/httpretry":  nil,
 	"internal/lockfile":   nil,
 	"internal/origin":     nil,
 	"internal/confine":    nil,
@@ -477,7 +480,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/httpserver", "internal/e2b", "internal/gateway", "internal/mcp", "internal/objectstore", "internal/origin", "internal/pod", "internal/preview", "internal/reach", "internal/sandboxd", "internal/secret", "internal/serve", "internal/servername", "internal/ui", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/httpretry", "internal/httpserver", "internal/e2b", "internal/gateway", "internal/mcp", "internal/objectstore", "internal/origin", "internal/pod", "internal/preview", "internal/reach", "internal/sandboxd", "internal/secret", "internal/serve", "internal/servername", "internal/ui", "vm"},
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},

@@ -32,8 +32,6 @@ func newBody(response *http.Response, offset int64) (*body, error) {
 		if b.offset != offset {
 			return nil, fmt.Errorf("%s: the server sent another part of the file than was asked for", b.url)
 		}
-	case status >= 500, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
-		return nil, &brokenError{&statusError{b.url, status}}
 	default:
 		return nil, &statusError{b.url, status}
 	}

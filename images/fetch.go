@@ -18,6 +18,8 @@ import (
 	"time"
 
 	registrytransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"agentvm/internal/httpretry"
 )
 
 // ErrUnreachable is wrapped by errors about servers that could not be reached: no network, no such host, no
@@ -38,6 +40,7 @@ type fetcher struct {
 	accept  string // the header of that name; empty for none
 	backoff time.Duration
 	stall   time.Duration
+	wait    func(context.Context, time.Duration) error // for what servers ask for; nil: with a timer
 }
 
 func newFetcher(transport http.RoundTripper, log *slog.Logger) *fetcher {
@@ -49,8 +52,22 @@ func newFetcher(transport http.RoundTripper, log *slog.Logger) *fetcher {
 			DisableCompression: true, // checksums are of the file as it is stored
 		}
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: checkRedirect}
-	return &fetcher{client: client, log: log, backoff: fetchBackoff, stall: fetchStall}
+	f := &fetcher{log: log, backoff: fetchBackoff, stall: fetchStall}
+	f.client = &http.Client{Transport: f.patient(transport), CheckRedirect: checkRedirect}
+	return f
+}
+
+// patient returns a transport that obeys a server's wish to be asked later.
+func (f *fetcher) patient(base http.RoundTripper) http.RoundTripper { return patientTransport{f, base} }
+
+type patientTransport struct {
+	f    *fetcher
+	base http.RoundTripper
+}
+
+func (t patientTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	retry := httpretry.Transport{Base: t.base, Backoff: t.f.backoff, Logger: t.f.log, Wait: t.f.wait}
+	return retry.RoundTrip(r)
 }
 
 // ofHost returns a fetcher of file URLs. Others never get there, so that no server can redirect to a file of this host.

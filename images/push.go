@@ -110,6 +110,7 @@ func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImag
 	if at.Scheme() == "https" {
 		base = onlyHTTPS{base}
 	}
+	base = r.fetch.patient(base)
 	image, err := p.image()
 	if err != nil {
 		return err
@@ -126,7 +127,9 @@ func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImag
 		state.Total += l.Descriptor.Size
 		l.sent = report
 	}
-	if err := remote.Write(ref, image, remote.WithContext(ctx), remote.WithTransport(base), remote.WithAuth(auth), remote.WithJobs(layersAtOnce)); err != nil {
+	err = remote.Write(ref, image, remote.WithContext(ctx), remote.WithTransport(base), remote.WithAuth(auth), remote.WithJobs(layersAtOnce),
+		remote.WithRetryStatusCodes(http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout)) // base repeats others
+	if err != nil {
 		return explainPush(ref, err)
 	}
 	report(state.Total) // the registry had the rest

@@ -107,6 +107,7 @@ func (r *registries) connect(ctx context.Context, at name.Repository, insecure b
 	if base == nil {
 		base = newGuardedTransport(at.Registry, insecure)
 	}
+	base = r.fetch.patient(base) // below the login, so that the first request and that for a token are repeated, too
 	authenticated, err := registrytransport.NewWithContext(ctx, at.Registry, auth, base, []string{at.Scope(registrytransport.PullScope)})
 	if err != nil {
 		return nil, connectError(err)

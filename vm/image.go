@@ -19,7 +19,7 @@ const imageTime = 5 * time.Second
 // directories are those of the guest that a container of its image may expect, and the working directory: the guest makes what is missing.
 func (v *VM) directories() (list []string) {
 	for _, dir := range append(slices.Clone(v.image.Volumes), cmp.Or(v.config.WorkingDir, v.image.WorkingDir)) {
-		if dir = path.Join("/", dir); dir != "/" {
+		if dir = path.Join(defaultDir, dir); dir != defaultDir {
 			list = append(list, dir)
 		}
 	}
@@ -28,7 +28,10 @@ func (v *VM) directories() (list []string) {
 
 // workingDir is where a command starts that asks for dir, or for none when that is empty.
 func (v *VM) workingDir(dir string) string {
-	return cmp.Or(dir, v.config.WorkingDir, v.image.WorkingDir, defaultDir)
+	if dir != "" {
+		return dir
+	}
+	return path.Join(defaultDir, cmp.Or(v.config.WorkingDir, v.image.WorkingDir))
 }
 
 // prepareImage has apk, in a guest that has been configured, ask the mirror that this host is configured with. What the guest refuses is

@@ -21,6 +21,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
+	"agentvm/internal/httpretry"
 )
 
 // Bounds of a file that ADD fetches: its bytes, its redirects, and how long its server may send nothing.
@@ -58,7 +59,7 @@ func (b *builder) fetch(ctx context.Context, from, checksum string) (name string
 		TLSHandshakeTimeout: stall, ResponseHeaderTimeout: stall, DisableCompression: true, ForceAttemptHTTP2: true,
 	}
 	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport, CheckRedirect: func(to *http.Request, via []*http.Request) error {
+	client := &http.Client{Transport: &httpretry.Transport{Base: transport, Logger: b.VM.Logger}, CheckRedirect: func(to *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects {
 			return fmt.Errorf("more than %d redirects", maxRedirects)
 		}

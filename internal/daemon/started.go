@@ -23,6 +23,7 @@ type Started struct {
 	Mounts   []MountRef        `json:"mounts,omitempty"` // in the order of the devices
 	Network  vm.Network        `json:"network,omitzero"`
 	Access   vm.Access         `json:"access,omitzero"`
+	WorkDir  string            `json:"workingDir,omitempty"`
 	DiskSize int64             `json:"diskSize,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Switches []string          `json:"switches,omitempty"` // keys of the settings that are on (spec.Switches)
@@ -38,7 +39,7 @@ type MountRef struct {
 
 // Started returns what a snapshot of a VM with this configuration says.
 func (c Config) Started() Started {
-	s := Started{Hostname: c.Hostname, Network: portable(c.Network), Access: c.Access, DiskSize: c.DiskSize, Labels: c.Labels}
+	s := Started{Hostname: c.Hostname, Network: portable(c.Network), Access: c.Access, WorkDir: c.WorkingDir, DiskSize: c.DiskSize, Labels: c.Labels}
 	for _, setting := range spec.Switches() {
 		if *setting.In(&c.Config) {
 			s.Switches = append(s.Switches, setting.Key)
@@ -78,7 +79,7 @@ func StartedAs(m snapshot.Meta) (s Started, err error) {
 // that a new VM would not have: an open network is an error, and the caller decides about everything that needs files or ports of the
 // host.
 func (s Started) Config() (Config, error) {
-	c := Config{Config: vm.Config{Hostname: s.Hostname, Access: s.Access, Network: portable(s.Network)}, DiskSize: s.DiskSize, Labels: s.Labels}
+	c := Config{Config: vm.Config{Hostname: s.Hostname, WorkingDir: s.WorkDir, Access: s.Access, Network: portable(s.Network)}, DiskSize: s.DiskSize, Labels: s.Labels}
 	c.Access.LoopbackExemptPorts = nil
 	for _, key := range s.Switches { // each takes something away from the guest
 		settings := spec.Switches()
