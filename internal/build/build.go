@@ -164,6 +164,11 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 
 // parse reads the Dockerfile and returns which stage is wanted.
 func (b *builder) parse() (target int, err error) {
+	if syntax, _, _, ok := parser.DetectSyntax(b.Dockerfile); ok {
+		if err := checkSyntax(syntax); err != nil {
+			return 0, fmt.Errorf("%s: %w", b.File, err)
+		}
+	}
 	result, err := parser.Parse(bytes.NewReader(b.Dockerfile))
 	if err != nil {
 		return 0, b.locate(err)

@@ -154,7 +154,9 @@ func TestAddURLRefused(t *testing.T) {
 		{network, "--checksum=sha256:" + strings.Repeat("0", 64) + " http://8.8.8.8/dir/file.txt /x", "checksum is wrong"},
 		{network, "--checksum=sha256:" + strings.Repeat("0", 64) + " a /x", "checksum"},
 		{network, "https://8.8.8.8/dir/file.txt /x", "tls|TLS|HTTPS"},
-		{network, "git@github.com:a/b.git /x", "http and https only"},
+		{network, "git@github.com:a/b.git /x", "write: RUN git clone git@github.com:a/b.git /x"},
+		{network, "https://example.com/a/b.git#v1:sub /x/", "RUN git clone https://example.com/a/b.git /tmp/b && git -C /tmp/b checkout v1 && cp -a /tmp/b/sub /x && rm -r /tmp/b"},
+		{network, "--keep-git-dir https://example.com/a.tar /x/", "of a git repository"},
 	} {
 		o := options(t, "FROM scratch\nADD "+c.add+"\n", map[string]string{"a": "a"})
 		o.VM.Network = c.network
@@ -198,7 +200,7 @@ RUN --mount=type=bind,from=files,source=dir,target=/bound cat /bound/a >/one; st
 RUN --mount=type=bind,from=files,source=/dir/a,target=/etc/one cat /etc/one >/two
 RUN --mount=type=cache,from=files,source=dir,target=/cache cat /cache/a >/three; echo changed >/cache/a
 RUN --mount=type=cache,from=files,source=dir,target=/cache cat /cache/a >/four
-RUN --mount=type=tmpfs,target=/bound touch /bound/x && ls /bound >/five
+RUN --mount=type=tmpfs,target=/bound,size=1m touch /bound/x && ls /bound >/five && grep -c '^tmpfs /bound tmpfs .*size=1024k' /proc/mounts >/six
 RUN --mount=type=secret,id=token,env=TOKEN test "$TOKEN" = secret && ! test -e /run/secrets/token
 `, map[string]string{"a": "from stage\n"})
 	o.Secrets = map[string][]byte{"token": []byte("secret")}
@@ -210,7 +212,7 @@ RUN --mount=type=secret,id=token,env=TOKEN test "$TOKEN" = secret && ! test -e /
 	}
 	wantFiles(t, contents(t, o, image), map[string]string{
 		"one": "0644 0:0 from stage\n5:6\na\n", "two": "0644 0:0 from stage\n", "three": "0644 0:0 from stage\n", "four": "0644 0:0 changed\n",
-		"five": "0644 0:0 x\n", "bound/x": "",
+		"five": "0644 0:0 x\n", "bound/x": "", "six": "0644 0:0 1\n",
 		"bound/hidden": "0644 0:0 hidden\n", "bound/a": "", "bound/lost": "", "cache/a": "", "run/secrets/token": "",
 	})
 	for _, c := range []struct{ mount, want string }{

@@ -53,6 +53,11 @@ func (s *state) doRun(ctx context.Context, in *instructions.RunCommand) error {
 	if len(s.layers) == 0 {
 		return errors.New("the image has no files yet that could run")
 	}
+	for _, d := range instructions.GetDevices(in) {
+		if d.Required {
+			return fmt.Errorf("--device=%s: VMs have no such devices", d.Name)
+		}
+	}
 	depends := slices.Concat(variables, args, []string{script, instructions.GetNetwork(in)})
 	mounts, depends, err := s.runMounts(ctx, in, depends)
 	if err != nil {
@@ -102,7 +107,7 @@ type runMount struct {
 	share   *vm.Mount
 	from    *copying // of another stage or image: is copied there before
 	isFile  bool     // from is one file
-	empty   bool     // a directory in which is nothing
+	tmpfs   string   // options of a tmpfs; empty: it is none
 	env     string   // variable that has the secret
 	cache   string   // path on this host of the archive that is unpacked there before, and made afterwards
 	secret  []byte
@@ -187,9 +192,13 @@ func (s *state) runMounts(ctx context.Context, in *instructions.RunCommand, depe
 			if m.Target == "" {
 				one.target = "/run/secrets/" + m.CacheID
 			}
-		case instructions.MountTypeTmpfs: // on the VM's disk, which is not kept; what is written there is in no layer
-			if one.empty = true; target == "/" {
+		case instructions.MountTypeTmpfs:
+			if target == "/" {
 				return nil, nil, errors.New("--mount=type=tmpfs needs a target below /")
+			}
+			one.tmpfs = "mode=1777"
+			if m.SizeLimit > 0 {
+				one.tmpfs += fmt.Sprintf(",size=%d", m.SizeLimit)
 			}
 		default:
 			return nil, nil, fmt.Errorf("--mount=type=%s: agentvm build has bind, cache, secret and tmpfs", m.Type)
@@ -287,8 +296,8 @@ func (s *state) run(ctx context.Context, command vm.Command, script string, offl
 				return err
 			}
 		}
-		if m.empty {
-			if err := errors.Join(files.RemoveAll(ctx, m.target), files.MkdirAll(ctx, m.target, 0o777|os.ModeSticky)); err != nil {
+		if m.tmpfs != "" {
+			if err := mountTmpfs(ctx, v, m); err != nil {
 				return err
 			}
 		}
@@ -337,6 +346,24 @@ func (s *state) run(ctx context.Context, command vm.Command, script string, offl
 		return &ExitError{result.ExitCode}
 	}
 	return s.layerOf(ctx, v, nil, before, left, tar.NewWriter(w))
+}
+
+// mountTmpfs mounts a tmpfs with the image's program. An image without one gets an empty directory of the VM's disk, which is not kept either.
+func mountTmpfs(ctx context.Context, v *vm.VM, m runMount) error {
+	files := v.Files()
+	if err := files.MkdirAll(ctx, m.target, 0o755); err != nil {
+		return err
+	}
+	result, err := v.Run(ctx, vm.Command{Args: []string{"mount", "-t", "tmpfs", "-o", m.tmpfs, "tmpfs", m.target}, User: "root", Dir: "/"})
+	switch {
+	case err != nil:
+		return err
+	case result.ExitCode == 126, result.ExitCode == 127:
+		return errors.Join(files.RemoveAll(ctx, m.target), files.MkdirAll(ctx, m.target, 0o777|os.ModeSticky))
+	case result.ExitCode != 0:
+		return fmt.Errorf("--mount=type=tmpfs,target=%s: %s", m.target, bytes.TrimSpace(result.Stderr))
+	}
+	return nil
 }
 
 // serial lets one stream write at a time.

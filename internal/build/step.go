@@ -69,6 +69,9 @@ func (s *state) do(ctx context.Context, command instructions.Command) error {
 	case *instructions.StopSignalCommand:
 		c.StopSignal = in.Signal
 	case *instructions.HealthCheckCommand:
+		if in.Health.StartInterval != 0 {
+			fmt.Fprintln(s.b.Output, "HEALTHCHECK --start-interval has no effect: --interval counts from the beginning")
+		}
 		c.Healthcheck = &v1.HealthConfig{
 			Test: in.Health.Test, Interval: in.Health.Interval, Timeout: in.Health.Timeout, StartPeriod: in.Health.StartPeriod, Retries: in.Health.Retries,
 		}
@@ -270,13 +273,16 @@ func (s *state) doAdd(ctx context.Context, in *instructions.AddCommand) error {
 		}
 	}
 	remote := slices.DeleteFunc(slices.Clone(in.SourcePaths), func(name string) bool { return !isRemote(name) })
+	if in.KeepGitDir != nil && *in.KeepGitDir && !slices.ContainsFunc(remote, func(name string) bool { _, ok := gitRepository(name); return ok }) {
+		return errors.New("--keep-git-dir is of a git repository")
+	}
 	if in.Checksum != "" && (len(remote) != 1 || len(local) > 0) {
 		return errors.New("--checksum is of one file, named by its URL")
 	}
 	c := &copying{from: from, sources: local, mode: in.Chmod, exclude: in.ExcludePatterns, unpack: in.Unpack == nil || *in.Unpack}
 	for _, from := range remote {
-		if !strings.HasPrefix(from, "http://") && !strings.HasPrefix(from, "https://") {
-			return fmt.Errorf("ADD %s: agentvm build fetches http and https only: clone repositories with RUN", from)
+		if g, ok := gitRepository(from); ok {
+			return fmt.Errorf("ADD %s: agentvm build does not fetch git repositories: clone it into the context and COPY it, or in an image with git write: %s", from, g.advice(in.DestPath))
 		}
 		name, n, err := s.b.fetch(ctx, from, in.Checksum)
 		if err != nil {
@@ -285,10 +291,6 @@ func (s *state) doAdd(ctx context.Context, in *instructions.AddCommand) error {
 		c.inline = append(c.inline, inlineFile{name: name, node: n, keep: in.Unpack == nil})
 	}
 	return s.copy(ctx, fmt.Sprint(in), c, in.SourcesAndDest, in.Chown, true)
-}
-
-func isRemote(name string) bool {
-	return strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://") || strings.HasPrefix(name, "git@") || strings.HasPrefix(name, "git://") || strings.HasPrefix(name, "ssh://")
 }
 
 // findOwner resolves user[:group], names by the image's own files.
