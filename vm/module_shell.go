@@ -70,7 +70,10 @@ func newModuleShell(c Command, script string) *moduleShell {
 		s.kept = headtail.New(cmp.Or(c.MaxOutput, DefaultMaxOutput))
 		s.out = s.kept
 	}
-	s.lines = encodeScript("printf '\\n%s=\\n' $m\n" + script + "\nprintf '\\n%s>%d\\n' $m $?\n")
+	// Through cat, so that programs do not take the console for a terminal of a user's. The mark of the end takes the same way: it comes after
+	// all output, and waits for no program that is left in the background.
+	s.lines = encodeScript("printf '\\n%s=\\n' $m\nagentvm_run() {\n" + script + "\nprintf '\\n%s>%d\\n' $m $?\n}\n" +
+		"if cat </dev/null 2>/dev/null; then agentvm_run 2>&1 | cat; else agentvm_run; fi\n")
 	return s
 }
 

@@ -71,6 +71,8 @@ func TestModuleShell(t *testing.T) {
 		{name: "long", command: Command{Args: []string{"printf", "%s", long}}, want: long},
 		{name: "environment", env: []string{"A=1 2'", "B=\\"}, command: Command{Line: `echo "$A$B"`, Env: []string{"A=3\n4"}}, want: "3\n4\\\n"},
 		{name: "directory", command: Command{Line: "pwd", Dir: dir}, want: dir + "\n"},
+		{name: "no terminal", command: Command{Line: "test -t 1 || test -t 2 || echo pipe"}, want: "pipe\n"},
+		{name: "in the background", command: Command{Line: "echo a; sleep 40 & echo b; exit 5"}, want: "a\nb\n", code: 5},
 		{name: "input is empty", command: Command{Line: "cat; echo end"}, want: "end\n"},
 	}
 	terminal := []string{"python3", "-c", "import pty, sys; pty.spawn(sys.argv[1:])", "sh"} // as the console of a guest is one
