@@ -139,7 +139,7 @@ func checkManifest(m anyManifest) error {
 		}
 	}
 	for _, d := range m.Layers {
-		if !d.MediaType.IsLayer() || !d.MediaType.IsDistributable() {
+		if !d.MediaType.IsLayer() {
 			return fmt.Errorf("manifest has a layer of the type %.100q, which agentvm cannot unpack", d.MediaType)
 		}
 	}

@@ -150,7 +150,12 @@ func (i *registryImage) blobURL(d v1.Descriptor) string {
 }
 
 func (i *registryImage) readBlob(ctx context.Context, d v1.Descriptor, f *os.File, report func(done, total int64)) error {
-	return i.fetch.file(ctx, i.blobURL(d), f, d.Size, report)
+	err := i.fetch.file(ctx, i.blobURL(d), f, d.Size, report)
+	var status *statusError
+	if errors.As(err, &status) && status.status == http.StatusNotFound && !d.MediaType.IsDistributable() {
+		return fmt.Errorf("its layer %s is kept out of registries by its publisher (%s), and this one does not have it: %w", d.Digest, d.MediaType, err)
+	}
+	return err
 }
 
 // explainRegistry says what a registry's refusal most likely means. Registries answer 401 for images that do not exist, too.

@@ -390,7 +390,11 @@ func (c *cli) imageHistoryCommand() *cobra.Command {
 				if step.Layer != "" {
 					layer = step.Layer[:len("sha256:")+12]
 				}
-				fmt.Fprintf(table, "%s\t%s\t%s\n", step.Created.Format("2006-01-02 15:04"), layer, printable(step.CreatedBy))
+				created := "-" // a reproducible build may have no time
+				if !step.Created.IsZero() {
+					created = step.Created.Format("2006-01-02 15:04")
+				}
+				fmt.Fprintf(table, "%s\t%s\t%s\n", created, layer, printable(step.CreatedBy))
 			}
 			return table.Flush()
 		},
