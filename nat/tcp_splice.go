@@ -53,6 +53,7 @@ func (n *NAT) spliceTCP(f *flow, guest guestConn, host net.Conn) {
 	s.writer = hostWriter{splice: s}
 	guest.SetWatermarks(n.config.HighMark, n.config.LowMark)
 	n.probe(guest, host)
+	InlineUrgent(host)
 	f.whenEnded(func(reason Reason) { s.fail(reason, nil) })
 	f.whenRechecked(s.recheck)
 	idle := f.watchIdle(n.config.TCPIdle)

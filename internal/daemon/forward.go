@@ -231,6 +231,7 @@ func (f *Forwards) join(ctx context.Context, conn net.Conn, dial dialFunc) {
 
 // splice copies between two connections until both directions have ended, or one breaks off. It closes both.
 func splice(conn *net.TCPConn, inside capnprpc.Stream) {
+	nat.InlineUrgent(conn)
 	broken := func() { reset(conn); _ = inside.Close() }
 	var up sync.WaitGroup
 	up.Go(func() {
