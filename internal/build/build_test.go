@@ -282,7 +282,7 @@ func TestRefused(t *testing.T) {
 		{"FROM busybox\nRUN --mount=type=ssh true\n", "type=ssh"},
 		{"FROM busybox\nRUN --mount=type=secret,id=s,required=true true\n", `secret "s" was not given`},
 		{"FROM busybox\nRUN --mount=type=bind,source=out,target=/x true\n", "no directory of the context"},
-		{"FROM busybox\nRUN --device=vendor.com/gpu true\n", "VMs have no such devices"},
+		{"FROM busybox\nRUN --device=vendor.com/gpu,required=true true\n", "VMs have no such devices"},
 		{"# syntax=example.com/frontend:1\nFROM busybox\nCOPY a /x\n", "runs no frontends"},
 		{"FROM scratch\nRUN x\n", "no files yet"},
 		{"FROM scratch\nENV a=b\n", "no files"},
