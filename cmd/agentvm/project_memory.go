@@ -161,7 +161,11 @@ func compareProject(command *cobra.Command, file *spec.File, found, trusted bool
 	}
 	beyond := past.beyond(now, apart...)
 	if len(beyond) > 0 && !trusted {
-		if err := agreeToProject(command, file.Path, found, !shows, beyond); err != nil {
+		what := file.Path + " gives more than at its last use"
+		if !found {
+			what = fmt.Sprintf("no %s holds in %s any more, and VMs get more without it", spec.Name, start)
+		}
+		if err := agreeToProject(command, what, !shows, beyond); err != nil {
 			return err
 		}
 	}
@@ -175,11 +179,7 @@ func compareProject(command *cobra.Command, file *spec.File, found, trusted bool
 }
 
 // agreeToProject has the user agree to what a file gives beyond its last use, where there is one to be asked.
-func agreeToProject(command *cobra.Command, path string, found, ask bool, beyond []string) error {
-	what := path + " gives more than at its last use"
-	if !found {
-		what = fmt.Sprintf("no %s holds in %s any more, and VMs get more without it", spec.Name, filepath.Dir(path))
-	}
+func agreeToProject(command *cobra.Command, what string, ask bool, beyond []string) error {
 	for _, one := range beyond {
 		what += "\n  " + printable(one)
 	}
