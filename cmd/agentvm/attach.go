@@ -143,7 +143,8 @@ func (c *cli) attachTo(ctx context.Context, j vm.Job, size vm.Size, s *session) 
 	defer watchSize(c.stdout, func(size vm.Size) { _ = j.Resize(ctx, size) })()
 	leave := func() { s.fail(errLeft) }
 	typed := &detachReader{from: &escapeReader{from: c.stdin, session: s, leave: leave, lineStart: true}, leave: leave}
-	shown := output{c.stdout, s}
+	defer c.lines.end()
+	shown := output{c.stdout, s, c.lines}
 	return client.Follow(ctx, j, vm.Command{Stdin: typed, Stdout: shown, Stderr: shown}, from).Wait(ctx)
 }
 

@@ -225,8 +225,9 @@ func (c *cli) runModule(ctx context.Context, f *execFlags, command vm.Command) (
 	defer c.closeWatch(watch)
 	config.Logger = c.log
 	if command.Stdout != nil {
-		command.Stdout, command.Stderr = output{command.Stdout, s}, output{command.Stderr, s}
+		command.Stdout, command.Stderr = output{command.Stdout, s, c.lines}, output{command.Stderr, s, c.lines}
 	}
+	defer c.lines.end()
 	result, err := vm.RunModule(ctx, config, command)
 	return result, watch.denials(), s.explain(err)
 }

@@ -269,13 +269,14 @@ const outputSize = 512 << 10
 func (c *cli) printOutput(ctx context.Context, j vm.Job, next vm.Cursor, follow bool, s *session) error {
 	info, err := j.Info(ctx)
 	var lost uint64
+	defer c.lines.end()
 	for err == nil && (follow || uint64(next) < info.OutputBytes) {
 		var o vm.JobOutput
 		if o, err = j.Output(ctx, next, outputSize); err != nil {
 			break
 		}
 		for _, chunk := range o.Chunks {
-			w := output{c.stdout, s}
+			w := output{c.stdout, s, c.lines}
 			if chunk.Stream == journal.Stderr {
 				w.Writer = c.stderr
 			}

@@ -34,7 +34,8 @@ func (c *cli) startLog() error {
 			return fmt.Errorf("AGENTVM_DEBUG: unknown word %q (known: log, timing, console, nojit, jitstats, nobase, noconfine, nowatchdog, tcp)", word)
 		}
 	}
-	c.log = slog.New(&logHandler{out: c.stderr, facets: c.facets, mu: &sync.Mutex{}})
+	c.lines = &lines{out: c.stderr}
+	c.log = slog.New(&logHandler{lines: c.lines, facets: c.facets})
 	return nil
 }
 
@@ -42,9 +43,70 @@ func (c *cli) startLog() error {
 type logHandler struct {
 	facets facets
 	attrs  string
+	lines  *lines
+}
 
-	mu  *sync.Mutex // one line at a time
-	out io.Writer
+// maxWaiting bounds the messages that wait for the guest to end its line.
+const maxWaiting = 64
+
+// lines keeps messages out of the lines of a command whose output goes to the same terminal.
+type lines struct {
+	mu      sync.Mutex // one line at a time
+	out     io.Writer
+	screen  bool // the command has the terminal, and may have any of its cells
+	within  bool // the output has ended within a line
+	waiting []string
+}
+
+// print prints a line of ours, now or when the command has ended its own.
+func (l *lines) print(text string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.screen || l.within {
+		if len(l.waiting) < maxWaiting {
+			l.waiting = append(l.waiting, text)
+		}
+		return nil
+	}
+	_, err := io.WriteString(l.out, text)
+	return err
+}
+
+// begin is before a command; end is after it.
+func (l *lines) begin(terminal bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.screen = terminal
+}
+
+func (l *lines) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.within && len(l.waiting) > 0 {
+		_, _ = io.WriteString(l.out, "\n")
+	}
+	l.screen, l.within = false, false
+	l.printWaitingLocked()
+}
+
+// wrote notes output of the command.
+func (l *lines) wrote(p []byte) {
+	if len(p) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.within = p[len(p)-1] != '\n'
+	if !l.screen && !l.within {
+		l.printWaitingLocked()
+	}
+}
+
+func (l *lines) printWaitingLocked() {
+	for _, text := range l.waiting {
+		_, _ = io.WriteString(l.out, text)
+	}
+	l.waiting = nil
 }
 
 const timingPrefix = "timing: "
@@ -71,10 +133,7 @@ func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	b.WriteByte('\n')
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, err := io.WriteString(h.out, b.String())
-	return err
+	return h.lines.print(b.String())
 }
 
 // WithAttrs returns a handler that adds attrs to each line.

@@ -50,8 +50,10 @@ type startFunc func(context.Context, vm.Command) (vm.Process, error)
 // runIn runs a command that start starts. The session has begun.
 func (c *cli) runIn(ctx context.Context, start startFunc, command vm.Command, terminal bool, s *session) (*vm.Result, error) {
 	if command.Stdout != nil {
-		command.Stdout, command.Stderr = output{command.Stdout, s}, output{command.Stderr, s}
+		command.Stdout, command.Stderr = output{command.Stdout, s, c.lines}, output{command.Stderr, s, c.lines}
 	}
+	c.lines.begin(terminal)
+	defer c.lines.end() // after the terminal is as it was
 	if terminal {
 		restore, err := c.attachTerminal(&command, s)
 		if err != nil {
@@ -84,10 +86,12 @@ func (c *cli) printDenials(f *vmFlags, d denials) {
 type output struct {
 	io.Writer
 	session *session
+	lines   *lines
 }
 
 func (o output) Write(p []byte) (int, error) {
 	n, err := o.Writer.Write(p)
+	o.lines.wrote(p[:n])
 	switch {
 	case err == nil:
 	case isBrokenPipe(err):
