@@ -419,8 +419,10 @@ var mayImport = map[string][]string{
 		"internal/errno",
 		"internal/hostfile",
 		"internal/hostpath",
+		"internal/mount/protect",
 	},
-	"netstack": {"internal/budget"},
+	"internal/mount/protect": nil,
+	"netstack":               {"internal/budget"},
 	"internal/preview": {
 		"internal/atomicfile",
 		"internal/origin",

@@ -46,7 +46,8 @@ func (r *resources) openHostPaths(ctx context.Context, c Config) error {
 	if err := set.guard.Remember(ctx, r.store.Dir(), set.writable()); err != nil {
 		return err
 	}
-	r.shares, err = openShares(set, c.memory, c.Logger)
+	r.guard = mount.NewGuard(c.Logger)
+	r.shares, err = openShares(set, r.guard, c.memory, c.Logger)
 	r.sockets, set.sockets = set.sockets, nil
 	return err
 }

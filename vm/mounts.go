@@ -35,11 +35,11 @@ type shares []*share
 const shareSize = 1 << 20
 
 // openShares makes servers for open host directories. On failure all are closed.
-func openShares(set *hostSet, memory *budget.Budget, log *slog.Logger) (shares, error) {
+func openShares(set *hostSet, guard *mount.Guard, memory *budget.Budget, log *slog.Logger) (shares, error) {
 	var list shares
 	for i, m := range set.mounts {
 		c := m.serverConfig()
-		c.Memory, c.Logger = memory, log
+		c.Guard, c.Memory, c.Logger = guard, memory, log
 		server, err := mount.NewServer(c)
 		if err != nil {
 			return nil, errors.Join(err, list.close())

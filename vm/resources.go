@@ -17,6 +17,7 @@ import (
 	"agentvm/internal/hostpath"
 	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/mount"
 	"agentvm/internal/private"
 	"agentvm/internal/reach"
 	"agentvm/internal/refcount"
@@ -33,6 +34,7 @@ type resources struct {
 	disk        *refcount.Ref[*images.RootDisk] // forks share it, since it may have left the store by then
 	overlay     *overlayDisk                    // nil: none
 	shares      shares
+	guard       *mount.Guard       // of the mounts; nil: there are none
 	sockets     []*hostpath.Socket // of Config.UnixSockets, in its order
 	network     *gateway.Gateway   // nil: none
 	link        *wasi.Stream       // of its frames
@@ -159,7 +161,7 @@ func (r *resources) release() error {
 	for _, s := range r.sockets {
 		_ = s.Close()
 	}
-	err := errors.Join(r.shares.close(), r.network.Close())
+	err := errors.Join(r.shares.close(), r.guard.Close(), r.network.Close())
 	if r.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(r.temporary))
 	}

@@ -20,7 +20,8 @@ type attr struct {
 	size  uint64
 	mtime time.Time
 	host  hostAttr
-	plain bool // it is known to have no extended attributes
+	plain bool  // it is known to have no extended attributes
+	born  int64 // of a file with several names: when it was made, in nanoseconds since 1970, or 0
 }
 
 // hostAttr is what the host's own stat structure adds.
@@ -35,6 +36,12 @@ func (a attr) version() version {
 	return version{a.size, a.mtime.UnixNano(), a.host.Changed.UnixNano()}
 }
 
+// hasMode says whether the permissions are those that a guest has asked for.
+func (a attr) hasMode(mode uint32) bool {
+	const bits = 0o777 | modeSticky
+	return !hostModes || a.mode&bits == mode&bits
+}
+
 func (a attr) isDir() bool     { return a.mode&modeTypeMask == modeDir }
 func (a attr) isRegular() bool { return a.mode&modeTypeMask == modeRegular }
 func (a attr) isSymlink() bool { return a.mode&modeTypeMask == modeSymlink }
@@ -45,7 +52,15 @@ func (s *Server) lstat(path string) (attr, error) {
 	if err != nil {
 		return attr{}, err
 	}
-	return s.attrOf(info, path), nil
+	return s.withBorn(s.attrOf(info, path), path), nil
+}
+
+// withBorn is a with the time of birth, which tells the hard links of one file from a later file with the inode's number.
+func (s *Server) withBorn(a attr, path string) attr {
+	if a.host.Links > 1 && !a.isDir() {
+		a.born = s.born(path)
+	}
+	return a
 }
 
 // attrOf translates what package os says; path is only for hosts without inode numbers.
@@ -101,14 +116,49 @@ func (c *session) stat(n *node) (attr, error) {
 // removed. names must be held.
 func (c *session) find(n *node) (string, attr, error) {
 	path, err := n.path()
-	if err != nil {
-		return "", attr{}, err
+	var a attr
+	if err == nil {
+		if a, err = c.lookAgain(n, path); err == nil {
+			return path, a, nil
+		}
 	}
+	for _, p := range c.tree.places(n)[1:] { // a program of the host may have removed the first one
+		if other, invalid := p.path(); invalid == nil {
+			if a, invalid := c.lookAgain(n, other); invalid == nil {
+				return other, a, nil
+			}
+		}
+	}
+	return path, a, err
+}
+
+// lookAgain returns the attributes of a node by one of its names.
+func (c *session) lookAgain(n *node, path string) (attr, error) {
 	a, err := c.server.lstat(path)
 	if err == nil && n.parent != nil && !c.tree.isStill(n, a) {
 		err = errno.ESTALE
 	}
-	return path, a, err
+	return a, err
+}
+
+// protects is EROFS for a change of a node of which any name is protected. What was removed no program of the host finds. names must be held.
+func (c *session) protects(n *node) error {
+	if c.server.protection == nil || n.gone.Load() {
+		return nil
+	}
+	for _, p := range c.tree.places(n) {
+		path := "."
+		if p.parent != nil {
+			var err error
+			if path, err = p.path(); err != nil {
+				continue
+			}
+		}
+		if err := c.server.protects(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *session) statOpen(open *openFile) (attr, error) {
@@ -316,11 +366,16 @@ func (c *session) change(n *node, ch change) error {
 	defer c.tree.names.RUnlock()
 	path, a, err := c.find(n)
 	if err == nil {
-		if refused := errors.Join(c.server.masks.refusesChange(path), c.server.protects(path)); refused != nil {
+		if refused := errors.Join(c.server.masks.refusesChange(path), c.protects(n)); refused != nil {
 			return refused
 		}
 	}
 	if open := c.tree.opened(n, false); open != nil {
+		if err != nil { // the host has moved it: it is what it was when it was opened
+			if err := c.server.protects(open.path); err != nil {
+				return err
+			}
+		}
 		return c.changeOpen(n, open, path, ch)
 	}
 	if err != nil {
@@ -420,7 +475,7 @@ func (c *session) truncate(open *openFile, path string, size uint64) error {
 func (c *session) readlink(q *request) error {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := q.node.path()
+	path, _, err := c.find(q.node)
 	if err != nil {
 		return err
 	}

@@ -181,7 +181,7 @@ func (c *session) changeAttribute(q *request, name string, call func(path string
 	if err := c.server.masks.refusesChange(path); err != nil {
 		return err
 	}
-	if err := c.server.protects(path); err != nil {
+	if err := c.protects(q.node); err != nil {
 		return err
 	}
 	c.tree.beginChange(q.node)

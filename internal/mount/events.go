@@ -501,7 +501,7 @@ func (e *hostEvents) look(dir *node, name string, change hostChange, own ownChan
 	}
 	if removed != 0 {
 		r.mask = removed&-removed | isDir
-		if child != nil && !same {
+		if child != nil && !same && len(c.tree.places(child)) == 1 {
 			r.self = eventDeleteSelf
 		}
 		records = appendRecord(records, r)

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -57,4 +58,30 @@ func chmodAt(dir int, name string, mode uint32) error {
 		return unix.EOPNOTSUPP
 	}
 	return unix.Fchmodat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), mode, 0)
+}
+
+// born returns when what a name itself means was made, in nanoseconds since 1970; 0 where the file system does not keep that.
+func (s *Server) born(name string) (born int64) {
+	_ = s.inParent(name, func(dir int, base string) error {
+		var st unix.Statx_t
+		err := unix.Statx(dir, base, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st)
+		if err == nil && st.Mask&unix.STATX_BTIME != 0 {
+			born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+		}
+		return err
+	})
+	return born
+}
+
+// hold opens what a name itself means so that its inode is not given to another file, or returns nil. a is what is there.
+func (s *Server) hold(name string, a attr) *os.File {
+	file, err := s.open(name, unix.O_PATH, 0)
+	if err != nil {
+		return nil
+	}
+	if now, err := file.Stat(); err != nil || s.attrOf(now, name).identity() != a.identity() {
+		file.Close()
+		return nil
+	}
+	return file
 }

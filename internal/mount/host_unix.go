@@ -18,6 +18,9 @@ const (
 	hostDirectory = syscall.O_DIRECTORY
 )
 
+// hostModes says that files have permissions.
+const hostModes = true
+
 // hostName accepts every single path element.
 func hostName(string) error { return nil }
 

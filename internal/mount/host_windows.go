@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/windows"
 
@@ -18,6 +19,9 @@ const (
 	hostNonblock  = 0
 	hostDirectory = 0
 )
+
+// hostModes says that files have permissions.
+const hostModes = false
 
 // hostName refuses what Windows reads as more than a name: separators, streams, devices, and trailing dots and spaces.
 func hostName(name string) error {
@@ -65,3 +69,19 @@ func hostStatFS(dir *os.File) (fileSystem, error) {
 	const block = 4096
 	return fileSystem{blockSize: block, blocks: total / block, free: free / block, available: available / block}, err
 }
+
+// born returns when what a name itself means was made, in nanoseconds since 1970. Windows gives a name that is made again within seconds its old
+// time; the number that hostStat makes of the path does not tell either.
+func (s *Server) born(name string) int64 {
+	info, err := s.stat(name)
+	if err != nil {
+		return 0
+	}
+	if data, ok := info.Sys().(*syscall.Win32FileAttributeData); ok {
+		return data.CreationTime.Nanoseconds()
+	}
+	return 0
+}
+
+// hold holds nothing: an open file could not be removed.
+func (s *Server) hold(string, attr) *os.File { return nil }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,12 +35,49 @@ func TestMain(m *testing.M) {
 		strangersFile = file
 	}
 	flag.Parse()
+	unprivilegedErr = runUnprivileged("TestProtectedUnlessKnown")
 	if fuzz := flag.Lookup("test.fuzz"); fuzz == nil || fuzz.Value.String() == "" { // which starts processes
 		confine.Process(confine.Rules{WriteMounts: []string{os.TempDir()}, Write: []string{"."}, Read: []string{"/proc", os.DevNull}})
 	}
 	code := leaktest.Check(m.Run())
 	_ = os.RemoveAll(strangersDir)
 	os.Exit(code)
+}
+
+// unprivilegedErr is how the tests have ended that run as another user.
+var unprivilegedErr error
+
+// runUnprivileged has root run a test as a user that permissions bind, before this process is confined and can start none.
+func runUnprivileged(test string) error {
+	if run := flag.Lookup("test.run").Value.String(); os.Getuid() != 0 || run != "" && run != test {
+		return nil
+	}
+	setpriv, err := exec.LookPath("setpriv") // of Debian's util-linux
+	if err != nil && os.Getenv("CI") != "true" {
+		return nil
+	}
+	folder, err := os.MkdirTemp("", "unprivileged") // the program's own is root's alone
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(self)
+	program := filepath.Join(folder, "test")
+	if err = errors.Join(err, os.WriteFile(program, content, 0o755), os.Chmod(folder, 0o755)); err != nil {
+		return err
+	}
+	out, err := exec.Command(setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", program, "-test.v", "-test.run=^"+test+"$").CombinedOutput()
+	if err == nil && !strings.Contains(string(out), "--- PASS: "+test) {
+		err = errors.New("it did not run")
+	}
+	if err != nil {
+		return fmt.Errorf("as another user: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // serve starts a share of dir and returns the guest's end of its connection. Everything ends with the test.

@@ -175,9 +175,5 @@ func (c *session) waitForLock(unique uint64, try func() error) error {
 func (c *session) lockable(n *node) error {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
-	path, err := n.path()
-	if err != nil {
-		return nil // removed: no program of the host finds it
-	}
-	return c.server.protects(path)
+	return c.protects(n)
 }

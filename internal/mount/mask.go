@@ -8,12 +8,9 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"unicode"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/unicode/norm"
 
 	"agentvm/internal/errno"
+	"agentvm/internal/mount/protect"
 )
 
 // maxMasks limits the masks of a mount.
@@ -29,7 +26,7 @@ const maxMasks = 1024
 type masks struct {
 	masked  bool
 	covered bool              // shown as an empty directory that stays what it is: another mount is there
-	below   map[string]*masks // by foldName
+	below   map[string]*masks // by protect.Fold
 	short   bool              // the host knows 8.3 names
 }
 
@@ -98,7 +95,7 @@ func (m *masks) at(mask string) *masks {
 		if at.below == nil {
 			at.below = make(map[string]*masks)
 		}
-		name := foldName(element)
+		name := protect.Fold(element)
 		if at.below[name] == nil {
 			at.below[name] = &masks{}
 		}
@@ -141,7 +138,7 @@ func (m *masks) find(name string) standing {
 		if m.short && len(at.below) > 0 && shortName.MatchString(element) {
 			return standsMasked
 		}
-		if at = at.below[foldName(element)]; at == nil {
+		if at = at.below[protect.Fold(element)]; at == nil {
 			return standsFree
 		}
 		if at.masked {
@@ -191,30 +188,6 @@ func (m *masks) refusesLink(name string) error {
 
 // shortName matches the names that Windows makes up for files with longer ones, such as GIT~1.
 var shortName = regexp.MustCompile(`^[^.~]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?$`)
-
-// foldName is the same for all names that some host takes for one: in any case, composed or not, and with
-// the invisible characters that HFS+ ignores. It folds on every host, since a directory may lie on any file system.
-func foldName(name string) string {
-	if plainName(name) {
-		return strings.ToLower(name)
-	}
-	visible := strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Cf, r) {
-			return -1
-		}
-		return r
-	}, name)
-	return norm.NFKC.String(cases.Fold().String(norm.NFKD.String(visible)))
-}
-
-func plainName(name string) bool {
-	for i := range len(name) {
-		if name[i] >= 0x80 {
-			return false
-		}
-	}
-	return true
-}
 
 // makePath is childPath for a name that is about to be made.
 func (c *session) makePath(dir *node, name string) (string, error) {

@@ -7,8 +7,9 @@ import (
 	"agentvm/internal/errno"
 )
 
-// made runs a call that makes a name in the request's directory, and replies with what is there afterwards.
-func (c *session) made(q *request, name string, call func(path string) error) error {
+// made runs a call that makes a name in the request's directory, and replies with what is there afterwards. What is no link gets its mode, to which
+// the guest's umask has been applied and the host's must not be.
+func (c *session) made(q *request, name string, mode uint32, call func(path string) error) error {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
 	path, err := c.makePath(q.node, name)
@@ -16,6 +17,7 @@ func (c *session) made(q *request, name string, call func(path string) error) er
 		return err
 	}
 	expected := c.events.expect(q.node, name, eventMade)
+	noteMade := c.server.making(path)
 	if err = call(path); err != nil {
 		expected(err, identity{})
 		return err
@@ -25,7 +27,15 @@ func (c *session) made(q *request, name string, call func(path string) error) er
 	if err != nil {
 		return err
 	}
-	c.server.noteMade(path)
+	if err := noteMade(); err != nil {
+		return errors.Join(err, c.server.unlink(path, a.isDir()))
+	}
+	if !a.isSymlink() && !a.hasMode(mode) && c.server.chmod(path, hostMode(mode)) == nil { // some file systems have no modes
+		if a, err = c.server.lstat(path); err != nil {
+			return err
+		}
+	}
+	c.server.noteInstruction(path)
 	return c.replyMade(q, name, a)
 }
 
@@ -47,7 +57,7 @@ func (c *session) mkdir(q *request) error {
 	if err := errors.Join(q.in.end(), q.inDir(name)); err != nil {
 		return err
 	}
-	return c.made(q, name, func(path string) error { return c.server.mkdir(path, hostMode(mode)) })
+	return c.made(q, name, mode, func(path string) error { return c.server.mkdir(path, hostMode(mode)) })
 }
 
 // symlink answers FUSE_SYMLINK: name\0 target\0. The target is only text here: whoever resolves it does so in
@@ -63,11 +73,11 @@ func (c *session) symlink(q *request) error {
 	case len(target) > maxPath:
 		return errno.ENAMETOOLONG
 	}
-	return c.made(q, name, func(path string) error {
+	return c.made(q, name, 0, func(path string) error {
 		if err := c.server.masks.refusesLink(path); err != nil {
 			return err
 		}
-		if err := c.server.protectsPlace(path, false); err != nil {
+		if err := c.server.protectsLink(path, target); err != nil {
 			return err
 		}
 		return c.server.symlink(target, path)
@@ -90,7 +100,7 @@ func (c *session) mknod(q *request) error {
 	default:
 		return errno.EPERM
 	}
-	return c.made(q, name, func(path string) error {
+	return c.made(q, name, mode, func(path string) error {
 		if kind == modeFIFO || kind == modeSocket {
 			if err := c.server.protectsPlace(path, false); err != nil {
 				return err
@@ -130,16 +140,31 @@ func (c *session) link(q *request) error {
 	if err := errors.Join(c.server.masks.hides(oldPath), c.server.masks.refusesLink(newPath)); err != nil {
 		return err
 	}
-	if err := errors.Join(c.server.protects(oldPath), c.server.protects(newPath)); err != nil {
+	if err := errors.Join(c.protects(old), c.server.protects(newPath)); err != nil {
 		return err
 	}
 	if err := c.server.protectsPlace(newPath, a.isRegular()); err != nil {
 		return err
 	}
+	if a.isSymlink() {
+		target, err := c.server.readTarget(oldPath)
+		if err != nil {
+			return err
+		}
+		if err := c.server.protectsLink(newPath, target); err != nil {
+			return err
+		}
+	}
 	expected := c.events.expect(q.node, name, eventMade)
+	noteMade := c.server.making(newPath)
 	if err = c.server.link(oldPath, newPath); err == nil {
-		c.server.noteMade(newPath)
+		if err = noteMade(); err != nil {
+			err = errors.Join(err, c.server.unlink(newPath, false))
+		}
+	}
+	if err == nil {
 		a, err = c.server.lstat(newPath)
+		c.server.noteInstruction(newPath)
 	}
 	expected(err, a.identity())
 	if err != nil {
@@ -213,19 +238,39 @@ func (c *session) move(oldDir *node, oldName string, newDir *node, newName strin
 			c.tree.setFile(moved, a.identity())
 		}
 	} else {
-		replaced, missing := c.server.lstat(newPath)
-		if err := c.server.rename(oldPath, newPath); err != nil {
+		if err := c.server.moveOnHost(oldPath, newPath); err != nil {
 			return err
 		}
-		if missing == nil {
-			c.server.forgetMade(replaced)
-		}
-		c.server.noteMade(newPath)
 	}
 	c.tree.remove(newDir, newName)
 	if moved != nil {
-		c.tree.move(moved, newDir, newName)
+		c.tree.move(moved, place{oldDir, oldName}, place{newDir, newName})
 	}
+	return nil
+}
+
+// moveOnHost renames on the host, and undoes that where it turns out to be refused.
+func (s *Server) moveOnHost(oldPath, newPath string) error {
+	replaced, none := s.lstat(newPath)
+	noteMade := s.making(newPath)
+	if err := s.rename(oldPath, newPath); err != nil {
+		return err
+	}
+	if none == nil {
+		s.forgetMade(replaced)
+	}
+	a, err := s.lstat(newPath)
+	if err == nil {
+		err = noteMade()
+	}
+	if err == nil && a.isDir() {
+		err = s.movedProtected(newPath)
+	}
+	if err != nil {
+		s.undoMove(oldPath, newPath)
+		return err
+	}
+	s.noteInstruction(newPath)
 	return nil
 }
 
@@ -261,7 +306,7 @@ func (c *session) unlink(q *request, check func(attr) error) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(c.server.masks.refusesChange(path), c.server.protects(path)); err != nil {
+	if err := errors.Join(c.server.masks.refusesChange(path), c.server.protectsRemoval(path)); err != nil {
 		return err
 	}
 	a, err := c.server.lstat(path)

@@ -147,9 +147,10 @@ func (c *session) openNode(n *node, dir bool, flags uint32) (*openFile, attr, er
 		return nil, a, notRegular(a)
 	}
 	if flags&(openAccess|openTruncate) != 0 {
-		if err := c.server.protects(path); err != nil {
+		if err := c.protects(n); err != nil {
 			return nil, a, err
 		}
+		c.server.noteInstruction(path)
 	}
 	open, err := c.openFile(path, dir, flags)
 	if err != nil {
@@ -181,13 +182,14 @@ func (c *session) openFile(path string, dir bool, flags uint32) (*openFile, erro
 const createAttempts = 16
 
 // createFile opens a file and makes it if there is none. It is made exclusively, since otherwise a link in its place would be
-// followed, and the mode of what is there already does not matter. The host's umask applies.
-func (c *session) createFile(path string, flags, mode uint32) (*openFile, error) {
-	return c.limited(&openFile{path: path, access: flags & openAccess, writable: flags&openAccess != 0, append: flags&openAppend != 0},
+// followed, and the mode of what is there already does not matter.
+func (c *session) createFile(path string, flags, mode uint32) (open *openFile, created bool, err error) {
+	open, err = c.limited(&openFile{path: path, access: flags & openAccess, writable: flags&openAccess != 0, append: flags&openAppend != 0},
 		func() (*os.File, error) {
 			for attempt := 1; ; attempt++ {
 				file, err := c.server.openRegular(path, hostFlags(flags)|os.O_CREATE|os.O_EXCL, hostMode(mode))
 				if flags&openExclusive != 0 || !errors.Is(err, fs.ErrExist) {
+					created = err == nil
 					return file, err
 				}
 				file, err = c.server.openRegular(path, hostFlags(flags), 0)
@@ -196,6 +198,7 @@ func (c *session) createFile(path string, flags, mode uint32) (*openFile, error)
 				}
 			}
 		})
+	return open, created, err
 }
 
 func (c *session) limited(open *openFile, call func() (*os.File, error)) (*openFile, error) {
@@ -231,18 +234,19 @@ func (c *session) create(q *request) error {
 		return notRegular(a)
 	}
 	expected := c.events.expect(q.node, name, eventMade)
-	open, err := c.createFile(path, flags, mode)
+	noteMade := c.server.making(path)
+	open, created, err := c.createFile(path, flags, mode)
 	if err != nil {
 		expected(err, identity{})
 		return err
 	}
-	c.server.noteMade(path)
-	a, err := c.statOpen(open)
+	a, err := c.createdFile(open, created, path, mode, noteMade)
 	expected(err, a.identity())
 	if err != nil {
 		c.closeFile(open)
 		return err
 	}
+	c.server.noteInstruction(path)
 	n, err := c.tree.lookedUp(q.node, name, a)
 	if err != nil {
 		c.closeFile(open)
@@ -252,6 +256,25 @@ func (c *session) create(q *request) error {
 	c.tellEntry(&q.out, q.node, n, a)
 	c.replyOpen(q, n, open, 0)
 	return nil
+}
+
+// createdFile returns the attributes of a file that create has opened. A new one gets its mode, to which the guest's umask has been applied and the
+// host's must not be.
+func (c *session) createdFile(open *openFile, created bool, path string, mode uint32, noteMade func() error) (attr, error) {
+	if !created { // another session or program has made it meanwhile
+		if err := c.server.protects(path); err != nil {
+			return attr{}, err
+		}
+		return c.statOpen(open)
+	}
+	if err := noteMade(); err != nil {
+		return attr{}, errors.Join(err, c.server.unlink(path, false))
+	}
+	a, err := c.statOpen(open)
+	if err != nil || a.hasMode(mode) || open.file.Chmod(hostMode(mode)) != nil { // some file systems have no modes
+		return a, err
+	}
+	return c.statOpen(open)
 }
 
 // read answers FUSE_READ: fh[8] offset[8] size[4] read_flags[4] lock_owner[8] flags[4] padding[4]. The file is read straight into the reply.

@@ -132,7 +132,7 @@ func (o *Original) Refusal(name string, makes fs.FileMode) string {
 	if o.s.protection == nil {
 		return ""
 	}
-	if o.s.isProtected(name) || makes != fs.ModeDir && o.s.holds(name, makes == 0) {
+	if o.s.isProtected(name) || makes != fs.ModeDir && (o.s.holds(name, makes == 0) || makes != 0 && o.s.holdsPart(name)) {
 		return "programs of the host obey what is there (protected; see docs/guide/mounts.md)"
 	}
 	return ""
@@ -177,13 +177,12 @@ func (o *Original) place(op, temporary, name string, makes fs.FileMode, err erro
 		err = o.allow(op, name, makes, unless)
 	}
 	if err == nil {
-		err = o.s.rename(temporary, name)
+		noteMade := o.s.making(name)
+		if err = o.s.rename(temporary, name); err == nil {
+			return noteMade()
+		}
 	}
-	if err != nil {
-		return errors.Join(err, o.s.unlink(temporary, false))
-	}
-	o.s.noteMade(name)
-	return nil
+	return errors.Join(err, o.s.unlink(temporary, false))
 }
 
 // MakeLink makes a symbolic link, or replaces what is no directory by one. Nothing here follows it.
@@ -206,11 +205,11 @@ func (o *Original) MakeDir(name string, mode fs.FileMode, unless func() error) e
 	if err := o.allow("mkdir", name, fs.ModeDir, unless); err != nil {
 		return err
 	}
+	noteMade := o.s.making(name)
 	if err := o.s.mkdir(name, mode); err != nil {
 		return err
 	}
-	o.s.noteMade(name)
-	return nil
+	return noteMade()
 }
 
 // Chmod sets the permissions of a file or directory, without set-uid and set-gid.

@@ -1,152 +1,203 @@
 package mount
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"agentvm/internal/errno"
+	"agentvm/internal/hostpath"
+	"agentvm/internal/mount/protect"
 )
 
-// DefaultProtected are the paths of a writable mount, besides those of git repositories, that a guest reads and does not change: what
-// programs of the host execute by themselves, without anybody who asks for it. Programs of agents read theirs for servers and hooks that they
-// start. docs/guide/mounts.md has the whole list.
-var DefaultProtected = []string{
-	".envrc", ".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".idea",
-	".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout",
-	".config/fish", ".config/git", ".config/autostart", ".config/systemd", ".gitconfig", ".ssh", ".local/bin", "bin/.envrc",
-	".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".claude/hooks", ".codex", ".cursor/mcp.json", ".cursor/hooks.json", ".vscode/mcp.json",
+// DefaultProtected is Config.Protected where the user names nothing: it turns on the protection of what package protect lists.
+var DefaultProtected = []string{"agentvm.toml"}
+
+// protection keeps a guest from changing what the host executes later: the names that package protect lists, by the paths of the host, what the
+// user names, and git's repositories at any depth. A repository that was there keeps its configuration and hooks, and none is made within it.
+// Where there was none the guest may make one, which is its own.
+//
+// What cannot be known counts as protected: of the errors of the host only that there is nothing means that there is nothing. Another session or
+// program may change the tree between a look and the call that follows it. No look decides about a name that is listed, since that keeps its
+// name; where looks decide there is a second one after the call, which undoes it (see making and move).
+type protection struct {
+	guard *Guard
+	owned bool   // the guard is of this server alone
+	names *masks // protected by the user
+	free  *masks // unprotected, with all below
+	bases []base // the paths of the host that lead to the mounted directory
+	below map[string][]base
 }
 
-const (
-	maxMadeRepositories = 4096  // that are remembered as the guest's own
-	maxLookThrough      = 10000 // entries of a directory that moves
-	maxSameContent      = 1 << 20
-	maxTold             = 8 // paths
-)
-
-// protection keeps a guest from changing what the host executes later. It is about names, as masks are, and about git's repositories at
-// any depth: a repository that was there keeps its configuration and hooks, and none is made within it. Where there was none the guest may
-// make one, which is its own.
-type protection struct {
-	names    *masks // protected
-	free     *masks // unprotected, with all below
-	enclosed bool   // the mount is in a repository of the host
-
-	mu   sync.Mutex
-	made map[[2]uint64]bool // what this guest has made with the name .git, by device and inode
-	told map[string]bool
+// base is a path of the host that leads to the mounted directory, or to one below it where another file system is.
+type base struct {
+	path         string // slash-separated
+	state        protect.State
+	instructions protect.State
+	repositories []string // where in a repository's directory the base is, of those above it; "" is the directory itself
 }
 
 // newProtection is nil where nothing is protected.
-func newProtection(config Config, dir string) (*protection, error) {
+func newProtection(config Config, place *hostpath.Place) (*protection, error) {
 	if config.ReadOnly || len(config.Protected) == 0 || slices.Contains(config.Unprotected, ".") {
 		return nil, nil
 	}
-	names, err := newMasks(dir, config.Protected, nil)
+	names, err := newMasks(place.Real, config.Protected, nil)
 	if err != nil {
 		return nil, err
 	}
-	free, err := newMasks(dir, config.Unprotected, nil)
+	free, err := newMasks(place.Real, config.Unprotected, nil)
 	if err != nil {
 		return nil, err
 	}
-	p := &protection{names: names, free: free, made: make(map[[2]uint64]bool), told: make(map[string]bool)}
-	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
-		if _, err := os.Lstat(filepath.Join(above, ".git")); err == nil {
-			p.enclosed = true
-		}
-		if above == filepath.Dir(above) {
-			return p, nil
-		}
+	p := &protection{guard: config.Guard, names: names, free: free, below: make(map[string][]base)}
+	if p.guard == nil {
+		p.guard, p.owned = NewGuard(config.Logger), true
 	}
-}
-
-// gitFiles are names in a repository's directory that say what git executes, or where else it reads that.
-var gitFiles = []string{"config", "config.worktree", "hooks", "commondir", "gitdir"}
-
-// gitPath says where a path is in a repository's directory: repository is the path of its .git, and rest what follows, folded.
-func gitPath(p string) (repository string, rest []string, found bool) {
-	elements := strings.Split(p, "/")
-	for i, element := range elements {
-		folded := foldName(element)
-		if folded == ".git" || strings.HasPrefix(folded, "git~") {
-			for _, e := range elements[i+1:] {
-				rest = append(rest, foldName(e))
-			}
-			return strings.Join(elements[:i+1], "/"), rest, true
+	others, below := place.Names()
+	for _, name := range append([]string{place.Real}, others...) {
+		p.bases = append(p.bases, newBase(name))
+	}
+	for rel, names := range below {
+		for _, name := range names {
+			p.below[rel] = append(p.below[rel], newBase(name))
 		}
 	}
-	return "", nil, false
+	return p, nil
 }
 
-// guards says of a path in a repository's directory whether what is there is protected, and whether a directory there has to keep its
-// name because of what is below it.
-func guards(rest []string) (file, directory bool) {
-	if len(rest) == 0 {
-		return false, true
+func newBase(name string) base {
+	name = filepath.ToSlash(name)
+	b := base{path: name, state: protect.NewState().Walk(name).Entered(), instructions: protect.NewInstructions().Walk(name)}
+	for _, r := range protect.Repositories(name) {
+		if r.Named || mayBeRepository(func(part string) error { _, err := os.Lstat(path.Join(r.Path, part)); return err }) {
+			b.repositories = append(b.repositories, r.Rest)
+		}
 	}
-	if slices.Contains(gitFiles, rest[0]) {
-		return true, true
-	}
-	if rest[0] != "modules" && rest[0] != "worktrees" {
-		return false, false
-	}
-	return slices.ContainsFunc(rest[1:], func(e string) bool { return slices.Contains(gitFiles, e) }), true
+	return b
 }
+
+// missing says whether an error means that there is nothing.
+func missing(err error) bool {
+	number := errno.In(err)
+	return number == errno.ENOENT || number == errno.ENOTDIR || number == 0 && errors.Is(err, fs.ErrNotExist)
+}
+
+// mayBeRepository says whether a directory is one of git's, or that it cannot be known. look looks at a name in it.
+func mayBeRepository(look func(part string) error) bool {
+	has := func(part string) bool { return !missing(look(part)) }
+	return has("HEAD") && (has("commondir") || has("objects") && has("refs"))
+}
+
+func (s *Server) mayBeRepository(dir string) bool {
+	return mayBeRepository(func(part string) error { _, err := s.lstat(path.Join(dir, part)); return err })
+}
+
+// isHosts says whether a directory may be a repository's that the guest has not made.
+func (s *Server) isHosts(dir string) bool { return s.mayBeRepository(dir) && !s.isMade(dir) }
 
 // isMade says whether the guest itself has made a repository's directory, or the file .git that says where it is.
-func (s *Server) isMade(repository string) bool {
-	a, err := s.lstat(repository)
-	return err == nil && s.protection.hasMade(a)
-}
-
-func (p *protection) hasMade(a attr) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.made[[2]uint64{a.host.Device, a.host.Inode}]
-}
-
-// noteMade notes a .git that the guest has just made.
-func (s *Server) noteMade(name string) {
-	p := s.protection
-	if p == nil || foldName(path.Base(name)) != ".git" {
-		return
-	}
+func (s *Server) isMade(name string) bool {
 	a, err := s.lstat(name)
-	if err != nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.made) < maxMadeRepositories {
-		p.made[[2]uint64{a.host.Device, a.host.Inode}] = true
+	return err == nil && s.hasMade(name, a)
+}
+
+func (s *Server) hasMade(name string, a attr) bool {
+	return s.protection.guard.hasMade(a.identity(), func() int64 { return s.born(name) })
+}
+
+func (s *Server) noteMade(name string) {
+	if a, err := s.lstat(name); err == nil {
+		s.protection.guard.noteMade(a.identity(), s.born(name), func() *os.File { return s.hold(name, a) })
 	}
 }
 
 // forgetMade forgets what is removed, for the host may give its inode to a repository of its own.
 func (s *Server) forgetMade(a attr) {
-	if p := s.protection; p != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.made, [2]uint64{a.host.Device, a.host.Inode})
+	if s.protection != nil {
+		s.protection.guard.forgetMade(a.identity())
 	}
 }
 
-// inRepository says whether a directory is in a repository that the guest has not made.
+// basesOf yields the paths of the host for a path below the mount: a base and what follows it.
+func (p *protection) basesOf(name string) func(yield func(base, string) bool) {
+	return func(yield func(base, string) bool) {
+		for _, b := range p.bases {
+			if !yield(b, name) {
+				return
+			}
+		}
+		if len(p.below) == 0 {
+			return
+		}
+		for end := 0; end < len(name); {
+			if next := strings.IndexByte(name[end:], '/'); next < 0 {
+				end = len(name)
+			} else {
+				end += next
+			}
+			for _, b := range p.below[name[:end]] {
+				if !yield(b, strings.TrimPrefix(name[end:], "/")) {
+					return
+				}
+			}
+			end++
+		}
+	}
+}
+
+// standing says how a path stands to the names that package protect lists.
+func (p *protection) standing(name string) protect.Standing {
+	standing := protect.Free
+	for b, rest := range p.basesOf(name) {
+		standing = max(standing, b.state.Walk(rest).Standing())
+	}
+	return standing
+}
+
+// inDependencies says whether a path is in a directory of packages, by all its names.
+func (p *protection) inDependencies(name string) bool {
+	for b, rest := range p.basesOf(name) {
+		if !b.state.Walk(rest).Dependencies() {
+			return false
+		}
+	}
+	return true
+}
+
+// opened says whether the user has opened a path.
+func (p *protection) opened(name string) bool { return p.free.find(name) == standsMasked }
+
+// repositories lists the repositories that are not the guest's and that a path leads through, or to, with what follows in each.
+func (s *Server) repositories(name string) (found []string) {
+	for b, rest := range s.protection.basesOf(name) {
+		for _, above := range b.repositories {
+			found = append(found, path.Join(above, rest))
+		}
+	}
+	for _, r := range protect.Repositories(name) {
+		switch {
+		case r.Named && r.Rest == "": // it is what is asked about
+		case r.Named && !s.isMade(r.Path), !r.Named && s.isHosts(r.Path):
+			found = append(found, r.Rest)
+		}
+	}
+	return found
+}
+
+// inRepository says whether a directory is, or may be, in a repository that the guest has not made.
 func (s *Server) inRepository(dir string) bool {
-	if s.protection.enclosed {
+	if s.belowRepository(dir) {
 		return true
 	}
 	for ; ; dir = path.Dir(dir) {
 		repository := path.Join(dir, ".git")
-		if _, err := s.lstat(repository); err == nil && !s.isMade(repository) {
+		if _, err := s.lstat(repository); !missing(err) && !s.isMade(repository) || s.isHosts(dir) {
 			return true
 		}
 		if dir == "." {
@@ -155,28 +206,90 @@ func (s *Server) inRepository(dir string) bool {
 	}
 }
 
-// isProtected says whether a guest may not change, remove or make what has a path.
+// belowRepository is inRepository for what is above the mount, or above what is mounted below it.
+func (s *Server) belowRepository(dir string) bool {
+	for b := range s.protection.basesOf(dir) {
+		if len(b.repositories) > 0 {
+			return true
+		}
+		for above := path.Dir(b.path); ; above = path.Dir(above) {
+			look := func(part string) error { _, err := os.Lstat(path.Join(above, part)); return err }
+			if !missing(look(".git")) || mayBeRepository(look) {
+				return true
+			}
+			if above == path.Dir(above) {
+				break
+			}
+		}
+	}
+	return false
+}
+
+// isProtected says whether a guest may not change or make what has a path.
 func (s *Server) isProtected(name string) bool {
 	p := s.protection
-	if p == nil || p.free.find(name) == standsMasked {
+	if p == nil || p.opened(name) {
 		return false
 	}
-	if p.names.find(name) == standsMasked {
+	if p.names.find(name) == standsMasked || p.standing(name) == protect.Listed {
 		return true
 	}
-	repository, rest, found := gitPath(name)
-	if !found {
+	for _, rest := range s.repositories(name) {
+		if file, _ := protect.Guards(rest); file {
+			return true
+		}
+	}
+	base := path.Base(name)
+	if !protect.IsGit(base) && protect.GitPart(base) == "" {
 		return false
 	}
-	if len(rest) > 0 {
-		file, _ := guards(rest)
-		return file && !s.isMade(repository)
+	a, err := s.lstat(name)
+	switch {
+	case missing(err):
+		return (protect.IsGit(base) || s.completes(name)) && s.inRepository(path.Dir(name))
+	case err != nil:
+		return true
 	}
-	a, err := s.lstat(repository)
-	if err != nil { // it is to be made
-		return s.inRepository(path.Dir(repository))
+	return protect.IsGit(base) && !a.isDir() && !s.hasMade(name, a) // a file that says where the repository is
+}
+
+// completes says whether a new name of GitParts makes its directory one of git's.
+func (s *Server) completes(name string) bool {
+	part := protect.GitPart(path.Base(name))
+	return mayBeRepository(func(other string) error {
+		if other == part {
+			return nil
+		}
+		_, err := s.lstat(path.Join(path.Dir(name), other))
+		return err
+	})
+}
+
+// holds says whether a name must stay, because of what is below it or because git knows its repository by it. Regular files in the repositories of
+// submodules and worktrees come and go, as git's locks do.
+func (s *Server) holds(name string, regular bool) bool {
+	p := s.protection
+	if p.opened(name) {
+		return false
 	}
-	return !a.isDir() && !p.hasMade(a) // a file that says where the repository is
+	if p.names.find(name) == standsAbove || p.standing(name) == protect.Above {
+		return true
+	}
+	for _, rest := range s.repositories(name) {
+		if _, directory := protect.Guards(rest); directory && !(regular && strings.Contains(rest, "/")) {
+			return true
+		}
+	}
+	if protect.IsGit(path.Base(name)) {
+		a, err := s.lstat(name)
+		return !missing(err) && (err != nil || !s.hasMade(name, a))
+	}
+	return false
+}
+
+// holdsPart is holds for the names by which git knows a repository.
+func (s *Server) holdsPart(name string) bool {
+	return protect.GitPart(path.Base(name)) != "" && !s.protection.opened(name) && s.isHosts(path.Dir(name))
 }
 
 // protects is EROFS for a change of what is protected.
@@ -187,22 +300,29 @@ func (s *Server) protects(name string) error {
 	return s.refuseChange(name)
 }
 
+// protectsRemoval is EROFS for the removal of what is protected.
+func (s *Server) protectsRemoval(name string) error {
+	if s.protection != nil && s.holdsPart(name) {
+		return s.refuseChange(name)
+	}
+	return s.protects(name)
+}
+
 // refuseChange is EROFS, and tells of the first change of each thing that is protected, up to a limit.
 func (s *Server) refuseChange(name string) error {
 	p := s.protection
 	open := name // the name that would allow it
-	if repository, rest, found := gitPath(name); found && len(rest) > 1 {
-		open = strings.Join(strings.Split(name, "/")[:strings.Count(repository, "/")+2], "/")
+	for _, r := range protect.Repositories(name) {
+		if file, _ := protect.Guards(r.Rest); file && strings.Contains(r.Rest, "/") {
+			first, _, _ := strings.Cut(r.Rest, "/")
+			open = path.Join(r.Path, first)
+			break
+		}
 	}
-	p.mu.Lock()
-	tell := len(p.told) < maxTold && !p.told[open]
-	if tell {
-		p.told[open] = true
-	}
-	p.mu.Unlock()
-	if tell {
+	host := path.Join(filepath.ToSlash(s.config.Dir), name)
+	if p.guard.tell(path.Join(filepath.ToSlash(s.config.Dir), open)) {
 		s.log.Warn("the guest was kept from changing a file that programs of the host execute or obey by themselves",
-			"path", path.Join(filepath.ToSlash(s.config.Dir), name), "to allow it", fmt.Sprintf("--unprotected %s", open))
+			"path", host, "to allow it", fmt.Sprintf("--unprotected %s", open))
 	}
 	return errno.EROFS
 }
@@ -216,114 +336,61 @@ func (s *Server) protectsPlace(name string, regular bool) error {
 	return s.refuseChange(name)
 }
 
-// keepsContent says whether a move would replace a protected file by one with the same content. git writes its configuration anew also
-// where nothing in it changes, as when a branch is removed that was never configured. Such a move is done by removing the new file: the
-// protected one is not touched.
-func (s *Server) keepsContent(oldPath, newPath string) bool {
-	if s.protection == nil || s.isProtected(oldPath) || !s.isProtected(newPath) {
-		return false
+// protectsLink is protectsPlace for a symbolic link, which also must not give what is in a directory of packages, where nothing is listed, a name
+// elsewhere.
+func (s *Server) protectsLink(name, target string) error {
+	if p := s.protection; p != nil && protect.NamesDependencies(target) && !p.inDependencies(name) && !p.opened(name) {
+		return s.refuseChange(name)
 	}
-	read := func(name string) ([]byte, bool) {
-		file, err := s.openRegular(name, os.O_RDONLY, 0)
-		if err != nil {
-			return nil, false
-		}
-		defer file.Close()
-		content, err := io.ReadAll(io.LimitReader(file, maxSameContent+1))
-		return content, err == nil && len(content) <= maxSameContent
-	}
-	was, ok := read(newPath)
-	if !ok {
-		return false
-	}
-	is, ok := read(oldPath)
-	return ok && bytes.Equal(was, is)
+	return s.protectsPlace(name, false)
 }
 
-// protectsMove is EROFS for a move that would take something protected away, or put something in its place; EXDEV where that cannot be
-// known, which has programs copy.
-func (s *Server) protectsMove(oldPath, newPath string) error {
+// making is called before a name is made. done is called afterwards: it notes what the guest has made of its own, and is an error for a name that
+// makes its directory a repository within one of the host, as two sessions can that each make half of it. The caller then removes the name.
+func (s *Server) making(name string) (done func() error) {
+	nothing := func() error { return nil }
 	if s.protection == nil {
-		return nil
+		return nothing
 	}
-	a, err := s.lstat(oldPath)
-	if err != nil {
-		return err
+	base, dir := path.Base(name), path.Dir(name)
+	if protect.IsGit(base) {
+		return func() error {
+			s.noteMade(name)
+			return nil
+		}
 	}
-	for _, name := range []string{oldPath, newPath} {
-		if s.isProtected(name) || s.holds(name, a.isRegular()) {
+	if protect.GitPart(base) == "" || s.protection.opened(name) || s.mayBeRepository(dir) {
+		return nothing
+	}
+	return func() error {
+		switch {
+		case !s.mayBeRepository(dir):
+			return nil
+		case dir == "." && s.belowRepository(dir), dir != "." && s.inRepository(path.Dir(dir)):
 			return s.refuseChange(name)
 		}
-	}
-	if !a.isDir() {
+		s.noteMade(dir)
 		return nil
 	}
-	left := maxLookThrough
-	switch found := s.hasRepository(oldPath, s.inRepository(path.Dir(newPath)), &left); {
-	case found != "":
-		return s.refuseChange(found)
-	case left <= 0:
-		return errno.EXDEV
-	}
-	return nil
 }
 
-// holds says whether a name must stay because of what is below it. Regular files in the repositories of submodules and worktrees come and go,
-// as git's locks do.
-func (s *Server) holds(name string, regular bool) bool {
-	p := s.protection
-	if p.free.find(name) == standsMasked {
-		return false
+// noteInstruction notes that the guest writes a file with instructions for agents.
+func (s *Server) noteInstruction(name string) {
+	if s.protection == nil {
+		return
 	}
-	if p.names.find(name) == standsAbove {
-		return true
+	for b, rest := range s.protection.basesOf(name) {
+		if b.instructions.Walk(rest).Standing() == protect.Listed {
+			s.protection.guard.noteWritten(path.Join(filepath.ToSlash(s.config.Dir), name))
+			return
+		}
 	}
-	repository, rest, found := gitPath(name)
-	if !found {
-		return false
-	}
-	_, directory := guards(rest)
-	if regular && len(rest) > 1 {
-		return false
-	}
-	if _, err := s.lstat(repository); err != nil {
-		return false // isProtected has decided
-	}
-	return directory && !s.isMade(repository)
 }
 
-// hasRepository is the path of a repository below a directory, "" without one: any when the directory moves into one, else one that the
-// guest has not made.
-func (s *Server) hasRepository(dir string, any bool, left *int) string {
-	if s.protection.free.find(dir) == standsMasked {
-		return ""
+// close frees what belongs to the server.
+func (p *protection) close() error {
+	if p == nil || !p.owned {
+		return nil
 	}
-	file, err := s.openDir(dir)
-	if err != nil {
-		return ""
-	}
-	defer file.Close()
-	for *left > 0 {
-		entries, err := file.ReadDir(256)
-		for _, e := range entries {
-			*left--
-			name := path.Join(dir, e.Name())
-			if foldName(e.Name()) == ".git" {
-				if any || !s.isMade(name) {
-					return name
-				}
-				continue
-			}
-			if !e.IsDir() {
-				continue
-			}
-			if found := s.hasRepository(name, any, left); found != "" {
-				return found
-			}
-		}
-		if err == io.EOF || err != nil {
-			return ""
-		}
-	}
-	return ""
+	return p.guard.Close()
 }

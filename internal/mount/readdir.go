@@ -226,7 +226,7 @@ func (c *session) entry(dir *node, open *openFile, name string) (attr, error) {
 	if err != nil {
 		return attr{}, err
 	}
-	a := c.server.attrOf(info, path)
+	a := c.server.withBorn(c.server.attrOf(info, path), path)
 	a.plain = c.saysPlain() && c.server.isPlainIn(open.file, path)
 	return a, nil
 }

@@ -36,9 +36,11 @@ type Config struct {
 	// anything else, as a link, at a name that another mount's path leads through. Default: none.
 	Covered []string
 	// Protected are paths below Dir that the guest cannot change, make, remove or replace, EROFS, such as DefaultProtected. With any, neither
-	// can it change configuration and hooks of git's repositories, at any depth, or make one within one that is there. Unprotected are paths for
-	// which, with all below, this does not hold; "." is all. Default: nothing is protected.
+	// can it change what package protect lists, and configuration and hooks of git's repositories, at any depth, or make one within one that is
+	// there. Unprotected are paths for which, with all below, this does not hold; "." is all. Default: nothing is protected.
 	Protected, Unprotected []string
+	// Guard is the VM's, which its mounts have in common. Default: one of this share alone.
+	Guard *Guard
 	// Bases has the guest read, as an extended attribute of each file, which of the host's files it is: see Base. Default: there are no
 	// extended attributes.
 	Bases bool
@@ -93,7 +95,7 @@ func NewServer(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
 	}
-	protected, err := newProtection(config, place.Real)
+	protected, err := newProtection(config, place)
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
 	}
@@ -198,7 +200,7 @@ func (s *Server) Close() error {
 	if again {
 		return nil
 	}
-	return errors.Join(s.dir.Close(), s.root.Close())
+	return errors.Join(s.dir.Close(), s.root.Close(), s.protection.close())
 }
 
 // register adds a session unless the server is closed, so that Close waits for every session that began.

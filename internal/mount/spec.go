@@ -34,8 +34,8 @@ type Spec struct {
 	// Masks are paths below HostPath that the guest does not see, slash-separated, clean and without "..". Each hides a
 	// file, or a directory with all below it, whether it exists or not.
 	Masks []string
-	// Protected are paths below HostPath that the guest cannot change, besides DefaultProtected; Unprotected are those that it can although
-	// they are protected by default, "." being all.
+	// Protected are paths below HostPath that the guest cannot change, besides what package protect lists; Unprotected are those that it
+	// can although they are protected by default, "." being all.
 	Protected, Unprotected []string
 	// Identity is which directory HostPath meant when it was configured; when it is of another path, it says nothing. Default: HostPath is
 	// resolved when the machine starts. It is not part of the specification's text.

@@ -20,9 +20,9 @@ const maxPath = 4095
 //	root (1) ── src (2) ── main.go (3)
 //	         └─ tmp (4)
 //
-// A node is one file: when a name comes to mean another file, by a program of the host, the name gets a new node. Not so below an overlay
-// (Config.Bases), which keeps what it has once found and answers ESTALE ever after when that is gone: there a node is one name, as long as it
-// is of one type.
+// A node is one file: when a name comes to mean another file, by a program of the host, the name gets a new node, and the hard links of one file
+// have one node, since the guest's kernel has its pages by the node. Not so below an overlay (Config.Bases), which keeps what it has once found and
+// answers ESTALE ever after when that is gone: there a node is one name, as long as it is of one type.
 //
 // Lock order: names, then nodes. names is held for reading during each host call that uses a path, so that the path
 // stays right; rename and remove take it for writing. That is the one place with host calls under a lock.
@@ -32,6 +32,7 @@ type tree struct {
 	root   *node
 	byID   map[uint64]*node   // with the kernel's references
 	byFile map[identity]*node // the last that was found of each; of what has one name, the only one
+	others int                // names of nodes besides their first
 	last   uint64             // the highest number that was given
 	limit  int
 	byName bool // nodes are names
@@ -41,16 +42,17 @@ type tree struct {
 	forgotten func(*node) // is called, with nodes held, when a node ends; nil: nothing
 }
 
-// node is a name in a directory. A file with several names has a node for each.
+// node is a file with the names of it that the guest's kernel has looked up. A directory has one.
 type node struct {
-	parent   *node
-	name     string
+	place                // the first name; the root has none
+	others   []place     // a file's further names
 	gone     atomic.Bool // removed or replaced by the guest; what is below it is gone too
 	dir      atomic.Bool // what the last lookup found
 	id       uint64
 	refs     int      // the kernel's together count as one
 	lookups  uint64   // the kernel's references
 	kind     uint32   // of its mode; it does not change
+	born     int64    // of a file that had several names when it was found; see attr
 	file     identity // written while names is held for writing, or before the node is in the tree
 	told     version  // of the attributes that the guest has
 	read     version  // of the contents at the last open; zero: it was not opened
@@ -65,6 +67,12 @@ type node struct {
 	changing int          // calls of this guest that change the file and are under way
 	own      version      // after the last of them; zero: there was none
 	closed   bool         // this guest has closed a file that was open for writing
+}
+
+// place is a name in a directory.
+type place struct {
+	parent *node
+	name   string
 }
 
 // watched says whether the guest learns of changes in a directory.
@@ -115,12 +123,11 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 	defer t.nodes.Unlock()
 	n := parent.children[name]
 	if n != nil && !t.isStill(n, a) {
-		n.gone.Store(true)
-		n.detach()
+		t.dropLocked(n, place{parent, name})
 		n = nil
 	}
 	if n == nil {
-		if len(t.byID) >= t.limit {
+		if len(t.byID)+t.others >= t.limit {
 			return nil, errno.ENFILE
 		}
 		if !t.memory.take(nodeMemory) {
@@ -129,12 +136,17 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 		if parent.children == nil {
 			parent.children = make(map[string]*node)
 		}
-		t.last++
-		n = &node{parent: parent, name: name, id: t.last, file: a.identity(), kind: a.mode & modeTypeMask}
+		if n = t.linkedLocked(a); n != nil {
+			n.others, n.born = append(n.others, place{parent, name}), a.born
+			t.others++
+		} else {
+			t.last++
+			n = &node{place: place{parent, name}, id: t.last, file: a.identity(), born: a.born, kind: a.mode & modeTypeMask}
+			t.byID[n.id] = n
+			t.byFile[n.file] = n
+		}
 		parent.children[name] = n
 		parent.refs++
-		t.byID[n.id] = n
-		t.byFile[n.file] = n
 	}
 	if n.lookups++; n.lookups == 1 {
 		n.refs++
@@ -144,12 +156,43 @@ func (t *tree) lookedUp(parent *node, name string, a attr) (*node, error) {
 	return n, nil
 }
 
+// linkedLocked returns the node of another name of a file, or nil.
+func (t *tree) linkedLocked(a attr) *node {
+	if t.byName || a.isDir() || a.host.Links < 2 {
+		return nil
+	}
+	n := t.byFile[a.identity()]
+	if n == nil || n.parent == nil || n.gone.Load() || !t.isStill(n, a) {
+		return nil
+	}
+	return n
+}
+
+// dropLocked takes a name from a node. One without any is gone.
+func (t *tree) dropLocked(n *node, p place) {
+	if p.parent.children[p.name] == n {
+		delete(p.parent.children, p.name)
+	}
+	i := slices.Index(n.others, p)
+	switch {
+	case i < 0 && len(n.others) == 0: // it keeps its place, below which there may be others that are gone with it
+		n.gone.Store(true)
+		return
+	case i < 0:
+		n.place, i = n.others[0], 0
+	}
+	n.others = slices.Delete(n.others, i, i+1)
+	t.others--
+	t.memory.give(nodeMemory)
+	t.releaseLocked(p.parent)
+}
+
 // isStill says whether a node is the one of what was found at its name.
 func (t *tree) isStill(n *node, a attr) bool {
-	if t.byName {
-		return n.kind == a.mode&modeTypeMask
+	if n.kind != a.mode&modeTypeMask {
+		return false
 	}
-	return n.file == a.identity()
+	return t.byName || n.file == a.identity() && (n.born == 0 || a.born == 0 || n.born == a.born)
 }
 
 // ghost returns the node of a name that the kernel has, with a reference of the kernel's and what was last told of it, where nothing is any
@@ -316,6 +359,9 @@ func (t *tree) releaseLocked(n *node) {
 		if n.refs--; n.refs > 0 {
 			return
 		}
+		for len(n.others) > 0 {
+			t.dropLocked(n, n.others[len(n.others)-1])
+		}
 		n.detach()
 		delete(t.byID, n.id)
 		t.forgetFile(n)
@@ -328,22 +374,35 @@ func (t *tree) releaseLocked(n *node) {
 }
 
 // end gives back what the nodes cost.
-func (t *tree) end() { t.memory.give(nodeMemory * int64(len(t.byID)-1)) }
+func (t *tree) end() { t.memory.give(nodeMemory * int64(len(t.byID)-1+t.others)) }
 
-// detach takes the node out of its parent's children, where a newer node of the same name may be.
+// detach takes the node out of its first parent's children, where a newer node of the same name may be.
 func (n *node) detach() {
 	if n.parent != nil && n.parent.children[n.name] == n {
 		delete(n.parent.children, n.name)
 	}
 }
 
-// path returns the path below the mount, or ENOENT when the guest removed it. names must be held.
+// places returns the names of a node. names must be held.
+func (t *tree) places(n *node) []place {
+	t.nodes.Lock()
+	defer t.nodes.Unlock()
+	return append([]place{n.place}, n.others...)
+}
+
+// path returns the path below the mount, or ENOENT when the guest removed it; of a file with several names, the first one's. names must be held.
 func (n *node) path() (string, error) {
 	if n.parent == nil {
 		return ".", nil
 	}
-	var names []string
-	length := 0
+	if n.gone.Load() {
+		return "", errno.ENOENT
+	}
+	return n.place.path()
+}
+
+func (p place) path() (string, error) {
+	names, length, n := []string{p.name}, len(p.name)+1, p.parent
 	for ; n.parent != nil; n = n.parent {
 		if n.gone.Load() {
 			return "", errno.ENOENT
@@ -392,24 +451,28 @@ func (t *tree) remove(parent *node, name string) {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
 	if n := parent.children[name]; n != nil {
-		n.gone.Store(true)
-		n.detach()
+		t.dropLocked(n, place{parent, name})
 	}
 }
 
-// move gives a node a new place. names must be held for writing, and the new place must be free.
-func (t *tree) move(n, parent *node, name string) {
+// move gives a node another name in place of one of its names. names must be held for writing, and the new name must be free.
+func (t *tree) move(n *node, from, to place) {
 	t.nodes.Lock()
 	defer t.nodes.Unlock()
-	n.detach()
-	old := n.parent
-	n.parent, n.name = parent, name
-	if parent.children == nil {
-		parent.children = make(map[string]*node)
+	if from.parent.children[from.name] == n {
+		delete(from.parent.children, from.name)
 	}
-	parent.children[name] = n
-	parent.refs++
-	t.releaseLocked(old)
+	if i := slices.Index(n.others, from); i >= 0 {
+		n.others[i] = to
+	} else {
+		n.place = to
+	}
+	if to.parent.children == nil {
+		to.parent.children = make(map[string]*node)
+	}
+	to.parent.children[to.name] = n
+	to.parent.refs++
+	t.releaseLocked(from.parent)
 }
 
 // addOpen and dropOpen keep the list of a node's open files. addOpen returns the node with a reference for the handle.
