@@ -35,7 +35,7 @@ type cli struct {
 	debug          bool
 	facets         facets
 	log            *slog.Logger
-	lines          *lines // of a command, into which no message falls
+	lines          *lines   // of a command, into which no message falls
 	args           []string // of the program, without its name
 }
 
