@@ -175,7 +175,9 @@ func (m *e2bSnapshots) Create(ctx context.Context, vm, snapshot string) error {
 // Restore implements e2b.Snapshots.
 func (m *e2bSnapshots) Restore(ctx context.Context, snapshot, vm string, env []string, policy egress.Policy) (e2b.VM, error) {
 	err := restoreAs(ctx, m.store, e2bPrefix+snapshot, vm, func(c *client.Config) error {
-		c.Hostname, c.Network.Forwards, c.Network.Policy, c.MaxLifetime = "", nil, policy, m.config.MaxLifetime
+		most := m.config.Network
+		most.Policy = policy
+		c.Hostname, c.Network, c.MaxLifetime = "", c.Network.Limited(most), m.config.MaxLifetime
 		c.Env = append(append([]string(nil), m.config.Env...), env...)
 		return nil
 	})

@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/egress"
 	"agentvm/internal/mcp"
 )
 
@@ -254,11 +253,8 @@ func (m *mcpVMs) limit(ctx context.Context, c *client.Config) error {
 	} else if !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrNotFound) {
 		return err
 	}
-	c.Network.Policy, c.Network.HostPorts = now.Network.Policy, now.Network.HostPorts
-	if now.Network.Disabled {
-		c.Network.Policy, c.Network.HostPorts = egress.Policy{Mode: egress.None}, nil
-	}
-	c.Hostname, c.CaptureFile, c.NetworkLog, c.Metrics, c.Network.Forwards = "", "", "", "", nil
+	c.Network = c.Network.Limited(now.Network)
+	c.Hostname, c.CaptureFile, c.NetworkLog, c.Metrics = "", "", "", ""
 	return nil
 }
 

@@ -119,7 +119,7 @@ func (c *cli) servePod(ctx context.Context, f *podFlags) error {
 		}
 	}
 	key := rand.Text()
-	handler, err := api.New(api.Options{Store: store, Saved: savedAPI{c, store}, Keys: httpserver.Keys{{Name: "gateway", Value: key}}, Version: version, Logger: c.log})
+	handler, err := api.New(api.Options{Store: store, Saved: savedAPI{c, store}, Most: &config.Network, Keys: httpserver.Keys{{Name: "gateway", Value: key}}, Version: version, Logger: c.log})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"agentvm/client"
 	"agentvm/internal/httpserver"
 	api "agentvm/internal/serve"
+	"agentvm/vm"
 )
 
 const serveLong = `Serves the VMs of the store over HTTP: make, start, stop and remove them, run commands and jobs, read and write files, change the network policy,
@@ -23,7 +24,8 @@ forward ports, make snapshots and forks. GET /openapi.json describes the operati
 
 Clients send a key, "Authorization: Bearer KEY". --key-file has one or more, each on a line, with a name for the log before it if you like;
 without it the server makes one and prints it on standard error. Whoever has a key has what the user of this server has of its VMs, and
-none of the host's files: mounts cannot be made over HTTP.
+none of the host's files: mounts cannot be made over HTTP. --net, --allow and the like say what VMs reach at most: a client can ask for less, and
+a VM or snapshot that reaches more is not started.
 
 The server listens at this host's loopback unless it has a certificate. VMs outlive it.`
 
@@ -36,6 +38,7 @@ const serveExample = `  agentvm serve
 type serveFlags struct {
 	listen, keys, certificate, key, audit string
 	hosts                                 []string
+	most                                  policyFlags
 }
 
 func (c *cli) serveCommand() *cobra.Command {
@@ -57,6 +60,7 @@ func (c *cli) serveCommand() *cobra.Command {
 	flags.StringVar(&f.certificate, "tls-cert", "", "serve HTTPS with the certificate of a PEM `FILE`")
 	flags.StringVar(&f.key, "tls-key", "", "its private key, a PEM `FILE`")
 	flags.StringVar(&f.audit, "audit", "", "append each request to a `FILE`, one JSON object a line")
+	f.most.register(flags)
 	return command
 }
 
@@ -68,6 +72,12 @@ func (c *cli) serve(ctx context.Context, f serveFlags) (err error) {
 	}
 	o := api.Options{Store: store, Saved: savedAPI{c, store}, Previews: previewAPI{}, Hosts: f.hosts, Version: version, Logger: c.log}
 	generated := ""
+	if f.most.set() {
+		o.Most = new(vm.Network)
+		if err := errors.Join(f.most.apply(o.Most), o.Most.Policy.Validate()); err != nil {
+			return err
+		}
+	}
 	if o.Keys, generated, err = serveKeys(f.keys); err != nil {
 		return err
 	}
@@ -196,10 +206,10 @@ func (s savedAPI) Create(ctx context.Context, vm, snapshot, comment string) erro
 }
 
 // Restore implements serve.Saved.
-func (s savedAPI) Restore(ctx context.Context, snapshot, vm string) error {
-	return restoreAs(ctx, s.store, snapshot, vm, func(c *client.Config) error {
+func (s savedAPI) Restore(ctx context.Context, snapshot, name string, permit func(vm.Network) error) error {
+	return restoreAs(ctx, s.store, snapshot, name, func(c *client.Config) error {
 		c.Hostname, c.CaptureFile, c.NetworkLog, c.Metrics, c.Network.Forwards = "", "", "", "", nil // one VM has them
-		return nil
+		return permit(c.Network)
 	})
 }
 

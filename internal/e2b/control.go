@@ -106,7 +106,7 @@ func given(raw json.RawMessage) bool {
 
 // policy narrows a policy to what a client wants. In E2B allowOut wins over denyOut: only where all is denied can that be said here.
 func (n network) policy(most egress.Policy, internet *bool) (egress.Policy, error) {
-	p := egress.Policy{Mode: most.Effective(), Allow: slices.Clone(most.Allow), Deny: slices.Clone(most.Deny)}
+	p := egress.Policy{Mode: most.Effective(), Allow: slices.Clone(most.Allow), AllowSNI: slices.Clone(most.AllowSNI), Deny: slices.Clone(most.Deny)}
 	if given(n.EgressProxy) || given(n.Rules) || n.Mask != "" || len(n.HTTPSPorts) > 0 || n.PublicTraffic != nil && !*n.PublicTraffic {
 		return p, fail(http.StatusBadRequest, "network: egressProxy, rules, maskRequestHost, httpsPorts and allowPublicTraffic false are not supported")
 	}
@@ -136,16 +136,17 @@ func (n network) policy(most egress.Policy, internet *bool) (egress.Policy, erro
 	p.Deny = append(p.Deny, deny...)
 	switch {
 	case none && len(allow) == 0:
-		p.Mode, p.Allow = egress.None, nil
-	case none && p.Mode == egress.Public:
-		p.Mode, p.Allow = egress.Allowlist, allow
+		p.Mode, p.Allow, p.AllowSNI = egress.None, nil, nil
 	case none:
-		return p, fail(http.StatusBadRequest, "network: the server's own policy (%s) is not for clients to replace: leave out allowOut", most)
+		p.Mode, p.Allow, p.AllowSNI = egress.Allowlist, allow, nil
 	case len(allow) > 0 && len(deny) > 0:
 		return p, fail(http.StatusBadRequest, `network: allowOut as exceptions of denyOut are supported with denyOut ["0.0.0.0/0"] only`)
 	}
 	if err := p.Validate(); err != nil {
 		return p, fail(http.StatusBadRequest, "network: %v", err)
+	}
+	if err := p.Within(most); err != nil {
+		return p, fail(http.StatusBadRequest, "network: clients can narrow the server's own policy, not widen it: %v", err)
 	}
 	return p, nil
 }

@@ -258,6 +258,10 @@ func TestLives(t *testing.T) {
 	if got := h.vms.vms[b].(*fakeVM).policy.Mode; got != egress.None {
 		t.Error(got)
 	}
+	private := `{"allowOut":["10.0.0.5:80"],"denyOut":["0.0.0.0/0"]}` // which the server's policy, mode public, does not reach
+	if code, text := h.api("POST", "/sandboxes", `{"templateID":"base","network":`+private+`}`); code != 400 || !strings.Contains(text, "not widen") {
+		t.Error(code, text)
+	}
 	for _, c := range []struct {
 		method, path, body string
 		code               int
@@ -277,6 +281,7 @@ func TestLives(t *testing.T) {
 		{"POST", "/v2/sandboxes/" + a + "/connect", `{"timeout":100}`, 201, a},
 		{"POST", "/sandboxes/" + a + "/connect", `{"timeout":100}`, 200, a},
 		{"PUT", "/sandboxes/" + a + "/network", `{"allow_internet_access":false}`, 204, ""},
+		{"PUT", "/sandboxes/" + a + "/network", private, 400, "not widen"},
 		{"PUT", "/sandboxes/" + a + "/network", `{"rules":{"a.example":[{}]}}`, 400, "not supported"},
 		{"POST", "/sandboxes", `{"templateID":"base"}`, 201, ""},
 		{"POST", "/sandboxes", `{"templateID":"base"}`, 429, "at most 3"},
@@ -311,9 +316,11 @@ func TestPolicyNarrows(t *testing.T) {
 		`{"allowOut":["1.1.1.1"]}`:  most.String(),
 		`{"denyOut":["0.0.0.0/0"]}`: egress.Policy{Mode: egress.None}.String(),
 		`{"denyOut":["8.8.8.8"]}`:   most.String() + "; deny 8.8.8.8",
-		`{"denyOut":["0.0.0.0/0"],"allowOut":["1.1.1.1"]}`: "",
-		`{"denyOut":["8.8.8.8"],"allowOut":["1.1.1.1"]}`:   "",
-		`{"denyOut":["not a rule"]}`:                       "",
+		`{"denyOut":["0.0.0.0/0"],"allowOut":["1.1.1.1"]}`:          "",
+		`{"denyOut":["0.0.0.0/0"],"allowOut":["pypi.org"]}`:         "",
+		`{"denyOut":["0.0.0.0/0"],"allowOut":["pypi.org:443/tcp"]}`: "mode allowlist; allow pypi.org:443/tcp",
+		`{"denyOut":["8.8.8.8"],"allowOut":["1.1.1.1"]}`:            "",
+		`{"denyOut":["not a rule"]}`:                                "",
 	} {
 		var n network
 		if err := json.Unmarshal([]byte(text), &n); err != nil {

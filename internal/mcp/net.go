@@ -35,6 +35,7 @@ type netOutput struct {
 	VM       string       `json:"vm"`
 	Mode     string       `json:"mode,omitempty"`
 	Allow    []string     `json:"allow,omitempty"`
+	AllowSNI []string     `json:"allow_sni,omitempty" jsonschema:"allowed to connections that name such a server themselves"`
 	Deny     []string     `json:"deny,omitempty"`
 	Decision *netDecision `json:"decision,omitempty"`
 	Denials  []netDenial  `json:"denials,omitempty"`
@@ -121,7 +122,7 @@ func (s *Server) net(ctx context.Context, req *sdk.CallToolRequest, in netInput)
 	if err != nil {
 		return nil, nil, err
 	}
-	then := egress.Policy{Mode: now.Effective(), Allow: slices.Clone(now.Allow), Deny: slices.Clone(now.Deny)}
+	then := egress.Policy{Mode: now.Effective(), Allow: slices.Clone(now.Allow), AllowSNI: slices.Clone(now.AllowSNI), Deny: slices.Clone(now.Deny)}
 	if in.Action == "deny" {
 		if len(rules) == 0 {
 			return nil, nil, errors.New("deny: want rules")
@@ -148,6 +149,9 @@ func (o *netOutput) set(p egress.Policy) {
 	o.Mode, o.Warnings = string(p.Effective()), p.Warnings()
 	for _, r := range p.Allow {
 		o.Allow = append(o.Allow, r.String())
+	}
+	for _, r := range p.AllowSNI {
+		o.AllowSNI = append(o.AllowSNI, r.String())
 	}
 	for _, r := range p.Deny {
 		o.Deny = append(o.Deny, r.String())

@@ -59,7 +59,7 @@ func (s *Server) networkRoutes() []route {
 			return policyOf(policy), err
 		}),
 		call("PUT", "/v1/vms/{vm}/network", "Replaces it at once; connections that the new one denies are cut", func(r *http.Request, in Policy) (Change, error) {
-			policy, err := in.egress()
+			policy, err := s.policy(in)
 			if err != nil {
 				return Change{}, err
 			}

@@ -54,7 +54,7 @@ func (s *Server) savedRoutes() []route {
 			if err := client.CheckName(in.Name); err != nil {
 				return VM{}, invalid("%v", err)
 			}
-			if err := s.options.Saved.Restore(r.Context(), r.PathValue("snapshot"), in.Name); err != nil {
+			if err := s.options.Saved.Restore(r.Context(), r.PathValue("snapshot"), in.Name, s.permit); err != nil {
 				return VM{}, err
 			}
 			return s.describe(r.Context(), in.Name)
@@ -76,6 +76,13 @@ func (s *Server) savedRoutes() []route {
 				return nil, err
 			}
 			defer v.Close()
+			config, err := v.Config(r.Context())
+			if err == nil {
+				err = s.permit(config.Network)
+			}
+			if err != nil {
+				return nil, err
+			}
 			if err := v.Fork(r.Context(), in.Names, client.ForkOptions{KeepPrograms: in.KeepPrograms}); err != nil {
 				return nil, err
 			}

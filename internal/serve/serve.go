@@ -19,6 +19,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/httpserver"
+	"agentvm/vm"
 )
 
 const (
@@ -40,6 +41,8 @@ type Options struct {
 	Keys     httpserver.Keys
 	// Hosts are names under which clients reach the server, besides the address at which it listens and localhost.
 	Hosts []string
+	// Most is what VMs reach at most: what the server makes, starts, restores, forks or changes. A VM of which nothing is said has its network. nil: no limit.
+	Most *vm.Network
 	// Certificate is for HTTPS. Without one the server must listen at this host's loopback.
 	Certificate *tls.Certificate
 	Version     string
@@ -51,8 +54,8 @@ type Options struct {
 type Saved interface {
 	List(ctx context.Context) ([]Snapshot, error)
 	Create(ctx context.Context, vm, snapshot, comment string) error
-	// Restore makes a VM that continues from a snapshot.
-	Restore(ctx context.Context, snapshot, vm string) error
+	// Restore makes a VM that continues from a snapshot, if permit returns nil for its network.
+	Restore(ctx context.Context, snapshot, vm string, permit func(vm.Network) error) error
 	Remove(ctx context.Context, snapshot string) error
 }
 

@@ -20,9 +20,11 @@ import (
 	"time"
 
 	"agentvm/client"
+	"agentvm/egress"
 	"agentvm/images/storetest"
 	"agentvm/internal/daemon"
 	"agentvm/internal/httpserver"
+	"agentvm/vm"
 )
 
 // testKey is the key of the tests' clients.
@@ -61,8 +63,10 @@ type noSaved struct{}
 
 func (noSaved) List(context.Context) ([]Snapshot, error)             { return nil, nil }
 func (noSaved) Create(context.Context, string, string, string) error { return nil }
-func (noSaved) Restore(context.Context, string, string) error        { return nil }
-func (noSaved) Remove(context.Context, string) error                 { return nil }
+func (noSaved) Restore(context.Context, string, string, func(vm.Network) error) error {
+	return nil
+}
+func (noSaved) Remove(context.Context, string) error { return nil }
 
 // api is a client of a server with a real store.
 type api struct {
@@ -662,4 +666,69 @@ func BenchmarkExec(b *testing.B) {
 	}
 	slices.Sort(differences)
 	b.ReportMetric(differences[len(differences)/2].Seconds()*1000, "ms-more")
+}
+
+// A client of a server with limits gets no VM that reaches more, whatever it was made of.
+func TestMost(t *testing.T) {
+	allow := func(list ...string) Policy { return Policy{Allow: list} }
+	serve(t, nil) // dev has to be there, and may reach pypi.org
+	server := func(allowed ...string) *api {
+		most, err := allow(allowed...).egress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		most.Deny = []egress.Rule{must(egress.ParseRule("*:25"))}
+		return serve(t, func(o *Options) { o.Most, o.Saved = &vm.Network{Policy: most}, savedDev{noSaved{}, kit.vms} })
+	}
+	a := server("github.com:443", "10.0.0.5:80")
+	for _, c := range []struct {
+		method, path string
+		body         any
+	}{
+		{"POST", "/v1/vms", NewVM{Name: "wide", Network: &Policy{Mode: "open"}}},
+		{"POST", "/v1/vms", NewVM{Name: "wide", Network: &Policy{Mode: "public"}}},
+		{"POST", "/v1/vms", NewVM{Name: "wide", Network: &Policy{Allow: []string{"10.0.0.6:80"}}}},
+		{"PUT", "/v1/vms/dev/network", Policy{Mode: "open"}},
+		{"PUT", "/v1/vms/dev/network", allow("10.0.0.5")},
+		{"POST", "/v1/vms/dev/network/allow", Target{"10.0.0.5:22"}},
+		{"POST", "/v1/vms/dev/start", nil},
+		{"POST", "/v1/vms/dev/forks", Forks{Names: []string{"wide"}}},
+		{"POST", "/v1/snapshots/dev/restore", Restored{"wide"}},
+	} {
+		if text := a.want(c.method, c.path, c.body, 403, nil); !strings.Contains(text, "would reach more") {
+			t.Errorf("%s %s: %s", c.method, c.path, text)
+		}
+	}
+	if kit.vms.Exists("wide") == nil {
+		t.Error("a VM was made of what was refused")
+	}
+	a = server("pypi.org", "github.com")
+	var c Change
+	a.want("PUT", "/v1/vms/dev/network", allow("github.com:443"), 200, &c)
+	if len(c.Deny) != 1 || c.Deny[0] != "*:25" {
+		t.Errorf("what no client may reach is not denied: %v", c)
+	}
+	a.want("POST", "/v1/vms/dev/network/allow", Target{"pypi.org:443"}, 200, nil)
+	serve(t, nil).want("PUT", "/v1/vms/dev/network", allow("pypi.org:443"), 200, nil)
+}
+
+// savedDev has a snapshot of dev, that cannot be restored.
+type savedDev struct {
+	noSaved
+	vms *client.Store
+}
+
+func (s savedDev) Restore(_ context.Context, snapshot, _ string, permit func(vm.Network) error) error {
+	c, err := s.vms.Config(snapshot)
+	if err == nil {
+		err = permit(c.Network)
+	}
+	return err
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

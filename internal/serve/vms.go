@@ -75,6 +75,34 @@ func (p Policy) egress() (policy egress.Policy, err error) {
 	return policy, nil
 }
 
+// policy reads a client's policy, which gets the deny rules that hold for all.
+func (s *Server) policy(in Policy) (egress.Policy, error) {
+	policy, err := in.egress()
+	if err != nil || s.options.Most == nil {
+		return policy, err
+	}
+	policy, err = policy.Under(s.most().Policy)
+	return policy, forbidden(err)
+}
+
+// most is Options.Most, which is there, with what it says of no network as a policy.
+func (s *Server) most() vm.Network { return vm.Network{}.Limited(*s.options.Most) }
+
+// permit returns an error for a network that reaches more than Options.Most.
+func (s *Server) permit(n vm.Network) error {
+	if s.options.Most == nil {
+		return nil
+	}
+	return forbidden(n.Within(s.most()))
+}
+
+func forbidden(err error) error {
+	if err == nil {
+		return nil
+	}
+	return problemf(http.StatusForbidden, "the VM would reach more than this server's flags say: %v", err)
+}
+
 func policyOf(p egress.Policy) Policy {
 	out := Policy{Mode: string(p.Effective())}
 	for _, r := range p.Allow {
@@ -116,6 +144,9 @@ func (s *Server) vmRoutes() []route {
 		}),
 		call("POST", "/v1/vms/{vm}/start", "Starts a VM that does not run", func(r *http.Request, _ struct{}) (VM, error) {
 			config, err := s.options.Store.Config(r.PathValue("vm"))
+			if err == nil {
+				err = s.permit(config.Network)
+			}
 			if err != nil {
 				return VM{}, err
 			}
@@ -171,8 +202,11 @@ func (s *Server) create(r *http.Request, in NewVM) (VM, error) {
 		}
 		config.Env = append(config.Env, key+"="+value)
 	}
+	if s.options.Most != nil {
+		config.Network = config.Network.Limited(*s.options.Most)
+	}
 	if in.Network != nil {
-		policy, err := in.Network.egress()
+		policy, err := s.policy(*in.Network)
 		if err != nil {
 			return VM{}, err
 		}

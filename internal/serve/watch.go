@@ -77,7 +77,7 @@ func (s *Server) watchRoutes() []route {
 			}
 			return out, err
 		}),
-		call("POST", "/v1/vms/{vm}/network/allow", "Changes the policy so that a destination is allowed, at once", s.changePolicy(egress.Policy.Allowing)),
+		call("POST", "/v1/vms/{vm}/network/allow", "Changes the policy so that a destination is allowed, at once", s.changePolicy(s.allowing)),
 		call("POST", "/v1/vms/{vm}/network/deny", "Changes the policy so that a destination is denied, at once; connections to it are cut", s.changePolicy(
 			func(p egress.Policy, r egress.Rule) (egress.Policy, error) { return p.Denying(r), nil })),
 		{
@@ -108,6 +108,14 @@ func flowOf(f vm.Flow) Flow {
 		ID: f.ID, Protocol: f.Protocol, Direction: string(f.Direction), Source: f.Source.String(), Destination: f.Destination.String(), Process: f.Process,
 		Opened: f.Opened, Sent: f.Sent, Received: f.Received,
 	}
+}
+
+func (s *Server) allowing(p egress.Policy, r egress.Rule) (egress.Policy, error) {
+	then, err := p.Allowing(r)
+	if err == nil && s.options.Most != nil {
+		err = forbidden(then.Within(s.most().Policy))
+	}
+	return then, err
 }
 
 func (s *Server) changePolicy(change func(egress.Policy, egress.Rule) (egress.Policy, error)) func(*http.Request, Target) (Change, error) {
