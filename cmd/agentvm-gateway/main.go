@@ -4,13 +4,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -21,7 +18,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"agentvm/cmd/agentvm-gateway/fleet"
-	"agentvm/internal/httpserver"
 	"agentvm/internal/pod/ticket"
 )
 
@@ -29,7 +25,7 @@ const long = `Serves E2B's and agentvm's HTTP API in front of a Kubernetes clust
 makes it the client's. Any number of gateways serve at once, and none keeps anything: start as many as you like, and kill any.
 
 --key-file is the private key (Ed25519, PEM) that all gateways of a cluster share; pods have its public half. --tenants has TENANT KEY on each
-line, a tenant as often as it has keys, and is read again when it changes. Within a cluster the pod's service account is used, elsewhere
+line, a tenant as often as it has keys, and is read again every five seconds: what it does not say any more is no key, and a line that is wrong loses its own. Within a cluster the pod's service account is used, elsewhere
 --kubeconfig. TLS is the ingress' or the mesh's.
 
 With --state, a sandbox that is paused leaves its pod for an object store, and continues in another pod: each tenant's in a folder of its own, encrypted
@@ -101,8 +97,8 @@ func (o *options) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--key-file %s: %w", o.key, err)
 	}
-	t := &tenants{path: o.tenants, log: log}
-	if err := t.read(); err != nil {
+	tenants, err := fleet.OpenTenants(o.tenants, log, time.Now)
+	if err != nil {
 		return fmt.Errorf("--tenants: %w", err)
 	}
 	config, err := clusterConfig(o.kubeconfig)
@@ -120,7 +116,7 @@ func (o *options) serve(ctx context.Context) error {
 		state = &fleet.StateConfig{URL: o.state, Getenv: os.Getenv}
 	}
 	g, err := fleet.New(fleet.Config{
-		Client: client, Namespace: o.namespace, Identity: o.identity, Tenants: t.keys, Key: key, Domain: o.domain, Hosts: o.hosts, PodPort: o.port,
+		Client: client, Namespace: o.namespace, Identity: o.identity, Tenants: tenants.Tenants, Key: key, Domain: o.domain, Hosts: o.hosts, PodPort: o.port,
 		State: state, KeepPaused: o.keep, Memory: o.memory << 20, Wait: o.wait, Logger: log,
 	})
 	if err != nil {
@@ -142,71 +138,4 @@ func clusterConfig(file string) (*rest.Config, error) {
 		return rest.InClusterConfig()
 	}
 	return clientcmd.BuildConfigFromFlags("", file)
-}
-
-// tenants are the keys of a file, which is read again when it has changed: Kubernetes replaces the files of a Secret.
-type tenants struct {
-	path string
-	log  *slog.Logger
-
-	mu     sync.Mutex
-	list   httpserver.Keys
-	looked time.Time
-	was    time.Time // the file's
-}
-
-const lookEvery = 5 * time.Second
-
-// keys returns them. After a mistake in the file the earlier ones stay.
-func (t *tenants) keys() httpserver.Keys {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if time.Since(t.looked) > lookEvery {
-		t.looked = time.Now()
-		if info, err := os.Stat(t.path); err != nil || !info.ModTime().Equal(t.was) {
-			if err := t.readLocked(); err != nil {
-				t.log.Warn("the tenants stay as they were", "err", err)
-			}
-		}
-	}
-	return t.list
-}
-
-func (t *tenants) read() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.readLocked()
-}
-
-func (t *tenants) readLocked() error {
-	info, err := os.Stat(t.path)
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(t.path)
-	if err != nil {
-		return err
-	}
-	var list httpserver.Keys
-	number := 0
-	for line := range strings.Lines(string(text)) {
-		number++
-		fields := strings.Fields(line)
-		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
-			continue
-		}
-		if len(fields) != 2 {
-			return fmt.Errorf("%s: line %d: want TENANT KEY", t.path, number)
-		}
-		key := httpserver.Key{Name: fields[0], Value: fields[1]}
-		if err := fleet.CheckTenant(key); err != nil {
-			return fmt.Errorf("%s: line %d: %w", t.path, number, err)
-		}
-		list = append(list, key)
-	}
-	if len(list) == 0 {
-		return errors.New(t.path + " has no tenant")
-	}
-	t.list, t.was, t.looked = list, info.ModTime(), time.Now()
-	return nil
 }

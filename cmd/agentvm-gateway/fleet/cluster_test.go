@@ -549,11 +549,16 @@ func restricted() corev1.PodSpec {
 	}
 }
 
+// answerAPI stands for the HTTP API of a pod, which would do anything that reaches it.
+func answerAPI(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprintf(w, "the pod's: %s %s %s", r.Method, r.URL.EscapedPath(), r.Header.Get("Upgrade"))
+}
+
 // serve does what the kubelet and the container of a pod do.
 func (c *cluster) serve(p *corev1.Pod, address string) {
 	c.t.Helper()
 	v := &fakeVM{}
-	server, err := pod.New(pod.Config{VMs: fakeVMs{c, v}, UID: string(p.UID), Gateways: c.public, Domain: "test", Key: "a-key-of-the-pod-itself"})
+	server, err := pod.New(pod.Config{VMs: fakeVMs{c, v}, UID: string(p.UID), Gateways: c.public, Domain: "test", Key: "a-key-of-the-pod-itself", API: http.HandlerFunc(answerAPI)})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -609,7 +614,7 @@ func (c *cluster) gateway(name string) *gateway { return c.gatewayOf(name, c.gat
 func (c *cluster) gatewayOf(name string, client kubernetes.Interface) *gateway {
 	c.t.Helper()
 	g, err := fleet.New(fleet.Config{
-		Client: client, Namespace: c.namespace, Identity: name, Tenants: func() httpserver.Keys { return keys }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
+		Client: client, Namespace: c.namespace, Identity: name, Tenants: func() fleet.Tenants { return fleet.Tenants{Keys: keys} }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
 		State: c.state, KeepPaused: c.keep, Sweep: time.Second, Move: c.move,
 	})
 	if err != nil {

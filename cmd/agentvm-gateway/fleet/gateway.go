@@ -50,8 +50,8 @@ type Config struct {
 	Namespace string // of the pods and of the leader's Lease
 	// Identity is this gateway's name among the others.
 	Identity string
-	// Tenants returns the keys of clients, each with its tenant's name. It is called for each request.
-	Tenants func() httpserver.Keys
+	// Tenants returns the keys of clients. It is called for each request.
+	Tenants func() Tenants
 	// Key is what all gateways of the cluster sign tickets with. Tokens and identifiers are computed from it.
 	Key ed25519.PrivateKey
 	// Domain is the end of the names by which servers in sandboxes are reached, and Hosts are names of the gateway itself, besides localhost.
@@ -109,7 +109,7 @@ func New(c Config) (*Gateway, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	for _, key := range c.Tenants() {
+	for _, key := range c.Tenants().Keys {
 		if err := CheckTenant(key); err != nil {
 			return nil, err
 		}

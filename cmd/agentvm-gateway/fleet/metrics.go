@@ -87,6 +87,9 @@ func (g *Gateway) Metrics() http.Handler {
 		for p, n := range count {
 			fmt.Fprintf(w, "agentvm_pods{template=%q,state=%q} %d\n", p.template, p.state, n)
 		}
+		tenants := g.config.Tenants()
+		fmt.Fprintf(w, "# TYPE agentvm_tenant_keys gauge\nagentvm_tenant_keys %d\n", len(tenants.Keys))
+		fmt.Fprintf(w, "# TYPE agentvm_tenant_problems gauge\nagentvm_tenant_problems %d\n", tenants.Problems)
 		leads := 0
 		if g.leads.Load() {
 			leads = 1

@@ -26,8 +26,8 @@ func (g *Gateway) Handler() http.Handler {
 	mux.HandleFunc("/", g.authenticated(func(_ http.ResponseWriter, c caller) error {
 		return wire.Fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/kubernetes.md lists what is", c.Method, c.URL.Path)
 	}))
-	for _, path := range []string{"GET /health", "GET /files", "POST /files", "POST /process.Process/", "POST /filesystem.Filesystem/"} {
-		mux.HandleFunc(path, g.envd)
+	for _, pattern := range envdCalls {
+		mux.HandleFunc(pattern, g.envd)
 	}
 	protected := http.NewCrossOriginProtection().Handler(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -162,7 +162,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, b *sandbox, ho
 	}).ServeHTTP(w, r)
 }
 
-// api adds the HTTP API: /v1/vms. A VM's name is its sandbox's identifier; what is below it is the pod's own.
+// api adds the HTTP API: /v1/vms. A VM's name is its sandbox's identifier; what is below it is the pod's, as far as the list of passed says.
 func (g *Gateway) api(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/vms", g.authenticated(func(w http.ResponseWriter, c caller) error {
 		vms := []map[string]any{}
@@ -189,19 +189,12 @@ func (g *Gateway) api(mux *http.ServeMux) {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	})
-	pass := func(w http.ResponseWriter, c caller, b *sandbox) error {
-		if b.Paused {
-			return wire.Fail(http.StatusConflict, "%s is paused: POST /v1/vms/%s/resume resumes it", b.id, b.id)
-		}
-		g.forward(w, c.Request, b, "localhost")
-		return nil
-	}
 	own("GET /v1/vms/{vm}", func(w http.ResponseWriter, c caller, b *sandbox) error {
 		if b.Paused {
 			wire.WriteJSON(w, http.StatusOK, described(b.detail(g, false)))
 			return nil
 		}
-		return pass(w, c, b)
+		return g.pass(w, c, b, false)
 	})
 	own("POST /v1/vms/{vm}/pause", func(w http.ResponseWriter, c caller, b *sandbox) error {
 		if !b.Paused {
@@ -234,13 +227,12 @@ func (g *Gateway) api(mux *http.ServeMux) {
 		wire.WriteJSON(w, http.StatusOK, described(b.detail(g, false)))
 		return nil
 	})
-	own("/v1/vms/{vm}/{rest...}", func(w http.ResponseWriter, c caller, b *sandbox) error {
-		switch rest := c.PathValue("rest"); rest {
-		case "start", "stop", "fork", "snapshots", "restore": // the gateway would not know
-			return wire.Fail(http.StatusNotImplemented, "%s of a VM in a cluster is E2B's: /sandboxes/%s/...", rest, b.id)
+	for sockets, list := range map[bool][]string{false: passed, true: passedSockets} {
+		for _, pattern := range list {
+			own(pattern, func(w http.ResponseWriter, c caller, b *sandbox) error { return g.pass(w, c, b, sockets) })
 		}
-		return pass(w, c, b)
-	})
+	}
+	own("/v1/vms/{vm}/{rest...}", notPassed)
 }
 
 // described is what the HTTP API says of a VM that it does not ask.
