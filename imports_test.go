@@ -425,6 +425,7 @@ var mayImport = map[string][]string{
 	"netstack":               {"internal/budget"},
 	"internal/preview": {
 		"internal/atomicfile",
+		"internal/httpserver",
 		"internal/origin",
 		"internal/private",
 	},
@@ -511,6 +512,7 @@ var testsMayImport = map[string][]string{
 	"integration":             {"internal/disk", "internal/gateway", "internal/reach"}, // the network at the socket of an exported module
 	"internal/capnprpc":       {"internal/guestrpc"},                                   // its schema has an interface with streams
 	"internal/daemon":         {"netstack"},
+	"internal/httpserver":     {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                   // the servers
 	"internal/disk":           {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
 	"internal/guest":          {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
 	"internal/gateway":        {"wasi"},                                                                                                      // the stream of a machine's network

@@ -238,9 +238,9 @@ func TestMetricsConnections(t *testing.T) {
 		defer conn.Close()
 		conns = append(conns, conn)
 	}
-	last := conns[maxMetricsConns]
-	_ = last.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if _, err := last.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
+	oldest := conns[0] // which goes for the new one
+	_ = oldest.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := oldest.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 		t.Errorf("one connection too many: %v", err)
 	}
 	d.stop()

@@ -132,6 +132,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) (*call, context.C
 	if !httpserver.Equal(r.Header.Get("X-Access-Token"), s.token(b.id)) {
 		return nil, nil, &rpcError{unauthenticated, "the header X-Access-Token has no token, or a wrong one"}
 	}
+	httpserver.Known(r)
 	name, _, _ := r.BasicAuth()
 	ctx, cancel := context.WithCancel(r.Context())
 	stop := context.AfterFunc(live, cancel)

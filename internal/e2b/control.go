@@ -32,6 +32,7 @@ func (s *Server) control(mux *http.ServeMux) {
 			if !httpserver.Equal(r.Header.Get("X-Api-Key"), s.config.Key) {
 				err = fail(http.StatusUnauthorized, "the header X-API-Key has no key, or a wrong one")
 			} else {
+				httpserver.Known(r)
 				err = do(w, r)
 			}
 			if err != nil {

@@ -313,6 +313,8 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	defer context.AfterFunc(live, cancel)()
 	port := r.Header.Get("E2b-Sandbox-Port")
+	httpserver.Known(r) // who has the name needs no key
+	httpserver.StreamBody(w)
 	httpserver.FullDuplex(w)
 	(&httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {

@@ -16,16 +16,15 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
 const (
-	minKey     = 16 // bytes of the shortest key
-	headerTime = 10 * time.Second
-	restTime   = 30 * time.Second // for a body that no handler reads
-	idleTime   = 2 * time.Minute
+	minKey       = 16 // bytes of the shortest key
+	headerTime   = 10 * time.Second
+	strangerTime = 10 * time.Second // for a client to show its key
+	bodyTime     = 30 * time.Second // for a body, whether a handler reads it or not
+	idleTime     = 2 * time.Minute
 )
 
 // ErrNotLoopback is the error of an address that others than this host reach.
@@ -61,7 +60,7 @@ type Server struct {
 	Handler     http.Handler
 	Certificate *tls.Certificate  // for HTTPS. nil: plain HTTP
 	GRPC        *http.HTTP2Config // for HTTP/2 without TLS. nil: none
-	MaxConns    int32             // connections at once; more are closed
+	MaxConns    int               // connections at once; a quarter of them, but 16 or more, may be of clients who have shown no key (Known)
 	// Grace is what requests that are being answered have when the server ends; then their contexts end, and their connections.
 	Grace time.Duration
 	// Ending is called when the server begins to end, with a context that ends with the grace. nil: none.
@@ -73,9 +72,9 @@ type Server struct {
 func (s *Server) Serve(ctx context.Context, l net.Listener, listening func(url string)) error {
 	base, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
-	limit := Limit{Max: s.MaxConns}
+	limit := Limit{Max: s.MaxConns, Strangers: max(s.MaxConns/4, 16), Patience: strangerTime}
 	server := &http.Server{
-		Handler: withinTime(s.Handler, restTime), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ConnState: limit.Track, HTTP2: s.GRPC,
+		Handler: withinTime(s.Handler, bodyTime), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ConnState: limit.Track, ConnContext: limit.Context, HTTP2: s.GRPC,
 		BaseContext: func(net.Listener) context.Context { return base }, ErrorLog: slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 	}
 	if s.GRPC != nil {
@@ -111,20 +110,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, listening func(url s
 	return err
 }
 
-// withinTime bounds the time in which the server reads what the handler has not read of a body, before and after its response. How long the
-// handler itself waits is its own to bound, by PatientBody.
-func withinTime(h http.Handler, rest time.Duration) http.Handler {
+// withinTime bounds the time in which a body comes, and what is left of it when the handler has answered. A handler that reads a stream says so with
+// PatientBody or StreamBody.
+func withinTime(h http.Handler, most time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength == 0 {
 			h.ServeHTTP(w, r)
 			return
 		}
 		control := http.NewResponseController(w)
-		limit := func() { _ = control.SetReadDeadline(time.Now().Add(rest)) }
+		limit := func() { _ = control.SetReadDeadline(time.Now().Add(most)) }
 		limit()
-		body := &unlimitedBody{ReadCloser: r.Body, control: control}
+		body := &limitedBody{ReadCloser: r.Body, control: control}
 		defer func() {
-			if body.begun && !body.ended {
+			if !body.ended {
 				limit()
 			}
 		}()
@@ -133,22 +132,26 @@ func withinTime(h http.Handler, rest time.Duration) http.Handler {
 	})
 }
 
-// unlimitedBody takes the limit away when a handler begins to read.
-type unlimitedBody struct {
+// limitedBody takes the limit away at its end: the connection is watched for its own while the response is made.
+type limitedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
-	begun   bool
-	ended   bool // or it has failed
+	ended   bool
 }
 
-func (b *unlimitedBody) Read(p []byte) (int, error) {
-	if !b.begun {
-		_ = b.control.SetReadDeadline(time.Time{})
-		b.begun = true
-	}
+func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.ended = b.ended || err != nil
+	if errors.Is(err, io.EOF) {
+		b.ended = true
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
 	return n, err
+}
+
+// StreamBody takes the limit of the time from a request's body: for protocols in which both sides wait for each other. Who calls it knows the
+// client.
+func StreamBody(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }
 
 // Key lets a program use a server.
@@ -224,7 +227,7 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	_ = b.control.SetReadDeadline(time.Now().Add(b.stall))
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
-		_ = b.control.SetReadDeadline(time.Time{}) // the connection is watched for its end while the response is made
+		_ = b.control.SetReadDeadline(time.Time{}) // as limitedBody does
 	}
 	return n, err
 }
@@ -253,32 +256,3 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
 	return w.ResponseWriter.Write(p)
 }
-
-// Limit keeps the connections of an http.Server few, and knows when the last has ended: http.Server.Close closes them, but does not wait for their
-// goroutines. It is ready for use with Max set, must not be copied, and its methods may be called at once.
-type Limit struct {
-	Max int32 // connections at the same time
-
-	conns sync.WaitGroup // their goroutines
-	open  atomic.Int32
-}
-
-// Track is for http.Server.ConnState. It closes connections beyond the limit.
-func (l *Limit) Track(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		l.conns.Add(1)
-		if l.open.Add(1) > l.Max {
-			_ = conn.Close()
-		}
-	case http.StateClosed, http.StateHijacked:
-		l.open.Add(-1)
-		l.conns.Done()
-	}
-}
-
-// Open returns the number of connections now.
-func (l *Limit) Open() int { return int(l.open.Load()) }
-
-// Wait returns when the goroutines of all connections have ended, after the server was closed and its Serve has returned.
-func (l *Limit) Wait() { l.conns.Wait() }

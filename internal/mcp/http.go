@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -58,6 +59,7 @@ func (s *Server) handler(token string) http.Handler {
 			http.Error(w, "the header Authorization has no token, or a wrong one", http.StatusUnauthorized)
 			return
 		}
+		httpserver.Known(r)
 		if r.Header.Get("Mcp-Protocol-Version") >= statelessRevision {
 			stateless.ServeHTTP(w, r)
 			return
@@ -73,6 +75,10 @@ func (s *Server) handler(token string) http.Handler {
 		if r.Body != http.NoBody { // also of a request that is refused: net/http reads the rest of its body before it answers
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 			r.Body = httpserver.PatientBody(w, r, bodyTime)
+		}
+		if !httpserver.IsHost(r.Host, netip.Addr.IsLoopback) {
+			http.Error(w, fmt.Sprintf("this server is not called %q", r.Host), http.StatusMisdirectedRequest)
+			return
 		}
 		protected.ServeHTTP(w, r)
 	})

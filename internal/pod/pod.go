@@ -221,6 +221,7 @@ func (s *Server) Handler() http.Handler {
 			writeFailure(w, http.StatusForbidden, "%v", err)
 			return
 		}
+		httpserver.Known(r)
 		r.Header.Del(ticket.Header)
 		if _, _, port := wire.SplitHost(r.Host, s.config.Domain); port { // for the guest, or for envd, which has tokens
 			sandboxes.ServeHTTP(w, r)

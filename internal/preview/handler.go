@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+
+	"agentvm/internal/httpserver"
 )
 
 // ServeHTTP answers one request. Its order is the promise: Host, Origin, token, limits, the owner's Permit, and only then the VM.
@@ -29,6 +31,7 @@ func (s *Server) ServeHTTP(raw http.ResponseWriter, r *http.Request) {
 		s.serveError(w, r, err)
 		return
 	}
+	httpserver.Known(r)
 	s.serveRequest(w, r, &v, changed)
 }
 

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"agentvm/internal/httpserver"
 )
 
 // A Dialer connects to TCP ports of VMs as a program inside of them would, to 127.0.0.1 or ::1 of the guest, and never to the
@@ -24,7 +24,7 @@ type Dialer interface {
 
 // Limits bound what visitors and guests can take. Zero values mean the defaults.
 type Limits struct {
-	// Connections of visitors at once; more wait. Default 1024.
+	// Connections of visitors at once, a quarter of which may have shown no token (httpserver.Limit). Default 1024.
 	Connections int
 	// Requests being served at once, streams included; more are refused. One link has no more of these places than are free after it,
 	// so that requests that hang on one link leave places for others. Default 512.
@@ -89,6 +89,7 @@ type Server struct {
 	log    *slog.Logger
 
 	http      *http.Server
+	conns     httpserver.Limit
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
 	ports     map[uint16]bool // set by Serve, before the first request
@@ -108,6 +109,7 @@ type Server struct {
 // NewServer returns a Server, which does nothing until Serve.
 func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), log: cfg.Logger, sessions: newSessions()}
+	s.conns.Max, s.conns.Strangers, s.conns.Patience = s.limits.Connections, max(s.limits.Connections/4, 1), s.limits.HeaderTimeout
 	s.dials.ports = make(map[string]*portLimiter)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -125,6 +127,8 @@ func (s *Server) newHTTP() *http.Server {
 	protocols.SetHTTP1(true)
 	return &http.Server{
 		Handler:                      s,
+		ConnState:                    s.conns.Track,
+		ConnContext:                  s.conns.Context,
 		Protocols:                    &protocols,
 		DisableGeneralOptionsHandler: true,
 		MaxHeaderBytes:               s.limits.HeaderBytes,
@@ -144,7 +148,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var watcher sync.WaitGroup
 	watcher.Go(s.watch)
 	stop := context.AfterFunc(ctx, s.shut)
-	err := s.http.Serve(netutil.LimitListener(l, s.limits.Connections))
+	err := s.http.Serve(l)
 	stop()
 	s.shut()
 	watcher.Wait()

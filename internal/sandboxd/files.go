@@ -76,6 +76,7 @@ func (s *Server) handler() http.Handler {
 		case !s.isHost(r.Host):
 			writeFailure(w, &failure{http.StatusMisdirectedRequest, "PERMISSION_DENIED", fmt.Sprintf("this server is not called %q: name it with --host", r.Host)})
 		case isFile:
+			httpserver.Known(r) // the protocol knows no keys
 			if err := s.serveFile(w, r, local); err != nil {
 				writeFailure(w, err)
 			}

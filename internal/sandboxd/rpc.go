@@ -103,6 +103,7 @@ func (s *Server) rpcHandler() http.Handler {
 		case timeErr != nil:
 			err = timeErr
 		default:
+			httpserver.Known(r)
 			if limit >= 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, limit)

@@ -176,6 +176,9 @@ func (s *Server) Handler() http.Handler {
 		began := time.Now()
 		answer := &recorder{ResponseWriter: w, status: http.StatusOK}
 		key, known := s.options.Keys.Find(cmp.Or(httpserver.Bearer(r), r.Header.Get("X-API-Key")))
+		if known {
+			httpserver.Known(r)
+		}
 		switch {
 		case !httpserver.IsHost(r.Host, netip.Addr.IsLoopback, s.hosts...):
 			writeProblem(answer, problemf(http.StatusMisdirectedRequest, "this server is not called %q: name it with --host", r.Host))

@@ -200,6 +200,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the link was used already, or is older than an hour: press Enter where agentvm ui runs for another one", http.StatusForbidden)
 		return
 	}
+	httpserver.Known(r)
 	writeJSON(w, map[string]string{"key": key})
 }
 
@@ -223,6 +224,7 @@ func (s *Server) withSession(next http.Handler) http.Handler {
 			http.Error(w, "there is no such session: open a new link, which Enter prints where agentvm ui runs", http.StatusUnauthorized)
 			return
 		}
+		httpserver.Known(r)
 		if len(protocols) > 0 {
 			r.Header.Set("Sec-WebSocket-Protocol", strings.Join(protocols, ", "))
 		}

@@ -93,6 +93,7 @@ func (g *Gateway) authenticated(do func(http.ResponseWriter, caller) error) http
 		if !known {
 			err = wire.Fail(http.StatusUnauthorized, "the header X-API-Key, or Authorization: Bearer, has no key, or a wrong one")
 		} else {
+			httpserver.Known(r)
 			r.Header.Del("X-Api-Key")
 			r.Header.Del("Authorization")
 			err = do(w, caller{r, tenant})

@@ -81,6 +81,8 @@ func (g *Gateway) envd(w http.ResponseWriter, r *http.Request) {
 		if token := r.Header.Get(wire.HeaderToken); token != "" && !httpserver.Equal(token, g.token(id)) {
 			g.writeError(w, wire.Fail(http.StatusUnauthorized, "the header %s has a wrong token", wire.HeaderToken))
 			return
+		} else if token != "" {
+			httpserver.Known(r)
 		}
 		g.forward(w, r, b, "localhost")
 		return
@@ -130,6 +132,8 @@ func (g *Gateway) port(w http.ResponseWriter, r *http.Request, id string, port u
 		g.noSandbox(w, id, err)
 		return
 	}
+	httpserver.Known(r)
+	httpserver.StreamBody(w)
 	r.Header.Set(wire.HeaderSandbox, id)
 	r.Header.Set(wire.HeaderPort, strconv.Itoa(int(port)))
 	g.forward(w, r, b, r.Host)
