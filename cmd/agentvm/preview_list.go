@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"runtime"
 	"strings"
 	"text/tabwriter"
@@ -168,7 +170,7 @@ func tokenIn(text string) string {
 func (c *cli) previewOpenCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "open ID", Short: "Open a link in the host's browser", Args: counted(1, 1), ValidArgsFunction: completeLinks(false),
-		Long:    "Prints a link and has the host's browser open it, without waiting for the browser.",
+		Long:    "Prints a link and has the host's browser open it, by a file that is there for 15 seconds or until Ctrl-C: command lines are no secret.",
 		Example: "  agentvm preview open 0a1b2c3d4e5f6",
 		RunE:    func(cmd *cobra.Command, args []string) error { return c.openLink(cmd.Context(), args[0]) },
 	}
@@ -188,7 +190,13 @@ func (c *cli) openLink(ctx context.Context, id string) error {
 			return fmt.Errorf("preview %s: its VM does not run: start it with agentvm start %s", id, l.VM)
 		default:
 			fmt.Fprintln(c.stdout, l.URL)
-			return browse(ctx, opener(runtime.GOOS), l.URL, openerTime)
+			folder, err := linkFolder()
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+			defer stop()
+			return browse(ctx, opener(runtime.GOOS), folder, l.URL, openerTime, redirectTime)
 		}
 	}
 	return fmt.Errorf("%w: %s (agentvm preview ls lists them)", preview.ErrUnknown, id)

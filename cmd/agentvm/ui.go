@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"runtime"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -65,13 +65,23 @@ func (c *cli) ui(ctx context.Context, listen string, open bool) error {
 	if err != nil {
 		return err
 	}
+	folder, err := linkFolder()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var opening sync.WaitGroup
+	defer opening.Wait()
+	defer cancel()
 	return server.Serve(ctx, listen, func() {
 		link := server.Link()
 		fmt.Fprintln(c.stdout, link)
 		if open {
-			if err := openBrowser(link); err != nil {
-				fmt.Fprintf(c.stderr, "agentvm: no browser was opened: %v\n", err)
-			}
+			opening.Go(func() {
+				if err := browse(ctx, opener(runtime.GOOS), folder, link, openerTime, redirectTime); err != nil {
+					fmt.Fprintf(c.stderr, "agentvm: %v\n", err)
+				}
+			})
 		}
 		if isTerminal(c.stdin) && isTerminal(c.stderr) {
 			fmt.Fprintln(c.stderr, "agentvm: open the link in a browser; it works once. Enter prints another one, Ctrl-C ends.")
@@ -85,21 +95,4 @@ func (c *cli) printLinks(server *ui.Server) {
 	for lines := bufio.NewScanner(c.stdin); lines.Scan(); {
 		fmt.Fprintln(c.stdout, server.Link())
 	}
-}
-
-// openBrowser has the system open a link. The browser is left to itself.
-func openBrowser(link string) error {
-	var command *exec.Cmd
-	switch runtime.GOOS {
-	case "darwin":
-		command = exec.Command("open", link)
-	case "windows":
-		command = exec.Command("rundll32", "url.dll,FileProtocolHandler", link)
-	default:
-		command = exec.Command("xdg-open", link)
-	}
-	if err := command.Start(); err != nil {
-		return err
-	}
-	return command.Process.Release()
 }

@@ -136,13 +136,13 @@ func withinTime(h http.Handler, most time.Duration) http.Handler {
 type limitedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
-	ended   bool
+	ended   bool // or it has failed
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || err != nil
 	if errors.Is(err, io.EOF) {
-		b.ended = true
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
