@@ -223,6 +223,12 @@ func (s *Store) Start(ctx context.Context, name string, c Config, progress Progr
 	return s.started(s.vms.Start(ctx, name, c, progress))
 }
 
+// Create is Start for a VM that is not there yet. When there is a VM of that name the error is ErrExists. After any other failure no VM of that name
+// exists.
+func (s *Store) Create(ctx context.Context, name string, c Config, progress Progress) (*VM, error) {
+	return s.started(s.vms.Create(ctx, name, c, progress))
+}
+
 // Launch is Start that returns when the daemon boots the VM.
 func (s *Store) Launch(ctx context.Context, name string, c Config) (*VM, error) {
 	return s.started(s.vms.Launch(ctx, name, c))

@@ -119,9 +119,9 @@ func (m *e2bVMs) Create(ctx context.Context, name string, env []string, policy e
 	config := m.config
 	config.Env = append(append([]string(nil), config.Env...), env...)
 	config.Network.Policy = policy
-	v, err := m.store.Start(ctx, name, config, nil)
+	v, err := m.store.Create(ctx, name, config, nil)
 	if err != nil {
-		return nil, errors.Join(err, m.Remove(context.WithoutCancel(ctx), name))
+		return nil, err
 	}
 	return v, nil
 }

@@ -49,7 +49,12 @@ type Restoration struct {
 // Network.Disabled where c does not set them. When there is a VM of that name the error is ErrExists. After any other failure no VM of
 // that name exists.
 func (s Store) Restore(ctx context.Context, name string, c Config, r Restoration, progress Progress) (*Client, error) {
-	client, err := s.restore(ctx, name, c, r, progress)
+	return s.orAbandon(ctx, name, func() (*Client, error) { return s.restore(ctx, name, c, r, progress) })
+}
+
+// orAbandon makes a VM, and leaves nothing of one whose first start fails.
+func (s Store) orAbandon(ctx context.Context, name string, create func() (*Client, error)) (*Client, error) {
+	client, err := create()
 	if err == nil || errors.Is(err, ErrExists) || errors.Is(err, ErrRunning) {
 		return client, err
 	}
@@ -66,7 +71,7 @@ func (s Store) restore(ctx context.Context, name string, c Config, r Restoration
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	client, err := s.start(ctx, name, c, &r)
+	client, err := s.start(ctx, name, c, &r, true)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

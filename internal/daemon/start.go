@@ -44,6 +44,18 @@ func (s Store) Start(ctx context.Context, name string, c Config, progress Progre
 	return awaitStart(ctx, client, progress)
 }
 
+// Create makes and starts a VM as Start does. When there is a VM of that name the error is ErrExists. After any other failure no VM of that name
+// exists.
+func (s Store) Create(ctx context.Context, name string, c Config, progress Progress) (*Client, error) {
+	return s.orAbandon(ctx, name, func() (*Client, error) {
+		client, err := s.start(ctx, name, c, nil, true)
+		if err != nil {
+			return nil, fmt.Errorf("start %s: %w", name, err)
+		}
+		return awaitStart(ctx, client, progress)
+	})
+}
+
 // awaitStart waits for the boot. When that fails the client is closed.
 func awaitStart(ctx context.Context, client *Client, progress Progress) (*Client, error) {
 	err := client.AwaitReady(ctx, progress.report)
@@ -62,14 +74,15 @@ func awaitStart(ctx context.Context, client *Client, progress Progress) (*Client
 
 // Launch is Start that returns when the daemon listens. Client.AwaitReady, and later Status, return how the boot has ended.
 func (s Store) Launch(ctx context.Context, name string, c Config) (*Client, error) {
-	client, err := s.start(ctx, name, c, nil)
+	client, err := s.start(ctx, name, c, nil, false)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return client, nil
 }
 
-func (s Store) start(ctx context.Context, name string, c Config, r *Restoration) (*Client, error) {
+// start starts a daemon. With create, a VM that is there already is ErrExists.
+func (s Store) start(ctx context.Context, name string, c Config, r *Restoration, create bool) (*Client, error) {
 	p, err := s.paths(name)
 	if err != nil {
 		return nil, err
@@ -91,7 +104,7 @@ func (s Store) start(ctx context.Context, name string, c Config, r *Restoration)
 		return nil, err
 	}
 	defer func() { _ = unlock() }()
-	if _, err := os.Stat(p.config()); r != nil && err == nil {
+	if _, err := os.Stat(p.config()); create && err == nil {
 		return nil, ErrExists
 	}
 	if client, err := s.awaitStartable(ctx, name, p, c); client != nil || err != nil {

@@ -712,6 +712,17 @@ func TestMost(t *testing.T) {
 	serve(t, nil).want("PUT", "/v1/vms/dev/network", allow("pypi.org:443"), 200, nil)
 }
 
+// A VM that could not be made is not there, so that the corrected request makes it.
+func TestCreateFails(t *testing.T) {
+	a := serve(t, nil)
+	for range 2 {
+		a.want("POST", "/v1/vms", NewVM{Name: "wrong", Image: "127.0.0.1:1/none:1"}, 422, nil)
+		a.want("GET", "/v1/vms/wrong", nil, 404, nil)
+	}
+	a.want("POST", "/v1/vms", NewVM{Name: "dev", Image: "127.0.0.1:1/none:1"}, 409, nil)
+	a.want("GET", "/v1/vms/dev", nil, 200, nil)
+}
+
 // savedDev has a snapshot of dev, that cannot be restored.
 type savedDev struct {
 	noSaved

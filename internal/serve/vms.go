@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"math"
 	"net/http"
 	"strings"
@@ -150,7 +148,7 @@ func (s *Server) vmRoutes() []route {
 			if err != nil {
 				return VM{}, err
 			}
-			return s.start(r.Context(), r.PathValue("vm"), config)
+			return s.started(r.Context(), r.PathValue("vm"), s.options.Store.Start, config)
 		}),
 		call("POST", "/v1/vms/{vm}/stop", "Stops a VM; its files stay", func(r *http.Request, in StopRequest) (VM, error) {
 			grace := defaultGrace
@@ -237,17 +235,12 @@ func (s *Server) create(r *http.Request, in NewVM) (VM, error) {
 		return VM{}, problemf(http.StatusConflict, "%s is being made", name)
 	}
 	defer s.creates.give(name)
-	switch err := s.options.Store.Exists(name); {
-	case err == nil:
-		return VM{}, fmt.Errorf("%s: %w", name, client.ErrExists)
-	case !errors.Is(err, client.ErrNotFound):
-		return VM{}, err
-	}
-	return s.start(r.Context(), name, config)
+	return s.started(r.Context(), name, s.options.Store.Create, config)
 }
 
-func (s *Server) start(ctx context.Context, name string, config client.Config) (VM, error) {
-	v, err := s.options.Store.Start(ctx, name, config, nil)
+// started describes a VM that one of the store's functions has started.
+func (s *Server) started(ctx context.Context, name string, start func(context.Context, string, client.Config, client.Progress) (*client.VM, error), config client.Config) (VM, error) {
+	v, err := start(ctx, name, config, nil)
 	if err != nil {
 		return VM{}, err
 	}
