@@ -18,6 +18,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/hostpath"
+	"agentvm/internal/private"
 )
 
 // Exit codes of agentvm itself. Every other code is that of the command that was run.
@@ -175,6 +176,23 @@ func readHostFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	return guard.ReadFile(path, hostpath.Identity{}, maxHostFile)
+}
+
+// readSecretFile reads a file with keys that the user has named. One that others may read or change is refused: its keys may be theirs.
+func readSecretFile(path string) (_ []byte, err error) {
+	file, err := openHostFile(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if err := private.CheckSecret(file); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxHostFile+1))
+	if err == nil && len(text) > maxHostFile {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxHostFile)
+	}
+	return text, err
 }
 
 // openHostFile opens a file that the user has named, with flags of package os.

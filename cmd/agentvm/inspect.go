@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"text/tabwriter"
 	"time"
 
@@ -76,6 +77,9 @@ func (c *cli) inspectCommand() *cobra.Command {
 				s, err := store.Status(cmd.Context(), name)
 				if err != nil {
 					return suggest(store, name, err)
+				}
+				if u, err := url.Parse(s.Config.Network.Proxy); err == nil {
+					s.Config.Network.Proxy = u.Redacted()
 				}
 				one := inspection{vmStatus: statusOf(s), Door: s.Door, Config: s.Config}
 				if s.State == client.Running || s.State == client.Paused {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func (c *cli) sandboxdCommand() *cobra.Command {
 	flags.Uint16Var(&f.grpc, "grpc-port", 9090, "`PORT` of processes; 0 takes one that is free")
 	flags.Uint16Var(&f.rest, "rest-port", 8080, "`PORT` of files and probes; 0 takes one that is free")
 	flags.StringVar(&f.root, "root-dir", "/workspace", "the `DIRECTORY` of the VM that clients see; it is made")
-	flags.StringVar(&f.prefix, "metadata-env-prefix", "SANDBOX_", "variables of this process that GET /v1/metadata tells begin so")
+	flags.StringVar(&f.prefix, "metadata-env-prefix", "SANDBOX_", "variables of this process that GET /v1/metadata tells begin so; names and values that look like secrets are left out")
 	durationFlag(flags, &f.shutdown, "shutdown-timeout", "", 10*time.Second, "how long requests have to end in when the server ends")
 	flags.StringArrayVar(&f.hosts, "host", nil, "a `NAME` under which clients reach the server, besides localhost and addresses (may be repeated)")
 	f.register(command)
@@ -56,11 +57,25 @@ func (c *cli) sandboxdCommand() *cobra.Command {
 	})
 }
 
+// isSecretVariable reports whether a variable is probably a secret, which clients without a key are not told: by its name, or because its value is a
+// URL with a password.
+func isSecretVariable(name, value string) bool {
+	name = strings.ToUpper(name)
+	for _, word := range []string{"PASSWORD", "PASSWD", "SECRET", "TOKEN", "KEY", "CREDENTIAL", "COOKIE", "AUTH"} {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return urlPassword.MatchString(value)
+}
+
+var urlPassword = regexp.MustCompile(`://[^/?#\s]*:[^/?#\s]*@`)
+
 // serveSandbox serves until it is interrupted.
 func (c *cli) serveSandbox(ctx context.Context, f *sandboxdFlags) error {
 	told := make(map[string]string)
 	for _, pair := range os.Environ() {
-		if name, value, _ := strings.Cut(pair, "="); f.prefix != "" && strings.HasPrefix(name, f.prefix) {
+		if name, value, _ := strings.Cut(pair, "="); f.prefix != "" && strings.HasPrefix(name, f.prefix) && !isSecretVariable(name, value) {
 			told[name] = value
 		}
 	}

@@ -22,7 +22,7 @@ import (
 const serveLong = `Serves the VMs of the store over HTTP: make, start, stop and remove them, run commands and jobs, read and write files, change the network policy,
 forward ports, make snapshots and forks. GET /openapi.json describes the operations, /healthz says that the server runs, and /metrics counts.
 
-Clients send a key, "Authorization: Bearer KEY". --key-file has one or more, each on a line, with a name for the log before it if you like;
+Clients send a key, "Authorization: Bearer KEY". --key-file, which only you may read, has one or more, each on a line, with a name for the log before it if you like;
 without it the server makes one and prints it on standard error. Whoever has a key has what the user of this server has of its VMs, and
 none of the host's files: mounts cannot be made over HTTP. --net, --allow and the like say what VMs reach at most: a client can ask for less, and
 a VM or snapshot that reaches more is not started.
@@ -92,11 +92,16 @@ func (c *cli) serve(ctx context.Context, f serveFlags) (err error) {
 		o.Certificate = &certificate
 	}
 	if f.audit != "" {
-		file, err := openHostFile(f.audit, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
-		if err != nil {
-			return fmt.Errorf("--audit: %w", err)
+		file, fileErr := openHostFile(f.audit, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
+		if fileErr != nil {
+			return fmt.Errorf("--audit: %w", fileErr)
 		}
 		defer func() { err = errors.Join(err, file.Close()) }()
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // paths and names of VMs are no one else's to read
+			if err := file.Chmod(info.Mode().Perm() &^ 0o077); err != nil {
+				return fmt.Errorf("--audit: %w", err)
+			}
+		}
 		var mu sync.Mutex
 		lines := json.NewEncoder(file)
 		o.Audit = func(r api.Record) {
@@ -125,7 +130,7 @@ func serveKeys(path string) (keys httpserver.Keys, generated string, err error) 
 		generated = rand.Text()
 		return httpserver.Keys{{Name: "generated", Value: generated}}, generated, nil
 	}
-	text, err := readHostFile(path)
+	text, err := readSecretFile(path)
 	if err != nil {
 		return nil, "", fmt.Errorf("--key-file: %w", err)
 	}
@@ -154,7 +159,7 @@ func serverKey(flag, path string) (string, error) {
 	if path == "" {
 		return rand.Text(), nil
 	}
-	b, err := readHostFile(path)
+	b, err := readSecretFile(path)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", flag, err)
 	}
@@ -170,7 +175,7 @@ func serverCertificate(certificate, key string) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("--tls-cert: %w", err)
 	}
-	other, err := readHostFile(key)
+	other, err := readSecretFile(key)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("--tls-key: %w", err)
 	}

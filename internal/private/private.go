@@ -79,6 +79,15 @@ func CheckFile(f *os.File) error {
 	return err
 }
 
+// CheckSecret checks an open file as ReadSecret does.
+func CheckSecret(f *os.File) error {
+	info, err := checkFile(f)
+	if err == nil {
+		err = checkSecret(f.Name(), info)
+	}
+	return err
+}
+
 func checkFile(f *os.File) (fs.FileInfo, error) {
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
