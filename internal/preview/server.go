@@ -106,10 +106,13 @@ type Server struct {
 	work    sync.WaitGroup // requests and dials; added to under mu
 }
 
+// strangerTime is how long a connection may be without a request that has a token.
+const strangerTime = 10 * time.Second
+
 // NewServer returns a Server, which does nothing until Serve.
 func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), log: cfg.Logger, sessions: newSessions()}
-	s.conns.Max, s.conns.Strangers, s.conns.Patience = s.limits.Connections, max(s.limits.Connections/4, 1), s.limits.HeaderTimeout
+	s.conns.Max, s.conns.Strangers, s.conns.Patience = s.limits.Connections, max(s.limits.Connections/4, 1), max(s.limits.HeaderTimeout, strangerTime)
 	s.dials.ports = make(map[string]*portLimiter)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
