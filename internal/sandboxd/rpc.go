@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"agentvm/internal/httpserver"
 	pb "agentvm/internal/sandboxd/processv1"
 )
 
