@@ -26,6 +26,7 @@ const (
 	maxStreams = 100              // of one connection at once
 	maxConns   = 512              // of one VM at once; what exceeds it is reset
 	maxHello   = 64 << 10         // bytes; TLS's records have 16 KiB, and a ClientHello seldom more than 2
+	maxHeader  = 1 << 20          // bytes of an answer's header, which is searched; as net/http's of a request's
 )
 
 // ProxyConfig configures a Proxy.
@@ -196,6 +197,7 @@ func (p *Proxy) open(ctx context.Context, guest, first net.Conn, to host, r repl
 		},
 		TLSClientConfig:   &tls.Config{RootCAs: p.config.Roots, ServerName: to.name, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true, DisableCompression: true, TLSHandshakeTimeout: 30 * time.Second, MaxConnsPerHost: maxStreams,
+		MaxResponseHeaderBytes: maxHeader,
 	}
 	defer transport.CloseIdleConnections()
 	conns := newSingle(guest)
@@ -205,18 +207,22 @@ func (p *Proxy) open(ctx context.Context, guest, first net.Conn, to host, r repl
 		},
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ReadHeaderTimeout: headerTime, ErrorLog: slog.NewLogLogger(p.config.Logger.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: headerTime, ErrorLog: r.errorLog(p.config.Logger),
 	}
 	_ = server.ServeTLS(conns, "", "") // until conns has ended
 	_ = server.Close()
 }
+
+// upgrades are the protocols to which a connection may change, in lower case. HTTP/2 (h2c) is not among them: it would bring headers that are
+// not searched.
+var upgrades = []string{"websocket", "spdy/3.1", "tcp"}
 
 // handler passes requests on, with secrets.
 func (p *Proxy) handler(transport http.RoundTripper, to host, r replacements) http.Handler {
 	address := net.JoinHostPort(to.name, strconv.Itoa(int(to.port)))
 	logger := p.config.Logger.With("host", address)
 	proxy := &httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		Transport: transport, FlushInterval: -1, ErrorLog: r.errorLog(logger),
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Scheme, pr.Out.URL.Host = "https", address
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as it is; ReverseProxy would drop what it does not understand
@@ -225,12 +231,23 @@ func (p *Proxy) handler(transport http.RoundTripper, to host, r replacements) ht
 					pr.Out.Header[field] = slices.Clone(values)
 				}
 			}
+			if !slices.Contains(upgrades, strings.ToLower(pr.Out.Header.Get("Upgrade"))) {
+				pr.Out.Header.Del("Upgrade") // which a server may pass over as well (RFC 9110 section 7.8)
+				pr.Out.Header.Del("Connection")
+			}
 			r.apply(pr.Out)
 		},
-		ModifyResponse: func(answer *http.Response) error { r.hide(answer.Header); return nil },
+		ModifyResponse: func(answer *http.Response) error {
+			if answer.StatusCode == http.StatusSwitchingProtocols { // which goes past hidingWriter
+				r.hide(answer.Header)
+				answer.Status = "" // the standard's words in place of the server's
+			}
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			logger.Warn("a request to a host that gets secrets failed", "error", err)
-			http.Error(w, fmt.Sprintf("agentvm: %s gets secrets of this VM, and could not be asked: %v", address, err), http.StatusBadGateway)
+			reason := r.hideText(err.Error()) // it quotes answers that are not HTTP
+			logger.Warn("a request to a host that gets secrets failed", "error", reason)
+			http.Error(w, fmt.Sprintf("agentvm: %s gets secrets of this VM, and could not be asked: %s", address, reason), http.StatusBadGateway)
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
@@ -239,9 +256,17 @@ func (p *Proxy) handler(transport http.RoundTripper, to host, r replacements) ht
 				http.StatusMisdirectedRequest)
 			return
 		}
+		if strings.EqualFold(request.Method, http.MethodTrace) || strings.EqualFold(request.Method, http.MethodConnect) {
+			// The answer to TRACE is the request, with the secret, and what CONNECT opens is not searched (RFC 9110 section 9.3).
+			w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+			http.Error(w, fmt.Sprintf("agentvm: %s gets secrets of this VM, and is not sent %.16q, which would tell them", address, request.Method),
+				http.StatusMethodNotAllowed)
+			return
+		}
 		// Else net/http reads the rest of the body itself when the answer begins, which the transport takes for a failure if it has not seen the end.
 		_ = http.NewResponseController(w).EnableFullDuplex()
-		proxy.ServeHTTP(w, request)
+		proxy.ServeHTTP(hidingWriter{w, r}, request)
+		r.hide(w.Header()) // the trailers
 	})
 }
 

@@ -15,6 +15,7 @@ type replacement struct {
 	placeholder, value string
 	headers            []string // canonical; none: all
 	query, body        bool
+	spellings          []spelling // of value, in answers
 }
 
 // replacements is in the order of their placeholders' lengths, longest first, because one may begin with another.
@@ -23,7 +24,7 @@ type replacements []replacement
 func replacementsOf(list []Secret, to host) (r replacements) {
 	for _, s := range list {
 		if slices.ContainsFunc(s.Hosts, func(text string) bool { h, err := parseHost(text); return err == nil && h == to }) {
-			r = append(r, replacement{s.placeholder(), s.Value, canonical(s.Headers), s.Query, s.Body})
+			r = append(r, replacement{s.placeholder(), s.Value, canonical(s.Headers), s.Query, s.Body, spellingsOf(s.Value)})
 		}
 	}
 	slices.SortStableFunc(r, func(a, b replacement) int { return len(b.placeholder) - len(a.placeholder) })
@@ -72,17 +73,6 @@ func (r replacements) text(field, value string) string {
 		}
 	}
 	return value
-}
-
-// hide puts the placeholders back into an answer's header, for servers that repeat what they were sent.
-func (r replacements) hide(header http.Header) {
-	for _, values := range header {
-		for i := range values {
-			for _, one := range r {
-				values[i] = strings.ReplaceAll(values[i], one.value, one.placeholder)
-			}
-		}
-	}
 }
 
 // bodyReader replaces old by new in what it reads.
