@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"agentvm/cmd/agentvm-gateway/fleet"
 	"agentvm/internal/pod/ticket"
@@ -89,6 +92,9 @@ func (o *options) serve(ctx context.Context) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	// The loggers that libraries share: the client of Kubernetes writes as the gateway does, and net/http, which quotes what pods send, nowhere.
+	klog.SetSlogLogger(log)
+	stdlog.SetOutput(io.Discard)
 	text, err := os.ReadFile(o.key)
 	if err != nil {
 		return fmt.Errorf("--key-file: %w", err)

@@ -179,6 +179,7 @@ func (m *e2bSnapshots) Restore(ctx context.Context, snapshot, vm string, env []s
 		most.Policy = policy
 		c.Hostname, c.Network, c.MaxLifetime = "", c.Network.Limited(most), m.config.MaxLifetime
 		c.Env = append(append([]string(nil), m.config.Env...), env...)
+		c.Secrets = m.config.Secrets
 		return nil
 	})
 	if err != nil {

@@ -254,6 +254,9 @@ func (m *mcpVMs) limit(ctx context.Context, c *client.Config) error {
 		return err
 	}
 	c.Network = c.Network.Limited(now.Network)
+	if c.Secrets = nil; !c.Network.Disabled {
+		c.Secrets = now.Secrets
+	}
 	c.Hostname, c.CaptureFile, c.NetworkLog, c.Metrics = "", "", "", ""
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -19,21 +20,24 @@ import (
 	"agentvm/images"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
+	"agentvm/vm"
 )
 
 const restoreLong = `Makes a VM that continues from a snapshot. It is another computer than the one that was saved, with its own random numbers, network
 address and host name, unless --same-identity has it take that one's place. Programs are killed, unless --keep-programs has them run on.
 
 It is started as the VM was, with its network policy, mounts and ports, or free ports where those are taken; flags change that as those of
-agentvm start do. A snapshot that was
+agentvm start do. Secrets are named again with --secret; --kept-secrets takes those that the VM had, from where they were, and
+--kept-secrets=false none. A snapshot that was
 imported says so, too, but gives nothing of the host by itself: it needs as many -m as the VM had, ports and the values of variables are
 given anew, and so is an open network. agentvm snapshot inspect shows what the VM had. The same holds for one in an object store (--state).`
 
 // restoreFlags are the flags of start that make sense for a VM that has booted.
 type restoreFlags struct {
 	startFlags
-	keep, same bool
-	state      stateFlags
+	keep, same  bool
+	keptSecrets bool
+	state       stateFlags
 }
 
 func (c *cli) snapshotRestoreCommand() *cobra.Command {
@@ -57,8 +61,10 @@ func (c *cli) snapshotRestoreCommand() *cobra.Command {
 	flags.SortFlags = false
 	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on; what they print is lost")
 	flags.BoolVar(&f.same, "same-identity", false, "leave address, machine-id and host name as they were: for a VM that takes the place of the saved one")
+	flags.BoolVar(&f.keptSecrets, "kept-secrets", false, "give the VM the secrets that the saved one had; =false: none")
 	f.state.register(flags, "the snapshot is in the object store")
 	f.registerShared(command)
+	command.MarkFlagsMutuallyExclusive("secret", "kept-secrets")
 	f.networkFlags.registerKept(flags)
 	f.registerLife(flags)
 	return command
@@ -146,7 +152,31 @@ func (f *restoreFlags) restoredConfig(path, name string) (client.Config, error) 
 	if err != nil {
 		return config, err
 	}
+	if !f.keptSecrets {
+		had := config.Secrets
+		config.Secrets = nil
+		if !f.changed("secret") && !f.changed("kept-secrets") {
+			if err := secretsAsked(had, nil); err != nil {
+				return config, fmt.Errorf("%w: name them again with --secret, or give --kept-secrets (--kept-secrets=false: none)", err)
+			}
+		}
+	}
 	return f.applied(config, name)
+}
+
+// secretsAsked returns an error that names the secrets of a saved VM that a restored one does not get. A snapshot gives none by itself: who
+// restores it may not know that it sends the user's credentials somewhere.
+func secretsAsked(had, given []vm.Secret) error {
+	var missing []string
+	for _, s := range had {
+		if !slices.ContainsFunc(given, func(g vm.Secret) bool { return g.Name == s.Name }) {
+			missing = append(missing, fmt.Sprintf("%s (%s, for %s)", s.Name, s.Source, strings.Join(s.Hosts, ", ")))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the saved VM had secrets: %s", strings.Join(missing, "; "))
 }
 
 // applied returns a saved VM's configuration changed as the flags say.
@@ -278,7 +308,8 @@ func forgetConfig(store *snapshot.Store, name string) error {
 	return nil
 }
 
-// restoreAs makes a VM that continues from a snapshot of this store, with the saved VM's configuration after change.
+// restoreAs makes a VM that continues from a snapshot of this store, with the saved VM's configuration after change, which gives it secrets:
+// those that the saved one had must be among them.
 func restoreAs(ctx context.Context, vms *client.Store, snapshot, name string, change func(*client.Config) error) error {
 	saved, err := snapshots()
 	if err != nil {
@@ -303,7 +334,13 @@ func restoreAs(ctx context.Context, vms *client.Store, snapshot, name string, ch
 	}
 	if err == nil {
 		config.Parent = "snapshot " + snapshot
-		err = change(&config)
+		had := config.Secrets
+		config.Secrets = nil
+		if err = change(&config); err == nil {
+			if err = secretsAsked(had, config.Secrets); err != nil {
+				err = fmt.Errorf("%w: agentvm snapshot restore %s %s --kept-secrets restores it with them", err, snapshot, name)
+			}
+		}
 	}
 	if err != nil {
 		return err
