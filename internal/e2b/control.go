@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,13 +27,19 @@ const (
 
 // control adds the control API. Newer and older SDKs differ in the paths of some calls.
 func (s *Server) control(mux *http.ServeMux) {
-	handle := func(pattern string, do func(http.ResponseWriter, *http.Request) error) {
+	// handle adds a call. listed says that do itself reads the query; others have none.
+	handle := func(pattern string, listed bool, do func(http.ResponseWriter, *http.Request) error) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			err := error(nil)
 			if !httpserver.Equal(r.Header.Get("X-Api-Key"), s.config.Key) {
 				err = fail(http.StatusUnauthorized, "the header X-API-Key has no key, or a wrong one")
 			} else {
 				httpserver.Known(r)
+				if !listed {
+					err = wire.CheckQuery(r.URL.Query())
+				}
+			}
+			if err == nil {
 				err = do(w, r)
 			}
 			if err != nil {
@@ -41,12 +48,12 @@ func (s *Server) control(mux *http.ServeMux) {
 		})
 	}
 	for _, version := range []string{"", "/v2"} {
-		handle("POST "+version+"/sandboxes", s.create)
-		handle("POST "+version+"/sandboxes/{id}/connect", s.connect)
-		handle("GET "+version+"/sandboxes", s.list)
+		handle("POST "+version+"/sandboxes", false, s.create)
+		handle("POST "+version+"/sandboxes/{id}/connect", false, s.connect)
+		handle("GET "+version+"/sandboxes", true, s.list)
 	}
 	one := func(pattern string, do func(w http.ResponseWriter, r *http.Request, b *sandbox) error) {
-		handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
+		handle(pattern, strings.HasSuffix(pattern, "/metrics"), func(w http.ResponseWriter, r *http.Request) error {
 			b, err := s.known(r.PathValue("id"))
 			if err != nil {
 				return err
@@ -69,9 +76,9 @@ func (s *Server) control(mux *http.ServeMux) {
 	one("PUT /sandboxes/{id}/network", s.setNetwork)
 	one("GET /sandboxes/{id}/metrics", s.metrics)
 	one("POST /sandboxes/{id}/snapshots", s.createSnapshot)
-	handle("GET /snapshots", s.listSnapshots)
-	handle("DELETE /templates/{id}", s.deleteSnapshot)
-	handle("/", func(_ http.ResponseWriter, r *http.Request) error {
+	handle("GET /snapshots", true, s.listSnapshots)
+	handle("DELETE /templates/{id}", false, s.deleteSnapshot)
+	handle("/", true, func(_ http.ResponseWriter, r *http.Request) error {
 		return fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/e2b.md lists what is", r.Method, r.URL.Path)
 	})
 }
@@ -158,6 +165,7 @@ type creation struct {
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Env        map[string]string `json:"envVars,omitempty"`
 	Timeout    *int              `json:"timeout,omitempty"`
+	Secure     *bool             `json:"secure,omitempty"` // of older SDKs: false gets a token, too
 	Internet   *bool             `json:"allow_internet_access,omitempty"`
 	Network    network           `json:"network,omitzero"`
 	AutoPause  bool              `json:"autoPause,omitempty"`
@@ -503,13 +511,33 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, b *sandbox) 
 	return nil
 }
 
-// metrics answers with one reading, of now. The processor's use is the mean since boot.
+// metrics answers with one reading, of now, if that is within what the request wants. The processor's use is the mean since boot.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request, b *sandbox) error {
+	now, q := time.Now(), r.URL.Query()
+	if err := wire.CheckQuery(q, "start", "end"); err != nil {
+		return err
+	}
+	bounds := map[string]int64{"start": now.Unix(), "end": now.Unix()}
+	for name := range bounds {
+		if text := q.Get(name); text != "" {
+			var err error
+			if bounds[name], err = strconv.ParseInt(text, 10, 64); err != nil {
+				return fail(http.StatusBadRequest, "%s: want seconds since 1970", name)
+			}
+		}
+	}
+	if q.Has("start") && q.Has("end") && bounds["start"] > bounds["end"] {
+		return fail(http.StatusBadRequest, "start is after end")
+	}
+	if now.Unix() < bounds["start"] || now.Unix() > bounds["end"] {
+		writeJSON(w, http.StatusOK, []map[string]any{})
+		return nil
+	}
 	stats, err := b.vm.Stats(r.Context())
 	if err != nil {
 		return fmt.Errorf("metrics of %s: %w", b.id, err)
 	}
-	now, used := time.Now(), float64(0)
+	used := float64(0)
 	if stats.Uptime > 0 {
 		used = 100 * float64(stats.User+stats.System) / float64(stats.Uptime)
 	}

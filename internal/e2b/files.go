@@ -65,8 +65,8 @@ func (s *Server) beginFile(r *http.Request, operation string) (*call, url.Values
 	if err != nil {
 		return nil, nil, nil, fail(http.StatusBadRequest, "the query: %v", err)
 	}
-	if len(q["path"]) > 1 || len(q["username"]) > 1 || len(q["signature_expiration"]) > 1 {
-		return nil, nil, nil, fail(http.StatusBadRequest, "the query has a name twice")
+	if err := wire.CheckQuery(q, "path", "username", "signature", "signature_expiration"); err != nil {
+		return nil, nil, nil, err
 	}
 	id, authErr := s.signer(r, operation, q)
 	b, live, err := s.find(id)

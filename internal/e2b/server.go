@@ -18,10 +18,12 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -192,6 +194,9 @@ func (s *Server) Handler() http.Handler {
 			writeError(w, fail(http.StatusMisdirectedRequest, "%q is no name of this server: want localhost, an address of the loopback, or PORT-ID.%s", r.Host, s.config.Domain))
 			return
 		}
+		if token := r.Header.Get(wire.HeaderToken); token != "" && r.Header.Get(wire.HeaderSandbox) == "" {
+			r.Header.Set(wire.HeaderSandbox, s.holder(token)) // SDKs before 2.16 name no sandbox
+		}
 		if r.ContentLength != 0 { // for what the server reads of a body that no handler has read
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.stall))
 		}
@@ -206,6 +211,19 @@ func (s *Server) token(id string) string {
 		return s.config.Token(id)
 	}
 	return wire.Token(s.config.Key, id)
+}
+
+// holder returns the sandbox that has a token, "" when there is none.
+func (s *Server) holder(token string) string {
+	s.mu.Lock()
+	ids := slices.Collect(maps.Keys(s.sandboxes))
+	s.mu.Unlock()
+	for _, id := range ids {
+		if httpserver.Equal(token, s.token(id)) {
+			return id
+		}
+	}
+	return ""
 }
 
 // newIDs are names for VMs that no one can guess.

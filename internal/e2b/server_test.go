@@ -352,6 +352,56 @@ func TestStalledClients(t *testing.T) {
 }
 
 // TestSignedURLs forges URLs, and uses good ones for something else.
+// TestTokenNamesTheSandbox: SDKs before 2.16 send the token of a sandbox and not its name.
+func TestTokenNamesTheSandbox(t *testing.T) {
+	h := serve(t, false)
+	id, other := h.create(`{"templateID":"base"}`), h.create(`{"templateID":"base"}`)
+	for token, want := range map[string]int{h.s.token(id): 204, h.s.token(other): 204, "wrong": 502, "": 502} {
+		if code, text := h.do("GET", "/health", nil, "X-Access-Token", token); code != want {
+			t.Errorf("token %q: %d %s, want %d", token, code, text, want)
+		}
+	}
+	if got := h.s.holder(h.s.token(other)); got != other {
+		t.Errorf("the token is that of %q, want %q", got, other)
+	}
+	if code, text := h.do("GET", "/files?path=/x", nil, "X-Access-Token", "wrong"); code != 401 {
+		t.Errorf("a wrong token: %d %s", code, text)
+	}
+	if code, text := h.do("GET", "/files?path=/x", nil, "X-Access-Token", h.s.token(id), "E2b-Sandbox-Id", other); code != 401 {
+		t.Errorf("another's token: %d %s", code, text)
+	}
+}
+
+// TestAllIsUsedOrRefused: what a client asks for and the server does not know is an error.
+func TestAllIsUsedOrRefused(t *testing.T) {
+	h := serve(t, false)
+	id := h.create(`{"templateID":"base","secure":true}`)
+	for _, call := range [][3]string{
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"denyout":[],"allow":["x"]}}`}, {"POST", "/v2/sandboxes", `{"templateID":"base","cpuCount":4}`},
+		{"GET", "/v2/sandboxes?templateID=base", ""}, {"GET", "/sandboxes/" + id + "?x=1", ""}, {"DELETE", "/sandboxes/" + id + "?dry=true", ""},
+		{"POST", "/sandboxes/" + id + "/pause", `{"memry":false}`}, {"POST", "/sandboxes/" + id + "/timeout", `{"timeoutMs":1}`},
+		{"PUT", "/sandboxes/" + id + "/network", `{"allow":["x"]}`}, {"GET", "/sandboxes/" + id + "/metrics?since=1", ""},
+		{"GET", "/sandboxes/" + id + "/metrics?start=x", ""}, {"GET", "/sandboxes/" + id + "/metrics?start=9&end=8", ""}, {"GET", "/snapshots?template=x", ""},
+	} {
+		want := 400
+		if strings.HasPrefix(call[1], "/snapshots") {
+			want = 501 // this server keeps none
+		}
+		if code, text := h.api(call[0], call[1], call[2]); code != want {
+			t.Errorf("%s: %d %s", call, code, text)
+		}
+	}
+	for query, want := range map[string]string{"?start=1&end=2": "[]", "?start=99999999999": "[]", "?template=none": "[]"} {
+		path := "/sandboxes/" + id + "/metrics"
+		if strings.Contains(query, "template") {
+			path = "/v2/sandboxes"
+		}
+		if code, text := h.api("GET", path+query, ""); code != 200 || strings.TrimSpace(text) != want {
+			t.Errorf("%s%s: %d %s", path, query, code, text)
+		}
+	}
+}
+
 func TestSignedURLs(t *testing.T) {
 	h := serve(t, true)
 	id, other := h.create(`{"templateID":"base"}`), h.create(`{"templateID":"base"}`)

@@ -69,6 +69,10 @@ func (g *Gateway) Handler() http.Handler {
 // envd leads a request to a sandbox's envd, which checks its token.
 func (g *Gateway) envd(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(wire.HeaderSandbox)
+	if token := r.Header.Get(wire.HeaderToken); id == "" && token != "" { // SDKs before 2.16 name no sandbox
+		id = g.claimed(func(id string) bool { return httpserver.Equal(token, g.token(id)) })
+		r.Header.Set(wire.HeaderSandbox, id)
+	}
 	if id == "" && r.URL.Path == "/files" {
 		if id = g.signer(r); id == "" {
 			g.writeError(w, wire.Fail(http.StatusUnauthorized, "the request has no token, and no valid signature"))
@@ -111,13 +115,20 @@ func (g *Gateway) signer(r *http.Request) string {
 	if given == "" {
 		return ""
 	}
+	return g.claimed(func(id string) bool {
+		return httpserver.Equal(given, wire.Signature(q.Get("path"), operation, q.Get("username"), g.token(id), q.Get("signature_expiration")))
+	})
+}
+
+// claimed returns the sandbox in a pod that is the one, "" when none is.
+func (g *Gateway) claimed(isOne func(id string) bool) string {
 	for _, p := range g.pods.list(StateClaimed, "") {
 		list, err := recordsOf(p)
 		if err != nil {
 			continue
 		}
 		for id := range list {
-			if g.isID(id) && httpserver.Equal(given, wire.Signature(q.Get("path"), operation, q.Get("username"), g.token(id), q.Get("signature_expiration"))) {
+			if g.isID(id) && isOne(id) {
 				return id
 			}
 		}

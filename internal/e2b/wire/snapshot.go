@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,34 +58,32 @@ func NoSnapshot(name string) error {
 	return Fail(http.StatusNotFound, "snapshot %.100q was not found", name)
 }
 
-// ListSnapshots answers a request with those of all that it wants, in pages, the newest first. A page's token is the name of its first one.
-func ListSnapshots(w http.ResponseWriter, q url.Values, all []Snapshot) (err error) {
-	list := slices.Clone(all)
-	if id := q.Get("sandboxID"); id != "" {
-		list = slices.DeleteFunc(list, func(one Snapshot) bool { return one.Sandbox != id })
+// ListSnapshots answers a request with those of all that it wants, in pages, the newest first.
+func ListSnapshots(w http.ResponseWriter, q url.Values, all []Snapshot) error {
+	if err := CheckQuery(q, "sandboxID", "name", "limit", "nextToken"); err != nil {
+		return err
 	}
-	slices.SortFunc(list, func(a, b Snapshot) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.Name, b.Name)) })
-	limit := MaxSnapshots
-	if text := q.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
-			return Fail(http.StatusBadRequest, "limit: want a number from 1 on")
-		}
+	limit, err := limitOf(q, maxList)
+	if err != nil {
+		return err
 	}
-	if first := q.Get("nextToken"); first != "" {
-		at := slices.IndexFunc(list, func(one Snapshot) bool { return one.Name == first })
-		if at < 0 {
-			return Fail(http.StatusBadRequest, "nextToken: that snapshot is gone, list again")
-		}
-		list = list[at:]
+	id, name := q.Get("sandboxID"), q.Get("name")
+	list := slices.DeleteFunc(slices.Clone(all), func(one Snapshot) bool {
+		return id != "" && one.Sandbox != id || name != "" && one.Name != name
+	})
+	of := func(one Snapshot) position { return position{one.Created.Round(0), one.Name} }
+	slices.SortFunc(list, func(a, b Snapshot) int { return of(a).compare(of(b)) })
+	list, next, err := page(q, list, limit, of, position.compare)
+	if err != nil {
+		return err
 	}
-	if len(list) > limit {
-		w.Header().Set("X-Next-Token", list[limit].Name)
-		list = list[:limit]
+	if next != "" {
+		w.Header().Set("X-Next-Token", next)
 	}
-	page := make([]map[string]any, len(list))
+	described := make([]map[string]any, len(list))
 	for i, one := range list {
-		page[i] = one.Described()
+		described[i] = one.Described()
 	}
-	WriteJSON(w, http.StatusOK, page)
+	WriteJSON(w, http.StatusOK, described)
 	return nil
 }

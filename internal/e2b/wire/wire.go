@@ -3,17 +3,14 @@
 package wire
 
 import (
-	"cmp"
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,7 +26,6 @@ const (
 	MaxLifetime    = 24 * time.Hour
 
 	maxJSON = 4 << 20 // bytes of a request in JSON
-	maxList = 100
 )
 
 // Header names of requests to envd.
@@ -115,7 +111,7 @@ func WriteNoSandbox(w http.ResponseWriter, id string) {
 	WriteJSON(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "message": "The sandbox was not found", "code": 502})
 }
 
-// ReadJSON reads a request's body. An empty one leaves v as it is.
+// ReadJSON reads a request's body. An empty one leaves v as it is. Fields that v does not have are refused.
 func ReadJSON(r *http.Request, v any) error {
 	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxJSON))
 	if err != nil {
@@ -124,7 +120,12 @@ func ReadJSON(r *http.Request, v any) error {
 	if len(b) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(b, v); err != nil {
+	if len(bytes.TrimSpace(b)) > 0 && !json.Valid(b) {
+		return Fail(http.StatusBadRequest, "the request's JSON: want one value, which ends")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(b))
+	decoder.DisallowUnknownFields() // what is not understood may be what limits the sandbox
+	if err := decoder.Decode(v); err != nil {
 		return Fail(http.StatusBadRequest, "the request's JSON: %v", err)
 	}
 	return nil
@@ -168,59 +169,4 @@ func SplitHost(host, domain string) (port uint16, id string, found bool) {
 		return 0, "", false
 	}
 	return uint16(n), strings.ToLower(id), true
-}
-
-// List chooses from all sandboxes what a query wants, the newest first, in pages. A page's token is the name of its first sandbox; next is
-// that of the page after this one, "" when there is none.
-func List(q url.Values, all []Detail) (page []Detail, next string, err error) {
-	want := map[string]string{}
-	for _, pair := range strings.Split(q.Get("metadata"), "&") {
-		if pair == "" {
-			continue
-		}
-		key, value, _ := strings.Cut(pair, "=")
-		for range 2 { // the SDK escapes both, and then makes a query of them
-			var keyErr, valueErr error
-			key, keyErr = url.QueryUnescape(key)
-			value, valueErr = url.QueryUnescape(value)
-			if err := errors.Join(keyErr, valueErr); err != nil {
-				return nil, "", Fail(http.StatusBadRequest, "metadata: %v", err)
-			}
-		}
-		want[key] = value
-	}
-	limit := maxList
-	if text := q.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > maxList {
-			return nil, "", Fail(http.StatusBadRequest, "limit: want 1 to %d", maxList)
-		}
-		limit = n
-	}
-	states := strings.Split(cmp.Or(q.Get("state"), Running+","+Paused), ",")
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b Detail) int { return cmp.Or(b.Started.Compare(a.Started), cmp.Compare(a.ID, b.ID)) })
-	if q.Get("order") == "asc" {
-		slices.Reverse(all)
-	}
-	page, first := []Detail{}, q.Get("nextToken")
-	for _, d := range all {
-		if first != "" && d.ID != first {
-			continue
-		}
-		first = ""
-		match := slices.Contains(states, d.State)
-		for key, value := range want {
-			has, found := d.Metadata[key]
-			match = match && found && has == value
-		}
-		if !match {
-			continue
-		}
-		if len(page) == limit {
-			return page, d.ID, nil
-		}
-		page = append(page, d)
-	}
-	return page, "", nil
 }
