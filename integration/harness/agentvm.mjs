@@ -22,8 +22,11 @@ export class VM {
     return vm;
   }
 
+  /** Removes the VM. One that is gone already is no failure. */
   remove() {
-    return this.call("DELETE", "");
+    return this.call("DELETE", "").catch((problem) => {
+      if (problem.status !== 404) throw problem;
+    });
   }
 
   /** Makes a call of /v1/vms/NAME. A body that is no Uint8Array is sent as JSON; the answer is JSON, or bytes. */

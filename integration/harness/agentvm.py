@@ -23,6 +23,13 @@ class Problem(Exception):
         self.status = status
 
 
+def timed_out(result, seconds):
+    """Returns the error of a command that took too long. Its truncated_output, of which Inspect knows, is what the command had written."""
+    error = TimeoutError(f"the command took more than {seconds} seconds")
+    error.truncated_output = (result["stdout"] + result["stderr"]).decode(errors="replace")
+    return error
+
+
 class VM:
     def __init__(self, name, url=None, key=None):
         self.name = name
@@ -36,14 +43,31 @@ class VM:
         await vm._json("POST", "/v1/vms", new)
         return vm
 
-    async def remove(self):
-        await self._json("DELETE", self._path(""))
+    @classmethod
+    async def names(cls, url=None, key=None):
+        """Returns the names of all VMs of the server."""
+        return [one["name"] for one in await cls("", url, key)._json("GET", "/v1/vms")]
 
-    async def run(self, command=None, args=None, *, input=b"", cwd=None, env=None, user=None, timeout=None):
+    async def remove(self):
+        """Removes the VM. One that is gone already is no failure."""
+        try:
+            await self._json("DELETE", self._path(""))
+        except Problem as problem:
+            if problem.status != 404:
+                raise
+
+    async def runs(self):
+        """Says whether there is such a VM, and it runs."""
+        try:
+            return (await self._json("GET", self._path("")))["state"] == "running"
+        except (Problem, OSError, http.client.HTTPException):
+            return False
+
+    async def run(self, command=None, args=None, *, input=b"", cwd=None, env=None, user=None, timeout=None, max_output=MAX_OUTPUT):
         """Runs shell source, or a program, and returns the server's answer with `stdout` and `stderr` as bytes. A cancelled call kills it."""
         from base64 import b64decode, b64encode
 
-        body = {"dir": cwd, "env": env, "user": None if user is None else str(user), "timeoutSeconds": timeout, "maxOutput": MAX_OUTPUT, "base64": True}
+        body = {"dir": cwd, "env": env, "user": None if user is None else str(user), "timeoutSeconds": timeout, "maxOutput": max_output, "base64": True}
         file = None
         if len(input) > LARGE_INPUT:
             file = "/tmp/.stdin-" + uuid.uuid4().hex

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities
 
-from agentvm import VM
+from agentvm import VM, timed_out
 
 ARCHIVE = "/tmp/.transfer.tar"
 
@@ -61,7 +61,7 @@ class AgentvmEnvironment(BaseEnvironment):
     async def exec(self, command, cwd=None, env=None, timeout_sec=None, user=None, **_):
         r = await self.vm.run(command, cwd=cwd, env=self._merge_env(env), timeout=timeout_sec, user=self._resolve_user(user))
         if r.get("timedOut"):
-            raise TimeoutError(f"the command took more than {timeout_sec} seconds")
+            raise timed_out(r, timeout_sec)
         return ExecResult(stdout=r["stdout"].decode(errors="replace"), stderr=r["stderr"].decode(errors="replace"), return_code=r["exitCode"])
 
     async def upload_file(self, source_path, target_path):

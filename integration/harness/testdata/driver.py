@@ -1,6 +1,7 @@
 """Checks the Python adapters against their contracts, in VMs of the server that AGENTVM_URL names: python3 driver.py"""
 
 import asyncio
+import inspect as signatures
 import os
 import sys
 import tarfile
@@ -8,13 +9,16 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 here = Path(__file__).parent
 sys.path[:0] = [str(here.parent), str(here / "stubs")]
 
 from harbor.environments.base import NetworkPolicy  # noqa: E402
 from harbor_environment import AgentvmEnvironment  # noqa: E402
-from inspect_ai.util import ExecResult, OutputLimitExceededError, registered  # noqa: E402
+from inspect_ai.util import (  # noqa: E402
+    ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, SandboxUnavailableError, registered,
+)
 
 import inspect_sandbox  # noqa: E402, F401
 from agentvm import VM, Problem  # noqa: E402
@@ -36,6 +40,10 @@ def equal(got, want):
 
 async def inspect():
     cls = registered["agentvm"]
+    for name, method in vars(SandboxEnvironment).items():
+        if callable(method) or isinstance(method, classmethod):
+            want, got = (signatures.signature(getattr(c, name)).parameters for c in (SandboxEnvironment, cls))
+            equal([(p.name, p.kind, p.default) for p in got.values() if name != "__init__"], [(p.name, p.kind, p.default) for p in want.values() if name != "__init__"])
     environments = await cls.sample_init("task", IMAGE, {})
     s = environments["default"]
     try:
@@ -50,8 +58,10 @@ async def inspect():
         equal((await s.exec(["sh", "-c", "ls /tmp/.stdin-* 2>/dev/null | wc -l"])).stdout.strip(), "0")
         equal((await s.exec(["sh", "-c", 'echo $#', "sh", *["x" * (64 << 10)] * 16])).stdout, "16\n")
         equal((await s.exec(["sh", "-c", "kill -9 $$"], timeout=60)).returncode, 137)
+        equal((await s.exec_remote(["echo", "remote"], stream=False)).stdout, "remote\n")
         began = time.monotonic()
-        await raises(TimeoutError, s.exec(["sh", "-c", "sleep 4801 & sleep 4802"], timeout=1))
+        late = await raises(TimeoutError, s.exec(["sh", "-c", "echo before; sleep 4801 & sleep 4802"], timeout=2))
+        equal(late.truncated_output, "before\n")
         assert time.monotonic() - began < 30
         equal((await s.exec(["sh", "-c", "ps | grep -c '[s]leep 480'"])).stdout, "0\n")
         call = asyncio.ensure_future(s.exec(["sleep", "4803"]))
@@ -84,10 +94,28 @@ async def inspect():
         await raises(PermissionError, s.exec(["./binary"]))
         await s.exec(["sh", "-c", "truncate -s 101M large"])
         await raises(OutputLimitExceededError, s.read_file("large"))
+        with mock.patch.object(SandboxEnvironmentLimits, "MAX_READ_FILE_SIZE", 1024), mock.patch.object(SandboxEnvironmentLimits, "MAX_EXEC_OUTPUT_SIZE", 1024):
+            await s.exec(["sh", "-c", "truncate -s 2K small"])
+            assert "limit of 100 MiB" in str(await raises(OutputLimitExceededError, s.read_file("small")))
+            await raises(OutputLimitExceededError, s.exec(["sh", "-c", "yes | head -c 2000"]))
         assert "exec -n " + s.vm.name in (await s.connection(user="u")).command
     finally:
         await cls.sample_cleanup("task", IMAGE, environments, False)
     equal((await raises(Problem, s.vm.run("true"))).status, 404)
+    # The VM is gone: the sample ends with an error that Inspect knows, and cleaning up again is none.
+    for call in (s.exec(["true"]), s.exec(["true"], user="u"), s.write_file("x", "y"), s.read_file("x")):
+        await raises(SandboxUnavailableError, call)
+    await raises(ConnectionError, s.connection())
+    await cls.sample_cleanup("task", IMAGE, environments, True)
+    equal(cls.left, {})
+    # What a sample has left, its task removes, or the command.
+    for cleanup in (cls.task_cleanup("task", IMAGE, True), cls.cli_cleanup(None)):
+        left = (await cls.sample_init("task", IMAGE, {}))["default"].vm.name
+        await cls.task_cleanup("task", IMAGE, False)
+        assert left in await VM.names()
+        await cleanup
+        assert left not in await VM.names()
+        cls.left.clear()
 
 
 def harbor(directory, image=IMAGE, **options):
@@ -108,7 +136,7 @@ async def harbor_contract():
             r = await e.exec('echo "$P $Q"; pwd; id -u; echo err >&2; exit 4', cwd="/usr", env={"Q": "2"}, timeout_sec=60, user="root")
             equal((r.stdout, r.stderr, r.return_code), ("1 2\n/usr\n0\n", "err\n", 4))
             equal((await e.exec("ls -d /logs/agent /logs/verifier")).return_code, 0)
-            await raises(TimeoutError, e.exec("sleep 100", timeout_sec=1))
+            equal((await raises(TimeoutError, e.exec("echo before; sleep 100", timeout_sec=2))).truncated_output, "before\n")
             e.default_user = 65534
             equal((await e.exec("id -u; touch /logs/agent/x")).stdout, "65534\n")
             e.default_user = None
@@ -134,6 +162,7 @@ async def harbor_contract():
             await raises(tarfile.FilterError, e.download_dir("/logs/verifier", directory / "hostile"))
         finally:
             await e.stop(True)
+        await e.stop(True)  # a VM that is gone is no failure
         equal((await raises(Problem, VM(e.vm.name).run("true"))).status, 404)
 
 
