@@ -45,12 +45,14 @@ func TestBuiltinIsUpToDate(t *testing.T) {
 func sourcesHash(t testing.TB) string {
 	t.Helper()
 	names := []string{"applets", "build.sh"}
-	below, err := filepath.Glob("busybox/root/etc/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range below {
-		names = append(names, filepath.ToSlash(strings.TrimPrefix(name, "busybox"+string(filepath.Separator))))
+	for _, pattern := range []string{"busybox/root/etc/*", "busybox/root/usr/bin/*"} {
+		below, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range below {
+			names = append(names, filepath.ToSlash(strings.TrimPrefix(name, "busybox"+string(filepath.Separator))))
+		}
 	}
 	list := sha256.New()
 	for _, name := range names {

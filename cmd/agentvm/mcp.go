@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -141,9 +142,31 @@ func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
 	if f.http != "" {
 		err = c.serveHTTP(ctx, server, f)
 	} else {
-		err = server.Run(ctx, c.stdin, c.stdout)
+		err = runForParent(ctx, func(ctx context.Context) error { return server.Run(ctx, c.stdin, c.stdout) })
 	}
 	return errors.Join(err, server.Close())
+}
+
+// errParentEnded is why a server on standard input and output ends whose client is gone.
+var errParentEnded = errors.New("the client has ended")
+
+// runForParent runs what serves the process that has started this one, until that has ended: another process may hold the other end of standard
+// input, which then has no end.
+func runForParent(ctx context.Context, run func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	done := make(chan struct{})
+	watching.Go(func() {
+		waitForParent(done)
+		cancel(errParentEnded)
+	})
+	err := run(ctx)
+	if context.Cause(ctx) == errParentEnded {
+		err = nil
+	}
+	close(done)
+	watching.Wait()
+	return err
 }
 
 // runsOtherwise returns an error when the flags give the VM another configuration than the one that it runs with: they would have no effect.

@@ -419,6 +419,51 @@ func TestMCPEndsBySignal(t *testing.T) {
 	}
 }
 
+// TestMCPEndsWithItsClient: a client that dies while another process holds the other end of standard input does not leave its server behind.
+func TestMCPEndsWithItsClient(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("wants a shell")
+	}
+	dir, env := mcpKit(t)
+	// The shell is the client, and this test holds both pipes. What it writes says that the server runs.
+	client := exec.Command("sh", "-c", "agentvm mcp <&3 & wait")
+	client.Dir, client.Env = dir, env
+	in, held, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	client.ExtraFiles = []*os.File{in}
+	out, err := client.StdoutPipe()
+	if err == nil {
+		err = client.Start()
+	}
+	_ = in.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(held, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	lines := bufio.NewReader(out)
+	if answer, err := lines.ReadBytes('\n'); err != nil {
+		t.Errorf("%s %v", answer, err)
+	}
+	if err := client.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { _, err := lines.ReadByte(); ended <- err }() // the server's end closes its standard output
+	select {
+	case err := <-ended:
+		if err != io.EOF {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it runs on without its client")
+	}
+	_ = held.Close()
+	_ = client.Wait()
+}
+
 // TestMCPInstallFollowsNoLink: in a directory that a guest could change, links lead nowhere.
 func TestMCPInstallFollowsNoLink(t *testing.T) {
 	dir, env := mcpKit(t)

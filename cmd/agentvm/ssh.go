@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -135,7 +136,8 @@ func (c *cli) sshProxyCommand() *cobra.Command {
 			}
 			return withVM(cmd.Context(), args[0], func(v *client.VM) error {
 				server := sshd.New(sshd.Config{VM: v, HostKey: host, Authorized: []ssh.PublicKey{user.PublicKey()}, Logger: c.log})
-				if err := server.Serve(cmd.Context(), stdio{c.stdin, c.stdout}); err != nil {
+				err := runForParent(cmd.Context(), func(ctx context.Context) error { return server.Serve(ctx, stdio{c.stdin, c.stdout}) })
+				if err != nil {
 					return fmt.Errorf("ssh-proxy is what ssh starts (agentvm ssh-config %s): %w", args[0], err)
 				}
 				return nil

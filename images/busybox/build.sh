@@ -101,7 +101,7 @@ assemble() {
 		mkdir -p "$root/$dir"
 	done
 	ln -s ../run "$root/var/run"
-	cp "$here"/root/etc/* "$root/etc/"
+	cp -R "$here/root/." "$root/"
 	cp "$work/deb/usr/share/doc/$package/copyright" "$root/usr/share/doc/busybox/copyright"
 	cp "$work/deb/usr/bin/busybox" "$root/bin/busybox"
 	quicken "$root/bin/busybox"
@@ -114,7 +114,7 @@ EOF
 	done <"$here/applets"
 	find "$root" -type d -exec chmod 755 {} +
 	find "$root" -type f -exec chmod 644 {} +
-	chmod 755 "$root/bin/busybox"
+	chmod 755 "$root/bin/busybox" "$root/usr/bin/nohup"
 	chmod 700 "$root/root"
 	chmod 1777 "$root/tmp" "$root/var/tmp"
 }
@@ -126,7 +126,7 @@ pack() {
 
 # The hash of what this folder puts in, in the way that the test computes it.
 sources_sha256() {
-	(cd "$here" && sha256sum applets build.sh root/etc/* | sha256sum | cut -d' ' -f1)
+	(cd "$here" && sha256sum applets build.sh root/etc/* root/usr/bin/* | sha256sum | cut -d' ' -f1)
 }
 
 provenance() {

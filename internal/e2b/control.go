@@ -78,7 +78,11 @@ func (s *Server) control(mux *http.ServeMux) {
 	one("POST /sandboxes/{id}/snapshots", s.createSnapshot)
 	handle("GET /snapshots", true, s.listSnapshots)
 	handle("DELETE /templates/{id}", false, s.deleteSnapshot)
-	handle("/", true, func(_ http.ResponseWriter, r *http.Request) error {
+	handle("/", true, func(w http.ResponseWriter, r *http.Request) error {
+		if allowed := httpserver.Allowed(mux, r); allowed != "" {
+			w.Header().Set("Allow", allowed)
+			return fail(http.StatusMethodNotAllowed, "%.200q takes %s, not %s", r.URL.Path, allowed, r.Method)
+		}
 		return fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/e2b.md lists what is", r.Method, r.URL.Path)
 	})
 }

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -36,7 +37,7 @@ type readOutput struct {
 	Next    int64  `json:"next_offset" jsonschema:"where to continue"`
 	More    bool   `json:"more" jsonschema:"the file continues"`
 	Size    int64  `json:"size" jsonschema:"what the VM says of the file's size"`
-	Replace bool   `json:"not_text,omitempty" jsonschema:"content has U+FFFD in place of bytes that are no UTF-8: use base64"`
+	Replace bool   `json:"not_text,omitempty" jsonschema:"content has U+FFFD in place of bytes that are not UTF-8: set base64 to get them"`
 }
 
 func (s *Server) readFile(ctx context.Context, req *sdk.CallToolRequest, in readInput) (*sdk.CallToolResult, *readOutput, error) {
@@ -76,6 +77,9 @@ func (s *Server) readFile(ctx context.Context, req *sdk.CallToolRequest, in read
 	if in.Base64 {
 		out.Content = base64.StdEncoding.EncodeToString(kept)
 	} else {
+		if isBinary(kept) {
+			return nil, nil, fmt.Errorf("%s is a binary file of %d bytes: set base64 to read it, or look at it with exec, by hexdump or strings", in.Path, info.Size)
+		}
 		if n, _ := agenttool.Prefix(kept, limit); n < len(kept) {
 			kept, out.More = kept[:n], true
 		}
@@ -94,10 +98,26 @@ func (s *Server) readFile(ctx context.Context, req *sdk.CallToolRequest, in read
 	}
 	out.Next = w.Offset + int64(len(kept))
 	head := ""
+	if out.Replace {
+		head = "[not UTF-8: U+FFFD stands for other bytes; set base64 to get them]\n"
+	}
 	if out.More || out.Offset > 0 {
-		head = fmt.Sprintf("[bytes %d to %d of %d]\n", out.Offset, out.Next, out.Size)
+		head += fmt.Sprintf("[bytes %d to %d of %d]\n", out.Offset, out.Next, out.Size)
 	}
 	return text(head + out.Content), out, nil
+}
+
+// isBinary says whether bytes are no text in any encoding that extends ASCII, in which a character here and there is no UTF-8.
+func isBinary(b []byte) bool {
+	invalid := 0
+	for rest := b; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		if r == utf8.RuneError && size == 1 {
+			invalid++
+		}
+		rest = rest[size:]
+	}
+	return bytes.IndexByte(b, 0) >= 0 || invalid > max(3, len(b)/4)
 }
 
 type writeInput struct {
@@ -145,16 +165,31 @@ func (s *Server) writeFile(ctx context.Context, req *sdk.CallToolRequest, in wri
 }
 
 type editInput struct {
-	VM   string `json:"vm,omitempty" jsonschema:"the VM; default: the server's"`
-	Path string `json:"path" jsonschema:"absolute path in the VM"`
-	Old  string `json:"old" jsonschema:"the text to replace, as it is in the file"`
-	New  string `json:"new" jsonschema:"what takes its place"`
-	All  bool   `json:"all,omitempty" jsonschema:"replace it wherever it occurs"`
+	VM   string  `json:"vm,omitempty" jsonschema:"the VM; default: the server's"`
+	Path string  `json:"path" jsonschema:"absolute path in the VM"`
+	Old  *string `json:"old_string,omitempty" jsonschema:"the text to replace, exactly as it is in the file"`
+	New  *string `json:"new_string,omitempty" jsonschema:"the text to put in its place"`
+	All  bool    `json:"replace_all,omitempty" jsonschema:"replace every occurrence"`
+	olderEdit
+}
+
+// olderEdit has the names that the arguments of edit_file once had.
+type olderEdit struct {
+	OlderOld *string `json:"old,omitempty" jsonschema:"same as old_string"`
+	OlderNew *string `json:"new,omitempty" jsonschema:"same as new_string"`
+	OlderAll bool    `json:"all,omitempty" jsonschema:"same as replace_all"`
 }
 
 func (s *Server) editFile(ctx context.Context, req *sdk.CallToolRequest, in editInput) (*sdk.CallToolResult, *writeOutput, error) {
-	if in.Old == "" || in.Old == in.New {
-		return nil, nil, errors.New("old: want a text that is not empty and not the same as new")
+	if in.Old != nil && in.OlderOld != nil || in.New != nil && in.OlderNew != nil {
+		return nil, nil, errors.New("old and new are the same arguments as old_string and new_string: want one of each")
+	}
+	before, after, all := cmp.Or(in.Old, in.OlderOld), cmp.Or(in.New, in.OlderNew), in.All || in.OlderAll
+	if before == nil || after == nil {
+		return nil, nil, errors.New("old_string and new_string are both needed; an empty new_string deletes the text")
+	}
+	if *before == "" || *before == *after {
+		return nil, nil, errors.New("old_string: want a text that is not empty and differs from new_string")
 	}
 	v, name, err := s.open(ctx, req, in.VM)
 	if err != nil {
@@ -163,13 +198,13 @@ func (s *Server) editFile(ctx context.Context, req *sdk.CallToolRequest, in edit
 	defer v.Close()
 	count := 0
 	content, err := agenttool.Edit(ctx, v.Files(), in.Path, func(content []byte) ([]byte, error) {
-		switch count = bytes.Count(content, []byte(in.Old)); {
+		switch count = bytes.Count(content, []byte(*before)); {
 		case count == 0:
-			return nil, fmt.Errorf("%s: the text old is not found in it", in.Path)
-		case count > 1 && !in.All:
-			return nil, fmt.Errorf("%s: the text old occurs %d times: give more of what is around it, or set all", in.Path, count)
+			return nil, fmt.Errorf("%s does not contain old_string", in.Path)
+		case count > 1 && !all:
+			return nil, fmt.Errorf("%s contains old_string %d times: include more of the text around it, or set replace_all", in.Path, count)
 		}
-		return agenttool.Replace(in.Path, content, in.Old, in.New, count)
+		return agenttool.Replace(in.Path, content, *before, *after, count)
 	})
 	if err != nil {
 		return nil, nil, err

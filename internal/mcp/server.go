@@ -142,10 +142,10 @@ func (e *ending) Read(b []byte) (int, error) {
 }
 
 func (s *Server) instructions() string {
-	text := fmt.Sprintf(`Commands, files and servers in a Linux VM (riscv64), which is apart from the user's computer. The VM is called %s, starts when a tool
-first needs it, and keeps its files. Tools use it unless their argument vm names another: a fork or a restored snapshot, which are called
-%[1]s-NAME; NAME alone will do. Programs that exec has left running continue without you: see process. The network is limited: net explains
-what was denied, and asks the user for more.`, s.config.Default)
+	text := fmt.Sprintf(`These tools run commands, edit files and start servers in a Linux VM (riscv64) that is isolated from the user's computer. The VM is
+called %s; it starts when a tool first needs it and keeps its files. To use a fork or a restored snapshot instead, pass its name in the argument vm:
+they are called %[1]s-NAME, and NAME alone works too. Commands that exec left running keep running: see process. Network access is limited: net
+explains what was denied, and can ask the user for more.`, s.config.Default)
 	if s.config.Instructions != "" {
 		text += "\n" + s.config.Instructions
 	}
@@ -215,25 +215,28 @@ var errClosed = errors.New("the server ends")
 
 func (s *Server) addTools() {
 	host := s.config.ChangesHost
-	add(s, "exec", "Run a command in the VM", `Runs shell source by /bin/sh -c in the VM and returns exit code and output. Long commands: after yield_seconds, or at once
-with background, the result has running = true and the id of a process, which continues: see the tool process. Of long output the beginning and the
-end are returned, and omitted says which range to read by process.`, hints{destructive: host}, nil, s.exec)
-	add(s, "process", "Look after running commands", `Lists the processes that exec has left running or whose output is kept; reads output from a byte on and waits for more; writes to
-the standard input of an interactive one; kills.`, hints{destructive: host}, []any{"list", "read", "write", "kill"}, s.process)
-	add(s, "read_file", "Read a file of the VM", `Returns a part of a file of the VM: from a line or a byte on, as much as max_output allows. next_offset says where to continue.`,
-		hints{readOnly: true}, nil, s.readFile)
-	add(s, "write_file", "Write a file of the VM", `Creates or replaces a file of the VM, and the directories above it. Readers find the old content or the new.`,
+	add(s, "exec", "Run a command in the VM", `Runs a shell command with /bin/sh -c in the VM and returns its exit code and output. Each call starts a new shell:
+cd, export and shell variables do not carry over to the next call. Use cwd and env, or join commands with &&. If a command is still running after
+yield_seconds, or if background is set, the result has running = true and a process id, and the command keeps running: use the process tool to follow
+it. Start servers with background instead of & or nohup. If the output is too long, you get its beginning and end, and omitted gives the range that
+process can read.`, hints{destructive: host}, nil, s.exec)
+	add(s, "process", "Manage running commands", `Lists the commands that exec left running or whose output is kept, reads their output from a byte offset and can wait for
+more, writes to the standard input of an interactive command, or kills a command.`, hints{destructive: host}, []any{"list", "read", "write", "kill"}, s.process)
+	add(s, "read_file", "Read a file in the VM", `Reads a text file in the VM, starting at a line or a byte offset, up to max_output bytes. If there is more, next_offset is where
+to continue. Set base64 to read a binary file.`, hints{readOnly: true}, nil, s.readFile)
+	add(s, "write_file", "Write a file in the VM", `Creates or overwrites a file in the VM, and creates missing parent directories. The file is replaced atomically.`,
 		hints{idempotent: true, destructive: host}, nil, s.writeFile)
-	add(s, "edit_file", "Edit a file of the VM", `Replaces a text in a file of the VM, which must occur exactly once unless all is set.`, hints{destructive: host}, nil, s.editFile)
-	add(s, "list_dir", "List a directory of the VM", `Lists a directory of the VM by name, with types and sizes.`, hints{readOnly: true}, nil, s.listDir)
-	add(s, "net", "Network policy of the VM", `Says what the VM may reach in the network (policy), whether and why a host is reached (explain), and what was refused (denials).
-deny adds rules and needs no one's consent; ask asks the user for rules to allow, or for another mode. Rules are HOST[:PORTS[/PROTOCOL]], as
-pypi.org:443, *.example.org or 192.0.2.0/24.`, hints{}, []any{"policy", "explain", "denials", "deny", "ask"}, s.net)
-	add(s, "snapshot", "Snapshots of the VM", `Writes the VM, its memory, programs and files, into a snapshot (create); lists them; makes a VM that continues from one
-(restore, into a VM with a new name); removes one.`, hints{}, []any{"create", "list", "restore", "remove"}, s.snapshot)
-	add(s, "fork", "Copies of the VM", `Makes VMs that continue from where a VM is, with its memory and files, to try things apart from it (create). Each is used by
-the argument vm of all tools. Lists VMs, and removes those that are no longer needed.`, hints{}, []any{"create", "list", "remove"}, s.fork)
-	add(s, "ports", "Servers in the VM", `Lists what listens in the VM, and forwards a free port of the user's computer, on 127.0.0.1 only, to a server in the VM.`,
+	add(s, "edit_file", "Edit a file in the VM", `Replaces old_string with new_string in a file in the VM. old_string must occur exactly once unless replace_all is set.`,
+		hints{destructive: host}, nil, s.editFile)
+	add(s, "list_dir", "List a directory in the VM", `Lists the entries of a directory in the VM with their types and sizes, sorted by name.`, hints{readOnly: true}, nil, s.listDir)
+	add(s, "net", "Network policy of the VM", `Shows what the VM may reach on the network (policy), explains whether and why a host can be reached (explain), and lists what was
+refused (denials). deny adds rules that block hosts and needs no approval; ask asks the user to allow hosts or to change the mode. Rules have the
+form HOST[:PORTS[/PROTOCOL]], for example pypi.org:443, *.example.org or 192.0.2.0/24.`, hints{}, []any{"policy", "explain", "denials", "deny", "ask"}, s.net)
+	add(s, "snapshot", "Snapshots of the VM", `Saves the VM's memory, programs and files in a snapshot (create), lists snapshots, starts a new VM from one (restore), or deletes one
+(remove).`, hints{}, []any{"create", "list", "restore", "remove"}, s.snapshot)
+	add(s, "fork", "Copies of the VM", `Makes running copies of a VM, with its memory and files, in which you can try something without changing the original (create). Pass a
+copy's name as the argument vm of any tool. Also lists VMs, and deletes copies that are no longer needed (remove).`, hints{}, []any{"create", "list", "remove"}, s.fork)
+	add(s, "ports", "Servers in the VM", `Lists the servers that listen in the VM, and forwards a free port on the user's computer (127.0.0.1 only) to one of them.`,
 		hints{}, []any{"list", "forward"}, s.ports)
 }
 

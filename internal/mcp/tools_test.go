@@ -48,12 +48,15 @@ func TestFiles(t *testing.T) {
 
 	// Edits, which keep permissions and links.
 	call[processOutput](t, c, "exec", map[string]any{"command": "cd /tmp/mcp-files && chmod 751 deep/a.txt && ln -s deep/a.txt link"})
-	if out, _ := call[writeOutput](t, c, "edit_file", with(file("link"), map[string]any{"old": "two", "new": "2"})); out.Replaced != 1 {
+	if out, _ := call[writeOutput](t, c, "edit_file", with(file("link"), map[string]any{"old_string": "two", "new_string": "2"})); out.Replaced != 1 {
 		t.Errorf("edit: %+v", out)
 	}
-	refused(t, c, "edit_file", "not found", with(file("link"), map[string]any{"old": "two", "new": "2"}))
-	refused(t, c, "edit_file", "occurs 3 times", with(file("link"), map[string]any{"old": "e", "new": "E"}))
-	call[writeOutput](t, c, "edit_file", with(file("link"), map[string]any{"old": "e", "new": "E", "all": true}))
+	refused(t, c, "edit_file", "does not contain", with(file("link"), map[string]any{"old_string": "two", "new_string": "2"}))
+	refused(t, c, "edit_file", "3 times", with(file("link"), map[string]any{"old": "e", "new": "E"})) // as they were called once
+	refused(t, c, "edit_file", "both needed", with(file("link"), map[string]any{"old_string": "one"}))
+	refused(t, c, "edit_file", "one of each", with(file("link"), map[string]any{"old_string": "e", "new_string": "E", "old": "x"}))
+	call[writeOutput](t, c, "edit_file", with(file("link"), map[string]any{"old": "e", "new": "x", "all": true}))
+	call[writeOutput](t, c, "edit_file", with(file("link"), map[string]any{"old_string": "x", "new_string": "E", "replace_all": true}))
 	call[writeOutput](t, c, "write_file", with(file("link2"), map[string]any{"content": "x", "mode": "700"}))
 	out, _ := call[processOutput](t, c, "exec", map[string]any{"command": "cd /tmp/mcp-files && cat deep/a.txt && stat -c %a deep/a.txt link2 && readlink link"})
 	if out.Stdout != "onE\n2\nthrEE\n751\n700\ndeep/a.txt\n" {
@@ -76,8 +79,10 @@ func TestFiles(t *testing.T) {
 	if read.String() != bytes {
 		t.Error("the bytes that were read are not those that were written")
 	}
-	if out, _ := call[readOutput](t, c, "read_file", file("bin")); !out.Replace || !out.More {
-		t.Errorf("no text as text: %t %t", out.Replace, out.More)
+	refused(t, c, "read_file", "set base64", file("bin"))
+	call[writeOutput](t, c, "write_file", with(file("latin1"), map[string]any{"content": base64.StdEncoding.EncodeToString([]byte("caf\xe9, na\xefve\n")), "base64": true}))
+	if out, text := call[readOutput](t, c, "read_file", file("latin1")); !out.Replace || out.Content != "caf\uFFFD, na\uFFFDve\n" || !strings.HasPrefix(text, "[not UTF-8") {
+		t.Errorf("text that is not UTF-8: %+v %q", out, text)
 	}
 	wide := strings.Repeat("€😀", 3000)
 	call[writeOutput](t, c, "write_file", with(file("wide"), map[string]any{"content": wide}))

@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -18,9 +16,6 @@ func (s *Server) eventRoutes() []route {
 		events:  map[string]any{"event": client.Event{}},
 	}.with(parameter{name: "vm", usage: "of this VM only"}, parameter{name: "since", usage: "with what has happened since a time (RFC 3339) before; default: now"})}
 }
-
-// errEnding ends the events of a server that ends.
-var errEnding = errors.New("the server ends")
 
 // events sends the events of the store.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
@@ -47,14 +42,5 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer s.listening.Add(-1)
 	e := newEvents(w)
 	defer e.close()
-	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
-	go func() { // which ends with the request
-		select {
-		case <-s.ending:
-			cancel(errEnding)
-		case <-ctx.Done():
-		}
-	}()
-	_ = s.options.Store.Events(ctx, o, func(event client.Event) error { return e.send("event", event) })
+	_ = s.options.Store.Events(r.Context(), o, func(event client.Event) error { return e.send("event", event) })
 }

@@ -148,6 +148,7 @@ func (s *Server) output(r *http.Request, _ struct{}) (out JobOutput, err error) 
 	ctx := r.Context()
 	limited, cancelWait := context.WithTimeout(ctx, min(wait, maxWait))
 	defer cancelWait()
+	defer context.AfterFunc(s.ending, cancelWait)() // which the client takes for the end of its wait
 	out = JobOutput{Chunks: []JobChunk{}, Next: from}
 	err = s.onJob(r, func(j vm.Job) error {
 		info, err := j.Info(ctx)
@@ -158,7 +159,7 @@ func (s *Server) output(r *http.Request, _ struct{}) (out JobOutput, err error) 
 			limited = ctx // it need not wait
 		}
 		o, err := j.Output(limited, vm.Cursor(from), maxChunk)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		if err != nil && limited.Err() != nil && ctx.Err() == nil {
 			return nil // nothing yet
 		}
 		if err != nil {

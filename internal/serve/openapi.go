@@ -37,6 +37,7 @@ func openAPI(routes []route, version string) ([]byte, error) {
 	types.of(reflect.TypeFor[Problem]())
 	return json.MarshalIndent(map[string]any{
 		"openapi": "3.1.1", "info": map[string]any{"title": "agentvm", "version": version},
+		"servers":  []any{map[string]any{"url": "/", "description": "the server that this document comes from"}},
 		"security": []any{map[string]any{"key": []any{}}},
 		"components": map[string]any{
 			"securitySchemes": map[string]any{"key": map[string]any{"type": "http", "scheme": "bearer"}}, "schemas": types,

@@ -82,8 +82,9 @@ type Server struct {
 	terminals chan struct{} // slots of those
 	kept      keptAnswers
 	creates   locks
-	listening atomic.Int32  // clients that read events
-	ending    chan struct{} // closed when the server begins to end
+	listening atomic.Int32    // clients that read events
+	ending    context.Context // ends when the server begins to end
+	end       context.CancelFunc
 	sockets   struct {
 		open    atomic.Int32
 		running sync.WaitGroup
@@ -100,8 +101,8 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxRequests), terminals: make(chan struct{}, maxTerminals), hosts: slices.Clone(o.Hosts),
-		ending: make(chan struct{}),
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
 	s.metrics.init()
 	for _, key := range o.Keys {
 		if err := httpserver.CheckKey(key.Value); err != nil {
@@ -123,6 +124,11 @@ func New(o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	s.mux.HandleFunc("GET /metrics", s.metrics.serve)
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if allowed := httpserver.Allowed(s.mux, r); allowed != "" {
+			w.Header().Set("Allow", allowed)
+			writeProblem(w, problemf(http.StatusMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, allowed, r.Method))
+			return
+		}
 		writeProblem(w, problemf(http.StatusNotFound, "there is no %s %s; GET /openapi.json has what there is", r.Method, r.URL.Path))
 	})
 	return s, nil
@@ -158,7 +164,7 @@ func (s *Server) Serve(ctx context.Context, address string, listening func(url s
 	s.hosts = append(s.hosts, host)
 	server := httpserver.Server{
 		Handler: s.Handler(), Certificate: s.options.Certificate, MaxConns: maxConns, Grace: graceTime, Logger: s.options.Logger,
-		Ending: func(context.Context) { close(s.ending) },
+		Ending: func(context.Context) { s.end() },
 	}
 	defer s.sockets.running.Wait()
 	return server.Serve(ctx, l, listening)
@@ -222,6 +228,12 @@ func (s *Server) limited(r route) http.Handler {
 		if key := request.Header.Get("Idempotency-Key"); key != "" && request.Method == http.MethodPost && !r.stream {
 			s.kept.serve(w, request, key, r.serve)
 			return
+		}
+		if r.method == http.MethodGet && len(r.events) > 0 { // it would last as long as its client
+			ctx, cancel := context.WithCancel(request.Context())
+			defer cancel()
+			defer context.AfterFunc(s.ending, cancel)()
+			request = request.WithContext(ctx)
 		}
 		r.serve(w, request)
 	})

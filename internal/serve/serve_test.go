@@ -453,6 +453,8 @@ func TestRefused(t *testing.T) {
 		{"POST", "/v1/vms/nope/exec", Command{Line: "x"}, 404, "no such VM"},
 		{"GET", "/v1/vms/..%2f..%2fetc", nil, 400, "name"},
 		{"GET", "/v1/nope", nil, 404, "openapi.json"},
+		{"PATCH", "/v1/vms/dev", nil, 405, "GET"},
+		{"GET", "/v1/vms/dev/exec", nil, 405, "POST"},
 		{"GET", "/v1/vms/dev/jobs/nope", nil, 404, ""},
 		{"GET", "/v1/vms/dev/jobs/nope/output?from=-1", nil, 400, "from"},
 		{"POST", "/v1/snapshots/x/restore", Restored{Name: "A B"}, 400, ""},
@@ -570,6 +572,7 @@ func TestOpenAPI(t *testing.T) {
 	var document struct {
 		OpenAPI string                               `json:"openapi"`
 		Paths   map[string]map[string]map[string]any `json:"paths"`
+		Servers []struct{ URL string }               `json:"servers"`
 	}
 	a.key = ""
 	a.want("GET", "/openapi.json", nil, 200, &document)
@@ -580,6 +583,9 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s %s: %v", r.method, r.path, operation)
 		}
 		seen[operation["operationId"]] = true
+	}
+	if len(document.Servers) != 1 || document.Servers[0].URL != "/" {
+		t.Errorf("servers %v", document.Servers)
 	}
 	if document.OpenAPI != "3.1.1" {
 		t.Errorf("version %s", document.OpenAPI)
@@ -625,6 +631,34 @@ func TestEnds(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("it serves on")
+	}
+}
+
+// TestEndingWaitsForNoPoll: who waits for output, or follows events, does not keep a server that ends.
+func TestEndingWaitsForNoPoll(t *testing.T) {
+	a := serve(t, nil)
+	var j Job
+	a.want("POST", "/v1/vms/dev/jobs", NewJob{Line: "sleep 1000"}, 200, &j)
+	at := "/v1/vms/dev/jobs/" + j.ID
+	answers := make(chan string, 4)
+	var waiting sync.WaitGroup
+	for _, path := range []string{at + "/output?waitSeconds=60", "/v1/events", "/v1/vms/dev/network/events"} {
+		waiting.Go(func() { answers <- path + a.want("GET", path, nil, 200, nil) })
+	}
+	began := time.Now()
+	a.server.end()
+	waiting.Wait()
+	if took := time.Since(began); took > 40*time.Second { // of 60
+		t.Errorf("it took %s", took)
+	}
+	for range 3 {
+		if got := <-answers; strings.HasPrefix(got, at) && !strings.Contains(got, `"chunks":[],"next":0`) {
+			t.Errorf("the answer is %s", got)
+		}
+	}
+	a.want("DELETE", at, nil, 204, nil)
+	if p := problemOf(fmt.Errorf("rpc: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable || strings.Contains(p.Detail, "rpc") {
+		t.Errorf("a request that the server's end cuts: %+v", p)
 	}
 }
 

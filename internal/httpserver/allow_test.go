@@ -1,0 +1,19 @@
+package httpserver
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+func TestAllowed(t *testing.T) {
+	mux := http.NewServeMux()
+	for _, pattern := range []string{"GET /a", "DELETE /a", "POST /b/{id}/c", "/"} {
+		mux.HandleFunc(pattern, func(http.ResponseWriter, *http.Request) {})
+	}
+	for path, want := range map[string]string{"/a": "GET, HEAD, DELETE", "/b/x%2Fy/c": "POST", "/b/x": "", "/": "", "/a/": ""} {
+		if got := Allowed(mux, httptest.NewRequest("PUT", path, nil)); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
