@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -150,5 +152,20 @@ func builtinProgram(t testing.TB) *elf.File {
 			t.Fatal(err)
 		}
 		return program
+	}
+}
+
+// TestNohup: BusyBox has no nohup, so that a command behind it did nothing, and what starts it with & did not learn that.
+func TestNohup(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("wants a shell")
+	}
+	for script, want := range map[string]string{
+		`"$0" sh -c 'kill -HUP $$; echo "$1 $2"' sh "a b" c`: "a b c 0", `"$0" no-such-program 2>/dev/null`: "127", `"$0" 2>/dev/null`: "127", `"$0" false`: "1",
+	} {
+		out, err := exec.Command("sh", "-c", script+"; echo $?", "./busybox/root/usr/bin/nohup").Output()
+		if got := strings.Join(strings.Fields(string(out)), " "); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", script, got, err, want)
+		}
 	}
 }
