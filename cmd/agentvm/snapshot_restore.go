@@ -170,7 +170,7 @@ func secretsAsked(had, given []vm.Secret) error {
 	var missing []string
 	for _, s := range had {
 		if !slices.ContainsFunc(given, func(g vm.Secret) bool { return g.Name == s.Name }) {
-			missing = append(missing, fmt.Sprintf("%s (%s, for %s)", s.Name, s.Source, strings.Join(s.Hosts, ", ")))
+			missing = append(missing, s.Name+" for "+strings.Join(s.Hosts, ", "))
 		}
 	}
 	if len(missing) == 0 {

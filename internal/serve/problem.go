@@ -53,8 +53,8 @@ func problemOf(err error) *Problem {
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		status = http.StatusRequestTimeout
-	case errors.Is(err, context.Canceled): // nobody waits for the answer, unless the server is what ends
-		return problemf(http.StatusServiceUnavailable, "the server ends, and does not wait for this any longer")
+	case errors.Is(err, context.Canceled): // by the server's end: else nobody waits for the answer
+		return problemf(http.StatusServiceUnavailable, "this was not finished before the server ended")
 	case errors.Is(err, context.DeadlineExceeded):
 		status = http.StatusGatewayTimeout
 	case errors.Is(err, fs.ErrInvalid):
