@@ -488,8 +488,8 @@ var reserved = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
 	"capnproto.org/go/capnp/v3":                    {"internal/capnprpc", "internal/daemonrpc", "internal/guestrpc"},
-	"gvisor.dev/gvisor":                            {"netstack"},
-	"gvisor.dev/gvisor/pkg/log":                    {"cmd/agentvm", "netstack"}, // the program turns it off
+	"gvisor.dev/gvisor":                            {"cmd/agentvm", "netstack"}, // the program turns its log off
+	"gvisor.dev/gvisor/pkg/tcpip":                  {"netstack"},
 	"github.com/miekg/dns":                         {"internal/dns"},
 	"github.com/insomniacslk/dhcp":                 {"dhcp"},
 	"github.com/insomniacslk/dhcp/dhcpv4/server4":  {}, // opens sockets of its own
