@@ -656,7 +656,7 @@ func TestEndingWaitsForNoPoll(t *testing.T) {
 			t.Errorf("the answer is %s", got)
 		}
 	}
-	a.want("DELETE", at, nil, 204, nil)
+	a.want("POST", at+"/signal", Signal{9}, 204, nil)
 	if p := problemOf(fmt.Errorf("rpc: %w", context.Canceled)); p.Status != http.StatusServiceUnavailable || strings.Contains(p.Detail, "rpc") {
 		t.Errorf("a request that the server's end cuts: %+v", p)
 	}
