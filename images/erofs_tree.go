@@ -68,7 +68,7 @@ func splitPath(name string, maxLen int) ([]string, error) {
 		switch {
 		case part == "" || part == ".":
 		case part == "..":
-			return nil, fmt.Errorf("name %q contains \"..\"", name)
+			return nil, fmt.Errorf("name %.200q contains \"..\"", name)
 		case len(part) > maxComponent:
 			return nil, fmt.Errorf("name component of %d bytes is longer than 255", len(part))
 		default:
@@ -95,7 +95,7 @@ func (n *node) directory(parts []string, missing func(n *node, name string) erro
 			if child.mode&typeMask == typeSymlink {
 				what = "a symbolic link"
 			}
-			return nil, fmt.Errorf("%q is %s, not a directory", strings.Join(parts[:i+1], "/"), what)
+			return nil, fmt.Errorf("%.200q is %s, not a directory", strings.Join(parts[:i+1], "/"), what)
 		}
 		n = child
 	}

@@ -85,7 +85,7 @@ func openLayoutDir(dir string) (*layout, error) {
 			return nil, err
 		}
 		if !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s is no regular file", name)
+			return nil, fmt.Errorf("%.200s is no regular file", name)
 		}
 		f, err := root.Open(name)
 		if err != nil {
@@ -140,13 +140,13 @@ func (s *Store) openArchiveLayout(ctx context.Context, f *os.File, closeFile fun
 			at, ok := files[name]
 			switch {
 			case !ok:
-				return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+				return nil, fmt.Errorf("%.200s: %w", name, fs.ErrNotExist)
 			case at.link == "":
 				return io.NewSectionReader(f, at.offset, at.size), nil
 			}
 			name = at.link
 		}
-		return nil, fmt.Errorf("%s: too many links", name)
+		return nil, fmt.Errorf("%.200s: too many links", name)
 	}
 	return &layout{open, closeFile}, nil
 }
@@ -204,7 +204,7 @@ func (l *layout) text(name string, limit int64) ([]byte, error) {
 	}
 	text, err := readBounded(io.NewSectionReader(f, 0, f.Size()), limit)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", name, err)
+		err = fmt.Errorf("%.200s: %w", name, err)
 	}
 	return text, err
 }
@@ -272,11 +272,11 @@ func chooseTag(ref, tag string, list []v1.Descriptor) (v1.Descriptor, error) {
 	}
 	switch {
 	case tag != "":
-		return v1.Descriptor{}, fmt.Errorf("%w: %s has no image called %q; it has %q", ErrNotFound, ref, tag, names)
+		return v1.Descriptor{}, fmt.Errorf("%w: %s has no image called %q; it has %.200q", ErrNotFound, ref, tag, names)
 	case len(list) == 0:
 		return v1.Descriptor{}, fmt.Errorf("%w: %s has no images", ErrNotFound, ref)
 	case len(names) > 1:
-		return v1.Descriptor{}, fmt.Errorf("%s has several images: add one of %q after a colon", ref, names)
+		return v1.Descriptor{}, fmt.Errorf("%s has several images: add one of %.200q after a colon", ref, names)
 	}
 	return list[0], nil
 }
@@ -342,11 +342,11 @@ func chooseDocker(ref, tag string, list []dockerManifest) (dockerManifest, error
 	}
 	switch {
 	case tag != "":
-		return dockerManifest{}, fmt.Errorf("%w: %s has no image called %q; it has %q", ErrNotFound, ref, tag, names)
+		return dockerManifest{}, fmt.Errorf("%w: %s has no image called %q; it has %.200q", ErrNotFound, ref, tag, names)
 	case len(list) == 0:
 		return dockerManifest{}, fmt.Errorf("%w: %s has no images", ErrNotFound, ref)
 	case len(list) > 1:
-		return dockerManifest{}, fmt.Errorf("%s has several images: add one of %q after a colon", ref, names)
+		return dockerManifest{}, fmt.Errorf("%s has several images: add one of %.200q after a colon", ref, names)
 	}
 	return list[0], nil
 }
@@ -391,7 +391,7 @@ func (l *layout) copyFile(ctx context.Context, name string, d v1.Descriptor, f *
 		return err
 	}
 	if from.Size() != d.Size {
-		return fmt.Errorf("%s has %d bytes, but its manifest says %d", name, from.Size(), d.Size)
+		return fmt.Errorf("%.200s has %d bytes, but its manifest says %d", name, from.Size(), d.Size)
 	}
 	if err := restart(f, 0); err != nil {
 		return err

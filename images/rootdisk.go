@@ -134,10 +134,10 @@ func (b *diskBuilder) addLayer(ctx context.Context, a archive, limits Limits) er
 			return errors.New("not a tar archive (plain, or compressed with gzip or zstd)")
 		}
 		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are checked by splitPath
-			return fmt.Errorf("damaged archive after %s: %w", last, noEOF(err))
+			return fmt.Errorf("damaged archive after %.220s: %w", last, noEOF(err))
 		}
 		if err := layer.add(header); err != nil {
-			return fmt.Errorf("entry %q: %w", header.Name, err)
+			return fmt.Errorf("entry %.200q: %w", header.Name, err)
 		}
 		last = fmt.Sprintf("entry %q", header.Name)
 	}
@@ -367,9 +367,9 @@ func (l *layer) addLink(dir *node, name string, h *tar.Header) error {
 	target := l.root.find(parts)
 	switch {
 	case target == nil:
-		return fmt.Errorf("hard link to %q, which the archive has not brought before", h.Linkname)
+		return fmt.Errorf("hard link to %.200q, which the archive has not brought before", h.Linkname)
 	case target.isDir():
-		return fmt.Errorf("hard link to the directory %q", h.Linkname)
+		return fmt.Errorf("hard link to the directory %.200q", h.Linkname)
 	case dir.children[name] == target:
 		return nil
 	}

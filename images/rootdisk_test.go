@@ -73,6 +73,8 @@ func TestHostileEntries(t *testing.T) {
 		{"root as a file", []entry{file("./.", nil)}, []string{"must be a directory"}},
 		{"long component", []entry{file(strings.Repeat("n", 256), nil)}, []string{"longer than 255"}},
 		{"long name", []entry{file(strings.Repeat("n/", 2050)+"n", nil)}, []string{"longer than the limit of 4096"}},
+		{"long hard link", []entry{hardlink("a", strings.Repeat("t/", 2000))}, []string{`entry "a"`, "has not brought"}},
+		{"long name below a file", []entry{file("f", nil), file("f/"+strings.Repeat("n/", 2000)+"n", nil)}, []string{`entry "f/n/`, "not a directory"}},
 		{"long target", []entry{symlink("l", strings.Repeat("t", 4096))}, []string{`entry "l"`, "4095"}},
 		{"no target", []entry{symlink("l", "")}, []string{`entry "l"`, "without a target"}},
 		{"device out of range", special(file("d", nil), func(h *tar.Header) { h.Typeflag, h.Devmajor = tar.TypeChar, 4096 }), []string{`entry "d"`, "4096:0"}},
@@ -86,6 +88,9 @@ func TestHostileEntries(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("error %v, want one with %q", err, want)
 				}
+			}
+			if err != nil && len(err.Error()) > 1000 {
+				t.Errorf("an error of %d bytes", len(err.Error()))
 			}
 		})
 	}

@@ -2,7 +2,7 @@
 // chain back then makes the next one available, for ever.
 #include "virtio.h"
 
-enum { BALLOON = 15, REPORTS = 2 };
+enum { BALLOON = 27, REPORTS = 2 };
 
 PAGE static char page[8192];
 PAGE static struct descriptor descriptors[64];
@@ -25,7 +25,10 @@ static u64 now(void) {
 }
 
 void main(void) {
-    negotiate(BALLOON);
+    if (!negotiate(BALLOON, BALLOON_ID)) {
+        print("this slot has no balloon\n");
+        return;
+    }
     enable(BALLOON, REPORTS, 64, descriptors, available, used);
     REG(BALLOON, 0x70) = 0xf;
     descriptors[0] = (struct descriptor){(u64)page, 4096, 2, 0};

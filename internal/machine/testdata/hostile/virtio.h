@@ -13,12 +13,18 @@ struct descriptor {
     u16 flags, next;
 };
 
-static void negotiate(int slot) {
+enum { BLOCK_ID = 2, BALLOON_ID = 5 };
+
+// negotiate prepares a device for use, if the slot has one of this kind.
+static int negotiate(int slot, u32 id) {
+    if (REG(slot, 0) != 0x74726976 || REG(slot, 8) != id)
+        return 0;
     REG(slot, 0x70) = 0;
     REG(slot, 0x70) = 3;
     REG(slot, 0x24) = 1;
     REG(slot, 0x20) = 1; // VERSION_1
     REG(slot, 0x70) = 0xb;
+    return 1;
 }
 
 static void enable(int slot, int queue, int size, void *descriptors, void *available, void *used) {
