@@ -380,7 +380,7 @@ func openMountServer(ctx context.Context, c Config, m Mount) (*MountServer, erro
 		}
 	}
 	config := added.serverConfig()
-	config.Memory, config.Logger = c.memory, c.Logger
+	config.Memory, config.Descriptors, config.Logger = c.memory, descriptors(), c.Logger
 	server, err := mount.NewServer(config)
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func openShares(set *hostSet, guard *mount.Guard, memory *budget.Budget, log *sl
 	var list shares
 	for i, m := range set.mounts {
 		c := m.serverConfig()
-		c.Guard, c.Memory, c.Logger = guard, memory, log
+		c.Guard, c.Memory, c.Descriptors, c.Logger = guard, memory, descriptors(), log
 		server, err := mount.NewServer(c)
 		if err != nil {
 			return nil, errors.Join(err, list.close())

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"agentvm/internal/budget"
 	"agentvm/internal/errno"
 )
 
@@ -38,20 +39,24 @@ type openFile struct {
 // openFiles counts what a session holds open, and the memory of its directory listings.
 type openFiles struct {
 	limit    int64
+	process  *budget.Budget // see Config.Descriptors
 	count    atomic.Int64
 	listings atomic.Int64
 }
 
 // acquire counts a file that is about to be opened; ENFILE protects the host's own descriptors.
 func (o *openFiles) acquire() error {
-	if o.count.Add(1) > o.limit {
+	if o.count.Add(1) > o.limit || !o.process.Take(1) {
 		o.count.Add(-1)
 		return errno.ENFILE
 	}
 	return nil
 }
 
-func (o *openFiles) release() { o.count.Add(-1) }
+func (o *openFiles) release() {
+	o.count.Add(-1)
+	o.process.Give(1)
+}
 
 type handleTable struct {
 	mu      sync.Mutex

@@ -50,6 +50,8 @@ type Config struct {
 	MaxNodes int
 	// MaxOpen limits the files a session holds open on the host (ENFILE beyond it). Default: DefaultMaxOpen.
 	MaxOpen int
+	// Descriptors is how many files all servers of this process together may hold open for guests (ENFILE beyond it). Default: any number.
+	Descriptors *budget.Budget
 	// Memory is what sessions take for names, directory listings (ENOMEM when there is not enough) and messages. nil: no limit but theirs.
 	Memory *budget.Budget
 	// Logger gets refused sessions and internal errors, nothing per request. Nil discards.

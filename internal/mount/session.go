@@ -94,7 +94,7 @@ func (c *session) reset() {
 	first := c.server.firstNumber()
 	c.tree = newTree(first, c.server.config.MaxNodes, &c.memory)
 	c.tree.byName = c.server.config.Bases
-	c.files = &openFiles{limit: int64(c.server.config.MaxOpen)}
+	c.files = &openFiles{limit: int64(c.server.config.MaxOpen), process: c.server.config.Descriptors}
 	c.handles = newHandleTable(first)
 }
 

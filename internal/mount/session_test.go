@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/budget"
 	"agentvm/internal/errno"
 	"agentvm/internal/mount/fusetest"
 )
@@ -386,6 +387,35 @@ func TestOpenLimit(t *testing.T) {
 	c.errno(opRelease, a, fusetest.Body(nil).U64(file).U64(0).U64(0))
 	if _, got := c.open(opOpen, a); got != 0 {
 		t.Errorf("open after a close: %v", got)
+	}
+}
+
+// TestOpenLimitOfProcess: all mounts of a process share its descriptors, and give back what they had when they end.
+func TestOpenLimitOfProcess(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "a"), "")
+	shared := budget.New(3, nil)
+	t.Run("mounts", func(t *testing.T) {
+		first, second := rawAttach(t, Config{Dir: dir, Descriptors: shared}), rawAttach(t, Config{Dir: dir, ReadOnly: true, Descriptors: shared})
+		a, sameA := first.lookup(rootID, "a"), second.lookup(rootID, "a")
+		var got []errno.Errno
+		for range 2 {
+			_, number := first.open(opOpen, a)
+			got = append(got, number)
+		}
+		file, number := second.open(opOpen, sameA)
+		_, tooMany := second.open(opOpendir, rootID)
+		_, tooManyToo := first.open(opOpen, a)
+		if got = append(got, number, tooMany, tooManyToo); fmt.Sprint(got) != fmt.Sprint([]errno.Errno{0, 0, 0, errno.ENFILE, errno.ENFILE}) {
+			t.Errorf("opens gave %v", got)
+		}
+		second.errno(opRelease, sameA, fusetest.Body(nil).U64(file).U64(0).U64(0))
+		if _, got := first.open(opOpen, a); got != 0 {
+			t.Errorf("open after a close by the other mount: %v", got)
+		}
+	})
+	if use := shared.Use(); use.Used != 0 {
+		t.Errorf("%d descriptors are counted after the mounts' end", use.Used)
 	}
 }
 
