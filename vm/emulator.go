@@ -70,6 +70,7 @@ func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*re
 			log.Warn("compiled code cannot be kept, each start takes longer", "error", err)
 			program, err = machine.NewProgram(ctx, machine.ProgramConfig{})
 		}
+		clear(config.CacheKey) // before a guest runs: nothing that this process compiles later is kept
 		log.Debug("timing: compiled the machine", "took", time.Since(start))
 		return program, err
 	})

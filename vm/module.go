@@ -197,6 +197,12 @@ func runModule(ctx context.Context, c Config, command Command, script string) (*
 	// The module passes arguments, variables and mounts in 1024 bytes: the script is short and reads the command from the console.
 	s := newModuleShell(command, script)
 	run.Args = append(run.Args, "--entrypoint", "/bin/sh", "--", "-c", s.prelude())
+	run.Compiled = func() {
+		clear(key)
+		if c.BeforeRun != nil {
+			c.BeforeRun()
+		}
+	}
 	return s.run(ctx, run, c.BootTimeout)
 }
 

@@ -68,6 +68,9 @@ func (e *brokenBaseError) Unwrap() error { return e.error }
 // begin makes a VM of its resources, which it owns from now on, and waits for its guest.
 func begin(ctx context.Context, config Config, r *resources, id checkpoint.Identity) (*VM, error) {
 	if config.BeforeRun != nil {
+		if r.program != nil {
+			r.program.Retain() // for good: the process may not be able to read compiled code any more
+		}
 		config.BeforeRun()
 	}
 	v := newVM(config, r, id)

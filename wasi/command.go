@@ -33,7 +33,9 @@ type CommandConfig struct {
 	// Link is the program's network, as modules of container2wasm have it: descriptor 3 is a listening socket from which the program
 	// accepts Link, and 4 is Link itself, for programs that expect it accepted. RunCommand closes it. Nil: none.
 	Link *Conn
-	// Started is called when the module is compiled and its _start function begins. Nil: nothing.
+	// Compiled is called when the module is compiled, before any of it is executed. Nil: nothing.
+	Compiled func()
+	// Started is called when its _start function begins. Nil: nothing.
 	Started func()
 
 	Stdin          io.Reader // nil: empty; see NewInput
@@ -71,7 +73,7 @@ func RunCommand(ctx context.Context, cfg CommandConfig) (exitCode int, err error
 	if _, err := Instantiate(ctx, rt); err != nil {
 		return 0, err
 	}
-	return runStart(ctx, rt, cfg.Module, cfg.Started)
+	return runStart(ctx, rt, cfg)
 }
 
 // system returns the System that a command sees.
@@ -106,8 +108,8 @@ func (cfg *CommandConfig) system() (*System, error) {
 }
 
 // runStart compiles the module and calls its _start function.
-func runStart(ctx context.Context, rt wazero.Runtime, module []byte, started func()) (int, error) {
-	module, err := wasmbin.Stoppable(module)
+func runStart(ctx context.Context, rt wazero.Runtime, cfg CommandConfig) (int, error) {
+	module, err := wasmbin.Stoppable(cfg.Module)
 	if err != nil {
 		return 0, fmt.Errorf("compile module: %w", err)
 	}
@@ -121,6 +123,9 @@ func runStart(ctx context.Context, rt wazero.Runtime, module []byte, started fun
 	if len(compiled.ExportedMemories()) == 0 {
 		return 0, errors.New("module is no WASI command: it exports no memory")
 	}
+	if cfg.Compiled != nil {
+		cfg.Compiled()
+	}
 	mod, err := rt.InstantiateModule(ctx, compiled, wazero.NewModuleConfig().WithStartFunctions())
 	if err != nil {
 		return 0, fmt.Errorf("instantiate module: %w", err)
@@ -128,8 +133,8 @@ func runStart(ctx context.Context, rt wazero.Runtime, module []byte, started fun
 	defer context.AfterFunc(ctx, func() {
 		mod.ExportedGlobal(wasmbin.StopGlobal).(api.MutableGlobal).Set(1)
 	})()
-	if started != nil {
-		started()
+	if cfg.Started != nil {
+		cfg.Started()
 	}
 	_, err = mod.ExportedFunction("_start").Call(ctx)
 	return exitCodeOf(ctx, err)

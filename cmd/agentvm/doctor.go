@@ -90,7 +90,7 @@ func checkConfinement() finding {
 			missing = append(missing, text)
 		}
 	}
-	f.Detail = "the processes of VMs that live on have: " + strings.Join(append(force, "a watchdog"), ", ")
+	f.Detail = "the processes of VMs have: " + strings.Join(append(force, "a watchdog"), ", ")
 	if len(missing) > 0 {
 		f.Status, f.Detail = fair, f.Detail+"; they have not: "+strings.Join(missing, ", ")
 		f.Advice = "VMs hold their guests without it; it is the second line of defence, see docs/security/hardening.md"

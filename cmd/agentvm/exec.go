@@ -224,6 +224,7 @@ func (c *cli) runModule(ctx context.Context, f *execFlags, command vm.Command) (
 	}
 	defer c.closeWatch(watch)
 	config.Logger = c.log
+	c.confineBeforeRun(&f.vmFlags, &config)
 	if command.Stdout != nil {
 		command.Stdout, command.Stderr = output{command.Stdout, s, c.lines}, output{command.Stderr, s, c.lines}
 	}

@@ -13,6 +13,7 @@ type jsonResult struct {
 	Signal          int            `json:"signal,omitempty"`
 	TimedOut        bool           `json:"timedOut,omitempty"`
 	DurationMillis  int64          `json:"durationMillis"`
+	Confined        bool           `json:"confined,omitempty"` // the process of a VM without a name
 	Stdout          *string        `json:"stdout,omitempty"`
 	StdoutBase64    []byte         `json:"stdoutBase64,omitempty"`
 	StdoutTruncated *vm.Truncation `json:"stdoutTruncated,omitempty"`
@@ -34,7 +35,7 @@ func (c *cli) printResult(r *vm.Result, denied denials, err error) error {
 			out.ExitCode = exitTimeout // what this process exits with; the signal says how the command ended
 		}
 	}
-	out.Denied = denied.list
+	out.Denied, out.Confined = denied.list, c.confined
 	if err != nil {
 		out.Error, out.ExitCode = err.Error(), exitOwnFailure
 		code = exitStatus(exitOwnFailure)

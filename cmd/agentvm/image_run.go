@@ -120,7 +120,10 @@ func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []stri
 		return c.runImageNamed(ctx, f, command)
 	}
 	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
-	change := func(config *vm.Config) { config.Hostname, config.WorkingDir = f.hostname, f.dir }
+	change := func(config *vm.Config) {
+		config.Hostname, config.WorkingDir = f.hostname, f.dir
+		c.confineBeforeRun(&f.vmFlags, config)
+	}
 	result, denied, err := c.runWith(ctx, &f.vmFlags, change, command, f.terminal, execInterruptWindow)
 	c.printDenials(&f.vmFlags, denied)
 	if err != nil {

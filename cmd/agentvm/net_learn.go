@@ -147,6 +147,9 @@ func (c *cli) learnFromRun(ctx context.Context, f *learnFlags, args []string) er
 	command := f.command(c, args)
 	var learner egress.Learner
 	watch := func(config *vm.Config) {
+		if !f.write && f.output == "" { // files that are written afterwards
+			c.confineBeforeRun(&f.vmFlags, config)
+		}
 		record := config.Network.Audit // one event at a time
 		config.Network.Audit = func(e egress.Event) {
 			learner.Add(e)

@@ -21,7 +21,7 @@ const (
 // run starts a VM, runs a command in it with this process's signals and terminal, and switches the VM off. The denials are
 // those of the VM's whole life.
 func (c *cli) run(ctx context.Context, f *vmFlags, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
-	return c.runWith(ctx, f, func(*vm.Config) {}, command, terminal, window)
+	return c.runWith(ctx, f, func(config *vm.Config) { c.confineBeforeRun(f, config) }, command, terminal, window)
 }
 
 // runWith does what run does, with a last change to the configuration.

@@ -15,6 +15,9 @@ type Rules struct {
 	ReadMounts, WriteMounts []string
 }
 
+// Seccomp is the name of the layer that filters system calls.
+const Seccomp = "seccomp"
+
 // Layer is one that confines a process.
 type Layer struct {
 	Name    string `json:"name"`

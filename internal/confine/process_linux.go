@@ -15,7 +15,7 @@ const (
 	nameDumps    = "no memory dumps"
 	nameLimits   = "limits of the kernel's resources"
 	nameLandlock = "Landlock"
-	nameSeccomp  = "seccomp"
+	nameSeccomp  = Seccomp
 )
 
 // process applies the layers. Seccomp is last, because it forbids what the others need.

@@ -12,6 +12,7 @@ import (
 	"agentvm/internal/preview"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
+	"agentvm/vm"
 )
 
 // confine removes the rights that the daemon's process does not need, before its guest executes anything (vm.Config.BeforeRun). It
@@ -38,12 +39,11 @@ func (d *daemon) confine() {
 // other VMs nor other files of the user. Missing folders are made here, because a rule is for an existing file.
 func (d *daemon) confineRules() confine.Rules {
 	store := d.imageStore()
-	in := func(name string) string { return filepath.Join(store, name) }
 	if _, err := snapshot.OpenStore(store); err != nil { // which makes its folders and its key
 		d.logger.Debug("confinement", "error", err)
 	}
-	forks, mounts, previews := in("forks"), in("mounts"), filepath.Dir(d.store.PreviewPath())
-	for _, folder := range []string{forks, mounts, previews, d.store.porter().door()} {
+	forks, previews := filepath.Join(store, "forks"), filepath.Dir(d.store.PreviewPath())
+	for _, folder := range []string{forks, filepath.Join(store, "mounts"), previews, d.store.porter().door()} {
 		if err := private.MakeFolder(folder); err != nil {
 			d.logger.Debug("confinement", "error", err)
 		}
@@ -53,29 +53,33 @@ func (d *daemon) confineRules() confine.Rules {
 			_ = store.Close()
 		}
 	}
+	r := VMRules(store, d.config.Config)
+	r.Read = append(r.Read, d.store.porter().door(), d.config.CAFile)
+	r.Write = append(r.Write, d.paths.dir, filepath.Join(store, "snapshots"), forks, previews, d.config.CaptureFile, d.config.NetworkLog)
+	return r
+}
+
+// VMRules are the host's files that a process needs for a VM with this configuration after it has opened what the VM starts from. Compiled
+// code and its key are not among them: a process writes and signs it before a guest can have a hand in that, or not at all.
+func VMRules(store string, c vm.Config) confine.Rules {
+	in := func(name string) string { return filepath.Join(store, name) }
 	r := confine.Rules{
 		Read: []string{
-			in("blobs"), in("layers"), in("disks"), in("images"), in("snapshot.key"), mounts, d.store.porter().door(),
-			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id", d.config.CAFile,
+			in("blobs"), in("layers"), in("disks"), in("images"), in("snapshot.key"), in("mounts"),
+			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id",
 		},
-		Write: []string{
-			d.paths.dir, in("locks"), in("compiled"), in("snapshots"), in("bases"), forks, previews,
-			d.config.CaptureFile, d.config.NetworkLog,
-		},
+		Write: []string{in("locks"), in("bases")},
 	}
-	for _, name := range d.config.Network.Networks {
+	for _, name := range c.Network.Networks {
 		r.Sockets = append(r.Sockets, filepath.Join(in("networks"), name)) // of which there is a new one when the guest starts again
 	}
-	if folder, err := private.KeyFolder(); err == nil {
-		r.Read = append(r.Read, folder)
-	}
 	r.Read = append(r.Read, resolvers()...)
-	for _, s := range d.config.Secrets { // read again when the guest restarts itself
+	for _, s := range c.Secrets { // read again when the guest restarts itself
 		if path, isFile := strings.CutPrefix(s.Source, "file:"); isFile {
 			r.Read = append(r.Read, path)
 		}
 	}
-	for _, m := range d.config.Mounts {
+	for _, m := range c.Mounts {
 		if m.FixedHost() {
 			r.ReadMounts = append(r.ReadMounts, m.HostPath)
 		} else {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/private"
 	"agentvm/vm"
 )
 
@@ -162,6 +164,28 @@ func wantThreads(t *testing.T, pid int) {
 		for _, want := range []string{"\nNoNewPrivs:\t1\n", "\nSeccomp:\t2\n"} {
 			if !strings.Contains(string(status), want) {
 				t.Errorf("%s lacks %q:\n%s", thread, want, status)
+			}
+		}
+	}
+}
+
+// TestCompiledCodeIsOutOfReach: the next process executes compiled code before it confines itself, so that a confined one may neither write nor
+// sign it.
+func TestCompiledCodeIsOutOfReach(t *testing.T) {
+	store, home := t.TempDir(), t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", home)
+	keys, err := private.KeyFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{store: Store{Dir: filepath.Join(store, "vms")}, paths: paths{dir: filepath.Join(store, "vms", "dev")}, logger: slog.New(slog.DiscardHandler)}
+	d.config.StoreDir = store
+	for name, r := range map[string]confine.Rules{"a daemon": d.confineRules(), "agentvm exec": VMRules(store, vm.Config{})} {
+		for _, path := range slices.Concat(r.Read, r.Write, r.Sockets, r.ReadMounts, r.WriteMounts) {
+			for _, code := range []string{keys, filepath.Join(store, "compiled"), filepath.Join(store, "compiled-modules")} {
+				if path != "" && (strings.HasPrefix(code+"/", path+"/") || strings.HasPrefix(path+"/", code+"/")) {
+					t.Errorf("%s reaches %s by the rule for %s", name, code, path)
+				}
 			}
 		}
 	}

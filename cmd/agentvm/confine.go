@@ -1,0 +1,57 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+
+	"agentvm/images"
+	"agentvm/internal/confine"
+	"agentvm/internal/daemon"
+	"agentvm/internal/debugenv"
+	"agentvm/internal/private"
+	"agentvm/vm"
+)
+
+// confineBeforeRun has this process confine itself, as daemons do, before the guest of a VM without a name executes anything: it keeps what
+// is open, and the files that the VM and the end of the command need.
+func (c *cli) confineBeforeRun(f *vmFlags, config *vm.Config) {
+	switch {
+	case debugenv.Has("noconfine"):
+		c.log.Info("this process is not confined: AGENTVM_DEBUG=noconfine switches it off")
+	case len(config.HostCommands) > 0:
+		c.log.Info("this process is not confined: --bind has it run programs of this host")
+	default:
+		asked := *config // with the mounts as the flags name them
+		config.BeforeRun = sync.OnceFunc(func() { c.confine(f, asked) })
+	}
+}
+
+func (c *cli) confine(f *vmFlags, config vm.Config) {
+	store, err := images.DefaultDir()
+	if err != nil {
+		c.log.Debug("confinement", "error", err)
+	}
+	rules := daemon.VMRules(store, config)
+	if probe, err := os.MkdirTemp(store, ".probe"); err == nil {
+		_ = os.Remove(probe)
+	} else { // the VM has a temporary store, which is removed at its end
+		rules.Write = append(rules.Write, os.TempDir())
+	}
+	if f.changes.apply { // after the command, with a note that machines change the directory
+		mounts := filepath.Join(store, "mounts") // a rule is for an existing folder
+		if err := private.MakeFolder(mounts); err != nil {
+			c.log.Debug("confinement", "error", err)
+		}
+		rules.Write = append(rules.Write, mounts)
+		for _, m := range config.Mounts {
+			if m.CopyOnWrite {
+				rules.WriteMounts = append(rules.WriteMounts, m.HostPath)
+			}
+		}
+	}
+	for _, l := range confine.Process(rules) {
+		c.confined = c.confined || l.Name == confine.Seccomp && l.InForce
+		c.log.Debug("confinement", "layer", l.Name, "in force", l.InForce, "note", l.Note)
+	}
+}
