@@ -123,7 +123,7 @@ func withinTime(h http.Handler, most time.Duration) http.Handler {
 		limit()
 		body := &limitedBody{ReadCloser: r.Body, control: control}
 		defer func() {
-			if !body.ended {
+			if body.begun && !body.ended {
 				limit()
 			}
 		}()
@@ -136,10 +136,12 @@ func withinTime(h http.Handler, most time.Duration) http.Handler {
 type limitedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
+	begun   bool
 	ended   bool // or it has failed
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
+	b.begun = true
 	n, err := b.ReadCloser.Read(p)
 	b.ended = b.ended || err != nil
 	if errors.Is(err, io.EOF) {

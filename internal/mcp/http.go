@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -75,10 +74,6 @@ func (s *Server) handler(token string) http.Handler {
 		if r.Body != http.NoBody { // also of a request that is refused: net/http reads the rest of its body before it answers
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 			r.Body = httpserver.PatientBody(w, r, bodyTime)
-		}
-		if !httpserver.IsHost(r.Host, netip.Addr.IsLoopback) {
-			http.Error(w, fmt.Sprintf("this server is not called %q", r.Host), http.StatusMisdirectedRequest)
-			return
 		}
 		protected.ServeHTTP(w, r)
 	})
