@@ -108,7 +108,7 @@ func (g *Gateway) forget(ctx context.Context, tenant string, names ...string) {
 // A state is written after its Lease names it, so that one that no Lease names is needed by none, and will be by none.
 func (g *Gateway) sweep(ctx context.Context) error {
 	tenants := map[string]bool{}
-	for _, key := range g.config.Tenants() {
+	for _, key := range g.config.Tenants().Keys {
 		tenants[key.Name] = true
 	}
 	for _, l := range g.leases.list() {

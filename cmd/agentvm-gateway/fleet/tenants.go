@@ -18,8 +18,8 @@ type Tenants struct {
 	Problems int // places in their file of which no key came
 }
 
-// lookEvery is how long a file's keys are used before it is read again. Kubernetes replaces the files of a Secret.
-const lookEvery = 5 * time.Second
+// readEvery is how long a file's keys are used before it is read again. Kubernetes replaces the files of a Secret.
+const readEvery = 5 * time.Second
 
 // TenantFile has the tenants of a file: TENANT KEY on each line, a tenant as often as it has keys. What the file does not say at this time is no
 // key: a line that is wrong loses its own, and a file that is empty or cannot be read leaves none, so that a key can always be taken back.
@@ -48,7 +48,7 @@ func OpenTenants(path string, log *slog.Logger, now func() time.Time) (*TenantFi
 func (t *TenantFile) Tenants() Tenants {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := t.now(); t.looked.IsZero() || now.Sub(t.looked).Abs() >= lookEvery {
+	if now := t.now(); t.looked.IsZero() || now.Sub(t.looked).Abs() >= readEvery {
 		t.looked = now
 		var problems []string
 		text, err := os.ReadFile(t.path)

@@ -20,7 +20,7 @@ func TestTenantFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		now = now.Add(lookEvery)
+		now = now.Add(readEvery)
 	}
 	if _, err := OpenTenants(path, slog.New(slog.DiscardHandler), time.Now); err == nil {
 		t.Error("a file that is not there was opened")
@@ -46,9 +46,9 @@ func TestTenantFile(t *testing.T) {
 	}
 	want("both", true, true, 0)
 	write("red " + red + "\n")
-	now = now.Add(-lookEvery)
+	now = now.Add(-readEvery)
 	want("before the file is read again", true, true, 0)
-	now = now.Add(lookEvery)
+	now = now.Add(readEvery)
 	want("one", true, false, 0)
 	write(both)
 	want("both again", true, true, 0)
@@ -68,7 +68,7 @@ func TestTenantFile(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(lookEvery)
+	now = now.Add(readEvery)
 	want("a file that is gone", false, false, 1)
 	if text := log.String(); !strings.Contains(text, "line 1: want TENANT KEY") || strings.Contains(text, red) || strings.Contains(text, "short") && strings.Contains(text, "blue short") {
 		t.Error(text)
