@@ -132,6 +132,9 @@ type Config struct {
 	// this process ends the VM, which is the caller's decision: see OverrunError. Default: none; the VM's users get the error.
 	Overrun func(lasts time.Duration) `json:"-"`
 
+	// Program is the version of this program, for snapshots, and errors about those of other versions. Default: not known.
+	Program string `json:"-"`
+
 	// Logger gets warnings and, at debug level, how long each step took. Nil discards.
 	Logger *slog.Logger `json:"-"`
 

@@ -26,6 +26,9 @@ type RestoreOptions struct {
 	// SameIdentity keeps MAC, machine-id and host name, and lets connections that lead nowhere time out: for the
 	// one VM that takes the place of the saved one. Random numbers, clock and generation are always new.
 	SameIdentity bool
+	// ReplaceDisk says that there may be a disk at Config.Disk, which gets the contents of the saved one in one step, and after a later
+	// failure once more. Default: nothing may be there yet, and nothing is there after a failure.
+	ReplaceDisk bool
 	// Trusted says that VM.Snapshot has written the file and that no other user or program can have changed it: the machine is taken as it
 	// is, with its decoded code, which saves some milliseconds. A forged file can then make this process hang. Files that agentvm wrote
 	// in its store are trusted without it. Default: only what can be checked is taken from the file.
@@ -39,7 +42,7 @@ type RestoreOptions struct {
 //
 // Of c, Image, Memory, Network.MTU, Network.Subnet and Network.Address are the snapshot's unless given, and must then be the same, as must
 // Network.Disabled and Network.DisableIPv6; Kernel and KernelArguments must be empty. There must be as many Mounts as the VM
-// had: they are mounted anew. A writable disk is copied to c.Disk, where nothing may be yet. Env, Hostname and the rest of
+// had: they are mounted anew. A writable disk is copied to c.Disk. Env, Hostname and the rest of
 // Network are c's alone: a policy is not part of a snapshot.
 func Restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM, error) {
 	began := time.Now()
@@ -68,15 +71,30 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 	extra, _, _ := checkpoint.Describe(meta) // adopt has read it
 	r := &resources{hostCommands: extra.Commands, usedDevices: extra.Added, saved: s, memory: s.Image, origin: &meta, keepPrograms: o.KeepPrograms, adopts: o.Adopt}
 	copied := false
-	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config) error { return r.toRestore(ctx, c, &copied) })
+	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config) error {
+		return r.toRestore(ctx, c, o.ReplaceDisk, &copied)
+	})
 	var v *VM
 	if err == nil {
 		v, err = begin(ctx, c, r, id)
 	}
-	if err != nil && copied {
+	switch {
+	case err == nil || !copied:
+	case o.ReplaceDisk: // the guest may have written to it
+		err = errors.Join(err, replaceDisk(context.WithoutCancel(ctx), path, c.Disk))
+	default:
 		err = errors.Join(err, disk.Discard(c.Disk))
 	}
 	return v, err
+}
+
+// replaceDisk gives the disk of a snapshot to a VM that could not be restored from it.
+func replaceDisk(ctx context.Context, path, to string) error {
+	saved, err := snapshot.OpenFiles(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(saved.Replace(ctx, to), saved.Close())
 }
 
 // adopt fills in c from the snapshot and refuses what the saved machine cannot have.
@@ -103,7 +121,7 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, checkpoint.Iden
 	}
 	c.Memory = wholePages(c.Memory)
 	shape := checkpoint.Shape{
-		Machine: c.machineDigest(), Memory: c.Memory, Mounts: len(c.Mounts), OwnKernel: c.Kernel != nil || c.KernelArguments != "", Disk: c.Disk,
+		Machine: c.machineDigest(), Program: c.Program, Memory: c.Memory, Mounts: len(c.Mounts), OwnKernel: c.Kernel != nil || c.KernelArguments != "", Disk: c.Disk,
 	}
 	return c, id, errors.Join(checkpoint.Admits(m, extra, shape), adoptNetwork(network, &c.Network))
 }
@@ -137,7 +155,7 @@ func adoptNetwork(saved *checkpoint.Network, n *Network) error {
 }
 
 // toRestore acquires what a saved machine needs beside its memory: its image, and a copy of its writable disk.
-func (r *resources) toRestore(ctx context.Context, c Config, copied *bool) error {
+func (r *resources) toRestore(ctx context.Context, c Config, replace bool, copied *bool) error {
 	if err := r.openImage(ctx, c); err != nil {
 		return fmt.Errorf("the image of the saved VM: %w", err)
 	}
@@ -155,7 +173,11 @@ func (r *resources) toRestore(ctx context.Context, c Config, copied *bool) error
 		return err
 	}
 	defer saved.Close()
-	err = saved.Clone(ctx, c.Disk)
+	if replace {
+		err = saved.Replace(ctx, c.Disk)
+	} else {
+		err = saved.Clone(ctx, c.Disk)
+	}
 	if *copied = err == nil; *copied {
 		r.overlay, err = openOverlay(c.Disk, c.Logger)
 	}

@@ -78,7 +78,7 @@ func (v *VM) describe(o SnapshotOptions) (snapshot.Meta, error) {
 	if err != nil {
 		return meta, err
 	}
-	extra := checkpoint.Extra{Hostname: v.config.Hostname, MAC: v.identity.MAC.String(), Started: o.Started, Commands: len(v.config.HostCommands) > 0, Added: v.added.used()}
+	extra := checkpoint.Extra{Hostname: v.config.Hostname, MAC: v.identity.MAC.String(), Started: o.Started, Commands: len(v.config.HostCommands) > 0, Added: v.added.used(), Program: v.config.Program}
 	for _, m := range v.config.Mounts {
 		extra.Mounts = append(extra.Mounts, m.GuestPath)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
+	"agentvm/internal/machine"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
@@ -37,6 +38,7 @@ type restoreFlags struct {
 	startFlags
 	keep, same  bool
 	keptSecrets bool
+	files       bool
 	state       stateFlags
 }
 
@@ -47,6 +49,9 @@ func (c *cli) snapshotRestoreCommand() *cobra.Command {
 		Example: "  agentvm snapshot restore clean again\n  agentvm snapshot restore clean locked --net none",
 		Args:    counted(2, 2), ValidArgsFunction: completeSnapshots(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.files && (f.keep || f.same || f.state.url != "") {
+				return errors.New("--files-only is for local snapshots, and has neither the programs nor the identity of the saved VM: leave out --keep-programs, --same-identity and --state")
+			}
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
@@ -62,6 +67,7 @@ func (c *cli) snapshotRestoreCommand() *cobra.Command {
 	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on; what they print is lost")
 	flags.BoolVar(&f.same, "same-identity", false, "leave address, machine-id and host name as they were: for a VM that takes the place of the saved one")
 	flags.BoolVar(&f.keptSecrets, "kept-secrets", false, "give the VM the secrets that the saved one had; =false: none")
+	flags.BoolVar(&f.files, "files-only", false, "boot from a copy of the snapshot's disk, without its memory, which may be damaged or of another version")
 	f.state.register(flags, "the snapshot is in the object store")
 	f.registerShared(command)
 	command.MarkFlagsMutuallyExclusive("secret", "kept-secrets")
@@ -103,7 +109,7 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 		return err
 	}
 	config.Parent = "snapshot " + from
-	r := client.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity}
+	r := client.Restoration{Snapshot: path, KeepPrograms: f.keep, SameIdentity: f.same, Identity: identity, FilesOnly: f.files}
 	var v *client.VM
 	if f.changed("publish") {
 		v, err = store.Restore(ctx, name, config, r, report)
@@ -111,6 +117,9 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 		v, err = restoreAnyPorts(ctx, store, name, config, r, report)
 	}
 	if err != nil {
+		if !f.files && !errors.Is(err, client.ErrExists) {
+			err = adviseFiles(ctx, path, from, name, err)
+		}
 		return err
 	}
 	report(slog.LevelInfo, "runs, with network "+describeNetwork(config))
@@ -134,6 +143,30 @@ func restoreAnyPorts(ctx context.Context, store *client.Store, name string, c cl
 		report(slog.LevelWarn, "a port of the saved VM is taken, so that this one has free ones (agentvm ps shows them); -p chooses others")
 	}
 	return v, err
+}
+
+// adviseFiles adds to the error about a snapshot whose memory is of no use what is wrong with it, and how its files can be had.
+func adviseFiles(ctx context.Context, path, from, name string, err error) error {
+	file, damage := snapshot.Open(path)
+	if damage == nil {
+		if "sha256:"+file.Meta().Machine == machine.ModuleDigest() {
+			damage = file.Verify(ctx)
+		} else {
+			damage = snapshot.ErrVersion // as err says
+		}
+		_ = file.Close()
+	}
+	if damage == nil || ctx.Err() != nil {
+		return err
+	}
+	if errors.Is(damage, snapshot.ErrCorrupt) && !errors.Is(err, snapshot.ErrCorrupt) {
+		err = fmt.Errorf("%w (%w)", err, damage)
+	}
+	files, none := snapshot.OpenFiles(path)
+	if none != nil || files.Close() != nil {
+		return err
+	}
+	return fmt.Errorf("%w; agentvm snapshot restore --files-only %s %s boots its files without its memory", err, from, name)
 }
 
 func describeNetwork(c client.Config) string {
@@ -194,15 +227,34 @@ func (f *restoreFlags) applied(config client.Config, name string) (_ client.Conf
 
 // importedConfig returns what a snapshot's own file says of how its VM was started.
 func (f *restoreFlags) importedConfig(path string) (client.Config, error) {
-	file, err := snapshot.Open(path)
+	meta, err := f.describe(path)
 	if err != nil {
 		return client.Config{}, err
 	}
-	started, err := client.StartedAs(file.Meta())
-	if err = errors.Join(err, file.Close()); err != nil {
+	started, err := client.StartedAs(meta)
+	if err != nil {
 		return client.Config{}, err
 	}
 	return f.startedConfig(started)
+}
+
+// describe reads what a snapshot's file says, which damage elsewhere in it does not keep from one whose files are wanted.
+func (f *restoreFlags) describe(path string) (snapshot.Meta, error) {
+	if !f.files {
+		file, err := snapshot.Open(path)
+		if err != nil {
+			return snapshot.Meta{}, err
+		}
+		return file.Meta(), file.Close()
+	}
+	files, err := snapshot.OpenFiles(path)
+	if err != nil {
+		return snapshot.Meta{}, err
+	}
+	if files.Meta == nil {
+		return snapshot.Meta{}, errors.Join(fmt.Errorf("snapshot %s was imported, and nothing of its description can be read", path), files.Close())
+	}
+	return *files.Meta, files.Close()
 }
 
 // startedConfig returns what a snapshot says of how its VM was started, as far as the flags do not replace it.

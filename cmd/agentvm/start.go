@@ -45,7 +45,7 @@ type startFlags struct {
 	labels       map[string]string
 	diskImage    string // what the files of a VM that was started before belong to
 	kept, silent bool
-	wait         bool
+	wait, cold   bool
 
 	command *cobra.Command
 }
@@ -68,6 +68,7 @@ func (f *startFlags) register() {
 	f.networkFlags.registerKept(flags)
 	f.registerLife(flags)
 	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
+	flags.BoolVar(&f.cold, "cold", false, "give up the memory of a VM that is hibernated, and boot its disk: when it cannot be woken")
 	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
 }
 
@@ -98,7 +99,7 @@ func (c *cli) startVM(f *startFlags, name string) error {
 	if err != nil {
 		return err
 	}
-	config.Debug = config.Debug || c.debug
+	config.Debug, config.Cold = config.Debug || c.debug, f.cold
 	s := newSession(shellInterruptWindow)
 	ctx := s.begin(context.Background())
 	defer s.end()

@@ -98,10 +98,28 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("%s: %q, %v", args[1], out, err)
 }
 
-// foreignSnapshot writes the snapshot of a VM of another version's machine: foreign FILE.
+// foreignSnapshot writes the snapshot of a VM of another version's machine, or makes one of a snapshot that is there: foreign PATTERN.
 func foreignSnapshot(ts *testscript.TestScript, _ bool, args []string) {
-	meta := snapshot.Meta{Machine: strings.Repeat("0123456789abcdef", 4), LinearMemory: 1 << 20, Memory: 128 << 20, Image: "busybox"}
-	ts.Check(snapshot.Write(context.Background(), ts.MkAbs(args[0]), snapshot.Content{Meta: meta}))
+	path := ts.MkAbs(args[0])
+	content := snapshot.Content{Meta: snapshot.Meta{LinearMemory: 1 << 20, Memory: 128 << 20, Image: "busybox"}}
+	if found, _ := filepath.Glob(path); len(found) == 1 {
+		path = found[0]
+		file, err := snapshot.Open(path)
+		ts.Check(err)
+		defer file.Close()
+		content.Meta = file.Meta()
+		for _, r := range file.Memory() {
+			content.Memory = append(content.Memory, snapshot.Extent{At: r.At, Length: r.Length, Source: r.File, Offset: r.Offset})
+		}
+		saved, err := file.OpenDisk()
+		ts.Check(err)
+		if saved != nil {
+			defer saved.Close()
+			content.Disk, content.DiskSize = saved, saved.Size()
+		}
+	}
+	content.Meta.Machine = strings.Repeat("0123456789abcdef", 4)
+	ts.Check(snapshot.Write(context.Background(), path, content))
 }
 
 // together runs a command several times at once and wants this of each: together COUNT OUTPUT COMMAND [ARGS...]. A "%"

@@ -18,6 +18,7 @@ type Extra struct {
 	Added    []string        `json:"added,omitempty"`        // tags of devices whose mounts were added while the VM ran, and are in no restored VM
 	Started  json.RawMessage `json:"started,omitempty"`      // how the VM was started, in the words of who saved it
 	Commands bool            `json:"hostCommands,omitempty"` // the guest has commands of the host
+	Program  string          `json:"program,omitempty"`      // version of the program that saved it; earlier ones did not say
 }
 
 // Network is what the guest of a saved machine knows of its network.
@@ -44,6 +45,7 @@ func Describe(m snapshot.Meta) (extra Extra, network *Network, err error) {
 // Shape is what a VM asks for that continues from a saved machine, as far as the machine has it already.
 type Shape struct {
 	Machine   string // digest of the emulator's build
+	Program   string // version of this program, for errors; may be empty
 	Memory    uint64 // bytes
 	Mounts    int
 	OwnKernel bool   // a kernel or arguments of its own
@@ -54,8 +56,8 @@ type Shape struct {
 func Admits(m snapshot.Meta, extra Extra, s Shape) error {
 	switch {
 	case m.Machine != s.Machine:
-		return fmt.Errorf("%w: it is of a machine of another version of agentvm (machine %.12s, this one has %.12s): restore it with that version",
-			snapshot.ErrVersion, m.Machine, s.Machine)
+		return fmt.Errorf("%w: its memory is of %s with machine %.12s, and this is %s with machine %.12s", snapshot.ErrVersion,
+			programName(extra.Program, "an earlier version of agentvm"), m.Machine, programName(s.Program, "another version"), s.Machine)
 	case s.Memory != m.Memory:
 		return fmt.Errorf("memory of %d MiB: the VM had %d MiB, which cannot change", s.Memory>>20, m.Memory>>20)
 	case s.OwnKernel:
@@ -87,4 +89,12 @@ func (n *Network) Admits(asked *Network) error {
 		return errors.New("IPv6: the VM has it and needs it, or has none and can have none (Network.DisableIPv6)")
 	}
 	return nil
+}
+
+// programName names a version of this program. The text may be anybody's.
+func programName(version, unknown string) string {
+	if version == "" {
+		return unknown
+	}
+	return fmt.Sprintf("agentvm %.40q", version)
 }

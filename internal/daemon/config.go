@@ -67,6 +67,9 @@ type Config struct {
 	// ChangedFrom has what the VM was started with, if that was changed while it ran: see AsStarted. The daemon sets it.
 	ChangedFrom *Changeable `json:"changedFrom,omitempty"`
 
+	// Cold has a VM that is hibernated give up its memory in this start, and boot from its disk. It is not kept.
+	Cold bool `json:"-"`
+
 	Labels map[string]string `json:"labels,omitempty"`
 	Debug  bool              `json:"debug,omitempty"` // the log has debug lines
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +33,7 @@ func (p paths) saving() string { return filepath.Join(p.dir, "saving") }
 // asleep reports whether the VM is saved, and continues when it is needed.
 func (p paths) asleep() bool {
 	r, err := p.readRestoration()
-	return err == nil && r != nil && r.Hibernated
+	return err == nil && r.wakes()
 }
 
 // dropSaved removes saved machines that nothing needs, which an interrupted hibernation or a VM that had one open has left.
@@ -53,7 +52,9 @@ func (d *daemon) savedIn() string {
 	if d.restore == nil || !d.restore.Hibernated {
 		return ""
 	}
-	d.began = d.restore.Began
+	if d.restore.wakes() {
+		d.began = d.restore.Began
+	}
 	return d.restore.Snapshot
 }
 
@@ -171,6 +172,7 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 	}
 	path := filepath.Join(d.paths.dir, fmt.Sprintf("hibernated-%d%s", time.Now().UnixNano(), snapshot.Suffix))
 	if err == nil {
+		d.syncFiles(ctx, v)
 		err = v.Pause(ctx)
 	}
 	if err == nil {
@@ -243,114 +245,6 @@ func (d *daemon) runOn(v VM, path string, why error) {
 	d.listeners.release()
 	d.clients.open()
 	_ = os.Remove(d.paths.saving())
-}
-
-// wakeTime bounds how long a VM's daemon may take to listen, or to end, while it is woken.
-const wakeTime = 15 * time.Second
-
-// Connect connects to a VM's daemon. The VM may still be booting: see AwaitReady. A VM that is hibernated is woken. Without a daemon the error
-// is ErrNotFound or ErrNotRunning.
-func (s Store) Connect(ctx context.Context, name string) (*Client, error) {
-	p, err := s.existing(name)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		client, err := s.connectRunning(ctx, name, p)
-		if err == nil {
-			return client, nil
-		}
-		if _, statErr := os.Stat(p.saving()); statErr == nil && !errors.Is(err, ErrNotRunning) {
-			select { // it is being saved
-			case <-time.After(goneRetry):
-				continue
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		}
-		if !errors.Is(err, ErrNotRunning) || !p.asleep() {
-			return nil, err
-		}
-		if client, err = s.wake(ctx, name, p); !errors.Is(err, errDaemonGone) {
-			return client, err
-		}
-	}
-}
-
-// wake starts the daemon of a VM that is hibernated, unless another process has, and connects to it.
-func (s Store) wake(ctx context.Context, name string, p paths) (*Client, error) {
-	unlock, err := lockFile(ctx, p.starting(), wakeTime)
-	if err != nil {
-		return nil, fmt.Errorf("wake %s: it is being started: %w", name, err)
-	}
-	defer func() { _ = unlock() }()
-	return s.wakeLocked(ctx, name, p)
-}
-
-func (s Store) wakeLocked(ctx context.Context, name string, p paths) (*Client, error) {
-	alive, release, err := probe(p)
-	if err != nil {
-		return nil, err
-	}
-	if alive {
-		limited, cancel := context.WithTimeout(ctx, wakeTime)
-		defer cancel()
-		return s.connectAlive(limited, name, p)
-	}
-	cleanUp(p)
-	if err := release(); err != nil {
-		return nil, err
-	}
-	d, err := s.spawn(name, p)
-	if err == nil {
-		var client *Client
-		if client, err = d.await(ctx); err == nil {
-			return client, nil
-		}
-	}
-	return nil, fmt.Errorf("wake %s: %w", name, err)
-}
-
-// Asleep reports whether a VM is hibernated, or about to be. It is cheap, and wakes none.
-func (s Store) Asleep(name string) bool {
-	p, err := s.existing(name)
-	return err == nil && p.asleep()
-}
-
-// Stop stops a VM, with up to grace for its programs to end, and returns when its daemon's process has ended. A daemon that does not
-// answer, does not stop or hangs is killed, which loses what the guest has not written back. A VM that is hibernated is woken for it. It is no
-// error when the VM does not run; when there is none the error is ErrNotFound.
-func (s Store) Stop(ctx context.Context, name string, grace time.Duration) (StopResult, error) {
-	p, err := s.existing(name)
-	if err != nil {
-		return WasStopped, err
-	}
-	if !p.asleep() {
-		how, err := s.stop(ctx, name, p, grace)
-		if err != nil || !p.asleep() {
-			return how, err
-		}
-	}
-	client, err := s.Connect(ctx, name)
-	if err == nil {
-		defer func() { _ = client.Close() }() // until it is stopped, so that it is not hibernated again before
-		err = client.AwaitReady(ctx, func(slog.Level, string) {})
-	}
-	if err != nil && !errors.Is(err, ErrNotRunning) {
-		return "", fmt.Errorf("stop %s: it is hibernated and cannot be woken (agentvm rm %s removes it): %w", name, name, err)
-	}
-	return s.stop(ctx, name, p, grace)
-}
-
-// startAsleep wakes a VM that a start finds hibernated. It returns nothing when the VM is not.
-func (s Store) startAsleep(ctx context.Context, name string, p paths, c Config) (*Client, error) {
-	switch {
-	case !p.asleep():
-		return nil, nil
-	case !keeps(p, c):
-		return nil, fmt.Errorf("%w: it is hibernated, and continues as it was: stop it first", ErrRunning)
-	}
-	return s.wakeLocked(ctx, name, p)
 }
 
 // forgetSaved removes the machine from which a VM has continued. Where it is open it stays, until dropSaved.

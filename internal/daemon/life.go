@@ -141,15 +141,15 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	var err error
 	if d.image != "" {
 		config.Image = d.image
-	} else if restore == nil { // otherwise the saved machine says it
+	} else if restore == nil || restore.Hibernated && restore.FilesOnly { // otherwise the saved machine says it
 		config.Image, err = d.paths.bootImage(config)
 	}
-	if restore != nil && restore.Hibernated {
+	if restore.wakes() {
 		config.Network.Forwards = restore.forwards(config.Network.Forwards)
 	}
 	var v VM
 	if err == nil {
-		v, err = d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0})
+		v, err = d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0, d.store.Version})
 	}
 	close(booted)
 	if err != nil && context.Cause(ctx) != nil {
@@ -163,7 +163,7 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, d.stillAsleep(restore, err)
 	}
 	var info daemonrpc.Info
 	v.Describe(&info)

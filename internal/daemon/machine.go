@@ -83,5 +83,6 @@ type booting struct {
 	overrun  func(time.Duration)                                                      // see vm.Config.Overrun
 	confine  func()                                                                   // see vm.Config.BeforeRun
 	logger   *slog.Logger
-	again    bool // the guest has restarted itself
+	again    bool   // the guest has restarted itself
+	program  string // see vm.Config.Program
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/images"
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/disk"
@@ -32,6 +31,8 @@ type Restoration struct {
 	Adopt []string `json:"adopt,omitempty"`
 	// Identity is the saved VM's, for a VM that gets its name, so that its links stay valid. Default: a new one.
 	Identity *Identity `json:"identity,omitempty"`
+	// FilesOnly has the VM boot from the snapshot's disk, without its memory.
+	FilesOnly bool `json:"filesOnly,omitempty"`
 	// Hibernated says that the snapshot is the VM itself, in its folder, where it is also when the VM has been renamed. The start that Began is
 	// the one from which Config.MaxLifetime counts.
 	Hibernated bool      `json:"hibernated,omitempty"`
@@ -66,7 +67,7 @@ func (s Store) orAbandon(ctx context.Context, name string, create func() (*Clien
 func (s Store) restore(ctx context.Context, name string, c Config, r Restoration, progress Progress) (*Client, error) {
 	err := r.check()
 	if err == nil {
-		err = c.adopt(r.Snapshot)
+		err = c.adopt(r)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -89,8 +90,11 @@ func (r Restoration) check() error {
 }
 
 // adopt copies from the snapshot what later starts need without it.
-func (c *Config) adopt(path string) error {
-	file, err := snapshot.Open(path)
+func (c *Config) adopt(r Restoration) error {
+	if r.FilesOnly {
+		return c.adoptFiles(r.Snapshot)
+	}
+	file, err := snapshot.Open(r.Snapshot)
 	if err != nil {
 		return err
 	}
@@ -98,12 +102,7 @@ func (c *Config) adopt(path string) error {
 	if err := file.Close(); err != nil {
 		return err
 	}
-	if c.Image == "" || images.SameImage(c.Image, meta.Image) { // a name may mean another release by now
-		c.Image = meta.Image
-	}
-	if c.Memory == 0 {
-		c.Memory = meta.Memory
-	}
+	c.adoptMachine(meta)
 	if len(meta.Network) == 0 || string(meta.Network) == "null" {
 		c.Network.Disabled = true
 	}
@@ -134,18 +133,24 @@ func (r *Restoration) start(ctx context.Context, c vm.Config) (*vm.VM, error) {
 	if r == nil {
 		return vm.Start(ctx, c)
 	}
-	if c.Disk != "" { // left by an interrupted start
+	if r.FilesOnly {
+		if err := r.restoreDisk(ctx, c.Disk); err != nil {
+			return nil, err
+		}
+		return vm.Start(ctx, c)
+	}
+	if c.Disk != "" && !r.Hibernated { // left by an interrupted start
 		if err := disk.Discard(c.Disk); err != nil {
 			return nil, err
 		}
 	}
 	c.KernelArguments = "" // the kernel runs already; they are for later starts
-	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity, Adopt: r.programs()})
+	return vm.Restore(ctx, r.Snapshot, c, vm.RestoreOptions{KeepPrograms: r.KeepPrograms, SameIdentity: r.SameIdentity, ReplaceDisk: r.Hibernated, Adopt: r.programs()})
 }
 
 // programs are the keys of programs with which this VM's host continues: its clients', and sidecars that ran when the VM was hibernated.
 func (r *Restoration) programs() []string {
-	if r == nil {
+	if r == nil || r.FilesOnly {
 		return nil
 	}
 	keys := slices.Clone(r.Adopt)
@@ -191,7 +196,7 @@ func (p paths) readRestoration() (*Restoration, error) {
 		err = r.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read from which snapshot a VM continues: %s: %w", p.restore(), err)
+		return nil, fmt.Errorf("read from which snapshot the VM continues: %s is damaged: %w; %s", p.restore(), err, adviseCold(filepath.Base(p.dir)))
 	}
 	return &r, nil
 }

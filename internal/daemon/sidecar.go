@@ -102,13 +102,13 @@ func (d *daemon) findSidecars(v VM, restore *Restoration) (list []savedSidecar) 
 	now := time.Now().UTC()
 	for _, s := range d.config.Sidecars {
 		one := savedSidecar{sidecarState: sidecarState{SidecarInfo: daemonrpc.SidecarInfo{Name: s.Name, State: daemonrpc.SidecarStarting, Since: now}}}
-		if restore != nil && restore.Hibernated {
+		if restore.wakes() {
 			for _, saved := range restore.Sidecars {
 				if saved.Name == s.Name {
 					one.sidecarState = saved
 				}
 			}
-		} else if restore != nil && restore.KeepPrograms {
+		} else if restore != nil && restore.KeepPrograms && !restore.FilesOnly {
 			one.State = daemonrpc.SidecarUnwatched
 		}
 		if one.State == daemonrpc.SidecarRunning {

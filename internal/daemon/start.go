@@ -235,8 +235,11 @@ func (s Store) prepare(p paths, c Config, r *Restoration) error {
 		return ErrRunning
 	}
 	cleanUp(p)
-	if r != nil {
+	switch {
+	case r != nil:
 		err = p.writeRestoration(*r)
+	case c.Cold:
+		err = p.giveUpMemory()
 	}
 	c.ChangedFrom = nil // it starts with all of this
 	if err == nil {

@@ -26,7 +26,7 @@ const (
 	Stopping   State = "stopping"
 	Failed     State = "failed" // it ended by itself, or could not be started: see Status.Error
 	Stopped    State = "stopped"
-	Hibernated State = "hibernated" // it is saved, and continues when a client connects
+	Hibernated State = "hibernated" // it is saved, and continues when a client connects; Status.Error says why it could not the last time
 	Crashed    State = "crashed"    // the daemon was killed
 	// Unreachable is a VM whose daemon lives and does not answer: see Status.Error.
 	Unreachable State = "unreachable"
@@ -142,7 +142,7 @@ func (s *Status) past(p paths) error {
 	}
 	s.State, s.Ended, s.Error, s.Reason = Stopped, end.Ended, end.Error, end.Reason
 	switch {
-	case end.Error == "" && p.asleep(): // also when its daemon was killed after it had saved the VM, or before it had woken it
+	case p.asleep(): // also when its daemon was killed after it had saved the VM, or could not wake it
 		s.State = Hibernated
 		if r := p.heldPorts(); r != nil {
 			for _, port := range r.Ports {

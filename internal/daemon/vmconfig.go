@@ -56,11 +56,11 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.restore == nil || !b.restore.SameIdentity { // with the same identity the saved host name is the default
+	if b.restore == nil || b.restore.FilesOnly || !b.restore.SameIdentity { // with the same identity the saved host name is the default
 		config.Hostname = cmp.Or(config.Hostname, b.name)
 	}
 	config.Network.Member, config.Network.Listen = b.name, b.listen
-	config.Logger = b.logger
+	config.Logger, config.Program = b.logger, b.program
 	config.Progress = reportProgress(b.progress)
 	config.Overrun, config.BeforeRun = b.overrun, b.confine
 	if b.config.DiskSize >= 0 {

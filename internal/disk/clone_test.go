@@ -206,3 +206,69 @@ func Remove(path string) error {
 	}
 	return nil
 }
+
+// TestReplace: a disk gets the contents of one that was frozen in one step. When that fails it has its own.
+func TestReplace(t *testing.T) {
+	path := written(t, 128<<20)
+	d := open(t, path)
+	frozen := freeze(t, d)
+	kept := filepath.Join(t.TempDir(), "kept.img")
+	if err := errors.Join(frozen.Keep(t.Context(), kept), frozen.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.WriteAt([]byte("later"), 50<<20); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := OpenFrozen(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer saved.Close()
+	var used *InUseError
+	if err := saved.Replace(t.Context(), path); !errors.As(err, &used) {
+		t.Errorf("of an open disk: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content := func(path string) string {
+		t.Helper()
+		d := open(t, path)
+		defer d.Close()
+		b := make([]byte, 5)
+		if _, err := d.ReadAt(b, 50<<20); err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := saved.Replace(ctx, path); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if got := content(path); got != "later" {
+		t.Errorf("after a failure it has %q", got)
+	}
+	layer := filepath.Join(layersDir(path), saved.stack[0].id)
+	for name, damage := range map[string]func() error{
+		"as it was":      func() error { return nil },
+		"lost layer":     func() error { return os.Remove(layer) },
+		"another layer":  func() error { return errors.Join(os.Remove(layer), os.WriteFile(layer, []byte("damaged"), 0o600)) },
+		"emptied":        func() error { return os.Truncate(path, 0) },
+		"missing":        func() error { return os.Remove(path) },
+		"without layers": func() error { return os.RemoveAll(layersDir(path)) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		if err := saved.Replace(t.Context(), path); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := content(path); got != "diskd" {
+			t.Errorf("%s: it has %q", name, got)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(layersDir(path), "*.new")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}

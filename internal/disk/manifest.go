@@ -157,13 +157,37 @@ func removeUnnamed(path string, m manifest) {
 	}
 }
 
-// share puts a layer's file into another directory too: by a hard link where the file system has them, else by a copy.
+// share puts a layer's file into another directory too: by a hard link where the file system has them, else by a copy. Another file of that
+// name is replaced.
 func share(from, to string) error {
 	err := os.Link(from, to)
-	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+		return err
+	case !errors.Is(err, fs.ErrExist):
+		if _, missing := os.Lstat(to); missing != nil {
+			return copyFile(from, to)
+		}
+	case sameFile(from, to):
+		return nil
+	}
+	staged := to + ".new" // which no manifest names
+	if err := os.Remove(staged); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return copyFile(from, to)
+	if err := share(from, staged); err != nil {
+		return err
+	}
+	return os.Rename(staged, to)
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Lstat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Lstat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 // copyFile copies a layer for a file system without hard links. The copy is durable, as the original is.

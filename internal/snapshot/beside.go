@@ -114,17 +114,19 @@ type SavedDisk interface {
 	Size() int64
 	// Clone copies it to a new disk at to.
 	Clone(ctx context.Context, to string) error
+	// Replace gives these contents to the disk at to, if there is one, in one step.
+	Replace(ctx context.Context, to string) error
 }
 
 // OpenDisk opens the writable disk; nil when there is none. It can be used until f is closed.
 func (f *File) OpenDisk() (SavedDisk, error) {
 	if name := f.besideName(); name != "" {
-		d, err := disk.OpenFrozen(filepath.Join(filepath.Dir(f.path), name, besideDisk))
+		d, err := openBeside(f.path, name)
 		if err == nil && d.Size() != f.meta.Disk.Size {
-			err = errors.Join(fmt.Errorf("%w: the disk beside it has %d bytes, not %d", ErrCorrupt, d.Size(), f.meta.Disk.Size), d.Close())
+			err = errors.Join(fmt.Errorf("the disk of snapshot %s: %w: it has %d bytes, not %d", f.path, ErrCorrupt, d.Size(), f.meta.Disk.Size), d.Close())
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the disk of snapshot %s: %w", f.path, err)
+			return nil, err
 		}
 		return d, nil
 	}
@@ -132,4 +134,13 @@ func (f *File) OpenDisk() (SavedDisk, error) {
 		return nil, nil
 	}
 	return &diskReader{f.file, f.header.disk.offset, f.header.diskSize, f.disk}, nil
+}
+
+// openBeside opens the disk beside the snapshot at path.
+func openBeside(path, name string) (*disk.Frozen, error) {
+	d, err := disk.OpenFrozen(filepath.Join(filepath.Dir(path), name, besideDisk))
+	if err != nil {
+		return nil, fmt.Errorf("the disk of snapshot %s: %w", path, err)
+	}
+	return d, nil
 }

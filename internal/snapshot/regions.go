@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -123,4 +124,9 @@ func (d *diskReader) Close() error { return nil }
 // Clone implements SavedDisk.
 func (d *diskReader) Clone(ctx context.Context, to string) error {
 	return disk.CloneFrom(ctx, d, d.Size(), to)
+}
+
+// Replace implements SavedDisk, for no disk: only those beside a file share layers with the one that they replace.
+func (d *diskReader) Replace(_ context.Context, to string) error {
+	return fmt.Errorf("replace disk %s by one inside a snapshot: %w", to, errors.ErrUnsupported)
 }
