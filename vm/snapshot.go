@@ -26,6 +26,9 @@ type SnapshotOptions struct {
 	// store keeps bases that snapshots need. It has no effect where there is none, or where it has been removed already. Default: the
 	// file has everything.
 	Base bool
+	// Brief leaves out the hashes of the disk's contents, for a file that is not kept for long: on a large disk they take time, once for
+	// what has changed. Default: snapshot.File.Verify can verify the disk.
+	Brief bool
 	// Started is kept in the file for whoever restores it elsewhere: how the VM was started, in the caller's words, as JSON. It is
 	// neither read nor used by this package, and not encrypted: nothing that is secret, and no paths of the host, belong into it.
 	Started json.RawMessage
@@ -67,7 +70,7 @@ func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 	}
 	defer c.Close()
 	v.config.Logger.Debug("timing: captured the machine", "took", time.Since(began))
-	meta, err = c.Write(ctx, path, meta, o.Base, v.config.Logger)
+	meta, err = c.Write(ctx, path, meta, o.Base, !o.Brief, v.config.Logger)
 	v.config.Logger.Debug("timing: wrote the snapshot", "took", time.Since(began), "error", err)
 	return meta, err
 }

@@ -141,6 +141,7 @@ type snapshotInspection struct {
 	Started  *client.Started `json:"started,omitempty"` // what the file itself says of that
 	Own      bool            `json:"own"`               // this store has written it, and takes it as it is
 	Verified bool            `json:"verified,omitempty"`
+	Unhashed bool            `json:"unhashed,omitempty"` // an earlier version made it: of its disk only the structure is verified
 }
 
 func (c *cli) snapshotInspectCommand() *cobra.Command {
@@ -176,10 +177,13 @@ func (c *cli) inspectSnapshot(ctx context.Context, name string, verify bool) err
 	if started, err := client.StartedAs(file.Meta()); err == nil {
 		shown.Started = &started
 	}
-	shown.Own = file.Own()
+	shown.Own, shown.Unhashed = file.Own(), !file.DiskHashed()
 	if verify {
 		if err := file.Verify(ctx); err != nil {
 			return err
+		}
+		if shown.Unhashed {
+			fmt.Fprintf(c.stderr, "agentvm: snapshot %s: the contents of its disk have no hashes, because an earlier version made it: only their structure is verified\n", name)
 		}
 	}
 	encoder := json.NewEncoder(c.stdout)

@@ -19,8 +19,8 @@ type Capture struct {
 }
 
 // Write writes the capture to a file and returns its description, which is meta with what the capture adds. With layered, what is unchanged
-// since the file that the VM was started from is left out where that is still in its store.
-func (c *Capture) Write(ctx context.Context, path string, meta snapshot.Meta, layered bool, logger *slog.Logger) (snapshot.Meta, error) {
+// since the file that the VM was started from is left out where that is still in its store. hashDisk is snapshot.Content.HashDisk.
+func (c *Capture) Write(ctx context.Context, path string, meta snapshot.Meta, layered, hashDisk bool, logger *slog.Logger) (snapshot.Meta, error) {
 	content := snapshot.Content{Meta: meta}
 	if layered && c.Saved != nil {
 		content.Base = c.Saved.File
@@ -30,7 +30,7 @@ func (c *Capture) Write(ctx context.Context, path string, meta snapshot.Meta, la
 	}
 	content.Meta.LinearMemory, content.Memory = c.Image.Size(), extents(c.Image, content.Base)
 	if c.Disk != nil {
-		content.Disk, content.Meta.Disk = c.Disk, &snapshot.Disk{Size: c.Disk.Size()}
+		content.Disk, content.HashDisk, content.Meta.Disk = c.Disk, hashDisk, &snapshot.Disk{Size: c.Disk.Size()}
 	}
 	err := snapshot.Write(ctx, path, content)
 	if content.Base != nil && errors.Is(err, snapshot.ErrNoBase) {

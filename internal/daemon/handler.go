@@ -230,7 +230,7 @@ func (h handler) Snapshot(ctx context.Context, o daemonrpc.SnapshotRequest) (met
 	if err != nil {
 		return meta, err
 	}
-	meta, err = v.Snapshot(ctx, o.Path, vm.SnapshotOptions{Comment: o.Comment, Base: o.Layered, Started: started})
+	meta, err = v.Snapshot(ctx, o.Path, vm.SnapshotOptions{Comment: o.Comment, Base: o.Layered, Brief: o.Layered, Started: started})
 	h.d.logger.Info("snapshot", "path", o.Path, "took", time.Since(began), "error", err)
 	if errors.Is(err, fs.ErrPermission) && len(h.d.inForce()) > 0 {
 		err = fmt.Errorf("%w (the VM's process is confined: it writes snapshots below %s)", err, h.d.imageStore())

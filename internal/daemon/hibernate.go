@@ -176,7 +176,7 @@ func (d *daemon) hibernate(ctx context.Context, why string) bool {
 		err = v.Pause(ctx)
 	}
 	if err == nil {
-		_, err = v.Snapshot(ctx, path, vm.SnapshotOptions{})
+		_, err = v.Snapshot(ctx, path, vm.SnapshotOptions{Brief: true})
 	}
 	if err == nil {
 		err = d.fallAsleep(ctx, v, path)

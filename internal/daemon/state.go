@@ -89,11 +89,12 @@ func (p paths) starting() string {
 func (p paths) identity() string {
 	return filepath.Join(p.dir, "identity.json")
 }
-func (p paths) log() string     { return filepath.Join(p.dir, "daemon.log") }
-func (p paths) audit() string   { return filepath.Join(p.dir, "network.log") }
-func (p paths) restore() string { return filepath.Join(p.dir, "restore.json") }
-func (p paths) disk() string    { return filepath.Join(p.dir, "disk.img") }
-func (p paths) jobs() string    { return filepath.Join(p.dir, "jobs") }
+func (p paths) log() string      { return filepath.Join(p.dir, "daemon.log") }
+func (p paths) audit() string    { return filepath.Join(p.dir, "network.log") }
+func (p paths) restore() string  { return filepath.Join(p.dir, "restore.json") }
+func (p paths) disk() string     { return filepath.Join(p.dir, "disk.img") }
+func (p paths) diskMade() string { return filepath.Join(p.dir, "disk.made") }
+func (p paths) jobs() string     { return filepath.Join(p.dir, "jobs") }
 
 func (p paths) readState(name string) (state, error) {
 	b, _, err := private.ReadSecret(p.state(), maxState)

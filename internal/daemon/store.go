@@ -33,6 +33,7 @@ import (
 //	network.log, .1    one egress.Event of JSON a line; rotated at 4 MiB
 //	daemon.log, .1     its log and standard error; rotated at 1 MiB
 //	disk.img           the VM's files, from the first start on
+//	disk.made          the VM has run with a disk, so that it gets no other one
 //	jobs/ID/           job.json and journal of a durable job
 //
 // Beside Dir, Dir with ".porter" has the porter's lock, log, log.1 and door/porter.sock.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/disk"
 	"agentvm/internal/hostpath"
 	"agentvm/vm"
 )
@@ -67,7 +65,7 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 		config.Disk = b.paths.disk()
 	}
 	if config.Disk != "" && b.restore == nil {
-		if err := makeDisk(config.Disk, b.config.DiskSize); err != nil {
+		if err := b.paths.makeDisk(b.config.DiskSize); err != nil {
 			return nil, err
 		}
 	}
@@ -78,6 +76,11 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 	v, err := b.restore.start(ctx, config)
 	if err != nil {
 		return nil, errors.Join(err, files.Close())
+	}
+	if config.Disk != "" {
+		if err := b.paths.noteDisk(); err != nil {
+			return nil, errors.Join(err, v.Close(), files.Close())
+		}
 	}
 	return &machine{VM: v, config: b.config, files: files}, nil
 }
@@ -114,14 +117,6 @@ func openFiles(b booting, config *vm.Config) (f *machineFiles, err error) {
 
 // Close closes them, after the VM.
 func (f *machineFiles) Close() error { return errors.Join(f.capture.Close(), f.audit.Close()) }
-
-// makeDisk makes a disk unless there is one. The disk gets its name when it is complete; this process holds the VM's lock.
-func makeDisk(path string, size int64) error {
-	if err := disk.Create(path, size); !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
-}
 
 // openOutput opens a file that the configuration names, with O_APPEND or O_TRUNC.
 type openOutput func(path string, flag int) (*os.File, error)

@@ -83,7 +83,7 @@ func (f *Frozen) fill(ctx context.Context, dir, top string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := share(l.path, filepath.Join(dir, l.id)); err != nil {
+		if err := shareLayer(l.path, filepath.Join(dir, l.id)); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ func (e *InUseError) Error() string {
 type InvalidError struct{ Path, Cause string }
 
 func (e *InvalidError) Error() string {
-	return fmt.Sprintf("%s is not a disk: %s; remove it to start with an empty one", e.Path, e.Cause)
+	return fmt.Sprintf("%s is not a disk: %s; put back what was there", e.Path, e.Cause)
 }
 
 // Disk is an open disk.

@@ -22,7 +22,7 @@
 //   - Copy: hard links to the layers, and a top of its own, so removing one disk never harms another. Where files have one name only (FAT,
 //     exFAT) layers are copied without what is zeros.
 //   - Merge: with more than 8 layers below the top, a freeze merges the newest small ones.
-//   - Damage in disk.img, headers or maps is a *DamagedError.
+//   - Damage in disk.img, headers or maps is a *DamagedError. Layers that a snapshot keeps have hashes of their contents (ID.sum, see sum.go).
 //
 // # The file system
 //

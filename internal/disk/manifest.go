@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"agentvm/internal/atomicfile"
 )
@@ -151,7 +152,7 @@ func removeUnnamed(path string, m manifest) {
 	}
 	ids := m.ids()
 	for _, e := range entries {
-		if !slices.Contains(ids, e.Name()) {
+		if !slices.Contains(ids, strings.TrimSuffix(e.Name(), sumSuffix)) {
 			_ = os.Remove(filepath.Join(layersDir(path), e.Name()))
 		}
 	}

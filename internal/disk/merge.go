@@ -51,6 +51,7 @@ func (d *Disk) merge(ctx context.Context, kept *Frozen) error {
 	kept.stack, other = splice(kept.stack, from, count, merged)
 	for _, id := range old {
 		_ = os.Remove(filepath.Join(layersDir(d.path), id))
+		_ = os.Remove(filepath.Join(layersDir(d.path), id+sumSuffix))
 	}
 	return errors.Join(err, other)
 }

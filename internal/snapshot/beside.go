@@ -112,6 +112,8 @@ type SavedDisk interface {
 	DataSeeker
 	io.Closer
 	Size() int64
+	// Verify compares the contents with their hashes, if there are some.
+	Verify(ctx context.Context) error
 	// Clone copies it to a new disk at to.
 	Clone(ctx context.Context, to string) error
 	// Replace gives these contents to the disk at to, if there is one, in one step.

@@ -102,6 +102,9 @@ type flat struct {
 
 // flattenDisk makes the disk a part of x.
 func (x *flat) flattenDisk(ctx context.Context, d SavedDisk) (err error) {
+	if err := d.Verify(ctx); err != nil { // or damaged contents would get hashes that fit them
+		return err
+	}
 	spans, err := diskSpans(d, d.Size())
 	if err != nil {
 		return err

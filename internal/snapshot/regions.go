@@ -126,6 +126,9 @@ func (d *diskReader) Clone(ctx context.Context, to string) error {
 	return disk.CloneFrom(ctx, d, d.Size(), to)
 }
 
+// Verify implements SavedDisk. File.Verify does it.
+func (d *diskReader) Verify(context.Context) error { return nil }
+
 // Replace implements SavedDisk, for no disk: only those beside a file share layers with the one that they replace.
 func (d *diskReader) Replace(_ context.Context, to string) error {
 	return fmt.Errorf("replace disk %s by one inside a snapshot: %w", to, errors.ErrUnsupported)

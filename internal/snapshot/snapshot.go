@@ -85,6 +85,8 @@ type Content struct {
 	// time and space. Any other disk is copied into the file without pages of zeros, which are found by its [DataSeeker] or by reading.
 	Disk     io.ReaderAt
 	DiskSize int64
+	// HashDisk has a *disk.Frozen hashed, which reads what has changed since it was last. A disk inside the file always is.
+	HashDisk bool
 }
 
 // DataSeeker finds the parts of a disk that may be other than zero.

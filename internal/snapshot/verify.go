@@ -2,12 +2,16 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
+
+	"agentvm/internal/disk"
 )
 
-// Verify reads all contents, the base's included, and compares the hashes. It also checks that the padding is zeros. It uses all
-// processors.
+// Verify reads all contents, the base's and the disk's included, and compares the hashes. It also checks that the padding is zeros. It uses all
+// processors. Of a disk beside the file that was not hashed only the structure is verified, see DiskHashed.
 func (f *File) Verify(ctx context.Context) error {
 	if f.base != nil {
 		if err := f.base.Verify(ctx); err != nil {
@@ -21,10 +25,44 @@ func (f *File) Verify(ctx context.Context) error {
 	if err == nil && f.header.diskSize > 0 {
 		err = f.verifyContents(ctx, f.header.disk, f.disk, "disk")
 	}
+	if err == nil {
+		err = f.verifyBeside(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("verify snapshot %s: %w", f.path, err)
 	}
 	return nil
+}
+
+// DiskHashed reports whether the contents of the disk, if there is one, are hashed. Earlier versions did not hash those beside files.
+func (f *File) DiskHashed() bool {
+	name := f.besideName()
+	if name == "" {
+		return true
+	}
+	saved, err := openBeside(f.path, name)
+	if err != nil {
+		return false
+	}
+	defer saved.Close()
+	return saved.Hashed()
+}
+
+// verifyBeside verifies the disk beside the file, if there is one.
+func (f *File) verifyBeside(ctx context.Context) error {
+	if f.besideName() == "" {
+		return nil
+	}
+	saved, err := f.OpenDisk()
+	if err == nil {
+		err = errors.Join(saved.Verify(ctx), saved.Close())
+	}
+	var damaged *disk.DamagedError
+	var invalid *disk.InvalidError
+	if errors.As(err, &damaged) || errors.As(err, &invalid) || errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return err
 }
 
 // verifyPadding checks that the bytes between the sections are zeros.

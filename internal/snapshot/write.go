@@ -45,6 +45,11 @@ func writeTo(ctx context.Context, path string, c Content, p publication) error {
 	}
 	defer t.discard()
 	if kept, ok := c.Disk.(*disk.Frozen); ok {
+		if c.HashDisk {
+			if err := kept.Hash(ctx); err != nil {
+				return err
+			}
+		}
 		name, err := t.keepDisk(ctx, kept)
 		if err != nil {
 			return err
