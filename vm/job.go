@@ -60,6 +60,9 @@ type (
 // ErrInterrupted is the JobOutput.Err of a job when the program that ran its VM ended first, so that its end was not seen.
 var ErrInterrupted = job.ErrInterrupted
 
+// ErrJobDamaged begins the error of a job of a daemon whose files are damaged: its output is what precedes the damage.
+var ErrJobDamaged = job.ErrDamaged
+
 // maxJobs is how many jobs, running or ended, a VM remembers.
 const maxJobs = 4096
 

@@ -36,7 +36,7 @@ func (c *cli) jobCommand() *cobra.Command {
 type jobInfo struct {
 	VM       string    `json:"vm"`
 	ID       string    `json:"id"`
-	State    string    `json:"state"` // running, ended, or lost: how it ended is not known
+	State    string    `json:"state"` // running, ended, or how it ended is not known: lost, or damaged
 	Args     []string  `json:"args"`
 	Label    string    `json:"label,omitempty"`
 	Started  time.Time `json:"started"`
@@ -58,6 +58,8 @@ func jobOf(name string, i vm.JobInfo) jobInfo {
 	switch {
 	case i.Exit != nil:
 		j.State, j.ExitCode, j.Signal = "ended", &i.Exit.Code, i.Exit.Signal
+	case strings.HasPrefix(i.Error, vm.ErrJobDamaged.Error()):
+		j.State = "damaged"
 	case i.Error != "":
 		j.State = "lost"
 	}

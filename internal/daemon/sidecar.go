@@ -128,7 +128,7 @@ func (d *daemon) findSidecar(ctx context.Context, v VM, s *savedSidecar) {
 	d.logger.Warn("a sidecar is not found in the VM that was hibernated", "sidecar", s.Name, "job", s.Job, "error", err)
 	j, unknown := d.jobs.Find(s.Job)
 	switch {
-	case unknown != nil: // its files are gone: it is started again, and must not run twice
+	case unknown != nil, errors.Is(err, job.ErrDamaged): // its files are gone, or of no use: it is started again, and must not run twice
 		s.State = daemonrpc.SidecarStarting
 		if p, err := v.Adopt(ctx, 0, vm.Command{Key: s.Job}); err == nil {
 			err = p.Kill(ctx)

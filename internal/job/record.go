@@ -10,13 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/journal"
 	"agentvm/internal/private"
-	"agentvm/internal/shortage"
 )
 
 // record is job.json: what is known of a job at its start. How it has ended is the last record of its journal, an End.
@@ -98,6 +96,7 @@ func (j *Job) discard() error {
 	if e := os.Remove(RecordPath(j.dir)); !errors.Is(e, fs.ErrNotExist) {
 		err = errors.Join(err, e)
 	}
+	_ = os.Remove(JournalPath(j.dir)) // a damaged one, which is not open
 	_ = os.Remove(j.dir)
 	return err
 }
@@ -187,81 +186,4 @@ func (j *Job) readEnd() error {
 func (j *Job) interrupted(why error) {
 	j.end, j.err = End{Ended: j.lastWrite(), Error: why.Error()}, why
 	close(j.ended)
-}
-
-// lastWrite returns when a job wrote its last output, or now when that is not known.
-func (j *Job) lastWrite() time.Time {
-	info, err := os.Stat(JournalPath(j.dir))
-	if err != nil {
-		return time.Now()
-	}
-	return info.ModTime()
-}
-
-// Load finds the jobs of earlier processes, each in a directory below dir that has its id as its name. Those whose end was not recorded
-// have ended, too: their error is unseen, which is recorded now. Those with the ids of open are left open, for Continue or Job.Lose. What is
-// damaged is deleted.
-func (t *Table) Load(dir string, unseen error, open ...string) {
-	for _, dir := range subdirectories(dir) {
-		atomicfile.RemoveAllTemporary(dir)
-		j, err := openNamed(dir, journal.Open)
-		if err == nil {
-			j.table = t
-			if err = j.readEnd(); errors.Is(err, errNoEnd) && slices.Contains(open, j.record.ID) {
-				err = nil
-			} else if errors.Is(err, errNoEnd) {
-				j.finish(End{Ended: j.lastWrite()}, unseen)
-				err = nil
-			} else if err != nil {
-				err = errors.Join(err, j.log.Close())
-			}
-		}
-		if shortage.Is(err) || errors.Is(err, private.ErrNotPrivate) {
-			t.config.Logger.Warn("the output of an earlier job cannot be read now; it is kept",
-				"job", filepath.Base(dir), "error", err, "advice", shortage.Advice(err))
-			continue
-		}
-		if err != nil {
-			t.config.Logger.Warn("the output of an earlier job cannot be read and is deleted", "job", filepath.Base(dir), "error", err)
-			_ = os.RemoveAll(dir)
-			continue
-		}
-		t.add(j)
-	}
-	t.prune()
-}
-
-// Peek is Load for reading only: it changes and deletes nothing, and leaves out what is damaged.
-func (t *Table) Peek(dir string, unseen error) {
-	for _, dir := range subdirectories(dir) {
-		j, err := openNamed(dir, journal.OpenReadOnly)
-		if err != nil {
-			continue // Load logs it and deletes it
-		}
-		if err := j.readEnd(); err != nil {
-			j.interrupted(unseen)
-		}
-		j.table = t
-		t.add(j)
-	}
-}
-
-// openNamed opens a job whose id is its directory's name.
-func openNamed(dir string, openJournal func(string) (*journal.Log, error)) (*Job, error) {
-	if _, err := os.Lstat(RecordPath(dir)); err != nil {
-		return nil, err
-	}
-	j, err := open(dir, openJournal)
-	if err == nil && j.record.ID != filepath.Base(dir) {
-		return nil, errors.Join(fmt.Errorf("it is of job %.40q", j.record.ID), j.log.Close())
-	}
-	return j, err
-}
-
-func subdirectories(dir string) (list []string) {
-	entries, _ := os.ReadDir(dir) // none when that fails
-	for _, e := range entries {
-		list = append(list, filepath.Join(dir, e.Name()))
-	}
-	return list
 }

@@ -118,8 +118,11 @@ func (t *Table) follow(j *Job, o Options) {
 // many bytes. When it fails, or there is no such job, Continue has done nothing; of a job that has ended it returns the Job.
 func (t *Table) Continue(id string, background bool, find func(written journal.Cursor, s Streams) (Process, error)) (*Job, error) {
 	j, err := t.Find(id)
-	if err != nil || j.hasEnded() {
+	if err != nil || j.hasEnded() && !errors.Is(j.err, ErrDamaged) {
 		return j, err
+	}
+	if j.hasEnded() {
+		return nil, j.err
 	}
 	o := Options{ID: id, Background: background}
 	t.mu.Lock()

@@ -80,7 +80,7 @@ type CorruptError struct {
 }
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("journal %s is damaged at byte %d: %s; it cannot be read any more, remove it", e.Path, e.Offset, e.Cause)
+	return fmt.Sprintf("journal %s is damaged at byte %d: %s", e.Path, e.Offset, e.Cause)
 }
 
 // Log is one journal. Its file, whose headers format.go encodes:
