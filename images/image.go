@@ -155,7 +155,7 @@ func (s *Store) load(name string) (*Image, error) {
 	}
 	image := &Image{}
 	if err := json.Unmarshal(text, image); err != nil {
-		return nil, fmt.Errorf("image %q: damaged record %s: %w", name, path, err)
+		return nil, damagedRecord(name, path, err)
 	}
 	_, ok := parseDigest(image.SourceDigest)
 	for _, layer := range image.Layers {
@@ -164,9 +164,13 @@ func (s *Store) load(name string) (*Image, error) {
 		ok = ok && digest && diffID
 	}
 	if !ok || image.Name != name {
-		return nil, fmt.Errorf("image %q: damaged record %s", name, path)
+		return nil, damagedRecord(name, path, errors.New("it is not of this image"))
 	}
 	return image, nil
+}
+
+func damagedRecord(name, path string, err error) error {
+	return fmt.Errorf("image %q: damaged record %s: %w: remove the image (agentvm image rm %s), and pull, build or import it again", name, path, err, name)
 }
 
 // save writes image's record. From then on the image exists.

@@ -21,7 +21,7 @@ import (
 )
 
 const snapshotLong = `Snapshots are VMs in files: memory, programs and disk, as they were at one moment. They hold whatever secrets are in a VM's memory.
-They are kept in AGENTVM_STORE and belong to the version of agentvm that has written them.`
+They are kept in AGENTVM_STORE. Their memory belongs to the version of agentvm that has written them; their files can be restored without it.`
 
 const snapshotExample = `  agentvm snapshot create dev clean --comment "before the migration"
   agentvm snapshot ls

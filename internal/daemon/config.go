@@ -270,7 +270,9 @@ func readConfig(path string) (c Config, err error) {
 		return c, err
 	}
 	if err == nil {
-		err = json.Unmarshal(b, &c)
+		if err = json.Unmarshal(b, &c); err != nil {
+			err = fmt.Errorf("it is damaged: %w: remove it, and agentvm start %s, with the VM's flags, boots its disk", err, filepath.Base(filepath.Dir(path)))
+		}
 	}
 	if err != nil {
 		return c, fmt.Errorf("read a VM's configuration: %s: %w", path, err)

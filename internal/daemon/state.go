@@ -38,11 +38,22 @@ type state struct {
 }
 
 // VersionError says that a daemon has another protocol version than this program.
-type VersionError struct{ Client, Daemon int }
+type VersionError struct {
+	Client, Daemon int
+	Pid            int    // the daemon's; 0: not known
+	Program        string // version of the daemon's program; empty: not known
+}
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the daemon speaks protocol %d and this program protocol %d: stop the VM with the program that started it, "+
-		"or end its process, and start it again", e.Daemon, e.Client)
+	program, process := "", "its process"
+	if e.Program != "" {
+		program = fmt.Sprintf(" (agentvm %.40q)", e.Program)
+	}
+	if e.Pid > 0 {
+		process += fmt.Sprintf(" (pid %d)", e.Pid)
+	}
+	return fmt.Sprintf("the daemon speaks protocol %d and this program protocol %d: stop the VM with the program that started it%s, "+
+		"or end %s, and start it again", e.Daemon, e.Client, program, process)
 }
 
 func newToken() string {
@@ -57,7 +68,7 @@ func parseState(name string, b []byte) (s state, err error) {
 		return s, fmt.Errorf("state file of %s: %w", name, err)
 	}
 	if s.Version != protocolVersion {
-		return s, &VersionError{Client: protocolVersion, Daemon: s.Version}
+		return s, &VersionError{Client: protocolVersion, Daemon: s.Version, Pid: s.Pid, Program: s.Program}
 	}
 	address, err := netip.ParseAddrPort(s.Address)
 	token, err2 := hex.DecodeString(s.Token)

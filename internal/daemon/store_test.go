@@ -164,7 +164,7 @@ func TestParseState(t *testing.T) {
 		{"no token", func(s *state) { s.Token = "" }, "32 bytes"},
 		{"token of other characters", func(s *state) { s.Token = "x" + testToken[1:] }, "32 bytes"},
 		{"old version", func(s *state) { s.Version = 0 }, "daemon speaks protocol 0 and this program protocol 2"},
-		{"new version", func(s *state) { s.Version = 3 }, "daemon speaks protocol 3 and this program protocol 2"},
+		{"new version", func(s *state) { s.Version, s.Pid, s.Program = 3, 7, "old" }, "daemon speaks protocol 3 and this program protocol 2: stop the VM with the program that started it (agentvm \"old\"), or end its process (pid 7), and start it again"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := validState()

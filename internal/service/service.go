@@ -85,7 +85,6 @@ func (s Service) unit() []byte {
 	}
 	return []byte(`[Unit]
 Description=Start the VMs of agentvm that are always to run
-Documentation=man:agentvm-service(1)
 
 [Service]
 Type=oneshot

@@ -71,7 +71,7 @@ func TestUnit(t *testing.T) {
 	if err := os.WriteFile(path, f.Text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command(tool, "--user", "--man=no", "verify", path)
+	command := exec.Command(tool, "--user", "verify", path)
 	command.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
 	if output, err := command.CombinedOutput(); err != nil || strings.Contains(string(output), "agentvm.service") {
 		t.Errorf("%v\n%s\n%s", err, output, f.Text)

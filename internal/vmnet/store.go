@@ -147,14 +147,16 @@ func (s Store) Open(name string) (n Network, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return n, fmt.Errorf("network %s: %w", name, ErrNotFound)
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &n)
+	if err != nil {
+		return n, fmt.Errorf("network %s: %s: %w", name, path, err)
 	}
+	err = json.Unmarshal(text, &n)
 	if err == nil && (!n.Subnet.IsValid() || n.Subnet.Bits() != 24 || !Range.Contains(n.Subnet.Addr()) || n.Key == "") {
 		err = errors.New("it has no subnet or no key")
 	}
 	if err != nil {
-		return n, fmt.Errorf("network %s: %s: %w", name, path, err)
+		return n, fmt.Errorf("network %s: %s is damaged: %w: remove the folder %s while no VM uses it, and create the network anew (agentvm network create %[1]s)",
+			name, path, err, filepath.Dir(path))
 	}
 	n.Name, n.Subnet = name, n.Subnet.Masked()
 	return n, nil
