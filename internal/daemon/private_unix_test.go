@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -111,5 +112,18 @@ func TestFIFOsStopNobody(t *testing.T) {
 				t.Fatal("it is waited for")
 			}
 		})
+	}
+}
+
+// TestDamagedConfig: the error about a damaged configuration says how the VM's disk can be used without it.
+func TestDamagedConfig(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	p := keptVM(t, s, "dev")
+	if err := os.WriteFile(p.config(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Config("dev")
+	if err == nil || !strings.Contains(err.Error(), "config.json: it is damaged: ") || !strings.Contains(err.Error(), "agentvm start dev") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"errors"
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -45,5 +46,34 @@ func fillDisk(t *testing.T, dir string) {
 	}
 	if err := errors.Join(f.Verify(t.Context()), f.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNoHolesInMemory: a file on a file system in memory has room for all that is mapped of it, or is not written. A process that touches a hole
+// when there is none gets SIGBUS.
+func TestNoHolesInMemory(t *testing.T) { smalldisk.Run(t, "1m", holesInMemory) }
+
+func holesInMemory(t *testing.T, dir string) {
+	s, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages []int // each in a unit of 64 KiB of its own
+	for page := range 20 {
+		pages = append(pages, page*16)
+	}
+	if err := s.Create(t.Context(), "holes", content(newMemory(1000*PageSize, pages...))); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("error %v", err)
+	}
+	if err := s.Create(t.Context(), "some", content(newMemory(1000*PageSize, pages[:5]...))); err != nil {
+		t.Fatal(err)
+	}
+	path, err := s.Path("some")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || allocated(info) < info.Size() {
+		t.Errorf("it has room for %d of %d bytes, %v", allocated(info), info.Size(), err)
 	}
 }

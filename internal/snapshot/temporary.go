@@ -97,6 +97,9 @@ type publication struct {
 
 // publish makes the file durable, unless it is a fork's, seals it, and gives it its name.
 func (t *temporary) publish(ctx context.Context, p publication) error {
+	if err := fillHoles(t.file); err != nil {
+		return err
+	}
 	if !isFork(t.path) {
 		if err := t.file.Sync(); err != nil {
 			return err
