@@ -45,7 +45,7 @@ type startFlags struct {
 	labels       map[string]string
 	diskImage    string // what the files of a VM that was started before belong to
 	kept, silent bool
-	wait, cold   bool
+	wait         bool
 
 	command *cobra.Command
 }
@@ -68,7 +68,6 @@ func (f *startFlags) register() {
 	f.networkFlags.registerKept(flags)
 	f.registerLife(flags)
 	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
-	flags.BoolVar(&f.cold, "cold", false, "give up the memory of a VM that is hibernated, and boot its disk: when it cannot be woken")
 	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
 }
 
@@ -99,7 +98,8 @@ func (c *cli) startVM(f *startFlags, name string) error {
 	if err != nil {
 		return err
 	}
-	config.Debug, config.Cold = config.Debug || c.debug, f.cold
+	config.Debug = config.Debug || c.debug
+	f.changeCold(&config, store, name)
 	s := newSession(shellInterruptWindow)
 	ctx := s.begin(context.Background())
 	defer s.end()
@@ -110,6 +110,17 @@ func (c *cli) startVM(f *startFlags, name string) error {
 		return s.explain(c.launch(ctx, store, name, config, f.silent))
 	}
 	return s.explain(c.boot(ctx, store, name, config, f.silent))
+}
+
+// changeCold has --cold give up the memory of a VM that is hibernated. It is for this start alone then, and kept as any other flag else.
+func (f *startFlags) changeCold(config *client.Config, store *client.Store, name string) {
+	if !f.changed("cold") || !config.ColdBoot {
+		return
+	}
+	config.Cold = true
+	if was, err := store.Config(name); err == nil && store.Asleep(name) {
+		config.ColdBoot = was.ColdBoot
+	}
 }
 
 // boot starts a VM and reports on standard error how that goes.

@@ -174,7 +174,7 @@ func Settings() []Setting {
 		{
 			Key: "cold", Flag: "cold", Kind: Switch, Fresh: true, In: func(c *vm.Config) *bool { return &c.ColdBoot },
 			harmless: true,
-			Usage:    "boot the VM, even when it could start from a saved one that has just booted",
+			Usage:    "boot the VM, even when it could start from a saved one that has just booted, or is hibernated",
 		},
 		{
 			Key: "host-memory", Flag: "host-memory", Kind: Size, set: size(func(c *vm.Config, n uint64) { c.HostMemory = int64(n) }),
