@@ -50,7 +50,7 @@ buildah: ## ten Dockerfiles built by agentvm and by buildah give the same images
 lockstep: ## Debian's programs interpreted and translated side by side for MILLIONS of instructions (4000), with the archive at DEBIAN_IMAGE
 	AGENTVM_LOCKSTEP_IMAGE=$(DEBIAN_IMAGE) AGENTVM_LOCKSTEP=$${MILLIONS:-4000} go test -v -count 1 -timeout 0 ./integration/lockstep
 
-chaos: ## daemons killed, guests that restart themselves, bursts of connections: ROUNDS times each (1000)
+chaos: ## daemons killed, also while files are saved, guests that restart themselves, bursts of connections: ROUNDS times each (1000)
 	AGENTVM_CHAOS_ROUNDS=$${ROUNDS:-1000} go test -v -count 1 -timeout 0 ./integration/chaos
 
 bench: ## the figures of docs/measurements/specification.md, with QEMU beside them (tools: integration/bench)

@@ -29,6 +29,8 @@ type (
 	Applied = changes.Applied
 	// ConflictError is the error of Changes.Apply when the host has changed the same files meanwhile.
 	ConflictError = changes.ConflictError
+	// TornError is the error of Changes.Apply when files may be incomplete, because the VM has not ended cleanly.
+	TornError = changes.TornError
 )
 
 // The statuses of changes.

@@ -74,12 +74,25 @@ func (c *cli) printChanges(ctx context.Context, set *vm.Changes, patch, asJSON b
 	progress := c.newProgress()
 	defer progress.close()
 	progress.waiting("comparing")
+	interrupted, err := set.Interrupted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, mount := range interrupted {
+		fmt.Fprintf(c.stderr, "agentvm: an apply of %s was interrupted; what follows is left to do\n", printable(mount))
+	}
 	if patch {
 		to := io.Writer(c.stdout)
 		if isTerminal(c.stdout) {
 			to = &plainLines{to: to}
 		}
-		return set.WriteDiff(ctx, progress.closing(to), paths...)
+		list, err := set.WriteDiff(ctx, progress.closing(to), paths...)
+		for _, change := range list {
+			if change.Torn {
+				fmt.Fprintf(c.stderr, "agentvm: %s/%s may be incomplete, as the VM has not ended cleanly\n", change.Mount, changes.Quote(change.Path))
+			}
+		}
+		return list, err
 	}
 	list, err := set.List(ctx, paths...)
 	progress.close()
@@ -118,11 +131,14 @@ func changeLine(c vm.Change, several bool) string {
 	if c.Status == vm.Renamed {
 		line = c.Status.String() + "\t" + name(c.From) + "\t" + name(c.Path)
 	}
-	switch {
-	case c.Refused != "":
-		line += "\t(not applied: " + printable(c.Refused) + ")"
-	case c.Conflict:
+	if c.Refused != "" {
+		return line + "\t(not applied: " + printable(c.Refused) + ")"
+	}
+	if c.Conflict {
 		line += "\t(conflict: the host has changed it too)"
+	}
+	if c.Torn {
+		line += "\t(torn: it may be incomplete, as the VM has not ended cleanly)"
 	}
 	return line
 }
@@ -154,7 +170,8 @@ const applyLong = `Makes the host's files what a VM has made of them in its copy
 replaced as a whole, by one rename; deletions come last. What was done is printed as agentvm diff prints it.
 
 When the host has changed a file that the VM has changed too, nothing is applied: name the paths that are wanted, or replace the host's
-version with --force. Devices, FIFOs and sockets, what is hidden from the VM, and what programs of the host obey by themselves
+version with --force. The same holds for a file that may be incomplete, because the VM was killed soon after it had been written.
+Devices, FIFOs and sockets, what is hidden from the VM, and what programs of the host obey by themselves
 (such as .git/hooks; see --unprotected) are left out with a warning, and the exit code is 1. Set-user-ID bits are dropped.`
 
 func (c *cli) applyCommand() *cobra.Command {
@@ -170,7 +187,7 @@ func (c *cli) applyCommand() *cobra.Command {
 			return s.explain(withVM(ctx, args[0], func(v *client.VM) error { return c.apply(ctx, v.Changes(), force, quiet, args[1:]) }))
 		},
 	}
-	command.Flags().BoolVarP(&force, "force", "f", false, "replace also what the host has changed meanwhile")
+	command.Flags().BoolVarP(&force, "force", "f", false, "apply also what the host has changed meanwhile, and what may be incomplete")
 	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not print what was applied")
 	return command
 }
@@ -187,15 +204,21 @@ func (c *cli) apply(ctx context.Context, set *vm.Changes, force, quiet bool, pat
 	slices.SortStableFunc(applied.Done, func(a, b vm.Change) int { return cmp.Or(cmp.Compare(a.Mount, b.Mount), cmp.Compare(a.Path, b.Path)) })
 	for _, change := range applied.Done {
 		if !quiet {
-			change.Conflict = false
+			change.Conflict, change.Torn = false, false
 			fmt.Fprintln(c.stdout, changeLine(change, several))
 		}
 	}
 	for _, change := range applied.Skipped {
 		fmt.Fprintf(c.stderr, "agentvm: %s/%s is not applied: %s\n", change.Mount, changes.Quote(change.Path), printable(change.Refused))
 	}
+	for _, mount := range applied.Resumed {
+		fmt.Fprintf(c.stderr, "agentvm: an earlier apply of %s was interrupted, and has been continued\n", printable(mount))
+	}
 	var conflict *vm.ConflictError
+	var torn *vm.TornError
 	switch {
+	case errors.As(err, &torn):
+		return fmt.Errorf("%w (agentvm diff shows it; mend it in the VM, name the paths that are wanted, or use --force)", err)
 	case errors.As(err, &conflict):
 		return fmt.Errorf("%w (agentvm diff shows it; name the paths that are wanted, or use --force)", err)
 	case err == nil && len(applied.Skipped) > 0:

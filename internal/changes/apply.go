@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"strings"
@@ -19,11 +20,11 @@ import (
 	"agentvm/internal/mount"
 )
 
-// ApplyOptions are those of Apply. The zero value applies everything that is no conflict.
+// ApplyOptions are those of Apply. The zero value applies everything, unless there is a conflict or a torn file.
 type ApplyOptions struct {
 	// Paths are as those of List.
 	Paths []string
-	// Force applies also what is a conflict: the guest's version replaces what the host has.
+	// Force applies also what is a conflict, so that the guest's version replaces what the host has, and what is torn.
 	Force bool
 	// MaxBytes ends Apply with a *guestfs.LimitError when more file contents would be written. Default: guestfs.DefaultCopyBytes.
 	MaxBytes int64
@@ -33,25 +34,39 @@ type ApplyOptions struct {
 type Applied struct {
 	Done    []Change
 	Skipped []Change // Refused says why
+	// Resumed are the mounts of which an earlier Apply was interrupted, as by a kill. What that one has done is not among Done.
+	Resumed []string
 }
 
 // ConflictError says that the host has changed files which the guest has changed too. Nothing was applied in these mounts.
 type ConflictError struct{ Changes []Change }
 
 func (e *ConflictError) Error() string {
+	return "the host has changed what the VM has changed too: " + names(e.Changes)
+}
+
+// TornError says that files may be incomplete, see Change.Torn. Nothing was applied in these mounts.
+type TornError struct{ Changes []Change }
+
+func (e *TornError) Error() string {
+	return "the VM has not ended cleanly, and what it had been writing until then may be incomplete: " + names(e.Changes)
+}
+
+// names lists the first of some changes.
+func names(list []Change) string {
 	names := make([]string, 0, 3)
-	for _, c := range e.Changes[:min(len(e.Changes), 3)] {
+	for _, c := range list[:min(len(list), 3)] {
 		names = append(names, fmt.Sprintf("%.200q", path.Join(c.Mount, c.Path)))
 	}
 	text := strings.Join(names, ", ")
-	if more := len(e.Changes) - len(names); more > 0 {
+	if more := len(list) - len(names); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return "the host has changed what the VM has changed too: " + text
+	return text
 }
 
 // Apply makes the host's files what the guest has, each by one rename; what it deletes, it deletes afterwards. Nothing is applied in a mount
-// with a conflict, a *ConflictError, unless forced. An error in the midst leaves what was applied until then, which Applied has.
+// with a conflict, a *ConflictError, or with a torn file, a *TornError, unless forced. An error in the midst leaves what was applied until then, which Applied has.
 func (s *Set) Apply(ctx context.Context, o ApplyOptions) (a Applied, err error) {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = guestfs.DefaultCopyBytes
@@ -59,28 +74,44 @@ func (s *Set) Apply(ctx context.Context, o ApplyOptions) (a Applied, err error) 
 	var left atomic.Int64
 	left.Store(o.MaxBytes)
 	err = s.each(ctx, o.Paths, true, func(l *listing) error {
-		if err := l.conflictsOf(o.Force); err != nil {
-			return err
+		if !o.Force {
+			if err := l.refusals(); err != nil {
+				return err
+			}
 		}
 		w := applier{listing: l, o: o, left: &left}
 		err := w.apply(ctx)
+		if l.layer.State().Interrupted != 0 {
+			a.Resumed = append(a.Resumed, l.Target)
+		}
 		a.Done, a.Skipped = append(a.Done, w.done...), append(a.Skipped, w.skipped...)
 		return err
 	})
 	return a, err
 }
 
-func (l *listing) conflictsOf(force bool) error {
-	var list []Change
+// refusals returns why nothing is applied without force.
+func (l *listing) refusals() error {
+	var conflicts, torn []Change
 	for _, c := range l.changes {
-		if c.Conflict && c.Refused == "" && !force {
-			list = append(list, c)
+		if c.Refused != "" {
+			continue
+		}
+		if c.Conflict {
+			conflicts = append(conflicts, c)
+		}
+		if c.Torn {
+			torn = append(torn, c)
 		}
 	}
-	if list != nil {
-		return &ConflictError{list}
+	var errs []error
+	if conflicts != nil {
+		errs = append(errs, &ConflictError{conflicts})
 	}
-	return nil
+	if torn != nil {
+		errs = append(errs, &TornError{torn})
+	}
+	return errors.Join(errs...)
 }
 
 // applier applies the changes of one mount.
@@ -94,16 +125,48 @@ type applier struct {
 // maxFiles is how many files are written at once: for most of a small one's time the guest is asked for it.
 const maxFiles = 16
 
-// apply makes directories and links in the order of paths, then files, and then removes what is gone, in the opposite order.
+// apply does it between Begin and Settle, so that the next one knows when this one was interrupted.
 func (w *applier) apply(ctx context.Context) error {
-	err := w.applyAll(ctx)
-	if len(w.done) == 0 {
+	interrupted := w.layer.State().Interrupted
+	if len(w.changes) == 0 && len(w.equal) == 0 && interrupted == 0 {
+		return nil
+	}
+	if err := w.clean(interrupted); err != nil {
 		return err
 	}
+	mark := rand.Uint64() | 1
+	if err := w.layer.Begin(ctx, mark); err != nil {
+		return err
+	}
+	w.original.SetMark(mark)
+	err := w.applyAll(ctx)
 	// Also after an error: what was applied must not be a conflict the next time.
-	return errors.Join(err, w.settle(context.WithoutCancel(ctx)))
+	ctx = context.WithoutCancel(ctx)
+	failed := w.settle(ctx)
+	if err != nil || interrupted != 0 && !w.complete {
+		failed = errors.Join(failed, w.layer.Begin(ctx, mark)) // there is more to do
+	}
+	return errors.Join(err, failed)
 }
 
+// clean removes the temporary files that an interrupted apply has left.
+func (w *applier) clean(interrupted uint64) error {
+	if interrupted == 0 {
+		return nil
+	}
+	directories := make(map[string]bool)
+	for _, e := range w.entries {
+		directories[path.Dir(e.Path)] = true
+	}
+	for dir := range directories {
+		if err := w.original.RemoveTemporary(dir, interrupted, maxEntries); err != nil {
+			return fmt.Errorf("remove what an interrupted apply has left: %w", err)
+		}
+	}
+	return nil
+}
+
+// applyAll makes directories and links in the order of paths, then files, and then removes what is gone, in the opposite order.
 func (w *applier) applyAll(ctx context.Context) error {
 	var files []Change
 	for _, c := range w.changes {
@@ -325,16 +388,24 @@ func (w *applier) settle(ctx context.Context) error {
 		if host == nil || c.Status == Deleted {
 			continue
 		}
-		host.Base.Copied = c.entry.Info.Modified.UnixNano()
-		bases = append(bases, guestrpc.LayerEntry{Path: c.Path, Base: host.Base.String()})
+		bases = append(bases, baseFor(c, host.Base))
+	}
+	for _, c := range w.equal {
+		if host, err := w.stat(c.Path); err == nil && host != nil && host.SameFile(c.host) { // as it was compared
+			seen(c.Path)
+			bases = append(bases, baseFor(c, c.host))
+		}
 	}
 	if !w.complete || len(w.skipped) > 0 || len(w.done) < len(w.changes) {
 		last = time.Time{}
 	}
-	if len(bases) == 0 && last.IsZero() {
-		return nil
-	}
 	return w.layer.Settle(ctx, bases, last)
+}
+
+// baseFor is the base of the guest's file that is the same as the host's.
+func baseFor(c Change, host mount.Base) guestrpc.LayerEntry {
+	host.Copied = c.entry.Info.Modified.UnixNano()
+	return guestrpc.LayerEntry{Path: c.Path, Base: host.String()}
 }
 
 // Discard drops the guest's changes, so that it has what the host has. It fails while programs in the VM use the mount. A path without a

@@ -45,6 +45,9 @@ type Change struct {
 	Target        string
 	// Conflict says that the host's file is not the one that the guest has changed: something has changed it meanwhile.
 	Conflict bool
+	// Torn says that the guest's file was written shortly before an end of the VM that was not clean, as of a killed daemon, and not since:
+	// it may be a part of what a program was writing.
+	Torn bool
 	// Refused says why Apply leaves the change out, whatever its options; empty: it does not.
 	Refused string
 
@@ -78,8 +81,9 @@ func (c Change) MarshalJSON() ([]byte, error) {
 		OldSize  int64  `json:"oldSize"`
 		Target   string `json:"target,omitempty"`
 		Conflict bool   `json:"conflict"`
+		Torn     bool   `json:"torn"`
 		Refused  string `json:"refused,omitempty"`
-	}{c.Mount, c.Path, c.Status, c.From, typeName(kind), octal(c.Mode, Deleted), octal(c.OldMode, Added), c.Size, c.OldSize, c.Target, c.Conflict, c.Refused})
+	}{c.Mount, c.Path, c.Status, c.From, typeName(kind), octal(c.Mode, Deleted), octal(c.OldMode, Added), c.Size, c.OldSize, c.Target, c.Conflict, c.Torn, c.Refused})
 }
 
 func typeName(m fs.FileMode) string {
@@ -192,6 +196,31 @@ func (s *Set) List(ctx context.Context, paths ...string) ([]Change, error) {
 		return nil
 	})
 	return all, err
+}
+
+// Interrupted returns the mounts of which an Apply was interrupted, as by a kill, or has failed. The next Apply does the rest.
+func (s *Set) Interrupted(ctx context.Context) (list []string, err error) {
+	mounts, err := s.mounts(ctx)
+	if err != nil || len(mounts) == 0 {
+		return nil, err
+	}
+	client, err := guestfs.Client(ctx, s.files)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		layer, err := client.Layer(ctx, m.Target)
+		if err != nil {
+			return nil, fmt.Errorf("changes of %s: %w", m.Target, err)
+		}
+		if layer.State().Interrupted != 0 {
+			list = append(list, m.Target)
+		}
+		if err := layer.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // each calls do with each mount's changes, among those that are asked for; change says whether do changes the host.

@@ -31,13 +31,14 @@ type guest struct {
 	content  map[string]io.ReaderAt // of paths; else the path's own text
 	began    time.Time
 	endless  bool // the list never ends
+	applying uint64
 	settled  []guestrpc.LayerEntry
 	newBegan time.Time
 	dropped  []string
 }
 
-func (g *guest) Layer(string) (guestrpc.LayerHandler, time.Time, error) {
-	return &layer{g: g, left: g.list}, g.began, nil
+func (g *guest) Layer(string) (guestrpc.LayerHandler, guestrpc.LayerState, error) {
+	return &layer{g: g, left: g.list}, guestrpc.LayerState{Began: g.began, Interrupted: g.applying}, nil
 }
 
 type layer struct {
@@ -70,7 +71,10 @@ func (l *layer) Open(path string) (guestrpc.FileHandler, error) {
 	return content{strings.NewReader(path)}, nil
 }
 
+func (l *layer) Begin(apply uint64) error { l.g.applying = apply; return nil }
+
 func (l *layer) Settle(entries []guestrpc.LayerEntry, began time.Time) error {
+	l.g.applying = 0
 	l.g.settled, l.g.newBegan = append(l.g.settled, entries...), began
 	return nil
 }
@@ -553,4 +557,79 @@ func TestBeganAfterDeletions(t *testing.T) {
 	}
 	k.list, k.began = []guestrpc.LayerEntry{gone("dir")}, k.newBegan
 	k.want(t, "D dir")
+}
+
+// TestTorn is about files of which the guest says that they may be incomplete.
+func TestTorn(t *testing.T) {
+	torn := file("torn", 0o644)
+	torn.Torn = true
+	k := newKit(t, mount.Config{}, file("other", 0o644), torn)
+	k.write(t, "torn", "old")
+	k.write(t, "other", "old")
+	list, err := k.set.List(t.Context())
+	if err != nil || len(list) != 2 || list[0].Torn || !list[1].Torn {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	var refused *changes.TornError
+	before := k.tree(t)
+	if _, err := k.set.Apply(t.Context(), changes.ApplyOptions{}); !errors.As(err, &refused) || len(refused.Changes) != 1 || !strings.Contains(err.Error(), `"/src/torn"`) {
+		t.Errorf("%v", err)
+	}
+	if after := k.tree(t); after != before || k.applying != 0 {
+		t.Errorf("something was applied:\n%s", after)
+	}
+	if a, err := k.set.Apply(t.Context(), changes.ApplyOptions{Paths: []string{"other"}}); err != nil || len(a.Done) != 1 {
+		t.Errorf("the other one: %+v, %v", a, err)
+	}
+	if a, err := k.set.Apply(t.Context(), changes.ApplyOptions{Force: true}); err != nil || len(a.Done) != 1 || a.Done[0].Path != "torn" {
+		t.Errorf("forced: %+v, %v", a, err)
+	}
+}
+
+// TestInterruptedApply finds a host and a guest as a killed apply leaves them: one file is applied, and another has only its temporary name.
+func TestInterruptedApply(t *testing.T) {
+	k := newKit(t, mount.Config{})
+	k.write(t, "applied", "old")
+	k.write(t, "gone/left", "old")
+	k.list = []guestrpc.LayerEntry{k.base(t, file("applied", 0o644), "applied"), gone("gone"), file("new", 0o644)}
+	k.applying = 7
+	k.write(t, "applied", "applied")
+	k.write(t, ".agentvm-0000000000000007-00000001", "ne")
+	k.write(t, ".agentvm-0000000000000008-00000001", "another's")
+	if list, err := k.set.Interrupted(t.Context()); err != nil || len(list) != 1 || list[0] != "/src" {
+		t.Errorf("interrupted: %q, %v", list, err)
+	}
+	k.want(t, "D gone", "A new")
+	a, err := k.set.Apply(t.Context(), changes.ApplyOptions{})
+	if err != nil || len(a.Done) != 2 || len(a.Resumed) != 1 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if tree := k.tree(t); strings.Contains(tree, "0000000000000007") || !strings.Contains(tree, "0000000000000008") || strings.Contains(tree, "gone") {
+		t.Errorf("the host has\n%s", tree)
+	}
+	if k.applying != 0 {
+		t.Error("it is still being applied")
+	}
+	var settled []string
+	for _, e := range k.settled {
+		settled = append(settled, e.Path)
+	}
+	if diff := cmp.Diff([]string{"new", "applied"}, settled); diff != "" { // else a later change of the guest would be a conflict
+		t.Error(diff)
+	}
+}
+
+// TestPartlyRemoved has a directory that the guest has removed, and of which an interrupted apply has removed a part: its time is no conflict,
+// but a file in it that has changed is.
+func TestPartlyRemoved(t *testing.T) {
+	k := newKit(t, mount.Config{}, gone("gone"))
+	k.write(t, "gone/file", "old")
+	k.began = time.Unix(1, 0)
+	k.want(t, "D gone conflict")
+	k.applying = 7
+	k.want(t, "D gone conflict")
+	if err := os.Remove(filepath.Join(k.host, "gone", "file")); err != nil {
+		t.Fatal(err)
+	}
+	k.want(t, "D gone")
 }

@@ -40,6 +40,7 @@ type listing struct {
 	byPath   map[string]*entry
 	children map[string][]string // names of entries in directories that hide what the host has in them
 	changes  []Change            // those that are asked for
+	equal    []Change            // what host and guest have made the same, so that neither's is to be compared with what was before
 	complete bool                // changes has all
 	listed   time.Time           // when the comparison with the host began
 	left     int                 // files of the host that may yet be looked at for what is deleted
@@ -171,7 +172,7 @@ func (l *listing) compareEntry(ctx context.Context, e entry, add func(Change)) e
 	}
 	c.Mode, c.Target = e.Info.Mode&(fs.ModeType|fs.ModePerm|fs.ModeSticky), e.Info.Target
 	if e.Info.Mode.IsRegular() {
-		c.Size = e.Info.Size
+		c.Size, c.Torn = e.Info.Size, e.Torn
 	}
 	sameType := host != nil && c.Mode.Type() == c.OldMode.Type()
 	switch {
@@ -193,14 +194,17 @@ func (l *listing) compareEntry(ctx context.Context, e entry, add func(Change)) e
 			return err
 		}
 	}
+	c.Conflict = l.conflicts(e, host)
 	if c.Status == 0 {
+		if c.Conflict && !c.Mode.IsDir() {
+			l.equal = append(l.equal, c)
+		}
 		return nil
 	}
-	c.Conflict = l.conflicts(e, host)
 	c.Refused = l.original.Refusal(e.Path, c.Mode.Type())
 	if host != nil && c.Status == TypeChanged && c.OldMode.IsDir() {
-		_, refused := l.inspect(e.Path, *host, 0)
-		c.Refused = cmp.Or(c.Refused, refused)
+		below, refused := l.inspect(e.Path, *host, 0)
+		c.Conflict, c.Refused = c.Conflict || below, cmp.Or(c.Refused, refused)
 	}
 	switch c.Mode.Type() {
 	case 0, fs.ModeDir, fs.ModeSymlink:
@@ -261,7 +265,11 @@ func (l *listing) conflicts(e entry, host *mount.Status) bool {
 }
 
 // changed says whether the host has changed a file since the layer began. It is for what the guest has removed, and so has no copy of.
-func (l *listing) changed(host mount.Status) bool { return host.Changed.After(l.layer.Began()) }
+// An apply that was interrupted has changed the times of directories, of which it may have removed a part: then only what is in them counts.
+func (l *listing) changed(host mount.Status) bool {
+	state := l.layer.State()
+	return host.Changed.After(state.Began) && (state.Interrupted == 0 || !host.FileMode().IsDir())
+}
 
 // inspect looks at all that disappears with a path.
 func (l *listing) inspect(p string, host mount.Status, depth int) (conflict bool, refused string) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -25,19 +26,26 @@ type extent struct {
 	blocks uint64 // of the file system
 	room   uint64 // the device's size in such blocks
 	replay bool   // the journal is not empty: the last machine did not unmount it
+
+	blockSize int64 // bytes
 }
 
 func (e extent) grows() bool { return e.blocks < e.room }
 
 // mountDisk mounts a device's ext4 file system on target and grows it to the size of the device, see package disk. One that
-// cannot grow is used as it is; the console and the warning say so.
+// cannot grow is used as it is; the console and the warning say so. The end of a machine that did not unmount it is noted, see ends.
 //
 //	         ┌─ smaller than the device, journal not empty ─► mount ─► unmount ─┐
 //	device ──┴──────────────────────────────────────────────────────────────────┴─► mount ─┬─ smaller ─► grow ─┬─►
 //	                                                                                       └───────────────────┘
 func mountDisk(device, target string) (warning string, err error) {
 	e, unknown := readExtent(device)
-	if unknown == nil && e.replay && e.grows() {
+	unclean := unknown == nil && e.replay
+	var last time.Time
+	if unclean {
+		last = endOf(device)
+	}
+	if unclean && e.grows() {
 		// Linux 6.12 counts the groups before it replays the journal. If the last machine was killed while it grew, there are more
 		// in the journal, and only a second mount has the right numbers of what is free.
 		if err := errors.Join(mountExt4(device, target, 0), syscall.Unmount(target, 0)); err != nil {
@@ -47,6 +55,11 @@ func mountDisk(device, target string) (warning string, err error) {
 	}
 	if err := mountExt4(device, target, 0); err != nil {
 		return "", err
+	}
+	if !last.IsZero() {
+		if err := noteEnd(target, last); err != nil {
+			warn(err.Error())
+		}
 	}
 	if unknown == nil && e.grows() {
 		unknown = grow(device, target, e.room)
@@ -58,10 +71,32 @@ func mountDisk(device, target string) (warning string, err error) {
 	return warning, nil
 }
 
-// mountExt4 mounts a device, or with MS_REMOUNT changes its mount, so that the kernel does not
-// write inode tables, which are zeros already.
+// endOf is lastCommit; where that fails, it is taken to be now.
+func endOf(device string) time.Time {
+	file, err := os.Open(device)
+	if err == nil {
+		defer func() { _ = file.Close() }()
+		var last time.Time
+		if last, err = lastCommit(file); err == nil {
+			return last
+		}
+	}
+	warn(fmt.Sprintf("the last commit to %s: %v", device, err))
+	return time.Now()
+}
+
+// ext4Options are those of each mount.
+//
+//   - noinit_itable: the kernel does not write inode tables, which are zeros already.
+//   - nodelalloc: blocks are allocated when a program writes, and not up to half a minute later. So each commit, which is every five seconds
+//     and at each fsync, has the contents of all files whose names it has. With delayed allocation ext4 sees to that only where a file
+//     replaces one of its own. In the upper directory of an overlay the file that is replaced often is not: it is in the layer below, and the
+//     new one would be empty after a crash.
+const ext4Options = "noinit_itable,nodelalloc"
+
+// mountExt4 mounts a device, or with MS_REMOUNT changes its mount.
 func mountExt4(device, target string, flags uintptr) error {
-	if err := syscall.Mount(device, target, "ext4", syscall.MS_NOATIME|flags, "noinit_itable"); err != nil {
+	if err := syscall.Mount(device, target, "ext4", syscall.MS_NOATIME|flags, ext4Options); err != nil {
 		return fmt.Errorf("mount %s as ext4: %w", device, err)
 	}
 	return nil
@@ -126,7 +161,7 @@ func parseExtent(super []byte, size uint64) (extent, error) {
 		return extent{}, fmt.Errorf("blocks of 1024 << %d bytes", scale)
 	}
 	features := word(0x60)
-	e := extent{blocks: uint64(word(0x4)), room: size >> (10 + scale), replay: features&featureRecover != 0}
+	e := extent{blocks: uint64(word(0x4)), room: size >> (10 + scale), replay: features&featureRecover != 0, blockSize: 1024 << scale}
 	if features&feature64Bit != 0 {
 		e.blocks |= uint64(word(0x150)) << 32
 	}

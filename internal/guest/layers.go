@@ -36,6 +36,7 @@ const (
 	layersDir      = "cow"
 	baseAttribute  = "trusted.agentvm.base"
 	beganAttribute = "trusted.agentvm.began" // of a layer: nanoseconds since 1970, 8 bytes
+	applyAttribute = "trusted.agentvm.apply" // of a layer that the host is applying, or was when it was killed: a random number, 8 bytes
 	// opaqueAttribute is overlayfs's, see Linux's Documentation/filesystems/overlayfs.rst. Its value is y.
 	opaqueAttribute = "trusted.overlay.opaque"
 )
@@ -108,33 +109,51 @@ type bulkFiles struct {
 var _ guestrpc.LayersHandler = bulkFiles{}
 
 // Layer opens the layer of the share at target.
-func (b bulkFiles) Layer(target string) (guestrpc.LayerHandler, time.Time, error) {
+func (b bulkFiles) Layer(target string) (guestrpc.LayerHandler, guestrpc.LayerState, error) {
 	s := b.s
 	s.starting.Lock()
 	defer s.starting.Unlock()
+	var state guestrpc.LayerState
 	if target == "/" {
 		content, err := files.New(fmt.Sprintf("/proc/self/fd/%d/data", s.upper.dir.Fd()))
-		return rootLayer{&layer{s: s, target: target, files: content}}, time.Time{}, err
+		return rootLayer{&layer{s: s, target: target, files: content}}, state, err
 	}
 	if !slices.ContainsFunc(s.shares.mounted, func(m guestrpc.Mount) bool { return m.CopyOnWrite && m.Target == target }) {
-		return nil, time.Time{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.ENOENT, Message: target + " is not a copy-on-write mount of this VM"}
+		return nil, state, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.ENOENT, Message: target + " is not a copy-on-write mount of this VM"}
 	}
 	dir := s.upper.layerPath(target)
-	value := make([]byte, 8)
-	if _, err := unix.Lgetxattr(dir, beganAttribute, value); err != nil {
-		return nil, time.Time{}, os.NewSyscallError("read when the layer began", err)
+	began, err := readNumber(dir, beganAttribute)
+	if err != nil {
+		return nil, state, os.NewSyscallError("read when the layer began", err)
+	}
+	apply, err := readNumber(dir, applyAttribute)
+	if err != nil && err != unix.ENODATA {
+		return nil, state, os.NewSyscallError("read whether the layer is being applied", err)
+	}
+	ends, err := s.upper.ends()
+	if err != nil {
+		return nil, state, err
 	}
 	content, err := files.New(dir + "/data")
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, state, err
 	}
-	return &layer{s: s, target: target, files: content, left: []string{""}}, time.Unix(0, int64(binary.LittleEndian.Uint64(value))), nil
+	state = guestrpc.LayerState{Began: time.Unix(0, int64(began)), Interrupted: apply}
+	return &layer{s: s, target: target, ends: ends, files: content, left: []string{""}}, state, nil
+}
+
+// readNumber reads an attribute of 8 bytes.
+func readNumber(name, attribute string) (uint64, error) {
+	value := make([]byte, 8)
+	_, err := unix.Lgetxattr(name, attribute, value)
+	return binary.LittleEndian.Uint64(value), err
 }
 
 // layer is the layer of a copy-on-write share, for one host.
 type layer struct {
 	s       *Supervisor
 	target  string
+	ends    ends
 	files   *files.Service // its content
 	left    []string       // directories that are not listed yet
 	listing guestrpc.DirHandler
@@ -211,6 +230,7 @@ var errRootLayer = &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EOPN
 
 func (rootLayer) Next() ([]guestrpc.LayerEntry, error)          { return nil, errRootLayer }
 func (rootLayer) Open(string) (guestrpc.FileHandler, error)     { return nil, errRootLayer }
+func (rootLayer) Begin(uint64) error                            { return errRootLayer }
 func (rootLayer) Settle([]guestrpc.LayerEntry, time.Time) error { return errRootLayer }
 func (rootLayer) Discard([]string) error                        { return errRootLayer }
 
@@ -230,6 +250,9 @@ func (l *layer) entry(name string, info guestrpc.FileInfo) guestrpc.LayerEntry {
 		if n, err := unix.Lgetxattr(full, opaqueAttribute, value); err == nil && string(value[:n]) == "y" {
 			e.Kind = guestrpc.LayerOpaque
 		}
+	case 0:
+		var st unix.Stat_t
+		e.Torn = len(l.ends) > 0 && unix.Lstat(full, &st) == nil && l.ends.torn(time.Unix(st.Ctim.Unix()))
 	}
 	if n, err := unix.Lgetxattr(full, baseAttribute, value); err == nil {
 		e.Base = string(value[:n])
@@ -249,6 +272,11 @@ func checkLayerPath(name string) error {
 	return nil
 }
 
+func (l *layer) Begin(apply uint64) error {
+	value := binary.LittleEndian.AppendUint64(nil, apply)
+	return os.NewSyscallError("note that the layer is being applied", unix.Lsetxattr(l.s.upper.layerPath(l.target), applyAttribute, value, 0))
+}
+
 func (l *layer) Settle(entries []guestrpc.LayerEntry, began time.Time) error {
 	for _, e := range entries {
 		if err := checkLayerPath(e.Path); err != nil {
@@ -259,10 +287,16 @@ func (l *layer) Settle(entries []guestrpc.LayerEntry, began time.Time) error {
 			return &os.PathError{Op: "settle", Path: e.Path, Err: err}
 		}
 	}
-	if began.IsZero() {
-		return nil
+	dir := l.s.upper.layerPath(l.target)
+	if !began.IsZero() {
+		if err := setBegan(dir, began); err != nil {
+			return err
+		}
 	}
-	return setBegan(l.s.upper.layerPath(l.target), began)
+	if err := unix.Lremovexattr(dir, applyAttribute); err != nil && err != unix.ENODATA {
+		return os.NewSyscallError("note that the layer is applied", err)
+	}
+	return nil
 }
 
 // Discard unmounts the share, changes the layer, and mounts the share again: overlayfs does not see changes below it.

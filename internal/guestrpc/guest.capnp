@@ -142,9 +142,9 @@ interface Files {
   unpack @10 (dir :Data, options :UnpackOptions) -> (sink :Stream.Sink, failure :Stream.Failure);
   # The sink takes a tar archive. Its `end` is answered when all is in place.
 
-  layer @11 (target :Data) -> (layer :Layer, began :Time, failure :Stream.Failure);
-  # What was changed in the copy-on-write mount at `target`, and since when changes are kept. `/` is what was changed of the image, which can
-  # only be packed.
+  layer @11 (target :Data) -> (layer :Layer, began :Time, failure :Stream.Failure, interrupted :UInt64);
+  # What was changed in the copy-on-write mount at `target`, and since when changes are kept; `interrupted` is the last apply that has begun and
+  # not settled, 0: none. `/` is what was changed of the image, which can only be packed.
 }
 
 interface Layer {
@@ -158,13 +158,16 @@ interface Layer {
 
   settle @2 (files :List(LayerEntry), began :Time) -> (failure :Stream.Failure);
   # The host's files are the guest's now: each of `files`, of which path and base are used, has that base from now on. `began`, unless null,
-  # is since when changes are kept.
+  # is since when changes are kept. An apply that has begun is complete with it.
 
   discard @3 (paths :List(Data)) -> (failure :Stream.Failure);
   # Drops the changes at these paths and below them, all without paths. Fails while a program uses the mount.
 
   pack @4 (sink :Stream.Sink) -> (summary :Summary, failure :Stream.Failure);
   # Sends the layer as a tar archive with whiteouts (OCI image specification, layer.md). Returns after the sink's end.
+
+  begin @5 (apply :UInt64) -> (failure :Stream.Failure);
+  # The host begins to make its files what the layer has; `apply` is a random number that is not 0.
 }
 
 struct LayerEntry {
@@ -172,6 +175,7 @@ struct LayerEntry {
   info @1 :FileInfo;      # without a name
   kind @2 :LayerKind;
   base @3 :Data;          # which of the host's files it is a copy of, as the host's server said when it was copied; empty: of none
+  torn @4 :Bool;          # it was changed shortly before an end of the machine that was not clean, and not since: it may be incomplete
 }
 
 enum LayerKind {

@@ -29,6 +29,7 @@ type LayerEntry struct {
 	Info FileInfo // without a name
 	Kind LayerKind
 	Base string // which of the host's files it is a copy of, see mount.Base; empty: of none
+	Torn bool   // it was changed shortly before an end of the machine that was not clean, and not since: it may be incomplete
 }
 
 // MaxLayerPath and MaxLayerBase bound, in bytes, a path and a base.
@@ -43,7 +44,9 @@ type LayerHandler interface {
 	Next() ([]LayerEntry, error)
 	// Open opens a regular file for reading.
 	Open(path string) (FileHandler, error)
-	// Settle gives entries other bases, and the layer another beginning unless that is zero.
+	// Begin notes that an apply with this number, which is not 0, has begun.
+	Begin(apply uint64) error
+	// Settle gives entries other bases, and the layer another beginning unless that is zero. The apply that has begun is complete then.
 	Settle(entries []LayerEntry, began time.Time) error
 	// Discard drops entries and what is below them; all of them without paths.
 	Discard(paths []string) error
@@ -52,15 +55,22 @@ type LayerHandler interface {
 	Close() error
 }
 
+// LayerState is what is kept about a layer as a whole.
+type LayerState struct {
+	Began       time.Time // since when it is kept
+	Interrupted uint64    // the last apply that has begun and not settled; 0: none
+}
+
 // LayersHandler is a FilesHandler with copy-on-write mounts.
 type LayersHandler interface {
 	FilesHandler
-	// Layer returns the layer of the copy-on-write mount at target, and since when it is kept.
-	Layer(target string) (LayerHandler, time.Time, error)
+	// Layer returns the layer of the copy-on-write mount at target.
+	Layer(target string) (LayerHandler, LayerState, error)
 }
 
 func (e LayerEntry) write(w guestwire.LayerEntry) error {
 	w.SetKind(guestwire.LayerKind(e.Kind))
+	w.SetTorn(e.Torn)
 	info, err := w.NewInfo()
 	if err != nil {
 		return err
@@ -86,7 +96,7 @@ func readLayerEntry(w guestwire.LayerEntry) (e LayerEntry, err error) {
 	if err != nil {
 		return e, err
 	}
-	e = LayerEntry{Path: string(path), Base: string(base), Kind: LayerKind(w.Kind())}
+	e = LayerEntry{Path: string(path), Base: string(base), Kind: LayerKind(w.Kind()), Torn: w.Torn()}
 	e.Info, err = readFileInfo(info)
 	return e, err
 }
@@ -103,7 +113,7 @@ func writeLayerEntries(create func(int32) (guestwire.LayerEntry_List, error), en
 type Layer struct {
 	conn   *capnprpc.Conn
 	remote guestwire.Layer
-	began  time.Time
+	state  LayerState
 }
 
 // Layer opens the layer of the copy-on-write mount at target, a path in the guest. It must be closed.
@@ -118,11 +128,11 @@ func (f *FilesClient) Layer(ctx context.Context, target string) (*Layer, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Layer{conn: f.conn, remote: r.Layer().AddRef(), began: ReadTime(began)}, nil
+	return &Layer{conn: f.conn, remote: r.Layer().AddRef(), state: LayerState{ReadTime(began), r.Interrupted()}}, nil
 }
 
-// Began is since when the layer is kept, by the host's clock as the guest had it then.
-func (l *Layer) Began() time.Time { return l.began }
+// State is of when the layer was opened. Its times are of the host's clock as the guest had it.
+func (l *Layer) State() LayerState { return l.state }
 
 // Close frees what the guest keeps for it.
 func (l *Layer) Close() error {
@@ -156,7 +166,15 @@ func (l *Layer) Open(ctx context.Context, path string) (*File, error) {
 	return &File{conn: l.conn, remote: r.File().AddRef(), info: info}, nil
 }
 
-// Settle gives entries, of which Path and Base are used, other bases, and the layer another beginning unless that is zero.
+// Begin notes that an apply with this number, which is not 0, has begun.
+func (l *Layer) Begin(ctx context.Context, apply uint64) error {
+	future, release := l.remote.Begin(ctx, func(call guestwire.Layer_begin_Params) error { call.SetApply(apply); return nil })
+	defer release()
+	return capnprpc.Done(l.conn.Fault, "begin to apply changes", future.Struct)
+}
+
+// Settle gives entries, of which Path and Base are used, other bases, and the layer another beginning unless that is zero. The apply that has begun is
+// complete then.
 func (l *Layer) Settle(ctx context.Context, entries []LayerEntry, began time.Time) error {
 	for {
 		part := entries[:min(len(entries), maxEntries)]
@@ -215,7 +233,7 @@ func (s *files) Layer(_ context.Context, call guestwire.Files_layer) error {
 	if !ok {
 		return capnprpc.Reply(r, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EOPNOTSUPP, Message: "no copy-on-write mounts here"})
 	}
-	l, began, err := h.Layer(target)
+	l, state, err := h.Layer(target)
 	if err != nil {
 		return capnprpc.Reply(r, err)
 	}
@@ -223,7 +241,8 @@ func (s *files) Layer(_ context.Context, call guestwire.Files_layer) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	WriteTime(w, began)
+	WriteTime(w, state.Began)
+	r.SetInterrupted(state.Interrupted)
 	return r.SetLayer(guestwire.Layer_ServerToClient(&layer{l}))
 }
 
@@ -257,6 +276,11 @@ func (l *layer) Open(_ context.Context, call guestwire.Layer_open) error {
 		h, err = l.h.Open(path)
 	}
 	return replyFile(r, h, err)
+}
+
+func (l *layer) Begin(_ context.Context, call guestwire.Layer_begin) error {
+	apply := call.Args().Apply()
+	return capnprpc.Perform(call.AllocResults, func() error { return l.h.Begin(apply) })
 }
 
 func (l *layer) Settle(_ context.Context, call guestwire.Layer_settle) error {

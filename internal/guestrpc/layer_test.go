@@ -22,11 +22,11 @@ type shelfLayer struct {
 
 var _ LayersHandler = (*shelf)(nil)
 
-func (s *shelf) Layer(target string) (LayerHandler, time.Time, error) {
+func (s *shelf) Layer(target string) (LayerHandler, LayerState, error) {
 	if target == "/no" {
-		return nil, time.Time{}, &fs.PathError{Op: "layer", Path: target, Err: fs.ErrNotExist}
+		return nil, LayerState{}, &fs.PathError{Op: "layer", Path: target, Err: fs.ErrNotExist}
 	}
-	return &shelfLayer{s, 2}, time.Unix(7, 8), nil
+	return &shelfLayer{s, 2}, LayerState{time.Unix(7, 8), 9}, nil
 }
 
 func (l *shelfLayer) Next() (entries []LayerEntry, err error) {
@@ -35,13 +35,17 @@ func (l *shelfLayer) Next() (entries []LayerEntry, err error) {
 	}
 	for i := range 300 {
 		entries = append(entries, LayerEntry{
-			Path: fmt.Sprint("d/", l.left, i), Kind: LayerKind(i % 3), Base: strings.Repeat("b", i), Info: FileInfo{Mode: 0o640, Size: int64(i), Modified: time.Unix(1, 2), Target: "t"},
+			Path: fmt.Sprint("d/", l.left, i), Kind: LayerKind(i % 3), Base: strings.Repeat("b", i), Torn: i%2 == 1, Info: FileInfo{Mode: 0o640, Size: int64(i), Modified: time.Unix(1, 2), Target: "t"},
 		})
 	}
 	return entries, nil
 }
 
 func (l *shelfLayer) Open(path string) (FileHandler, error) { return l.s.Open(path, OpenOptions{}) }
+
+func (l *shelfLayer) Begin(apply uint64) error {
+	return fmt.Errorf("apply %d: %w", apply, fs.ErrPermission)
+}
 
 func (l *shelfLayer) Settle(entries []LayerEntry, began time.Time) error {
 	l.s.mu.Lock()
@@ -80,7 +84,7 @@ func useLayer(ctx context.Context, c *FilesClient) {
 		_, _ = f.WriteTo(ctx, io.Discard, 0)
 		_ = f.Close()
 	}
-	_ = errors.Join(l.Settle(ctx, []LayerEntry{{Path: "d/f", Base: "b"}}, time.Unix(1, 2)), l.Discard(ctx, []string{"d"}), l.Close())
+	_ = errors.Join(l.Begin(ctx, 1), l.Settle(ctx, []LayerEntry{{Path: "d/f", Base: "b"}}, time.Unix(1, 2)), l.Discard(ctx, []string{"d"}), l.Close())
 }
 
 func TestLayer(t *testing.T) {
@@ -100,7 +104,7 @@ func TestLayer(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	l, err := c.Layer(ctx, "/src")
-	if err != nil || !l.Began().Equal(time.Unix(7, 8)) {
+	if err != nil || !l.State().Began.Equal(time.Unix(7, 8)) || l.State().Interrupted != 9 {
 		t.Fatal(err)
 	}
 	var got, want []LayerEntry
@@ -140,6 +144,9 @@ func TestLayer(t *testing.T) {
 	var packed strings.Builder
 	if summary, err := l.Pack(ctx, &packed); err != nil || summary.Entries != 3 || packed.String() != "packed" {
 		t.Errorf("packed %q, %+v, %v", packed.String(), summary, err)
+	}
+	if err := l.Begin(ctx, 1<<63); err == nil || !strings.Contains(err.Error(), "apply 9223372036854775808") {
+		t.Errorf("%v", err)
 	}
 	if err := l.Discard(ctx, []string{"a", "b"}); err == nil || !strings.Contains(err.Error(), `discard ["a" "b"]`) {
 		t.Errorf("%v", err)

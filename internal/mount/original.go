@@ -18,7 +18,10 @@ import (
 // Original is the host's directory of a copy-on-write mount, for what the user takes over of the guest's changes. Paths are below the
 // directory, slash-separated. It stays within the directory and out of links, masks and protected files as a writable mount does. Methods
 // may be called from several goroutines.
-type Original struct{ s *Server }
+type Original struct {
+	s    *Server
+	mark uint64 // in the names of temporary files
+}
 
 // OpenOriginal opens the directory. It must be closed.
 func OpenOriginal(c Config) (*Original, error) {
@@ -27,7 +30,7 @@ func OpenOriginal(c Config) (*Original, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Original{s}, nil
+	return &Original{s: s}, nil
 }
 
 // Close frees it.
@@ -96,6 +99,11 @@ func (o *Original) List(name string, limit int) ([]string, error) {
 	if _, err := o.look(name); err != nil {
 		return nil, err
 	}
+	return o.names(name, limit)
+}
+
+// names is List also for the directory itself, which is ".".
+func (o *Original) names(name string, limit int) ([]string, error) {
 	dir, err := o.s.openDir(name)
 	if err != nil {
 		return nil, err
@@ -147,9 +155,37 @@ func (o *Original) allow(op, name string, makes fs.FileMode, unless func() error
 	return unless()
 }
 
-// temporaryName is beside a path. A guest's mount shows it while it is there.
-func temporaryName(name string) string {
-	return path.Join(path.Dir(name), fmt.Sprintf(".agentvm-%016x", rand.Uint64()))
+// SetMark has the names of temporary files begin with a random number, by which RemoveTemporary finds them when this process was killed. It
+// must be called before what makes files.
+func (o *Original) SetMark(mark uint64) { o.mark = mark }
+
+// temporaryPrefix is what the names of temporary files begin with.
+func temporaryPrefix(mark uint64) string { return fmt.Sprintf(".agentvm-%016x-", mark) }
+
+// temporaryName is beside a path. A guest's mount shows it while it is there. A mark of 0 is of no apply.
+func temporaryName(mark uint64, name string) string {
+	return path.Join(path.Dir(name), fmt.Sprintf("%s%08x", temporaryPrefix(mark), rand.Uint32()))
+}
+
+// RemoveTemporary removes the temporary files in a directory, "." for this one, that one with that mark has left. limit is as for List.
+func (o *Original) RemoveTemporary(dir string, mark uint64, limit int) error {
+	names, err := o.names(dir, limit)
+	for _, name := range names {
+		if !strings.HasPrefix(name, temporaryPrefix(mark)) {
+			continue
+		}
+		name = path.Join(dir, name)
+		if a, err := o.look(name); err != nil || a.mode&modeTypeMask == modeDir {
+			continue
+		}
+		if err := o.s.unlink(name, false); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if n := errno.In(err); n == errno.ENOENT || n == errno.ENOTDIR {
+		return nil
+	}
+	return err
 }
 
 // WriteFile makes a regular file of what write writes, or replaces what is no directory, by one rename. With exact it has mode; else mode
@@ -159,12 +195,17 @@ func (o *Original) WriteFile(name string, mode fs.FileMode, exact bool, write fu
 	if err := o.allow("write", name, 0, func() error { return nil }); err != nil {
 		return err
 	}
-	temporary := temporaryName(name)
+	_, none := s.lstat(name)
+	replaces := none == nil
+	temporary := temporaryName(o.mark, name)
 	file, err := s.openRegular(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode.Perm())
 	if err != nil {
 		return err
 	}
 	err = write(file)
+	if err == nil && replaces {
+		err = file.Sync() // else the file could be empty after a power failure, which the one before was not
+	}
 	if err = errors.Join(err, file.Close()); err == nil && exact {
 		err = s.chmod(temporary, hostMode(uint32(mode.Perm())))
 	}
@@ -193,7 +234,7 @@ func (o *Original) MakeLink(name, target string, unless func() error) error {
 	if target == "" || len(target) > maxPath || strings.ContainsRune(target, 0) {
 		return &fs.PathError{Op: "link", Path: name, Err: fs.ErrInvalid}
 	}
-	temporary := temporaryName(name)
+	temporary := temporaryName(o.mark, name)
 	if err := o.s.symlink(target, temporary); err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (s *Server) undoMove(oldPath, newPath string) {
 		}
 	}
 	for _, beside := range []string{oldPath, path.Base(oldPath)} {
-		if s.rename(newPath, temporaryName(beside)) == nil {
+		if s.rename(newPath, temporaryName(0, beside)) == nil {
 			return
 		}
 	}

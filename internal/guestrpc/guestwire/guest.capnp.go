@@ -6324,7 +6324,7 @@ func (c Files_layer) Args() Files_layer_Params {
 
 // AllocResults allocates the results struct.
 func (c Files_layer) AllocResults() (Files_layer_Results, error) {
-	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 8, PointerCount: 3})
 	return Files_layer_Results(r), err
 }
 
@@ -8533,12 +8533,12 @@ type Files_layer_Results capnp.Struct
 const Files_layer_Results_TypeID = 0xfceba72ca6fcf18f
 
 func NewFiles_layer_Results(s *capnp.Segment) (Files_layer_Results, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3})
 	return Files_layer_Results(st), err
 }
 
 func NewRootFiles_layer_Results(s *capnp.Segment) (Files_layer_Results, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3})
 	return Files_layer_Results(st), err
 }
 
@@ -8635,12 +8635,20 @@ func (s Files_layer_Results) NewFailure() (streamwire.Failure, error) {
 	return ss, err
 }
 
+func (s Files_layer_Results) Interrupted() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s Files_layer_Results) SetInterrupted(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
 // Files_layer_Results_List is a list of Files_layer_Results.
 type Files_layer_Results_List = capnp.StructList[Files_layer_Results]
 
 // NewFiles_layer_Results creates a new list of Files_layer_Results.
 func NewFiles_layer_Results_List(s *capnp.Segment, sz int32) (Files_layer_Results_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 3}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 3}, sz)
 	return capnp.StructList[Files_layer_Results](l), err
 }
 
@@ -8767,6 +8775,26 @@ func (c Layer) Pack(ctx context.Context, params func(Layer_pack_Params) error) (
 
 }
 
+func (c Layer) Begin(ctx context.Context, params func(Layer_begin_Params) error) (Layer_begin_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      5,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "begin",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 8, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Layer_begin_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Layer_begin_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Layer) WaitStreaming() error {
 	return capnp.Client(c).WaitStreaming()
 }
@@ -8849,6 +8877,8 @@ type Layer_Server interface {
 	Discard(context.Context, Layer_discard) error
 
 	Pack(context.Context, Layer_pack) error
+
+	Begin(context.Context, Layer_begin) error
 }
 
 // Layer_NewServer creates a new Server from an implementation of Layer_Server.
@@ -8867,7 +8897,7 @@ func Layer_ServerToClient(s Layer_Server) Layer {
 // This can be used to create a more complicated Server.
 func Layer_Methods(methods []server.Method, s Layer_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 5)
+		methods = make([]server.Method, 0, 6)
 	}
 
 	methods = append(methods, server.Method{
@@ -8927,6 +8957,18 @@ func Layer_Methods(methods []server.Method, s Layer_Server) []server.Method {
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Pack(ctx, Layer_pack{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0x96c0b8a96536be55,
+			MethodID:      5,
+			InterfaceName: "guest.capnp:Layer",
+			MethodName:    "begin",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.Begin(ctx, Layer_begin{call})
 		},
 	})
 
@@ -9016,6 +9058,23 @@ func (c Layer_pack) Args() Layer_pack_Params {
 func (c Layer_pack) AllocResults() (Layer_pack_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Layer_pack_Results(r), err
+}
+
+// Layer_begin holds the state for a server call to Layer.begin.
+// See server.Call for documentation.
+type Layer_begin struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Layer_begin) Args() Layer_begin_Params {
+	return Layer_begin_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Layer_begin) AllocResults() (Layer_begin_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_begin_Results(r), err
 }
 
 // Layer_List is a list of Layer.
@@ -9968,6 +10027,159 @@ func (p Layer_pack_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
 }
 
+type Layer_begin_Params capnp.Struct
+
+// Layer_begin_Params_TypeID is the unique identifier for the type Layer_begin_Params.
+const Layer_begin_Params_TypeID = 0xcd360c9f9b2bffd0
+
+func NewLayer_begin_Params(s *capnp.Segment) (Layer_begin_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return Layer_begin_Params(st), err
+}
+
+func NewRootLayer_begin_Params(s *capnp.Segment) (Layer_begin_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0})
+	return Layer_begin_Params(st), err
+}
+
+func ReadRootLayer_begin_Params(msg *capnp.Message) (Layer_begin_Params, error) {
+	root, err := msg.Root()
+	return Layer_begin_Params(root.Struct()), err
+}
+
+func (s Layer_begin_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_begin_Params) DecodeFromPtr(p capnp.Ptr) Layer_begin_Params {
+	return Layer_begin_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_begin_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_begin_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_begin_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_begin_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_begin_Params) Apply() uint64 {
+	return capnp.Struct(s).Uint64(0)
+}
+
+func (s Layer_begin_Params) SetApply(v uint64) {
+	capnp.Struct(s).SetUint64(0, v)
+}
+
+// Layer_begin_Params_List is a list of Layer_begin_Params.
+type Layer_begin_Params_List = capnp.StructList[Layer_begin_Params]
+
+// NewLayer_begin_Params creates a new list of Layer_begin_Params.
+func NewLayer_begin_Params_List(s *capnp.Segment, sz int32) (Layer_begin_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 8, PointerCount: 0}, sz)
+	return capnp.StructList[Layer_begin_Params](l), err
+}
+
+// Layer_begin_Params_Future is a wrapper for a Layer_begin_Params promised by a client call.
+type Layer_begin_Params_Future struct{ *capnp.Future }
+
+func (f Layer_begin_Params_Future) Struct() (Layer_begin_Params, error) {
+	p, err := f.Future.Ptr()
+	return Layer_begin_Params(p.Struct()), err
+}
+
+type Layer_begin_Results capnp.Struct
+
+// Layer_begin_Results_TypeID is the unique identifier for the type Layer_begin_Results.
+const Layer_begin_Results_TypeID = 0xe17faf5d82afa099
+
+func NewLayer_begin_Results(s *capnp.Segment) (Layer_begin_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_begin_Results(st), err
+}
+
+func NewRootLayer_begin_Results(s *capnp.Segment) (Layer_begin_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Layer_begin_Results(st), err
+}
+
+func ReadRootLayer_begin_Results(msg *capnp.Message) (Layer_begin_Results, error) {
+	root, err := msg.Root()
+	return Layer_begin_Results(root.Struct()), err
+}
+
+func (s Layer_begin_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Layer_begin_Results) DecodeFromPtr(p capnp.Ptr) Layer_begin_Results {
+	return Layer_begin_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Layer_begin_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Layer_begin_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Layer_begin_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Layer_begin_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Layer_begin_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Layer_begin_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Layer_begin_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Layer_begin_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Layer_begin_Results_List is a list of Layer_begin_Results.
+type Layer_begin_Results_List = capnp.StructList[Layer_begin_Results]
+
+// NewLayer_begin_Results creates a new list of Layer_begin_Results.
+func NewLayer_begin_Results_List(s *capnp.Segment, sz int32) (Layer_begin_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Layer_begin_Results](l), err
+}
+
+// Layer_begin_Results_Future is a wrapper for a Layer_begin_Results promised by a client call.
+type Layer_begin_Results_Future struct{ *capnp.Future }
+
+func (f Layer_begin_Results_Future) Struct() (Layer_begin_Results, error) {
+	p, err := f.Future.Ptr()
+	return Layer_begin_Results(p.Struct()), err
+}
+func (p Layer_begin_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
+}
+
 type LayerEntry capnp.Struct
 
 // LayerEntry_TypeID is the unique identifier for the type LayerEntry.
@@ -10066,6 +10278,14 @@ func (s LayerEntry) HasBase() bool {
 
 func (s LayerEntry) SetBase(v []byte) error {
 	return capnp.Struct(s).SetData(2, v)
+}
+
+func (s LayerEntry) Torn() bool {
+	return capnp.Struct(s).Bit(16)
+}
+
+func (s LayerEntry) SetTorn(v bool) {
+	capnp.Struct(s).SetBit(16, v)
 }
 
 // LayerEntry_List is a list of LayerEntry.
