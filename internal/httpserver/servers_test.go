@@ -98,7 +98,7 @@ func TestServersAgainstStrangers(t *testing.T) {
 				status []int
 			}{
 				"no key":         {request(s.good, address) + "\r\n", []int{401}},
-				"a wrong key":    {request(s.good, address, s.key("another-key-of-nobody")) + "\r\n", []int{401}},
+				"a wrong key":    {request(s.good, address, s.key("another-key-of-no-user")) + "\r\n", []int{401}},
 				"an empty key":   {request(s.good, address, s.key("")) + "\r\n", []int{401}},
 				"foreign Origin": {request(s.post, address, s.key(owner), "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Content-Length: 2") + "\r\n{}", []int{403}},
 				"foreign Host":   {request(s.post, "evil.example", s.key(owner), "Content-Length: 2") + "\r\n{}", []int{421, 403}},
@@ -113,7 +113,7 @@ func TestServersAgainstStrangers(t *testing.T) {
 				"idle sockets":   "",
 				"half headers":   "GET / HTTP/1.1\r\nHo",
 				"half bodies":    request(s.post, address, "Content-Type: application/json", "Content-Length: 100") + "\r\n{",
-				"wrong keys":     request(s.good, address, s.key("another-key-of-nobody")) + "\r\n",
+				"wrong keys":     request(s.good, address, s.key("another-key-of-no-user")) + "\r\n",
 				"half TLS hello": "\x16\x03\x01\x02\x00",
 			} {
 				conns := make([]net.Conn, 300)
