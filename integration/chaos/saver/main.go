@@ -55,6 +55,15 @@ var ways = []struct {
 	}},
 }
 
+// mendAppended removes what a save that was cut short has left at a file's end.
+func mendAppended(file string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return os.Truncate(file, int64(len(bytes.TrimRight(b, "\x00"))/lineSize*lineSize))
+}
+
 // saveMapped changes the versions in a file that is mapped.
 func saveMapped(file string, version int) error {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -123,6 +132,9 @@ func check(way string, b []byte) (version int, cut string, err error) {
 // checkLines is for files whose lines are saved one by one: each has a version, the last of which counts if they grow and the least else.
 func checkLines(b []byte, grow bool) (version int, cut string, err error) {
 	for i := 0; i < len(b); i += lineSize {
+		if grow && len(bytes.Trim(b[i:], "\x00")) == 0 {
+			return version, fmt.Sprintf("%d bytes of zeros at its end", len(b)-i), nil
+		}
 		one := b[i:min(i+lineSize, len(b))]
 		if len(one) < lineSize {
 			return version, fmt.Sprintf("a line has %d bytes", len(one)), nil
@@ -181,6 +193,11 @@ func run(args []string) error {
 		version, err := strconv.Atoi(args[1])
 		if err != nil {
 			return err
+		}
+		for _, dir := range args[2:] {
+			if err := mendAppended(filepath.Join(dir, "append")); err != nil {
+				return err
+			}
 		}
 		for ; ; version++ {
 			if err := round(version, args[2:]); err != nil {
