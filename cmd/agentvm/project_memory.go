@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -48,7 +49,9 @@ func (m projectMemory) path(dir string) string {
 func (m projectMemory) load(dir string) (spec.Grants, error) {
 	path := m.path(dir)
 	text, err := private.ReadFile(path, maxProjectUse)
-	if err != nil {
+	if errors.Is(err, syscall.ENOTDIR) { // a file in the store's place: nothing was ever kept there
+		return nil, fs.ErrNotExist
+	} else if err != nil {
 		return nil, err
 	}
 	var use projectUse
