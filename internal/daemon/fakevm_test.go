@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -231,8 +232,10 @@ func (v *fakeVM) Access() vm.Access {
 func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
 	return []vm.Socket{{Network: "tcp", PID: 7}}, nil
 }
-func (v *fakeVM) Image() images.Image        { return v.image }
-func (v *fakeVM) Describe(i *daemonrpc.Info) { i.Kernel, i.Image = "fake", v.image.Name }
+func (v *fakeVM) Image() images.Image { return v.image }
+func (v *fakeVM) Describe(i *daemonrpc.Info) {
+	i.Kernel, i.Image = "fake", cmp.Or(v.image.Name, i.Image)
+}
 
 // fakeProcess is a program of a fakeVM.
 type fakeProcess struct {

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command saver saves files again and again in the ways in which editors and tools do it, until it is killed, and says of such files whether
 // each is as it was at some save. It runs in a VM, and beside it for the host's files.
 //
