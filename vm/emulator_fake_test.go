@@ -353,7 +353,7 @@ func TestFakeForksAndRestores(t *testing.T) {
 	defer restored.Close()
 	wantAnswer(t, restored, "restored", "3: restored\n")
 	c.emulator = nil
-	if _, err := Restore(t.Context(), path, c, RestoreOptions{}); err == nil || !strings.Contains(err.Error(), "it is of a machine of another version") {
+	if _, err := Restore(t.Context(), path, c, RestoreOptions{}); err == nil || !strings.Contains(err.Error(), "snapshot of another version: its memory is of") {
 		t.Errorf("another emulator restores it: %v", err)
 	}
 }
