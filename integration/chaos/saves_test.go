@@ -5,7 +5,6 @@ package chaos
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -196,7 +195,7 @@ func TestKilledSaves(t *testing.T) {
 	t.Logf("%d kills; cut short were %v; apply was refused %d times", n, s.cut, refused)
 	// What is saved anew is not torn any more.
 	w.must("exec", "-n", "first", "--", "/saver/saver", "make", "/cow")
-	w.must("exec", "-n", "first", fmt.Sprintf("cd /cow && for f in *; do echo saved >$f.copy; mv $f.copy $f; done"))
+	w.must("exec", "-n", "first", "cd /cow && for f in *; do echo saved >$f.copy; mv $f.copy $f; done")
 	w.must("apply", "-q", "first")
 	if b, err := os.ReadFile(filepath.Join(cow, "rename")); err != nil || string(b) != "saved\n" {
 		t.Errorf("%q, %v", b, err)
