@@ -261,7 +261,7 @@ func TestSnapshotOfAnotherMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = vm.Restore(limited(t), other, vm.Config{StoreDir: config(t).StoreDir}, vm.RestoreOptions{})
-	if !errors.Is(err, snapshot.ErrVersion) || !strings.Contains(err.Error(), "another version of agentvm") {
+	if !errors.Is(err, snapshot.ErrVersion) || !strings.Contains(err.Error(), "its memory is of an earlier version of agentvm with machine 000000000000") {
 		t.Errorf("%v", err)
 	}
 }
