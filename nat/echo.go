@@ -16,9 +16,8 @@ const echoPatience = 5 * time.Second
 // errEchoTimeout is the cause of an echo request without an answer.
 var errEchoTimeout = errors.New("the destination did not answer in time")
 
-// handleEcho takes an echo request. netstack calls it on a goroutine of its own. The guest gets a reply when the
-// destination has answered the host, and nothing otherwise: neither for one that is silent or denied, nor for those above
-// the limits.
+// handleEcho takes an echo request. netstack calls it on a goroutine of its own. The guest gets a reply when the destination has
+// answered the host, and an error when it may not or cannot be reached. It gets nothing for one that is silent, nor above the limits.
 func (n *NAT) handleEcho(echo netstack.Echo) {
 	if !n.tasks.enter() {
 		return
@@ -30,10 +29,26 @@ func (n *NAT) handleEcho(echo netstack.Echo) {
 	defer n.limits.pendingEchoes.give()
 	opened := n.config.Clock.Now()
 	if err := n.ping(echo); err != nil {
+		if kind, ok := echoFailure(err); ok {
+			echo.Unreachable(kind)
+		}
 		n.echoFailed(echo, opened, err)
 		return
 	}
 	echo.Reply()
+}
+
+// echoFailure is what the guest receives for an echo request that failed, if there is something to tell.
+func echoFailure(err error) (kind netstack.Unreachable, ok bool) {
+	switch {
+	case denied(err):
+		return netstack.UnreachableProhibited, true
+	case isAny(err, netUnreachables):
+		return netstack.UnreachableNet, true
+	case isAny(err, hostUnreachables):
+		return netstack.UnreachableHost, true
+	}
+	return 0, false
 }
 
 // ping returns nil when the destination has answered and the answer may be sent.

@@ -13,18 +13,19 @@ import (
 	"time"
 )
 
-// replies tells the echo replies that the guest's card gets, from identifier on. It is for settings.guest.Impair.Keep.
-func replies(to chan<- []byte) func([]byte, bool) bool {
+// icmpOf tells the echo replies and the unreachables that the guest's card gets, without their IP headers. It is for
+// settings.guest.Impair.Keep.
+func icmpOf(to chan<- []byte) func([]byte, bool) bool {
 	return func(frame []byte, toGuest bool) bool {
 		const ethernet, ip4, ip6 = 14, 20, 40
 		if !toGuest || len(frame) < ethernet+ip4+8 {
 			return true
 		}
 		switch packet := frame[ethernet:]; {
-		case packet[0]>>4 == 4 && packet[9] == 1 && packet[ip4] == 0:
-			to <- bytes.Clone(packet[ip4+4:])
-		case packet[0]>>4 == 6 && packet[6] == 58 && packet[ip6] == 129:
-			to <- bytes.Clone(packet[ip6+4:])
+		case packet[0]>>4 == 4 && packet[9] == 1 && (packet[ip4] == 0 || packet[ip4] == 3):
+			to <- bytes.Clone(packet[ip4:])
+		case packet[0]>>4 == 6 && packet[6] == 58 && (packet[ip6] == 129 || packet[ip6] == 1):
+			to <- bytes.Clone(packet[ip6:])
 		}
 		return true
 	}
@@ -40,20 +41,22 @@ const briefly = 50 * time.Millisecond
 
 func TestEcho(t *testing.T) {
 	silent := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	prohibited, noHost, noNetwork := []byte{13, 1}, []byte{1, 3}, []byte{0, 0} // ICMP's code, and ICMPv6's
 	tests := []struct {
 		name    string
 		ping    func(context.Context) error
 		advance time.Duration // after the request
 		kind    EventKind     // 0: no event
 		reason  Reason
+		codes   []byte // of the error that the guest gets; nil: none
 	}{
 		{name: "answers", ping: func(context.Context) error { return nil }},
-		{"silent", silent, echoPatience, FlowFailed, ReasonTimeout},
-		{"denied", func(context.Context) error { return denial{} }, 0, FlowDenied, ReasonPolicy},
-		{"denied while it waits", func(ctx context.Context) error { <-ctx.Done(); return denial{} }, echoPatience, FlowDenied, ReasonPolicy},
-		{"no host", func(context.Context) error { return syscall.EHOSTUNREACH }, 0, FlowFailed, ReasonUnreachable},
-		{"no network", func(context.Context) error { return syscall.ENETUNREACH }, 0, FlowFailed, ReasonUnreachable},
-		{"no way to find out", func(context.Context) error { return errors.ErrUnsupported }, 0, FlowFailed, ReasonError},
+		{"silent", silent, echoPatience, FlowFailed, ReasonTimeout, nil},
+		{"denied", func(context.Context) error { return denial{} }, 0, FlowDenied, ReasonPolicy, prohibited},
+		{"denied while it waits", func(ctx context.Context) error { <-ctx.Done(); return denial{} }, echoPatience, FlowDenied, ReasonPolicy, prohibited},
+		{"no host", func(context.Context) error { return syscall.EHOSTUNREACH }, 0, FlowFailed, ReasonUnreachable, noHost},
+		{"no network", func(context.Context) error { return syscall.ENETUNREACH }, 0, FlowFailed, ReasonUnreachable, noNetwork},
+		{"no way to find out", func(context.Context) error { return errors.ErrUnsupported }, 0, FlowFailed, ReasonError, nil},
 	}
 	for family, to := range map[string]netip.Addr{"IPv4": remote, "IPv6": netip.MustParseAddr("2001:db8::7")} {
 		for _, test := range tests {
@@ -61,7 +64,7 @@ func TestEcho(t *testing.T) {
 				asked, answered := make(chan []byte, 1), make(chan []byte, 1)
 				w := newPacketWorld(t, func(s *settings) {
 					staticIPv6(s)
-					s.guest.Impair.Keep = replies(answered)
+					s.guest.Impair.Keep = icmpOf(answered)
 				})
 				w.packets.answer = func(ctx context.Context, at netip.Addr, payload []byte) error {
 					if at != to {
@@ -82,10 +85,19 @@ func TestEcho(t *testing.T) {
 					if err := <-done; err != nil {
 						t.Error(err)
 					}
-					if reply := <-answered; binary.BigEndian.Uint16(reply[2:]) != 0x1234 || !bytes.Equal(reply[4:], payload) {
+					if reply := <-answered; binary.BigEndian.Uint16(reply[6:]) != 0x1234 || !bytes.Equal(reply[8:], payload) {
 						t.Errorf("reply % x", reply[:8])
 					}
 				} else {
+					if test.codes != nil {
+						code := test.codes[0]
+						if to.Is6() {
+							code = test.codes[1]
+						}
+						if got := <-answered; got[0] != 3 && got[0] != 1 || got[1] != code {
+							t.Errorf("the guest got ICMP type %d, code %d; want unreachable, code %d", got[0], got[1], code)
+						}
+					}
 					e := w.await(test.kind, 1)
 					if e.Reason != test.reason || e.Flow.Protocol != "icmp" || e.Flow.Destination.Addr() != to {
 						t.Errorf("event %+v", e)

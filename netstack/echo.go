@@ -18,6 +18,9 @@ type Echo struct {
 	// Reply answers it as Destination: same identifier, sequence number and payload. Whoever calls it knows that the
 	// destination has answered.
 	Reply func()
+
+	// Unreachable tells the guest instead why it gets no answer.
+	Unreachable func(Unreachable)
 }
 
 // HandleEcho sets who decides about echo requests to addresses that are not the gateway's. f is called on a goroutine
@@ -34,7 +37,9 @@ func (n *Network) linkEcho(r echoRequest) {
 		Source: r.source, Destination: r.destination, ID: r.id, Sequence: r.sequence, TTL: r.ttl,
 		Payload: append([]byte(nil), r.payload...),
 	}
+	quote := append([]byte(nil), r.quote...)
 	e.Reply = func() { n.replyEcho(e) }
+	e.Unreachable = func(kind Unreachable) { n.sendUnreachable(kind, quote) }
 	go func() {
 		defer n.handlers.Done()
 		(*f)(e)

@@ -30,16 +30,21 @@ type linkConfig struct {
 	echo      func(echoRequest)
 	solicited func(source netip.Addr)
 
+	// expired gets the beginnings of packets to other hosts that have no hops left, on the same goroutine, for its call. nil: they
+	// are dropped without a word.
+	expired func(quote []byte)
+
 	// datagram says whether there is room for a UDP datagram, on the same goroutine. nil: for all.
 	datagram func(from, to netip.AddrPort) bool
 }
 
-// echoRequest is an ICMP or ICMPv6 echo request of the guest. The payload is only valid during the call.
+// echoRequest is an ICMP or ICMPv6 echo request of the guest. Payload and quote are only valid during the call.
 type echoRequest struct {
 	source, destination netip.Addr
 	id, sequence        uint16
 	ttl                 uint8
 	payload             []byte
+	quote               []byte // of the packet, for an error about it
 }
 
 // linkEndpoint is the gateway's end of the Ethernet link to the guest, as gVisor sees it: link.go moves its frames. It

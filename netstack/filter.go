@@ -53,6 +53,7 @@ type packet struct {
 	fragment    bool
 	echo        bool // an echo request that is not for the gateway
 	solicits    bool // a router solicitation
+	expired     bool // dropped with DropTTL, and an error may say so
 }
 
 func newFilter(c *linkConfig) *filter {
@@ -223,11 +224,13 @@ func (f *filter) here(a netip.Addr) bool {
 
 // checkDestination finds echo requests to others, and what has no hops left to get there.
 func (f *filter) checkDestination(p *packet) DropReason {
+	passes := p.kind == tcpip.PacketHost && !f.here(p.destination)
+	if p.ttl == 0 || p.ttl == 1 && passes {
+		p.expired = passes && p.mayHaveError()
+		return DropTTL
+	}
 	if p.kind != tcpip.PacketHost || f.own(p.destination) {
 		return ""
-	}
-	if p.ttl <= 1 && !f.here(p.destination) {
-		return DropTTL
 	}
 	if !p.icmp() {
 		return ""
@@ -245,12 +248,40 @@ func (f *filter) checkDestination(p *packet) DropReason {
 	return ""
 }
 
+// mayHaveError says whether an ICMP error may be about the packet: not about an ICMP error, nor a fragment but the first (RFC 1122,
+// section 3.2.2; RFC 4443, section 2.4). Groups and sources that are no single host's are out before.
+func (p *packet) mayHaveError() bool {
+	if p.fragment && p.fragmentOffset() != 0 {
+		return false
+	}
+	if !p.icmp() {
+		return true
+	}
+	if len(p.frame) <= p.transportAt {
+		return false
+	}
+	kind := p.frame[p.transportAt]
+	if p.version == 6 {
+		return kind >= uint8(header.ICMPv6EchoRequest) // the errors are those below
+	}
+	switch header.ICMPv4Type(kind) {
+	case header.ICMPv4DstUnreachable, header.ICMPv4SrcQuench, header.ICMPv4Redirect, header.ICMPv4TimeExceeded, header.ICMPv4ParamProblem:
+		return false
+	}
+	return true
+}
+
+// quote is the beginning of the packet, for an ICMP error about it. The bytes are borrowed.
+func (p *packet) quote() []byte {
+	return p.frame[frameMin:min(len(p.frame), frameMin+quoteLimit)]
+}
+
 // echoRequest describes the echo request in p, whose bytes it borrows.
 func (p *packet) echoRequest() echoRequest {
 	icmp := p.frame[p.transportAt:]
 	return echoRequest{
 		source: p.source, destination: p.destination, ttl: p.ttl,
 		id: binary.BigEndian.Uint16(icmp[4:]), sequence: binary.BigEndian.Uint16(icmp[6:]),
-		payload: icmp[minICMP:],
+		payload: icmp[minICMP:], quote: p.quote(),
 	}
 }

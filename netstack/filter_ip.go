@@ -37,9 +37,6 @@ func (f *filter) checkIPv4(p *packet) DropReason {
 	if headerLength != header.IPv4MinimumSize {
 		return DropOptions // source routes, record route: nothing that a guest needs (RFC 7126)
 	}
-	if p.ttl == 0 {
-		return DropTTL
-	}
 	return ""
 }
 
@@ -108,9 +105,6 @@ func (f *filter) checkIPv6(p *packet) DropReason {
 	}
 	if why := f.checkIPv6Addresses(p); why != "" {
 		return why
-	}
-	if p.ttl == 0 {
-		return DropTTL
 	}
 	if p.transport == protoICMPv6 && !p.fragment {
 		return f.checkNDP(p)

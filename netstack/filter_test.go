@@ -251,7 +251,7 @@ func TestFilterDescribesEcho(t *testing.T) {
 			if why != "" {
 				t.Fatal(why)
 			}
-			want := echoRequest{frame.source, frame.destination, 0x1234, 5, 9, []byte("abc")}
+			want := echoRequest{frame.source, frame.destination, 0x1234, 5, 9, []byte("abc"), frame.bytes()[frameMin:]}
 			if diff := cmp.Diff(want, p.echoRequest(), cmp.AllowUnexported(echoRequest{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -167,6 +167,9 @@ func linkError(what string, err error) error {
 func (e *linkEndpoint) handle(o offload, frame []byte) DropReason {
 	p, why := e.filter.check(o, frame)
 	if why != "" {
+		if p.expired && e.config.expired != nil {
+			e.config.expired(p.quote())
+		}
 		return why
 	}
 	if p.solicits && e.config.solicited != nil {

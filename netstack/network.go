@@ -47,7 +47,7 @@ func New(c Config) (*Network, error) {
 	n.router = newRouter(n)
 	n.link = newLink(linkConfig{
 		addresses: n.addresses, linkLocal: n.router.from, mtu: c.MTU, header: c.Header, queueBytes: c.QueueBytes,
-		capture: c.Capture, clock: c.Clock, logger: c.Logger, echo: n.linkEcho, solicited: n.router.solicited, datagram: n.datagrams.admit,
+		capture: c.Capture, clock: c.Clock, logger: c.Logger, echo: n.linkEcho, solicited: n.router.solicited, expired: n.sendTimeExceeded, datagram: n.datagrams.admit,
 	})
 	if err := n.buildStack(); err != nil {
 		return nil, err

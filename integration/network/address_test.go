@@ -100,6 +100,7 @@ func TestPing(t *testing.T) {
 	if r := g.run("ping -c 1 -W 2 198.51.101.99"); r.ExitCode == 0 {
 		t.Errorf("an address that does not exist answers: %s", r.Stdout)
 	}
+	g.want("traceroute -n -m 1 -q 1 -w 20 198.51.101.99 | grep -o ' 192.168.127.1 '", "192.168.127.1")
 }
 
 // TestIPv6Lives is IPv6 for as long as it takes a guest to ask several times whether its router is still there: Linux does so
