@@ -29,9 +29,17 @@ func roundsEach(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(os.Getenv(roundsVariable))
 	if err != nil || n <= 0 {
-		n = 3
+		n = 2
 	}
 	return n
+}
+
+// onlyByNight skips what takes long and seldom finds anything.
+func onlyByNight(t *testing.T) {
+	t.Helper()
+	if os.Getenv(roundsVariable) == "" {
+		t.Skip("runs with `make chaos`")
+	}
 }
 
 // rounds counts them, and says now and then how far it is.

@@ -11,9 +11,7 @@ import (
 // TestStoreWithoutHoles has the store on a file system without holes, hard links and sockets: a fork and a snapshot take what is in the VM and not what
 // it could have (a disk of 10 GiB, half a GiB of memory), and nothing is left of them.
 func TestStoreWithoutHoles(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts VMs")
-	}
+	onlyByNight(t)
 	smalldisk.RunExfat(t, 600<<20, func(t *testing.T, dir string) {
 		w := newWorld(t)
 		w.store = filepath.Join(dir, "store")

@@ -144,7 +144,7 @@ func (s *saves) torn(dir string) map[string]bool {
 // copy-on-write mount and in a plain one. Afterwards each file has the old or the new content, and what was synced. A file in the midst of a
 // save that empties or removes it first, or appends to it, may be cut short; in a copy-on-write mount apply then refuses it.
 func TestKilledSaves(t *testing.T) {
-	n := max(roundsEach(t), 6)
+	n := max(roundsEach(t), 4)
 	w := newWorld(t)
 	s := &saves{world: w, synced: make(map[string]int), next: 1, cut: make(map[string]int)}
 	program, host := savers(t)
