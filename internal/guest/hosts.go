@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,24 +61,20 @@ func hostsFile(old, hostname string, own netip.Addr, added []string) string {
 
 // writeHosts completes etc/hosts under root. Where etc is another file system than root, as with a share, nothing is written, because that
 // file is the host's.
-func writeHosts(root, hostname string, own netip.Addr, added []string) error {
-	etc := root + "/etc"
-	if err := syscall.Mkdir(etc, 0o755); err != nil && err != syscall.EEXIST {
-		return fmt.Errorf("make %s: %w", etc, err)
-	}
-	dir, err := unix.Open(etc, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func writeHosts(root, hostname string, address netip.Addr, added []string) error {
+	dir, own, err := openEtc(root)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", etc, err)
+		return err
 	}
 	defer func() { _ = unix.Close(dir) }()
-	if !sameFileSystem(dir, root) {
+	if !own {
 		return nil
 	}
 	old, err := readHosts(dir)
 	if err != nil {
 		return fmt.Errorf("/etc/hosts is left alone: %w", err)
 	}
-	if text := hostsFile(old, hostname, own, added); text != old {
+	if text := hostsFile(old, hostname, address, added); text != old {
 		if err := replaceFile(dir, "hosts", []byte(text)); err != nil {
 			return fmt.Errorf("write /etc/hosts: %w", err)
 		}

@@ -56,22 +56,31 @@ func writeResolver(root string, servers []netip.Addr, search []string) error {
 	if len(servers) == 0 {
 		return nil // the image's own file may be of use
 	}
-	etc := root + "/etc"
-	if err := syscall.Mkdir(etc, 0o755); err != nil && err != syscall.EEXIST {
-		return fmt.Errorf("make %s: %w", etc, err)
-	}
-	dir, err := unix.Open(etc, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, own, err := openEtc(root)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", etc, err)
+		return err
 	}
 	defer func() { _ = unix.Close(dir) }()
-	if !sameFileSystem(dir, root) {
+	if !own {
 		return fmt.Errorf("/etc/resolv.conf is left alone: /etc is a share; it needs the line \"nameserver %v\"", servers[0])
 	}
 	if err := replaceFile(dir, "resolv.conf", []byte(resolverFile(servers, search))); err != nil {
 		return fmt.Errorf("write /etc/resolv.conf: %w", err)
 	}
 	return nil
+}
+
+// openEtc opens etc under root, and makes it where it is missing. own says that it is on root's file system, so not one of the host's.
+func openEtc(root string) (dir int, own bool, err error) {
+	etc := root + "/etc"
+	if err := syscall.Mkdir(etc, 0o755); err != nil && err != syscall.EEXIST {
+		return -1, false, fmt.Errorf("make %s: %w", etc, err)
+	}
+	dir, err = unix.Open(etc, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, false, fmt.Errorf("open %s: %w", etc, err)
+	}
+	return dir, sameFileSystem(dir, root), nil
 }
 
 func sameFileSystem(dir int, root string) bool {
