@@ -205,7 +205,7 @@ func (v *VM) Changes() *vm.Changes {
 func (v *VM) Mounts(ctx context.Context) (list []vm.MountInfo, err error) {
 	infos, err := v.daemon.Mounts(ctx)
 	for _, i := range infos {
-		m := vm.MountInfo{Mount: i.Mount, Added: i.Added}
+		m := vm.MountInfo{Mount: i.Mount, Added: i.Added, Instructions: i.Instructions}
 		m.Mount.Identity = i.Identity
 		if i.Error != "" {
 			m.Err = errors.New(i.Error)

@@ -46,9 +46,14 @@ type MountInfo struct {
 	Mount Mount
 	// Added says that it was added while the VM ran.
 	Added bool
+	// Instructions are the files in it with instructions for agents that the guest has written. Those of an added mount are not known.
+	Instructions []WrittenFile
 	// Err is why an added mount does not work any more: its programs get EIO. nil: it works.
 	Err error
 }
+
+// WrittenFile is a file of the host that the guest has written.
+type WrittenFile = mount.WrittenFile
 
 // spareMount is a device that has no mount of Config.Mounts.
 type spareMount struct {
@@ -318,7 +323,7 @@ func (v *VM) Mounts(context.Context) ([]MountInfo, error) { return v.mounts(), v
 
 func (v *VM) mounts() (list []MountInfo) {
 	for _, m := range v.config.Mounts {
-		list = append(list, MountInfo{Mount: m})
+		list = append(list, MountInfo{Mount: m, Instructions: v.resources.guard.Instructions(m.HostPath)})
 	}
 	return append(list, v.added.list()...)
 }

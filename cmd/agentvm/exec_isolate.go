@@ -38,6 +38,7 @@ func (c *cli) runIsolated(ctx context.Context, f *execFlags, command vm.Command)
 	if err != nil {
 		return result, denials{}, err
 	}
+	c.printInstructions(ctx, v, time.Time{})
 	return result, deniedSince(ctx, v, time.Time{}, f.policyFile), nil
 }
 

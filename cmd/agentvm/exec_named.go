@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -66,6 +67,7 @@ func (c *cli) runNamed(ctx context.Context, name string, f *vmFlags, command vm.
 	denied := denials{}
 	if err == nil {
 		denied = deniedSince(ctx, v, began, f.policyFile)
+		c.printInstructions(ctx, v, began)
 	}
 	recorded(result, err)
 	if err != nil {
@@ -123,6 +125,25 @@ func (c *cli) printCrowd(ctx context.Context, v *client.VM) {
 func (c *cli) printFullDisk(ctx context.Context, v *client.VM) {
 	if since, path, err := v.DiskWaits(ctx); err == nil && !since.IsZero() {
 		fmt.Fprintf(c.stderr, "agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", v.Name(), printable(path))
+	}
+}
+
+// printInstructions names the files with instructions for agents that were written in the VM's mounts since then, by whichever program.
+func (c *cli) printInstructions(ctx context.Context, v client.AnyVM, began time.Time) {
+	mounts, err := v.Mounts(ctx)
+	if err != nil {
+		return // it has just ended: its log has them
+	}
+	var paths []string
+	for _, m := range mounts {
+		for _, w := range m.Instructions {
+			if !w.At.Before(began) {
+				paths = append(paths, w.Path)
+			}
+		}
+	}
+	if len(paths) > 0 {
+		c.log.Warn("the guest has written instructions that agents follow: read them before one does", "paths", strings.Join(paths, " "))
 	}
 }
 

@@ -163,7 +163,7 @@ func (h handler) Mounts(ctx context.Context) (list []daemonrpc.MountInfo, err er
 	}
 	mounts, err := v.Mounts(ctx)
 	for _, m := range mounts {
-		one := daemonrpc.MountInfo{Mount: m.Mount, Identity: m.Mount.Identity, Added: m.Added}
+		one := daemonrpc.MountInfo{Mount: m.Mount, Identity: m.Mount.Identity, Added: m.Added, Instructions: m.Instructions}
 		if m.Err != nil {
 			one.Error = m.Err.Error()
 		}

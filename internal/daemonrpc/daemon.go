@@ -103,7 +103,9 @@ type MountInfo struct {
 	Mount    vm.Mount        `json:"mount"`
 	Identity vm.PathIdentity `json:"identity,omitzero"`
 	Added    bool            `json:"added,omitempty"`
-	Error    string          `json:"error,omitempty"`
+	// Instructions are vm.MountInfo's.
+	Instructions []vm.WrittenFile `json:"instructions,omitempty"`
+	Error        string           `json:"error,omitempty"`
 }
 
 // PreviewPlace is the VM's identity for links to its previews, and the address that serves them.

@@ -3,9 +3,11 @@ package mount
 import (
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 const (
@@ -22,7 +24,7 @@ type Guard struct {
 	made    map[identity]madeFile
 	held    int
 	told    map[string]bool
-	written []string
+	written []WrittenFile
 	log     *slog.Logger
 }
 
@@ -54,7 +56,11 @@ func (g *Guard) Close() error {
 	clear(g.made)
 	g.held = 0
 	if len(g.written) > 0 {
-		g.log.Warn("the guest has written instructions that agents follow: read them before one does", "paths", strings.Join(g.written, " "))
+		var paths []string
+		for _, w := range g.written {
+			paths = append(paths, w.Path)
+		}
+		g.log.Warn("the guest has written instructions that agents follow: read them before one does", "paths", strings.Join(paths, " "))
 		g.written = nil
 	}
 	return nil
@@ -133,11 +139,36 @@ func (g *Guard) tell(path string) bool {
 	return true
 }
 
+// WrittenFile is a file of the host that the guest has written, or opened for writing, and when it did so last.
+type WrittenFile struct {
+	Path string    `json:"path"`
+	At   time.Time `json:"at"`
+}
+
 // noteWritten notes a file with instructions for agents that the guest writes.
 func (g *Guard) noteWritten(path string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.written) < maxNoted && !slices.Contains(g.written, path) {
-		g.written = append(g.written, path)
+	now := time.Now()
+	if i := slices.IndexFunc(g.written, func(w WrittenFile) bool { return w.Path == path }); i >= 0 {
+		g.written[i].At = now
+	} else if len(g.written) < maxNoted {
+		g.written = append(g.written, WrittenFile{path, now})
 	}
+}
+
+// Instructions are the files below a directory of the host with instructions for agents that the guest has written. A nil Guard has none.
+func (g *Guard) Instructions(dir string) (list []WrittenFile) {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	prefix := strings.TrimSuffix(filepath.ToSlash(dir), "/") + "/"
+	for _, w := range g.written {
+		if strings.HasPrefix(w.Path, prefix) {
+			list = append(list, w)
+		}
+	}
+	return list
 }

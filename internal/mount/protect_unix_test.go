@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"agentvm/internal/errno"
 	"agentvm/internal/mount/fusetest"
@@ -440,6 +441,13 @@ func TestWrittenInstructions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	noted := guard.Instructions(dir)
+	if len(noted) != 3 || noted[0].Path != filepath.ToSlash(filepath.Join(dir, "CLAUDE.md")) || time.Since(noted[0].At) > time.Minute {
+		t.Errorf("noted: %v", noted)
+	}
+	if other := guard.Instructions(dir[:len(dir)-1]); other != nil {
+		t.Errorf("noted of another directory: %v", other)
 	}
 	guard.Close()
 	for name, want := range map[string]bool{"CLAUDE.md": true, "read/AGENTS.md": true, "agents.MD": true, "GEMINI.md": false, "plain": false} {
