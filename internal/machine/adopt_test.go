@@ -174,7 +174,7 @@ func TestUntrustedMachineEqualsItsOriginal(t *testing.T) {
 //
 // Of a part that is long, as a queue's entries are, each run has other words: all of them are some four minutes of one processor.
 func TestUntrustedStateIsChecked(t *testing.T) {
-	const each, every = 400, 8
+	const each, every = 200, 16
 	s := newUntrustedImage(t)
 	random := rand.New(rand.NewPCG(5, 6))
 	patterns := []func() uint64{
