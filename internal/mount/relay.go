@@ -219,7 +219,7 @@ func (r *Relay) take(a *Attachment, unique uint64, refused bool) bool {
 	return true
 }
 
-// end ends the server, and answers what it has not. The first reason counts.
+// end ends the server, and has what it has not answered answered. The first reason counts.
 func (a *Attachment) end(why error) {
 	a.once.Do(func() {
 		a.conn.Close()
@@ -233,9 +233,12 @@ func (a *Attachment) end(why error) {
 		}
 		r.mu.Unlock()
 		r.memory.Give(relayMemory)
-		for unique := range left {
-			r.answer(unique, errno.EIO)
-		}
+		// A guest that takes no replies keeps nobody waiting. receive, which waits for this function, is a reader too: Serve has not waited yet.
+		r.readers.Go(func() {
+			for unique := range left {
+				r.answer(unique, errno.EIO)
+			}
+		})
 		a.err = why
 		close(a.ended)
 	})

@@ -251,6 +251,19 @@ func TestRelayTwice(t *testing.T) {
 
 // TestRelayStuckServer: a server that does not read keeps its own device waiting, until it is detached, and not the end.
 func TestRelayStuckServer(t *testing.T) {
+	t.Run("detached while the guest takes no reply", func(t *testing.T) {
+		r := relay(t, nil)
+		a, server := r.begin(t)
+		r.send(t, opGetattr, 2)
+		if _, err := io.ReadFull(server, make([]byte, requestHeader)); err != nil { // it is noted then
+			t.Fatal(err)
+		}
+		a.Detach()
+		<-a.Ended()
+		if number := r.answered(t, 2); number != errno.EIO {
+			t.Errorf("the request: %v, want EIO", number)
+		}
+	})
 	t.Run("detached", func(t *testing.T) {
 		r := relay(t, nil)
 		a, _ := r.begin(t)
