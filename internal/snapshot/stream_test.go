@@ -94,7 +94,7 @@ func goldenContent(t testing.TB) Content {
 const goldenID = "267af56cf32b187bfc1b4c69283c1acde161512661652480deb34bc698d16832"
 
 // TestGolden reads a committed stream, makes the file of it, makes the file from its contents, and makes the stream again: all
-// of it has to be the same bytes on every architecture. TestArchitectures runs it elsewhere.
+// of it has to be the same bytes on every architecture. TestOtherByteOrder runs it elsewhere.
 func TestGolden(t *testing.T) {
 	dir, golden := t.TempDir(), filepath.Join("testdata", "golden.zst")
 	made := writeFile(t, filepath.Join(dir, "made.snap"), goldenContent(t))
