@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"agentvm/images"
+	"agentvm/internal/atomicfile"
 	"agentvm/internal/objectstore"
 	"agentvm/internal/snapshot"
 	"agentvm/internal/statestore"
@@ -335,12 +336,12 @@ func (st *StateStore) image(ctx context.Context, m *statestore.Manifest) (string
 	if m.Image == nil {
 		return meta.Image, nil // its start pulls it, and says so when it cannot
 	}
-	dir, err := os.MkdirTemp(st.store.dir, ".state-")
+	folder, err := atomicfile.MkdirTemp(st.store.dir, "state")
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(dir)
-	archive := filepath.Join(dir, fmt.Sprintf("state-%.12s.tar", meta.RootDisk)) // the image gets this name
+	defer folder.Remove()
+	archive := filepath.Join(folder.Path(), fmt.Sprintf("state-%.12s.tar", meta.RootDisk)) // the image gets this name
 	f, err := os.OpenFile(archive, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err

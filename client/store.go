@@ -34,7 +34,7 @@ type Store struct {
 	vms daemon.Store
 }
 
-// OpenStore returns a store of VMs. Its directory is made when the first VM is started.
+// OpenStore returns a store of VMs, and removes what killed processes have left in it. Its directory is made when the first VM is started.
 func OpenStore(o StoreOptions) (*Store, error) {
 	if o.Dir == "" {
 		dir, err := images.DefaultDir()
@@ -43,6 +43,8 @@ func OpenStore(o StoreOptions) (*Store, error) {
 		}
 		o.Dir = dir
 	}
+	images.RemoveAbandoned(o.Dir)
+	snapshot.RemoveAbandoned(o.Dir)
 	return &Store{o.Dir, o.vms("vms")}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/chunked"
 	"agentvm/internal/hostfile"
+	"agentvm/internal/lockfile"
 	"agentvm/internal/private"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -79,8 +80,25 @@ func (s *Store) AddLayer(ctx context.Context, archive io.Reader) (Layer, error) 
 	return Layer{Digest: "sha256:" + sum, DiffID: "sha256:" + sum}, f.CommitAs(filepath.Base(s.layerPath(sum)))
 }
 
-// Hold keeps calls from removing from the store until the returned function is called.
-func (s *Store) Hold(ctx context.Context) (func(), error) { return s.lockShared(ctx) }
+// Hold is for a build: until the returned function is called other calls remove nothing from the store, and no images of [StepName].
+func (s *Store) Hold(ctx context.Context) (func(), error) {
+	unlockBuild, err := s.lock(ctx, buildLock, "another process that removes what builds have left", lockfile.WaitShared)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := s.lockShared(ctx)
+	if err != nil {
+		unlockBuild()
+		return nil, err
+	}
+	return func() { unlock(); unlockBuild() }, nil
+}
+
+// stepRepository is for images that builds need while they last.
+const stepRepository = "localhost/agentvm-build-step"
+
+// StepName names an image that a step of a build needs. When the build is killed, the next [Config.Open] removes the name.
+func StepName(key string) string { return stepRepository + ":" + key }
 
 // HasLayer reports whether the store has a layer.
 func (s *Store) HasLayer(l Layer) bool {
@@ -116,6 +134,9 @@ func (s *Store) CacheLayer(key string, l Layer) error {
 	}
 	return atomicfile.Write(s.stepPath(key), text)
 }
+
+// CacheDir is for the caches that steps of builds leave to the next ones.
+func (s *Store) CacheDir() string { return filepath.Join(s.dir, "build", "mounts") }
 
 func (s *Store) stepDir() string            { return filepath.Join(s.dir, "build", "steps") }
 func (s *Store) stepPath(key string) string { return filepath.Join(s.stepDir(), key+recordSuffix) }

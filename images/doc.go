@@ -22,7 +22,7 @@
 //	disks/HEX.zst.json          digest, sizes, architecture and layers; without it there is no disk
 //	images/NAME.json            one image: name, origin, digests, size; written last
 //	locks/                      lock files
-//	*/.*.new-*                   being written
+//	*/.*.new-*                   being written, with a lock; the next process that opens the store removes those whose writer was killed
 //
 // A file is written under another name in the same directory, flushed and renamed. A .partial file is completed with a range request,
 // verified as a whole, and removed after a day.

@@ -9,6 +9,7 @@ import (
 
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/errno"
+	"agentvm/internal/lockfile"
 )
 
 const (
@@ -24,23 +25,47 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
-// sweep removes temporary files, and partial downloads that no pull has continued for a day. The caller holds the store's
-// exclusive lock.
-func (s *Store) sweep() {
-	for _, dir := range []string{s.blobDir(), s.layerDir(), s.diskDir(), s.recordDir()} {
-		entries, _ := os.ReadDir(dir)
-		for _, entry := range entries {
-			if isDebris(entry) {
-				os.Remove(filepath.Join(dir, entry.Name()))
-			}
+// RemoveAbandoned removes what killed processes have left in the store in dir, if there is one: temporary files, and the names of images
+// that a build needed. [Config.Open] does that too.
+func RemoveAbandoned(dir string) { (&Store{dir: dir}).removeAbandoned() }
+
+func (s *Store) removeAbandoned() {
+	for _, dir := range []string{s.dir, s.blobDir(), s.layerDir(), s.diskDir(), s.recordDir(), s.stepDir(), s.CacheDir()} {
+		atomicfile.RemoveAllTemporary(dir)
+	}
+	s.untagAbandoned()
+}
+
+// untagAbandoned removes the records of temporary images, unless there is a build that could need them.
+func (s *Store) untagAbandoned() {
+	prefix := strings.TrimSuffix(recordFile(stepRepository+":"), recordSuffix)
+	entries, _ := os.ReadDir(s.recordDir()) // whoever uses the store reports the error
+	var left []string
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), prefix) {
+			left = append(left, filepath.Join(s.recordDir(), entry.Name()))
 		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	lock, err := lockfile.Try(s.lockPath(buildLock))
+	if err != nil {
+		return
+	}
+	defer lock.Close()
+	for _, path := range left {
+		_ = os.Remove(path)
 	}
 }
 
-func isDebris(entry os.DirEntry) bool {
-	if atomicfile.IsTemporary(entry.Name()) {
-		return true
+// removePartial removes downloads that no pull has continued for a day. The caller holds the store's exclusive lock.
+func (s *Store) removePartial() {
+	entries, _ := os.ReadDir(s.blobDir())
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if strings.HasPrefix(entry.Name(), partialPrefix) && err == nil && time.Since(info.ModTime()) > partialAge {
+			_ = os.Remove(filepath.Join(s.blobDir(), entry.Name()))
+		}
 	}
-	info, err := entry.Info()
-	return strings.HasPrefix(entry.Name(), partialPrefix) && err == nil && time.Since(info.ModTime()) > partialAge
 }

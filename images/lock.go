@@ -15,12 +15,17 @@ import (
 //
 //	store   shared for calls that add to the store, exclusive for calls that remove from it
 //	key     one source (a download, an archive), exclusive: the second caller finds the work done
+//
+// A build holds another one, shared, while it needs temporary images.
+
+const buildLock = "build"
 
 func (s *Store) lockPath(name string) string { return filepath.Join(s.lockDir(), name) }
 
 // lockShared waits until no call removes. The returned function releases the lock.
 func (s *Store) lockShared(ctx context.Context) (func(), error) {
-	s.sweepIfIdle()
+	s.removeAbandoned()
+	s.removePartialIfIdle()
 	return s.lock(ctx, "store", "the image store", lockfile.WaitShared)
 }
 
@@ -43,12 +48,12 @@ func (s *Store) lock(ctx context.Context, name, who string, wait func(context.Co
 	return func() { lock.Close() }, nil
 }
 
-// sweepIfIdle removes what killed processes left, unless another call adds or removes.
-func (s *Store) sweepIfIdle() {
+// removePartialIfIdle is removePartial, unless another call adds or removes.
+func (s *Store) removePartialIfIdle() {
 	lock, err := lockfile.Try(s.lockPath("store"))
 	if err != nil {
 		return
 	}
 	defer lock.Close()
-	s.sweep()
+	s.removePartial()
 }

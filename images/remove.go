@@ -34,7 +34,7 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove image %s: %w", name, err)
 	}
-	s.sweep()
+	s.removePartial()
 	return s.collect()
 }
 

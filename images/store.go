@@ -70,7 +70,7 @@ func DefaultDir() (string, error) {
 func Open(dir string) (*Store, error) { return Config{Dir: dir}.Open() }
 
 // Open opens the store that c describes, making its directories, readable by their owner only, when they are not there. Directories
-// that others may change are refused (private.ErrNotPrivate).
+// that others may change are refused (private.ErrNotPrivate). What killed processes have left there is removed.
 func (c Config) Open() (*Store, error) {
 	if c.Dir == "" {
 		var err error
@@ -96,6 +96,7 @@ func (c Config) Open() (*Store, error) {
 			return nil, fmt.Errorf("image store: %w", err)
 		}
 	}
+	s.removeAbandoned()
 	return s, nil
 }
 

@@ -81,8 +81,8 @@ func TestStoreOfWrongMirror(t *testing.T) {
 	for _, dir := range []string{"", t.TempDir()} {
 		r := &resources{}
 		err := r.openStore(Config{StoreDir: dir, Logger: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), "AGENTVM_ALPINE_MIRROR") || strings.Contains(err.Error(), "AGENTVM_STORE") || r.temporary != "" {
-			t.Errorf("store %q: error %v, temporary store %q", dir, err, r.temporary)
+		if err == nil || !strings.Contains(err.Error(), "AGENTVM_ALPINE_MIRROR") || strings.Contains(err.Error(), "AGENTVM_STORE") || r.temporary != nil {
+			t.Errorf("store %q: error %v, temporary store %v", dir, err, r.temporary)
 		}
 	}
 }

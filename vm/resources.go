@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"agentvm/images"
+	"agentvm/internal/atomicfile"
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/gateway"
 	"agentvm/internal/guest/supervisor"
@@ -28,7 +29,7 @@ import (
 // resources are what a VM is made of. All are acquired at the same time, since each takes some milliseconds.
 type resources struct {
 	store       *images.Store
-	temporary   string                          // directory of a store that is removed with the VM, or empty
+	temporary   *atomicfile.Folder              // a store that is removed with the VM, or nil
 	program     *refcount.Ref[*machine.Program] // nil: the VM has another emulator
 	image       *images.Image
 	disk        *refcount.Ref[*images.RootDisk] // forks share it, since it may have left the store by then
@@ -71,7 +72,7 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 	if c.emulator == nil {
 		g.Go(timed(c, "program", func() (err error) {
 			cacheDir := filepath.Join(r.store.Dir(), "compiled")
-			if r.temporary != "" {
+			if r.temporary != nil {
 				cacheDir = "" // it would not be used again
 			}
 			r.program, err = acquireProgram(ctx, cacheDir, c.Logger)
@@ -86,7 +87,7 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 
 // toBoot acquires what a new machine starts from: a base, or what it boots.
 func (r *resources) toBoot(ctx context.Context, c Config) error {
-	base := c.usesBase() && r.temporary == ""
+	base := c.usesBase() && r.temporary == nil
 	var g errgroup.Group
 	g.Go(timed(c, "image", func() error { return r.openImage(ctx, c) }))
 	g.Go(timed(c, "disk", func() (err error) { r.overlay, err = openOverlay(c.Disk, c.Logger); return err }))
@@ -162,8 +163,8 @@ func (r *resources) release() error {
 		_ = s.Close()
 	}
 	err := errors.Join(r.shares.close(), r.guard.Close(), r.network.Close())
-	if r.temporary != "" {
-		err = errors.Join(err, os.RemoveAll(r.temporary))
+	if r.temporary != nil {
+		err = errors.Join(err, r.temporary.Remove())
 	}
 	return err
 }
@@ -183,11 +184,11 @@ func (r *resources) openStore(c Config) error {
 		return err
 	}
 	var tempErr error
-	if r.temporary, tempErr = os.MkdirTemp("", "agentvm-"); tempErr != nil {
+	if r.temporary, tempErr = atomicfile.MkdirTemp(os.TempDir(), "agentvm"); tempErr != nil {
 		return errors.Join(err, tempErr)
 	}
 	c.Logger.Warn("the image store cannot be used, so everything is got again each time", "error", err)
-	config.Dir = r.temporary
+	config.Dir = r.temporary.Path()
 	r.store, err = config.Open()
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"agentvm/images"
+	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
 	"agentvm/internal/debugenv"
@@ -33,8 +34,8 @@ func (c *cli) confine(f *vmFlags, config vm.Config) {
 		c.log.Debug("confinement", "error", err)
 	}
 	rules := daemon.VMRules(store, config)
-	if probe, err := os.MkdirTemp(store, ".probe"); err == nil {
-		_ = os.Remove(probe)
+	if probe, err := atomicfile.Create(filepath.Join(store, "probe")); err == nil {
+		_ = probe.Discard()
 	} else { // the VM has a temporary store, which is removed at its end
 		rules.Write = append(rules.Write, os.TempDir())
 	}

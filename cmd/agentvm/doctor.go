@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
+	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
 	"agentvm/internal/debugenv"
 	"agentvm/internal/private"
@@ -174,12 +175,12 @@ func checkOwner(dir string) finding {
 
 // tryWriting writes a megabyte, which finds a full disk too.
 func tryWriting(dir string) error {
-	f, err := os.CreateTemp(dir, ".doctor-")
+	f, err := atomicfile.Create(filepath.Join(dir, "doctor"))
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(make([]byte, 1<<20))
-	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+	return errors.Join(err, f.Discard())
 }
 
 func checkEntry(path string, kind os.FileMode) error {

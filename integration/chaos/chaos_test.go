@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -100,7 +101,7 @@ func (w *world) try(command string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, w.program, append([]string{command}, args...)...)
 	c.Env = append(os.Environ(), "AGENTVM_STORE="+w.store)
 	var out, complaints bytes.Buffer
-	c.Stdout, c.Stderr, c.WaitDelay = &out, &complaints, time.Second
+	c.Stdout, c.Stderr, c.WaitDelay = &out, &complaints, time.Minute
 	err := w.run(c)
 	if ctx.Err() != nil {
 		w.t.Errorf("agentvm %s %q is stuck", command, args)
@@ -266,6 +267,24 @@ func TestKilledDaemons(t *testing.T) {
 	w.must("rm", "-f", "first")
 	w.must("ps", "-a")
 	w.same(before)
+}
+
+// TestManyCommands has hundreds of commands at once run in one VM, on a host that has not enough processors for them. None fails because it
+// had to wait.
+func TestManyCommands(t *testing.T) {
+	commands := min(20*roundsEach(t), 200)
+	w := newWorld(t)
+	w.start("first")
+	var running sync.WaitGroup
+	for i := range commands {
+		running.Go(func() {
+			if out, err := w.try("exec", "-n", "first", fmt.Sprint("echo ", i)); err != nil || out != fmt.Sprint(i) {
+				t.Errorf("%q, %v; want %d", out, err, i)
+			}
+		})
+	}
+	running.Wait()
+	w.must("rm", "-f", "first")
 }
 
 // TestSelfReboots has the guest end or restart itself in every way, with a start at once after that.

@@ -4,7 +4,8 @@
 //	Create ─► write ─► Flush: sync, close ─► Rename ─► sync the folder
 //
 // The folder is open from Create on, so another process that renames it, or replaces it by a link, does not redirect the file.
-// A temporary file is removed when a step fails. One whose process was killed stays; RemoveTemporary removes it.
+// A temporary file is removed when a step fails. Its writer holds a lock on it, so that one whose process was killed is recognized: the next
+// Create for that name removes it, or RemoveTemporary.
 //
 // A File is for one goroutine. When several goroutines or processes replace a file at once, the last one wins.
 package atomicfile
@@ -21,9 +22,6 @@ import (
 	"syscall"
 	"time"
 )
-
-// mark is in the name of a temporary file, between a dot with the name of the file that it replaces and some random letters.
-const mark = ".new-"
 
 const (
 	renameTries = 20
@@ -45,29 +43,39 @@ type File struct {
 	before    func(step string) // for tests
 }
 
-// Create begins to replace path. The caller commits or discards the file.
+// Create begins to replace path, and removes what killed processes have left of earlier attempts. The caller commits or discards the file.
 func Create(path string) (*File, error) {
-	return openOwn(path, temporaryName(filepath.Base(path)), os.O_EXCL)
+	return openOwn(path, func(folder *os.Root) (*File, error) { return CreateIn(folder, filepath.Base(path)) })
 }
 
 // CreateIn is Create for a file in a folder that is open, and stays so until the file is committed or discarded.
 func CreateIn(folder *os.Root, name string) (*File, error) {
-	return open(folder, name, temporaryName(name), os.O_EXCL)
+	removeTemporary(folder, name)
+	for {
+		f, err := open(folder, name, "."+name+mark+strings.ToLower(rand.Text()), os.O_EXCL)
+		if err != nil {
+			return nil, err
+		}
+		if f.claim() {
+			return f, nil
+		}
+		_ = f.File.Close() // what removes temporary files came between the making of the file and its lock
+	}
 }
 
 // Resume opens a temporary file of the caller's own name beside path, or makes it: an earlier process may have written a part of it, and
-// have closed it without committing. Its position is the beginning.
-func Resume(path, temporary string) (*File, error) { return openOwn(path, temporary, 0) }
-
-func temporaryName(name string) string { return "." + name + mark + strings.ToLower(rand.Text()) }
+// have closed it without committing. Its position is the beginning. RemoveTemporary does not know it.
+func Resume(path, temporary string) (*File, error) {
+	return openOwn(path, func(folder *os.Root) (*File, error) { return open(folder, filepath.Base(path), temporary, 0) })
+}
 
 // openOwn opens a temporary file in the folder of path, which the File then owns.
-func openOwn(path, temporary string, flags int) (*File, error) {
+func openOwn(path string, open func(*os.Root) (*File, error)) (*File, error) {
 	folder, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	f, err := open(folder, filepath.Base(path), temporary, flags)
+	f, err := open(folder)
 	if err != nil {
 		return nil, errors.Join(err, folder.Close())
 	}
@@ -113,10 +121,14 @@ func (f *File) writeAll(content []byte, mode fs.FileMode) error {
 	return f.Commit()
 }
 
-// Flush makes the content durable and closes the file; what remains to be done is short.
+// Flush makes the content durable; what remains to be done is short. The file stays open, and so locked, until it has its name, except on
+// Windows, which renames no open file.
 func (f *File) Flush() error {
 	err := f.sync()
-	if err = errors.Join(err, f.File.Close()); err != nil {
+	if runtime.GOOS == "windows" {
+		err = errors.Join(err, f.File.Close())
+	}
+	if err != nil {
 		return errors.Join(f.failed(err), f.Discard())
 	}
 	return nil
@@ -130,7 +142,7 @@ func (f *File) sync() error {
 	return f.Sync()
 }
 
-// Rename gives the file its name, after Flush. A failure of the power may still undo that, until the folder is synced.
+// Rename gives the file its name and closes it, after Flush. A failure of the power may still undo that, until the folder is synced.
 func (f *File) Rename() error {
 	f.at("rename")
 	var err error
@@ -144,6 +156,9 @@ func (f *File) Rename() error {
 		return errors.Join(f.failed(err), f.Discard())
 	}
 	f.finished = true
+	if err := f.File.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return f.failed(err)
+	}
 	return nil
 }
 
@@ -256,24 +271,4 @@ func syncOpen(folder *os.File) error {
 		return nil // a file system that has no such thing
 	}
 	return err
-}
-
-// IsTemporary says whether a name is one of a temporary file of Create.
-func IsTemporary(name string) bool {
-	return strings.HasPrefix(name, ".") && strings.Contains(name, mark)
-}
-
-// RemoveTemporary removes the temporary files for path that killed processes have left. No other process may replace path meanwhile.
-func RemoveTemporary(path string) { removeTemporary(filepath.Dir(path), filepath.Base(path)) }
-
-// RemoveAllTemporary removes those for every file in a folder. No other process may replace files there meanwhile.
-func RemoveAllTemporary(folder string) { removeTemporary(folder, "") }
-
-func removeTemporary(folder, name string) {
-	entries, _ := os.ReadDir(folder)
-	for _, e := range entries {
-		if e.Type().IsRegular() && IsTemporary(e.Name()) && (name == "" || strings.HasPrefix(e.Name(), "."+name+mark)) {
-			_ = os.Remove(filepath.Join(folder, e.Name()))
-		}
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -220,13 +221,89 @@ func TestRemoveTemporary(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	old := time.Now().Add(-2 * unlockedTime)
+	for _, name := range names(t, dir) {
+		if err := os.Chtimes(filepath.Join(dir, name), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
 	RemoveTemporary(filepath.Join(dir, "f"))
 	if diff := cmp.Diff([]string{".g.new-c", ".h", "f", "x.new-"}, names(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	RemoveAllTemporary(dir)
-	if diff := cmp.Diff([]string{".h", "f", "x.new-"}, names(t, dir)); diff != "" {
+	if err := Write(filepath.Join(dir, "g"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{".h", "f", "g", "x.new-"}, names(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// TestTemporaryInUse removes temporary files again and again while others write them: none of those gets lost.
+func TestTemporaryInUse(t *testing.T) {
+	dir := t.TempDir()
+	ended := make(chan struct{})
+	var removing, writing sync.WaitGroup
+	for range 2 {
+		removing.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+					RemoveAllTemporary(dir)
+				}
+			}
+		})
+	}
+	for _, name := range []string{"a", "b"} {
+		for range 2 {
+			writing.Go(func() {
+				for range 100 {
+					if err := Write(filepath.Join(dir, name), []byte(name)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	writing.Wait()
+	close(ended)
+	removing.Wait()
+	if diff := cmp.Diff([]string{"a", "b"}, names(t, dir)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+func TestTemporaryFolder(t *testing.T) {
+	dir := t.TempDir()
+	used, err := MkdirTemp(dir, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(used.Path(), "f"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	left, err := MkdirTemp(dir, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(left.Path(), "below", "f"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := left.guard.Close(); err != nil { // as when its process ends
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-2 * unlockedTime)
+	if err := os.Chtimes(filepath.Join(dir, left.guard.temporary), old, old); err != nil {
+		t.Fatal(err)
+	}
+	RemoveAllTemporary(dir)
+	if _, err := os.Stat(filepath.Join(used.Path(), "f")); err != nil || len(names(t, dir)) != 2 {
+		t.Errorf("%v, and there are %v", err, names(t, dir))
+	}
+	if err := used.Remove(); err != nil || len(names(t, dir)) != 0 {
+		t.Errorf("%v, and there are %v", err, names(t, dir))
 	}
 }
 
@@ -268,6 +345,9 @@ func TestKilled(t *testing.T) {
 			}
 			if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%d bytes, %v; want %d", len(got), err, len(want))
+			}
+			if runtime.GOOS == "windows" {
+				return // which keeps them for unlockedTime
 			}
 			RemoveTemporary(path)
 			if diff := cmp.Diff([]string{"f"}, names(t, filepath.Dir(path))); diff != "" {

@@ -26,6 +26,7 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 
 	"agentvm/images"
+	"agentvm/internal/atomicfile"
 	"agentvm/vm"
 )
 
@@ -108,7 +109,7 @@ type builder struct {
 	done      map[int]*state   // of stages
 	context   *tree            // read when it is needed first
 	spools    []*os.File       // plain layers
-	spool     string           // directory for files that are removed at the end
+	spool     string           // directory in the store for files that are removed at the end
 	images    map[string]*tree // of COPY --from, by name
 	temporary []string         // images
 	now       time.Time
@@ -132,9 +133,11 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 	for _, i := range b.needed(target) {
 		b.steps += len(b.stages[i].Commands)
 	}
-	if b.spool, err = os.MkdirTemp("", "agentvm-build-"); err != nil {
+	spool, err := atomicfile.MkdirTemp(b.Store.Dir(), "build")
+	if err != nil {
 		return nil, err
 	}
+	b.spool = spool.Path()
 	defer func() {
 		for _, name := range b.temporary {
 			_ = b.Store.Untag(name)
@@ -142,7 +145,7 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 		for _, f := range b.spools {
 			_ = f.Close()
 		}
-		err = errors.Join(err, os.RemoveAll(b.spool))
+		err = errors.Join(err, spool.Remove())
 	}()
 	release, err := b.Store.Hold(ctx)
 	if err != nil {
@@ -157,7 +160,7 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 		return nil, fmt.Errorf("%s: the image has no files: copy something, or begin from an image", o.File)
 	}
 	if b.Name == "" {
-		return s.compose(ctx, s.temporaryName())
+		return s.compose(ctx, "localhost/agentvm-build:"+s.key[:32])
 	}
 	return s.compose(ctx, b.Name)
 }
@@ -492,9 +495,6 @@ func (s *state) compose(ctx context.Context, name string) (*images.Image, error)
 	config.Architecture, config.OS, config.Container = images.Architecture, "linux", ""
 	return s.b.Store.Compose(ctx, name, config, s.layers)
 }
-
-// temporaryName names an image that is needed while the build lasts.
-func (s *state) temporaryName() string { return "localhost/agentvm-build:" + s.key[:32] }
 
 // files returns the tree that the layers so far make.
 func (s *state) files(ctx context.Context) (*tree, error) {

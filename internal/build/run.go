@@ -129,7 +129,7 @@ func (s *state) runMounts(ctx context.Context, in *instructions.RunCommand, depe
 				return nil, nil, errors.New("--mount=type=cache needs a target below /")
 			}
 			id := cmp.Or(m.CacheID, target)
-			one.cache = filepath.Join(s.b.Store.Dir(), "build", "mounts", digestOf(id, path.Base(target))+".tar")
+			one.cache = filepath.Join(s.b.Store.CacheDir(), digestOf(id, path.Base(target))+".tar")
 			if m.From == "" {
 				break
 			}
@@ -254,7 +254,7 @@ func (s *state) unpackMount(ctx context.Context, files *vm.Files, m runMount) er
 // run runs a command in a fresh VM, and writes the layer of what it changes.
 func (s *state) run(ctx context.Context, command vm.Command, script string, offline bool, mounts []runMount, w io.Writer) (err error) {
 	if s.image == nil {
-		if s.image, err = s.compose(ctx, s.temporaryName()); err != nil {
+		if s.image, err = s.compose(ctx, images.StepName(s.key[:32])); err != nil {
 			return err
 		}
 		s.b.temporary = append(s.b.temporary, s.image.Name)

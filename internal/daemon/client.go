@@ -12,13 +12,15 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/internal/atomicfile"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
 )
 
 const (
-	// connectTime bounds a connection with its handshake.
-	connectTime = 5 * time.Second
+	// connectTime bounds a connection with its handshake. It is for a daemon that is stopped or stuck: one that has ended refuses at once, and
+	// one that waits for its turn on a host with hundreds of programs gets it.
+	connectTime = time.Minute
 	// goneTime is how long a daemon may take to end after its VM has stopped.
 	goneTime  = 10 * time.Second
 	goneRetry = 5 * time.Millisecond
@@ -62,8 +64,9 @@ func (s Store) sweep(name string, p paths) error {
 	if err != nil || alive {
 		return err
 	}
-	defer func() { _ = unlock() }()
 	cleanUp(p)
+	_ = unlock()
+	atomicfile.RemoveAllTemporary(p.dir) // these have locks of their own
 	return fmt.Errorf("%s: %w: start it with agentvm start %s", name, ErrNotRunning, name)
 }
 
@@ -82,11 +85,14 @@ func (s Store) dial(ctx context.Context, name string, p paths, st state) (*Clien
 // A daemon that is flooded with connections may close this one before its handshake, or its Unix socket may be full (EAGAIN). Then
 // connect tries again.
 func connect(ctx context.Context, p paths, st state, channel Channel) (*daemonrpc.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTime, fmt.Errorf("it has not answered for %v: %w", connectTime, context.DeadlineExceeded))
 	defer cancel()
 	for try := 1; ; try++ {
 		client, err := connectOnce(ctx, p, st, channel)
 		again := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EAGAIN)
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			return nil, cause
+		}
 		if err == nil || try == connectTries || !again {
 			return client, err
 		}

@@ -22,7 +22,7 @@ import (
 
 const (
 	maxHandshake  = 4096
-	handshakeTime = 2 * time.Second
+	handshakeTime = 10 * time.Second
 )
 
 // Channel says what a connection is for. Control and Bulk are served alike; two connections keep bulk data from delaying control.

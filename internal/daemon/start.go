@@ -354,12 +354,17 @@ func (d *child) await(ctx context.Context) (*Client, error) {
 		listenTime, d.tail()), d.end())
 }
 
+// answerTime is how long one attempt of dial takes.
+const answerTime = 5 * time.Second
+
 // errSlow is the error of dial when the daemon lives, and has not answered in time.
 var errSlow = errors.New("the daemon has not answered in time")
 
 // dial connects to the daemon, or returns why it has died.
 func (d *child) dial(ctx context.Context, st state) (*Client, error) {
-	client, err := d.store.dial(ctx, d.name, d.paths, st)
+	once, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	client, err := d.store.dial(once, d.name, d.paths, st)
 	if err == nil {
 		return client, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"agentvm/internal/atomicfile"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/private"
 )
@@ -119,8 +120,9 @@ func (s Store) Status(ctx context.Context, name string) (Status, error) {
 			return status, err
 		}
 		if !alive {
-			err := status.past(p)
-			return status, errors.Join(err, unlock())
+			err := errors.Join(status.past(p), unlock())
+			atomicfile.RemoveAllTemporary(p.dir)
+			return status, err
 		}
 		if s.ask(ctx, p, &status) || time.Now().After(deadline) || ctx.Err() != nil {
 			return status, nil

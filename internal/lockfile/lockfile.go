@@ -56,6 +56,10 @@ func try(path string, flags int, lock func(*flock.Flock) (bool, error)) (*Lock, 
 	}
 }
 
+// TryOpen locks an open file until it is closed. When the lock is held it fails with ErrHeld. On Windows this lock and those of Try do not
+// know of each other.
+func TryOpen(f *os.File) error { return lockOpen(f) }
+
 // Wait locks a file, which is made if there is none, and waits for the lock until ctx ends. Where locked files may be removed, the caller must check Current.
 func Wait(ctx context.Context, path string) (*Lock, error) {
 	return wait(ctx, path, (*flock.Flock).TryLockContext)

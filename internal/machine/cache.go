@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"time"
 	"unsafe"
 
 	"github.com/tetratelabs/wazero"
@@ -114,7 +113,7 @@ func (c *codeFiles) Add(name [sha256.Size]byte, content io.Reader) error {
 	if err := writeWhole(c.path(name), c.sum(name, b), b); err != nil {
 		return err
 	}
-	_ = boundCache(c.dir, time.Now()) // what stays is removed the next time
+	_ = boundCache(c.dir) // what stays is removed the next time
 	return nil
 }
 

@@ -14,16 +14,12 @@ import (
 
 // Bounds of a folder of compiled code. wazero has a file written there for each module and removes none; it knows what it needs again by names
 // that say nothing to us.
-const (
-	keepModules = 32 // the newest: builds of the machine, of 420 KiB, or modules of users
-	// strayAge is the age at which a file that a process was writing is abandoned.
-	strayAge = time.Hour
-)
+const keepModules = 32 // the newest: builds of the machine, of 420 KiB, or modules of users
 
 // boundCache removes what was written first from a folder of compiled code, and what versions before this one have left beside it: a profile of
 // hot code, and compiled code without a key. What is removed and needed is compiled again, and is the newest then. Other processes may do
 // the same at the same time, read and write: files appear in the folder whole, and a file that is gone was not there.
-func boundCache(folder string, now time.Time) error {
+func boundCache(folder string) error {
 	var failed error
 	for _, pattern := range []string{"profile-*", ".profile-*", "wazero-*"} {
 		names, _ := filepath.Glob(filepath.Join(filepath.Dir(folder), pattern)) // the pattern is right
@@ -31,7 +27,7 @@ func boundCache(folder string, now time.Time) error {
 			failed = errors.Join(failed, os.RemoveAll(name))
 		}
 	}
-	files, err := cacheFiles(folder, now)
+	files, err := cacheFiles(folder)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
@@ -52,7 +48,7 @@ func PruneCache(dir string, dryRun bool) (files int, bytes int64, err error) {
 		return 0, 0, err
 	}
 	for _, folder := range folders {
-		in, failed := cacheFiles(folder, time.Now())
+		in, failed := cacheFiles(folder)
 		err = errors.Join(err, failed)
 		for _, f := range in {
 			if !dryRun {
@@ -73,8 +69,9 @@ type cacheFile struct {
 	at   time.Time
 }
 
-// cacheFiles lists the finished files of a folder, and removes those that no process will finish.
-func cacheFiles(folder string, now time.Time) ([]cacheFile, error) {
+// cacheFiles lists the finished files of a folder, and removes those of killed processes.
+func cacheFiles(folder string) ([]cacheFile, error) {
+	atomicfile.RemoveAllTemporary(folder)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
@@ -85,12 +82,8 @@ func cacheFiles(folder string, now time.Time) ([]cacheFile, error) {
 		if err != nil || !info.Mode().IsRegular() {
 			continue // removed meanwhile, or none of ours
 		}
-		path := filepath.Join(folder, e.Name())
-		switch {
-		case !atomicfile.IsTemporary(e.Name()):
-			files = append(files, cacheFile{path, info.Size(), info.ModTime()})
-		case now.Sub(info.ModTime()) > strayAge:
-			_ = os.Remove(path)
+		if !atomicfile.IsTemporary(e.Name()) {
+			files = append(files, cacheFile{filepath.Join(folder, e.Name()), info.Size(), info.ModTime()})
 		}
 	}
 	return files, nil

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"agentvm/internal/atomicfile"
 )
 
 // writeCacheFile makes a file of zeros that was written at some time.
@@ -30,8 +32,12 @@ func TestCacheFolderIsBounded(t *testing.T) {
 	for i := range 10 * keepModules { // most of them as a version before this one has left them
 		writeCacheFile(t, filepath.Join(folder, fmt.Sprintf("module%03d", i)), 1<<10, now.Add(-time.Duration(i)*time.Minute))
 	}
-	writeCacheFile(t, filepath.Join(folder, ".given-up.new-1"), 10, now.Add(-2*strayAge))
-	writeCacheFile(t, filepath.Join(folder, ".written-now.new-2"), 10, now.Add(-time.Minute))
+	writeCacheFile(t, filepath.Join(folder, ".given-up.new-1"), 10, now)
+	writing, err := atomicfile.Create(filepath.Join(folder, "written-now"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writing.Discard()
 	if err := os.Mkdir(filepath.Join(folder, "a folder"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +50,7 @@ func TestCacheFolderIsBounded(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if err := boundCache(folder, now); err != nil {
+			if err := boundCache(folder); err != nil {
 				t.Error(err)
 			}
 		})
@@ -52,7 +58,7 @@ func TestCacheFolderIsBounded(t *testing.T) {
 	all.Wait()
 	for name, want := range map[string]bool{
 		codeFolder + "/module000": true, fmt.Sprintf("%s/module%03d", codeFolder, keepModules-1): true, fmt.Sprintf("%s/module%03d", codeFolder, keepModules): false,
-		codeFolder + "/.given-up.new-1": false, codeFolder + "/.written-now.new-2": true, codeFolder + "/a folder": true,
+		codeFolder + "/.given-up.new-1": false, codeFolder + "/" + filepath.Base(writing.Name()): true, codeFolder + "/a folder": true,
 		"profile-2": false, ".profile-2.new-123": false, "something": true, "wazero-v1-amd64-linux": false,
 	} {
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(name))); (err == nil) != want {

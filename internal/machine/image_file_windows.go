@@ -1,19 +1,21 @@
 package machine
 
 import (
-	"errors"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/windows"
+
+	"agentvm/internal/atomicfile"
 )
 
-// newImageFile makes a temporary file that goes when it is closed; one stays when the process is ended before.
+// newImageFile makes a temporary file that goes when it is closed. It removes those of processes that were ended before.
 func newImageFile() (*source, error) {
-	file, err := os.CreateTemp("", "agentvm-image-")
+	file, err := atomicfile.Create(filepath.Join(os.TempDir(), "agentvm-image"))
 	if err != nil {
 		return nil, err
 	}
-	return newSource(file, func() error { return errors.Join(file.Close(), os.Remove(file.Name())) }), nil
+	return newSource(file.File, file.Discard), nil
 }
 
 // duplicate opens the same file once more, whatever became of its name.

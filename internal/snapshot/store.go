@@ -62,13 +62,22 @@ func OpenStore(dir string) (*Store, error) {
 		if err := private.MakeFolder(d); err != nil { // which checks dir too
 			return nil, fmt.Errorf("snapshot store: %w", err)
 		}
+	}
+	s.removeAbandoned()
+	makeKey(dir)
+	return s, nil
+}
+
+// RemoveAbandoned removes what killed processes have left in the store in dir, if there is one.
+func RemoveAbandoned(dir string) { (&Store{dir: dir}).removeAbandoned() }
+
+func (s *Store) removeAbandoned() {
+	for _, d := range []string{s.snapshots(), s.bases()} {
 		sweep(d, "")
 	}
 	sweepKeys(s.bases())
 	sweepForks(s.forks())
 	s.sweepBeside()
-	makeKey(dir)
-	return s, nil
 }
 
 func (s *Store) snapshots() string { return filepath.Join(s.dir, snapshotsName) }
