@@ -77,6 +77,7 @@ gateway: ## agentvm-gateway, ./agentvm-gateway, and its tests, which need no clu
 	go -C cmd/agentvm-gateway test -count 1 ./...
 
 test-kubernetes: ## the gateway and deploy/ in a real cluster (needs root and Debian's etcd-server, containerd, runc ...; builds Kubernetes once: integration/kubernetes/test.sh)
+	go -C integration/kubernetes/cluster test -count=1 ./admission
 	integration/kubernetes/test.sh -test.v -test.timeout 150m
 
 mcp-conformance: ## the protocol's own tests against agentvm mcp (needs npm with a registry)
