@@ -70,7 +70,7 @@ func writeResolver(root string, servers []netip.Addr, search []string) error {
 	return nil
 }
 
-// openEtc opens etc under root, and makes it where it is missing. own says that it is on root's file system, so not one of the host's.
+// openEtc opens etc under root, and makes it where it is missing. own says that it is on root's file system and so does not belong to the host.
 func openEtc(root string) (dir int, own bool, err error) {
 	etc := root + "/etc"
 	if err := syscall.Mkdir(etc, 0o755); err != nil && err != syscall.EEXIST {

@@ -233,7 +233,7 @@ func (a *Attachment) end(why error) {
 		}
 		r.mu.Unlock()
 		r.memory.Give(relayMemory)
-		// A guest that takes no replies keeps nobody waiting. receive, which waits for this function, is a reader too: Serve has not waited yet.
+		// Not here, for the guest may take no replies. receive, which waits for this function, is a reader too: Serve has not waited yet.
 		r.readers.Go(func() {
 			for unique := range left {
 				r.answer(unique, errno.EIO)
