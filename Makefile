@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos bench debian-image fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos upgrade-test bench debian-image fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
@@ -52,6 +52,9 @@ lockstep: ## Debian's programs interpreted and translated side by side for MILLI
 
 chaos: ## daemons killed, also while files are saved, guests that restart themselves, bursts of connections: ROUNDS times each (1000)
 	AGENTVM_CHAOS_ROUNDS=$${ROUNDS:-1000} go test -v -count 1 -timeout 0 ./integration/chaos
+
+upgrade-test: ## what an earlier version has stored, used by this one; the earlier is built from git, OLD (4eeb548)
+	integration/upgrade/test.sh $(OLD)
 
 bench: ## the figures of docs/measurements/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench

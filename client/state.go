@@ -268,6 +268,9 @@ func (st *StateStore) Read(ctx context.Context, name string) (*StateSnapshot, er
 // Note is SaveOptions.Note.
 func (s *StateSnapshot) Note() []byte { return s.manifest.Note }
 
+// Meta describes the saved VM.
+func (s *StateSnapshot) Meta() snapshot.Meta { return s.manifest.Info() }
+
 // Restore is StateStore.Restore of this snapshot.
 func (s *StateSnapshot) Restore(ctx context.Context, name string, r StateRestoration) (*VM, error) {
 	st, m := s.store, s.manifest

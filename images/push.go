@@ -94,7 +94,7 @@ func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImag
 	}
 	base := r.base
 	if base == nil {
-		guarded := newGuardedTransport(at.Registry, insecure)
+		guarded := newGuardedTransport(at.Registry, insecure, true)
 		dial := guarded.DialContext
 		guarded.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(ctx, network, address)

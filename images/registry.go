@@ -29,6 +29,7 @@ import (
 type registries struct {
 	mirrors  map[string]*url.URL // by the registry's host
 	insecure []string            // hosts whose certificate is not checked, and that may speak plain HTTP
+	public   bool                // Config.PublicRegistries
 	base     http.RoundTripper   // Config.Transport; nil: one for each pull
 	fetch    *fetcher            // for its logger and its time-outs
 
@@ -37,7 +38,7 @@ type registries struct {
 
 // newRegistries takes what Config says, and for what it does not say AGENTVM_REGISTRY_MIRRORS and AGENTVM_INSECURE_REGISTRIES.
 func newRegistries(c Config, fetch *fetcher) (*registries, error) {
-	r := &registries{mirrors: map[string]*url.URL{}, insecure: c.InsecureRegistries, base: c.Transport, fetch: fetch, pushStall: pushStall}
+	r := &registries{mirrors: map[string]*url.URL{}, insecure: c.InsecureRegistries, public: c.PublicRegistries, base: c.Transport, fetch: fetch, pushStall: pushStall}
 	mirrors := c.RegistryMirrors
 	if mirrors == nil {
 		mirrors = splitList(os.Getenv("AGENTVM_REGISTRY_MIRRORS"))
@@ -86,7 +87,7 @@ func (r *registries) find(ctx context.Context, ref name.Reference) (*ociImage, e
 	if err != nil {
 		return nil, err
 	}
-	image, err := r.connect(ctx, at, insecure)
+	image, err := r.connect(ctx, at, insecure, insecure || mirror != nil || !r.public)
 	if err != nil {
 		return nil, explainRegistry(ref, err)
 	}
@@ -97,15 +98,20 @@ func (r *registries) find(ctx context.Context, ref name.Reference) (*ociImage, e
 	return found, nil
 }
 
-// connect logs in to the registry of a repository, with the credentials that docker login left, if any.
-func (r *registries) connect(ctx context.Context, at name.Repository, insecure bool) (*registryImage, error) {
+// connect logs in to the registry of a repository, with the credentials that docker login left, if any. The registry may be on a private
+// address if trusted is set, or if there are credentials.
+func (r *registries) connect(ctx context.Context, at name.Repository, insecure, trusted bool) (*registryImage, error) {
 	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, at)
 	if err != nil {
 		return nil, fmt.Errorf("credentials of docker login for %s: %w", at.RegistryStr(), err)
 	}
+	trusted = trusted || auth != authn.Anonymous
+	if !trusted && namesPrivate(at.Registry) { // a proxy would connect to it
+		return nil, fmt.Errorf("%w: %s", errPrivate, at.RegistryStr())
+	}
 	base := r.base
 	if base == nil {
-		base = newGuardedTransport(at.Registry, insecure)
+		base = newGuardedTransport(at.Registry, insecure, trusted)
 	}
 	base = r.fetch.patient(base) // below the login, so that the first request and that for a token are repeated, too
 	authenticated, err := registrytransport.NewWithContext(ctx, at.Registry, auth, base, []string{at.Scope(registrytransport.PullScope)})
@@ -170,6 +176,9 @@ func explainRegistry(ref name.Reference, err error) error {
 		status = answered.status
 	}
 	host := ref.Context().Name()
+	if errors.Is(err, errPrivate) {
+		return fmt.Errorf("%s: %w; whoever owns this host can agentvm image pull it there, or list the registry in AGENTVM_REGISTRY_MIRRORS or AGENTVM_INSECURE_REGISTRIES", ref, err)
+	}
 	switch status {
 	case http.StatusNotFound:
 		return fmt.Errorf("%w: %s has no %s", ErrNotFound, host, ref.Identifier())
@@ -192,12 +201,25 @@ type guard struct {
 // errPrivate is a refused connection.
 var errPrivate = errors.New("the registry leads to a private address, which is refused")
 
-func newGuardedTransport(registry name.Registry, insecure bool) *http.Transport {
-	g := &guard{dialer: net.Dialer{Timeout: 10 * time.Second}}
-	for _, port := range []string{"80", "443"} {
-		g.trusted.Store(net.JoinHostPort(strings.Trim(registry.RegistryStr(), "[]"), port), true)
+// namesPrivate reports whether a registry's name is itself a private address, or one that leads to this host.
+func namesPrivate(registry name.Registry) bool {
+	host := (&url.URL{Host: registry.RegistryStr()}).Hostname()
+	if address, err := netip.ParseAddr(host); err == nil {
+		return !egress.IsPublic(address.Unmap())
 	}
-	g.trusted.Store(registry.RegistryStr(), true)
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// newGuardedTransport returns the transport for a registry, which is on a public address unless trusted is set.
+func newGuardedTransport(registry name.Registry, insecure, trusted bool) *http.Transport {
+	g := &guard{dialer: net.Dialer{Timeout: 10 * time.Second}}
+	if trusted {
+		for _, port := range []string{"80", "443"} {
+			g.trusted.Store(net.JoinHostPort(strings.Trim(registry.RegistryStr(), "[]"), port), true)
+		}
+		g.trusted.Store(registry.RegistryStr(), true)
+	}
 	t := &http.Transport{
 		Proxy: g.proxy, DialContext: g.dial, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: 30 * time.Second, IdleConnTimeout: 30 * time.Second, DisableCompression: true,

@@ -26,6 +26,10 @@ type Config struct {
 	// InsecureRegistries are hosts, with their ports, whose certificate is not checked and that may speak plain HTTP (default:
 	// AGENTVM_INSECURE_REGISTRIES, separated by commas). Those of this host always may.
 	InsecureRegistries []string
+	// PublicRegistries has registries on loopback, link-local and private addresses refused, except those of RegistryMirrors and
+	// InsecureRegistries and those for which there are credentials. It is for names that come from someone who may not see what this host
+	// reaches.
+	PublicRegistries bool
 	// Transport carries the downloads (default: one with proxies from the environment and time-outs).
 	Transport http.RoundTripper
 	// Limits bound archives.

@@ -54,6 +54,8 @@ type Config struct {
 	// Image names what to boot, see images.Store.Pull. Default: "alpine", or the image built into the program when
 	// Alpine is not in the store and no server can be reached; a warning to Logger then says so.
 	Image string `json:"image,omitempty"`
+	// PublicRegistries has the image come from no registry on a private address, see images.Config.
+	PublicRegistries bool `json:"publicRegistries,omitempty"`
 	// Memory is the guest's RAM in bytes; it is rounded up to whole pages. It costs the host what the guest has touched.
 	// Default: DefaultMemory.
 	Memory uint64 `json:"memory,omitempty"`

@@ -45,6 +45,9 @@ func (c Config) withMAC(id checkpoint.Identity) checkpoint.Identity {
 func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
 	r.link = wasi.NewStream(linkSize)
 	c.Network.Audit = c.Recorder.to().Network(c.Network.Audit)
+	if c.Network.Proxy, err = c.readProxy(r.store.Dir()); err != nil {
+		return err
+	}
 	secrets, err := c.openSecrets(r.store.Dir())
 	if err != nil {
 		return err

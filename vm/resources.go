@@ -172,7 +172,7 @@ func (r *resources) release() error {
 // openStore opens the image store. When no place is configured and the usual one cannot be written, as in a container with a
 // read-only root, it makes a temporary store: everything works, but the image is downloaded again each time.
 func (r *resources) openStore(c Config) error {
-	config := images.Config{Dir: c.StoreDir, Progress: c.Progress, Logger: c.Logger}
+	config := images.Config{Dir: c.StoreDir, PublicRegistries: c.PublicRegistries, Progress: c.Progress, Logger: c.Logger}
 	var err error
 	if r.store, err = config.Open(); err == nil || errors.Is(err, images.ErrMirror) {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"agentvm/egress"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/secret"
 )
@@ -42,6 +43,31 @@ func (c Config) secretsEnv() []string {
 	}
 	const bundle = "/etc/ssl/certs/ca-certificates.crt" // the supervisor makes it when it is missing
 	return append(secret.Env(c.Secrets), "NODE_EXTRA_CA_CERTS="+bundle, "REQUESTS_CA_BUNDLE="+bundle, "SSL_CERT_FILE="+bundle)
+}
+
+// readProxy returns the URL of the network's proxy, which may have a password and is therefore in no configuration.
+func (c Config) readProxy(store string) (string, error) {
+	if c.Network.Disabled || !secret.IsSource(c.Network.Proxy) {
+		return c.Network.Proxy, nil
+	}
+	guard, err := hostpath.Known(store)
+	if err != nil {
+		return "", err
+	}
+	text, err := secret.ReadSource(c.Network.Proxy, func(path string, limit int64) ([]byte, error) {
+		return guard.ReadFile(path, hostpath.Identity{}, limit)
+	})
+	if err == nil {
+		text = strings.TrimSpace(text)
+		err = egress.CheckProxy(text)
+	}
+	if err == nil && text == "" {
+		err = errors.New("it is empty")
+	}
+	if err != nil {
+		return "", fmt.Errorf("the proxy's URL from %s: %w", c.Network.Proxy, err)
+	}
+	return text, nil
 }
 
 // openSecrets reads the secrets and makes their proxy. nil: there are none.

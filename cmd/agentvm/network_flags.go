@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -146,7 +148,7 @@ func (f *networkFlags) registerKept(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.search, "dns-search", nil, "complete short names with this `DOMAIN` (may be repeated)")
 	flags.StringArrayVar(&f.hosts, "add-host", nil, "give a name an address in the VM, as `NAME:IP` or NAME:host-gateway, where --host-port opens ports; this opens nothing (may be repeated)")
 	flags.StringArrayVar(&f.networks, "network", nil, "join the network of VMs of this `NAME`, in which VMs reach each other by name; see agentvm network; none: as --no-network (may be repeated)")
-	flags.StringVar(&f.proxy, "proxy", "", "make the VM's TCP connections through the proxy `URL` of the host, http://, https:// or socks5://HOST:PORT; UDP does not pass")
+	flags.StringVar(&f.proxy, "proxy", "", "make the VM's TCP connections through the proxy `URL` of the host, http://, https:// or socks5://HOST:PORT, or that in env:VARIABLE or file:PATH, where a password belongs; UDP does not pass")
 	flags.StringVar(&f.capture, "pcap", "", "write every Ethernet frame of the VM to a `FILE` for Wireshark")
 	flags.StringVar(&f.log, "net-log", "", "append every connection, DNS query and denial to a `FILE`, a line of JSON each (see agentvm net log)")
 	registerSettings(flags, "network.subnet", "network.ip", "network.mac")
@@ -215,7 +217,9 @@ func (f *networkFlags) change(n *vm.Network, changed func(flag string) bool) (er
 		n.Networks = networks
 	}
 	if changed("proxy") {
-		n.Proxy = f.proxy
+		if n.Proxy, err = proxyFlag(f.proxy); err != nil {
+			return err
+		}
 	}
 	if changed("mtu") {
 		n.MTU = f.mtu
@@ -285,4 +289,18 @@ func parseRate(flag, text string) (int64, error) {
 		return 0, fmt.Errorf("%s %q: want bytes a second as 500K or 10M", flag, text)
 	}
 	return int64(n), nil
+}
+
+// proxyFlag reads --proxy. Other users see command lines, so that a password is not for them.
+func proxyFlag(text string) (string, error) {
+	if path, file := strings.CutPrefix(text, "file:"); file && path != "" {
+		path, err := filepath.Abs(path) // the daemon has another working directory
+		return "file:" + path, err
+	}
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		if _, password := u.User.Password(); password {
+			return "", errors.New("--proxy: a password does not belong on a command line, where other users see it: put the URL into a file or a variable, and give --proxy file:PATH or env:VARIABLE")
+		}
+	}
+	return text, nil
 }

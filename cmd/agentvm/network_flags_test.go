@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -252,6 +253,22 @@ func TestReasonsHaveWords(t *testing.T) {
 			if value != egress.ReasonDenyRule && reasonWords[value] == "" {
 				t.Errorf("no words for %q", value)
 			}
+		}
+	}
+}
+
+func TestProxyFlag(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "http://proxy.example:3128": "http://proxy.example:3128", "http://user@proxy.example:3128": "http://user@proxy.example:3128",
+		"env:PROXY": "env:PROXY", "file:/proxy": "file:/proxy", "http://user:word@proxy.example": "error", "socks5://user:@proxy.example": "error",
+	} {
+		got, err := proxyFlag(text)
+		if want == "error" {
+			if err == nil || strings.Contains(err.Error(), "word@") || !strings.Contains(err.Error(), "file:PATH") {
+				t.Errorf("%s: %v", text, err)
+			}
+		} else if err != nil || filepath.ToSlash(got) != want && runtime.GOOS != "windows" {
+			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -118,7 +119,7 @@ func (c *cli) restore(ctx context.Context, from, name string, f *restoreFlags) e
 	}
 	if err != nil {
 		if !f.files && !errors.Is(err, client.ErrExists) {
-			err = adviseFiles(ctx, path, from, name, err)
+			err = c.adviseFiles(ctx, path, from, name, config.Image, err)
 		}
 		return err
 	}
@@ -146,10 +147,10 @@ func restoreAnyPorts(ctx context.Context, store *client.Store, name string, c cl
 }
 
 // adviseFiles adds to the error about a snapshot whose memory is of no use what is wrong with it, and how its files can be had.
-func adviseFiles(ctx context.Context, path, from, name string, err error) error {
+func (c *cli) adviseFiles(ctx context.Context, path, from, name, image string, err error) error {
 	file, damage := snapshot.Open(path)
 	if damage == nil {
-		if "sha256:"+file.Meta().Machine == machine.ModuleDigest() {
+		if c.fits(file.Meta(), image) {
 			damage = file.Verify(ctx)
 		} else {
 			damage = snapshot.ErrVersion // as err says
@@ -167,6 +168,20 @@ func adviseFiles(ctx context.Context, path, from, name string, err error) error 
 		return err
 	}
 	return fmt.Errorf("%w; agentvm snapshot restore --files-only %s %s boots its files without its memory", err, from, name)
+}
+
+// fits reports whether a saved VM's memory is of this version's machine and belongs to an image, or to the one that the snapshot names, as far
+// as that is known.
+func (c *cli) fits(meta snapshot.Meta, name string) bool {
+	if "sha256:"+meta.Machine != machine.ModuleDigest() {
+		return false
+	}
+	store, err := c.store(nil)
+	if err != nil {
+		return true
+	}
+	image, err := store.Find(cmp.Or(name, meta.Image))
+	return err != nil || strings.TrimPrefix(image.RootDiskDigest, "sha256:") == meta.RootDisk
 }
 
 func describeNetwork(c client.Config) string {

@@ -229,6 +229,9 @@ func (c *cli) restoreState(ctx context.Context, from, name string, f *restoreFla
 		},
 	})
 	if err != nil {
+		if saved, missing := st.Read(ctx, from); missing == nil && !c.fits(saved.Meta(), used.Image) {
+			err = fmt.Errorf("%w; agentvm snapshot pull --state %s %s, and then agentvm snapshot restore --files-only %s %s, boots its files without its memory", err, st, from, from, name)
+		}
 		return adviseState(from, st, err)
 	}
 	report(slog.LevelInfo, "runs, with network "+describeNetwork(used))

@@ -76,7 +76,11 @@ func (r *Restoration) restoreDisk(ctx context.Context, path string) error {
 	}
 	saved, err := snapshot.OpenFiles(r.Snapshot)
 	if err == nil {
-		err = errors.Join(saved.Replace(ctx, path), saved.Close())
+		give := saved.Clone // also of a disk inside an imported snapshot
+		if r.Hibernated {
+			give = saved.Replace
+		}
+		err = errors.Join(give(ctx, path), saved.Close())
 	}
 	if err != nil {
 		return errors.Join(damage, err)

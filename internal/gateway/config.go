@@ -12,6 +12,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/reach"
+	"agentvm/internal/secret"
 	"agentvm/nat"
 	"agentvm/netstack"
 )
@@ -45,7 +46,8 @@ type Network struct {
 	Member   string   `json:"-"`
 
 	// Proxy is the URL of an upstream proxy of the host, http, https or socks5, through which TCP connections are made that the policy allows,
-	// except those to Resolvers and HostPorts. UDP to others is refused. Default: none, connections are direct.
+	// except those to Resolvers and HostPorts. UDP to others is refused. env:VARIABLE and file:PATH are where package vm finds the URL when the
+	// VM starts, for one with a password. Default: none, connections are direct.
 	Proxy string `json:"proxy,omitempty"`
 
 	// Subnet is the IPv4 network, at least a /29 of private addresses: the gateway has the first, the host the last. Default: 192.168.127.0/24.
@@ -163,6 +165,9 @@ func Explain(n Network, access reach.Access, host string, port uint16, protocol 
 // tryGate calls use with a gate that no connection uses.
 func (n Network) tryGate(access reach.Access, use func(*egress.Gate)) error {
 	n.Capture = nil
+	if secret.IsSource(n.Proxy) {
+		n.Proxy = ""
+	}
 	g := &Gateway{config: Config{Network: n, Ports: reach.NewPorts(access, nil), Logger: slog.New(slog.DiscardHandler)}}
 	err := g.buildStack()
 	if err == nil {
@@ -193,8 +198,10 @@ func (n Network) validate() error {
 			return errors.New("host port 0: want 1 to 65535")
 		}
 	}
-	if err := egress.CheckProxy(n.Proxy); err != nil {
-		return err
+	if !secret.IsSource(n.Proxy) { // which is read when the VM starts
+		if err := egress.CheckProxy(n.Proxy); err != nil {
+			return err
+		}
 	}
 	if len(n.Hosts) > egress.MaxHosts {
 		return fmt.Errorf("%d names are added to the VM: want at most %d", len(n.Hosts), egress.MaxHosts)

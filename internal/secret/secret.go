@@ -209,7 +209,7 @@ func Read(list []Secret, readFile func(path string, limit int64) ([]byte, error)
 	for i := range list {
 		s := &list[i]
 		if s.Value == "" {
-			value, err := readSource(s.Source, readFile)
+			value, err := ReadSource(s.Source, readFile)
 			if err != nil {
 				return nil, parseError(s.Name, err)
 			}
@@ -229,7 +229,14 @@ func Read(list []Secret, readFile func(path string, limit int64) ([]byte, error)
 	return list, nil
 }
 
-func readSource(source string, readFile func(path string, limit int64) ([]byte, error)) (string, error) {
+// IsSource reports whether a text names a source, env:VARIABLE or file:PATH.
+func IsSource(text string) bool {
+	kind, what, _ := strings.Cut(text, ":")
+	return (kind == "env" || kind == "file") && what != ""
+}
+
+// ReadSource reads a source, with the spaces around it.
+func ReadSource(source string, readFile func(path string, limit int64) ([]byte, error)) (string, error) {
 	kind, what, _ := strings.Cut(source, ":")
 	if kind == "env" {
 		value, found := os.LookupEnv(what)

@@ -194,6 +194,7 @@ func (s *Server) create(r *http.Request, in NewVM) (VM, error) {
 	}
 	var config client.Config
 	config.Image, config.Memory, config.DiskSize, config.Labels, config.ReadOnlyRoot = in.Image, in.Memory, in.DiskSize, in.Labels, in.ReadOnlyRoot
+	config.PublicRegistries = true // a client learns nothing of what this host reaches
 	for key, value := range in.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(value, "\x00") {
 			return VM{}, invalid("env: %q is no name of a variable, or its value has a NUL", key)
