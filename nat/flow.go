@@ -79,10 +79,15 @@ type flowSpec struct {
 	source, destination netip.AddrPort
 	intercepted         bool
 	limit               *gauge // one is taken until close; nil: none
+
+	// evicts says that another flow of the limit gives way when there are too many, see evict.go: one that has been quiet for
+	// quietFor or longer.
+	evicts   bool
+	quietFor time.Duration
 }
 
-// openFlow puts a flow into the table, as SYN_SENT. If its limit is reached the refusal is reported to the observer and
-// returned as a *LimitError. After Run's end it returns errEnded.
+// openFlow puts a flow into the table, as SYN_SENT. If its limit is reached, and no other flow gives way, the refusal is reported to
+// the observer and returned as a *LimitError. After Run's end it returns errEnded.
 func (n *NAT) openFlow(spec flowSpec) (*flow, error) {
 	now := n.config.Clock.Now()
 	f := &flow{
@@ -90,17 +95,11 @@ func (n *NAT) openFlow(spec flowSpec) (*flow, error) {
 		destination: spec.destination, intercepted: spec.intercepted, opened: now, state: SynSent,
 	}
 	f.active.Store(now.UnixNano())
-	if spec.limit != nil {
-		if err := spec.limit.take(); err != nil {
-			n.refused(f, err)
-			return nil, err
-		}
+	err := f.take()
+	for tries := 0; err != nil && tries < maxEvictions && n.evict(spec, err); tries++ {
+		err = f.take()
 	}
-	if !n.config.Memory.Take(f.memory()) {
-		if spec.limit != nil {
-			spec.limit.give()
-		}
-		err := &LimitError{Limit: MemoryLimit, Maximum: int(n.config.Memory.Use().Limit)}
+	if err != nil {
 		n.refused(f, err)
 		return nil, err
 	}
@@ -119,7 +118,23 @@ func (f *flow) memory() int64 {
 	return netstack.FlowMemory
 }
 
-// release gives back what openFlow has taken.
+// take takes what a flow needs: one of its limit, and memory. The error is a *LimitError.
+func (f *flow) take() error {
+	if f.limit != nil {
+		if err := f.limit.take(); err != nil {
+			return err
+		}
+	}
+	if f.nat.config.Memory.Take(f.memory()) {
+		return nil
+	}
+	if f.limit != nil {
+		f.limit.give()
+	}
+	return &LimitError{Limit: MemoryLimit, Maximum: int(f.nat.config.Memory.Use().Limit)}
+}
+
+// release gives back what take has taken.
 func (f *flow) release() {
 	f.nat.config.Memory.Give(f.memory())
 	if f.limit != nil {

@@ -236,6 +236,7 @@ func (w *forward) serveTCP(listener net.Listener) {
 func (w *forward) connect(host *net.TCPConn) {
 	f, err := w.nat.openFlow(flowSpec{
 		protocol: "tcp", direction: In, source: addressOf(host.RemoteAddr()), destination: w.guest, limit: &w.nat.limits.forwardFlows,
+		evicts: true,
 	})
 	if err != nil {
 		resetHost(host)

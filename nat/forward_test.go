@@ -309,13 +309,56 @@ func TestForwardLimit(t *testing.T) {
 	w := newPacketWorld(t, func(s *settings) { s.Limits.ForwardFlows = 3 })
 	w.serveGuest(80, checksum)
 	at := w.forward("0:80")
-	for range 3 {
+	first := w.connect(at)
+	w.await(FlowOpened, 1)
+	for range 2 {
 		w.connect(at)
 	}
 	w.await(FlowOpened, 3)
-	w.wantNoConnection(at)
-	if e := w.await(FlowFailed, 1); e.Reason != ReasonLimit {
+	w.connect(at)
+	w.wantReset(first)
+	if e := w.await(FlowClosed, 1); e.Reason != ReasonLimit || e.Flow.Source != addressOf(first.LocalAddr()) {
 		t.Errorf("event %+v", e)
+	}
+}
+
+// TestForwardAgainstStrangers: connections that do nothing keep no other out, and do not end one that has been used, be it quiet.
+func TestForwardAgainstStrangers(t *testing.T) {
+	w := newPacketWorld(t, func(s *settings) { s.Limits.ForwardFlows = 8 })
+	w.serveGuest(80, func(c net.Conn) { _, _ = io.Copy(c, c) })
+	w.serveGuestUDP(80)
+	at, udp := w.forward("0:80"), w.forward("0:80/udp")
+	wantEcho := func(c net.Conn, what string) {
+		t.Helper()
+		got := make([]byte, len(what))
+		if _, err := io.WriteString(c, what); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != what {
+			t.Fatalf("%q, want %q: %v", got, what, err)
+		}
+	}
+	used := w.connect(at)
+	wantEcho(used, "before")
+	w.clock.advance(time.Minute) // the strangers are all younger
+	for range 100 {
+		if c, err := net.Dial("tcp", at.String()); err == nil { // it may have been reset already
+			defer c.Close()
+		}
+	}
+	w.eventually("all but the youngest have gone", func() bool { return len(w.events.list(FlowFailed))+len(w.events.list(FlowClosed)) == 101-8 })
+	wantEcho(used, "beside strangers")
+	wantEcho(w.connect(at), "a new one")
+	w.ask(w.openUDP(udp), []byte("a session"))
+	wantEcho(used, "still")
+	for range 100 {
+		w.ask(w.openUDP(udp), []byte("strangers' datagrams"))
+	}
+	wantEcho(used, "beside sessions")
+	w.stop()
+	w.within("Run to return", w.stopped)
+	if use := w.nat.limits.forwardFlows.read(); use.Used != 0 {
+		t.Errorf("%d flows are left", use.Used)
 	}
 }
 

@@ -73,9 +73,9 @@ func (w *forwardUDP) session(from netip.AddrPort) *forwardSession {
 	if s != nil {
 		return s
 	}
-	f, err := w.nat.openSession(flowSpec{
+	f, err := w.nat.openFlow(flowSpec{
 		protocol: "udp", direction: In, source: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), destination: w.guest,
-		limit: &w.nat.limits.forwardFlows,
+		limit: &w.nat.limits.forwardFlows, evicts: true,
 	})
 	if err != nil {
 		return nil

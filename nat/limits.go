@@ -70,7 +70,7 @@ func (e *LimitError) Error() string {
 type LimitUse struct {
 	Limit         string // the limit's name, as in Limits
 	Used, Maximum int
-	Refused       uint64 // how often the limit refused something
+	Refused       uint64 // how often the limit refused something, or had something older give way
 }
 
 // gauges are a NAT's limits in use.

@@ -23,12 +23,9 @@ type Peer struct {
 // Deliver leads it to the guest, until it has ended. It counts as a flow of a port forward.
 func (n *NAT) Deliver(ctx context.Context, p Peer) {
 	to := netip.AddrPortFrom(n.network.Addresses().Guest, p.Port)
-	spec := flowSpec{protocol: p.Protocol, direction: In, source: p.From, destination: to, limit: &n.limits.forwardFlows}
-	open := n.openFlow
-	if p.Protocol == "udp" {
-		open = n.openSession
-	}
-	f, err := open(spec)
+	f, err := n.openFlow(flowSpec{
+		protocol: p.Protocol, direction: In, source: p.From, destination: to, limit: &n.limits.forwardFlows, evicts: true,
+	})
 	if err != nil {
 		_, _ = p.Answer(err)
 		return

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"sync"
-	"time"
 
 	"agentvm/netstack"
 )
@@ -21,16 +20,13 @@ import (
 // An ICMP error that the host's socket reports is passed on to the guest and ends nothing: the peer may come back. One that the
 // guest sends ends the session: its program wants no more datagrams.
 
-// evictAfter is how long a session must have been quiet to give its place to a new one when there are too many.
-const evictAfter = 5 * time.Second
-
 // handleUDP takes a session that the guest wants, whose first datagram has come. netstack calls it where it must not block.
 // False is port unreachable.
 func (n *NAT) handleUDP(request *netstack.UDPRequest) bool {
 	handler := n.config.Intercept("udp", request.Destination)
-	f, err := n.openSession(flowSpec{
+	f, err := n.openFlow(flowSpec{
 		protocol: "udp", direction: Out, source: request.Source, destination: request.Destination,
-		intercepted: handler != nil, limit: &n.limits.udpFlows,
+		intercepted: handler != nil, limit: &n.limits.udpFlows, evicts: true, quietFor: evictAfter,
 	})
 	if err != nil {
 		return false
@@ -58,49 +54,6 @@ func (n *NAT) handleUDP(request *netstack.UDPRequest) bool {
 	}
 	return true
 }
-
-// openSession opens a flow. When its limit is reached, the session of that limit that has been quiet for longest gives way,
-// if that is evictAfter or more: a guest that looks up many names needs no limit raised, and one that floods does not end
-// what is in use.
-func (n *NAT) openSession(spec flowSpec) (*flow, error) {
-	if use := spec.limit.read(); use.Used >= use.Maximum {
-		if f := n.table.quietest(spec); f != nil && n.config.Clock.Now().Sub(f.lastActive()) >= evictAfter {
-			f.evict(&LimitError{Limit: use.Limit, Maximum: use.Maximum})
-		}
-	}
-	return n.openFlow(spec)
-}
-
-// evict closes a flow at once, for its place in a limit, and then ends what it has running.
-func (f *flow) evict(err error) {
-	f.close(ReasonLimit, err)
-	f.mu.Lock()
-	end := f.onEnd
-	if f.ending == ReasonNone {
-		f.ending = ReasonLimit
-	}
-	f.mu.Unlock()
-	if end != nil {
-		end(ReasonLimit)
-	}
-}
-
-// quietest is the flow with the same limit and protocol as spec that has been quiet for longest, nil if there is none.
-func (t *table) quietest(spec flowSpec) (quietest *flow) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flows {
-		if f.limit != spec.limit || f.protocol != spec.protocol {
-			continue
-		}
-		if quietest == nil || f.active.Load() < quietest.active.Load() {
-			quietest = f
-		}
-	}
-	return quietest
-}
-
-func (f *flow) lastActive() time.Time { return time.Unix(0, f.active.Load()) }
 
 // udpFailure says why a socket could not be had, or reported an error, and what the guest receives.
 func udpFailure(err error) (Reason, netstack.Unreachable) {
