@@ -15,6 +15,7 @@ import (
 	"agentvm/client"
 	"agentvm/internal/e2b"
 	"agentvm/internal/httpserver"
+	"agentvm/internal/httpserver/servertest"
 	"agentvm/internal/mcp"
 	"agentvm/internal/serve"
 	"agentvm/internal/ui"
@@ -109,34 +110,18 @@ func TestServersAgainstStrangers(t *testing.T) {
 					t.Errorf("%s: %d, want %v", what, got, c.status)
 				}
 			}
-			for what, text := range map[string]string{
+			servertest.Crowd(t, address, 300, map[string]string{
 				"idle sockets":   "",
 				"half headers":   "GET / HTTP/1.1\r\nHo",
 				"half bodies":    request(s.post, address, "Content-Type: application/json", "Content-Length: 100") + "\r\n{",
 				"wrong keys":     request(s.good, address, s.key("another-key-of-no-user")) + "\r\n",
 				"half TLS hello": "\x16\x03\x01\x02\x00",
-			} {
-				conns := make([]net.Conn, 300)
-				for i := range conns {
-					conns[i] = dial(t, address)
-					fmt.Fprint(conns[i], text)
-				}
+			}, func() error {
 				if status := answer(t, address, request(s.good, address, s.key(owner))+"\r\n"); status == 401 || status == 403 || status == 0 {
-					t.Errorf("beside 300 %s the owner gets %d", what, status)
+					return fmt.Errorf("status %d", status)
 				}
-				first := bufio.NewReader(conns[0]) // the oldest has gone
-				for {
-					if _, err := first.ReadByte(); err != nil {
-						if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
-							t.Errorf("the first of 300 %s stays", what)
-						}
-						break
-					}
-				}
-				for _, c := range conns {
-					_ = c.Close()
-				}
-			}
+				return nil
+			})
 		})
 	}
 }

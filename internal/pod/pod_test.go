@@ -16,6 +16,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/internal/e2b"
+	"agentvm/internal/httpserver/servertest"
 	"agentvm/internal/pod"
 	"agentvm/internal/pod/ticket"
 )
@@ -216,4 +217,43 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%s: headers %v", path, s.seen)
 		}
 	}
+}
+
+// TestStrangers: who has no ticket of a gateway gets nothing, and keeps no gateway out.
+func TestStrangers(t *testing.T) {
+	key := newKey(t)
+	s := serve(t, key, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	urls, ended := make(chan string, 1), make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, "127.0.0.1:0", func(url string) { urls <- url }) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	url := <-urls
+	ask := func(ticketOf ed25519.PrivateKey) error {
+		r, err := http.NewRequest("GET", url+"/v1/vms/sandbox", nil)
+		if err != nil {
+			return err
+		}
+		r.Header.Set(ticket.Header, ticket.Make(ticketOf, uid, time.Now()))
+		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+		if err != nil {
+			return err
+		}
+		if _ = answer.Body.Close(); answer.StatusCode != http.StatusOK {
+			return errors.New(answer.Status)
+		}
+		return nil
+	}
+	if err := ask(newKey(t)); err == nil || !strings.HasPrefix(err.Error(), "403 ") {
+		t.Errorf("another's ticket: %v", err)
+	}
+	const head = " HTTP/1.1\r\nHost: localhost\r\n"
+	servertest.Crowd(t, strings.TrimPrefix(url, "http://"), 300, map[string]string{
+		"idle sockets": "", "half headers": "GET / HTTP/1.1\r\nHo", "no tickets": "GET /v1/vms/sandbox" + head + "\r\n",
+		"half bodies": "POST /sandboxes" + head + "Content-Length: 100\r\n\r\n{", "half TLS hellos": "\x16\x03\x01\x02\x00",
+	}, func() error { return ask(key) })
 }

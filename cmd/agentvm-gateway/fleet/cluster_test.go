@@ -600,9 +600,10 @@ func (c *cluster) serve(p *corev1.Pod, address string) {
 // gateway is a gateway of the test.
 type gateway struct {
 	*fleet.Gateway
-	t      testing.TB
-	client *http.Client
-	stop   func()
+	t       testing.TB
+	address string
+	client  *http.Client
+	stop    func()
 }
 
 var keys = httpserver.Keys{{Name: "red", Value: "the-key-of-tenant-red"}, {Name: "blue", Value: "the-key-of-tenant-blue"}}
@@ -639,7 +640,7 @@ func (c *cluster) gatewayOf(name string, client kubernetes.Interface) *gateway {
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
-	one := &gateway{Gateway: g, t: c.t, client: &http.Client{Transport: transport}, stop: sync.OnceFunc(func() {
+	one := &gateway{Gateway: g, t: c.t, address: address, client: &http.Client{Transport: transport}, stop: sync.OnceFunc(func() {
 		transport.CloseIdleConnections()
 		cancel()
 		<-done

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"agentvm/cmd/agentvm-gateway/fleet"
+	"agentvm/internal/httpserver/servertest"
 )
 
 // TestLife is a sandbox's, seen by two gateways that know of each other only what the cluster says.
@@ -293,3 +294,19 @@ func newRecorder() *recorder                    { return &recorder{header: http.
 func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) WriteHeader(code int)        { r.code = code }
 func (r *recorder) Write(b []byte) (int, error) { return len(b), nil }
+
+// TestStrangers: who has no tenant's key keeps no tenant out.
+func TestStrangers(t *testing.T) {
+	g := newCluster(t).gateway("one")
+	const head = " HTTP/1.1\r\nHost: localhost\r\n"
+	servertest.Crowd(t, g.address, 1100, map[string]string{
+		"idle sockets": "", "half headers": "GET / HTTP/1.1\r\nHo", "wrong keys": "GET /v2/sandboxes" + head + "X-Api-Key: of no tenant\r\n\r\n",
+		"half bodies": "POST /sandboxes" + head + "Content-Length: 100\r\n\r\n{", "half TLS hellos": "\x16\x03\x01\x02\x00",
+	}, func() error {
+		g.client.CloseIdleConnections()
+		if code, body := g.do("GET", "/v2/sandboxes", "red", ""); code != 200 {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+}

@@ -3,7 +3,9 @@ package servertest
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,4 +55,34 @@ func drop(ctx context.Context, address, text string, i int) error {
 		return conn.(*net.TCPConn).SetLinger(0)
 	}
 	return nil
+}
+
+// Crowd has count connections stay open at once at an address, each after one of the texts, for each of them in turn. Beside them owner must get
+// its answer, and the oldest must end.
+func Crowd(t *testing.T, address string, count int, texts map[string]string, owner func() error) {
+	t.Helper()
+	for what, text := range texts {
+		conns := make([]net.Conn, count)
+		for i := range conns {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatalf("connection %d of %s: %v", i+1, what, err)
+			}
+			defer c.Close()
+			_, _ = c.Write([]byte(text)) // the server may have closed it already
+			conns[i] = c
+		}
+		if err := owner(); err != nil {
+			t.Errorf("beside %d %s the owner gets: %v", count, what, err)
+		}
+		_ = conns[0].SetReadDeadline(time.Now().Add(time.Minute))
+		for buffer, err := make([]byte, 1<<10), error(nil); err == nil; {
+			if _, err = conns[0].Read(buffer); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the first of %d %s stays", count, what)
+			}
+		}
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
 }
