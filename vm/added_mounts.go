@@ -385,7 +385,8 @@ func openMountServer(ctx context.Context, c Config, m Mount) (*MountServer, erro
 		}
 	}
 	config := added.serverConfig()
-	config.Memory, config.Descriptors, config.Logger = c.memory, descriptors(), c.Logger
+	config.Memory, config.Logger = c.memory, c.Logger
+	c.mountShare.give(&config)
 	server, err := mount.NewServer(config)
 	if err != nil {
 		return nil, err

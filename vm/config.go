@@ -140,9 +140,10 @@ type Config struct {
 	// Logger gets warnings and, at debug level, how long each step took. Nil discards.
 	Logger *slog.Logger `json:"-"`
 
-	memory    *budget.Budget    // of HostMemory
-	authority *secret.Authority // of Secrets; forks share it
-	emulator  *emulatorKind     // nil: package machine's
+	memory     *budget.Budget // of HostMemory
+	mountShare *mountShare
+	authority  *secret.Authority // of Secrets; forks share it
+	emulator   *emulatorKind     // nil: package machine's
 }
 
 // Validate returns what is wrong with the configuration, as Start would, without starting anything. It opens no file.
@@ -177,6 +178,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("memory of %d MiB on the host: a VM needs at least %d MiB there", c.HostMemory>>20, MinHostMemory>>20)
 	}
 	c.memory = newBudget(c.HostMemory, c.Logger)
+	c.mountShare = newMountShare()
 	c.ColdBoot = c.ColdBoot || debugenv.Has("nobase")
 	if err := checkEnv(c.Env); err != nil {
 		return c, err

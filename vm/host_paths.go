@@ -47,7 +47,7 @@ func (r *resources) openHostPaths(ctx context.Context, c Config) error {
 		return err
 	}
 	r.guard = mount.NewGuard(c.Logger)
-	r.shares, err = openShares(set, r.guard, c.memory, c.Logger)
+	r.shares, err = openShares(set, r.guard, c)
 	r.sockets, set.sockets = set.sockets, nil
 	return err
 }

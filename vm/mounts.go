@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 
-	"agentvm/internal/budget"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"
@@ -35,11 +33,12 @@ type shares []*share
 const shareSize = 1 << 20
 
 // openShares makes servers for open host directories. On failure all are closed.
-func openShares(set *hostSet, guard *mount.Guard, memory *budget.Budget, log *slog.Logger) (shares, error) {
+func openShares(set *hostSet, guard *mount.Guard, of Config) (shares, error) {
 	var list shares
 	for i, m := range set.mounts {
 		c := m.serverConfig()
-		c.Guard, c.Memory, c.Descriptors, c.Logger = guard, memory, descriptors(), log
+		c.Guard, c.Memory, c.Logger = guard, of.memory, of.Logger
+		of.mountShare.give(&c)
 		server, err := mount.NewServer(c)
 		if err != nil {
 			return nil, errors.Join(err, list.close())

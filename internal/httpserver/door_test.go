@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,11 +15,11 @@ import (
 type visitor struct {
 	net.Conn
 	limit  *Limit
-	closed bool
+	closed atomic.Bool
 }
 
 func (v *visitor) Close() error {
-	v.closed = true
+	v.closed.Store(true)
 	return nil
 }
 
@@ -37,10 +38,9 @@ func arrive(l *Limit, known bool) *visitor {
 // closed lists which have been closed, and tells the limit.
 func closed(list []*visitor) (which []int) {
 	for i, v := range list {
-		if v.closed {
+		if v.closed.Swap(false) {
 			which = append(which, i)
 			v.limit.Track(v, http.StateClosed)
-			v.closed = false
 		}
 	}
 	return which

@@ -5,23 +5,26 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentvm/internal/errno"
 )
 
 // hostEvents has the guest learn what others change in the directories that it knows: programs of the host, and other guests. The host's
-// system reports names (watcher); a moment later a session looks at what is there, leaves out what its own guest has done, and answers the
+// system reports names (Watcher); a moment later a session looks at what is there, leaves out what its own guest has done, and answers the
 // guest's FUSE_HOST_EVENTS, of which one is waiting. What the guest's kernel keeps of the name expires then, so that it may keep names and
 // attributes in watched directories for watchedTime, and programs that watch the directory have their events (inotify).
 //
-//	watcher.wait ──► pending, by directory and name ──► look: what is there? whose change was it? ──► reply
+//	Watcher ──► pending, by directory and name ──► look: what is there? whose change was it? ──► reply
 //
 // Everything is bounded: maxWatches directories (the rest is valid for validTime and not reported), maxPending names, beyond which the guest
 // asks again for all names of the directory.
 type hostEvents struct {
 	session *session
-	watcher *watcher
+	count   atomic.Int64  // of directories that are watched
+	wake    chan struct{} // has one when there may be something to deliver
+	ended   chan struct{} // closed by close
 	done    sync.WaitGroup
 
 	sending sync.Mutex // a reply is being made; before names
@@ -41,8 +44,7 @@ const (
 	// watchedTime is how long the guest may use names and attributes in a watched directory. What the host's system does not report (what a
 	// program writes through a mapping) is seen by stat after this time; by open at once.
 	watchedTime = time.Minute
-	// maxWatches bounds the directories that a session watches. The system's own limit is for all programs of the user: no session takes more
-	// than an eighth of it.
+	// maxWatches bounds the directories that a session watches. The system's own limit is for all programs of the user: see MaxWatches.
 	maxWatches = 8192
 	maxPending = 4096
 	maxOwn     = 4096
@@ -101,35 +103,76 @@ const (
 
 // newHostEvents returns nil where the host's system does not report changes.
 func newHostEvents(c *session) *hostEvents {
-	w, err := newWatcher(c.server.dir)
-	if err != nil {
-		return nil
-	}
 	e := &hostEvents{
-		session: c, watcher: w, nodes: make(map[watchID]*node), pending: make(map[eventKey]hostChange),
+		session: c, wake: make(chan struct{}, 1), ended: make(chan struct{}), nodes: make(map[watchID]*node), pending: make(map[eventKey]hostChange),
 		expired: make(map[uint64]struct{}), own: make(map[eventKey]ownChange),
+	}
+	if err := c.server.config.Watcher.join(e, c.server.dir); err != nil {
+		return nil
 	}
 	e.done.Go(e.run)
 	return e
 }
 
 func (e *hostEvents) close() {
-	e.watcher.close()
+	close(e.ended)
+	e.session.server.config.Watcher.leave(e)
 	e.done.Wait()
+	e.mu.Lock()
+	clear(e.nodes) // what the watcher notes at this moment gives no watch back
+	e.mu.Unlock()
+	e.session.server.config.Watches.Give(e.count.Swap(0))
 }
 
-// run takes events until the watcher is closed.
-func (e *hostEvents) run() {
-	for e.watcher.wait() {
-		time.Sleep(eventDelay)
-		e.watcher.read(e.note)
-		e.deliverAll()
+// MaxWatches is how many directories a process may watch: no more than an eighth of what all programs of its user may.
+func MaxWatches() int64 { return maxUserWatches() / 8 }
+
+// wakeUp has run look whether there is something to deliver.
+func (e *hostEvents) wakeUp() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
 	}
 }
 
-// deliverAll delivers as long as the guest asks. What comes from the host's system meanwhile waits there.
+// run delivers what the watcher has noted until close.
+func (e *hostEvents) run() {
+	for {
+		select {
+		case <-e.wake:
+			e.deliverAll()
+		case <-e.ended:
+			return
+		}
+	}
+}
+
+func (e *hostEvents) open() bool {
+	select {
+	case <-e.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// reserve takes the place of one watch.
+func (e *hostEvents) reserve() bool {
+	if e.count.Add(1) <= maxWatches && e.session.server.config.Watches.Take(1) {
+		return true
+	}
+	e.count.Add(-1)
+	return false
+}
+
+func (e *hostEvents) unreserve() {
+	e.count.Add(-1)
+	e.session.server.config.Watches.Give(1)
+}
+
+// deliverAll delivers as long as the guest asks. What comes from the host's system meanwhile is pending.
 func (e *hostEvents) deliverAll() {
-	for e.left() && e.watcher.open() {
+	for e.left() && e.open() {
 		e.deliver()
 		if e.left() { // the guest is changing something just now
 			time.Sleep(eventDelay)
@@ -187,20 +230,20 @@ func (e *hostEvents) watch(n *node, path string) (already bool) {
 	if n.watch.Load() != 0 {
 		return n.watched()
 	}
-	if !e.watcher.reserve() {
+	if !e.reserve() {
 		n.watch.Store(unwatchable)
 		return false
 	}
-	id, err := e.session.server.watchDir(e.watcher, path, n.file)
+	id, err := e.session.server.watchDir(e, path, n.file)
 	if err != nil {
-		e.watcher.unreserve()
+		e.unreserve()
 		n.watch.Store(unwatchable)
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if other := e.nodes[id]; other != nil && other != n { // the same directory by another name
-		e.watcher.unreserve()
+		e.unreserve()
 		other.watch.Store(unwatchable)
 		e.expired[other.id] = struct{}{}
 	}
@@ -222,8 +265,8 @@ func (e *hostEvents) forget(n *node) {
 	defer e.mu.Unlock()
 	if e.nodes[watchID(id)] == n {
 		delete(e.nodes, watchID(id))
-		e.watcher.remove(watchID(id))
-		e.watcher.unreserve()
+		e.session.server.config.Watcher.remove(e, watchID(id))
+		e.unreserve()
 	}
 }
 
@@ -233,8 +276,8 @@ func (e *hostEvents) dropLocked(n *node, id watchID) {
 	}
 	delete(e.nodes, id)
 	n.watch.Store(0)
-	e.watcher.remove(id)
-	e.watcher.unreserve()
+	e.session.server.config.Watcher.remove(e, id)
+	e.unreserve()
 	e.expired[n.id] = struct{}{}
 }
 

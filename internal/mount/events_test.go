@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/budget"
 	"agentvm/internal/errno"
 	"agentvm/internal/mount/fusetest"
 )
@@ -478,5 +479,81 @@ func TestRequestsGiveHandlesBack(t *testing.T) {
 	request(opReleasedir, fusetest.Body(nil).U64(number).U64(0).U64(0))
 	if replies != 3 {
 		t.Errorf("%d replies", replies)
+	}
+}
+
+// inotifyInstances counts this process's.
+func inotifyInstances(t *testing.T) (n int) {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); to == "anon_inode:inotify" {
+			n++
+		}
+	}
+	return n
+}
+
+// TestSharedWatcher: the mounts of a process take one of the user's inotify instances, learn all the same what is theirs, also of a directory that two
+// have, and give back all that they have taken.
+func TestSharedWatcher(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the host's system does not report changes")
+	}
+	before := inotifyInstances(t)
+	whole := budget.New(1000, nil)
+	t.Run("mounts", func(t *testing.T) {
+		watcher, watches, both := new(Watcher), whole.Share(), t.TempDir()
+		var clients []*eventClient
+		var dirs []string
+		for i := range 20 {
+			dir := both
+			if i >= 2 {
+				dir = t.TempDir()
+			}
+			writeFile(t, filepath.Join(dir, "old"), "")
+			c := attachEvents(t, Config{Dir: dir, Watcher: watcher, Watches: watches})
+			c.lookup(rootID, "old") // has the directory watched
+			clients, dirs = append(clients, c), append(dirs, dir)
+		}
+		if n := inotifyInstances(t) - before; n != 1 {
+			t.Errorf("%d instances for %d mounts", n, len(clients))
+		}
+		for i, c := range clients {
+			writeFile(t, filepath.Join(dirs[i], fmt.Sprint("new", i)), "")
+			if got := c.all(fmt.Sprint("new", i)); len(got) == 0 {
+				t.Errorf("mount %d has no event", i)
+			}
+		}
+		_ = clients[0].conn.Close() // the other one of the directory goes on
+		writeFile(t, filepath.Join(both, "later"), "")
+		if got := clients[1].all("later"); len(got) == 0 {
+			t.Error("no event after the other mount's end")
+		}
+	})
+	if use := whole.Use(); use.Used != 0 {
+		t.Errorf("%d watches are counted after the mounts' end", use.Used)
+	}
+	if n := inotifyInstances(t) - before; n != 0 {
+		t.Errorf("%d instances are left", n)
+	}
+}
+
+// TestWatchesOfVM: beyond the VM's share a directory is not watched, and what the guest knows of it is valid for a short time.
+func TestWatchesOfVM(t *testing.T) {
+	whole := budget.New(4, nil)
+	dir := t.TempDir()
+	for _, name := range []string{"a/x", "b/x", "c/x"} {
+		writeFile(t, filepath.Join(dir, name), "")
+	}
+	c := attachEvents(t, Config{Dir: dir, Watches: whole.Share()})
+	for _, name := range []string{"a", "b", "c"} {
+		c.lookup(c.lookup(rootID, name), "x")
+	}
+	if use := whole.Use(); use.Used != 2 || use.Refused == 0 {
+		t.Errorf("watches: %+v, want half of them", use)
 	}
 }

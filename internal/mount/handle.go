@@ -39,7 +39,7 @@ type openFile struct {
 // openFiles counts what a session holds open, and the memory of its directory listings.
 type openFiles struct {
 	limit    int64
-	process  *budget.Budget // see Config.Descriptors
+	process  *budget.Share // see Config.Descriptors
 	count    atomic.Int64
 	listings atomic.Int64
 }

@@ -50,8 +50,14 @@ type Config struct {
 	MaxNodes int
 	// MaxOpen limits the files a session holds open on the host (ENFILE beyond it). Default: DefaultMaxOpen.
 	MaxOpen int
-	// Descriptors is how many files all servers of this process together may hold open for guests (ENFILE beyond it). Default: any number.
-	Descriptors *budget.Budget
+	// Descriptors is the VM's share of the files that all servers of this process may hold open for guests (ENFILE beyond it). Default: any
+	// number.
+	Descriptors *budget.Share
+	// Watcher reports what others change on the host. Default: one of this server.
+	Watcher *Watcher
+	// Watches is the VM's share of the directories that Watcher may watch; what others change in the rest is seen later. Default: any number,
+	// but for a session's limit.
+	Watches *budget.Share
 	// Memory is what sessions take for names, directory listings (ENOMEM when there is not enough) and messages. nil: no limit but theirs.
 	Memory *budget.Budget
 	// Logger gets refused sessions and internal errors, nothing per request. Nil discards.
@@ -155,6 +161,9 @@ func withDefaults(c Config) Config {
 	}
 	if c.MaxOpen <= 0 {
 		c.MaxOpen = DefaultMaxOpen
+	}
+	if c.Watcher == nil {
+		c.Watcher = new(Watcher)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -394,7 +394,8 @@ func TestOpenLimit(t *testing.T) {
 func TestOpenLimitOfProcess(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "")
-	shared := budget.New(3, nil)
+	whole := budget.New(6, nil)
+	shared := whole.Share() // half
 	t.Run("mounts", func(t *testing.T) {
 		first, second := rawAttach(t, Config{Dir: dir, Descriptors: shared}), rawAttach(t, Config{Dir: dir, ReadOnly: true, Descriptors: shared})
 		a, sameA := first.lookup(rootID, "a"), second.lookup(rootID, "a")
@@ -414,7 +415,7 @@ func TestOpenLimitOfProcess(t *testing.T) {
 			t.Errorf("open after a close by the other mount: %v", got)
 		}
 	})
-	if use := shared.Use(); use.Used != 0 {
+	if use := whole.Use(); use.Used != 0 {
 		t.Errorf("%d descriptors are counted after the mounts' end", use.Used)
 	}
 }
