@@ -528,7 +528,7 @@ func TestSharedWatcher(t *testing.T) {
 				t.Errorf("mount %d has no event", i)
 			}
 		}
-		_ = clients[0].conn.Close() // the other one of the directory goes on
+		_ = clients[0].conn.Close() // the other one of the directory continues
 		writeFile(t, filepath.Join(both, "later"), "")
 		if got := clients[1].all("later"); len(got) == 0 {
 			t.Error("no event after the other mount's end")

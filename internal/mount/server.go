@@ -55,8 +55,8 @@ type Config struct {
 	Descriptors *budget.Share
 	// Watcher reports what others change on the host. Default: one of this server.
 	Watcher *Watcher
-	// Watches is the VM's share of the directories that Watcher may watch; what others change in the rest is seen later. Default: any number,
-	// but for a session's limit.
+	// Watches is the VM's share of the directories that Watcher may watch; what others change in the rest is seen later. Default: a session's
+	// limit.
 	Watches *budget.Share
 	// Memory is what sessions take for names, directory listings (ENOMEM when there is not enough) and messages. nil: no limit but theirs.
 	Memory *budget.Budget
