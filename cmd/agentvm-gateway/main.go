@@ -95,7 +95,7 @@ func (o *options) serve(ctx context.Context) error {
 	// The loggers that libraries share: the client of Kubernetes writes as the gateway does, and net/http, which quotes what pods send, nowhere.
 	klog.SetSlogLogger(log)
 	stdlog.SetOutput(io.Discard)
-	text, err := os.ReadFile(o.key)
+	text, err := fleet.ReadSecretFile(o.key)
 	if err != nil {
 		return fmt.Errorf("--key-file: %w", err)
 	}

@@ -3,7 +3,6 @@ package fleet
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -37,7 +36,7 @@ type TenantFile struct {
 // OpenTenants reads a file of tenants, which has to be there.
 func OpenTenants(path string, log *slog.Logger, now func() time.Time) (*TenantFile, error) {
 	t := &TenantFile{path: path, log: log, now: now}
-	if _, err := os.Stat(path); err != nil {
+	if _, err := ReadSecretFile(path); err != nil {
 		return nil, err
 	}
 	t.Tenants()
@@ -51,7 +50,7 @@ func (t *TenantFile) Tenants() Tenants {
 	if now := t.now(); t.looked.IsZero() || now.Sub(t.looked).Abs() >= readEvery {
 		t.looked = now
 		var problems []string
-		text, err := os.ReadFile(t.path)
+		text, err := ReadSecretFile(t.path)
 		if err != nil {
 			problems = []string{err.Error()}
 		}
