@@ -57,13 +57,17 @@ var ways = []struct {
 	}},
 }
 
-// mendAppended removes what a save that was cut short has left at a file's end.
+// mendAppended removes what saves that were cut short have left in a file, and all after it.
 func mendAppended(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	return os.Truncate(file, int64(len(bytes.TrimRight(b, "\x00"))/lineSize*lineSize))
+	whole := 0
+	for whole+lineSize <= len(b) && b[whole] != 0 {
+		whole += lineSize
+	}
+	return os.Truncate(file, int64(whole))
 }
 
 // saveMapped changes the versions in a file that is mapped.
@@ -84,6 +88,9 @@ func saveMapped(file string, version int) error {
 
 // lineSize is of each line. A page has a whole number of them, so that what is written by pages is written by lines.
 const lineSize = 64
+
+// blockSize is of the guest's file system.
+const blockSize = 4096
 
 func line(version, number int) []byte {
 	text := fmt.Appendf(nil, "v%08d %06d ", version, number)
@@ -134,8 +141,9 @@ func check(way string, b []byte) (version int, cut string, err error) {
 // checkLines is for files whose lines are saved one by one: each has a version, the last of which counts if they grow and the least else.
 func checkLines(b []byte, grow bool) (version int, cut string, err error) {
 	for i := 0; i < len(b); i += lineSize {
-		if grow && len(bytes.Trim(b[i:], "\x00")) == 0 {
-			return version, fmt.Sprintf("%d bytes of zeros at its end", len(b)-i), nil
+		// A block that was there already is written later than the file's size, and than the blocks that came after it.
+		if end := min(i/blockSize*blockSize+blockSize, len(b)); grow && len(bytes.Trim(b[i:end], "\x00")) == 0 {
+			return version, fmt.Sprintf("%d bytes of zeros, and %d after them", end-i, len(b)-end), nil
 		}
 		one := b[i:min(i+lineSize, len(b))]
 		if len(one) < lineSize {
