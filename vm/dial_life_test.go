@@ -122,7 +122,7 @@ func blocked(t *testing.T, v *vm.VM) <-chan error {
 // TestDialStopped: the VM's end unblocks everything.
 func TestDialStopped(t *testing.T) {
 	for name, end := range map[string]func(*vm.VM) error{
-		"Close":              (*vm.VM).Close,
+		"Close": (*vm.VM).Close,
 		"Stop": func(v *vm.VM) error {
 			if err := v.Stop(context.Background()); !errors.Is(err, context.DeadlineExceeded) { // a busy host switches the guest off
 				return err
