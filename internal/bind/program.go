@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -29,8 +30,11 @@ func Parse(text string) (Command, error) {
 	return Command{Name: name, Run: func(ctx context.Context, c Call) error { return runProgram(ctx, c, program, words[1:]) }}, nil
 }
 
-// runProgram executes a program of the host in the working directory and with the environment of this process.
+// runProgram executes a program of the host in the working directory and with the environment of this process. What the program has started ends
+// with it, unless it has left the program's process group; on Linux the program ends with this process.
 func runProgram(ctx context.Context, c Call, program string, args []string) error {
+	runtime.LockOSThread() // to the kernel, the program's parent is the thread
+	defer runtime.UnlockOSThread()
 	command := exec.CommandContext(ctx, program, append(args[:len(args):len(args)], c.Args...)...)
 	command.Stdout, command.Stderr, command.WaitDelay = c.Stdout, c.Stderr, killTime
 	endsGroup(command)
@@ -47,6 +51,7 @@ func runProgram(ctx context.Context, c Call, program string, args []string) erro
 		_ = in.Close()
 	})
 	err = command.Wait()
+	endGroup(command)
 	_ = c.Stdin.Close()
 	feeding.Wait()
 	var exit *exec.ExitError

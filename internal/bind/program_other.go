@@ -1,0 +1,7 @@
+//go:build !windows && !linux
+
+package bind
+
+import "syscall"
+
+func diesWithParent(*syscall.SysProcAttr) {}
