@@ -28,7 +28,7 @@ import (
 // largeData is served at /data; what is sent to /sum comes back as its checksum.
 func serveLargeData(t *testing.T) (data []byte, port uint16) {
 	t.Helper()
-	data = make([]byte, 300_000)
+	data = make([]byte, 4<<20)
 	_, _ = rand.NewChaCha8([32]byte{3}).Read(data)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
