@@ -33,12 +33,13 @@ const (
 
 // world is a host that gets a secret, and a proxy on the way to it.
 type world struct {
-	t      *testing.T
-	proxy  *Proxy
-	guest  *x509.CertPool // what the guest trusts: the VM's authority
-	server *httptest.Server
-	got    atomic.Pointer[http.Header] // of the last request
-	asked  atomic.Int64
+	t       *testing.T
+	proxy   *Proxy
+	guest   *x509.CertPool // what the guest trusts: the VM's authority
+	server  *httptest.Server
+	address string                      // at which the host is connected to
+	got     atomic.Pointer[http.Header] // of the last request
+	asked   atomic.Int64
 }
 
 // newWorld makes both. The host's certificate is for the name of, and the secret for api.example.
@@ -56,6 +57,7 @@ func newWorld(t *testing.T, of string, handle http.HandlerFunc) *world {
 	w.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	w.server.StartTLS()
+	w.address = w.server.Listener.Addr().String()
 	t.Cleanup(w.server.Close)
 	list := []Secret{{Name: "KEY", Value: value, Hosts: []string{"api.example"}}}
 	authority, err := NewAuthority(list)
@@ -101,7 +103,7 @@ func issue(t *testing.T, name string) (*x509.Certificate, tls.Certificate) {
 func (w *world) dial() net.Conn {
 	w.t.Helper()
 	to := func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", w.server.Listener.Addr().String())
+		return new(net.Dialer).DialContext(ctx, "tcp", w.address)
 	}
 	upstream, err := to(w.t.Context())
 	if err != nil {
