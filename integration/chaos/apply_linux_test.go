@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // The host's tree of before in TestKilledApply, and what the guest makes of it.
@@ -23,12 +20,7 @@ const (
 // file of the host is the old or the new one, and the next apply, which nothing has to force, completes it and leaves nothing behind.
 func TestKilledApply(t *testing.T) {
 	rounds := roundsEach(t)
-	w := newWorld(t)
-	watch := &watch{}
-	w.run = watch.run
-	if _, err := w.try("version"); errors.Is(err, unix.EPERM) || err != nil && strings.Contains(err.Error(), "seccomp") {
-		t.Skip(err)
-	}
+	w, watch := newWatchedWorld(t)
 	dir := t.TempDir()
 	w.start("first", "-m", dir+":/src:cow")
 	reset := func() {

@@ -8,20 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // TestKilledMakers kills what makes large files (forks, images, snapshots, archives) at its steps. The next command, whatever it is, removes
 // what the killed process was writing, wherever that is.
 func TestKilledMakers(t *testing.T) {
 	rounds := roundsEach(t)
-	w := newWorld(t)
-	watch := &watch{}
-	w.run = watch.run
-	if _, err := w.try("version"); errors.Is(err, unix.EPERM) || err != nil && strings.Contains(err.Error(), "seccomp") {
-		t.Skip(err)
-	}
+	w, watch := newWatchedWorld(t)
 	temporary, out, source := t.TempDir(), t.TempDir(), t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	for name, content := range map[string]string{"Dockerfile": "FROM busybox\nCOPY big /big\nRUN cp big copy\n", "big": strings.Repeat("0123456789abcdef", 1<<16)} {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // TestEveryStep meets fork, snapshot and rm at their steps, the calls that change files: the process that makes one is killed there, or is told
@@ -16,12 +14,7 @@ import (
 // are met, with more of them than there are steps all.
 func TestEveryStep(t *testing.T) {
 	rounds := roundsEach(t)
-	w := newWorld(t)
-	watch := &watch{}
-	w.run = watch.run
-	if _, err := w.try("version"); errors.Is(err, unix.EPERM) || err != nil && strings.Contains(err.Error(), "seccomp") {
-		t.Skip(err)
-	}
+	w, watch := newWatchedWorld(t)
 	w.start("first")
 	fork := func() { w.must("fork", "-q", "first", "copy") }
 	shot := func() { w.must("snapshot", "create", "first", "shot") }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,6 +31,17 @@ type watch struct {
 
 // launchEnv has the test's program put itself under the watch at the other end of descriptor 3, and become its arguments.
 const launchEnv = "AGENTVM_TEST_LAUNCH"
+
+// newWatchedWorld is a world whose program runs under a watch. Where the kernel does not let programs be watched, the test is skipped.
+func newWatchedWorld(t *testing.T) (*world, *watch) {
+	t.Helper()
+	w, watch := newWorld(t), &watch{}
+	w.run = watch.run
+	if _, err := w.try("version"); errors.Is(err, unix.EPERM) || err != nil && strings.Contains(err.Error(), "seccomp") {
+		t.Skip(err)
+	}
+	return w, watch
+}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(launchEnv) != "" {
