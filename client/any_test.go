@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(storetest.WithOwnUser(m.Run))
 }
 
 // identities are the errors that callers branch on.

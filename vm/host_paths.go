@@ -184,7 +184,7 @@ func (set *hostSet) hideStores(c Config, dir string) error {
 	for _, dir := range dirs {
 		dirs = append(dirs, linkedParts(dir)...)
 	}
-	if keys, err := private.KeyFolder(); err == nil { // without a folder there are no keys
+	if keys, err := private.UserFolder(); err == nil { // without a folder there are no keys
 		dirs = append(dirs, keys)
 	}
 	for _, dir := range dirs {

@@ -14,7 +14,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentvm/client"
+	"agentvm/images"
 	"agentvm/internal/changes"
+	"agentvm/internal/hostpath"
 	"agentvm/vm"
 )
 
@@ -255,6 +257,34 @@ func (f *changesFlags) check(mounts []vm.Mount) error {
 		return nil
 	}
 	return errors.New("--diff and --apply are for copy-on-write mounts: give a directory as -m HOST:GUEST:cow")
+}
+
+// remember notes before the VM starts that machines change the directories to which changes are applied: afterwards this process is confined.
+func (f *changesFlags) remember(ctx context.Context, mounts []vm.Mount) error {
+	if !f.apply {
+		return nil
+	}
+	store, err := images.DefaultDir()
+	if err != nil {
+		return err
+	}
+	guard, err := hostpath.Known(store)
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if !m.CopyOnWrite {
+			continue
+		}
+		place, err := guard.Open(m.HostPath, m.Identity)
+		if err == nil {
+			err = errors.Join(guard.Remember(ctx, store, []*hostpath.Place{place}), place.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", m.HostPath, err)
+		}
+	}
+	return nil
 }
 
 // finishChanges shows and applies what a command has changed, as f says.

@@ -10,7 +10,6 @@ import (
 	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
 	"agentvm/internal/debugenv"
-	"agentvm/internal/private"
 	"agentvm/vm"
 )
 
@@ -39,12 +38,7 @@ func (c *cli) confine(f *vmFlags, config vm.Config) {
 	} else { // the VM has a temporary store, which is removed at its end
 		rules.Write = append(rules.Write, os.TempDir())
 	}
-	if f.changes.apply { // after the command, with a note that machines change the directory
-		mounts := filepath.Join(store, "mounts") // a rule is for an existing folder
-		if err := private.MakeFolder(mounts); err != nil {
-			c.log.Debug("confinement", "error", err)
-		}
-		rules.Write = append(rules.Write, mounts)
+	if f.changes.apply { // after the command
 		for _, m := range config.Mounts {
 			if m.CopyOnWrite {
 				rules.WriteMounts = append(rules.WriteMounts, m.HostPath)

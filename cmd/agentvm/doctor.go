@@ -202,7 +202,7 @@ func checkCompiled(store string) finding {
 	if err == nil {
 		_, err = private.CodeKey(store)
 	}
-	if keys, folderErr := private.KeyFolder(); err == nil && folderErr == nil {
+	if keys, folderErr := private.UserFolder(); err == nil && folderErr == nil {
 		f.Detail += ", with a key in " + keys
 	}
 	if err != nil {

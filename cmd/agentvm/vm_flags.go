@@ -102,6 +102,9 @@ func (c *cli) startWith(ctx context.Context, f *vmFlags, change func(*vm.Config)
 	if err := f.changes.check(config.Mounts); err != nil {
 		return nil, err
 	}
+	if err := f.changes.remember(ctx, config.Mounts); err != nil {
+		return nil, err
+	}
 	watch, err := watchNetwork(&f.networkFlags, &config)
 	if err != nil {
 		return nil, err

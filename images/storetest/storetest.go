@@ -4,10 +4,12 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -34,11 +36,36 @@ func (s *Store) Main(run func() int) int {
 	s.mu.Lock()
 	s.dir = dir
 	s.mu.Unlock()
-	code := run()
+	code := WithOwnUser(run)
 	if err := os.RemoveAll(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "remove the store of the tests:", err)
 	}
 	return leaktest.Check(code)
+}
+
+// WithOwnUser runs tests with a folder of the user's configuration that is theirs, so that they neither see what the user who runs them has
+// mounted nor add to it. It returns what run does.
+func WithOwnUser(run func() int) int {
+	dir, err := os.MkdirTemp("", "agentvm-user-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = os.Mkdir(filepath.Join(dir, "Library"), 0o700) // of macOS
+	}
+	for _, name := range userVariables() {
+		err = errors.Join(err, os.Setenv(name, dir))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return run()
+}
+
+func userVariables() []string {
+	if runtime.GOOS == "darwin" {
+		return []string{"HOME"}
+	}
+	return []string{"XDG_CONFIG_HOME", "AppData"}
 }
 
 // Dir is the store's folder.

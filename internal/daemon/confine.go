@@ -9,6 +9,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/confine"
 	"agentvm/internal/debugenv"
+	"agentvm/internal/hostpath"
 	"agentvm/internal/preview"
 	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
@@ -43,7 +44,7 @@ func (d *daemon) confineRules() confine.Rules {
 		d.logger.Debug("confinement", "error", err)
 	}
 	forks, previews := filepath.Join(store, "forks"), filepath.Dir(d.store.PreviewPath())
-	for _, folder := range []string{forks, filepath.Join(store, "mounts"), previews, d.store.porter().door()} {
+	for _, folder := range []string{forks, previews, d.store.porter().door()} {
 		if err := private.MakeFolder(folder); err != nil {
 			d.logger.Debug("confinement", "error", err)
 		}
@@ -69,6 +70,9 @@ func VMRules(store string, c vm.Config) confine.Rules {
 			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id",
 		},
 		Write: []string{in("locks"), in("bases")},
+	}
+	if record, err := hostpath.MakeRecord(); err == nil { // a rule is for an existing folder; without one nothing was noted
+		r.Read = append(r.Read, record)
 	}
 	for _, name := range c.Network.Networks {
 		r.Sockets = append(r.Sockets, filepath.Join(in("networks"), name)) // of which there is a new one when the guest starts again

@@ -174,15 +174,22 @@ func wantThreads(t *testing.T, pid int) {
 func TestCompiledCodeIsOutOfReach(t *testing.T) {
 	store, home := t.TempDir(), t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", home)
-	keys, err := private.KeyFolder()
+	if _, err := private.CodeKey(store); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := private.UserFolder()
 	if err != nil {
 		t.Fatal(err)
+	}
+	keys, err := filepath.Glob(filepath.Join(folder, "*.key"))
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys %q, %v", keys, err)
 	}
 	d := &daemon{store: Store{Dir: filepath.Join(store, "vms")}, paths: paths{dir: filepath.Join(store, "vms", "dev")}, logger: slog.New(slog.DiscardHandler)}
 	d.config.StoreDir = store
 	for name, r := range map[string]confine.Rules{"a daemon": d.confineRules(), "agentvm exec": VMRules(store, vm.Config{})} {
 		for _, path := range slices.Concat(r.Read, r.Write, r.Sockets, r.ReadMounts, r.WriteMounts) {
-			for _, code := range []string{keys, filepath.Join(store, "compiled"), filepath.Join(store, "compiled-modules")} {
+			for _, code := range []string{keys[0], filepath.Join(store, "compiled"), filepath.Join(store, "compiled-modules")} {
 				if path != "" && (strings.HasPrefix(code+"/", path+"/") || strings.HasPrefix(path+"/", code+"/")) {
 					t.Errorf("%s reaches %s by the rule for %s", name, code, path)
 				}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/images/storetest"
 	"agentvm/internal/leaktest"
 )
 
@@ -19,7 +20,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leaktest.Main(m)
+	os.Exit(leaktest.Check(storetest.WithOwnUser(m.Run)))
 }
 
 // testStore is a store whose daemons run this test program in a role.

@@ -8,7 +8,7 @@
 //     during the walk.
 //  2. The links on the way are trusted when the path is configured ([Resolve]): /home may lead to /data/home. A link in a directory
 //     that guests may change is not, and [Guard.Check] refuses it: the directory is a writable mount of the same machine, or was one
-//     of any machine of the store ([Guard.Remember]).
+//     of any machine of the user, whatever its store ([Guard.Remember]).
 //  3. The file that was found has an [Identity]: its path without links, its device and its inode. It is kept with the machine's
 //     configuration. Every later opening ([Reopen]) walks the path without links, follows none, and requires the same identity.
 //  4. Decisions are made about the open file. [Place.Root] and [Place.OpenFile] return that file and no other.

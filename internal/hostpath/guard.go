@@ -19,6 +19,7 @@ type Guard struct {
 // root is a directory that guests may change.
 type root struct {
 	id    fileID
+	born  int64 // step.born
 	path  string
 	where string // location.canonical
 	boot  string
@@ -33,7 +34,7 @@ func (g *Guard) table() mountTable {
 
 // Add adds a directory that a guest may change from now on.
 func (g *Guard) Add(p *Place) {
-	g.roots = append(g.roots, root{p.id(), p.Real, p.where().canonical(g.table()), p.Boot})
+	g.roots = append(g.roots, root{p.id(), p.born, p.Real, p.where().canonical(g.table()), p.Boot})
 }
 
 func (p *Place) where() location { return locate(p.dir, p.Real) }
@@ -52,7 +53,7 @@ func (g *Guard) Check(p *Place) error {
 
 // has reports whether the last of some directories is the root or below it.
 func (r root) has(way []step, where func() string) bool {
-	if r.boot == boot() && slices.ContainsFunc(way, func(s step) bool { return s.id == r.id }) {
+	if r.boot == boot() && slices.ContainsFunc(way, func(s step) bool { return s.id == r.id && r.mayBe(s) }) {
 		return true
 	}
 	if r.boot != boot() && slices.ContainsFunc(way, func(s step) bool { return s.id.file == r.id.file }) && isBelow(pathOf(way), r.path) {
@@ -60,6 +61,10 @@ func (r root) has(way []step, where func() string) bool {
 	}
 	return r.where != "" && r.boot == boot() && isBelow(where(), r.where)
 }
+
+// mayBe reports whether a directory with the root's number was born when the root was. An overlay that copies a directory up gives it another
+// birth, but leaves it at its place (where).
+func (r root) mayBe(s step) bool { return r.born == 0 || s.born == 0 || r.born == s.born }
 
 func pathOf(way []step) string {
 	names := []string{string(filepath.Separator)}
@@ -94,7 +99,7 @@ func (g *Guard) Within(p, dir *Place) (rel string, inside bool) {
 	if p.dir != nil && p.id() == dir.id() {
 		return ".", true
 	}
-	way := append(slices.Clone(p.above), step{p.id(), p.base})
+	way := append(slices.Clone(p.above), step{p.id(), p.born, p.base})
 	for i, s := range p.above {
 		if s.id == dir.id() {
 			return slashed(way[i+1:]), true
@@ -139,7 +144,7 @@ func slashed(way []step) string {
 func (g *Guard) Exposed(p *Place) string {
 	way := p.above
 	if p.dir != nil {
-		way = append(slices.Clone(way), step{p.id(), p.base})
+		way = append(slices.Clone(way), step{p.id(), p.born, p.base})
 	}
 	for _, r := range g.roots {
 		if r.has(way, func() string { return p.canonical(g.table()) }) {

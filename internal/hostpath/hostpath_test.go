@@ -1,13 +1,20 @@
 package hostpath
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"agentvm/internal/private"
 )
 
 // tree makes directories, files (by a content) and links (by "-> target") below a new directory without links on its way.
@@ -153,6 +160,7 @@ func TestGuard(t *testing.T) {
 }
 
 func TestKnown(t *testing.T) {
+	user(t)
 	store := t.TempDir()
 	dir := tree(t, map[string]string{"p/link": "-> ../q", "q/x": ""})
 	p := resolved(t, filepath.Join(dir, "p"))
@@ -172,11 +180,144 @@ func TestKnown(t *testing.T) {
 	if again.Exposed(resolved(t, filepath.Join(dir, "q/x"))) != "" || again.Exposed(p) == "" {
 		t.Error("Exposed is wrong about what machines can change")
 	}
-	if err := os.WriteFile(filepath.Join(store, recordName), []byte("{"), 0o600); err != nil {
+	folder, err := MakeRecord()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, recordName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Known(store); err == nil {
 		t.Error("a record that cannot be read is no error")
+	}
+}
+
+// user gives the test a user's configuration of its own, and returns its folder, which is not there yet.
+func user(t *testing.T) string {
+	t.Helper()
+	home := t.TempDir()
+	for _, name := range []string{"XDG_CONFIG_HOME", "HOME", "AppData"} {
+		t.Setenv(name, home)
+	}
+	if err := os.Mkdir(filepath.Join(home, "Library"), 0o700); err != nil { // of macOS
+		t.Fatal(err)
+	}
+	folder, err := private.UserFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// TestKnownInOtherStores: what a guest of one store could change is known to the commands of every other store of the user, also when
+// many processes note it at once, and what an earlier version has noted in its store.
+func TestKnownInOtherStores(t *testing.T) {
+	user(t)
+	dir := tree(t, map[string]string{"old/x": ""})
+	earlier := t.TempDir()
+	old := resolved(t, filepath.Join(dir, "old"))
+	text, err := json.Marshal([]recorded{{Identity: old.Identity, Last: time.Now()}})
+	if err == nil {
+		err = errors.Join(os.Mkdir(filepath.Join(earlier, recordFolder), 0o700), os.WriteFile(filepath.Join(earlier, recordFolder, recordName), text, 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, err := Known(earlier); err != nil || g.Exposed(old) == "" {
+		t.Errorf("what an earlier version has noted is not known: %v", err)
+	}
+	const stores = 12
+	var places []*Place
+	for i := range stores {
+		path := filepath.Join(dir, fmt.Sprint("p", i))
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, resolved(t, path))
+	}
+	var all sync.WaitGroup
+	for i, p := range places {
+		all.Go(func() {
+			g, err := Known(earlier)
+			if err == nil {
+				store := earlier
+				if i > 0 {
+					store = filepath.Join(dir, "store", fmt.Sprint(i))
+				}
+				err = g.Remember(t.Context(), store, []*Place{p})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	g, err := Known(filepath.Join(dir, "another store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(places, old) {
+		if g.Exposed(p) == "" {
+			t.Errorf("%s is not known in another store", p.Path)
+		}
+	}
+}
+
+// TestRecordThatCannotBeWritten: a machine gets no directory that cannot be noted, and the error says where the note would be.
+func TestRecordThatCannotBeWritten(t *testing.T) {
+	folder := user(t)
+	p := resolved(t, tree(t, map[string]string{"x": ""}))
+	obstacle := filepath.Join(folder, recordFolder, recordName+".lock")
+	if err := os.MkdirAll(obstacle, 0o700); err != nil { // root may write in every folder, but not open one as a file
+		t.Fatal(err)
+	}
+	g, err := Known(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = g.Remember(t.Context(), t.TempDir(), []*Place{p})
+	if err == nil || !strings.Contains(err.Error(), obstacle) || !strings.Contains(err.Error(), "XDG_CONFIG_HOME") {
+		t.Errorf("%v", err)
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Remember(t.Context(), t.TempDir(), []*Place{p}); err != nil {
+		t.Fatal(err)
+	}
+	if runtime.GOOS == "windows" {
+		return
+	}
+	if err := os.Chmod(filepath.Join(folder, recordFolder), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Known(t.TempDir()); !errors.Is(err, private.ErrNotPrivate) {
+		t.Errorf("a record that others can change: %v", err)
+	}
+	none := filepath.Join(folder, "none", "none")
+	t.Setenv("XDG_CONFIG_HOME", none)
+	t.Setenv("HOME", none)
+	if g, err = Known(t.TempDir()); err != nil {
+		t.Fatalf("without a home nothing was ever noted: %v", err)
+	}
+	if err := g.Remember(t.Context(), t.TempDir(), []*Place{p}); err == nil || !strings.Contains(err.Error(), "XDG_CONFIG_HOME") {
+		t.Errorf("without a home: %v", err)
+	}
+}
+
+// TestNumberOfAnother: a directory that has got the number of one that is gone is not taken for it.
+func TestNumberOfAnother(t *testing.T) {
+	p := resolved(t, tree(t, map[string]string{"p/link": "-> ../q", "q/x": ""}))
+	if p.born == 0 {
+		t.Skip("this system tells no times of birth")
+	}
+	g := &Guard{roots: []root{{id: p.id(), born: p.born - 1, boot: p.Boot, path: "/gone"}}}
+	if err := g.Check(resolved(t, filepath.Join(p.Path, "p/link"))); err != nil {
+		t.Error(err)
+	}
+	g.roots[0].born = p.born
+	if err := g.Check(resolved(t, filepath.Join(p.Path, "p/link"))); err == nil {
+		t.Error("a link in a directory that machines could change is followed")
 	}
 }
 

@@ -24,6 +24,7 @@ type Place struct {
 	parent *os.File
 	dir    *os.File // itself, if it is a directory
 	held   *os.File // itself, if it is none and the system can hold it without opening it, so that no other file gets its number
+	born   int64    // step.born of dir
 	base   string   // its name in parent; empty for the root itself
 	links  []link
 	magic  bool // the last component is a link that only the system can follow, such as /dev/fd/3
@@ -32,9 +33,11 @@ type Place struct {
 // fileID is unique among the files that exist at one time.
 type fileID struct{ device, file uint64 }
 
-// step is a directory on the way. name is empty for the root.
+// step is a directory on the way. name is empty for the root. born is its time of birth, 0 where the system tells none: it tells a directory
+// from a later one that has got its number.
 type step struct {
 	id   fileID
+	born int64
 	name string
 }
 

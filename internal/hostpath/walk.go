@@ -165,7 +165,7 @@ func (w *walker) follow(e entry) error {
 
 // place returns the file that the walk has found in the current directory; for the root itself there is none.
 func (w *walker) place(found entry, missing bool) (*Place, error) {
-	p := &Place{Missing: missing, Type: found.mode.Type(), above: w.steps(), base: found.name, links: w.links, magic: found.magic, dir: found.file, held: found.held}
+	p := &Place{Missing: missing, Type: found.mode.Type(), above: w.steps(), base: found.name, links: w.links, magic: found.magic, dir: found.file, held: found.held, born: found.born}
 	p.Identity = Identity{Path: w.asked, Device: found.id.device, File: found.id.file, Boot: boot()}
 	if n := len(w.stack); n == 0 {
 		p.Real = w.volume + string(filepath.Separator)

@@ -33,6 +33,15 @@ func addressOf(e entry, path string) string {
 	return fmt.Sprintf("/proc/self/fd/%d", e.held.Fd())
 }
 
+// birth returns when an open directory was made, in nanoseconds.
+func birth(dir *os.File) int64 {
+	var st unix.Statx_t
+	if unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &st) != nil || st.Mask&unix.STATX_BTIME == 0 {
+		return 0
+	}
+	return st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+}
+
 // isMagic reports whether only the system may be able to follow the links of a directory, as in /proc.
 func isMagic(dir int) bool {
 	var st unix.Statfs_t

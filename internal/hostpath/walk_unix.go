@@ -49,7 +49,7 @@ func dirEntry(name string, file *os.File) (entry, error) {
 		return entry{}, err
 	}
 	id, err := idOf(file, info)
-	return entry{step: step{id, name}, file: file, mode: info.Mode()}, err
+	return entry{step: step{id, birth(file), name}, file: file, mode: info.Mode()}, err
 }
 
 func idOf(_ *os.File, info fs.FileInfo) (fileID, error) {
@@ -71,7 +71,7 @@ func lookup(dir entry, path, name string) (entry, error) {
 	if err != nil {
 		return entry{}, &fs.PathError{Op: "open", Path: whole, Err: err}
 	}
-	found := entry{step: step{fileID{uint64(st.Dev), uint64(st.Ino)}, name}}
+	found := entry{step: step{id: fileID{uint64(st.Dev), uint64(st.Ino)}, name: name}}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		file, err := openDir(fd, name, whole)

@@ -67,7 +67,7 @@ func look(name, path string, file *os.File) (found entry, err error) {
 	if err := windows.GetFileInformationByHandle(h, &of); err != nil {
 		return found, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	found = entry{step: step{fileID{uint64(of.VolumeSerialNumber), uint64(of.FileIndexHigh)<<32 | uint64(of.FileIndexLow)}, name}}
+	found = entry{step: step{id: fileID{uint64(of.VolumeSerialNumber), uint64(of.FileIndexHigh)<<32 | uint64(of.FileIndexLow)}, name: name}}
 	var tag attributeTag
 	if of.FileAttributes&windows.FILE_ATTRIBUTE_REPARSE_POINT != 0 {
 		err := windows.GetFileInformationByHandleEx(h, windows.FileAttributeTagInfo, (*byte)(unsafe.Pointer(&tag)), uint32(unsafe.Sizeof(tag)))

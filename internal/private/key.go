@@ -18,19 +18,19 @@ const KeySize = 32
 // codeKeyName is the file of the key of compiled code.
 const codeKeyName = "compiled-code.key"
 
-// KeyFolder returns the folder of keys that must not be in the store, which a guest may have been given by mistake: the folder agentvm among
-// the user's configuration (on Linux ~/.config). It need not be there, but the user's home must.
-func KeyFolder() (string, error) {
+// UserFolder returns the folder of what is the user's and not one store's: keys, and what guests could change. It is the folder agentvm among
+// the user's configuration (on Linux ~/.config), which no mount shows. It need not be there, but the user's home must.
+func UserFolder() (string, error) {
 	config, err := os.UserConfigDir()
 	if err != nil { // no HOME: a service, say
 		me, lookupErr := user.Current()
 		if lookupErr != nil || me.HomeDir == "" || !filepath.IsAbs(me.HomeDir) {
-			return "", fmt.Errorf("no place for keys: %w", err)
+			return "", fmt.Errorf("no place for what is kept of the user: %w", err)
 		}
 		config = filepath.Join(me.HomeDir, ".config")
 	}
 	if above := filepath.Dir(config); !isFolder(above) && !isFolder(config) { // /nonexistent, of an account without a home
-		return "", fmt.Errorf("no place for keys: %s is not there", above)
+		return "", fmt.Errorf("no place for what is kept of the user: %s is not there", above)
 	}
 	return filepath.Join(config, "agentvm"), nil
 }
@@ -43,7 +43,7 @@ func isFolder(path string) bool {
 // CodeKey returns the key with which compiled code of this user is signed. It makes one when there is none. The key is kept outside of
 // the store, which has the code; when that fails, the caller must not keep compiled code either.
 func CodeKey(store string) ([]byte, error) {
-	folder, err := KeyFolder()
+	folder, err := UserFolder()
 	if err != nil {
 		return nil, err
 	}

@@ -242,7 +242,7 @@ func TestKey(t *testing.T) {
 			t.Fatalf("keys %x and %x", key, keys[0])
 		}
 	}
-	folder, err := KeyFolder()
+	folder, err := UserFolder()
 	must(t, err)
 	left, err := os.ReadDir(folder)
 	if err != nil || len(left) != 1 {
@@ -268,7 +268,7 @@ func TestKeyOutsideOfTheStore(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", top)
 	t.Setenv("HOME", top)
 	must(t, os.Mkdir(filepath.Join(top, "Library"), 0o700)) // of macOS
-	folder, err := KeyFolder()
+	folder, err := UserFolder()
 	must(t, err)
 	must(t, MakeFolder(folder))
 	must(t, os.Symlink(top, filepath.Join(top, "link")))
@@ -288,12 +288,12 @@ func TestKeyOutsideOfTheStore(t *testing.T) {
 func TestKeyWithoutHome(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", "")
 	t.Setenv("HOME", "")
-	if folder, err := KeyFolder(); err == nil && !filepath.IsAbs(folder) {
+	if folder, err := UserFolder(); err == nil && !filepath.IsAbs(folder) {
 		t.Errorf("%q, %v", folder, err)
 	}
 	none := filepath.Join(t.TempDir(), "none")
 	t.Setenv("HOME", none)
-	if folder, err := KeyFolder(); err == nil {
+	if folder, err := UserFolder(); err == nil {
 		t.Errorf("%q in a home that is not there", folder)
 	}
 	if _, err := os.Lstat(none); err == nil {
