@@ -17,23 +17,22 @@ import (
 // evictAfter is how long a UDP session of the guest must have been quiet to give its place to a new one.
 const evictAfter = 5 * time.Second
 
-// maxEvictions is how many flows give way to one: others that begin may be quicker to take what was left, or memory too little for all.
+// maxEvictions is how many flows give way to one: their memory may be too little for it, or be taken by others.
 const maxEvictions = 4
 
-// evict closes a flow for the place of the one that spec describes. It returns false when there is none that gives way.
-func (n *NAT) evict(spec flowSpec, why error) bool {
+// givesWay is the flow whose place goes to the one that spec describes, nil if there is none.
+func (n *NAT) givesWay(spec flowSpec) *flow {
 	if !spec.evicts {
-		return false
+		return nil
 	}
 	f := n.table.quietest(spec)
 	if f == nil || n.config.Clock.Now().Sub(f.lastActive()) < spec.quietFor {
-		return false
+		return nil
 	}
-	f.evict(why)
-	return true
+	return f
 }
 
-// evict closes the flow at once, for its place in a limit, and then ends what it has running.
+// evict ends what a flow that has given way has running.
 func (f *flow) evict(why error) {
 	f.close(ReasonLimit, why)
 	f.mu.Lock()

@@ -95,19 +95,51 @@ func (n *NAT) openFlow(spec flowSpec) (*flow, error) {
 		destination: spec.destination, intercepted: spec.intercepted, opened: now, state: SynSent,
 	}
 	f.active.Store(now.UnixNano())
-	err := f.take()
-	for tries := 0; err != nil && tries < maxEvictions && n.evict(spec, err); tries++ {
-		err = f.take()
+	evicted, why, err := n.enter(f, spec)
+	for _, quiet := range evicted {
+		quiet.evict(why)
+	}
+	if errors.Is(err, errEnded) {
+		return nil, err
 	}
 	if err != nil {
 		n.refused(f, err)
 		return nil, err
 	}
-	if !n.table.add(f) {
-		f.release()
-		return nil, errEnded
-	}
 	return f, nil
+}
+
+// enter takes the flow's places and puts it into the table, in one step: every place is held by a flow that can give way. Those in evicted
+// have given theirs, for the reason why.
+func (n *NAT) enter(f *flow, spec flowSpec) (evicted []*flow, why, err error) {
+	n.places.Lock()
+	defer n.places.Unlock()
+	for err = f.take(); err != nil && len(evicted) < maxEvictions; err = f.take() {
+		quiet := n.givesWay(spec)
+		if quiet == nil {
+			return evicted, why, err
+		}
+		quiet.leaveLocked()
+		evicted, why = append(evicted, quiet), err
+	}
+	if err == nil && !n.table.add(f) {
+		f.release()
+		err = errEnded
+	}
+	return evicted, why, err
+}
+
+// leave takes the flow out of the table and gives its places back, unless it has given way before.
+func (f *flow) leave() {
+	f.nat.places.Lock()
+	defer f.nat.places.Unlock()
+	f.leaveLocked()
+}
+
+func (f *flow) leaveLocked() {
+	if f.nat.table.remove(f) {
+		f.release()
+	}
 }
 
 // memory is what the flow takes of the budget, in bytes.
@@ -237,8 +269,7 @@ func (f *flow) close(reason Reason, err error) {
 	default:
 		event.Kind = FlowFailed
 	}
-	f.release()
-	f.nat.table.remove(f)
+	f.leave()
 	f.nat.config.Observe(event)
 }
 

@@ -324,7 +324,7 @@ func TestForwardLimit(t *testing.T) {
 
 // TestForwardAgainstStrangers: connections that do nothing keep no other out, and do not end one that has been used, be it quiet.
 func TestForwardAgainstStrangers(t *testing.T) {
-	w := newPacketWorld(t, func(s *settings) { s.Limits.ForwardFlows = 64 }) // so many that not all strangers end at one moment
+	w := newPacketWorld(t, func(s *settings) { s.Limits.ForwardFlows = 8 })
 	w.serveGuest(80, func(c net.Conn) { _, _ = io.Copy(c, c) })
 	w.serveGuestUDP(80)
 	at, udp := w.forward("0:80"), w.forward("0:80/udp")
@@ -346,7 +346,7 @@ func TestForwardAgainstStrangers(t *testing.T) {
 			defer c.Close()
 		}
 	}
-	w.eventually("all but the youngest have gone", func() bool { return len(w.events.list(FlowFailed))+len(w.events.list(FlowClosed)) == 101-64 })
+	w.eventually("all but the youngest have gone", func() bool { return len(w.events.list(FlowFailed))+len(w.events.list(FlowClosed)) == 101-8 })
 	wantEcho(used, "beside strangers")
 	wantEcho(w.connect(at), "a new one")
 	w.ask(w.openUDP(udp), []byte("a session"))

@@ -16,6 +16,7 @@ type NAT struct {
 	config  Config
 	network *netstack.Network
 	limits  *gauges
+	places  sync.Mutex // held while a flow takes its places in limits and enters the table, or gives them back and leaves it
 	table   table
 	send    *limiter // bytes from the guest; nil: no limit
 	receive *limiter // bytes to the guest; nil: no limit

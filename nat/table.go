@@ -30,10 +30,13 @@ func (t *table) add(f *flow) bool {
 	return true
 }
 
-func (t *table) remove(f *flow) {
+// remove returns whether f was there.
+func (t *table) remove(f *flow) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	_, there := t.flows[f.id]
 	delete(t.flows, f.id)
+	return there
 }
 
 func (t *table) get(id uint64) *flow {
