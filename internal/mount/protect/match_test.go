@@ -40,6 +40,8 @@ func TestStanding(t *testing.T) {
 		".codex/worktrees/a/.envrc":                 Listed,
 		".codex/node_modules/x":                     Listed,
 		".opencode/plugin/node_modules/x":           Listed,
+		".opencode.json":                            Listed,
+		"Documents/Cline/Hooks/TaskStart":           Listed,
 		"node_modules/p/.vscode/tasks.json":         Free,
 		"Node_Modules/p/.vscode/tasks.json":         Listed,
 		".github/hooks/x":                           Listed,
