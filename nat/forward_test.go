@@ -340,7 +340,8 @@ func TestForwardAgainstStrangers(t *testing.T) {
 	}
 	used := w.connect(at)
 	wantEcho(used, "before")
-	w.clock.advance(time.Minute) // the strangers are all younger
+	w.eventually("it counts as used", func() bool { flows := w.nat.Flows(); return len(flows) == 1 && flows[0].Received > 0 }) // a moment after the echo
+	w.clock.advance(time.Minute)                                                                                               // the strangers are all younger
 	for range 100 {
 		if c, err := net.Dial("tcp", at.String()); err == nil { // it may have been reset already
 			defer c.Close()
