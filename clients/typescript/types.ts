@@ -197,6 +197,8 @@ export interface Policy {
 
 export interface Problem {
   detail: string;
+  /** of the request, which is wrong */
+  field?: string;
   status: number;
   title: string;
   type: string;

@@ -39,12 +39,12 @@ type keptAnswer struct {
 // serve answers a request by what was answered to the one with the same key before, or by next.
 func (k *keptAnswers) serve(w http.ResponseWriter, r *http.Request, key string, next http.HandlerFunc) {
 	if len(key) > maxKeptKey {
-		writeProblem(w, invalid("the Idempotency-Key is longer than %d bytes", maxKeptKey))
+		WriteProblem(w, invalid("the Idempotency-Key is longer than %d bytes", maxKeptKey))
 		return
 	}
 	body, err := readBody(w, r)
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
@@ -54,9 +54,9 @@ func (k *keptAnswers) serve(w http.ResponseWriter, r *http.Request, key string, 
 	case !old:
 		k.run(w, r, id, entry, next)
 	case entry == nil:
-		writeProblem(w, problemf(http.StatusUnprocessableEntity, "there was another request with this Idempotency-Key"))
+		WriteProblem(w, problemf(http.StatusUnprocessableEntity, "there was another request with this Idempotency-Key"))
 	case !entry.done:
-		writeProblem(w, problemf(http.StatusConflict, "a request with this Idempotency-Key is being answered"))
+		WriteProblem(w, problemf(http.StatusConflict, "a request with this Idempotency-Key is being answered"))
 	default:
 		for field, values := range entry.header {
 			w.Header()[field] = values

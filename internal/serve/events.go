@@ -22,7 +22,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	o := client.EventsOptions{Follow: true}
 	if name := r.URL.Query().Get("vm"); name != "" {
 		if err := client.CheckName(name); err != nil {
-			writeProblem(w, invalid("vm: %v", err))
+			WriteProblem(w, invalid("vm: %v", err))
 			return
 		}
 		o.Names = []string{name}
@@ -30,13 +30,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("since"); text != "" {
 		var err error
 		if o.Since, err = time.Parse(time.RFC3339, text); err != nil {
-			writeProblem(w, invalid("since: want a time as 2026-11-25T20:00:00Z"))
+			WriteProblem(w, invalid("since: want a time as 2026-11-25T20:00:00Z"))
 			return
 		}
 	}
 	if s.listening.Add(1) > maxEventsOpen {
 		s.listening.Add(-1)
-		writeProblem(w, problemf(http.StatusServiceUnavailable, "%d clients listen", maxEventsOpen))
+		WriteProblem(w, problemf(http.StatusServiceUnavailable, "%d clients listen", maxEventsOpen))
 		return
 	}
 	defer s.listening.Add(-1)

@@ -133,18 +133,18 @@ const aliveTime = 15 * time.Second
 func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	var in Command
 	if err := readJSON(w, r, &in); err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	command, err := in.command()
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	ctx := r.Context()
 	v, err := s.options.Store.Open(ctx, r.PathValue("vm"))
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	defer v.Close()

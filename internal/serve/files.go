@@ -149,7 +149,7 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) {
 	})(r, struct{}{})
 	if err != nil {
 		w.Header().Del("Content-Length")
-		writeProblem(w, err)
+		WriteProblem(w, err)
 	}
 }
 
@@ -190,7 +190,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) {
 		return f.WriteFrom(ctx, at, httpserver.PatientBody(w, r, bodyTime), mode)
 	})(r, struct{}{})
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -199,7 +199,7 @@ func (s *Server) input(w http.ResponseWriter, r *http.Request) {
 		return nil
 	})
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

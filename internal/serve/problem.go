@@ -20,17 +20,31 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
+	Field  string `json:"field,omitempty" jsonschema:"of the request, which is wrong"`
 }
 
 func (p *Problem) Error() string { return p.Detail }
 
 func problemf(status int, format string, args ...any) *Problem {
-	return &Problem{"about:blank", http.StatusText(status), status, fmt.Sprintf(format, args...)}
+	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, args...)}
 }
 
 // invalid is the error of a request that can never be right.
 func invalid(format string, args ...any) *Problem {
 	return problemf(http.StatusBadRequest, format, args...)
+}
+
+// InField is the error of a request one of whose fields is wrong. nil stays nil.
+func InField(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	p := *invalid("%v", err)
+	if found, is := errors.AsType[*Problem](err); is {
+		p = *found
+	}
+	p.Field = name
+	return &p
 }
 
 // problemOf gives an error its status.
@@ -63,7 +77,8 @@ func problemOf(err error) *Problem {
 	return problemf(status, "%v", err)
 }
 
-func writeProblem(w http.ResponseWriter, err error) {
+// WriteProblem answers a request with an error.
+func WriteProblem(w http.ResponseWriter, err error) {
 	p := problemOf(err)
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)

@@ -50,13 +50,13 @@ func call[In, Out any](method, path, summary string, do func(r *http.Request, in
 		var in In
 		if hasBody {
 			if err := readJSON(w, request, &in); err != nil {
-				writeProblem(w, err)
+				WriteProblem(w, err)
 				return
 			}
 		}
 		out, err := do(request, in)
 		if err != nil {
-			writeProblem(w, err)
+			WriteProblem(w, err)
 			return
 		}
 		if status == http.StatusNoContent {

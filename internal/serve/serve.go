@@ -126,10 +126,10 @@ func New(o Options) (*Server, error) {
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if allowed := httpserver.Allowed(s.mux, r); allowed != "" {
 			w.Header().Set("Allow", allowed)
-			writeProblem(w, problemf(http.StatusMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, allowed, r.Method))
+			WriteProblem(w, problemf(http.StatusMethodNotAllowed, "%s takes %s, not %s", r.URL.Path, allowed, r.Method))
 			return
 		}
-		writeProblem(w, problemf(http.StatusNotFound, "there is no %s %s; GET /openapi.json has what there is", r.Method, r.URL.Path))
+		WriteProblem(w, problemf(http.StatusNotFound, "there is no %s %s; GET /openapi.json has what there is", r.Method, r.URL.Path))
 	})
 	return s, nil
 }
@@ -175,7 +175,7 @@ func (s *Server) Serve(ctx context.Context, address string, listening func(url s
 func (s *Server) Handler() http.Handler {
 	protected := http.NewCrossOriginProtection()
 	protected.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, problemf(http.StatusForbidden, "a page of another origin has made this request"))
+		WriteProblem(w, problemf(http.StatusForbidden, "a page of another origin has made this request"))
 	}))
 	inner := protected.Handler(s.mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -187,13 +187,13 @@ func (s *Server) Handler() http.Handler {
 		}
 		switch {
 		case !httpserver.IsHost(r.Host, netip.Addr.IsLoopback, s.hosts...):
-			writeProblem(answer, problemf(http.StatusMisdirectedRequest, "this server is not called %q: name it with --host", r.Host))
+			WriteProblem(answer, problemf(http.StatusMisdirectedRequest, "this server is not called %q: name it with --host", r.Host))
 		case r.URL.Path == "/healthz" || r.URL.Path == "/openapi.json" || known:
 			r = r.WithContext(context.WithValue(r.Context(), keyOf{}, key)) // which then has its pattern
 			inner.ServeHTTP(answer, r)
 		default:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			writeProblem(answer, problemf(http.StatusUnauthorized, "the header Authorization has no key, or a wrong one: want Bearer KEY"))
+			WriteProblem(answer, problemf(http.StatusUnauthorized, "the header Authorization has no key, or a wrong one: want Bearer KEY"))
 		}
 		took := time.Since(began)
 		s.metrics.count(r.Pattern, answer.status, took)
@@ -211,7 +211,7 @@ func (s *Server) limited(r route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		if name := request.PathValue("vm"); name != "" {
 			if err := client.CheckName(name); err != nil {
-				writeProblem(w, invalid("%v", err))
+				WriteProblem(w, invalid("%v", err))
 				return
 			}
 		}
@@ -221,7 +221,7 @@ func (s *Server) limited(r route) http.Handler {
 				defer func() { <-s.slots }()
 			default:
 				w.Header().Set("Retry-After", "1")
-				writeProblem(w, problemf(http.StatusServiceUnavailable, "%d requests are being answered: try again", maxRequests))
+				WriteProblem(w, problemf(http.StatusServiceUnavailable, "%d requests are being answered: try again", maxRequests))
 				return
 			}
 		}

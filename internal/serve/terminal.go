@@ -65,7 +65,7 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request) {
 		}
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || n == 0 {
-			writeProblem(w, invalid("%s: want a number from 1 to 65535", name))
+			WriteProblem(w, invalid("%s: want a number from 1 to 65535", name))
 			return
 		}
 		*to = uint16(n)
@@ -74,12 +74,12 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request) {
 	case s.terminals <- struct{}{}:
 		defer func() { <-s.terminals }()
 	default:
-		writeProblem(w, problemf(http.StatusServiceUnavailable, "%d terminals are open: close one", maxTerminals))
+		WriteProblem(w, problemf(http.StatusServiceUnavailable, "%d terminals are open: close one", maxTerminals))
 		return
 	}
 	v, err := s.open(r)
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	defer v.Close()

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -188,55 +189,79 @@ func (s *Server) open(r *http.Request) (*client.VM, error) {
 	return s.options.Store.Open(r.Context(), r.PathValue("vm"))
 }
 
-func (s *Server) create(r *http.Request, in NewVM) (VM, error) {
-	if images.NamesFile(in.Image) || vm.IsModule(in.Image) {
-		return VM{}, invalid("image %q is a file of the server's host: agentvm image import it there, and name the image", in.Image)
+func (s *Server) create(r *http.Request, in NewVM) (VM, error) { return s.Create(r.Context(), in) }
+
+// Setting is a part of a new VM's configuration, with the name of the request's field that it comes from.
+type Setting struct {
+	Field string
+	Set   func(*client.Config) error
+}
+
+// Create makes and starts a VM. Settings are what clients of the API cannot ask for. Errors of status 400 are *Problem and name a field.
+func (s *Server) Create(ctx context.Context, in NewVM, settings ...Setting) (VM, error) {
+	name := cmp.Or(in.Name, "vm-"+randomDigits())
+	if err := client.CheckName(name); err != nil {
+		return VM{}, InField("name", err)
 	}
 	var config client.Config
-	config.Image, config.Memory, config.DiskSize, config.Labels, config.ReadOnlyRoot = in.Image, in.Memory, in.DiskSize, in.Labels, in.ReadOnlyRoot
 	config.PublicRegistries = true // a client learns nothing of what this host reaches
-	for key, value := range in.Env {
-		if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(value, "\x00") {
-			return VM{}, invalid("env: %q is no name of a variable, or its value has a NUL", key)
-		}
-		config.Env = append(config.Env, key+"="+value)
-	}
 	if s.options.Most != nil {
 		config.Network = config.Network.Limited(*s.options.Most)
 	}
-	if in.Network != nil {
-		policy, err := s.policy(*in.Network)
-		if err != nil {
-			return VM{}, err
+	for _, one := range append(s.settings(in), settings...) {
+		err := one.Set(&config)
+		if err == nil {
+			err = config.Validate()
 		}
-		config.Network.Policy = policy
-	}
-	for _, limit := range []struct {
-		name  string
-		value float64
-		to    *client.Duration
-	}{{"idleSeconds", in.IdleSeconds, &config.IdleTimeout}, {"lifeSeconds", in.LifeSeconds, &config.MaxLifetime}} {
-		d, err := seconds(limit.name, limit.value)
 		if err != nil {
-			return VM{}, err
+			return VM{}, InField(one.Field, err)
 		}
-		*limit.to = client.Duration(d)
-	}
-	name := in.Name
-	if name == "" {
-		name = "vm-" + randomDigits()
-	}
-	if err := client.CheckName(name); err != nil {
-		return VM{}, invalid("%v", err)
-	}
-	if err := config.Validate(); err != nil {
-		return VM{}, invalid("%v", err)
 	}
 	if !s.creates.try(name) {
 		return VM{}, problemf(http.StatusConflict, "%s is being made", name)
 	}
 	defer s.creates.give(name)
-	return s.started(r.Context(), name, s.options.Store.Create, config)
+	return s.started(ctx, name, s.options.Store.Create, config)
+}
+
+// settings are those of a request.
+func (s *Server) settings(in NewVM) []Setting {
+	duration := func(name string, value float64, to func(*client.Config) *client.Duration) Setting {
+		return Setting{name, func(c *client.Config) error {
+			d, err := seconds(name, value)
+			*to(c) = client.Duration(d)
+			return err
+		}}
+	}
+	return []Setting{
+		{"image", func(c *client.Config) error {
+			if images.NamesFile(in.Image) || vm.IsModule(in.Image) {
+				return invalid("image %q is a file of the server's host: agentvm image import it there, and name the image", in.Image)
+			}
+			c.Image = in.Image
+			return nil
+		}},
+		{"memory", func(c *client.Config) error { c.Memory = in.Memory; return nil }},
+		{"diskSize", func(c *client.Config) error { c.DiskSize = in.DiskSize; return nil }},
+		{"env", func(c *client.Config) error {
+			for key, value := range in.Env {
+				if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(value, "\x00") {
+					return invalid("env: %q is no name of a variable, or its value has a NUL", key)
+				}
+				c.Env = append(c.Env, key+"="+value)
+			}
+			return nil
+		}},
+		{"network", func(c *client.Config) (err error) {
+			if in.Network != nil {
+				c.Network.Policy, err = s.policy(*in.Network)
+			}
+			return err
+		}},
+		{"labels", func(c *client.Config) error { c.Labels, c.ReadOnlyRoot = in.Labels, in.ReadOnlyRoot; return nil }},
+		duration("idleSeconds", in.IdleSeconds, func(c *client.Config) *client.Duration { return &c.IdleTimeout }),
+		duration("lifeSeconds", in.LifeSeconds, func(c *client.Config) *client.Duration { return &c.MaxLifetime }),
+	}
 }
 
 // started describes a VM that one of the store's functions has started.

@@ -138,7 +138,7 @@ func (s *Server) changePolicy(change func(egress.Policy, egress.Rule) (egress.Po
 func (s *Server) networkEvents(w http.ResponseWriter, r *http.Request) {
 	log, err := s.options.Store.NetworkLog(r.PathValue("vm"), logBacklog)
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	defer log.Close()

@@ -66,7 +66,7 @@ func (s *Server) socketRoutes() []route {
 func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	if s.sockets.open.Add(1) > maxSockets {
 		s.sockets.open.Add(-1)
-		writeProblem(w, problemf(http.StatusServiceUnavailable, "%d WebSockets are open", maxSockets))
+		WriteProblem(w, problemf(http.StatusServiceUnavailable, "%d WebSockets are open", maxSockets))
 		return
 	}
 	defer s.sockets.open.Add(-1)
@@ -74,7 +74,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	defer s.sockets.running.Done()
 	v, err := s.open(r)
 	if err != nil {
-		writeProblem(w, err)
+		WriteProblem(w, err)
 		return
 	}
 	defer v.Close() // which kills the command

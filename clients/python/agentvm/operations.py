@@ -193,11 +193,15 @@ class Policy(TypedDict, total=False):
     mode: str  # public, allowlist, none or open; default: public, or allowlist with an allow rule
 
 
-class Problem(TypedDict):
+class _Problem(TypedDict):
     detail: str
     status: int
     title: str
     type: str
+
+
+class Problem(_Problem, total=False):
+    field: str  # of the request, which is wrong
 
 
 class Restored(TypedDict):
