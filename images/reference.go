@@ -61,6 +61,12 @@ func parseReference(ref string) (reference, error) {
 	return parseRegistryReference(ref)
 }
 
+// CheckReference returns what is wrong with how an image is named, as Store.Resolve would, without looking for the image.
+func CheckReference(ref string) error {
+	_, err := parseReference(ref)
+	return err
+}
+
 // NamesFile reports whether ref names an image of a directory or an archive of the host: oci:, oci-archive:, docker-archive:, or -.
 func NamesFile(ref string) bool {
 	parsed, err := parseReference(ref)
@@ -89,6 +95,9 @@ func parseFileReference(t transport, rest string) (reference, error) {
 
 // parseRegistryReference parses NAME[:TAG][@DIGEST], where NAME may begin with a registry's host.
 func parseRegistryReference(ref string) (reference, error) {
+	if strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "/") {
+		return reference{}, fmt.Errorf("image name %.200q: this is a path: name an archive of docker save as docker-archive:FILE, one of the OCI image layout as oci-archive:FILE, a directory in it as oci:DIR", ref)
+	}
 	parsed, err := name.ParseReference(ref)
 	if err != nil || strings.Contains("/"+parsed.Context().RepositoryStr(), "/.") {
 		return reference{}, fmt.Errorf("image name %.200q: use lower-case letters, digits and . _ - /, then perhaps : and a tag, or @sha256: and a digest", ref)

@@ -177,6 +177,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.HostMemory < MinHostMemory {
 		return c, fmt.Errorf("memory of %d MiB on the host: a VM needs at least %d MiB there", c.HostMemory>>20, MinHostMemory>>20)
 	}
+	if c.Image != "" && !IsModule(c.Image) {
+		if err := images.CheckReference(c.Image); err != nil {
+			return c, err
+		}
+	}
 	c.memory = newBudget(c.HostMemory, c.Logger)
 	c.mountShare = newMountShare()
 	c.ColdBoot = c.ColdBoot || debugenv.Has("nobase")

@@ -194,7 +194,10 @@ func (f *startFlags) config(store *client.Store, name string) (client.Config, er
 	} else {
 		config.StoreDir = dir
 	}
-	return config, f.change(&config, name)
+	if err := f.change(&config, name); err != nil {
+		return config, err
+	}
+	return config, config.Validate()
 }
 
 // change changes what the flags name. It finds mistakes before there is a daemon.

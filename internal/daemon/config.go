@@ -166,6 +166,9 @@ func (c Config) Validate() error {
 			return fmt.Errorf("socket %q: the host's path must be absolute, for the daemon has another working directory", socket)
 		}
 	}
+	if vm.IsModule(c.Image) {
+		return fmt.Errorf("image %s: %w", c.Image, vm.ErrModule)
+	}
 	if err := checkSidecars(c.Sidecars); err != nil {
 		return err
 	}
