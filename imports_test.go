@@ -158,10 +158,12 @@ var mayImport = map[string][]string{
 		"vm",
 	},
 	"internal/ui": {
-		"client", // its tests
+		"client",
 		"internal/httpserver",
 		"internal/origin",
 		"internal/serve",
+		"nat",
+		"vm",
 	},
 	"internal/sandboxd": {
 		"client",

@@ -3,11 +3,8 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io/fs"
 
 	"agentvm/egress"
-	"agentvm/internal/tail"
 )
 
 // ChangePolicy replaces the policy of a VM's network by what change makes of it, and returns it with the number of connections that it has cut.
@@ -24,11 +21,7 @@ func ChangePolicy(ctx context.Context, v AnyVM, change func(egress.Policy) (egre
 }
 
 // NetworkLog is the log of a VM's network, read while it grows. It belongs to one goroutine.
-type NetworkLog struct {
-	path  string
-	last  int64
-	lines *tail.Reader // nil: there is no file yet
-}
+type NetworkLog struct{ lines growingLog }
 
 // NetworkLog returns the log of a VM's network, whether the VM runs or not, from about the last so many bytes on. Close it.
 func (s *Store) NetworkLog(name string, last int64) (*NetworkLog, error) {
@@ -36,25 +29,12 @@ func (s *Store) NetworkLog(name string, last int64) (*NetworkLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &NetworkLog{path: path, last: last}, nil
+	return &NetworkLog{growingLog{path: path, last: last}}, nil
 }
 
 // Poll gives the events that were recorded since the last call to use. It does not wait.
 func (l *NetworkLog) Poll(use func(egress.Event)) error {
-	if l.lines == nil {
-		lines, err := tail.Open(l.path, nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil {
-			err = lines.SkipTo(l.last)
-		}
-		if err != nil {
-			return err
-		}
-		l.lines = lines
-	}
-	return l.lines.Poll(func(line []byte) error {
+	return l.lines.poll(func(line []byte) error {
 		var e egress.Event
 		if json.Unmarshal(line, &e) == nil && e.Kind != "" {
 			use(e)
@@ -64,9 +44,4 @@ func (l *NetworkLog) Poll(use func(egress.Event)) error {
 }
 
 // Close closes the file.
-func (l *NetworkLog) Close() error {
-	if l.lines == nil {
-		return nil
-	}
-	return l.lines.Close()
-}
+func (l *NetworkLog) Close() error { return l.lines.close() }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
 
@@ -15,7 +16,7 @@ import (
 	"agentvm/internal/ui"
 )
 
-const uiLong = `Serves a page with the VMs of the store: what they use, terminals, files, connections with what was denied and buttons to allow it, previews,
+const uiLong = `Serves a page with the VMs of the store: what they use, terminals, files, logs, connections with what was denied and buttons to allow it, previews,
 snapshots and forks.
 
 The page is at this host's loopback, for whoever opens the link that is printed. The link works once; press Enter here for another one. What is
@@ -51,6 +52,7 @@ func (c *cli) ui(ctx context.Context, listen string, open bool) error {
 	if placeErr == nil {
 		defer place.Close()
 	}
+	home, _ := os.UserHomeDir() // without one ~ means nothing
 	server, err := ui.New(ui.Options{
 		API: api.Options{Store: store, Saved: savedAPI{c, store}, Previews: previewAPI{}, Version: version, Logger: c.log},
 		WriteRule: func(text string, allow bool) (string, error) {
@@ -60,6 +62,7 @@ func (c *cli) ui(ctx context.Context, listen string, open bool) error {
 			}
 			return place.writeRule(rule, allow)
 		},
+		Home:   home,
 		Logger: c.log,
 	})
 	if err != nil {

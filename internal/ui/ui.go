@@ -12,6 +12,7 @@
 package ui
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -45,13 +46,15 @@ type Options struct {
 	API serve.Options
 	// WriteRule adds a rule to the project file, and says what it has done. nil: there is none.
 	WriteRule func(rule string, allow bool) (string, error)
+	Home      string       // what ~ means in the path of a mount; empty: nothing
 	Logger    *slog.Logger // nil discards
 }
 
 // Server serves the page. Its methods may be called at once.
 type Server struct {
 	options Options
-	api     http.Handler
+	api     *serve.Server
+	calls   http.Handler // the API's
 	apiKey  string
 	assets  map[string]asset
 	url     string // set before it answers
@@ -80,7 +83,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.api = api.Handler()
+	s.api, s.calls = api, api.Handler()
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.assets, err = readAssets()
 	return s, err
@@ -155,6 +158,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /assets/{name}", s.asset)
 	mux.HandleFunc("POST /session", s.session)
 	mux.Handle("POST /project", s.withSession(http.HandlerFunc(s.project)))
+	mux.Handle("POST /vms", s.withSession(http.HandlerFunc(s.create)))
+	mux.Handle("GET /vms/{vm}/log", s.withSession(http.HandlerFunc(s.log)))
 	mux.Handle("/v1/", s.withSession(http.HandlerFunc(s.call)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -191,7 +196,7 @@ func isHere(host string) bool {
 // session exchanges a link for a key.
 func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	var in struct{ Link string }
-	if err := readJSON(w, r, &in); err != nil {
+	if err := readJSON(w, r, &in, maxBody); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -234,12 +239,18 @@ func (s *Server) withSession(next http.Handler) http.Handler {
 
 // call has the API answer a request, with its own key in the place of the session's.
 func (s *Server) call(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := s.untilEnd(r)
 	defer cancel()
-	defer context.AfterFunc(s.ending, cancel)()
 	r = r.Clone(ctx)
 	r.Header.Set("Authorization", "Bearer "+s.apiKey)
-	s.api.ServeHTTP(w, r)
+	s.calls.ServeHTTP(w, r)
+}
+
+// untilEnd is a request's context, which also ends when the server begins to end.
+func (s *Server) untilEnd(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(s.ending, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // project adds a rule to the project file.
@@ -248,7 +259,7 @@ func (s *Server) project(w http.ResponseWriter, r *http.Request) {
 		Rule  string
 		Allow bool
 	}
-	err := readJSON(w, r, &in)
+	err := readJSON(w, r, &in, maxBody)
 	if err != nil || s.options.WriteRule == nil {
 		http.Error(w, "there is no such operation", http.StatusBadRequest)
 		return
@@ -261,12 +272,14 @@ func (s *Server) project(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, map[string]string{"message": text})
 }
 
-func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+func readJSON(w http.ResponseWriter, r *http.Request, into any, most int64) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(body, into)
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
 }
 
 func writeJSON(w http.ResponseWriter, out any) {

@@ -24,17 +24,18 @@ type page struct {
 	server *Server
 	url    string
 	http   *http.Client
+	store  string   // its directory
 	rules  []string // that were written
 }
 
 func newPage(t *testing.T) *page {
 	t.Helper()
-	store, err := client.OpenStore(client.StoreOptions{Dir: t.TempDir()})
+	p := &page{t: t, store: t.TempDir()}
+	store, err := client.OpenStore(client.StoreOptions{Dir: p.store, Program: "/nonexistent/agentvm"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &page{t: t}
-	p.server, err = New(Options{API: serve.Options{Store: store}, WriteRule: func(rule string, allow bool) (string, error) {
+	p.server, err = New(Options{API: serve.Options{Store: store}, Home: "/nonexistent/home", WriteRule: func(rule string, allow bool) (string, error) {
 		p.rules = append(p.rules, fmt.Sprint(rule, allow))
 		return "written", nil
 	}})
@@ -150,9 +151,14 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s: header %v", name, answer.Header)
 		}
 	}
-	for path, method := range map[string]string{"/session": "POST", "/project": "POST", "/assets/main.js": "GET", "/v1/vms/dev": "DELETE"} {
+	for path, method := range map[string]string{"/session": "POST", "/project": "POST", "/assets/main.js": "GET", "/v1/vms/dev": "DELETE", "/vms": "POST", "/vms/dev/log": "GET"} {
 		if answer, _ := p.do(method, path, `{"rule": "evil.example"}`, append([]string{"Origin", "https://evil.example"}, known...)...); answer.StatusCode != 403 {
 			t.Errorf("%s %s of another origin: %s", method, path, answer.Status)
+		}
+	}
+	for path, method := range map[string]string{"/vms": "POST", "/vms/dev/log": "GET"} {
+		if answer, _ := p.do(method, path, `{"name": "dev"}`); answer.StatusCode != 401 {
+			t.Errorf("%s %s without a key: %s", method, path, answer.Status)
 		}
 	}
 	if answer, _ := p.do("POST", "/project", `{"rule": "evil.example"}`); answer.StatusCode != 401 || len(p.rules) > 0 {

@@ -21,10 +21,11 @@ export async function request(method, path, { json, body, signal } = {}) {
 	const answer = await fetch(path, { method, signal, body: json === undefined ? body : JSON.stringify(json), headers: { Authorization: `Bearer ${key}` } });
 	if (answer.ok) return answer;
 	const text = await answer.text();
-	let problem = text;
-	try { problem = JSON.parse(text).detail ?? text; } catch { /* no JSON */ }
-	const error = new Error(problem || answer.statusText);
+	let problem = { detail: text };
+	try { problem = JSON.parse(text); } catch { /* no JSON */ }
+	const error = new Error(problem.detail || text || answer.statusText);
 	error.status = answer.status;
+	error.field = problem.field;
 	throw error;
 }
 

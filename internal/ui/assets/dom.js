@@ -55,20 +55,53 @@ export async function attempt(button, run) {
 	finally { if (button) button.disabled = false; }
 }
 
-/** ask shows a dialog with fields and returns their values by name, or null. */
-export function ask(title, fields, action, danger = false) {
+/**
+ * ask shows a dialog with fields and returns their values by name, or null. With run it stays open until that has succeeded with them: an error
+ * is shown at the field of the name error.field, or below all. Closing it ends the signal that run has.
+ */
+export function ask(title, fields, action, danger = false, run = null) {
 	const dialog = document.getElementById("dialog");
 	return new Promise(resolve => {
 		let answer = null;
-		const form = h("form", { method: "dialog", onsubmit: () => { answer = Object.fromEntries(new FormData(form)); } },
+		const leave = new AbortController();
+		const problem = name => h("span", { class: "problem", role: "alert", "data-of": name, hidden: true });
+		const button = h("button", { class: danger ? "danger" : "primary" }, action);
+		const input = f => f.options ? h("select", { name: f.name }, f.options.map(o => h("option", { value: o }, o)))
+			: h(f.lines ? "textarea" : "input", { name: f.name, value: f.value ?? "", rows: f.lines, placeholder: f.placeholder ?? "", required: f.required ?? false, pattern: f.pattern, autocomplete: "off", spellcheck: false });
+		const say = e => {
+			const at = [...form.querySelectorAll(".problem")].find(p => p.dataset.of === e.field) ?? form.querySelector('.problem[data-of=""]');
+			at.textContent = shown(e.message);
+			at.hidden = false;
+			const field = form.elements.namedItem(at.dataset.of || " ");
+			field?.setAttribute("aria-invalid", "true");
+			field?.focus();
+		};
+		const form = h("form", { method: "dialog", onsubmit: async e => {
+			const values = Object.fromEntries(new FormData(form));
+			if (!run) { answer = values; return; }
+			e.preventDefault();
+			for (const p of form.querySelectorAll(".problem")) p.hidden = true;
+			for (const i of form.querySelectorAll("[aria-invalid]")) i.removeAttribute("aria-invalid");
+			button.disabled = true;
+			button.textContent = `${action} …`;
+			try {
+				await run(values, leave.signal);
+				if (leave.signal.aborted) return;
+				answer = values;
+				dialog.close();
+			} catch (error) {
+				if (!leave.signal.aborted) say(error);
+			} finally {
+				button.disabled = false;
+				button.textContent = action;
+			}
+		} },
 			h("h3", {}, title),
-			fields.map(f => typeof f === "string" ? h("p", { class: "dim" }, f) : h("label", {}, f.label,
-				f.options ? h("select", { name: f.name }, f.options.map(o => h("option", { value: o }, o)))
-					: h("input", { name: f.name, value: f.value ?? "", placeholder: f.placeholder ?? "", required: f.required ?? false, pattern: f.pattern, autocomplete: "off", spellcheck: false }))),
-			h("div", { class: "row between" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
-				h("button", { class: danger ? "danger" : "primary" }, action)));
+			fields.map(f => typeof f === "string" ? h("p", { class: "dim" }, f) : h("label", {}, f.label, input(f), run && problem(f.name))),
+			run && problem(""),
+			h("div", { class: "row between" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), button));
 		dialog.replaceChildren(form);
-		dialog.onclose = () => resolve(answer);
+		dialog.onclose = () => { leave.abort(); resolve(answer); };
 		dialog.showModal();
 	});
 }

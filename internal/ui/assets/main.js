@@ -1,16 +1,18 @@
 // The page: the list of VMs, and a view of one of them. Views are functions (element, vm name, signal) that fill an element until the signal.
 
 import { begin, call, vm } from "./api.js";
-import { ask, attempt, h, message, since, vmName } from "./dom.js";
+import { ask, attempt, h, message, since } from "./dom.js";
 import { overview } from "./overview.js";
+import { log } from "./log.js";
 import { network } from "./network.js";
 import { files } from "./files.js";
 import { previews } from "./previews.js";
 import { snapshots, fork, saveVM } from "./snapshots.js";
 import { terminal, closeTerminal } from "./terminal.js";
 
-const tabs = { overview, terminal, files, network, previews };
-const titles = { overview: "Overview", terminal: "Terminal", files: "Files", network: "Network", previews: "Previews" };
+const tabs = { overview, terminal, files, network, previews, log };
+const titles = { overview: "Overview", terminal: "Terminal", files: "Files", network: "Network", previews: "Previews", log: "Log" };
+const always = ["overview", "network", "log"]; // of VMs that do not run, too
 const $ = id => document.getElementById(id);
 
 let vms = [];
@@ -32,7 +34,7 @@ function list() {
 	else $("all-snapshots").removeAttribute("aria-current");
 }
 
-const tabOf = v => v.state === "running" ? place().tab : "overview";
+const tabOf = v => v.state === "running" || always.includes(place().tab) ? place().tab : "overview";
 const known = name => vms.find(v => v.name === name);
 
 /** show draws the view of the place in the address, unless it is shown already. */
@@ -54,7 +56,7 @@ function show() {
 		role: "tab", id: `tab-${t}`, type: "button", "aria-selected": String(t === tab), tabIndex: t === tab ? 0 : -1, onclick: () => { location.hash = `#/${name}/${t}`; }, onkeydown: moveTab,
 	}, titles[t]))), panel);
 	if (stays?.startsWith("tab-")) $(`tab-${tab}`).focus();
-	if (v.state === "running" || tab === "overview" || tab === "network") tabs[tab](panel, v, leave.signal);
+	if (v.state === "running" || always.includes(tab)) tabs[tab](panel, v, leave.signal);
 	else panel.append(h("p", { class: "dim" }, `${name} is ${v.state}.`));
 }
 
@@ -68,7 +70,7 @@ function moveTab(e) {
 function welcome(name) {
 	return h("div", { class: "welcome" }, h("h3", {}, vms.length ? "Choose a VM" : "There is no VM yet"),
 		name && h("p", { class: "bad" }, `There is no VM called ${name}.`),
-		h("p", { class: "dim" }, "A VM is a Linux machine of its own: its programs see none of this host's files, and reach only what its network's policy allows."),
+		h("p", { class: "dim" }, "A VM is a Linux machine of its own: its programs see none of this host's files except the directories that you show it, and reach only what its network's policy allows."),
 		h("button", { class: "primary", type: "button", onclick: create }, "New VM"));
 }
 
@@ -93,22 +95,37 @@ function head(v) {
 			}, "danger")));
 }
 
+/** wrong is an error about a field of a dialog. */
+const wrong = (field, text) => Object.assign(new Error(text), { field });
+
 async function create() {
 	const a = await ask("New VM", [
-		{ name: "name", label: "Name", placeholder: "dev", ...vmName },
-		{ name: "image", label: "Image", value: "alpine" },
-		{ name: "memory", label: "Memory in MiB", value: "512", pattern: "[0-9]{2,6}" },
+		{ name: "name", label: "Name", placeholder: "dev", required: true },
+		{ name: "image", label: "Image, which is downloaded if it is not here yet", value: "alpine" },
+		{ name: "memory", label: "Memory in MiB", value: "512" },
+		{ name: "mounts", label: "Directories of this host, one a line: HOST[:GUEST][:ro|:cow]", placeholder: "~/src/project:/src\n/data:/data:ro", lines: 2 },
+		{ name: "ports", label: "Ports of this host that lead into the VM: PORT:GUESTPORT", placeholder: "8080:80, 5353:53/udp" },
 		{ name: "mode", label: "Network", options: ["public", "allowlist", "none"] },
 		{ name: "allow", label: "Allowed, with the mode allowlist", placeholder: "pypi.org:443, *.debian.org" },
-	], "Start");
-	if (!a) return;
-	const allow = a.mode === "allowlist" ? a.allow.split(/[\s,]+/).filter(Boolean) : [];
-	message(`${a.name} is started`);
-	await attempt($("new"), async () => {
-		await call("POST", "/v1/vms", { name: a.name, image: a.image, memory: Number(a.memory) * 1048576, network: { mode: a.mode, allow } });
-		await refresh();
-		location.hash = `#/${a.name}/overview`;
+	], "Start", false, async (a, signal) => {
+		const words = text => text.split(/[\s,]+/).filter(Boolean);
+		const memory = Number(a.memory.trim() || 512);
+		if (!Number.isInteger(memory) || memory <= 0) throw wrong("memory", "Write a number of MiB, as 512.");
+		const network = { mode: a.mode, allow: words(a.allow) };
+		if (network.allow.length && a.mode !== "allowlist") throw wrong("allow", `With the mode ${a.mode} nothing is allowed by rules: choose allowlist above, or leave this empty.`);
+		try {
+			await call("POST", "/vms", {
+				name: a.name.trim(), image: a.image.trim(), memory: memory * 1048576, network,
+				mounts: a.mounts.split("\n").map(line => line.trim()).filter(Boolean), ports: words(a.ports),
+			}, signal);
+		} catch (e) {
+			if (e.field === "network") e.field = "allow";
+			throw e;
+		}
 	});
+	if (!a) return;
+	await refresh();
+	location.hash = `#/${a.name.trim()}/overview`;
 }
 
 /** refresh reads the list of VMs. */
