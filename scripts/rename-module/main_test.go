@@ -5,16 +5,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
 
 const newName = "git.example.com/team/sandbox"
 
-// TestRenamedTreeBuilds gives a copy of this repository another module path, twice, and builds it without a network.
+// TestRenamedTreeBuilds gives a copy of this repository another module path, twice, and checks the types of what is then there, without a network.
 func TestRenamedTreeBuilds(t *testing.T) {
 	if os.Getenv("CI") != "true" {
-		t.Skip("it compiles every package anew: set CI=true")
+		t.Skip("it reads every package anew: set CI=true")
 	}
 	root := copyOfRepository(t)
 	for _, name := range []string{"example.com/first", newName} {
@@ -29,10 +30,8 @@ func TestRenamedTreeBuilds(t *testing.T) {
 	if out := run(t, root, "go", "list", "-deps", "-test", "./..."); strings.Contains(out, "\nagentvm/") || strings.Contains(out, "\nexample.com/") {
 		t.Error("a package still imports one by an old path")
 	}
-	// Without the paths of the files the results are the same in each temporary folder, and come from the cache next time. Programs
-	// without symbols are linked faster.
-	run(t, root, "go", "build", "-trimpath", "-ldflags=-s -w", "./...")
-	run(t, root, "go", "vet", "-trimpath", ".", "./vm", "./internal/capnprpc/...", "./internal/guestrpc/...", "./integration/chaos")
+	// A compiler would say the same of another path, and takes ten times as long. Tests have types, too.
+	run(t, root, "go", "run", "./scripts/typecheck", runtime.GOOS+"/"+runtime.GOARCH)
 	run(t, root, "go", "test", "-trimpath", "-run", "^(TestImports|TestEveryPackageHasRules|TestLinks|TestReadmeCodeIsAnExample)$", ".")
 }
 
