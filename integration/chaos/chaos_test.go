@@ -68,13 +68,30 @@ type world struct {
 	run     func(*exec.Cmd) error // of its commands
 }
 
+// program is agentvm's, linked once for all tests, and without symbols: linking is most of what a world costs.
+var program = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "agentvm-test-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "agentvm")
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", file, "agentvm/cmd/agentvm").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build of the program: %w\n%s", err, out)
+	}
+	return os.ReadFile(file)
+})
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, program: filepath.Join(dir, "agentvm"), run: (*exec.Cmd).Run, store: filepath.Join(dir, "store")}
-	build := exec.Command("go", "build", "-o", w.program, "agentvm/cmd/agentvm")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	content, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.program, content, 0o700); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.Mkdir(w.store, 0o700); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func serve(t *testing.T) []string {
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "agentvm")
-	if out, err := exec.Command("go", "build", "-o", program, "agentvm/cmd/agentvm").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "agentvm/cmd/agentvm").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	const key = "0123456789abcdef-harness"

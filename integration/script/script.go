@@ -54,7 +54,7 @@ func prepare(dir string) error {
 	if runtime.GOOS == "windows" {
 		program += ".exe"
 	}
-	if out, err := exec.Command("go", "build", "-o", program, modulePath()+"/cmd/agentvm").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, modulePath()+"/cmd/agentvm").CombinedOutput(); err != nil {
 		return fmt.Errorf("go build of the program: %w\n%s", err, out)
 	}
 	return errors.Join(
