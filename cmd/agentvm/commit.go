@@ -11,14 +11,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/vm"
 )
 
 const commitLong = `Makes an image of a VM's files as they are, without what is mounted there: /proc, /tmp, directories of the host. VMs can be
 started from it. Programs that run meanwhile may be caught while they write: stop them first. Memory and
-programs are not in an image: agentvm snapshot keeps those.`
+programs are not in an image: agentvm snapshot keeps those.
+
+When the VM was killed soon after files had been written, these may be incomplete. No image is made then, and the error names them:
+write them again, or make it with --force.`
 
 func (c *cli) commitCommand() *cobra.Command {
-	var quiet bool
+	var quiet, force bool
 	command := &cobra.Command{
 		Use: "commit [flags] NAME IMAGE[:TAG]", Short: "Make an image of a VM's files", Long: commitLong,
 		Example: "  agentvm exec -n dev \"apk add make gcc\"\n  agentvm commit dev build:1\n  agentvm exec --image build:1 \"make --version\"",
@@ -27,25 +31,29 @@ func (c *cli) commitCommand() *cobra.Command {
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			return s.explain(withVM(ctx, args[0], func(v *client.VM) error { return c.commit(ctx, v, args[1], quiet) }))
+			return s.explain(withVM(ctx, args[0], func(v *client.VM) error { return c.commit(ctx, v, args[1], quiet, force) }))
 		},
 	}
 	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not say what was left out")
+	command.Flags().BoolVarP(&force, "force", "f", false, "make the image also of files that may be incomplete")
 	return command
 }
 
-func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet bool) error {
+func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet, force bool) error {
 	store, err := c.store(nil)
 	if err != nil {
 		return err
 	}
 	packed, unpacked := io.Pipe()
 	filtered, images := io.Pipe()
-	report := make(chan skipped, 1)
+	report := make(chan vm.CopyStats, 1)
 	go func() {
 		made, err := v.Files().CreateTar(ctx, []string{"/"}, unpacked)
+		if err == nil && made.Torn > 0 && !force { // an image is started from again and again, and its users do not see what is missing
+			err = fmt.Errorf("no image is made: %s; write them again, or use --force", tornText(made))
+		}
 		_ = unpacked.CloseWithError(err) // nil: the end
-		report <- skipped{made.Skipped, made.Reasons}
+		report <- made
 	}()
 	go func() { _ = images.CloseWithError(impersonal(packed, images)) }()
 	progress := c.newProgress()
@@ -59,6 +67,7 @@ func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet bool
 	if !quiet {
 		c.printSkipped(left)
 	}
+	c.printTorn(left)
 	fmt.Fprintln(c.stdout, made.Name)
 	return nil
 }
@@ -72,7 +81,8 @@ func impersonal(from io.Reader, to io.Writer) error {
 	for {
 		header, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			return out.Close()
+			_, err := io.Copy(io.Discard, from) // what its sender has to say at the end
+			return errors.Join(err, out.Close())
 		}
 		if err != nil {
 			return fmt.Errorf("the guest's archive: %w", err)

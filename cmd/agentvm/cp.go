@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/internal/changes"
 	"agentvm/internal/guestfs"
 	"agentvm/vm"
 )
@@ -21,7 +22,7 @@ Into a directory that exists, or with a / at the end, the copy goes under its ow
 means what is in that directory. What is in the way is replaced, a file by one rename. Permissions, times and
 several names of a file are kept. In a VM the files are root's, and set-user-ID bits are dropped: --archive keeps
 them, and owners by number. Out of a VM the files are yours. Devices are not copied, nor, out of a VM, links that
-lead out of what is copied.
+lead out of what is copied. What a killed VM had been writing may be incomplete: it is copied, and named on standard error.
 
 - as the other side is a tar archive on standard input or output.`
 
@@ -83,6 +84,7 @@ func (c *cli) copy(ctx context.Context, from, to string, archive, quiet bool) er
 		if !quiet {
 			c.printSkipped(report)
 		}
+		c.printTorn(report)
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
@@ -90,44 +92,54 @@ func (c *cli) copy(ctx context.Context, from, to string, archive, quiet bool) er
 	})
 }
 
-// skipped says how many files were left out of a copy, and why.
-type skipped struct {
-	count   int64
-	reasons []string
-}
-
-func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target place, archive bool, progress *progress) (skipped, error) {
+func (c *cli) transfer(ctx context.Context, files *vm.Files, source, target place, archive bool, progress *progress) (vm.CopyStats, error) {
 	switch {
 	case source.path == "-" && source.name == "":
-		return skipped{}, files.ExtractTar(ctx, target.path, io.TeeReader(c.stdin, progress.counting("copying", io.Discard, fileSize(c.stdin))))
+		return vm.CopyStats{}, files.ExtractTar(ctx, target.path, io.TeeReader(c.stdin, progress.counting("copying", io.Discard, fileSize(c.stdin))))
 	case target.path == "-" && target.name == "":
 		if isTerminal(c.stdout) {
-			return skipped{}, errors.New("a tar archive would go to the terminal: redirect standard output")
+			return vm.CopyStats{}, errors.New("a tar archive would go to the terminal: redirect standard output")
 		}
-		packed, err := files.CreateTar(ctx, []string{source.path}, progress.counting("copying", c.stdout, 0))
-		return skipped{packed.Skipped, packed.Reasons}, err
+		return files.CreateTar(ctx, []string{source.path}, progress.counting("copying", c.stdout, 0))
 	}
 	guard, err := hostGuard()
 	if err != nil {
-		return skipped{}, err
+		return vm.CopyStats{}, err
 	}
 	files = guestfs.Guarded(files, guard)
 	options := vm.CopyOptions{KeepOwners: archive, Progress: func(p vm.CopyProgress) { progress.working("copying", p.Bytes, 0) }}
 	if source.name != "" {
-		copied, err := files.CopyFrom(ctx, source.path, target.path, options)
-		return skipped{copied.Skipped, copied.Reasons}, err
+		return files.CopyFrom(ctx, source.path, target.path, options)
 	}
-	copied, err := files.CopyTo(ctx, source.path, target.path, options)
-	return skipped{copied.Skipped, copied.Reasons}, err
+	return files.CopyTo(ctx, source.path, target.path, options)
 }
 
-func (c *cli) printSkipped(s skipped) {
-	for _, reason := range s.reasons[:min(len(s.reasons), maxReasons)] {
+func (c *cli) printSkipped(s vm.CopyStats) {
+	for _, reason := range s.Reasons[:min(len(s.Reasons), maxReasons)] {
 		fmt.Fprintln(c.stderr, "agentvm: left out:", printable(reason))
 	}
-	if more := s.count - maxReasons; more > 0 {
+	if more := s.Skipped - maxReasons; more > 0 {
 		fmt.Fprintf(c.stderr, "agentvm: left out: %d more\n", more)
 	}
+}
+
+// printTorn says which files may be incomplete. They are copied nevertheless: whoever saves what is left of a VM wants them, too.
+func (c *cli) printTorn(s vm.CopyStats) {
+	if s.Torn > 0 {
+		fmt.Fprintln(c.stderr, "agentvm:", tornText(s))
+	}
+}
+
+func tornText(s vm.CopyStats) string {
+	var names []string
+	for _, name := range s.TornFiles[:min(len(s.TornFiles), maxReasons)] {
+		names = append(names, changes.Quote(name))
+	}
+	text := "the VM has not ended cleanly, and what it had been writing until then may be incomplete: " + strings.Join(names, ", ")
+	if more := s.Torn - int64(len(names)); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // completePlaces offers NAME: beside local files.

@@ -119,6 +119,7 @@ func serveBulk(s *Supervisor) error {
 	if err != nil {
 		return err
 	}
+	service.Torn = s.torn
 	s.archive = service
 	go func() { _ = guestrpc.ServeBulk(context.Background(), port, bulkFiles{service, s}, s, nil) }()
 	return nil

@@ -57,6 +57,7 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 		if err := writeHosts("/", hostname(), own, p.Hosts); err != nil {
 			log(slog.LevelWarn, err.Error())
 		}
+		s.upper.confirm("/etc/hosts", machineID, machineIDDBus)
 	}
 	if err := s.shares.replace(p.Mounts, p.Restored != nil, s.upper); err != nil {
 		return guestrpc.GuestInfo{}, err

@@ -138,3 +138,42 @@ func (u upper) ends() (ends, error) {
 	}
 	return readEnds(fmt.Sprintf("/proc/self/fd/%d/.", u.dir.Fd()))
 }
+
+// torn is files.Service.Torn for the files of the guest.
+func (s *Supervisor) torn() func(fd int, st *unix.Stat_t) bool {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	return s.upper.torn()
+}
+
+// torn returns what says whether an open file may be torn: one of the root or of a copy-on-write mount, which the disk has, but none of other
+// mounts. It returns nil when all ends were clean.
+func (u upper) torn() func(fd int, st *unix.Stat_t) bool {
+	ends, err := u.ends()
+	if err != nil || len(ends) == 0 {
+		return nil
+	}
+	return func(fd int, st *unix.Stat_t) bool {
+		var fs unix.Statfs_t
+		return ends.torn(time.Unix(st.Ctim.Unix())) && unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.OVERLAYFS_SUPER_MAGIC || fs.Type == unix.EXT4_SUPER_MAGIC)
+	}
+}
+
+// confirm marks files as whole that this start has read and found to be what they should be, or has replaced.
+func (u upper) confirm(names ...string) {
+	torn := u.torn()
+	if torn == nil {
+		return
+	}
+	for _, name := range names {
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && torn(fd, &st) {
+			_ = unix.Fchmod(fd, st.Mode&0o7777) // which sets the time of its last change
+		}
+		_ = unix.Close(fd)
+	}
+}

@@ -214,7 +214,7 @@ func (f *Files) CreateTar(ctx context.Context, paths []string, w io.Writer) (s C
 	}
 	err = f.with(ctx, "pack", paths[0], func(c *guestrpc.FilesClient) error {
 		packed, err := c.Pack(ctx, w, paths, guestrpc.PackOptions{OneFileSystem: true})
-		s = CopyStats{Entries: packed.Entries, Bytes: packed.Bytes, Skipped: int64(len(packed.Warnings)), Reasons: packed.Warnings}
+		s = CopyStats{Entries: packed.Entries, Bytes: packed.Bytes, Skipped: int64(len(packed.Warnings)), Reasons: packed.Warnings, Torn: packed.Torn, TornFiles: packed.TornFiles}
 		return err
 	})
 	return s, err

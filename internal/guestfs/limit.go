@@ -81,6 +81,10 @@ type CopyStats struct {
 	Skipped int64
 	// Reasons has the names of the first 16 of them, and why. A guest may have chosen the names.
 	Reasons []string
+	// Torn counts files of the guest that may be incomplete, because its machine was killed soon after they had been written (FileInfo.Torn);
+	// they were copied all the same. TornFiles has the paths of the first 16, which a guest may have chosen.
+	Torn      int64
+	TornFiles []string
 }
 
 // meter counts a copy and keeps its limits. One goroutine uses it.

@@ -39,6 +39,9 @@ func (f *Files) CopyFrom(ctx context.Context, guestPath, hostPath string, o Copy
 			err = f.treeOut(ctx, guestPath, to, info, m)
 		} else {
 			err = f.fileOut(ctx, guestPath, to, m)
+			if info.Torn {
+				m.copied.Torn, m.copied.TornFiles = 1, []string{guestPath}
+			}
 		}
 	}
 	if err != nil {
@@ -164,26 +167,29 @@ func (f *Files) unpackTo(ctx context.Context, guestPath string, s *staging, m *m
 	}
 	defer root.Close()
 	r, w := io.Pipe()
-	packed := make(chan error, 1)
+	var packed guestrpc.Summary
+	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		err := f.with(ctx, "pack", guestPath, func(c *guestrpc.FilesClient) error {
-			_, err := c.Pack(ctx, w, []string{"."}, guestrpc.PackOptions{Dir: guestPath, OneFileSystem: true})
+			var err error
+			packed, err = c.Pack(ctx, w, []string{"."}, guestrpc.PackOptions{Dir: guestPath, OneFileSystem: true})
 			return err
 		})
 		_ = w.CloseWithError(err) // nil: the end
-		packed <- err
+		ended <- err
 	}()
 	dirs, err := unpackArchive(ctx, root, r, m)
 	_ = r.CloseWithError(errUnpackerEnded)
 	if err != nil {
 		cancel() // the guest need not answer
 	}
-	packErr := <-packed
+	packErr := <-ended
 	if err == nil || packErr != nil && errors.Is(err, packErr) {
 		err = packErr
 	}
+	m.copied.Torn, m.copied.TornFiles = packed.Torn, packed.TornFiles
 	return dirs, err
 }
 

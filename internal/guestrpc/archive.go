@@ -122,12 +122,20 @@ func readPack(args guestwire.Files_pack_Params) (paths []string, o PackOptions, 
 func (s Summary) write(w guestwire.Summary) error {
 	w.SetEntries(uint64(s.Entries))
 	w.SetBytes(uint64(s.Bytes))
-	warnings := s.Warnings[:min(len(s.Warnings), maxWarnings)]
-	list, err := w.NewWarnings(int32(len(warnings)))
+	w.SetTorn(uint64(s.Torn))
+	if err := writeTexts(s.Warnings, w.NewWarnings); err != nil {
+		return err
+	}
+	return writeTexts(s.TornFiles, w.NewTornFiles)
+}
+
+func writeTexts(texts []string, allocate func(int32) (capnp.TextList, error)) error {
+	texts = texts[:min(len(texts), maxWarnings)]
+	list, err := allocate(int32(len(texts)))
 	if err != nil {
 		return err
 	}
-	for i, text := range warnings {
+	for i, text := range texts {
 		if err := list.Set(i, text[:min(len(text), maxWarningText)]); err != nil {
 			return err
 		}
@@ -139,19 +147,25 @@ func readSummary(w guestwire.Summary, err error) (s Summary, _ error) {
 	if err != nil {
 		return s, err
 	}
-	s.Entries, s.Bytes = clampSize(w.Entries()), clampSize(w.Bytes())
-	list, err := w.Warnings()
+	s.Entries, s.Bytes, s.Torn = clampSize(w.Entries()), clampSize(w.Bytes()), clampSize(w.Torn())
+	if s.Warnings, err = readTexts(w.Warnings()); err == nil {
+		s.TornFiles, err = readTexts(w.TornFiles())
+	}
+	return s, err
+}
+
+func readTexts(list capnp.TextList, err error) (texts []string, _ error) {
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	for i := range min(list.Len(), maxWarnings) {
 		b, err := list.BytesAt(i)
 		if err != nil {
-			return s, err
+			return nil, err
 		}
-		s.Warnings = append(s.Warnings, string(b[:min(len(b), maxWarningText)]))
+		texts = append(texts, string(b[:min(len(b), maxWarningText)]))
 	}
-	return s, nil
+	return texts, nil
 }
 
 // Unpack unpacks the tar archive that r has into dir, which is made when it is missing. When it returns, r is not read any

@@ -18,6 +18,9 @@ type FileInfo struct {
 	Links    uint32
 	Inode    uint64
 	Target   string // of a symbolic link
+	// Torn says of a regular file that it was changed shortly before an end of the machine that was not clean, and not since: it may be
+	// incomplete. Only Stat tells it.
+	Torn bool
 }
 
 // IsDir reports whether it is a directory, not a link to one.
@@ -85,6 +88,9 @@ type Summary struct {
 	Bytes   int64 // of file contents
 	// Warnings says what was left out or changed meanwhile; the first 16, each at most 1 KiB.
 	Warnings []string
+	// Torn counts the files that may be incomplete (FileInfo.Torn). TornFiles has the paths of the first 16, each cut after 1 KiB.
+	Torn      int64
+	TornFiles []string
 }
 
 // FilesHandler is the file service behind ServeBulk. Its errors reach the host as *Error with the errno that errors.As finds in them.

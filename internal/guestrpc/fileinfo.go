@@ -22,6 +22,7 @@ func (i FileInfo) write(w guestwire.FileInfo) error {
 	w.SetGid(i.GID)
 	w.SetLinks(i.Links)
 	w.SetInode(i.Inode)
+	w.SetTorn(i.Torn)
 	modified, err := w.NewModified()
 	if err != nil {
 		return err
@@ -53,7 +54,7 @@ func readFileInfo(w guestwire.FileInfo) (i FileInfo, err error) {
 	}
 	return FileInfo{
 		Name: string(name), Mode: ModeFromLinux(w.Mode()), Size: clampSize(w.Size()), Modified: ReadTime(modified),
-		UID: w.Uid(), GID: w.Gid(), Links: w.Links(), Inode: w.Inode(), Target: string(target),
+		UID: w.Uid(), GID: w.Gid(), Links: w.Links(), Inode: w.Inode(), Target: string(target), Torn: w.Torn(),
 	}, nil
 }
 

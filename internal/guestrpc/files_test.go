@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -63,7 +64,7 @@ func (s *shelf) Pack(ctx context.Context, w io.Writer, paths []string, _ PackOpt
 		}
 	}
 	_, err := w.Write(s.content)
-	return Summary{Entries: int64(len(paths)), Warnings: []string{strings.Repeat("w", 5000)}}, err
+	return Summary{Entries: int64(len(paths)), Warnings: []string{strings.Repeat("w", 5000)}, Torn: 20, TornFiles: slices.Repeat([]string{"/torn"}, 20)}, err
 }
 
 func (s *shelf) Unpack(_ context.Context, r io.Reader, _ string, _ UnpackOptions) error {
@@ -152,7 +153,7 @@ func TestFiles(t *testing.T) {
 	}
 	var archive bytes.Buffer
 	summary, err := c.Pack(ctx, &archive, []string{"/a", "/b"}, PackOptions{})
-	if err != nil || summary.Entries != 2 || len(summary.Warnings[0]) != maxWarningText || !bytes.Equal(archive.Bytes(), s.content) {
+	if err != nil || summary.Entries != 2 || len(summary.Warnings[0]) != maxWarningText || summary.Torn != 20 || len(summary.TornFiles) != maxWarnings || summary.TornFiles[0] != "/torn" || !bytes.Equal(archive.Bytes(), s.content) {
 		t.Errorf("got %+v, %v, %d bytes", summary.Entries, err, archive.Len())
 	}
 	if err := c.Unpack(ctx, "/d", bytes.NewReader(s.content), UnpackOptions{}); err != nil || !bytes.Equal(s.took, s.content) {

@@ -214,6 +214,7 @@ struct FileInfo {
   links @6 :UInt32;
   inode @7 :UInt64;
   target @8 :Data;        # of a symbolic link
+  torn @9 :Bool;          # see LayerEntry; of stat only
 }
 
 struct OpenOptions {
@@ -243,6 +244,8 @@ struct Summary {
   entries @0 :UInt64;
   bytes @1 :UInt64;       # of file contents
   warnings @2 :List(Text); # what was left out or changed meanwhile; the first 16
+  torn @3 :UInt64;        # files that may be incomplete, see LayerEntry
+  tornFiles @4 :List(Text); # the first 16 of them
 }
 
 struct UnixSocket {

@@ -26,7 +26,7 @@ const (
 	blockSize = 256 << 10
 	// maxLinks bounds the files with several names that a packer remembers; others are packed once for each name.
 	maxLinks = 1 << 16
-	// maxWarnings bounds Summary.Warnings.
+	// maxWarnings bounds Summary.Warnings and TornFiles.
 	maxWarnings = 16
 )
 
@@ -35,7 +35,7 @@ const (
 func (s *Service) Pack(ctx context.Context, w io.Writer, paths []string, o guestrpc.PackOptions) (guestrpc.Summary, error) {
 	buffered := bufio.NewWriterSize(w, blockSize)
 	p := &packer{
-		ctx: ctx, tree: s.tree, w: tar.NewWriter(buffered), o: o, block: make([]byte, blockSize), links: make(map[fileID]string),
+		ctx: ctx, tree: s.tree, w: tar.NewWriter(buffered), o: o, block: make([]byte, blockSize), links: make(map[fileID]string), torn: s.torn(),
 	}
 	for _, name := range paths {
 		if err := p.addPath(name); err != nil {
@@ -54,6 +54,7 @@ type packer struct {
 	o       guestrpc.PackOptions
 	block   []byte
 	links   map[fileID]string
+	torn    func(fd int, st *unix.Stat_t) bool
 	device  uint64 // of the path, with OneFileSystem
 	summary guestrpc.Summary
 }
@@ -242,6 +243,11 @@ func (p *packer) addRegular(n node, header *tar.Header) error {
 	defer func() { _ = f.Close() }()
 	if err := unix.Fstat(fd, &n.st); err != nil {
 		return p.unreadable(n, err)
+	}
+	if p.torn(fd, &n.st) {
+		if p.summary.Torn++; len(p.summary.TornFiles) < maxWarnings {
+			p.summary.TornFiles = append(p.summary.TornFiles, path.Clean(n.path))
+		}
 	}
 	header.Typeflag, header.Size = tar.TypeReg, n.st.Size
 	p.attributes(fd, header)

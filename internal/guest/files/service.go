@@ -13,7 +13,13 @@ import (
 )
 
 // Service is the file service below one root. It implements guestrpc.FilesHandler.
-type Service struct{ tree tree }
+type Service struct {
+	// Torn, when not nil, returns what says whether a regular file that is open, perhaps with O_PATH, may be incomplete (guestrpc.FileInfo), for
+	// the time of one call; nil: none is.
+	Torn func() func(fd int, st *unix.Stat_t) bool
+
+	tree tree
+}
 
 var _ guestrpc.FilesHandler = (*Service)(nil)
 
@@ -49,7 +55,21 @@ func (s *Service) Stat(path string, follow bool) (guestrpc.FileInfo, error) {
 		return guestrpc.FileInfo{}, err
 	}
 	defer closeFD(fd)
-	return infoOf(fd, path)
+	info, err := infoOf(fd, path)
+	var st unix.Stat_t
+	if err == nil && info.Mode.IsRegular() && unix.Fstat(fd, &st) == nil {
+		info.Torn = s.torn()(fd, &st)
+	}
+	return info, err
+}
+
+func (s *Service) torn() func(int, *unix.Stat_t) bool {
+	if s.Torn != nil {
+		if torn := s.Torn(); torn != nil {
+			return torn
+		}
+	}
+	return func(int, *unix.Stat_t) bool { return false }
 }
 
 // MakeDir makes a directory with these permissions, whatever the umask.

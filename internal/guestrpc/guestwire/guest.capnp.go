@@ -11893,12 +11893,12 @@ type FileInfo capnp.Struct
 const FileInfo_TypeID = 0xeb4b314e9aa98f56
 
 func NewFileInfo(s *capnp.Segment) (FileInfo, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 3})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 40, PointerCount: 3})
 	return FileInfo(st), err
 }
 
 func NewRootFileInfo(s *capnp.Segment) (FileInfo, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 3})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 40, PointerCount: 3})
 	return FileInfo(st), err
 }
 
@@ -12027,12 +12027,20 @@ func (s FileInfo) SetTarget(v []byte) error {
 	return capnp.Struct(s).SetData(2, v)
 }
 
+func (s FileInfo) Torn() bool {
+	return capnp.Struct(s).Bit(256)
+}
+
+func (s FileInfo) SetTorn(v bool) {
+	capnp.Struct(s).SetBit(256, v)
+}
+
 // FileInfo_List is a list of FileInfo.
 type FileInfo_List = capnp.StructList[FileInfo]
 
 // NewFileInfo creates a new list of FileInfo.
 func NewFileInfo_List(s *capnp.Segment, sz int32) (FileInfo_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 3}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 40, PointerCount: 3}, sz)
 	return capnp.StructList[FileInfo](l), err
 }
 
@@ -12339,12 +12347,12 @@ type Summary capnp.Struct
 const Summary_TypeID = 0x81be6065a3e21ceb
 
 func NewSummary(s *capnp.Segment) (Summary, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 24, PointerCount: 2})
 	return Summary(st), err
 }
 
 func NewRootSummary(s *capnp.Segment) (Summary, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 24, PointerCount: 2})
 	return Summary(st), err
 }
 
@@ -12414,13 +12422,44 @@ func (s Summary) NewWarnings(n int32) (capnp.TextList, error) {
 	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
 	return l, err
 }
+func (s Summary) Torn() uint64 {
+	return capnp.Struct(s).Uint64(16)
+}
+
+func (s Summary) SetTorn(v uint64) {
+	capnp.Struct(s).SetUint64(16, v)
+}
+
+func (s Summary) TornFiles() (capnp.TextList, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return capnp.TextList(p.List()), err
+}
+
+func (s Summary) HasTornFiles() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Summary) SetTornFiles(v capnp.TextList) error {
+	return capnp.Struct(s).SetPtr(1, v.ToPtr())
+}
+
+// NewTornFiles sets the tornFiles field to a newly
+// allocated capnp.TextList, preferring placement in s's segment.
+func (s Summary) NewTornFiles(n int32) (capnp.TextList, error) {
+	l, err := capnp.NewTextList(capnp.Struct(s).Segment(), n)
+	if err != nil {
+		return capnp.TextList{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, l.ToPtr())
+	return l, err
+}
 
 // Summary_List is a list of Summary.
 type Summary_List = capnp.StructList[Summary]
 
 // NewSummary creates a new list of Summary.
 func NewSummary_List(s *capnp.Segment, sz int32) (Summary_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 16, PointerCount: 1}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 24, PointerCount: 2}, sz)
 	return capnp.StructList[Summary](l), err
 }
 
