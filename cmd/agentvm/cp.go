@@ -78,6 +78,7 @@ func (c *cli) copy(ctx context.Context, from, to string, archive, quiet bool) er
 	}
 	name := source.name + target.name
 	return withVM(ctx, name, func(v *client.VM) error {
+		defer c.watchFullDisk(ctx, v)()
 		progress := c.newProgress()
 		report, err := c.transfer(ctx, v.Files(), source, target, archive, progress)
 		progress.close()

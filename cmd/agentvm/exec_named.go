@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -55,7 +56,7 @@ func (c *cli) runNamed(ctx context.Context, name string, f *vmFlags, command vm.
 		return nil, denials{}, s.explain(err)
 	}
 	began := time.Now()
-	c.printFullDisk(ctx, v)
+	defer c.watchFullDisk(ctx, v)()
 	command.Env = env
 	result, err := c.runIn(ctx, start, command, terminal, s)
 	if err == nil && result.Signal != 0 && !result.TimedOut {
@@ -121,10 +122,33 @@ func (c *cli) printCrowd(ctx context.Context, v *client.VM) {
 	}
 }
 
-// printFullDisk says so when a VM waits for room on the host's disk.
-func (c *cli) printFullDisk(ctx context.Context, v *client.VM) {
-	if since, path, err := v.DiskWaits(ctx); err == nil && !since.IsZero() {
-		fmt.Fprintf(c.stderr, "agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", v.Name(), printable(path))
+// fullDiskTime is how often agentvm asks, while a command runs, whether its VM waits for room.
+const fullDiskTime = 2 * time.Second
+
+// watchFullDisk says so, once, when a VM waits for room on the host's disk, until the function that it returns is called.
+func (c *cli) watchFullDisk(ctx context.Context, v *client.VM) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for {
+			since, path, err := v.DiskWaits(ctx)
+			if err != nil {
+				return
+			}
+			if !since.IsZero() {
+				_ = c.lines.print(fmt.Sprintf("agentvm: %s: the host's disk is full: what the VM writes waits until there is room at %s\n", v.Name(), printable(path)))
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(fullDiskTime):
+			}
+		}
+	})
+	return func() {
+		cancel()
+		asking.Wait()
 	}
 }
 

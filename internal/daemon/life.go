@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"agentvm/internal/daemonrpc"
@@ -149,7 +150,9 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	}
 	var v VM
 	if err == nil {
-		v, err = d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, d.logger, d.state.Restarts > 0, d.store.Version})
+		log := startLog{d.logger.Handler(), d.report, &atomic.Bool{}}
+		v, err = d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, slog.New(log), d.state.Restarts > 0, d.store.Version})
+		log.started.Store(true)
 	}
 	close(booted)
 	if err != nil && context.Cause(ctx) != nil {
