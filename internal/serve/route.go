@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -74,6 +76,23 @@ func call[In, Out any](method, path, summary string, do func(r *http.Request, in
 func (r route) with(list ...parameter) route {
 	r.query = list
 	return r
+}
+
+// checkQuery refuses what the operation would not use: a parameter whose name is not known, or that is there twice.
+func (r route) checkQuery(text string) error {
+	values, err := url.ParseQuery(text)
+	if err != nil {
+		return invalid("the query: %v", err)
+	}
+	for name, list := range values {
+		if !slices.ContainsFunc(r.query, func(p parameter) bool { return p.name == name }) {
+			return InField(name, invalid("%s %s has no parameter %.100q; GET /openapi.json has what there is", r.method, r.path, name))
+		}
+		if len(list) > 1 {
+			return InField(name, invalid("the parameter %s is there %d times", name, len(list)))
+		}
+	}
+	return nil
 }
 
 // readJSON reads a request's body, which has to be there soon. An empty one is an empty object.

@@ -215,6 +215,10 @@ func (s *Server) limited(r route) http.Handler {
 				return
 			}
 		}
+		if err := r.checkQuery(request.URL.RawQuery); err != nil {
+			WriteProblem(w, err)
+			return
+		}
 		if !r.stream {
 			select {
 			case s.slots <- struct{}{}:
