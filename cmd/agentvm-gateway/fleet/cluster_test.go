@@ -58,10 +58,11 @@ type cluster struct {
 	client    kubernetes.Interface // as a user who may do all
 	gateways  kubernetes.Interface // as the gateways' service account
 	namespace string
-	config    *rest.Config       // of the gateways; nil: the API server is a fake
-	state     *fleet.StateConfig // nil: there is no object store
-	move      time.Duration      // fleet.Config.Move
-	keep      time.Duration      // fleet.Config.KeepPaused
+	config    *rest.Config         // of the gateways; nil: the API server is a fake
+	tenants   func() fleet.Tenants // nil: red and blue
+	state     *fleet.StateConfig   // nil: there is no object store
+	move      time.Duration        // fleet.Config.Move
+	keep      time.Duration        // fleet.Config.KeepPaused
 	public    ed25519.PublicKey
 	private   ed25519.PrivateKey
 	port      uint16
@@ -614,8 +615,12 @@ func (c *cluster) gateway(name string) *gateway { return c.gatewayOf(name, c.gat
 // gatewayOf starts one with a client of the cluster of its own.
 func (c *cluster) gatewayOf(name string, client kubernetes.Interface) *gateway {
 	c.t.Helper()
+	tenants := c.tenants
+	if tenants == nil {
+		tenants = func() fleet.Tenants { return fleet.Tenants{Keys: keys} }
+	}
 	g, err := fleet.New(fleet.Config{
-		Client: client, Namespace: c.namespace, Identity: name, Tenants: func() fleet.Tenants { return fleet.Tenants{Keys: keys} }, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
+		Client: client, Namespace: c.namespace, Identity: name, Tenants: tenants, Key: c.private, Domain: "test", PodPort: c.port, Wait: 5 * time.Second,
 		State: c.state, KeepPaused: c.keep, Sweep: time.Second, Move: c.move,
 	})
 	if err != nil {
@@ -654,6 +659,13 @@ func (c *cluster) gatewayOf(name string, client kubernetes.Interface) *gateway {
 // do sends a request as a tenant, "" without a key.
 func (g *gateway) do(method, path, tenant, body string, headers ...string) (int, string) {
 	g.t.Helper()
+	code, text, _ := g.ask(method, path, tenant, body, headers...)
+	return code, text
+}
+
+// ask is do that also returns the answer's header.
+func (g *gateway) ask(method, path, tenant, body string, headers ...string) (int, string, http.Header) {
+	g.t.Helper()
 	r, err := http.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
 	if err != nil {
 		g.t.Fatal(err)
@@ -670,14 +682,14 @@ func (g *gateway) do(method, path, tenant, body string, headers ...string) (int,
 	}
 	response, err := g.client.Do(r)
 	if err != nil {
-		return 0, err.Error()
+		return 0, err.Error(), nil
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, err.Error()
+		return 0, err.Error(), nil
 	}
-	return response.StatusCode, string(text)
+	return response.StatusCode, string(text), response.Header
 }
 
 // create makes a sandbox and returns its identifier and token.

@@ -78,14 +78,19 @@ func (g *Gateway) pass(w http.ResponseWriter, c caller, b *sandbox, sockets bool
 	return nil
 }
 
-// notPassed is the answer to what is not in the lists.
-func notPassed(_ http.ResponseWriter, c caller, b *sandbox) error {
-	rest := c.PathValue("rest")
-	switch {
-	case rest == "network" || strings.HasPrefix(rest, "network/"):
-		return wire.Fail(http.StatusNotImplemented, "the network policy of a VM in a cluster is narrowed by E2B's PUT /sandboxes/%s/network", b.id)
-	case rest == "forks" || rest == "snapshots":
-		return wire.Fail(http.StatusNotImplemented, "%s of a VM in a cluster are made by E2B's POST /sandboxes/%s/...", rest, b.id)
+// notPassed is the answer to what is not in the lists. methods are those that the path takes, if any.
+func notPassed(c caller, b *sandbox, methods string) error {
+	rest, status := c.PathValue("rest"), http.StatusNotImplemented
+	if methods != "" {
+		status = http.StatusMethodNotAllowed
 	}
-	return wire.Fail(http.StatusNotImplemented, "%s %.200q is not served for VMs in a cluster: docs/guide/kubernetes.md lists what is", c.Method, rest)
+	switch {
+	case rest == "network" || strings.HasPrefix(rest, "network/") && methods == "":
+		return wire.Fail(status, "the network policy of a VM in a cluster is narrowed by E2B's PUT /sandboxes/%s/network", b.id)
+	case rest == "forks" || rest == "snapshots":
+		return wire.Fail(status, "%s of a VM in a cluster are made by E2B's POST /sandboxes/%s/...", rest, b.id)
+	case methods != "":
+		return wrongMethod(c, methods)
+	}
+	return wire.Fail(status, "%s %.200q is not served for VMs in a cluster: docs/guide/kubernetes.md lists what is", c.Method, rest)
 }

@@ -78,7 +78,46 @@ func TestPassedOperations(t *testing.T) {
 			}
 		}
 	}
-	if code, text := g.do("PUT", "/v1/vms/"+id+"/network", "red", `{"mode":"open"}`); code != 501 || !strings.Contains(text, "/sandboxes/"+id+"/network") {
+	if code, text := g.do("PUT", "/v1/vms/"+id+"/network", "red", `{"mode":"open"}`); code != 405 || !strings.Contains(text, "/sandboxes/"+id+"/network") {
 		t.Errorf("network: %d %s", code, text)
+	}
+}
+
+// TestWrongMethods has each path answer other methods with 405 and what it takes, and without a key with 401 as any request.
+func TestWrongMethods(t *testing.T) {
+	c := newCluster(t)
+	c.warm(1)
+	g := c.gateway("a")
+	id, _ := g.create("red", `{"templateID":"base"}`)
+	vm := "/v1/vms/" + id
+	for _, test := range []struct{ method, path, allow string }{
+		{"PATCH", "/v1/vms", "GET, HEAD, POST"},
+		{"PUT", vm, "GET, HEAD, DELETE"},
+		{"GET", vm + "/pause", "POST"},
+		{"DELETE", vm + "/exec", "POST"},
+		{"POST", vm + "/files", "GET, HEAD, PUT, DELETE"},
+		{"DELETE", vm + "/jobs", "GET, HEAD, POST"},
+		{"PUT", vm + "/network", "GET, HEAD"},
+		{"POST", vm + "/network/flows", "GET, HEAD"},
+		{"PUT", "/sandboxes/" + id, "GET, HEAD, DELETE"},
+		{"GET", "/sandboxes/" + id + "/pause", "POST"},
+		{"DELETE", "/v2/sandboxes", "GET, HEAD, POST"},
+		{"DELETE", "/snapshots", "GET, HEAD"},
+		{"PUT", "/files", "GET, HEAD, POST"},
+		{"GET", "/process.Process/Start", "POST"},
+		{"BREW", "/v1/vms", "GET, HEAD, POST"},
+	} {
+		code, text, header := g.ask(test.method, test.path, "red", "")
+		if code != http.StatusMethodNotAllowed || header.Get("Allow") != test.allow {
+			t.Errorf("%s %s: %d %s, Allow %q, want %q", test.method, test.path, code, text, header.Get("Allow"), test.allow)
+		}
+		if code, text := g.do(test.method, test.path, "", ""); code != http.StatusUnauthorized {
+			t.Errorf("%s %s without a key: %d %s", test.method, test.path, code, text)
+		}
+	}
+	for path, allow := range map[string]string{"/v1/nothing": "", vm + "/nothing": "", vm + "/forks": "", "/templates": ""} {
+		if code, text, header := g.ask("POST", path, "red", ""); code != http.StatusNotImplemented || header.Get("Allow") != allow {
+			t.Errorf("POST %s: %d %s, Allow %q", path, code, text, header.Get("Allow"))
+		}
 	}
 }

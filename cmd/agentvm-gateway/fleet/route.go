@@ -23,7 +23,10 @@ func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	g.control(mux)
 	g.api(mux)
-	mux.HandleFunc("/", g.authenticated(func(_ http.ResponseWriter, c caller) error {
+	mux.HandleFunc("/", g.authenticated(func(w http.ResponseWriter, c caller) error {
+		if methods := allowed(mux, w, c); methods != "" {
+			return wrongMethod(c, methods)
+		}
 		return wire.Fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/kubernetes.md lists what is", c.Method, c.URL.Path)
 	}))
 	for _, pattern := range envdCalls {
@@ -247,7 +250,26 @@ func (g *Gateway) api(mux *http.ServeMux) {
 			own(pattern, func(w http.ResponseWriter, c caller, b *sandbox) error { return g.pass(w, c, b, sockets) })
 		}
 	}
-	own("/v1/vms/{vm}/{rest...}", notPassed)
+	for _, pattern := range restOfVMs {
+		own(pattern, func(w http.ResponseWriter, c caller, b *sandbox) error { return notPassed(c, b, allowed(mux, w, c)) })
+	}
+}
+
+// restOfVMs are patterns of requests for which there is no operation of a VM.
+var restOfVMs = []string{"/v1/vms/{vm}", "/v1/vms/{vm}/{rest...}"}
+
+// allowed returns the methods that the gateway takes at a request's path, and sets the header Allow; "" when there is nothing at that path.
+func allowed(mux *http.ServeMux, w http.ResponseWriter, c caller) string {
+	methods := httpserver.Allowed(mux, c.Request, restOfVMs...)
+	if methods != "" {
+		w.Header().Set("Allow", methods)
+	}
+	return methods
+}
+
+// wrongMethod is the error of a request whose path takes other methods.
+func wrongMethod(c caller, methods string) error {
+	return wire.Fail(http.StatusMethodNotAllowed, "%.200q takes %s, not %s", c.URL.Path, methods, c.Method)
 }
 
 // described is what the HTTP API says of a VM that it does not ask.
