@@ -416,7 +416,7 @@ func TestFiles(t *testing.T) {
 		}
 		return h
 	}
-	want("PUT", "/v1/files/a/b%2Fc.txt?mode=0750", "0123456789", 204, "")
+	want("PUT", "/v1/files/a/b%2Fc.txt?mode=0750&unknown=1", "0123456789", 204, "")
 	if got := b.shell("stat -c %a a/b/c.txt"); got != "750" {
 		t.Error(got)
 	}
