@@ -20,6 +20,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 func main() {
@@ -29,17 +31,20 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	failed := false
+	var failed atomic.Bool
+	var running sync.WaitGroup
 	for _, platform := range flag.Args() {
-		n, err := check(".", platform)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", platform, err)
-			failed = true
-		} else {
-			fmt.Printf("%s: the types of %d packages hold\n", platform, n)
-		}
+		running.Go(func() { // each takes one processor
+			if n, err := check(".", platform); err != nil {
+				fmt.Fprintf(os.Stderr, "%s: %v\n", platform, err)
+				failed.Store(true)
+			} else {
+				fmt.Printf("%s: the types of %d packages hold\n", platform, n)
+			}
+		})
 	}
-	if failed {
+	running.Wait()
+	if failed.Load() {
 		os.Exit(1)
 	}
 }
