@@ -106,6 +106,7 @@ var mayImport = map[string][]string{
 		"internal/job",
 		"internal/journal",
 		"internal/kernel",
+		"internal/lograte",
 		"internal/machine",
 		"internal/mount",
 		"internal/private",
@@ -394,6 +395,7 @@ var mayImport = map[string][]string{
 	"internal/unixsocket": nil,
 	"internal/wasmbin":    nil,
 	"internal/tail":       nil,
+	"internal/lograte":    nil,
 	"internal/termtext":   nil,
 	"internal/private": {
 		"internal/atomicfile",

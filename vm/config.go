@@ -17,6 +17,7 @@ import (
 	"agentvm/internal/debugenv"
 	"agentvm/internal/gateway"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/lograte"
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"
 	"agentvm/internal/reach"
@@ -160,6 +161,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Logger = slog.New(lograte.New(c.Logger.Handler(), time.Now)) // the guest must not be able to fill the host's log
 	if c.Memory == 0 {
 		c.Memory = DefaultMemory
 	}

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -110,6 +111,24 @@ func TestTemporaryStore(t *testing.T) {
 	}
 	if left, err := os.ReadDir(temp); len(left) > 0 || err != nil {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestLogOfAGuest has a guest come near to a limit again and again, which its host warns of: the log has some lines, and how many there would be.
+func TestLogOfAGuest(t *testing.T) {
+	var log bytes.Buffer
+	c, err := Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10_000 {
+		if !c.memory.Take(c.HostMemory / 10 * 9) {
+			t.Fatal("there is no room")
+		}
+		c.memory.Give(c.HostMemory / 10 * 9)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines == 0 || lines > 100 {
+		t.Errorf("%d lines", lines)
 	}
 }
 
