@@ -252,6 +252,17 @@ func (c *cli) daemonCommand() *cobra.Command {
 		},
 	}
 	porter.Flags().StringVar(&held, "dir", "", "directory of the store of VMs")
+	var woken string
+	waker := &cobra.Command{
+		Use: "waker --dir DIR", Short: "Wake VMs for the process that holds their ports", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if woken == "" {
+				return errors.New("--dir is missing: the process that holds ports starts it")
+			}
+			return daemon.RunWaker(cmd.Context(), daemon.Store{Dir: woken, Version: version}, os.Stdin, os.Stdout)
+		},
+	}
+	waker.Flags().StringVar(&woken, "dir", "", "directory of the store of VMs")
 	var served string
 	server := &cobra.Command{
 		Use: "mount --dir DIR NAME", Short: "Serve a mount that was added to a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
@@ -264,6 +275,6 @@ func (c *cli) daemonCommand() *cobra.Command {
 	}
 	server.Flags().StringVar(&served, "dir", "", "directory of the store of VMs")
 	command := &cobra.Command{Use: "daemon", Short: "Run the processes that own VMs, their added mounts, and their ports while they are hibernated", Hidden: true}
-	command.AddCommand(run, porter, server)
+	command.AddCommand(run, porter, waker, server)
 	return command
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,6 +92,28 @@ func VMRules(store string, c vm.Config) confine.Rules {
 		}
 	}
 	return r
+}
+
+// confinePorter removes the rights that the porter does not need: it reads which VMs there are, and keeps its own files. What wakes VMs is
+// the waker, which is another process.
+func (s Store) confinePorter(logger *slog.Logger) {
+	if debugenv.Has("noconfine") {
+		logger.Info("the porter is not confined: AGENTVM_DEBUG=noconfine switches it off")
+		return
+	}
+	served := filepath.Dir(s.servedPath(""))
+	for _, folder := range []string{s.Dir, served} { // a rule is for an existing folder
+		if err := private.MakeFolder(folder); err != nil {
+			logger.Debug("confinement", "error", err)
+		}
+	}
+	layers := confine.Process(confine.Rules{
+		Read:    []string{s.Dir, served, "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/net/core/somaxconn"},
+		Sockets: []string{s.porter().dir},
+	})
+	for _, l := range layers {
+		logger.Info("confinement", "layer", l.Name, "in force", l.InForce, "note", l.Note)
+	}
 }
 
 // imageStore is where images, snapshots and bases are.

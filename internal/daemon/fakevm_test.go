@@ -376,6 +376,7 @@ const (
 	roleAtOnce  = "at once" // the same, and at once
 	roleKilled  = "killed"  // a daemon that is killed while its VM boots
 
+	wakerName  = "--waker"  // of the porter
 	porterName = "--porter" // in place of a VM's name: the porter, whose daemons have the role
 	mountName  = "--mount"  // before a VM's name: the server of a mount
 
@@ -396,8 +397,12 @@ func awaitHeard(dir string) {
 func play(role, dir string, args []string) error {
 	name := args[0]
 	s := Store{Dir: dir, Version: "test"}
-	if name == porterName {
+	if name == porterName || name == wakerName {
 		s.Command, s.Environment = []string{os.Args[0], dir}, []string{roleEnv, "GORACE"}
+		if name == wakerName {
+			return RunWaker(context.Background(), s, os.Stdin, os.Stdout)
+		}
+		s.WakerCommand = []string{os.Args[0], dir, wakerName}
 		return runPorter(context.Background(), s, 200*time.Millisecond)
 	}
 	if name == mountName {

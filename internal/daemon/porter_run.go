@@ -39,9 +39,15 @@ func RunPorter(ctx context.Context, s Store) error {
 	return runPorter(ctx, s, porterInterval)
 }
 
-func runPorter(ctx context.Context, s Store, interval time.Duration) error {
+func runPorter(ctx context.Context, s Store, interval time.Duration) (err error) {
+	var w *waker // with the first lock; this process can start none afterwards
+	defer func() {
+		if w != nil {
+			err = errors.Join(err, w.end())
+		}
+	}()
 	for {
-		served, err := s.servePorter(ctx, interval)
+		served, err := s.servePorter(ctx, interval, &w)
 		// One who has seen that there is a porter, and started none, may need it since it looked for the last time.
 		if !served || err != nil || ctx.Err() != nil || !s.needsPorter() {
 			return err
@@ -50,7 +56,7 @@ func runPorter(ctx context.Context, s Store, interval time.Duration) error {
 }
 
 // servePorter serves as long as a VM needs it. It returns false when another porter does.
-func (s Store) servePorter(ctx context.Context, interval time.Duration) (served bool, err error) {
+func (s Store) servePorter(ctx context.Context, interval time.Duration, w **waker) (served bool, err error) {
 	files := s.porter()
 	if err := private.MakeFolder(files.door()); err != nil {
 		return false, fmt.Errorf("porter: %w", err)
@@ -74,10 +80,24 @@ func (s Store) servePorter(ctx context.Context, interval time.Duration) (served 
 	if err != nil {
 		return false, fmt.Errorf("porter: %w", err)
 	}
-	p := &porter{store: s, logger: newLogger(log, false), held: make(map[string]*heldVM), failed: make(map[string]string)}
+	logger := newLogger(log, false)
+	if *w == nil {
+		if *w, err = s.startWaker(); err != nil {
+			return false, errors.Join(fmt.Errorf("porter: %w", err), listener.Close())
+		}
+		s.confinePorter(logger)
+	}
+	p := &porter{store: s, logger: logger, waker: *w, held: make(map[string]*heldVM), failed: make(map[string]string)}
 	p.used.Store(true)
 	p.logger.Info("the porter listens", "pid", os.Getpid(), "version", s.Version)
 	ctx, cancelAll := context.WithCancel(ctx)
+	p.work.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-p.waker.reading: // others start another porter, as when this one was killed
+			cancelAll()
+		}
+	})
 	p.work.Go(func() { p.accept(ctx, listener) })
 	p.look(ctx, interval, lock)
 	cancelAll()
@@ -86,13 +106,19 @@ func (s Store) servePorter(ctx context.Context, interval time.Duration) (served 
 	p.dropAll()
 	p.work.Wait()
 	p.logger.Info("the porter ends")
-	return true, nil
+	select {
+	case <-p.waker.reading:
+		return true, errWakerEnded
+	default:
+		return true, nil
+	}
 }
 
 // porter is the process that holds the ports of hibernated VMs.
 type porter struct {
 	store  Store
 	logger *slog.Logger
+	waker  *waker
 	work   sync.WaitGroup
 
 	used atomic.Bool // something has happened since memory was freed
@@ -278,7 +304,7 @@ func (p *porter) guard(ctx context.Context, h *heldVM) {
 		}
 		err := p.wake(ctx, h)
 		p.used.Store(true)
-		if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotRunning) {
+		if err == nil || errors.Is(err, ErrNotRunning) {
 			p.mu.Lock()
 			p.dropLocked(h)
 			p.mu.Unlock()
@@ -302,21 +328,8 @@ func (p *porter) guard(ctx context.Context, h *heldVM) {
 }
 
 func (p *porter) wake(ctx context.Context, h *heldVM) error {
-	ctx, cancel := context.WithTimeout(ctx, porterWakeTime)
-	defer cancel()
-	paths, err := p.store.existing(h.name)
-	if err != nil {
-		return err
-	}
-	if record, err := paths.readRestoration(); err != nil || !record.hasKey(h.key) {
-		return errors.Join(ErrNotRunning, err) // it has been woken already, or is another VM
-	}
 	began := time.Now()
-	client, err := p.store.Connect(ctx, h.name)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(client.AwaitReady(ctx, nil), client.Close()); err != nil {
+	if err := p.waker.wake(ctx, h.name, h.key); err != nil {
 		return err
 	}
 	p.logger.Info("a connection has woken a VM", "vm", h.name, "took", time.Since(began))

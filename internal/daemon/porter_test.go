@@ -109,19 +109,24 @@ func refused(t *testing.T, address string) {
 	}
 }
 
-// killPorter ends the porter as nothing else does.
-func killPorter(t *testing.T, s Store) {
+// porterPid is that of the newest porter.
+func porterPid(t *testing.T, s Store) (pid int) {
 	t.Helper()
 	log, err := os.ReadFile(s.porter().log())
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, last, _ := strings.Cut(string(log[bytes.LastIndex(log, []byte("the porter listens")):]), "pid=")
-	var pid int
 	if _, err := fmt.Sscan(last, &pid); err != nil {
 		t.Fatal(err)
 	}
-	process, _ := os.FindProcess(pid)
+	return pid
+}
+
+// killPorter ends the porter as nothing else does.
+func killPorter(t *testing.T, s Store) {
+	t.Helper()
+	process, _ := os.FindProcess(porterPid(t, s))
 	if err := process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +134,53 @@ func killPorter(t *testing.T, s Store) {
 		lock, err := lockfile.TryShared(s.porter().lock())
 		return err == nil && lock.Close() == nil
 	})
+}
+
+// TestWakerNeedsTheKey: what wakes VMs for the porter wakes no VM whose key it is not shown, none that is not hibernated, and outlives nothing.
+func TestWakerNeedsTheKey(t *testing.T) {
+	s, _ := porting(t, 80)
+	w, err := s.startWaker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := s.paths("dev")
+	record, err := p.readRestoration()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, key := range map[string]string{"dev": "wrong", "other": record.Key, "../dev": record.Key, "": ""} {
+		if err := w.wake(t.Context(), name, key); err == nil {
+			t.Errorf("%q is woken with the key %q", name, key)
+		}
+	}
+	if st, err := s.Status(t.Context(), "dev"); err != nil || st.State != Hibernated {
+		t.Errorf("%+v, %v", st, err)
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if err := w.wake(t.Context(), "dev", record.Key); err != nil && !errors.Is(err, ErrNotRunning) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if st, err := s.Status(t.Context(), "dev"); err != nil || st.State == Hibernated {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if err := w.end(); err != nil {
+		t.Error(err)
+	}
+	if err := w.wake(t.Context(), "dev", record.Key); !errors.Is(err, errWakerEnded) {
+		t.Errorf("after its end: %v", err)
+	}
+	out := &bytes.Buffer{}
+	for _, text := range []string{"\xff\xff\xff\xff", "\x00\x00\x00\x02[]", "\x00\x00"} {
+		_ = RunWaker(t.Context(), s, strings.NewReader(text), out)
+	}
+	if out.Len() > 0 {
+		t.Errorf("nonsense is answered with %q", out)
+	}
 }
 
 // TestPorts: connections to the ports of a hibernated VM wake it once, and none loses a byte; also after the porter was killed. Its ports show,

@@ -44,6 +44,8 @@ type Store struct {
 	// Command runs a daemon: a program and arguments, to which Start appends the name. The process must call Run with this
 	// Store. Default: this program with "daemon", "run", "--dir", Dir.
 	Command []string
+	// WakerCommand runs what wakes VMs for the porter, as RunWaker. Default: this program with "daemon", "waker", "--dir", Dir.
+	WakerCommand []string
 	// PorterCommand runs the porter, as RunPorter. Default: this program with "daemon", "porter", "--dir", Dir, or none when Command is set:
 	// then ports keep a VM awake.
 	PorterCommand []string

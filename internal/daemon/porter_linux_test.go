@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"agentvm/internal/confine"
+)
+
+// TestPorterIsConfined: the process that holds ports can neither run programs nor change what VMs are; its child, which wakes them, ends with
+// it. When that child ends, so does the porter, and the next one who uses the VM starts both anew.
+func TestPorterIsConfined(t *testing.T) {
+	s, at := porting(t, 80)
+	layers := make(map[string]bool)
+	for _, l := range confine.Available() {
+		layers[l.Name] = l.InForce
+	}
+	if layers[confine.Seccomp] {
+		wantThreads(t, porterPid(t, s))
+	}
+	log, err := os.ReadFile(s.porter().log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, force := range layers {
+		if want := fmt.Sprintf("layer=%q \"in force\"=%t", name, force); !strings.Contains(strings.ReplaceAll(string(log), "layer="+name+" ", fmt.Sprintf("layer=%q ", name)), want) {
+			t.Errorf("the porter's log lacks %s:\n%s", want, log)
+		}
+	}
+	for range 2 {
+		if _, err := talk(at[0], 1600); err != nil {
+			t.Fatal(err)
+		}
+		sleeps(t, s)
+	}
+	waker := childOf(t, porterPid(t, s))
+	process, err := os.FindProcess(waker)
+	if err == nil {
+		err = process.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the porter's end", func() bool {
+		_, err := os.Lstat(s.porter().lock())
+		return err != nil
+	})
+	if err := s.startPorter(); err != nil { // as who uses the VM does
+		t.Fatal(err)
+	}
+	await(t, "the ports", func() bool {
+		_, err := talk(at[0], 1600)
+		return err == nil
+	})
+	sleeps(t, s)
+	pid := porterPid(t, s)
+	waker = childOf(t, pid)
+	killPorter(t, s)
+	await(t, "the end of what wakes VMs", func() bool {
+		_, err := os.Stat(filepath.Join("/proc", strconv.Itoa(waker)))
+		return err != nil
+	})
+}
+
+// childOf returns the only child of a process.
+func childOf(t *testing.T, pid int) int {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	var list []string
+	for _, task := range tasks {
+		text, readErr := os.ReadFile(task)
+		if readErr != nil {
+			continue
+		}
+		list = append(list, strings.Fields(string(bytes.TrimSpace(text)))...)
+	}
+	if err != nil || len(list) != 1 {
+		t.Fatalf("children of %d: %q, %v", pid, list, err)
+	}
+	child, err := strconv.Atoi(list[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return child
+}
