@@ -70,6 +70,7 @@ var mayImport = map[string][]string{
 		"internal/job",
 		"internal/journal",
 		"internal/lockfile",
+		"internal/lograte",
 		"internal/mount",
 		"internal/naming",
 		"internal/origin",

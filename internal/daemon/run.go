@@ -17,6 +17,7 @@ import (
 	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
 	"agentvm/internal/lockfile"
+	"agentvm/internal/lograte"
 	"agentvm/vm"
 )
 
@@ -119,12 +120,13 @@ func runLocked(ctx context.Context, s Store, name string, p paths, t timing, boo
 	return errors.Join(err, log.Close())
 }
 
+// newLogger makes the daemon's log. Guests and strangers cause lines of it: those of one message are bounded, so that they do not push out others.
 func newLogger(w io.Writer, debug bool) *slog.Logger {
 	level := slog.LevelInfo
 	if debug {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+	return slog.New(lograte.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}), time.Now))
 }
 
 // daemon is the daemon of one VM.
