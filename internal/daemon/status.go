@@ -125,6 +125,9 @@ func (s Store) Status(ctx context.Context, name string) (Status, error) {
 			return status, err
 		}
 		if s.ask(ctx, p, &status) || time.Now().After(deadline) || ctx.Err() != nil {
+			if status.State == Failed && p.asleep() { // to wake, and its daemon has not ended yet
+				status.State = Hibernated
+			}
 			return status, nil
 		}
 	}
