@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -176,6 +177,44 @@ func TestEchoFlood(t *testing.T) {
 	if n := most.Load(); n > 10 {
 		t.Errorf("%d at once", n)
 	}
+}
+
+// TestEchoFloodHoldsLittle floods destinations that do not answer with large requests: the host holds the few that wait, whatever the guest sends.
+func TestEchoFloodHoldsLittle(t *testing.T) {
+	const requests, size = 2000, 1400
+	var held atomic.Int64
+	w := newPacketWorld(t, nil)
+	w.packets.answer = func(ctx context.Context, _ netip.Addr, payload []byte) error {
+		held.Add(int64(len(payload)))
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	use := func(name string) (use LimitUse) {
+		for _, u := range w.nat.LimitUse() {
+			if u.Limit == name {
+				use = u
+			}
+		}
+		return use
+	}
+	w.ask(w.dialUDP(w.serveUDP(echoing)), []byte("ARP")) // until it is answered, the guest keeps few packets
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(w.Context())
+	cancel()
+	for i := range requests {
+		_ = w.guest.Ping(ctx, remote, uint16(i), make([]byte, size)) // sends, then finds ctx ended
+	}
+	pending := func() LimitUse { return use("pending echoes") }
+	w.eventually("all are decided about", func() bool {
+		p := pending()
+		return uint64(p.Used)+p.Refused+use("echoes per second").Refused == requests && held.Load() == int64(p.Used*size)
+	})
+	if p := pending(); p.Used != p.Maximum || p.Maximum != 32 {
+		t.Errorf("%d of %d wait", p.Used, p.Maximum)
+	}
+	w.eventually("the others have no goroutine", func() bool { return runtime.NumGoroutine()-before <= 4*32 })
+	w.clock.advance(echoPatience)
+	w.eventually("nothing waits", func() bool { return pending().Used == 0 })
 }
 
 // TestEchoEndsWithRun: requests that wait for an answer do not keep Run.
