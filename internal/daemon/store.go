@@ -147,7 +147,7 @@ func (s Store) remove(ctx context.Context, p paths, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove %s: it is being started: %w", name, err)
 	}
-	release, err := lockFile(ctx, p.lock(), lockTime/4)
+	release, err := lockStopped(ctx, p)
 	if err != nil {
 		return errors.Join(fmt.Errorf("remove %s: %w: stop it first", name, ErrRunning), unlock())
 	}
@@ -179,7 +179,7 @@ func (s Store) Rename(ctx context.Context, name, to string) error {
 	if err != nil {
 		return fmt.Errorf("rename %s: it is being started: %w", name, err)
 	}
-	release, err := lockFile(ctx, p.lock(), lockTime/4)
+	release, err := lockStopped(ctx, p)
 	if err != nil {
 		return errors.Join(fmt.Errorf("rename %s: %w: stop it first", name, ErrRunning), unlock())
 	}
@@ -260,6 +260,24 @@ func lockFile(ctx context.Context, path string, wait time.Duration) (unlock func
 		return nil, err
 	}
 	return lock.Close, nil
+}
+
+// lockStopped waits for the lock of a VM that does not run. Those who look at the VM hold it for moments, and when there are many of them, always
+// one of them does; a daemon holds it as long as it lives.
+func lockStopped(ctx context.Context, p paths) (unlock func() error, err error) {
+	for began := time.Now(); ; {
+		unlock, err = lockFile(ctx, p.lock(), lockTime/4)
+		if !errors.Is(err, lockfile.ErrHeld) || time.Since(began) > 5*lockTime {
+			return unlock, err
+		}
+		alive, looked, probeErr := probe(p)
+		if alive || probeErr != nil {
+			return nil, err
+		}
+		if err := looked(); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // probe reports whether a daemon lives. When none does, the lock is held, shared with other probes, until unlock is called, so that none

@@ -338,6 +338,26 @@ func TestRemoveWhileListed(t *testing.T) {
 	looking.Wait()
 }
 
+// TestRemoveWhileOneLooks: a command that looks for long is not taken for a daemon.
+func TestRemoveWhileOneLooks(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	p, err := s.paths("dev")
+	if err == nil {
+		err = errors.Join(os.MkdirAll(p.dir, 0o700), writeConfig(p.config(), Config{}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive, looked, err := probe(p)
+	if alive || err != nil {
+		t.Fatal(alive, err)
+	}
+	time.AfterFunc(lockTime/2, func() { _ = looked() })
+	if err := s.Remove(t.Context(), "dev"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestListTogether: concurrent lists of a dead VM do not take each other for its daemon.
 func TestListTogether(t *testing.T) {
 	d := startInside(t, Config{}, timing{}, nil)
