@@ -50,8 +50,13 @@ func try(path string, flags int, lock func(*flock.Flock) (bool, error)) (*Lock, 
 		case l.Current():
 			return l, nil
 		}
-		if err := l.Close(); err != nil { // the file has been removed since it was opened
+		// The file has been removed since it was opened, or is reached through a link, as it will be the next time.
+		named, statErr := os.Lstat(path)
+		if err := l.Close(); err != nil {
 			return nil, err
+		}
+		if statErr == nil && named.Mode()&os.ModeSymlink != 0 {
+			return nil, fmt.Errorf("lock %s: it is a link", path)
 		}
 	}
 }

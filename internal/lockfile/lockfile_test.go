@@ -100,3 +100,19 @@ func TestRemovedFile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLink: a link at the name of a lock is an error. It was opened again and again.
+func TestLink(t *testing.T) {
+	target, path := filepath.Join(t.TempDir(), "target"), filepath.Join(t.TempDir(), "lock")
+	if err := os.WriteFile(target, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		t.Skip(err)
+	}
+	for _, lock := range []func(string) (*Lock, error){Try, TryShared, TryExisting} {
+		if l, err := lock(path); err == nil || errors.Is(err, ErrHeld) {
+			t.Errorf("%v, %v", l, err)
+		}
+	}
+}
