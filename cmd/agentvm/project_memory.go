@@ -23,8 +23,12 @@ import (
 )
 
 // projectMemory keeps what the project files of this user gave at their last use, so that no other, as a guest that has the project mounted,
-// makes one give more without a word. It is a folder of the store, which no mount shows, with a file for each directory that has a project file.
-type projectMemory struct{ folder string }
+// makes one give more without a word. It is a folder of the user's, not of one store, which no mount shows, with a file for each directory that
+// has a project file.
+type projectMemory struct {
+	folder  string
+	earlier string // a folder of the store, where earlier versions kept it
+}
 
 // projectUse is what is kept of one directory.
 type projectUse struct {
@@ -35,19 +39,37 @@ type projectUse struct {
 // maxProjectUse bounds a file in bytes: paths in it are longer than those of the project file.
 const maxProjectUse = 16 << 20
 
+// projectFolder is its name.
+const projectFolder = "projects"
+
 func openProjectMemory() (projectMemory, error) {
-	dir, err := images.DefaultDir()
-	return projectMemory{filepath.Join(dir, "projects")}, err
+	store, err := images.DefaultDir()
+	if err != nil {
+		return projectMemory{}, err
+	}
+	user, err := private.UserFolder()
+	if err != nil { // an account without a home, which has a store nevertheless
+		return projectMemory{folder: filepath.Join(store, projectFolder)}, nil
+	}
+	return projectMemory{filepath.Join(user, projectFolder), filepath.Join(store, projectFolder)}, nil
 }
 
-func (m projectMemory) path(dir string) string {
+// projectUsePath is the file for a directory.
+func projectUsePath(folder, dir string) string {
 	sum := sha256.Sum256([]byte(dir))
-	return filepath.Join(m.folder, hex.EncodeToString(sum[:16])+".json")
+	return filepath.Join(folder, hex.EncodeToString(sum[:16])+".json")
 }
 
 // load returns what a directory's file gave; the error is fs.ErrNotExist when it was not used.
 func (m projectMemory) load(dir string) (spec.Grants, error) {
-	path := m.path(dir)
+	grants, err := loadProjectUse(projectUsePath(m.folder, dir), dir)
+	if errors.Is(err, fs.ErrNotExist) && m.earlier != "" {
+		return loadProjectUse(projectUsePath(m.earlier, dir), dir)
+	}
+	return grants, err
+}
+
+func loadProjectUse(path, dir string) (spec.Grants, error) {
 	text, err := private.ReadFile(path, maxProjectUse)
 	if errors.Is(err, syscall.ENOTDIR) { // a file in the store's place: nothing was ever kept there
 		return nil, fs.ErrNotExist
@@ -72,7 +94,7 @@ func (m projectMemory) save(dir string, grants spec.Grants) error {
 	if err := private.MakeFolder(m.folder); err != nil {
 		return err
 	}
-	return atomicfile.Write(m.path(dir), text)
+	return atomicfile.Write(projectUsePath(m.folder, dir), text)
 }
 
 // projectPast is what held so far in a directory.

@@ -173,10 +173,33 @@ func TestDamagedMemoryIsSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(memory.path(dir), []byte("{"), 0o600); err != nil {
+	path := projectUsePath(memory.folder, dir)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parseVMFlags(t, "--trust-project"); err == nil || !strings.Contains(err.Error(), memory.path(dir)+" is damaged") {
+	if _, err := parseVMFlags(t, "--trust-project"); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestProjectOfOtherStores: what a file gave to VMs of one store is known when another is used, and what an earlier version kept in a store.
+func TestProjectOfOtherStores(t *testing.T) {
+	inProject(t, strict)
+	use(t, "")
+	write(t, spec.Name, "")
+	t.Setenv("AGENTVM_STORE", filepath.Join(t.TempDir(), "other"))
+	use(t, "network.mode")
+	memory, err := openProjectMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(memory.earlier), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(memory.folder, memory.earlier); err != nil {
+		t.Fatal(err)
+	}
+	use(t, "network.mode")
+	use(t, "", "--trust-project")
+	use(t, "")
 }

@@ -19,6 +19,9 @@ func inProject(t *testing.T, text string) (dir string) {
 	dir = realPath(t.TempDir())
 	t.Chdir(dir)
 	t.Setenv("AGENTVM_STORE", filepath.Join(dir, "store"))
+	for name, home := range placeOfKeys(filepath.Join(t.TempDir(), "user")) {
+		t.Setenv(name, home)
+	}
 	if err := errors.Join(os.Mkdir(".git", 0o755), os.Mkdir("sub", 0o755), os.WriteFile(spec.Name, []byte(text), 0o644)); err != nil {
 		t.Fatal(err)
 	}
