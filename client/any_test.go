@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -521,6 +522,39 @@ var operations = []operation{
 		}
 		d, err := v.Explain(ctx, "93.184.216.34", 443, "tcp")
 		return []any{cut, d}, err
+	}},
+	{"replace a policy that another has replaced", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		before, err := v.Policy(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_, err = v.ReplacePolicy(ctx, before.Version(), egress.Policy{Mode: egress.None})
+		if err != nil {
+			return nil, err
+		}
+		_, err = v.ReplacePolicy(ctx, egress.Policy{Mode: egress.Open}.Version(), egress.Policy{})
+		return errors.Is(err, egress.ErrPolicyChanged), nil
+	}},
+	{"change the policy by many at one time", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
+		var changes sync.WaitGroup
+		failed := make(chan error, 8)
+		for port := range 8 {
+			changes.Go(func() {
+				rule, err := egress.ParseRule(fmt.Sprint("*:", 1000+port))
+				if err == nil {
+					_, _, err = client.ChangePolicy(ctx, v, func(p egress.Policy) (egress.Policy, error) { return p.Denying(rule), nil })
+				}
+				failed <- err
+			})
+		}
+		changes.Wait()
+		for range 8 {
+			if err := <-failed; err != nil {
+				return nil, err
+			}
+		}
+		p, err := v.Policy(ctx)
+		return len(p.Deny), err
 	}},
 	{"set a policy that makes no sense", func(ctx context.Context, _ *testing.T, v client.AnyVM) (any, error) {
 		cut, err := v.SetPolicy(ctx, egress.Policy{Mode: "sometimes"})

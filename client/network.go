@@ -3,21 +3,26 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"agentvm/egress"
 )
 
 // ChangePolicy replaces the policy of a VM's network by what change makes of it, and returns it with the number of connections that it has cut.
-// A change by another client at the same time may be lost.
+// When another client changes it at the same time, change is called again, with what that one has made: both take effect.
 func ChangePolicy(ctx context.Context, v AnyVM, change func(egress.Policy) (egress.Policy, error)) (p egress.Policy, cut int, err error) {
-	if p, err = v.Policy(ctx); err != nil {
-		return p, 0, err
+	for {
+		if p, err = v.Policy(ctx); err != nil {
+			return p, 0, err
+		}
+		version := p.Version()
+		if p, err = change(p); err != nil {
+			return p, 0, err
+		}
+		if cut, err = v.ReplacePolicy(ctx, version, p); !errors.Is(err, egress.ErrPolicyChanged) {
+			return p, cut, err
+		}
 	}
-	if p, err = change(p); err != nil {
-		return p, 0, err
-	}
-	cut, err = v.SetPolicy(ctx, p)
-	return p, cut, err
 }
 
 // NetworkLog is the log of a VM's network, read while it grows. It belongs to one goroutine.

@@ -54,6 +54,7 @@ type AnyVM interface {
 	// The network and its policy.
 	Policy(ctx context.Context) (egress.Policy, error)
 	SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error)
+	ReplacePolicy(ctx context.Context, version string, p egress.Policy) (cut int, err error)
 	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	Flows(ctx context.Context) ([]vm.Flow, error)
 	Denials(ctx context.Context) ([]egress.Event, error)
@@ -122,7 +123,7 @@ func (v *VM) Close() error {
 }
 
 // sentinels are errors of a VM that a daemon can only send as text.
-var sentinels = []error{vm.ErrStopped, vm.ErrNoNetwork}
+var sentinels = []error{vm.ErrStopped, vm.ErrNoNetwork, egress.ErrPolicyChanged}
 
 // explain gives the error of a call the identity that it has in the daemon's process.
 func (v *VM) explain(err error) error {
@@ -294,7 +295,13 @@ func (v *VM) Policy(ctx context.Context) (egress.Policy, error) {
 
 // SetPolicy is vm.VM.SetPolicy. The VM's later starts have the new policy, too.
 func (v *VM) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
-	cut, err = v.daemon.SetPolicy(ctx, p)
+	cut, err = v.daemon.SetPolicy(ctx, p, "")
+	return cut, v.explain(err)
+}
+
+// ReplacePolicy is vm.VM.ReplacePolicy. The VM's later starts have the new policy, too.
+func (v *VM) ReplacePolicy(ctx context.Context, version string, p egress.Policy) (cut int, err error) {
+	cut, err = v.daemon.SetPolicy(ctx, p, version)
 	return cut, v.explain(err)
 }
 

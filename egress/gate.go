@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -76,7 +77,7 @@ type Gate struct {
 	audit     *audit
 	counters  counters
 
-	replacing sync.Mutex // one SetPolicy at a time, so that its events are in order
+	replacing sync.Mutex // one change of the policy at a time, so that its events are in order
 
 	mu     sync.Mutex // guards what follows; pins.mu and audit.mu may be taken while it is held
 	policy Policy
@@ -195,12 +196,25 @@ func (g *Gate) current() Policy {
 // SetPolicy replaces the policy, or fails and changes nothing. The new policy holds for every later decision. Connections and dials
 // that it denies are cut before SetPolicy returns: their reads and writes fail with a *DeniedError, and the peer receives a reset.
 // Pins stay.
-func (g *Gate) SetPolicy(p Policy) (cut int, err error) {
+func (g *Gate) SetPolicy(p Policy) (cut int, err error) { return g.set(p, "") }
+
+// ErrPolicyChanged is returned for a policy that was to replace another than the one that holds.
+var ErrPolicyChanged = errors.New("the network policy was changed meanwhile: read it again, and change that")
+
+// ReplacePolicy is SetPolicy if the policy of this version holds (Policy.Version), and ErrPolicyChanged if not. So of two who have read the
+// same policy and change it, neither loses the other's change.
+func (g *Gate) ReplacePolicy(version string, p Policy) (cut int, err error) { return g.set(p, version) }
+
+// set replaces the policy of a version; "" is any.
+func (g *Gate) set(p Policy, version string) (cut int, err error) {
 	if err := p.Validate(); err != nil {
 		return 0, fmt.Errorf("network policy: %w", err)
 	}
 	g.replacing.Lock()
 	defer g.replacing.Unlock()
+	if version != "" && g.current().Version() != version {
+		return 0, ErrPolicyChanged
+	}
 	g.currentEnvironment()
 	denied := g.replace(p.clone())
 	for _, f := range denied {

@@ -130,6 +130,52 @@ func TestNewNameDoesNotAllowOldConnection(t *testing.T) {
 	}
 }
 
+// TestReplacePolicy: of many who change the policy that they have read at one time, all have their rule in it in the end.
+func TestReplacePolicy(t *testing.T) {
+	w := newWorld(t, Config{Policy: Policy{Deny: rules(t, "*:25")}})
+	old := w.gate.Policy()
+	var changes sync.WaitGroup
+	for port := range 20 {
+		changes.Go(func() {
+			for {
+				now := w.gate.Policy()
+				version := now.Version()
+				now.Deny = append(now.Deny, rules(t, fmt.Sprint("*:", 1000+port))...)
+				if _, err := w.gate.ReplacePolicy(version, now); err == nil {
+					return
+				} else if !errors.Is(err, ErrPolicyChanged) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	changes.Wait()
+	if n := len(w.gate.Policy().Deny); n != 21 {
+		t.Errorf("%d rules are left", n)
+	}
+	if _, err := w.gate.ReplacePolicy(old.Version(), old); !errors.Is(err, ErrPolicyChanged) {
+		t.Errorf("an old policy was replaced: %v", err)
+	}
+}
+
+// TestPolicyVersion: policies that decide the same are one, whether their mode is written out or not.
+func TestPolicyVersion(t *testing.T) {
+	a := Policy{Allow: rules(t, "a.example:443")}
+	for other, same := range map[*Policy]bool{
+		{Mode: Allowlist, Allow: rules(t, "a.example:443")}:                 true,
+		{Mode: Allowlist, Allow: rules(t, "a.example:443"), Deny: []Rule{}}: true,
+		{Mode: Public, Allow: rules(t, "a.example:443")}:                    false,
+		{Allow: rules(t, "a.example:444")}:                                  false,
+		{AllowSNI: rules(t, "a.example:443")}:                               false,
+		{Allow: rules(t, "a.example:443"), Deny: rules(t, "*:25")}:          false,
+	} {
+		if got := other.Version() == a.Version(); got != same {
+			t.Errorf("%s and %s: the same version: %t", a, other, got)
+		}
+	}
+}
+
 func TestPolicyThatIsRefusedChangesNothing(t *testing.T) {
 	w := newWorld(t, Config{Policy: Policy{Deny: rules(t, "*:25")}})
 	if _, err := w.gate.SetPolicy(Policy{Allow: rules(t, "10.0.0.0/24")}); err == nil {

@@ -1,6 +1,9 @@
 package egress
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -57,6 +60,16 @@ func (p Policy) Effective() Mode {
 // clone is a policy that shares nothing with p, with its mode filled in.
 func (p Policy) clone() Policy {
 	return Policy{p.Effective(), slices.Clone(p.Allow), slices.Clone(p.AllowSNI), slices.Clone(p.Deny)}
+}
+
+// Version tells a policy from others: equal ones, and they alone, have the same. It is short text for the use of Gate.ReplacePolicy.
+func (p Policy) Version() string {
+	text, err := json.Marshal(p.clone())
+	if err != nil {
+		panic(fmt.Sprintf("a policy without JSON: %v", err)) // it is made of texts
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
 }
 
 // String is a policy in one line, as "mode allowlist; allow pypi.org:443; deny *:25".

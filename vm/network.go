@@ -86,6 +86,11 @@ func (v *VM) SetPolicy(_ context.Context, p egress.Policy) (cut int, err error) 
 	return v.resources.network.SetPolicy(p)
 }
 
+// ReplacePolicy is SetPolicy if the policy of this version holds (egress.Policy.Version), and egress.ErrPolicyChanged if not.
+func (v *VM) ReplacePolicy(_ context.Context, version string, p egress.Policy) (cut int, err error) {
+	return v.resources.network.ReplacePolicy(version, p)
+}
+
 // Explain returns what would be decided about a connection of the guest: host is a name or an address. addresses are
 // used for a name that the guest has not resolved.
 func (v *VM) Explain(_ context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {

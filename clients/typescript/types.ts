@@ -10,6 +10,8 @@ export interface Change {
   deny?: string[];
   /** public, allowlist, none or open; default: public, or allowlist with an allow rule */
   mode?: string;
+  /** of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced */
+  version?: string;
 }
 
 export interface Command {
@@ -193,6 +195,8 @@ export interface Policy {
   deny?: string[];
   /** public, allowlist, none or open; default: public, or allowlist with an allow rule */
   mode?: string;
+  /** of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced */
+  version?: string;
 }
 
 export interface Problem {

@@ -44,13 +44,20 @@ func (d *daemon) amend(change func(*Config)) error {
 	return nil
 }
 
-// SetPolicy replaces the network policy.
-func (h handler) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
+// SetPolicy replaces the network policy of a version; "" is any.
+func (h handler) SetPolicy(ctx context.Context, p egress.Policy, version string) (cut int, err error) {
 	v, err := h.d.running()
 	if err != nil {
 		return 0, err
 	}
-	if cut, err = v.SetPolicy(ctx, p); err != nil {
+	h.d.policing.Lock()
+	defer h.d.policing.Unlock()
+	if version == "" {
+		cut, err = v.SetPolicy(ctx, p)
+	} else {
+		cut, err = v.ReplacePolicy(ctx, version, p)
+	}
+	if err != nil {
 		return 0, err
 	}
 	h.d.event(Event{Kind: EventPolicy, Message: p.String(), Cut: cut})

@@ -22,10 +22,10 @@ func TestChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.Public, Deny: []egress.Rule{rule}}); err != nil {
+	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.Public, Deny: []egress.Rule{rule}}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: "wrong"}); err == nil {
+	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: "wrong"}, ""); err == nil {
 		t.Error("a wrong policy was taken")
 	}
 	for _, text := range []string{"127.0.0.1:8080:80", "127.0.0.1:8081:81"} {

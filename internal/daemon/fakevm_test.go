@@ -113,6 +113,12 @@ func (v *fakeVM) SetPolicy(_ context.Context, p egress.Policy) (int, error) {
 	v.policy = p
 	return 0, p.Validate()
 }
+func (v *fakeVM) ReplacePolicy(ctx context.Context, version string, p egress.Policy) (int, error) {
+	if now, _ := v.Policy(ctx); now.Version() != version {
+		return 0, egress.ErrPolicyChanged
+	}
+	return v.SetPolicy(ctx, p)
+}
 func (v *fakeVM) DiskWaits() (since time.Time, _ string)  { return since, "" }
 func (v *fakeVM) Console(context.Context) ([]byte, error) { return nil, nil }
 func (v *fakeVM) Explain(context.Context, string, uint16, string, ...netip.Addr) (d egress.Decision, _ error) {

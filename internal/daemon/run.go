@@ -164,6 +164,7 @@ type daemon struct {
 	subscribers map[int]chan progressLine // guarded by mu
 
 	configMu sync.Mutex // guards config
+	policing sync.Mutex // one change of the network policy at a time, of the VM and in the config
 	amending sync.Mutex // one change of config at a time
 	events   *eventLog
 	ran      bool        // the VM has run; live's

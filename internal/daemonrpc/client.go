@@ -256,13 +256,16 @@ func (c *Client) Policy(ctx context.Context) (egress.Policy, error) {
 	return resultJSON[egress.Policy](c, "policy", future)
 }
 
-// SetPolicy replaces the policy. cut is how many flows the new one has ended.
-func (c *Client) SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error) {
+// SetPolicy replaces the policy of this version; "" is any. cut is how many flows the new one has ended. A daemon of an earlier program
+// replaces whichever holds.
+func (c *Client) SetPolicy(ctx context.Context, p egress.Policy, version string) (cut int, err error) {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return 0, err
 	}
-	future, release := c.daemon.SetPolicy(ctx, func(w daemonwire.Daemon_setPolicy_Params) error { return w.SetJson(b) })
+	future, release := c.daemon.SetPolicy(ctx, func(w daemonwire.Daemon_setPolicy_Params) error {
+		return errors.Join(w.SetJson(b), w.SetVersion(version))
+	})
 	defer release()
 	r, err := capnprpc.Await(c.fault, "set the policy", future.Struct)
 	if err != nil {

@@ -62,8 +62,8 @@ interface Daemon {
   explain @19 (host :Text, port :UInt16, protocol :Text, addresses :List(Text)) -> (json :Data, failure :Stream.Failure); # egress.Decision
   # These are JSON because no one in between reads them.
 
-  setPolicy @20 (json :Data) -> (cut :UInt32, failure :Stream.Failure);
-  # An egress.Policy. `cut` is how many flows it has ended.
+  setPolicy @20 (json :Data, version :Text) -> (cut :UInt32, failure :Stream.Failure);
+  # An egress.Policy, in the place of that with this version; "" is any. `cut` is how many flows it has ended.
 
   forward @21 (forward :Text) -> (address :Text, failure :Stream.Failure);
   # One more port, as nat.ParseForward reads it, until the VM ends. Returns the address at which it listens.

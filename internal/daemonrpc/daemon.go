@@ -43,8 +43,8 @@ type Handler interface {
 	Denials(ctx context.Context) ([]egress.Event, error)
 	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
 	Policy(ctx context.Context) (egress.Policy, error)
-	// SetPolicy returns how many flows the new policy has ended.
-	SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error)
+	// SetPolicy returns how many flows the new policy has ended. It replaces the policy of this version; "" is any.
+	SetPolicy(ctx context.Context, p egress.Policy, version string) (cut int, err error)
 	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	// Forward opens one more port, as nat.ParseForward reads it, until the VM ends, and returns its address.
 	Forward(ctx context.Context, forward string) (address string, err error)

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -118,7 +119,10 @@ func (d *fakeDaemon) Policy(context.Context) (egress.Policy, error) {
 	return egress.Policy{Mode: egress.Open}, nil
 }
 
-func (d *fakeDaemon) SetPolicy(_ context.Context, p egress.Policy) (int, error) {
+func (d *fakeDaemon) SetPolicy(_ context.Context, p egress.Policy, version string) (int, error) {
+	if version == "old" {
+		return 0, egress.ErrPolicyChanged
+	}
 	if p.Mode != egress.None {
 		return 0, syscall.EINVAL
 	}
@@ -300,10 +304,13 @@ func TestDaemonClient(t *testing.T) {
 	if p, err := c.Policy(ctx); err != nil || p.Mode != egress.Open {
 		t.Errorf("Policy: %+v, %v", p, err)
 	}
-	if cut, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.None}); err != nil || cut != 4 {
+	if cut, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.None}, ""); err != nil || cut != 4 {
 		t.Errorf("SetPolicy: %d, %v", cut, err)
 	}
-	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.Open}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.None}, "old"); err == nil || !strings.Contains(err.Error(), egress.ErrPolicyChanged.Error()) {
+		t.Errorf("SetPolicy of another version: %v", err)
+	}
+	if _, err := c.SetPolicy(ctx, egress.Policy{Mode: egress.Open}, "new"); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("SetPolicy: %v", err)
 	}
 	if e, err := c.Explain(ctx, "h", 1, "udp", netip.IPv6Loopback()); err != nil || e.Reason != "h1udp[::1]" {
@@ -493,7 +500,7 @@ func sentByClient(f *testing.F) []byte {
 	_ = j.Remove(ctx)
 	_, _ = c.Job(ctx, "a")
 	_, _ = c.Jobs(ctx)
-	_, _ = c.SetPolicy(ctx, egress.Policy{})
+	_, _ = c.SetPolicy(ctx, egress.Policy{}, "")
 	_, _ = c.Explain(ctx, "h", 1, "tcp")
 	_, _ = c.Forward(ctx, "1:2")
 	_, _ = c.Pause(ctx), c.Resume(ctx)

@@ -215,13 +215,17 @@ func (d *daemon) SetPolicy(ctx context.Context, call daemonwire.Daemon_setPolicy
 	if err != nil {
 		return err
 	}
+	version, err := call.Args().Version()
+	if err != nil {
+		return err
+	}
 	var p egress.Policy
 	parseErr := json.Unmarshal(b, &p)
 	return answer(call.AllocResults, call.Go, func() (int, error) {
 		if parseErr != nil {
 			return 0, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "policy: " + parseErr.Error()}
 		}
-		return d.h.SetPolicy(ctx, p)
+		return d.h.SetPolicy(ctx, p, version)
 	}, func(r daemonwire.Daemon_setPolicy_Results, cut int) error {
 		r.SetCut(uint32(cut))
 		return nil

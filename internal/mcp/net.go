@@ -138,7 +138,7 @@ func (s *Server) net(ctx context.Context, req *sdk.CallToolRequest, in netInput)
 			return nil, out, nil
 		}
 	}
-	if out.Cut, err = v.SetPolicy(ctx, then); err != nil {
+	if out.Cut, err = v.ReplacePolicy(ctx, now.Version(), then); err != nil {
 		return nil, nil, err
 	}
 	out.set(then)

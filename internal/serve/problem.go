@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"agentvm/client"
+	"agentvm/egress"
 	"agentvm/images"
 	"agentvm/vm"
 )
@@ -59,7 +60,7 @@ func problemOf(err error) *Problem {
 	switch {
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, images.ErrNotFound):
 		status = http.StatusNotFound
-	case errors.Is(err, client.ErrExists), errors.Is(err, client.ErrRunning), errors.Is(err, client.ErrNotRunning), errors.Is(err, fs.ErrExist):
+	case errors.Is(err, client.ErrExists), errors.Is(err, client.ErrRunning), errors.Is(err, client.ErrNotRunning), errors.Is(err, egress.ErrPolicyChanged), errors.Is(err, fs.ErrExist):
 		status = http.StatusConflict
 	case errors.Is(err, fs.ErrPermission), errors.As(err, &access):
 		status = http.StatusForbidden

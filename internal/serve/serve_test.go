@@ -391,6 +391,8 @@ func TestNetwork(t *testing.T) {
 	if c.Mode != "none" || c.Allow != nil {
 		t.Errorf("%+v", c)
 	}
+	a.want("PUT", "/v1/vms/dev/network", Policy{Mode: "public", Version: p.Version}, 409, nil)
+	a.want("PUT", "/v1/vms/dev/network", Policy{Mode: "none", Deny: []string{"*:25"}, Version: c.Version}, 200, &c)
 	a.want("PUT", "/v1/vms/dev/network", Policy{Mode: "all"}, 400, nil)
 	a.want("PUT", "/v1/vms/dev/network", Policy{Allow: []string{"a b"}}, 400, nil)
 	var r Result

@@ -52,6 +52,7 @@ type Policy struct {
 	Allow    []string `json:"allow,omitempty" jsonschema:"rules HOST[:PORTS[/PROTOCOL]]"`
 	AllowSNI []string `json:"allowSNI,omitempty" jsonschema:"rules for names that each TLS or HTTP connection must itself have"`
 	Deny     []string `json:"deny,omitempty"`
+	Version  string   `json:"version,omitempty" jsonschema:"of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced"`
 }
 
 func (p Policy) egress() (policy egress.Policy, err error) {
@@ -103,7 +104,7 @@ func forbidden(err error) error {
 }
 
 func policyOf(p egress.Policy) Policy {
-	out := Policy{Mode: string(p.Effective())}
+	out := Policy{Mode: string(p.Effective()), Version: p.Version()}
 	for _, r := range p.Allow {
 		out.Allow = append(out.Allow, r.String())
 	}

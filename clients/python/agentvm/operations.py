@@ -14,6 +14,7 @@ class Change(_Change, total=False):
     allowSNI: list[str]  # rules for names that each TLS or HTTP connection must itself have
     deny: list[str]
     mode: str  # public, allowlist, none or open; default: public, or allowlist with an allow rule
+    version: str  # of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced
 
 
 class Command(TypedDict, total=False):
@@ -191,6 +192,7 @@ class Policy(TypedDict, total=False):
     allowSNI: list[str]  # rules for names that each TLS or HTTP connection must itself have
     deny: list[str]
     mode: str  # public, allowlist, none or open; default: public, or allowlist with an allow rule
+    version: str  # of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced
 
 
 class _Problem(TypedDict):

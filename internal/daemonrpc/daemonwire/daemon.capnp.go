@@ -427,7 +427,7 @@ func (c Daemon) SetPolicy(ctx context.Context, params func(Daemon_setPolicy_Para
 		},
 	}
 	if params != nil {
-		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
 		s.PlaceArgs = func(s capnp.Struct) error { return params(Daemon_setPolicy_Params(s)) }
 	}
 
@@ -5019,12 +5019,12 @@ type Daemon_setPolicy_Params capnp.Struct
 const Daemon_setPolicy_Params_TypeID = 0xa0cbbbfb1800e003
 
 func NewDaemon_setPolicy_Params(s *capnp.Segment) (Daemon_setPolicy_Params, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Daemon_setPolicy_Params(st), err
 }
 
 func NewRootDaemon_setPolicy_Params(s *capnp.Segment) (Daemon_setPolicy_Params, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Daemon_setPolicy_Params(st), err
 }
 
@@ -5068,12 +5068,30 @@ func (s Daemon_setPolicy_Params) SetJson(v []byte) error {
 	return capnp.Struct(s).SetData(0, v)
 }
 
+func (s Daemon_setPolicy_Params) Version() (string, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.Text(), err
+}
+
+func (s Daemon_setPolicy_Params) HasVersion() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Daemon_setPolicy_Params) VersionBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return p.TextBytes(), err
+}
+
+func (s Daemon_setPolicy_Params) SetVersion(v string) error {
+	return capnp.Struct(s).SetText(1, v)
+}
+
 // Daemon_setPolicy_Params_List is a list of Daemon_setPolicy_Params.
 type Daemon_setPolicy_Params_List = capnp.StructList[Daemon_setPolicy_Params]
 
 // NewDaemon_setPolicy_Params creates a new list of Daemon_setPolicy_Params.
 func NewDaemon_setPolicy_Params_List(s *capnp.Segment, sz int32) (Daemon_setPolicy_Params_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
 	return capnp.StructList[Daemon_setPolicy_Params](l), err
 }
 
