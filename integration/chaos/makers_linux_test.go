@@ -34,7 +34,7 @@ func TestKilledMakers(t *testing.T) {
 		{act: []string{"fork", "-q", "first", "copy"}, undo: []string{"rm", "-f", "copy"}},
 		{act: []string{"snapshot", "create", "first", "shot"}, undo: []string{"snapshot", "rm", "shot"}},
 		{act: []string{"snapshot", "export", "saved", filepath.Join(out, "saved.snap.zst")}},
-		{act: []string{"commit", "-q", "first", "made"}, undo: []string{"image", "rm", "made"}},
+		{act: []string{"commit", "-q", "--force", "first", "made"}, undo: []string{"image", "rm", "made"}},
 		{act: []string{"build", "-q", "--no-cache", "-t", "made", source}, undo: []string{"image", "rm", "made"}},
 		{act: []string{"image", "pull", "oci-archive:" + archive}, undo: []string{"image", "rm", "mine"}},
 		{act: []string{"image", "save", "-o", filepath.Join(out, "busybox.tar"), "busybox"}},
