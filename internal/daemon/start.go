@@ -69,7 +69,11 @@ func awaitStart(ctx context.Context, client *Client, progress Progress) (*Client
 	} else if errors.Is(err, daemonrpc.ErrClosed) && client.child != nil {
 		err = client.child.ended(err)
 	}
-	return nil, fmt.Errorf("start %s: %w", client.name, errors.Join(err, client.Close()))
+	err = errors.Join(err, client.Close())
+	if client.child != nil {
+		client.child.leave()
+	}
+	return nil, fmt.Errorf("start %s: %w", client.name, err)
 }
 
 // Launch is Start that returns when the daemon listens. Client.AwaitReady, and later Status, return how the boot has ended.
@@ -391,6 +395,14 @@ func (d *child) end() error {
 	}
 	<-d.over
 	return nil
+}
+
+// leave waits for a moment until a daemon whose VM could not be started has ended, so that the next command does not meet it in its end.
+func (d *child) leave() {
+	select {
+	case <-d.over:
+	case <-time.After(lockTime): // another client holds it up
+	}
 }
 
 // ended returns why the connection to a daemon was lost while its VM booted.

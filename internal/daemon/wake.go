@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"agentvm/internal/daemonrpc"
 )
 
 // wakeTime bounds how long a VM's daemon may take to listen, or to end, while it is woken.
@@ -95,15 +97,32 @@ func (s Store) Stop(ctx context.Context, name string, grace time.Duration) (Stop
 			return how, err
 		}
 	}
-	client, err := s.Connect(ctx, name)
+	client, err := s.connectReady(ctx, name)
 	if err == nil {
 		defer func() { _ = client.Close() }() // until it is stopped, so that it is not hibernated again before
-		err = client.AwaitReady(ctx, func(slog.Level, string) {})
-	}
-	if err != nil && !errors.Is(err, ErrNotRunning) {
+	} else if !errors.Is(err, ErrNotRunning) {
 		return "", fmt.Errorf("stop %s: it is hibernated and cannot be woken: %w", name, err)
 	}
 	return s.stop(ctx, name, p, grace)
+}
+
+// connectReady connects to a VM that has booted, or was woken. A daemon that another process has started may be about to end, because its VM
+// could not be woken: then this one wakes it itself, and learns why.
+func (s Store) connectReady(ctx context.Context, name string) (*Client, error) {
+	for began := time.Now(); ; time.Sleep(goneRetry) {
+		client, err := s.Connect(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		err = client.AwaitReady(ctx, func(slog.Level, string) {})
+		if err == nil {
+			return client, nil
+		}
+		_ = client.Close()
+		if client.child != nil || !errors.Is(err, daemonrpc.ErrClosed) || time.Since(began) > wakeTime {
+			return nil, err
+		}
+	}
 }
 
 // startAsleep wakes a VM that a start finds hibernated. It returns nothing when the VM is not.
