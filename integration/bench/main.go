@@ -31,6 +31,7 @@ func main() {
 	flag.StringVar(&o.debian, "debian", "", "for the part mounts: the directory that integration/bench/debian.sh has made")
 	flag.StringVar(&o.image, "image", "", "for the part image: the archive that integration/bench/image.sh has made")
 	flag.StringVar(&o.programs, "programs", "", "for the part programs: the archive that make debian-image has made")
+	flag.StringVar(&o.old, "old", "", "for the part against: an earlier agentvm to compare with")
 	load := flag.String("workload", "", "of the parts cold, translation, programs, workloads and mounts, measure only the workloads whose names match this regular expression")
 	flag.Parse()
 	if err := o.choose(*only, *load); err != nil || flag.NArg() > 0 {
@@ -56,6 +57,7 @@ type options struct {
 	debian        string         // programs for measureMounts
 	image         string         // for measureImage
 	programs      string         // for measurePrograms
+	old           string         // for measureAgainst
 }
 
 func (o *options) choose(only, workload string) (err error) {
@@ -101,6 +103,7 @@ var parts = []struct {
 	{"mounts", measureMounts},
 	{"disk", measureDisk},
 	{"image", measureImage},
+	{"against", measureAgainst},
 }
 
 func partNames() (names []string) {
