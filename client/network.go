@@ -9,13 +9,18 @@ import (
 )
 
 // ChangePolicy replaces the policy of a VM's network by what change makes of it, and returns it with the number of connections that it has cut.
-// When another client changes it at the same time, change is called again, with what that one has made: both take effect.
+// When another client changes it at the same time, change is called again, with what that one has made: both take effect. The error is
+// egress.ErrPolicyChanged when the policy seems to be the same and is another for the VM's daemon, as one of another version of this program may say.
 func ChangePolicy(ctx context.Context, v AnyVM, change func(egress.Policy) (egress.Policy, error)) (p egress.Policy, cut int, err error) {
-	for {
+	for last := ""; ; {
 		if p, err = v.Policy(ctx); err != nil {
 			return p, 0, err
 		}
 		version := p.Version()
+		if version == last {
+			return p, 0, egress.ErrPolicyChanged
+		}
+		last = version
 		if p, err = change(p); err != nil {
 			return p, 0, err
 		}

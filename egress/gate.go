@@ -196,17 +196,14 @@ func (g *Gate) current() Policy {
 // SetPolicy replaces the policy, or fails and changes nothing. The new policy holds for every later decision. Connections and dials
 // that it denies are cut before SetPolicy returns: their reads and writes fail with a *DeniedError, and the peer receives a reset.
 // Pins stay.
-func (g *Gate) SetPolicy(p Policy) (cut int, err error) { return g.set(p, "") }
+func (g *Gate) SetPolicy(p Policy) (cut int, err error) { return g.ReplacePolicy("", p) }
 
 // ErrPolicyChanged is returned for a policy that was to replace another than the one that holds.
 var ErrPolicyChanged = errors.New("the network policy was changed meanwhile: read it again, and change that")
 
-// ReplacePolicy is SetPolicy if the policy of this version holds (Policy.Version), and ErrPolicyChanged if not. So of two who have read the
-// same policy and change it, neither loses the other's change.
-func (g *Gate) ReplacePolicy(version string, p Policy) (cut int, err error) { return g.set(p, version) }
-
-// set replaces the policy of a version; "" is any.
-func (g *Gate) set(p Policy, version string) (cut int, err error) {
+// ReplacePolicy is SetPolicy if the policy of this version holds (Policy.Version; "" is any), and ErrPolicyChanged if not. So of two who have
+// read the same policy and change it, neither loses the other's change.
+func (g *Gate) ReplacePolicy(version string, p Policy) (cut int, err error) {
 	if err := p.Validate(); err != nil {
 		return 0, fmt.Errorf("network policy: %w", err)
 	}

@@ -83,10 +83,10 @@ func (v *VM) Policy(context.Context) (egress.Policy, error) { return v.resources
 
 // SetPolicy replaces the policy at once. Open flows that the new one denies are cut; cut is how many.
 func (v *VM) SetPolicy(_ context.Context, p egress.Policy) (cut int, err error) {
-	return v.resources.network.SetPolicy(p)
+	return v.resources.network.ReplacePolicy("", p)
 }
 
-// ReplacePolicy is SetPolicy if the policy of this version holds (egress.Policy.Version), and egress.ErrPolicyChanged if not.
+// ReplacePolicy is SetPolicy if the policy of this version holds (egress.Policy.Version; "" is any), and egress.ErrPolicyChanged if not.
 func (v *VM) ReplacePolicy(_ context.Context, version string, p egress.Policy) (cut int, err error) {
 	return v.resources.network.ReplacePolicy(version, p)
 }

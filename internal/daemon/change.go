@@ -52,12 +52,7 @@ func (h handler) SetPolicy(ctx context.Context, p egress.Policy, version string)
 	}
 	h.d.policing.Lock()
 	defer h.d.policing.Unlock()
-	if version == "" {
-		cut, err = v.SetPolicy(ctx, p)
-	} else {
-		cut, err = v.ReplacePolicy(ctx, version, p)
-	}
-	if err != nil {
+	if cut, err = v.ReplacePolicy(ctx, version, p); err != nil {
 		return 0, err
 	}
 	h.d.event(Event{Kind: EventPolicy, Message: p.String(), Cut: cut})

@@ -41,7 +41,6 @@ type VM interface {
 	Flows(ctx context.Context) ([]vm.Flow, error)
 	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
 	Policy(ctx context.Context) (egress.Policy, error)
-	SetPolicy(ctx context.Context, p egress.Policy) (cut int, err error)
 	ReplacePolicy(ctx context.Context, version string, p egress.Policy) (cut int, err error)
 	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)

@@ -64,21 +64,13 @@ func (g *Gateway) Policy() egress.Policy {
 	return g.gate.Policy()
 }
 
-// SetPolicy replaces the policy at once. Open flows that the new one denies are cut; cut is how many.
-func (g *Gateway) SetPolicy(p egress.Policy) (cut int, err error) {
-	return g.changePolicy(func(gate *egress.Gate) (int, error) { return gate.SetPolicy(p) })
-}
-
-// ReplacePolicy is SetPolicy for a policy that was made of the one with this version: see egress.Gate.
+// ReplacePolicy replaces the policy of this version ("" is any) at once, see egress.Gate. Open flows that the new one denies are cut; cut is how
+// many.
 func (g *Gateway) ReplacePolicy(version string, p egress.Policy) (cut int, err error) {
-	return g.changePolicy(func(gate *egress.Gate) (int, error) { return gate.ReplacePolicy(version, p) })
-}
-
-func (g *Gateway) changePolicy(change func(*egress.Gate) (int, error)) (cut int, err error) {
 	if g == nil {
 		return 0, ErrNoNetwork
 	}
-	cut, err = change(g.gate)
+	cut, err = g.gate.ReplacePolicy(version, p)
 	g.flows.Recheck()
 	return cut, err
 }

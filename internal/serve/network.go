@@ -68,12 +68,7 @@ func (s *Server) networkRoutes() []route {
 				return Change{}, err
 			}
 			defer v.Close()
-			var cut int
-			if in.Version == "" {
-				cut, err = v.SetPolicy(r.Context(), policy)
-			} else {
-				cut, err = v.ReplacePolicy(r.Context(), in.Version, policy)
-			}
+			cut, err := v.ReplacePolicy(r.Context(), in.Version, policy)
 			return Change{policyOf(policy), cut}, err
 		}),
 		call("GET", "/v1/vms/{vm}/network/denials", "Lists the last denials, newest last", func(r *http.Request, _ struct{}) ([]Denial, error) {
