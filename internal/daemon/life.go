@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/lograte"
 	"agentvm/internal/shortage"
 	"agentvm/vm"
 )
@@ -150,9 +151,10 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	}
 	var v VM
 	if err == nil {
-		log := startLog{d.logger.Handler(), d.report, &atomic.Bool{}}
+		var started atomic.Bool
+		log := lograte.New(d.logger.Handler(), time.Now).Around(func(next slog.Handler) slog.Handler { return startLog{next, d.report, &started} })
 		v, err = d.boot(ctx, booting{d.name, config, restore, d.paths, d.listeners.listen, d.report, d.overrun, d.confine, slog.New(log), d.state.Restarts > 0, d.store.Version})
-		log.started.Store(true)
+		started.Store(true)
 	}
 	close(booted)
 	if err != nil && context.Cause(ctx) != nil {

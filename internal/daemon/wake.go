@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"time"
 
@@ -114,7 +113,7 @@ func (s Store) connectReady(ctx context.Context, name string) (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = client.AwaitReady(ctx, func(slog.Level, string) {})
+		err = client.AwaitReady(ctx, nil)
 		if err == nil {
 			return client, nil
 		}

@@ -80,11 +80,11 @@ func (s Store) wakeHibernated(ctx context.Context, name, key string) error {
 	if record, err := paths.readRestoration(); err != nil || !record.hasKey(key) {
 		return errors.Join(ErrNotRunning, err) // it has been woken already, or is another VM
 	}
-	client, err := s.Connect(ctx, name)
+	client, err := s.connectReady(ctx, name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(client.AwaitReady(ctx, nil), client.Close())
+	return client.Close()
 }
 
 // waker is the porter's side. Its methods may be called by several goroutines.

@@ -43,6 +43,11 @@ func New(next slog.Handler, now func() time.Time) *Handler {
 	return &Handler{next, &state{now: now, messages: make(map[string]*message)}}
 }
 
+// Around returns a handler that shares the state of h, and passes on to what wrap makes of the next handler.
+func (h *Handler) Around(wrap func(next slog.Handler) slog.Handler) *Handler {
+	return &Handler{wrap(h.next), h.state}
+}
+
 // Enabled is the next handler's.
 func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)

@@ -71,6 +71,25 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// TestAround: what is put behind a handler gets what it passes on, within the same bound, and the next New does not bound that again.
+func TestAround(t *testing.T) {
+	var out, told bytes.Buffer
+	h := New(slog.NewTextHandler(&out, nil), time.Now)
+	around := h.Around(func(slog.Handler) slog.Handler { return slog.NewTextHandler(&told, nil) })
+	if New(around, time.Now) != around {
+		t.Error("records are bounded twice")
+	}
+	for range burst - 1 {
+		slog.New(h).Warn("refused")
+	}
+	for range 3 {
+		slog.New(around).Warn("refused")
+	}
+	if n, m := strings.Count(out.String(), "refused"), strings.Count(told.String(), "refused"); n != burst-1 || m != 1 {
+		t.Errorf("%d lines before, %d around", n, m)
+	}
+}
+
 // TestTogether has many goroutines log one message.
 func TestTogether(t *testing.T) {
 	var out bytes.Buffer
