@@ -313,6 +313,7 @@ var mayImport = map[string][]string{
 		"dhcp",
 		"egress",
 		"images",
+		"images/storetest", // where a user's folder is
 		"internal/capnprpc",
 		"internal/daemon",
 		"internal/dns",

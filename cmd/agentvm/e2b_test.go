@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -33,31 +31,8 @@ func TestE2B(t *testing.T) {
 			t.Errorf("%v is taken: %s", wrong, out)
 		}
 	}
-	command := exec.Command("agentvm", "e2b", "--listen", "127.0.0.1:0", "--key-file", key, "--image", "busybox", "--memory", "128M")
-	command.Env = env
-	text, err := command.StderrPipe()
-	if err == nil {
-		err = command.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	end := func() {
-		if !ended {
-			ended = true
-			_ = command.Process.Signal(os.Interrupt)
-			_ = command.Wait()
-		}
-	}
+	url, end := startServer(t, `E2B_API_URL=(\S+)`, env, "e2b", "--listen", "127.0.0.1:0", "--key-file", key, "--image", "busybox", "--memory", "128M")
 	defer end()
-	lines, url := bufio.NewScanner(text), ""
-	for url == "" && lines.Scan() {
-		if m := regexp.MustCompile(`E2B_API_URL=(\S+)`).FindStringSubmatch(lines.Text()); m != nil {
-			url = m[1]
-		}
-	}
-	go func() { _, _ = io.Copy(io.Discard, text) }()
 	call := func(path, body string, want int) string {
 		t.Helper()
 		r, err := http.NewRequest("POST", url+path, strings.NewReader(body))

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -35,14 +34,6 @@ var shared struct {
 	image sync.Once
 	dir   string
 	err   error
-}
-
-// placeOfKeys has the variables that name a home beside a store, for the key of compiled code: a script's own home is not there.
-func placeOfKeys(store string) map[string]string {
-	if runtime.GOOS == "darwin" {
-		return map[string]string{"HOME": store + ".home"}
-	}
-	return map[string]string{"XDG_CONFIG_HOME": store + ".home", "AppData": store + ".home"}
 }
 
 // testStore is the shared store, and a mirror for it that is not there when there are no Alpine files.

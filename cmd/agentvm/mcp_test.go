@@ -22,6 +22,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentvm/client"
+	"agentvm/images/storetest"
 	"agentvm/internal/daemon"
 	"agentvm/tools"
 	"agentvm/vm"
@@ -66,7 +67,7 @@ func mcpKit(t testing.TB) (dir string, env []string) {
 		}
 	})
 	env = append(os.Environ(), "AGENTVM_STORE="+own, "AGENTVM_ALPINE_MIRROR="+mirror, "AGENTVM_REGISTRY_MIRRORS=docker.io=http://127.0.0.1:1", "HOME="+dir)
-	for name, value := range placeOfKeys(store) {
+	for name, value := range storetest.UserVariables(store + ".home") {
 		env = append(env, name+"="+value)
 	}
 	return dir, env

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
@@ -12,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -137,28 +135,8 @@ func TestPod(t *testing.T) {
 		if err := os.CopyFS(store, os.DirFS(filepath.Join(dir, "store"))); err != nil {
 			t.Fatal(err)
 		}
-		command := exec.Command("agentvm", "pod", "--listen", "127.0.0.1:0", "--gateway-key", key, "--image", "busybox", "--memory", "128M", "--domain", "sandboxes.test")
-		command.Env = append(append([]string(nil), env...), "POD_UID="+uid, "AGENTVM_STORE="+store)
-		text, err := command.StderrPipe()
-		if err == nil {
-			err = command.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = command.Process.Signal(os.Interrupt)
-			_ = command.Wait()
-		})
-		lines, url := bufio.NewScanner(text), ""
-		for url == "" && lines.Scan() {
-			if m := regexp.MustCompile(`at (http://\S+)`).FindStringSubmatch(lines.Text()); m != nil {
-				url = m[1]
-			} else {
-				t.Log(lines.Text())
-			}
-		}
-		go func() { _, _ = io.Copy(io.Discard, text) }()
+		url, _ := startServer(t, `at (http://\S+)`, append(append([]string(nil), env...), "POD_UID="+uid, "AGENTVM_STORE="+store),
+			"pod", "--listen", "127.0.0.1:0", "--gateway-key", key, "--image", "busybox", "--memory", "128M", "--domain", "sandboxes.test")
 		return testPod{t, url, uid, private, "one"}
 	}
 	secret, err := client.NewStateKey()

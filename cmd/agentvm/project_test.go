@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"agentvm/images/storetest"
 	"agentvm/internal/spec"
 )
 
@@ -19,7 +20,7 @@ func inProject(t *testing.T, text string) (dir string) {
 	dir = realPath(t.TempDir())
 	t.Chdir(dir)
 	t.Setenv("AGENTVM_STORE", filepath.Join(dir, "store"))
-	for name, home := range placeOfKeys(filepath.Join(t.TempDir(), "user")) {
+	for name, home := range storetest.UserVariables(filepath.Join(t.TempDir(), "user")) {
 		t.Setenv(name, home)
 	}
 	if err := errors.Join(os.Mkdir(".git", 0o755), os.Mkdir("sub", 0o755), os.WriteFile(spec.Name, []byte(text), 0o644)); err != nil {

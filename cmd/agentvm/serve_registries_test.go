@@ -3,17 +3,13 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -48,26 +44,8 @@ func TestServeRegistries(t *testing.T) {
 	store := filepath.Join(dir, "store")
 	serve := func(env ...string) (create func(image string) (int, string)) {
 		t.Helper()
-		command := exec.Command("agentvm", "serve", "--listen", "127.0.0.1:0", "--key-file", key)
-		command.Env = append(os.Environ(), append([]string{"AGENTVM_STORE=" + store, "DOCKER_CONFIG=" + dir}, env...)...)
-		text, err := command.StderrPipe()
-		if err == nil {
-			err = command.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = command.Process.Signal(os.Interrupt)
-			_ = command.Wait()
-		})
-		lines, url := bufio.NewScanner(text), ""
-		for url == "" && lines.Scan() {
-			if m := regexp.MustCompile(`serving (http://\S+)`).FindStringSubmatch(lines.Text()); m != nil {
-				url = m[1]
-			}
-		}
-		go func() { _, _ = io.Copy(io.Discard, text) }()
+		url, _ := startServer(t, `serving (http://\S+)`, append(os.Environ(), append([]string{"AGENTVM_STORE=" + store, "DOCKER_CONFIG=" + dir}, env...)...),
+			"serve", "--listen", "127.0.0.1:0", "--key-file", key)
 		return func(image string) (int, string) {
 			t.Helper()
 			body, err := json.Marshal(map[string]any{"name": "dev", "image": image, "memory": 128 << 20})

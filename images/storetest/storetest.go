@@ -51,8 +51,8 @@ func WithOwnUser(run func() int) int {
 		defer os.RemoveAll(dir)
 		err = os.Mkdir(filepath.Join(dir, "Library"), 0o700) // of macOS
 	}
-	for _, name := range userVariables() {
-		err = errors.Join(err, os.Setenv(name, dir))
+	for name, value := range UserVariables(dir) {
+		err = errors.Join(err, os.Setenv(name, value))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -61,11 +61,13 @@ func WithOwnUser(run func() int) int {
 	return run()
 }
 
-func userVariables() []string {
+// UserVariables are the variables of the environment that place a user's configuration in a folder, with the keys and records that are not a
+// store's.
+func UserVariables(folder string) map[string]string {
 	if runtime.GOOS == "darwin" {
-		return []string{"HOME"}
+		return map[string]string{"HOME": folder}
 	}
-	return []string{"XDG_CONFIG_HOME", "AppData"}
+	return map[string]string{"XDG_CONFIG_HOME": folder, "AppData": folder}
 }
 
 // Dir is the store's folder.

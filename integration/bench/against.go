@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"time"
 )
@@ -86,7 +85,7 @@ type installation struct{ name, program, store string }
 
 func (s installation) run(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, s.program, args...)
-	c.Env = append(os.Environ(), "AGENTVM_STORE="+filepath.Clean(s.store))
+	c.Env = append(os.Environ(), "AGENTVM_STORE="+s.store)
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %q: %w: %s", s.program, args, err, out)
 	}

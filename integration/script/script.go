@@ -21,6 +21,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/images/imagestest"
+	"agentvm/images/storetest"
 )
 
 // Main builds the program, runs a package's tests with it, and ends the process.
@@ -87,7 +88,7 @@ func Run(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("AGENTVM_STORE", store)
 			env.Setenv("MODULE", modulePath())
-			for name, value := range placeOfKeys(filepath.Join(filepath.Dir(store), "home")) {
+			for name, value := range storetest.UserVariables(filepath.Join(filepath.Dir(store), "home")) { // a script's own home is not there
 				env.Setenv(name, value)
 			}
 			env.Setenv("AGENTVM_ALPINE_MIRROR", mirror)
@@ -116,14 +117,6 @@ func Run(t *testing.T) {
 			"dockerimage": dockerImage, "foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
 		},
 	})
-}
-
-// placeOfKeys has the variables that name a home beside the store, for the key of compiled code: a script's own home is not there.
-func placeOfKeys(home string) map[string]string {
-	if runtime.GOOS == "darwin" {
-		return map[string]string{"HOME": home}
-	}
-	return map[string]string{"XDG_CONFIG_HOME": home, "AppData": home}
 }
 
 // namespaces says whether this user can mount things in a namespace of its own.
