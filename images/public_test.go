@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -12,8 +13,8 @@ import (
 // to, whoever listens there. What the store's owner has listed is asked.
 func TestPublicRegistries(t *testing.T) {
 	r := newRegistry(t)
-	connected := false
-	r.answer = func(http.ResponseWriter, *http.Request) bool { connected = true; return false }
+	var connected atomic.Bool // layers and configuration are pushed and pulled beside each other
+	r.answer = func(http.ResponseWriter, *http.Request) bool { connected.Store(true); return false }
 	ref := r.push(t, "app", makeImage(t, Architecture, makeLayer(t, file("f", nil))))
 	_, port, err := net.SplitHostPort(r.host)
 	if err != nil {
@@ -28,7 +29,7 @@ func TestPublicRegistries(t *testing.T) {
 		}
 		return s
 	}
-	connected = false
+	connected.Store(false)
 	for _, host := range []string{
 		"127.0.0.1:" + port, "localhost:" + port, "LOCALHOST:" + port, "localhost.:" + port, "x.localhost:" + port, "127.1.2.3:" + port, "[::1]:" + port, "[::ffff:127.0.0.1]:" + port,
 		"10.0.0.1:5000", "192.168.0.1", "169.254.169.254", "0.0.0.0:" + port, "[fe80::1]:80", "[fd00::1]:5000", "2130706433:" + port, "0x7f.1:" + port, "017700000001:" + port,
@@ -41,7 +42,7 @@ func TestPublicRegistries(t *testing.T) {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
-	if connected {
+	if connected.Load() {
 		t.Error("it was connected to")
 	}
 	for name, c := range map[string]Config{
