@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"agentvm/internal/tail"
+	"agentvm/internal/host/tail"
 )
 
 // Log is the log of a VM's daemon, read while it grows. It belongs to one goroutine.

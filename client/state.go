@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"agentvm/images"
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/objectstore"
 	"agentvm/internal/snapshot"
 	"agentvm/internal/statestore"

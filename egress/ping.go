@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Echo requests. The guest's own never leave: the host asks the same destination, and the guest gets its answer only if there was one.

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/chunked"
-	"agentvm/internal/hostfile"
-	"agentvm/internal/lockfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/hostfile"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/private"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/chunked"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // diskRecord is beside a disk's own data and makes it valid, because it is written last.

@@ -19,7 +19,7 @@ import (
 
 	registrytransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
-	"agentvm/internal/httpretry"
+	"agentvm/internal/host/httpretry"
 )
 
 // ErrUnreachable is wrapped by errors about servers that could not be reached: no network, no such host, no

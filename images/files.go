@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/errno"
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/lockfile"
 )
 
 const (

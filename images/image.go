@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // Image is one image of a store.

@@ -11,8 +11,8 @@ import (
 	"os"
 	"strings"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/chunked"
+	"agentvm/internal/host/atomicfile"
 )
 
 // Import makes an image called name of a root file system: a tar archive, plain or compressed with gzip or zstd. An

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // maxArchiveFiles bounds the files of an archive of images. Each layer is up to three.

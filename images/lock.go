@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/lockfile"
 )
 
 // Locks are held on files by the operating system, so they end with the process that held them. There are two

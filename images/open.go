@@ -14,8 +14,8 @@ import (
 	"sync"
 
 	"agentvm/internal/chunked"
-	"agentvm/internal/private"
-	"agentvm/internal/refcount"
+	"agentvm/internal/host/private"
+	"agentvm/internal/host/refcount"
 )
 
 // extent is a part of a disk that a source has: bytes, all of them.

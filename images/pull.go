@@ -15,7 +15,7 @@ import (
 	"os"
 	"strings"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // Resolve returns the image that ref names. One that is in the store is returned without any network; one of Alpine's or of a registry

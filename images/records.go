@@ -12,7 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // Find returns the image that is called name in the store, without pulling it. The error wraps [ErrNotFound] when there is none.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // Config configures a Store. The zero value is the user's own store and Alpine's own server.

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"agentvm/images/imagestest"
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // diskOf returns the path of the own data of an image's disk.

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 	"agentvm/netstack"
 )
 

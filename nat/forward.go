@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/netstack"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 )
 
 // Limits bound what one VM can make the host hold or do. A field of 0 has its default; a negative one is an error.

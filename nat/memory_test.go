@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 	"agentvm/netstack"
 )
 

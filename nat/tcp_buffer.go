@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 )
 
 const (

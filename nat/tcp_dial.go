@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/netstack"
 )
 

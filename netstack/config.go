@@ -10,7 +10,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 )
 
 // Defaults of [Config].

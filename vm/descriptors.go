@@ -3,7 +3,7 @@ package vm
 import (
 	"sync"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 	"agentvm/internal/mount"
 )
 

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"agentvm/internal/host/private"
+	"agentvm/internal/host/refcount"
 	"agentvm/internal/machine"
-	"agentvm/internal/private"
-	"agentvm/internal/refcount"
 )
 
 // emulator is the machine of one VM, as this package needs it: a *machine.Machine, or another that runs a whole computer with the same

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 
 	"agentvm/images"
+	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/mount"
-	"agentvm/internal/private"
 	"agentvm/internal/volume"
 )
 

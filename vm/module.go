@@ -14,9 +14,9 @@ import (
 
 	"agentvm/internal/gateway"
 	"agentvm/internal/headtail"
+	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/machine"
-	"agentvm/internal/private"
 	"agentvm/internal/reach"
 	"agentvm/wasi"
 )

@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // linuxErrnos maps Linux's numbers, and so those of every host, to their namesakes in preview 1.

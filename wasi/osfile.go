@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // osFile is a file of the host that never blocks for long: a regular file, or a device that the owner of a preopen

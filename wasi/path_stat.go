@@ -7,7 +7,7 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // Which times to set (witx "fstflags").

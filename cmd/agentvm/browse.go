@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // opener returns the desktop's command that opens a file.

@@ -6,10 +6,10 @@ import (
 	"sync"
 
 	"agentvm/images"
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
-	"agentvm/internal/debugenv"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/debugenv"
 	"agentvm/vm"
 )
 

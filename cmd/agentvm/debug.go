@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
+	"agentvm/internal/host/private"
 	"agentvm/internal/machine"
-	"agentvm/internal/private"
 	"agentvm/internal/spec"
 	"agentvm/vm"
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/termtext"
+	"agentvm/internal/host/termtext"
 )
 
 const (

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
-	"agentvm/internal/debugenv"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/debugenv"
+	"agentvm/internal/host/private"
 	"agentvm/vm"
 )
 

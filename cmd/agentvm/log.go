@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"agentvm/internal/debugenv"
+	"agentvm/internal/host/debugenv"
 )
 
 // facets are the words of AGENTVM_DEBUG, separated by commas.

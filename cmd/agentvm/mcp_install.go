@@ -18,7 +18,7 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/httpserver"
 	"agentvm/internal/mcp"

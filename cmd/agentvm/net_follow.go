@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"agentvm/internal/tail"
+	"agentvm/internal/host/tail"
 )
 
 // followPause is how often a file that is being followed is looked at.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/tail"
+	"agentvm/internal/host/tail"
 	"github.com/google/go-cmp/cmp"
 )
 

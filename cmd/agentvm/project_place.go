@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/spec"
 )

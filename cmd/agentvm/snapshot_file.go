@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/snapshot"
 	"agentvm/internal/spec"

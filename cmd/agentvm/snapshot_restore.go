@@ -19,8 +19,8 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
+	"agentvm/internal/host/private"
 	"agentvm/internal/machine"
-	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 	"agentvm/internal/machine"
 )
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Frames of a call. Numbers have 4 bytes, little-endian.

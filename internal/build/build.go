@@ -26,7 +26,7 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 
 	"agentvm/images"
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 	"agentvm/vm"
 )
 

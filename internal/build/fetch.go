@@ -21,7 +21,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/httpretry"
+	"agentvm/internal/host/httpretry"
 )
 
 // Bounds of a file that ADD fetches: its bytes, its redirects, and how long its server may send nothing.

@@ -21,8 +21,8 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 
 	"agentvm/images"
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 	"agentvm/vm"
 )
 

@@ -8,7 +8,7 @@ import (
 	"capnproto.org/go/capnp/v3"
 	rpccp "capnproto.org/go/capnp/v3/std/capnp/rpc"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // remote is a capability that the peer hosts. Each arrival makes another remote, with one reference.

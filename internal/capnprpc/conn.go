@@ -11,7 +11,7 @@ import (
 	"capnproto.org/go/capnp/v3"
 	rpccp "capnproto.org/go/capnp/v3/std/capnp/rpc"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 )
 
 func (c *Conn) Fault(what string, err error) error {

@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // LinuxFailure gives err Linux's number for the errno found in it, by name. Only a daemon needs it, which may run on another system

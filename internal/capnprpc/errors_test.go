@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // TestErrorIsTheHosts: the number of an Error is found as the host's error of that name.

@@ -9,7 +9,7 @@ import (
 	"capnproto.org/go/capnp/v3"
 
 	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // MaxSends is how many sends of a stream may be unanswered.

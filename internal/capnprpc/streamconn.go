@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // StreamConn is this end of a byte stream through the connection between host and guest, or client and daemon. It implements Stream and

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"agentvm/internal/host/shortage"
 	"agentvm/internal/machine"
-	"agentvm/internal/shortage"
 	"agentvm/internal/snapshot"
 )
 

@@ -15,8 +15,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
+	"agentvm/internal/host/refcount"
 	"agentvm/internal/machine"
-	"agentvm/internal/refcount"
 	"agentvm/internal/snapshot"
 )
 

@@ -11,7 +11,7 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/nat"
 )
 

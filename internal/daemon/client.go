@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/atomicfile"
 )
 
 const (

@@ -12,10 +12,10 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/preview"
-	"agentvm/internal/private"
 	"agentvm/nat"
 	"agentvm/vm"
 )

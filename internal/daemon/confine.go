@@ -9,10 +9,10 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/confine"
-	"agentvm/internal/debugenv"
+	"agentvm/internal/host/debugenv"
+	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/preview"
-	"agentvm/internal/private"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )

@@ -16,7 +16,7 @@ import (
 
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 	"agentvm/vm"
 )
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"agentvm/images"
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // diskImage is the file with the name of the image on which the disk's files lie: they belong to no other, whatever Config.Image

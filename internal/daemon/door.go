@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"agentvm/internal/debugenv"
-	"agentvm/internal/unixsocket"
+	"agentvm/internal/host/debugenv"
+	"agentvm/internal/host/unixsocket"
 )
 
 // A daemon listens on a Unix socket in its VM's folder, which no other user can enter, and serves only connections by its own user and

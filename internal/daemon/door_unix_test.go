@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // needSockets skips where daemons listen on a port.

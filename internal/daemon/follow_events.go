@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/tail"
+	"agentvm/internal/host/tail"
 )
 
 // followPause is how often the files are looked at.

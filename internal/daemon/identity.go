@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // Identity is identity.json: it distinguishes a VM from earlier and later ones of the same name. The daemon makes it at the VM's first

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/lograte"
-	"agentvm/internal/shortage"
+	"agentvm/internal/host/lograte"
+	"agentvm/internal/host/shortage"
 	"agentvm/vm"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/reach"
 )
 

@@ -7,7 +7,7 @@ import (
 	"os"
 	"sync"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // maxLog bounds daemon.log, in bytes. At that size it replaces daemon.log.1.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
+	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/origin"
 )
 
 // Limits of the metrics' server. Every user of the host can connect, and programs in the guest make the numbers.

@@ -16,7 +16,7 @@ import (
 
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/debugenv"
+	"agentvm/internal/host/debugenv"
 	"agentvm/internal/hostpath"
 	"agentvm/vm"
 )

@@ -9,7 +9,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/hostpath"
 	"agentvm/vm"
 )

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/lockfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/private"
 	"agentvm/nat"
 )
 

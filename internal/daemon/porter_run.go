@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/hostfile"
-	"agentvm/internal/lockfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/hostfile"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/private"
 )
 
 const (

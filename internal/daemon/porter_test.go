@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/lockfile"
 	"agentvm/nat"
 	"agentvm/vm"
 )

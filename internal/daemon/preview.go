@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/hostfile"
 	"agentvm/internal/preview"
 )
 

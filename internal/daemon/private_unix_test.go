@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // keptVM makes a VM that was started and has ended.

@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // processRecord is process.json: the process that holds the lock. The daemon writes it as soon as it has the lock, so that it can be

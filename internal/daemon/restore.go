@@ -12,10 +12,10 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/disk"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 	"agentvm/internal/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"

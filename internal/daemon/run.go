@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/confine"
-	"agentvm/internal/lockfile"
-	"agentvm/internal/lograte"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/lograte"
 	"agentvm/vm"
 )
 

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/lockfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/private"
 )
 
 const (

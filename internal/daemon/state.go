@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // protocolVersion is the version of the state file and the handshake. The protocol after the handshake grows compatibly.

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/atomicfile"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // State is the state of a VM.

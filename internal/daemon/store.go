@@ -11,9 +11,9 @@ import (
 	"runtime"
 	"time"
 
-	"agentvm/internal/lockfile"
-	"agentvm/internal/naming"
-	"agentvm/internal/private"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/naming"
+	"agentvm/internal/host/private"
 )
 
 // Store is a directory of VMs: one directory of mode 0700 for each, with its name. The files in it:

@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"agentvm/internal/debugenv"
+	"agentvm/internal/host/debugenv"
 	"agentvm/internal/watchdog"
 	"agentvm/vm"
 )

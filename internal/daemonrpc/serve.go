@@ -15,9 +15,9 @@ import (
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc/daemonwire"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // Clone makes a disk with these contents in a new file, which is durable when it returns. The two share the layers by hard links, which

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/lockfile"
 )
 
 // Sizes of a disk in bytes.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"slices"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // Freezing is a disk whose contents at one moment will be kept. The slow steps come before and after that moment:

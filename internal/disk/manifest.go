@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // A disk is a small file that names its layers, and beside it a directory with them:

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // A disk that is frozen again and again, or whose copies are copied, would get more and more layers. So when there are many below the top,

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // A disk of a version without layers is a sparse file with the file system. When it is opened it becomes, unchanged, the lowest layer of a

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // A layer below the top never changes, so that it is hashed once: ID.sum beside it has the hash in hexadecimal, and a newline, and is shared with

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // hostBoot returns a number that changes whenever the host boots; 0: unknown. Data that were written in the same boot exist even if they were

@@ -17,9 +17,9 @@ import (
 
 	"agentvm/dhcp"
 	"agentvm/egress"
-	"agentvm/internal/budget"
 	"agentvm/internal/dns"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/budget"
 	"agentvm/internal/reach"
 	"agentvm/internal/secret"
 	"agentvm/internal/vmnet"

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/egress"
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 	"agentvm/internal/leaktest"
 	"agentvm/internal/reach"
 	"agentvm/nat"

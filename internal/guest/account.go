@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // account is who a program runs as.

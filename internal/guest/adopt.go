@@ -7,8 +7,8 @@ import (
 	"errors"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // keyed are the programs that outlive the session that started them, by their keys. The supervisor's mu guards it.

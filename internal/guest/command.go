@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // command is one command of a shell.

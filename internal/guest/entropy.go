@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // minEntropy, in bytes, is enough that two machines of one snapshot never draw the same numbers.

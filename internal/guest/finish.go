@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // finish takes the output of a program that has ended. It fails when another process still holds a stream; then the

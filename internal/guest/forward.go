@@ -15,8 +15,8 @@ import (
 	"sync"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // maxForwarded bounds the connections through one socket; more of them wait to be accepted.

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guest/files"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // A copy-on-write share is an overlay: the host's directory, read-only, below a layer on the root's writable layer, which keeps what

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // OpenLocalTCP connects to a server in this VM; see guestrpc.LoopbackHandler. No name is looked up.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // stopTime is how long processes have between SIGTERM and SIGKILL at shutdown.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // detachNow is umount2(2)'s flag for a mount that is in use: its path is free at once, and the kernel ends it with its last user.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // shellRoot holds a directory for each shell.

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guest/files"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // maxPrograms bounds the programs that run at once for the host; their own children do not count.

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // openTerminal makes a pseudo terminal, whose slave is all three of the child's descriptors.

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // maxBundle bounds a bundle that is read, in bytes; real ones have 200 KiB.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/sparsefile"
+	"agentvm/internal/host/sparsefile"
 )
 
 // unpacker unpacks a guest's archive into an empty directory on the host that nothing else uses. The archive may contain anything:

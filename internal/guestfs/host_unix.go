@@ -7,7 +7,7 @@ import (
 	"os"
 	"syscall"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // hasStagingLocks reports whether locks distinguish what a killed copy has left from what another copy works on.

@@ -16,7 +16,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // CopyTo copies a file or a directory from the host into the guest. Where guestPath is a directory, or ends with a slash,

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/sparsefile"
+	"agentvm/internal/host/sparsefile"
 )
 
 // CopyFrom copies a file or a directory of the guest to the host. Where hostPath is a directory, or ends with a slash, the

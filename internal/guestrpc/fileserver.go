@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/host/errno"
 )
 
 // maxEntries bounds the entries of one message, so that they fit with the longest names and link targets that Linux has.

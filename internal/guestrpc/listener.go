@@ -11,8 +11,8 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/host/errno"
 )
 
 // ListenConfig is for Loopback.Listen.

@@ -9,8 +9,8 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/host/errno"
 )
 
 // Process is a program running in the guest, or one that ran there.

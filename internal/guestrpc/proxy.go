@@ -9,8 +9,8 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/host/errno"
 )
 
 // UnixSocket is a path in the guest where connections are passed to the host.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 )
 
 // Mount is a virtio-fs share that the guest mounts when it starts.

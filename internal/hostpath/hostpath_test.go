@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // tree makes directories, files (by a content) and links (by "-> target") below a new directory without links on its way.

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/lockfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/private"
 )
 
 // The record has the directories that were writable mounts. There is one for all stores of a user, beside the user's keys, because a

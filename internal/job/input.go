@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // MaxInput bounds the bytes of standard input that wait for a program to read them.

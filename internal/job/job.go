@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/journal"
 )
 

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
+	"agentvm/internal/host/shortage"
 	"agentvm/internal/journal"
-	"agentvm/internal/private"
-	"agentvm/internal/shortage"
 )
 
 // ErrDamaged is the error of a job whose files are damaged. Its output is what precedes the damage.

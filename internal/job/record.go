@@ -12,9 +12,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 	"agentvm/internal/journal"
-	"agentvm/internal/private"
 )
 
 // record is job.json: what is known of a job at its start. How it has ended is the last record of its journal, an End.

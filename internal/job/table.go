@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/journal"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/tetratelabs/wazero"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // Compiled code is executed as it is, so whoever can write a file of it can do on the host what this process can. wazero has a checksum

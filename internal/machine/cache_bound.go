@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // Bounds of a folder of compiled code. wazero has a file written there for each module and removes none; it knows what it needs again by names

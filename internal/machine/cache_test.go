@@ -13,7 +13,7 @@ import (
 	"slices"
 	"testing"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // testKey is the key of tests' caches.

@@ -45,7 +45,7 @@ type Program struct {
 // ProgramConfig says how to compile the module. The zero value compiles on each start and keeps nothing.
 type ProgramConfig struct {
 	// CacheDir keeps native code between processes. The files in it are executed: it must belong to the user alone, as
-	// internal/private says, and is made with mode 0700 when it is missing. Empty: no cache.
+	// internal/host/private says, and is made with mode 0700 when it is missing. Empty: no cache.
 	CacheDir string
 	// CacheKey authenticates the files of CacheDir: those that were written with another key are not used, and replaced. 32 bytes
 	// that no guest can read; required with CacheDir.

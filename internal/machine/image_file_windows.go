@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/windows"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // newImageFile makes a temporary file that goes when it is closed. It removes those of processes that were ended before.

@@ -8,7 +8,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"golang.org/x/sys/cpu"
 
-	"agentvm/internal/debugenv"
+	"agentvm/internal/host/debugenv"
 	"agentvm/internal/machine/native"
 )
 

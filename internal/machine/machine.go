@@ -13,7 +13,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 
-	"agentvm/internal/debugenv"
+	"agentvm/internal/host/debugenv"
 	"agentvm/wasi"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"testing"
 
-	"agentvm/internal/budget"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/budget"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

@@ -6,8 +6,8 @@ import (
 	"os"
 	"time"
 
-	"agentvm/internal/errno"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/hostfile"
 )
 
 // overflowID is the owner, in the guest, of what the host process's user does not own: Linux's "nobody".

@@ -3,7 +3,7 @@ package mount
 import (
 	"strings"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // The guest has the host's extended attributes user.*, which mean nothing to a kernel, where the host's file system has them. The others are for

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/errno"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/hostfile"
 )
 
 // withName calls call with a path of the system's own that means the file which is at a name below the mount, whatever comes to be there.

@@ -5,7 +5,7 @@ package mount
 import (
 	"os"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // The guest's kernel asks for attributes and locks of the host only where it has events, on Linux.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

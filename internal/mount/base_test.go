@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

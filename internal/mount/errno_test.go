@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

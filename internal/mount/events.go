@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // hostEvents has the guest learn what others change in the directories that it knows: programs of the host, and other guests. The host's

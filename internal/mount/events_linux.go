@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/errno"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/hostfile"
 )
 
 // Watcher is an inotify instance, which all sessions of a process can share: a user may have few. It is open while a session uses it. The zero value

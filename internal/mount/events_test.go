@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/budget"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/budget"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

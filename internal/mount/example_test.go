@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount"
 	"agentvm/internal/mount/fusetest"
 )

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"agentvm/internal/budget"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/budget"
+	"agentvm/internal/host/errno"
 )
 
 // handle is an open file or directory. The table holds one reference and each request that uses it another, so that a FUSE_RELEASE

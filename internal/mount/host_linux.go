@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // hostSearch opens a directory only to pass through it.

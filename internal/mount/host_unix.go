@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // hostNonblock keeps the open of a FIFO or device from waiting; regular files do not care.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/windows"
 
-	"agentvm/internal/errno"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/hostfile"
 )
 
 // Windows has no FIFOs in its directories, and opens directories without a flag.

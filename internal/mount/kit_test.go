@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"agentvm/internal/confine"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/leaktest"
 	"agentvm/internal/mount/fusetest"
 )

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

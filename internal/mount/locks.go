@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Locks that programs of the guest take with flock(2) are the host's, so that other VMs and programs of the host respect them. A lock belongs to

@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"strings"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/protect"
 )
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // made runs a call that makes a name in the request's directory, and replies with what is there afterwards. What is no link gets its mode, to which

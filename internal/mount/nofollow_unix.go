@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/errno"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/hostfile"
 )
 
 // The calls of this file resolve a path below the mounted directory without following any symbolic link, the last

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // The calls of this file resolve a path below the mounted directory without following any link, the last element included,

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Open flags of FUSE, which are Linux' generic O_ values (include/uapi/asm-generic/fcntl.h).

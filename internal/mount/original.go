@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Original is the host's directory of a copy-on-write mount, for what the user takes over of the guest's changes. Paths are below the

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/mount/protect"
 )

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/protect"
 )
 

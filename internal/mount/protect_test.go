@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

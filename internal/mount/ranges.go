@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // rangeLocks are the locks of bytes that programs of a session's guest have taken with fcntl(2), as sqlite does. Between programs of a system such

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // maxListings limits the memory of all directory listings of a session, in bytes.

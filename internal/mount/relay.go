@@ -8,8 +8,8 @@ import (
 	"io"
 	"sync"
 
-	"agentvm/internal/budget"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/budget"
+	"agentvm/internal/host/errno"
 )
 
 // Relay connects one virtio-fs device with one server after another, of which each may be in a process of its own. The device outlives them: its

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"syscall"
 
-	"agentvm/internal/budget"
+	"agentvm/internal/host/budget"
 	"agentvm/internal/hostpath"
 )
 

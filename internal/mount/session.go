@@ -12,8 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"agentvm/internal/budget"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/budget"
+	"agentvm/internal/host/errno"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/mount/fusetest"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // maxPath limits the length in bytes of a path below the root, as PATH_MAX would.

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Requests of FUSE that this server answers, as Linux's include/uapi/linux/fuse.h numbers them. A request begins with len[4] opcode[4]

@@ -13,7 +13,7 @@ import (
 	"runtime"
 	"strings"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // directory is a store in the file system, which may be shared by several hosts.

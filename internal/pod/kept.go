@@ -12,7 +12,7 @@ import (
 	"os"
 	"time"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 const maxCreate = 4 << 20 // bytes of the request that makes a sandbox

@@ -17,8 +17,8 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/private"
 )
 
 // keyHeader is the first line of a key file. The others are keys, the newest first: 64 hexadecimal digits, and for those

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"agentvm/internal/origin"
+	"agentvm/internal/host/origin"
 )
 
 //go:embed page.html

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"agentvm/internal/origin"
+	"agentvm/internal/host/origin"
 )
 
 // A request is what the server knows about an HTTP request to a preview: which preview, by which form of link, from which origin.

@@ -17,7 +17,7 @@ import (
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // Lifetimes of previews, and how many a VM may have.

@@ -14,8 +14,8 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/hostpath"
 )
 

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/hostfile"
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/hostfile"
+	"agentvm/internal/host/lockfile"
 )
 
 // Bases are snapshots of machines that have just booted, so that later machines start from there. A VM that finds none makes one; those

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/lockfile"
-	"agentvm/internal/private"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/private"
 )
 
 // Fork is the place of the file from which the forks of one VM continue: STORE/forks/NAME.snap. The file exists only until they have

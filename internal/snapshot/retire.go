@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // Snapshots may need a base from which no VM should start any more, because they are layered on it and find it by its ID. Such a base

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // A seal shows that this store wrote a file, which hashes cannot show. A store has a key that never leaves it, and each file that was

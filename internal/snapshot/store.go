@@ -12,10 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/hostfile"
-	"agentvm/internal/lockfile"
-	"agentvm/internal/naming"
-	"agentvm/internal/private"
+	"agentvm/internal/host/hostfile"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/naming"
+	"agentvm/internal/host/private"
 )
 
 // Names of a store's directories, of mode 0700. Open finds one from another by them. The files in them:

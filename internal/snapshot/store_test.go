@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 func openStore(t testing.TB) *Store {

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/lockfile"
 )
 
 // temporary is a file while it is written: .NAME.RANDOM.tmp beside NAME. Its writer holds a lock until it has the final name, so that

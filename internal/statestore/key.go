@@ -12,7 +12,7 @@ import (
 
 	"filippo.io/age"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // Key is an age identity of the user's. Objects are encrypted to it; and because age lets anyone encrypt who has the public half, a key for

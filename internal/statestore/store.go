@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
-	"agentvm/internal/naming"
+	"agentvm/internal/host/naming"
 	"agentvm/internal/objectstore"
 )
 

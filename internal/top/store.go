@@ -14,7 +14,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 	"agentvm/vm"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
-	"agentvm/internal/termtext"
+	"agentvm/internal/host/termtext"
 )
 
 const helpText = `up, down       select a VM; after Tab a connection

@@ -26,8 +26,8 @@ import (
 	"sync"
 	"time"
 
+	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/origin"
 	"agentvm/internal/serve"
 )
 

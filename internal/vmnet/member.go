@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/errno"
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/lockfile"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"agentvm/internal/unixsocket"
+	"agentvm/internal/host/unixsocket"
 )
 
 // socket returns the path of an address's socket.

@@ -15,10 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/atomicfile"
-	"agentvm/internal/lockfile"
-	"agentvm/internal/naming"
-	"agentvm/internal/private"
+	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/naming"
+	"agentvm/internal/host/private"
 )
 
 // Bounds.

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // A frame has its kind and its length, in four bytes, before it.

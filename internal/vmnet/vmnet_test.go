@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 	"agentvm/internal/leaktest"
 )
 

@@ -17,9 +17,9 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/lockfile"
-	"agentvm/internal/naming"
-	"agentvm/internal/private"
+	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/naming"
+	"agentvm/internal/host/private"
 )
 
 // folder is below a store, data below a volume's own folder.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/naming"
+	"agentvm/internal/host/naming"
 )
 
 // MaxSnapshots is how many snapshots a server, or a tenant of a cluster, keeps.

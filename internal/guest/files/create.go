@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/sparsefile"
+	"agentvm/internal/host/sparsefile"
 )
 
 // create makes a file by call. When call fails because the name exists, it removes that file and tries again. It does not remove

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/sparsefile"
+	"agentvm/internal/host/errno"
+	"agentvm/internal/host/sparsefile"
 )
 
 // Open opens a regular file; see guestrpc.OpenOptions.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // maxDepth bounds how deep trees are walked. It is as deep as a path can name. Each level holds a descriptor.

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/errno"
 	"agentvm/internal/guestrpc"
+	"agentvm/internal/host/errno"
 )
 
 // maxDirs bounds the directories whose times and permissions are set at the end. Those of others are set at once, and their times

@@ -8,7 +8,7 @@ import (
 	"io"
 	"sync"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Opcodes.

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // OpenFlags are Linux's O_ values.

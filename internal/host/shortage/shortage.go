@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 
-	"agentvm/internal/errno"
+	"agentvm/internal/host/errno"
 )
 
 // Is reports whether err is of a kind that passes, or that the user can end without giving up the file: no descriptors, memory, room or

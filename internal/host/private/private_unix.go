@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 // volumeVariable names the folder where a volume of a container is mounted that has one user. Kubernetes makes an emptyDir root's and lets everyone

@@ -9,7 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 
-	"agentvm/internal/atomicfile"
+	"agentvm/internal/host/atomicfile"
 )
 
 // KeySize is the size of a key in bytes.

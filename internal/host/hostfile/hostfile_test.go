@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/hostfile"
+	"agentvm/internal/host/hostfile"
 )
 
 func TestTimesAndNumbers(t *testing.T) {

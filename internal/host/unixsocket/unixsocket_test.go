@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/private"
+	"agentvm/internal/host/private"
 )
 
 // TestLongPath: a socket with a path of any length is made, found, and replaced.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/lockfile"
+	"agentvm/internal/host/lockfile"
 )
 
 const (
