@@ -43,7 +43,7 @@ var mayOpenByName = map[string]string{
 	"internal/mount/":           "",
 	"internal/mount/events":     "the system's own tables",
 	"internal/guest/":           "in the guest",
-	"internal/smalldisk/":       "images of tests",
+	"internal/test/smalldisk/":  "images of tests",
 	"integration/":              "measurements",
 	"scripts/":                  "builds",
 	"internal/kernel/":          "builds",

@@ -371,7 +371,7 @@ var mayImport = map[string][]string{
 	// for tests
 	"images/storetest": {
 		"images",
-		"internal/leaktest",
+		"internal/test/leaktest",
 	},
 	"internal/host/atomicfile": {"internal/host/lockfile"},
 	"internal/service":         nil,
@@ -403,12 +403,12 @@ var mayImport = map[string][]string{
 		"internal/host/atomicfile",
 		"internal/host/hostfile",
 	},
-	"internal/host/shortage": {"internal/host/errno"},
-	"internal/leaktest":      nil, // this and the next three are for tests
-	"internal/qemutest":      nil,
-	"internal/smalldisk":     nil,
-	"internal/testclock":     nil,
-	"internal/watchdog":      nil,
+	"internal/host/shortage":  {"internal/host/errno"},
+	"internal/test/leaktest":  nil, // this and the next three are for tests
+	"internal/test/qemutest":  nil,
+	"internal/test/smalldisk": nil,
+	"internal/test/testclock": nil,
+	"internal/watchdog":       nil,
 	"internal/job": {
 		"internal/host/atomicfile",
 		"internal/capnprpc",
@@ -513,7 +513,7 @@ var reserved = map[string][]string{
 }
 
 // forTests are packages that every test may import, and that import nothing but what they help to test.
-var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/capnprpc/rpctest", "internal/leaktest", "internal/mount/fusetest", "internal/qemutest", "internal/smalldisk", "internal/testclock", "netstack/netstacktest"}
+var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/capnprpc/rpctest", "internal/test/leaktest", "internal/mount/fusetest", "internal/test/qemutest", "internal/test/smalldisk", "internal/test/testclock", "netstack/netstacktest"}
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
@@ -635,8 +635,8 @@ func TestCheckImport(t *testing.T) {
 		{"netstack", "OURS/wasi", false, false},
 		{"netstack", "OURS/wasi", true, true},
 		{"netstack", "OURS/vm", true, false},
-		{"netstack", "OURS/internal/leaktest", true, true},
-		{"netstack", "OURS/internal/leaktest", false, false},
+		{"netstack", "OURS/internal/test/leaktest", true, true},
+		{"netstack", "OURS/internal/test/leaktest", false, false},
 		{"netstack", "gvisor.dev/gvisor/pkg/tcpip/stack", false, true},
 		{"nat", "gvisor.dev/gvisor/pkg/tcpip/stack", false, false},
 		{"nat", "gvisor.dev/gvisor/pkg/tcpip/stack", true, true},

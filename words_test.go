@@ -55,7 +55,7 @@ var clean = map[string]string{
 	"internal/job":             "",
 	"internal/journal":         "",
 	"internal/kernel":          "",
-	"internal/leaktest":        "patience",
+	"internal/test/leaktest":   "patience",
 	"internal/host/lockfile":   "",
 	"internal/machine":         "apart|behindSlice|comesBack|delivery|earn|grant[A-Z]?.*|heat|JIT_(APART|HEAT|LATE|STUCK)|late|nobody|NewOwnImage|stranger|stuck|takeOver|vouch.*|wishes",
 	"internal/mcp":             "",
@@ -64,14 +64,14 @@ var clean = map[string]string{
 	"internal/host/origin":     "",
 	"internal/preview":         "paced.*|turns|visit",
 	"internal/host/private":    "",
-	"internal/qemutest":        "",
+	"internal/test/qemutest":   "",
 	"internal/host/refcount":   "",
 	"internal/reach":           "confinement|entrance",
 	"internal/host/shortage":   "",
-	"internal/smalldisk":       "",
+	"internal/test/smalldisk":  "",
 	"internal/snapshot":        "claim|ErrStranger|settle|stranger",
 	"internal/spec":            "",
-	"internal/testclock":       "",
+	"internal/test/testclock":  "",
 	"internal/watchdog":        "",
 	"nat":                      "",
 	"netstack":                 "",
@@ -152,7 +152,7 @@ func unwrapped(text string) string { return strings.TrimSpace(wrap.ReplaceAllStr
 
 // TestOldWords shows that TestWords finds what it is for, and nothing else.
 func TestOldWords(t *testing.T) {
-	identifiers := regexp.MustCompile("^(" + oldIdentifiers + "|" + clean["internal/leaktest"] + ")$")
+	identifiers := regexp.MustCompile("^(" + oldIdentifiers + "|" + clean["internal/test/leaktest"] + ")$")
 	for _, test := range []struct{ name, extension, text, want string }{
 		{"identifier", ".go", "package p\n\nvar patience = maxStreams", "patience"},
 		{"prefix", ".go", "package p\n\nconst mostStreams = 1", "mostStreams"},

@@ -7,7 +7,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

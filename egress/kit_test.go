@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/leaktest"
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/leaktest"
+	"agentvm/internal/test/testclock"
 )
 
 var guest = netip.MustParseAddrPort("192.168.127.3:40000")

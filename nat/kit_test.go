@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 	"agentvm/netstack"
 	"agentvm/netstack/netstacktest"
 )

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"agentvm/internal/disk"
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 	"agentvm/vm"
 )
 

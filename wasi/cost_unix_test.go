@@ -11,7 +11,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"go.uber.org/goleak"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 // cpuTime returns the processor time that this process has used.

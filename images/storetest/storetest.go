@@ -15,7 +15,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/images/imagestest"
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 // A Store is the store of one package's tests, filled by the first that asks for its image. The zero value is ready for use

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 )
 
 // TestStoreWithoutHoles has the store on a file system without holes, hard links and sockets: a fork and a snapshot take what is in the VM and not what

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"agentvm/internal/disk"
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 	"agentvm/vm"
 )
 

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Check(m.Run())) }

@@ -17,7 +17,7 @@ import (
 	"agentvm/internal/capnprpc/rpctest"
 	"agentvm/internal/capnprpc/streamwire"
 	"agentvm/internal/guestrpc/guestwire"
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

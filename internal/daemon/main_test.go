@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentvm/images/storetest"
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) {

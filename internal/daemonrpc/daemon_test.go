@@ -27,8 +27,8 @@ import (
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/journal"
-	"agentvm/internal/leaktest"
 	"agentvm/internal/snapshot"
+	"agentvm/internal/test/leaktest"
 	"agentvm/vm"
 )
 

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 )
 
 // TestWithoutHolesAndLinks: where files have neither, a disk and its copies take what is on them. The layers are copied.

@@ -16,7 +16,7 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 
 	"agentvm/internal/kernel"
-	"agentvm/internal/qemutest"
+	"agentvm/internal/test/qemutest"
 )
 
 // guest is a directory with the kernel of agentvm and testdata/grow as its PID 1, for QEMU.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"agentvm/internal/leaktest"
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/leaktest"
+	"agentvm/internal/test/testclock"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/testclock"
 )
 
 // TestRateLimit: the burst, the refill, what is answered and how little is reported.

@@ -13,8 +13,8 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/host/budget"
-	"agentvm/internal/leaktest"
 	"agentvm/internal/reach"
+	"agentvm/internal/test/leaktest"
 	"agentvm/nat"
 	"agentvm/wasi"
 )

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -30,7 +30,7 @@ import (
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/guestrpc"
 	"agentvm/internal/kernel"
-	"agentvm/internal/qemutest"
+	"agentvm/internal/test/qemutest"
 )
 
 // qemuMachine is QEMU with our kernel, our supervisor and a root disk.

@@ -17,7 +17,7 @@ import (
 
 	"agentvm/images/storetest"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/qemutest"
+	"agentvm/internal/test/qemutest"
 )
 
 // again begins a new session, as with a machine that has been restored, without ending the session before.

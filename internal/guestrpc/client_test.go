@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"agentvm/internal/capnprpc"
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 
-	"agentvm/internal/qemutest"
+	"agentvm/internal/test/qemutest"
 )
 
 // bootLimit is how many guest instructions may pass from the kernel's first to PID 1's first line of Go, in 256 MiB

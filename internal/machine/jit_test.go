@@ -16,10 +16,10 @@ import (
 	"go.uber.org/goleak"
 
 	"agentvm/internal/kernel"
-	"agentvm/internal/leaktest"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/riscv"
+	"agentvm/internal/test/leaktest"
 )
 
 // translatingProgram translates all that a machine reaches before it executes it.

@@ -17,8 +17,8 @@ import (
 
 	"agentvm/internal/confine"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/leaktest"
 	"agentvm/internal/mount/fusetest"
+	"agentvm/internal/test/leaktest"
 )
 
 // strangersFile belongs to another user; "" when the tests' user cannot give a file away.

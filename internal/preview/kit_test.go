@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/leaktest"
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/leaktest"
+	"agentvm/internal/test/testclock"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/testclock"
 )
 
 func TestRevoke(t *testing.T) {

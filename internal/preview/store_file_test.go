@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/testclock"
 )
 
 // TestProcesses has two stores of one file, as two processes have.

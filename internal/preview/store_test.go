@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/testclock"
 )
 
 func isPrivate(info fs.FileInfo) bool {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/testclock"
+	"agentvm/internal/test/testclock"
 )
 
 func openKey(t testing.TB, path string, now func() time.Time) *Key {

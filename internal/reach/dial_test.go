@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 // TestMain looks for goroutines that connections leave behind.

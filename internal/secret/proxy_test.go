@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 const (

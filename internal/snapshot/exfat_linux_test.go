@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 )
 
 // TestWithoutHoles: a store on a file system without holes and hard links has a key, files take what is in them, and layered ones what has changed.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 // writeEnv makes the test binary a program that writes snapshots into the store it names, until it is killed.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 )
 
 // TestDiskFull writes and imports on a file system of a megabyte.

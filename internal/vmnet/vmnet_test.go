@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"agentvm/internal/host/errno"
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -24,7 +24,7 @@ import (
 
 	"agentvm/internal/capnprpc"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/leaktest"
+	"agentvm/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 )
 
 func TestDiskFull(t *testing.T) {

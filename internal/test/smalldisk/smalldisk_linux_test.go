@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/smalldisk"
+	"agentvm/internal/test/smalldisk"
 )
 
 func TestRun(t *testing.T) {
