@@ -32,11 +32,11 @@ wasm: ## internal/machine: machine.wasm, standalone.wasm and machine.json (needs
 guest: ## the supervisor and its manifest (needs zstd)
 	internal/guest/build.sh
 
-kernel: ## the guest's kernel from Debian's source package, about ten minutes (tools: internal/kernel/build.sh)
-	internal/kernel/build.sh
+kernel: ## the guest's kernel from Debian's source package, about ten minutes (tools: internal/machine/kernel/build.sh)
+	internal/machine/kernel/build.sh
 
 verify-kernel: ## build the kernel again and compare it with the committed one
-	internal/kernel/verify.sh
+	internal/machine/kernel/verify.sh
 
 busybox: ## the built-in root from Debian's busybox-static (needs apt)
 	images/busybox/build.sh

@@ -46,7 +46,7 @@ var mayOpenByName = map[string]string{
 	"internal/test/smalldisk/":  "images of tests",
 	"integration/":              "measurements",
 	"scripts/":                  "builds",
-	"internal/kernel/":          "builds",
+	"internal/machine/kernel/":  "builds",
 	"cmd/agentvm-guest/":        "in the guest",
 	"cmd/agentvm-gateway/":      "its host has no VM",
 	"cmd/agentvm/pod.go":        "the store that comes with the container's image",

@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 		"internal/machine/native/verify",
 		"internal/machine/riscv",
 		"internal/host/private",
-		"internal/wasmbin",
+		"internal/machine/wasmbin",
 		"wasi",
 	},
 	"internal/machine/native": {
@@ -106,7 +106,7 @@ var mayImport = map[string][]string{
 		"internal/hostpath",
 		"internal/job",
 		"internal/journal",
-		"internal/kernel",
+		"internal/machine/kernel",
 		"internal/host/lograte",
 		"internal/machine",
 		"internal/mount",
@@ -213,7 +213,7 @@ var mayImport = map[string][]string{
 		"internal/hostpath",
 		"internal/httpserver",
 		"internal/journal",
-		"internal/kernel",
+		"internal/machine/kernel",
 		"internal/machine",
 		"internal/mcp",
 		"internal/mount",
@@ -319,7 +319,7 @@ var mayImport = map[string][]string{
 		"internal/dns",
 		"internal/guest/supervisor",
 		"internal/guestrpc",
-		"internal/kernel",
+		"internal/machine/kernel",
 		"internal/machine",
 		"internal/mount",
 		"internal/objectstore",
@@ -395,7 +395,7 @@ var mayImport = map[string][]string{
 	"internal/host/refcount":   nil,
 	"internal/host/sparsefile": nil,
 	"internal/host/unixsocket": nil,
-	"internal/wasmbin":         nil,
+	"internal/machine/wasmbin": nil,
 	"internal/host/tail":       nil,
 	"internal/host/lograte":    nil,
 	"internal/host/termtext":   nil,
@@ -419,7 +419,7 @@ var mayImport = map[string][]string{
 		"internal/host/shortage",
 	},
 	"internal/journal":        nil,
-	"internal/kernel":         nil,
+	"internal/machine/kernel": nil,
 	"internal/mount/fusetest": {"internal/host/errno"}, // for tests
 	"internal/mount": {
 		"internal/host/budget",
@@ -483,7 +483,7 @@ var mayImport = map[string][]string{
 	"wasi": {
 		"internal/host/errno",
 		"internal/host/hostfile",
-		"internal/wasmbin",
+		"internal/machine/wasmbin",
 	},
 }
 
@@ -521,12 +521,12 @@ var testsMayImport = map[string][]string{
 	"integration":              {"internal/disk", "internal/gateway", "internal/reach"}, // the network at the socket of an exported module
 	"internal/capnprpc":        {"internal/guestrpc"},                                   // its schema has an interface with streams
 	"internal/daemon":          {"netstack"},
-	"internal/httpserver":      {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                   // the servers
-	"internal/disk":            {"internal/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
-	"internal/guest":           {"images", "internal/disk", "internal/guest/supervisor", "internal/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
-	"internal/gateway":         {"wasi"},                                                                                                      // the stream of a machine's network
-	"internal/guestfs":         {"internal/guest", "internal/capnprpc"},                                                                       // the real service of files
-	"internal/machine":         {"internal/kernel"},
+	"internal/httpserver":      {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                           // the servers
+	"internal/disk":            {"internal/machine/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
+	"internal/guest":           {"images", "internal/disk", "internal/guest/supervisor", "internal/machine/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
+	"internal/gateway":         {"wasi"},                                                                                                              // the stream of a machine's network
+	"internal/guestfs":         {"internal/guest", "internal/capnprpc"},                                                                               // the real service of files
+	"internal/machine":         {"internal/machine/kernel"},
 	"internal/machine/native":  {"internal/machine/riscv"}, // code to translate
 	"internal/host/unixsocket": {"internal/host/private"},  // a folder that no other user enters
 	"internal/serve":           {"internal/daemon"},        // its program is the daemons, too

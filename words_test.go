@@ -54,7 +54,7 @@ var clean = map[string]string{
 	"internal/hostpath":        "",
 	"internal/job":             "",
 	"internal/journal":         "",
-	"internal/kernel":          "",
+	"internal/machine/kernel":  "",
 	"internal/test/leaktest":   "patience",
 	"internal/host/lockfile":   "",
 	"internal/machine":         "apart|behindSlice|comesBack|delivery|earn|grant[A-Z]?.*|heat|JIT_(APART|HEAT|LATE|STUCK)|late|nobody|NewOwnImage|stranger|stuck|takeOver|vouch.*|wishes",

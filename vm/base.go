@@ -13,8 +13,8 @@ import (
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 	"agentvm/internal/snapshot"
 )
 

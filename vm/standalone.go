@@ -12,8 +12,8 @@ import (
 	"agentvm/images"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/headtail"
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
 )
 

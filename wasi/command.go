@@ -14,7 +14,7 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/sys"
 
-	"agentvm/internal/wasmbin"
+	"agentvm/internal/machine/wasmbin"
 )
 
 // Dir is a directory of the host that a command finds under a name of its own.

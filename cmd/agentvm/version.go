@@ -15,8 +15,8 @@ import (
 
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 )
 
 // version is the number of the next release. scripts/release has the linker put the release's own there.

@@ -19,7 +19,7 @@ import (
 	"agentvm/images"
 	"agentvm/images/imagestest"
 	"agentvm/internal/guest/supervisor"
-	"agentvm/internal/kernel"
+	"agentvm/internal/machine/kernel"
 )
 
 // kit is a temporary directory with everything that both sides of a comparison boot.

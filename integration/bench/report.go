@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 )
 
 // bar is what a figure must reach. The zero value asks for nothing.

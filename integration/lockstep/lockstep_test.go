@@ -22,8 +22,8 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 
 	"agentvm/images"
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 
-	"agentvm/internal/kernel"
+	"agentvm/internal/machine/kernel"
 	"agentvm/internal/test/qemutest"
 )
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
 )
 

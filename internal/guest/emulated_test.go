@@ -13,8 +13,8 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
 )
 

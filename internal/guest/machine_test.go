@@ -29,7 +29,7 @@ import (
 	"agentvm/images/storetest"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/guestrpc"
-	"agentvm/internal/kernel"
+	"agentvm/internal/machine/kernel"
 	"agentvm/internal/test/qemutest"
 )
 

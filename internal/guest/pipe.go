@@ -65,7 +65,7 @@ func splice(from, to, size int) (int, error) {
 }
 
 // spliceParameter exists when the kernel's driver takes pages without a copy, and leaves in the pipe what its queue has no room for
-// (internal/kernel/copy.patch). Other drivers copy each page, at worst byte by byte, and lose what they have no room for.
+// (internal/machine/kernel/copy.patch). Other drivers copy each page, at worst byte by byte, and lose what they have no room for.
 const spliceParameter = "/sys/module/virtio_console/parameters/splice_by_reference"
 
 func canSplice() bool {

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
 )
 

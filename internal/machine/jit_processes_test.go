@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 )
 
 // TestTranslatedProcesses: Linux runs many programs, four at a time, with different code at the same addresses and mostly in the

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"agentvm/internal/kernel"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/kernel"
 	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/riscv"
 	"agentvm/internal/test/leaktest"

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 
-	"agentvm/internal/wasmbin"
+	"agentvm/internal/machine/wasmbin"
 )
 
 // standaloneWasm is the machine with a main loop of its own, src/standalone.c; made by build.sh, too.

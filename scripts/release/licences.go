@@ -14,7 +14,7 @@ import (
 // built with, as the GPL wants. NOTICE names them by these paths.
 var carried = []string{
 	"LICENSE", "NOTICE",
-	"internal/kernel/COPYING", "internal/kernel/provenance.json", "internal/kernel/agentvm.config", "internal/kernel/*.patch", "internal/kernel/*.sh",
+	"internal/machine/kernel/COPYING", "internal/machine/kernel/provenance.json", "internal/machine/kernel/agentvm.config", "internal/machine/kernel/*.patch", "internal/machine/kernel/*.sh",
 	"images/busybox/COPYING", "images/busybox/COPYING.LGPL", "images/busybox/provenance.json", "images/busybox/build.sh",
 	"internal/ui/assets/xterm.LICENSE",
 }

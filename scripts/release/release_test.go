@@ -122,7 +122,7 @@ func checkPlatform(t *testing.T, dir, platform string) {
 		t.Errorf("the program has %d bytes, more than %d", size, maxBinary)
 	}
 	for _, want := range []string{
-		"LICENSE", "NOTICE", "internal/kernel/COPYING", "images/busybox/COPYING", "images/busybox/COPYING.LGPL", "licences/std/LICENSE",
+		"LICENSE", "NOTICE", "internal/machine/kernel/COPYING", "images/busybox/COPYING", "images/busybox/COPYING.LGPL", "licences/std/LICENSE",
 		"man1/agentvm.1", "man1/agentvm-exec.1", "man1/agentvm-image-pull.1",
 		"completions/agentvm.bash", "completions/_agentvm", "completions/agentvm.fish", "completions/agentvm.ps1",
 	} {

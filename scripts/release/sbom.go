@@ -78,7 +78,7 @@ func carriedPrograms() ([]cdx.Component, error) {
 		Package, Version, Architecture string
 		BuiltUsing                     string `json:"built_using"`
 	}
-	for file, record := range map[string]any{"internal/kernel/provenance.json": &kernel, "images/busybox/provenance.json": &busybox} {
+	for file, record := range map[string]any{"internal/machine/kernel/provenance.json": &kernel, "images/busybox/provenance.json": &busybox} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err

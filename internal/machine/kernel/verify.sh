@@ -1,7 +1,7 @@
 #!/bin/sh
 # Rebuilds the guest kernel and compares it with the committed one, byte for byte.
 #
-#   internal/kernel/verify.sh [WORK]      WORK: scratch directory of build.sh (default: a fresh one, removed afterwards)
+#   internal/machine/kernel/verify.sh [WORK]      WORK: scratch directory of build.sh (default: a fresh one, removed afterwards)
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

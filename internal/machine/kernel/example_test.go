@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"agentvm/internal/kernel"
+	"agentvm/internal/machine/kernel"
 )
 
 // Where the image goes is in its header: text_offset bytes after the start of RAM.

@@ -19,7 +19,7 @@ const Version = "6.12.117-agentvm"
 
 // compressed is made by
 //
-//	make kernel        (internal/kernel/build.sh; internal/kernel/verify.sh rebuilds and compares)
+//	make kernel        (internal/machine/kernel/build.sh; internal/machine/kernel/verify.sh rebuilds and compares)
 //
 //go:embed Image.zst
 var compressed []byte

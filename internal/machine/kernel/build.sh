@@ -3,7 +3,7 @@
 # agentvm.config
 # -> Image.zst and provenance.json.
 #
-#   internal/kernel/build.sh [WORK [OUT]]     WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
+#   internal/machine/kernel/build.sh [WORK [OUT]]     WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
 #                                    OUT:  where the two results go (default: this directory)
 #
 # The same inputs give the same bytes, whatever WORK is called and however many jobs run. Needs Debian 12 with
@@ -67,9 +67,9 @@ gone() {
 	own_apt apt-cache madison $package >&2 || true
 	die "either take the pinned file from https://snapshot.debian.org/package/linux-6.12/$version/
 and pass it as LINUX_SOURCE_DEB=file, or move the pin:
-  1. at the top of internal/kernel/build.sh set version, deb_sha256 (apt-cache show prints it), tar_sha256 (of
+  1. at the top of internal/machine/kernel/build.sh set version, deb_sha256 (apt-cache show prints it), tar_sha256 (of
      usr/src/$package.tar.xz inside) and SOURCE_DATE_EPOCH (date -d of the changelog entry, +%s);
-  2. run internal/kernel/build.sh, set Version in kernel.go, then go test ./internal/kernel, then commit all of internal/kernel/ together."
+  2. run internal/machine/kernel/build.sh, set Version in kernel.go, then go test ./internal/machine/kernel, then commit all of internal/machine/kernel/ together."
 }
 
 fetch_deb() {
@@ -148,7 +148,7 @@ provenance() {
   "artifact": "Image.zst",
   "licence": "GPL-2.0-only WITH Linux-syscall-note",
   "release": "$(cat "$build/include/config/kernel.release")",
-  "command": "internal/kernel/build.sh",
+  "command": "internal/machine/kernel/build.sh",
   "source": {
     "package": "$package",
     "version": "$version",

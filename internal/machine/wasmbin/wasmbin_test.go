@@ -31,7 +31,7 @@ func modules(t testing.TB) map[string][]byte {
 		t.Fatalf("go list: %v", err)
 	}
 	all := make(map[string][]byte)
-	for _, pattern := range []string{"../machine/*.wasm", filepath.Join(strings.TrimSpace(string(source)), "internal/integration_test/spectest/*/testdata/*.wasm")} {
+	for _, pattern := range []string{"../*.wasm", filepath.Join(strings.TrimSpace(string(source)), "internal/integration_test/spectest/*/testdata/*.wasm")} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
@@ -79,7 +79,7 @@ func TestCounts(t *testing.T) {
 
 // TestDamaged: what is cut off anywhere is no module.
 func TestDamaged(t *testing.T) {
-	module, err := os.ReadFile("../machine/machine.wasm")
+	module, err := os.ReadFile("../machine.wasm")
 	if err != nil {
 		t.Fatal(err)
 	}
