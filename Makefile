@@ -24,7 +24,7 @@ lint: ## format, vet on every system, staticcheck
 generate: ## instruction tables, types of clients and RPC code (needs capnproto)
 	go run ./scripts/isagen
 	go run ./scripts/clients
-	internal/capnprpc/generate.sh
+	internal/guest/capnprpc/generate.sh
 
 wasm: ## internal/machine: machine.wasm, standalone.wasm and machine.json (needs clang-19, lld-19)
 	internal/machine/build.sh

@@ -41,9 +41,9 @@ var mayImport = map[string][]string{
 	"internal/machine/native/arm64":  {"internal/machine/native/blocks", "internal/machine/riscv"},
 	"internal/machine/native/blocks": {"internal/machine/riscv"},
 	"internal/guest": {
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/host/errno",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/host/sparsefile",
 	},
 	"nat": {
@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/host/atomicfile",
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/checkpoint",
 		"internal/confine",
 		"internal/daemonrpc",
@@ -63,7 +63,7 @@ var mayImport = map[string][]string{
 		"internal/disk",
 		"internal/host/errno",
 		"internal/guestfs",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/host/hostfile",
 		"internal/hostpath",
 		"internal/httpserver",
@@ -92,7 +92,7 @@ var mayImport = map[string][]string{
 		"internal/host/atomicfile",
 		"internal/bind",
 		"internal/host/budget",
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/changes",
 		"internal/checkpoint",
 		"internal/host/debugenv",
@@ -101,7 +101,7 @@ var mayImport = map[string][]string{
 		"internal/gateway",
 		"internal/guest/supervisor",
 		"internal/guestfs",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/headtail",
 		"internal/hostpath",
 		"internal/job",
@@ -122,12 +122,12 @@ var mayImport = map[string][]string{
 		"wasi",
 	},
 	"internal/bind": {
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/host/errno",
 	},
 	"internal/changes": {
 		"internal/guestfs",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/mount",
 	},
 	// wires a network
@@ -136,7 +136,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"internal/host/budget",
 		"internal/dns",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/httpserver",
 		"internal/reach",
 		"internal/secret",
@@ -181,9 +181,9 @@ var mayImport = map[string][]string{
 	},
 	"internal/reach": {
 		"egress",
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/host/errno",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/hostpath",
 		"nat",
 	},
@@ -208,7 +208,7 @@ var mayImport = map[string][]string{
 		"internal/e2b",
 		"internal/guest/supervisor",
 		"internal/guestfs",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/host/hostfile",
 		"internal/hostpath",
 		"internal/httpserver",
@@ -242,7 +242,7 @@ var mayImport = map[string][]string{
 		"client",
 		"internal/host/atomicfile",
 		"internal/guestfs",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/host/private",
 		"vm",
 	},
@@ -292,12 +292,12 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/host/atomicfile",
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/confine",
 		"internal/daemon",
 		"internal/daemonrpc",
 		"internal/guestfs",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/headtail",
 		"internal/journal",
 		"internal/objectstore",
@@ -314,11 +314,11 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"images/storetest", // where a user's folder is
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/daemon",
 		"internal/dns",
 		"internal/guest/supervisor",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/machine/kernel",
 		"internal/machine",
 		"internal/mount",
@@ -411,9 +411,9 @@ var mayImport = map[string][]string{
 	"internal/watchdog":       nil,
 	"internal/job": {
 		"internal/host/atomicfile",
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/host/errno",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/journal",
 		"internal/host/private",
 		"internal/host/shortage",
@@ -438,28 +438,28 @@ var mayImport = map[string][]string{
 		"internal/host/private",
 	},
 	"internal/spec": {"egress", "internal/mount", "nat", "vm"},
-	"internal/capnprpc": {
+	"internal/guest/capnprpc": {
 		"internal/host/budget",
 		"internal/host/errno",
 	},
-	"internal/capnprpc/rpctest": nil, // for tests
-	"internal/guestrpc": {
+	"internal/guest/capnprpc/rpctest": nil, // for tests
+	"internal/guest/guestrpc": {
 		"internal/host/budget",
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/host/errno",
 	},
 	"internal/guestfs": {
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/host/hostfile",
 		"internal/hostpath",
 		"internal/host/sparsefile",
 	},
 	"internal/daemonrpc": {
 		"egress",
-		"internal/capnprpc",
+		"internal/guest/capnprpc",
 		"internal/confine",
 		"internal/host/errno",
-		"internal/guestrpc",
+		"internal/guest/guestrpc",
 		"internal/journal",
 		"internal/snapshot",
 		"vm",
@@ -495,7 +495,7 @@ var reserved = map[string][]string{
 	"modernc.org/sqlite":                           {"internal/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
-	"capnproto.org/go/capnp/v3":                    {"internal/capnprpc", "internal/daemonrpc", "internal/guestrpc"},
+	"capnproto.org/go/capnp/v3":                    {"internal/guest/capnprpc", "internal/daemonrpc", "internal/guest/guestrpc"},
 	"gvisor.dev/gvisor":                            {"cmd/agentvm", "netstack"}, // the program turns its log off
 	"gvisor.dev/gvisor/pkg/tcpip":                  {"netstack"},
 	"github.com/miekg/dns":                         {"internal/dns"},
@@ -513,19 +513,19 @@ var reserved = map[string][]string{
 }
 
 // forTests are packages that every test may import, and that import nothing but what they help to test.
-var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/capnprpc/rpctest", "internal/test/leaktest", "internal/mount/fusetest", "internal/test/qemutest", "internal/test/smalldisk", "internal/test/testclock", "netstack/netstacktest"}
+var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/guest/capnprpc/rpctest", "internal/test/leaktest", "internal/mount/fusetest", "internal/test/qemutest", "internal/test/smalldisk", "internal/test/testclock", "netstack/netstacktest"}
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
 	"dhcp":                     {"netstack"},                                            // a guest's network
 	"integration":              {"internal/disk", "internal/gateway", "internal/reach"}, // the network at the socket of an exported module
-	"internal/capnprpc":        {"internal/guestrpc"},                                   // its schema has an interface with streams
+	"internal/guest/capnprpc":  {"internal/guest/guestrpc"},                             // its schema has an interface with streams
 	"internal/daemon":          {"netstack"},
 	"internal/httpserver":      {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                           // the servers
 	"internal/disk":            {"internal/machine/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
 	"internal/guest":           {"images", "internal/disk", "internal/guest/supervisor", "internal/machine/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
 	"internal/gateway":         {"wasi"},                                                                                                              // the stream of a machine's network
-	"internal/guestfs":         {"internal/guest", "internal/capnprpc"},                                                                               // the real service of files
+	"internal/guestfs":         {"internal/guest", "internal/guest/capnprpc"},                                                                         // the real service of files
 	"internal/machine":         {"internal/machine/kernel"},
 	"internal/machine/native":  {"internal/machine/riscv"}, // code to translate
 	"internal/host/unixsocket": {"internal/host/private"},  // a folder that no other user enters

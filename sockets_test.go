@@ -52,7 +52,7 @@ var opens = map[string]map[string]string{
 // VM, and the proxy for secrets, have an http.Transport whose only way is the function that it was given, and build's fetches one whose only way is a gate; agentvm-gateway dials the pods of its cluster.
 var mayOpen = map[string][]string{
 	dials:   {"internal/daemon", "egress", "internal/guest", "images", "integration", "internal/build/fetch.go", "internal/httpserver/servertest/servertest.go", "cmd/agentvm-gateway/fleet", "internal/preview", "internal/reach/fetch.go", "internal/secret", "internal/objectstore", "internal/host/unixsocket", "vm/fetch.go", "client/vm.go", "cmd/agentvm/version_check.go"},
-	listens: {"internal/capnprpc/rpctest", "internal/daemon", "egress", "internal/guest", "images", "integration", "internal/httpserver", "internal/host/unixsocket", "nat"}, // rpctest, servertest: for tests; egress: sockets that send echo requests
+	listens: {"internal/guest/capnprpc/rpctest", "internal/daemon", "egress", "internal/guest", "images", "integration", "internal/httpserver", "internal/host/unixsocket", "nat"}, // rpctest, servertest: for tests; egress: sockets that send echo requests
 	looksUp: {"cmd/agentvm", "integration"},
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/vm"
 )
 

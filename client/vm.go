@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
-	"agentvm/internal/guestrpc"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"agentvm/internal/checkpoint"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
-	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/snapshot"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // defaultDir is where commands start by default, as in containers: the home of root is empty.

@@ -14,7 +14,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/bind"
 	"agentvm/internal/gateway"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/budget"
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/lograte"

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/wasi"
 )

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
-	"agentvm/internal/guestrpc"
 	"agentvm/wasi"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/reach"
 	"agentvm/wasi"
 )

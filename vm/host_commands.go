@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"agentvm/internal/bind"
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
-	"agentvm/internal/guestrpc"
 	"agentvm/internal/reach"
 )
 

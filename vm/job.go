@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/job"
 	"agentvm/internal/journal"
 )

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"
 	"agentvm/wasi"

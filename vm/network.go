@@ -9,7 +9,7 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/gateway"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/vmnet"
 	"agentvm/nat"

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/headtail"
 	"agentvm/internal/record"
 )

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/reach"
 )
 

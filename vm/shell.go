@@ -7,7 +7,7 @@ import (
 	"sync"
 	"syscall"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // ShellConfig says how to start a Shell. The zero value is /bin/sh, with the image's user and directory.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // stopTime is how long an orderly stop may take unless its context ends sooner.

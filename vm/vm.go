@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/checkpoint"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/job"
 	"agentvm/internal/reach"
 )

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
-	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 )

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"net"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // measureIncoming compares processes that go on from a saved machine: agentvm from its base, QEMU from a file that it

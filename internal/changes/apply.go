@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
-	"agentvm/internal/guestrpc"
 	"agentvm/internal/mount"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/mount"
 )
 

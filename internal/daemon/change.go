@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 	"agentvm/nat"
 )

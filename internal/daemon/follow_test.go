@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/journal"
 	"agentvm/vm"
 )

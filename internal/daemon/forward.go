@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/nat"
 )
 

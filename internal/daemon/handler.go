@@ -16,10 +16,10 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/job"
 	"agentvm/internal/snapshot"

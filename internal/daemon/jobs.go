@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/job"
 	"agentvm/internal/journal"
 	"agentvm/vm"

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/nat"
 )
 

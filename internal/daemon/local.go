@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"strconv"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/reach"
 )

@@ -11,7 +11,7 @@ import (
 	"agentvm/egress"
 	"agentvm/images"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"

@@ -15,7 +15,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/nat"
 	"agentvm/netstack"
 	"agentvm/vm"

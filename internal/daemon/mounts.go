@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/hostpath"
 	"agentvm/vm"

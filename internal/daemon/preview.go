@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostfile"
 	"agentvm/internal/preview"

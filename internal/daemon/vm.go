@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
-	"agentvm/internal/guestrpc"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc/daemonwire"
-	"agentvm/internal/guestrpc"
-	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/guest/guestrpc/guestwire"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )

@@ -6,10 +6,10 @@ import (
 	"math"
 	"time"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc/daemonwire"
-	"agentvm/internal/guestrpc"
-	"agentvm/internal/guestrpc/guestwire"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/guest/guestrpc/guestwire"
 	"agentvm/vm"
 )
 

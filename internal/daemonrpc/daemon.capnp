@@ -3,8 +3,8 @@
 # connection is a Daemon. The rules for growth are those of guest.capnp.
 
 using Go = import "/go.capnp";
-using Guest = import "/guestrpc/guest.capnp";
-using Stream = import "/capnprpc/stream.capnp";
+using Guest = import "/guest/guestrpc/guest.capnp";
+using Stream = import "/guest/capnprpc/stream.capnp";
 $Go.package("daemonwire");
 $Go.import("agentvm/internal/daemonrpc/daemonwire");
 

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/confine"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )

@@ -21,10 +21,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/egress"
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/capnprpc/rpctest"
 	"agentvm/internal/confine"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/capnprpc/rpctest"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/journal"
 	"agentvm/internal/snapshot"

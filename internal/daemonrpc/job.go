@@ -5,9 +5,9 @@ import (
 	"math"
 	"time"
 
-	"agentvm/internal/capnprpc"
 	"agentvm/internal/daemonrpc/daemonwire"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/journal"
 	"agentvm/vm"
 )

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/capnprpc/streamwire"
 	"agentvm/internal/daemonrpc/daemonwire"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/capnprpc/streamwire"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // LocalPurpose says which rules apply to a connection into the VM.

@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/capnprpc/rpctest"
-	"agentvm/internal/capnprpc/streamwire"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/capnprpc/rpctest"
+	"agentvm/internal/guest/capnprpc/streamwire"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // localDaemon is a daemon whose VM's loopback interface is the host's.

@@ -18,7 +18,7 @@ import (
 	"agentvm/dhcp"
 	"agentvm/egress"
 	"agentvm/internal/dns"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/budget"
 	"agentvm/internal/reach"
 	"agentvm/internal/secret"

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"agentvm/egress"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 const (

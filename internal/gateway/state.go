@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"agentvm/egress"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/nat"
 	"agentvm/netstack"
 )

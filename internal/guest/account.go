@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // host is a session of a host with a program, without the protocol.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentvm/internal/guest/files"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // Boot is PID 1: it mounts the root, serves the host and never returns. When a necessary step fails, it writes one line to the

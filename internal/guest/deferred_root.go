@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // deferredRoot is the root of a machine that is saved before it has a disk of its own (agentvm.upper=late). The machine boots with a

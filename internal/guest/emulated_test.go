@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"

@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"agentvm/internal/guest"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // A supervisor serves a host over any byte stream; in a machine it is a console port.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/test/leaktest"
 )
 

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"sync"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 )
 

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // unixServer is a host's socket that gives back what it hears until its end.

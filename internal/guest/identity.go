@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/sockets"
-	"agentvm/internal/guestrpc"
 )
 
 // machineID has a number that no other machine has: 32 hexadecimal digits and a newline (machine-id(5)). D-Bus has an older

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // On a busy machine the exit may be known long before the goroutine that reads the output runs.

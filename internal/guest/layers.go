@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/files"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 )
 

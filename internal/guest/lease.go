@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/netlink"
-	"agentvm/internal/guestrpc"
 )
 
 // Options of DHCP (RFC 2132) that askLease reads and writes, and its kinds of messages.

@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/netip"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // ListenLocalTCP listens in this VM, for the host; see guestrpc.LoopbackHandler.

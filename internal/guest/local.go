@@ -10,7 +10,7 @@ import (
 	"sync"
 	"syscall"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 )
 

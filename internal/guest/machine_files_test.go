@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // bulkArguments give a machine the bulk port, which QEMU connects to a socket.

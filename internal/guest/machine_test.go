@@ -27,8 +27,8 @@ import (
 
 	"agentvm/images"
 	"agentvm/images/storetest"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
-	"agentvm/internal/guestrpc"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/test/qemutest"
 )

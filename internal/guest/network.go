@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/netlink"
-	"agentvm/internal/guestrpc"
 )
 
 const defaultDevice = "eth0"

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // inCable runs test on a thread in a network namespace of its own. Its card guest0 is down, and connected to the card host0, which is up.

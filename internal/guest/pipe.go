@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 )
 
 // pipe moves bytes from a connection to a console port without a copy: the pages in which the kernel received them go into the pipe,

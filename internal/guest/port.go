@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // Names of the virtio console ports that carry package guestrpc: the supervisor, and the file service.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/sockets"
-	"agentvm/internal/guestrpc"
 )
 
 // cgroupRoot is the cgroup in which ports are denied. It contains every process, the supervisor included.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // The kernel runs a bind program for each bind(2) in the cgroup (BPF_PROG_TYPE_CGROUP_SOCK_ADDR). It consists of comparisons only:

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 )
 

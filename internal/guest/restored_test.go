@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"agentvm/images/storetest"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/test/qemutest"
 )
 

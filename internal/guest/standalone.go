@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // frames are what the control port carries in a machine that runs by itself, without a host that speaks RPC: a type, the length of what

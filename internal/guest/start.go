@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // killTimeout bounds how long Start waits for the killed programs of an earlier session to end. One that waits for a device in the

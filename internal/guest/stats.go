@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/sockets"
-	"agentvm/internal/guestrpc"
 )
 
 // tick is the unit of /proc/stat, USER_HZ, which is 100 on riscv64 and amd64.

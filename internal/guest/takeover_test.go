@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // endless is input of any length.

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/hostpath"
 )
 

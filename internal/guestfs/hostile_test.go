@@ -17,9 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestfs/guestfstest"
-	"agentvm/internal/guestrpc"
 )
 
 // Archives that are an error leave nothing behind, whether the target existed or not.

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"syscall"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/hostfile"
 )
 

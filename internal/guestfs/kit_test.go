@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestfs/guestfstest"
-	"agentvm/internal/guestrpc"
 )
 
 // limited is a context that ends a test which hangs.

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/sparsefile"
 )
 

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guestfs"
 	"agentvm/internal/guestfs/guestfstest"
-	"agentvm/internal/guestrpc"
 )
 
 // copyOutForever is a process of its own that copies out of a guest that never sends the end.

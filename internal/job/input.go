@@ -5,7 +5,7 @@ import (
 	"io"
 	"sync"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 )
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/capnprpc"
+	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/journal"
 )

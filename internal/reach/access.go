@@ -9,7 +9,7 @@ import (
 	"sync"
 	"syscall"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/nat"
 )
 

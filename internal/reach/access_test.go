@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/nat"
 )
 

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"syscall"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/nat"
 )
 

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // HTTP requests from the host to servers in the VM:

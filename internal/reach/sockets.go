@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/hostpath"
 )

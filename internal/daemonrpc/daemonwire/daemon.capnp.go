@@ -3,8 +3,8 @@
 package daemonwire
 
 import (
-	streamwire "agentvm/internal/capnprpc/streamwire"
-	guestwire "agentvm/internal/guestrpc/guestwire"
+	streamwire "agentvm/internal/guest/capnprpc/streamwire"
+	guestwire "agentvm/internal/guest/guestrpc/guestwire"
 	capnp "capnproto.org/go/capnp/v3"
 	fc "capnproto.org/go/capnp/v3/flowcontrol"
 	server "capnproto.org/go/capnp/v3/server"

@@ -10,7 +10,7 @@ import (
 	"os"
 
 	"agentvm/internal/guest/files"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // A tree is packed below one root and unpacked elsewhere.

@@ -22,8 +22,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/test/leaktest"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/capnprpc"
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 )
 

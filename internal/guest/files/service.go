@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // Service is the file service below one root. It implements guestrpc.FilesHandler.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // sparseContent is 8 MiB with a few bytes here and there.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // archived returns an archive.

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/netlink"
-	"agentvm/internal/guestrpc"
 )
 
 // destroy is SOCK_DESTROY of linux/sock_diag.h: it ends a connection as if the peer had reset it, and a listener as if by

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/netlink"
-	"agentvm/internal/guestrpc"
 )
 
 // From linux/sock_diag.h and linux/inet_diag.h.

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"os"
 
+	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/sockets"
-	"agentvm/internal/guestrpc"
 )
 
 // Who listens there?

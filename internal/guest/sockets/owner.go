@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // maxDescriptors bounds how many descriptors are read for one answer.

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"agentvm/internal/guestrpc"
+	"agentvm/internal/guest/guestrpc"
 )
 
 // readTables reads the entries that keep accepts from the tables tcp, tcp6, udp and udp6 of a directory like /proc/net.
