@@ -58,7 +58,7 @@ upgrade-test: ## what an earlier version has stored, used by this one; the earli
 
 bench: ## the figures of docs/measurements/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench
-	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./internal/dns ./internal/journal
+	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./internal/network/dns ./internal/journal
 
 DEBIAN_IMAGE ?= $(HOME)/.cache/agentvm-bench/programs.tar
 

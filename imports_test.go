@@ -74,9 +74,9 @@ var mayImport = map[string][]string{
 		"internal/mount",
 		"internal/host/naming",
 		"internal/host/origin",
-		"internal/preview",
+		"internal/network/preview",
 		"internal/host/private",
-		"internal/reach",
+		"internal/network/reach",
 		"internal/host/shortage",
 		"internal/snapshot",
 		"internal/spec",
@@ -98,7 +98,7 @@ var mayImport = map[string][]string{
 		"internal/host/debugenv",
 		"internal/disk",
 		"internal/host/errno",
-		"internal/gateway",
+		"internal/network/router",
 		"internal/guest/supervisor",
 		"internal/guestfs",
 		"internal/guest/guestrpc",
@@ -111,12 +111,12 @@ var mayImport = map[string][]string{
 		"internal/machine",
 		"internal/mount",
 		"internal/host/private",
-		"internal/reach",
+		"internal/network/reach",
 		"internal/record",
 		"internal/host/refcount",
-		"internal/secret",
+		"internal/network/secret",
 		"internal/snapshot",
-		"internal/vmnet",
+		"internal/network/vmnet",
 		"internal/volume",
 		"nat",
 		"wasi",
@@ -131,16 +131,16 @@ var mayImport = map[string][]string{
 		"internal/mount",
 	},
 	// wires a network
-	"internal/gateway": {
+	"internal/network/router": {
 		"dhcp",
 		"egress",
 		"internal/host/budget",
-		"internal/dns",
+		"internal/network/dns",
 		"internal/guest/guestrpc",
 		"internal/httpserver",
-		"internal/reach",
-		"internal/secret",
-		"internal/vmnet",
+		"internal/network/reach",
+		"internal/network/secret",
+		"internal/network/vmnet",
 		"nat",
 		"netstack",
 	},
@@ -172,14 +172,14 @@ var mayImport = map[string][]string{
 		"internal/httpserver",
 		"vm",
 	},
-	"internal/secret": {},
+	"internal/network/secret": {},
 	"scripts/clients": {
 		"internal/serve",
 	},
 	"internal/record": {
 		"egress",
 	},
-	"internal/reach": {
+	"internal/network/reach": {
 		"egress",
 		"internal/guest/capnprpc",
 		"internal/host/errno",
@@ -218,7 +218,7 @@ var mayImport = map[string][]string{
 		"internal/mcp",
 		"internal/mount",
 		"internal/pod",
-		"internal/preview",
+		"internal/network/preview",
 		"internal/host/private",
 		"internal/record",
 		"internal/sandboxd",
@@ -231,7 +231,7 @@ var mayImport = map[string][]string{
 		"internal/host/termtext",
 		"internal/top",
 		"internal/ui",
-		"internal/vmnet",
+		"internal/network/vmnet",
 		"internal/volume",
 		"nat",
 		"tools",
@@ -259,7 +259,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"internal/httpserver",
 		"internal/host/naming",
-		"internal/reach",
+		"internal/network/reach",
 		"vm",
 	},
 	"internal/pod": {
@@ -316,17 +316,17 @@ var mayImport = map[string][]string{
 		"images/storetest", // where a user's folder is
 		"internal/guest/capnprpc",
 		"internal/daemon",
-		"internal/dns",
+		"internal/network/dns",
 		"internal/guest/supervisor",
 		"internal/guest/guestrpc",
 		"internal/machine/kernel",
 		"internal/machine",
 		"internal/mount",
 		"internal/objectstore",
-		"internal/preview",
+		"internal/network/preview",
 		"internal/snapshot",
 		"internal/statestore",
-		"internal/vmnet",
+		"internal/network/vmnet",
 		"nat",
 		"netstack",
 		"vm",
@@ -349,13 +349,13 @@ var mayImport = map[string][]string{
 		"internal/host/hostfile",
 		"internal/host/lockfile",
 	},
-	"internal/dns":              nil,
-	"internal/servername":       nil,
-	"internal/vmnet":            {"internal/host/atomicfile", "internal/host/errno", "internal/host/lockfile", "internal/host/naming", "internal/host/private", "internal/host/unixsocket"},
-	"internal/volume":           {"internal/host/lockfile", "internal/host/naming", "internal/host/private"},
-	"egress":                    {"internal/host/errno", "internal/servername"},
-	"internal/machine/riscv":    nil,
-	"internal/guest/supervisor": nil,
+	"internal/network/dns":        nil,
+	"internal/network/servername": nil,
+	"internal/network/vmnet":      {"internal/host/atomicfile", "internal/host/errno", "internal/host/lockfile", "internal/host/naming", "internal/host/private", "internal/host/unixsocket"},
+	"internal/volume":             {"internal/host/lockfile", "internal/host/naming", "internal/host/private"},
+	"egress":                      {"internal/host/errno", "internal/network/servername"},
+	"internal/machine/riscv":      nil,
+	"internal/guest/supervisor":   nil,
 	"images": {
 		"egress",
 		"internal/host/atomicfile",
@@ -431,7 +431,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/mount/protect": nil,
 	"netstack":               {"internal/host/budget"},
-	"internal/preview": {
+	"internal/network/preview": {
 		"internal/host/atomicfile",
 		"internal/httpserver",
 		"internal/host/origin",
@@ -491,14 +491,14 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/host/httpretry", "internal/httpserver", "internal/e2b", "internal/gateway", "internal/mcp", "internal/objectstore", "internal/host/origin", "internal/pod", "internal/preview", "internal/reach", "internal/sandboxd", "internal/secret", "internal/serve", "internal/servername", "internal/ui", "vm"},
-	"modernc.org/sqlite":                           {"internal/preview"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/host/httpretry", "internal/httpserver", "internal/e2b", "internal/network/router", "internal/mcp", "internal/objectstore", "internal/host/origin", "internal/pod", "internal/network/preview", "internal/network/reach", "internal/sandboxd", "internal/network/secret", "internal/serve", "internal/network/servername", "internal/ui", "vm"},
+	"modernc.org/sqlite":                           {"internal/network/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
 	"capnproto.org/go/capnp/v3":                    {"internal/guest/capnprpc", "internal/daemonrpc", "internal/guest/guestrpc"},
 	"gvisor.dev/gvisor":                            {"cmd/agentvm", "netstack"}, // the program turns its log off
 	"gvisor.dev/gvisor/pkg/tcpip":                  {"netstack"},
-	"github.com/miekg/dns":                         {"internal/dns"},
+	"github.com/miekg/dns":                         {"internal/network/dns"},
 	"github.com/insomniacslk/dhcp":                 {"dhcp"},
 	"github.com/insomniacslk/dhcp/dhcpv4/server4":  {}, // opens sockets of its own
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4": {},
@@ -517,14 +517,14 @@ var forTests = []string{"images/imagestest", "images/storetest", "internal/guest
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
-	"dhcp":                     {"netstack"},                                            // a guest's network
-	"integration":              {"internal/disk", "internal/gateway", "internal/reach"}, // the network at the socket of an exported module
-	"internal/guest/capnprpc":  {"internal/guest/guestrpc"},                             // its schema has an interface with streams
+	"dhcp":                     {"netstack"},                                                           // a guest's network
+	"integration":              {"internal/disk", "internal/network/router", "internal/network/reach"}, // the network at the socket of an exported module
+	"internal/guest/capnprpc":  {"internal/guest/guestrpc"},                                            // its schema has an interface with streams
 	"internal/daemon":          {"netstack"},
 	"internal/httpserver":      {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                           // the servers
 	"internal/disk":            {"internal/machine/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
 	"internal/guest":           {"images", "internal/disk", "internal/guest/supervisor", "internal/machine/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
-	"internal/gateway":         {"wasi"},                                                                                                              // the stream of a machine's network
+	"internal/network/router":  {"wasi"},                                                                                                              // the stream of a machine's network
 	"internal/guestfs":         {"internal/guest", "internal/guest/capnprpc"},                                                                         // the real service of files
 	"internal/machine":         {"internal/machine/kernel"},
 	"internal/machine/native":  {"internal/machine/riscv"}, // code to translate

@@ -13,15 +13,15 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/bind"
-	"agentvm/internal/gateway"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/budget"
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/lograte"
 	"agentvm/internal/machine"
 	"agentvm/internal/mount"
-	"agentvm/internal/reach"
-	"agentvm/internal/secret"
+	"agentvm/internal/network/reach"
+	"agentvm/internal/network/router"
+	"agentvm/internal/network/secret"
 	"agentvm/nat"
 )
 
@@ -191,7 +191,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	var err error
-	if c.Network, err = gateway.Complete(c.Network); err != nil {
+	if c.Network, err = router.Complete(c.Network); err != nil {
 		return c, err
 	}
 	if err = c.Access.Check(); err != nil {

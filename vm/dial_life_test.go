@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 	"agentvm/vm"
 )
 

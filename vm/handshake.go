@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 	"agentvm/wasi"
 )
 

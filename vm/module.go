@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/gateway"
 	"agentvm/internal/headtail"
 	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/machine"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
+	"agentvm/internal/network/router"
 	"agentvm/wasi"
 )
 
@@ -179,7 +179,7 @@ func runModule(ctx context.Context, c Config, command Command, script string) (*
 	}
 	if !c.Network.Disabled {
 		link := wasi.NewConn(linkSize)
-		network, err := gateway.Open(gateway.Config{
+		network, err := router.Open(router.Config{
 			Network: c.Network, Link: link.Host(), PlainFrames: true, Ports: reach.NewPorts(c.Access, c.Network.Forwards),
 			HostMemory: c.memory, Connections: reach.NewConnections(c.Logger), Logger: c.Logger,
 		})

@@ -8,26 +8,26 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/checkpoint"
-	"agentvm/internal/gateway"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
-	"agentvm/internal/vmnet"
+	"agentvm/internal/network/router"
+	"agentvm/internal/network/vmnet"
 	"agentvm/nat"
 	"agentvm/wasi"
 )
 
 // Network describes a VM's network. The zero value gives the guest one that reaches every public address and nothing of
 // this host or its private networks. docs/guide/network.md has the whole picture.
-type Network = gateway.Network
+type Network = router.Network
 
 // Flow is one flow between the guest and the world.
-type Flow = gateway.Flow
+type Flow = router.Flow
 
 // NetworkStats are a VM's counters since its start.
-type NetworkStats = gateway.Stats
+type NetworkStats = router.Stats
 
 // ErrNoNetwork is returned by methods that need the network of a VM that has none.
-var ErrNoNetwork = gateway.ErrNoNetwork
+var ErrNoNetwork = router.ErrNoNetwork
 
 // linkSize is the capacity in bytes of the network's stream, each way: a few of the largest frames, so that neither side
 // waits for each.
@@ -58,7 +58,7 @@ func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
 			return errors.Join(err, secrets.Close())
 		}
 	}
-	r.network, err = gateway.Open(gateway.Config{
+	r.network, err = router.Open(router.Config{
 		Secrets: secrets, Peers: peers, Network: c.Network, Link: r.link.Host(), MAC: mac, Ports: r.ports, HostMemory: c.memory, Connections: r.connections,
 		Memory: c.Memory, Mounts: len(c.Mounts), MaxMounts: machine.MaxShares, Logger: c.Logger,
 	})
@@ -68,7 +68,7 @@ func (r *resources) openNetwork(c Config, mac net.HardwareAddr) (err error) {
 // Explain returns what a VM of this configuration would decide about a connection: host is a name or an address, protocol "tcp"
 // or "udp". A name is decided by rules for names, and with addresses also by each of those. Nothing is looked up or sent.
 func (c Config) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
-	return gateway.Explain(c.Network, c.Access, host, port, protocol, addresses...)
+	return router.Explain(c.Network, c.Access, host, port, protocol, addresses...)
 }
 
 // Flows lists the flows that are open. The guest is asked for their processes; when it does not answer before ctx ends,

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 	"agentvm/nat"
 	"agentvm/vm"
 )

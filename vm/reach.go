@@ -5,7 +5,7 @@ import (
 	"net"
 
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 )
 
 // Access is what may be reached inside of a VM, and from inside. The zero value lets the VM's owner and its own programs use every

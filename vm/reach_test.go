@@ -14,7 +14,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/guest/capnprpc"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 	"agentvm/nat"
 )
 

@@ -12,7 +12,6 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/checkpoint"
-	"agentvm/internal/gateway"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
@@ -21,7 +20,8 @@ import (
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/mount"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
+	"agentvm/internal/network/router"
 	"agentvm/internal/snapshot"
 	"agentvm/wasi"
 )
@@ -37,7 +37,7 @@ type resources struct {
 	shares      shares
 	guard       *mount.Guard       // of the mounts; nil: there are none
 	sockets     []*hostpath.Socket // of Config.UnixSockets, in its order
-	network     *gateway.Gateway   // nil: none
+	network     *router.Router     // nil: none
 	link        *wasi.Stream       // of its frames
 	ports       *reach.Ports       // which of them who may reach
 	connections *reach.Connections // of the host with the guest's loopback interface

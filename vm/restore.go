@@ -12,7 +12,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/checkpoint"
 	"agentvm/internal/disk"
-	"agentvm/internal/gateway"
+	"agentvm/internal/network/router"
 	"agentvm/internal/snapshot"
 )
 
@@ -147,7 +147,7 @@ func adoptNetwork(saved *checkpoint.Network, n *Network) error {
 			return fmt.Errorf("%w: its address: %w", snapshot.ErrFormat, err)
 		}
 	}
-	full, err := gateway.Complete(*n)
+	full, err := router.Complete(*n)
 	if err != nil {
 		return err
 	}

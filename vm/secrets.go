@@ -8,7 +8,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/hostpath"
-	"agentvm/internal/secret"
+	"agentvm/internal/network/secret"
 )
 
 // Secret is a credential of Config.Secrets.

@@ -14,7 +14,7 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/job"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 )
 
 // VM is a running virtual machine. Its goroutines:

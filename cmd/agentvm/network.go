@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
-	"agentvm/internal/vmnet"
+	"agentvm/internal/network/vmnet"
 )
 
 const networkLong = `Makes and removes networks of VMs. VMs that are started with --network NAME reach each other there, and no other VM reaches them:

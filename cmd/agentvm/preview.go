@@ -9,7 +9,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 )
 
 const previewLong = `Links to servers in VMs, for a person with a browser. Whoever has a link sees what the server on one port of one VM serves, until the

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"agentvm/client"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 	api "agentvm/internal/serve"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 )
 
 const previewListLong = `Lists the links that are good, with their secrets.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/preview/previewtest"
+	"agentvm/internal/network/preview/previewtest"
 )
 
 // startUI starts agentvm ui and returns a link to its page, and the directory of the store. VMs of these names are removed at the end.

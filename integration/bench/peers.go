@@ -9,7 +9,7 @@ import (
 	"net"
 	"net/netip"
 
-	"agentvm/internal/vmnet"
+	"agentvm/internal/network/vmnet"
 	"agentvm/nat"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 	"agentvm/vm"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/tetratelabs/wazero/experimental/sock"
 
 	"agentvm/egress"
-	"agentvm/internal/gateway"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
+	"agentvm/internal/network/router"
 	"agentvm/vm"
 )
 
@@ -123,8 +123,8 @@ func TestExportedNetworkElsewhere(t *testing.T) {
 	at := free.Addr().(*net.TCPAddr)
 	_ = free.Close()
 	link := dialLate(at.String())
-	network, err := gateway.Open(gateway.Config{
-		Network: gateway.Network{HostPorts: []uint16{port}}, Link: link, PlainFrames: true, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9},
+	network, err := router.Open(router.Config{
+		Network: router.Network{HostPorts: []uint16{port}}, Link: link, PlainFrames: true, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9},
 		Ports: reach.NewPorts(reach.Access{}, nil),
 	})
 	if err != nil {

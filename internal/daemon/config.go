@@ -15,7 +15,7 @@ import (
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 	"agentvm/nat"
 	"agentvm/vm"
 )

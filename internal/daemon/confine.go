@@ -12,7 +12,7 @@ import (
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 	"agentvm/internal/snapshot"
 	"agentvm/vm"
 )

@@ -12,7 +12,7 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 )
 
 // DialLocal connects to a server in the VM. The VM's port access decides, and its errors reach the client.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 	"agentvm/nat"
 )
 

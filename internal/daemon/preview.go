@@ -18,7 +18,7 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostfile"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 )
 
 // previews serves the links to a VM's ports, while there may be any:

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 )
 
 // listen is a listener on loopback.

@@ -17,8 +17,8 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/preview"
-	"agentvm/internal/preview/previewtest"
+	"agentvm/internal/network/preview"
+	"agentvm/internal/network/preview/previewtest"
 )
 
 // shared is a VM with a server in it, and a store for its previews.

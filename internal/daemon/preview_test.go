@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 )
 
 // TestPreviewSurvivesRestarts follows a link over restarts of its daemon, a port that is taken, and the VM's end.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 )
 
 // TestVisitorsAreUse: a request under way keeps a daemon from being idle; the daemon ends after the request.

@@ -33,7 +33,7 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/e2b/wire"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 )
 
 const (

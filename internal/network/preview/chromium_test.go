@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/websocket"
 
-	"agentvm/internal/preview/previewtest"
+	"agentvm/internal/network/preview/previewtest"
 )
 
 //go:embed testdata/page.html

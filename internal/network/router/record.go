@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/dns"
-	"agentvm/internal/secret"
+	"agentvm/internal/network/dns"
+	"agentvm/internal/network/secret"
 	"agentvm/nat"
 )
 

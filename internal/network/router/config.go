@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"net/netip"
 
 	"agentvm/egress"
-	"agentvm/internal/reach"
-	"agentvm/internal/secret"
+	"agentvm/internal/network/reach"
+	"agentvm/internal/network/secret"
 	"agentvm/nat"
 	"agentvm/netstack"
 )
@@ -40,7 +40,7 @@ type Network struct {
 	// nothing. At most egress.MaxHosts. Default: none.
 	Hosts []egress.Host `json:"hosts,omitempty"`
 
-	// Networks are the networks of VMs that the VM joins, in which VMs reach each other by name, see internal/vmnet. Member is its name there;
+	// Networks are the networks of VMs that the VM joins, in which VMs reach each other by name, see internal/network/vmnet. Member is its name there;
 	// without one it reaches others and they do not reach it. Default: none.
 	Networks []string `json:"networks,omitempty"`
 	Member   string   `json:"-"`
@@ -168,15 +168,15 @@ func (n Network) tryGate(access reach.Access, use func(*egress.Gate)) error {
 	if secret.IsSource(n.Proxy) {
 		n.Proxy = ""
 	}
-	g := &Gateway{config: Config{Network: n, Ports: reach.NewPorts(access, nil), Logger: slog.New(slog.DiscardHandler)}}
-	err := g.buildStack()
+	r := &Router{config: Config{Network: n, Ports: reach.NewPorts(access, nil), Logger: slog.New(slog.DiscardHandler)}}
+	err := r.buildStack()
 	if err == nil {
-		err = g.buildGate(nil, nil)
+		err = r.buildGate(nil, nil)
 	}
 	if err == nil {
-		use(g.gate)
+		use(r.gate)
 	}
-	return errors.Join(err, g.Close())
+	return errors.Join(err, r.Close())
 }
 
 // validate finds errors that the packages below do not.

@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"bytes"
@@ -30,13 +30,13 @@ const (
 //	/limits      what the VM can hold, and what is used
 //	/denials     the last denials
 type statusServer struct {
-	gateway *Gateway
-	server  *http.Server
-	conns   httpserver.Limit
+	router *Router
+	server *http.Server
+	conns  httpserver.Limit
 }
 
-func newStatusServer(g *Gateway) *statusServer {
-	p := &statusServer{gateway: g, conns: httpserver.Limit{Max: maxStatusConns}}
+func newStatusServer(r *Router) *statusServer {
+	p := &statusServer{router: r, conns: httpserver.Limit{Max: maxStatusConns}}
 	p.server = &http.Server{
 		Handler: p, MaxHeaderBytes: maxStatusHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: p.conns.Track,
 		ReadTimeout: statusTime, WriteTimeout: statusTime, IdleTimeout: statusTime,

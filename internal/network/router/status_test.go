@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"bufio"
@@ -16,12 +16,12 @@ import (
 	"testing"
 
 	"agentvm/egress"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 	"agentvm/nat"
 )
 
 // pageNetwork is a network with something of everything.
-func pageNetwork(t testing.TB, change func(*Config)) *Gateway {
+func pageNetwork(t testing.TB, change func(*Config)) *Router {
 	t.Helper()
 	rule, err := egress.ParseRule("example.com:443")
 	if err != nil {
@@ -47,7 +47,7 @@ func pageNetwork(t testing.TB, change func(*Config)) *Gateway {
 	return n
 }
 
-func get(n *Gateway, method, path, accept string) *httptest.ResponseRecorder {
+func get(n *Router, method, path, accept string) *httptest.ResponseRecorder {
 	request := httptest.NewRequest(method, "http://agentvm.internal"+path, nil)
 	request.Header.Set("Accept", accept)
 	answer := httptest.NewRecorder()
@@ -133,7 +133,7 @@ func wantForm(t *testing.T, a *httptest.ResponseRecorder) {
 
 // TestPageLimitsAreDocumented compares names and units with docs/measurements/specification.md.
 func TestPageLimitsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/measurements/specification.md")
+	text, err := os.ReadFile("../../../docs/measurements/specification.md")
 	if err != nil {
 		t.Fatal(err)
 	}

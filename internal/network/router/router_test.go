@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/internal/host/budget"
-	"agentvm/internal/reach"
+	"agentvm/internal/network/reach"
 	"agentvm/internal/test/leaktest"
 	"agentvm/nat"
 	"agentvm/wasi"
@@ -29,7 +29,7 @@ func testConfig(n Network) Config {
 	}
 }
 
-func openTestNetwork(t *testing.T, config Network) *Gateway {
+func openTestNetwork(t *testing.T, config Network) *Router {
 	t.Helper()
 	if config.Resolvers == nil {
 		config.Resolvers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}

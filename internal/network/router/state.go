@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"context"
@@ -28,11 +28,11 @@ type Stats struct {
 }
 
 // Flows lists the flows that are open. It asks once for the guest's sockets; when that fails, the processes are unknown.
-func (g *Gateway) Flows(ctx context.Context, sockets func(context.Context) ([]guestrpc.Socket, error)) (list []Flow) {
-	if g == nil {
+func (r *Router) Flows(ctx context.Context, sockets func(context.Context) ([]guestrpc.Socket, error)) (list []Flow) {
+	if r == nil {
 		return nil
 	}
-	for _, f := range g.flows.Flows() {
+	for _, f := range r.flows.Flows() {
 		list = append(list, Flow{Flow: f})
 	}
 	if len(list) == 0 {
@@ -57,68 +57,68 @@ func (g *Gateway) Flows(ctx context.Context, sockets func(context.Context) ([]gu
 }
 
 // Policy returns the policy that holds now.
-func (g *Gateway) Policy() egress.Policy {
-	if g == nil {
+func (r *Router) Policy() egress.Policy {
+	if r == nil {
 		return egress.Policy{Mode: egress.None}
 	}
-	return g.gate.Policy()
+	return r.gate.Policy()
 }
 
 // ReplacePolicy replaces the policy of this version ("" is any) at once, see egress.Gate. Open flows that the new one denies are cut; cut is how
 // many.
-func (g *Gateway) ReplacePolicy(version string, p egress.Policy) (cut int, err error) {
-	if g == nil {
+func (r *Router) ReplacePolicy(version string, p egress.Policy) (cut int, err error) {
+	if r == nil {
 		return 0, ErrNoNetwork
 	}
-	cut, err = g.gate.ReplacePolicy(version, p)
-	g.flows.Recheck()
+	cut, err = r.gate.ReplacePolicy(version, p)
+	r.flows.Recheck()
 	return cut, err
 }
 
 // Explain returns what would be decided about a connection of the guest: host is a name or an address. addresses are
 // used for a name that the guest has not resolved.
-func (g *Gateway) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision {
-	if g == nil {
+func (r *Router) Explain(host string, port uint16, protocol string, addresses ...netip.Addr) egress.Decision {
+	if r == nil {
 		return noNetwork
 	}
-	return g.gate.Explain(host, port, protocol, addresses...)
+	return r.gate.Explain(host, port, protocol, addresses...)
 }
 
 // Denials returns the last denials, at most 256, newest last. They come a moment after the guest's error; after Close they are complete.
-func (g *Gateway) Denials() []egress.Event {
-	if g == nil {
+func (r *Router) Denials() []egress.Event {
+	if r == nil {
 		return nil
 	}
-	return g.recorder.list()
+	return r.recorder.list()
 }
 
 // Stats returns the network's counters.
-func (g *Gateway) Stats() Stats {
-	return Stats{Link: g.stack.Stats(), Egress: g.gate.Stats(), Limits: g.limitUse()}
+func (r *Router) Stats() Stats {
+	return Stats{Link: r.stack.Stats(), Egress: r.gate.Stats(), Limits: r.limitUse()}
 }
 
 // Forwards returns the addresses at which port forwards listen: those of Network.Forwards in their order, then those opened since.
-func (g *Gateway) Forwards() []net.Addr {
-	if g == nil {
+func (r *Router) Forwards() []net.Addr {
+	if r == nil {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var list []net.Addr
-	for _, f := range g.forwards {
+	for _, f := range r.forwards {
 		list = append(list, f.at)
 	}
 	return list
 }
 
 // Ports returns the port forwards that are open, with the addresses at which they listen, in the order of Forwards.
-func (g *Gateway) Ports() (list []nat.Forward) {
-	if g == nil {
+func (r *Router) Ports() (list []nat.Forward) {
+	if r == nil {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, f := range g.forwards {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.forwards {
 		at, _ := netip.ParseAddrPort(f.at.String()) // of a socket
 		list = append(list, nat.Forward{Protocol: f.at.Network(), Listen: at, GuestPort: f.GuestPort, Localhost: f.Localhost})
 	}
@@ -126,57 +126,57 @@ func (g *Gateway) Ports() (list []nat.Forward) {
 }
 
 // CloseForward closes a port forward that listens at an address, with its connections, and returns it as it was asked for.
-func (g *Gateway) CloseForward(at net.Addr) (nat.Forward, error) {
-	if g == nil {
+func (r *Router) CloseForward(at net.Addr) (nat.Forward, error) {
+	if r == nil {
 		return nat.Forward{}, ErrNoNetwork
 	}
-	f, found := g.forget(at)
+	f, found := r.forget(at)
 	if !found {
 		return f.Forward, fmt.Errorf("no port forward listens at %s/%s", at, at.Network())
 	}
-	g.flows.CloseForward(at)
+	r.flows.CloseForward(at)
 	f.undo()
 	return f.Forward, nil
 }
 
 // forget takes a port forward out of the list.
-func (g *Gateway) forget(at net.Addr) (f openForward, found bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	i := slices.IndexFunc(g.forwards, func(f openForward) bool { return f.at.Network() == at.Network() && f.at.String() == at.String() })
+func (r *Router) forget(at net.Addr) (f openForward, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.forwards, func(f openForward) bool { return f.at.Network() == at.Network() && f.at.String() == at.String() })
 	if i < 0 {
 		return f, false
 	}
-	f = g.forwards[i]
-	g.forwards = slices.Delete(slices.Clone(g.forwards), i, i+1)
+	f = r.forwards[i]
+	r.forwards = slices.Delete(slices.Clone(r.forwards), i, i+1)
 	return f, true
 }
 
 // Forward opens a port of this host that leads to a port of the guest, until ctx or the network ends, and returns its address. That exempts
 // the guest's port for as long; one that nothing may listen at is refused (*reach.AccessError).
-func (g *Gateway) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
-	if g == nil {
+func (r *Router) Forward(ctx context.Context, f nat.Forward) (net.Addr, error) {
+	if r == nil {
 		return nil, ErrNoNetwork
 	}
-	undo := g.config.Ports.Exempt(f.GuestPort)
-	at, err := g.flows.Forward(ctx, f)
+	undo := r.config.Ports.Exempt(f.GuestPort)
+	at, err := r.flows.Forward(ctx, f)
 	if err != nil {
 		undo()
 		return nil, err
 	}
-	g.mu.Lock()
-	g.forwards = append(g.forwards, openForward{f, at, undo})
-	g.mu.Unlock()
+	r.mu.Lock()
+	r.forwards = append(r.forwards, openForward{f, at, undo})
+	r.mu.Unlock()
 	context.AfterFunc(ctx, func() {
-		g.forget(at)
+		r.forget(at)
 		undo()
 	})
 	return at, nil
 }
 
 // Audit passes an event to Network.Audit that does not come from the gate. Without a network it is dropped.
-func (g *Gateway) Audit(e egress.Event) {
-	if g != nil {
-		g.recorder.send(e)
+func (r *Router) Audit(e egress.Event) {
+	if r != nil {
+		r.recorder.send(e)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"agentvm/internal/preview"
+	"agentvm/internal/network/preview"
 )
 
 // A program is a Dialer for one VM, whose program is a server of this process.

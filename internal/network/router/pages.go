@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"encoding/json"
@@ -55,7 +55,7 @@ type statusPorts struct {
 }
 
 func (p *statusServer) policy() answer {
-	rules, ports := p.gateway.gate.Policy(), p.gateway.config.Ports
+	rules, ports := p.router.gate.Policy(), p.router.config.Ports
 	listen, connect := ports.Access.Listen, ports.Access.Connect
 	shown := statusPolicy{
 		Mode: string(rules.Effective()), Allow: spell(rules.Allow), Named: spell(rules.AllowSNI), Deny: spell(rules.Deny),
@@ -94,7 +94,7 @@ func spell[T fmt.Stringer](list []T) []string {
 }
 
 func (p *statusServer) denials() answer {
-	list := p.gateway.recorder.list()
+	list := p.router.recorder.list()
 	text := func(w io.Writer) {
 		if len(list) == 0 {
 			fmt.Fprintln(w, "Nothing was denied.")
@@ -155,12 +155,12 @@ var natUnits = map[string]string{
 
 // limitList returns what the VM has and what it can hold. Nothing in it says what the host has in all.
 func (p *statusServer) limitList() []statusLimit {
-	g, n := p.gateway, p.gateway.config.Network
+	r, n := p.router, p.router.config.Network
 	list := []statusLimit{
-		{Name: "memory", Unit: "bytes", Maximum: int64(g.config.Memory)},
+		{Name: "memory", Unit: "bytes", Maximum: int64(r.config.Memory)},
 		{Name: "processors", Unit: "processors", Maximum: 1},
-		{Name: "mounts", Unit: "mounts", Maximum: int64(g.config.MaxMounts), Used: counted(g.config.Mounts)},
-		{Name: "packet size", Unit: "bytes", Maximum: int64(g.stack.MTU())},
+		{Name: "mounts", Unit: "mounts", Maximum: int64(r.config.MaxMounts), Used: counted(r.config.Mounts)},
+		{Name: "packet size", Unit: "bytes", Maximum: int64(r.stack.MTU())},
 	}
 	if n.SendLimit > 0 {
 		list = append(list, statusLimit{Name: "send rate", Unit: "bytes a second", Maximum: n.SendLimit})
@@ -168,20 +168,20 @@ func (p *statusServer) limitList() []statusLimit {
 	if n.ReceiveLimit > 0 {
 		list = append(list, statusLimit{Name: "receive rate", Unit: "bytes a second", Maximum: n.ReceiveLimit})
 	}
-	for _, use := range g.limitUse() {
+	for _, use := range r.limitUse() {
 		list = append(list, statusLimit{use.Limit, natUnits[use.Limit], int64(use.Maximum), counted(use.Used), &use.Refused})
 	}
-	limited := g.names.Stats().Limited
+	limited := r.names.Stats().Limited
 	return append(list,
 		statusLimit{Name: "dns queries", Unit: "queries a second", Maximum: dnsRate, Refused: &limited},
-		statusLimit{Name: "denials kept", Unit: "denials", Maximum: maxDenials, Used: counted(len(g.recorder.list()))},
+		statusLimit{Name: "denials kept", Unit: "denials", Maximum: maxDenials, Used: counted(len(r.recorder.list()))},
 		statusLimit{Name: "page connections", Unit: "connections", Maximum: maxStatusConns, Used: counted(p.conns.Open())},
 	)
 }
 
 // limitUse returns the limits of the network, of host memory and of local connections that are counted.
-func (g *Gateway) limitUse() []nat.LimitUse {
-	return append(g.flows.LimitUse(), nat.MemoryUse(g.config.HostMemory.Use()), g.config.Connections.Use())
+func (r *Router) limitUse() []nat.LimitUse {
+	return append(r.flows.LimitUse(), nat.MemoryUse(r.config.HostMemory.Use()), r.config.Connections.Use())
 }
 
 func counted(n int) *int64 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/dns"
+	"agentvm/internal/network/dns"
 
 	wire "github.com/miekg/dns"
 )
