@@ -42,7 +42,7 @@ busybox: ## the built-in root from Debian's busybox-static (needs apt)
 	images/busybox/build.sh
 
 disk: ## the empty file system of named machines (needs e2fsprogs, zstd)
-	internal/disk/build.sh
+	internal/storage/disk/build.sh
 
 buildah: ## ten Dockerfiles built by agentvm and by buildah give the same images (as root; needs buildah, bzip2 and Alpine's releases)
 	AGENTVM_TEST_BUILDAH=1 go test -count 1 -timeout 20m -run '^TestSameAsBuildah$$' ./internal/build
@@ -58,7 +58,7 @@ upgrade-test: ## what an earlier version has stored, used by this one; the earli
 
 bench: ## the figures of docs/measurements/specification.md, with QEMU beside them (tools: integration/bench)
 	go run ./integration/bench
-	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./internal/network/dns ./internal/journal
+	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./internal/network/dns ./internal/storage/journal
 
 DEBIAN_IMAGE ?= $(HOME)/.cache/agentvm-bench/programs.tar
 

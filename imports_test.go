@@ -56,11 +56,11 @@ var mayImport = map[string][]string{
 		"images",
 		"internal/host/atomicfile",
 		"internal/guest/capnprpc",
-		"internal/checkpoint",
+		"internal/storage/checkpoint",
 		"internal/confine",
 		"internal/daemonrpc",
 		"internal/host/debugenv",
-		"internal/disk",
+		"internal/storage/disk",
 		"internal/host/errno",
 		"internal/guestfs",
 		"internal/guest/guestrpc",
@@ -68,7 +68,7 @@ var mayImport = map[string][]string{
 		"internal/hostpath",
 		"internal/httpserver",
 		"internal/job",
-		"internal/journal",
+		"internal/storage/journal",
 		"internal/host/lockfile",
 		"internal/host/lograte",
 		"internal/mount",
@@ -78,7 +78,7 @@ var mayImport = map[string][]string{
 		"internal/host/private",
 		"internal/network/reach",
 		"internal/host/shortage",
-		"internal/snapshot",
+		"internal/storage/snapshot",
 		"internal/spec",
 		"internal/host/tail",
 		"internal/host/unixsocket",
@@ -94,9 +94,9 @@ var mayImport = map[string][]string{
 		"internal/host/budget",
 		"internal/guest/capnprpc",
 		"internal/changes",
-		"internal/checkpoint",
+		"internal/storage/checkpoint",
 		"internal/host/debugenv",
-		"internal/disk",
+		"internal/storage/disk",
 		"internal/host/errno",
 		"internal/network/router",
 		"internal/guest/supervisor",
@@ -105,7 +105,7 @@ var mayImport = map[string][]string{
 		"internal/headtail",
 		"internal/hostpath",
 		"internal/job",
-		"internal/journal",
+		"internal/storage/journal",
 		"internal/machine/kernel",
 		"internal/host/lograte",
 		"internal/machine",
@@ -115,9 +115,9 @@ var mayImport = map[string][]string{
 		"internal/record",
 		"internal/host/refcount",
 		"internal/network/secret",
-		"internal/snapshot",
+		"internal/storage/snapshot",
 		"internal/network/vmnet",
-		"internal/volume",
+		"internal/storage/volume",
 		"nat",
 		"wasi",
 	},
@@ -187,12 +187,12 @@ var mayImport = map[string][]string{
 		"internal/hostpath",
 		"nat",
 	},
-	"internal/checkpoint": {
-		"internal/disk",
+	"internal/storage/checkpoint": {
+		"internal/storage/disk",
 		"internal/machine",
 		"internal/host/refcount",
 		"internal/host/shortage",
-		"internal/snapshot",
+		"internal/storage/snapshot",
 	},
 	"cmd/agentvm": {
 		"client",
@@ -204,7 +204,7 @@ var mayImport = map[string][]string{
 		"internal/confine",
 		"internal/daemon",
 		"internal/host/debugenv",
-		"internal/disk",
+		"internal/storage/disk",
 		"internal/e2b",
 		"internal/guest/supervisor",
 		"internal/guestfs",
@@ -212,7 +212,7 @@ var mayImport = map[string][]string{
 		"internal/host/hostfile",
 		"internal/hostpath",
 		"internal/httpserver",
-		"internal/journal",
+		"internal/storage/journal",
 		"internal/machine/kernel",
 		"internal/machine",
 		"internal/mcp",
@@ -224,7 +224,7 @@ var mayImport = map[string][]string{
 		"internal/sandboxd",
 		"internal/serve",
 		"internal/service",
-		"internal/snapshot",
+		"internal/storage/snapshot",
 		"internal/spec",
 		"internal/sshd",
 		"internal/host/tail",
@@ -232,7 +232,7 @@ var mayImport = map[string][]string{
 		"internal/top",
 		"internal/ui",
 		"internal/network/vmnet",
-		"internal/volume",
+		"internal/storage/volume",
 		"nat",
 		"tools",
 		"vm",
@@ -270,7 +270,7 @@ var mayImport = map[string][]string{
 		"internal/httpserver",
 	},
 	"internal/agenttool": {
-		"internal/journal",
+		"internal/storage/journal",
 		"vm",
 	},
 	"tools": {
@@ -284,7 +284,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"internal/agenttool",
 		"internal/httpserver",
-		"internal/journal",
+		"internal/storage/journal",
 		"nat",
 		"vm",
 	},
@@ -299,10 +299,10 @@ var mayImport = map[string][]string{
 		"internal/guestfs",
 		"internal/guest/guestrpc",
 		"internal/headtail",
-		"internal/journal",
-		"internal/objectstore",
-		"internal/snapshot",
-		"internal/statestore",
+		"internal/storage/journal",
+		"internal/storage/objectstore",
+		"internal/storage/snapshot",
+		"internal/storage/statestore",
 		"internal/host/tail",
 		"nat",
 		"vm",
@@ -322,10 +322,10 @@ var mayImport = map[string][]string{
 		"internal/machine/kernel",
 		"internal/machine",
 		"internal/mount",
-		"internal/objectstore",
+		"internal/storage/objectstore",
 		"internal/network/preview",
-		"internal/snapshot",
-		"internal/statestore",
+		"internal/storage/snapshot",
+		"internal/storage/statestore",
 		"internal/network/vmnet",
 		"nat",
 		"netstack",
@@ -344,7 +344,7 @@ var mayImport = map[string][]string{
 	"internal/machine/native/arm64/verify": nil,
 	"internal/machine/native/verify":       nil,
 
-	"internal/disk": {
+	"internal/storage/disk": {
 		"internal/host/atomicfile",
 		"internal/host/hostfile",
 		"internal/host/lockfile",
@@ -352,14 +352,14 @@ var mayImport = map[string][]string{
 	"internal/network/dns":        nil,
 	"internal/network/servername": nil,
 	"internal/network/vmnet":      {"internal/host/atomicfile", "internal/host/errno", "internal/host/lockfile", "internal/host/naming", "internal/host/private", "internal/host/unixsocket"},
-	"internal/volume":             {"internal/host/lockfile", "internal/host/naming", "internal/host/private"},
+	"internal/storage/volume":     {"internal/host/lockfile", "internal/host/naming", "internal/host/private"},
 	"egress":                      {"internal/host/errno", "internal/network/servername"},
 	"internal/machine/riscv":      nil,
 	"internal/guest/supervisor":   nil,
 	"images": {
 		"egress",
 		"internal/host/atomicfile",
-		"internal/chunked",
+		"internal/storage/chunked",
 		"internal/host/errno",
 		"internal/host/hostfile",
 		"internal/host/httpretry",
@@ -377,7 +377,7 @@ var mayImport = map[string][]string{
 	"internal/service":         nil,
 	"internal/host/errno":      nil,
 	"internal/host/budget":     nil,
-	"internal/chunked":         nil,
+	"internal/storage/chunked": nil,
 	"internal/headtail":        nil,
 	"internal/host/httpretry":  nil,
 	"internal/host/lockfile":   nil,
@@ -414,13 +414,13 @@ var mayImport = map[string][]string{
 		"internal/guest/capnprpc",
 		"internal/host/errno",
 		"internal/guest/guestrpc",
-		"internal/journal",
+		"internal/storage/journal",
 		"internal/host/private",
 		"internal/host/shortage",
 	},
-	"internal/journal":        nil,
-	"internal/machine/kernel": nil,
-	"internal/mount/fusetest": {"internal/host/errno"}, // for tests
+	"internal/storage/journal": nil,
+	"internal/machine/kernel":  nil,
+	"internal/mount/fusetest":  {"internal/host/errno"}, // for tests
 	"internal/mount": {
 		"internal/host/budget",
 		"internal/confine", // for tests
@@ -460,21 +460,21 @@ var mayImport = map[string][]string{
 		"internal/confine",
 		"internal/host/errno",
 		"internal/guest/guestrpc",
-		"internal/journal",
-		"internal/snapshot",
+		"internal/storage/journal",
+		"internal/storage/snapshot",
 		"vm",
 	},
 	// the disk beside a snapshot shares its layers with the disks of VMs
-	"internal/objectstore": {"internal/host/atomicfile"},
-	"internal/statestore": {
+	"internal/storage/objectstore": {"internal/host/atomicfile"},
+	"internal/storage/statestore": {
 		"internal/host/naming",
-		"internal/objectstore",
+		"internal/storage/objectstore",
 		"internal/host/private",
-		"internal/snapshot",
+		"internal/storage/snapshot",
 	},
-	"internal/snapshot": {
+	"internal/storage/snapshot": {
 		"internal/host/atomicfile",
-		"internal/disk",
+		"internal/storage/disk",
 		"internal/host/hostfile",
 		"internal/host/lockfile",
 		"internal/host/naming",
@@ -491,7 +491,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/host/httpretry", "internal/httpserver", "internal/e2b", "internal/network/router", "internal/mcp", "internal/objectstore", "internal/host/origin", "internal/pod", "internal/network/preview", "internal/network/reach", "internal/sandboxd", "internal/network/secret", "internal/serve", "internal/network/servername", "internal/ui", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/host/httpretry", "internal/httpserver", "internal/e2b", "internal/network/router", "internal/mcp", "internal/storage/objectstore", "internal/host/origin", "internal/pod", "internal/network/preview", "internal/network/reach", "internal/sandboxd", "internal/network/secret", "internal/serve", "internal/network/servername", "internal/ui", "vm"},
 	"modernc.org/sqlite":                           {"internal/network/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
@@ -517,15 +517,15 @@ var forTests = []string{"images/imagestest", "images/storetest", "internal/guest
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
-	"dhcp":                     {"netstack"},                                                           // a guest's network
-	"integration":              {"internal/disk", "internal/network/router", "internal/network/reach"}, // the network at the socket of an exported module
-	"internal/guest/capnprpc":  {"internal/guest/guestrpc"},                                            // its schema has an interface with streams
+	"dhcp":                     {"netstack"},                                                                   // a guest's network
+	"integration":              {"internal/storage/disk", "internal/network/router", "internal/network/reach"}, // the network at the socket of an exported module
+	"internal/guest/capnprpc":  {"internal/guest/guestrpc"},                                                    // its schema has an interface with streams
 	"internal/daemon":          {"netstack"},
-	"internal/httpserver":      {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                           // the servers
-	"internal/disk":            {"internal/machine/kernel", "internal/machine", "wasi"},                                                               // Linux mounts what was written
-	"internal/guest":           {"images", "internal/disk", "internal/guest/supervisor", "internal/machine/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
-	"internal/network/router":  {"wasi"},                                                                                                              // the stream of a machine's network
-	"internal/guestfs":         {"internal/guest", "internal/guest/capnprpc"},                                                                         // the real service of files
+	"internal/httpserver":      {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                                   // the servers
+	"internal/storage/disk":    {"internal/machine/kernel", "internal/machine", "wasi"},                                                                       // Linux mounts what was written
+	"internal/guest":           {"images", "internal/storage/disk", "internal/guest/supervisor", "internal/machine/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
+	"internal/network/router":  {"wasi"},                                                                                                                      // the stream of a machine's network
+	"internal/guestfs":         {"internal/guest", "internal/guest/capnprpc"},                                                                                 // the real service of files
 	"internal/machine":         {"internal/machine/kernel"},
 	"internal/machine/native":  {"internal/machine/riscv"}, // code to translate
 	"internal/host/unixsocket": {"internal/host/private"},  // a folder that no other user enters
@@ -539,11 +539,11 @@ var testsMayImport = map[string][]string{
 
 // reservedInTests adds to reserved for tests.
 var reservedInTests = map[string][]string{
-	"net/http":                               {"internal/statestore"}, // an object store
-	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"},         // a client
-	"google.golang.org/grpc":                 {"internal/sandboxd"},   // a client
-	"github.com/miekg/dns":                   {"integration"},         // a server of names for guests to ask
-	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},                 // a second stack, as the guest's
+	"net/http":                               {"internal/storage/statestore"}, // an object store
+	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"},                 // a client
+	"google.golang.org/grpc":                 {"internal/sandboxd"},           // a client
+	"github.com/miekg/dns":                   {"integration"},                 // a server of names for guests to ask
+	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},                         // a second stack, as the guest's
 }
 
 type goPackage struct {

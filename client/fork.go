@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

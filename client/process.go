@@ -10,7 +10,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/headtail"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
-	"agentvm/internal/objectstore"
-	"agentvm/internal/snapshot"
-	"agentvm/internal/statestore"
+	"agentvm/internal/storage/objectstore"
+	"agentvm/internal/storage/snapshot"
+	"agentvm/internal/storage/statestore"
 	"agentvm/vm"
 )
 

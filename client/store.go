@@ -15,7 +15,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/daemon"
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // StoreOptions say where a Store is, and which program its daemons are.

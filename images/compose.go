@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/chunked"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostfile"
 	"agentvm/internal/host/lockfile"
 	"agentvm/internal/host/private"
+	"agentvm/internal/storage/chunked"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/chunked"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
+	"agentvm/internal/storage/chunked"
 )
 
 // diskRecord is beside a disk's own data and makes it valid, because it is written last.

@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"agentvm/internal/chunked"
+	"agentvm/internal/storage/chunked"
 )
 
 // TestStoreHasLayersOnce pulls two images with a common layer: its data are there once, compressed, and the archives that came are not kept.

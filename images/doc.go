@@ -32,7 +32,7 @@
 // layer. Images with a common layer share its data. Inodes and directories are laid out level by level from the root, so that a boot reads
 // few blocks. The writer is ours, because that of go-erofs has neither hard links nor holes.
 //
-// Layers and own data have the form of internal/chunked: zstd frames of 128 KiB, verified by digest before they are unpacked; other tools
+// Layers and own data have the form of internal/storage/chunked: zstd frames of 128 KiB, verified by digest before they are unpacked; other tools
 // read such a file as a zstd stream. Damage is an error where it is read, and the file is removed, so that the next start builds or fetches
 // it again. A confined daemon may not remove it: image pull finds and repairs it. All VMs of a process share a cache of 16 MiB of unpacked
 // chunks. docs/measurements/storage.md has what led to zstd at its fastest level and

@@ -11,8 +11,8 @@ import (
 	"os"
 	"strings"
 
-	"agentvm/internal/chunked"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/storage/chunked"
 )
 
 // Import makes an image called name of a root file system: a tar archive, plain or compressed with gzip or zstd. An

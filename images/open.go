@@ -13,9 +13,9 @@ import (
 	"sort"
 	"sync"
 
-	"agentvm/internal/chunked"
 	"agentvm/internal/host/private"
 	"agentvm/internal/host/refcount"
+	"agentvm/internal/storage/chunked"
 )
 
 // extent is a part of a disk that a source has: bytes, all of them.

@@ -18,8 +18,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"golang.org/x/sync/errgroup"
 
-	"agentvm/internal/chunked"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/storage/chunked"
 )
 
 // packedImage is an image of the store as the OCI image specification has it, with its layers compressed with gzip in temporary files. It is

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/checkpoint"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/storage/snapshot"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 	"agentvm/vm"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/checkpoint"
 	"agentvm/internal/mount"
+	"agentvm/internal/storage/checkpoint"
 	"agentvm/vm"
 )
 

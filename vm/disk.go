@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 // overlayDisk is the VM's writable disk, vdb. The guest's supervisor mounts it as an overlay on the image.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 	"agentvm/internal/test/smalldisk"
 	"agentvm/vm"
 )

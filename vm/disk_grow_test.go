@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 	"agentvm/vm"
 )
 

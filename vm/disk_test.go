@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 	"agentvm/vm"
 )
 

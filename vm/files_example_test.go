@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 	"agentvm/vm"
 )
 

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"agentvm/internal/checkpoint"
-	"agentvm/internal/disk"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
+	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/storage/disk"
 )
 
 // ForkOptions say how forks differ from the VM they are made of.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/disk"
 	"agentvm/internal/mount"
+	"agentvm/internal/storage/disk"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -14,7 +14,7 @@ import (
 	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/mount"
-	"agentvm/internal/volume"
+	"agentvm/internal/storage/volume"
 )
 
 // hostSet has the host's directories and sockets that a guest gets, open. All are opened before the machine runs, and compared with each

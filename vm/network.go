@@ -7,11 +7,11 @@ import (
 	"net/netip"
 
 	"agentvm/egress"
-	"agentvm/internal/checkpoint"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
 	"agentvm/internal/network/router"
 	"agentvm/internal/network/vmnet"
+	"agentvm/internal/storage/checkpoint"
 	"agentvm/nat"
 	"agentvm/wasi"
 )

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"agentvm/images"
-	"agentvm/internal/checkpoint"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
@@ -22,7 +21,8 @@ import (
 	"agentvm/internal/mount"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/wasi"
 )
 

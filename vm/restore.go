@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/checkpoint"
-	"agentvm/internal/disk"
 	"agentvm/internal/network/router"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/storage/disk"
+	"agentvm/internal/storage/snapshot"
 )
 
 // RestoreOptions say how a restored VM differs from the one that was saved.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/checkpoint"
-	"agentvm/internal/disk"
 	"agentvm/internal/mount"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/storage/disk"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

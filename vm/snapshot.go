@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/checkpoint"
-	"agentvm/internal/disk"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/storage/disk"
+	"agentvm/internal/storage/snapshot"
 )
 
 // syncTime bounds how long a guest may take to write its disk back before the disk is copied.

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/checkpoint"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/job"
 	"agentvm/internal/network/reach"
+	"agentvm/internal/storage/checkpoint"
 )
 
 // VM is a running virtual machine. Its goroutines:

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

@@ -16,8 +16,8 @@ import (
 	"agentvm/client"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/hostpath"
-	"agentvm/internal/snapshot"
 	"agentvm/internal/spec"
+	"agentvm/internal/storage/snapshot"
 )
 
 func (c *cli) snapshotExportCommand() *cobra.Command {

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // patched has noise over parts of what is below.

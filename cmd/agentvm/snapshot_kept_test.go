@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"testing"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // FuzzKeptVM reads whatever is in NAME.vm.json, which is beside a snapshot. It is refused, or is what was kept: only a VM of the saved one's

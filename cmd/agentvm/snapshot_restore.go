@@ -21,7 +21,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/host/private"
 	"agentvm/internal/machine"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

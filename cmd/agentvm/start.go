@@ -16,8 +16,8 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/disk"
 	"agentvm/internal/spec"
+	"agentvm/internal/storage/disk"
 )
 
 const startLong = `Starts a VM in the background: in a process of its own, without this terminal, until agentvm stop. Commands run in it

@@ -16,7 +16,7 @@ import (
 
 	"agentvm/internal/mount"
 	"agentvm/internal/spec"
-	"agentvm/internal/volume"
+	"agentvm/internal/storage/volume"
 	"agentvm/nat"
 	"agentvm/vm"
 )

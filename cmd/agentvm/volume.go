@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
-	"agentvm/internal/volume"
+	"agentvm/internal/storage/volume"
 )
 
 const volumeLong = `Makes, lists and removes volumes: directories that agentvm keeps on the host, which VMs mount by name and can share.

@@ -16,7 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"agentvm/internal/daemon"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // ownStore gives the script a store whose VMs are its own, with the images and the compiled module of all scripts: ownstore. With the

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 	"agentvm/internal/test/smalldisk"
 	"agentvm/vm"
 )

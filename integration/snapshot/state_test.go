@@ -11,9 +11,9 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
-	"agentvm/internal/objectstore"
-	"agentvm/internal/snapshot"
-	"agentvm/internal/statestore"
+	"agentvm/internal/storage/objectstore"
+	"agentvm/internal/storage/snapshot"
+	"agentvm/internal/storage/statestore"
 	"agentvm/vm"
 )
 

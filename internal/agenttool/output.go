@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )
 

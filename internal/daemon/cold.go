@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/disk"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/disk"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

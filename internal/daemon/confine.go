@@ -13,7 +13,7 @@ import (
 	"agentvm/internal/host/private"
 	"agentvm/internal/hostpath"
 	"agentvm/internal/network/preview"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

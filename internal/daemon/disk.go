@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"agentvm/internal/disk"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/storage/disk"
 )
 
 // paths.disk is where the VM's files are. Once the VM has run with a disk, a missing one is a loss, and not the beginning.

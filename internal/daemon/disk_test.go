@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 // TestNoEmptyDisk: a VM gets an empty disk once. When its own is missing later, the start fails, and makes nothing.

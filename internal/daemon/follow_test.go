@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )
 

@@ -22,7 +22,7 @@ import (
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/job"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
 )

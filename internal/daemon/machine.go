@@ -12,7 +12,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/disk"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/disk"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // snapshotFile writes a file that can be opened.

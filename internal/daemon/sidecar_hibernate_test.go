@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 // sidecarsOf returns how the sidecars of a VM are, by name.

@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/checkpoint"
-	"agentvm/internal/snapshot"
 	"agentvm/internal/spec"
+	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"agentvm/egress"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
 )

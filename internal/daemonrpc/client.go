@@ -17,7 +17,7 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/guestrpc/guestwire"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

@@ -26,8 +26,8 @@ import (
 	"agentvm/internal/guest/capnprpc/rpctest"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/journal"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/journal"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/internal/test/leaktest"
 	"agentvm/vm"
 )

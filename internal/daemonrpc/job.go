@@ -8,7 +8,7 @@ import (
 	"agentvm/internal/daemonrpc/daemonwire"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )
 

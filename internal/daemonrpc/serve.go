@@ -18,7 +18,7 @@ import (
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/guestrpc/guestwire"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 func TestParseExtent(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 // Window is how many bytes of output a job that is not durable may be ahead of its owner.

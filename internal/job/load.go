@@ -13,7 +13,7 @@ import (
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
 	"agentvm/internal/host/shortage"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 // ErrDamaged is the error of a job whose files are damaged. Its output is what precedes the damage.

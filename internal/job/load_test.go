@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 // writeJob writes the files of a job that has printed ten lines and ended.

@@ -14,7 +14,7 @@ import (
 
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 // record is job.json: what is known of a job at its start. How it has ended is the last record of its journal, an End.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 // program is a Process that ends when end or broken gets something.

@@ -13,7 +13,7 @@ import (
 
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 // killTime is how long KillAndRemove waits for a job's end.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"agentvm/internal/agenttool"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )
 

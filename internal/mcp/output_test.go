@@ -11,7 +11,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentvm/internal/agenttool"
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )
 

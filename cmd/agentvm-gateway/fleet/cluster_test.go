@@ -45,10 +45,10 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/e2b"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/objectstore"
 	"agentvm/internal/pod"
-	"agentvm/internal/snapshot"
-	"agentvm/internal/statestore"
+	"agentvm/internal/storage/objectstore"
+	"agentvm/internal/storage/snapshot"
+	"agentvm/internal/storage/statestore"
 )
 
 // cluster is an API server, and pods that processes of the test serve. By default the API server is client-go's fake, to which conditions of

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync"
 
-	"agentvm/internal/objectstore"
 	"agentvm/internal/pod"
-	"agentvm/internal/statestore"
+	"agentvm/internal/storage/objectstore"
+	"agentvm/internal/storage/statestore"
 )
 
 // StateConfig is the object store of hibernated sandboxes.

@@ -27,7 +27,7 @@ enum {
 };
 
 // One request moves at most TRANSFER_MAX bytes, and clears at most ZEROES_MAX or discards at most DISCARD_MAX sectors in each of RANGES_MAX
-// ranges. The host frees space in clusters of CLUSTER bytes (internal/disk), so smaller discards are not worth a request. Discarding
+// ranges. The host frees space in clusters of CLUSTER bytes (internal/storage/disk), so smaller discards are not worth a request. Discarding
 // DISCARD_COST bytes is as much work as moving one.
 enum { BLK_QUEUE_SIZE = 256, SEGMENTS_MAX = BLK_QUEUE_SIZE - 2, TRANSFER_MAX = 64 << 20 };
 enum { ZEROES_MAX = (1 << 20) / SECTOR, DISCARD_MAX = (256 << 20) / SECTOR, RANGES_MAX = 1, CLUSTER = 64 << 10, DISCARD_COST = 256 };

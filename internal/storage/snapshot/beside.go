@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentvm/internal/disk"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/storage/disk"
 )
 
 // A disk beside a snapshot is in a directory of its own, NAME.snap.RANDOM.disk, which the snapshot names. It shares its layers with the VM's

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 func Example() {

@@ -116,7 +116,7 @@ func TestGolden(t *testing.T) {
 		t.Error("exported again, the stream is another one")
 	}
 	if !bytes.Equal(again, stream) {
-		t.Error("compressed again, the stream is another one: when github.com/klauspost/compress has changed, run go test -run TestGolden -update ./internal/snapshot")
+		t.Error("compressed again, the stream is another one: when github.com/klauspost/compress has changed, run go test -run TestGolden -update ./internal/storage/snapshot")
 	}
 	sum := digestOf(readAll(t, f.Path()))
 	t.Logf("%s/%s: ID %s, file %s", runtime.GOOS, runtime.GOARCH, f.ID(), hex.EncodeToString(sum[:]))

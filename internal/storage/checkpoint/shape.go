@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"agentvm/internal/machine"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // Extra is what a snapshot records of its VM besides snapshot.Meta. Anybody may have written it.

@@ -226,7 +226,7 @@ func TestTemplateIsBuiltFromTheseSources(t *testing.T) {
 	got.Image.RawSHA256, got.Image.RawBytes = hash(image), len(image)
 	got.Image.ZstdSHA256, got.Image.ZstdBytes = hash(template), len(template)
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("provenance.json (-) and the files beside it (+) disagree, run internal/disk/build.sh:\n%s", diff)
+		t.Errorf("provenance.json (-) and the files beside it (+) disagree, run internal/storage/disk/build.sh:\n%s", diff)
 	}
 }
 

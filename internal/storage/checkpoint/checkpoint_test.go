@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"agentvm/internal/machine"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // A file with the header of another one, and so its ID, can have other contents. VMs of the true one do not start from it.

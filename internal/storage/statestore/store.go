@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"agentvm/internal/host/naming"
-	"agentvm/internal/objectstore"
+	"agentvm/internal/storage/objectstore"
 )
 
 // The objects, below the prefix:

@@ -21,7 +21,7 @@ const (
 	sizeStep = 4 << 20
 )
 
-// template is made by internal/disk/build.sh and described by provenance.json.
+// template is made by internal/storage/disk/build.sh and described by provenance.json.
 //
 //go:embed template.ext4.zst
 var template []byte

@@ -14,7 +14,7 @@ import (
 
 	"agentvm/internal/host/shortage"
 	"agentvm/internal/machine"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 func directory(t testing.TB) (dir, url string) {

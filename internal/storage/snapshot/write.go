@@ -8,7 +8,7 @@ import (
 	"io"
 	"slices"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 // Write writes a snapshot to path, replacing what was there, and returns when it is on the disk. Its mode is 0600. A

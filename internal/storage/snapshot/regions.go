@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 // Memory returns the parts of the memory that may be other than zero, ascending and disjoint, the base's included. In a file without a

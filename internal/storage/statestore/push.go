@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // Push is what to write.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"agentvm/internal/journal"
+	"agentvm/internal/storage/journal"
 )
 
 func Example() {

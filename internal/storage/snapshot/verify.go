@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 // Verify reads all contents, the base's and the disk's included, and compares the hashes. It also checks that the padding is zeros. It uses all

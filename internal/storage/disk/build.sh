@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the empty file system that every new disk begins with -> template.ext4.zst and provenance.json.
 #
-#   internal/disk/build.sh [OUT]     OUT: where the two results go (default: this directory)
+#   internal/storage/disk/build.sh [OUT]     OUT: where the two results go (default: this directory)
 #
 # The same mke2fs gives the same bytes. Needs Debian's e2fsprogs and zstd; not root.
 set -eu
@@ -67,7 +67,7 @@ cat >"$out/provenance.json" <<END
 {
   "artifact": "template.ext4.zst",
   "licence": "none: an empty file system",
-  "command": "internal/disk/build.sh",
+  "command": "internal/storage/disk/build.sh",
   "inputs": {
     "build.sh": "$(sha256 "$here/build.sh")"
   },

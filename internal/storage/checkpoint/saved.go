@@ -17,7 +17,7 @@ import (
 
 	"agentvm/internal/host/refcount"
 	"agentvm/internal/machine"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 // inUse has the saved machines that VMs of this process use, by their files' names.

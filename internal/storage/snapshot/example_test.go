@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/snapshot"
 )
 
 func Example() {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"agentvm/internal/disk"
+	"agentvm/internal/storage/disk"
 )
 
 // kept makes a disk with some data and freezes it.

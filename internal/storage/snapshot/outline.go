@@ -12,7 +12,7 @@ import (
 )
 
 // An outline is a file without its contents: header, description, table of the memory, table of the disk, one after another and as long as
-// the header says. From the tables follow the pieces of the contents, which a store elsewhere keeps (internal/statestore): the own pages of each
+// the header says. From the tables follow the pieces of the contents, which a store elsewhere keeps (internal/storage/statestore): the own pages of each
 // PieceSize bytes of memory, ascending, then those of the disk. A disk beside the file is a part of its outline, as in an exported one.
 
 // PieceSize is how many bytes of memory or disk a piece is about; it has only the own pages of them.

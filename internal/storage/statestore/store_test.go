@@ -16,8 +16,8 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
-	"agentvm/internal/objectstore"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/objectstore"
+	"agentvm/internal/storage/snapshot"
 )
 
 // serveS3 serves an S3 with a bucket, through wrap, and returns the store's URL.

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"os"
 
-	"agentvm/internal/disk"
 	"agentvm/internal/machine"
-	"agentvm/internal/snapshot"
+	"agentvm/internal/storage/disk"
+	"agentvm/internal/storage/snapshot"
 )
 
 // Capture is a machine at one moment. It does not need the VM any more. Whoever has it closes it.
