@@ -14,7 +14,7 @@ import (
 var opensByName = []string{"Open", "OpenFile", "OpenRoot", "OpenInRoot", "Create", "ReadFile", "WriteFile", "DirFS", "CopyFS"}
 
 // mayOpenByName has the files that may use them, and why none of their paths is one that a guest has a hand in. Whatever somebody
-// configures or names on a command line goes through internal/hostpath.
+// configures or names on a command line goes through internal/share/hostpath.
 var mayOpenByName = map[string]string{
 	"cmd/agentvm/":                  "",
 	"internal/daemon/":              "files of the store's own",
@@ -24,7 +24,7 @@ var mayOpenByName = map[string]string{
 	"images/":                       "files of the store's own",
 	"internal/network/vmnet/":       "files of the store's own",
 	"internal/host/unixsocket/":     "folders of the store, and one that it makes",
-	"internal/hostpath/":            "it is the way",
+	"internal/share/hostpath/":      "it is the way",
 	"internal/host/private/":        "files of the store's own and keys, checked as ssh does",
 	"internal/host/atomicfile/":     "the folder of a path that its caller may write",
 	"internal/host/hostfile/":       "Touch is for files of the store's own",
@@ -40,8 +40,8 @@ var mayOpenByName = map[string]string{
 	"vm/":                           "",
 	"wasi/command.go":               "agentvm debug run-wasi: no guest of a VM",
 	"internal/spec/find.go":         "the project file: what it gives is not trusted (checkProject)",
-	"internal/mount/":               "",
-	"internal/mount/events":         "the system's own tables",
+	"internal/share/mount/":         "",
+	"internal/share/mount/events":   "the system's own tables",
 	"internal/guest/":               "in the guest",
 	"internal/test/smalldisk/":      "images of tests",
 	"integration/":                  "measurements",
@@ -64,7 +64,7 @@ func TestHostPaths(t *testing.T) {
 	eachSource(t, func(name string, files *token.FileSet, file *ast.File) {
 		for _, at := range byName(file) {
 			if reasonFor(name) == "" {
-				t.Errorf("%s opens a path by its name: use internal/hostpath, or say here why no guest has a hand in it", files.Position(at))
+				t.Errorf("%s opens a path by its name: use internal/share/hostpath, or say here why no guest has a hand in it", files.Position(at))
 			}
 		}
 	})
@@ -102,7 +102,7 @@ func TestByName(t *testing.T) {
 	if err != nil || len(byName(file)) != 3 {
 		t.Errorf("%v, %v", byName(file), err)
 	}
-	for name, want := range map[string]bool{"internal/guestfs/in.go": false, "vm/resources.go": true, "cmd/agentvm/cp.go": false, "newpackage/x.go": false, "images/x.go": true} {
+	for name, want := range map[string]bool{"internal/share/guestfs/in.go": false, "vm/resources.go": true, "cmd/agentvm/cp.go": false, "newpackage/x.go": false, "images/x.go": true} {
 		if (reasonFor(name) != "") != want {
 			t.Errorf("%s: %q", name, reasonFor(name))
 		}

@@ -62,16 +62,16 @@ var mayImport = map[string][]string{
 		"internal/host/debugenv",
 		"internal/storage/disk",
 		"internal/host/errno",
-		"internal/guestfs",
+		"internal/share/guestfs",
 		"internal/guest/guestrpc",
 		"internal/host/hostfile",
-		"internal/hostpath",
+		"internal/share/hostpath",
 		"internal/httpserver",
 		"internal/job",
 		"internal/storage/journal",
 		"internal/host/lockfile",
 		"internal/host/lograte",
-		"internal/mount",
+		"internal/share/mount",
 		"internal/host/naming",
 		"internal/host/origin",
 		"internal/network/preview",
@@ -93,23 +93,23 @@ var mayImport = map[string][]string{
 		"internal/bind",
 		"internal/host/budget",
 		"internal/guest/capnprpc",
-		"internal/changes",
+		"internal/share/changes",
 		"internal/storage/checkpoint",
 		"internal/host/debugenv",
 		"internal/storage/disk",
 		"internal/host/errno",
 		"internal/network/router",
 		"internal/guest/supervisor",
-		"internal/guestfs",
+		"internal/share/guestfs",
 		"internal/guest/guestrpc",
 		"internal/headtail",
-		"internal/hostpath",
+		"internal/share/hostpath",
 		"internal/job",
 		"internal/storage/journal",
 		"internal/machine/kernel",
 		"internal/host/lograte",
 		"internal/machine",
-		"internal/mount",
+		"internal/share/mount",
 		"internal/host/private",
 		"internal/network/reach",
 		"internal/record",
@@ -125,10 +125,10 @@ var mayImport = map[string][]string{
 		"internal/guest/capnprpc",
 		"internal/host/errno",
 	},
-	"internal/changes": {
-		"internal/guestfs",
+	"internal/share/changes": {
+		"internal/share/guestfs",
 		"internal/guest/guestrpc",
-		"internal/mount",
+		"internal/share/mount",
 	},
 	// wires a network
 	"internal/network/router": {
@@ -184,7 +184,7 @@ var mayImport = map[string][]string{
 		"internal/guest/capnprpc",
 		"internal/host/errno",
 		"internal/guest/guestrpc",
-		"internal/hostpath",
+		"internal/share/hostpath",
 		"nat",
 	},
 	"internal/storage/checkpoint": {
@@ -200,23 +200,23 @@ var mayImport = map[string][]string{
 		"images",
 		"internal/host/atomicfile",
 		"internal/build",
-		"internal/changes",
+		"internal/share/changes",
 		"internal/confine",
 		"internal/daemon",
 		"internal/host/debugenv",
 		"internal/storage/disk",
 		"internal/e2b",
 		"internal/guest/supervisor",
-		"internal/guestfs",
+		"internal/share/guestfs",
 		"internal/guest/guestrpc",
 		"internal/host/hostfile",
-		"internal/hostpath",
+		"internal/share/hostpath",
 		"internal/httpserver",
 		"internal/storage/journal",
 		"internal/machine/kernel",
 		"internal/machine",
 		"internal/mcp",
-		"internal/mount",
+		"internal/share/mount",
 		"internal/pod",
 		"internal/network/preview",
 		"internal/host/private",
@@ -241,7 +241,7 @@ var mayImport = map[string][]string{
 	"internal/sshd": {
 		"client",
 		"internal/host/atomicfile",
-		"internal/guestfs",
+		"internal/share/guestfs",
 		"internal/guest/guestrpc",
 		"internal/host/private",
 		"vm",
@@ -296,7 +296,7 @@ var mayImport = map[string][]string{
 		"internal/confine",
 		"internal/daemon",
 		"internal/daemonrpc",
-		"internal/guestfs",
+		"internal/share/guestfs",
 		"internal/guest/guestrpc",
 		"internal/headtail",
 		"internal/storage/journal",
@@ -321,7 +321,7 @@ var mayImport = map[string][]string{
 		"internal/guest/guestrpc",
 		"internal/machine/kernel",
 		"internal/machine",
-		"internal/mount",
+		"internal/share/mount",
 		"internal/storage/objectstore",
 		"internal/network/preview",
 		"internal/storage/snapshot",
@@ -386,7 +386,7 @@ var mayImport = map[string][]string{
 	"internal/host/debugenv":   nil,
 	"internal/httpserver":      nil,
 	"internal/host/hostfile":   nil,
-	"internal/hostpath": {
+	"internal/share/hostpath": {
 		"internal/host/atomicfile",
 		"internal/host/lockfile",
 		"internal/host/private",
@@ -418,26 +418,26 @@ var mayImport = map[string][]string{
 		"internal/host/private",
 		"internal/host/shortage",
 	},
-	"internal/storage/journal": nil,
-	"internal/machine/kernel":  nil,
-	"internal/mount/fusetest":  {"internal/host/errno"}, // for tests
-	"internal/mount": {
+	"internal/storage/journal":      nil,
+	"internal/machine/kernel":       nil,
+	"internal/share/mount/fusetest": {"internal/host/errno"}, // for tests
+	"internal/share/mount": {
 		"internal/host/budget",
 		"internal/confine", // for tests
 		"internal/host/errno",
 		"internal/host/hostfile",
-		"internal/hostpath",
-		"internal/mount/protect",
+		"internal/share/hostpath",
+		"internal/share/mount/protect",
 	},
-	"internal/mount/protect": nil,
-	"netstack":               {"internal/host/budget"},
+	"internal/share/mount/protect": nil,
+	"netstack":                     {"internal/host/budget"},
 	"internal/network/preview": {
 		"internal/host/atomicfile",
 		"internal/httpserver",
 		"internal/host/origin",
 		"internal/host/private",
 	},
-	"internal/spec": {"egress", "internal/mount", "nat", "vm"},
+	"internal/spec": {"egress", "internal/share/mount", "nat", "vm"},
 	"internal/guest/capnprpc": {
 		"internal/host/budget",
 		"internal/host/errno",
@@ -448,10 +448,10 @@ var mayImport = map[string][]string{
 		"internal/guest/capnprpc",
 		"internal/host/errno",
 	},
-	"internal/guestfs": {
+	"internal/share/guestfs": {
 		"internal/guest/guestrpc",
 		"internal/host/hostfile",
-		"internal/hostpath",
+		"internal/share/hostpath",
 		"internal/host/sparsefile",
 	},
 	"internal/daemonrpc": {
@@ -513,7 +513,7 @@ var reserved = map[string][]string{
 }
 
 // forTests are packages that every test may import, and that import nothing but what they help to test.
-var forTests = []string{"images/imagestest", "images/storetest", "internal/guestfs/guestfstest", "internal/guest/capnprpc/rpctest", "internal/test/leaktest", "internal/mount/fusetest", "internal/test/qemutest", "internal/test/smalldisk", "internal/test/testclock", "netstack/netstacktest"}
+var forTests = []string{"images/imagestest", "images/storetest", "internal/share/guestfs/guestfstest", "internal/guest/capnprpc/rpctest", "internal/test/leaktest", "internal/share/mount/fusetest", "internal/test/qemutest", "internal/test/smalldisk", "internal/test/testclock", "netstack/netstacktest"}
 
 // testsMayImport has what the tests of a package may import beyond what the package itself may: the real part at the other end.
 var testsMayImport = map[string][]string{
@@ -525,7 +525,7 @@ var testsMayImport = map[string][]string{
 	"internal/storage/disk":    {"internal/machine/kernel", "internal/machine", "wasi"},                                                                       // Linux mounts what was written
 	"internal/guest":           {"images", "internal/storage/disk", "internal/guest/supervisor", "internal/machine/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
 	"internal/network/router":  {"wasi"},                                                                                                                      // the stream of a machine's network
-	"internal/guestfs":         {"internal/guest", "internal/guest/capnprpc"},                                                                                 // the real service of files
+	"internal/share/guestfs":   {"internal/guest", "internal/guest/capnprpc"},                                                                                 // the real service of files
 	"internal/machine":         {"internal/machine/kernel"},
 	"internal/machine/native":  {"internal/machine/riscv"}, // code to translate
 	"internal/host/unixsocket": {"internal/host/private"},  // a folder that no other user enters

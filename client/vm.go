@@ -21,7 +21,7 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/guestfs"
+	"agentvm/internal/share/guestfs"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"agentvm/internal/guest/capnprpc"
-	"agentvm/internal/hostpath"
 	"agentvm/internal/machine"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/hostpath"
+	"agentvm/internal/share/mount"
 	"agentvm/wasi"
 )
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/vm"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/internal/storage/checkpoint"
 	"agentvm/vm"
 )

@@ -18,10 +18,10 @@ import (
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/lograte"
 	"agentvm/internal/machine"
-	"agentvm/internal/mount"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
 	"agentvm/internal/network/secret"
+	"agentvm/internal/share/mount"
 	"agentvm/nat"
 )
 

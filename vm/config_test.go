@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/nat"
 )
 

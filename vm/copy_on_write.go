@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/changes"
-	"agentvm/internal/hostpath"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/changes"
+	"agentvm/internal/share/hostpath"
+	"agentvm/internal/share/mount"
 )
 
 // The changes of a guest in copy-on-write mounts.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/vm"
 )
 

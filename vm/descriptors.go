@@ -4,7 +4,7 @@ import (
 	"sync"
 
 	"agentvm/internal/host/budget"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 )
 
 // mountResources are what the mounts of this process' VMs have of the host's in common.

@@ -11,7 +11,7 @@ import (
 
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/guestfs"
+	"agentvm/internal/share/guestfs"
 	"agentvm/wasi"
 )
 

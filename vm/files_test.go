@@ -18,7 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/guestfs/guestfstest"
+	"agentvm/internal/share/guestfs/guestfstest"
 	"agentvm/vm"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/internal/storage/disk"
 	"agentvm/nat"
 	"agentvm/vm"

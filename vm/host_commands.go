@@ -10,8 +10,8 @@ import (
 	"agentvm/internal/bind"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/guestfs"
 	"agentvm/internal/network/reach"
+	"agentvm/internal/share/guestfs"
 )
 
 type (

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/nat"
 	"agentvm/vm"
 )

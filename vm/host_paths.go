@@ -12,8 +12,8 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/private"
-	"agentvm/internal/hostpath"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/hostpath"
+	"agentvm/internal/share/mount"
 	"agentvm/internal/storage/volume"
 )
 

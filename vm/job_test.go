@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/guestfs/guestfstest"
+	"agentvm/internal/share/guestfs/guestfstest"
 	"agentvm/internal/storage/journal"
 	"agentvm/vm"
 )

@@ -14,10 +14,10 @@ import (
 
 	"agentvm/internal/headtail"
 	"agentvm/internal/host/private"
-	"agentvm/internal/hostpath"
 	"agentvm/internal/machine"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
+	"agentvm/internal/share/hostpath"
 	"agentvm/wasi"
 )
 

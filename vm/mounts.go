@@ -9,7 +9,7 @@ import (
 
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/machine"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/wasi"
 )
 

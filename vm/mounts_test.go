@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"agentvm/internal/machine"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/vm"
 )
 

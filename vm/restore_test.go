@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/internal/storage/checkpoint"
 	"agentvm/internal/storage/disk"
 	"agentvm/internal/storage/snapshot"

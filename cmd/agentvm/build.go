@@ -18,7 +18,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/build"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 	"agentvm/internal/spec"
 	"agentvm/vm"
 )

@@ -18,7 +18,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/private"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 )
 
 // Exit codes of agentvm itself. Every other code is that of the command that was run.

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/changes"
-	"agentvm/internal/guestfs"
+	"agentvm/internal/share/changes"
+	"agentvm/internal/share/guestfs"
 	"agentvm/vm"
 )
 

@@ -19,9 +19,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/internal/host/atomicfile"
-	"agentvm/internal/hostpath"
 	"agentvm/internal/httpserver"
 	"agentvm/internal/mcp"
+	"agentvm/internal/share/hostpath"
 )
 
 // serveHTTP serves with the token of a file, or one that it makes and prints.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 )
 
 const mountLong = `Shows further directories of the host to a VM that runs, as --mount of agentvm start does, and takes them away again. A mount that is

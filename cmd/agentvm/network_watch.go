@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 	"agentvm/vm"
 )
 

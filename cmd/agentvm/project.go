@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/internal/spec"
 )
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/host/atomicfile"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 	"agentvm/internal/spec"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/internal/spec"
 	"agentvm/nat"
 	"agentvm/vm"

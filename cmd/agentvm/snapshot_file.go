@@ -15,7 +15,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/host/atomicfile"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 	"agentvm/internal/spec"
 	"agentvm/internal/storage/snapshot"
 )

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 	"agentvm/internal/spec"
 	"agentvm/internal/storage/volume"
 	"agentvm/nat"

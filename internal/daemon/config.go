@@ -14,8 +14,8 @@ import (
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
-	"agentvm/internal/hostpath"
 	"agentvm/internal/network/preview"
+	"agentvm/internal/share/hostpath"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -11,8 +11,8 @@ import (
 	"agentvm/internal/confine"
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/private"
-	"agentvm/internal/hostpath"
 	"agentvm/internal/network/preview"
+	"agentvm/internal/share/hostpath"
 	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )

@@ -17,7 +17,7 @@ import (
 	"agentvm/internal/confine"
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/host/debugenv"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 	"agentvm/vm"
 )
 

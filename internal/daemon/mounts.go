@@ -10,7 +10,7 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 	"agentvm/vm"
 )
 

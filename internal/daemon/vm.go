@@ -9,7 +9,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/guestfs"
+	"agentvm/internal/share/guestfs"
 	"agentvm/nat"
 	"agentvm/vm"
 )

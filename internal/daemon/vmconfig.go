@@ -14,7 +14,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/hostpath"
+	"agentvm/internal/share/hostpath"
 	"agentvm/vm"
 )
 

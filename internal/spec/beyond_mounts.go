@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 )
 
 // unmasked is for the masks of all mounts.

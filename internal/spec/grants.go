@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/mount"
+	"agentvm/internal/share/mount"
 )
 
 // Grants are what a project file gives its VMs, by the keys of Settings, in a form that can be kept and compared with a later file's: the host's

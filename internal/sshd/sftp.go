@@ -14,7 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/guestfs"
+	"agentvm/internal/share/guestfs"
 	"agentvm/vm"
 )
 
