@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 		"internal/host/hostfile",
 		"internal/share/hostpath",
 		"internal/httpserver",
-		"internal/job",
+		"internal/work/job",
 		"internal/storage/journal",
 		"internal/host/lockfile",
 		"internal/host/lograte",
@@ -90,7 +90,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/host/atomicfile",
-		"internal/bind",
+		"internal/work/bind",
 		"internal/host/budget",
 		"internal/guest/capnprpc",
 		"internal/share/changes",
@@ -102,9 +102,9 @@ var mayImport = map[string][]string{
 		"internal/guest/supervisor",
 		"internal/share/guestfs",
 		"internal/guest/guestrpc",
-		"internal/headtail",
+		"internal/work/headtail",
 		"internal/share/hostpath",
-		"internal/job",
+		"internal/work/job",
 		"internal/storage/journal",
 		"internal/machine/kernel",
 		"internal/host/lograte",
@@ -112,7 +112,7 @@ var mayImport = map[string][]string{
 		"internal/share/mount",
 		"internal/host/private",
 		"internal/network/reach",
-		"internal/record",
+		"internal/work/record",
 		"internal/host/refcount",
 		"internal/network/secret",
 		"internal/storage/snapshot",
@@ -121,7 +121,7 @@ var mayImport = map[string][]string{
 		"nat",
 		"wasi",
 	},
-	"internal/bind": {
+	"internal/work/bind": {
 		"internal/guest/capnprpc",
 		"internal/host/errno",
 	},
@@ -176,7 +176,7 @@ var mayImport = map[string][]string{
 	"scripts/clients": {
 		"internal/serve",
 	},
-	"internal/record": {
+	"internal/work/record": {
 		"egress",
 	},
 	"internal/network/reach": {
@@ -220,7 +220,7 @@ var mayImport = map[string][]string{
 		"internal/pod",
 		"internal/network/preview",
 		"internal/host/private",
-		"internal/record",
+		"internal/work/record",
 		"internal/sandboxd",
 		"internal/serve",
 		"internal/service",
@@ -276,7 +276,7 @@ var mayImport = map[string][]string{
 	"tools": {
 		"client",
 		"internal/agenttool",
-		"internal/headtail",
+		"internal/work/headtail",
 		"vm",
 	},
 	"internal/mcp": {
@@ -298,7 +298,7 @@ var mayImport = map[string][]string{
 		"internal/daemonrpc",
 		"internal/share/guestfs",
 		"internal/guest/guestrpc",
-		"internal/headtail",
+		"internal/work/headtail",
 		"internal/storage/journal",
 		"internal/storage/objectstore",
 		"internal/storage/snapshot",
@@ -378,7 +378,7 @@ var mayImport = map[string][]string{
 	"internal/host/errno":      nil,
 	"internal/host/budget":     nil,
 	"internal/storage/chunked": nil,
-	"internal/headtail":        nil,
+	"internal/work/headtail":   nil,
 	"internal/host/httpretry":  nil,
 	"internal/host/lockfile":   nil,
 	"internal/host/origin":     nil,
@@ -409,7 +409,7 @@ var mayImport = map[string][]string{
 	"internal/test/smalldisk": nil,
 	"internal/test/testclock": nil,
 	"internal/watchdog":       nil,
-	"internal/job": {
+	"internal/work/job": {
 		"internal/host/atomicfile",
 		"internal/guest/capnprpc",
 		"internal/host/errno",

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/headtail"
 	"agentvm/internal/storage/journal"
+	"agentvm/internal/work/headtail"
 	"agentvm/vm"
 )
 

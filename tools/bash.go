@@ -15,7 +15,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/agenttool"
-	"agentvm/internal/headtail"
+	"agentvm/internal/work/headtail"
 	"agentvm/vm"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/images/storetest"
-	"agentvm/internal/headtail"
+	"agentvm/internal/work/headtail"
 	"agentvm/vm"
 )
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/bind"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/budget"
 	"agentvm/internal/host/debugenv"
@@ -22,6 +21,7 @@ import (
 	"agentvm/internal/network/router"
 	"agentvm/internal/network/secret"
 	"agentvm/internal/share/mount"
+	"agentvm/internal/work/bind"
 	"agentvm/nat"
 )
 

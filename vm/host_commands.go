@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/bind"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/share/guestfs"
+	"agentvm/internal/work/bind"
 )
 
 type (

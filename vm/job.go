@@ -7,8 +7,8 @@ import (
 	"io"
 
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/job"
 	"agentvm/internal/storage/journal"
+	"agentvm/internal/work/job"
 )
 
 // Job is a command whose output is kept, of a VM of this process or of one that a daemon owns. Any number of readers get all of it, also after

@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/headtail"
 	"agentvm/internal/host/private"
 	"agentvm/internal/machine"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
 	"agentvm/internal/share/hostpath"
+	"agentvm/internal/work/headtail"
 	"agentvm/wasi"
 )
 

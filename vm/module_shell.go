@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/headtail"
+	"agentvm/internal/work/headtail"
 )
 
 // moduleShell runs one command by the shell on a console, on which everything else may also write. Each thing that the shell says to the

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/headtail"
+	"agentvm/internal/work/headtail"
 )
 
 // runShell has a real shell of this host run what RunModule has a guest's shell run.

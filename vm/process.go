@@ -11,8 +11,8 @@ import (
 
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/headtail"
-	"agentvm/internal/record"
+	"agentvm/internal/work/headtail"
+	"agentvm/internal/work/record"
 )
 
 // killTime is how long the guest may take to kill a command.

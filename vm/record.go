@@ -3,7 +3,7 @@ package vm
 import (
 	"io"
 
-	"agentvm/internal/record"
+	"agentvm/internal/work/record"
 )
 
 // Recorder keeps what is done with VMs as text, one JSON object a line: see Config.Recorder. A nil Recorder keeps nothing.

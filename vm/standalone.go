@@ -11,9 +11,9 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/guest/supervisor"
-	"agentvm/internal/headtail"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
+	"agentvm/internal/work/headtail"
 	"agentvm/wasi"
 )
 

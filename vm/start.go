@@ -7,9 +7,9 @@ import (
 	"io"
 	"time"
 
-	"agentvm/internal/job"
 	"agentvm/internal/machine"
 	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/work/job"
 	"agentvm/wasi"
 )
 

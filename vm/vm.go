@@ -12,9 +12,9 @@ import (
 	"agentvm/images"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/job"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/storage/checkpoint"
+	"agentvm/internal/work/job"
 )
 
 // VM is a running virtual machine. Its goroutines:

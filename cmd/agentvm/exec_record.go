@@ -11,7 +11,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
-	"agentvm/internal/record"
+	"agentvm/internal/work/record"
 	"agentvm/vm"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/internal/record"
 	"agentvm/internal/share/hostpath"
+	"agentvm/internal/work/record"
 	"agentvm/vm"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/job"
+	"agentvm/internal/work/job"
 )
 
 // FuzzKeptFiles reads arbitrary content of the files of a VM: its configuration, identity, end, restore.json, and the record of a job.

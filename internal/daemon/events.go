@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/job"
+	"agentvm/internal/work/job"
 )
 
 // EventKind is what has happened.

@@ -21,8 +21,8 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/job"
 	"agentvm/internal/storage/snapshot"
+	"agentvm/internal/work/job"
 	"agentvm/vm"
 )
 

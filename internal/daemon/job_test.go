@@ -20,7 +20,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/job"
+	"agentvm/internal/work/job"
 )
 
 // start starts a job without an error.

@@ -14,8 +14,8 @@ import (
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/job"
 	"agentvm/internal/storage/journal"
+	"agentvm/internal/work/job"
 	"agentvm/vm"
 )
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/job"
+	"agentvm/internal/work/job"
 )
 
 // TestPastJobs reads the jobs of a VM that does not run: one that has ended, one that was stopped, one whose daemon was killed,

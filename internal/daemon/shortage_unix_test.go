@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/job"
+	"agentvm/internal/work/job"
 	"agentvm/vm"
 )
 

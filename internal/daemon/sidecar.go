@@ -13,7 +13,7 @@ import (
 
 	"agentvm/internal/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/job"
+	"agentvm/internal/work/job"
 	"agentvm/vm"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemonrpc"
-	"agentvm/internal/job"
+	"agentvm/internal/work/job"
 )
 
 // sidecarRuns are the jobs of a sidecar.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/egress"
-	"agentvm/internal/record"
+	"agentvm/internal/work/record"
 )
 
 // read returns the events of a recording.

@@ -27,7 +27,7 @@ func TestProgramIsCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := fmt.Sprintf("%x  %s\n", sha256.Sum256(b), name); !strings.Contains(string(sums), want) {
-			t.Errorf("%s has changed: run internal/bind/program/build.sh", name)
+			t.Errorf("%s has changed: run internal/work/bind/program/build.sh", name)
 		}
 	}
 }
