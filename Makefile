@@ -45,7 +45,7 @@ disk: ## the empty file system of named machines (needs e2fsprogs, zstd)
 	internal/storage/disk/build.sh
 
 buildah: ## ten Dockerfiles built by agentvm and by buildah give the same images (as root; needs buildah, bzip2 and Alpine's releases)
-	AGENTVM_TEST_BUILDAH=1 go test -count 1 -timeout 20m -run '^TestSameAsBuildah$$' ./internal/build
+	AGENTVM_TEST_BUILDAH=1 go test -count 1 -timeout 20m -run '^TestSameAsBuildah$$' ./internal/imagebuild
 
 lockstep: ## Debian's programs interpreted and translated side by side for MILLIONS of instructions (4000), with the archive at DEBIAN_IMAGE
 	AGENTVM_LOCKSTEP_IMAGE=$(DEBIAN_IMAGE) AGENTVM_LOCKSTEP=$${MILLIONS:-4000} go test -v -count 1 -timeout 0 ./integration/lockstep

@@ -39,7 +39,7 @@ var mayOpenByName = map[string]string{
 	"client/state.go":               "a scratch file of the store",
 	"vm/":                           "",
 	"wasi/command.go":               "agentvm debug run-wasi: no guest of a VM",
-	"internal/spec/find.go":         "the project file: what it gives is not trusted (checkProject)",
+	"internal/settings/find.go":     "the project file: what it gives is not trusted (checkProject)",
 	"internal/share/mount/":         "",
 	"internal/share/mount/events":   "the system's own tables",
 	"internal/guest/":               "in the guest",

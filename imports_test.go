@@ -79,7 +79,7 @@ var mayImport = map[string][]string{
 		"internal/network/reach",
 		"internal/host/shortage",
 		"internal/storage/snapshot",
-		"internal/spec",
+		"internal/settings",
 		"internal/host/tail",
 		"internal/host/unixsocket",
 		"internal/watchdog",
@@ -199,7 +199,7 @@ var mayImport = map[string][]string{
 		"egress",
 		"images",
 		"internal/host/atomicfile",
-		"internal/build",
+		"internal/imagebuild",
 		"internal/share/changes",
 		"internal/confine",
 		"internal/daemon",
@@ -225,7 +225,7 @@ var mayImport = map[string][]string{
 		"internal/serve",
 		"internal/service",
 		"internal/storage/snapshot",
-		"internal/spec",
+		"internal/settings",
 		"internal/sshd",
 		"internal/host/tail",
 		"internal/host/termtext",
@@ -246,7 +246,7 @@ var mayImport = map[string][]string{
 		"internal/host/private",
 		"vm",
 	},
-	"internal/build": {
+	"internal/imagebuild": {
 		"egress",
 		"images",
 		"internal/host/atomicfile",
@@ -437,7 +437,7 @@ var mayImport = map[string][]string{
 		"internal/host/origin",
 		"internal/host/private",
 	},
-	"internal/spec": {"egress", "internal/share/mount", "nat", "vm"},
+	"internal/settings": {"egress", "internal/share/mount", "nat", "vm"},
 	"internal/guest/capnprpc": {
 		"internal/host/budget",
 		"internal/host/errno",
@@ -491,7 +491,7 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/build", "internal/host/httpretry", "internal/httpserver", "internal/e2b", "internal/network/router", "internal/mcp", "internal/storage/objectstore", "internal/host/origin", "internal/pod", "internal/network/preview", "internal/network/reach", "internal/sandboxd", "internal/network/secret", "internal/serve", "internal/network/servername", "internal/ui", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/imagebuild", "internal/host/httpretry", "internal/httpserver", "internal/e2b", "internal/network/router", "internal/mcp", "internal/storage/objectstore", "internal/host/origin", "internal/pod", "internal/network/preview", "internal/network/reach", "internal/sandboxd", "internal/network/secret", "internal/serve", "internal/network/servername", "internal/ui", "vm"},
 	"modernc.org/sqlite":                           {"internal/network/preview"},
 	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},

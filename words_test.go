@@ -70,7 +70,7 @@ var clean = map[string]string{
 	"internal/host/shortage":      "",
 	"internal/test/smalldisk":     "",
 	"internal/storage/snapshot":   "claim|ErrStranger|settle|stranger",
-	"internal/spec":               "",
+	"internal/settings":           "",
 	"internal/test/testclock":     "",
 	"internal/watchdog":           "",
 	"nat":                         "",

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
-	"agentvm/internal/build"
+	"agentvm/internal/imagebuild"
+	"agentvm/internal/settings"
 	"agentvm/internal/share/hostpath"
-	"agentvm/internal/spec"
 	"agentvm/vm"
 )
 
@@ -58,7 +58,7 @@ func (c *cli) buildCommand() *cobra.Command {
 	flags.StringVar(&f.target, "target", "", "the `STAGE` to build (default the last)")
 	flags.StringArrayVar(&f.args, "build-arg", nil, "the value of an ARG, as `NAME=VALUE`, or NAME for that of the environment (may be repeated)")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "a file for RUN --mount=type=secret, as `id=NAME,src=FILE`, or a variable, as id=NAME,env=VARIABLE (may be repeated)")
-	flags.StringVar(&f.platform, "platform", build.Platform, "the `PLATFORM` of the image, of which there is one")
+	flags.StringVar(&f.platform, "platform", imagebuild.Platform, "the `PLATFORM` of the image, of which there is one")
 	flags.StringVar(&f.memory, "memory", "", "memory of the VMs in which RUN runs, as `SIZE` 512M or 2G (default 1G)")
 	flags.StringVar(&f.progress, "progress", "plain", "`plain`: a line for each step, and what programs print")
 	flags.BoolVar(&f.noCache, "no-cache", false, "do every step again")
@@ -92,8 +92,8 @@ func (c *cli) build(ctx context.Context, f *buildFlags, where string) error {
 	if o.Output = c.stderr; f.quiet {
 		o.Output = io.Discard
 	}
-	image, err := build.Build(ctx, o)
-	var step *build.StepError
+	image, err := imagebuild.Build(ctx, o)
+	var step *imagebuild.StepError
 	if errors.As(err, &step) && ctx.Err() == nil {
 		fmt.Fprintln(c.stderr, "agentvm:", err)
 		return exitStatus(1)
@@ -108,14 +108,14 @@ func (c *cli) build(ctx context.Context, f *buildFlags, where string) error {
 }
 
 // options turns the flags into those of a build.
-func (f *buildFlags) options(where string, stdin io.Reader) (o build.Options, err error) {
-	if f.platform != build.Platform {
-		return o, fmt.Errorf("--platform %s: agentvm builds for %s only", f.platform, build.Platform)
+func (f *buildFlags) options(where string, stdin io.Reader) (o imagebuild.Options, err error) {
+	if f.platform != imagebuild.Platform {
+		return o, fmt.Errorf("--platform %s: agentvm builds for %s only", f.platform, imagebuild.Platform)
 	}
 	if f.progress != "plain" && f.progress != "auto" {
 		return o, fmt.Errorf("--progress %s: want plain", f.progress)
 	}
-	o = build.Options{Name: f.name, Target: f.target, NoCache: f.noCache, Args: map[string]string{}, Secrets: map[string][]byte{}}
+	o = imagebuild.Options{Name: f.name, Target: f.target, NoCache: f.noCache, Args: map[string]string{}, Secrets: map[string][]byte{}}
 	if f.name != "" {
 		if err := images.CheckName(f.name); err != nil {
 			return o, err
@@ -147,7 +147,7 @@ func (f *buildFlags) options(where string, stdin io.Reader) (o build.Options, er
 	}
 	o.VM = vm.Config{Memory: 1 << 30, Network: vm.Network{Disabled: f.noNetwork}}
 	if f.memory != "" {
-		if o.VM.Memory, err = spec.ParseSize(f.memory, 20); err != nil {
+		if o.VM.Memory, err = settings.ParseSize(f.memory, 20); err != nil {
 			return o, fmt.Errorf("--memory %q: want a size, as 512M or 2G", f.memory)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/host/private"
 	"agentvm/internal/machine"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
@@ -79,7 +79,7 @@ func (c *cli) runELFCommand() *cobra.Command {
 		if o.Mode, known = elfModes[mode]; !known {
 			return fmt.Errorf("--mode %q: want auto, machine or supervisor", mode)
 		}
-		if o.Memory, err = spec.ParseSize(memory, 20); err != nil || o.Memory == 0 {
+		if o.Memory, err = settings.ParseSize(memory, 20); err != nil || o.Memory == 0 {
 			return fmt.Errorf("--memory %q: want a size as 768M or 2G", memory)
 		}
 		o.Console = c.stdout

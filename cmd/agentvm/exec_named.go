@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
@@ -216,7 +216,7 @@ func onlyFresh(command *cobra.Command, name string) error {
 		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate", "bind",
 		"dns-search", "proxy", "volume",
 	}
-	for _, s := range spec.Settings() {
+	for _, s := range settings.All() {
 		if s.Flag != "env" { // a command has variables of its own
 			fresh = append(fresh, s.Flag)
 		}

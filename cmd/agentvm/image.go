@@ -18,7 +18,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
@@ -311,7 +311,7 @@ a connection to a listening socket of the runtime, if the first arguments are -n
 			if _, err := os.Lstat(to); err == nil {
 				return fmt.Errorf("export image: %s exists: remove it, or name another file", to)
 			}
-			size, err := spec.ParseSize(memory, 20)
+			size, err := settings.ParseSize(memory, 20)
 			if err != nil || size == 0 {
 				return fmt.Errorf("--memory %q: want a size, as 512M or 2G", memory)
 			}

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 )
 
 // learnResult is what net learn has found out.
@@ -126,7 +126,7 @@ func (l *learnResult) save(path string) error {
 // extendProject adds what was learned to agentvm.toml, and says which of the rules there were not needed.
 func (c *cli) extendProject(place *projectPlace, l *learnResult) error {
 	if len(l.Beyond) > 0 {
-		return fmt.Errorf("%s is not written: %s is an address that no rule opens, only --net open does", spec.Name, l.Beyond[0].To)
+		return fmt.Errorf("%s is not written: %s is an address that no rule opens, only --net open does", settings.Name, l.Beyond[0].To)
 	}
 	before, err := place.read()
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *cli) extendProject(place *projectPlace, l *learnResult) error {
 }
 
 // describeAdded says what was added to a file with a mode, or with "".
-func describeAdded(mode string, add spec.Network) string {
+func describeAdded(mode string, add settings.Network) string {
 	var parts []string
 	if n := len(add.Allow); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d rules added", n))
@@ -169,7 +169,7 @@ func describeAdded(mode string, add spec.Network) string {
 }
 
 // compare returns what a project file lacks, and which of its rules no connection needed.
-func (l *learnResult) compare(file *spec.File) (add spec.Network, unused []string, err error) {
+func (l *learnResult) compare(file *settings.File) (add settings.Network, unused []string, err error) {
 	there, err := appendRules(nil, file.Path+": network.allow", file.Values["network.allow"])
 	if err != nil {
 		return add, nil, err

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentvm/egress"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -284,7 +284,7 @@ func parseRate(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	n, err := spec.ParseSize(strings.TrimSuffix(text, "/s"), 0)
+	n, err := settings.ParseSize(strings.TrimSuffix(text, "/s"), 0)
 	if err != nil || n == 0 || n > 1<<40 {
 		return 0, fmt.Errorf("%s %q: want bytes a second as 500K or 10M", flag, text)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentvm/internal/settings"
 	"agentvm/internal/share/mount"
-	"agentvm/internal/spec"
 )
 
 // mountPathFlag is --mask or --unprotected, which add a path to the mount before them.
@@ -66,8 +66,8 @@ func addMask(text *string, mask string) error {
 // registerProject registers the flags about the project file, and has it read before the command runs.
 func (f *vmFlags) registerProject(command *cobra.Command) {
 	flags := command.Flags()
-	flags.Bool("no-project", false, "do not read "+spec.Name+" of this directory or one above it")
-	flags.Bool("trust-project", false, "let "+spec.Name+" give what it must not by itself: directories elsewhere, the host's variables, ports and private networks, and more than at its last use")
+	flags.Bool("no-project", false, "do not read "+settings.Name+" of this directory or one above it")
+	flags.Bool("trust-project", false, "let "+settings.Name+" give what it must not by itself: directories elsewhere, the host's variables, ports and private networks, and more than at its last use")
 	command.PreRunE = func(command *cobra.Command, args []string) error {
 		_, err := f.readProject(command, args)
 		if err != nil && command.Name() != "start" && command.Name() != "config" {
@@ -79,14 +79,14 @@ func (f *vmFlags) registerProject(command *cobra.Command) {
 
 // readProject sets the flags that are not given as the project file says. It returns nil when there is none, or the VM is one
 // that has been made before.
-func (f *vmFlags) readProject(command *cobra.Command, args []string) (*spec.File, error) {
+func (f *vmFlags) readProject(command *cobra.Command, args []string) (*settings.File, error) {
 	flags := command.Flags()
 	if off, _ := flags.GetBool("no-project"); off || flags.Changed("name") || command.Name() == "start" && isMade(args[0]) {
 		return nil, nil
 	}
 	trusted, _ := flags.GetBool("trust-project")
-	file, err := spec.Load(".")
-	if errors.Is(err, spec.ErrNotFound) {
+	file, err := settings.Load(".")
+	if errors.Is(err, settings.ErrNotFound) {
 		return nil, compareProject(command, file, false, trusted)
 	}
 	if err != nil {
@@ -125,7 +125,7 @@ func isMade(name string) bool {
 var policySettings = []string{"network.mode", "network.allow", "network.allow-sni", "network.deny"}
 
 // isFromFile reports whether a flag gets its value from a project file, if that has one: the user has not given it, nor one that replaces it.
-func isFromFile(flags *pflag.FlagSet, s spec.Setting) bool {
+func isFromFile(flags *pflag.FlagSet, s settings.Setting) bool {
 	switch {
 	case s.Flag == "" || flags.Lookup(s.Flag) == nil || flags.Changed(s.Flag):
 		return false
@@ -145,16 +145,16 @@ func withoutNetwork(flags *pflag.FlagSet) bool {
 }
 
 // givesPolicy reports whether a part of the network policy is from the file. A mode of the user's replaces the file's.
-func givesPolicy(flags *pflag.FlagSet, file *spec.File) bool {
-	return !flags.Changed("net") && slices.ContainsFunc(spec.Settings(), func(s spec.Setting) bool {
+func givesPolicy(flags *pflag.FlagSet, file *settings.File) bool {
+	return !flags.Changed("net") && slices.ContainsFunc(settings.All(), func(s settings.Setting) bool {
 		return slices.Contains(policySettings, s.Key) && len(file.Values[s.Key]) > 0 && isFromFile(flags, s)
 	})
 }
 
 // setFlags gives each flag that the user has not given its value from the file.
-func setFlags(flags *pflag.FlagSet, file *spec.File) error {
-	var from []spec.Setting // before the first of them is set
-	for _, s := range spec.Settings() {
+func setFlags(flags *pflag.FlagSet, file *settings.File) error {
+	var from []settings.Setting // before the first of them is set
+	for _, s := range settings.All() {
 		if isFromFile(flags, s) {
 			from = append(from, s)
 		}
@@ -172,7 +172,7 @@ func setFlags(flags *pflag.FlagSet, file *spec.File) error {
 }
 
 // maskProject hides what the file masks in every mount that shows it, also in those of flags.
-func (f *vmFlags) maskProject(file *spec.File) error {
+func (f *vmFlags) maskProject(file *settings.File) error {
 	dir := realPath(filepath.Dir(file.Path))
 	for i := range f.mounts {
 		spec, err := mount.Parse(f.mounts[i])
@@ -209,7 +209,7 @@ func realPath(path string) string {
 	}
 }
 
-const configLong = `Prints what a VM that is started in this directory would be like: the settings of ` + spec.Name + `, changed by the
+const configLong = `Prints what a VM that is started in this directory would be like: the settings of ` + settings.Name + `, changed by the
 flags that are given, as such a file. With --check it prints nothing but what is wrong.`
 
 func (c *cli) configCommand() *cobra.Command {
@@ -246,14 +246,14 @@ func (c *cli) configCommand() *cobra.Command {
 }
 
 // flagSettings returns the flags as a project file, with what only a file can set. The masks are in the mounts.
-func flagSettings(flags *pflag.FlagSet, file *spec.File) *spec.File {
-	shown := &spec.File{Values: make(map[string][]string)}
+func flagSettings(flags *pflag.FlagSet, file *settings.File) *settings.File {
+	shown := &settings.File{Values: make(map[string][]string)}
 	if file != nil {
 		shown.Path, shown.Sidecars = file.Path, file.Sidecars
 		maps.Copy(shown.Values, file.Values)
 		delete(shown.Values, "masks")
 	}
-	for _, s := range spec.Settings() {
+	for _, s := range settings.All() {
 		flag := flags.Lookup(s.Flag)
 		if flag == nil {
 			continue

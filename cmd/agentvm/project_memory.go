@@ -19,7 +19,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 )
 
 // projectMemory keeps what the project files of this user gave at their last use, so that no other, as a guest that has the project mounted,
@@ -32,8 +32,8 @@ type projectMemory struct {
 
 // projectUse is what is kept of one directory.
 type projectUse struct {
-	Directory string      `json:"directory"` // without links
-	Grants    spec.Grants `json:"grants"`
+	Directory string          `json:"directory"` // without links
+	Grants    settings.Grants `json:"grants"`
 }
 
 // maxProjectUse bounds a file in bytes: paths in it are longer than those of the project file.
@@ -61,7 +61,7 @@ func projectUsePath(folder, dir string) string {
 }
 
 // load returns what a directory's file gave; the error is fs.ErrNotExist when it was not used.
-func (m projectMemory) load(dir string) (spec.Grants, error) {
+func (m projectMemory) load(dir string) (settings.Grants, error) {
 	grants, err := loadProjectUse(projectUsePath(m.folder, dir), dir)
 	if errors.Is(err, fs.ErrNotExist) && m.earlier != "" {
 		return loadProjectUse(projectUsePath(m.earlier, dir), dir)
@@ -69,7 +69,7 @@ func (m projectMemory) load(dir string) (spec.Grants, error) {
 	return grants, err
 }
 
-func loadProjectUse(path, dir string) (spec.Grants, error) {
+func loadProjectUse(path, dir string) (settings.Grants, error) {
 	text, err := private.ReadFile(path, maxProjectUse)
 	if errors.Is(err, syscall.ENOTDIR) { // a file in the store's place: nothing was ever kept there
 		return nil, fs.ErrNotExist
@@ -78,12 +78,12 @@ func loadProjectUse(path, dir string) (spec.Grants, error) {
 	}
 	var use projectUse
 	if err := json.Unmarshal(text, &use); err != nil || use.Directory != dir {
-		return nil, fmt.Errorf("what %s gave at its last use cannot be read: %s is damaged: look at the project file, and remove it", filepath.Join(dir, spec.Name), path)
+		return nil, fmt.Errorf("what %s gave at its last use cannot be read: %s is damaged: look at the project file, and remove it", filepath.Join(dir, settings.Name), path)
 	}
 	return use.Grants, nil
 }
 
-func (m projectMemory) save(dir string, grants spec.Grants) error {
+func (m projectMemory) save(dir string, grants settings.Grants) error {
 	text, err := json.Marshal(projectUse{dir, grants})
 	if err != nil {
 		return err
@@ -100,11 +100,11 @@ func (m projectMemory) save(dir string, grants spec.Grants) error {
 // projectPast is what held so far in a directory.
 type projectPast struct {
 	memory projectMemory
-	dir    string        // of the project file that holds now
-	known  bool          // it has been used
-	above  bool          // what held is that of a directory above dir
-	gone   string        // what held is that of this directory below dir, in which there is no file now; "": not so
-	uses   []spec.Grants // what held, and dir's last use
+	dir    string            // of the project file that holds now
+	known  bool              // it has been used
+	above  bool              // what held is that of a directory above dir
+	gone   string            // what held is that of this directory below dir, in which there is no file now; "": not so
+	uses   []settings.Grants // what held, and dir's last use
 }
 
 // past looks for what held at start, where now the file of dir holds: that of the nearest directory which has been used. It may be another than
@@ -135,7 +135,7 @@ func (m projectMemory) past(start, dir string) (projectPast, error) {
 }
 
 // beyond lists what now gives that the past did not, apart from some settings.
-func (p projectPast) beyond(now spec.Grants, apart ...string) (list []string) {
+func (p projectPast) beyond(now settings.Grants, apart ...string) (list []string) {
 	now = maps.Clone(now)
 	for _, use := range p.uses {
 		for _, key := range apart {
@@ -151,7 +151,7 @@ func (p projectPast) beyond(now spec.Grants, apart ...string) (list []string) {
 }
 
 // end makes now what is compared with the next time.
-func (p projectPast) end(now spec.Grants) error {
+func (p projectPast) end(now settings.Grants) error {
 	if p.gone != "" {
 		if err := p.memory.save(p.gone, now); err != nil {
 			return err
@@ -165,7 +165,7 @@ func (p projectPast) end(now spec.Grants) error {
 
 // compareProject lets a project file that has been used give no more than it did then, unless the user agrees. found is false when there is no
 // file, and file is without settings.
-func compareProject(command *cobra.Command, file *spec.File, found, trusted bool) error {
+func compareProject(command *cobra.Command, file *settings.File, found, trusted bool) error {
 	start, err := filepath.Abs(".")
 	if err != nil {
 		return nil // there is no working directory, and no file
@@ -188,7 +188,7 @@ func compareProject(command *cobra.Command, file *spec.File, found, trusted bool
 	if len(beyond) > 0 && !trusted {
 		what := file.Path + " gives more than at its last use"
 		if !found {
-			what = fmt.Sprintf("no %s holds in %s any more, and VMs get more without it", spec.Name, start)
+			what = fmt.Sprintf("no %s holds in %s any more, and VMs get more without it", settings.Name, start)
 		}
 		if err := agreeToProject(command, what, !shows, beyond); err != nil {
 			return err

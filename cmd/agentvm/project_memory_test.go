@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"agentvm/egress"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 )
 
 // write replaces a project file, as a guest that has the directory mounted could.
@@ -37,7 +37,7 @@ const strict = "mounts = [\".:/src\"]\nmasks = [\".env\"]\n[network]\nmode = \"n
 func TestLooserProjectIsRefused(t *testing.T) {
 	dir := inProject(t, strict)
 	use(t, "")
-	write(t, spec.Name, "mounts = [\".:/src\"]\n[network]\nmode = \"none\"\n")
+	write(t, settings.Name, "mounts = [\".:/src\"]\n[network]\nmode = \"none\"\n")
 	use(t, ".env is no longer hidden")
 	use(t, "", "--no-project")
 	use(t, ".env is no longer hidden")
@@ -46,17 +46,17 @@ func TestLooserProjectIsRefused(t *testing.T) {
 	t.Chdir(dir)
 	use(t, "", "--trust-project")
 	use(t, "") // it was agreed to
-	write(t, spec.Name, strict)
+	write(t, settings.Name, strict)
 	use(t, "")
-	write(t, spec.Name, "mounts = [\".:/src\"]\nmasks = [\".env\"]\n")
+	write(t, settings.Name, "mounts = [\".:/src\"]\nmasks = [\".env\"]\n")
 	use(t, "network.mode")
-	if err := os.Remove(spec.Name); err != nil {
+	if err := os.Remove(settings.Name); err != nil {
 		t.Fatal(err)
 	}
 	use(t, "no agentvm.toml holds in "+dir)
 	use(t, "", "--trust-project")
 	use(t, "")
-	write(t, spec.Name, "mounts = [\".:/src\"]\n")
+	write(t, settings.Name, "mounts = [\".:/src\"]\n")
 	use(t, "mounts")
 }
 
@@ -66,9 +66,9 @@ func TestProjectElsewhere(t *testing.T) {
 	use(t, "")
 	t.Chdir("sub")
 	use(t, "")
-	write(t, spec.Name, "masks = [\"x\"]\n")
+	write(t, settings.Name, "masks = [\"x\"]\n")
 	use(t, "network.mode")
-	if err := os.Remove(spec.Name); err != nil {
+	if err := os.Remove(settings.Name); err != nil {
 		t.Fatal(err)
 	}
 	use(t, "")
@@ -85,13 +85,13 @@ func TestProjectElsewhere(t *testing.T) {
 	use(t, "", "--trust-project")
 
 	// The file of sub is the stricter one, and goes.
-	write(t, filepath.Join(dir, spec.Name), "")
+	write(t, filepath.Join(dir, settings.Name), "")
 	t.Chdir(dir)
 	use(t, "", "--trust-project")
 	t.Chdir("sub")
-	write(t, spec.Name, strict)
+	write(t, settings.Name, strict)
 	use(t, "", "--trust-project")
-	if err := os.Remove(spec.Name); err != nil {
+	if err := os.Remove(settings.Name); err != nil {
 		t.Fatal(err)
 	}
 	use(t, "network.mode")
@@ -106,7 +106,7 @@ func TestProjectByALink(t *testing.T) {
 		t.Skip("no symbolic links here: ", err)
 	}
 	use(t, "")
-	write(t, spec.Name, "")
+	write(t, settings.Name, "")
 	t.Chdir(link)
 	use(t, "network.mode")
 	moved := dir + "-moved"
@@ -123,7 +123,7 @@ func TestProjectByALink(t *testing.T) {
 func TestConfigAgreesToNothing(t *testing.T) {
 	inProject(t, strict)
 	use(t, "")
-	write(t, spec.Name, "")
+	write(t, settings.Name, "")
 	config := func(args ...string) error {
 		c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 		command := c.configCommand()
@@ -161,7 +161,7 @@ func TestOwnChangesAreTrusted(t *testing.T) {
 	}
 	add()
 	use(t, "")
-	write(t, spec.Name, strings.Replace(strict, ".env", "other", 1))
+	write(t, settings.Name, strings.Replace(strict, ".env", "other", 1))
 	add()
 	use(t, ".env is no longer hidden")
 }
@@ -186,7 +186,7 @@ func TestDamagedMemoryIsSaid(t *testing.T) {
 func TestProjectOfOtherStores(t *testing.T) {
 	inProject(t, strict)
 	use(t, "")
-	write(t, spec.Name, "")
+	write(t, settings.Name, "")
 	t.Setenv("AGENTVM_STORE", filepath.Join(t.TempDir(), "other"))
 	use(t, "network.mode")
 	memory, err := openProjectMemory()

@@ -10,8 +10,8 @@ import (
 	"syscall"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/settings"
 	"agentvm/internal/share/hostpath"
-	"agentvm/internal/spec"
 )
 
 // projectPlace is the directory of the project file, or where there is none the working directory, held open: whatever a guest makes meanwhile
@@ -23,9 +23,9 @@ type projectPlace struct {
 
 // openProjectPlace is to be called before a VM runs.
 func openProjectPlace() (*projectPlace, error) {
-	path, err := spec.Find(".")
-	if errors.Is(err, spec.ErrNotFound) {
-		path, err = filepath.Abs(spec.Name)
+	path, err := settings.Find(".")
+	if errors.Is(err, settings.ErrNotFound) {
+		path, err = filepath.Abs(settings.Name)
 	}
 	if err != nil {
 		return nil, err
@@ -54,21 +54,21 @@ func (p *projectPlace) Close() {
 }
 
 // read reads the file, which is new where there is none.
-func (p *projectPlace) read() (*spec.File, error) {
-	switch info, err := p.root.Lstat(spec.Name); {
+func (p *projectPlace) read() (*settings.File, error) {
+	switch info, err := p.root.Lstat(settings.Name); {
 	case errors.Is(err, fs.ErrNotExist):
-		return spec.Parse(p.path, nil)
+		return settings.Parse(p.path, nil)
 	case err != nil:
 		return nil, fmt.Errorf("project file: %w", err)
 	case !info.Mode().IsRegular():
 		return nil, p.notRegular()
 	}
-	file, err := p.root.OpenFile(spec.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would have it wait for a writer
+	file, err := p.root.OpenFile(settings.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would have it wait for a writer
 	if err != nil {
 		return nil, fmt.Errorf("project file: %w", err)
 	}
 	defer file.Close()
-	return spec.Read(p.path, file)
+	return settings.Read(p.path, file)
 }
 
 func (p *projectPlace) notRegular() error {
@@ -78,13 +78,13 @@ func (p *projectPlace) notRegular() error {
 // replace replaces the file, and follows no link.
 func (p *projectPlace) replace(text []byte) error {
 	mode := fs.FileMode(0o644)
-	switch info, err := p.root.Lstat(spec.Name); {
+	switch info, err := p.root.Lstat(settings.Name); {
 	case err == nil && !info.Mode().IsRegular():
 		return p.notRegular()
 	case err == nil:
 		mode = info.Mode().Perm()
 	}
-	if err := atomicfile.WriteIn(p.root, spec.Name, text, mode); err != nil {
+	if err := atomicfile.WriteIn(p.root, settings.Name, text, mode); err != nil {
 		return fmt.Errorf("write %s: %w", p.path, err)
 	}
 	return nil
@@ -92,15 +92,15 @@ func (p *projectPlace) replace(text []byte) error {
 
 // extend adds to the file that was read, and remembers it: it is the user who adds. But where it gave more than at its last use before that, the
 // next command asks. It reports whether something was to be added.
-func (p *projectPlace) extend(before *spec.File, add spec.Network) (bool, error) {
-	text, err := spec.Extend(p.path, before.Text(), add)
+func (p *projectPlace) extend(before *settings.File, add settings.Network) (bool, error) {
+	text, err := settings.Extend(p.path, before.Text(), add)
 	if err != nil {
-		return false, fmt.Errorf("%s is not written: %w", spec.Name, err)
+		return false, fmt.Errorf("%s is not written: %w", settings.Name, err)
 	}
 	if bytes.Equal(text, before.Text()) {
 		return false, nil
 	}
-	after, err := spec.Parse(p.path, text)
+	after, err := settings.Parse(p.path, text)
 	if err != nil {
 		return false, err
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 )
 
 // projectAt opens the project place of a directory, which becomes the working directory.
@@ -25,7 +25,7 @@ func projectAt(t *testing.T, dir string) *projectPlace {
 // TestReplaceFollowsNoLink: what a guest made of the project file in a mount decides nothing about other files.
 func TestReplaceFollowsNoLink(t *testing.T) {
 	dir := t.TempDir()
-	other, link := filepath.Join(dir, ".profile"), filepath.Join(dir, spec.Name)
+	other, link := filepath.Join(dir, ".profile"), filepath.Join(dir, settings.Name)
 	if err := os.WriteFile(other, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestReplaceInSwappedDirectory(t *testing.T) {
 				if with == "none" && dir == mine {
 					continue
 				}
-				if err := os.WriteFile(filepath.Join(dir, spec.Name), []byte("# of "+filepath.Base(dir)+"\n"), 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(dir, settings.Name), []byte("# of "+filepath.Base(dir)+"\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -85,7 +85,7 @@ func TestReplaceInSwappedDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for dir, want := range map[string]string{moved: "# new\n", other: "# of other\n"} {
-				if text, err := os.ReadFile(filepath.Join(dir, spec.Name)); err != nil || string(text) != want {
+				if text, err := os.ReadFile(filepath.Join(dir, settings.Name)); err != nil || string(text) != want {
 					t.Errorf("%s: %q, %v; want %q", dir, text, err, want)
 				}
 			}

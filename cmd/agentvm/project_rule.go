@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"agentvm/egress"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 )
 
 // writeRule adds a rule to agentvm.toml, as net learn --write does, and says what that means. It changes what VMs get that are started from there.
@@ -18,7 +18,7 @@ func (p *projectPlace) writeRule(rule egress.Rule, allowed bool) (string, error)
 	if err != nil {
 		return "", err
 	}
-	add := spec.Network{}
+	add := settings.Network{}
 	switch {
 	case !allowed:
 		add.Deny = []string{rule.String()}
@@ -47,7 +47,7 @@ func (p *projectPlace) writeRule(rule egress.Rule, allowed bool) (string, error)
 }
 
 // projectPolicy is the policy of a project file.
-func projectPolicy(file *spec.File) (p egress.Policy, err error) {
+func projectPolicy(file *settings.File) (p egress.Policy, err error) {
 	p.Mode = egress.Mode(file.Value("network.mode"))
 	if p.Allow, err = appendRules(nil, file.Path+": network.allow", file.Values["network.allow"]); err != nil {
 		return p, err

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images/storetest"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 )
 
 // inProject writes a project file into a new working directory.
@@ -23,7 +23,7 @@ func inProject(t *testing.T, text string) (dir string) {
 	for name, home := range storetest.UserVariables(filepath.Join(t.TempDir(), "user")) {
 		t.Setenv(name, home)
 	}
-	if err := errors.Join(os.Mkdir(".git", 0o755), os.Mkdir("sub", 0o755), os.WriteFile(spec.Name, []byte(text), 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(".git", 0o755), os.Mkdir("sub", 0o755), os.WriteFile(settings.Name, []byte(text), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -115,7 +115,7 @@ func TestProjectErrors(t *testing.T) {
 			if err := os.Symlink(os.TempDir(), "link"); err != nil {
 				t.Skip("no symbolic links here: ", err)
 			}
-			if _, err := parseVMFlags(t); err == nil || !strings.Contains(err.Error(), spec.Name+tc.want) {
+			if _, err := parseVMFlags(t); err == nil || !strings.Contains(err.Error(), settings.Name+tc.want) {
 				t.Errorf("got %v, want %q in it", err, tc.want)
 			}
 			if _, err := parseVMFlags(t, "--trust-project"); (err == nil) != tc.trust {

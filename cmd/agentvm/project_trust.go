@@ -7,15 +7,15 @@ import (
 	"strings"
 
 	"agentvm/egress"
+	"agentvm/internal/settings"
 	"agentvm/internal/share/mount"
-	"agentvm/internal/spec"
 	"agentvm/nat"
 	"agentvm/vm"
 )
 
-// checkProject checks the values that package spec does not know, with their places. A file comes with what was cloned, and a guest
+// checkProject checks the values that package settings does not know, with their places. A file comes with what was cloned, and a guest
 // with a writable mount can change it. So, unless it is trusted, it cannot give more of the host than its own directory.
-func checkProject(file *spec.File, trusted bool) error {
+func checkProject(file *settings.File, trusted bool) error {
 	p := projectCheck{file, trusted}
 	for _, check := range []func() error{p.memory, p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets, p.secrets} {
 		if err := check(); err != nil {
@@ -26,7 +26,7 @@ func checkProject(file *spec.File, trusted bool) error {
 }
 
 type projectCheck struct {
-	*spec.File
+	*settings.File
 	trusted bool
 }
 
@@ -39,7 +39,7 @@ func (p projectCheck) requireTrust(key string, item int, what string) error {
 }
 
 func (p projectCheck) memory() error {
-	if size, _ := spec.ParseSize(p.Value("host-memory"), 20); size <= vm.DefaultHostMemory { // package spec has checked the text
+	if size, _ := settings.ParseSize(p.Value("host-memory"), 20); size <= vm.DefaultHostMemory { // package settings has checked the text
 		return nil
 	}
 	return p.requireTrust("host-memory", -1, fmt.Sprintf("more than %d MiB of the host's memory besides the VM's own", vm.DefaultHostMemory>>20))

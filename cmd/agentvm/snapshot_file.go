@@ -15,8 +15,8 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/settings"
 	"agentvm/internal/share/hostpath"
-	"agentvm/internal/spec"
 	"agentvm/internal/storage/snapshot"
 )
 
@@ -88,7 +88,7 @@ times the file's own size.`,
 			}
 			var limits snapshot.ImportLimits
 			if maxSize != "" {
-				n, err := spec.ParseSize(maxSize, 20)
+				n, err := settings.ParseSize(maxSize, 20)
 				if err != nil || n == 0 || n > math.MaxInt64 {
 					return fmt.Errorf("--max-size %q: want a size as 768M or 2G", maxSize)
 				}

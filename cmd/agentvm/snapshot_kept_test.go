@@ -57,14 +57,14 @@ func FuzzKeptVM(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want, got := settings(t, once), settings(t, twice); !reflect.DeepEqual(want, got) {
+		if want, got := keptSettings(t, once), keptSettings(t, twice); !reflect.DeepEqual(want, got) {
 			t.Errorf("kept as\n%s\nand then as\n%s", once, twice)
 		}
 	})
 }
 
-// settings are what a JSON document sets: an empty list, object or text sets nothing, as if its key were not there.
-func settings(t *testing.T, document []byte) any {
+// keptSettings are what a JSON document sets: an empty list, object or text sets nothing, as if its key were not there.
+func keptSettings(t *testing.T, document []byte) any {
 	t.Helper()
 	var value any
 	if err := json.Unmarshal(document, &value); err != nil {

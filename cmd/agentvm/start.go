@@ -16,7 +16,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 	"agentvm/internal/storage/disk"
 )
 
@@ -257,7 +257,7 @@ func (f *startFlags) changeFiles(config *client.Config) (err error) {
 }
 
 // sidecars converts those of a project file, which has checked them.
-func sidecars(file *spec.File) (list []client.Sidecar, err error) {
+func sidecars(file *settings.File) (list []client.Sidecar, err error) {
 	for _, s := range file.Sidecars {
 		sidecar := client.Sidecar{Name: s.Name, Args: s.Command, Env: s.Env, User: s.User, Restart: client.RestartPolicy(s.Restart)}
 		if s.Backoff != "" {
@@ -310,7 +310,7 @@ func (f *startFlags) changeLife(config *client.Config) (err error) {
 	if !f.changed("disk-size") {
 		return nil
 	}
-	size, err := spec.ParseSize(f.disk, 20)
+	size, err := settings.ParseSize(f.disk, 20)
 	if err != nil || size > disk.MaxSize || size != 0 && size < disk.MinSize {
 		return fmt.Errorf("--disk-size %q: want a size from %dM to %dG, as 500M or 20G, or 0", f.disk, disk.MinSize>>20, disk.MaxSize>>30)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentvm/internal/settings"
 	"agentvm/internal/share/mount"
-	"agentvm/internal/spec"
 	"agentvm/internal/storage/volume"
 	"agentvm/nat"
 	"agentvm/vm"
@@ -35,7 +35,7 @@ type vmFlags struct {
 	binds   []string     // of exec
 	record  string       // of exec and run: a file, "": none
 
-	project *spec.File // nil: none was read
+	project *settings.File // nil: none was read
 }
 
 func (f *vmFlags) register(command *cobra.Command) {
@@ -62,7 +62,7 @@ func (f *vmFlags) registerShared(command *cobra.Command) {
 	flags.Var(mountPathFlag{&f.mounts, "a mask", addMask}, "mask", "hide a `PATH` of the mount before it from the VM, as .env or .git/hooks (may be repeated)")
 	flags.Var(mountPathFlag{&f.mounts, "an unprotected path", addUnprotected}, "unprotected", "let the VM change a `PATH` of the mount before it that programs of the host execute or obey by themselves, as .git or .envrc; . is all (may be repeated)")
 	flags.StringVar(&f.ca, "ca-cert", "", "have the guest trust the certificates of this PEM `FILE` as well")
-	for _, s := range spec.Switches() {
+	for _, s := range settings.Switches() {
 		registerSettings(flags, s.Key)
 	}
 	registerSettings(flags, "sockets", "secrets")
@@ -201,10 +201,10 @@ func (f *vmFlags) certificate() ([]byte, error) {
 
 // registerSettings registers the flags of settings, by their keys.
 func registerSettings(flags *pflag.FlagSet, keys ...string) {
-	for _, s := range spec.Settings() {
+	for _, s := range settings.All() {
 		switch {
 		case !slices.Contains(keys, s.Key):
-		case s.Kind == spec.Switch:
+		case s.Kind == settings.Switch:
 			flags.Bool(s.Flag, false, s.Usage)
 		case s.Kind.IsList():
 			flags.StringArray(s.Flag, nil, s.Usage)
@@ -219,7 +219,7 @@ func always(string) bool { return true }
 
 // changeSettings sets in c what is named by each registered flag of the table of settings for which changed holds.
 func changeSettings(c *vm.Config, flags *pflag.FlagSet, changed func(flag string) bool) error {
-	for _, s := range spec.Settings() {
+	for _, s := range settings.All() {
 		if flag := flags.Lookup(s.Flag); flag != nil && s.InConfig() && changed(s.Flag) {
 			if err := s.Set(c, flagTexts(flag)); err != nil {
 				return err

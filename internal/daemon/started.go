@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 	"agentvm/internal/storage/checkpoint"
 	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
@@ -26,7 +26,7 @@ type Started struct {
 	WorkDir  string            `json:"workingDir,omitempty"`
 	DiskSize int64             `json:"diskSize,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	Switches []string          `json:"switches,omitempty"` // keys of the settings that are on (spec.Switches)
+	Switches []string          `json:"switches,omitempty"` // keys of the settings that are on (settings.Switches)
 }
 
 // MountRef is a mount of the saved VM, without the host's path.
@@ -40,7 +40,7 @@ type MountRef struct {
 // Started returns what a snapshot of a VM with this configuration says.
 func (c Config) Started() Started {
 	s := Started{Hostname: c.Hostname, Network: portable(c.Network), Access: c.Access, WorkDir: c.WorkingDir, DiskSize: c.DiskSize, Labels: c.Labels}
-	for _, setting := range spec.Switches() {
+	for _, setting := range settings.Switches() {
 		if *setting.In(&c.Config) {
 			s.Switches = append(s.Switches, setting.Key)
 		}
@@ -82,12 +82,12 @@ func (s Started) Config() (Config, error) {
 	c := Config{Config: vm.Config{Hostname: s.Hostname, WorkingDir: s.WorkDir, Access: s.Access, Network: portable(s.Network)}, DiskSize: s.DiskSize, Labels: s.Labels}
 	c.Access.LoopbackExemptPorts = nil
 	for _, key := range s.Switches { // each takes something away from the guest
-		settings := spec.Switches()
-		i := slices.IndexFunc(settings, func(setting spec.Setting) bool { return setting.Key == key })
+		switches := settings.Switches()
+		i := slices.IndexFunc(switches, func(setting settings.Setting) bool { return setting.Key == key })
 		if i < 0 {
 			return c, fmt.Errorf("the VM was started with %.80q, which this agentvm does not know: restore it with a newer one", key)
 		}
-		*settings[i].In(&c.Config) = true
+		*switches[i].In(&c.Config) = true
 	}
 	if s.Network.Policy.ReachesRestricted() {
 		c.Network.Policy = egress.Policy{}

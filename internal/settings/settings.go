@@ -1,4 +1,4 @@
-package spec
+package settings
 
 import (
 	"errors"
@@ -159,8 +159,8 @@ const (
 	Switch        // true or false
 )
 
-// Settings returns all settings except the sidecars, in the order in which they are shown.
-func Settings() []Setting {
+// All returns all settings except the sidecars, in the order in which they are shown.
+func All() []Setting {
 	return []Setting{
 		{
 			Key: "image", Flag: "image", Fresh: true, set: func(_ Setting, c *vm.Config, texts []string) error { c.Image = texts[0]; return nil },
@@ -264,7 +264,7 @@ func Settings() []Setting {
 
 // Switches returns the settings that are true or false and that a VM keeps when it continues from a snapshot.
 func Switches() []Setting {
-	return slices.DeleteFunc(Settings(), func(s Setting) bool { return s.Kind != Switch || s.Fresh })
+	return slices.DeleteFunc(All(), func(s Setting) bool { return s.Kind != Switch || s.Fresh })
 }
 
 // ParseSize reads a number with a unit K, M or G, which are powers of 1024. A number alone is shifted left by bare.

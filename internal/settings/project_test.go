@@ -1,4 +1,4 @@
-package spec
+package settings
 
 import (
 	"errors"
@@ -172,7 +172,7 @@ func TestMemory(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.text, func(t *testing.T) {
-			for _, s := range Settings() {
+			for _, s := range All() {
 				if s.Key != "memory" {
 					continue
 				}

@@ -1,4 +1,4 @@
-package spec
+package settings
 
 import (
 	"path/filepath"

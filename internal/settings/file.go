@@ -1,4 +1,4 @@
-package spec
+package settings
 
 import (
 	"encoding/json"
@@ -17,7 +17,7 @@ import (
 type File struct {
 	Path string // as given to Parse
 
-	// Values are what the file sets, by the keys of Settings, as the texts that flags take: a list has any number, the others have one.
+	// Values are what the file sets, by the keys of All, as the texts that flags take: a list has any number, the others have one.
 	Values   map[string][]string
 	Sidecars []Sidecar // for VMs that live on
 
@@ -39,9 +39,9 @@ type entry struct {
 	value       any
 }
 
-// entries returns what the file sets in the order of Settings, without empty lists, and false for switches.
+// entries returns what the file sets in the order of All, without empty lists, and false for switches.
 func (f *File) entries() (list []entry) {
-	for _, s := range Settings() {
+	for _, s := range All() {
 		values := f.Values[s.Key]
 		if len(values) == 0 || values[0] == "" || s.Kind == Switch && values[0] == "false" {
 			continue
@@ -113,7 +113,7 @@ func camel(key string) string {
 // keys returns all keys that a file may have, with the names of tables.
 func keys() (list []string) {
 	sidecars := []string{"sidecar", "sidecar.name", "sidecar.command", "sidecar.env", "sidecar.user", "sidecar.restart", "sidecar.backoff"}
-	for _, s := range Settings() {
+	for _, s := range All() {
 		table, _, found := strings.Cut(s.Key, ".")
 		if found && sidecars != nil {
 			list, sidecars = append(list, sidecars...), nil
@@ -194,7 +194,7 @@ func (f *File) at(offset int, format string, args ...any) error {
 // read takes the values out of the tree, one by one, because each error needs its place.
 func (f *File) read(tree map[string]any) error {
 	var errs []error
-	for _, s := range Settings() {
+	for _, s := range All() {
 		table, name, found := strings.Cut(s.Key, ".")
 		in := tree
 		if !found {

@@ -1,4 +1,4 @@
-package spec
+package settings
 
 import (
 	"path/filepath"
@@ -8,14 +8,14 @@ import (
 	"agentvm/internal/share/mount"
 )
 
-// Grants are what a project file gives its VMs, by the keys of Settings, in a form that can be kept and compared with a later file's: the host's
+// Grants are what a project file gives its VMs, by the keys of All, in a form that can be kept and compared with a later file's: the host's
 // paths are absolute and without links, and settings of which no value gives more than another are left out. So are the values of variables.
 type Grants map[string][]string
 
 // Grants returns what the file gives. The path that real returns for another has no links.
 func (f *File) Grants(real func(path string) string) Grants {
 	g := make(Grants)
-	for _, s := range Settings() {
+	for _, s := range All() {
 		if list := f.Values[s.Key]; len(list) > 0 && !s.harmless {
 			g[s.Key] = slices.Clone(list)
 		}
@@ -47,7 +47,7 @@ var (
 
 // Beyond returns what g gives that before did not, one text for each difference.
 func (g Grants) Beyond(before Grants) (list []string) {
-	for _, s := range Settings() {
+	for _, s := range All() {
 		if s.harmless {
 			continue
 		}

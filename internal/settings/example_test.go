@@ -1,15 +1,15 @@
-package spec_test
+package settings_test
 
 import (
 	"fmt"
 
-	"agentvm/internal/spec"
+	"agentvm/internal/settings"
 )
 
 func ExampleParse() {
-	file, err := spec.Parse("agentvm.toml", []byte("memory = \"1G\"\n[network]\nallow = [\"pypi.org\"]"))
+	file, err := settings.Parse("agentvm.toml", []byte("memory = \"1G\"\n[network]\nallow = [\"pypi.org\"]"))
 	fmt.Println(file.Value("memory"), file.Values["network.allow"], err)
-	_, err = spec.Parse("agentvm.toml", []byte("memory = \"1G\"\n\nport = 8080"))
+	_, err = settings.Parse("agentvm.toml", []byte("memory = \"1G\"\n\nport = 8080"))
 	fmt.Println(err)
 	// Output:
 	// 1G [pypi.org] <nil>
