@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/vm"
 )

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/storage/journal"
 	"agentvm/internal/work/headtail"
 	"agentvm/vm"

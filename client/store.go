@@ -14,7 +14,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/storage/snapshot"
 )
 

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/confine"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/share/guestfs"

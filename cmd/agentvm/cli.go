@@ -37,7 +37,7 @@ type cli struct {
 	facets         facets
 	log            *slog.Logger
 	lines          *lines   // of a command, into which no message falls
-	confined       bool     // a layer of internal/confine is in force for this process
+	confined       bool     // a layer of internal/daemon/confine is in force for this process
 	args           []string // of the program, without its name
 }
 

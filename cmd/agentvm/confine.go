@@ -6,8 +6,8 @@ import (
 	"sync"
 
 	"agentvm/images"
-	"agentvm/internal/confine"
 	"agentvm/internal/daemon"
+	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/debugenv"
 	"agentvm/vm"

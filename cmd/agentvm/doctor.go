@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/private"

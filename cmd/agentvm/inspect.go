@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 	"agentvm/vm"
 )
 

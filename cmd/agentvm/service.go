@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/service"
+	"agentvm/internal/daemon/service"
 )
 
 const serviceLong = `Starts VMs when you log in, or when the computer starts: those that were started with --restart always, also where agentvm stop

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 )
 
 // BenchmarkExec measures a job that ends at once, its output and its end, which is what a daemon adds to a program.

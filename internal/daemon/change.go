@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"agentvm/egress"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 	"agentvm/nat"

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/nat"
 )
 

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/atomicfile"
 )

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"agentvm/images"
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/private"
 	"agentvm/internal/network/preview"

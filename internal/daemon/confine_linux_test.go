@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/confine"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/confine"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/private"
 	"agentvm/vm"
 )

@@ -20,7 +20,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/storage/snapshot"
 	"agentvm/nat"

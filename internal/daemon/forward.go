@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/nat"
 )

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -16,8 +16,8 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/confine"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/confine"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"

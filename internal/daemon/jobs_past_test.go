@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/work/job"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/nat"
 )

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/lograte"
 	"agentvm/internal/host/shortage"
 	"agentvm/vm"

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 )
 
 // TestHTTPClient fetches from a VM through its daemon.

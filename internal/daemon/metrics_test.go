@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/nat"
 	"agentvm/netstack"

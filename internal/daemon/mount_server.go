@@ -14,8 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/confine"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/confine"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/share/hostpath"
 	"agentvm/vm"

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/share/hostpath"

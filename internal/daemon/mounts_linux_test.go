@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"testing"
 
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 )
 
 // mountServers are the processes that serve added mounts of a store's VMs.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/vm"
 )
 

@@ -5,7 +5,7 @@ import (
 	"io"
 	"os"
 
-	"agentvm/internal/watchdog"
+	"agentvm/internal/daemon/watchdog"
 )
 
 // Owner binds the life of one daemon to that of this process. The daemon that a Store with this Owner starts switches its VM off when

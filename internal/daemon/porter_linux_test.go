@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 )
 
 // TestPorterIsConfined: the process that holds ports can neither run programs nor change what VMs are; its child, which wakes them, ends with

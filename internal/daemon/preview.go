@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostfile"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/network/preview"
 	"agentvm/internal/network/preview/previewtest"

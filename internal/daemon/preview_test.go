@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/network/preview"
 )
 

@@ -13,7 +13,7 @@ import (
 	"agentvm/images"
 	"agentvm/images/imagestest"
 	"agentvm/images/storetest"
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/vm"
 )
 

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
 	"agentvm/internal/storage/disk"

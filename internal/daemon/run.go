@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/lockfile"
 	"agentvm/internal/host/lograte"

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 )
 
 const (

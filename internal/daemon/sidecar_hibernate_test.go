@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/storage/journal"
 )
 

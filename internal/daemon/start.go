@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/lockfile"
 	"agentvm/internal/host/private"
 )

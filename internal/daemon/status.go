@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/private"
 )

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/share/guestfs"
 	"agentvm/nat"

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"agentvm/internal/daemonrpc"
+	"agentvm/internal/daemon/daemonrpc"
 )
 
 // wakeTime bounds how long a VM's daemon may take to listen, or to end, while it is woken.

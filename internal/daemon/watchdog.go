@@ -6,8 +6,8 @@ import (
 	"os"
 	"time"
 
+	"agentvm/internal/daemon/watchdog"
 	"agentvm/internal/host/debugenv"
-	"agentvm/internal/watchdog"
 	"agentvm/vm"
 )
 

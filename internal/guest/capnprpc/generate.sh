@@ -10,7 +10,7 @@ dir=$(go list -m -f '{{.Dir}}' $module)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 GOBIN=$tmp go install "$module/capnpc-go@$(go list -m -f '{{.Version}}' $module)"
-for schema in guest/capnprpc/stream guest/guestrpc/guest daemonrpc/daemon; do
+for schema in guest/capnprpc/stream guest/guestrpc/guest daemon/daemonrpc/daemon; do
 	name=${schema##*/}
 	mkdir -p "${schema}wire"
 	(cd "${schema%/*}" && capnp compile -I "$dir/std" -I "$root" -o- "$name.capnp" | (cd "${name}wire" && "$tmp/capnpc-go" -schemas=false -structstrings=false))

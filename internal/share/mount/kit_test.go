@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/share/mount/fusetest"
 	"agentvm/internal/test/leaktest"

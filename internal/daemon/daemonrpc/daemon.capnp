@@ -6,7 +6,7 @@ using Go = import "/go.capnp";
 using Guest = import "/guest/guestrpc/guest.capnp";
 using Stream = import "/guest/capnprpc/stream.capnp";
 $Go.package("daemonwire");
-$Go.import("agentvm/internal/daemonrpc/daemonwire");
+$Go.import("agentvm/internal/daemon/daemonrpc/daemonwire");
 
 interface Daemon {
   info @0 () -> (info :DaemonInfo);

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"agentvm/internal/daemonrpc/daemonwire"
+	"agentvm/internal/daemon/daemonrpc/daemonwire"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/capnprpc/streamwire"
 	"agentvm/internal/guest/guestrpc"

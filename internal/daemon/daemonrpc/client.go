@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/confine"
-	"agentvm/internal/daemonrpc/daemonwire"
+	"agentvm/internal/daemon/confine"
+	"agentvm/internal/daemon/daemonrpc/daemonwire"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/guestrpc/guestwire"

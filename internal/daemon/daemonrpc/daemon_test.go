@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/egress"
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/capnprpc/rpctest"
 	"agentvm/internal/guest/guestrpc"

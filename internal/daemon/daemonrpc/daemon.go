@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/confine"
+	"agentvm/internal/daemon/confine"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/storage/snapshot"

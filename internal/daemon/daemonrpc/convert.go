@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"agentvm/internal/daemonrpc/daemonwire"
+	"agentvm/internal/daemon/daemonrpc/daemonwire"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/guestrpc/guestwire"
