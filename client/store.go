@@ -54,7 +54,7 @@ func (o StoreOptions) vms(below string) daemon.Store {
 	if o.Program != "" {
 		s.Command = []string{o.Program, "daemon", "run", "--dir", s.Dir}
 		s.MountCommand = []string{o.Program, "daemon", "mount", "--dir", s.Dir}
-		s.PorterCommand = []string{o.Program, "daemon", "porter", "--dir", s.Dir}
+		s.ActivatorCommand = []string{o.Program, "daemon", "activator", "--dir", s.Dir}
 	}
 	return s
 }

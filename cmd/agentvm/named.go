@@ -242,16 +242,17 @@ func (c *cli) daemonCommand() *cobra.Command {
 	run.Flags().StringVar(&dir, "dir", "", "directory of the store of VMs")
 	run.Flags().BoolVar(&owned, "owned", false, "end when standard input does")
 	var held string
-	porter := &cobra.Command{
-		Use: "porter --dir DIR", Short: "Hold the ports of hibernated VMs", Args: cobra.NoArgs,
+	activator := &cobra.Command{
+		Use: "activator --dir DIR", Short: "Hold the ports of hibernated VMs", Args: cobra.NoArgs,
+		Aliases: []string{"porter"}, // what daemons that are older than this program start
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if held == "" {
-				return errors.New("--dir is missing: commands that use VMs start the porter")
+				return errors.New("--dir is missing: commands that use VMs start the activator")
 			}
-			return daemon.RunPorter(cmd.Context(), daemon.Store{Dir: held, Version: version})
+			return daemon.RunActivator(cmd.Context(), daemon.Store{Dir: held, Version: version})
 		},
 	}
-	porter.Flags().StringVar(&held, "dir", "", "directory of the store of VMs")
+	activator.Flags().StringVar(&held, "dir", "", "directory of the store of VMs")
 	var woken string
 	waker := &cobra.Command{
 		Use: "waker --dir DIR", Short: "Wake VMs for the process that holds their ports", Args: cobra.NoArgs,
@@ -275,6 +276,6 @@ func (c *cli) daemonCommand() *cobra.Command {
 	}
 	server.Flags().StringVar(&served, "dir", "", "directory of the store of VMs")
 	command := &cobra.Command{Use: "daemon", Short: "Run the processes that own VMs, their added mounts, and their ports while they are hibernated", Hidden: true}
-	command.AddCommand(run, porter, waker, server)
+	command.AddCommand(run, activator, waker, server)
 	return command
 }

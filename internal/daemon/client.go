@@ -44,7 +44,7 @@ type Client struct {
 }
 
 func (s Store) connectRunning(ctx context.Context, name string, p paths) (*Client, error) {
-	s.revivePorter()
+	s.reviveActivator()
 	if err := s.sweep(name, p); err != nil {
 		return nil, err
 	}
@@ -146,32 +146,32 @@ func unchanged(p paths, st state) error {
 	return nil
 }
 
-// The next three are daemonrpc.Client's. A VM may need a porter afterwards, which its daemon cannot start.
+// The next three are daemonrpc.Client's. A VM may need an activator afterwards, which its daemon cannot start.
 
 // Forward opens one more port.
 func (c *Client) Forward(ctx context.Context, forward string) (string, error) {
 	address, err := c.Client.Forward(ctx, forward)
-	c.tendPorter()
+	c.tendActivator()
 	return address, err
 }
 
 // Preview serves the VM's previews.
 func (c *Client) Preview(ctx context.Context) (daemonrpc.PreviewPlace, error) {
 	place, err := c.Client.Preview(ctx)
-	c.tendPorter()
+	c.tendActivator()
 	return place, err
 }
 
 // Change changes settings.
 func (c *Client) Change(ctx context.Context, change daemonrpc.Change) error {
 	err := c.Client.Change(ctx, change)
-	c.tendPorter()
+	c.tendActivator()
 	return err
 }
 
-func (c *Client) tendPorter() {
+func (c *Client) tendActivator() {
 	if p, err := c.store.paths(c.name); err == nil {
-		c.store.tendPorter(p)
+		c.store.tendActivator(p)
 	}
 }
 

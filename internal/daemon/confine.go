@@ -45,7 +45,7 @@ func (d *daemon) confineRules() confine.Rules {
 		d.logger.Debug("confinement", "error", err)
 	}
 	forks, previews := filepath.Join(store, "forks"), filepath.Dir(d.store.PreviewPath())
-	for _, folder := range []string{forks, previews, d.store.porter().door()} {
+	for _, folder := range []string{forks, previews, d.store.activator().door()} {
 		if err := private.MakeFolder(folder); err != nil {
 			d.logger.Debug("confinement", "error", err)
 		}
@@ -56,7 +56,7 @@ func (d *daemon) confineRules() confine.Rules {
 		}
 	}
 	r := VMRules(store, d.config.Config)
-	r.Read = append(r.Read, d.store.porter().door(), d.config.CAFile)
+	r.Read = append(r.Read, d.store.activator().door(), d.config.CAFile)
 	r.Write = append(r.Write, d.paths.dir, filepath.Join(store, "snapshots"), forks, previews, d.config.CaptureFile, d.config.NetworkLog)
 	return r
 }
@@ -94,11 +94,11 @@ func VMRules(store string, c vm.Config) confine.Rules {
 	return r
 }
 
-// confinePorter removes the rights that the porter does not need: it reads which VMs there are, and keeps its own files. What wakes VMs is
+// confineActivator removes the rights that the activator does not need: it reads which VMs there are, and keeps its own files. What wakes VMs is
 // the waker, which is another process.
-func (s Store) confinePorter(logger *slog.Logger) {
+func (s Store) confineActivator(logger *slog.Logger) {
 	if debugenv.Has("noconfine") {
-		logger.Info("the porter is not confined: AGENTVM_DEBUG=noconfine switches it off")
+		logger.Info("the activator is not confined: AGENTVM_DEBUG=noconfine switches it off")
 		return
 	}
 	served := filepath.Dir(s.servedPath(""))
@@ -109,7 +109,7 @@ func (s Store) confinePorter(logger *slog.Logger) {
 	}
 	layers := confine.Process(confine.Rules{
 		Read:    []string{s.Dir, served, "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/net/core/somaxconn"},
-		Sockets: []string{s.porter().dir},
+		Sockets: []string{s.activator().dir},
 	})
 	for _, l := range layers {
 		logger.Info("confinement", "layer", l.Name, "in force", l.InForce, "note", l.Note)

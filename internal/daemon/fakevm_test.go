@@ -379,9 +379,9 @@ const (
 	roleAtOnce  = "at once" // the same, and at once
 	roleKilled  = "killed"  // a daemon that is killed while its VM boots
 
-	wakerName  = "--waker"  // of the porter
-	porterName = "--porter" // in place of a VM's name: the porter, whose daemons have the role
-	mountName  = "--mount"  // before a VM's name: the server of a mount
+	wakerName     = "--waker"     // of the activator
+	activatorName = "--activator" // in place of a VM's name: the activator, whose daemons have the role
+	mountName     = "--mount"     // before a VM's name: the server of a mount
 
 	roleStranger = "stranger" // a process of another user, which tries to talk to a daemon
 )
@@ -400,13 +400,13 @@ func awaitHeard(dir string) {
 func play(role, dir string, args []string) error {
 	name := args[0]
 	s := Store{Dir: dir, Version: "test"}
-	if name == porterName || name == wakerName {
+	if name == activatorName || name == wakerName {
 		s.Command, s.Environment = []string{os.Args[0], dir}, []string{roleEnv, "GORACE"}
 		if name == wakerName {
 			return RunWaker(context.Background(), s, os.Stdin, os.Stdout)
 		}
 		s.WakerCommand = []string{os.Args[0], dir, wakerName}
-		return runPorter(context.Background(), s, 200*time.Millisecond)
+		return runActivator(context.Background(), s, 200*time.Millisecond)
 	}
 	if name == mountName {
 		return ServeMount(context.Background(), s, args[1], os.Stdin, os.Stdout)

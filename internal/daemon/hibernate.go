@@ -17,9 +17,9 @@ import (
 
 // A VM that is not used for Config.HibernateAfter is saved in its folder, and its daemon ends. A client that connects wakes it:
 //
-//	running ─ idle ─► clients are refused, connections wait ─► paused ─► saved ─► restore.json ─► sockets to the porter ─► the daemon ends
+//	running ─ idle ─► clients are refused, connections wait ─► paused ─► saved ─► restore.json ─► sockets to the activator ─► the daemon ends
 //	   ▲                                                                              │
-//	   └── restored: the same programs, disk, address, ports and name ◄── Store.Connect, Start, Stop; the porter
+//	   └── restored: the same programs, disk, address, ports and name ◄── Store.Connect, Start, Stop; the activator
 //
 // From restore.json on, the saved machine with its disk is what the VM is: its daemon, if it is killed then, has changed nothing since. The file
 // saving says to clients that are refused that they shall wait.
@@ -126,7 +126,7 @@ func (d *daemon) canHold(ctx context.Context, v VM) error {
 			return fmt.Errorf("it has published ports or previews, and secret %s of an environment variable, which a connection could not give it when it wakes: take one of a file", s.Name)
 		}
 	}
-	if _, err := d.store.askPorter(ctx, porterRequest{Do: doAsk}, nil); err != nil {
+	if _, err := d.store.askActivator(ctx, activatorRequest{Do: doAsk}, nil); err != nil {
 		return fmt.Errorf("nothing would hold its ports until the next command of agentvm (agentvm ps, say): %w", err)
 	}
 	return nil
@@ -205,7 +205,7 @@ func (d *daemon) fallAsleep(ctx context.Context, v VM, path string) error {
 	return nil
 }
 
-// leave writes from where the VM continues, and gives its sockets to the porter.
+// leave writes from where the VM continues, and gives its sockets to the activator.
 func (d *daemon) leave(ctx context.Context, v VM, path string) error {
 	r := Restoration{Snapshot: path, KeepPrograms: true, SameIdentity: true, Hibernated: true, Began: d.began, Sidecars: d.sidecarStates()}
 	ports, err := v.Ports(ctx)
@@ -222,7 +222,7 @@ func (d *daemon) leave(ctx context.Context, v VM, path string) error {
 	}
 	err = d.paths.writeRestoration(r)
 	if err == nil && len(files) > 0 {
-		_, err = d.store.askPorter(ctx, porterRequest{doGive, d.name, r.Key}, files)
+		_, err = d.store.askActivator(ctx, activatorRequest{doGive, d.name, r.Key}, files)
 	}
 	return err
 }

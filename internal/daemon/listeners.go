@@ -15,9 +15,9 @@ import (
 )
 
 // listeners are the sockets of the host at which others reach a VM: those of its published TCP ports, and that of its previews. While they are
-// held, connections wait in the queues of the sockets, also when another process gets these: the porter, or a daemon from it.
+// held, connections wait in the queues of the sockets, also when another process gets these: the activator, or a daemon from it.
 //
-//	bound, or from the porter ─► open ─── hold ──► held ──► with the porter: the VM is hibernated
+//	bound, or from the activator ─► open ─── hold ──► held ──► with the activator: the VM is hibernated
 //	                               ▲─── release ────┘
 type listeners struct {
 	mu        sync.Mutex
@@ -27,7 +27,7 @@ type listeners struct {
 	visits    int       // connections to previews that are open
 	last      time.Time // when a connection was accepted
 	open      map[*listener]struct{}
-	inherited map[string]*net.TCPListener // from the porter, by address, until they are asked for
+	inherited map[string]*net.TCPListener // from the activator, by address, until they are asked for
 }
 
 func newListeners() *listeners {
@@ -73,7 +73,7 @@ func (s *listeners) add(ctx context.Context, network, address string, previews b
 	return l, nil
 }
 
-// inherit takes sockets of the porter. When there are any, connections are held until release.
+// inherit takes sockets of the activator. When there are any, connections are held until release.
 func (s *listeners) inherit(files []*os.File) error {
 	var errs []error
 	s.mu.Lock()

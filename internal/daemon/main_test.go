@@ -33,7 +33,7 @@ func testStore(t testing.TB, role string) Store {
 	t.Setenv(roleEnv, role)
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise they run for a second after their end
 	s := Store{Dir: t.TempDir(), Version: "test"}
-	s.Command, s.PorterCommand, s.MountCommand = []string{program, s.Dir}, []string{program, s.Dir, porterName}, []string{program, s.Dir, mountName}
+	s.Command, s.ActivatorCommand, s.MountCommand = []string{program, s.Dir}, []string{program, s.Dir, activatorName}, []string{program, s.Dir, mountName}
 	s.WakerCommand = []string{program, s.Dir, wakerName}
 	s.Environment = []string{roleEnv, "GORACE"}
 	return s

@@ -39,7 +39,7 @@ type Restoration struct {
 	Began      time.Time `json:"began,omitzero"`
 	// Sidecars are those of a hibernated VM.
 	Sidecars []sidecarState `json:"sidecars,omitempty"`
-	// Ports, and the port of previews, are held by the store's porter meanwhile, where it has some; Key, 64 hexadecimal digits, then shows it
+	// Ports, and the port of previews, are held by the store's activator meanwhile, where it has some; Key, 64 hexadecimal digits, then shows it
 	// whose they are.
 	Ports    []nat.Forward  `json:"ports,omitempty"`
 	Previews netip.AddrPort `json:"previews,omitzero"`

@@ -217,7 +217,7 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	defer metrics.close()
 	if err := d.listeners.inherit(d.store.takePorts(ctx, d.name, d.restore)); err != nil {
-		d.logger.Warn("take the VM's ports from the porter", "error", err)
+		d.logger.Warn("take the VM's ports from the activator", "error", err)
 	}
 	d.jobs.Load(d.paths.jobs(), errUnseen, d.restore.programs()...)
 	d.state = state{

@@ -350,7 +350,7 @@ func (d *child) await(ctx context.Context) (*Client, error) {
 		}
 		if err == nil {
 			client.child = d
-			d.store.tendPorter(d.paths)
+			d.store.tendActivator(d.paths)
 		}
 		return client, err
 	}

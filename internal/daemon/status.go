@@ -48,7 +48,7 @@ type Status struct {
 	Image string `json:"image,omitempty"`
 	// Info is the daemon's answer; nil when there is none.
 	Info *daemonrpc.Info `json:"info,omitempty"`
-	// Ports are those that the porter holds for a VM that is hibernated, as Info has them.
+	// Ports are those that the activator holds for a VM that is hibernated, as Info has them.
 	Ports []string `json:"ports,omitempty"`
 	// Door is the address at which the daemon listens for clients: "unix:daemon.sock", a socket in the VM's folder, or 127.0.0.1:PORT.
 	// Empty when it does not answer.
@@ -67,7 +67,7 @@ const (
 
 // List describes every VM of the store, sorted by name, and cleans up after daemons that died.
 func (s Store) List(ctx context.Context) ([]Status, error) {
-	s.revivePorter()
+	s.reviveActivator()
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -36,7 +36,8 @@ import (
 //	disk.made          the VM has run with a disk, so that it gets no other one
 //	jobs/ID/           job.json and journal of a durable job
 //
-// Beside Dir, Dir with ".porter" has the porter's lock, log, log.1 and door/porter.sock.
+// Beside Dir, Dir with ".porter" has the activator's lock, log, log.1 and door/porter.sock. The names are those of earlier versions, whose
+// activator may hold ports of VMs after an upgrade.
 type Store struct {
 	Dir string
 	// Version is the program's version, which daemons of this store report. Default: none.
@@ -44,11 +45,11 @@ type Store struct {
 	// Command runs a daemon: a program and arguments, to which Start appends the name. The process must call Run with this
 	// Store. Default: this program with "daemon", "run", "--dir", Dir.
 	Command []string
-	// WakerCommand runs what wakes VMs for the porter, as RunWaker. Default: this program with "daemon", "waker", "--dir", Dir.
+	// WakerCommand runs what wakes VMs for the activator, as RunWaker. Default: this program with "daemon", "waker", "--dir", Dir.
 	WakerCommand []string
-	// PorterCommand runs the porter, as RunPorter. Default: this program with "daemon", "porter", "--dir", Dir, or none when Command is set:
+	// ActivatorCommand runs the activator, as RunActivator. Default: this program with "daemon", "activator", "--dir", Dir, or none when Command is set:
 	// then ports keep a VM awake.
-	PorterCommand []string
+	ActivatorCommand []string
 	// MountCommand runs the server of a mount that is added, as ServeMount: a program and arguments, to which the VM's name is appended. Default:
 	// this program with "daemon", "mount", "--dir", Dir.
 	MountCommand []string
@@ -190,8 +191,8 @@ func (s Store) Rename(ctx context.Context, name, to string) error {
 		err = errors.Join(release(), unlock(), os.Rename(p.dir, target.dir))
 	} else {
 		err = os.Rename(p.dir, target.dir)
-		if len(held) > 0 && err == nil { // when it fails, the porter binds them soon
-			_, _ = s.askPorter(ctx, porterRequest{doGive, to, r.Key}, held)
+		if len(held) > 0 && err == nil { // when it fails, the activator binds them soon
+			_, _ = s.askActivator(ctx, activatorRequest{doGive, to, r.Key}, held)
 		}
 		err = errors.Join(err, release(), unlock())
 	}

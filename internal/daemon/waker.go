@@ -10,13 +10,13 @@ import (
 	"sync"
 )
 
-// The porter is confined, and what it starts would be, too. So before that it starts a waker: a process that is not confined and does one thing,
-// to wake a hibernated VM whose key is shown. It ends with the porter.
+// The activator is confined, and what it starts would be, too. So before that it starts a waker: a process that is not confined and does one thing,
+// to wake a hibernated VM whose key is shown. It ends with the activator.
 //
-//	porter ── wake, key ──► waker ── Store.Connect ──► daemon
+//	activator ── wake, key ──► waker ── Store.Connect ──► daemon
 //	       ◄── error or none ──┘
 //
-// The porter may read which VMs there are and cannot change them, so that whoever takes it over can wake hibernated VMs as they are, and no more.
+// The activator may read which VMs there are and cannot change them, so that whoever takes it over can wake hibernated VMs as they are, and no more.
 
 // maxWakes bounds the VMs that a waker wakes at a time.
 const maxWakes = 64
@@ -63,7 +63,7 @@ func RunWaker(ctx context.Context, s Store, in io.Reader, out io.Writer) error {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			_ = writeMessage(out, answer) // a porter that has ended needs none
+			_ = writeMessage(out, answer) // an activator that has ended needs none
 			freeMemory()                  // for perhaps days
 		})
 	}
@@ -71,7 +71,7 @@ func RunWaker(ctx context.Context, s Store, in io.Reader, out io.Writer) error {
 
 // wakeHibernated wakes a hibernated VM with a key, and waits until it runs.
 func (s Store) wakeHibernated(ctx context.Context, name, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, porterWakeTime)
+	ctx, cancel := context.WithTimeout(ctx, activatorWakeTime)
 	defer cancel()
 	paths, err := s.existing(name)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s Store) wakeHibernated(ctx context.Context, name, key string) error {
 	return client.Close()
 }
 
-// waker is the porter's side. Its methods may be called by several goroutines.
+// waker is the activator's side. Its methods may be called by several goroutines.
 type waker struct {
 	end     func() error  // ends the process
 	reading chan struct{} // closed when it has ended

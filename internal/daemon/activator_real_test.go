@@ -26,7 +26,7 @@ func TestHibernatePorts(t *testing.T) {
 	config.Network.Forwards = []nat.Forward{{GuestPort: 80, Listen: netip.MustParseAddrPort("127.0.0.1:0")}}
 	s := testStore(t, roleReal)
 	s.Dir = filepath.Join(s.Dir, strings.Repeat("long", 20)) // too long for a socket, in a confined process
-	s.Command[1], s.PorterCommand[1] = s.Dir, s.Dir
+	s.Command[1], s.ActivatorCommand[1] = s.Dir, s.Dir
 	c, err := s.Start(t.Context(), "dev", config, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -34,12 +34,12 @@ func TestHibernatePorts(t *testing.T) {
 	p, _ := s.paths("dev")
 	defer func() {
 		_, _ = s.Stop(t.Context(), "dev", 0)
-		defer func() { // or the porter, which looks at all VMs, makes a file in a folder that is just being removed
+		defer func() { // or the activator, which looks at all VMs, makes a file in a folder that is just being removed
 			if err := s.Remove(t.Context(), "dev"); err != nil {
 				t.Error(err)
 			}
 		}()
-		for _, path := range []string{p.log(), s.porter().log()} {
+		for _, path := range []string{p.log(), s.activator().log()} {
 			if log, _ := os.ReadFile(path); t.Failed() {
 				t.Logf("%s:\n%s", path, log)
 			}

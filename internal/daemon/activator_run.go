@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// porterInterval is how often the porter looks which VMs need it. It is well below servedGap.
-	porterInterval = 10 * time.Second
-	// maxPorterConns bounds the connections of daemons to the porter.
-	maxPorterConns = 64
-	// porterWakeTime bounds how long a connection waits for its VM.
-	porterWakeTime = time.Minute
+	// activatorInterval is how often the activator looks which VMs need it. It is well below servedGap.
+	activatorInterval = 10 * time.Second
+	// maxActivatorConns bounds the connections of daemons to the activator.
+	maxActivatorConns = 64
+	// activatorWakeTime bounds how long a connection waits for its VM.
+	activatorWakeTime = time.Minute
 	// A VM that cannot be woken is tried again with the next connection, after a pause that doubles.
 	minWakePause, maxWakePause = time.Second, time.Minute
 )
 
-// RunPorter is the whole life of the porter of a store. It ends when no VM needs one, with ctx, and on SIGINT and SIGTERM. When there is another
-// porter it returns at once.
-func RunPorter(ctx context.Context, s Store) error {
+// RunActivator is the whole life of the activator of a store. It ends when no VM needs one, with ctx, and on SIGINT and SIGTERM. When there is another
+// activator it returns at once.
+func RunActivator(ctx context.Context, s Store) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return runPorter(ctx, s, porterInterval)
+	return runActivator(ctx, s, activatorInterval)
 }
 
-func runPorter(ctx context.Context, s Store, interval time.Duration) (err error) {
+func runActivator(ctx context.Context, s Store, interval time.Duration) (err error) {
 	var w *waker // with the first lock; this process can start none afterwards
 	defer func() {
 		if w != nil {
@@ -47,23 +47,23 @@ func runPorter(ctx context.Context, s Store, interval time.Duration) (err error)
 		}
 	}()
 	for {
-		served, err := s.servePorter(ctx, interval, &w)
-		// One who has seen that there is a porter, and started none, may need it since it looked for the last time.
-		if !served || err != nil || ctx.Err() != nil || !s.needsPorter() {
+		served, err := s.serveActivator(ctx, interval, &w)
+		// One who has seen that there is an activator, and started none, may need it since it looked for the last time.
+		if !served || err != nil || ctx.Err() != nil || !s.needsActivator() {
 			return err
 		}
 	}
 }
 
-// servePorter serves as long as a VM needs it. It returns false when another porter does.
-func (s Store) servePorter(ctx context.Context, interval time.Duration, w **waker) (served bool, err error) {
-	files := s.porter()
+// serveActivator serves as long as a VM needs it. It returns false when another activator does.
+func (s Store) serveActivator(ctx context.Context, interval time.Duration, w **waker) (served bool, err error) {
+	files := s.activator()
 	if err := private.MakeFolder(files.door()); err != nil {
-		return false, fmt.Errorf("porter: %w", err)
+		return false, fmt.Errorf("activator: %w", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
-	lock, err := lockfile.Wait(limited, files.lock()) // which others hold for moments, to see whether there is a porter
+	lock, err := lockfile.Wait(limited, files.lock()) // which others hold for moments, to see whether there is an activator
 	if err != nil {
 		return false, ctx.Err()
 	}
@@ -78,23 +78,23 @@ func (s Store) servePorter(ctx context.Context, interval time.Duration, w **wake
 	defer func() { err = errors.Join(err, log.Close()) }()
 	listener, err := listenSocket(files.socket())
 	if err != nil {
-		return false, fmt.Errorf("porter: %w", err)
+		return false, fmt.Errorf("activator: %w", err)
 	}
 	logger := newLogger(log, false)
 	if *w == nil {
 		if *w, err = s.startWaker(); err != nil {
-			return false, errors.Join(fmt.Errorf("porter: %w", err), listener.Close())
+			return false, errors.Join(fmt.Errorf("activator: %w", err), listener.Close())
 		}
-		s.confinePorter(logger)
+		s.confineActivator(logger)
 	}
-	p := &porter{store: s, logger: logger, waker: *w, held: make(map[string]*heldVM), failed: make(map[string]string)}
+	p := &activator{store: s, logger: logger, waker: *w, held: make(map[string]*heldVM), failed: make(map[string]string)}
 	p.used.Store(true)
-	p.logger.Info("the porter listens", "pid", os.Getpid(), "version", s.Version)
+	p.logger.Info("the activator listens", "pid", os.Getpid(), "version", s.Version)
 	ctx, cancelAll := context.WithCancel(ctx)
 	p.work.Go(func() {
 		select {
 		case <-ctx.Done():
-		case <-p.waker.reading: // others start another porter, as when this one was killed
+		case <-p.waker.reading: // others start another activator, as when this one was killed
 			cancelAll()
 		}
 	})
@@ -105,7 +105,7 @@ func (s Store) servePorter(ctx context.Context, interval time.Duration, w **wake
 	_ = os.Remove(files.socket())
 	p.dropAll()
 	p.work.Wait()
-	p.logger.Info("the porter ends")
+	p.logger.Info("the activator ends")
 	select {
 	case <-p.waker.reading:
 		return true, errWakerEnded
@@ -114,8 +114,8 @@ func (s Store) servePorter(ctx context.Context, interval time.Duration, w **wake
 	}
 }
 
-// porter is the process that holds the ports of hibernated VMs.
-type porter struct {
+// activator is the process that holds the ports of hibernated VMs.
+type activator struct {
 	store  Store
 	logger *slog.Logger
 	waker  *waker
@@ -139,13 +139,13 @@ type heldVM struct {
 	watching  sync.WaitGroup
 }
 
-// look looks at the VMs until none needs the porter for two intervals, for a VM that is just being started, or until the lock's file is gone.
-func (p *porter) look(ctx context.Context, interval time.Duration, lock *lockfile.Lock) {
+// look looks at the VMs until none needs the activator for two intervals, for a VM that is just being started, or until the lock's file is gone.
+func (p *activator) look(ctx context.Context, interval time.Duration, lock *lockfile.Lock) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for idle := 0; idle < 2 && lock.Current(); {
 		p.review(ctx)
-		if idle++; p.store.needsPorter() {
+		if idle++; p.store.needsActivator() {
 			idle = 0
 		}
 		if p.used.Swap(false) {
@@ -160,7 +160,7 @@ func (p *porter) look(ctx context.Context, interval time.Duration, lock *lockfil
 }
 
 // review brings what is held in line with the VMs' records: after this process has begun, and after VMs were removed by hand.
-func (p *porter) review(ctx context.Context) {
+func (p *activator) review(ctx context.Context) {
 	entries, err := os.ReadDir(p.store.Dir)
 	if err != nil {
 		return
@@ -179,7 +179,7 @@ func (p *porter) review(ctx context.Context) {
 	}
 }
 
-func (p *porter) reviewVM(ctx context.Context, name string) {
+func (p *activator) reviewVM(ctx context.Context, name string) {
 	paths, err := p.store.existing(name)
 	if err != nil {
 		return
@@ -206,9 +206,9 @@ func (p *porter) reviewVM(ctx context.Context, name string) {
 	}
 }
 
-// bind binds the ports of a VM anew, after a porter was killed. The links to the VM are as good as before only when their port was free for
+// bind binds the ports of a VM anew, after an activator was killed. The links to the VM are as good as before only when their port was free for
 // no longer than a restart takes: see previews.
-func (p *porter) bind(ctx context.Context, paths paths, name string, record *Restoration) {
+func (p *activator) bind(ctx context.Context, paths paths, name string, record *Restoration) {
 	var files []*os.File
 	var errs []error
 	var list []netip.AddrPort
@@ -250,7 +250,7 @@ func bindPort(ctx context.Context, at netip.AddrPort) (*os.File, error) {
 }
 
 // hold takes over the sockets of a VM.
-func (p *porter) hold(ctx context.Context, paths paths, name string, record *Restoration, files []*os.File) {
+func (p *activator) hold(ctx context.Context, paths paths, name string, record *Restoration, files []*os.File) {
 	h := &heldVM{name: name, key: record.Key, sockets: files, knock: make(chan struct{}), gone: make(chan struct{})}
 	if identity, err := paths.readIdentity(); record.Previews.IsValid() && err == nil {
 		h.previews = identity.ID
@@ -274,7 +274,7 @@ func (p *porter) hold(ctx context.Context, paths paths, name string, record *Res
 }
 
 // noteServed records that the port of a VM's previews is this user's now.
-func (p *porter) noteServed(h *heldVM) {
+func (p *activator) noteServed(h *heldVM) {
 	if h.previews == "" {
 		return
 	}
@@ -295,7 +295,7 @@ func (h *heldVM) watch(f *os.File) {
 }
 
 // guard wakes the VM when a connection waits. It lets those go that wait for one that cannot be woken.
-func (p *porter) guard(ctx context.Context, h *heldVM) {
+func (p *activator) guard(ctx context.Context, h *heldVM) {
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
 		select {
 		case <-h.knock:
@@ -327,7 +327,7 @@ func (p *porter) guard(ctx context.Context, h *heldVM) {
 	}
 }
 
-func (p *porter) wake(ctx context.Context, h *heldVM) error {
+func (p *activator) wake(ctx context.Context, h *heldVM) error {
 	began := time.Now()
 	if err := p.waker.wake(ctx, h.name, h.key); err != nil {
 		return err
@@ -336,8 +336,8 @@ func (p *porter) wake(ctx context.Context, h *heldVM) error {
 	return nil
 }
 
-// dropLocked closes the porter's part of a VM's sockets. The caller holds mu.
-func (p *porter) dropLocked(h *heldVM) {
+// dropLocked closes the activator's part of a VM's sockets. The caller holds mu.
+func (p *activator) dropLocked(h *heldVM) {
 	if p.held[h.name] != h {
 		return
 	}
@@ -346,7 +346,7 @@ func (p *porter) dropLocked(h *heldVM) {
 	closeFiles(h.sockets)
 }
 
-func (p *porter) dropAll() {
+func (p *activator) dropAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
@@ -356,8 +356,8 @@ func (p *porter) dropAll() {
 }
 
 // accept serves daemons, and commands that remove or rename VMs.
-func (p *porter) accept(ctx context.Context, l net.Listener) {
-	places := make(chan struct{}, maxPorterConns)
+func (p *activator) accept(ctx context.Context, l net.Listener) {
+	places := make(chan struct{}, maxActivatorConns)
 	for {
 		places <- struct{}{}
 		conn, err := l.Accept()
@@ -376,22 +376,22 @@ func (p *porter) accept(ctx context.Context, l net.Listener) {
 		p.work.Go(func() {
 			defer func() { _ = conn.Close(); <-places }()
 			if err := p.serve(ctx, conn.(*net.UnixConn)); err != nil {
-				p.logger.Warn("an exchange with the porter has failed", "error", err)
+				p.logger.Warn("an exchange with the activator has failed", "error", err)
 			}
 		})
 	}
 }
 
 // serve does one exchange.
-func (p *porter) serve(ctx context.Context, conn *net.UnixConn) error {
+func (p *activator) serve(ctx context.Context, conn *net.UnixConn) error {
 	p.used.Store(true)
 	if err := checkPeer(conn); err != nil {
 		return err
 	}
-	if err := conn.SetDeadline(time.Now().Add(porterTime)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(activatorTime)); err != nil {
 		return err
 	}
-	var r porterRequest
+	var r activatorRequest
 	if err := readMessage(conn, &r); err != nil {
 		return err
 	}
@@ -406,7 +406,7 @@ func (p *porter) serve(ctx context.Context, conn *net.UnixConn) error {
 	default:
 		err = fmt.Errorf("it cannot do %.20q", r.Do)
 	}
-	var answer porterAnswer
+	var answer activatorAnswer
 	if err != nil {
 		answer.Error = err.Error()
 	}
@@ -423,7 +423,7 @@ func (p *porter) serve(ctx context.Context, conn *net.UnixConn) error {
 }
 
 // give takes over the sockets of a VM, as its record says.
-func (p *porter) give(ctx context.Context, conn *net.UnixConn, r porterRequest) error {
+func (p *activator) give(ctx context.Context, conn *net.UnixConn, r activatorRequest) error {
 	files, err := receiveFiles(conn)
 	if err != nil {
 		return err
@@ -444,7 +444,7 @@ func (p *porter) give(ctx context.Context, conn *net.UnixConn, r porterRequest) 
 }
 
 // take ends that the sockets of a VM are held. The caller closes them.
-func (p *porter) take(r porterRequest) (*heldVM, error) {
+func (p *activator) take(r activatorRequest) (*heldVM, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.held[r.VM]

@@ -12,24 +12,24 @@ import (
 	"agentvm/internal/daemon/confine"
 )
 
-// TestPorterIsConfined: the process that holds ports can neither run programs nor change what VMs are; its child, which wakes them, ends with
-// it. When that child ends, so does the porter, and the next one who uses the VM starts both anew.
-func TestPorterIsConfined(t *testing.T) {
+// TestActivatorIsConfined: the process that holds ports can neither run programs nor change what VMs are; its child, which wakes them, ends with
+// it. When that child ends, so does the activator, and the next one who uses the VM starts both anew.
+func TestActivatorIsConfined(t *testing.T) {
 	s, at := porting(t, 80)
 	layers := make(map[string]bool)
 	for _, l := range confine.Available() {
 		layers[l.Name] = l.InForce
 	}
 	if layers[confine.Seccomp] {
-		wantThreads(t, porterPid(t, s))
+		wantThreads(t, activatorPid(t, s))
 	}
-	log, err := os.ReadFile(s.porter().log())
+	log, err := os.ReadFile(s.activator().log())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, force := range layers {
 		if want := fmt.Sprintf("layer=%q \"in force\"=%t", name, force); !strings.Contains(strings.ReplaceAll(string(log), "layer="+name+" ", fmt.Sprintf("layer=%q ", name)), want) {
-			t.Errorf("the porter's log lacks %s:\n%s", want, log)
+			t.Errorf("the activator's log lacks %s:\n%s", want, log)
 		}
 	}
 	for range 2 {
@@ -38,7 +38,7 @@ func TestPorterIsConfined(t *testing.T) {
 		}
 		sleeps(t, s)
 	}
-	waker := childOf(t, porterPid(t, s))
+	waker := childOf(t, activatorPid(t, s))
 	process, err := os.FindProcess(waker)
 	if err == nil {
 		err = process.Kill()
@@ -46,11 +46,11 @@ func TestPorterIsConfined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the porter's end", func() bool {
-		_, err := os.Lstat(s.porter().lock())
+	await(t, "the activator's end", func() bool {
+		_, err := os.Lstat(s.activator().lock())
 		return err != nil
 	})
-	if err := s.startPorter(); err != nil { // as who uses the VM does
+	if err := s.startActivator(); err != nil { // as who uses the VM does
 		t.Fatal(err)
 	}
 	await(t, "the ports", func() bool {
@@ -58,9 +58,9 @@ func TestPorterIsConfined(t *testing.T) {
 		return err == nil
 	})
 	sleeps(t, s)
-	pid := porterPid(t, s)
+	pid := activatorPid(t, s)
 	waker = childOf(t, pid)
-	killPorter(t, s)
+	killActivator(t, s)
 	await(t, "the end of what wakes VMs", func() bool {
 		_, err := os.Stat(filepath.Join("/proc", strconv.Itoa(waker)))
 		return err != nil

@@ -43,16 +43,16 @@ func porting(t *testing.T, ports ...uint16) (s Store, addresses []string) {
 			_, _ = s.Stop(ctx, name, 0)
 			_ = s.Remove(ctx, name)
 		}
-		await(t, "the porter's end", func() bool {
-			_, err := os.Lstat(s.porter().lock())
+		await(t, "the activator's end", func() bool {
+			_, err := os.Lstat(s.activator().lock())
 			return err != nil
 		})
-		log, _ := os.ReadFile(s.porter().log())
+		log, _ := os.ReadFile(s.activator().log())
 		if t.Failed() {
-			t.Logf("the porter's log:\n%s", log)
+			t.Logf("the activator's log:\n%s", log)
 		}
 		if strings.Contains(string(log), "panic") || strings.Contains(string(log), "DATA RACE") {
-			t.Errorf("the porter's log:\n%s", log)
+			t.Errorf("the activator's log:\n%s", log)
 		}
 	})
 	c, err := s.Start(t.Context(), "dev", portConfig(ports...), nil)
@@ -109,34 +109,34 @@ func refused(t *testing.T, address string) {
 	}
 }
 
-// porterPid is that of the newest porter.
-func porterPid(t *testing.T, s Store) (pid int) {
+// activatorPid is that of the newest activator.
+func activatorPid(t *testing.T, s Store) (pid int) {
 	t.Helper()
-	log, err := os.ReadFile(s.porter().log())
+	log, err := os.ReadFile(s.activator().log())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, last, _ := strings.Cut(string(log[bytes.LastIndex(log, []byte("the porter listens")):]), "pid=")
+	_, last, _ := strings.Cut(string(log[bytes.LastIndex(log, []byte("the activator listens")):]), "pid=")
 	if _, err := fmt.Sscan(last, &pid); err != nil {
 		t.Fatal(err)
 	}
 	return pid
 }
 
-// killPorter ends the porter as nothing else does.
-func killPorter(t *testing.T, s Store) {
+// killActivator ends the activator as nothing else does.
+func killActivator(t *testing.T, s Store) {
 	t.Helper()
-	process, _ := os.FindProcess(porterPid(t, s))
+	process, _ := os.FindProcess(activatorPid(t, s))
 	if err := process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the porter's death", func() bool {
-		lock, err := lockfile.TryShared(s.porter().lock())
+	await(t, "the activator's death", func() bool {
+		lock, err := lockfile.TryShared(s.activator().lock())
 		return err == nil && lock.Close() == nil
 	})
 }
 
-// TestWakerNeedsTheKey: what wakes VMs for the porter wakes no VM whose key it is not shown, none that is not hibernated, and outlives nothing.
+// TestWakerNeedsTheKey: what wakes VMs for the activator wakes no VM whose key it is not shown, none that is not hibernated, and outlives nothing.
 func TestWakerNeedsTheKey(t *testing.T) {
 	s, _ := porting(t, 80)
 	w, err := s.startWaker()
@@ -183,7 +183,7 @@ func TestWakerNeedsTheKey(t *testing.T) {
 	}
 }
 
-// TestPorts: connections to the ports of a hibernated VM wake it once, and none loses a byte; also after the porter was killed. Its ports show,
+// TestPorts: connections to the ports of a hibernated VM wake it once, and none loses a byte; also after the activator was killed. Its ports show,
 // and are gone when it is stopped, or removed.
 func TestPorts(t *testing.T) {
 	s, at := porting(t, 80, 81)
@@ -211,12 +211,12 @@ func TestPorts(t *testing.T) {
 		}
 		sleeps(t, s)
 		if round == 1 {
-			killPorter(t, s)
+			killActivator(t, s)
 			refused(t, at[0])
 			if _, err := s.List(t.Context()); err != nil { // starts it anew, which finds its ports in the VM's record
 				t.Error(err)
 			}
-			await(t, "the new porter", func() bool {
+			await(t, "the new activator", func() bool {
 				conn, err := net.Dial("tcp", at[0])
 				return err == nil && conn.Close() == nil
 			})
@@ -289,7 +289,7 @@ func TestPortsOfAFailure(t *testing.T) {
 	}
 	var log []byte
 	await(t, "the reason in the log", func() bool { // until it is there, a connection that comes now is closed as well
-		log, _ = os.ReadFile(s.porter().log())
+		log, _ = os.ReadFile(s.activator().log())
 		return strings.Contains(string(log), "cannot be woken")
 	})
 	if !strings.Contains(string(log), "config.json") {
@@ -306,7 +306,7 @@ func TestPortsOfAFailure(t *testing.T) {
 	}
 }
 
-// TestPortsAreTheirOwners: a porter gives the sockets of a VM only to who knows its key, and takes none for another VM.
+// TestPortsAreTheirOwners: an activator gives the sockets of a VM only to who knows its key, and takes none for another VM.
 func TestPortsAreTheirOwners(t *testing.T) {
 	s, at := porting(t, 80)
 	ctx := t.Context()
@@ -320,11 +320,11 @@ func TestPortsAreTheirOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	for _, r := range []porterRequest{
+	for _, r := range []activatorRequest{
 		{Do: doTake, VM: "dev", Key: newToken()}, {Do: doTake, VM: "dev"}, {Do: doTake, VM: "../dev"}, {Do: "other"}, {},
 		{Do: doGive, VM: "dev", Key: newToken()}, {Do: doGive, VM: "nothing"}, {Do: doGive, VM: "dev"},
 	} {
-		if files, err := s.askPorter(ctx, r, []*os.File{file}); err == nil || files != nil {
+		if files, err := s.askActivator(ctx, r, []*os.File{file}); err == nil || files != nil {
 			t.Errorf("%+v: %v, %v", r, files, err)
 		}
 	}
@@ -408,7 +408,7 @@ func TestPortsWhileEnding(t *testing.T) {
 	}
 }
 
-// TestPortsKeepAwake: what no porter can hold keeps the VM awake, and its log says why.
+// TestPortsKeepAwake: what no activator can hold keeps the VM awake, and its log says why.
 func TestPortsKeepAwake(t *testing.T) {
 	udp := portConfig()
 	udp.Network.Forwards = []nat.Forward{{Protocol: "udp", GuestPort: 53, Listen: netip.MustParseAddrPort("127.0.0.1:0")}}

@@ -17,43 +17,43 @@ import (
 	"agentvm/nat"
 )
 
-// The porter is the process that holds the listening sockets of a store's hibernated VMs: of their published TCP ports, and of their previews.
-// A connection to one wakes the VM, whose daemon takes the sockets with all that waits in their queues. The porter itself accepts nothing,
+// The activator is the process that holds the listening sockets of a store's hibernated VMs: of their published TCP ports, and of their previews.
+// A connection to one wakes the VM, whose daemon takes the sockets with all that waits in their queues. The activator itself accepts nothing,
 // unless the VM cannot be woken.
 //
-//	daemon ── give, sockets ──► porter ◄── take, sockets ── woken daemon; or rm, rename
+//	daemon ── give, sockets ──► activator ◄── take, sockets ── woken daemon; or rm, rename
 //	                              └─ a connection waits: Store.Connect, as any client does
 //
 // It is a program of its own because a daemon is confined, and cannot start one. For the same reason it is started, while there is none, by
 // those who use VMs that need one: a VM that may be hibernated and has ports, or is hibernated and had some. It ends when there are none such.
 //
 // Only its lock shows whether it lives. What it holds is in restore.json of each VM, where also the key is that shows whose sockets they
-// are: another VM's daemon cannot read it. A porter that begins after one was killed binds those ports anew.
+// are: another VM's daemon cannot read it. An activator that begins after one was killed binds those ports anew.
 
-// porterPaths are the files of a store's porter, beside Dir.
-type porterPaths struct{ dir string }
+// activatorPaths are the files of a store's activator, beside Dir.
+type activatorPaths struct{ dir string }
 
-func (s Store) porter() porterPaths { return porterPaths{filepath.Clean(s.Dir) + ".porter"} }
+func (s Store) activator() activatorPaths { return activatorPaths{filepath.Clean(s.Dir) + ".porter"} }
 
-func (p porterPaths) lock() string { return filepath.Join(p.dir, "lock") }
-func (p porterPaths) log() string  { return filepath.Join(p.dir, "log") }
+func (p activatorPaths) lock() string { return filepath.Join(p.dir, "lock") }
+func (p activatorPaths) log() string  { return filepath.Join(p.dir, "log") }
 
 // door is the folder of the socket alone, which confined daemons may read.
-func (p porterPaths) door() string   { return filepath.Join(p.dir, "door") }
-func (p porterPaths) socket() string { return filepath.Join(p.door(), "porter.sock") }
+func (p activatorPaths) door() string   { return filepath.Join(p.dir, "door") }
+func (p activatorPaths) socket() string { return filepath.Join(p.door(), "porter.sock") }
 
-// porterTime bounds an exchange with the porter.
-const porterTime = 2 * time.Second
+// activatorTime bounds an exchange with the activator.
+const activatorTime = 2 * time.Second
 
-// An exchange with a porter is one message each way, as in the handshake of a daemon, followed by the sockets where there are some: one byte
-// with their descriptors. The porter closes the connection when it has closed its own descriptors of sockets that were taken.
-type porterRequest struct {
+// An exchange with an activator is one message each way, as in the handshake of a daemon, followed by the sockets where there are some: one byte
+// with their descriptors. The activator closes the connection when it has closed its own descriptors of sockets that were taken.
+type activatorRequest struct {
 	Do  string `json:"do"` // give, take or ask
 	VM  string `json:"vm,omitempty"`
 	Key string `json:"key,omitempty"` // Restoration.Key
 }
 
-type porterAnswer struct {
+type activatorAnswer struct {
 	Error string `json:"error,omitempty"`
 	Count int    `json:"count,omitempty"` // of sockets that follow
 }
@@ -64,13 +64,13 @@ const (
 	doAsk  = "ask" // whether it answers
 )
 
-// askPorter does an exchange. The sockets that it returns are the caller's; those that it is given stay so.
-func (s Store) askPorter(ctx context.Context, r porterRequest, give []*os.File) ([]*os.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, porterTime)
+// askActivator does an exchange. The sockets that it returns are the caller's; those that it is given stay so.
+func (s Store) askActivator(ctx context.Context, r activatorRequest, give []*os.File) ([]*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, activatorTime)
 	defer cancel()
-	conn, err := dialOwn(ctx, s.porter().socket())
+	conn, err := dialOwn(ctx, s.activator().socket())
 	if err != nil {
-		return nil, fmt.Errorf("ask the porter: %w", err)
+		return nil, fmt.Errorf("ask the activator: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -79,7 +79,7 @@ func (s Store) askPorter(ctx context.Context, r porterRequest, give []*os.File) 
 	if err == nil && r.Do == doGive {
 		err = sendFiles(conn, give)
 	}
-	var answer porterAnswer
+	var answer activatorAnswer
 	if err == nil {
 		err = readMessage(conn, &answer)
 	}
@@ -89,16 +89,16 @@ func (s Store) askPorter(ctx context.Context, r porterRequest, give []*os.File) 
 	var files []*os.File
 	if err == nil && answer.Count > 0 {
 		if files, err = receiveFiles(conn); err == nil {
-			_, _ = conn.Read(make([]byte, 1)) // its end: the porter itself has them no more
+			_, _ = conn.Read(make([]byte, 1)) // its end: the activator itself has them no more
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask the porter: %w", err)
+		return nil, fmt.Errorf("ask the activator: %w", err)
 	}
 	return files, nil
 }
 
-// heldPorts returns from where a hibernated VM continues, when a porter is to hold ports for it; otherwise nil. One that could not be woken
+// heldPorts returns from where a hibernated VM continues, when an activator is to hold ports for it; otherwise nil. One that could not be woken
 // is not tried again before its user does. The caller holds the lock, shared or not.
 func (p paths) heldPorts() *Restoration {
 	r, err := p.readRestoration()
@@ -111,16 +111,16 @@ func (p paths) heldPorts() *Restoration {
 	return r
 }
 
-// takeTries is how often to ask a porter that does not answer in time: without the sockets, the VM could not bind its ports.
+// takeTries is how often to ask an activator that does not answer in time: without the sockets, the VM could not bind its ports.
 const takeTries = 3
 
-// takePorts takes the sockets of a hibernated VM from the porter; none when it has none, or is not there.
+// takePorts takes the sockets of a hibernated VM from the activator; none when it has none, or is not there.
 func (s Store) takePorts(ctx context.Context, name string, r *Restoration) []*os.File {
 	if r == nil || r.Key == "" {
 		return nil
 	}
 	for range takeTries {
-		files, err := s.askPorter(ctx, porterRequest{doTake, name, r.Key}, nil)
+		files, err := s.askActivator(ctx, activatorRequest{doTake, name, r.Key}, nil)
 		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 			return files
 		}
@@ -133,8 +133,8 @@ func (r *Restoration) hasKey(key string) bool {
 	return r != nil && r.Hibernated && r.Key != "" && subtle.ConstantTimeCompare([]byte(r.Key), []byte(key)) == 1
 }
 
-// mayNeedPorter reports whether a VM that runs may be hibernated with ports.
-func (p paths) mayNeedPorter() bool {
+// mayNeedActivator reports whether a VM that runs may be hibernated with ports.
+func (p paths) mayNeedActivator() bool {
 	config, err := readConfig(p.config())
 	if err != nil || config.HibernateAfter <= 0 {
 		return false
@@ -146,8 +146,8 @@ func (p paths) mayNeedPorter() bool {
 	return err == nil && identity.PreviewPort != 0
 }
 
-// needsPorter reports whether any VM of the store needs one.
-func (s Store) needsPorter() bool {
+// needsActivator reports whether any VM of the store needs one.
+func (s Store) needsActivator() bool {
 	entries, _ := os.ReadDir(s.Dir)
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
 		p, err := s.existing(e.Name())
@@ -159,30 +159,30 @@ func (s Store) needsPorter() bool {
 			return false
 		}
 		if alive {
-			return p.mayNeedPorter()
+			return p.mayNeedActivator()
 		}
 		defer func() { _ = unlock() }()
 		return p.heldPorts() != nil
 	})
 }
 
-// tendPorter starts a porter when there is none and this VM needs one. It does not wait for it: until it holds a VM's ports, that runs on.
-func (s Store) tendPorter(p paths) {
-	if passesFiles && p.mayNeedPorter() {
-		_ = s.startPorter() // the VM stays awake, and its log says why
+// tendActivator starts an activator when there is none and this VM needs one. It does not wait for it: until it holds a VM's ports, that runs on.
+func (s Store) tendActivator(p paths) {
+	if passesFiles && p.mayNeedActivator() {
+		_ = s.startActivator() // the VM stays awake, and its log says why
 	}
 }
 
-// revivePorter starts one anew when it was killed. It is cheap.
-func (s Store) revivePorter() {
-	lock, err := lockfile.TryExisting(s.porter().lock())
+// reviveActivator starts one anew when it was killed. It is cheap.
+func (s Store) reviveActivator() {
+	lock, err := lockfile.TryExisting(s.activator().lock())
 	if err == nil && lock.Close() == nil {
-		_ = s.startPorter()
+		_ = s.startActivator()
 	}
 }
 
-func (s Store) startPorter() error {
-	p := s.porter()
+func (s Store) startActivator() error {
+	p := s.activator()
 	if err := private.MakeFolder(p.door()); err != nil {
 		return err
 	}
@@ -193,16 +193,16 @@ func (s Store) startPorter() error {
 	if err := lock.Close(); err != nil {
 		return err
 	}
-	args := s.PorterCommand
+	args := s.ActivatorCommand
 	if len(args) == 0 {
 		if len(s.Command) > 0 {
-			return errors.New("the store has no PorterCommand")
+			return errors.New("the store has no ActivatorCommand")
 		}
 		program, err := os.Executable()
 		if err != nil {
 			return err
 		}
-		args = []string{program, "daemon", "porter", "--dir", s.Dir}
+		args = []string{program, "daemon", "activator", "--dir", s.Dir}
 	}
 	log, err := openAppend(p.log())
 	if err != nil {
@@ -216,7 +216,7 @@ func (s Store) startPorter() error {
 	detach(command)
 	keepToThisProcess()
 	if err := command.Start(); err != nil {
-		return fmt.Errorf("start the porter: %w", err)
+		return fmt.Errorf("start the activator: %w", err)
 	}
 	go func() { _ = command.Wait() }() // it outlives most processes that start it
 	return nil
