@@ -72,7 +72,7 @@ fuzz-devices: ## libFuzzer on the devices, FUZZTIME seconds for each (needs clan
 	internal/machine/fuzz.sh
 
 e2b-sdk: ## E2B's own SDK against agentvm e2b (needs node, npm with a registry); E2B_MEASURE=1 for figures
-	internal/e2b/sdk.sh
+	internal/api/e2b/sdk.sh
 
 gateway: ## agentvm-gateway, ./agentvm-gateway, and its tests, which need no cluster
 	CGO_ENABLED=0 go -C cmd/agentvm-gateway build -trimpath -ldflags '-s -w' -o ../../agentvm-gateway .
@@ -84,7 +84,7 @@ test-kubernetes: ## the gateway and deploy/ in a real cluster (needs root and De
 	integration/kubernetes/test.sh -test.v -test.timeout 150m
 
 mcp-conformance: ## the protocol's own tests against agentvm mcp (needs npm with a registry)
-	internal/mcp/conformance.sh
+	internal/api/mcp/conformance.sh
 
 harness: ## the adapters of integration/harness with the packages that they are for, and the TypeScript client (needs npm with a registry)
 	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && npm install --silent --no-audit --no-fund --no-save --prefix "$$dir" node@22 deepagents@1.14.1 @openai/agents@0.20.0 && \

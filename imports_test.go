@@ -144,7 +144,7 @@ var mayImport = map[string][]string{
 		"nat",
 		"netstack",
 	},
-	"internal/serve": {
+	"internal/api/serve": {
 		"client",
 		"egress",
 		"images",
@@ -152,29 +152,29 @@ var mayImport = map[string][]string{
 		"nat",
 		"vm",
 	},
-	"internal/top": {
+	"internal/api/top": {
 		"client",
 		"egress",
 		"internal/host/hostfile",
 		"internal/host/termtext",
 		"vm",
 	},
-	"internal/ui": {
+	"internal/api/ui": {
 		"client",
 		"internal/httpserver",
 		"internal/host/origin",
-		"internal/serve",
+		"internal/api/serve",
 		"nat",
 		"vm",
 	},
-	"internal/sandboxd": {
+	"internal/api/sandboxd": {
 		"client",
 		"internal/httpserver",
 		"vm",
 	},
 	"internal/network/secret": {},
 	"scripts/clients": {
-		"internal/serve",
+		"internal/api/serve",
 	},
 	"internal/work/record": {
 		"egress",
@@ -205,7 +205,7 @@ var mayImport = map[string][]string{
 		"internal/daemon",
 		"internal/host/debugenv",
 		"internal/storage/disk",
-		"internal/e2b",
+		"internal/api/e2b",
 		"internal/guest/supervisor",
 		"internal/share/guestfs",
 		"internal/guest/guestrpc",
@@ -215,22 +215,22 @@ var mayImport = map[string][]string{
 		"internal/storage/journal",
 		"internal/machine/kernel",
 		"internal/machine",
-		"internal/mcp",
+		"internal/api/mcp",
 		"internal/share/mount",
-		"internal/pod",
+		"internal/api/pod",
 		"internal/network/preview",
 		"internal/host/private",
 		"internal/work/record",
-		"internal/sandboxd",
-		"internal/serve",
+		"internal/api/sandboxd",
+		"internal/api/serve",
 		"internal/daemon/service",
 		"internal/storage/snapshot",
 		"internal/settings",
-		"internal/sshd",
+		"internal/api/sshd",
 		"internal/host/tail",
 		"internal/host/termtext",
-		"internal/top",
-		"internal/ui",
+		"internal/api/top",
+		"internal/api/ui",
 		"internal/network/vmnet",
 		"internal/storage/volume",
 		"nat",
@@ -238,7 +238,7 @@ var mayImport = map[string][]string{
 		"vm",
 		"wasi",
 	},
-	"internal/sshd": {
+	"internal/api/sshd": {
 		"client",
 		"internal/host/atomicfile",
 		"internal/share/guestfs",
@@ -254,7 +254,7 @@ var mayImport = map[string][]string{
 		"internal/host/private",
 		"vm",
 	},
-	"internal/e2b": {
+	"internal/api/e2b": {
 		"client",
 		"egress",
 		"internal/httpserver",
@@ -262,27 +262,27 @@ var mayImport = map[string][]string{
 		"internal/network/reach",
 		"vm",
 	},
-	"internal/pod": {
+	"internal/api/pod": {
 		"client",
 		"egress",
 		"internal/host/atomicfile",
-		"internal/e2b",
+		"internal/api/e2b",
 		"internal/httpserver",
 	},
-	"internal/agenttool": {
+	"internal/api/agenttool": {
 		"internal/storage/journal",
 		"vm",
 	},
 	"tools": {
 		"client",
-		"internal/agenttool",
+		"internal/api/agenttool",
 		"internal/work/headtail",
 		"vm",
 	},
-	"internal/mcp": {
+	"internal/api/mcp": {
 		"client",
 		"egress",
-		"internal/agenttool",
+		"internal/api/agenttool",
 		"internal/httpserver",
 		"internal/storage/journal",
 		"nat",
@@ -491,9 +491,9 @@ var mayImport = map[string][]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string][]string{
-	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/imagebuild", "internal/host/httpretry", "internal/httpserver", "internal/e2b", "internal/network/router", "internal/mcp", "internal/storage/objectstore", "internal/host/origin", "internal/pod", "internal/network/preview", "internal/network/reach", "internal/sandboxd", "internal/network/secret", "internal/serve", "internal/network/servername", "internal/ui", "vm"},
+	"net/http":                                     {"client", "cmd/agentvm", "internal/daemon", "images", "integration", "internal/imagebuild", "internal/host/httpretry", "internal/httpserver", "internal/api/e2b", "internal/network/router", "internal/api/mcp", "internal/storage/objectstore", "internal/host/origin", "internal/api/pod", "internal/network/preview", "internal/network/reach", "internal/api/sandboxd", "internal/network/secret", "internal/api/serve", "internal/network/servername", "internal/api/ui", "vm"},
 	"modernc.org/sqlite":                           {"internal/network/preview"},
-	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/mcp"},
+	"github.com/modelcontextprotocol/go-sdk":       {"integration", "internal/api/mcp"},
 	"github.com/prometheus":                        {"internal/daemon"},
 	"capnproto.org/go/capnp/v3":                    {"internal/guest/capnprpc", "internal/daemon/daemonrpc", "internal/guest/guestrpc"},
 	"gvisor.dev/gvisor":                            {"cmd/agentvm", "netstack"}, // the program turns its log off
@@ -521,7 +521,7 @@ var testsMayImport = map[string][]string{
 	"integration":              {"internal/storage/disk", "internal/network/router", "internal/network/reach"}, // the network at the socket of an exported module
 	"internal/guest/capnprpc":  {"internal/guest/guestrpc"},                                                    // its schema has an interface with streams
 	"internal/daemon":          {"netstack"},
-	"internal/httpserver":      {"client", "internal/e2b", "internal/mcp", "internal/serve", "internal/ui"},                                                   // the servers
+	"internal/httpserver":      {"client", "internal/api/e2b", "internal/api/mcp", "internal/api/serve", "internal/api/ui"},                                   // the servers
 	"internal/storage/disk":    {"internal/machine/kernel", "internal/machine", "wasi"},                                                                       // Linux mounts what was written
 	"internal/guest":           {"images", "internal/storage/disk", "internal/guest/supervisor", "internal/machine/kernel", "internal/machine", "vm", "wasi"}, // runs as PID 1 of a machine
 	"internal/network/router":  {"wasi"},                                                                                                                      // the stream of a machine's network
@@ -529,7 +529,7 @@ var testsMayImport = map[string][]string{
 	"internal/machine":         {"internal/machine/kernel"},
 	"internal/machine/native":  {"internal/machine/riscv"}, // code to translate
 	"internal/host/unixsocket": {"internal/host/private"},  // a folder that no other user enters
-	"internal/serve":           {"internal/daemon"},        // its program is the daemons, too
+	"internal/api/serve":       {"internal/daemon"},        // its program is the daemons, too
 	"netstack":                 {"wasi"},                   // the stream of a machine's network
 	"vm":                       {"internal/guest"},
 
@@ -541,7 +541,7 @@ var testsMayImport = map[string][]string{
 var reservedInTests = map[string][]string{
 	"net/http":                               {"internal/storage/statestore"}, // an object store
 	"github.com/modelcontextprotocol/go-sdk": {"cmd/agentvm"},                 // a client
-	"google.golang.org/grpc":                 {"internal/sandboxd"},           // a client
+	"google.golang.org/grpc":                 {"internal/api/sandboxd"},       // a client
 	"github.com/miekg/dns":                   {"integration"},                 // a server of names for guests to ask
 	"gvisor.dev/gvisor/pkg/tcpip":            {"nat"},                         // a second stack, as the guest's
 }

@@ -58,7 +58,7 @@ var clean = map[string]string{
 	"internal/test/leaktest":      "patience",
 	"internal/host/lockfile":      "",
 	"internal/machine":            "apart|behindSlice|comesBack|delivery|earn|grant[A-Z]?.*|heat|JIT_(APART|HEAT|LATE|STUCK)|late|nobody|NewOwnImage|stranger|stuck|takeOver|vouch.*|wishes",
-	"internal/mcp":                "",
+	"internal/api/mcp":            "",
 	"internal/share/mount":        "",
 	"internal/host/naming":        "",
 	"internal/host/origin":        "",

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"agentvm/client"
-	"agentvm/internal/agenttool"
+	"agentvm/internal/api/agenttool"
 	"agentvm/internal/work/headtail"
 	"agentvm/vm"
 )

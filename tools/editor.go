@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"agentvm/client"
-	"agentvm/internal/agenttool"
+	"agentvm/internal/api/agenttool"
 	"agentvm/vm"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"agentvm/client"
-	"agentvm/internal/agenttool"
+	"agentvm/internal/api/agenttool"
 	"agentvm/vm"
 )
 

@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"agentvm/cmd/agentvm-gateway/fleet"
-	"agentvm/internal/pod/ticket"
+	"agentvm/internal/api/pod/ticket"
 )
 
 const long = `Serves E2B's and agentvm's HTTP API in front of a Kubernetes cluster. Each sandbox is a pod that a Deployment has kept warm; a client's request

@@ -12,8 +12,8 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
-	"agentvm/internal/e2b"
-	"agentvm/internal/e2b/wire"
+	"agentvm/internal/api/e2b"
+	"agentvm/internal/api/e2b/wire"
 	"agentvm/vm"
 )
 

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"agentvm/client"
+	api "agentvm/internal/api/serve"
 	"agentvm/internal/httpserver"
-	api "agentvm/internal/serve"
 )
 
 // TestImageNames names images that can be none at each command and server that takes one: all refuse them in the same words, before they serve or

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/mcp"
+	"agentvm/internal/api/mcp"
 )
 
 const mcpLong = `Serves a named VM to an agent by the Model Context Protocol, on standard input and output: ten tools that run commands, look after them, read

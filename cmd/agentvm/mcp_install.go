@@ -18,9 +18,9 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 
+	"agentvm/internal/api/mcp"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/mcp"
 	"agentvm/internal/share/hostpath"
 )
 

@@ -19,11 +19,11 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/e2b"
+	"agentvm/internal/api/e2b"
+	"agentvm/internal/api/pod"
+	"agentvm/internal/api/pod/ticket"
+	api "agentvm/internal/api/serve"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/pod"
-	"agentvm/internal/pod/ticket"
-	api "agentvm/internal/serve"
 	"agentvm/vm"
 )
 

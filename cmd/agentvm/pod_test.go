@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"agentvm/client"
-	"agentvm/internal/pod"
-	"agentvm/internal/pod/ticket"
+	"agentvm/internal/api/pod"
+	"agentvm/internal/api/pod/ticket"
 )
 
 // testPod is a process that serves a pod.

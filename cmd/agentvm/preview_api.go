@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"agentvm/client"
+	api "agentvm/internal/api/serve"
 	"agentvm/internal/network/preview"
-	api "agentvm/internal/serve"
 )
 
 // previewAPI are the links for clients of the API.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentvm/internal/sandboxd"
+	"agentvm/internal/api/sandboxd"
 	"agentvm/vm"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	api "agentvm/internal/api/serve"
 	"agentvm/internal/httpserver"
-	api "agentvm/internal/serve"
 	"agentvm/vm"
 )
 

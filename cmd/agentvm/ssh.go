@@ -15,7 +15,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/sshd"
+	"agentvm/internal/api/sshd"
 )
 
 const sshConfigLong = `Prints a Host block for ~/.ssh/config, with which ssh, scp, sftp, rsync's -e ssh and editors reach a VM:

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/egress"
-	"agentvm/internal/top"
+	"agentvm/internal/api/top"
 )
 
 const topLong = `Shows, while it happens, what the VMs use and which connections they make, with the rule that allowed or denied each and the program.

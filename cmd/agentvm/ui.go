@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/egress"
-	api "agentvm/internal/serve"
-	"agentvm/internal/ui"
+	api "agentvm/internal/api/serve"
+	"agentvm/internal/api/ui"
 )
 
 const uiLong = `Serves a page with the VMs of the store: what they use, terminals, files, logs, connections with what was denied and buttons to allow it, previews,

@@ -44,7 +44,7 @@ if [ "${1:-}" != --inside ]; then
     go -C cmd/agentvm-gateway build -trimpath -ldflags '-s -w' -o "$programs/agentvm-gateway" .
     go -C cmd/agentvm-gateway test -c -o "$programs/fleet.test" ./fleet
     rm -rf "$programs/e2b"
-    internal/e2b/sdk.sh --install "$programs/e2b"
+    internal/api/e2b/sdk.sh --install "$programs/e2b"
     exec unshare --net --mount --pid --fork --mount-proc --kill-child "$0" --inside "$@"
 fi
 shift

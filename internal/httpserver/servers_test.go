@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"agentvm/client"
-	"agentvm/internal/e2b"
+	"agentvm/internal/api/e2b"
+	"agentvm/internal/api/mcp"
+	"agentvm/internal/api/serve"
+	"agentvm/internal/api/ui"
 	"agentvm/internal/httpserver"
 	"agentvm/internal/httpserver/servertest"
-	"agentvm/internal/mcp"
-	"agentvm/internal/serve"
-	"agentvm/internal/ui"
 )
 
 const key = "the-key-of-the-owner"

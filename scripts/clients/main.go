@@ -15,7 +15,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentvm/internal/serve"
+	"agentvm/internal/api/serve"
 )
 
 func main() {

@@ -16,7 +16,7 @@ var carried = []string{
 	"LICENSE", "NOTICE",
 	"internal/machine/kernel/COPYING", "internal/machine/kernel/provenance.json", "internal/machine/kernel/agentvm.config", "internal/machine/kernel/*.patch", "internal/machine/kernel/*.sh",
 	"images/busybox/COPYING", "images/busybox/COPYING.LGPL", "images/busybox/provenance.json", "images/busybox/build.sh",
-	"internal/ui/assets/xterm.LICENSE",
+	"internal/api/ui/assets/xterm.LICENSE",
 }
 
 // licences collects the texts of what lists of modules, Go and the embedded programs are licensed under. Of a module they are the

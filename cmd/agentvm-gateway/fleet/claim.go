@@ -15,9 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"agentvm/internal/e2b/wire"
-	"agentvm/internal/pod"
-	"agentvm/internal/pod/ticket"
+	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/pod"
+	"agentvm/internal/api/pod/ticket"
 )
 
 // A claim is two steps, each of which one gateway alone can win:

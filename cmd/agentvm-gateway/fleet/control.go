@@ -12,9 +12,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"agentvm/internal/e2b/wire"
+	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/pod"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/pod"
 )
 
 const maxForks = 16

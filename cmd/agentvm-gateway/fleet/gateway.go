@@ -3,7 +3,7 @@
 // them can end at any time. docs/internals/fleet.md has the states.
 //
 //	client ── tenant's key ──► Gateway ── conditional updates ──► Kubernetes' API
-//	                              ├────── ticket ───────────────► pods (internal/pod) ── hibernated sandboxes ──► object store
+//	                              ├────── ticket ───────────────► pods (internal/api/pod) ── hibernated sandboxes ──► object store
 //	                              └────── what no one needs ────────────────────────────────────────────────────────┘
 //
 // Scheduling, restarts and replacing of warm pods are Kubernetes'. E2B's and our API are the pods' own, in front of which this puts identifiers,
@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"agentvm/internal/e2b/wire"
+	"agentvm/internal/api/e2b/wire"
 	"agentvm/internal/httpserver"
 )
 

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"agentvm/internal/e2b/wire"
-	"agentvm/internal/pod"
+	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/pod"
 )
 
 const (

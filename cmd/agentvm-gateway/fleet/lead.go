@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"agentvm/internal/e2b/wire"
+	"agentvm/internal/api/e2b/wire"
 )
 
 // One gateway, the holder of a Lease, ends what is over. The others do not rely on it: a sandbox whose time has come is gone for them, too.

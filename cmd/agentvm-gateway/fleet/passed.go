@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strings"
 
-	"agentvm/internal/e2b/wire"
+	"agentvm/internal/api/e2b/wire"
 )
 
 // passed are the operations of a sandbox's VM that its pod answers, as tenants ask for them: each is here because it can do nothing beyond the

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"agentvm/internal/serve"
+	"agentvm/internal/api/serve"
 )
 
 // TestPassedOperations sends every operation of the HTTP API as a tenant does: those that reach the pod are those that are written here, so that a

@@ -15,7 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"agentvm/internal/e2b/wire"
+	"agentvm/internal/api/e2b/wire"
 )
 
 // What a pod's labels and annotations say. A Deployment's selector has LabelState, so that a pod that is claimed is its no more, and it makes

@@ -11,8 +11,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"agentvm/internal/e2b/wire"
-	"agentvm/internal/pod"
+	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/pod"
 )
 
 // resume has a sandbox run again, of which find says that it is paused and has a Lease. resumed is whether it was this call that did it.

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"agentvm/internal/e2b/wire"
+	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/pod"
+	"agentvm/internal/api/pod/ticket"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/pod"
-	"agentvm/internal/pod/ticket"
 )
 
 // Handler serves everything. It tells requests apart by Host, as e2b's does: PORT-ID.DOMAIN leads to a server in a sandbox, the gateway's own

@@ -13,8 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"agentvm/internal/e2b/wire"
-	"agentvm/internal/pod"
+	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/pod"
 )
 
 // A snapshot has a Lease, whose name gateways compute of the tenant's and the snapshot's, and a state in the object store:

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"agentvm/internal/pod"
+	"agentvm/internal/api/pod"
 	"agentvm/internal/storage/objectstore"
 	"agentvm/internal/storage/statestore"
 )
