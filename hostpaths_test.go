@@ -14,7 +14,7 @@ import (
 var opensByName = []string{"Open", "OpenFile", "OpenRoot", "OpenInRoot", "Create", "ReadFile", "WriteFile", "DirFS", "CopyFS"}
 
 // mayOpenByName has the files that may use them, and why none of their paths is one that a guest has a hand in. Whatever somebody
-// configures or names on a command line goes through internal/share/hostpath.
+// configures or names on a command line goes through internal/host/hostpath.
 var mayOpenByName = map[string]string{
 	"cmd/agentvm/":                  "",
 	"internal/daemon/":              "files of the store's own",
@@ -24,7 +24,7 @@ var mayOpenByName = map[string]string{
 	"images/":                       "files of the store's own",
 	"internal/network/vmnet/":       "files of the store's own",
 	"internal/host/unixsocket/":     "folders of the store, and one that it makes",
-	"internal/share/hostpath/":      "it is the way",
+	"internal/host/hostpath/":       "it is the way",
 	"internal/host/private/":        "files of the store's own and keys, checked as ssh does",
 	"internal/host/atomicfile/":     "the folder of a path that its caller may write",
 	"internal/host/hostfile/":       "Touch is for files of the store's own",
@@ -64,7 +64,7 @@ func TestHostPaths(t *testing.T) {
 	eachSource(t, func(name string, files *token.FileSet, file *ast.File) {
 		for _, at := range byName(file) {
 			if reasonFor(name) == "" {
-				t.Errorf("%s opens a path by its name: use internal/share/hostpath, or say here why no guest has a hand in it", files.Position(at))
+				t.Errorf("%s opens a path by its name: use internal/host/hostpath, or say here why no guest has a hand in it", files.Position(at))
 			}
 		}
 	})

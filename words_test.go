@@ -51,7 +51,7 @@ var clean = map[string]string{
 	"internal/share/guestfs":      "",
 	"internal/guest/guestrpc":     "greet|longestPause|passes|told",
 	"internal/work/headtail":      "",
-	"internal/share/hostpath":     "",
+	"internal/host/hostpath":      "",
 	"internal/work/job":           "",
 	"internal/storage/journal":    "",
 	"internal/machine/kernel":     "",

@@ -16,5 +16,5 @@
 // events, and the next event that it receives says how many (Event.Lost).
 //
 // The package does not move bytes by itself and does not parse DNS. An allow rule for a name opens the addresses of that name, and with them
-// every other service behind the same addresses; one of AllowSNI only for connections that name it themselves (internal/network/servername).
+// every other service behind the same addresses; one of AllowSNI only for connections that name it themselves (egress/internal/servername).
 package egress

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/internal/network/servername"
+	"agentvm/egress/internal/servername"
 )
 
 // nameTime is how long a connection may be open without naming its server, where it has to (Policy.AllowSNI).

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"agentvm/internal/guest/capnprpc"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/machine"
-	"agentvm/internal/share/hostpath"
 	"agentvm/internal/share/mount"
 	"agentvm/wasi"
 )

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/share/changes"
-	"agentvm/internal/share/hostpath"
 	"agentvm/internal/share/mount"
 )
 

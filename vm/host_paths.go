@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 
 	"agentvm/images"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/host/private"
-	"agentvm/internal/share/hostpath"
 	"agentvm/internal/share/mount"
 	"agentvm/internal/storage/volume"
 )

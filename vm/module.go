@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/host/private"
 	"agentvm/internal/machine"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
-	"agentvm/internal/share/hostpath"
 	"agentvm/internal/work/headtail"
 	"agentvm/wasi"
 )

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"agentvm/egress"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/network/secret"
-	"agentvm/internal/share/hostpath"
 )
 
 // Secret is a credential of Config.Secrets.

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/images"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/imagebuild"
 	"agentvm/internal/settings"
-	"agentvm/internal/share/hostpath"
 	"agentvm/vm"
 )
 

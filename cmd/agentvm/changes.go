@@ -15,8 +15,8 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/share/changes"
-	"agentvm/internal/share/hostpath"
 	"agentvm/vm"
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentvm/images"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/host/private"
-	"agentvm/internal/share/hostpath"
 )
 
 // Exit codes of agentvm itself. Every other code is that of the command that was run.

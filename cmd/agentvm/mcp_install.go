@@ -20,8 +20,8 @@ import (
 
 	"agentvm/internal/api/mcp"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/httpserver"
-	"agentvm/internal/share/hostpath"
 )
 
 // serveHTTP serves with the token of a file, or one that it makes and prints.

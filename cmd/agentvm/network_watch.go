@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentvm/egress"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 	"agentvm/vm"
 )
 

@@ -10,8 +10,8 @@ import (
 	"syscall"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/settings"
-	"agentvm/internal/share/hostpath"
 )
 
 // projectPlace is the directory of the project file, or where there is none the working directory, held open: whatever a guest makes meanwhile

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/work/record"
 	"agentvm/vm"
 )

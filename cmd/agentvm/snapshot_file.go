@@ -15,8 +15,8 @@ import (
 
 	"agentvm/client"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/settings"
-	"agentvm/internal/share/hostpath"
 	"agentvm/internal/storage/snapshot"
 )
 

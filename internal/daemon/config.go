@@ -13,9 +13,9 @@ import (
 	"agentvm/egress"
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/host/private"
 	"agentvm/internal/network/preview"
-	"agentvm/internal/share/hostpath"
 	"agentvm/nat"
 	"agentvm/vm"
 )

@@ -10,9 +10,9 @@ import (
 	"agentvm/images"
 	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/debugenv"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/host/private"
 	"agentvm/internal/network/preview"
-	"agentvm/internal/share/hostpath"
 	"agentvm/internal/storage/snapshot"
 	"agentvm/vm"
 )

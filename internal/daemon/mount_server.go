@@ -17,7 +17,7 @@ import (
 	"agentvm/internal/daemon/confine"
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/debugenv"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 	"agentvm/vm"
 )
 

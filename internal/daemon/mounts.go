@@ -10,7 +10,7 @@ import (
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 	"agentvm/vm"
 )
 

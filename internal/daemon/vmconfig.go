@@ -14,7 +14,7 @@ import (
 
 	"agentvm/egress"
 	"agentvm/images"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 	"agentvm/vm"
 )
 

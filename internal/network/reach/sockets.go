@@ -16,7 +16,7 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 )
 
 // UnixSocket is a Unix socket of the host that the guest's programs can connect to. Each program that may open it

@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 )
 
 // FileInfo is what the guest reports about a file.

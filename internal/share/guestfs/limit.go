@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 )
 
 // Limits of CopyTo and CopyFrom unless CopyOptions say otherwise.

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"agentvm/internal/host/errno"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 	"agentvm/internal/share/mount/protect"
 )
 

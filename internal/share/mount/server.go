@@ -12,7 +12,7 @@ import (
 	"syscall"
 
 	"agentvm/internal/host/budget"
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 )
 
 const (

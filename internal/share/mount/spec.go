@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"strings"
 
-	"agentvm/internal/share/hostpath"
+	"agentvm/internal/host/hostpath"
 )
 
 // DefaultGuestPath is where a mount appears in the guest when its specification names no place.
