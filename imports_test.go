@@ -56,7 +56,7 @@ var storeys = [][]part{
 		{"netstack", "internal/host"},
 		{"dhcp", ""},
 		{"internal/guest", "internal/host"},
-		{"internal/httpserver", ""},
+		{"internal/httpserver", "internal/host"},
 	},
 	{{"internal/host", ""}},
 }

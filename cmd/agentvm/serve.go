@@ -104,7 +104,7 @@ func (c *cli) serve(ctx context.Context, f serveFlags) (err error) {
 		}
 		var mu sync.Mutex
 		lines := json.NewEncoder(file)
-		o.Audit = func(r api.Record) {
+		o.Audit = func(r httpserver.Record) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err := lines.Encode(r); err != nil {

@@ -2,175 +2,174 @@ package httpserver
 
 import (
 	"context"
-	"crypto/tls"
-	"net"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
+
+	"agentvm/internal/host/origin"
 )
 
-// Limit keeps the connections of an http.Server few, and knows when the last has ended: http.Server.Close closes them, but does not wait for their
-// goroutines. It is ready for use with Max set, must not be copied, and its methods may be called at once.
+// Door is what a server asks of each request before anything is done for it. It asks in one order, whatever the server:
 //
-// Whoever reaches a port can hold connections of it, so that those without a key must not keep out those with one:
+//	Host ──► origin ──► key ──► place ──► Handler
+//	 421       403       401      503
 //
-//	accepted ──► stranger ── a handler calls Known ──► known
-//	                ├ more than Strangers: the oldest is closed
-//	                └ after Patience: closed
-//
-// When there are more than Max, the oldest stranger is closed for the new connection, else the known one that has waited longest for its next request,
-// else the new one.
-type Limit struct {
-	Max       int           // connections at the same time
-	Strangers int           // of them, those of strangers. 0: as many
-	Patience  time.Duration // how long a connection may be a stranger's. 0: for ever
+// Each answer, refusals among them, is counted and audited. A new server says what is its own: its names, its keys, what needs none, how it
+// refuses. IsHost, Refuse and Handler must be set.
+type Door struct {
+	Server string // its name, for the audit
+	// IsHost reports whether the header Host of a request names this server. A page that has given its own name the server's address (DNS
+	// rebinding) has that name as Host.
+	IsHost func(host string) bool
+	// Admits reports whether a page of a browser may have sent a request. Default: no page of another origin, except that it may read what is Public.
+	Admits func(r *http.Request, from origin.Request) bool
+	// Client returns the name of the key that a request shows. nil: the server has no keys, and its clients need none.
+	Client func(r *http.Request) (name string, known bool)
+	// Public reports whether a request needs no key. Its handler may ask for something else, and then calls Known. nil: none is.
+	Public func(r *http.Request) bool
+	// Requests is how many requests are answered at once, those of Streams not counted. A client has no more of the places than it leaves free
+	// for others. 0: any number.
+	Requests int
+	// Streams reports whether a request lasts as long as its client wishes, and so takes no place. nil: none does.
+	Streams func(r *http.Request) bool
+	// Stall bounds the time that each piece of a request's body, and of an answer, may take. 0: the handlers do that.
+	Stall time.Duration
+	// Refuse answers in the form of the server's protocol, with one of the statuses above.
+	Refuse func(w http.ResponseWriter, r *http.Request, status int)
+	// Metrics count the answers. nil: nothing is counted.
+	Metrics *Metrics
+	// Audit receives each request when it has been answered. nil: none.
+	Audit   func(Record)
+	Handler http.Handler
 
-	conns sync.WaitGroup // their goroutines
-
-	mu    sync.Mutex
-	open  map[net.Conn]*visit
-	count uint64
+	places *Places
 }
 
-// visit is a connection.
-type visit struct {
-	conn  net.Conn
-	since uint64 // of its accept, or of its last response, in the order of all
-	known bool
-	busy  bool // it has a request, or half of one
-	gone  bool // closed here; http.Server will say so
-	timer *time.Timer
+// Record is a request for an audit log.
+type Record struct {
+	Time     time.Time     `json:"time"`
+	Server   string        `json:"server,omitempty"`
+	Key      string        `json:"key,omitempty"` // its name; none: the request had no valid one
+	From     string        `json:"from"`
+	Method   string        `json:"method"`
+	Path     string        `json:"path"`
+	Status   int           `json:"status"`
+	Duration time.Duration `json:"durationNanos"`
 }
 
-// Track is for http.Server.ConnState.
-func (l *Limit) Track(conn net.Conn, state http.ConnState) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	v := l.open[conn]
-	switch state {
-	case http.StateNew:
-		l.conns.Add(1)
-		l.add(conn)
-	case http.StateActive, http.StateIdle:
-		if v != nil {
-			v.busy = state == http.StateActive
-			v.since = l.next()
+// Open returns the door's handler, which may answer several requests at once.
+func (d Door) Open() http.Handler {
+	if d.Requests > 0 {
+		d.places = NewPlaces(d.Requests)
+	}
+	return http.HandlerFunc(d.serve)
+}
+
+func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
+	began, path := time.Now(), r.URL.Path // which handlers may change
+	answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+	name := ""
+	defer func() { // also when a handler aborts the answer
+		took := time.Since(began)
+		d.Metrics.count(r.Pattern, answer.status, took)
+		if d.Audit != nil {
+			d.Audit(Record{began, d.Server, name, r.RemoteAddr, r.Method, path, answer.status, took})
 		}
-	case http.StateClosed, http.StateHijacked:
-		if v != nil {
-			v.stop()
-			delete(l.open, conn)
+	}()
+	w = answer
+	if d.Stall > 0 {
+		if r.ContentLength != 0 { // for what net/http reads of a body that no handler has read
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.Stall))
 		}
-		l.conns.Done()
+		r.Body, w = PatientBody(w, r, d.Stall), PatientWriter(w, d.Stall)
+		defer func() { // before the end of an answer is sent, net/http waits for the rest of the body
+			_ = http.NewResponseController(answer).SetWriteDeadline(time.Now().Add(2 * d.Stall))
+		}()
 	}
-}
-
-// Context is for http.Server.ConnContext, so that Known finds the connection of a request.
-func (l *Limit) Context(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, limitKey{}, func() { l.known(conn) })
-}
-
-type limitKey struct{}
-
-// Known says that the client of a request has shown a key, or what else the server wants. Each handler calls it as soon as it knows.
-func Known(r *http.Request) {
-	if known, ok := r.Context().Value(limitKey{}).(func()); ok {
-		known()
-	}
-}
-
-func (l *Limit) known(conn net.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if v := l.open[conn]; v != nil && !v.known {
-		v.known = true
-		v.stop()
-	}
-}
-
-func (l *Limit) next() uint64 {
-	l.count++
-	return l.count
-}
-
-// add is called with mu held, as the following ones are.
-func (l *Limit) add(conn net.Conn) {
-	if l.open == nil {
-		l.open = map[net.Conn]*visit{}
-	}
-	v := &visit{conn: conn, since: l.next()}
-	l.open[conn] = v
-	if l.Patience > 0 {
-		v.timer = time.AfterFunc(l.Patience, func() { l.expire(v) })
-	}
-	all, strangers := 0, 0
-	for _, other := range l.open {
-		switch {
-		case other.gone:
-			continue
-		case !other.known:
-			strangers++
+	known := d.Client == nil
+	if !known {
+		if name, known = d.Client(r); !known {
+			name = ""
 		}
-		all++
 	}
-	if l.Strangers > 0 && strangers > l.Strangers {
-		l.oldest(func(v *visit) bool { return !v.known }).close()
-		all--
+	public := d.Public != nil && d.Public(r)
+	switch {
+	case !d.IsHost(r.Host):
+		d.Refuse(w, r, http.StatusMisdirectedRequest)
+		return
+	case !d.admits(r, public):
+		d.Refuse(w, r, http.StatusForbidden)
+		return
+	case !known && !public:
+		d.Refuse(w, r, http.StatusUnauthorized)
+		return
+	case known:
+		Known(r)
 	}
-	if all <= l.Max {
+	if d.places != nil && (d.Streams == nil || !d.Streams(r)) {
+		if !d.places.Take(name) {
+			w.Header().Set("Retry-After", "1")
+			d.Refuse(w, r, http.StatusServiceUnavailable)
+			return
+		}
+		defer d.places.Leave(name)
+	}
+	if name != "" {
+		named := r.WithContext(context.WithValue(r.Context(), clientKey{}, name))
+		defer func() { r.Pattern = named.Pattern }()
+		d.Handler.ServeHTTP(w, named)
 		return
 	}
-	last := l.oldest(func(other *visit) bool { return !other.known && other != v })
-	if last == nil {
-		last = l.oldest(func(other *visit) bool { return !other.busy && other != v })
-	}
-	if last == nil {
-		last = v
-	}
-	last.close()
+	d.Handler.ServeHTTP(w, r)
 }
 
-// oldest returns the first of the connections that are as wanted, or nil.
-func (l *Limit) oldest(wanted func(*visit) bool) (first *visit) {
-	for _, v := range l.open {
-		if !v.gone && wanted(v) && (first == nil || v.since < first.since) {
-			first = v
+func (d *Door) admits(r *http.Request, public bool) bool {
+	from, err := origin.Of(r.Header, "http://"+r.Host)
+	if err != nil {
+		return false
+	}
+	if from.Foreign { // unless the server, or a proxy in front of it, speaks TLS, or the proxy has given the request another Host
+		secure, _ := origin.Of(r.Header, "https://"+r.Host)
+		from.Foreign = secure.Foreign && r.Header.Get("Sec-Fetch-Site") != "same-origin"
+	}
+	if d.Admits != nil {
+		return d.Admits(r, from)
+	}
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	return !from.Foreign && !from.Opaque || public && reads
+}
+
+type clientKey struct{}
+
+// ClientOf returns the name of the key that a request has shown at the door, or "".
+func ClientOf(ctx context.Context) string {
+	name, _ := ctx.Value(clientKey{}).(string)
+	return name
+}
+
+// statusWriter notes the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// KeyIn returns a Door's Client for servers that take any of some keys as bearer tokens, or in one of the headers.
+func (k Keys) KeyIn(headers ...string) func(*http.Request) (string, bool) {
+	return func(r *http.Request) (string, bool) {
+		given := Bearer(r)
+		for _, name := range headers {
+			if given == "" {
+				given = strings.TrimSpace(r.Header.Get(name))
+			}
 		}
-	}
-	return first
-}
-
-func (l *Limit) expire(v *visit) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !v.known && !v.gone && l.open[v.conn] == v {
-		v.close()
+		return k.Find(given)
 	}
 }
-
-func (v *visit) stop() {
-	if v.timer != nil {
-		v.timer.Stop()
-	}
-}
-
-// close ends a connection without a word, for which TLS would wait.
-func (v *visit) close() {
-	v.gone = true
-	v.stop()
-	conn := v.conn
-	if secure, ok := conn.(*tls.Conn); ok {
-		conn = secure.NetConn()
-	}
-	_ = conn.Close()
-}
-
-// Open returns the number of connections now.
-func (l *Limit) Open() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.open)
-}
-
-// Wait returns when the goroutines of all connections have ended, after the server was closed and its Serve has returned.
-func (l *Limit) Wait() { l.conns.Wait() }

@@ -32,6 +32,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
 	"agentvm/internal/network/reach"
 )
@@ -81,7 +82,8 @@ type Config struct {
 	// NewIDs names n new sandboxes of a request, and Token computes the token of one. nil: names by chance, tokens from the key.
 	NewIDs func(r *http.Request, n int) ([]string, error)
 	Token  func(id string) string
-	Logger *slog.Logger // nil discards
+	Audit  func(httpserver.Record) // receives each request when it has been answered. nil: none
+	Logger *slog.Logger            // nil discards
 }
 
 // Server has the sandboxes. Close it when no request runs any more.
@@ -91,6 +93,8 @@ type Server struct {
 	end    context.CancelFunc
 	work   sync.WaitGroup // removals
 	stall  time.Duration  // stallTime, except in tests
+
+	requests httpserver.Metrics
 
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox
@@ -175,33 +179,63 @@ func writeError(w http.ResponseWriter, err error) {
 // Handler serves everything. It tells requests apart by Host: PORT-ID.DOMAIN leads into a sandbox; localhost and addresses of the loopback are the
 // control API and, with E2B's headers or without, envd. Other names are refused, so that no page can get here by a name that it controls.
 func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	s.control(mux)
-	s.envd(mux)
-	api := http.NewCrossOriginProtection().Handler(mux)
+	envd, control := http.NewServeMux(), http.NewServeMux()
+	s.envd(envd)
+	s.control(control)
+	ofSandbox := func(r *http.Request) bool { // envd asks for the token of a sandbox
+		_, pattern := envd.Handler(r)
+		return pattern != ""
+	}
+	door := httpserver.Door{
+		Server: "e2b", Metrics: &s.requests, Audit: s.config.Audit, Stall: s.stall, Public: ofSandbox,
+		IsHost: func(host string) bool {
+			if port, _, found := wire.SplitHost(host, s.config.Domain); found {
+				return port == wire.EnvdPort
+			}
+			return httpserver.IsHost(host, netip.Addr.IsLoopback)
+		},
+		Client: func(r *http.Request) (string, bool) {
+			return httpserver.Keys{{Name: "client", Value: s.config.Key}}.Find(r.Header.Get("X-Api-Key"))
+		},
+		Refuse: func(w http.ResponseWriter, r *http.Request, status int) {
+			text := "the header X-API-Key has no key, or a wrong one"
+			switch status {
+			case http.StatusMisdirectedRequest:
+				text = fmt.Sprintf("%q is no name of this server: want localhost, an address of the loopback, or PORT-ID.%s", r.Host, s.config.Domain)
+			case http.StatusForbidden:
+				text = "a page of another origin has made this request"
+			}
+			writeError(w, fail(status, "%s", text))
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !ofSandbox(r) {
+				control.ServeHTTP(w, r)
+				return
+			}
+			if token := r.Header.Get(wire.HeaderToken); token != "" && r.Header.Get(wire.HeaderSandbox) == "" {
+				r.Header.Set(wire.HeaderSandbox, s.holder(token)) // SDKs before 2.16 name no sandbox
+			}
+			envd.ServeHTTP(w, r)
+		}),
+	}.Open()
+	passing := httpserver.Door{
+		Server: "e2b", Metrics: &s.requests, Audit: s.config.Audit, Handler: http.HandlerFunc(s.proxy),
+		IsHost: func(string) bool { return true }, // as it has the form
+		Public: func(*http.Request) bool { return true },
+		Admits: func(*http.Request, origin.Request) bool { return true }, // the guest's affair
+		Client: func(*http.Request) (string, bool) { return "", false },
+		Refuse: func(http.ResponseWriter, *http.Request, int) {},
+	}.Open()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := r.Host
 		if port, id, found := wire.SplitHost(r.Host, s.config.Domain); found {
 			r.Header.Set(wire.HeaderSandbox, id)
 			r.Header.Set(wire.HeaderPort, strconv.Itoa(int(port)))
 			if port != wire.EnvdPort {
-				s.proxy(w, r)
+				passing.ServeHTTP(w, r)
 				return
 			}
-			name = "localhost"
 		}
-		if !httpserver.IsHost(name, netip.Addr.IsLoopback) {
-			writeError(w, fail(http.StatusMisdirectedRequest, "%q is no name of this server: want localhost, an address of the loopback, or PORT-ID.%s", r.Host, s.config.Domain))
-			return
-		}
-		if token := r.Header.Get(wire.HeaderToken); token != "" && r.Header.Get(wire.HeaderSandbox) == "" {
-			r.Header.Set(wire.HeaderSandbox, s.holder(token)) // SDKs before 2.16 name no sandbox
-		}
-		if r.ContentLength != 0 { // for what the server reads of a body that no handler has read
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.stall))
-		}
-		r.Body = httpserver.PatientBody(w, r, s.stall)
-		api.ServeHTTP(httpserver.PatientWriter(w, s.stall), r)
+		door.ServeHTTP(w, r)
 	})
 }
 

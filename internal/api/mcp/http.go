@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -52,13 +53,8 @@ func (s *Server) handler(token string) http.Handler {
 	stateless := sdk.NewStreamableHTTPHandler(server, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, Logger: s.config.Logger})
 	sessions := sdk.NewStreamableHTTPHandler(server, &sdk.StreamableHTTPOptions{SessionTimeout: sessionTime, Logger: s.config.Logger})
 	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", &s.metrics)
 	mux.HandleFunc(Path, func(w http.ResponseWriter, r *http.Request) {
-		if !httpserver.Equal(httpserver.Bearer(r), token) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the header Authorization has no token, or a wrong one", http.StatusUnauthorized)
-			return
-		}
-		httpserver.Known(r)
 		if r.Header.Get("Mcp-Protocol-Version") >= statelessRevision {
 			stateless.ServeHTTP(w, r)
 			return
@@ -69,14 +65,23 @@ func (s *Server) handler(token string) http.Handler {
 		}
 		sessions.ServeHTTP(w, r)
 	})
-	protected := http.NewCrossOriginProtection().Handler(mux)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Body != http.NoBody { // also of a request that is refused: net/http reads the rest of its body before it answers
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
-			r.Body = httpserver.PatientBody(w, r, bodyTime)
-		}
-		protected.ServeHTTP(w, r)
-	})
+	return httpserver.Door{
+		Server: "mcp", Handler: mux, Metrics: &s.metrics, Audit: s.config.Audit, Stall: bodyTime,
+		IsHost: func(host string) bool { return httpserver.IsHost(host, netip.Addr.IsLoopback) },
+		Client: httpserver.Keys{{Name: "client", Value: token}}.KeyIn(),
+		Refuse: func(w http.ResponseWriter, r *http.Request, status int) {
+			text := "the header Authorization has no token, or a wrong one"
+			switch status {
+			case http.StatusMisdirectedRequest:
+				text = fmt.Sprintf("this server is not called %q: want localhost or an address of the loopback", r.Host)
+			case http.StatusForbidden:
+				text = "a page of another origin has made this request"
+			case http.StatusUnauthorized:
+				w.Header().Set("WWW-Authenticate", "Bearer")
+			}
+			http.Error(w, text, status)
+		},
+	}.Open()
 }
 
 func (s *Server) sessions() (n int) {

@@ -22,6 +22,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentvm/client"
+	"agentvm/internal/httpserver"
 )
 
 // VM is a connection to a VM. Close ends the connection, not the VM.
@@ -67,7 +68,8 @@ type Config struct {
 	Instructions string
 	// ChangesHost says that the VM can change files of the host, so that clients may want to ask their user.
 	ChangesHost bool
-	Logger      *slog.Logger // nil discards
+	Audit       func(httpserver.Record) // receives each request over HTTP when it has been answered. nil: none
+	Logger      *slog.Logger            // nil discards
 }
 
 // Server serves the tools to any number of clients at once. Close it after Run and the handler of HTTP have returned.
@@ -76,6 +78,8 @@ type Server struct {
 	sdk    *sdk.Server
 	key    [32]byte      // seals questions to the user
 	policy chan struct{} // holds one value while no call changes a policy
+
+	metrics httpserver.Metrics // of HTTP
 
 	ctx context.Context // ends with Close, or with the client of Run
 	end context.CancelFunc

@@ -379,8 +379,8 @@ func TestHTTPAttacks(t *testing.T) {
 		host, key, headers, body string
 		length, want             int
 	}{
-		"a rebound name":             {"evil.example", token, "", ping, len(ping), http.StatusForbidden},
-		"a rebound name, stateless":  {"evil.example", token, stateless, ping, len(ping), http.StatusForbidden},
+		"a rebound name":             {"evil.example", token, "", ping, len(ping), http.StatusMisdirectedRequest},
+		"a rebound name, stateless":  {"evil.example", token, stateless, ping, len(ping), http.StatusMisdirectedRequest},
 		"another origin":             {address, token, "Origin: https://evil.example\r\n", ping, len(ping), http.StatusForbidden},
 		"no origin":                  {address, token, "Origin: null\r\n", ping, len(ping), http.StatusForbidden},
 		"deep JSON":                  {address, token, "", deep, len(deep), http.StatusBadRequest},

@@ -25,6 +25,7 @@ import (
 	"agentvm/internal/api/e2b"
 	"agentvm/internal/api/e2b/wire"
 	"agentvm/internal/api/pod/ticket"
+	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
 )
 
@@ -67,7 +68,8 @@ type Config struct {
 	API http.Handler
 	// Kept is the file that has the sandbox for a container that is started again. "": a restart ends the sandbox.
 	Kept   string
-	Logger *slog.Logger // nil discards
+	Audit  func(httpserver.Record) // receives each request when it has been answered. nil: none
+	Logger *slog.Logger            // nil discards
 }
 
 // Server serves a pod. Close it when no request runs any more.
@@ -76,6 +78,8 @@ type Server struct {
 	e2b    *e2b.Server
 	saving chan struct{}     // has room for the request that writes a sandbox to an object store
 	saved  map[string]string // by sandbox, the state that has it as it is now; of who has put into saving
+
+	metrics httpserver.Metrics
 
 	mu     sync.Mutex
 	first  string            // the sandbox whose VM has waited
@@ -207,58 +211,75 @@ func (s *Server) gone(id string) {
 // Handler serves everything.
 func (s *Server) Handler() http.Handler {
 	sandboxes := s.e2b.Handler()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/ready" && r.Header.Get(ticket.Header) == "" {
+	check := func(r *http.Request) error {
+		return ticket.Check(s.config.Gateways, s.config.UID, r.Header.Get(ticket.Header), time.Now())
+	}
+	probes := func(r *http.Request) bool { return r.URL.Path == "/ready" && r.Header.Get(ticket.Header) == "" }
+	return httpserver.Door{
+		Server: "pod", Metrics: &s.metrics, Audit: s.config.Audit, Public: probes,
+		IsHost: func(string) bool { return true }, // gateways pass on what clients have said, and have checked it
+		Admits: func(*http.Request, origin.Request) bool { return true },
+		Client: func(r *http.Request) (string, bool) { return "gateway", check(r) == nil },
+		Refuse: func(w http.ResponseWriter, r *http.Request, _ int) {
+			writeFailure(w, http.StatusForbidden, "%v", check(r))
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !probes(r) {
+				s.serve(w, r, sandboxes)
+				return
+			}
 			select {
 			case <-s.over:
 				w.WriteHeader(http.StatusServiceUnavailable)
 			default:
 				w.WriteHeader(http.StatusNoContent)
 			}
-			return
-		}
-		if err := ticket.Check(s.config.Gateways, s.config.UID, r.Header.Get(ticket.Header), time.Now()); err != nil {
-			writeFailure(w, http.StatusForbidden, "%v", err)
-			return
-		}
-		httpserver.Known(r)
-		r.Header.Del(ticket.Header)
-		if _, _, port := wire.SplitHost(r.Host, s.config.Domain); port { // for the guest, or for envd, which has tokens
-			sandboxes.ServeHTTP(w, r)
-			return
-		}
-		if rest, found := strings.CutPrefix(r.URL.Path, "/v1/vms/"); found {
-			if s.config.API == nil {
-				writeFailure(w, http.StatusNotImplemented, "this pod does not serve /v1")
-				return
-			}
-			s.rename(r, rest)
-			r.Header.Del("Authorization")
-			r.Header.Set("X-Api-Key", s.config.Key)
-			s.config.API.ServeHTTP(w, r)
-			return
-		}
-		r.Header.Set("X-Api-Key", s.config.Key) // envd has tokens instead, and does not look
-		if r.Method == http.MethodPost && (r.URL.Path == "/sandboxes" || r.URL.Path == "/v2/sandboxes") {
-			s.create(w, r, sandboxes)
-			return
-		}
-		if r.Method == http.MethodPost && r.URL.Path == PathRestore {
-			s.restore(w, r, sandboxes)
-			return
-		}
-		if rest, found := strings.CutPrefix(r.URL.Path, "/sandboxes/"); found && r.Method == http.MethodPost {
-			if id, found := strings.CutSuffix(rest, PathHibernate); found && client.CheckName(id) == nil {
-				s.hibernate(w, r, id, sandboxes)
-				return
-			}
-			if id, found := strings.CutSuffix(rest, PathSnapshot); found && client.CheckName(id) == nil {
-				s.snapshot(w, r, id)
-				return
-			}
-		}
+		}),
+	}.Open()
+}
+
+// serve answers a gateway.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, sandboxes http.Handler) {
+	r.Header.Del(ticket.Header)
+	if _, _, port := wire.SplitHost(r.Host, s.config.Domain); port { // for the guest, or for envd, which has tokens
 		sandboxes.ServeHTTP(w, r)
-	})
+		return
+	}
+	if r.URL.Path == "/metrics" {
+		s.metrics.ServeHTTP(w, r)
+		return
+	}
+	if rest, found := strings.CutPrefix(r.URL.Path, "/v1/vms/"); found {
+		if s.config.API == nil {
+			writeFailure(w, http.StatusNotImplemented, "this pod does not serve /v1")
+			return
+		}
+		s.rename(r, rest)
+		r.Header.Del("Authorization")
+		r.Header.Set("X-Api-Key", s.config.Key)
+		s.config.API.ServeHTTP(w, r)
+		return
+	}
+	r.Header.Set("X-Api-Key", s.config.Key) // envd has tokens instead, and does not look
+	if r.Method == http.MethodPost && (r.URL.Path == "/sandboxes" || r.URL.Path == "/v2/sandboxes") {
+		s.create(w, r, sandboxes)
+		return
+	}
+	if r.Method == http.MethodPost && r.URL.Path == PathRestore {
+		s.restore(w, r, sandboxes)
+		return
+	}
+	if rest, found := strings.CutPrefix(r.URL.Path, "/sandboxes/"); found && r.Method == http.MethodPost {
+		if id, found := strings.CutSuffix(rest, PathHibernate); found && client.CheckName(id) == nil {
+			s.hibernate(w, r, id, sandboxes)
+			return
+		}
+		if id, found := strings.CutSuffix(rest, PathSnapshot); found && client.CheckName(id) == nil {
+			s.snapshot(w, r, id)
+			return
+		}
+	}
+	sandboxes.ServeHTTP(w, r)
 }
 
 // VMName is the name of the VM that waits for its sandbox.

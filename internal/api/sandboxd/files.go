@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -61,37 +62,58 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	_ = json.NewEncoder(w).Encode(value)
 }
 
-// handler serves files and probes. It has no http.ServeMux, which would clean paths: here .. is an error.
+// handler serves files and probes.
 func (s *Server) handler() http.Handler {
-	protected := http.NewCrossOriginProtection()
-	protected.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeFailure(w, &failure{http.StatusForbidden, "PERMISSION_DENIED", "a page of another origin has made this request"})
-	}))
-	return protected.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", &s.metrics)
+	mux.HandleFunc("GET /v1/health", func(w http.ResponseWriter, _ *http.Request) {
+		if s.stopping.Load() {
+			writeFailure(w, &failure{http.StatusServiceUnavailable, "UNAVAILABLE", "the server is ending"})
+			return
+		}
+		writeJSON(w, http.StatusOK, map[string]any{"status": "ok", "uptime_seconds": int64(time.Since(s.began).Seconds())})
+	})
+	mux.HandleFunc("GET /v1/metadata", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"env": s.metadata()})
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeFailure(w, &failure{http.StatusNotFound, "NOT_FOUND", fmt.Sprintf("there is no %s %s", r.Method, r.URL.Path)})
+	})
+	return s.door(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w = httpserver.PatientWriter(w, pieceTime)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-		local, isFile := strings.CutPrefix(r.URL.Path, "/v1/files/")
-		switch {
-		case !s.isHost(r.Host):
-			writeFailure(w, &failure{http.StatusMisdirectedRequest, "PERMISSION_DENIED", fmt.Sprintf("this server is not called %q: name it with --host", r.Host)})
-		case isFile:
-			httpserver.Known(r) // the protocol knows no keys
-			if err := s.serveFile(w, r, local); err != nil {
-				writeFailure(w, err)
-			}
-		case reads && r.URL.Path == "/v1/health":
-			if s.stopping.Load() {
-				writeFailure(w, &failure{http.StatusServiceUnavailable, "UNAVAILABLE", "the server is ending"})
-				return
-			}
-			writeJSON(w, http.StatusOK, map[string]any{"status": "ok", "uptime_seconds": int64(time.Since(s.began).Seconds())})
-		case reads && r.URL.Path == "/v1/metadata":
-			writeJSON(w, http.StatusOK, map[string]any{"env": s.metadata()})
-		default:
-			writeFailure(w, &failure{http.StatusNotFound, "NOT_FOUND", fmt.Sprintf("there is no %s %s", r.Method, r.URL.Path)})
+		local, isFile := strings.CutPrefix(r.URL.Path, "/v1/files/") // not by the mux, which would clean the path
+		if !isFile {
+			mux.ServeHTTP(w, r)
+			return
 		}
-	}))
+		r.Pattern = "/v1/files/"
+		if err := s.serveFile(w, r, local); err != nil {
+			writeFailure(w, err)
+		}
+	}), func(w http.ResponseWriter, r *http.Request, status int) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		text := "a page of another origin has made this request"
+		if status == http.StatusMisdirectedRequest {
+			text = s.notCalled(r)
+		}
+		writeFailure(w, &failure{status, "PERMISSION_DENIED", text})
+	})
+}
+
+// door is that of both ports. The protocol knows no keys.
+func (s *Server) door(h http.Handler, refuse func(http.ResponseWriter, *http.Request, int)) http.Handler {
+	return httpserver.Door{
+		Server: "sandboxd", Handler: h, Metrics: &s.metrics, Audit: s.options.Audit, Refuse: refuse,
+		// In a pod, clients use addresses that it does not know.
+		IsHost: func(host string) bool {
+			return httpserver.IsHost(host, func(netip.Addr) bool { return true }, s.options.Hosts...)
+		},
+	}.Open()
+}
+
+func (s *Server) notCalled(r *http.Request) string {
+	return fmt.Sprintf("this server is not called %q: name it with --host", r.Host)
 }
 
 var soundsSecret = regexp.MustCompile(`TOKEN|SECRET|PASSWORD|PASSWD|CRED|KEY|AUTH|BEARER|PRIVATE|CERT`)

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "agentvm/internal/api/sandboxd/processv1"
-	"agentvm/internal/httpserver"
 )
 
 // This file is gRPC over net/http's HTTP/2 (github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), as far as five methods with one request each
@@ -97,14 +96,11 @@ func (s *Server) rpcHandler() http.Handler {
 		do := methods[name]
 		limit, timeErr := timeout(r.Header.Get("Grpc-Timeout"))
 		switch {
-		case !s.isHost(r.Host):
-			err = errorf(codePermissionDenied, "this server is not called %q: name it with --host", r.Host)
 		case !found || do == nil:
 			err = errorf(codeUnimplemented, "there is no method %s", r.URL.Path)
 		case timeErr != nil:
 			err = timeErr
 		default:
-			httpserver.Known(r)
 			if limit >= 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, limit)

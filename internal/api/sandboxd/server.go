@@ -44,8 +44,9 @@ type Options struct {
 	Metadata map[string]string
 	// Hosts are names under which clients reach the server, besides addresses and localhost.
 	Hosts    []string
-	Shutdown time.Duration // that requests have to end in when the server ends
-	Logger   *slog.Logger  // nil discards
+	Shutdown time.Duration           // that requests have to end in when the server ends
+	Audit    func(httpserver.Record) // receives each request when it has been answered. nil: none
+	Logger   *slog.Logger            // nil discards
 }
 
 // Server serves a VM. Its methods may be called at once.
@@ -54,6 +55,7 @@ type Server struct {
 	root     string // without links
 	began    time.Time
 	stopping atomic.Bool
+	metrics  httpserver.Metrics
 
 	mu        sync.Mutex
 	processes map[int32]*process
@@ -107,7 +109,7 @@ func (s *Server) Serve(ctx context.Context, host string, restPort, grpcPort uint
 		})
 	}}
 	files, processes := server, server
-	files.Handler, processes.Handler = s.handler(), s.rpcHandler()
+	files.Handler, processes.Handler = s.handler(), s.door(s.rpcHandler(), s.refuseCall)
 	processes.GRPC = &http.HTTP2Config{MaxConcurrentStreams: 2 * maxProcesses, SendPingTimeout: pingTime, PingTimeout: pongTime}
 	listening(rest.Addr(), rpc.Addr())
 	failed := make(chan error, 2)
@@ -123,9 +125,15 @@ func (s *Server) Serve(ctx context.Context, host string, restPort, grpcPort uint
 	return errors.Join(<-failed, <-failed)
 }
 
-// isHost reports whether a request is for this server. In a pod, clients use addresses that it does not know.
-func (s *Server) isHost(host string) bool {
-	return httpserver.IsHost(host, func(netip.Addr) bool { return true }, s.options.Hosts...)
+// refuseCall refuses a request at the port of gRPC, by a response of trailers alone.
+func (s *Server) refuseCall(w http.ResponseWriter, r *http.Request, status int) {
+	text := "a page of another origin has made this request"
+	if status == http.StatusMisdirectedRequest {
+		text = s.notCalled(r)
+	}
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Status", "7") // PERMISSION_DENIED
+	w.Header().Set("Grpc-Message", percentEncoded(text))
 }
 
 // errEscapes is that of a path that leads out of the root.

@@ -7,9 +7,10 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	"agentvm/internal/httpserver"
 )
 
 const (
@@ -48,7 +49,7 @@ func (k *keptAnswers) serve(w http.ResponseWriter, r *http.Request, key string, 
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	id := fmt.Sprint(r.Context().Value(keyOf{}), "\n", r.URL.RequestURI(), "\n", key)
+	id := fmt.Sprint(httpserver.ClientOf(r.Context()), "\n", r.URL.RequestURI(), "\n", key)
 	entry, old := k.begin(id, sha256.Sum256(body))
 	switch {
 	case !old:
@@ -155,47 +156,4 @@ func (l *locks) give(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.held, name)
-}
-
-// metrics count requests, for Prometheus.
-type metrics struct {
-	mu     sync.Mutex
-	counts map[string]uint64  // by labels
-	times  map[string]float64 // seconds
-}
-
-func (m *metrics) init() { m.counts, m.times = map[string]uint64{}, map[string]float64{} }
-
-func (m *metrics) count(pattern string, status int, took time.Duration) {
-	method, path, found := strings.Cut(pattern, " ")
-	if !found {
-		method, path = "", "none"
-	}
-	labels := fmt.Sprintf(`method=%q,route=%q,status="%d"`, method, path, status)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.counts[labels]++
-	m.times[labels] += took.Seconds()
-}
-
-// serve writes them in Prometheus's text format, version 0.0.4.
-func (m *metrics) serve(w http.ResponseWriter, _ *http.Request) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	labels := make([]string, 0, len(m.counts))
-	for l := range m.counts {
-		labels = append(labels, l)
-	}
-	slices.Sort(labels)
-	var b strings.Builder
-	b.WriteString("# HELP agentvm_http_requests_total Requests that were answered.\n# TYPE agentvm_http_requests_total counter\n")
-	for _, l := range labels {
-		fmt.Fprintf(&b, "agentvm_http_requests_total{%s} %d\n", l, m.counts[l])
-	}
-	b.WriteString("# HELP agentvm_http_seconds_total Time until their answers were complete.\n# TYPE agentvm_http_seconds_total counter\n")
-	for _, l := range labels {
-		fmt.Fprintf(&b, "agentvm_http_seconds_total{%s} %g\n", l, m.times[l])
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	_, _ = io.WriteString(w, b.String())
 }

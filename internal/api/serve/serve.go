@@ -3,7 +3,6 @@
 package serve
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,7 +25,7 @@ const (
 	maxConns    = 1024
 	graceTime   = 10 * time.Second // for what runs when the server ends
 	maxBody     = 4 << 20          // bytes of a JSON body
-	maxRequests = 256              // that are answered at once; more get status 503
+	maxRequests = 512              // that are answered at once, of one key about half; more get status 503
 )
 
 // bodyTime is how long a JSON body may take to come, and a piece of a file. Tests have less patience.
@@ -46,8 +45,8 @@ type Options struct {
 	// Certificate is for HTTPS. Without one the server must listen at this host's loopback.
 	Certificate *tls.Certificate
 	Version     string
-	Audit       func(Record) // receives each request when it has been answered. nil: none
-	Logger      *slog.Logger // nil discards
+	Audit       func(httpserver.Record) // receives each request when it has been answered. nil: none
+	Logger      *slog.Logger            // nil discards
 }
 
 // Saved has the snapshots of a store.
@@ -59,25 +58,13 @@ type Saved interface {
 	Remove(ctx context.Context, snapshot string) error
 }
 
-// Record is a request for the audit log.
-type Record struct {
-	Time     time.Time     `json:"time"`
-	Key      string        `json:"key,omitempty"` // its name; none: the request had no valid one
-	From     string        `json:"from"`
-	Method   string        `json:"method"`
-	Path     string        `json:"path"`
-	Status   int           `json:"status"`
-	Duration time.Duration `json:"durationNanos"`
-}
-
 // Server answers requests. Its methods may be called at once.
 type Server struct {
 	options Options
 	routes  []route
 	mux     *http.ServeMux
 	hosts   []string
-	metrics metrics
-	slots   chan struct{}
+	metrics httpserver.Metrics
 
 	terminals chan struct{} // slots of those
 	kept      keptAnswers
@@ -100,10 +87,9 @@ func New(o Options) (*Server, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxRequests), terminals: make(chan struct{}, maxTerminals), hosts: slices.Clone(o.Hosts),
+		options: o, mux: http.NewServeMux(), terminals: make(chan struct{}, maxTerminals), hosts: slices.Clone(o.Hosts),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
-	s.metrics.init()
 	for _, key := range o.Keys {
 		if err := httpserver.CheckKey(key.Value); err != nil {
 			return nil, fmt.Errorf("key %s: %w", key.Name, err)
@@ -121,8 +107,8 @@ func New(o Options) (*Server, error) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(document)
 	})
+	s.mux.Handle("GET /metrics", &s.metrics)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
-	s.mux.HandleFunc("GET /metrics", s.metrics.serve)
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if allowed := httpserver.Allowed(s.mux, r); allowed != "" {
 			w.Header().Set("Allow", allowed)
@@ -173,38 +159,32 @@ func (s *Server) Serve(ctx context.Context, address string, listening func(url s
 // Handler is the server's, for other listeners. It refuses requests for other hosts (of pages that have given their name this address) and
 // from pages of other origins, and all but the health and the document without a key.
 func (s *Server) Handler() http.Handler {
-	protected := http.NewCrossOriginProtection()
-	protected.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		WriteProblem(w, problemf(http.StatusForbidden, "a page of another origin has made this request"))
-	}))
-	inner := protected.Handler(s.mux)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began := time.Now()
-		answer := &recorder{ResponseWriter: w, status: http.StatusOK}
-		key, known := s.options.Keys.Find(cmp.Or(httpserver.Bearer(r), r.Header.Get("X-API-Key")))
-		if known {
-			httpserver.Known(r)
-		}
-		switch {
-		case !httpserver.IsHost(r.Host, netip.Addr.IsLoopback, s.hosts...):
-			WriteProblem(answer, problemf(http.StatusMisdirectedRequest, "this server is not called %q: name it with --host", r.Host))
-		case r.URL.Path == "/healthz" || r.URL.Path == "/openapi.json" || known:
-			r = r.WithContext(context.WithValue(r.Context(), keyOf{}, key)) // which then has its pattern
-			inner.ServeHTTP(answer, r)
-		default:
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			WriteProblem(answer, problemf(http.StatusUnauthorized, "the header Authorization has no key, or a wrong one: want Bearer KEY"))
-		}
-		took := time.Since(began)
-		s.metrics.count(r.Pattern, answer.status, took)
-		if s.options.Audit != nil {
-			s.options.Audit(Record{began, key, r.RemoteAddr, r.Method, r.URL.Path, answer.status, took})
-		}
-	})
+	return httpserver.Door{
+		Server: "serve", Handler: s.mux, Client: s.options.Keys.KeyIn("X-API-Key"), Requests: maxRequests, Metrics: &s.metrics, Audit: s.options.Audit,
+		IsHost:  func(host string) bool { return httpserver.IsHost(host, netip.Addr.IsLoopback, s.hosts...) },
+		Public:  func(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/openapi.json" },
+		Streams: s.streams,
+		Refuse: func(w http.ResponseWriter, r *http.Request, status int) {
+			switch status {
+			case http.StatusMisdirectedRequest:
+				WriteProblem(w, problemf(status, "this server is not called %q: name it with --host", r.Host))
+			case http.StatusForbidden:
+				WriteProblem(w, problemf(status, "a page of another origin has made this request"))
+			case http.StatusUnauthorized:
+				w.Header().Set("WWW-Authenticate", "Bearer")
+				WriteProblem(w, problemf(status, "the header Authorization has no key, or a wrong one: want Bearer KEY"))
+			default:
+				WriteProblem(w, problemf(status, "too many requests are being answered: try again"))
+			}
+		},
+	}.Open()
 }
 
-// keyOf is the context's key of the name of the key.
-type keyOf struct{}
+// streams reports whether a request is of a route that lasts as long as its client wishes.
+func (s *Server) streams(r *http.Request) bool {
+	_, pattern := s.mux.Handler(r)
+	return slices.ContainsFunc(s.routes, func(one route) bool { return one.stream && one.method+" "+one.path == pattern })
+}
 
 // limited is the handler of a route.
 func (s *Server) limited(r route) http.Handler {
@@ -219,16 +199,6 @@ func (s *Server) limited(r route) http.Handler {
 			WriteProblem(w, err)
 			return
 		}
-		if !r.stream {
-			select {
-			case s.slots <- struct{}{}:
-				defer func() { <-s.slots }()
-			default:
-				w.Header().Set("Retry-After", "1")
-				WriteProblem(w, problemf(http.StatusServiceUnavailable, "%d requests are being answered: try again", maxRequests))
-				return
-			}
-		}
 		if key := request.Header.Get("Idempotency-Key"); key != "" && request.Method == http.MethodPost && !r.stream {
 			s.kept.serve(w, request, key, r.serve)
 			return
@@ -242,17 +212,3 @@ func (s *Server) limited(r route) http.Handler {
 		r.serve(w, request)
 	})
 }
-
-// recorder notes an answer's status.
-type recorder struct {
-	http.ResponseWriter
-	status int
-}
-
-func (r *recorder) WriteHeader(status int) {
-	r.status = status
-	r.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap is for http.ResponseController.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -470,11 +470,11 @@ func TestRefused(t *testing.T) {
 }
 
 func TestWhoMayUseIt(t *testing.T) {
-	var records []Record
+	var records []httpserver.Record
 	var mu sync.Mutex
 	a := serve(t, func(o *Options) {
 		o.Hosts = []string{"vms.example.com"}
-		o.Audit = func(r Record) { mu.Lock(); defer mu.Unlock(); records = append(records, r) }
+		o.Audit = func(r httpserver.Record) { mu.Lock(); defer mu.Unlock(); records = append(records, r) }
 	})
 	for _, tt := range []struct {
 		key    string

@@ -21,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -60,6 +61,7 @@ type Server struct {
 	url     string // set before it answers
 	ending  context.Context
 	end     context.CancelFunc
+	metrics httpserver.Metrics
 
 	mu       sync.Mutex
 	links    []secret
@@ -78,6 +80,7 @@ func New(o Options) (*Server, error) {
 	if s.options.Logger == nil {
 		s.options.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.API.Audit = nil // requests are audited here, where the browser's are
 	o.API.Keys, o.API.Hosts = httpserver.Keys{{Name: "ui", Value: s.apiKey}}, nil
 	api, err := serve.New(o.API)
 	if err != nil {
@@ -154,13 +157,40 @@ func (s *Server) known(key string) bool {
 // Handler answers the requests of browsers.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", s.page)
-	mux.HandleFunc("GET /assets/{name}", s.asset)
-	mux.HandleFunc("POST /session", s.session)
-	mux.Handle("POST /project", s.withSession(http.HandlerFunc(s.project)))
-	mux.Handle("POST /vms", s.withSession(http.HandlerFunc(s.create)))
-	mux.Handle("GET /vms/{vm}/log", s.withSession(http.HandlerFunc(s.log)))
-	mux.Handle("/v1/", s.withSession(http.HandlerFunc(s.call)))
+	const pageRoute, assetRoute, sessionRoute = "GET /{$}", "GET /assets/{name}", "POST /session"
+	mux.HandleFunc(pageRoute, s.page)
+	mux.HandleFunc(assetRoute, s.asset)
+	mux.HandleFunc(sessionRoute, s.session)
+	mux.Handle("GET /metrics", &s.metrics)
+	mux.HandleFunc("POST /project", s.project)
+	mux.HandleFunc("POST /vms", s.create)
+	mux.HandleFunc("GET /vms/{vm}/log", s.log)
+	mux.HandleFunc("/v1/", s.call)
+	door := httpserver.Door{
+		Server: "ui", Handler: mux, IsHost: isHere, Metrics: &s.metrics, Audit: s.options.API.Audit,
+		Admits: func(r *http.Request, from origin.Request) bool {
+			return !from.Foreign && !from.Opaque && (!from.Elsewhere || r.URL.Path == "/")
+		},
+		Client: func(r *http.Request) (string, bool) {
+			return "session", s.known(sessionKey(r))
+		},
+		Public: func(r *http.Request) bool { // what there is not is no secret
+			_, pattern := mux.Handler(r)
+			return slices.Contains([]string{pageRoute, assetRoute, sessionRoute, ""}, pattern)
+		},
+		Refuse: func(w http.ResponseWriter, r *http.Request, status int) {
+			text := "there is no such session: open a new link, which Enter prints where agentvm ui runs"
+			switch status {
+			case http.StatusMisdirectedRequest:
+				text = "this is not " + r.Host
+			case http.StatusForbidden:
+				text = "a page of another origin has made this request"
+			case http.StatusUnauthorized:
+				w.Header().Set("WWW-Authenticate", "Bearer")
+			}
+			http.Error(w, text, status)
+		},
+	}.Open()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
@@ -170,16 +200,7 @@ func (s *Server) Handler() http.Handler {
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
 		header.Set("Cache-Control", "no-store")
 		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox") // the page has its own
-		if !isHere(r.Host) {
-			http.Error(w, "this is not "+r.Host, http.StatusMisdirectedRequest)
-			return
-		}
-		from, err := origin.Of(r.Header, "http://"+r.Host)
-		if err != nil || from.Foreign || from.Opaque || from.Elsewhere && r.URL.Path != "/" {
-			http.Error(w, "a page of another origin has made this request", http.StatusForbidden)
-			return
-		}
-		mux.ServeHTTP(w, r)
+		door.ServeHTTP(w, r)
 	})
 }
 
@@ -212,29 +233,28 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 // keyProtocol precedes the key among the subprotocols of a WebSocket, for which pages cannot set headers.
 const keyProtocol = "agentvm.key."
 
-func (s *Server) withSession(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		key := httpserver.Bearer(r)
-		var protocols []string
-		for text := range strings.SplitSeq(r.Header.Get("Sec-WebSocket-Protocol"), ",") {
-			text = strings.TrimSpace(text)
-			if given, is := strings.CutPrefix(text, keyProtocol); is {
-				key = given
-			} else if text != "" {
-				protocols = append(protocols, text)
-			}
+// sessionKey returns the key that a request shows.
+func sessionKey(r *http.Request) string {
+	key := httpserver.Bearer(r)
+	for text := range strings.SplitSeq(r.Header.Get("Sec-WebSocket-Protocol"), ",") {
+		if given, is := strings.CutPrefix(strings.TrimSpace(text), keyProtocol); is {
+			key = given
 		}
-		if !s.known(key) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "there is no such session: open a new link, which Enter prints where agentvm ui runs", http.StatusUnauthorized)
-			return
+	}
+	return key
+}
+
+// dropKey takes the key out of a request's subprotocols, of which the API is to choose one.
+func dropKey(r *http.Request) {
+	var protocols []string
+	for text := range strings.SplitSeq(r.Header.Get("Sec-WebSocket-Protocol"), ",") {
+		if text = strings.TrimSpace(text); text != "" && !strings.HasPrefix(text, keyProtocol) {
+			protocols = append(protocols, text)
 		}
-		httpserver.Known(r)
-		if len(protocols) > 0 {
-			r.Header.Set("Sec-WebSocket-Protocol", strings.Join(protocols, ", "))
-		}
-		next.ServeHTTP(w, r)
-	})
+	}
+	if len(protocols) > 0 {
+		r.Header.Set("Sec-WebSocket-Protocol", strings.Join(protocols, ", "))
+	}
 }
 
 // call has the API answer a request, with its own key in the place of the session's.
@@ -242,6 +262,7 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := s.untilEnd(r)
 	defer cancel()
 	r = r.Clone(ctx)
+	dropKey(r)
 	r.Header.Set("Authorization", "Bearer "+s.apiKey)
 	s.calls.ServeHTTP(w, r)
 }

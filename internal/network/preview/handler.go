@@ -37,11 +37,11 @@ func (s *Server) ServeHTTP(raw http.ResponseWriter, r *http.Request) {
 
 // serveRequest serves a request whose token was good when the store had not yet changed.
 func (s *Server) serveRequest(w *stallTimeoutWriter, r *http.Request, v *request, changed <-chan struct{}) {
-	if !s.places.take(v.token) {
+	if !s.places.Take(v.token) {
 		s.serveError(w, r, errBusy)
 		return
 	}
-	defer s.places.leave(v.token)
+	defer s.places.Leave(v.token)
 	ctx, one := s.sessions.add(withRequest(r.Context(), v), v.token)
 	defer s.sessions.remove(one)
 	v.over = ctx.Done()

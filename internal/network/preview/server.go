@@ -92,8 +92,8 @@ type Server struct {
 	conns     httpserver.Limit
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
-	ports     map[uint16]bool // set by Serve, before the first request
-	places    *places         // of the requests being served
+	ports     map[uint16]bool    // set by Serve, before the first request
+	places    *httpserver.Places // of the requests being served
 	sessions  *sessions
 	dials     dialLimiter
 
@@ -117,7 +117,7 @@ func NewServer(cfg ServerConfig) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.places = newPlaces(s.limits.Requests)
+	s.places = httpserver.NewPlaces(s.limits.Requests)
 	s.life, s.end = context.WithCancel(context.Background())
 	s.transport = s.newTransport()
 	s.proxy = s.newProxy()
