@@ -37,6 +37,7 @@ type e2bFlags struct {
 	startFlags
 	listen, key, user string
 	max               int
+	audit             auditFlag
 }
 
 func (c *cli) e2bCommand() *cobra.Command {
@@ -57,13 +58,14 @@ func (c *cli) e2bCommand() *cobra.Command {
 	flags.StringVar(&f.key, "key-file", "", "read the API key from a `FILE`")
 	flags.StringVar(&f.user, "user", "root", "the guest's `USER` who runs commands and owns files where the client names none")
 	flags.IntVar(&f.max, "max-sandboxes", 16, "how many sandboxes there may be at once")
+	f.audit.register(flags)
 	f.registerVM(command)
 	f.networkFlags.registerKept(flags)
 	return command
 }
 
 // serveE2B serves until the first signal, and removes the sandboxes.
-func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) error {
+func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) (err error) {
 	if f.max < 1 {
 		return fmt.Errorf("--max-sandboxes %d: want 1 or more", f.max)
 	}
@@ -93,8 +95,14 @@ func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) error {
 	if config.Network.Disabled {
 		policy = egress.Policy{Mode: egress.None}
 	}
+	audit, file, err := f.audit.open(c.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
 	server, err := e2b.New(e2b.Config{
-		VMs: &e2bVMs{store, config}, Snapshots: &e2bSnapshots{c, store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
+		Audit: audit,
+		VMs:   &e2bVMs{store, config}, Snapshots: &e2bSnapshots{c, store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
 	})
 	if err != nil {
 		return err

@@ -44,6 +44,7 @@ const mcpExample = `  agentvm mcp install claude-code -- --mount .
 type mcpFlags struct {
 	startFlags
 	name, http, token string
+	audit             auditFlag
 }
 
 func (c *cli) mcpCommand() *cobra.Command {
@@ -69,6 +70,7 @@ func (f *mcpFlags) register(command *cobra.Command) {
 	flags.StringVar(&f.name, "vm", "", "use the VM `NAME` (default: one for the current directory)")
 	flags.StringVar(&f.http, "http", "", "serve HTTP on `ADDRESS:PORT` of this host's loopback instead of standard input and output; port 0 takes one that is free")
 	flags.StringVar(&f.token, "token-file", "", "read the token for --http from a `FILE`")
+	f.audit.register(flags)
 	f.startFlags.register()
 	command.PreRunE = f.prepare
 	if err := command.RegisterFlagCompletionFunc("vm", completeNames(0)); err != nil {
@@ -117,7 +119,7 @@ func (f *mcpFlags) serving() (*client.Store, client.Config, error) {
 }
 
 // serveMCP serves until the client has gone.
-func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
+func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) (err error) {
 	store, config, err := f.serving()
 	if err != nil {
 		return err
@@ -138,6 +140,15 @@ func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) error {
 	if served.Dir != "" {
 		served.Instructions += "Commands run in " + served.Dir + " by default.\n"
 	}
+	if f.http == "" && f.audit.path != "" {
+		return errors.New("--audit is of requests by HTTP: give --http, too")
+	}
+	audit, file, err := f.audit.open(c.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	served.Audit = audit
 	server := mcp.New(served)
 	if f.http != "" {
 		err = c.serveHTTP(ctx, server, f)

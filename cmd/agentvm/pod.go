@@ -39,6 +39,7 @@ const podExample = `  POD_UID=$UID agentvm pod --listen 0.0.0.0:8470 --gateway-k
 type podFlags struct {
 	startFlags
 	listen, gateway, domain, user, seed string
+	audit                               auditFlag
 }
 
 func (c *cli) podCommand() *cobra.Command {
@@ -61,13 +62,14 @@ func (c *cli) podCommand() *cobra.Command {
 	flags.StringVar(&f.user, "user", "root", "the guest's `USER` who runs commands and owns files where the client names none")
 	flags.StringVar(&f.seed, "seed", "", "copy the store in a `DIRECTORY` when AGENTVM_STORE is empty")
 	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files (default 10G)")
+	f.audit.register(flags)
 	f.registerVM(command)
 	f.networkFlags.registerKept(flags)
 	return command
 }
 
 // servePod serves until the first signal, or until the sandbox has ended.
-func (c *cli) servePod(ctx context.Context, f *podFlags) error {
+func (c *cli) servePod(ctx context.Context, f *podFlags) (err error) {
 	uid := os.Getenv("POD_UID")
 	if uid == "" {
 		return errors.New("the variable POD_UID has to be the pod's identifier: set it from the field metadata.uid")
@@ -127,8 +129,14 @@ func (c *cli) servePod(ctx context.Context, f *podFlags) error {
 	if config.Network.Disabled {
 		policy = egress.Policy{Mode: egress.None}
 	}
+	audit, log, err := f.audit.open(c.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
 	server, err := pod.New(pod.Config{
-		VMs: all, UID: uid, Gateways: public, Domain: f.domain, User: f.user, Policy: policy, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory),
+		Audit: audit,
+		VMs:   all, UID: uid, Gateways: public, Domain: f.domain, User: f.user, Policy: policy, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory),
 		Key: key, API: localHost(handler.Handler()), Kept: file, Logger: c.log,
 	})
 	if err != nil {

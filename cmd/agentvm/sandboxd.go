@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -32,6 +33,7 @@ type sandboxdFlags struct {
 	rest, grpc         uint16
 	hosts              []string
 	shutdown           time.Duration
+	audit              auditFlag
 }
 
 func (c *cli) sandboxdCommand() *cobra.Command {
@@ -48,6 +50,7 @@ func (c *cli) sandboxdCommand() *cobra.Command {
 	flags.StringVar(&f.prefix, "metadata-env-prefix", "SANDBOX_", "variables of this process that GET /v1/metadata tells begin so; names and values that look like secrets are left out")
 	durationFlag(flags, &f.shutdown, "shutdown-timeout", "", 10*time.Second, "how long requests have to end in when the server ends")
 	flags.StringArrayVar(&f.hosts, "host", nil, "a `NAME` under which clients reach the server, besides localhost and addresses (may be repeated)")
+	f.audit.register(flags)
 	f.register(command)
 	return runs(command, func(ctx context.Context, _ []string) error {
 		s := newSession(shellInterruptWindow)
@@ -72,7 +75,7 @@ func isSecretVariable(name, value string) bool {
 var urlPassword = regexp.MustCompile(`://[^/?#\s]*:[^/?#\s]*@`)
 
 // serveSandbox serves until it is interrupted.
-func (c *cli) serveSandbox(ctx context.Context, f *sandboxdFlags) error {
+func (c *cli) serveSandbox(ctx context.Context, f *sandboxdFlags) (err error) {
 	told := make(map[string]string)
 	for _, pair := range os.Environ() {
 		if name, value, _ := strings.Cut(pair, "="); f.prefix != "" && strings.HasPrefix(name, f.prefix) && !isSecretVariable(name, value) {
@@ -84,7 +87,12 @@ func (c *cli) serveSandbox(ctx context.Context, f *sandboxdFlags) error {
 		return err
 	}
 	defer m.Close()
-	server, err := sandboxd.New(ctx, sandboxd.Options{VM: m.VM, Root: f.root, Metadata: told, Hosts: f.hosts, Shutdown: f.shutdown, Logger: c.log})
+	audit, file, err := f.audit.open(c.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	server, err := sandboxd.New(ctx, sandboxd.Options{Audit: audit, VM: m.VM, Root: f.root, Metadata: told, Hosts: f.hosts, Shutdown: f.shutdown, Logger: c.log})
 	if err != nil {
 		return err
 	}

@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -36,9 +33,10 @@ const serveExample = `  agentvm serve
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
-	listen, keys, certificate, key, audit string
-	hosts                                 []string
-	most                                  policyFlags
+	listen, keys, certificate, key string
+	hosts                          []string
+	audit                          auditFlag
+	most                           policyFlags
 }
 
 func (c *cli) serveCommand() *cobra.Command {
@@ -59,7 +57,7 @@ func (c *cli) serveCommand() *cobra.Command {
 	flags.StringArrayVar(&f.hosts, "host", nil, "a `NAME` under which clients reach the server, besides localhost and its address (may be repeated)")
 	flags.StringVar(&f.certificate, "tls-cert", "", "serve HTTPS with the certificate of a PEM `FILE`")
 	flags.StringVar(&f.key, "tls-key", "", "its private key, a PEM `FILE`")
-	flags.StringVar(&f.audit, "audit", "", "append each request to a `FILE`, one JSON object a line")
+	f.audit.register(flags)
 	f.most.register(flags)
 	return command
 }
@@ -91,27 +89,12 @@ func (c *cli) serve(ctx context.Context, f serveFlags) (err error) {
 		}
 		o.Certificate = &certificate
 	}
-	if f.audit != "" {
-		file, fileErr := openHostFile(f.audit, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
-		if fileErr != nil {
-			return fmt.Errorf("--audit: %w", fileErr)
-		}
-		defer func() { err = errors.Join(err, file.Close()) }()
-		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // paths and names of VMs are no one else's to read
-			if err := file.Chmod(info.Mode().Perm() &^ 0o077); err != nil {
-				return fmt.Errorf("--audit: %w", err)
-			}
-		}
-		var mu sync.Mutex
-		lines := json.NewEncoder(file)
-		o.Audit = func(r httpserver.Record) {
-			mu.Lock()
-			defer mu.Unlock()
-			if err := lines.Encode(r); err != nil {
-				c.log.Warn("the audit log is not complete", "error", err)
-			}
-		}
+	audit, file, err := f.audit.open(c.log)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	o.Audit = audit
 	server, err := api.New(o)
 	if err != nil {
 		return err

@@ -24,9 +24,15 @@ open in the browser then lasts until this command ends, or the tab is closed. No
 
 From another host: ssh -L 8481:127.0.0.1:8481 HOST agentvm ui --listen 127.0.0.1:8481`
 
+// uiFlags are the flags of ui.
+type uiFlags struct {
+	listen string
+	open   bool
+	audit  auditFlag
+}
+
 func (c *cli) uiCommand() *cobra.Command {
-	var listen string
-	var open bool
+	var f uiFlags
 	command := &cobra.Command{
 		Use: "ui [flags]", Short: "Serve a page with the VMs, for a browser on this host", Long: uiLong, Args: cobra.NoArgs,
 		Example: "  agentvm ui\n  agentvm ui --open",
@@ -34,16 +40,17 @@ func (c *cli) uiCommand() *cobra.Command {
 			s := newSession(shellInterruptWindow)
 			ctx := s.begin(cmd.Context())
 			defer s.end()
-			return s.explain(c.ui(ctx, listen, open))
+			return s.explain(c.ui(ctx, f))
 		},
 	}
-	command.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "listen at `ADDRESS:PORT` of the loopback; port 0 takes one that is free")
-	command.Flags().BoolVar(&open, "open", false, "open the link in the default browser")
+	command.Flags().StringVar(&f.listen, "listen", "127.0.0.1:0", "listen at `ADDRESS:PORT` of the loopback; port 0 takes one that is free")
+	command.Flags().BoolVar(&f.open, "open", false, "open the link in the default browser")
+	f.audit.register(command.Flags())
 	return command
 }
 
 // ui serves until it is interrupted.
-func (c *cli) ui(ctx context.Context, listen string, open bool) error {
+func (c *cli) ui(ctx context.Context, f uiFlags) (err error) {
 	store, err := vms()
 	if err != nil {
 		return err
@@ -53,8 +60,13 @@ func (c *cli) ui(ctx context.Context, listen string, open bool) error {
 		defer place.Close()
 	}
 	home, _ := os.UserHomeDir() // without one ~ means nothing
+	audit, file, err := f.audit.open(c.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
 	server, err := ui.New(ui.Options{
-		API: api.Options{Store: store, Saved: savedAPI{c, store}, Previews: previewAPI{}, Version: version, Logger: c.log},
+		API: api.Options{Store: store, Saved: savedAPI{c, store}, Previews: previewAPI{}, Version: version, Audit: audit, Logger: c.log},
 		WriteRule: func(text string, allow bool) (string, error) {
 			rule, err := egress.ParseRule(text)
 			if err = errors.Join(placeErr, err); err != nil {
@@ -76,10 +88,10 @@ func (c *cli) ui(ctx context.Context, listen string, open bool) error {
 	var opening sync.WaitGroup
 	defer opening.Wait()
 	defer cancel()
-	return server.Serve(ctx, listen, func() {
+	return server.Serve(ctx, f.listen, func() {
 		link := server.Link()
 		fmt.Fprintln(c.stdout, link)
-		if open {
+		if f.open {
 			opening.Go(func() {
 				if err := browse(ctx, opener(runtime.GOOS), folder, link, openerTime, redirectTime); err != nil {
 					fmt.Fprintf(c.stderr, "agentvm: %v\n", err)

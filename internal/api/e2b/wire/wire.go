@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -114,6 +115,9 @@ func WriteNoSandbox(w http.ResponseWriter, id string) {
 // ReadJSON reads a request's body. An empty one leaves v as it is. Fields that v does not have are refused.
 func ReadJSON(r *http.Request, v any) error {
 	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxJSON))
+	if _, tooLong := errors.AsType[*http.MaxBytesError](err); err != nil && !tooLong {
+		return Fail(http.StatusBadRequest, "the request's body: %v", err)
+	}
 	if err != nil {
 		return err
 	}
