@@ -51,7 +51,7 @@ var opens = map[string]map[string]string{
 // and its clients talk over a Unix socket or 127.0.0.1, vmnet has the sockets of the processes of VMs that are in a network together, agentvm looks a name up, and asks for the newest release, when it is told to. preview, and the client of reach for servers in a
 // VM, and the proxy for secrets, have an http.Transport whose only way is the function that it was given, and build's fetches one whose only way is a gate; agentvm-gateway dials the pods of its cluster.
 var mayOpen = map[string][]string{
-	dials:   {"internal/daemon", "egress", "internal/guest", "internal/guest/netlink", "images", "integration/", "internal/imagebuild/fetch.go", "internal/httpserver/servertest/servertest.go", "cmd/agentvm-gateway/fleet", "internal/network/preview", "internal/network/reach/fetch.go", "internal/network/secret", "internal/storage/objectstore", "internal/host/unixsocket", "vm/fetch.go", "client/vm.go", "cmd/agentvm/version_check.go"},
+	dials:   {"internal/daemon", "egress", "internal/guest", "internal/guest/netlink", "images", "integration/", "internal/imagebuild/fetch.go", "internal/httpserver/servertest", "cmd/agentvm-gateway/fleet", "internal/network/preview", "internal/network/reach/fetch.go", "internal/network/secret", "internal/storage/objectstore", "internal/host/unixsocket", "vm/fetch.go", "client/vm.go", "cmd/agentvm/version_check.go"},
 	listens: {"internal/guest/capnprpc/rpctest", "internal/daemon", "egress", "internal/guest", "images", "images/imagestest", "integration/", "internal/httpserver", "internal/host/unixsocket", "nat"}, // rpctest, servertest: for tests; egress: sockets that send echo requests
 	looksUp: {"cmd/agentvm", "integration/"},
 }

@@ -22,6 +22,7 @@ import (
 
 	"agentvm/cmd/agentvm-gateway/fleet"
 	"agentvm/internal/api/pod/ticket"
+	"agentvm/internal/httpserver"
 )
 
 const long = `Serves E2B's and agentvm's HTTP API in front of a Kubernetes cluster. Each sandbox is a pod that a Deployment has kept warm; a client's request
@@ -42,12 +43,12 @@ const example = `  openssl genpkey -algorithm ed25519 -out gateway.pem
 
 // options are those of the command line.
 type options struct {
-	listen, metrics, kubeconfig, namespace, key, tenants, domain, identity, state string
-	hosts                                                                         []string
-	port                                                                          uint16
-	memory                                                                        int64
-	wait, keep                                                                    time.Duration
-	verbose                                                                       bool
+	listen, metrics, kubeconfig, namespace, key, tenants, domain, identity, state, audit string
+	hosts                                                                                []string
+	port                                                                                 uint16
+	memory                                                                               int64
+	wait, keep                                                                           time.Duration
+	verbose                                                                              bool
 }
 
 func main() {
@@ -82,6 +83,7 @@ func command() *cobra.Command {
 	flags.Uint16Var(&o.port, "pod-port", 8470, "`PORT` at which pods serve")
 	flags.Int64Var(&o.memory, "sandbox-memory", 512, "memory of a sandbox in MiB, as clients are told")
 	flags.DurationVar(&o.wait, "wait", 30*time.Second, "how long a request waits for a warm pod")
+	flags.StringVar(&o.audit, "audit", "", "append each request to a `FILE`, such as /dev/stdout, one JSON object a line")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	return c
 }
@@ -121,7 +123,17 @@ func (o *options) serve(ctx context.Context) error {
 	if o.state != "" {
 		state = &fleet.StateConfig{URL: o.state, Getenv: os.Getenv}
 	}
+	var audit func(httpserver.Record)
+	if o.audit != "" {
+		file, err := os.OpenFile(o.audit, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			return fmt.Errorf("--audit: %w", err)
+		}
+		defer file.Close()
+		audit = httpserver.AuditTo(file, func(err error) { log.Warn("the audit log is not complete", "err", err) })
+	}
 	g, err := fleet.New(fleet.Config{
+		Audit:  audit,
 		Client: client, Namespace: o.namespace, Identity: o.identity, Tenants: tenants.Tenants, Key: key, Domain: o.domain, Hosts: o.hosts, PodPort: o.port,
 		State: state, KeepPaused: o.keep, Memory: o.memory << 20, Wait: o.wait, Logger: log,
 	})

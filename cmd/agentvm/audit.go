@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"sync"
 
 	"github.com/spf13/pflag"
 
@@ -35,13 +33,5 @@ func (a *auditFlag) open(log *slog.Logger) (audit func(httpserver.Record), file 
 			return nil, nil, fmt.Errorf("--audit: %w", err)
 		}
 	}
-	var mu sync.Mutex
-	lines := json.NewEncoder(f)
-	return func(r httpserver.Record) {
-		mu.Lock()
-		defer mu.Unlock()
-		if err := lines.Encode(r); err != nil {
-			log.Warn("the audit log is not complete", "error", err)
-		}
-	}, f, nil
+	return httpserver.AuditTo(f, func(err error) { log.Warn("the audit log is not complete", "error", err) }), f, nil
 }

@@ -2,8 +2,11 @@ package httpserver
 
 import (
 	"context"
+	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"agentvm/internal/host/origin"
@@ -55,6 +58,19 @@ type Record struct {
 	Path     string        `json:"path"`
 	Status   int           `json:"status"`
 	Duration time.Duration `json:"durationNanos"`
+}
+
+// AuditTo returns a Door's Audit that writes each record as a line of JSON. Where one cannot be written, failed is called.
+func AuditTo(w io.Writer, failed func(error)) func(Record) {
+	var mu sync.Mutex
+	lines := json.NewEncoder(w)
+	return func(r Record) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err := lines.Encode(r); err != nil {
+			failed(err)
+		}
+	}
 }
 
 // Open returns the door's handler, which may answer several requests at once.

@@ -84,21 +84,9 @@ func (g *Gateway) control(mux *http.ServeMux) {
 // authenticated is a handler for clients with a key.
 func (g *Gateway) authenticated(do func(http.ResponseWriter, caller) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		key := r.Header.Get("X-Api-Key")
-		if key == "" {
-			key = httpserver.Bearer(r)
-		}
-		tenant, known := g.config.Tenants().Find(key)
-		err := error(nil)
-		if !known {
-			err = wire.Fail(http.StatusUnauthorized, "the header X-API-Key, or Authorization: Bearer, has no key, or a wrong one")
-		} else {
-			httpserver.Known(r)
-			r.Header.Del("X-Api-Key")
-			r.Header.Del("Authorization")
-			err = do(w, caller{r, tenant})
-		}
-		if err != nil {
+		r.Header.Del("X-Api-Key")
+		r.Header.Del("Authorization")
+		if err := do(w, caller{r, httpserver.ClientOf(r.Context())}); err != nil {
 			g.writeError(w, err)
 		}
 	}

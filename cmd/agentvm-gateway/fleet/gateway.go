@@ -69,7 +69,8 @@ type Config struct {
 	Sweep time.Duration
 	// Wait is how long a claim waits for a warm pod. Default: 30 s.
 	Wait   time.Duration
-	Logger *slog.Logger // nil discards
+	Audit  func(httpserver.Record) // receives each request when it has been answered. nil: none
+	Logger *slog.Logger            // nil discards
 }
 
 func (c Config) warmTime() time.Duration {
@@ -92,6 +93,7 @@ type Gateway struct {
 	ready     atomic.Bool
 	leads     atomic.Bool
 	metrics   metrics
+	requests  httpserver.Metrics
 
 	mu       sync.Mutex
 	reserved map[types.UID]bool
@@ -179,7 +181,10 @@ func (g *Gateway) ServeMetrics(ctx context.Context, address string, listening fu
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", g.Metrics())
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		g.Metrics().ServeHTTP(w, r)
+		g.requests.ServeHTTP(w, r)
+	})
 	server := httpserver.Server{Handler: mux, MaxConns: 64, Logger: g.config.Logger}
 	return server.Serve(ctx, l, listening)
 }

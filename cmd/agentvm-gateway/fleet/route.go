@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -14,13 +15,14 @@ import (
 	"agentvm/internal/api/e2b/wire"
 	"agentvm/internal/api/pod"
 	"agentvm/internal/api/pod/ticket"
+	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
 )
 
 // Handler serves everything. It tells requests apart by Host, as e2b's does: PORT-ID.DOMAIN leads to a server in a sandbox, the gateway's own
 // names to the control APIs and, with E2B's headers, to envd. Other names are refused.
 func (g *Gateway) Handler() http.Handler {
-	mux := http.NewServeMux()
+	mux, envd := http.NewServeMux(), http.NewServeMux() // envd is a part of mux, to tell its requests, which show no key
 	g.control(mux)
 	g.api(mux)
 	mux.HandleFunc("/", g.authenticated(func(w http.ResponseWriter, c caller) error {
@@ -29,43 +31,70 @@ func (g *Gateway) Handler() http.Handler {
 		}
 		return wire.Fail(http.StatusNotImplemented, "%s %.200q is not served: docs/guide/kubernetes.md lists what is", c.Method, c.URL.Path)
 	}))
-	for _, pattern := range envdCalls {
-		mux.HandleFunc(pattern, g.envd)
+	for _, part := range []*http.ServeMux{mux, envd} {
+		for _, pattern := range envdCalls {
+			part.HandleFunc(pattern, g.envd)
+		}
+		part.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+		part.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) { // for the kubelet, which uses the pod's address
+			if !g.ready.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
 	}
-	protected := http.NewCrossOriginProtection().Handler(mux)
+	keyless := func(r *http.Request) bool { // envd asks for the token of a sandbox
+		_, pattern := envd.Handler(r)
+		return pattern != ""
+	}
+	names := append([]string{g.config.Domain, "api." + g.config.Domain, "sandbox." + g.config.Domain}, g.config.Hosts...)
+	door := httpserver.Door{
+		Server: "gateway", Metrics: &g.requests, Audit: g.config.Audit, Stall: stallTime, Requests: maxConns, Public: keyless, Streams: keyless,
+		IsHost: func(host string) bool {
+			if port, _, found := wire.SplitHost(host, g.config.Domain); found {
+				return port == wire.EnvdPort
+			}
+			return httpserver.IsHost(host, func(netip.Addr) bool { return true }, names...)
+		},
+		Client: func(r *http.Request) (string, bool) { return g.config.Tenants().KeyIn("X-Api-Key")(r) },
+		Refuse: func(w http.ResponseWriter, r *http.Request, status int) {
+			text := "the header X-API-Key, or Authorization: Bearer, has no key, or a wrong one"
+			switch status {
+			case http.StatusMisdirectedRequest:
+				text = fmt.Sprintf("%q is no name of this gateway: name it with --host", r.Host)
+			case http.StatusForbidden:
+				text = "a page of another origin has made this request"
+			case http.StatusServiceUnavailable:
+				text = "too many requests are being answered: try again"
+			}
+			g.writeError(w, wire.Fail(status, "%s", text))
+		},
+		Handler: mux,
+	}.Open()
+	passing := httpserver.Door{
+		Server: "gateway", Metrics: &g.requests, Audit: g.config.Audit,
+		IsHost: func(string) bool { return true }, // as it has the form
+		Public: func(*http.Request) bool { return true },
+		Admits: func(*http.Request, origin.Request) bool { return true }, // the guest's affair
+		Client: func(*http.Request) (string, bool) { return "", false },
+		Refuse: func(http.ResponseWriter, *http.Request, int) {},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			port, id, _ := wire.SplitHost(r.Host, g.config.Domain)
+			g.port(w, r, id, port)
+		}),
+	}.Open()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{ticket.Header, pod.HeaderNew} { // the gateway's alone
 			r.Header.Del(name)
 		}
-		host := r.Host
 		if port, id, found := wire.SplitHost(r.Host, g.config.Domain); found {
 			if port != wire.EnvdPort {
-				g.port(w, r, id, port)
+				passing.ServeHTTP(w, r)
 				return
 			}
 			r.Header.Set(wire.HeaderSandbox, id)
 			r.Header.Set(wire.HeaderPort, strconv.Itoa(wire.EnvdPort))
-			host = "localhost"
 		}
-		switch r.URL.Path {
-		case "/healthz":
-			_, _ = w.Write([]byte("ok\n"))
-			return
-		case "/readyz": // for the kubelet, which uses the pod's address
-			if !g.ready.Load() {
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-			return
-		}
-		if !httpserver.IsHost(host, func(a netip.Addr) bool { return true }, append(g.config.Hosts, g.config.Domain, "api."+g.config.Domain, "sandbox."+g.config.Domain)...) {
-			g.writeError(w, wire.Fail(http.StatusMisdirectedRequest, "%q is no name of this gateway: name it with --host", r.Host))
-			return
-		}
-		if r.ContentLength != 0 { // for what the server reads of a body that no handler has read
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(stallTime))
-		}
-		r.Body = httpserver.PatientBody(w, r, stallTime)
-		protected.ServeHTTP(httpserver.PatientWriter(w, stallTime), r)
+		door.ServeHTTP(w, r)
 	})
 }
 

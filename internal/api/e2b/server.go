@@ -179,9 +179,10 @@ func writeError(w http.ResponseWriter, err error) {
 // Handler serves everything. It tells requests apart by Host: PORT-ID.DOMAIN leads into a sandbox; localhost and addresses of the loopback are the
 // control API and, with E2B's headers or without, envd. Other names are refused, so that no page can get here by a name that it controls.
 func (s *Server) Handler() http.Handler {
-	envd, control := http.NewServeMux(), http.NewServeMux()
+	mux, envd := http.NewServeMux(), http.NewServeMux() // envd is a part of mux, to tell its requests
+	s.control(mux)
+	s.envd(mux)
 	s.envd(envd)
-	s.control(control)
 	ofSandbox := func(r *http.Request) bool { // envd asks for the token of a sandbox
 		_, pattern := envd.Handler(r)
 		return pattern != ""
@@ -208,14 +209,10 @@ func (s *Server) Handler() http.Handler {
 			writeError(w, fail(status, "%s", text))
 		},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !ofSandbox(r) {
-				control.ServeHTTP(w, r)
-				return
-			}
 			if token := r.Header.Get(wire.HeaderToken); token != "" && r.Header.Get(wire.HeaderSandbox) == "" {
 				r.Header.Set(wire.HeaderSandbox, s.holder(token)) // SDKs before 2.16 name no sandbox
 			}
-			envd.ServeHTTP(w, r)
+			mux.ServeHTTP(w, r)
 		}),
 	}.Open()
 	passing := httpserver.Door{

@@ -2,8 +2,6 @@ package sandboxd
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"runtime"
 	"strings"
 	"testing"
@@ -52,20 +50,7 @@ func TestConnectionsOpenedAndDropped(t *testing.T) {
 // TestStrangers: connections that ask for nothing keep no client out of either port. The protocol knows no keys: who asks is known.
 func TestStrangers(t *testing.T) {
 	b := start(t)
-	const head = " HTTP/1.1\r\nHost: localhost\r\n"
-	servertest.Crowd(t, strings.TrimPrefix(b.url, "http://"), 300, map[string]string{
-		"idle sockets": "", "half headers": "GET /v1/health" + head, "foreign hosts": "GET /v1/health HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-		"half TLS hellos": "\x16\x03\x01\x02\x00",
-	}, func() error {
-		r, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(b.url + "/v1/health")
-		if err != nil {
-			return err
-		}
-		if _ = r.Body.Close(); r.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s", r.Status)
-		}
-		return nil
-	})
+	servertest.Attack(t, servertest.Target{Address: strings.TrimPrefix(b.url, "http://"), Good: "GET /v1/health"})
 	servertest.Crowd(t, b.grpc, 300, map[string]string{
 		"idle sockets": "", "connections without a request": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "half TLS hellos": "\x16\x03\x01\x02\x00",
 	}, func() error {

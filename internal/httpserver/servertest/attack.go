@@ -3,6 +3,7 @@ package servertest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -30,6 +31,12 @@ type Target struct {
 	Show func(key, path string) (string, []string)
 	// Audited returns how many requests the server's audit has. nil: it has none.
 	Audited func() int
+	// Denied is the status of a request without a key, or with a wrong one. Default: 401 or 403.
+	Denied int
+	// Landing says that a request without a key gets a page for everyone.
+	Landing bool
+	// Crowd is how many connections stay open at once. Default: 300.
+	Crowd int
 	// AnyHost says that the server may be called anything, and AnyOrigin that pages of any origin may use it: what is in front of it has looked.
 	AnyHost, AnyOrigin bool
 }
@@ -47,6 +54,7 @@ type kind int
 const (
 	syntax kind = iota // net/http refuses it before there is a request, and nothing of it is audited
 	ofKey
+	ofNoKey
 	ofHost
 	ofOrigin
 	ofBody
@@ -86,6 +94,12 @@ var (
 
 func attacks() []attack {
 	key := func(name string, text func(Target) string) attack { return attack{name, text, denied, ofKey} }
+	keyless := func(name string, text func(Target) string) attack {
+		return attack{name, func(t Target) string {
+			t.Show = nil
+			return text(t)
+		}, denied, ofNoKey}
+	}
 	host := func(name, host string) attack {
 		return attack{name, func(t Target) string { return t.head(t.Good, "Host: "+host) }, misled, ofHost}
 	}
@@ -97,28 +111,23 @@ func attacks() []attack {
 		return attack{name, text, want, ofBody}
 	}
 	return []attack{
-		key("no key", func(t Target) string {
-			t.Show = nil
+		keyless("no key", func(t Target) string {
 			return t.head(t.Good)
 		}),
 		key("a wrong key", func(t Target) string { return t.with("another-key-of-no-user", t.Good) }),
 		key("an empty key", func(t Target) string { return t.with("", t.Good) }),
 		key("the beginning of the key", func(t Target) string { return t.with(t.Owner[:len(t.Owner)-1], t.Good) }),
 		key("the key and more", func(t Target) string { return t.with(t.Owner+"x", t.Good) }),
-		key("the key in the query", func(t Target) string {
-			t.Show = nil
+		keyless("the key in the query", func(t Target) string {
 			return t.head(t.Good + "?key=" + t.Owner + "&token=" + t.Owner + "&access_token=" + t.Owner)
 		}),
-		key("the key in a cookie", func(t Target) string {
-			t.Show = nil
+		keyless("the key in a cookie", func(t Target) string {
 			return t.head(t.Good, "Cookie: key="+t.Owner+"; token="+t.Owner)
 		}),
-		key("the key as a password", func(t Target) string {
-			t.Show = nil
+		keyless("the key as a password", func(t Target) string {
 			return t.head(t.Good, "Authorization: Basic "+t.Owner)
 		}),
-		key("a post without a key", func(t Target) string {
-			t.Show = nil
+		keyless("a post without a key", func(t Target) string {
 			return t.post("{}")
 		}),
 
@@ -128,8 +137,7 @@ func attacks() []attack {
 		host("a name that ends as the loopback", "evil-localhost"),
 		host("a name below a foreign one", "localhost.evil.example"),
 		{"a foreign address in the request line", func(t Target) string {
-			method, path, _ := strings.Cut(t.Good, " ")
-			return t.head(method + " http://evil.example" + path)
+			return strings.Replace(t.head(t.Good), " /", " http://evil.example/", 1)
 		}, misled, ofHost},
 
 		page("a foreign Origin", "Origin: http://evil.example", "Sec-Fetch-Site: cross-site"),
@@ -197,8 +205,8 @@ func Attack(tb *testing.T, t Target) {
 	if t.Host == "" {
 		t.Host = t.Address
 	}
-	noBody := t.Post == ""
-	if noBody {
+	bodiless := t.Post == ""
+	if bodiless {
 		t.Post = t.Good
 	}
 	owner := func() error {
@@ -215,12 +223,16 @@ func Attack(tb *testing.T, t Target) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for _, a := range attacks() {
-		if a.of == ofKey && t.Owner == "" || a.of == ofHost && t.AnyHost || a.of == ofOrigin && t.AnyOrigin || a.of == ofBody && noBody {
+		aboutKeys := a.of == ofKey || a.of == ofNoKey
+		if aboutKeys && t.Owner == "" || a.of == ofNoKey && t.Landing || a.of == ofHost && t.AnyHost || a.of == ofOrigin && t.AnyOrigin || a.of == ofBody && bodiless {
 			continue
 		}
 		had := 0
 		if t.Audited != nil {
 			had = t.Audited()
+		}
+		if aboutKeys && t.Denied != 0 {
+			a.want = []int{t.Denied}
 		}
 		status, err := ask(t.Address, a.text(t))
 		if err != nil || !slices.Contains(a.want, status) {
@@ -239,11 +251,12 @@ func Attack(tb *testing.T, t Target) {
 		tb.Errorf("%d MiB are left of the attacks", grown>>20)
 	}
 	wrong := t.with("another-key-of-no-user", t.Good)
-	Crowd(tb, t.Address, 300, map[string]string{
-		"idle sockets": "", "half headers": "GET / HTTP/1.1\r\nHo", "half TLS hellos": "\x16\x03\x01\x02\x00",
-		"half bodies": t.with("", t.Post, "Content-Type: application/json", "Content-Length: 100") + "{",
-		"wrong keys":  wrong,
-	}, owner)
+	crowds := map[string]string{"idle sockets": "", "half headers": "GET / HTTP/1.1\r\nHo", "half TLS hellos": "\x16\x03\x01\x02\x00"}
+	if t.Owner != "" { // else they are as good as any
+		crowds["wrong keys"] = wrong
+		crowds["half bodies"] = t.with("", t.Post, "Content-Type: application/json", "Content-Length: 100") + "{"
+	}
+	Crowd(tb, t.Address, cmp.Or(t.Crowd, 300), crowds, owner)
 	count := 10_000
 	if testing.Short() {
 		count = 1000
