@@ -32,7 +32,7 @@ var storeys = [][]part{
 	{{"client", "egress images internal/daemon internal/guest internal/host internal/share internal/storage internal/work nat vm"}},
 	{{"internal/daemon", "egress images internal/guest internal/host internal/httpserver internal/network internal/settings internal/share internal/storage internal/work nat vm"}},
 	{
-		{"internal/settings", "egress internal/share nat vm"},
+		{"internal/settings", "egress internal/share internal/storage nat vm"},
 		{"internal/imagebuild", "egress images internal/host vm"},
 	},
 	{{"vm", "egress images internal/guest internal/host internal/machine internal/network internal/share internal/storage internal/work nat wasi"}},

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"agentvm/client"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
@@ -38,7 +39,7 @@ func (c *cli) attachCommand() *cobra.Command {
 		if !isTerminal(c.stdin) || !isTerminal(c.stdout) {
 			return c.interactive(ctx, args[0], &f, user)
 		}
-		env, err := environment(f.env)
+		env, err := settings.Environment(f.env)
 		if err != nil {
 			return err
 		}

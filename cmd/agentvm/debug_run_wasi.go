@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentvm/internal/settings"
 	"agentvm/wasi"
 )
 
@@ -42,7 +43,7 @@ func (c *cli) runWASI(ctx context.Context, dirs, env, args []string) error {
 	config := wasi.CommandConfig{
 		Module: module, Args: append([]string{filepath.Base(args[0])}, args[1:]...), Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr, Logger: c.log,
 	}
-	if config.Env, err = environment(env); err != nil {
+	if config.Env, err = settings.Environment(env); err != nil {
 		return err
 	}
 	for _, text := range dirs {

@@ -68,8 +68,9 @@ func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated
 		return nil, adviseStart(isolatedName, config.Image, err)
 	}
 	ports, err := v.Forwards(ctx)
-	for i, text := range f.publish { // where one listens whose port was left to the system
-		if err == nil && len(ports) == len(f.publish) && (strings.HasPrefix(text, "0:") || strings.Contains(text, ":0:")) {
+	publish, _ := f.flags.GetStringArray("publish")
+	for i, text := range publish { // where one listens whose port was left to the system
+		if err == nil && len(ports) == len(publish) && (strings.HasPrefix(text, "0:") || strings.Contains(text, ":0:")) {
 			guest := text[strings.LastIndexByte(text, ':')+1:]
 			guest, _, _ = strings.Cut(guest, "/")
 			fmt.Fprintf(c.stderr, "agentvm: %s leads to port %s of the VM\n", ports[i], guest)

@@ -42,7 +42,7 @@ func (c *cli) runNamed(ctx context.Context, name string, f *vmFlags, command vm.
 	s := newSession(window)
 	ctx = s.begin(ctx)
 	defer s.end()
-	env, err := environment(f.env)
+	env, err := settings.Environment(f.env)
 	if err != nil {
 		return nil, denials{}, err
 	}
@@ -188,7 +188,7 @@ func deniedSince(ctx context.Context, v client.AnyVM, began time.Time, file stri
 
 // detach starts a command that continues after this process has ended, and prints its ID.
 func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, input bool) error {
-	env, err := environment(f.env)
+	env, err := settings.Environment(f.env)
 	if err != nil {
 		return err
 	}
@@ -212,12 +212,9 @@ func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, inpu
 
 // onlyFresh returns an error when a flag is given that makes no sense for a VM that exists already.
 func onlyFresh(command *cobra.Command, name string) error {
-	fresh := []string{
-		"policy", "dns", "pcap", "net-log", "mtu", "no-ipv6", "send-limit", "receive-limit", "diff", "apply", "no-network", "isolate", "bind",
-		"dns-search", "proxy", "volume",
-	}
+	fresh := []string{"policy", "volume", "diff", "apply", "isolate", "bind"}
 	for _, s := range settings.All() {
-		if s.Flag != "env" { // a command has variables of its own
+		if s.Flag != "env" && s.Part != settings.OfDaemon { // a command has variables and a label of its own
 			fresh = append(fresh, s.Flag)
 		}
 	}

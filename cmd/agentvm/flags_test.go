@@ -39,17 +39,6 @@ func TestParseDir(t *testing.T) {
 	}
 }
 
-func TestEnvironment(t *testing.T) {
-	t.Setenv("AGENTVM_TEST_SET", "value")
-	got, err := environment([]string{"A=1", "B=", "AGENTVM_TEST_SET", "AGENTVM_TEST_UNSET", "C=a=b"})
-	if diff := cmp.Diff([]string{"A=1", "B=", "AGENTVM_TEST_SET=value", "C=a=b"}, got); diff != "" || err != nil {
-		t.Errorf("(-want +got), error %v:\n%s", err, diff)
-	}
-	if _, err := environment([]string{"=1"}); err == nil {
-		t.Error("an empty name was accepted")
-	}
-}
-
 func TestGraceFlag(t *testing.T) {
 	for _, test := range []struct {
 		text string

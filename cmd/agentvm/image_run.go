@@ -62,12 +62,12 @@ func (c *cli) runCommand() *cobra.Command {
 	_ = flags.MarkHidden("image") // it is the first argument
 	flags.StringVar(&f.name, "name", "", "keep the VM's files under this `NAME`, as agentvm start does")
 	flags.BoolVarP(&f.detach, "detach", "d", false, "leave the VM running in the background and print its name")
-	flags.StringVar(&f.restart, "restart", "", "with --detach: start the command again when it has ended, and the VM: `POLICY` always, on-failure or no; the VM's later starts start it, too; agentvm logs --sidecar run prints its output")
+	flags.String("restart", "", "with --detach: start the command again when it has ended, and the VM: `POLICY` always, on-failure or no; the VM's later starts start it, too; agentvm logs --sidecar run prints its output")
 	_ = command.RegisterFlagCompletionFunc("restart", restartPolicies)
 	flags.BoolVar(&f.remove, "rm", false, "with --name: remove the VM when the command has ended; one without a name always is")
 	flags.BoolVarP(&f.publishAll, "publish-all", "P", false, "forward a free port of this host's loopback to each TCP port that the image exposes")
 	flags.StringVar(&f.entrypoint, "entrypoint", "", "run this `PROGRAM` instead of the image's ENTRYPOINT and CMD")
-	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name")
+	flags.String("hostname", "", "the guest's host name")
 	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM, which is made when it is missing (default the image's, or /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default the image's, or root)")
 	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, as 90s or 5m, and exit with 124")
@@ -83,7 +83,7 @@ func (c *cli) runCommand() *cobra.Command {
 		} else if !flags.Changed("tty") {
 			f.terminal = isTerminal(c.stdin) && isTerminal(c.stdout)
 		}
-		if f.restart != "" && (!f.detach || f.interactive || f.terminal || f.timeout > 0) {
+		if f.text("restart") != "" && (!f.detach || f.interactive || f.terminal || f.timeout > 0) {
 			return errors.New("--restart is for a command in the background: it goes with --detach, and not with --interactive, --tty or --timeout")
 		}
 		if flags.Changed("image") {
@@ -121,7 +121,7 @@ func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []stri
 	}
 	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
 	change := func(config *vm.Config) {
-		config.Hostname, config.WorkingDir = f.hostname, f.dir
+		config.WorkingDir = f.dir
 		c.confineBeforeRun(&f.vmFlags, config)
 	}
 	result, denied, err := c.runWith(ctx, &f.vmFlags, change, command, f.terminal, execInterruptWindow)
@@ -146,7 +146,7 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 	if f.flags.Changed("workdir") {
 		config.WorkingDir = f.dir
 	}
-	if f.restart != "" {
+	if f.text("restart") != "" {
 		policy := cmp.Or(config.Restart, client.RestartNever)
 		config.Sidecars = append(slices.DeleteFunc(slices.Clone(config.Sidecars), func(s client.Sidecar) bool { return s.Name == runSidecar }),
 			client.Sidecar{Name: runSidecar, Args: command.Args, User: command.User, Restart: policy})
@@ -154,7 +154,7 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 	if err := c.boot(ctx, store, f.name, config, true); err != nil {
 		return err
 	}
-	if f.detach && f.restart != "" { // it runs as a sidecar
+	if f.detach && f.text("restart") != "" { // it runs as a sidecar
 		fmt.Fprintln(c.stdout, f.name)
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentvm/egress"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
@@ -84,7 +85,7 @@ func (f *explainFlags) config() (c vm.Config, err error) {
 	if err := f.apply(&c.Network); err != nil {
 		return c, err
 	}
-	return c, changeSettings(&c, f.flags, always)
+	return c, changeSettings(settings.Config{Config: &c}, f.flags, always)
 }
 
 func explain(ctx context.Context, f *explainFlags, text string, resolve bool) (*explanation, error) {

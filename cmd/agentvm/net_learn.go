@@ -128,7 +128,7 @@ func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.
 			return failure{fmt.Errorf("--net %s: learning is to let things through: want public or open", mode), exitOwnFailure}
 		case len(f.allow)+len(f.allowSNI) > 0:
 			return failure{errors.New("--allow, --allow-sni: learning lets every public address through: leave it out"), exitOwnFailure}
-		case f.noNetwork:
+		case withoutNetwork(f.flags):
 			return failure{errors.New("--no-network: without a network card there is nothing to learn"), exitOwnFailure}
 		}
 		if f.name != "" || f.from != "" {
@@ -251,7 +251,7 @@ func (c *cli) reportLearned(f *learnFlags, l *learnResult, to io.Writer) error {
 	if f.write {
 		err = errors.Join(err, c.extendProject(f.place, l))
 	}
-	if line := l.denied.line(f.log != ""); line != "" && !f.quiet {
+	if line := l.denied.line(f.text("net-log") != ""); line != "" && !f.quiet {
 		fmt.Fprintln(c.stderr, "agentvm:", line)
 	}
 	return err

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/egress"
+	"agentvm/internal/settings"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -27,9 +27,9 @@ func networkOf(t *testing.T, args ...string) (vm.Network, error) {
 	if err := command.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
-	var n vm.Network
-	err := f.change(&n, always)
-	return n, err
+	var c vm.Config
+	err := f.change(settings.Config{Config: &c}, always)
+	return c.Network, err
 }
 
 func TestNetworkFlags(t *testing.T) {
@@ -253,22 +253,6 @@ func TestReasonsHaveWords(t *testing.T) {
 			if value != egress.ReasonDenyRule && reasonWords[value] == "" {
 				t.Errorf("no words for %q", value)
 			}
-		}
-	}
-}
-
-func TestProxyFlag(t *testing.T) {
-	for text, want := range map[string]string{
-		"": "", "http://proxy.example:3128": "http://proxy.example:3128", "http://user@proxy.example:3128": "http://user@proxy.example:3128",
-		"env:PROXY": "env:PROXY", "file:/proxy": "file:/proxy", "http://user:word@proxy.example": "error", "socks5://user:@proxy.example": "error",
-	} {
-		got, err := proxyFlag(text)
-		if want == "error" {
-			if err == nil || strings.Contains(err.Error(), "word@") || !strings.Contains(err.Error(), "file:PATH") {
-				t.Errorf("%s: %v", text, err)
-			}
-		} else if err != nil || filepath.ToSlash(got) != want && runtime.GOOS != "windows" {
-			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
 }

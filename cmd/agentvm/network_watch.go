@@ -45,13 +45,13 @@ func watchNetwork(f *networkFlags, config *vm.Config) (*networkWatch, error) {
 }
 
 func (w *networkWatch) open(f *networkFlags, config vm.Config) (err error) {
-	if f.log != "" {
-		if w.log, err = config.OpenOutput(f.log, hostpath.Identity{}, os.O_APPEND); err != nil {
+	if path := f.text("net-log"); path != "" {
+		if w.log, err = config.OpenOutput(path, hostpath.Identity{}, os.O_APPEND); err != nil {
 			return fmt.Errorf("--net-log: %w", err)
 		}
 	}
-	if f.capture != "" {
-		if w.capture, err = config.OpenOutput(f.capture, hostpath.Identity{}, os.O_TRUNC); err != nil {
+	if path := f.text("pcap"); path != "" {
+		if w.capture, err = config.OpenOutput(path, hostpath.Identity{}, os.O_TRUNC); err != nil {
 			return fmt.Errorf("--pcap: %w", err)
 		}
 	}

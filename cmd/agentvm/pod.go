@@ -61,7 +61,7 @@ func (c *cli) podCommand() *cobra.Command {
 	flags.StringVar(&f.domain, "domain", "localhost", "servers in sandboxes are reached at PORT-ID.`DOMAIN`")
 	flags.StringVar(&f.user, "user", "root", "the guest's `USER` who runs commands and owns files where the client names none")
 	flags.StringVar(&f.seed, "seed", "", "copy the store in a `DIRECTORY` when AGENTVM_STORE is empty")
-	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files (default 10G)")
+	flags.String("disk-size", "", "size of the disk that keeps the VM's files (default 10G)")
 	f.audit.register(flags)
 	f.registerVM(command)
 	f.networkFlags.registerKept(flags)

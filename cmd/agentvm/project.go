@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -129,19 +128,12 @@ func isFromFile(flags *pflag.FlagSet, s settings.Setting) bool {
 	switch {
 	case s.Flag == "" || flags.Lookup(s.Flag) == nil || flags.Changed(s.Flag):
 		return false
-	case withoutNetwork(flags) && (s.Key == "ports" || strings.HasPrefix(s.Key, "network.")):
+	case s.Part == settings.OfNetwork && withoutNetwork(flags):
 		return false
 	case flags.Changed("policy") && slices.Contains(policySettings, s.Key):
 		return false
 	}
 	return true
-}
-
-// withoutNetwork reports whether the user wants a VM without a network card.
-func withoutNetwork(flags *pflag.FlagSet) bool {
-	off, _ := flags.GetBool("no-network")
-	networks, _ := flags.GetStringArray("network")
-	return off || slices.Contains(networks, noNetworkName)
 }
 
 // givesPolicy reports whether a part of the network policy is from the file. A mode of the user's replaces the file's.

@@ -76,7 +76,7 @@ func (c *cli) runIn(ctx context.Context, start startFunc, command vm.Command, te
 
 // printDenials says on standard error what was denied, once and after everything else.
 func (c *cli) printDenials(f *vmFlags, d denials) {
-	if line := d.line(f.log != ""); line != "" && !f.quiet {
+	if line := d.line(f.text("net-log") != ""); line != "" && !f.quiet {
 		fmt.Fprintln(c.stderr, "agentvm:", line)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"agentvm/client"
 	"agentvm/images"
 	"agentvm/internal/settings"
-	"agentvm/internal/storage/disk"
 )
 
 const startLong = `Starts a VM in the background: in a process of its own, without this terminal, until agentvm stop. Commands run in it
@@ -36,13 +35,6 @@ const startExample = `  agentvm start dev
 // startFlags are the flags of start.
 type startFlags struct {
 	vmFlags
-	hostname     string
-	idle, life   time.Duration
-	hibernate    time.Duration
-	disk         string
-	metrics      string
-	restart      string
-	labels       map[string]string
 	diskImage    string // what the files of a VM that was started before belong to
 	kept, silent bool
 	wait         bool
@@ -67,20 +59,14 @@ func (f *startFlags) register() {
 	f.registerVM(f.command)
 	f.networkFlags.registerKept(flags)
 	f.registerLife(flags)
-	flags.StringVar(&f.disk, "disk-size", "", "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)")
+	registerSettings(flags, func(s settings.Setting) bool { return s.Part == settings.OfDaemon && s.Fresh })
 	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
 }
 
 // registerLife registers what a named VM can change at each start.
 func (f *startFlags) registerLife(flags *pflag.FlagSet) {
-	flags.StringVar(&f.hostname, "hostname", "", "the guest's host name (default: NAME)")
-	durationFlag(flags, &f.idle, "idle-timeout", "", 0, "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)")
-	durationFlag(flags, &f.hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for so long, as 10m, until a command uses it again or a connection to its ports comes; UDP ports keep it awake (default never)")
-	durationFlag(flags, &f.life, "max-lifetime", "", 0, "stop the VM so long after its start, as 2h (default never)")
-	flags.StringVar(&f.restart, "restart", "", "start the VM again when it has ended by itself: `POLICY` always, on-failure or no (default no)")
+	registerSettings(flags, func(s settings.Setting) bool { return s.Part == settings.OfDaemon && !s.Fresh })
 	_ = f.command.RegisterFlagCompletionFunc("restart", restartPolicies)
-	flags.StringVar(&f.metrics, "metrics", "", "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)")
-	flags.StringToStringVar(&f.labels, "label", nil, "note `KEY=VALUE` about the VM, for agentvm inspect (may be repeated)")
 	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
 }
 
@@ -210,7 +196,7 @@ func (f *startFlags) change(config *client.Config, name string) error {
 		}
 	}
 	changed := func(flag string) bool { return f.changed(flag) || flag == "memory" && !f.kept }
-	return errors.Join(f.vmFlags.change(&config.Config, changed), f.changeFiles(config), f.changeLife(config))
+	return errors.Join(f.vmFlags.change(config.Settings(), changed), f.changeFiles(config), f.changeProject(config))
 }
 
 // changed says whether a flag is given.
@@ -232,26 +218,13 @@ func (f *startFlags) changeFiles(config *client.Config) (err error) {
 			config.Forget(socket.Host)
 		}
 	}
-	if f.changed("no-network") {
-		config.CaptureFile, config.NetworkLog = "", ""
-	}
 	if _, err := f.certificate(); err != nil {
 		return err
 	}
-	for _, file := range []struct {
-		flag, given string
-		to          *string
-	}{{"ca-cert", f.ca, &config.CAFile}, {"pcap", f.capture, &config.CaptureFile}, {"net-log", f.log, &config.NetworkLog}} {
-		if !f.changed(file.flag) {
-			continue
+	for flag, path := range map[string]string{"ca-cert": config.CAFile, "pcap": config.CaptureFile, "net-log": config.NetworkLog} {
+		if f.changed(flag) {
+			config.Forget(path)
 		}
-		*file.to = file.given // an empty path stays empty
-		if file.given != "" {
-			if *file.to, err = filepath.Abs(file.given); err != nil {
-				return fmt.Errorf("--%s: %w", file.flag, err)
-			}
-		}
-		config.Forget(*file.to)
 	}
 	return nil
 }
@@ -270,52 +243,13 @@ func sidecars(file *settings.File) (list []client.Sidecar, err error) {
 	return list, nil
 }
 
-// changeLife changes what is the daemon's, not the VM's.
-func (f *startFlags) changeLife(config *client.Config) (err error) {
-	if f.changed("hostname") {
-		config.Hostname = f.hostname
-	}
-	if f.project != nil {
-		if config.Sidecars, err = sidecars(f.project); err != nil {
-			return err
-		}
-		seconds, _ := strconv.Atoi(f.project.Value("preview.max-expires-in-seconds")) // checked; none: 0, the default
-		config.PreviewMaxLifetime = client.Duration(seconds) * client.Duration(time.Second)
-	}
-	if f.changed("idle-timeout") {
-		config.IdleTimeout = client.Duration(f.idle)
-	}
-	if f.changed("hibernate-after") {
-		config.HibernateAfter = client.Duration(f.hibernate)
-	}
-	if f.changed("max-lifetime") {
-		config.MaxLifetime = client.Duration(f.life)
-	}
-	if f.changed("restart") {
-		switch policy := client.RestartPolicy(f.restart); policy {
-		case "no", client.RestartNever:
-			config.Restart = ""
-		case client.RestartAlways, client.RestartOnFailure:
-			config.Restart = policy
-		default:
-			return fmt.Errorf("--restart %q: want always, on-failure or no", f.restart)
-		}
-	}
-	if f.changed("metrics") {
-		config.Metrics = f.metrics
-	}
-	if f.changed("label") {
-		config.Labels = f.labels
-	}
-	if !f.changed("disk-size") {
+// changeProject sets what only a project file can have.
+func (f *startFlags) changeProject(config *client.Config) (err error) {
+	if f.project == nil {
 		return nil
 	}
-	size, err := settings.ParseSize(f.disk, 20)
-	if err != nil || size > disk.MaxSize || size != 0 && size < disk.MinSize {
-		return fmt.Errorf("--disk-size %q: want a size from %dM to %dG, as 500M or 20G, or 0", f.disk, disk.MinSize>>20, disk.MaxSize>>30)
-	}
-	if config.DiskSize = int64(size); size == 0 {
-		config.DiskSize = -1
-	}
-	return nil
+	config.Sidecars, err = sidecars(f.project)
+	seconds, _ := strconv.Atoi(f.project.Value("preview.max-expires-in-seconds")) // checked; none: 0, the default
+	config.PreviewMaxLifetime = client.Duration(seconds) * client.Duration(time.Second)
+	return err
 }

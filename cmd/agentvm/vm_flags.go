@@ -2,13 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,12 +19,10 @@ import (
 // vmFlags are the flags of commands that start a VM.
 type vmFlags struct {
 	networkFlags
-	flags  *pflag.FlagSet // those of the table of settings are read from here
 	mounts []string
 	volume []string // names of those among the mounts
 	used   []*volume.Use
 	env    []string
-	ca     string
 
 	changes changesFlags // of exec
 	binds   []string     // of exec
@@ -47,7 +40,7 @@ func (f *vmFlags) register(command *cobra.Command) {
 func (f *vmFlags) registerVM(command *cobra.Command) {
 	flags := command.Flags()
 	flags.SortFlags = false
-	registerSettings(flags, "image", "memory", "cold")
+	registerSettings(flags, func(s settings.Setting) bool { return s.Part == settings.OfVM && s.Fresh })
 	f.registerShared(command)
 	f.registerProject(command)
 }
@@ -56,18 +49,13 @@ func (f *vmFlags) registerVM(command *cobra.Command) {
 func (f *vmFlags) registerShared(command *cobra.Command) {
 	flags := command.Flags()
 	f.flags = flags
-	registerSettings(flags, "host-memory")
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of the host to the VM: host[:guest][:ro|:cow] (guest default "+mount.DefaultGuestPath+"; cow: what the VM changes is its own, see agentvm diff; may be repeated)")
 	flags.VarP(volumeFlag{f}, "volume", "v", "show a volume, or a directory as --mount does, to the VM: `NAME:/PATH[:ro]` or ./host:/PATH; see agentvm volume (may be repeated)")
 	flags.Var(mountPathFlag{&f.mounts, "a mask", addMask}, "mask", "hide a `PATH` of the mount before it from the VM, as .env or .git/hooks (may be repeated)")
 	flags.Var(mountPathFlag{&f.mounts, "an unprotected path", addUnprotected}, "unprotected", "let the VM change a `PATH` of the mount before it that programs of the host execute or obey by themselves, as .git or .envrc; . is all (may be repeated)")
-	flags.StringVar(&f.ca, "ca-cert", "", "have the guest trust the certificates of this PEM `FILE` as well")
-	for _, s := range settings.Switches() {
-		registerSettings(flags, s.Key)
-	}
-	registerSettings(flags, "sockets", "secrets")
-	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the VM, or pass KEY on from here (may be repeated)")
+	registerSettings(flags, func(s settings.Setting) bool { return s.Part == settings.OfVM && !s.Fresh })
+	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 }
 
 // watchedVM is a VM and what watches its network.
@@ -148,7 +136,7 @@ func (c *cli) printForwards(asked []nat.Forward, at []net.Addr) {
 
 // config returns the configuration of a VM of this process.
 func (f *vmFlags) config() (c vm.Config, err error) {
-	if err = f.change(&c, always); err == nil {
+	if err = f.change(settings.Config{Config: &c}, always); err == nil {
 		c.CACertificate, err = f.certificate()
 	}
 	for _, text := range f.binds {
@@ -161,53 +149,44 @@ func (f *vmFlags) config() (c vm.Config, err error) {
 	return c, err
 }
 
-// change sets in c what is named by each flag for which changed holds, and leaves the rest as it is. It does not read the certificate.
-func (f *vmFlags) change(c *vm.Config, changed func(flag string) bool) (err error) {
-	if err = changeSettings(c, f.flags, changed); err != nil {
-		return err
-	}
-	if changed("env") {
-		if c.Env, err = environment(f.env); err != nil {
-			return err
-		}
-	}
+// change is networkFlags.change for all flags. It does not read the certificate.
+func (f *vmFlags) change(c settings.Config, changed func(flag string) bool) error {
 	if changed("mount") {
 		if err := f.useVolumes(); err != nil {
 			return err
 		}
-		c.Mounts = nil
-		for _, text := range f.mounts {
-			one, err := mount.Parse(text)
-			if err != nil {
-				return err
-			}
-			c.Mounts = append(c.Mounts, one)
-		}
 	}
-	return f.networkFlags.change(&c.Network, changed)
+	return f.networkFlags.change(c, changed)
 }
 
 // certificate reads the file of --ca-cert.
 func (f *vmFlags) certificate() ([]byte, error) {
-	if f.ca == "" {
+	path := f.text("ca-cert")
+	if path == "" {
 		return nil, nil
 	}
-	text, err := readHostFile(f.ca)
+	text, err := readHostFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("--ca-cert: %w", err)
 	}
 	return text, nil
 }
 
-// registerSettings registers the flags of settings, by their keys.
-func registerSettings(flags *pflag.FlagSet, keys ...string) {
+// registerSettings registers the flags of some settings, except for those that the command has already.
+func registerSettings(flags *pflag.FlagSet, which func(settings.Setting) bool) {
 	for _, s := range settings.All() {
 		switch {
-		case !slices.Contains(keys, s.Key):
+		case !which(s) || s.Usage == "" || flags.Lookup(s.Flag) != nil:
 		case s.Kind == settings.Switch:
 			flags.Bool(s.Flag, false, s.Usage)
+		case s.Kind == settings.Number:
+			flags.Int(s.Flag, 0, s.Usage)
+		case s.Kind == settings.Duration:
+			durationFlag(flags, new(time.Duration), s.Flag, s.Short, 0, s.Usage)
+		case s.Kind == settings.Pairs:
+			flags.StringToString(s.Flag, nil, s.Usage)
 		case s.Kind.IsList():
-			flags.StringArray(s.Flag, nil, s.Usage)
+			flags.StringArrayP(s.Flag, s.Short, nil, s.Usage)
 		default:
 			flags.String(s.Flag, s.Default, s.Usage)
 		}
@@ -218,12 +197,20 @@ func registerSettings(flags *pflag.FlagSet, keys ...string) {
 func always(string) bool { return true }
 
 // changeSettings sets in c what is named by each registered flag of the table of settings for which changed holds.
-func changeSettings(c *vm.Config, flags *pflag.FlagSet, changed func(flag string) bool) error {
+func changeSettings(c settings.Config, flags *pflag.FlagSet, changed func(flag string) bool) error {
 	for _, s := range settings.All() {
-		if flag := flags.Lookup(s.Flag); flag != nil && s.InConfig() && changed(s.Flag) {
-			if err := s.Set(c, flagTexts(flag)); err != nil {
-				return err
-			}
+		flag := flags.Lookup(s.Flag)
+		if flag == nil || !s.Sets() || !changed(s.Flag) {
+			continue
+		}
+		var err error
+		if pairs, no := flags.GetStringToString(s.Flag); no == nil {
+			err = s.Put(c, pairs)
+		} else {
+			err = s.Set(c, flagTexts(flag))
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return c.Access.Check()
@@ -237,24 +224,7 @@ func flagTexts(flag *pflag.Flag) []string {
 	return []string{flag.Value.String()}
 }
 
-// environment completes KEY by this process's value; a KEY that is not set here is left out.
-func environment(list []string) ([]string, error) {
-	var env []string
-	for _, kv := range list {
-		key, _, found := strings.Cut(kv, "=")
-		if key == "" {
-			return nil, fmt.Errorf("--env %q: want KEY=VALUE or KEY", kv)
-		}
-		if found {
-			env = append(env, kv)
-		} else if value, set := os.LookupEnv(key); set {
-			env = append(env, key+"="+value)
-		}
-	}
-	return env, nil
-}
-
-// duration is a flag's length of time, as 90s or 5m. A number alone means seconds, as docker and kubectl have it.
+// duration is a flag's length of time, as settings.ParseDuration reads it.
 type duration time.Duration
 
 func durationFlag(flags *pflag.FlagSet, value *time.Duration, name, shorthand string, standard time.Duration, usage string) {
@@ -263,16 +233,11 @@ func durationFlag(flags *pflag.FlagSet, value *time.Duration, name, shorthand st
 }
 
 func (d *duration) Set(text string) error {
-	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
-		*d = duration(time.Duration(seconds) * time.Second)
-		return nil
+	value, err := settings.ParseDuration(text)
+	if err == nil {
+		*d = duration(value)
 	}
-	value, err := time.ParseDuration(text)
-	if err != nil || value < 0 {
-		return errors.New("want a positive time, as 90s or 5m")
-	}
-	*d = duration(value)
-	return nil
+	return err
 }
 
 // String is "0" without a value, which help texts then leave out.

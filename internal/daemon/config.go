@@ -16,6 +16,7 @@ import (
 	"agentvm/internal/host/hostpath"
 	"agentvm/internal/host/private"
 	"agentvm/internal/network/preview"
+	"agentvm/internal/settings"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -92,6 +93,15 @@ func (c Config) AsStarted() Config {
 		c.ChangedFrom = nil
 	}
 	return c
+}
+
+// Settings is where package settings sets what c has.
+func (c *Config) Settings() settings.Config {
+	return settings.Config{
+		Config: &c.Config, CAFile: &c.CAFile, CaptureFile: &c.CaptureFile, NetworkLog: &c.NetworkLog, Metrics: &c.Metrics, Restart: (*string)(&c.Restart),
+		DiskSize: &c.DiskSize, Labels: &c.Labels,
+		IdleTimeout: (*time.Duration)(&c.IdleTimeout), HibernateAfter: (*time.Duration)(&c.HibernateAfter), MaxLifetime: (*time.Duration)(&c.MaxLifetime),
+	}
 }
 
 // configText is Config as JSON, where the network has its files.

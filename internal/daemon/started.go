@@ -41,7 +41,7 @@ type MountRef struct {
 func (c Config) Started() Started {
 	s := Started{Hostname: c.Hostname, Network: portable(c.Network), Access: c.Access, WorkDir: c.WorkingDir, DiskSize: c.DiskSize, Labels: c.Labels}
 	for _, setting := range settings.Switches() {
-		if *setting.In(&c.Config) {
+		if *setting.Switch(&c.Config) {
 			s.Switches = append(s.Switches, setting.Key)
 		}
 	}
@@ -57,10 +57,13 @@ func (c Config) Started() Started {
 
 // portable is the part of a network that has nothing of the host.
 func portable(n vm.Network) vm.Network {
-	return vm.Network{
-		Disabled: n.Disabled, Policy: n.Policy, Search: n.Search, Subnet: n.Subnet, Address: n.Address, MAC: n.MAC, DisableIPv6: n.DisableIPv6, MTU: n.MTU,
-		SendLimit: n.SendLimit, ReceiveLimit: n.ReceiveLimit,
+	from, to := vm.Config{Network: n}, vm.Config{Network: vm.Network{Policy: n.Policy}}
+	for _, s := range settings.All() {
+		if s.Portable {
+			s.Copy(settings.Config{Config: &to}, settings.Config{Config: &from})
+		}
 	}
+	return to.Network
 }
 
 // StartedAs reads a snapshot's Started; the zero value when it has none.
@@ -87,7 +90,7 @@ func (s Started) Config() (Config, error) {
 		if i < 0 {
 			return c, fmt.Errorf("the VM was started with %.80q, which this agentvm does not know: restore it with a newer one", key)
 		}
-		*switches[i].In(&c.Config) = true
+		*switches[i].Switch(&c.Config) = true
 	}
 	if s.Network.Policy.ReachesRestricted() {
 		c.Network.Policy = egress.Policy{}

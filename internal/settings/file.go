@@ -43,7 +43,7 @@ type entry struct {
 func (f *File) entries() (list []entry) {
 	for _, s := range All() {
 		values := f.Values[s.Key]
-		if len(values) == 0 || values[0] == "" || s.Kind == Switch && values[0] == "false" {
+		if s.FlagOnly || len(values) == 0 || values[0] == "" || s.Kind == Switch && values[0] == "false" {
 			continue
 		}
 		table, name, found := strings.Cut(s.Key, ".")
@@ -114,6 +114,9 @@ func camel(key string) string {
 func keys() (list []string) {
 	sidecars := []string{"sidecar", "sidecar.name", "sidecar.command", "sidecar.env", "sidecar.user", "sidecar.restart", "sidecar.backoff"}
 	for _, s := range All() {
+		if s.FlagOnly {
+			continue
+		}
 		table, _, found := strings.Cut(s.Key, ".")
 		if found && sidecars != nil {
 			list, sidecars = append(list, sidecars...), nil
@@ -197,7 +200,9 @@ func (f *File) read(tree map[string]any) error {
 	for _, s := range All() {
 		table, name, found := strings.Cut(s.Key, ".")
 		in := tree
-		if !found {
+		if s.FlagOnly {
+			continue
+		} else if !found {
 			name = s.Key
 		} else if tree[table] == nil {
 			continue

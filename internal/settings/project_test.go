@@ -177,7 +177,7 @@ func TestMemory(t *testing.T) {
 					continue
 				}
 				var c vm.Config
-				err := s.Set(&c, []string{test.text})
+				err := s.Set(Config{Config: &c}, []string{test.text})
 				if c.Memory != test.want || (err == nil) != (test.want != 0) {
 					t.Errorf("%d, %v; want %d", c.Memory, err, test.want)
 				}
