@@ -9,14 +9,14 @@ import (
 // needs an allow rule it is added. What no rule can allow, such as the host itself, stays denied. The error is about a wider deny rule, which
 // is the user's to remove.
 func (p Policy) Allowing(r Rule) (Policy, error) {
-	p = p.clone()
+	p = p.Clone()
 	p.Deny = slices.DeleteFunc(p.Deny, r.Covers)
 	if i := slices.IndexFunc(p.Deny, func(d Rule) bool { return d.Covers(r) }); i >= 0 {
 		return p, fmt.Errorf("%s is denied by the rule %s, which is about more: it would have to be removed", r, p.Deny[i])
 	}
 	if p.Mode == None {
 		p.Mode = Allowlist
-		p.Allow, p.AllowSNI = nil, nil // of no effect so far
+		p.eachAllowing(func([]Rule) []Rule { return nil }) // of no effect so far
 	}
 	if (p.Mode == Allowlist || p.Mode == Public && r.opensHost()) && !slices.ContainsFunc(p.Allow, func(a Rule) bool { return a.Covers(r) }) {
 		p.Allow = append(p.Allow, r)
@@ -26,12 +26,21 @@ func (p Policy) Allowing(r Rule) (Policy, error) {
 
 // Denying returns p with one more deny rule, and without allow rules that are about nothing else.
 func (p Policy) Denying(r Rule) Policy {
-	p = p.clone()
-	p.Allow, p.AllowSNI = slices.DeleteFunc(p.Allow, r.Covers), slices.DeleteFunc(p.AllowSNI, r.Covers)
+	p = p.Clone()
+	p.eachAllowing(func(rules []Rule) []Rule { return slices.DeleteFunc(rules, r.Covers) })
 	if !slices.ContainsFunc(p.Deny, func(d Rule) bool { return d.Covers(r) }) {
 		p.Deny = append(p.Deny, r)
 	}
 	return p
+}
+
+// eachAllowing changes each list of rules that let pass.
+func (p *Policy) eachAllowing(change func([]Rule) []Rule) {
+	for _, list := range p.Lists() {
+		if !list.Denies {
+			*list.Rules = change(*list.Rules)
+		}
+	}
 }
 
 // AsRule returns a rule about what the event is about, and nothing else. The guest chose the name, so that it may be none.

@@ -109,7 +109,7 @@ func New(c Config) (*Gate, error) {
 		log:         c.Logger,
 		pins:        newPins(max(c.PinGrace, 0), c.MaxPins),
 		audit:       newAudit(c.Audit),
-		policy:      c.Policy.clone(),
+		policy:      c.Policy.Clone(),
 		flows:       map[*flow]struct{}{},
 	}
 	g.pins.added = addedNames(c.Hosts)
@@ -184,7 +184,7 @@ func unmappedPorts(list []netip.AddrPort) []netip.AddrPort {
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // Policy returns the current policy, with its mode filled in.
-func (g *Gate) Policy() Policy { return g.current().clone() }
+func (g *Gate) Policy() Policy { return g.current().Clone() }
 
 // current is Policy without a copy: callers do not change it.
 func (g *Gate) current() Policy {
@@ -213,7 +213,7 @@ func (g *Gate) ReplacePolicy(version string, p Policy) (cut int, err error) {
 		return 0, ErrPolicyChanged
 	}
 	g.currentEnvironment()
-	denied := g.replace(p.clone())
+	denied := g.replace(p.Clone())
 	for _, f := range denied {
 		f.cut()
 	}

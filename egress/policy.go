@@ -51,20 +51,95 @@ func (p Policy) Effective() Mode {
 	switch {
 	case p.Mode != "":
 		return p.Mode
-	case len(p.Allow)+len(p.AllowSNI) > 0:
+	case p.count(false) > 0:
 		return Allowlist
 	}
 	return Public
 }
 
-// clone is a policy that shares nothing with p, with its mode filled in.
-func (p Policy) clone() Policy {
-	return Policy{p.Effective(), slices.Clone(p.Allow), slices.Clone(p.AllowSNI), slices.Clone(p.Deny)}
+// RuleList is one of the lists of rules that a policy has.
+type RuleList struct {
+	Name   string  // in flags, files and errors
+	Rules  *[]Rule // the policy's own
+	Denies bool    // else it lets pass
+
+	problem func(Rule, Mode) string // why a rule cannot be one of the list, or ""
 }
+
+// Lists returns the lists in the order in which they are shown. All that goes over every kind of rule goes over them: a new kind is a field of
+// Policy, a line here, and what it means (evaluator).
+func (p *Policy) Lists() []RuleList {
+	return []RuleList{
+		{"allow", &p.Allow, false, allowProblem},
+		{"allow-sni", &p.AllowSNI, false, func(r Rule, _ Mode) string { return nameProblem(r) }},
+		{"deny", &p.Deny, true, func(r Rule, _ Mode) string {
+			if r.host == hostNothing {
+				return "an empty rule names nothing"
+			}
+			return ""
+		}},
+	}
+}
+
+// count is the number of rules that deny, or of the others.
+func (p Policy) count(denying bool) (n int) {
+	for _, list := range p.Lists() {
+		if list.Denies == denying {
+			n += len(*list.Rules)
+		}
+	}
+	return n
+}
+
+// Clone returns a policy that shares nothing with p, with its mode filled in.
+func (p Policy) Clone() Policy {
+	p.Mode = p.Effective()
+	for _, list := range p.Lists() {
+		*list.Rules = slices.Clone(*list.Rules)
+	}
+	return p
+}
+
+// Texts returns the rules as text, by the names of their lists.
+func (p Policy) Texts() map[string][]string {
+	texts := make(map[string][]string)
+	for _, list := range p.Lists() {
+		for _, r := range *list.Rules {
+			texts[list.Name] = append(texts[list.Name], r.String())
+		}
+	}
+	return texts
+}
+
+// Add parses rules and adds them to the lists that name them. The error is that of the first text that is none: of ParseRule, with the name of its
+// list.
+func (p *Policy) Add(texts map[string][]string) error {
+	for _, list := range p.Lists() {
+		for i, text := range texts[list.Name] {
+			rule, err := ParseRule(text)
+			if err != nil {
+				return &ListError{list.Name, i, err}
+			}
+			*list.Rules = append(*list.Rules, rule)
+		}
+	}
+	return nil
+}
+
+// ListError says which text of a list is no rule.
+type ListError struct {
+	List  string
+	Index int // in that list, from 0
+	Err   error
+}
+
+func (e *ListError) Error() string { return e.Err.Error() }
+
+func (e *ListError) Unwrap() error { return e.Err }
 
 // Version tells a policy from others: equal ones, and they alone, have the same. It is short text for the use of Gate.ReplacePolicy.
 func (p Policy) Version() string {
-	text, err := json.Marshal(p.clone())
+	text, err := json.Marshal(p.Clone())
 	if err != nil {
 		panic(fmt.Sprintf("a policy without JSON: %v", err)) // it is made of texts
 	}
@@ -75,13 +150,10 @@ func (p Policy) Version() string {
 // String is a policy in one line, as "mode allowlist; allow pypi.org:443; deny *:25".
 func (p Policy) String() string {
 	line := "mode " + string(p.Effective())
-	for _, list := range []struct {
-		name  string
-		rules []Rule
-	}{{"allow", p.Allow}, {"allow-sni", p.AllowSNI}, {"deny", p.Deny}} {
-		for i, r := range list.rules {
+	for _, list := range p.Lists() {
+		for i, r := range *list.Rules {
 			if i == 0 {
-				line += "; " + list.name + " " + r.String()
+				line += "; " + list.Name + " " + r.String()
 			} else {
 				line += ", " + r.String()
 			}
@@ -114,22 +186,14 @@ func (p Policy) Validate() error {
 	if _, err := ParseMode(string(p.Effective())); err != nil {
 		return &PolicyError{List: "mode", Rule: string(p.Mode), Problem: err.Error()}
 	}
-	for i, r := range p.Allow {
-		if problem := allowProblem(r, p.Effective()); problem != "" {
-			return &PolicyError{"allow", i, r.String(), problem}
+	for _, list := range p.Lists() {
+		for i, r := range *list.Rules {
+			if problem := list.problem(r, p.Effective()); problem != "" {
+				return &PolicyError{list.Name, i, r.String(), problem}
+			}
 		}
 	}
-	for i, r := range p.AllowSNI {
-		if problem := nameProblem(r); problem != "" {
-			return &PolicyError{"allow-sni", i, r.String(), problem}
-		}
-	}
-	for i, r := range p.Deny {
-		if r.host == hostNothing {
-			return &PolicyError{"deny", i, "", "an empty rule names nothing"}
-		}
-	}
-	if len(p.Allow)+len(p.AllowSNI) > maxRules || len(p.Deny) > maxRules {
+	if p.count(false) > maxRules || p.count(true) > maxRules {
 		return &PolicyError{List: "mode", Problem: fmt.Sprintf("a policy has at most %d allow rules and %d deny rules", maxRules, maxRules)}
 	}
 	return nil

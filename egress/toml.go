@@ -80,8 +80,7 @@ func (f *policyFile) fail(offset int, format string, args ...any) error {
 // take reads the value of one key.
 func (f *policyFile) take(key toml.Key, tree map[string]any) (err error) {
 	place := f.found[key.String()]
-	switch key.String() {
-	case "mode":
+	if key.String() == "mode" {
 		text, ok := tree["mode"].(string)
 		if !ok {
 			return f.fail(place.value, `mode is a text, as in mode = "allowlist"`)
@@ -90,15 +89,12 @@ func (f *policyFile) take(key toml.Key, tree map[string]any) (err error) {
 			return f.fail(place.value, "%w", err)
 		}
 		return nil
-	case "allow":
-		f.policy.Allow, err = f.rules("allow", tree["allow"], place)
-		return err
-	case "allow-sni":
-		f.policy.AllowSNI, err = f.rules("allow-sni", tree["allow-sni"], place)
-		return err
-	case "deny":
-		f.policy.Deny, err = f.rules("deny", tree["deny"], place)
-		return err
+	}
+	for _, list := range f.policy.Lists() {
+		if key.String() == list.Name {
+			*list.Rules, err = f.rules(list.Name, tree[list.Name], place)
+			return err
+		}
 	}
 	return f.fail(place.key, "unknown key %q: a policy has mode, allow, allow-sni and deny", key.String())
 }

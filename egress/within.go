@@ -50,7 +50,7 @@ func (p Policy) Within(most Policy) error {
 
 // Under returns p with the deny rules of most that it lacks. The error is that of Within: what else p may allow that most does not.
 func (p Policy) Under(most Policy) (Policy, error) {
-	p = p.clone()
+	p = p.Clone()
 	for _, d := range most.Deny {
 		if !slices.ContainsFunc(p.Deny, func(own Rule) bool { return own.Covers(d) }) {
 			p.Deny = append(p.Deny, d)

@@ -101,7 +101,7 @@ func TestWithinOfRandomPolicies(t *testing.T) {
 	var in, differ int
 	for range 10_000 {
 		most := g.policy()
-		p := most.clone()
+		p := most.Clone()
 		if g.Uint32()%4 == 0 {
 			p = g.policy()
 		} else {

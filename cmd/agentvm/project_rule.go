@@ -49,12 +49,11 @@ func (p *projectPlace) writeRule(rule egress.Rule, allowed bool) (string, error)
 // projectPolicy is the policy of a project file.
 func projectPolicy(file *settings.File) (p egress.Policy, err error) {
 	p.Mode = egress.Mode(file.Value("network.mode"))
-	if p.Allow, err = appendRules(nil, file.Path+": network.allow", file.Values["network.allow"]); err != nil {
-		return p, err
+	for _, list := range p.Lists() {
+		key := "network." + list.Name
+		if *list.Rules, err = appendRules(nil, file.Path+": "+key, file.Values[key]); err != nil {
+			return p, err
+		}
 	}
-	if p.AllowSNI, err = appendRules(nil, file.Path+": network.allow-sni", file.Values["network.allow-sni"]); err != nil {
-		return p, err
-	}
-	p.Deny, err = appendRules(nil, file.Path+": network.deny", file.Values["network.deny"])
-	return p, err
+	return p, nil
 }

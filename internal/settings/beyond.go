@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -179,19 +180,15 @@ func policy(g Grants) (p egress.Policy, err error) {
 	if list := g["network.mode"]; len(list) > 0 {
 		p.Mode = egress.Mode(list[0])
 	}
-	for _, rules := range []struct {
-		key string
-		to  *[]egress.Rule
-	}{{"network.allow", &p.Allow}, {"network.allow-sni", &p.AllowSNI}, {"network.deny", &p.Deny}} {
-		for _, text := range g[rules.key] {
-			rule, err := egress.ParseRule(text)
-			if err != nil {
-				return p, fmt.Errorf("%s: %w", rules.key, err)
-			}
-			*rules.to = append(*rules.to, rule)
-		}
+	texts := make(map[string][]string)
+	for _, list := range p.Lists() {
+		texts[list.Name] = g["network."+list.Name]
 	}
-	return p, nil
+	err = p.Add(texts)
+	if rule, is := errors.AsType[*egress.ListError](err); is {
+		err = fmt.Errorf("network.%s: %w", rule.List, err)
+	}
+	return p, err
 }
 
 // withMode is for the rules, which are compared with the mode.

@@ -114,7 +114,7 @@ func given(raw json.RawMessage) bool {
 
 // policy narrows a policy to what a client wants. In E2B allowOut wins over denyOut: only where all is denied can that be said here.
 func (n network) policy(most egress.Policy, internet *bool) (egress.Policy, error) {
-	p := egress.Policy{Mode: most.Effective(), Allow: slices.Clone(most.Allow), AllowSNI: slices.Clone(most.AllowSNI), Deny: slices.Clone(most.Deny)}
+	p := most.Clone()
 	if given(n.EgressProxy) || given(n.Rules) || n.Mask != "" || len(n.HTTPSPorts) > 0 || n.PublicTraffic != nil && !*n.PublicTraffic {
 		return p, fail(http.StatusBadRequest, "network: egressProxy, rules, maskRequestHost, httpsPorts and allowPublicTraffic false are not supported")
 	}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -122,7 +121,7 @@ func (s *Server) net(ctx context.Context, req *sdk.CallToolRequest, in netInput)
 	if err != nil {
 		return nil, nil, err
 	}
-	then := egress.Policy{Mode: now.Effective(), Allow: slices.Clone(now.Allow), AllowSNI: slices.Clone(now.AllowSNI), Deny: slices.Clone(now.Deny)}
+	then := now.Clone()
 	if in.Action == "deny" {
 		if len(rules) == 0 {
 			return nil, nil, errors.New("deny: want rules")
@@ -147,15 +146,8 @@ func (s *Server) net(ctx context.Context, req *sdk.CallToolRequest, in netInput)
 
 func (o *netOutput) set(p egress.Policy) {
 	o.Mode, o.Warnings = string(p.Effective()), p.Warnings()
-	for _, r := range p.Allow {
-		o.Allow = append(o.Allow, r.String())
-	}
-	for _, r := range p.AllowSNI {
-		o.AllowSNI = append(o.AllowSNI, r.String())
-	}
-	for _, r := range p.Deny {
-		o.Deny = append(o.Deny, r.String())
-	}
+	rules := p.Texts()
+	o.Allow, o.AllowSNI, o.Deny = rules["allow"], rules["allow-sni"], rules["deny"]
 }
 
 func parseRules(texts []string) (rules []egress.Rule, err error) {

@@ -57,17 +57,8 @@ type Policy struct {
 
 func (p Policy) egress() (policy egress.Policy, err error) {
 	policy.Mode = egress.Mode(p.Mode)
-	for _, list := range []struct {
-		from []string
-		to   *[]egress.Rule
-	}{{p.Allow, &policy.Allow}, {p.AllowSNI, &policy.AllowSNI}, {p.Deny, &policy.Deny}} {
-		for _, text := range list.from {
-			rule, err := egress.ParseRule(text)
-			if err != nil {
-				return policy, invalid("%v", err)
-			}
-			*list.to = append(*list.to, rule)
-		}
+	if err := policy.Add(map[string][]string{"allow": p.Allow, "allow-sni": p.AllowSNI, "deny": p.Deny}); err != nil {
+		return policy, invalid("%v", err)
 	}
 	if err := policy.Validate(); err != nil {
 		return policy, invalid("%v", err)
@@ -104,17 +95,8 @@ func forbidden(err error) error {
 }
 
 func policyOf(p egress.Policy) Policy {
-	out := Policy{Mode: string(p.Effective()), Version: p.Version()}
-	for _, r := range p.Allow {
-		out.Allow = append(out.Allow, r.String())
-	}
-	for _, r := range p.AllowSNI {
-		out.AllowSNI = append(out.AllowSNI, r.String())
-	}
-	for _, r := range p.Deny {
-		out.Deny = append(out.Deny, r.String())
-	}
-	return out
+	rules := p.Texts()
+	return Policy{Mode: string(p.Effective()), Allow: rules["allow"], AllowSNI: rules["allow-sni"], Deny: rules["deny"], Version: p.Version()}
 }
 
 // StopRequest says how a VM is stopped.
