@@ -28,7 +28,7 @@ var storeys = [][]part{
 		{"scripts", "images internal/api"},
 	},
 	{{"tools", "client internal/api internal/work vm"}},
-	{{"internal/api", "client egress images internal/guest internal/host internal/httpserver internal/network internal/share internal/storage nat vm"}},
+	{{"internal/api", "client egress images internal/guest internal/host internal/httpserver internal/network internal/settings internal/share internal/storage nat vm"}},
 	{{"client", "egress images internal/daemon internal/guest internal/host internal/share internal/storage internal/work nat vm"}},
 	{{"internal/daemon", "egress images internal/guest internal/host internal/httpserver internal/network internal/settings internal/share internal/storage internal/work nat vm"}},
 	{

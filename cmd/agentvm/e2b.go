@@ -51,6 +51,11 @@ func (c *cli) e2bCommand() *cobra.Command {
 			return s.explain(c.serveE2B(ctx, &f))
 		},
 	}
+	f.register(command)
+	return command
+}
+
+func (f *e2bFlags) register(command *cobra.Command) {
 	f.command = command
 	flags := command.Flags()
 	flags.SortFlags = false
@@ -61,7 +66,6 @@ func (c *cli) e2bCommand() *cobra.Command {
 	f.audit.register(flags)
 	f.registerVM(command)
 	f.networkFlags.registerKept(flags)
-	return command
 }
 
 // serveE2B serves until the first signal, and removes the sandboxes.

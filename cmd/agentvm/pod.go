@@ -53,6 +53,11 @@ func (c *cli) podCommand() *cobra.Command {
 			return s.explain(c.servePod(ctx, &f))
 		},
 	}
+	f.register(command)
+	return command
+}
+
+func (f *podFlags) register(command *cobra.Command) {
 	f.command = command
 	flags := command.Flags()
 	flags.SortFlags = false
@@ -65,7 +70,6 @@ func (c *cli) podCommand() *cobra.Command {
 	f.audit.register(flags)
 	f.registerVM(command)
 	f.networkFlags.registerKept(flags)
-	return command
 }
 
 // servePod serves until the first signal, or until the sandbox has ended.

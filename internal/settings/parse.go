@@ -78,7 +78,7 @@ func setEnv(_ Setting, c Config, texts []string) (err error) {
 	return err
 }
 
-// each sets a list of what parse reads. Where form is not "", errors begin with the flag, and are written as it says.
+// each sets a list of what parse reads. Where form is not "", errors begin with the flag, and end as it says.
 func each[T any](in func(Config) *[]T, parse func(text string) (T, error), form string) func(Setting, Config, []string) error {
 	some := func(text string) ([]T, error) {
 		one, err := parse(text)
@@ -94,7 +94,7 @@ func several[T any](in func(Config) *[]T, parse func(text string) ([]T, error), 
 		for _, text := range texts {
 			some, err := parse(text)
 			if err != nil && form != "" {
-				err = fmt.Errorf("--"+s.Flag+form, err)
+				err = s.errorf(form, err)
 			}
 			if err != nil {
 				return err
@@ -138,7 +138,7 @@ func setSubnet(s Setting, c Config, texts []string) error {
 	}
 	p, err := netip.ParsePrefix(texts[0])
 	if err != nil || p != p.Masked() {
-		return s.errorf("%q: want a network as 10.9.0.0/24", texts[0])
+		return s.errorf(" %q: want a network as 10.9.0.0/24", texts[0])
 	}
 	c.Network.Subnet, c.Network.Address = p, netip.Addr{} // --ip, which follows, names one in it
 	return nil
@@ -149,7 +149,7 @@ func setAddress(s Setting, c Config, texts []string) (err error) {
 		return nil
 	}
 	if c.Network.Address, err = netip.ParseAddr(texts[0]); err != nil {
-		return s.errorf("%q: want an address as 10.9.0.2", texts[0])
+		return s.errorf(" %q: want an address as 10.9.0.2", texts[0])
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func setDiskSize(s Setting, c Config, texts []string) error {
 	}
 	size, err := ParseSize(texts[0], 20)
 	if err != nil || size > disk.MaxSize || size != 0 && size < disk.MinSize {
-		return s.errorf("%q: want a size from %dM to %dG, as 500M or 20G, or 0", texts[0], disk.MinSize>>20, disk.MaxSize>>30)
+		return s.errorf(" %q: want a size from %dM to %dG, as 500M or 20G, or 0", texts[0], disk.MinSize>>20, disk.MaxSize>>30)
 	}
 	if *c.DiskSize = int64(size); size == 0 {
 		*c.DiskSize = -1
@@ -218,7 +218,7 @@ func setRestart(s Setting, c Config, texts []string) error {
 	case "always", "on-failure":
 		*c.Restart = texts[0]
 	default:
-		return s.errorf("%q: want always, on-failure or no", texts[0])
+		return s.errorf(" %q: want always, on-failure or no", texts[0])
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -29,8 +30,9 @@ type Setting struct {
 	// Usage is the flag's help, Short its letter, and Default its value. Flags without a Usage belong to the commands that have them.
 	Usage, Short, Default string
 
-	in  func(Config) any // a pointer to the setting's place
-	set func(s Setting, c Config, texts []string) error
+	name string           // in errors; default: the flag
+	in   func(Config) any // a pointer to the setting's place
+	set  func(s Setting, c Config, texts []string) error
 
 	// beyond says what the setting gives that it did not before its file was changed. Default: any change may give more. It does not ask that
 	// of a setting that is harmless: no value of it gives a VM more of the host or of the network than another.
@@ -100,6 +102,7 @@ func (s Setting) Put(c Config, v any) error {
 		if !ok || s.set == nil {
 			return fmt.Errorf("%s: %T is not what it is set to", s.Key, v)
 		}
+		s.name = s.JSON
 		return s.set(s, c, texts)
 	}
 	place.Set(value.Convert(place.Type()))
@@ -130,25 +133,25 @@ func (s Setting) parse(texts []string) (any, error) {
 		}
 		n, err := ParseSize(text, 20)
 		if err != nil || n == 0 || n > maxInt64 {
-			return nil, s.errorf("%q: want a size as 768M or 2G", text)
+			return nil, s.errorf(" %q: want a size as 768M or 2G", text)
 		}
 		return n, nil
 	case Rate:
 		n, err := parseRate(text)
 		if err != nil {
-			return nil, s.errorf("%q: want bytes a second as 500K or 10M", text)
+			return nil, s.errorf(" %q: want bytes a second as 500K or 10M", text)
 		}
 		return n, nil
 	case Number:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return nil, s.errorf("%q: want a number", text)
+			return nil, s.errorf(" %q: want a number", text)
 		}
 		return n, nil
 	case Duration:
 		d, err := ParseDuration(text)
 		if err != nil {
-			return nil, s.errorf("%q: %w", text, err)
+			return nil, s.errorf(" %q: %w", text, err)
 		}
 		return d, nil
 	case Path:
@@ -157,7 +160,7 @@ func (s Setting) parse(texts []string) (any, error) {
 		}
 		path, err := filepath.Abs(text) // a daemon has another working directory
 		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", s.Flag, err)
+			return nil, s.errorf(": %w", err)
 		}
 		return path, nil
 	}
@@ -172,16 +175,16 @@ func (s Setting) parseList(texts []string) (any, error) {
 	for _, text := range texts {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return nil, s.errorf("%q: want a port from 1 to 65535", text)
+			return nil, s.errorf(" %q: want a port from 1 to 65535", text)
 		}
 		ports = append(ports, uint16(port))
 	}
 	return ports, nil
 }
 
-// errorf is an error about what the flag was given.
+// errorf is an error about what the flag was given, with the name before it.
 func (s Setting) errorf(format string, args ...any) error {
-	return fmt.Errorf("--"+s.Flag+" "+format, args...)
+	return fmt.Errorf(cmp.Or(s.name, "--"+s.Flag)+format, args...)
 }
 
 // Switches returns the settings that are true or false and that a VM keeps when it continues from a snapshot.

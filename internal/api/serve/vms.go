@@ -7,12 +7,14 @@ import (
 	"encoding/hex"
 	"math"
 	"net/http"
+	"reflect"
 	"strings"
 	"time"
 
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/images"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
@@ -180,25 +182,15 @@ type Setting struct {
 	Set   func(*client.Config) error
 }
 
-// Create makes and starts a VM. Settings are what clients of the API cannot ask for. Errors of status 400 are *Problem and name a field.
-func (s *Server) Create(ctx context.Context, in NewVM, settings ...Setting) (VM, error) {
+// Create makes and starts a VM. More settings are what clients of the API cannot ask for. Errors of status 400 are *Problem and name a field.
+func (s *Server) Create(ctx context.Context, in NewVM, more ...Setting) (VM, error) {
 	name := cmp.Or(in.Name, "vm-"+randomDigits())
 	if err := client.CheckName(name); err != nil {
 		return VM{}, InField("name", err)
 	}
-	var config client.Config
-	config.PublicRegistries = true // a client learns nothing of what this host reaches
-	if s.options.Most != nil {
-		config.Network = config.Network.Limited(*s.options.Most)
-	}
-	for _, one := range append(s.settings(in), settings...) {
-		err := one.Set(&config)
-		if err == nil {
-			err = config.Validate()
-		}
-		if err != nil {
-			return VM{}, InField(one.Field, err)
-		}
+	config, err := s.Config(in, more...)
+	if err != nil {
+		return VM{}, err
 	}
 	if !s.creates.try(name) {
 		return VM{}, problemf(http.StatusConflict, "%s is being made", name)
@@ -207,44 +199,79 @@ func (s *Server) Create(ctx context.Context, in NewVM, settings ...Setting) (VM,
 	return s.started(ctx, name, s.options.Store.Create, config)
 }
 
-// settings are those of a request.
-func (s *Server) settings(in NewVM) []Setting {
-	duration := func(name string, value float64, to func(*client.Config) *client.Duration) Setting {
-		return Setting{name, func(c *client.Config) error {
-			d, err := seconds(name, value)
-			*to(c) = client.Duration(d)
-			return err
-		}}
+// Config is the configuration of a VM as Create makes it.
+func (s *Server) Config(in NewVM, more ...Setting) (client.Config, error) {
+	var config client.Config
+	config.PublicRegistries = true // a client learns nothing of what this host reaches
+	if s.options.Most != nil {
+		config.Network = config.Network.Limited(*s.options.Most)
 	}
-	return []Setting{
-		{"image", func(c *client.Config) error {
-			if images.NamesFile(in.Image) || vm.IsModule(in.Image) {
-				return invalid("image %q is a file of the server's host: agentvm image import it there, and name the image", in.Image)
-			}
-			c.Image = in.Image
-			return nil
-		}},
-		{"memory", func(c *client.Config) error { c.Memory = in.Memory; return nil }},
-		{"diskSize", func(c *client.Config) error { c.DiskSize = in.DiskSize; return nil }},
-		{"env", func(c *client.Config) error {
-			for key, value := range in.Env {
-				if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(value, "\x00") {
-					return invalid("env: %q is no name of a variable, or its value has a NUL", key)
-				}
-				c.Env = append(c.Env, key+"="+value)
-			}
-			return nil
-		}},
-		{"network", func(c *client.Config) (err error) {
-			if in.Network != nil {
-				c.Network.Policy, err = s.policy(*in.Network)
-			}
-			return err
-		}},
-		{"labels", func(c *client.Config) error { c.Labels, c.ReadOnlyRoot = in.Labels, in.ReadOnlyRoot; return nil }},
-		duration("idleSeconds", in.IdleSeconds, func(c *client.Config) *client.Duration { return &c.IdleTimeout }),
-		duration("lifeSeconds", in.LifeSeconds, func(c *client.Config) *client.Duration { return &c.MaxLifetime }),
+	for _, one := range append(s.settings(in), more...) {
+		err := one.Set(&config)
+		if err == nil {
+			err = config.Validate()
+		}
+		if err != nil {
+			return config, InField(one.Field, err)
+		}
 	}
+	return config, nil
+}
+
+// settings are those of a request: each field that package settings knows, and the policy.
+func (s *Server) settings(in NewVM) (list []Setting) {
+	for _, one := range settings.All() {
+		value, ok := fieldNamed(in, one.JSON)
+		if !ok {
+			continue
+		}
+		list = append(list, Setting{one.JSON, func(c *client.Config) (err error) {
+			if n, isSeconds := value.(float64); isSeconds {
+				value, err = seconds(one.JSON, n)
+			}
+			if err == nil {
+				err = refuse(one.Key, value)
+			}
+			if err != nil {
+				return err
+			}
+			return one.Put(c.Settings(), value)
+		}})
+	}
+	return append(list, Setting{"network", func(c *client.Config) (err error) {
+		if in.Network != nil {
+			c.Network.Policy, err = s.policy(*in.Network)
+		}
+		return err
+	}})
+}
+
+// fieldNamed returns what a request has in the field of a name; nothing when it leaves the field out.
+func fieldNamed(in NewVM, name string) (any, bool) {
+	v := reflect.ValueOf(in)
+	for i := range v.NumField() {
+		if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name && !v.Field(i).IsZero() {
+			return v.Field(i).Interface(), true
+		}
+	}
+	return nil, false
+}
+
+// refuse returns an error for a value that users of this host can give a VM and clients cannot.
+func refuse(key string, value any) error {
+	switch v := value.(type) {
+	case string:
+		if key == "image" && (images.NamesFile(v) || vm.IsModule(v)) {
+			return invalid("image %q is a file of the server's host: agentvm image import it there, and name the image", v)
+		}
+	case map[string]string:
+		for name, text := range v {
+			if key == "env" && (name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(text, "\x00")) {
+				return invalid("env: %q is no name of a variable, or its value has a NUL", name)
+			}
+		}
+	}
+	return nil
 }
 
 // started describes a VM that one of the store's functions has started.
