@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -32,6 +31,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/kinds"
 	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
 	"agentvm/internal/network/reach"
@@ -156,18 +156,22 @@ func fail(status int, format string, args ...any) error { return wire.Fail(statu
 // status is the HTTP status of an error, of the guest's included.
 func status(err error) int {
 	var f *failure
-	var tooLong *http.MaxBytesError
-	switch {
-	case errors.As(err, &f):
+	if errors.As(err, &f) {
 		return f.Status
-	case errors.As(err, &tooLong):
-		return http.StatusRequestEntityTooLarge
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, client.ErrNotFound):
-		return http.StatusNotFound
-	case errors.Is(err, fs.ErrPermission):
-		return http.StatusForbidden
 	}
-	return http.StatusInternalServerError
+	return statusOf[kinds.Of(err)]
+}
+
+var statusOf = map[kinds.Kind]int{
+	kinds.Internal: http.StatusInternalServerError,
+	kinds.Invalid:  http.StatusBadRequest,
+	kinds.NotFound: http.StatusNotFound,
+	kinds.Conflict: http.StatusConflict,
+	kinds.Denied:   http.StatusForbidden,
+	kinds.TooLarge: http.StatusRequestEntityTooLarge,
+	kinds.Stalled:  http.StatusRequestTimeout,
+	kinds.Ended:    http.StatusServiceUnavailable,
+	kinds.Timeout:  http.StatusGatewayTimeout,
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) { wire.WriteJSON(w, status, v) }

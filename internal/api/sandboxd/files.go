@@ -15,9 +15,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"agentvm/internal/api/kinds"
 	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
@@ -40,20 +40,24 @@ func invalid(format string, args ...any) error {
 
 func writeFailure(w http.ResponseWriter, err error) {
 	var f *failure
-	switch {
-	case errors.As(err, &f):
-	case errors.Is(err, fs.ErrNotExist):
-		f = &failure{http.StatusNotFound, "NOT_FOUND", err.Error()}
-	case errors.Is(err, fs.ErrPermission):
-		f = &failure{http.StatusForbidden, "PERMISSION_DENIED", err.Error()}
-	case errors.Is(err, syscall.ENOTEMPTY):
-		f = &failure{http.StatusConflict, "CONFLICT", err.Error()}
-	case errors.Is(err, fs.ErrInvalid), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG):
-		f = &failure{http.StatusBadRequest, "INVALID_ARGUMENT", err.Error()}
-	default:
-		f = &failure{http.StatusInternalServerError, "INTERNAL", err.Error()}
+	if !errors.As(err, &f) {
+		copied := failures[kinds.Of(err)]
+		copied.Message = err.Error()
+		f = &copied
 	}
 	writeJSON(w, f.status, f)
+}
+
+var failures = map[kinds.Kind]failure{
+	kinds.Internal: {http.StatusInternalServerError, "INTERNAL", ""},
+	kinds.Invalid:  {http.StatusBadRequest, "INVALID_ARGUMENT", ""},
+	kinds.NotFound: {http.StatusNotFound, "NOT_FOUND", ""},
+	kinds.Conflict: {http.StatusConflict, "CONFLICT", ""},
+	kinds.Denied:   {http.StatusForbidden, "PERMISSION_DENIED", ""},
+	kinds.TooLarge: {http.StatusRequestEntityTooLarge, "RESOURCE_EXHAUSTED", ""},
+	kinds.Stalled:  {http.StatusRequestTimeout, "DEADLINE_EXCEEDED", ""},
+	kinds.Ended:    {http.StatusServiceUnavailable, "UNAVAILABLE", ""},
+	kinds.Timeout:  {http.StatusGatewayTimeout, "DEADLINE_EXCEEDED", ""},
 }
 
 func writeJSON(w http.ResponseWriter, status int, value any) {

@@ -1,18 +1,12 @@
 package serve
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
-	"os"
 
-	"agentvm/client"
-	"agentvm/egress"
-	"agentvm/images"
-	"agentvm/vm"
+	"agentvm/internal/api/kinds"
 )
 
 // Problem is what an answer with an error has (RFC 9457).
@@ -54,28 +48,22 @@ func problemOf(err error) *Problem {
 	if errors.As(err, &p) {
 		return p
 	}
-	var access *vm.AccessError
-	var module *http.MaxBytesError
-	status := http.StatusUnprocessableEntity // the VM, the guest or the host cannot do it
-	switch {
-	case errors.Is(err, client.ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, images.ErrNotFound):
-		status = http.StatusNotFound
-	case errors.Is(err, client.ErrExists), errors.Is(err, client.ErrRunning), errors.Is(err, client.ErrNotRunning), errors.Is(err, egress.ErrPolicyChanged), errors.Is(err, fs.ErrExist):
-		status = http.StatusConflict
-	case errors.Is(err, fs.ErrPermission), errors.As(err, &access):
-		status = http.StatusForbidden
-	case errors.As(err, &module):
-		status = http.StatusRequestEntityTooLarge
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		status = http.StatusRequestTimeout
-	case errors.Is(err, context.Canceled): // by the server's end: else nobody waits for the answer
+	kind := kinds.Of(err)
+	if kind == kinds.Ended { // with the server: else there is no client who reads the answer
 		return problemf(http.StatusServiceUnavailable, "this was not finished before the server ended")
-	case errors.Is(err, context.DeadlineExceeded):
-		status = http.StatusGatewayTimeout
-	case errors.Is(err, fs.ErrInvalid):
-		status = http.StatusBadRequest
 	}
-	return problemf(status, "%v", err)
+	return problemf(statusOf[kind], "%v", err)
+}
+
+var statusOf = map[kinds.Kind]int{
+	kinds.Internal: http.StatusUnprocessableEntity, // the VM, the guest or the host cannot do it
+	kinds.Invalid:  http.StatusBadRequest,
+	kinds.NotFound: http.StatusNotFound,
+	kinds.Conflict: http.StatusConflict,
+	kinds.Denied:   http.StatusForbidden,
+	kinds.TooLarge: http.StatusRequestEntityTooLarge,
+	kinds.Stalled:  http.StatusRequestTimeout,
+	kinds.Timeout:  http.StatusGatewayTimeout,
 }
 
 // WriteProblem answers a request with an error.

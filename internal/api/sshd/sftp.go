@@ -13,6 +13,7 @@ import (
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
+	"agentvm/internal/api/kinds"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/share/guestfs"
 	"agentvm/vm"
@@ -212,12 +213,10 @@ func (g *guestFiles) RealPath(name string) (string, error) {
 
 // status gives an error the code that a client understands.
 func status(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrNotExist):
+	switch kinds.Of(err) {
+	case kinds.NotFound:
 		return sftp.ErrSSHFxNoSuchFile
-	case errors.Is(err, fs.ErrPermission):
+	case kinds.Denied:
 		return sftp.ErrSSHFxPermissionDenied
 	}
 	return err
