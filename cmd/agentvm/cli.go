@@ -135,6 +135,9 @@ func withExitCode(command *cobra.Command, code int, f func(ctx context.Context, 
 
 // flagError adds to the error about an unknown flag which one may have been meant.
 func flagError(cmd *cobra.Command, err error) error {
+	if shell, _, missing := cmd.Find([]string{"shell"}); missing == nil && !cmd.HasParent() {
+		cmd = shell // which agentvm without a command is, and whose help shows its flags
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		var list []string

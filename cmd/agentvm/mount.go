@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -19,54 +17,54 @@ hibernated meanwhile. Each has a process of its own on the host, which can reach
 func (c *cli) mountCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "mount", Short: "Add and remove mounts of VMs that run", Long: mountLong,
-		Example: "  agentvm mount add -n dev .:/src\n  agentvm mount ls -n dev\n  agentvm mount rm -n dev /src",
+		Example: "  agentvm mount add dev .:/src\n  agentvm mount ls dev\n  agentvm mount rm dev /src",
 	}
 	command.AddCommand(c.mountAddCommand(), c.mountRemoveCommand(), c.mountListCommand())
 	return command
 }
 
 func (c *cli) mountAddCommand() *cobra.Command {
-	var name string
-	command := &cobra.Command{
-		Use: "add -n NAME HOST[:GUEST][:ro|:cow]...", Short: "Show directories of the host to a VM that runs", Long: mountLong,
-		Example: "  agentvm mount add -n dev .:/src\n  agentvm mount add -n dev /data:/data:ro",
-		Args:    counted(1, 0),
+	return &cobra.Command{
+		Use: "add NAME HOST[:GUEST][:ro|:cow]...", Short: "Show directories of the host to a VM that runs", Long: mountLong,
+		Example: "  agentvm mount add dev .:/src\n  agentvm mount add dev /data:/data:ro",
+		Args:    counted(2, 0), ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveDefault // files
+			}
+			return completeRunning(1)(cmd, args, prefix)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var list []mount.Spec
-			for _, text := range args {
+			for _, text := range args[1:] {
 				m, err := mount.Parse(text)
 				if err != nil {
 					return err
 				}
 				list = append(list, m)
 			}
-			return withNamed(cmd.Context(), name, func(v *client.VM) error {
+			return withVM(cmd.Context(), args[0], func(v *client.VM) error {
 				for _, m := range list {
 					if err := v.AddMount(cmd.Context(), m); err != nil {
 						return err
 					}
-					fmt.Fprintf(c.stderr, "%s: %s shows %s\n", name, m.GuestPath, m.HostPath)
+					fmt.Fprintf(c.stderr, "%s: %s shows %s\n", args[0], m.GuestPath, m.HostPath)
 				}
 				return nil
 			})
 		},
 	}
-	nameFlag(command, &name, "the VM of this `NAME`, which runs")
-	nameToo(command, 1)
-	return command
 }
 
 func (c *cli) mountRemoveCommand() *cobra.Command {
-	var name string
 	var force bool
 	command := &cobra.Command{
-		Use: "rm -n NAME [flags] GUEST...", Short: "Take added directories of the host away from a VM",
+		Use: "rm [flags] NAME GUEST...", Short: "Take added directories of the host away from a VM",
 		Long: `Unmounts directories that mount add has added, by their paths in the VM. While programs in the VM use one, it stays: with --force they get errors
 from then on, and what they have not written back is lost.`,
-		Example: "  agentvm mount rm -n dev /src", Args: counted(1, 0),
+		Example: "  agentvm mount rm dev /src", Args: counted(2, 0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withNamed(cmd.Context(), name, func(v *client.VM) error {
-				return each(args, func(guest string) error {
+			return withVM(cmd.Context(), args[0], func(v *client.VM) error {
+				return each(args[1:], func(guest string) error {
 					err := v.RemoveMount(cmd.Context(), guest, force)
 					if err != nil && !force && strings.Contains(err.Error(), "use it") {
 						err = fmt.Errorf("%w: end them, or give --force", err)
@@ -76,11 +74,12 @@ from then on, and what they have not written back is lost.`,
 			})
 		},
 	}
-	nameFlag(command, &name, "the VM of this `NAME`, which runs")
-	nameToo(command, 1)
 	command.Flags().BoolVarP(&force, "force", "f", false, "also while programs in the VM use it, or do not answer")
-	command.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) (list []string, _ cobra.ShellCompDirective) {
-		_ = withNamed(cmd.Context(), name, func(v *client.VM) error {
+	command.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) (list []string, _ cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return completeRunning(1)(cmd, args, prefix)
+		}
+		_ = withVM(cmd.Context(), args[0], func(v *client.VM) error {
 			mounts, err := v.Mounts(cmd.Context())
 			for _, m := range mounts {
 				if m.Added {
@@ -95,20 +94,19 @@ from then on, and what they have not written back is lost.`,
 }
 
 func (c *cli) mountListCommand() *cobra.Command {
-	var name string
-	command := &cobra.Command{
-		Use: "ls -n NAME", Short: "List the mounts of a VM that runs",
+	return &cobra.Command{
+		Use: "ls NAME", Short: "List the mounts of a VM that runs",
 		Long:    "Prints the mounts of a VM, a line each, those that were added with a remark.",
-		Example: "  agentvm mount ls -n dev",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withNamed(cmd.Context(), name, func(v *client.VM) error {
+		Example: "  agentvm mount ls dev",
+		Args:    counted(1, 1), ValidArgsFunction: completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withVM(cmd.Context(), args[0], func(v *client.VM) error {
 				list, err := v.Mounts(cmd.Context())
 				for _, m := range list {
 					remark := ""
 					switch {
 					case m.Err != nil:
-						remark = fmt.Sprintf(" (added, and broken: %v; agentvm mount rm -n %s %s removes it)", m.Err, name, m.Mount.GuestPath)
+						remark = fmt.Sprintf(" (added, and broken: %v; agentvm mount rm %s %s removes it)", m.Err, args[0], m.Mount.GuestPath)
 					case m.Added:
 						remark = " (added)"
 					}
@@ -118,15 +116,4 @@ func (c *cli) mountListCommand() *cobra.Command {
 			})
 		},
 	}
-	nameFlag(command, &name, "the VM of this `NAME`, which runs")
-	nameToo(command, 0)
-	return command
-}
-
-// withNamed is withVM for a name that a flag gives.
-func withNamed(ctx context.Context, name string, do func(*client.VM) error) error {
-	if name == "" {
-		return errors.New("name the VM with -n NAME, as in agentvm mount ls -n dev")
-	}
-	return withVM(ctx, name, do)
 }

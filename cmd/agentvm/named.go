@@ -196,6 +196,11 @@ func flagToo(command *cobra.Command) {
 		command.PreRunE = func(command *cobra.Command, args []string) error { return prepare(command, all(args)) }
 	}
 	command.RunE = func(command *cobra.Command, args []string) error { return run(command, all(args)) }
+	if complete := command.ValidArgsFunction; complete != nil {
+		command.ValidArgsFunction = func(command *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return complete(command, all(args), prefix)
+		}
+	}
 }
 
 // takesName reports whether the first argument of a command is NAME, by its usage.

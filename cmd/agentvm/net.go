@@ -26,7 +26,7 @@ A policy file has the same:
   deny = ["*:25"]`
 
 const netExample = `  agentvm net explain pypi.org:443 --allow '*.pypi.org'
-  agentvm net deny -n dev '*:25'
+  agentvm net deny dev '*:25'
   agentvm net check policy.toml
   agentvm exec --net-log net.jsonl "apk add curl" && agentvm net flows net.jsonl
   agentvm net log -f --denied net.jsonl

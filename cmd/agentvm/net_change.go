@@ -19,15 +19,12 @@ while the VM runs.`
 
 func (c *cli) netSetCommand() *cobra.Command {
 	var f policyFlags
-	var name string
 	command := &cobra.Command{
-		Use: "set -n NAME [flags]", Short: "Replace the policy of a VM that runs", Long: netSetLong,
-		Example: "  agentvm net set -n dev --net allowlist --allow pypi.org:443\n  agentvm net set -n dev --net none\n  agentvm net set -n dev --policy policy.toml",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use: "set NAME [flags]", Short: "Replace the policy of a VM that runs", Long: netSetLong,
+		Example: "  agentvm net set dev --net allowlist --allow pypi.org:443\n  agentvm net set dev --net none\n  agentvm net set dev --policy policy.toml",
+		Args:    counted(1, 1), ValidArgsFunction: completeRunning(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case name == "":
-				return errors.New("name a VM that runs with -n NAME")
 			case len(f.hostPorts) > 0:
 				return errors.New("--host-port cannot change while the VM runs: stop it and start it with the port")
 			case !f.set():
@@ -37,12 +34,10 @@ func (c *cli) netSetCommand() *cobra.Command {
 			if err := f.apply(&n); err != nil {
 				return err
 			}
-			return c.changePolicy(cmd.Context(), name, func(p *egress.Policy) { *p = n.Policy })
+			return c.changePolicy(cmd.Context(), args[0], func(p *egress.Policy) { *p = n.Policy })
 		},
 	}
 	command.Flags().SortFlags = false
-	nameFlag(command, &name, "the VM of this `NAME`, which runs")
-	nameToo(command, 0)
 	f.register(command.Flags())
 	return command
 }
@@ -74,17 +69,14 @@ func (c *cli) netDenyCommand() *cobra.Command {
 }
 
 func (c *cli) netRuleCommand(verb, short, long string, list func(*egress.Policy) *[]egress.Rule) *cobra.Command {
-	var name string
 	var remove bool
 	command := &cobra.Command{
-		Use: verb + " -n NAME RULE...", Short: short, Long: long,
-		Example: "  agentvm net " + verb + " -n dev pypi.org:443\n  agentvm net " + verb + " -n dev --remove pypi.org:443", Args: counted(1, 0),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Use: verb + " NAME RULE...", Short: short, Long: long,
+		Example: "  agentvm net " + verb + " dev pypi.org:443\n  agentvm net " + verb + " dev --remove pypi.org:443", Args: counted(2, 0),
+		ValidArgsFunction: completeRunning(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if name == "" {
-				return errors.New("name a VM that runs with -n NAME")
-			}
-			rules, err := appendRules(nil, verb, args)
+			name := args[0]
+			rules, err := appendRules(nil, verb, args[1:])
 			if err != nil {
 				return err
 			}
@@ -106,8 +98,6 @@ func (c *cli) netRuleCommand(verb, short, long string, list func(*egress.Policy)
 			return errors.Join(err, missing)
 		},
 	}
-	nameFlag(command, &name, "the VM of this `NAME`, which runs")
-	nameToo(command, 1)
 	command.Flags().BoolVar(&remove, "remove", false, "take the rules away")
 	return command
 }

@@ -35,10 +35,10 @@ func (c *cli) netExplainCommand() *cobra.Command {
 	var resolve, asJSON bool
 	var name string
 	command := &cobra.Command{
-		Use: "explain [flags] HOST:PORT[/udp]", Short: "Check whether a policy allows a connection, and why",
+		Use: "explain [flags] [NAME] HOST:PORT[/udp]", Short: "Check whether a policy allows a connection, and why",
 		Long: netExplainLong,
 		Example: "  agentvm net explain --allow '*.pypi.org:443' files.pypi.org:443\n  agentvm net explain --policy policy.toml --resolve example.com:443\n" +
-			"  agentvm net explain 192.168.1.1:53/udp\n  agentvm net explain -n dev pypi.org:443",
+			"  agentvm net explain 192.168.1.1:53/udp\n  agentvm net explain dev pypi.org:443",
 		Args: cobra.ExactArgs(1),
 	}
 	flags := command.Flags()

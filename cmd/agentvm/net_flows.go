@@ -14,7 +14,7 @@ import (
 )
 
 const netFlowsLong = `Prints the connections that a file of --net-log records, those that are open and those that have ended. While the
-VM runs the file grows, so this is the state of now. With -n NAME a VM that runs is asked for its open connections.`
+VM runs the file grows, so this is the state of now. With the NAME of a VM that runs (-n NAME where a file is called the same) it prints its open connections.`
 
 // flowState says whether a recorded flow is open, and how it ended otherwise.
 type flowState string
@@ -44,9 +44,9 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 	var asJSON, open bool
 	var name string
 	command := &cobra.Command{
-		Use: "flows [flags] FILE | -n NAME", Short: "Print the connections of a network log, or of a running VM",
+		Use: "flows [flags] NAME | FILE", Short: "Print the connections of a network log, or of a running VM",
 		Long:    netFlowsLong,
-		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl\n  agentvm net flows -n dev",
+		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl\n  agentvm net flows dev",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, vm, err := fileOrName(name, args)

@@ -18,7 +18,7 @@ import (
 )
 
 const netLogLong = `Prints what a file of --net-log records: every connection, DNS query and denial, in one line each. Lines that are no
-records are left out and counted. With -n NAME it prints what is kept of a VM that agentvm start has started, whether it runs or not: start
+records are left out and counted. With the NAME of a VM that agentvm start has started (-n NAME where a file is called the same) it prints what is kept of it, whether it runs or not: start
 has no need of --net-log for that, which keeps everything and says whose each connection was.`
 
 // logFilter says which events of a log are wanted.
@@ -30,9 +30,9 @@ func (c *cli) netLogCommand() *cobra.Command {
 	var f logFilter
 	var name string
 	command := &cobra.Command{
-		Use: "log [flags] FILE | -n NAME", Short: "Print a network log, or the one of a named VM",
+		Use: "log [flags] NAME | FILE", Short: "Print a network log, or the one of a named VM",
 		Long:    netLogLong,
-		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log -f -n dev",
+		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log -f dev",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, vm, err := fileOrName(name, args)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const rootLong = `agentvm runs commands in a Linux virtual machine that needs no KVM and no root: a RISC-V machine in WebAssembly,
@@ -46,6 +47,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	}
 	root.PersistentFlags().BoolVar(&c.debug, "debug", false, "print what happens, with timings, on standard error")
 	flags.register(root)
+	root.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = true }) // those of shell, whose help has them
 	runs(root, func(ctx context.Context, _ []string) error { return c.interactive(ctx, "", &flags, "") })
 	c.addCommands(root)
 	completeFlags(root)
@@ -67,6 +69,14 @@ func (c *cli) rootCommand() *cobra.Command {
 		}
 	}
 	root.SetHelpCommand(helpCommand(root))
+	all := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if cmd == root {
+			root.Print(firstHelp(root))
+			return
+		}
+		all(cmd, args)
+	})
 	return root
 }
 
@@ -90,10 +100,11 @@ func unknownSubcommand(cmd *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q of %s:%s (see %s --help)", name, cmd.CommandPath(), hint, cmd.CommandPath())
 }
 
-// helpCommand does what cobra's does, except that it fails when there is no such command.
+// helpCommand does what cobra's does, except that it fails when there is no such command, and lists all commands only with --all.
 func helpCommand(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use: "help [COMMAND]", Short: "Help about any command", GroupID: groupOther,
+	var all bool
+	command := &cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about any command", GroupID: groupOther, Example: "  agentvm help exec\n  agentvm help --all",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) (list []string, _ cobra.ShellCompDirective) {
 			of, _, err := root.Find(args)
 			if err != nil {
@@ -111,9 +122,15 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 			if err != nil || len(rest) > 0 {
 				return fmt.Errorf("help: there is no command %q (see agentvm --help)", strings.Join(args, " "))
 			}
+			if all && command == root {
+				root.Printf("%s\n\n%s", root.Long, root.UsageString())
+				return nil
+			}
 			return command.Help()
 		},
 	}
+	command.Flags().BoolVar(&all, "all", false, "list all commands")
+	return command
 }
 
 // Groups of commands in the help.

@@ -20,7 +20,7 @@ func (c *cli) shellCommand() *cobra.Command {
 	var f vmFlags
 	var name, user string
 	command := &cobra.Command{
-		Use:     "shell [flags]",
+		Use:     "shell [flags] [NAME]",
 		Short:   "Open an interactive shell in a fresh VM, or in a running one",
 		Long:    shellLong,
 		Example: "  agentvm shell -m .:/src\n  echo 'uname -a' | agentvm shell",

@@ -46,7 +46,7 @@ func (c *cli) topCommand() *cobra.Command {
 				return top.Print(c.stdout, r)
 			}
 			if !isTerminal(c.stdin) || !isTerminal(c.stdout) || os.Getenv("TERM") == "dumb" {
-				return errors.New("top needs a terminal whose cursor it can move: use agentvm top --once, agentvm ps, or agentvm net log -f -n NAME")
+				return errors.New("top needs a terminal whose cursor it can move: use agentvm top --once, agentvm ps, or agentvm net log -f NAME")
 			}
 			place, placeErr := openProjectPlace()
 			if placeErr == nil {
