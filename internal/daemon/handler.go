@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"time"
@@ -188,6 +187,14 @@ func (d *daemon) awake() (VM, error) {
 	return v, err
 }
 
+// VM implements daemonrpc.Handler.
+func (h handler) VM(answering bool) (daemonrpc.VM, error) {
+	if answering {
+		return h.d.awake()
+	}
+	return h.d.running()
+}
+
 // Pause stops the VM until Resume.
 func (h handler) Pause(ctx context.Context) error {
 	v, err := h.d.running()
@@ -280,15 +287,6 @@ func (h handler) Stop(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-// Stats reads the guest's counters.
-func (h handler) Stats(ctx context.Context) (guestrpc.Stats, error) {
-	v, err := h.d.awake()
-	if err != nil {
-		return guestrpc.Stats{}, err
-	}
-	return v.Stats(ctx)
-}
-
 // Confinement is what confines this process.
 func (h handler) Confinement() []confine.Layer { return h.d.inForce() }
 
@@ -311,59 +309,4 @@ func (h handler) Denials(ctx context.Context) ([]egress.Event, error) {
 	}
 	v.SettleDenials(ctx)
 	return v.Denials(ctx)
-}
-
-// NetworkStats returns the network's counters.
-func (h handler) NetworkStats(ctx context.Context) (vm.NetworkStats, error) {
-	v, err := h.d.running()
-	if err != nil {
-		return vm.NetworkStats{}, err
-	}
-	return v.NetworkStats(ctx)
-}
-
-// Policy returns the policy that holds now.
-func (h handler) Policy(ctx context.Context) (egress.Policy, error) {
-	v, err := h.d.running()
-	if err != nil {
-		return egress.Policy{}, err
-	}
-	return v.Policy(ctx)
-}
-
-// Explain returns what the policy decides about a connection.
-func (h handler) Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
-	v, err := h.d.running()
-	if err != nil {
-		return egress.Decision{}, err
-	}
-	return v.Explain(ctx, host, port, protocol, addresses...)
-}
-
-// DiskWaits says since when the guest waits for room on the host's disk.
-func (h handler) DiskWaits() (since time.Time, path string, err error) {
-	v, err := h.d.running()
-	if err != nil {
-		return since, "", err
-	}
-	since, path = v.DiskWaits()
-	return since, path, nil
-}
-
-// Console returns the end of what the kernel printed.
-func (h handler) Console(ctx context.Context) ([]byte, error) {
-	v, err := h.d.running()
-	if err != nil {
-		return nil, err
-	}
-	return v.Console(ctx)
-}
-
-// Files is the guest's bulk connection.
-func (h handler) Files(ctx context.Context) (*guestrpc.FilesClient, error) {
-	v, err := h.d.awake()
-	if err != nil {
-		return nil, err
-	}
-	return v.Files(ctx)
 }

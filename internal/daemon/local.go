@@ -10,7 +10,6 @@ import (
 
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/capnprpc"
-	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/network/reach"
 )
@@ -54,15 +53,6 @@ func withoutOp(err error) error {
 		return op.Err
 	}
 	return err
-}
-
-// Sockets lists the guest's sockets.
-func (h handler) Sockets(ctx context.Context) ([]guestrpc.Socket, error) {
-	v, err := h.d.awake()
-	if err != nil {
-		return nil, err
-	}
-	return v.Sockets(ctx)
 }
 
 // HTTPClient sends requests to servers in the VM, as vm.VM.HTTPClient does, over the bulk connection. Close its idle connections after

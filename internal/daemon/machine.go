@@ -5,13 +5,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"time"
 
 	"agentvm/egress"
 	"agentvm/images"
 	"agentvm/internal/daemon/daemonrpc"
-	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/storage/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
@@ -19,6 +17,8 @@ import (
 
 // VM is the part of a *vm.VM that a daemon uses.
 type VM interface {
+	daemonrpc.VM // what clients ask of it
+
 	Start(ctx context.Context, c vm.Command) (vm.Process, error)
 	// Adopt continues with a command of before the VM was saved, of whose output received bytes were kept. CanAdopt is false where it cannot.
 	Adopt(ctx context.Context, received uint64, c vm.Command) (vm.Process, error)
@@ -34,15 +34,11 @@ type VM interface {
 	Done() <-chan struct{}
 	// Wait returns why the VM has ended; nil after Stop or Close.
 	Wait(ctx context.Context) error
-	Stats(ctx context.Context) (guestrpc.Stats, error)
 	// SettleDenials waits a moment for denials that Denials does not know yet.
 	SettleDenials(ctx context.Context)
 	Denials(ctx context.Context) ([]egress.Event, error)
 	Flows(ctx context.Context) ([]vm.Flow, error)
-	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
-	Policy(ctx context.Context) (egress.Policy, error)
 	ReplacePolicy(ctx context.Context, version string, p egress.Policy) (cut int, err error)
-	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	Forward(ctx context.Context, f nat.Forward) (net.Addr, error)
 	CloseForward(ctx context.Context, at net.Addr) error
 	Ports(ctx context.Context) ([]nat.Forward, error)
@@ -50,9 +46,6 @@ type VM interface {
 	AttachMount(ctx context.Context, m vm.Mount, conn io.ReadWriteCloser) error
 	RemoveMount(ctx context.Context, guestPath string, force bool) error
 	Mounts(ctx context.Context) ([]vm.MountInfo, error)
-	DiskWaits() (since time.Time, path string)
-	Console(ctx context.Context) ([]byte, error)
-	Files(ctx context.Context) (*guestrpc.FilesClient, error)
 	// Pause stops the VM until Resume. Paused reports whether it is paused.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
@@ -64,7 +57,6 @@ type VM interface {
 	DialFetch(ctx context.Context, network, address string) (net.Conn, error)
 	// Access is the policy for both.
 	Access() vm.Access
-	Sockets(ctx context.Context) ([]vm.Socket, error)
 	// Describe sets Kernel, Image, Memory, Mounts, Ports and Policy as far as the VM knows them.
 	Describe(*daemonrpc.Info)
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net/netip"
 	"time"
 
 	"agentvm/egress"
@@ -163,18 +162,6 @@ func (c *Client) Stop(ctx context.Context, grace time.Duration) error {
 	return err
 }
 
-// Stats reads the guest's counters.
-func (c *Client) Stats(ctx context.Context) (guestrpc.Stats, error) {
-	future, release := c.daemon.Stats(ctx, nil)
-	defer release()
-	r, err := capnprpc.Await(c.fault, "stats", future.Struct)
-	if err != nil {
-		return guestrpc.Stats{}, err
-	}
-	w, err := r.Stats()
-	return guestrpc.ReadStats(w), err
-}
-
 // Preview has the daemon serve the VM's previews, unless it does already.
 func (c *Client) Preview(ctx context.Context) (place PreviewPlace, err error) {
 	future, release := c.daemon.Preview(ctx, nil)
@@ -242,20 +229,6 @@ func (c *Client) Denials(ctx context.Context) ([]egress.Event, error) {
 	return resultJSON[[]egress.Event](c, "denials", future)
 }
 
-// NetworkStats returns the network's counters.
-func (c *Client) NetworkStats(ctx context.Context) (vm.NetworkStats, error) {
-	future, release := c.daemon.NetworkStats(ctx, nil)
-	defer release()
-	return resultJSON[vm.NetworkStats](c, "network counters", future)
-}
-
-// Policy returns the policy that holds now.
-func (c *Client) Policy(ctx context.Context) (egress.Policy, error) {
-	future, release := c.daemon.Policy(ctx, nil)
-	defer release()
-	return resultJSON[egress.Policy](c, "policy", future)
-}
-
 // SetPolicy replaces the policy of this version; "" is any. cut is how many flows the new one has ended. A daemon of an earlier program
 // replaces whichever holds.
 func (c *Client) SetPolicy(ctx context.Context, p egress.Policy, version string) (cut int, err error) {
@@ -272,20 +245,6 @@ func (c *Client) SetPolicy(ctx context.Context, p egress.Policy, version string)
 		return 0, err
 	}
 	return int(r.Cut()), nil
-}
-
-// Explain returns what the policy decides about a connection of the guest, as vm.VM.Explain does. protocol is "tcp" or "udp".
-func (c *Client) Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error) {
-	future, release := c.daemon.Explain(ctx, func(w daemonwire.Daemon_explain_Params) error {
-		w.SetPort(port)
-		var texts []string
-		for _, a := range addresses {
-			texts = append(texts, a.String())
-		}
-		return errors.Join(w.SetHost(host), w.SetProtocol(protocol), capnprpc.WriteTexts(w.NewAddresses, texts))
-	})
-	defer release()
-	return resultJSON[egress.Decision](c, "explain", future)
 }
 
 // Forward opens one more port, as nat.ParseForward reads it, until the VM ends, and returns the address at which it listens.
@@ -352,29 +311,6 @@ func (c *Client) Mounts(ctx context.Context) ([]MountInfo, error) {
 	return resultJSON[[]MountInfo](c, "mounts", future)
 }
 
-// DiskWaits says since when the guest waits for room on the host's disk, and for which file. The time is zero when it does not wait.
-func (c *Client) DiskWaits(ctx context.Context) (since time.Time, path string, err error) {
-	future, release := c.daemon.Disk(ctx, nil)
-	defer release()
-	r, err := capnprpc.Await(c.fault, "disk", future.Struct)
-	if err != nil {
-		return time.Time{}, "", err
-	}
-	var read capnprpc.FieldReader
-	return momentOf(&read)(r.Waits()), read.Text(r.Path()), read.Err
-}
-
-// Console returns the end of what the guest's kernel printed. The guest chose these bytes.
-func (c *Client) Console(ctx context.Context) ([]byte, error) {
-	future, release := c.daemon.Console(ctx, nil)
-	defer release()
-	r, err := capnprpc.Await(c.fault, "console", future.Struct)
-	if err != nil {
-		return nil, err
-	}
-	return capnprpc.CopyData(r.Text())
-}
-
 // Pause stops the VM until Resume: it takes no processor time, and requests to its guest wait.
 func (c *Client) Pause(ctx context.Context) error {
 	future, release := c.daemon.Pause(ctx, nil)
@@ -397,15 +333,4 @@ func (c *Client) Snapshot(ctx context.Context, o SnapshotRequest) (snapshot.Meta
 	})
 	defer release()
 	return resultJSON[snapshot.Meta](c, "snapshot", future)
-}
-
-// Files gives access to the guest's files over this connection. Close it before the connection.
-func (c *Client) Files(ctx context.Context) (*guestrpc.FilesClient, error) {
-	future, release := c.daemon.Files(ctx, nil)
-	defer release()
-	r, err := capnprpc.Await(c.fault, "open the guest's files", future.Struct)
-	if err != nil {
-		return nil, err
-	}
-	return guestrpc.NewFilesClient(c.conn, r.Files().AddRef()), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"agentvm/egress"
@@ -22,6 +21,8 @@ var ErrClosed = errors.New("connection to the daemon is closed")
 // errno that errors.As finds in them, translated to Linux's number.
 type Handler interface {
 	Info() Info
+	// VM returns the VM, or why it does not run. A paused one is an error where its guest has to be answering.
+	VM(answering bool) (VM, error)
 	// AwaitReady returns nil when the VM runs, or the reason why it cannot. progress waits for the client; it may be called until
 	// AwaitReady returns.
 	AwaitReady(ctx context.Context, progress func(slog.Level, string)) error
@@ -33,7 +34,6 @@ type Handler interface {
 	Jobs() []vm.JobInfo
 	// Stop stops the VM and then the daemon; without grace at once. It returns when the VM has ended.
 	Stop(ctx context.Context, grace time.Duration) error
-	Stats(ctx context.Context) (guestrpc.Stats, error)
 	// Preview serves the VM's previews, unless the daemon does already.
 	Preview(ctx context.Context) (PreviewPlace, error)
 	// Confinement says what confines the daemon's process.
@@ -41,11 +41,8 @@ type Handler interface {
 	Flows(ctx context.Context) ([]vm.Flow, error)
 	// Denials returns the last denials, newest last. It may wait a moment for those that are not known yet.
 	Denials(ctx context.Context) ([]egress.Event, error)
-	NetworkStats(ctx context.Context) (vm.NetworkStats, error)
-	Policy(ctx context.Context) (egress.Policy, error)
 	// SetPolicy returns how many flows the new policy has ended. It replaces the policy of this version; "" is any.
 	SetPolicy(ctx context.Context, p egress.Policy, version string) (cut int, err error)
-	Explain(ctx context.Context, host string, port uint16, protocol string, addresses ...netip.Addr) (egress.Decision, error)
 	// Forward opens one more port, as nat.ParseForward reads it, until the VM ends, and returns its address.
 	Forward(ctx context.Context, forward string) (address string, err error)
 	// Change changes settings of the VM, which runs, and of its later starts.
@@ -55,22 +52,14 @@ type Handler interface {
 	// LendForward opens a port, as nat.ParseForward reads it, until Release or the VM's end, and returns the address at which it listens. It
 	// waits while the VM boots.
 	LendForward(ctx context.Context, forward string) (address string, lent LentForward, err error)
-	// DiskWaits says since when the guest waits for room on the host's disk, and for which file.
-	DiskWaits() (since time.Time, path string, err error)
-	// Console returns the end of what the kernel printed.
-	Console(ctx context.Context) ([]byte, error)
 	// Pause stops the VM until Resume. Pausing a paused VM, or resuming a running one, does nothing.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	// Snapshot writes the VM into a new file and returns its description.
 	Snapshot(ctx context.Context, o SnapshotRequest) (snapshot.Meta, error)
-	// Files is the guest's bulk connection. The handler owns it; clients get its capability.
-	Files(ctx context.Context) (*guestrpc.FilesClient, error)
 	// DialLocal connects to a server in the VM. When the Stream is a net.Conn, the client learns its address. It is closed when the
 	// client has gone.
 	DialLocal(ctx context.Context, host string, port uint16, purpose LocalPurpose) (capnprpc.Stream, error)
-	// Sockets lists the guest's sockets.
-	Sockets(ctx context.Context) ([]guestrpc.Socket, error)
 }
 
 // SnapshotRequest says where a snapshot is to be written, and what is to be in it.

@@ -150,7 +150,10 @@ type fakeLent struct{}
 func (fakeLent) Ended(context.Context) error { return nil }
 func (fakeLent) Release()                    {}
 
-func (d *fakeDaemon) DiskWaits() (time.Time, string, error) { return time.Time{}, "/d", nil }
+// VM implements Handler: the fake is its own VM.
+func (d *fakeDaemon) VM(bool) (VM, error) { return d, nil }
+
+func (d *fakeDaemon) DiskWaits() (time.Time, string) { return time.Time{}, "/d" }
 
 func (d *fakeDaemon) Console(context.Context) ([]byte, error) { return []byte("\xffconsole"), nil }
 

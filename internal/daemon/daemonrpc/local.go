@@ -7,7 +7,6 @@ import (
 	"agentvm/internal/daemon/daemonrpc/daemonwire"
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/capnprpc/streamwire"
-	"agentvm/internal/guest/guestrpc"
 )
 
 // LocalPurpose says which rules apply to a connection into the VM.
@@ -38,17 +37,6 @@ func (c *Client) DialLocal(ctx context.Context, host string, port uint16, purpos
 	})
 }
 
-// Sockets lists the guest's sockets, as Client.Sockets does.
-func (c *Client) Sockets(ctx context.Context) ([]guestrpc.Socket, error) {
-	future, release := c.daemon.Sockets(ctx, nil)
-	defer release()
-	r, err := capnprpc.Await(c.fault, "list sockets", future.Struct)
-	if err != nil {
-		return nil, err
-	}
-	return guestrpc.ReadSockets(r.Sockets())
-}
-
 func (d *daemon) OpenLocalTcp(ctx context.Context, call daemonwire.Daemon_openLocalTcp) error {
 	r, err := call.AllocResults()
 	if err != nil {
@@ -59,11 +47,4 @@ func (d *daemon) OpenLocalTcp(ctx context.Context, call daemonwire.Daemon_openLo
 		s, err := d.h.DialLocal(ctx, host, port, purpose)
 		return s, capnprpc.LinuxFailure(err)
 	})
-}
-
-func (d *daemon) Sockets(ctx context.Context, call daemonwire.Daemon_sockets) error {
-	return answer(call.AllocResults, call.Go, func() ([]guestrpc.Socket, error) { return d.h.Sockets(ctx) },
-		func(r daemonwire.Daemon_sockets_Results, list []guestrpc.Socket) error {
-			return guestrpc.WriteSockets(r.NewSockets, list)
-		})
 }

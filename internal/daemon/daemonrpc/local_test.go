@@ -38,6 +38,8 @@ func (d *localDaemon) DialLocal(ctx context.Context, host string, port uint16, p
 	return c.(*net.TCPConn), nil
 }
 
+func (d *localDaemon) VM(bool) (VM, error) { return d, nil }
+
 func (d *localDaemon) Sockets(context.Context) ([]guestrpc.Socket, error) {
 	at := netip.MustParseAddrPort
 	return []guestrpc.Socket{{Family: 4, Network: "tcp", Local: at("127.0.0.1:80"), Remote: at("0.0.0.0:0"), State: guestrpc.SocketListen, PID: 3, Process: "httpd"}}, nil

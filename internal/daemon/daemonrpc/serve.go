@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"capnproto.org/go/capnp/v3"
@@ -154,17 +153,6 @@ func setJSON[R interface{ SetJson(b []byte) error }, T any](r R, value T) error 
 	return r.SetJson(b)
 }
 
-func (d *daemon) Stats(ctx context.Context, call daemonwire.Daemon_stats) error {
-	return answer(call.AllocResults, call.Go, func() (guestrpc.Stats, error) { return d.h.Stats(ctx) },
-		func(r daemonwire.Daemon_stats_Results, stats guestrpc.Stats) error {
-			w, err := r.NewStats()
-			if err == nil {
-				guestrpc.WriteStats(w, stats)
-			}
-			return err
-		})
-}
-
 func (d *daemon) Preview(ctx context.Context, call daemonwire.Daemon_preview) error {
 	return answer(call.AllocResults, call.Go, func() (PreviewPlace, error) { return d.h.Preview(ctx) },
 		func(r daemonwire.Daemon_preview_Results, place PreviewPlace) error {
@@ -202,14 +190,6 @@ func (d *daemon) Denials(ctx context.Context, call daemonwire.Daemon_denials) er
 	return answer(call.AllocResults, call.Go, func() ([]egress.Event, error) { return d.h.Denials(ctx) }, setJSON)
 }
 
-func (d *daemon) NetworkStats(ctx context.Context, call daemonwire.Daemon_networkStats) error {
-	return answer(call.AllocResults, call.Go, func() (vm.NetworkStats, error) { return d.h.NetworkStats(ctx) }, setJSON)
-}
-
-func (d *daemon) Policy(ctx context.Context, call daemonwire.Daemon_policy) error {
-	return answer(call.AllocResults, call.Go, func() (egress.Policy, error) { return d.h.Policy(ctx) }, setJSON)
-}
-
 func (d *daemon) SetPolicy(ctx context.Context, call daemonwire.Daemon_setPolicy) error {
 	b, err := call.Args().Json()
 	if err != nil {
@@ -230,33 +210,6 @@ func (d *daemon) SetPolicy(ctx context.Context, call daemonwire.Daemon_setPolicy
 		r.SetCut(uint32(cut))
 		return nil
 	})
-}
-
-func (d *daemon) Explain(ctx context.Context, call daemonwire.Daemon_explain) error {
-	host, err := call.Args().Host()
-	if err != nil {
-		return err
-	}
-	protocol, err := call.Args().Protocol()
-	if err != nil {
-		return err
-	}
-	texts, err := capnprpc.ReadTexts(call.Args().Addresses())
-	if err != nil {
-		return err
-	}
-	port := call.Args().Port()
-	return answer(call.AllocResults, call.Go, func() (egress.Decision, error) {
-		var addresses []netip.Addr
-		for _, text := range texts {
-			a, err := netip.ParseAddr(text)
-			if err != nil {
-				return egress.Decision{}, &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: err.Error()}
-			}
-			addresses = append(addresses, a)
-		}
-		return d.h.Explain(ctx, host, port, protocol, addresses...)
-	}, setJSON)
 }
 
 func (d *daemon) Forward(ctx context.Context, call daemonwire.Daemon_forward) error {
@@ -296,22 +249,6 @@ func (s lentForward) Ended(ctx context.Context, call daemonwire.LentForward_ende
 // Shutdown is called when the client has dropped the capability.
 func (s lentForward) Shutdown() { s.l.Release() }
 
-func (d *daemon) Disk(_ context.Context, call daemonwire.Daemon_disk) error {
-	r, err := call.AllocResults()
-	if err != nil {
-		return err
-	}
-	since, path, err := d.h.DiskWaits()
-	if err != nil {
-		return capnprpc.Reply(r, capnprpc.LinuxFailure(err))
-	}
-	return errors.Join(writeMoment(r.NewWaits, since), r.SetPath(path))
-}
-
-func (d *daemon) Console(ctx context.Context, call daemonwire.Daemon_console) error {
-	return answer(call.AllocResults, call.Go, func() ([]byte, error) { return d.h.Console(ctx) }, daemonwire.Daemon_console_Results.SetText)
-}
-
 func (d *daemon) Pause(ctx context.Context, call daemonwire.Daemon_pause) error {
 	call.Go()
 	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.Pause(ctx)) })
@@ -350,14 +287,6 @@ func (d *daemon) Change(ctx context.Context, call daemonwire.Daemon_change) erro
 	}
 	call.Go()
 	return capnprpc.Perform(call.AllocResults, func() error { return capnprpc.LinuxFailure(d.h.Change(ctx, c)) })
-}
-
-// Files passes the guest's capability on. The daemon forwards calls on it without decoding them.
-func (d *daemon) Files(ctx context.Context, call daemonwire.Daemon_files) error {
-	return answer(call.AllocResults, call.Go, func() (*guestrpc.FilesClient, error) { return d.h.Files(ctx) },
-		func(r daemonwire.Daemon_files_Results, f *guestrpc.FilesClient) error {
-			return r.SetFiles(f.Capability())
-		})
 }
 
 // job serves a JobHandler.
