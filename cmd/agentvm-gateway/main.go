@@ -77,7 +77,7 @@ func command() *cobra.Command {
 	flags.StringVar(&o.tenants, "tenants", "", "the clients' keys, a `FILE`: TENANT KEY on each line")
 	flags.StringVar(&o.domain, "domain", "localhost", "servers in sandboxes are reached at PORT-ID.`DOMAIN`")
 	flags.StringVar(&o.state, "state", os.Getenv("AGENTVM_STATE"), "the object store of sandboxes that are paused, a `URL`: s3://BUCKET/PREFIX, gs://, azblob:// or file:///DIRECTORY (default $AGENTVM_STATE)")
-	flags.DurationVar(&o.keep, "keep-paused", 0, "end sandboxes that have been in the object store for so long, as 720h (default never)")
+	flags.DurationVar(&o.keep, "keep-paused", 0, "end sandboxes that have been in the object store for so long, such as 720h (default never)")
 	flags.StringArrayVar(&o.hosts, "host", nil, "a `NAME` under which clients reach the gateway, besides localhost, addresses and api.DOMAIN (may be repeated)")
 	flags.StringVar(&o.identity, "identity", host, "this gateway's `NAME` among the others")
 	flags.Uint16Var(&o.port, "pod-port", 8470, "`PORT` at which pods serve")

@@ -31,7 +31,7 @@ func (c *cli) translateCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&o.Function, "function", "", "only the function of this symbol")
-	flags.StringVar(&addresses, "address", "", "only from one virtual address up to another one, as 0x10144-0x10200")
+	flags.StringVar(&addresses, "address", "", "only from one virtual address up to another one, such as 0x10144-0x10200")
 	flags.StringVar(&o.Arch, "arch", "amd64", "processor of the host: amd64 or arm64")
 	return runs(command, func(_ context.Context, args []string) error {
 		if o.Function != "" && addresses != "" {

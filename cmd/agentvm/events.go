@@ -25,7 +25,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 		ValidArgsFunction: completeNames(0),
 	}
 	flags := command.Flags()
-	flags.StringVar(&since, "since", "", "begin with what happened since a `TIME`, as 10m ago or 2026-01-02T15:04:05Z (default now; with --follow=false all that is kept)")
+	flags.StringVar(&since, "since", "", "begin with what happened since a `TIME`, such as 10m ago or 2026-01-02T15:04:05Z (default now; with --follow=false all that is kept)")
 	flags.BoolVarP(&follow, "follow", "f", true, "wait for further events; --follow=false: end with the last that is kept")
 	flags.BoolVar(&asJSON, "json", false, "print a JSON object a line")
 	command.RunE = func(cmd *cobra.Command, args []string) error {

@@ -51,7 +51,7 @@ func (c *cli) logsCommand() *cobra.Command {
 	}
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "wait for further lines, until the VM has ended")
 	command.Flags().IntVarP(&f.tail, "tail", "n", -1, "begin with the last `N` lines (default all)")
-	command.Flags().StringVar(&since, "since", "", "begin with what was logged since a `TIME`, as 10m ago or 2026-01-02T15:04:05Z (default all)")
+	command.Flags().StringVar(&since, "since", "", "begin with what was logged since a `TIME`, such as 10m ago or 2026-01-02T15:04:05Z (default all)")
 	command.Flags().StringVar(&sidecar, "sidecar", "", "print the output of the sidecar of this `NAME` instead")
 	command.Flags().BoolVar(&console, "console", false, "print the kernel's console instead; the VM must run")
 	return command

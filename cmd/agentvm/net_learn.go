@@ -79,7 +79,7 @@ func (c *cli) netLearnCommand() *cobra.Command {
 func (f *learnFlags) registerCommand(flags *pflag.FlagSet) {
 	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default: /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default root)")
-	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, as 90s or 5m, and exit with 124")
+	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, such as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal")
 }

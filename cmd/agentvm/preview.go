@@ -91,7 +91,7 @@ func (c *cli) previewCreateCommand() *cobra.Command {
 			return withVM(cmd.Context(), args[0], func(v *client.VM) error { return c.createPreview(cmd.Context(), v, port, lifetime, asJSON) })
 		},
 	}
-	durationFlag(command.Flags(), &lifetime, "expires", "", 0, "how long the link is good, as 10m or 2h (default 1h)")
+	durationFlag(command.Flags(), &lifetime, "expires", "", 0, "how long the link is good, such as 10m or 2h (default 1h)")
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return command
 }

@@ -68,7 +68,7 @@ func (c *cli) replayCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.Float64Var(&f.speed, "speed", 1, "show it this `TIMES` as fast")
-	durationFlag(flags, &f.idleLimit, "idle-limit", "", 0, "shorten pauses to this time, as 500ms (default: none)")
+	durationFlag(flags, &f.idleLimit, "idle-limit", "", 0, "shorten pauses to this time, such as 500ms (default: none)")
 	flags.BoolVar(&f.raw, "raw", false, "pass what the VM's programs have printed to the terminal as it is")
 	flags.BoolVar(&f.asJSON, "json", false, "print the checked events, one JSON object a line")
 	flags.StringVar(&f.cast, "cast", "", "write an asciicast v2 to a new `FILE`, for asciinema and its web player")

@@ -100,7 +100,7 @@ times the file's own size.`,
 			return s.explain(c.importSnapshot(ctx, args[0], name, limits))
 		},
 	}
-	command.Flags().StringVar(&maxSize, "max-size", "", "the most `BYTES` that the snapshot may have, as 768M or 2G, however small the file is")
+	command.Flags().StringVar(&maxSize, "max-size", "", "the most `BYTES` that the snapshot may have, such as 768M or 2G, however small the file is")
 	return command
 }
 

@@ -39,7 +39,7 @@ func All() []Setting {
 		{
 			Key: "memory", Flag: "memory", JSON: "memory", Kind: Size, Fresh: true, in: func(c Config) any { return &c.Memory },
 			beyond: larger("512M", bytesOf),
-			Usage:  "memory of the VM, as 768M or 2G", Default: "512M",
+			Usage:  "memory of the VM, such as 768M or 2G", Default: "512M",
 		},
 		{
 			Key: "cold", Flag: "cold", Kind: Switch, Fresh: true, in: func(c Config) any { return &c.ColdBoot },
@@ -49,7 +49,7 @@ func All() []Setting {
 		{
 			Key: "host-memory", Flag: "host-memory", Kind: Size, in: func(c Config) any { return &c.HostMemory },
 			beyond: larger("256M", bytesOf),
-			Usage:  "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, as 64M or 1G (default 256M)",
+			Usage:  "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, such as 64M or 1G (default 256M)",
 		},
 		{
 			Key: "mounts", Flag: "mount", Kind: Paths, set: each(func(c Config) *[]vm.Mount { return &c.Mounts }, mount.Parse, ""),
@@ -63,7 +63,7 @@ func All() []Setting {
 		{
 			Key: "ports", Flag: "publish", Kind: Texts, Part: OfNetwork, set: several(func(c Config) *[]nat.Forward { return &c.Network.Forwards }, nat.ParseForwards, ": %w"),
 			beyond: addedPorts,
-			Usage:  "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP, or ranges, as 8000-8009:9000-9009; on 127.0.0.1 by default; PORT:localhost:GUESTPORT leads to a server that listens at 127.0.0.1 of the VM only (may be repeated)", Short: "p",
+			Usage:  "lead a port of the host into the VM, as `PORT:GUESTPORT` or ADDRESS:PORT:GUESTPORT, with /udp for UDP, or ranges, such as 8000-8009:9000-9009; on 127.0.0.1 by default; PORT:localhost:GUESTPORT leads to a server that listens at 127.0.0.1 of the VM only (may be repeated)", Short: "p",
 		},
 		{
 			Key: "ca-cert", Flag: "ca-cert", Kind: Path, in: func(c Config) any { return c.CAFile },
@@ -97,17 +97,17 @@ func All() []Setting {
 		{
 			Key: "idle-timeout", Flag: "idle-timeout", JSON: "idleSeconds", Kind: Duration, Part: OfDaemon, in: func(c Config) any { return c.IdleTimeout },
 			beyond: larger(noLimit, timeOf),
-			Usage:  "stop the VM when no client has been connected and nothing has run in it for so long, as 10m (default never)",
+			Usage:  "stop the VM when no client has been connected and nothing has run in it for so long, such as 10m (default never)",
 		},
 		{
 			Key: "hibernate-after", Flag: "hibernate-after", Kind: Duration, Part: OfDaemon, in: func(c Config) any { return c.HibernateAfter },
 			beyond: larger(noLimit, timeOf),
-			Usage:  "save the VM, and end its process, when it has not been used for so long, as 10m, until a command uses it again or a connection to its ports comes; UDP ports keep it awake (default never)",
+			Usage:  "save the VM, and end its process, when it has not been used for so long, such as 10m, until a command uses it again or a connection to its ports comes; UDP ports keep it awake (default never)",
 		},
 		{
 			Key: "max-lifetime", Flag: "max-lifetime", JSON: "lifeSeconds", Kind: Duration, Part: OfDaemon, in: func(c Config) any { return c.MaxLifetime },
 			beyond: larger(noLimit, timeOf),
-			Usage:  "stop the VM so long after its start, as 2h (default never)",
+			Usage:  "stop the VM so long after its start, such as 2h (default never)",
 		},
 		{
 			Key: "restart", Flag: "restart", Part: OfDaemon, FlagOnly: true, set: setRestart,
@@ -115,7 +115,7 @@ func All() []Setting {
 		},
 		{
 			Key: "metrics", Flag: "metrics", Part: OfDaemon, FlagOnly: true, in: func(c Config) any { return c.Metrics },
-			Usage: "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)",
+			Usage: "serve counters for Prometheus on `ADDRESS:PORT` of this host's loopback, such as 127.0.0.1:9100; port 0 takes one that agentvm inspect shows (default not at all)",
 		},
 		{
 			Key: "labels", Flag: "label", JSON: "labels", Kind: Pairs, Part: OfDaemon, FlagOnly: true, in: func(c Config) any { return c.Labels },
@@ -124,7 +124,7 @@ func All() []Setting {
 		{
 			Key: "disk-size", Flag: "disk-size", JSON: "diskSize", Kind: Size, Part: OfDaemon, Fresh: true, in: func(c Config) any { return c.DiskSize }, set: setDiskSize,
 			beyond: larger("10G", bytesOf),
-			Usage:  "size of the disk that keeps the VM's files, when it is made, as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)",
+			Usage:  "size of the disk that keeps the VM's files, when it is made, such as 2G; it takes no more than what is used; 0: no disk, nothing is kept (default 10G)",
 		},
 
 		// One of these flags replaces the whole policy, of which --policy reads a part.
@@ -170,7 +170,7 @@ func All() []Setting {
 		},
 		{
 			Key: "network.subnet", Flag: "subnet", Part: OfNetwork, Portable: true, in: func(c Config) any { return &c.Network.Subnet }, set: setSubnet,
-			Usage: "IPv4 network of the VM, as `10.9.0.0/24`: private addresses, at least a /29; the gateway has its first address (default 192.168.127.0/24)",
+			Usage: "IPv4 network of the VM, such as `10.9.0.0/24`: private addresses, at least a /29; the gateway has its first address (default 192.168.127.0/24)",
 		},
 		{
 			Key: "network.ip", Flag: "ip", Part: OfNetwork, Portable: true, in: func(c Config) any { return &c.Network.Address }, set: setAddress,
@@ -191,17 +191,17 @@ func All() []Setting {
 		},
 		{
 			Key: "network.send-limit", Flag: "send-limit", Kind: Rate, Part: OfNetwork, FlagOnly: true, Portable: true, in: func(c Config) any { return &c.Network.SendLimit },
-			Usage: "bytes a second (`RATE`) that the VM may send, as 500K or 10M (default none)",
+			Usage: "bytes a second (`RATE`) that the VM may send, such as 500K or 10M (default none)",
 		},
 		{
 			Key: "network.receive-limit", Flag: "receive-limit", Kind: Rate, Part: OfNetwork, FlagOnly: true, Portable: true, in: func(c Config) any { return &c.Network.ReceiveLimit },
-			Usage: "bytes a second (`RATE`) that the VM may receive, as 500K or 10M (default none)",
+			Usage: "bytes a second (`RATE`) that the VM may receive, such as 500K or 10M (default none)",
 		},
 
 		{
 			Key: "access.listen-allow", Flag: "listen-allow", Kind: Texts, Part: OfAccess, set: each(func(c Config) *[]vm.PortRange { return &c.Access.Listen.Allow }, parseRange, ": %w"),
 			beyond: addedRanges,
-			Usage:  "let programs of the VM listen only at the ports of a `RANGE`, as 8080 or 3000-3999 (may be repeated)",
+			Usage:  "let programs of the VM listen only at the ports of a `RANGE`, such as 8080 or 3000-3999 (may be repeated)",
 		},
 		{
 			Key: "access.listen-deny", Flag: "listen-deny", Kind: Texts, Part: OfAccess, set: each(func(c Config) *[]vm.PortRange { return &c.Access.Listen.Deny }, parseRange, ": %w"),
