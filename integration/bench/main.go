@@ -26,7 +26,7 @@ import (
 func main() {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "few rounds, about a minute: to see that it works, not to quote")
-	flag.BoolVar(&o.update, "update", false, "put the figures into docs/measurements and README.md")
+	flag.BoolVar(&o.update, "update", false, "put the figures into docs/measurements")
 	only := flag.String("run", "", "measure only the parts whose names match this regular expression: "+strings.Join(partNames(), " "))
 	flag.StringVar(&o.debian, "debian", "", "for the part mounts: the directory that integration/bench/debian.sh has made")
 	flag.StringVar(&o.image, "image", "", "for the part image: the archive that integration/bench/image.sh has made")

@@ -47,7 +47,7 @@ func (b bar) String() string {
 	}
 }
 
-// mountsPage is the page of docs/measurements that has the figures of mounts. All others are in specification.md, and in short in README.md.
+// mountsPage is the page of docs/measurements that has the figures of mounts. All others are in specification.md.
 const mountsPage = "mounts.md"
 
 // storagePage is the page with the figures of images, which -update leaves alone: they stand between others.
@@ -138,22 +138,6 @@ func table(figures []figure) string {
 	t.WriteString("| figure | median | lowest to highest | unit | bar | met |\n| --- | ---: | :---: | --- | ---: | --- |\n")
 	for _, f := range figures {
 		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s |\n", f.name, number(f.value), f.spread.bounds(), f.unit, f.bar, f.verdict())
-	}
-	return t.String()
-}
-
-// shortTable has the figures that have a bar, without the spread, and marks those that miss it.
-func (r *report) shortTable() string {
-	var t strings.Builder
-	t.WriteString("| | measured | | bar |\n| --- | ---: | --- | ---: |\n")
-	for _, f := range r.figures {
-		if f.bar.set && f.page == "" {
-			missed := ""
-			if !f.bar.met(f.value) {
-				missed = ", **missed**"
-			}
-			fmt.Fprintf(&t, "| %s | %s | %s | %s%s |\n", f.name, number(f.value), f.unit, f.bar, missed)
-		}
 	}
 	return t.String()
 }

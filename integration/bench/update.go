@@ -33,8 +33,7 @@ func (r *report) updateDocuments(root string) error {
 	}
 	if len(on("")) > calibrations { // more was measured than the host itself
 		errs = append(errs,
-			updateDocument(filepath.Join(root, "docs", "measurements", "specification.md"), table(on(""))+about),
-			updateDocument(filepath.Join(root, "README.md"), r.shortTable()))
+			updateDocument(filepath.Join(root, "docs", "measurements", "specification.md"), table(on(""))+about))
 	}
 	return errors.Join(errs...)
 }
