@@ -29,7 +29,7 @@ func TestReadmeCodeIsAnExample(t *testing.T) {
 // documents lists the Markdown files that people read, except those of licences.
 func documents(t *testing.T) []string {
 	t.Helper()
-	files := []string{"README.md", "AGENTS.md", "CONTRIBUTING.md"}
+	files := []string{"README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
