@@ -290,7 +290,7 @@ func TestMCPHTTP(t *testing.T) {
 		"no token":        {http.Header{}, 401},
 		"a wrong token":   {http.Header{"Authorization": {"Bearer " + token + "x"}}, 401},
 		"a page's origin": {http.Header{"Authorization": {"Bearer " + token}, "Origin": {"https://evil.example"}}, 403},
-		"a rebound name":  {http.Header{"Authorization": {"Bearer " + token}, "Host": {"evil.example"}}, 403},
+		"a rebound name":  {http.Header{"Authorization": {"Bearer " + token}, "Host": {"evil.example"}}, 421},
 		"no media type":   {http.Header{"Authorization": {"Bearer " + token}, "Content-Type": {"text/plain"}}, 415},
 	} {
 		r, err := http.NewRequest("POST", url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
