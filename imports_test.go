@@ -63,8 +63,8 @@ var storeys = [][]part{
 
 // within has, for packages of a part that know others of it, which ones: theirs and those below them. A package below another is its affair.
 var within = map[string]string{
-	"internal/api/e2b":               "internal/api/kinds",
-	"internal/api/sandboxd":          "internal/api/kinds",
+	"internal/api/e2b":               "internal/api/kinds internal/api/live",
+	"internal/api/sandboxd":          "internal/api/kinds internal/api/live",
 	"internal/api/serve":             "internal/api/kinds",
 	"internal/api/sshd":              "internal/api/kinds",
 	"internal/api/mcp":               "internal/api/agenttool",

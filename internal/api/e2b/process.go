@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/internal/api/live"
 	"agentvm/vm"
 )
 
@@ -42,9 +43,7 @@ type process struct {
 	pty    bool
 	vm     vm.Process
 
-	input  chan []byte   // what clients send
-	closed chan struct{} // ends the input
-	close  func()
+	input *live.Input // what clients send
 
 	done  chan struct{} // closed after all output, when end is set
 	end   endEvent
@@ -117,26 +116,6 @@ type (
 	}
 )
 
-// Read is the process's standard input.
-func (p *process) next(rest *[]byte, b []byte) (int, error) {
-	for len(*rest) == 0 {
-		select {
-		case *rest = <-p.input:
-		case <-p.closed:
-			return 0, io.EOF
-		case <-p.done:
-			return 0, io.EOF
-		}
-	}
-	n := copy(b, *rest)
-	*rest = (*rest)[n:]
-	return n, nil
-}
-
-type readFunc func([]byte) (int, error)
-
-func (f readFunc) Read(b []byte) (int, error) { return f(b) }
-
 type writeFunc func([]byte) (int, error)
 
 func (f writeFunc) Write(b []byte) (int, error) { return f(b) }
@@ -174,18 +153,16 @@ func (p *process) subscribe(gone <-chan struct{}) (c *subscriber, leave func()) 
 
 // newProcess makes a process that may have input.
 func newProcess(config processConfig, tag string, terminal, input bool) *process {
-	p := &process{
-		config: config, tag: tag, pty: terminal, input: make(chan []byte), closed: make(chan struct{}), done: make(chan struct{}), clients: map[*subscriber]struct{}{},
-	}
-	p.close = sync.OnceFunc(func() { close(p.closed) })
+	p := &process{config: config, tag: tag, pty: terminal, done: make(chan struct{}), clients: map[*subscriber]struct{}{}}
+	p.input = live.NewInput(p.done)
 	if !input {
-		p.close()
+		p.input.End()
 	}
 	return p
 }
 
 // hasInput reports whether clients can send input.
-func (p *process) hasInput() bool { return !isClosed(p.closed) }
+func (p *process) hasInput() bool { return !p.input.Ended() }
 
 // connect gives a command the process's streams.
 func (p *process) connect(c *vm.Command) {
@@ -195,8 +172,7 @@ func (p *process) connect(c *vm.Command) {
 		c.Stdout = p.writer(func(b []byte) *dataEvent { return &dataEvent{PTY: b} })
 	}
 	if p.hasInput() {
-		var rest []byte
-		c.Stdin = readFunc(func(b []byte) (int, error) { return p.next(&rest, b) })
+		c.Stdin = p.input
 	}
 }
 
@@ -456,16 +432,15 @@ func sendInput(c *call, q *selectRequest) (any, error) {
 	if p.pty {
 		data = q.Input.PTY
 	}
-	select {
-	case p.input <- data:
-		return struct{}{}, nil
-	case <-p.closed:
+	switch err := p.input.Write(c.live, data); {
+	case errors.Is(err, live.ErrInputEnded):
 		return nil, &rpcError{"failed_precondition", "the standard input is closed"}
-	case <-p.done:
+	case errors.Is(err, live.ErrProcessEnded):
 		return nil, &rpcError{notFound, "the process has ended"}
-	case <-c.live.Done():
-		return nil, c.live.Err()
+	case err != nil:
+		return nil, err
 	}
+	return struct{}{}, nil
 }
 
 func sendSignal(c *call, q *selectRequest) (any, error) {
@@ -496,7 +471,7 @@ func closeStdin(c *call, q *selectRequest) (any, error) {
 	if p.pty {
 		return nil, &rpcError{invalidArgument, "a terminal's input is not closed: send the byte 4"}
 	}
-	p.close()
+	p.input.End()
 	return struct{}{}, nil
 }
 

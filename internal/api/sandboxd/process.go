@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"path"
@@ -16,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"agentvm/internal/api/live"
 	pb "agentvm/internal/api/sandboxd/processv1"
 	"agentvm/vm"
 )
@@ -29,7 +29,7 @@ const (
 // process is a process of the VM that a client's call lives as long as.
 type process struct {
 	vm.Process
-	stdin    *input // nil: it has none
+	stdin    *live.Input // nil: it has none
 	terminal bool
 }
 
@@ -80,7 +80,7 @@ func codeOf(err error) code {
 // launch starts a process under a number. release takes that back.
 func (s *Server) launch(ctx context.Context, command vm.Command) (p *process, id int32, release func(), err error) {
 	p = &process{terminal: command.Terminal != nil}
-	p.stdin, _ = command.Stdin.(*input)
+	p.stdin, _ = command.Stdin.(*live.Input)
 	s.mu.Lock()
 	switch {
 	case s.stopping.Load():
@@ -185,10 +185,10 @@ func (s *Server) start(ctx context.Context, in *pb.StartRequest, send func(proto
 			return err
 		}
 	}
-	stdin := newInput()
-	defer stdin.gone()
+	over := make(chan struct{})
+	defer close(over)
 	out := &output{ctx: ctx, to: send, wrote: make(chan struct{}), begun: make(chan struct{})}
-	command.Stdin = stdin
+	command.Stdin = live.NewInput(over)
 	command.Stdout = writer(func(p []byte) error {
 		return out.write(p, false, func(b []byte) *pb.StartResponse { return &pb.StartResponse{Event: &pb.StartResponse_Stdout{Stdout: b}} })
 	})
@@ -302,54 +302,6 @@ func (o *output) begin(id int32) error {
 	return err
 }
 
-// input is a process's standard input, in pieces that clients send.
-type input struct {
-	pieces           chan []byte
-	ended, done      chan struct{} // by the client; with the process
-	onceEnd, onceOut sync.Once
-	rest             []byte
-}
-
-func newInput() *input {
-	return &input{pieces: make(chan []byte), ended: make(chan struct{}), done: make(chan struct{})}
-}
-
-func (i *input) end()  { i.onceEnd.Do(func() { close(i.ended) }) }
-func (i *input) gone() { i.onceOut.Do(func() { close(i.done) }) }
-
-func (i *input) Read(p []byte) (int, error) {
-	if len(i.rest) == 0 {
-		select {
-		case i.rest = <-i.pieces:
-		case <-i.ended:
-			return 0, io.EOF
-		case <-i.done:
-			return 0, io.EOF
-		}
-	}
-	n := copy(p, i.rest)
-	i.rest = i.rest[n:]
-	return n, nil
-}
-
-func (i *input) write(ctx context.Context, p []byte) error {
-	select {
-	case <-i.ended:
-		return errorf(codeFailedPrecondition, "its standard input was ended")
-	default:
-	}
-	select {
-	case i.pieces <- p:
-		return nil
-	case <-i.ended:
-		return errorf(codeFailedPrecondition, "its standard input was ended")
-	case <-i.done:
-		return errorf(codeNotFound, "the process has ended")
-	case <-ctx.Done():
-		return errorf(codeOf(ctx.Err()), "%v", ctx.Err())
-	}
-}
-
 // find returns a process that Start has started.
 func (s *Server) find(id int32) (*process, error) {
 	s.mu.Lock()
@@ -358,6 +310,19 @@ func (s *Server) find(id int32) (*process, error) {
 		return p, nil
 	}
 	return nil, errorf(codeNotFound, "there is no process %d", id)
+}
+
+// inputError is what a client gets for an error of an input.
+func inputError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, live.ErrInputEnded):
+		return errorf(codeFailedPrecondition, "its standard input was ended")
+	case errors.Is(err, live.ErrProcessEnded):
+		return errorf(codeNotFound, "the process has ended")
+	}
+	return errorf(codeOf(err), "%v", err)
 }
 
 func (s *Server) writeStdin(ctx context.Context, in *pb.WriteStdinRequest) (*pb.WriteStdinResponse, error) {
@@ -370,10 +335,10 @@ func (s *Server) writeStdin(ctx context.Context, in *pb.WriteStdinRequest) (*pb.
 	}
 	switch payload := in.Payload.(type) {
 	case *pb.WriteStdinRequest_Eof:
-		p.stdin.end()
+		p.stdin.End()
 	case *pb.WriteStdinRequest_Input:
 		if len(payload.Input) > 0 {
-			err = p.stdin.write(ctx, payload.Input)
+			err = inputError(p.stdin.Write(ctx, payload.Input))
 		}
 	default:
 		err = errorf(codeInvalidArgument, "want input or eof")
