@@ -1,3 +1,4 @@
+#!/bin/sh
 # What docs/pictures/session.svg shows. Recorded in a clone, with agentvm on PATH; scripts/picture says how.
 agentvm exec "uname -sm; head -n 1 /etc/os-release"
 agentvm exec -m ./vm:/src:ro "ls /src | wc -l; touch /src/new"
