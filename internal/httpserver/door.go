@@ -81,7 +81,19 @@ func (d Door) Open() http.Handler {
 	return http.HandlerFunc(d.serve)
 }
 
+// Passing returns a handler for requests that lead into a VM, whose guest decides about them: they are counted and audited, and asked for nothing.
+func (d Door) Passing(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d.note(w, r, func(answer *statusWriter, _ *string) { h.ServeHTTP(answer, r) })
+	})
+}
+
 func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
+	d.note(w, r, func(answer *statusWriter, name *string) { d.ask(answer, r, name) })
+}
+
+// note counts and audits the answer that do gives, and whose name do puts into name.
+func (d *Door) note(w http.ResponseWriter, r *http.Request, do func(answer *statusWriter, name *string)) {
 	began, path := time.Now(), r.URL.Path // which handlers may change
 	answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 	name := ""
@@ -92,7 +104,11 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
 			d.Audit(Record{began, d.Server, name, r.RemoteAddr, r.Method, path, answer.status, took})
 		}
 	}()
-	w = answer
+	do(answer, &name)
+}
+
+func (d *Door) ask(answer *statusWriter, r *http.Request, audited *string) {
+	var w http.ResponseWriter = answer
 	if d.Stall > 0 {
 		if r.ContentLength != 0 { // for what net/http reads of a body that no handler has read
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.Stall))
@@ -102,12 +118,13 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(answer).SetWriteDeadline(time.Now().Add(2 * d.Stall))
 		}()
 	}
-	known := d.Client == nil
+	name, known := "", d.Client == nil
 	if !known {
 		if name, known = d.Client(r); !known {
 			name = ""
 		}
 	}
+	*audited = name
 	public := d.Public != nil && d.Public(r)
 	switch {
 	case !d.IsHost(r.Host):

@@ -15,7 +15,6 @@ import (
 	"agentvm/internal/api/e2b/wire"
 	"agentvm/internal/api/pod"
 	"agentvm/internal/api/pod/ticket"
-	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
 )
 
@@ -70,18 +69,10 @@ func (g *Gateway) Handler() http.Handler {
 		},
 		Handler: mux,
 	}.Open()
-	passing := httpserver.Door{
-		Server: "gateway", Metrics: &g.requests, Audit: g.config.Audit,
-		IsHost: func(string) bool { return true }, // as it has the form
-		Public: func(*http.Request) bool { return true },
-		Admits: func(*http.Request, origin.Request) bool { return true }, // the guest's affair
-		Client: func(*http.Request) (string, bool) { return "", false },
-		Refuse: func(http.ResponseWriter, *http.Request, int) {},
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			port, id, _ := wire.SplitHost(r.Host, g.config.Domain)
-			g.port(w, r, id, port)
-		}),
-	}.Open()
+	passing := httpserver.Door{Server: "gateway", Metrics: &g.requests, Audit: g.config.Audit}.Passing(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		port, id, _ := wire.SplitHost(r.Host, g.config.Domain)
+		g.port(w, r, id, port)
+	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{ticket.Header, pod.HeaderNew} { // the gateway's alone
 			r.Header.Del(name)

@@ -32,7 +32,6 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/api/e2b/wire"
 	"agentvm/internal/api/kinds"
-	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
 	"agentvm/internal/network/reach"
 )
@@ -219,14 +218,7 @@ func (s *Server) Handler() http.Handler {
 			mux.ServeHTTP(w, r)
 		}),
 	}.Open()
-	passing := httpserver.Door{
-		Server: "e2b", Metrics: &s.requests, Audit: s.config.Audit, Handler: http.HandlerFunc(s.proxy),
-		IsHost: func(string) bool { return true }, // as it has the form
-		Public: func(*http.Request) bool { return true },
-		Admits: func(*http.Request, origin.Request) bool { return true }, // the guest's affair
-		Client: func(*http.Request) (string, bool) { return "", false },
-		Refuse: func(http.ResponseWriter, *http.Request, int) {},
-	}.Open()
+	passing := httpserver.Door{Server: "e2b", Metrics: &s.requests, Audit: s.config.Audit}.Passing(http.HandlerFunc(s.proxy))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if port, id, found := wire.SplitHost(r.Host, s.config.Domain); found {
 			r.Header.Set(wire.HeaderSandbox, id)

@@ -63,8 +63,10 @@ type Server struct {
 	options Options
 	routes  []route
 	mux     *http.ServeMux
-	hosts   []string
-	metrics httpserver.Metrics
+
+	streaming map[string]bool // patterns of the routes that last as long as their clients wish
+	hosts     []string
+	metrics   httpserver.Metrics
 
 	terminals chan struct{} // slots of those
 	kept      keptAnswers
@@ -87,7 +89,7 @@ func New(o Options) (*Server, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		options: o, mux: http.NewServeMux(), terminals: make(chan struct{}, maxTerminals), hosts: slices.Clone(o.Hosts),
+		options: o, mux: http.NewServeMux(), streaming: make(map[string]bool), terminals: make(chan struct{}, maxTerminals), hosts: slices.Clone(o.Hosts),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	for _, key := range o.Keys {
@@ -97,6 +99,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.routes = s.allRoutes()
 	for _, r := range s.routes {
+		s.streaming[r.method+" "+r.path] = r.stream
 		s.mux.Handle(r.method+" "+r.path, s.limited(r))
 	}
 	document, err := openAPI(s.routes, o.Version)
@@ -183,7 +186,7 @@ func (s *Server) Handler() http.Handler {
 // streams reports whether a request is of a route that lasts as long as its client wishes.
 func (s *Server) streams(r *http.Request) bool {
 	_, pattern := s.mux.Handler(r)
-	return slices.ContainsFunc(s.routes, func(one route) bool { return one.stream && one.method+" "+one.path == pattern })
+	return s.streaming[pattern]
 }
 
 // limited is the handler of a route.
