@@ -67,6 +67,27 @@ func TestActivatorIsConfined(t *testing.T) {
 	})
 }
 
+// TestActivatorServesAgain: an activator that gave up its lock, and which a VM needs since, serves on in its confinement.
+func TestActivatorServesAgain(t *testing.T) {
+	s, at := porting(t, 80)
+	pid := activatorPid(t, s)
+	if err := os.Remove(s.activator().lock()); err != nil { // as when it is about to end
+		t.Fatal(err)
+	}
+	await(t, "the second listening", func() bool {
+		log, err := os.ReadFile(s.activator().log())
+		return err == nil && bytes.Count(log, []byte("the activator listens")) == 2
+	})
+	if again := activatorPid(t, s); again != pid {
+		t.Errorf("process %d serves, after %d", again, pid)
+	}
+	await(t, "the ports", func() bool {
+		_, err := talk(at[0], 1600)
+		return err == nil
+	})
+	sleeps(t, s)
+}
+
 // childOf returns the only child of a process.
 func childOf(t *testing.T, pid int) int {
 	t.Helper()

@@ -18,6 +18,7 @@ import (
 	"agentvm/internal/host/hostfile"
 	"agentvm/internal/host/lockfile"
 	"agentvm/internal/host/private"
+	"agentvm/internal/host/unixsocket"
 )
 
 const (
@@ -76,7 +77,7 @@ func (s Store) serveActivator(ctx context.Context, interval time.Duration, w **w
 		return false, err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	listener, err := listenSocket(files.socket())
+	listener, err := unixsocket.Listen(files.socket())
 	if err != nil {
 		return false, fmt.Errorf("activator: %w", err)
 	}

@@ -26,7 +26,7 @@ func (p paths) socket() string { return filepath.Join(p.dir, "daemon.sock") }
 // listen returns the listener and its address. The caller holds the lock, so that an existing socket is that of a killed daemon.
 func (d *daemon) listen() (net.Listener, string, error) {
 	if knowsPeers && !debugenv.Has("tcp") {
-		listener, err := listenSocket(d.paths.socket())
+		listener, err := unixsocket.Listen(d.paths.socket())
 		if err == nil {
 			return listener, socketAddress, nil
 		}
@@ -41,18 +41,6 @@ func (d *daemon) listen() (net.Listener, string, error) {
 		return nil, "", err
 	}
 	return listener, listener.Addr().String(), nil
-}
-
-// listenSocket replaces the file at path. No other user can enter the folder, so that the mode can be set after the socket is made.
-func listenSocket(path string) (net.Listener, error) {
-	listener, err := unixsocket.Listen(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, listener.Close(), os.Remove(path))
-	}
-	return listener, nil
 }
 
 // dialDoor connects to a daemon's address.

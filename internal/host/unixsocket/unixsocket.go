@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 )
 
 // Dial connects to the socket at path.
@@ -26,8 +27,8 @@ func Dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil
 }
 
-// Listen makes a socket at path, in the place of one that is there. The caller knows that nothing listens on that. Closing the listener leaves
-// the file.
+// Listen makes a socket at path that only this user can connect to, in the place of one that is there. The caller knows that nothing listens on
+// that. Closing the listener leaves the file.
 func Listen(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -37,13 +38,31 @@ func Listen(path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer release()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	private := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
+		return socket.Control(limitMode)
+	}}
+	listener, err := private.Listen(context.Background(), "unix", short)
 	if err != nil {
 		return nil, err
 	}
+	l := listener.(*net.UnixListener)
 	l.SetUnlinkOnClose(false) // short may lead elsewhere by then, and path to the socket of another
+	if err := checkMode(path); err != nil {
+		return nil, errors.Join(err, l.Close(), os.Remove(path))
+	}
 	return l, nil
 }
+
+// checkMode sets a socket's mode where limitMode could not.
+func checkMode(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Perm() == mode {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+const mode = 0o600
 
 // maxPath is how many bytes a socket's path may have on every system: macOS has 104 with the zero at its end, Linux 108.
 const maxPath = 103

@@ -32,8 +32,8 @@ func TestLongPath(t *testing.T) {
 		if err := errors.Join(conn.Close(), l.Close()); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Lstat(path); err != nil {
-			t.Error(err)
+		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%v, %v", info, err)
 		}
 	}
 }

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package unixsocket
+
+func limitMode(uintptr) {}
