@@ -220,7 +220,7 @@ func (v *VM) attachMount(ctx context.Context, m Mount, conn io.ReadWriteCloser) 
 		v.added.settle(s, nil)
 		return err
 	}
-	if err = withCause(ctx, client.MountShare(ctx, guestMount(s.tag, m))); err == nil {
+	if err = withCause(ctx, client.MountShare(ctx, guestMount(s.tag, m), time.Now())); err == nil {
 		v.added.settle(s, server)
 		return nil
 	}

@@ -49,7 +49,7 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 		Image: r.image.Name, RootDisk: bareDigest(r.image.RootDiskDigest), Shares: len(c.Mounts), KernelArguments: c.KernelArguments,
 	}
 	m.SpareShares = r.mountDevices(c) - m.Shares
-	var errs [3]error
+	var errs [2]error
 	m.Network, errs[0] = json.Marshal(networkShape(c.Network))
 	switch {
 	case r.origin != nil: // the machine has booted them already
@@ -61,7 +61,7 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 		m.Kernel, errs[1] = kernel.Digest()
 	}
 	if r.origin == nil {
-		m.Supervisor, errs[2] = supervisor.Digest()
+		m.Supervisor = supervisor.Digest()
 	}
 	return m, errors.Join(errs[:]...)
 }
@@ -98,7 +98,7 @@ func (r *resources) openBase(c Config) {
 }
 
 // bootAndCapture starts the guest with nothing that is this VM's own, has it run a first command, captures the machine for a base and gives
-// the guest its configuration. Whatever prevents a base is no error as long as the VM works.
+// the guest its configuration. Whatever prevents a base is not an error as long as the VM works.
 func (v *VM) bootAndCapture(ctx context.Context, client *guestrpc.Client) error {
 	began := time.Now()
 	info, err := client.Start(ctx, guestrpc.StartParams{Time: time.Now(), Network: v.resources.network.Params()})

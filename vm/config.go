@@ -264,7 +264,7 @@ func checkMounts(mounts []mount.Spec) error {
 // maxCertificates bounds Config.CACertificate in bytes: more than any system's whole bundle.
 const maxCertificates = 1 << 20
 
-// certificates checks PEM text and drops what is no certificate, such as the comments in bundles.
+// certificates checks PEM text and drops what is not a certificate, such as the comments in bundles.
 func certificates(text []byte) ([]byte, error) {
 	if len(text) == 0 {
 		return nil, nil

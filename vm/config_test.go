@@ -34,6 +34,7 @@ func TestConfigIsChecked(t *testing.T) {
 		{"MTU", Config{Network: Network{MTU: 100}, Image: "busybox"}, "MTU 100"},
 		{"subnet", Config{Network: Network{Subnet: netip.MustParsePrefix("192.168.0.0/30")}, Image: "busybox"}, "192.168.0.0/30"},
 		{"limit", Config{Network: Network{SendLimit: -1}}, "-1 bytes a second"},
+		{"limit of connections", Config{Network: Network{Limits: nat.Limits{TCPFlows: -1}}}, "tcp flows is -1; use 0 for the default (1024)"},
 		{"host port", Config{Network: Network{HostPorts: []uint16{0}}}, "host port 0"},
 		{"forward", Config{Network: Network{Forwards: []nat.Forward{{Listen: netip.MustParseAddrPort("127.0.0.1:0")}}}, Image: "busybox"}, "guest's port is missing"},
 		{"kernel that is none", Config{Image: "busybox", Kernel: []byte("not a kernel")}, "not a RISC-V Linux Image"},

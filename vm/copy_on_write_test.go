@@ -145,7 +145,7 @@ touched -rw-r--r-- "touched\n"
 	}
 	wantChanges(t, v)
 
-	// What was applied is no conflict when the guest changes it again.
+	// What was applied is not a conflict when the guest changes it again.
 	wantOutput(t, v, "echo again >>/src/file; rm /src/new /src/touched; chmod 700 /src/program", "")
 	wantChanges(t, v, "M file", "D new", "M program", "D touched")
 }
@@ -209,6 +209,47 @@ func TestCopyOnWriteHostChanges(t *testing.T) {
 	wantOutput(t, v, "cat /src/dir/sub/file; dmesg | grep -c -i -E 'bug|oops|warning:' || :", "old\n0\n")
 	_ = p.Kill(limited(t))
 	wantChanges(t, v, "M both conflict", "A other conflict", "A other/sub conflict", "A other/sub/file conflict")
+}
+
+// TestCopyOnWriteClock has programs of the guest set its clock an hour back and an hour ahead before layers begin: what the host changed before is no
+// conflict, and what it changes afterwards is one.
+func TestCopyOnWriteClock(t *testing.T) {
+	host := t.TempDir()
+	v := ownVM(t, copied(host))
+	for i, hours := range []int{-1, 1} {
+		wantOutput(t, v, fmt.Sprintf("date -s @%d >/dev/null", time.Now().Add(time.Duration(hours)*time.Hour).Unix()), "")
+		added := fmt.Sprint("/added", i)
+		for guest, begin := range map[string]func(dir string) error{
+			"/src": func(string) error { return v.Changes().Discard(limited(t), "/src") },
+			added: func(dir string) error {
+				return v.AddMount(limited(t), vm.Mount{HostPath: dir, GuestPath: added, CopyOnWrite: true})
+			},
+		} {
+			dir := host
+			if guest == added {
+				dir = t.TempDir()
+			}
+			for _, name := range []string{"before", "since"} {
+				write(t, filepath.Join(dir, name), "old\n")
+			}
+			if err := begin(dir); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Millisecond) // the clock of files has steps
+			write(t, filepath.Join(dir, "since"), "new\n")
+			wantOutput(t, v, "rm "+guest+"/before "+guest+"/since", "")
+			list, err := v.Changes().List(limited(t), guest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{"D before", "D since conflict"}, lines(list)); diff != "" {
+				t.Errorf("%s, clock %+d hours: %s", guest, hours, diff)
+			}
+			if err := v.Changes().Discard(limited(t), guest); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // TestCopyOnWriteHostile has root of the guest do to its layer what no program does.

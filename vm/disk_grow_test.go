@@ -19,19 +19,21 @@ import (
 // TestDiskGrows: a new disk is as large as it was asked for, and so it is at the second start, when nothing is to be done.
 func TestDiskGrows(t *testing.T) {
 	config(t)
-	path := filepath.Join(t.TempDir(), "disk.img")
-	if err := disk.Create(path, disk.DefaultSize); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		v := ownVM(t, withDisk(path))
-		wantGrown(t, v, disk.DefaultSize)
-		wantQuiet(t, v)
-		if err := v.Stop(limited(t)); err != nil {
+	for _, size := range []int64{disk.DefaultSize, growing} { // only the second one is made smaller
+		path := filepath.Join(t.TempDir(), "disk.img")
+		if err := disk.Create(path, size); err != nil {
 			t.Fatal(err)
 		}
+		for range 2 {
+			v := ownVM(t, withDisk(path))
+			wantGrown(t, v, size)
+			wantQuiet(t, v)
+			if err := v.Stop(limited(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantSound(t, path)
 	}
-	wantSound(t, path)
 }
 
 // TestDiskIsMadeLarger: a file that its owner has made longer is a larger disk at the next start, with what was on it,
@@ -65,12 +67,15 @@ func TestDiskIsMadeLarger(t *testing.T) {
 	}
 }
 
+// growing is the size of a disk whose file system is made much smaller.
+const growing = disk.DefaultSize - 4<<20
+
 // TestKilledWhileDiskGrows: the next start continues from wherever growing got to, and knows what is free.
 func TestKilledWhileDiskGrows(t *testing.T) {
 	c := config(t)
 	for range 5 {
 		path := filepath.Join(t.TempDir(), "disk.img")
-		if err := disk.Create(path, disk.DefaultSize); err != nil {
+		if err := disk.Create(path, growing); err != nil {
 			t.Fatal(err)
 		}
 		c.Disk = path
@@ -87,7 +92,7 @@ func TestKilledWhileDiskGrows(t *testing.T) {
 		}
 		<-ctx.Done()
 		v := ownVM(t, withDisk(path))
-		wantGrown(t, v, disk.DefaultSize)
+		wantGrown(t, v, growing)
 		wantQuiet(t, v)
 		if err := v.Stop(limited(t)); err != nil {
 			t.Fatal(err)
@@ -100,7 +105,7 @@ func TestKilledWhileDiskGrows(t *testing.T) {
 func TestDiskThatCannotGrow(t *testing.T) {
 	config(t)
 	path := filepath.Join(t.TempDir(), "disk.img")
-	if err := disk.Create(path, disk.DefaultSize); err != nil {
+	if err := disk.Create(path, growing); err != nil {
 		t.Fatal(err)
 	}
 	const state, hasErrors = 1024 + 0x3a, 0x3 // s_state: EXT4_VALID_FS | EXT4_ERROR_FS
@@ -115,7 +120,7 @@ func TestDiskThatCannotGrow(t *testing.T) {
 	if size, _ := rootSpace(t, v); size > disk.MinSize {
 		t.Errorf("/ has %d bytes", size)
 	}
-	want := "agentvm-guest: warning: the writable disk stays as small as it is: grow /dev/vdb to 2621440 blocks: operation not permitted"
+	want := "agentvm-guest: warning: the writable disk stays as small as it is: grow /dev/vdb to 2620416 blocks: operation not permitted"
 	if console := string(must(v.Console(t.Context()))); !strings.Contains(console, want) {
 		t.Errorf("console: %q", console)
 	}

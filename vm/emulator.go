@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"agentvm/internal/host/buildid"
 	"agentvm/internal/host/private"
 	"agentvm/internal/host/refcount"
 	"agentvm/internal/machine"
+	"agentvm/internal/storage/snapshot"
+	"agentvm/internal/storage/translations"
 )
 
 // emulator is the machine of one VM, as this package needs it: a *machine.Machine, or another that runs a whole computer with the same
@@ -54,13 +57,16 @@ type emulatorKind struct {
 // programs has the machine's compiled code by its cache directory. All VMs of the process share it.
 var programs = refcount.Map[*machine.Program]{Free: func(p *machine.Program) { _ = p.Close(context.Background()) }}
 
-// acquireProgram compiles the machine, or shares what another VM has compiled. cacheDir is a folder of the store. A cache that cannot be
-// used, or whose key cannot be kept outside of the store, costs only time.
+// acquireProgram compiles the machine, or shares what another VM has compiled. cacheDir is a folder of the store, which keeps what is translated, too. A cache
+// that cannot be used, or whose key cannot be kept outside of the store, costs only time.
 func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*refcount.Ref[*machine.Program], error) {
 	return programs.Acquire(cacheDir, func() (program *machine.Program, err error) {
 		start, ctx := time.Now(), context.WithoutCancel(ctx)
 		config := machine.ProgramConfig{CacheDir: cacheDir}
 		if cacheDir != "" {
+			if build := buildid.Read(); build != "" {
+				config.Translations = openTranslations(filepath.Dir(cacheDir), build, log)
+			}
 			config.CacheKey, err = private.CodeKey(filepath.Dir(cacheDir))
 		}
 		if err == nil {
@@ -73,6 +79,14 @@ func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*re
 		clear(config.CacheKey) // before a guest runs: nothing that this process compiles later is kept
 		log.Debug("timing: compiled the machine", "took", time.Since(start))
 		return program, err
+	})
+}
+
+// openTranslations opens where a store keeps translated code. The key is read when the code is needed, also by a confined process: see docs/security/hardening.md.
+func openTranslations(store, build string, log *slog.Logger) *translations.Store {
+	return translations.Open(translations.Config{
+		Dir: filepath.Join(store, translations.Folder), Build: build, Logger: log,
+		Key: func() []byte { return snapshot.TranslationsKey(store) },
 	})
 }
 

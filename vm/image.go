@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -54,7 +55,7 @@ const (
 )
 
 // alpineServer is what the repositories of Alpine's images begin with.
-var alpineServer = regexp.MustCompile(`(?m)^https?://dl-cdn\.alpinelinux\.org/alpine/`)
+var alpineServer = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^https?://dl-cdn\.alpinelinux\.org/alpine/`) })
 
 // setAlpineMirror replaces Alpine's own server in the guest's list of repositories. Repositories of others stay.
 func setAlpineMirror(ctx context.Context, files *Files, mirror string) error {
@@ -69,7 +70,7 @@ func setAlpineMirror(ctx context.Context, files *Files, mirror string) error {
 	if _, err := files.ReadTo(ctx, alpineRepositories, &list); err != nil {
 		return err
 	}
-	replaced := alpineServer.ReplaceAllLiteral(list.Bytes(), []byte(mirror+"/"))
+	replaced := alpineServer().ReplaceAllLiteral(list.Bytes(), []byte(mirror+"/"))
 	if bytes.Equal(replaced, list.Bytes()) {
 		return nil
 	}

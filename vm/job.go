@@ -30,7 +30,7 @@ type Job interface {
 	Stdin() io.WriteCloser
 	// Signal sends a signal, by its Linux number, to the program's process group. After the job's end errors.Is(err, syscall.ESRCH) holds.
 	Signal(ctx context.Context, number int) error
-	// Kill ends the program and everything it has started. Killing a job that has ended is no error.
+	// Kill ends the program and everything it has started. Killing a job that has ended is not an error.
 	Kill(ctx context.Context) error
 	// Resize changes the size of the program's terminal, in characters. After the job's end it does nothing.
 	Resize(ctx context.Context, size Size) error

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"agentvm/internal/host/hostpath"
@@ -206,7 +207,7 @@ func runModule(ctx context.Context, c Config, command Command, script string) (*
 	return s.run(ctx, run, c.BootTimeout)
 }
 
-var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var shellName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // moduleScript is what the guest's shell evaluates, without the marks.
 func moduleScript(c Config, command Command) (string, error) {
@@ -216,7 +217,7 @@ func moduleScript(c Config, command Command) (string, error) {
 	var b strings.Builder
 	for _, kv := range slices.Concat(c.Env, command.Env) {
 		key, value, _ := strings.Cut(kv, "=")
-		if !shellName.MatchString(key) {
+		if !shellName().MatchString(key) {
 			return "", fmt.Errorf("environment variable %.80q: in a WASI module its name has to be one of the shell's: letters, digits and _", key)
 		}
 		fmt.Fprintf(&b, "export %s=%s\n", key, quoteShell(value))

@@ -30,7 +30,7 @@ type Process interface {
 	// for which errors.Is(err, syscall.ESRCH) holds.
 	Signal(ctx context.Context, signal int) error
 	// Kill ends the command and everything it has started, also in other process groups and sessions. Killing a command
-	// that has ended is no error.
+	// that has ended is not an error.
 	Kill(ctx context.Context) error
 	// Resize changes the size of the command's terminal. After the command's end it does nothing.
 	Resize(ctx context.Context, size Size) error

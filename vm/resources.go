@@ -17,6 +17,7 @@ import (
 	"agentvm/internal/host/private"
 	"agentvm/internal/host/refcount"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
@@ -115,7 +116,7 @@ func (r *resources) unpackLinux(c Config) error {
 	g.Go(timed(c, "initramfs", func() error {
 		program, err := supervisor.Binary()
 		if err == nil {
-			r.initramfs = initramfs(program)
+			r.initramfs = initramfs.Of(program)
 		}
 		return err
 	}))

@@ -12,6 +12,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/work/headtail"
 	"agentvm/wasi"
@@ -66,7 +67,7 @@ func bootForExport(ctx context.Context, image *images.Image, disk *images.RootDi
 	if err != nil {
 		return nil, err
 	}
-	linux.Initramfs = initramfs(program)
+	linux.Initramfs = initramfs.Of(program)
 	e := &exported{}
 	if e.program, err = machine.NewStandaloneProgram(ctx); err != nil {
 		return nil, err

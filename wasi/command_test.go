@@ -228,7 +228,7 @@ func TestLoopsAreInterrupted(t *testing.T) {
 	}
 }
 
-// A standard input that never has anything blocks nobody else, and does not keep a goroutine when it is a pipe.
+// A standard input that never has anything blocks no other descriptor, and does not keep a goroutine when it is a pipe.
 func TestBlockedInput(t *testing.T) {
 	defer leaktest.None(t, goleak.IgnoreCurrent())
 	r, w, err := os.Pipe()

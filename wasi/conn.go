@@ -25,9 +25,8 @@ type Conn struct {
 
 // NewConn returns a Conn that holds up to capacity bytes in each direction, at least one header.
 func NewConn(capacity int) *Conn {
-	capacity = max(capacity, frameHeaderSize)
-	c := &Conn{Stream: Stream{input: newRing(capacity), output: newRing(capacity)}}
-	c.changed.L = &c.mu
+	c := new(Conn)
+	c.init(max(capacity, frameHeaderSize))
 	return c
 }
 
@@ -55,7 +54,7 @@ func (c *Conn) Read(p []byte) (int, Errno) {
 	if n == 0 && len(p) > 0 {
 		return 0, ErrnoAgain
 	}
-	c.changed.Broadcast()
+	c.taken.Broadcast()
 	return n, ErrnoSuccess
 }
 

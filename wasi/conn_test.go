@@ -306,6 +306,6 @@ func TestListenerCloses(t *testing.T) {
 		t.Errorf("offer to a closed listener: %v", err)
 	}
 	if _, err := c.Host().Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("the connection that nobody accepted: %v", err)
+		t.Errorf("the connection that was never accepted: %v", err)
 	}
 }

@@ -15,10 +15,10 @@ type disk struct {
 }
 
 // NewDisk returns a File for fd_pread, fd_pwrite, fd_sync and fd_filestat_get on backing, of size bytes. It is read-only
-// (ErrnoRofs) when readonly is set or backing is no io.WriterAt. Reads past the end are short, writes past the end fail
+// (ErrnoRofs) when readonly is set or backing is not an io.WriterAt. Reads past the end are short, writes past the end fail
 // with ErrnoNospc; a backing that fails gives ErrnoIo, except that a full file system stays ErrnoNospc. A backing that
 // has Sync() error is synced by fd_sync, one that has Discard(offset, length int64) error is called by fd_advise with "dontneed", one that is an io.Closer is closed with the descriptor, and one that is a [Notifier]
-// is told how to say that it has room again.
+// learns how to say that it has room again.
 func NewDisk(backing io.ReaderAt, size int64, readonly bool) File {
 	d := &disk{r: backing, size: size}
 	if !readonly {

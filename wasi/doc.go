@@ -16,7 +16,7 @@
 // A file never blocks in its methods; it answers [ErrnoAgain] and calls its notify function when that changes. A guest
 // that clears the NONBLOCK flag blocks in the System instead, like poll_oneoff: on a channel, without spinning, until
 // the file is ready, the context of the call is done, or the System is closed. In the last two cases the module is
-// closed and the call ends with wazero's [sys.ExitError].
+// closed and the call ends with wazero's [sys.ExitError]. What a host answers directly ([StreamHost.Direct]) takes as long as that takes.
 //
 // # What it does not do
 //

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// maxTransfer bounds the bytes of one call, which nothing can interrupt: iovecs may name the same memory a thousand times. Whoever
-	// asks for more is told of a short read or write, which preview 1 allows anywhere.
+	// maxTransfer bounds the bytes of one call, which nothing can interrupt: iovecs may name the same memory a thousand times. A program
+	// that asks for more gets a short read or write, which preview 1 allows anywhere.
 	maxTransfer = 16 << 20
 	// maxOffset leaves room so that an offset plus the length of a call's buffers cannot overflow.
 	maxOffset = 1<<63 - 1 - 1<<42

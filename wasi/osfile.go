@@ -105,7 +105,7 @@ func (o *osFile) SetFdflags(flags Fdflags) Errno {
 	return ErrnoSuccess
 }
 
-// readErrno is errnoOf without the end of the file, which is no error for a guest.
+// readErrno is errnoOf without the end of the file, which is not an error for a guest.
 func readErrno(err error) Errno {
 	if err == io.EOF {
 		return ErrnoSuccess

@@ -139,7 +139,7 @@ func (r *openRequest) openDir() (*descriptor, Errno) {
 	return d, ErrnoSuccess
 }
 
-// openFile opens or creates a file that is no directory.
+// openFile opens or creates a file that is not a directory.
 func (r *openRequest) openFile() (*descriptor, Errno) {
 	if r.readonly && r.writes() {
 		return nil, ErrnoRofs

@@ -10,7 +10,7 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 )
 
-// procExit closes the module with the guest's code and unwinds its stack. It has no result, so it is no hostFunc.
+// procExit closes the module with the guest's code and unwinds its stack. It has no result, so it is not a hostFunc.
 func procExit(ctx context.Context, mod api.Module, stack []uint64) {
 	exit(ctx, mod, uint32(stack[0]))
 }

@@ -59,7 +59,7 @@ func (in *input) start() {
 func (in *input) pump() {
 	defer close(in.stopped)
 	host := in.pipe.Host()
-	_, _ = io.Copy(host, in.src) // a source that fails has ended; there is nobody to tell but the guest
+	_, _ = io.Copy(host, in.src) // a source that fails has ended; only the guest can learn of it
 	_ = host.CloseWrite()        // cannot fail
 }
 

@@ -18,9 +18,12 @@ import (
 // After the host's Close or CloseWrite the guest reads what is left and then the end of the file. After the host's Close
 // the guest's writes fail with ErrnoPipe. After the guest's side is closed (fd_close, System.Close) the host reads what
 // is left and then io.EOF, and its writes fail with io.ErrClosedPipe.
+//
+// The host may answer short messages within the guest's write ([StreamHost.Direct]), which spares both sides the switch between goroutines.
 type Stream struct {
 	mu      sync.Mutex
-	changed sync.Cond // host goroutines wait here
+	arrived sync.Cond // the host waits here for output, and
+	taken   sync.Cond // here for room in input: for each only what it waits for wakes it
 	notify  func()    // nil while detached
 	input   ring      // host to guest
 	output  ring      // guest to host
@@ -29,13 +32,23 @@ type Stream struct {
 	hostClosed  bool // the host will not read either
 	guestClosed bool
 	wantRoom    bool // the guest found too little room in output
+
+	direct   func(message []byte, answer func([]byte)) bool // nil: all goes through output
+	room     int                                            // what an answer of direct may take
+	reserved bool                                           // direct runs, and its room in input is its own
+	idle     bool                                           // the host waits in Read, and has had all output
 }
 
 // NewStream returns a Stream that holds up to capacity bytes in each direction. At least one byte is held.
 func NewStream(capacity int) *Stream {
-	s := &Stream{input: newRing(capacity), output: newRing(capacity)}
-	s.changed.L = &s.mu
+	s := new(Stream)
+	s.init(capacity)
 	return s
+}
+
+func (s *Stream) init(capacity int) {
+	s.input, s.output = newRing(capacity), newRing(capacity)
+	s.arrived.L, s.taken.L = &s.mu, &s.mu
 }
 
 // Stat describes the stream as a socket.
@@ -67,7 +80,7 @@ func (s *Stream) Read(p []byte) (int, Errno) {
 	n := s.input.read(p)
 	switch {
 	case n > 0:
-		s.changed.Broadcast()
+		s.taken.Broadcast()
 		return n, ErrnoSuccess
 	case s.inputEnded || len(p) == 0:
 		return 0, ErrnoSuccess
@@ -79,6 +92,9 @@ func (s *Stream) Read(p []byte) (int, Errno) {
 func (s *Stream) Write(p []byte) (int, Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.answered(p) {
+		return len(p), ErrnoSuccess
+	}
 	if s.hostClosed || s.guestClosed {
 		return 0, ErrnoPipe
 	}
@@ -89,8 +105,42 @@ func (s *Stream) Write(p []byte) (int, Errno) {
 	if n == 0 && len(p) > 0 {
 		return 0, ErrnoAgain
 	}
-	s.changed.Broadcast()
+	s.arrived.Broadcast()
 	return n, ErrnoSuccess
+}
+
+// answered offers bytes to direct, when the host has read all that came before and waits for more, and says whether it has taken them. mu is not held meanwhile.
+func (s *Stream) answered(p []byte) bool {
+	if s.direct == nil || s.reserved || s.hostClosed || s.guestClosed || !s.idle || s.output.size() > 0 || s.inputRoom() < s.room {
+		return false
+	}
+	direct := s.direct
+	s.reserved = true
+	s.mu.Unlock()
+	taken := direct(p, s.answer)
+	s.mu.Lock()
+	s.reserved = false
+	s.taken.Broadcast() // for who waits for the room
+	return taken
+}
+
+// answer adds an answer of direct to the input.
+func (s *Stream) answer(p []byte) {
+	s.mu.Lock()
+	s.input.write(p)
+	notify := s.notify
+	s.mu.Unlock()
+	if notify != nil {
+		notify()
+	}
+}
+
+// inputRoom is how much the host may write.
+func (s *Stream) inputRoom() int {
+	if s.reserved {
+		return max(0, s.input.room()-s.room)
+	}
+	return s.input.room()
 }
 
 // Poll says whether the guest could read or write now.
@@ -135,8 +185,14 @@ func (s *Stream) shutdown(read, write bool) Errno {
 		s.inputEnded = true
 		s.input.clear()
 	}
-	s.changed.Broadcast()
+	s.wakeAll()
 	return ErrnoSuccess
+}
+
+// wakeAll has the host's goroutines look at what has ended.
+func (s *Stream) wakeAll() {
+	s.arrived.Broadcast()
+	s.taken.Broadcast()
 }
 
 // Close ends the guest's side.
@@ -159,8 +215,10 @@ func (h *StreamHost) Read(p []byte) (int, error) {
 	s := h.s
 	s.mu.Lock()
 	for len(p) > 0 && s.output.size() == 0 && !s.guestClosed && !s.hostClosed {
-		s.changed.Wait()
+		s.idle = true
+		s.arrived.Wait()
 	}
+	s.idle = false
 	if s.hostClosed {
 		s.mu.Unlock()
 		return 0, io.ErrClosedPipe
@@ -197,14 +255,14 @@ func (h *StreamHost) Write(p []byte) (int, error) {
 func (h *StreamHost) writeSome(p []byte) (int, error) {
 	s := h.s
 	s.mu.Lock()
-	for s.input.room() == 0 && !s.inputEnded {
-		s.changed.Wait()
+	for s.inputRoom() == 0 && !s.inputEnded {
+		s.taken.Wait()
 	}
 	if s.inputEnded {
 		s.mu.Unlock()
 		return 0, io.ErrClosedPipe
 	}
-	n, notify := s.input.write(p), s.notify
+	n, notify := s.input.write(p[:min(len(p), s.inputRoom())]), s.notify
 	s.mu.Unlock()
 	if notify != nil {
 		notify()
@@ -212,7 +270,16 @@ func (h *StreamHost) writeSome(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite tells the guest that no more bytes follow; reading goes on.
+// Direct has each write of the guest offered to a function while the host waits in Read for the first byte after all that came before. It runs in the guest's call, which it must
+// not keep waiting, and returns true if it has taken the bytes, of which it keeps none; else they come with Read. Before it returns it may
+// call answer, with room bytes at most in all. nil ends that; a call may be under way then.
+func (h *StreamHost) Direct(room int, direct func(message []byte, answer func([]byte)) bool) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.s.room, h.s.direct = room, direct
+}
+
+// CloseWrite tells the guest that no more bytes follow; reading continues.
 func (h *StreamHost) CloseWrite() error {
 	h.end(false)
 	return nil
@@ -231,7 +298,7 @@ func (h *StreamHost) end(both bool) {
 	s.inputEnded = true
 	s.hostClosed = s.hostClosed || both
 	notify := s.notify
-	s.changed.Broadcast()
+	s.wakeAll()
 	s.mu.Unlock()
 	if notify != nil {
 		notify()

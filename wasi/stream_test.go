@@ -136,3 +136,60 @@ func TestStreamCarriesBytes(t *testing.T) {
 		t.Errorf("host's end: %v", err)
 	}
 }
+
+// TestStreamDirect has short messages answered in the guest's write.
+func TestStreamDirect(t *testing.T) {
+	g := newGuest(t, Config{})
+	st := NewStream(8)
+	g.sys.SetFile(5, st)
+	host, n := st.Host(), g.alloc(4)
+	write, buf := g.iovec(3)
+	read, got := g.iovec(8)
+	copy(g.bytes(buf, 3), "ask")
+	takes, arrived := true, make(chan string)
+	go func() {
+		text := make([]byte, 6)
+		_, _ = io.ReadFull(host, text[:3])
+		_, _ = io.ReadFull(host, text[3:])
+		arrived <- string(text)
+	}()
+	waits := func() {
+		for idle := false; !idle; time.Sleep(time.Millisecond) {
+			st.mu.Lock()
+			idle = st.idle
+			st.mu.Unlock()
+		}
+	}
+	waits()
+	host.Direct(4, func(message []byte, answer func([]byte)) bool {
+		if string(message) != "ask" {
+			t.Errorf("offered %q", message)
+		}
+		if m, _ := host.writeSome([]byte("12345678")); m != 4 { // another goroutine's
+			t.Errorf("wrote %d bytes beside an answer of 4 into 8", m)
+		}
+		if takes {
+			answer([]byte("done"))
+		}
+		return takes
+	})
+	g.want(ErrnoSuccess, "fd_write", 5, write, 1, n)
+	if st.output.size() != 0 || g.sys.TakeReady() != 1<<5 {
+		t.Error("the host got what was answered, or the guest no answer")
+	}
+	g.want(ErrnoSuccess, "fd_read", 5, read, 1, n)
+	if text := string(g.bytes(got, 8)); text != "1234done" {
+		t.Errorf("read %q", text)
+	}
+	takes = false
+	g.want(ErrnoSuccess, "fd_write", 5, write, 1, n)
+	g.want(ErrnoSuccess, "fd_read", 5, read, 1, n) // the other goroutine's
+	waits()
+	host.Direct(0, nil)
+	g.want(ErrnoSuccess, "fd_write", 5, write, 1, n)
+	if text := <-arrived; text != "askask" {
+		t.Errorf("the host read %q", text)
+	}
+	host.Direct(4, func([]byte, func([]byte)) bool { t.Error("offered while the host does not wait"); return true })
+	g.want(ErrnoSuccess, "fd_write", 5, write, 1, n)
+}

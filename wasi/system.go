@@ -195,7 +195,7 @@ func (s *System) sleep(ctx context.Context, expired <-chan time.Time) (timedOut 
 	}
 }
 
-// stopped returns why the guest should not go on, or nil.
+// stopped returns why the guest should not continue, or nil.
 func (s *System) stopped(ctx context.Context) error {
 	select {
 	case <-s.done:

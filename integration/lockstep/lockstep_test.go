@@ -19,10 +19,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/u-root/u-root/pkg/cpio"
 
 	"agentvm/images"
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
 )
@@ -242,17 +242,11 @@ func bootArchive(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var archive bytes.Buffer
-	w := cpio.Newc.Writer(&archive)
-	records := []cpio.Record{
-		cpio.Directory("dev", 0o755), cpio.Directory("root", 0o755), cpio.Directory("bin", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1),
-		cpio.StaticFile("bin/busybox", busybox(t), 0o755), cpio.StaticFile("words", string(program), 0o755),
-		cpio.StaticFile("work", work, 0o755), cpio.StaticFile("init", initProgram, 0o755),
-	}
-	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
-		t.Fatal(err)
-	}
-	return archive.Bytes()
+	return initramfs.Archive(
+		initramfs.Directory("dev"), initramfs.Directory("root"), initramfs.Directory("bin"), initramfs.Device("dev/console", 0o600, 5, 1),
+		initramfs.Program("bin/busybox", []byte(busybox(t))), initramfs.Program("words", program),
+		initramfs.Program("work", []byte(work)), initramfs.Program("init", []byte(initProgram)),
+	)
 }
 
 // busybox is the program of the built-in root.

@@ -1,3 +1,3 @@
-// Package standalone has the tests of modules that `agentvm image export --wasi` writes, in the runtimes of others: wazero with its own WASI,
-// and Node. It has nothing to import.
+// Package standalone tests the modules that `agentvm image export --wasi` writes, in other runtimes: wazero with its own WASI,
+// and Node. It exports nothing.
 package standalone

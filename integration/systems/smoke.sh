@@ -17,7 +17,7 @@ limit=${SMOKE_LIMIT:-120}
 wine=${SMOKE_WINE:-}
 image=busybox
 
-# How the program spells a path of this computer.
+# How the program spells a path of the host.
 path() {
 	if [ -n "$wine" ]; then printf 'Z:%s' "${1//\//\\}"; else printf '%s' "$1"; fi
 }
@@ -52,7 +52,7 @@ ok() {
 	[ $code = 0 ] || fail "exit code $code: $*"
 }
 
-# is TEXT: the whole of standard output, but for the last line's end.
+# is TEXT: the whole of standard output, except for the last line's end.
 is() { [ "$(cat "$out")" = "$1" ] || fail "standard output is not: $1"; }
 
 has() { grep -qF -- "$1" "$out" || fail "standard output lacks: $1"; }

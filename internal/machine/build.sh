@@ -1,18 +1,18 @@
 #!/bin/sh
 # Builds machine.wasm from src/, and from the same sources standalone.wasm (src/standalone.c), with Debian's clang-19 and lld-19,
-# byte-reproducibly.
+# byte-reproducibly. The latter is committed compressed, by zstd.
 # usage: internal/machine/build.sh [OUTPUT [STANDALONE]]   Without OUTPUT it replaces the committed modules and machine.json, which says
 #                                     what they were made from; else it only writes the modules there. CFLAGS adds flags.
 set -eu
 cd "$(dirname "$0")"
 out=${1:-machine.wasm}
 standalone=${2:-}
-[ $# -gt 0 ] || standalone=standalone.wasm
-for tool in clang-19 wasm-ld-19; do
-    command -v "$tool" >/dev/null || { echo "build.sh: $tool is missing: apt-get install clang-19 lld-19" >&2; exit 1; }
+for tool in clang-19 wasm-ld-19 zstd; do
+    command -v "$tool" >/dev/null || { echo "build.sh: $tool is missing: apt-get install clang-19 lld-19 zstd" >&2; exit 1; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+[ $# -gt 0 ] || standalone=$work/standalone.wasm
 # -fno-jump-tables: a switch becomes a tree of conditional branches (docs/internals/rationale.md).
 flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
     -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
@@ -47,6 +47,7 @@ module() {
 module "$out"
 [ -z "$standalone" ] || (CFLAGS="${CFLAGS:-} -DAGENTVM_STANDALONE" && module "$standalone")
 [ $# -eq 0 ] || exit 0
+zstd -q -19 -f --no-check "$standalone" -o standalone.wasm.zst
 
 sha256() { sha256sum "$1" | cut -d' ' -f1; }
 
@@ -66,8 +67,8 @@ cat >machine.json <<EOF
   "licence": "Apache-2.0",
   "sha256": "$(sha256 machine.wasm)",
   "bytes": $(wc -c <machine.wasm),
-  "standalone_sha256": "$(sha256 standalone.wasm)",
-  "standalone_bytes": $(wc -c <standalone.wasm),
+  "standalone_sha256": "$(sha256 "$standalone")",
+  "standalone_bytes": $(wc -c <"$standalone"),
   "toolchain": {
     "clang-19": "$(clang-19 --version | sed -n 1p)",
     "wasm-ld-19": "$(wasm-ld-19 --version | sed -n 1p)"

@@ -51,3 +51,26 @@ func TestTranslationWithoutFiles(t *testing.T) {
 		t.Errorf("something was kept: %v", files)
 	}
 }
+
+// TestFirstInstructionsAreInterpreted: what starts a machine is executed once, and not worth its translation; the bound counts from the machine's
+// own beginning.
+func TestFirstInstructionsAreInterpreted(t *testing.T) {
+	p := programThat(t, machine.ProgramConfig{})
+	m, err := p.NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	loadCode(t, m, addiX1, encode("jal", riscv.Operands{Imm: -4}))
+	for m.Retired() < 3_000_000 {
+		before := m.JITStats().Executed
+		if _, _, err := m.Step(100_000); err != nil {
+			t.Fatal(err)
+		}
+		if after := m.JITStats().Executed; m.Retired() <= 1_000_000 && after > 0 {
+			t.Fatalf("after %d instructions %d were translated", m.Retired(), after)
+		} else if m.Retired() > 2_000_000 && after == before {
+			t.Fatalf("after %d instructions none of the last was translated", m.Retired())
+		}
+	}
+}

@@ -6,11 +6,12 @@
 // Machine's methods at a time; the one that called Run owns it until Run returns. Other goroutines reach the guest
 // only through the files given in Config, which wake the machine.
 //
-// A machine's memory between two slices is all there is of it: Capture makes a MemoryImage of it, and Restore machines from
+// Between two slices a machine is nothing but its memory: Capture makes a MemoryImage of it, and Restore makes machines from
 // that, which continue where it was.
 //
 // The package opens no sockets or processes. A Machine that was restored has a goroutine for some milliseconds, which copies pages that it is
-// expected to write (MemoryImage.Expect) and which Close waits for; there are no others. The only files it makes are those of captured
+// expected to write (MemoryImage.Expect) and which Close waits for; one that saves translated code comes and goes with a batch of it, and closing a
+// machine waits for that, too; there are no others. The only files it makes are those of captured
 // images, which have no name (on Windows: temporary ones), and the cache of compiled code. Hot code of guests is translated by the goroutine
 // that runs the machine (docs/internals/translator.md).
 package machine
@@ -59,6 +60,8 @@ type ProgramConfig struct {
 	Translation Translation
 	// CodeBytes bounds the translated code of each machine; 0 is DefaultCodeBytes.
 	CodeBytes int64
+	// Translations keeps translated code between processes. Nil: each begins without any.
+	Translations Translations
 }
 
 // NewProgram compiles the machine's module: about 0.3 s, or a few milliseconds from a warm cache.

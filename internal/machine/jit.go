@@ -16,7 +16,7 @@ import (
 type Translation int
 
 const (
-	// TranslateDefault is TranslateHot, but TranslateNever for deterministic machines.
+	// TranslateDefault is TranslateHot after a machine's first million instructions, but TranslateNever for deterministic machines.
 	TranslateDefault Translation = iota
 	// TranslateNever interprets everything. It is all there is where there is no translator for the system, or wazero has no compiler for the
 	// processor, and when AGENTVM_DEBUG contains "nojit".
@@ -28,13 +28,14 @@ const (
 )
 
 // DefaultCodeBytes bounds the translated code of a machine.
-const DefaultCodeBytes = 64 << 20
+const DefaultCodeBytes = 256 << 20
 
 // translator is what the machines of a Program have in common.
 type translator struct {
 	mode    Translation
 	limit   int // bytes of a machine's code: when it is used up, all is forgotten. Memory that it shares with others counts for each of them
 	library *native.Library
+	unsaved *unsaved // nil: nothing outlives the process
 }
 
 func newTranslator(cfg ProgramConfig) *translator {
@@ -43,6 +44,9 @@ func newTranslator(cfg ProgramConfig) *translator {
 		t.limit = DefaultCodeBytes
 	}
 	t.library = native.NewLibrary(t.limit)
+	if cfg.Translations != nil {
+		t.unsaved = newUnsaved(cfg.Translations)
+	}
 	return t
 }
 

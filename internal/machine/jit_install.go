@@ -109,5 +109,8 @@ func (j *machineJIT) reset() error {
 			return err
 		}
 	}
+	for _, page := range j.pages {
+		page.asked = 0
+	}
 	return j.code.Reset()
 }

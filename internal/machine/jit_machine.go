@@ -20,19 +20,23 @@ const reasonTranslate Reason = 5
 type abiJIT struct {
 	Version                           uint32 // of the contract
 	X, F, PC                          uint32 // offsets in the hart; registers have 8 bytes each
-	MStatus, FRM                      uint32 // offsets in the hart
+	MStatus, FRM, FFlags              uint32 // offsets in the hart
 	Reservation, Reserved             uint32 // offsets of LR's address and value
+	Supervisor                        blocks.Supervisor
 	Read, Write, Code                 uint32 // offsets of the TLB's tables in the set of a privilege level
 	Entries, EntrySize                uint32 // of a table; both powers of two
 	Tag, Addend                       uint32 // offsets in an entry
 	Other                             uint32 // xor of the numbers of the two entries of a page in a table of the TLB
+	Jumps, Generation                 uint32 // offsets of the cache of jumps, and of its generation, in the set of a privilege level
+	Places                            uint32 // address of 32 words of 8 bytes, for native code alone
+	Walk                              blocks.Walk
 	SlotSize, OpTranslated, Undecoded uint32 // bytes of a decoded slot; the operations that stand for a translated one, and for one that was never executed
 	CodePageSize                      uint32 // struct code_page
 	State, Functions                  uint32 // struct jit_state; size of the ring of functions
 }
 
 // jitVersion is that of the contract which this program was written for.
-const jitVersion = 6
+const jitVersion = 9
 
 // Offsets in struct jit_state of src/jit.h.
 const (
@@ -57,6 +61,7 @@ type machineJIT struct {
 	reserve  api.Function
 	remove   api.Function
 	pages    map[uint32]*translatedPage
+	begins   uint64       // how many instructions the machine has executed when it begins to translate
 	lastPage uint64       // id of the newest of them
 	full     bool         // no more is translated: the host has no room
 	code     *native.Code // nil: nothing was translated yet
@@ -65,6 +70,10 @@ type machineJIT struct {
 	oldest    []uint32             // their numbers, in the order of installation
 	stats     JITStats
 }
+
+// onceOnly is how many instructions a new or restored machine interprets by default, however hot they are: most of those that start a VM and its first
+// command are not executed again. Less is translated in the time that this loses.
+const onceOnly = 1_000_000
 
 // startJIT prepares a new or restored machine.
 func (m *Machine) startJIT(p *Program) error {
@@ -78,6 +87,9 @@ func (m *Machine) startJIT(p *Program) error {
 		m: m, t: t, pages: map[uint32]*translatedPage{}, functions: map[uint32]*function{},
 		install: m.module.ExportedFunction("jit_install"), reserve: m.module.ExportedFunction("jit_reserve"),
 		remove: m.module.ExportedFunction("jit_remove"),
+	}
+	if t.mode == TranslateDefault {
+		j.begins = m.result.Retired + onceOnly
 	}
 	layout, err := m.module.ExportedFunction("jit_configure").Call(m.ctx, 1, uint64(flag(t.mode == TranslateAll, 1)))
 	if err != nil {
@@ -148,7 +160,11 @@ func (j *machineJIT) close() error {
 	if j.code == nil {
 		return nil
 	}
-	return j.code.Close()
+	err := j.code.Close()
+	if j.t.unsaved != nil {
+		j.t.unsaved.flush()
+	}
+	return err
 }
 
 // execute runs a slice. When the machine waits for a translation, the slice continues with it.

@@ -25,6 +25,7 @@ type translatedPage struct {
 	losses       int       // how often a place was hot since the last translation
 	translations int
 	second       uint16 // half of the instruction that begins in the last halfword, when it was executed last; 0: none was
+	asked        uint32 // whether the store was asked: 1, and above it the second half for which; 0: it was not
 }
 
 // halfwords has a bit for each halfword of a page.

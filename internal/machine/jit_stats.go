@@ -9,6 +9,7 @@ import (
 type JITStats struct {
 	Regions, Instructions int    // installed, guest instructions in them
 	Shared                int    // of these: regions that another machine of the program has made
+	Stored                int    // of these: regions that came from ProgramConfig.Translations
 	Replaced, Evicted     int    // regions that went because others have their entries; that made way for others
 	Refused               int    // entries that cannot be translated
 	Entered, NoProgress   uint64 // calls of translated code, and those that executed nothing
@@ -56,8 +57,8 @@ func (s JITStats) report(retired uint64) string {
 	each := func(n uint64) float64 { return float64(s.Executed) / float64(max(n, 1)) }
 	fmt.Fprintf(&b, "jit: %d instructions, %.1f %% of them translated, %.0f for each entry (%d, %d of them without progress, %d at the end of a slice)\n",
 		retired, share(s.Executed), each(s.Entered), s.Entered, s.NoProgress, s.BudgetExits)
-	fmt.Fprintf(&b, "jit: %d regions with %d instructions, %d shared, %d replaced, %d evicted, %d refused, %d KiB of %d KiB\n",
-		s.Regions, s.Instructions, s.Shared, s.Replaced, s.Evicted, s.Refused, s.Native>>10, s.Bytes>>10)
+	fmt.Fprintf(&b, "jit: %d regions with %d instructions, %d shared, %d stored, %d replaced, %d evicted, %d refused, %d KiB of %d KiB\n",
+		s.Regions, s.Instructions, s.Shared, s.Stored, s.Replaced, s.Evicted, s.Refused, s.Native>>10, s.Bytes>>10)
 	l := s.Left
 	fmt.Fprintf(&b, "jit: left for another region %d, memory %d, floating point %d, system %d, new code %d, other code %d, unmapped pages %d\n",
 		s.Chained, l.Memory, l.Float, l.System, l.Undecoded, l.Untaken, l.Unmapped)

@@ -61,6 +61,23 @@ func TestTranslatedStepIsExact(t *testing.T) {
 	}
 }
 
+// TestTimersLeaveTranslatedCodeSeldom: with the host's clock, timers are looked at some times in a slice, however many instructions that has.
+func TestTimersLeaveTranslatedCodeSeldom(t *testing.T) {
+	m, err := translatingProgram(t).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	checkSteps(t, m)
+	before := m.JITStats()
+	if _, stopped, err := m.Step(64 << 20); stopped || err != nil {
+		t.Fatalf("stopped %t, error %v", stopped, err)
+	}
+	if s := m.JITStats(); s.Executed-before.Executed < 60<<20 || s.BudgetExits-before.BudgetExits > 32 {
+		t.Errorf("translated code was left %d times for the budget's end in %d instructions", s.BudgetExits, s.Executed)
+	}
+}
+
 // TestTranslatedSequences compares translated code with the interpreter: random sequences of all user-mode instructions on
 // random registers, with slices of several lengths.
 func TestTranslatedSequences(t *testing.T) {
@@ -118,6 +135,31 @@ func TestTranslatedLockstep(t *testing.T) {
 	}
 }
 
+// TestCapturesOfTranslated: what translated code has written is in the images of its machine.
+func TestCapturesOfTranslated(t *testing.T) {
+	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})
+	untouched, w := lockstepGuest(t, p), lockstepGuest(t, p)
+	untouched.advance(70e6)
+	w.advance(70e6)
+	for generation := range 3 {
+		image := w.capture()
+		w = newWorker(t)
+		w.attach(p.Restore(t.Context(), lockstepConfig(w), image))
+		w.advance(15e6)
+		untouched.advance(15e6)
+		if w.hash() != untouched.hash() {
+			t.Fatalf("generation %d differs from a machine that was never captured", generation)
+		}
+	}
+	if s := w.JITStats(); s.Executed < 5e6 {
+		t.Errorf("%d instructions of the last generation were translated ones", s.Executed)
+	}
+}
+
+func lockstepConfig(w *worker) machine.Config {
+	return machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}
+}
+
 // lockstepGuest is a guest that works without end, at power-on.
 func lockstepGuest(t *testing.T, p *machine.Program) *worker {
 	t.Helper()
@@ -130,7 +172,7 @@ func lockstepGuest(t *testing.T, p *machine.Program) *worker {
 		t.Fatal(err)
 	}
 	w := newWorker(t)
-	w.attach(p.NewMachine(t.Context(), machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Console: w.console}))
+	w.attach(p.NewMachine(t.Context(), lockstepConfig(w)))
 	linux := machine.Linux{Kernel: image, Initramfs: initramfs, CommandLine: "console=hvc0 quiet panic=-1 work=1"}
 	if err := w.LoadLinux(linux); err != nil {
 		t.Fatal(err)

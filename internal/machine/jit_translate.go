@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"slices"
 
+	"golang.org/x/sys/cpu"
+
 	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/native/blocks"
 )
@@ -33,9 +35,10 @@ func (j *machineJIT) begin() error {
 func (j *machineJIT) layout() blocks.Layout {
 	a, hart := &j.abi, j.m.layout.Hart
 	return blocks.Layout{
-		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
+		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Flags: hart + a.FFlags, Supervisor: a.Supervisor.At(hart), Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
 		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
-		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Tag: a.Tag, Addend: a.Addend,
+		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Jumps: a.Jumps, Generation: a.Generation, Places: a.Places, Tag: a.Tag, Addend: a.Addend, Walk: a.Walk.At(hart),
+		Fused: cpu.X86.HasFMA,
 	}
 }
 
@@ -62,7 +65,13 @@ func (j *machineJIT) translate(at codePlace) error {
 		if found, err := j.share(key, at, page); found || err != nil {
 			return j.giveUp(err)
 		}
-		if page.losses++; page.losses < page.worth() {
+		if page.losses++; j.m.result.Retired < j.begins {
+			return nil
+		}
+		if found, err := j.restore(key, at, page); found || err != nil {
+			return j.giveUp(err)
+		}
+		if page.losses < page.worth() {
 			return nil
 		}
 		request.Seen = slices.Clone(page.seen[:])
@@ -81,19 +90,59 @@ func (j *machineJIT) translate(at codePlace) error {
 		j.refuse(at.frame, at.offset)
 		return nil
 	}
-	block, err := j.code.Add(key, made, request.Seen)
+	block, err := j.add(key, made, request.Seen)
+	if err != nil {
+		return j.giveUp(err)
+	}
+	if j.t.unsaved != nil && j.t.mode != TranslateAll {
+		j.t.unsaved.add(key, native.Encode(made, request.Seen))
+	}
+	return j.installBlock(at.frame, j.current(at.frame), block)
+}
+
+// add makes code executable. When there is no room, all other code goes.
+func (j *machineJIT) add(key native.Key, made blocks.Translation, seen []byte) (*native.Block, error) {
+	block, err := j.code.Add(key, made, seen)
 	if errors.Is(err, native.ErrFull) {
 		if err = j.reset(); err == nil {
-			block, err = j.code.Add(key, made, request.Seen)
+			block, err = j.code.Add(key, made, seen)
 		}
 	}
 	if errors.Is(err, native.ErrNoMemory) {
 		err = fmt.Errorf("%w: %w", errNoRoom, err)
 	}
-	if err != nil {
-		return j.giveUp(err)
+	return block, err
+}
+
+// restore installs what an earlier process has translated of the same page, if the store has it, and says whether the place is in it. That takes less than
+// to translate the page, so it does not wait until as much was lost.
+func (j *machineJIT) restore(key native.Key, at codePlace, page *translatedPage) (bool, error) {
+	asked := uint32(key.Second)<<16 | 1
+	if j.t.unsaved == nil || page.asked == asked {
+		return false, nil
 	}
-	return j.installBlock(at.frame, j.current(at.frame), block)
+	page.asked = asked
+	made, seen, ok := native.Decode(j.t.unsaved.store.Load(key.Digest()))
+	if !ok || len(made.Code) > j.t.limit/2 {
+		return false, nil
+	}
+	if err := j.begin(); err != nil {
+		return false, err
+	}
+	block, err := j.add(key, made, seen)
+	if errors.Is(err, native.ErrRefused) {
+		j.m.config.Logger.Debug("stored code is translated again", "error", err)
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	page.asked = asked // also when all others went
+	j.stats.Stored++
+	page.seen.join(seen)
+	page.losses = 0
+	page.translations++
+	return block.Has(at.offset), j.installBlock(at.frame, page, block)
 }
 
 // share installs what a machine has translated of the same page, if it has.

@@ -119,7 +119,7 @@ func (m *Machine) instantiate(ctx context.Context, p *Program) error {
 }
 
 // tablesSize bounds what the module adds to RAM: its data, the decoded pages and a table entry for each RAM page.
-func tablesSize(memory uint64) uint64 { return 64<<20 + memory/1024 }
+func tablesSize(memory uint64) uint64 { return 192<<20 + memory/1024 }
 
 func (m *Machine) configure() error {
 	if err := m.write(m.layout.Config, m.config.abi()); err != nil {

@@ -42,7 +42,7 @@ func TestModuleIsBuiltFromTheseSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	standalone, err := os.ReadFile("standalone.wasm")
+	standalone, err := standaloneModule()
 	if err != nil {
 		t.Fatal(err)
 	}

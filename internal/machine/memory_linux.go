@@ -6,5 +6,5 @@ const mapNoReserve = unix.MAP_NORESERVE
 
 const canPopulate = true
 
-// populate has the kernel make private, writable pages of a part of a reservation.
+// populate asks the kernel for private, writable pages in a part of a reservation.
 func populate(part []byte) error { return unix.Madvise(part, unix.MADV_POPULATE_WRITE) }

@@ -9,18 +9,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
+	"agentvm/internal/host/embedded"
 	"agentvm/internal/machine/wasmbin"
 )
 
-// standaloneWasm is the machine with a main loop of its own, src/standalone.c; made by build.sh, too.
-//
-//go:embed standalone.wasm
-var standaloneWasm []byte
+//go:embed standalone.wasm.zst
+var compressedStandalone []byte
+
+// standaloneModule is the machine with a main loop of its own, src/standalone.c; made by build.sh, too.
+var standaloneModule = sync.OnceValues(func() ([]byte, error) { return embedded.Unpack("standalone.wasm", compressedStandalone) })
 
 // NewStandaloneProgram is NewProgram for machines that WriteStandalone can write. They translate no code.
 func NewStandaloneProgram(ctx context.Context) (*Program, error) {
-	return NewProgram(ctx, ProgramConfig{Module: standaloneWasm, Translation: TranslateNever})
+	module, err := standaloneModule()
+	if err != nil {
+		return nil, err
+	}
+	return NewProgram(ctx, ProgramConfig{Module: module, Translation: TranslateNever})
 }
 
 const wasmMaxPages = maxLinear / wasmPage
@@ -51,8 +58,12 @@ func (m *Machine) WriteStandalone(w io.Writer, disk io.ReaderAt, size int64) err
 	if !ok {
 		return errors.New("the machine's memory cannot be read")
 	}
+	module, err := standaloneModule()
+	if err != nil {
+		return err
+	}
 	out := bufio.NewWriterSize(w, 1<<20)
-	if err := writeModule(out, standaloneWasm, uint32(pages), []segments{{bytes.NewReader(ram), 0, at}, {disk, at, size}}); err != nil {
+	if err := writeModule(out, module, uint32(pages), []segments{{bytes.NewReader(ram), 0, at}, {disk, at, size}}); err != nil {
 		return err
 	}
 	return out.Flush()

@@ -1,10 +1,8 @@
 package kernel
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -15,8 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
-
+	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/test/qemutest"
 )
 
@@ -108,7 +105,7 @@ func newGuest(t *testing.T) guest {
 	qemutest.Need(t)
 	g := guest{t.TempDir()}
 	g.write(t, "Image", mustImage(t))
-	g.write(t, "initramfs", initramfs(t))
+	g.write(t, "initramfs", firstRoot(t))
 	return g
 }
 
@@ -199,7 +196,7 @@ func qemu(t *testing.T, arguments ...string) string {
 }
 
 // initramfs holds the probe as /init and nothing else.
-func initramfs(t *testing.T) []byte {
+func firstRoot(t *testing.T) []byte {
 	t.Helper()
 	probe := filepath.Join(t.TempDir(), "probe")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", probe, "./testdata/probe")
@@ -211,13 +208,5 @@ func initramfs(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var archive bytes.Buffer
-	writer := cpio.Newc.Writer(&archive)
-	if err := writer.WriteRecord(cpio.StaticFile("init", string(program), 0o755)); err != nil {
-		t.Fatal(fmt.Errorf("initramfs: %w", err))
-	}
-	if err := cpio.WriteTrailer(writer); err != nil {
-		t.Fatal(fmt.Errorf("initramfs: %w", err))
-	}
-	return archive.Bytes()
+	return initramfs.Archive(initramfs.Program("init", program))
 }

@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/klauspost/compress/zstd"
+	"agentvm/internal/host/embedded"
 )
 
 // Version is the kernel's release as `uname -r` prints it in the guest.
@@ -31,22 +31,7 @@ func Image() ([]byte, error) {
 	return decompressed()
 }
 
-var decompressed = sync.OnceValues(func() ([]byte, error) {
-	return decompress(compressed)
-})
-
-func decompress(data []byte) ([]byte, error) {
-	reader, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		return nil, fmt.Errorf("kernel image: %w", err)
-	}
-	defer reader.Close()
-	image, err := reader.DecodeAll(data, nil)
-	if err != nil {
-		return nil, fmt.Errorf("kernel image: %w", err)
-	}
-	return image, nil
-}
+var decompressed = sync.OnceValues(func() ([]byte, error) { return embedded.Unpack("kernel image", compressed) })
 
 //go:embed provenance.json
 var recorded []byte

@@ -3,9 +3,15 @@ package native_test
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"math"
+	"math/big"
 	"math/bits"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/cpu"
 
 	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/native/blocks"
@@ -43,22 +49,80 @@ var models = map[string]func(a, b uint64) uint64{
 	},
 }
 
-// TestBits executes each instruction of Zba and Zbb, translated, on registers that are in the host's and others.
-func TestBits(t *testing.T) {
-	const hart, pc, budget, va, limit = 4096, 512, 520, 0x10000, 4 << 20 // places as in enter's assembly
-	layout := blocks.Layout{X: hart, F: hart + 256, PC: hart + pc, MStatus: hart + 600, RoundingMode: hart + 576, Reservation: hart + 608, Reserved: hart + 616,
-		Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8}
+// guest is a hart that executes single translated instructions.
+type guest struct {
+	*testing.T
+	memory []byte
+	code   *native.Code
+	layout blocks.Layout
+}
+
+// Places in the hart, as in enter's assembly.
+const (
+	hart, pc, budget, mstatus, frm, fflags = 4096, 512, 520, 600, 576, 580
+
+	at = 0x10000 // where instructions are
+)
+
+func newGuest(t *testing.T) *guest {
+	t.Helper()
 	if !native.Supported() {
 		t.Skip("there is no native code on this system")
 	}
-	memory := make([]byte, 1<<20)
-	code, err := native.New(memory, limit, native.NewLibrary(limit))
-	if err != nil {
+	const limit = 4 << 20
+	g := &guest{T: t, memory: make([]byte, 1<<20), layout: blocks.Layout{
+		X: hart, F: hart + 256, PC: hart + pc, MStatus: hart + mstatus, RoundingMode: hart + frm, Flags: hart + fflags, Reservation: hart + 608, Reserved: hart + 616,
+		Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Walk: blocks.Walk{MaxNoted: 512},
+	}}
+	var err error
+	if g.code, err = native.New(g.memory, limit, native.NewLibrary(limit)); err != nil {
 		t.Fatal(err)
 	}
-	defer code.Close()
+	t.Cleanup(func() { g.code.Close() })
+	return g
+}
+
+func (g *guest) register(r uint8) []byte { return g.memory[hart+8*int(r):][:8] }
+func (g *guest) float(r uint8) []byte    { return g.memory[hart+256+8*int(r):][:8] }
+
+// translated gives the entry of an instruction's translation.
+func (g *guest) translated(instruction uint32) (entry uint32) {
+	g.Helper()
+	page := blocks.Page{Code: make([]byte, blocks.PageSize), Entries: []uint16{0}}
+	binary.LittleEndian.PutUint32(page.Code, instruction)
+	made, ok := native.Translate(&g.layout, page)
+	if !ok {
+		g.Fatalf("%s is not translated", riscv.Disassemble(instruction, 0))
+	}
+	block, err := g.code.Add(native.Key{Sum: sha256.Sum256(page.Code)}, made, nil)
+	if err != nil {
+		g.Fatalf("%s: %v", riscv.Disassemble(instruction, 0), err)
+	}
+	if entry, err = g.code.Install(block, 1); err != nil {
+		g.Fatal(err)
+	}
+	return entry
+}
+
+// execute enters the code of one instruction. false: it left it to the interpreter.
+func (g *guest) execute(entry uint32) bool {
+	g.Helper()
+	binary.LittleEndian.PutUint64(g.memory[hart+budget:], 5)
+	if !g.code.Enter(entry, 1|uint64(entry)<<8, at, hart, 8192) {
+		g.Fatal("the entry is another slot's")
+	}
+	left, pc := binary.LittleEndian.Uint64(g.memory[hart+budget:]), binary.LittleEndian.Uint64(g.memory[hart+pc:])
+	if done := left == 4 && pc == at+4; done || left == 5 && pc == at {
+		return done
+	}
+	g.Fatalf("%d of the budget is left, and the pc is %#x", left, pc)
+	return false
+}
+
+// TestBits executes each instruction of Zba and Zbb, translated, on registers that are in the host's and others.
+func TestBits(t *testing.T) {
+	g := newGuest(t)
 	random := rand.New(rand.NewPCG(16, 2))
-	register := func(r uint8) []byte { return memory[hart+8*int(r):][:8] }
 	tested := 0
 	for i := range riscv.Table {
 		row := &riscv.Table[i]
@@ -72,20 +136,7 @@ func TestBits(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", row.Name, err)
 			}
-			page := blocks.Page{Code: make([]byte, blocks.PageSize), Entries: []uint16{0}}
-			binary.LittleEndian.PutUint32(page.Code, encoded)
-			made, ok := native.Translate(&layout, page)
-			if !ok {
-				t.Fatalf("%s is not translated", row.Name)
-			}
-			block, err := code.Add(native.Key{Sum: sha256.Sum256(page.Code)}, made, nil)
-			if err != nil {
-				t.Fatalf("%s: %v", row.Name, err)
-			}
-			entry, err := code.Install(block, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			entry := g.translated(encoded)
 			for range 200 {
 				var x [32]uint64
 				for r := uint8(1); r < 32; r++ {
@@ -93,11 +144,10 @@ func TestBits(t *testing.T) {
 					if random.IntN(8) == 0 {
 						x[r] = []uint64{0, 1, ^uint64(0), 1 << 63, 1 << 31, 0xffffffff, 0x00ff00ff00000100, 32}[random.IntN(8)]
 					}
-					binary.LittleEndian.PutUint64(register(r), x[r])
+					binary.LittleEndian.PutUint64(g.register(r), x[r])
 				}
-				binary.LittleEndian.PutUint64(memory[hart+budget:], 5)
-				if !code.Enter(entry, 1|uint64(entry)<<8, va, hart, 8192) {
-					t.Fatalf("%s: the entry is another slot's", row.Name)
+				if !g.execute(entry) {
+					t.Fatalf("%s is left to the interpreter", row.Name)
 				}
 				b := x[o.Rs2]
 				if immediate {
@@ -107,17 +157,119 @@ func TestBits(t *testing.T) {
 				x[o.Rd] = models[row.Name](a, b)
 				x[0] = 0
 				for r := range uint8(32) {
-					if got := binary.LittleEndian.Uint64(register(r)); got != x[r] {
+					if got := binary.LittleEndian.Uint64(g.register(r)); got != x[r] {
 						t.Fatalf("%s of %#x and %#x: x%d is %#x, want %#x", riscv.Disassemble(encoded, 0), a, b, r, got, x[r])
 					}
-				}
-				if left, at := binary.LittleEndian.Uint64(memory[hart+budget:]), binary.LittleEndian.Uint64(memory[hart+pc:]); left != 4 || at != va+4 {
-					t.Fatalf("%s: %d of the budget is left, and the pc is %#x", row.Name, left, at)
 				}
 			}
 		}
 	}
 	if tested != len(models) {
 		t.Errorf("%d rows, %d models", tested, len(models))
+	}
+}
+
+// TestFused: a product and a third number are added with one rounding, and what was inexact is known; what is no normal number is left to the
+// interpreter.
+func TestFused(t *testing.T) {
+	if !cpu.X86.HasFMA {
+		t.Skip("this processor has no fused operations")
+	}
+	g := newGuest(t)
+	g.layout.Fused = true
+	binary.LittleEndian.PutUint64(g.memory[hart+mstatus:], 3<<13)
+	random := rand.New(rand.NewPCG(33, 7))
+	for name, signs := range map[string][2]float64{"fmadd": {1, 1}, "fmsub": {1, -1}, "fnmsub": {-1, 1}, "fnmadd": {-1, -1}} {
+		for _, suffix := range []string{".s", ".d"} {
+			encoded, err := riscv.Encode(name+suffix, riscv.Operands{Rd: 4, Rs1: 5, Rs2: 6, Rs3: 7})
+			if err != nil {
+				t.Fatal(err)
+			}
+			entry, executed := g.translated(encoded), 0
+			for range 2000 {
+				var x [3]float64
+				for i := range x {
+					x[i] = math.Ldexp(random.Float64()-0.5, random.IntN(40)-20)
+					number := math.Float64bits(x[i])
+					if suffix == ".s" {
+						x[i] = float64(float32(x[i]))
+						number = 0xffffffff<<32 | uint64(math.Float32bits(float32(x[i])))
+					}
+					binary.LittleEndian.PutUint64(g.float(5+uint8(i)), number)
+				}
+				exact := new(big.Float).SetPrec(300)
+				exact.Mul(big.NewFloat(signs[0]*x[0]).SetPrec(300), big.NewFloat(x[1]))
+				exact.Add(exact, big.NewFloat(signs[1]*x[2]))
+				binary.LittleEndian.PutUint32(g.memory[hart+fflags:], 0)
+				if !g.execute(entry) {
+					continue
+				}
+				executed++
+				double, accuracy := exact.Float64()
+				want := math.Float64bits(double)
+				if suffix == ".s" {
+					var single float32
+					single, accuracy = exact.Float32()
+					want = 0xffffffff<<32 | uint64(math.Float32bits(single))
+				}
+				got, flags := binary.LittleEndian.Uint64(g.float(4)), binary.LittleEndian.Uint32(g.memory[hart+fflags:])
+				if got != want || (flags == 1) != (accuracy != big.Exact) || flags > 1 {
+					t.Fatalf("%s%s of %g: %#x with flags %#x, want %#x (%v)", name, suffix, x, got, flags, want, accuracy)
+				}
+			}
+			if executed < 1900 {
+				t.Errorf("%s%s: %d of 2000 were executed", name, suffix, executed)
+			}
+			binary.LittleEndian.PutUint64(g.float(7), math.Float64bits(math.Inf(1)))
+			if g.execute(entry) {
+				t.Errorf("%s%s with an infinite number is not left to the interpreter", name, suffix)
+			}
+		}
+	}
+}
+
+// TestTooLarge: numbers beyond all integers become the nearest one, and raise NV alone; what is no number is left to the interpreter.
+func TestTooLarge(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("floating point is the interpreter's")
+	}
+	g := newGuest(t)
+	binary.LittleEndian.PutUint64(g.memory[hart+mstatus:], 3<<13)
+	for name, bits := range map[string]int{"fcvt.w.d": 32, "fcvt.l.d": 64, "fcvt.w.s": 32, "fcvt.l.s": 64} {
+		encoded, err := riscv.Encode(name, riscv.Operands{Rd: 18, Rs1: 7, RM: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry := g.translated(encoded)
+		for exponent := range 128 {
+			for _, value := range []float64{math.Ldexp(1, exponent), -math.Ldexp(1.5, exponent), math.Ldexp(1.25, exponent), math.Inf(1), math.NaN()} {
+				number := math.Float64bits(value)
+				if strings.HasSuffix(name, ".s") {
+					number = 0xffffffff<<32 | uint64(math.Float32bits(float32(value)))
+				}
+				binary.LittleEndian.PutUint64(g.float(7), number)
+				binary.LittleEndian.PutUint32(g.memory[hart+fflags:], 2)
+				limit := math.Ldexp(1, bits-1)
+				certain := math.Abs(value) < limit || math.Abs(value) >= 2*limit && !math.IsInf(value, 0)
+				if !g.execute(entry) {
+					if certain {
+						t.Errorf("%s of %g is left to the interpreter", name, value)
+					}
+					continue
+				}
+				want, flags := uint64(int64(value)), uint32(2)
+				switch {
+				case value >= limit:
+					want, flags = uint64(1)<<(bits-1)-1, 2|16
+				case value < -limit:
+					want, flags = ^uint64(0)<<(bits-1), 2|16
+				case value != math.Trunc(value):
+					flags |= 1
+				}
+				if got, raised := binary.LittleEndian.Uint64(g.register(18)), binary.LittleEndian.Uint32(g.memory[hart+fflags:]); got != want || raised != flags {
+					t.Errorf("%s of %g: %#x with flags %#x, want %#x with %#x", name, value, got, raised, want, flags)
+				}
+			}
+		}
 	}
 }

@@ -26,6 +26,7 @@ TEXT ·enter(SB), 0, $16-48
 	XORL AX, AX // the code must not see addresses of this process
 	XORL DX, DX
 	XORPS X0, X0
+	XORPS X1, X1
 	MOVL $0x1f80, 8(SP) // MXCSR of Go: no exceptions, to nearest; and no flag
 	LDMXCSR 8(SP)
 	BYTE $0xff; BYTE $0x14; BYTE $0x24 // call [rsp]

@@ -16,8 +16,8 @@ TEXT ·enter(SB), 0, $16-48
 	MOVD R1, 512(R0) // pc
 	MOVD 520(R0), R26
 	LDP  8(R0), (R4, R5)
-	LDP  40(R0), (R6, R7)
-	LDP  56(R0), (R8, R9)
+	MOVD 48(R0), R7
+	MOVD 64(R0), R9
 	LDP  72(R0), (R10, R11)
 	LDP  88(R0), (R12, R13)
 	LDP  104(R0), (R14, R15)
@@ -25,6 +25,8 @@ TEXT ·enter(SB), 0, $16-48
 	LDP  136(R0), (R20, R21)
 	MOVD 152(R0), R22
 	MOVD R0, R27
+	MOVD R23, R6 // places are in linear memory always
+	MOVD R23, R8
 	MOVD $0, R0 // the code must not see addresses of this process
 	MOVD $0, R1
 	MOVD $0, R2
@@ -34,8 +36,8 @@ TEXT ·enter(SB), 0, $16-48
 	MOVD hart+32(FP), R0
 	MOVD R26, 520(R0)
 	STP  (R4, R5), 8(R0)
-	STP  (R6, R7), 40(R0)
-	STP  (R8, R9), 56(R0)
+	MOVD R7, 48(R0)
+	MOVD R9, 64(R0)
 	STP  (R10, R11), 72(R0)
 	STP  (R12, R13), 88(R0)
 	STP  (R14, R15), 104(R0)

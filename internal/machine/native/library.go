@@ -101,7 +101,7 @@ func (c *Code) Add(key Key, made blocks.Translation, seen []byte) (*Block, error
 		places[i] = e.At
 	}
 	if err := verified(made.Code, places); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if c.own == nil || c.own.sealed() || len(made.Code) > len(c.own.execute)-c.own.used {
 		if err := c.grow(len(made.Code)); err != nil {

@@ -16,6 +16,9 @@ var ErrFull = errors.New("native code: no more room")
 // ErrNoMemory says that the system gives no memory for code.
 var ErrNoMemory = errors.New("no memory for native code")
 
+// ErrRefused says that code cannot be proven harmless.
+var ErrRefused = errors.New("refused")
+
 // ErrUnsupported says that this system or processor has no native translation.
 var ErrUnsupported = errors.New("native code: not on this system")
 

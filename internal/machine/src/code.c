@@ -3,8 +3,8 @@
 #include "hart.h"
 
 static struct code_page *pool;     // CODE_PAGES entries, in linear memory behind the RAM
-static uint16_t *page_of_frame;    // for each RAM page: index in the pool + 1, or 0
-static uint32_t next_victim;
+uint16_t *page_of_frame;
+static uint32_t next_victim; // of the pool, which is a ring with a second chance
 
 bool code_init(void) {
     pool = grow_memory(sizeof(struct code_page) * (uint64_t)CODE_PAGES);
@@ -38,22 +38,42 @@ static void mark_page(const struct code_page *page) {
     mark_dirty(last);
 }
 
+// A page that was looked up since the ring came to it last stays until the ring comes again.
+enum { FREE, USED, USED_AGAIN };
+
+static void set_use(struct code_page *page, uint32_t use) {
+    if (page->in_use == use) return;
+    page->in_use = use;
+    mark_dirty(&page->in_use);
+}
+
 static void release(struct code_page *page) {
     set_index(page->frame, 0);
-    page->in_use = 0;
-    mark_dirty(&page->in_use);
+    set_use(page, FREE);
     tlb_forget_code(page);
 }
 
+static struct code_page *victim(void) {
+    for (;;) {
+        struct code_page *page = &pool[next_victim];
+        next_victim = (next_victim + 1) % CODE_PAGES;
+        if (page->in_use != USED_AGAIN) return page;
+        set_use(page, USED);
+    }
+}
+
 struct code_page *code_page_for(uint32_t frame) {
-    if (page_of_frame[frame] != 0) return &pool[page_of_frame[frame] - 1];
+    if (page_of_frame[frame] != 0) {
+        struct code_page *page = &pool[page_of_frame[frame] - 1];
+        set_use(page, USED_AGAIN);
+        return page;
+    }
     slow(SLOW_CODE_PAGE);
-    struct code_page *page = &pool[next_victim];
-    if (page->in_use) release(page);
+    struct code_page *page = victim();
+    if (page->in_use != FREE) release(page);
     page->frame = frame;
-    page->in_use = 1;
-    set_index(frame, (uint16_t)(next_victim + 1));
-    next_victim = (next_victim + 1) % CODE_PAGES;
+    page->in_use = USED;
+    set_index(frame, (uint16_t)(page - pool + 1));
     forget_slots(page);
     mark_page(page);
     tlb_forget_writes(frame);

@@ -54,7 +54,7 @@ struct insn {
     int32_t imm;
 };
 
-enum { PAGE_SLOTS = 2048, PAGE_TAIL = 2, CODE_PAGES = 2048 };
+enum { PAGE_SLOTS = 2048, PAGE_TAIL = 2, CODE_PAGES = 8192 };
 
 // The decoded form of one 4 KiB page of guest code: a slot for each halfword, filled when first executed. The tail
 // catches execution that runs off the page's end.
@@ -102,7 +102,7 @@ typedef uint64_t unaligned64 __attribute__((aligned(1)));
 // The index is the page's number, so that pages far from each other may want the same entry; where they are is different in each
 // process. What is replaced moves to its other place, TLB_OTHER from the first one, where only the slow paths and jumps between
 // translated pages look: two pages of code that are used all the time and want the same entry would else be looked up for ever.
-enum { TLB_SIZE = 4096, TLB_NOTED = 512, TLB_OTHER = TLB_SIZE / 2 };
+enum { TLB_SIZE = 4096, TLB_NOTED = 512, TLB_OTHER = TLB_SIZE / 2, TLB_JUMPS = 1024 };
 
 // A tag is the virtual page's address; TLB_INVALID never equals one. Data entries: host address = (uint32_t)va +
 // addend. Code entries: addend is the address of the struct code_page.
@@ -116,12 +116,20 @@ struct tlb_entry {
 
 #define TLB_INVALID (~0ull)
 
+// tlb_jump is a place that translated code has jumped to from another page, and the offset of its entry in the table of entries, with the set's
+// generation above it. One of another generation is not valid. As long as a generation lasts, no entry of `code` is dropped, and no function.
+struct tlb_jump {
+    uint64_t pc, entry;
+};
+
 // One set for each privilege level, so that a system call and its return flush nothing. The entries that were filled are noted, so
 // that emptying a set does not take longer the more of them there are.
 struct tlb {
     struct tlb_entry read[TLB_SIZE], write[TLB_SIZE], code[TLB_SIZE];
     uint32_t filled;           // above TLB_NOTED: unknown which
     uint16_t noted[TLB_NOTED]; // index from read on
+    uint64_t generation;       // in the upper half
+    struct tlb_jump jumps[TLB_JUMPS];
 };
 
 struct hart_state {
@@ -149,6 +157,10 @@ struct hart_state {
     uint64_t sbi_firmware; // 1: SBI calls are answered here, there is no M-mode program
     uint64_t user_entries; // number of supervisor TLB entries that need SUM; above the array's size: unknown
     uint16_t user_entry[16];
+    int64_t slow_left; // see slow
+    // The largest page of which the TLB may have entries, for addresses of each half, as a shift: Linux has its own memory in superpages always,
+    // that of programs rarely. An entry has 4 KiB of it, but sfence.vma by any address of a superpage is for all of it.
+    uint64_t largest_shift[2];
 
     struct tlb tlb[3] __attribute__((aligned(64))); // U, S, M
 };
@@ -201,12 +213,11 @@ enum {
     SLOW_CLEAR = 150,
 };
 
-extern int32_t slow_left; // machine.c
-void slow_ended(void);
+void slow_ended(void); // machine.c
 
 static inline void slow(uint32_t nanoseconds) {
-    slow_left -= (int32_t)nanoseconds;
-    if (slow_left < 0) slow_ended();
+    hart.slow_left -= (int64_t)nanoseconds;
+    if (hart.slow_left < 0) slow_ended();
 }
 
 // interpret.c: runs until the budget is spent or hart.wait, hart.stop or a pending interrupt needs the caller.
@@ -220,6 +231,7 @@ bool decode_word(uint32_t word, struct insn *out, uint32_t offset);
 bool code_init(void);
 struct code_page *code_page_for(uint32_t frame);
 bool code_present(uint32_t frame);
+extern uint16_t *page_of_frame; // for each RAM page: index in the pool + 1, or 0
 void code_drop(uint32_t frame);
 struct memory_range code_pool(void);  // in linear memory
 struct memory_range code_index(void);
@@ -242,6 +254,7 @@ void *grow_memory(uint64_t size);
 void cbo_zero(uint64_t va);
 void tlb_reset(void);
 void tlb_flush_all(void);
+void tlb_forget_jumps(void);
 void tlb_flush_space(void); // all but global pages
 void tlb_forget_all_writes(void);
 void tlb_flush_page(uint64_t va);

@@ -10,18 +10,27 @@ struct jit_state jit;
 static struct jit_layout {
     uint32_t version;
     uint32_t x, f, pc;
-    uint32_t mstatus, frm;
+    uint32_t mstatus, frm, fflags;
     uint32_t reservation, reserved;
+    uint32_t privilege, stvec, sscratch, sepc, scause, stval, mip, mie, user_entries, user_entry;
     uint32_t read, write, code;
     uint32_t entries, entry_size;
     uint32_t tag, addend;
     uint32_t other; // see TLB_OTHER
+    uint32_t jumps, generation; // of struct tlb
+    uint32_t places; // of struct jit_state
+    // What the walk of page tables needs: addresses, offsets in the hart, offsets in the TLB and its entries.
+    uint32_t scratch, ram_bytes, code_index, dirty;
+    uint32_t satp, slow_left, largest_shift;
+    uint32_t frame, filled, noted, max_noted;
     uint32_t slot_size, op_translated, undecoded; // undecoded: the operation of slots that were never executed
     uint32_t code_page_size; // struct code_page
     uint32_t state, functions; // struct jit_state; size of the ring of functions
 } layout;
 
-enum { JIT_VERSION = 6 };
+enum { JIT_VERSION = 9 };
+
+_Static_assert(TLB_JUMPS == 1024 && sizeof(struct tlb_jump) == 16, "native/blocks has these numbers");
 
 // jit_configure must be called before the first slice, and again after a restore, when the old functions do not exist any more.
 EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_t eager) {
@@ -30,6 +39,7 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
     jit.hot_count = 0;
     if (jit.next != 0) __builtin_memset(jit.live, 0, sizeof jit.live);
     else jit.next = 1;
+    tlb_forget_jumps();
     if (eager) __builtin_memset(jit.hotness, 0xff, sizeof jit.hotness); // one more is a multiple of the threshold
     layout = (struct jit_layout){
         .version = JIT_VERSION,
@@ -38,8 +48,19 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .pc = offsetof(struct hart_state, pc),
         .mstatus = offsetof(struct hart_state, mstatus),
         .frm = offsetof(struct hart_state, frm),
+        .fflags = offsetof(struct hart_state, fflags),
         .reservation = offsetof(struct hart_state, reservation),
         .reserved = offsetof(struct hart_state, reserved_value),
+        .privilege = offsetof(struct hart_state, privilege),
+        .stvec = offsetof(struct hart_state, stvec),
+        .sscratch = offsetof(struct hart_state, sscratch),
+        .sepc = offsetof(struct hart_state, sepc),
+        .scause = offsetof(struct hart_state, scause),
+        .stval = offsetof(struct hart_state, stval),
+        .mip = offsetof(struct hart_state, mip),
+        .mie = offsetof(struct hart_state, mie),
+        .user_entries = offsetof(struct hart_state, user_entries),
+        .user_entry = offsetof(struct hart_state, user_entry),
         .read = offsetof(struct tlb, read),
         .write = offsetof(struct tlb, write),
         .code = offsetof(struct tlb, code),
@@ -48,6 +69,20 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .tag = offsetof(struct tlb_entry, tag),
         .addend = offsetof(struct tlb_entry, addend),
         .other = TLB_OTHER,
+        .jumps = offsetof(struct tlb, jumps),
+        .generation = offsetof(struct tlb, generation),
+        .places = (uint32_t)(uintptr_t)&jit.places,
+        .scratch = (uint32_t)(uintptr_t)&jit.scratch,
+        .ram_bytes = (uint32_t)(uintptr_t)&ram_bytes,
+        .code_index = (uint32_t)(uintptr_t)page_of_frame,
+        .dirty = (uint32_t)(uintptr_t)dirty_pages,
+        .satp = offsetof(struct hart_state, satp),
+        .slow_left = offsetof(struct hart_state, slow_left),
+        .largest_shift = offsetof(struct hart_state, largest_shift),
+        .frame = offsetof(struct tlb_entry, frame),
+        .filled = offsetof(struct tlb, filled),
+        .noted = offsetof(struct tlb, noted),
+        .max_noted = TLB_NOTED,
         .slot_size = sizeof(struct insn),
         .op_translated = OP_TRANSLATED,
         .undecoded = OP_UNDECODED,
@@ -96,6 +131,7 @@ EXPORT(jit_install) uint32_t jit_install(uint32_t frame, uint32_t offset, uint32
 // jit_remove says that a function is not in the table any more. Its entries become ordinary slots when they are reached.
 EXPORT(jit_remove) void jit_remove(uint32_t function) {
     if (live(function)) jit.live[function % JIT_FUNCTIONS] = 0;
+    tlb_forget_jumps();
 }
 
 // Entering -------------------------------------------------------------------------------------------------------

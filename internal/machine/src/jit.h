@@ -25,6 +25,8 @@ struct jit_state {
     struct jit_hot { uint32_t frame, offset; } hot[JIT_HOT];
     uint16_t hotness[JIT_HOTNESS]; // counts what jumps reach; slots share counters
     uint32_t live[JIT_FUNCTIONS]; // the function at each place of the ring
+    uint64_t places[32]; // of translated code alone, within a block: where the accesses by a guest register are
+    uint64_t scratch[3]; // of translated code alone, while it looks up a page
 };
 
 extern struct jit_state jit;

@@ -101,12 +101,8 @@ static void note_user_entry(uint64_t va) {
 // its own pages are global.
 static bool local_entries;
 
-// The largest page of which there may be entries, for addresses of each half: Linux has its own memory in superpages always, that of
-// programs rarely. An entry has 4 KiB of it, but sfence.vma by any address of a superpage is for all of it.
-static uint8_t largest_shift[2];
-
 static void note_entry(const struct mapping *m, uint64_t va) {
-    if (m->shift > largest_shift[va >> 63]) largest_shift[va >> 63] = m->shift;
+    if (m->shift > hart.largest_shift[va >> 63]) hart.largest_shift[va >> 63] = m->shift;
     if (hart.privilege != PRIV_S) return;
     if (m->user_page) note_user_entry(va);
     else if (!m->global) local_entries = true;
@@ -115,6 +111,16 @@ static void note_entry(const struct mapping *m, uint64_t va) {
 static inline uint32_t frame_of(uint64_t gpa) { return (uint32_t)((gpa - RAM_BASE) / PAGE_SIZE); }
 
 static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
+
+// forget_jumps is called whenever an entry for code may be dropped, or what it leads to.
+static void forget_jumps(struct tlb *tlb) {
+    tlb->generation += 1ull << 32;
+    if (tlb->generation == 0) __builtin_memset(tlb->jumps, 0xff, sizeof tlb->jumps); // those of the first one
+}
+
+void tlb_forget_jumps(void) {
+    for (unsigned set = 0; set < 3; set++) forget_jumps(&hart.tlb[set]);
+}
 
 static void note_filled(struct tlb *tlb, const struct tlb_entry *e) {
     if (e->tag != TLB_INVALID || tlb->filled > TLB_NOTED) return;
@@ -128,6 +134,7 @@ static struct tlb_entry *place(struct tlb *tlb, struct tlb_entry *entries, uint6
     uint64_t tag = va & ~(uint64_t)(PAGE_SIZE - 1);
     if (e->tag != TLB_INVALID && e->tag != tag) {
         note_filled(tlb, other);
+        if (entries == tlb->code && other->tag != TLB_INVALID) forget_jumps(tlb);
         *other = *e;
     } else if (other->tag == tag) {
         invalidate(other);
@@ -322,6 +329,7 @@ _Static_assert(offsetof(struct tlb, filled) == 3 * TLB_SIZE * sizeof(struct tlb_
 static unsigned entries_of(const struct tlb *tlb) { return tlb->filled > TLB_NOTED ? 3 * TLB_SIZE : tlb->filled; }
 
 static void flush_set(struct tlb *tlb) {
+    forget_jumps(tlb);
     slow(entries_of(tlb) / 2);
     if (tlb->filled > TLB_NOTED) __builtin_memset(tlb, 0xff, offsetof(struct tlb, filled));
     else
@@ -339,7 +347,7 @@ void tlb_flush_all(void) {
     for (unsigned set = 0; set < 3; set++) flush_set(&hart.tlb[set]);
     hart.user_entries = 0;
     local_entries = false;
-    largest_shift[0] = largest_shift[1] = 0;
+    hart.largest_shift[0] = hart.largest_shift[1] = 0;
 }
 
 // tlb_flush_space drops what is not global. The caches have translations of one address space only, so there is nothing
@@ -374,9 +382,10 @@ static void flush_around(uint64_t va, unsigned shift) {
 
 void tlb_flush_page(uint64_t va) {
     slow(SLOW_FLUSH);
-    if (largest_shift[va >> 63] > 12) flush_around(va, largest_shift[va >> 63]);
+    if (hart.largest_shift[va >> 63] > 12) flush_around(va, hart.largest_shift[va >> 63]);
     for (unsigned set = 0; set < 3; set++) {
         struct tlb *tlb = &hart.tlb[set];
+        forget_jumps(tlb);
         for (unsigned place = 0, index = tlb_index(va); place < 2; place++, index ^= TLB_OTHER) {
             invalidate(&tlb->read[index]);
             invalidate(&tlb->write[index]);
@@ -404,6 +413,7 @@ void tlb_forget_code(const struct code_page *page) {
         struct tlb_entry *e;
         for (unsigned k = 0; (e = filled_entry(tlb, tlb->code, k)) != NULL; k++)
             if (e->addend == (uint32_t)(uintptr_t)page) invalidate(e);
+        forget_jumps(tlb);
     }
 }
 

@@ -1,6 +1,9 @@
 package amd64
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // register is a 64-bit register of the host, by its number in encodings.
 type register uint8
@@ -34,14 +37,24 @@ const (
 
 // assembler writes instructions. Only the forms that translations need are here; package verify has the same list, of its own.
 type assembler struct {
-	code  []byte
-	holds [rdx + 1]uint8 // the guest register, in the hart, of which rax, rcx and rdx have the value; 0: none
+	code      []byte
+	labelRoom []label        // for new ones
+	holds     [rdx + 1]uint8 // the guest register, in the hart, of which rax, rcx and rdx have the value; 0: none
 }
 
 // hold notes that a register has the value of a guest register.
 func (a *assembler) hold(r register, guest uint8) {
 	if r <= rdx {
 		a.holds[r] = guest
+	}
+}
+
+// forget notes that no register has the value of a guest register any more.
+func (a *assembler) forget(guest uint8) {
+	for at, held := range a.holds {
+		if held == guest {
+			a.holds[at] = 0
+		}
 	}
 }
 
@@ -61,6 +74,13 @@ func rex(w bool, r, x, b register) byte {
 		prefix |= 8
 	}
 	return prefix
+}
+
+// prefix writes a REX prefix where the instruction needs one, which operations on bytes of rbp, rsi and rdi always do.
+func (a *assembler) prefix(wide bool, r, b register) {
+	if p := rex(wide, r, 0, b); p != 0x40 {
+		a.bytes(p)
+	}
 }
 
 // Operations on two registers or a register and memory: the opcode whose destination is the r/m operand. Two bytes when above 0xff.
@@ -101,7 +121,7 @@ func (a *assembler) opcode(op int) {
 
 // pair is an operation on two registers: reg and rm as in the encoding. wide: 64 bits.
 func (a *assembler) pair(wide bool, op int, reg, rm register) {
-	a.bytes(rex(wide, reg, 0, rm))
+	a.prefix(wide, reg, rm)
 	a.opcode(op)
 	a.bytes(0xc0 | low(reg)<<3 | low(rm))
 	switch {
@@ -138,6 +158,15 @@ func (a *assembler) hart(wide bool, op int, reg register, at uint32) {
 	}
 }
 
+// tlbWord is an operation on a register and a word of the TLB.
+func (a *assembler) tlbWord(wide bool, op int, reg register, distance uint32) {
+	a.bytes(rex(wide, reg, 0, tlb))
+	a.opcode(op)
+	a.bytes(0x84|low(reg)<<3, 0x24) // r12 as base needs a second byte, with no index
+	a.word(int32(distance))
+	a.overwrite(reg)
+}
+
 // indexed is an operation on [base + index] with one of the fixed bases, or [base + index + distance].
 func (a *assembler) indexed(wide bool, op int, reg, base, index register, distance uint32) {
 	a.bytes(rex(wide, reg, index, base))
@@ -145,17 +174,21 @@ func (a *assembler) indexed(wide bool, op int, reg, base, index register, distan
 	if fromMemory(op) {
 		a.overwrite(reg)
 	}
-	if distance == 0 && low(base) != 5 {
+	switch {
+	case distance == 0 && low(base) != 5:
 		a.bytes(0x04|low(reg)<<3, low(index)<<3|low(base))
-		return
+	case distance <= math.MaxInt8:
+		a.bytes(0x44|low(reg)<<3, low(index)<<3|low(base), byte(distance))
+	default:
+		a.bytes(0x84|low(reg)<<3, low(index)<<3|low(base))
+		a.word(int32(distance))
 	}
-	a.bytes(0x84|low(reg)<<3, low(index)<<3|low(base))
-	a.word(int32(distance))
 }
 
 // lea is to = from + distance, with all 64 bits, or the lower 32 extended with zeros.
 func (a *assembler) lea(wide bool, to, from register, distance int32) {
-	a.bytes(rex(wide, to, 0, from), opLea)
+	a.prefix(wide, to, from)
+	a.bytes(opLea)
 	a.overwrite(to)
 	sib := func() {
 		if low(from) == 4 {
@@ -188,10 +221,12 @@ func (a *assembler) immediate(wide bool, op byte, to register, value int32) {
 		a.overwrite(to)
 	}
 	if value == int32(int8(value)) {
-		a.bytes(rex(wide, 0, 0, to), 0x83, 0xc0|op<<3|low(to), byte(value))
+		a.prefix(wide, 0, to)
+		a.bytes(0x83, 0xc0|op<<3|low(to), byte(value))
 		return
 	}
-	a.bytes(rex(wide, 0, 0, to), 0x81, 0xc0|op<<3|low(to))
+	a.prefix(wide, 0, to)
+	a.bytes(0x81, 0xc0|op<<3|low(to))
 	a.word(value)
 }
 
@@ -211,11 +246,16 @@ func (a *assembler) hartSet(at uint32, value int32) {
 
 // constant sets a register, to a value that 32 bits have.
 func (a *assembler) constant(to register, value int32) {
-	if value == 0 {
+	switch {
+	case value == 0:
 		a.pair(false, opXor, to, to)
 		return
+	case value > 0: // the upper half becomes zero
+		a.prefix(false, 0, to)
+		a.bytes(0xb8 | low(to))
+	default:
+		a.bytes(rex(true, 0, 0, to), 0xc7, 0xc0|low(to))
 	}
-	a.bytes(rex(true, 0, 0, to), 0xc7, 0xc0|low(to))
 	a.word(value)
 	a.overwrite(to)
 }
@@ -237,18 +277,21 @@ const (
 )
 
 func (a *assembler) shift(wide bool, op byte, r register, by uint8) {
-	a.bytes(rex(wide, 0, 0, r), 0xc1, 0xc0|op<<3|low(r), by)
+	a.prefix(wide, 0, r)
+	a.bytes(0xc1, 0xc0|op<<3|low(r), by)
 	a.overwrite(r)
 }
 
 // shiftCL shifts by the lowest bits of rcx.
 func (a *assembler) shiftCL(wide bool, op byte, r register) {
-	a.bytes(rex(wide, 0, 0, r), 0xd3, 0xc0|op<<3|low(r))
+	a.prefix(wide, 0, r)
+	a.bytes(0xd3, 0xc0|op<<3|low(r))
 	a.overwrite(r)
 }
 
 func (a *assembler) unary(wide bool, op byte, r register) {
-	a.bytes(rex(wide, 0, 0, r), 0xf7, 0xc0|op<<3|low(r))
+	a.prefix(wide, 0, r)
+	a.bytes(0xf7, 0xc0|op<<3|low(r))
 	a.overwrite(r)
 	if op >= unaryMultiply {
 		a.overwrite(rax)
@@ -268,7 +311,7 @@ func (a *assembler) swapBytes() {
 	a.overwrite(rax)
 }
 
-// Operations of the floating-point unit on xmm0, the only one of its registers that is used: the opcode behind 0x0f.
+// Operations of the floating-point unit on xmm0: the opcode behind 0x0f.
 const (
 	floatMove       = 0x10
 	floatConvert    = 0x2a // from a register
@@ -299,6 +342,26 @@ func (a *assembler) hartFloat(precision byte, wide bool, op byte, reg register, 
 	}
 }
 
+// Fused operations: xmm0 times a place in memory, negated or not, and xmm1 added or subtracted.
+const (
+	fusedAdd                  = 0x99
+	fusedSubtract             = 0x9b
+	fusedNegatedAdd           = 0x9d
+	fusedNegatedSubtract      = 0x9f
+	vex, vexMap, vexXMM1      = 0xc4, 0xc2, 0x71 // 0f 38, with r15 as the base; 66, xmm1 the second operand
+	vexDouble            byte = 0x80
+)
+
+// fused is a fused operation (FMA3: vfmadd132sd and its kin).
+func (a *assembler) fused(precision, op byte, at uint32) {
+	second := byte(vexXMM1)
+	if precision == double {
+		second |= vexDouble
+	}
+	a.bytes(vex, vexMap, second, op, 0x80|low(memory))
+	a.word(int32(at))
+}
+
 // convert makes xmm0 the number that a register has, of 64 bits or 32 with a sign.
 func (a *assembler) convert(precision byte, wide bool, from register) {
 	a.bytes(precision, rex(wide, 0, 0, from), 0x0f, floatConvert, 0xc0|low(from))
@@ -312,7 +375,7 @@ func (a *assembler) moveFloat(wide bool, to register) {
 
 // Conditions, by their number in the encoding.
 const (
-	overflow     = 0
+	notOverflow  = 1
 	below        = 2
 	notBelow     = 3
 	equal        = 4
@@ -337,21 +400,35 @@ func (a *assembler) moveIf(wide bool, condition byte, to, from register) {
 	a.overwrite(to)
 }
 
-// label is a place in the code, which may not be known yet.
+// label is a place in the code, which may not be known yet. Until then each reference to it has, where the distance will be, the place of the one
+// before it.
 type label struct {
-	at    int // -1: not yet
-	users []int
+	at   int // -1: not yet
+	last int // place of the last reference; 0: there is none
 }
 
-func (a *assembler) newLabel() *label { return &label{at: -1} }
+// labelRoom is for how many labels memory is taken at once.
+const labelRoom = 256
+
+func (a *assembler) newLabel() *label {
+	if len(a.labelRoom) == 0 {
+		a.labelRoom = make([]label, labelRoom)
+	}
+	l := &a.labelRoom[0]
+	a.labelRoom = a.labelRoom[1:]
+	l.at = -1
+	return l
+}
 
 func (a *assembler) bind(l *label) {
 	l.at = a.here()
 	a.holds = [rdx + 1]uint8{}
-	for _, u := range l.users {
-		binary.LittleEndian.PutUint32(a.code[u:], uint32(int32(l.at-u-4)))
+	for u := l.last; u != 0; {
+		place := a.code[u : u+4]
+		before := int(binary.LittleEndian.Uint32(place))
+		binary.LittleEndian.PutUint32(place, uint32(int32(l.at-u-4)))
+		u = before
 	}
-	l.users = nil
 }
 
 func (a *assembler) reference(l *label) {
@@ -359,12 +436,15 @@ func (a *assembler) reference(l *label) {
 		a.word(int32(l.at - a.here() - 4))
 		return
 	}
-	l.users = append(l.users, a.here())
-	a.word(0)
+	before := l.last
+	l.last = a.here()
+	a.word(int32(before))
 }
 
 func (a *assembler) jump(l *label) { a.bytes(0xe9); a.reference(l) }
 
 func (a *assembler) jumpIf(condition byte, l *label) { a.bytes(0x0f, 0x80|condition); a.reference(l) }
+
+func (a *assembler) call(l *label) { a.bytes(0xe8); a.reference(l) }
 
 func (a *assembler) ret() { a.bytes(0xc3) }

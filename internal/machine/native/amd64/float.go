@@ -1,8 +1,11 @@
 package amd64
 
-import "agentvm/internal/machine/riscv"
+import (
+	"strings"
 
-const floatStates = 3 << 13 // mstatus.FS: zero is off, all ones changed
+	"agentvm/internal/machine/native/blocks"
+	"agentvm/internal/machine/riscv"
+)
 
 // floatEmitters has what moves bits of the floating-point registers, which are in the hart, and arithmetic. All of it but stores and comparisons
 // marks the unit changed: where it is not yet, or is off, the interpreter looks after it.
@@ -12,17 +15,15 @@ func floatEmitters() map[string]emitter {
 		isSingle := a.size == 4
 		all["fl"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
-			t.address(rax, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Read, a.size)
-			t.indexed(a.wide, opLoad, rax, memory, rax, 0)
+			at, distance := t.located(d, t.layout.Read, a.size)
+			t.indexed(a.wide, opLoad, rax, memory, at, distance)
 			t.setFloat(d.Rd, isSingle)
 		}
 		all["fs"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(false)
-			t.address(rax, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Write, a.size)
+			at, distance := t.located(d, t.layout.Write, a.size)
 			t.float(rdx, d.Rs2)
-			t.store(a, rdx)
+			t.store(a, rdx, at, distance)
 		}
 		all["fmv."+suffix+".x"] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
@@ -89,9 +90,9 @@ func (t *translator) floatOn(changes bool) {
 	}
 	t.floatIsOn, t.floatIsDirty = true, changes
 	t.hart(false, opLoad, rax, t.layout.MStatus)
-	t.immediate(false, immediateAnd, rax, floatStates)
+	t.immediate(false, immediateAnd, rax, blocks.FloatStates)
 	if changes {
-		t.immediate(false, immediateCmp, rax, floatStates)
+		t.immediate(false, immediateCmp, rax, blocks.FloatStates)
 		t.jumpIf(notEqual, t.miss())
 		return
 	}
@@ -111,6 +112,14 @@ func (t *translator) setFloat(r uint8, isSingle bool) {
 	}
 	t.hart(true, opMove, rax, t.layout.F+8*uint32(r))
 }
+
+// isFused says whether an instruction needs FMA of the host.
+func isFused(d *riscv.Decoded) bool {
+	return strings.HasPrefix(d.Name, "fmadd") || strings.HasPrefix(d.Name, "fmsub") || strings.HasPrefix(d.Name, "fnm")
+}
+
+// xmm1 has what fused operations add.
+const xmm1 register = 1
 
 // Arithmetic is the host's, on xmm0, where both processors give the same: finite results, rounded to nearest, that are not as small as to be
 // less precise. Otherwise the interpreter does all of it again. What is inexact stays in MXCSR, from where the bridge takes it when the code is
@@ -160,6 +169,16 @@ func addArithmetic(all map[string]emitter) {
 			t.floatOperation(precision, floatSquareRoot, d.Rs1)
 			t.result(d.Rd, precision, false)
 		})
+		for name, op := range map[string]byte{"fmadd": fusedAdd, "fmsub": fusedSubtract, "fnmsub": fusedNegatedAdd, "fnmadd": fusedNegatedSubtract} {
+			add(name+suffix, func(t *translator, d *riscv.Decoded) {
+				t.roundable(d)
+				t.boxed(precision, d.Rs1, d.Rs2, d.Rs3)
+				t.floatOperation(precision, floatMove, d.Rs1)
+				t.hartFloat(precision, false, floatMove, xmm1, t.layout.F+8*uint32(d.Rs3))
+				t.fused(precision, op, t.layout.F+8*uint32(d.Rs2))
+				t.result(d.Rd, precision, true)
+			})
+		}
 		for name, condition := range map[string]byte{"feq": equal, "flt": below, "fle": belowOrEqual} {
 			all[name+suffix] = func(t *translator, d *riscv.Decoded) {
 				t.floatOn(false)
@@ -196,8 +215,11 @@ func addArithmetic(all map[string]emitter) {
 			}
 			t.boxed(c.precision, d.Rs1)
 			t.hartFloat(c.precision, c.wide, op, rax, t.layout.F+8*uint32(d.Rs1))
+			fits := t.newLabel()
 			t.immediate(c.wide, immediateCmp, rax, 1)
-			t.jumpIf(overflow, t.miss()) // the smallest number stands for what does not fit
+			t.jumpIf(notOverflow, fits) // the smallest number stands for what does not fit
+			t.tooLarge(d.Rs1, c.precision, c.wide)
+			t.bind(fits)
 			if !c.wide {
 				t.pair(true, opSignExtendWord, rax, rax)
 			}
@@ -215,6 +237,37 @@ func addArithmetic(all map[string]emitter) {
 		t.floatOperation(double, floatWiden, d.Rs1)
 		t.result(d.Rd, single, true)
 	})
+}
+
+// tooLarge makes rax the integer for a number that is beyond all of them, the nearest one, and raises the flag NV (The RISC-V ISA Manual, "F",
+// conversions). It leaves for what is no number, and for what may be the smallest integer itself.
+func (t *translator) tooLarge(r uint8, precision byte, wide bool) {
+	const invalid = 16 // of fflags
+	isDouble := precision == double
+	fraction, exponents, bias, bits := uint8(23), int32(0xff), int32(127), int32(32)
+	if isDouble {
+		fraction, exponents, bias = 52, 0x7ff, 1023
+	}
+	if wide {
+		bits = 64
+	}
+	t.hart(isDouble, opLoad, rax, t.layout.F+8*uint32(r))
+	t.move(rcx, rax)
+	t.shift(isDouble, shiftRight, rcx, fraction)
+	t.immediate(false, immediateAnd, rcx, exponents)
+	t.immediate(false, immediateSub, rcx, bias+bits)
+	t.immediate(false, immediateCmp, rcx, exponents-bias-bits)
+	t.jumpIf(notBelow, t.miss())
+	if !isDouble {
+		t.pair(true, opSignExtendWord, rax, rax)
+	}
+	t.shift(true, shiftArithmetic, rax, 63)
+	t.constant(rcx, -1)
+	t.shift(true, shiftRight, rcx, uint8(65-bits))
+	t.pair(true, opXor, rcx, rax)
+	t.hart(false, opLoad, rcx, t.layout.Flags)
+	t.immediate(false, immediateOr, rcx, invalid)
+	t.hart(false, opMove, rcx, t.layout.Flags)
 }
 
 // roundable leaves when the unit is not on and changed, or a dynamic rounding mode is not to nearest.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 
 	"agentvm/internal/machine/native/amd64"
+	"agentvm/internal/machine/native/blocks"
 	"agentvm/internal/machine/riscv"
 )
 
@@ -20,6 +21,9 @@ var update = flag.Bool("update", false, "write testdata/golden.txt")
 var layout = amd64.Layout{
 	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, RoundingMode: 0x10240, Reservation: 0x10300, Reserved: 0x10308,
 	Write: 0x10000, Code: 0x20000, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8,
+	Supervisor: blocks.Supervisor{Privilege: 0x10220, STVec: 0x10310, SScratch: 0x10318, SEPC: 0x10320, SCause: 0x10328, STVal: 0x10330, MIP: 0x10338, MIE: 0x10340, UserEntries: 0x10348, UserEntry: 0x10350},
+	Generation: 0x30410, Jumps: 0x30420, Places: 0x10400,
+	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 }
 
 // translate makes the code of some words at the start of a page, of which nothing else was ever executed.
@@ -53,6 +57,20 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	}
+	for _, csr := range []uint16{0x100, 0x105, 0x140} {
+		for _, name := range []string{"csrrw", "csrrs", "csrrc", "csrrsi"} {
+			for _, o := range []riscv.Operands{{Rd: 10, Rs1: 19, CSR: csr}, {Rd: 19, CSR: csr}} {
+				word, err := riscv.Encode(name, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if made, ok := translate(word); ok {
+					fmt.Fprintf(&text, "%s\n%s", riscv.Disassemble(word, 0), listing(t, made.Code))
+				}
+			}
+		}
+	}
+	fmt.Fprint(&text, "ld s3, 16(s4); fld fa0, 8(s4); sw a0, 28(s4)\n", listing(t, group(t)))
 	const file = "testdata/golden.txt"
 	if *update {
 		if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
@@ -90,6 +108,27 @@ func listing(t *testing.T, code []byte) string {
 		at += inst.Len
 	}
 	return text.String()
+}
+
+// group is the code of accesses by one base register, and of the copy that looks each up by itself.
+func group(t *testing.T) []byte {
+	t.Helper()
+	var words []uint32
+	for _, one := range []struct {
+		name string
+		o    riscv.Operands
+	}{{"ld", riscv.Operands{Rd: 19, Rs1: 20, Imm: 16}}, {"fld", riscv.Operands{Rd: 10, Rs1: 20, Imm: 8}}, {"sw", riscv.Operands{Rs2: 10, Rs1: 20, Imm: 28}}} {
+		word, err := riscv.Encode(one.name, one.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words = append(words, word)
+	}
+	made, ok := translate(words...)
+	if !ok {
+		t.Fatal("it is not translated")
+	}
+	return made.Code
 }
 
 // TestEntries: every place that control reaches from elsewhere may be entered, also within an instruction; what was never executed and

@@ -126,6 +126,7 @@ func allEmitters() map[string]emitter {
 			t.setGuest(d.Rd, rax)
 		}
 	}
+	maps.Copy(all, controlEmitters())
 	maps.Copy(all, multiplyEmitters())
 	maps.Copy(all, bitEmitters())
 	maps.Copy(all, memoryEmitters())

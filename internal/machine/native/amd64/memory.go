@@ -16,43 +16,46 @@ func memoryEmitters() map[string]emitter {
 		"lbu": {1, opLoad8, false}, "lhu": {2, opLoad16, false}, "lwu": {4, opLoad, false},
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			t.address(rax, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Read, a.size)
+			at, distance := t.located(d, t.layout.Read, a.size)
 			to := target(d.Rd)
-			t.indexed(a.wide, a.op, to, memory, rax, 0)
+			if to == at && t.holds[at] >= heldPlace {
+				to = rdx // the place is needed again
+			}
+			t.indexed(a.wide, a.op, to, memory, at, distance)
 			t.setGuest(d.Rd, to)
 		}
 	}
 	for name, a := range map[string]access{"sb": {1, opMove8, false}, "sh": {2, opMove, false}, "sw": {4, opMove, false}, "sd": {8, opMove, true}} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			t.address(rax, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Write, a.size)
-			t.store(a, t.value(d.Rs2, rdx))
+			at, distance := t.located(d, t.layout.Write, a.size)
+			t.store(a, t.value(d.Rs2, rdx), at, distance)
 		}
 	}
 	return all
 }
 
-func (t *translator) store(a access, from register) {
+func (t *translator) store(a access, from, at register, distance uint32) {
 	if a.size == 2 {
 		t.bytes(0x66)
 	}
-	t.indexed(a.wide, a.op, from, memory, rax, 0)
+	t.indexed(a.wide, a.op, from, memory, at, distance)
 }
 
-// lookUp makes the address in linear memory of the virtual address in rax, for an access within a page, and leaves otherwise.
-func (t *translator) lookUp(table uint32, size int32) {
+// lookUp makes the address in linear memory of the virtual address in rax, for an access within a page. Otherwise it continues at miss.
+func (t *translator) lookUp(table uint32, size int32, miss *label) {
 	t.index(rcx, rax)
 	t.lea(true, rdx, rax, size-1)
 	t.immediate(true, immediateAnd, rdx, -PageSize)
-	t.found(table)
+	detour, back := t.detour(table, miss)
+	t.found(table, detour)
+	t.bind(back)
 	t.indexed(false, opAddTo, rax, tlb, rcx, table+t.layout.Addend)
 }
 
-// found leaves when the TLB's entry is not that of the page in rdx.
-func (t *translator) found(table uint32) {
+// found continues at miss when the TLB's entry is not that of the page in rdx.
+func (t *translator) found(table uint32, miss *label) {
 	t.indexed(true, opCmpTo, rdx, tlb, rcx, table+t.layout.Tag)
-	t.jumpIf(notEqual, t.miss())
+	t.jumpIf(notEqual, miss)
 }
 
 // aligned is the first half of lookUp for accesses that must be aligned: the tag has zeros there.
@@ -61,7 +64,7 @@ func (t *translator) aligned(d *riscv.Decoded, table uint32, size int32) {
 	t.index(rcx, rax)
 	t.move(rdx, rax)
 	t.immediate(true, immediateAnd, rdx, -PageSize|(size-1))
-	t.found(table)
+	t.found(table, t.miss())
 }
 
 // atomicEmitters has LR, SC and the AMOs. One hart and no device stores between instructions, so that a plain read and write is atomic.
@@ -80,7 +83,7 @@ func atomicEmitters() map[string]emitter {
 			t.copyOf(d.Rs2, rdx)
 			t.indexed(true, load.op, rcx, memory, rax, 0)
 			value()
-			t.store(a, rdx)
+			t.store(a, rdx, rax, 0)
 			t.setGuest(d.Rd, rcx)
 		}
 		for name, op := range combine {
@@ -118,7 +121,7 @@ func atomicEmitters() map[string]emitter {
 			t.jumpIf(notEqual, failed)
 			t.hart(true, opCmpTo, rcx, t.layout.Reserved)
 			t.jumpIf(notEqual, failed)
-			t.store(a, t.value(d.Rs2, rdx))
+			t.store(a, t.value(d.Rs2, rdx), rax, 0)
 			t.constant(rcx, 0)
 			t.jump(done)
 			t.bind(failed)

@@ -17,13 +17,24 @@ type translator struct {
 	layout   *Layout
 	labels   [PageSize / 2]*label
 	exits    []exit
+	detours  []detour
+	walks    map[uint32]*label // the routines, by the table of the TLB
 	dispatch *label
 
-	at      int // the instruction that is translated
+	at      int                   // the instruction that is translated
+	end     int                   // of its block, a halfword
+	groups  map[int]*blocks.Group // of its block
+	copied  *blockCopy            // nil: its block has no copy
+	copies  []*blockCopy
 	unspent int // instructions of its block from it on, which the budget has paid for
 
-	// What code before it in its block has looked at: only what the interpreter executes changes it.
+	facts
+}
+
+// facts are what code before an instruction, in its block, has looked at.
+type facts struct {
 	floatIsOn, floatIsDirty, roundsToNearest bool
+	isSupervisor                             bool // the privilege is S
 }
 
 // exit is code that stands behind all else.
@@ -34,15 +45,27 @@ type exit struct {
 	chain   bool // continues in another page, when that is translated
 }
 
+// Room for code: about what an instruction of the guest takes, and what a page has besides.
+const bytesEach, bytesBesides = 64, 2048
+
 // Translate makes the code of a page. It is false when none of the entries is an instruction that can be translated.
 func Translate(l *Layout, p Page) (Translation, bool) {
-	t := &translator{layout: l, Blocks: blocks.Discover(p, func(d *riscv.Decoded) bool { return emitters[d.Name] != nil && rounds(d) })}
+	t := &translator{layout: l, walks: map[uint32]*label{}}
+	t.Blocks = blocks.Discover(p, func(d *riscv.Decoded) bool {
+		return emitters[d.Name] != nil && rounds(d) && blocks.HasRegister(d) && (l.Fused || !isFused(d))
+	})
 	t.dispatch = t.newLabel()
+	count := 0
 	for i := range t.labels {
-		if t.Leader[i] && t.Decoded[i].Size != 0 {
+		if t.Decoded[i].Size == 0 {
+			continue
+		}
+		count++
+		if t.Leader[i] {
 			t.labels[i] = t.newLabel()
 		}
 	}
+	t.code = make([]byte, 0, bytesEach*count+bytesBesides)
 	var out Translation
 	for i := range t.Decoded { // instructions may overlap, so that a block's end may be anywhere
 		for at := i; at < len(t.Decoded) && t.labels[at] != nil && t.labels[at].at < 0; {
@@ -57,7 +80,11 @@ func Translate(l *Layout, p Page) (Translation, bool) {
 	if p.Places {
 		out.Places = append(out.Places, Entry{Offset: PageSize, At: t.here()})
 	}
+	t.writeDetours() // before the copies, where some of them lead
+	t.writeCopies()
+	t.writeDetours()
 	t.leave()
+	t.writeWalks()
 	out.Code = t.code
 	return out, true
 }
@@ -73,18 +100,28 @@ func (t *translator) block(first int, out *Translation) int {
 	t.bind(t.labels[first])
 	t.immediate(true, immediateSub, budget, int32(count))
 	t.jumpIf(less, t.exit(2*first, count, false))
-	t.unspent = count
-	t.floatIsOn, t.floatIsDirty, t.roundsToNearest = false, false, false
+	t.unspent, t.end = count, end
+	t.facts = facts{}
+	t.groups, t.copied = t.Groups(first, end), nil
+	t.instructions(first, end, func(i int) {
+		if !t.Places {
+			return
+		}
+		if i > first {
+			start = t.here()
+		}
+		out.Places = append(out.Places, Entry{Offset: 2 * i, At: start})
+	})
+	return end
+}
+
+// instructions translates some of a block, to its end. It calls before with the halfword of each before its code begins.
+func (t *translator) instructions(first, end int, before func(int)) {
 	jumps := false
 	for i := first; i < end; {
 		d := &t.Decoded[i]
 		t.at = 2 * i
-		if t.Places {
-			if i > first {
-				start = t.here()
-			}
-			out.Places = append(out.Places, Entry{Offset: t.at, At: start})
-		}
+		before(i)
 		if t.at+d.Size > PageSize {
 			t.checkSecond()
 		}
@@ -107,7 +144,6 @@ func (t *translator) block(first int, out *Translation) int {
 	if !jumps && (end >= len(t.Decoded) || t.Decoded[end].Size == 0 || t.labels[end].at >= 0) {
 		t.goTo(2 * end)
 	}
-	return end
 }
 
 // checkSecond leaves when the next page has another second half of the current instruction, or is not known to be code.
@@ -161,7 +197,7 @@ func (t *translator) leave() {
 		if e.chain {
 			t.hart(true, opLoad, rax, t.layout.PC)
 			t.immediate(true, immediateAdd, rax, int32(e.offset))
-			t.jump(t.dispatch)
+			t.jumpFar()
 			continue
 		}
 		if e.unspent != 0 {
@@ -172,6 +208,38 @@ func (t *translator) leave() {
 		}
 		t.ret()
 	}
+	t.writeDispatch()
+}
+
+// jumpFar continues at the address in rax, which is of any page: where a jump to it was noted, at once.
+func (t *translator) jumpFar() {
+	t.jumpIndex(rcx)
+	t.indexed(true, opCmpTo, rax, tlb, rcx, t.layout.Jumps)
+	t.jumpIf(notEqual, t.dispatch)
+	t.indexed(true, opLoad, rcx, tlb, rcx, t.layout.Jumps+8)
+	t.tlbWord(true, opXorTo, rcx, t.layout.Generation)
+	t.immediate(true, immediateCmp, rcx, MaxEntries*16)
+	t.jumpIf(notBelow, t.dispatch) // of another generation
+	t.immediate(false, immediateAnd, rcx, (MaxEntries-1)*16)
+	t.immediate(true, immediateAnd, rax, -PageSize)
+	t.hart(true, opMove, rax, t.layout.PC)
+	t.enter(rcx)
+}
+
+// enter jumps to the entry at an offset in the table.
+func (t *translator) enter(offset register) {
+	t.bytes(rex(false, 0, offset, entries), 0xff, 0x24, low(offset)<<3|low(entries)) // jmp [entries + offset]
+}
+
+// jumpIndex makes the offset in the cache of jumps from the address in rax.
+func (t *translator) jumpIndex(to register) {
+	t.move32(to, rax)
+	t.shift(false, shiftLeft, to, 3)
+	t.immediate(false, immediateAnd, to, (blocks.MaxJumps-1)*16)
+}
+
+// writeDispatch writes where jumps go that were not noted: to the entry that the decoded slot at the address in rax is, or out.
+func (t *translator) writeDispatch() {
 	t.bind(t.dispatch)
 	out, other := t.newLabel(), t.newLabel()
 	t.hart(true, opMove, rax, t.layout.PC)
@@ -182,8 +250,7 @@ func (t *translator) leave() {
 	t.jumpIf(notEqual, other)
 	t.enterPage(out)
 	t.bind(other) // the page's second place
-	t.immediate(false, immediateXor, rcx, int32(t.layout.Other*t.layout.EntrySize))
-	t.immediate(false, immediateAnd, rcx, int32((t.layout.Entries-1)*t.layout.EntrySize)) // as it is; the verifier has lost the bound
+	t.otherPlace(rcx)
 	t.indexed(true, opCmpTo, rdx, tlb, rcx, t.layout.Code+t.layout.Tag)
 	t.jumpIf(notEqual, out)
 	t.enterPage(out)
@@ -191,7 +258,7 @@ func (t *translator) leave() {
 	t.ret()
 }
 
-// enterPage continues at the address in rax when its decoded slot is an entry. The page's TLB entry is at rcx.
+// enterPage continues at the address in rax, and notes the jump, when its decoded slot is an entry. The page's TLB entry is at rcx.
 func (t *translator) enterPage(out *label) {
 	t.indexed(false, opLoad, rcx, tlb, rcx, t.layout.Code+t.layout.Addend)
 	t.immediate(false, immediateAnd, rax, PageSize-1)
@@ -204,15 +271,32 @@ func (t *translator) enterPage(out *label) {
 	t.shift(false, shiftLeft, rcx, 4)
 	t.indexed(true, opCmpTo, rax, entries, rcx, 8)
 	t.jumpIf(notEqual, out)
+	t.hart(true, opLoad, rax, t.layout.PC) // which is noted
 	t.hart(true, opMove, rdx, t.layout.PC)
-	t.bytes(rex(false, 0, rcx, entries), 0xff, 0x24, low(rcx)<<3|low(entries)) // jmp [entries + rcx]
+	t.jumpIndex(rdx)
+	t.indexed(true, opMove, rax, tlb, rdx, t.layout.Jumps)
+	t.move32(rax, rcx)
+	t.tlbWord(true, opXorTo, rax, t.layout.Generation)
+	t.indexed(true, opMove, rax, tlb, rdx, t.layout.Jumps+8)
+	t.enter(rcx)
 }
 
 // index makes the offset of a TLB entry from a virtual address.
 func (t *translator) index(to, va register) {
 	t.move32(to, va)
 	t.shift(false, shiftRight, to, 8)
-	t.immediate(false, immediateAnd, to, int32((t.layout.Entries-1)*t.layout.EntrySize))
+	t.maskEntry(to)
+}
+
+// otherPlace makes the offset of a TLB entry that of the page's other one.
+func (t *translator) otherPlace(r register) {
+	t.immediate(false, immediateXor, r, int32(t.layout.Other*t.layout.EntrySize))
+	t.maskEntry(r)
+}
+
+// maskEntry bounds the offset of a TLB entry, which the verifier forgets where jumps lead.
+func (t *translator) maskEntry(r register) {
+	t.immediate(false, immediateAnd, r, int32((t.layout.Entries-1)*t.layout.EntrySize))
 }
 
 // value gives the register that has a guest register's value, or loads it into scratch.
@@ -244,11 +328,7 @@ func (t *translator) setGuest(r uint8, from register) {
 		t.move(inHost[r], from)
 	default:
 		t.hart(true, opMove, from, t.layout.X+8*uint32(r))
-		for at, held := range t.holds {
-			if held == r {
-				t.holds[at] = 0
-			}
-		}
+		t.forget(r)
 		t.hold(from, r)
 	}
 }
@@ -312,7 +392,7 @@ func (t *translator) indirect(d *riscv.Decoded) {
 	t.link(d)
 	t.immediate(true, immediateAnd, rdx, -2)
 	t.move(rax, rdx)
-	t.jump(t.dispatch)
+	t.jumpFar()
 }
 
 // address is rs1 + a distance of 12 bits.

@@ -2,11 +2,12 @@
 // nothing: package verify below it proves of each translation, from its bytes alone, that it reaches nothing outside of the machine's linear
 // memory.
 //
-//	x23  linear memory                x4 to x16, x19 to x22   ra sp t0 t1 t2 s0 s1 a0 to a7 s2 s3 of the guest
-//	x24  table of entries             x0 to x3                free
-//	x25  TLB, in linear memory        x17                     the address to jump to
-//	x26  what is left of the budget   x30                     where ret returns to the machine
-//	x27  hart                         x18, x28, x29, sp       not touched: the system's, Go's g, frame and stack
+//	x23  linear memory                x4, x5, x7, x9 to x16, x19 to x22   ra sp t1 s0 s1 a0 to a7 s2 s3 of the guest
+//	x24  table of entries             x0 to x3                            free
+//	x25  TLB, in linear memory        x6, x8                              places in linear memory
+//	x26  what is left of the budget   x17                                 the address to jump to
+//	x27  hart                         x30                                 where ret returns to the machine
+//	                                  x18, x28, x29, sp                   not touched: the system's, Go's g, frame and stack
 //
 // The other guest registers are in the hart. Where the hart's pc points, and what is left to the interpreter, is as in package amd64.
 package arm64
@@ -22,17 +23,21 @@ const (
 	x2
 	x3
 
+	placeOfSP    register = 6 // of a group of accesses by sp
+	placeOfOther register = 8 // and by any other register
+
 	target  register = 17
 	memory  register = 23
 	entries register = 24
 	tlb     register = 25
 	budget  register = 26
 	hart    register = 27
+	link    register = 30
 	zero    register = 31 // reads as zero; the stack pointer in immediate additions
 )
 
 // inHost has the guest registers that are in registers of the host.
-var inHost = [32]register{1: 4, 2: 5, 5: 6, 6: 7, 7: 8, 8: 9, 9: 10, 10: 11, 11: 12, 12: 13, 13: 14, 14: 15, 15: 16, 16: 19, 17: 20, 18: 21, 19: 22}
+var inHost = [32]register{1: 4, 2: 5, 6: 7, 8: 9, 9: 10, 10: 11, 11: 12, 12: 13, 13: 14, 14: 15, 15: 16, 16: 19, 17: 20, 18: 21, 19: 22}
 
 // assembler writes instructions. Only the forms that translations need are here; package verify has the same list, of its own.
 type assembler struct{ code []byte }
@@ -84,6 +89,11 @@ func wideBit(wide bool) uint32 {
 // three is to = from op with.
 func (a *assembler) three(wide bool, op uint32, to, from, with register) {
 	a.word(op | wideBit(wide) | uint32(with)<<16 | uint32(from)<<5 | uint32(to))
+}
+
+// addShifted is to = from + with << by.
+func (a *assembler) addShifted(to, from, with register, by uint32) {
+	a.word(opAdd | wideBit(true) | uint32(with)<<16 | by<<10 | uint32(from)<<5 | uint32(to))
 }
 
 func (a *assembler) move(to, from register) {
@@ -196,8 +206,16 @@ const (
 )
 
 // inHart moves between a register and the hart, at a multiple of the size.
-func (a *assembler) inHart(m access, r register, offset uint32) {
-	a.word(0x39000000 | m.size<<30 | m.op | offset>>m.size<<10 | uint32(hart)<<5 | uint32(r))
+func (a *assembler) inHart(m access, r register, offset uint32) { a.atDistance(m, r, hart, offset) }
+
+// atDistance moves between a register and memory, at a multiple of the size from an address.
+func (a *assembler) atDistance(m access, r, from register, distance uint32) {
+	a.word(0x39000000 | m.size<<30 | m.op | distance>>m.size<<10 | uint32(from)<<5 | uint32(r))
+}
+
+// setPlace is place = the address of linear memory + the lower 32 bits of a register.
+func (a *assembler) setPlace(place, at register) {
+	a.word(0x8b204000 | uint32(at)<<16 | uint32(memory)<<5 | uint32(place))
 }
 
 // inMemory moves between a register and linear memory, at the lower 32 bits of another one.
@@ -236,7 +254,7 @@ func (a *assembler) bind(l *label) {
 
 // distance is the field of a jump.
 func distance(jump uint32, bytes int) uint32 {
-	if jump>>26 == 5 {
+	if jump>>26&^(1<<5) == 5 { // b, bl
 		return uint32(bytes>>2) & (1<<26 - 1)
 	}
 	return uint32(bytes>>2) & (1<<19 - 1) << 5
@@ -254,5 +272,12 @@ func (a *assembler) reference(jump uint32, l *label) {
 func (a *assembler) jump(l *label) { a.reference(0x14000000, l) }
 
 func (a *assembler) jumpIf(condition byte, l *label) { a.reference(0x54000000|uint32(condition), l) }
+
+// call calls a routine. Meanwhile target has where ret returns to the machine.
+func (a *assembler) call(l *label) {
+	a.move(target, link)
+	a.reference(0x94000000, l)
+	a.move(link, target)
+}
 
 func (a *assembler) ret() { a.word(0xd65f03c0) }

@@ -115,6 +115,7 @@ func allEmitters() map[string]emitter {
 	maps.Copy(all, memoryEmitters())
 	maps.Copy(all, atomicEmitters())
 	maps.Copy(all, floatEmitters())
+	maps.Copy(all, controlEmitters())
 	return all
 }
 
@@ -146,28 +147,32 @@ func memoryEmitters() map[string]emitter {
 		"lb": {0, loadSigned}, "lh": {1, loadSigned}, "lw": {2, loadSigned}, "ld": {3, load}, "lbu": {0, load}, "lhu": {1, load}, "lwu": {2, load},
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			t.address(x0, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Read, a)
-			to := result(d.Rd)
-			t.inMemory(a, to, x0)
+			from, to := t.located(d, t.layout.Read, a), result(d.Rd)
+			t.transfer(a, to, from)
 			t.setGuest(d.Rd, to)
 		}
 	}
 	for name, a := range map[string]access{"sb": {0, store}, "sh": {1, store}, "sw": {2, store}, "sd": {3, store}} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			t.address(x0, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Write, a)
-			t.inMemory(a, t.value(d.Rs2, x2), x0)
+			to := t.located(d, t.layout.Write, a)
+			t.transfer(a, t.value(d.Rs2, x2), to)
 		}
 	}
 	return all
 }
 
-// lookUp makes the address in linear memory of the virtual address in x0, for an access within a page, and leaves otherwise.
-func (t *translator) lookUp(table uint32, a access) {
-	t.add(x2, x0, 1<<a.size-1)
-	t.mask(x2, x2, 12, 64)
-	t.found(table, x0, x2, 0, t.miss())
+// lookUp makes the address in linear memory of the virtual address in x0, for an access within a page. Otherwise it continues at miss.
+func (t *translator) lookUp(table uint32, size int64, miss *label) {
+	last := x0
+	if size > 1 {
+		last = x2
+		t.add(last, x0, size-1)
+	}
+	t.mask(x2, last, 12, 64)
+	detour, back := t.detour(table, miss)
+	t.hasTag(table, x0, x2, 0, detour)
+	t.bind(back)
+	t.addend()
 	t.three(true, opAdd, x0, x0, x1)
 }
 

@@ -10,17 +10,16 @@ func floatEmitters() map[string]emitter {
 		isSingle := size == 2
 		all["fl"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
-			t.address(x0, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Read, access{size, load})
-			t.inMemory(access{size, load}, x0, x0)
+			m := access{size, load}
+			t.transfer(m, x0, t.located(d, t.layout.Read, m))
 			t.setFloat(d.Rd, isSingle)
 		}
 		all["fs"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(false)
-			t.address(x0, d.Rs1, d.Imm)
-			t.lookUp(t.layout.Write, access{size, store})
+			m := access{size, store}
+			to := t.located(d, t.layout.Write, m)
 			t.float(x2, d.Rs2)
-			t.inMemory(access{size, store}, x2, x0)
+			t.transfer(m, x2, to)
 		}
 		all["fmv."+suffix+".x"] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)

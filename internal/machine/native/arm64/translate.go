@@ -1,6 +1,7 @@
 package arm64
 
 import (
+	"math/bits"
 	"slices"
 
 	"agentvm/internal/machine/native/blocks"
@@ -14,12 +15,25 @@ type translator struct {
 	layout   *blocks.Layout
 	labels   [blocks.PageSize / 2]*label
 	exits    []exit
+	detours  []detour
+	walks    map[uint32]*label // the routines, by the table of the TLB
 	dispatch *label
 
-	at      int // the instruction that is translated
+	at      int                   // the instruction that is translated
+	end     int                   // of its block, a halfword
+	groups  map[int]*blocks.Group // of its block
+	placed  placed
+	copied  *blockCopy // nil: its block has no copy
+	copies  []*blockCopy
 	unspent int // instructions of its block from it on, which the budget has paid for
 
-	floatIsOn, floatIsDirty bool // what code before it in its block has looked at: only what the interpreter executes changes it
+	facts
+}
+
+// facts are what code before an instruction, in its block, has looked at: only what the interpreter executes changes it.
+type facts struct {
+	floatIsOn, floatIsDirty bool
+	isSupervisor            bool // the privilege is S
 }
 
 // exit is code that stands behind all else.
@@ -32,7 +46,7 @@ type exit struct {
 
 // Translate makes the code of a page. It is false when none of the entries is an instruction that can be translated.
 func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
-	t := &translator{layout: l, Blocks: blocks.Discover(p, func(d *riscv.Decoded) bool { return emitters[d.Name] != nil })}
+	t := &translator{layout: l, walks: map[uint32]*label{}, Blocks: blocks.Discover(p, func(d *riscv.Decoded) bool { return emitters[d.Name] != nil && blocks.HasRegister(d) })}
 	t.dispatch = t.newLabel()
 	for i := range t.labels {
 		if t.Leader[i] && t.Decoded[i].Size != 0 {
@@ -53,7 +67,11 @@ func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 	if p.Places {
 		out.Places = append(out.Places, blocks.Entry{Offset: blocks.PageSize, At: t.here()})
 	}
+	t.writeDetours() // before the copies, where some of them lead
+	t.writeCopies()
+	t.writeDetours()
 	t.leave()
+	t.writeWalks()
 	out.Code = t.code
 	return out, true
 }
@@ -69,17 +87,27 @@ func (t *translator) block(first int, out *blocks.Translation) int {
 	t.bind(t.labels[first])
 	t.immediate(immediateSubs, budget, budget, uint32(count))
 	t.jumpIf(less, t.exit(2*first, count, false))
-	t.unspent, t.floatIsOn, t.floatIsDirty = count, false, false
+	t.unspent, t.end, t.facts = count, end, facts{}
+	t.groups, t.placed, t.copied = t.Groups(first, end), placed{}, nil
+	t.instructions(first, end, func(i int) {
+		if !t.Places {
+			return
+		}
+		if i > first {
+			start = t.here()
+		}
+		out.Places = append(out.Places, blocks.Entry{Offset: 2 * i, At: start})
+	})
+	return end
+}
+
+// instructions translates some of a block, to its end. It calls before with the halfword of each before its code begins.
+func (t *translator) instructions(first, end int, before func(int)) {
 	jumps := false
 	for i := first; i < end; {
 		d := &t.Decoded[i]
 		t.at = 2 * i
-		if t.Places {
-			if i > first {
-				start = t.here()
-			}
-			out.Places = append(out.Places, blocks.Entry{Offset: t.at, At: start})
-		}
+		before(i)
 		if t.at+d.Size > blocks.PageSize {
 			t.checkSecond()
 		}
@@ -95,7 +123,7 @@ func (t *translator) block(first int, out *blocks.Translation) int {
 			t.address(x2, d.Rs1, d.Imm)
 			t.link(d)
 			t.mask(x0, x2, 1, 64)
-			t.jump(t.dispatch)
+			t.jumpFar()
 			jumps = true
 		default:
 			emitters[d.Name](t, d)
@@ -106,7 +134,6 @@ func (t *translator) block(first int, out *blocks.Translation) int {
 	if !jumps && (end >= len(t.Decoded) || t.Decoded[end].Size == 0 || t.labels[end].at >= 0) {
 		t.jump(t.place(2 * end))
 	}
-	return end
 }
 
 var conditions = map[string]byte{"beq": equal, "bne": notEqual, "blt": less, "bge": notLess, "bltu": below, "bgeu": notBelow}
@@ -130,28 +157,39 @@ func (t *translator) checkSecond() {
 // found looks up a page in a table of the TLB, by an address within it, and jumps when it is not there: at its first place, whose number is
 // changed by other. It puts the entry's addend into x1, and uses x3.
 func (t *translator) found(table uint32, va, page register, other uint32, out *label) {
-	bits := uint32(0)
-	for 1<<bits < t.layout.Entries {
-		bits++
-	}
-	t.shiftRight(x1, va, 12-4) // an entry has 16 bytes
-	t.mask(x1, x1, 4, 4+bits)
-	if other != 0 {
-		t.constant(x3, int64(other)*16)
-		t.three(true, opXor, x1, x1, x3)
-	}
-	t.three(true, opAdd, x1, x1, tlb)
-	if offset := table + t.layout.Tag; offset&0xfff == 0 && offset < 1<<24 {
-		t.add(x1, x1, int64(offset))
-	} else {
-		t.constant(x3, int64(offset))
-		t.three(true, opAdd, x1, x1, x3)
-	}
+	t.hasTag(table, va, page, other, out)
+	t.addend()
+}
+
+// hasTag makes x1 the address in linear memory of an entry, and jumps when that is not the page's. It uses x3.
+func (t *translator) hasTag(table uint32, va, page register, other uint32, out *label) {
+	t.entryOf(va, table, other)
 	t.inMemory(access{3, load}, x3, x1)
 	t.compare(true, x3, page)
 	t.jumpIf(notEqual, out)
+}
+
+// addend loads that of the entry at x1.
+func (t *translator) addend() {
 	t.add(x1, x1, int64(t.layout.Addend)-int64(t.layout.Tag))
 	t.inMemory(access{2, load}, x1, x1)
+}
+
+// entryOf makes x1 the address in linear memory of an address's entry in a table of the TLB, which begins with the tag; tables are at multiples of
+// 4 KiB. It uses x3 when the number of the entry is changed.
+func (t *translator) entryOf(va register, table, other uint32) {
+	t.index(va)
+	if other != 0 {
+		t.constant(x3, int64(other))
+		t.three(true, opXor, x1, x1, x3)
+	}
+	t.addShifted(x1, tlb, x1, 4) // an entry has 16 bytes
+	t.add(x1, x1, int64(table+t.layout.Tag))
+}
+
+// index makes x1 the number of an address's first entry.
+func (t *translator) index(va register) {
+	t.field(field, x1, va, 12, 12+uint32(bits.Len32(t.layout.Entries-1))-1)
 }
 
 // exit is a label of code that leaves the translation for an offset from the page's start.
@@ -178,7 +216,7 @@ func (t *translator) place(offset int) *label {
 	return t.exit(offset, 0, !inside)
 }
 
-// leave writes the exits, and the way to other pages.
+// leave writes the exits, and the way to other pages by their decoded slots.
 func (t *translator) leave() {
 	pc := t.layout.PC - t.layout.X
 	for _, e := range t.exits {
@@ -186,7 +224,7 @@ func (t *translator) leave() {
 		if e.chain {
 			t.inHart(access{3, load}, x0, pc)
 			t.add(x0, x0, int64(e.offset))
-			t.jump(t.dispatch)
+			t.jumpFar()
 			continue
 		}
 		if e.unspent != 0 {
@@ -199,6 +237,58 @@ func (t *translator) leave() {
 		}
 		t.ret()
 	}
+	t.writeDispatch()
+}
+
+// jumpFar continues at the address in x0, which is of any page: where a jump to it was noted, at once.
+func (t *translator) jumpFar() {
+	t.noted(x0)
+	generation, at := t.jumpOffsets()
+	t.atDistance(access{3, load}, x1, placeOfOther, at)
+	t.atDistance(access{3, load}, x2, placeOfOther, at+8)
+	t.atDistance(access{3, load}, x3, placeOfSP, generation)
+	t.compare(true, x1, x0)
+	t.jumpIf(notEqual, t.dispatch)
+	t.three(true, opXor, x1, x2, x3)
+	t.immediate(immediateSubs|shiftedBy12, zero, x1, blocks.MaxEntries*16>>12)
+	t.jumpIf(notBelow, t.dispatch) // of another generation
+	t.mask(x2, x0, 12, 64)
+	t.inHart(access{3, store}, x2, t.layout.PC-t.layout.X)
+	t.entry(x1, x1)
+	t.enter()
+}
+
+// noted makes the places of what jumpOffsets has: of the generation, and of the jump to an address. It uses x1 and x2.
+func (t *translator) noted(address register) {
+	t.field(field, x1, address, 1, 10)
+	t.add(x2, tlb, int64(t.layout.Generation&^0xfff))
+	t.setPlace(placeOfSP, x2)
+	t.addShifted(x1, x2, x1, 4)
+	t.setPlace(placeOfOther, x1)
+}
+
+var _ = [1]struct{}{}[blocks.MaxJumps-1<<10] // as many as noted looks at
+
+// jumpOffsets gives the distances of the generation and of a jump from the places that noted makes.
+func (t *translator) jumpOffsets() (generation, jump uint32) {
+	from := t.layout.Generation &^ 0xfff
+	return t.layout.Generation - from, t.layout.Jumps - from
+}
+
+// entry loads the address of the entry at an offset in the table, and its slot into a register. The lowest bits of the offset, and those above it, are
+// cleared.
+func (t *translator) entry(offset, slot register) {
+	t.mask(offset, offset, 4, 4+18)
+	t.three(true, opAdd, target, entries, offset)
+	t.word(0xa9400000 | uint32(slot)<<10 | uint32(target)<<5 | uint32(target)) // ldp target, slot, [target]
+}
+
+// enter continues at the entry that was loaded.
+func (t *translator) enter() { t.word(0xd61f0000 | uint32(target)<<5) } // br target
+
+// writeDispatch writes where jumps go that were not noted: to the entry that the decoded slot at the address in x0 is, which is noted then, or out.
+func (t *translator) writeDispatch() {
+	pc := t.layout.PC - t.layout.X
 	t.bind(t.dispatch)
 	out := t.newLabel()
 	t.inHart(access{3, store}, x0, pc)
@@ -212,14 +302,19 @@ func (t *translator) leave() {
 	t.field(field, x3, x0, 64-2, 11) // a decoded slot has 8 bytes for each halfword
 	t.three(true, opAdd, x1, x1, x3)
 	t.inMemory(access{3, load}, x0, x1)
-	t.shiftRight(x1, x0, 8-4) // an entry has 16 bytes
-	t.mask(x1, x1, 4, 4+18)
-	t.three(true, opAdd, target, entries, x1)
-	t.word(0xa9400000 | uint32(x1)<<10 | uint32(target)<<5 | uint32(target)) // ldp target, x1, [target]
+	t.shiftRight(x3, x0, 8-4) // an entry has 16 bytes
+	t.entry(x3, x1)
 	t.compare(true, x1, x0)
 	t.jumpIf(notEqual, out)
+	t.inHart(access{3, load}, x0, pc) // which is noted
 	t.inHart(access{3, store}, x2, pc)
-	t.word(0xd61f0000 | uint32(target)<<5) // br target
+	t.noted(x0)
+	generation, at := t.jumpOffsets()
+	t.atDistance(access{3, store}, x0, placeOfOther, at)
+	t.atDistance(access{3, load}, x0, placeOfSP, generation)
+	t.three(true, opXor, x0, x0, x3)
+	t.atDistance(access{3, store}, x0, placeOfOther, at+8)
+	t.enter()
 	t.bind(out)
 	t.ret()
 }

@@ -13,7 +13,8 @@ const PageSize = 4096
 // Layout says where the machine has what translations use.
 type Layout struct {
 	X, F, PC, MStatus     uint32 // addresses in linear memory; registers have 8 bytes each
-	RoundingMode          uint32 // address of frm, of 4 bytes
+	RoundingMode, Flags   uint32 // addresses of frm and fflags, of 4 bytes
+	Supervisor            Supervisor
 	Reservation, Reserved uint32 // addresses of LR's address and value
 	Read, Write, Code     uint32 // offsets of the tables in the TLB of a privilege level
 	RAM                   uint32 // address of the first page
@@ -21,11 +22,54 @@ type Layout struct {
 	Entries, EntrySize    uint32 // of a table; the size is 16
 	Other                 uint32 // a page is at one of two entries; the number of the second is that of the first xor this
 	Tag, Addend           uint32 // offsets in its entries
+	Jumps                 uint32 // offset in the TLB of a cache of MaxJumps jumps: the address, then entry and generation, of 8 bytes each
+	Generation            uint32 // offset in the TLB of the generation of the jumps that are valid, in the upper half of 8 bytes
+	Places                uint32 // address of a word of 8 bytes for each guest register, for the place of a group of accesses by it
+	Walk                  Walk
+	Fused                 bool // the host multiplies and adds with one rounding: FMA3 on amd64
+}
+
+// Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/jit.c.
+type Walk struct {
+	Scratch                      uint32 // address of three words of 8 bytes for native code alone
+	RAMBytes                     uint32 // address of the size of RAM, 8 bytes
+	CodeIndex                    uint32 // address of 2 bytes for each page of RAM: not zero where it is code
+	Dirty                        uint32 // address of a byte for each page of linear memory: zero where a store is to be noted
+	SATP, SlowLeft, LargestShift uint32 // addresses of words of 8 bytes; the last are two, for addresses of each half
+	EntryFrame                   uint32 // offset in an entry of the TLB of the number of the page of RAM
+	Filled, Noted, MaxNoted      uint32 // offsets in the TLB of how many of its entries are filled, and of the numbers of the first MaxNoted, of 2 bytes
+}
+
+// At adds the address of the hart to offsets in it.
+func (w Walk) At(hart uint32) Walk {
+	for _, place := range []*uint32{&w.SATP, &w.SlowLeft, &w.LargestShift} {
+		*place += hart
+	}
+	return w
 }
 
 // MaxEntries is the size of the table of entries. An entry is an address, then the decoded slot that stands for it, of 8 bytes each. The
 // slot has its index from bit 8 on.
 const MaxEntries = 1 << 18
+
+// Supervisor has the addresses of what CSR instructions of S-mode use. Words have 8 bytes, but the privilege, which has 4.
+type Supervisor struct {
+	Privilege                            uint32
+	STVec, SScratch, SEPC, SCause, STVal uint32
+	MIP, MIE                             uint32
+	UserEntries, UserEntry               uint32 // how many pages of the TLB go when SUM is cleared, and the number, of 2 bytes, of the first one's entry
+}
+
+// At adds the address of the hart to offsets in it.
+func (s Supervisor) At(hart uint32) Supervisor {
+	for _, place := range []*uint32{&s.Privilege, &s.STVec, &s.SScratch, &s.SEPC, &s.SCause, &s.STVal, &s.MIP, &s.MIE, &s.UserEntries, &s.UserEntry} {
+		*place += hart
+	}
+	return s
+}
+
+// MaxJumps is the size of the cache of jumps, and a jump's the entry's offset in the table of entries.
+const MaxJumps = 1 << 10
 
 // Page is what to translate.
 type Page struct {
@@ -129,6 +173,10 @@ func (b *Blocks) reach(work []uint16) {
 			}
 			if (flow == FlowJump || flow == FlowIndirect) && d.Rd != 0 {
 				lead(next) // where the call returns to
+			}
+			if writesStatus(&d) {
+				lead(next)
+				break
 			}
 			if flow != FlowNext {
 				break

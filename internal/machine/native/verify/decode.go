@@ -1,6 +1,13 @@
 package verify
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/cpu"
+)
+
+// hasFused says whether this processor knows FMA3, whose instructions are none of the list elsewhere.
+var hasFused = cpu.X86.HasFMA
 
 // Registers by their number in encodings, as far as they have a meaning of their own.
 const (
@@ -35,12 +42,13 @@ const (
 	formStore
 	formAddMemory // an immediate operand
 	formSetMemory
-	formFloat            // on xmm0 and memory
+	formFloat            // on xmm0, or on xmm0 and xmm1, and memory; or a load of xmm1
 	formFloatToRegister  // memory, as an integer, to reg
 	formFloatFromInteger // rm, to xmm0
 	formFloatBits        // of xmm0 to rm
 	formJump
 	formBranch
+	formCall
 	formJumpMemory
 	formReturn
 )
@@ -99,13 +107,12 @@ func (c *cursor) instruction() instruction {
 	switch {
 	case first == 0xc3:
 		return instruction{form: formReturn}
+	case first == 0xe8:
+		return instruction{form: formCall, immediate: c.word()}
 	case first == 0xe9:
 		return instruction{form: formJump, immediate: c.word()}
-	case first == 0x0f:
-		if second := c.byte(); second&0xf0 == 0x80 {
-			return instruction{form: formBranch, operation: second & 15, immediate: c.word()}
-		}
-		return instruction{}
+	case first == 0x0f && c.at < len(c.code) && c.code[c.at]&0xf0 == 0x80:
+		return instruction{form: formBranch, operation: c.byte() & 15, immediate: c.word()}
 	case first == 0x66: // a store of 16 bits, or on xmm0
 		prefix := c.byte()
 		if prefix&0xf0 != 0x40 {
@@ -124,13 +131,18 @@ func (c *cursor) instruction() instruction {
 			return instruction{}
 		}
 		return c.float(first, prefix)
+	case first == 0xc4:
+		return c.fused()
 	case first&0xf0 == 0x40:
 		return c.prefixed(first)
+	case first == 0x88: // without a prefix, some registers are not those of the list
+		return instruction{}
 	}
-	return instruction{}
+	c.at--
+	return c.prefixed(0x40)
 }
 
-// prefixed decodes what follows a REX prefix.
+// prefixed decodes what follows a REX prefix, or is as if behind one without bits.
 func (c *cursor) prefixed(prefix byte) instruction {
 	i := instruction{wide: prefix&8 != 0}
 	op := int(c.byte())
@@ -150,6 +162,16 @@ func (c *cursor) prefixed(prefix byte) instruction {
 			return instruction{}
 		}
 		i.form = formSign
+		return i
+	}
+	if op&^7 == 0xb8 { // mov
+		if prefix&^1 != 0x40 {
+			return instruction{}
+		}
+		i.form, i.rm, i.immediate = formConstant, op&7|int(prefix&1<<3), c.word()
+		if i.immediate < 0 { // which is not extended with its sign, as the other form is
+			return instruction{}
+		}
 		return i
 	}
 	if c.at >= len(c.code) {
@@ -224,6 +246,8 @@ func (c *cursor) float(mandatory, prefix byte) instruction {
 	switch {
 	case scalar && (op == 0x2c || op == 0x2d): // cvttsd2si, cvttss2si, cvtsd2si, cvtss2si
 		i.form = formFloatToRegister
+	case scalar && op == 0x10 && c.code[c.at]&0x38 == 8 && prefix&4 == 0: // movs to xmm1
+		i.form = formFloat
 	case c.code[c.at]&0x38 != 0 || prefix&4 != 0: // not xmm0
 	case scalar && (op == 0x10 || op == 0x51 || op >= 0x58 && op <= 0x5a || op == 0x5c || op == 0x5e), // movs, sqrts, adds, muls, cvt, subs, divs
 		!scalar && op == 0x2e: // ucomisd, ucomiss
@@ -233,6 +257,15 @@ func (c *cursor) float(mandatory, prefix byte) instruction {
 		return i
 	}
 	return c.inMemory(i, prefix)
+}
+
+// fused decodes vfmadd132sd xmm0, xmm1, [memory + distance] and its kin, on processors that have them.
+func (c *cursor) fused() instruction {
+	prefix, second, op := c.byte(), c.byte(), c.byte()
+	if !hasFused || prefix != 0xc2 || second&^0x80 != 0x71 || op&0xf9 != 0x99 || c.byte() != 0x87 {
+		return instruction{}
+	}
+	return instruction{form: formFloat, base: memory, index: -1, distance: c.word()}
 }
 
 // numbered decodes operations whose number is where others have a register.
@@ -330,24 +363,30 @@ func (c *cursor) withMemory(i instruction, prefix byte, op int) instruction {
 	return c.inMemory(i, prefix)
 }
 
-// inMemory decodes the operand [base + index], [base + index + distance] or [base + distance].
+// inMemory decodes the operand [base], [base + index], [base + index + distance] or [base + distance]. A distance of 8 bits is one behind an index.
 func (c *cursor) inMemory(i instruction, prefix byte) instruction {
 	modrm := c.byte()
 	mod, rm := modrm>>6, modrm&7
 	i.reg, i.index = int(modrm>>3&7|prefix&4<<1), -1
 	switch {
-	case rm == 4 && (mod == 0 || mod == 2):
+	case rm == 4 && mod != 3:
 		sib := c.byte()
 		i.base, i.index = int(sib&7|prefix&1<<3), int(sib>>3&7|prefix&2<<2)
-		if sib>>6 != 0 || sib&7 == 5 || i.index == rsp {
+		if sib>>6 != 0 || sib&7 == 5 {
 			return instruction{}
+		}
+		if i.index == rsp {
+			i.index = -1
 		}
 	case mod == 2 && prefix&2 == 0:
 		i.base = int(rm | prefix&1<<3)
 	default:
 		return instruction{}
 	}
-	if mod == 2 {
+	switch mod {
+	case 1:
+		i.distance = int32(int8(c.byte()))
+	case 2:
 		i.distance = c.word()
 	}
 	return i

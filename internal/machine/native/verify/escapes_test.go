@@ -1,10 +1,14 @@
 package verify_test
 
 import (
+	"encoding/binary"
 	"encoding/hex"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/cpu"
 
 	"agentvm/internal/machine/native/verify"
 )
@@ -33,17 +37,22 @@ func frame(t *testing.T, body string) []byte {
 // TestAcceptsWhatIsHarmless: without the flaw that a case of TestRefusesEscapes has, its code is accepted.
 func TestAcceptsWhatIsHarmless(t *testing.T) {
 	for name, body := range map[string]string{
-		"nothing":          "",
-		"load":             extendRAX + "498b0407",
-		"store":            extendRAX + "49890407",
-		"store of 16 bits": extendRAX + "66 41890407",
-		"hart":             "498b8700000100 49898700000100",
-		"TLB":              maskTLB + "493b940cf8ff0200",
-		"entry":            maskEntry + by16 + "493b840e08000000 41ff240e",
-		"floating point":   "f2410f108700000100 f2410f588700000100 66410f2e8700000100 410f2e8700000100 66480f7ec0 f3480f2ac0 f2410f2c8700000100",
-		"divide":           "4885c9 0f8409000000 4831d2 48f7f1 4889c0",
-		"divide signed":    "4885c9 0f840f000000 4883f9ff 0f8405000000 4899 48f7f9",
-		"rotate and swap":  "48c1c801 40c1c007 48d3c0 480fc8 480fbdc1 480fbcc8 480f44c1", "index rotated": extendRAX + "40c1c804 498b0407",
+		"nothing":           "",
+		"load":              extendRAX + "498b0407",
+		"store":             extendRAX + "49890407",
+		"store of 16 bits":  extendRAX + "66 41890407",
+		"hart":              "498b8700000100 49898700000100",
+		"TLB":               maskTLB + "493b940cf8ff0200",
+		"TLB without index": "498b842400000300", "store to the TLB": maskTLB + "4989940c00000300",
+		"entry by a mask": "4081e1f0ff3f00 41ff240e",
+		"entry":           maskEntry + by16 + "493b840e08000000 41ff240e",
+		"floating point":  "f2410f108700000100 f2410f588700000100 66410f2e8700000100 410f2e8700000100 66480f7ec0 f3480f2ac0 f2410f2c8700000100",
+		"second register": "f2410f108f00000100 f3410f108f00000100",
+		"divide":          "4885c9 0f8409000000 4831d2 48f7f1 4889c0",
+		"divide signed":   "4885c9 0f840f000000 4883f9ff 0f8405000000 4899 48f7f9",
+		"rotate and swap": "48c1c801 40c1c007 48d3c0 480fc8 480fbdc1 480fbcc8 480f44c1", "index rotated": extendRAX + "40c1c804 498b0407",
+		"without a prefix": "89c0 81e1f0ff0000 c1e104 8d500f 31d2 01d0 0faff0 498b0407", "numbers": "b8ffffff7f 41b801000000 498b0407",
+		"short distances":               extendRAX + "4989540778 498b440708 " + maskTLB + "493b540c08",
 		"branch over":                   "0f8403000000 4889c8",
 		"jump to the end":               "e900000000",
 		"loop that looks at the budget": "e9f1ffffff",
@@ -51,6 +60,10 @@ func TestAcceptsWhatIsHarmless(t *testing.T) {
 		if err := verify.Code(frame(t, body), []int{0}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	fused := "c4c2f1998700000100 c4c2719b8700000100 c4c2f19d8700000100 c4c2719f8700000100"
+	if err := verify.Code(frame(t, fused), []int{0}); (err == nil) != cpu.X86.HasFMA {
+		t.Errorf("fused operations, on a processor for which FMA is %t: %v", cpu.X86.HasFMA, err)
 	}
 }
 
@@ -63,12 +76,18 @@ var escapes = map[string]string{
 	"jmp [rax]": "ff20", "jmp far": "ff28", "ret 8": "c20800", "retf": "cb", "iretq": "48cf", "short jump": "eb00",
 	"rep movsq": "f348a5", "stosb": "aa", "xchg": "4c87f8", "cmpxchg": "f04c0fb18700000100", "movabs": "48b80000000000000000",
 	"movaps": "0f28c1", "movaps from memory": "410f288700000100", "movapd": "66410f288700000100", "addpd": "66410f588700000100",
-	"xmm1": "f2410f108f00000100", "xmm8": "f2450f108700000100", "bits of xmm1": "66480f7ec8", "xmm1 as integer": "f2480f2cc1", "to xmm1": "f2480f2ac8", "of xmm1": "f2410f58c1",
+	"adds to xmm1": "f2410f588f00000100", "xmm2": "f2410f109700000100", "xmm9": "f2450f108f00000100", "xmm1 as 128 bits": "66410f108f00000100", "xmm8": "f2450f108700000100", "bits of xmm1": "66480f7ec8", "xmm1 as integer": "f2480f2cc1", "to xmm1": "f2480f2ac8", "of xmm1": "f2410f58c1",
 	"ldmxcsr": "410fae9700000100", "stmxcsr": "410fae9f00000100", "fxrstor": "410fae8f00000100", "movsd to memory": "f2410f118700000100", "maskmovdqu": "66410ff7c1",
-	"without REX": "f20f588700000100", "vaddsd": "c4c17b588700000100", "cvttpd2pi": "66410f2c8700000100", "movq to xmm0": "66490f6ec7", "pextrq": "664c0f3a16c700", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rcl": "48c1d001", "rcr": "48d3d8", "sal": "48c1f001", "bsr of 32 bits": "400fbdc0", "bsf of 32 bits": "410fbcc8", "lzcnt": "f3480fbdc0", "popcnt": "f3480fb8c0", "bswap of rcx": "480fc9", "bswap of memory": "490fcf", "bswap of 32 bits": "400fc8", "bt": "480fa3c8", "setl of another register": "400f9cc4",
+	"fused, to xmm1": "c4c2f1998f00000100", "fused, to xmm8": "c442f1998700000100", "fused with xmm2": "c4c2e9998700000100", "fused with xmm9": "c4c2b1998700000100", "fused, packed": "c4c2f1988700000100", "fused, of 256 bits": "c4c2f5998700000100",
+	"fused of two registers": "c4c2f199c7", "fused of [rdi]": "c4e2f1998700000100", "fused of the TLB": "c4c2f199842400000100", "fused of an index": "c4c2f199840700000100", "fused of [r14]": "c4c2f1998600000100", "fused before memory": "c4c2f19987f8ffffff",
+	"gather": "c4c2f1928407000001", "another map": "c4c1f1998700000100", "without 66": "c4c2f0998700000100", "fused, another order": "c4c2f1a98700000100", "vmovsd from xmm1": "c4c17b118f00000100", "without REX": "f20f588700000100", "vaddsd": "c4c17b588700000100", "cvttpd2pi": "66410f2c8700000100", "movq to xmm0": "66490f6ec7", "pextrq": "664c0f3a16c700", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rcl": "48c1d001", "rcr": "48d3d8", "sal": "48c1f001", "bsr of 32 bits": "400fbdc0", "bsf of 32 bits": "410fbcc8", "lzcnt": "f3480fbdc0", "popcnt": "f3480fb8c0", "bswap of rcx": "480fc9", "bswap of memory": "490fcf", "bswap of 32 bits": "400fc8", "bt": "480fa3c8", "setl of another register": "400f9cc4",
 	"lock": "f0 49018700000100", "fs": "64 498b8700000100", "gs": "65 498b8700000100", "address size": "67 498b8700000100", "movsxd of 32 bits": "4063c0",
 
 	// Registers that are kept.
+	"number to rsp": "bc01000000", "number to memory": "41bf01000000", "number of 64 bits": "49b80000000000000000", "number below zero": "b8000000f0",
+	"lea to rsp, without a prefix": "8d6008", "adds to rsp, without a prefix": "01c4", "shifts rsp, without a prefix": "c1e401",
+	"short distance before memory": extendRAX + "498b4407f8", "short distance from any register": "488b440108", "short distance of any index": "498b440708", "short and scaled": extendRAX + "498b444708",
+	"short distance from memory": "498b4708", "short distance of a store to the stack": "4889442408", "short distance, any index of the TLB": "498b440c08", "byte of ah": "8824070000",
 	"writes rsp": "4889c4", "writes memory": "4989c7", "writes entries": "4989c6", "writes tlb": "4989c4", "loads memory": "4d8bbf00000100",
 	"adds to rsp": "4883c408", "adds to memory": "4983c701", "lea to memory": "4c8d7800", "clears memory": "4d31ff", "shifts memory": "49c1e701",
 	"sets memory": "49c7c700000000", "negates rsp": "48f7dc", "32 bits of rsp": "4089c4", "cmov to memory": "4c0f4cf8", "imul to entries": "4c0faff0", "rotates memory": "49c1c701", "bsr to rsp": "480fbde0", "bsf to entries": "4c0fbcf0", "cmove to memory": "4c0f44f8",
@@ -95,8 +114,8 @@ var escapes = map[string]string{
 	"index of 32 bits rotated by rcx": "40d3c8 498b0407", "index with swapped bytes": extendRAX + "480fc8 498b0407", "index that bsr left": extendRAX + "480fbdc1 498b0407", "index that set changed": extendRAX + "400f9cc0 498b0407",
 	"index of and with a negative number": "4883e0f0 498b0407", "negative constant": "48c7c0ffffffff 498b0407", "base as index": "4b8b043f",
 	"before memory": "498b87f8ffffff", "before memory, indexed": extendRAX + "498b8407f8ffffff", "far behind memory": extendRAX + "498b840700000100",
-	"immediate before memory": "498187f8ffffff01000000", "TLB as large as memory": extendRAX + "498b0404", "TLB without index": "498b842400000100",
-	"far behind the TLB": maskTLB + "498b940c00000400", "before the TLB": maskTLB + "498b940c00ffffff", "store to the TLB": maskTLB + "4989940c00000000",
+	"immediate before memory": "498187f8ffffff01000000", "TLB as large as memory": extendRAX + "498b0404", "TLB without index, behind it": "498b842400000400", "before the TLB, without index": "498b8424f8ffffff",
+	"far behind the TLB": maskTLB + "498b940c00000400", "before the TLB": maskTLB + "498b940c00ffffff", "store far behind the TLB": maskTLB + "4989940c00000400", "store before the TLB": maskTLB + "4989940c00ffffff", "store to the TLB at any index": extendRAX + "49891404", "store to the table without index": "49891e", "store to the stack without index": "48890424",
 	"immediate to the TLB": maskTLB + "4981840c0000000001000000", "store to the table": maskEntry + by16 + "4989040e",
 
 	// Jumps.
@@ -142,4 +161,85 @@ func TestRefusesEscapes(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
+}
+
+// assemble makes code of words: hexadecimal digits, LABEL: and >LABEL, which is the distance to it.
+func assemble(t *testing.T, text string) (code []byte, labels map[string]int) {
+	t.Helper()
+	labels = map[string]int{}
+	for range 2 { // labels ahead are known the second time
+		code = code[:0]
+		for word := range strings.FieldsSeq(text) {
+			if name, ok := strings.CutSuffix(word, ":"); ok {
+				labels[name] = len(code)
+			} else if name, ok := strings.CutPrefix(word, ">"); ok {
+				code = binary.LittleEndian.AppendUint32(code, uint32(int32(labels[name]-len(code)-4)))
+			} else if b, err := hex.DecodeString(word); err != nil {
+				t.Fatal(err)
+			} else {
+				code = append(code, b...)
+			}
+		}
+	}
+	return code, labels
+}
+
+// withRoutine looks something up, calls a routine on a detour where it is not found, and returns to where what is known of rcx is used.
+const withRoutine = "entry: 4983ed01 0f8c >out " + maskTLB + "493b940c00000000 0f85 >detour " +
+	"resume: 4103840c00010000 c3 out: 4983c501 c3 " +
+	"detour: e8 >routine " + maskTLB + "e9 >resume " +
+	"routine: 4889c1 4839d1 0f84 >routineEnd 4889c8 routineEnd: c3"
+
+// TestRoutines: calls and detours are accepted as translations have them, and not with a flaw.
+func TestRoutines(t *testing.T) {
+	good, _ := assemble(t, withRoutine)
+	if err := verify.Code(good, []int{0}); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string][2]string{ // what is replaced, and by what
+		"call in a routine":               {"routine: ", "routine: e8 >second c3 second: "},
+		"call of itself":                  {"routine: ", "routine: e8 >routine "},
+		"call back":                       {"routine: ", "routine: c3 4983ed01 0f8c >out e8 >routine c3 other: "},
+		"call into an instruction":        {"routine: 4889c1", "48 routine: 89c1"},
+		"routine that jumps back":         {"0f84 >routineEnd", "0f84 >routine"},
+		"routine that jumps to the body":  {"routine: ", "routine: e9 >entry "},
+		"routine that jumps to a leader":  {"0f84 >routineEnd", "0f84 >entry"},
+		"routine that leaves for entries": {"routine: ", "routine: " + maskEntry + by16 + "41ff240e "},
+		"routine that spends":             {"routine: ", "routine: 4983ed01 0f8c >routineEnd "},
+		"routine that gives":              {"routineEnd: ", "routineEnd: 4983c501 "},
+		"routine without an end":          {"routineEnd: c3", "routineEnd:"},
+		"body that jumps into a routine":  {"0f85 >detour", "0f85 >routine"},
+		"body that runs into a routine":   {"e9 >resume ", ""},
+		"budget that ends in a routine":   {"0f8c >out", "0f8c >routineEnd"},
+		"detour that knows less of rcx":   {"detour: e8 >routine " + maskTLB, "detour: e8 >routine "},
+		"detour that knows another mask":  {"detour: e8 >routine " + maskTLB, "detour: e8 >routine 4081e1f0ffff00 "},
+		"detour with a mask of 64 bits":   {"detour: e8 >routine " + maskTLB, "detour: e8 >routine 4881e1f0ffffff "},
+		"detour that masks, then calls":   {"detour: e8 >routine " + maskTLB, "detour: " + maskTLB + "e8 >routine "},
+		"detour from behind":              {"e9 >resume ", "e9 >resume e9 >detour "},
+		"detour from where it leads":      {"resume: ", "resume: 0f84 >detour "},
+		"detour that is an end of others": {"detour: ", "detour: 0f84 >inside inside: "},
+		"detour that control runs into":   {"c3 out: 4983c501 c3 ", "e9 >out out: 4983c501 0f84 >detour "},
+		"branch that ends a detour":       {"e9 >resume", "0f84 >resume c3"},
+		"resumed from elsewhere, too":     {"493b940c00000000 ", "493b940c00000000 0f84 >resume "},
+		"resumed without what it needs":   {"493b940c00000000 0f85 >detour ", "0f85 >detour 4889c1 "},
+	} {
+		text := strings.Replace(withRoutine, change[0], change[1], 1)
+		if text == withRoutine {
+			t.Errorf("%s: nothing is changed", name)
+		}
+		code, _ := assemble(t, text)
+		if err := verify.Code(code, []int{0}); err == nil {
+			t.Errorf("%s: accepted", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+	_, labels := assemble(t, withRoutine)
+	for _, at := range []string{"routine", "detour", "resume"} {
+		if err := verify.Code(good, []int{0, labels[at]}); err == nil {
+			t.Errorf("an entry at %s: accepted", at)
+		}
+	}
+	random := rand.New(rand.NewPCG(33, 5))
+	execute(t, random, good, slices.Repeat([]int{0}, 100))
 }

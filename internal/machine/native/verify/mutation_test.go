@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/cpu"
+
 	"agentvm/internal/machine/native/amd64"
+	"agentvm/internal/machine/native/blocks"
 	"agentvm/internal/machine/native/verify"
 	"agentvm/internal/machine/riscv"
 )
@@ -17,7 +20,8 @@ import (
 // layout is about that of the machine.
 var layout = amd64.Layout{
 	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, RoundingMode: 0x10240, Reservation: 0x10300, Reserved: 0x10308,
-	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8,
+	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Fused: cpu.X86.HasFMA,
+	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 }
 
 // randomTranslation translates some random instructions, which jump among themselves.
@@ -39,7 +43,7 @@ func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []i
 			o.Imm = int64(random.IntN(32))
 		}
 		word, err := riscv.Encode(row.Name, o)
-		floats := slices.Contains([]riscv.Format{riscv.FormatFL, riscv.FormatFS, riscv.FormatFX, riscv.FormatXF}, row.Format) || strings.HasPrefix(row.Name, "fsgnj")
+		floats := slices.Contains([]riscv.Format{riscv.FormatFL, riscv.FormatFS, riscv.FormatFX, riscv.FormatXF}, row.Format) || strings.HasPrefix(row.Name, "fsgnj") || row.Format == riscv.FormatR4
 		if err != nil || row.Length != 4 || row.Extension != "I" && row.Extension != "M" && row.Extension != "A" && row.Extension != "Zba" && row.Extension != "Zbb" && !floats {
 			continue
 		}

@@ -1,25 +1,34 @@
 // Package verify proves of native code for amd64, from its bytes alone, that it cannot do anything but compute and read and write a
 // machine's linear memory. It shares nothing with the translator that made the code, which it does not trust.
 //
-// On entry xmm0 is zero, MXCSR masks all exceptions, and memory (r15) is the address of linear memory, of which Reach bytes and the guard behind it are the machine's or inaccessible;
+// On entry xmm0 and xmm1 are zero, MXCSR masks all exceptions, and memory (r15) is the address of linear memory, of which Reach bytes and the guard behind it are the machine's or inaccessible;
 // tlb (r12) is memory and up to 4 GiB; entries (r14) is a table of TableEntries times 16 bytes, the first 8 of them an address of verified
 // code. What is proven of code that is accepted:
 //
 //   - Every byte that is executed belongs to an instruction of the list in decode.go. None of them is privileged, calls the system, or uses
-//     the stack other than by ret, and none raises an exception but by the accesses below. Of the floating-point registers there is xmm0 alone.
+//     the stack other than by call and ret, and none raises an exception but by the accesses below. Of the floating-point registers there are
+//     xmm0 and xmm1 alone.
 //   - memory, tlb, entries and rsp are never written, and never copied to where the guest could read them.
-//   - Reads and writes are of [memory + x] with x below 4 GiB + 64 KiB; besides there are reads of [tlb + x] with x below 256 KiB, and comparisons
-//     with the second halves of entries.
+//   - Reads and writes are of [memory + x] with x below 4 GiB + 64 KiB, or of [tlb + x] with x below 256 KiB, all of which is below Reach; besides
+//     there are comparisons with the second halves of entries. What the TLB has is no more trusted than what the rest of linear memory has.
 //   - Jumps lead to instructions of the same code, to the address of an entry of the table, or back to whoever entered it.
+//   - Routines are the code's end, from the first place on that is called. They are reached by calls alone, call nothing, neither jump to what
+//     is not a routine nor to entries, and leave the budget alone. So the stack has one more word in them, the place behind the call, to
+//     which their ret leads.
 //   - It ends: every way back, and every entry, takes from the budget and leaves when that is below zero; what is given back to the budget is
-//     given back on the way out.
+//     given back on the way out. Ways back in routines do not exist. Others that do not look at the budget end detours: straight code that is
+//     reached by jumps alone, all of them from before the place where it ends.
 //
-// What is known of registers is known along straight code only; wherever a jump may lead, nothing is.
+// What is known of registers is known along straight code only; wherever a jump may lead, nothing is, but of rcx where only detours end: there it
+// is what is known before that place, and the detour's end must prove as much.
 package verify
 
 import (
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
+	"sync"
 )
 
 const (
@@ -58,22 +67,35 @@ func unknown() state {
 }
 
 type verifier struct {
-	code   []byte
-	list   []instruction // the first is none
-	index  []int32       // in the list, by offset
-	target []bool        // a jump leads there, or it is an entry
-	at     int           // of the instruction that is proven
-	proofs *[]Proof      // nil: not wanted
+	code     []byte
+	list     []instruction // the first is none
+	index    []int32       // in the list, by offset
+	source   []int32       // of the jumps to an instruction, the place behind the last; 0: none, and entries have math.MaxInt32
+	routines int           // where they begin
+	resumed  map[int]known // what is known of rcx where detours end and nothing else leads
+	at       int           // of the instruction that is proven
+	proofs   *[]Proof      // nil: not wanted
 	state
 }
 
 // Code verifies code that is entered at the given offsets. An error says what is wrong and where.
 func Code(code []byte, entryPoints []int) error { return verify(code, entryPoints, nil) }
 
+// room is memory that verifications leave for the next ones: each needs some 25 times as much as there is code.
+type room struct {
+	list          []instruction
+	index, source []int32
+}
+
+var rooms = sync.Pool{New: func() any { return new(room) }}
+
 func verify(code []byte, entryPoints []int, proofs *[]Proof) error {
-	v := &verifier{
-		code: code, list: make([]instruction, 1, len(code)/4+2), index: make([]int32, len(code)), target: make([]bool, len(code)), proofs: proofs,
-	}
+	r := rooms.Get().(*room)
+	defer rooms.Put(r)
+	r.list = append(r.list[:0], instruction{})
+	r.index, r.source = zeros(r.index, len(code)), zeros(r.source, len(code))
+	v := &verifier{code: code, list: r.list, index: r.index, source: r.source, routines: len(code), proofs: proofs}
+	defer func() { r.list = v.list }() // which has grown
 	for at := 0; at < len(code); {
 		i := decode(code, at)
 		if i.form == formNone {
@@ -81,6 +103,9 @@ func verify(code []byte, entryPoints []int, proofs *[]Proof) error {
 		}
 		v.index[at] = int32(len(v.list))
 		v.list = append(v.list, i)
+		if i.form == formCall {
+			v.routines = min(v.routines, at+i.size+int(i.immediate))
+		}
 		at += i.size
 	}
 	for _, at := range entryPoints {
@@ -88,33 +113,116 @@ func verify(code []byte, entryPoints []int, proofs *[]Proof) error {
 			return fmt.Errorf("native code: entry: %w", err)
 		}
 	}
+	var detours []int // their ends
 	for at := 0; at < len(code); at += v.instruction(at).size {
-		if i := v.instruction(at); i.form == formJump || i.form == formBranch {
-			if err := v.mark(at+i.size+int(i.immediate), at); err != nil {
-				return fmt.Errorf("native code: at %#x: %w", at, err)
-			}
+		i := v.instruction(at)
+		if !i.leads() {
+			continue
+		}
+		if err := v.mark(at+i.size+int(i.immediate), at); err != nil {
+			return fmt.Errorf("native code: at %#x: %w", at, err)
+		}
+		if to := at + i.size + int(i.immediate); to <= at && !v.looksAtBudget(to) {
+			detours = append(detours, at)
 		}
 	}
+	if err := v.findDetours(detours); err != nil {
+		return err
+	}
 	return v.straight()
+}
+
+// zeros gives n of them, in memory that there may be.
+func zeros(s []int32, n int) []int32 {
+	s = slices.Grow(s[:0], n)[:n]
+	clear(s)
+	return s
 }
 
 // instruction gives the one that begins at an offset, or one without a form.
 func (v *verifier) instruction(at int) *instruction { return &v.list[v.index[at]] }
 
-// mark notes a jump's target. Ways back must look at the budget, as entries must.
+// leads says whether an instruction has a target.
+func (i *instruction) leads() bool {
+	return i.form == formJump || i.form == formBranch || i.form == formCall
+}
+
+// ends says whether control never reaches what is behind an instruction from there.
+func (i *instruction) ends() bool {
+	return i.form == formJump || i.form == formJumpMemory || i.form == formReturn
+}
+
+// mark notes a jump's target, or an entry, which is from -1. Calls lead to routines and jumps do not, but those of routines, forward.
 func (v *verifier) mark(at, from int) error {
 	if at < 0 || at >= len(v.code) || v.instruction(at).form == formNone {
 		return fmt.Errorf("%#x is not the beginning of an instruction", at)
 	}
-	if at <= from || from < 0 {
-		i := v.instruction(at)
-		next := at + i.size
-		if !i.spends() || next >= len(v.code) || v.instruction(next).form != formBranch || v.instruction(next).operation != less {
+	inRoutine := from >= v.routines
+	switch calls := from >= 0 && v.instruction(from).form == formCall; {
+	case calls && (inRoutine || at <= from):
+		return fmt.Errorf("the call of %#x is made in a routine, or leads back", at)
+	case inRoutine && at <= from:
+		return fmt.Errorf("the way back to %#x is in a routine", at)
+	case !calls && !inRoutine && at >= v.routines:
+		return fmt.Errorf("%#x is in a routine", at)
+	}
+	if from < 0 {
+		if !v.looksAtBudget(at) {
 			return fmt.Errorf("the way to %#x does not look at the budget", at)
 		}
+		v.source[at] = math.MaxInt32
+		return nil
 	}
-	v.target[at] = true
+	v.source[at] = max(v.source[at], int32(from)+1)
 	return nil
+}
+
+// looksAtBudget says whether the code at a place begins by taking from the budget and leaving when that is below zero.
+func (v *verifier) looksAtBudget(at int) bool {
+	i := v.instruction(at)
+	next := at + i.size
+	return i.spends() && next < len(v.code) && v.instruction(next).form == formBranch && v.instruction(next).operation == less
+}
+
+// findDetours proves that ways back which do not look at the budget end detours, and notes where these are the only jumps.
+func (v *verifier) findDetours(ends []int) error {
+	v.resumed = make(map[int]known, len(ends))
+	for _, at := range ends {
+		i := v.instruction(at)
+		to, first := at+i.size+int(i.immediate), v.straightTo(at)
+		if i.form != formJump || first < 0 || int(v.source[first]) > to {
+			return fmt.Errorf("native code: at %#x: the way to %#x does not look at the budget", at, to)
+		}
+		v.resumed[to] = nothing
+	}
+	isEnd := make(map[int]bool, len(ends))
+	for _, at := range ends {
+		isEnd[at] = true
+	}
+	for at := 0; at < len(v.code); at += v.instruction(at).size {
+		if i := v.instruction(at); i.leads() && !isEnd[at] {
+			delete(v.resumed, at+i.size+int(i.immediate))
+		}
+	}
+	return nil
+}
+
+// straightTo gives where the code begins that only leads straight to a place, or -1 when jumps lead into it.
+func (v *verifier) straightTo(at int) int {
+	for at > 0 {
+		before := at - 1
+		for v.instruction(before).form == formNone {
+			before--
+		}
+		if v.instruction(before).ends() {
+			return at
+		}
+		if v.source[at] != 0 {
+			return -1
+		}
+		at = before
+	}
+	return -1 // the start of all
 }
 
 const less = 12
@@ -127,21 +235,28 @@ func (i *instruction) spends() bool {
 // straight goes through the code once.
 func (v *verifier) straight() error {
 	v.state = unknown()
+	ended := false
 	for at := 0; at < len(v.code); {
 		i := v.instruction(at)
-		if v.target[at] {
+		if at == v.routines && !ended {
+			return fmt.Errorf("native code: control runs into the routine at %#x", at)
+		}
+		if v.source[at] != 0 {
+			k, resumes := v.registers[rcx], false
 			v.state = unknown()
+			if _, resumes = v.resumed[at]; resumes {
+				v.registers[rcx], v.resumed[at] = k, k
+			}
 		}
 		v.at = at
 		if why := v.step(at, i); why != "" {
 			return fmt.Errorf("native code: at %#x: %s: % x", at, why, v.code[at:at+i.size])
 		}
 		at += i.size
-		ends := i.form == formJump || i.form == formJumpMemory || i.form == formReturn
-		if ends {
+		if ended = i.ends(); ended || i.form == formCall {
 			v.state = unknown()
 		}
-		if at >= len(v.code) && !ends {
+		if at >= len(v.code) && !ended {
 			return fmt.Errorf("native code: control runs over its end")
 		}
 	}
@@ -193,7 +308,9 @@ func (v *verifier) step(at int, i *instruction) string {
 	}
 	const secret = "it reads a register that is kept"
 	switch i.form {
-	case formJump, formReturn:
+	case formJump:
+		return v.endDetour(at + i.size + int(i.immediate))
+	case formReturn, formCall:
 		return ""
 	case formBranch:
 		v.branch(at, i)
@@ -259,7 +376,7 @@ func (v *verifier) step(at int, i *instruction) string {
 		if !reads(i.reg) {
 			return secret
 		}
-		return v.linear(i)
+		return v.operand(i)
 	case formAddMemory, formSetMemory:
 		return v.linear(i)
 	case formCompareMemory:
@@ -269,7 +386,7 @@ func (v *verifier) step(at int, i *instruction) string {
 		if i.base == entries {
 			return v.entry(i, 8)
 		}
-		return v.readable(i)
+		return v.operand(i)
 	case formFloat:
 		return v.linear(i)
 	case formFloatToRegister:
@@ -285,7 +402,7 @@ func (v *verifier) step(at int, i *instruction) string {
 	case formFloatBits:
 		return v.write(i.rm, result(i.wide))
 	case formLoad:
-		if why := v.readable(i); why != "" {
+		if why := v.operand(i); why != "" {
 			return why
 		}
 		return v.write(i.reg, result(i.wide))
@@ -293,10 +410,19 @@ func (v *verifier) step(at int, i *instruction) string {
 	return "it is not on the list"
 }
 
+// endDetour proves that what is known where a jump leads back to is known here, too.
+func (v *verifier) endDetour(to int) string {
+	want, resumes := v.resumed[to]
+	if k := v.registers[rcx]; resumes && (k.max > want.max || k.zeros < want.zeros) {
+		return "less is known of rcx than where it leads"
+	}
+	return ""
+}
+
 // branch learns from a comparison just before it.
 func (v *verifier) branch(at int, i *instruction) {
 	const equal = 4
-	if i.operation != equal || v.target[at] {
+	if i.operation != equal || v.source[at] != 0 {
 		return
 	}
 	previous := at - 1
@@ -316,10 +442,13 @@ func (v *verifier) branch(at int, i *instruction) {
 
 // withImmediate proves an operation on a register with a constant. The budget is only spent, and given back on the way out.
 func (v *verifier) withImmediate(at int, i *instruction) string {
+	if i.rm == budget && v.at >= v.routines {
+		return "a routine changes the budget"
+	}
 	if i.rm == budget {
 		if i.spends() {
 			next := at + i.size
-			if next < len(v.code) && !v.target[next] && v.instruction(next).form == formBranch && v.instruction(next).operation == less &&
+			if next < len(v.code) && v.source[next] == 0 && v.instruction(next).form == formBranch && v.instruction(next).operation == less &&
 				v.leaves(next+v.instruction(next).size+int(v.instruction(next).immediate)) {
 				return ""
 			}
@@ -342,6 +471,7 @@ func (v *verifier) withImmediate(at int, i *instruction) string {
 		k = v.registers[i.rm]
 		if i.immediate >= 0 {
 			k.max = min(k.max, uint64(i.immediate))
+			k.zeros = max(k.zeros, uint8(bits.TrailingZeros64(uint64(i.immediate))))
 		} else if !i.wide {
 			k.max = min(k.max, word)
 		}
@@ -416,12 +546,19 @@ func (v *verifier) linear(i *instruction) string {
 	return v.proved(i)
 }
 
-// readable proves an operand that is only read.
-func (v *verifier) readable(i *instruction) string {
+// operand proves one in linear memory or in the TLB.
+func (v *verifier) operand(i *instruction) string {
 	if i.base != tlb {
 		return v.linear(i)
 	}
-	if i.index < 0 || i.distance < 0 || pinned(i.index) || v.registers[i.index].max > maxTLB || uint64(i.distance)+v.registers[i.index].max > maxTLB-8 {
+	index := uint64(0)
+	switch {
+	case i.index >= 0 && pinned(i.index):
+		return "the operand's index is a register that is kept"
+	case i.index >= 0:
+		index = v.registers[i.index].max
+	}
+	if i.distance < 0 || index > maxTLB || uint64(i.distance)+index > maxTLB-8 {
 		return "the operand may be outside the TLB"
 	}
 	return v.proved(i)
@@ -429,6 +566,9 @@ func (v *verifier) readable(i *instruction) string {
 
 // jumpMemory proves a jump to an entry's address.
 func (v *verifier) jumpMemory(i *instruction) string {
+	if v.at >= v.routines {
+		return "a routine leaves for an entry"
+	}
 	if i.base != entries {
 		return "the jump's target is not in the table of entries"
 	}

@@ -1,15 +1,8 @@
 // Sv39: permissions, SUM, MXR, accessed and dirty bits, superpages, MPRV, fetches across pages, stale translations.
 #include "bare.h"
-#define V 1
-#define R 2
-#define W 4
-#define X 8
-#define U 16
-#define A 64
-#define D 128
+#include "paging.h"
 
 // The root maps RAM onto itself with one superpage for S, and through `middle` and `leaf` pages from 0x40000000 on.
-#define WINDOW 0x40000000
 
 // map INDEX, FRAME, FLAGS: page INDEX of the window is the 4 KiB page at FRAME.
 .macro map index, frame, flags

@@ -1,51 +1,7 @@
 // Address spaces: a change of satp holds for the very next instruction; sfence.vma in all its forms; global pages.
 #include "bare.h"
-#define V 1
-#define R 2
-#define W 4
-#define X 8
-#define U 16
-#define G 32
-#define A 64
-#define D 128
-#define WINDOW 0x40000000
+#include "paging.h"
 #define NOWHERE 0x40001000
-
-// table ROOT, MIDDLE, LEAF, FRAME: RAM onto itself with one global superpage, and FRAME at WINDOW.
-.macro table root, middle, leaf, frame
-    la t1, \root
-    li t0, (0x80000000 >> 2) | V | R | W | X | A | D | G
-    sd t0, 16(t1)
-    la t0, \middle
-    srli t0, t0, 2
-    ori t0, t0, V
-    sd t0, 8(t1)
-    la t1, \middle
-    la t0, \leaf
-    srli t0, t0, 2
-    ori t0, t0, V
-    sd t0, 0(t1)
-    entry \leaf, \frame, V | R | W | X | A | D
-.endm
-
-// entry LEAF, FRAME, FLAGS: what is at WINDOW, without a fence.
-.macro entry leaf, frame, flags
-    la t0, \frame
-    srli t0, t0, 2
-    li t1, \flags
-    or t0, t0, t1
-    la t1, \leaf
-    sd t0, 0(t1)
-.endm
-
-// space REGISTER, ROOT, ASID: the value for satp.
-.macro space register, root, asid
-    la \register, \root
-    srli \register, \register, 12
-    li t0, (8 << 16) | \asid
-    slli t0, t0, 44
-    or \register, \register, t0
-.endm
 
 // user_program LEAF: at NOWHERE is what U executes.
 .macro user_program leaf
@@ -78,8 +34,8 @@
 
 program
 main:
-    table root1, middle1, leaf1, frame1
-    table root2, middle2, leaf2, frame2
+    table root1, middle1, leaf1, frame1, V | R | W | X | A | D
+    table root2, middle2, leaf2, frame2, V | R | W | X | A | D
     space s6, root1, 1
     space s7, root2, 2
     li s4, WINDOW

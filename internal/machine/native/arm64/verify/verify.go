@@ -3,16 +3,21 @@
 //
 // On entry memory (x23) is the address of linear memory, of which Reach bytes are the machine's or inaccessible; hart (x27) is memory and up to
 // 4 GiB; entries (x24) is a table of TableEntries times 16 bytes, the first 8 of them an address of verified code; target (x17) is such an
-// address. What is proven of code that is accepted:
+// address; places (x6, x8) are memory and up to 4 GiB. What is proven of code that is accepted:
 //
 //   - Every instruction is of the list in step. None of them is privileged, calls the system, uses the stack, or raises an exception but by the
 //     accesses below.
 //   - memory, entries, hart, x18, x28 (Go's g), x29, x30 and sp are never written, and never copied to where the guest could read them; nor is
-//     target, which only ever has the address of an entry, by three instructions that stand together.
-//   - Reads and writes are of [memory + the lower 32 bits of a register] and of [hart + x] with x below 32 KiB.
+//     target, which only ever has the address of an entry, by three instructions that stand together, or the way back, by a call.
+//   - Places are written by one instruction, which makes them memory + the lower 32 bits of a register, and read by nothing but accesses.
+//   - Reads and writes are of [memory + the lower 32 bits of a register] and of [hart + x] and [place + x] with x below 32 KiB.
 //   - Jumps lead to instructions of the same code, to target, or back to whoever entered it.
+//   - Routines are the code's end, from the first place on that is called. They are reached by calls alone, which are three instructions that stand
+//     together: target gets the way back, the call, and the way back is what it was. Routines call nothing, neither jump to what is no routine nor
+//     to target, do not write target, and leave the budget alone. So their ret leads behind the call.
 //   - It ends: every way back, and every entry, takes from the budget and leaves when that is below zero; what is given back to the budget is
-//     given back on the way out.
+//     given back on the way out. Ways back in routines do not exist. Others that do not look at the budget end detours: straight code that is
+//     reached by jumps alone, all of them from before the place where it ends.
 //
 // Nothing has to be known of the values of registers.
 package verify
@@ -20,19 +25,23 @@ package verify
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 )
 
 const (
-	// Reach is what code may touch from the start of linear memory on, in bytes: hart may be 4 GiB from it, and its operands reach 32 KiB.
+	// Reach is what code may touch from the start of linear memory on, in bytes: hart and places may be 4 GiB from it, and their operands reach 32 KiB.
 	Reach = 4<<30 + 32<<10
 	// TableEntries is the size of the table of entries.
 	TableEntries = 1 << 18
 
 	target, memory, entries, tlb, budget, hart, zero = 17, 23, 24, 25, 26, 27, 31
 
-	general = 1<<17 - 1 | 0xf<<19 // x0 to x16, x19 to x22
+	places  = 1<<6 | 1<<8
+	general = (1<<17 - 1 | 0xf<<19) &^ places // x0 to x5, x7, x9 to x16, x19 to x22
 	ret     = 0xd65f03c0
 	jump    = 0xd61f0220 // br target
+	keep    = 0xaa1e03f1 // mov target, x30
+	restore = 0xaa1103fe // mov x30, target
 )
 
 // Proof is why an operand in memory is where it may be.
@@ -42,9 +51,10 @@ type Proof struct {
 }
 
 type verifier struct {
-	code   []byte
-	target []bool   // by instruction: a jump leads there, or it is an entry
-	proofs *[]Proof // nil: not wanted
+	code     []byte
+	source   []int32  // by instruction, of the jumps there, the one behind the last; 0: none, and entries have math.MaxInt32
+	routines int      // where they begin
+	proofs   *[]Proof // nil: not wanted
 }
 
 // Code verifies code that is entered at the given offsets. An error says what is wrong and where.
@@ -61,7 +71,13 @@ func verify(code []byte, entryPoints []int, proofs *[]Proof) error {
 	if len(code)%4 != 0 {
 		return fmt.Errorf("native code: its last instruction is cut: %d bytes", len(code))
 	}
-	v := &verifier{code: code, target: make([]bool, len(code)/4), proofs: proofs}
+	v := &verifier{code: code, source: make([]int32, len(code)/4), routines: len(code) / 4, proofs: proofs}
+	for at := range v.source {
+		if w := v.word(at); calls(w) {
+			to, _ := leads(w, at)
+			v.routines = min(v.routines, to)
+		}
+	}
 	for _, at := range entryPoints {
 		if at%4 != 0 {
 			return fmt.Errorf("native code: entry: %#x is not the beginning of an instruction", at)
@@ -70,33 +86,40 @@ func verify(code []byte, entryPoints []int, proofs *[]Proof) error {
 			return fmt.Errorf("native code: entry: %w", err)
 		}
 	}
-	for at := range v.target {
+	for at := range v.source {
 		if to, ok := leads(v.word(at), at); ok {
 			if err := v.mark(to, at); err != nil {
 				return fmt.Errorf("native code: at %#x: %w", 4*at, err)
 			}
 		}
 	}
-	for at := range v.target {
+	for at := range v.source {
+		if to, ok := leads(v.word(at), at); ok && to <= at && !v.looksAtBudget(to) && !v.endsDetour(at, to) {
+			return fmt.Errorf("native code: at %#x: the way to %#x does not look at the budget", 4*at, 4*to)
+		}
 		if why := v.step(at, v.word(at)); why != "" {
 			return fmt.Errorf("native code: at %#x: %s: %08x", 4*at, why, v.word(at))
 		}
 	}
-	if n := len(v.target); n > 0 && !ends(v.word(n-1)) {
-		return fmt.Errorf("native code: control runs over its end")
+	for _, end := range []int{v.routines, len(v.source)} {
+		if end > 0 && !ends(v.word(end-1)) {
+			return fmt.Errorf("native code: control runs over %#x", 4*end)
+		}
 	}
 	return nil
 }
 
 // word is an instruction; outside of the code there is none, 0.
 func (v *verifier) word(at int) uint32 {
-	if at < 0 || at >= len(v.target) {
+	if at < 0 || at >= len(v.source) {
 		return 0
 	}
 	return binary.LittleEndian.Uint32(v.code[4*at:])
 }
 
 func always(w uint32) bool { return w>>26 == 5 }
+
+func calls(w uint32) bool { return w>>26 == 0x25 }
 
 func sometimes(w uint32) bool { return w&0xff000010 == 0x54000000 && w&15 < 14 }
 
@@ -105,7 +128,7 @@ func ends(w uint32) bool { return always(w) || w == ret || w == jump }
 // leads gives the instruction that a jump leads to.
 func leads(w uint32, at int) (int, bool) {
 	switch {
-	case always(w):
+	case always(w), calls(w):
 		return at + int(int32(w<<6)>>6), true
 	case sometimes(w):
 		return at + int(int32(w<<8)>>13), true
@@ -113,18 +136,42 @@ func leads(w uint32, at int) (int, bool) {
 	return 0, false
 }
 
-// mark notes a jump's target. Ways back must look at the budget, as entries must.
+// mark notes a jump's target, or an entry, which is from -1. Calls lead to routines and jumps do not, but those of routines, forward.
 func (v *verifier) mark(to, from int) error {
-	if to < 0 || to >= len(v.target) {
+	if to < 0 || to >= len(v.source) {
 		return fmt.Errorf("%#x is outside of the code", 4*to)
 	}
-	if to <= from || from < 0 {
-		if !spends(v.word(to)) || !looks(v.word(to+1)) {
-			return fmt.Errorf("the way to %#x does not look at the budget", 4*to)
+	inRoutine := from >= v.routines
+	switch isCall := from >= 0 && calls(v.word(from)); {
+	case isCall && (inRoutine || to <= from):
+		return fmt.Errorf("the call of %#x is made in a routine, or leads back", 4*to)
+	case inRoutine && to <= from:
+		return fmt.Errorf("the way back to %#x is in a routine", 4*to)
+	case !isCall && !inRoutine && to >= v.routines:
+		return fmt.Errorf("%#x is in a routine", 4*to)
+	case from < 0 && !v.looksAtBudget(to):
+		return fmt.Errorf("the way to %#x does not look at the budget", 4*to)
+	case from < 0:
+		v.source[to] = math.MaxInt32
+	}
+	v.source[to] = max(v.source[to], int32(from)+1)
+	return nil
+}
+
+// looksAtBudget says whether the code at a place begins by taking from the budget and leaving when that is below zero.
+func (v *verifier) looksAtBudget(at int) bool { return spends(v.word(at)) && looks(v.word(at+1)) }
+
+// endsDetour says whether a way back ends a detour.
+func (v *verifier) endsDetour(at, to int) bool {
+	if !always(v.word(at)) {
+		return false
+	}
+	for ; at > 0 && !ends(v.word(at-1)); at-- {
+		if v.source[at] != 0 {
+			return false // another way in
 		}
 	}
-	v.target[to] = true
-	return nil
+	return at > 0 && int(v.source[at]) <= to
 }
 
 const ofBudget = budget<<5 | budget
@@ -181,10 +228,18 @@ func (v *verifier) step(at int, w uint32) string {
 	}
 	const threes, selects = 0x7fe0fc00, 0x7fe00c00
 	switch {
+	case at >= v.routines && (w == jump || spends(w) || gives(w) || w&0xffe0ffff == 0x8b000000|entries<<5|target):
+		return "it is in a routine"
 	case always(w), sometimes(w), w == ret, w == jump:
 		return ""
+	case w == keep:
+		return v.call(at + 1)
+	case calls(w):
+		return v.call(at)
+	case w == restore:
+		return v.call(at - 1)
 	case spends(w):
-		if to, ok := leads(v.word(at+1), at+1); ok && looks(v.word(at+1)) && !v.target[at+1] && v.leaves(to) {
+		if to, ok := leads(v.word(at+1), at+1); ok && looks(v.word(at+1)) && v.source[at+1] == 0 && v.leaves(to) {
 			return ""
 		}
 		return "it spends from the budget without leaving when there is none"
@@ -196,11 +251,16 @@ func (v *verifier) step(at int, w uint32) string {
 	case w == 0x8b000000|second<<16|entries<<5|target: // add target, entries, index
 		return v.entry(at, second)
 	case w == 0xa9400000|third<<10|target<<5|target: // ldp target, slot, [target]
-		if v.target[at] || v.word(at-1)&0xffe0ffff != 0x8b000000|entries<<5|target {
+		if v.source[at] != 0 || v.word(at-1)&0xffe0ffff != 0x8b000000|entries<<5|target {
 			return "it may not read an entry"
 		}
 		v.proved(at, "target is an entry")
 		return value(third)
+	case w&0xffe0fc00 == 0x8b204000 && places>>to&1 != 0: // add place, first, the lower half of second
+		if first != memory {
+			return "the place is not in linear memory"
+		}
+		return value(zero, second)
 	case w&0x1f800000 == 0x11000000: // add, sub, adds, subs with 12 bits: 31 is the stack pointer, except as the result of those with flags
 		if first == zero || to == zero && w>>29&1 == 0 {
 			return "it uses the stack pointer"
@@ -215,7 +275,8 @@ func (v *verifier) step(at int, w uint32) string {
 		return value(to)
 	case w&0xffc00000 == 0x93400000, w&0xffc00000 == 0xd3400000: // sbfm, ubfm
 		return value(to, first)
-	case w&threes == 0x0b000000, w&threes == 0x4b000000, w&threes == 0x6b000000, // add, sub, subs
+	case w&0xffe00000 == 0x8b000000, // add of a shifted register
+		w&threes == 0x0b000000, w&threes == 0x4b000000, w&threes == 0x6b000000, // add, sub, subs
 		w&threes == 0x0a000000, w&threes == 0x2a000000, w&threes == 0x4a000000, // and, orr, eor
 		w&threes == 0x1ac00800, w&threes == 0x1ac00c00, // udiv, sdiv
 		w&threes == 0x1ac02000, w&threes == 0x1ac02400, w&threes == 0x1ac02800, w&threes == 0x1ac02c00, // lslv, lsrv, asrv, rorv
@@ -238,11 +299,14 @@ func (v *verifier) step(at int, w uint32) string {
 		v.proved(at, "memory and 32 bits")
 		return access(w, to, value)
 	case w&0x3f000000 == 0x39000000: // [first + distance]
-		if first != hart {
-			return "the operand is not in the hart"
+		base := "hart"
+		if places>>first&1 != 0 {
+			base = "place"
+		} else if first != hart {
+			return "the operand is neither in the hart nor at a place"
 		}
 		if v.proofs != nil {
-			v.proved(at, fmt.Sprintf("hart + %#x", (w>>10&0xfff)<<(w>>30)))
+			v.proved(at, fmt.Sprintf("%s + %#x", base, (w>>10&0xfff)<<(w>>30)))
 		}
 		return access(w, to, value)
 	}
@@ -260,11 +324,19 @@ func access(w, r uint32, value func(uint32, ...uint32) string) string {
 	return "it is not on the list"
 }
 
+// call proves the three instructions of a call, which is at the second.
+func (v *verifier) call(at int) string {
+	if at <= 0 || v.word(at-1) != keep || !calls(v.word(at)) || v.word(at+1) != restore || v.source[at] != 0 || v.source[at+1] != 0 {
+		return "it is no call, or none that may return"
+	}
+	return ""
+}
+
 // entry proves that an index leads to an entry: just before, all but the bits of an index were cleared. Just behind, the entry is read.
 func (v *verifier) entry(at int, index uint32) string {
 	const ones = 18 // TableEntries-1, times 16
 	before := v.word(at - 1)
-	if v.target[at] || before&0xffc0fc1f != 0x92400000|(ones-1)<<10|index || before>>16&63 != 64-4 || index == zero {
+	if v.source[at] != 0 || before&0xffc0fc1f != 0x92400000|(ones-1)<<10|index || before>>16&63 != 64-4 || index == zero {
 		return "the operand may not be an entry"
 	}
 	if next := v.word(at + 1); next&0xffff83ff != 0xa9400000|target<<5|target {

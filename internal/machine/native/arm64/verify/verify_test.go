@@ -28,6 +28,8 @@ const (
 	entryAt   = 0x8b010311 // add x17, x24, x1
 	readEntry = 0xa9400631 // ldp x17, x1, [x17]
 	jump      = 0xd61f0220 // br x17
+	keep      = 0xaa1e03f1 // mov x17, x30
+	restore   = 0xaa1103fe // mov x30, x17
 )
 
 // frame makes code of a body: what looks at the budget before it, and a way out behind it.
@@ -44,7 +46,7 @@ func frame(body ...uint32) []byte {
 func TestAcceptsWhatIsHarmless(t *testing.T) {
 	for name, body := range map[string][]uint32{
 		"nothing": nil, "move": {move}, "load": {0xf8614ae3}, "store": {0xf8214ae3}, "load of the hart": {0xf9404360}, "store to the hart": {0xf9004360},
-		"compare": {0xf100041f}, "entry": {mask, entryAt, readEntry, 0xeb00003f, jump}, "jump to target": {jump}, "branch over": {0x54000040, move}, "bits": {0x8a220021, 0xaa220021, 0xca220021, 0x9ac22c21, 0x93c10421, 0x13810421, 0xdac01021, 0x5ac01021, 0xdac00021, 0xdac00c21},
+		"place": {0x8b2142e6, 0x8b3f42e8}, "load at a place": {0xf94004c3}, "store at a place": {0x39003d03}, "add of a shifted register": {0x8b020421}, "compare": {0xf100041f}, "entry": {mask, entryAt, readEntry, 0xeb00003f, jump}, "jump to target": {jump}, "branch over": {0x54000040, move}, "bits": {0x8a220021, 0xaa220021, 0xca220021, 0x9ac22c21, 0x93c10421, 0x13810421, 0xdac01021, 0x5ac01021, 0xdac00021, 0xdac00c21},
 		"jump to the end": {0x14000001}, "loop that looks at the budget": {0x17fffffe},
 	} {
 		if err := verify.Code(frame(body...), []int{0}); err != nil {
@@ -63,7 +65,7 @@ var escapes = map[string][]uint32{
 	"tbz": {0x36000040}, "b.al": {0x5400004e}, "b.nv": {0x5400004f}, "bc.eq": {0x54000050}, "ccmp": {0xfa400800}, "adc": {0x9a000000}, "extr of 64 bits by 32": {0x13c00000}, "extr of 32 bits by 64": {0x13808000}, "rev16": {0xdac00400}, "rev of 32 bits": {0x5ac00800}, "rev32": {0xdac00800}, "cls": {0xdac01400}, "ctz": {0xdac01800}, "cnt": {0xdac01c00},
 	"abs": {0xdac02000}, "smax": {0x9ac26020}, "crc32b": {0x1ac24020}, "crc32x": {0x9ac24c20},
 	"movk of 32 bits": {0x72800020}, "and with ones apart": {0x9200f021}, "and with no ones": {0x927ffc21}, "and with 32 bits": {0x12000021}, "sbfm of 32 bits": {0x13007c21},
-	"add of a shifted register": {0x8b020421}, "add of an extended register": {0x8b224021}, "bic of a shifted register": {0x8a220421}, "bics": {0xea220021}, "ands": {0xea020021}, "eon rotated": {0xcae20421},
+	"add of a register shifted right": {0x8b420421}, "add of 32 bits, shifted": {0x0b020421}, "sub of a shifted register": {0xcb020421}, "add of an extended register": {0x8b224021}, "bic of a shifted register": {0x8a220421}, "bics": {0xea220021}, "ands": {0xea020021}, "eon rotated": {0xcae20421},
 
 	// Registers that are kept.
 	"writes memory": {0xaa0103f7}, "writes entries": {0xaa0103f8}, "writes hart": {0xaa0103fb}, "writes g": {0xaa0103fc}, "writes the frame": {0xaa0103fd},
@@ -73,6 +75,17 @@ var escapes = map[string][]uint32{
 	"madd to the link": {0x9b02003e}, "bic to memory": {0x8a220037}, "extr to entries": {0x93c10438}, "clz to g": {0xdac0103c}, "rev to hart": {0xdac00c3b}, "rorv to the link": {0x9ac22c3e}, "rbit to target": {0xdac00031}, "orn to x18": {0xaa220032}, "umulh to memory": {0x9bc27c37}, "sxtw to entries": {0x93407c38}, "adds to target": {0xb1000431},
 	"gives budget": {give, 0x54000040, move}, "adds nothing to budget": {0x9100035a}, "takes nothing": {0xf100035a}, "takes without flags": {0xd100075a},
 	"takes 32 bits": {0x7100075a}, "spends without looking": {spend, move}, "spends, looks for another condition": {spend, 0x5400004a}, "adds to budget shifted": {0x9140075a},
+
+	// Places.
+	"place of 64 bits": {0x8b2162e6}, "place of 32 bits with their sign": {0x8b21c2e6}, "place of 16 bits": {0x8b2122e6}, "place of a shifted index": {0x8b2146e6}, "place without extension": {0x8b0102e6},
+	"place from the hart": {0x8b214366}, "place from entries": {0x8b214306}, "place from a register": {0x8b214026}, "place from a place": {0x8b214106}, "place from zero": {0x8b2143e6}, "place in 32 bits": {0x0b2142e6},
+	"subtracts for a place": {0xcb2142e6}, "place with flags": {0xab2142e6}, "place of a place": {0x8b2842e6}, "place of memory": {0x8b3742e6}, "place of g": {0x8b3c42e6}, "place in another register": {0x8b2142e3},
+	"place in target": {0x8b2142f1}, "place in the hart": {0x8b2142fb}, "place in sp": {0x8b2142ff}, "place in memory": {0x8b2142f7}, "place shifted": {0x8b0112e6},
+	"moves to a place": {0xaa0103e6}, "moves to the other place": {0xaa0103e8}, "loads a place": {0xf8614ae6}, "loads the other from the hart": {0xf9400368}, "loads a place by a place": {0xf94000c6}, "reads a place": {0xaa0603e1}, "reads the other place": {0xaa0803e1},
+	"stores a place": {0xf8214ae6}, "stores the other to the hart": {0xf9000368}, "stores a place at itself": {0xf90000c6}, "adds to a place": {0x910020c6}, "adds from a place": {0x910020c1}, "movz to a place": {0xd2800006}, "csel of places": {0x9a8800c1}, "compares places": {0xeb0800df},
+	"reads an entry into a place": {mask, entryAt, 0xa9401a31, jump}, "entry of a place": {0x927c44c6, 0x8b060311, readEntry, jump},
+	"before a place": {0xf85f80c3}, "place and a register": {0xf86148c3}, "post-index of a place": {0xf84084c3}, "pre-index of a place": {0xf8408cc3}, "ldp of a place": {0xa94004c3}, "stp to a place": {0xa90004c3}, "index is a place": {0xf8664ae3},
+	"prefetch of a place": {0xf98000c0}, "ldr of a vector from a place": {0x3dc000c0}, "ldr d from a place": {0xfd4000c0}, "exclusive of a place": {0xc85f7cc0}, "ldrsw to 32 bits from a place": {0xb9c000c0},
 
 	// Addresses of the process that the guest could see.
 	"reads memory": {0xaa1703e1}, "reads entries": {0xaa1803e1}, "reads hart": {0xaa1b03e1}, "reads g": {0xaa1c03e1}, "reads the link": {0xaa1e03e1}, "reads target": {0xaa1103e1},
@@ -123,10 +136,110 @@ func TestRefusesEscapes(t *testing.T) {
 	}
 }
 
+// assemble makes code of words: hexadecimal digits, LABEL: and jumps, as b>LABEL.
+func assemble(t *testing.T, text string) (code []byte, labels map[string]int) {
+	t.Helper()
+	jumps := map[string]uint32{"b": 0x14000000, "bl": 0x94000000, "eq": 0x54000000, "ne": 0x54000001, "lt": 0x5400000b}
+	labels = map[string]int{}
+	for range 2 { // labels ahead are known the second time
+		code = code[:0]
+		for word := range strings.FieldsSeq(text) {
+			if name, ok := strings.CutSuffix(word, ":"); ok {
+				labels[name] = len(code)
+				continue
+			}
+			w, err := strconv.ParseUint(word, 16, 32)
+			if jump, name, ok := strings.Cut(word, ">"); ok {
+				distance := uint32(labels[name]-len(code)) / 4
+				if w, err = uint64(jumps[jump]|distance&(1<<26-1)), nil; w>>30&1 != 0 {
+					w = uint64(jumps[jump] | distance&(1<<19-1)<<5)
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			code = binary.LittleEndian.AppendUint32(code, uint32(w))
+		}
+	}
+	return code, labels
+}
+
+// withRoutine looks something up, and calls a routine on a detour where it is not found.
+const withRoutine = "entry: f100075a lt>out f8614ae3 ne>detour resume: f8614ae3 d65f03c0 " +
+	"detour: aa1e03f1 bl>routine aa1103fe ne>out b>resume " +
+	"out: 9100075a d65f03c0 " +
+	"routine: eb02003f eq>routineEnd aa0203e1 routineEnd: d65f03c0"
+
+// TestRoutines: calls and detours are accepted as translations have them, and not with a flaw.
+func TestRoutines(t *testing.T) {
+	good, labels := assemble(t, withRoutine)
+	if err := verify.Code(good, []int{0}); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string][2]string{ // what is replaced, and by what
+		"call in a routine":                 {"routine: ", "routine: aa1e03f1 bl>second aa1103fe d65f03c0 second: "},
+		"call of itself":                    {"routine: ", "routine: aa1e03f1 bl>routine aa1103fe "},
+		"call back":                         {"out: ", "out: 9100075a d65f03c0 other: f100075a lt>out aa1e03f1 bl>detour aa1103fe d65f03c0 last: "},
+		"call of where a call is":           {"bl>routine", "call: bl>call"},
+		"call without the way back":         {"aa1e03f1 bl>", "bl>"},
+		"call with another way back":        {"aa1e03f1", "aa0203f1"},
+		"call that keeps elsewhere":         {"aa1e03f1", "aa1e03e1"},
+		"call that does not restore":        {"aa1103fe", ""},
+		"call that restores something else": {"aa1103fe", "aa0103fe"},
+		"call that restores later":          {"aa1103fe", "aa0203e1 aa1103fe"},
+		"two calls for one way back":        {"bl>routine aa1103fe", "bl>routine bl>routine aa1103fe"},
+		"restores without a call":           {"detour: ", "detour: aa1103fe "},
+		"keeps without a call":              {"detour: ", "detour: aa1e03f1 "},
+		"restores in a routine":             {"routineEnd: ", "routineEnd: aa1103fe "},
+		"keeps in a routine":                {"routineEnd: ", "routineEnd: aa1e03f1 "},
+		"jump to the call":                  {"aa1e03f1 bl>", "ne>call aa1e03f1 call: bl>"},
+		"jump behind the call":              {"bl>routine aa1103fe", "bl>routine back: aa1103fe ne>back"},
+		"jump over the call":                {"aa1e03f1 bl>routine aa1103fe", "ne>back aa1e03f1 bl>routine back: aa1103fe"},
+		"routine that jumps back":           {"eq>routineEnd", "eq>routine"},
+		"routine that jumps to the body":    {"routine: ", "routine: b>entry "},
+		"routine that jumps to a leader":    {"eq>routineEnd", "eq>entry"},
+		"routine that leaves for target":    {"routineEnd: ", "routineEnd: d61f0220 "},
+		"routine that reads an entry":       {"routineEnd: ", "routineEnd: 927c4421 8b010311 a9400631 "},
+		"routine that spends":               {"routine: ", "routine: f100075a lt>routineEnd "},
+		"routine that gives":                {"routineEnd: ", "routineEnd: 9100075a "},
+		"routine without an end":            {"routineEnd: d65f03c0", "routineEnd:"},
+		"body that jumps into a routine":    {"ne>detour", "ne>routine"},
+		"body that runs into a routine":     {"out: 9100075a d65f03c0", "out: 9100075a"},
+		"budget that ends in a routine":     {"lt>out", "lt>routineEnd"},
+		"call behind the end":               {"bl>routine", "94001000"},
+		"call before the start":             {"bl>routine", "97ffff00"},
+		"detour from behind":                {"b>resume ", "b>resume b>detour "},
+		"detour from where it leads":        {"resume: ", "resume: ne>detour "},
+		"detour with another way in":        {"f8614ae3 ne>detour resume: f8614ae3 d65f03c0 detour: aa1e03f1 bl>routine aa1103fe ", "ne>inside f8614ae3 ne>detour resume: f8614ae3 d65f03c0 detour: aa1e03f1 bl>routine aa1103fe inside: "},
+		"detour that control runs into":     {"d65f03c0 detour:", "detour:"},
+		"branch that ends a detour":         {"b>resume", "eq>resume d65f03c0"},
+		"detours that lead to each other":   {"b>resume ", "b>resume second: b>detour "},
+	} {
+		text := strings.Replace(withRoutine, change[0], change[1], 1)
+		if text == withRoutine {
+			t.Errorf("%s: nothing is changed", name)
+		}
+		code, _ := assemble(t, text)
+		if err := verify.Code(code, []int{0}); err == nil {
+			t.Errorf("%s: accepted", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+	for _, at := range []string{"routine", "detour", "resume"} {
+		if err := verify.Code(good, []int{0, labels[at]}); err == nil {
+			t.Errorf("an entry at %s: accepted", at)
+		}
+	}
+}
+
 // layout is about that of the machine.
 var layout = blocks.Layout{
 	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, Reservation: 0x10300, Reserved: 0x10308,
 	Write: 0x10000, Code: 0x20000, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8,
+	Supervisor: blocks.Supervisor{Privilege: 0x10220, STVec: 0x10310, SScratch: 0x10318, SEPC: 0x10320, SCause: 0x10328, STVal: 0x10330, MIP: 0x10338, MIE: 0x10340, UserEntries: 0x10348, UserEntry: 0x10350},
+	Generation: 0x30410, Jumps: 0x30420,
+	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 }
 
 // randomTranslation translates some random instructions, which jump among themselves.
@@ -146,10 +259,12 @@ func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []i
 			o.Imm = int64(int32(random.Uint32())) &^ 0xfff
 		case riscv.FormatSH5, riscv.FormatSH6:
 			o.Imm = int64(random.IntN(32))
+		case riscv.FormatCSR, riscv.FormatCSRI:
+			o.CSR = []uint16{0x100, 0x105, 0x140, 0x141}[random.IntN(4)]
 		}
 		word, err := riscv.Encode(row.Name, o)
 		floats := slices.Contains([]riscv.Format{riscv.FormatFL, riscv.FormatFS, riscv.FormatFX, riscv.FormatXF}, row.Format) || strings.HasPrefix(row.Name, "fsgnj")
-		if err != nil || row.Length != 4 || row.Extension != "I" && row.Extension != "M" && row.Extension != "A" && row.Extension != "Zba" && row.Extension != "Zbb" && !floats {
+		if err != nil || row.Length != 4 || !slices.Contains([]string{"I", "M", "A", "Zba", "Zbb", "Zicsr"}, row.Extension) && !floats {
 			continue
 		}
 		binary.LittleEndian.PutUint32(page[at:], word)
@@ -185,7 +300,7 @@ func harmless(w uint32) error {
 	}
 	text := strings.ToLower(arm64asm.GNUSyntax(inst))
 	name, operands, _ := strings.Cut(text, " ")
-	if text == "ret" || text == "br x17" || name == "b" || strings.HasPrefix(name, "b.") {
+	if text == "ret" || text == "br x17" || text == "mov x17, x30" || text == "mov x30, x17" || name == "b" || name == "bl" || strings.HasPrefix(name, "b.") {
 		return nil
 	}
 	listed := strings.Fields("add sub adds subs cmp cmn neg negs and orr eor mov movz movn movk sbfm ubfm sbfx ubfx sbfiz ubfiz lsl lsr asr sxtb sxth sxtw uxtb uxth uxtw " +
@@ -197,7 +312,7 @@ func harmless(w uint32) error {
 		within = strings.TrimSuffix(within, "]")
 		base, index, _ := strings.Cut(within, ",")
 		switch {
-		case base == "x27" && (index == "" || strings.HasPrefix(index, "#") && !strings.Contains(index, "-")):
+		case (base == "x27" || base == "x6" || base == "x8") && (index == "" || strings.HasPrefix(index, "#") && !strings.Contains(index, "-")):
 			operands = first
 		case base == "x23" && strings.HasPrefix(index, "w") && strings.HasSuffix(index, ",uxtw"):
 			operands = first + index
@@ -210,8 +325,15 @@ func harmless(w uint32) error {
 	if strings.HasPrefix(operands, "x26, x26, #") && (name == "subs" || name == "add") && !strings.Contains(operands, "lsl") {
 		return nil // where is for the verifier
 	}
+	if index, found := strings.CutSuffix(operands, ", uxtw"); found && name == "add" {
+		place, index, _ := strings.Cut(index, ", x23, ")
+		if place != "x6" && place != "x8" || !strings.HasPrefix(index, "w") {
+			return fmt.Errorf("the place %s", operands)
+		}
+		operands = index
+	}
 	for _, r := range strings.FieldsFunc(operands, func(r rune) bool { return strings.ContainsRune(" ,#", r) }) {
-		if number, err := strconv.Atoi(strings.TrimLeft(r, "xw")); err == nil && (r[0] == 'x' || r[0] == 'w') && number > 16 && (number < 19 || number > 22) && number != 25 {
+		if number, err := strconv.Atoi(strings.TrimLeft(r, "xw")); err == nil && (r[0] == 'x' || r[0] == 'w') && (number > 16 && (number < 19 || number > 22) && number != 25 || number == 6 || number == 8) {
 			return fmt.Errorf("the register %s", r)
 		}
 		if strings.HasSuffix(r, "sp") {
@@ -221,7 +343,7 @@ func harmless(w uint32) error {
 	return nil
 }
 
-// TestRefusesMutations changes one or two bytes of translations, or a word, at random. What is accepted nevertheless is harmless by the judgement of
+// TestRefusesMutations changes one or two bytes of translations, or a word or a register, or exchanges, drops or repeats words, at random. What is accepted nevertheless is harmless by the judgement of
 // another decoder, leads nowhere else, and looks at the budget on ways back. AGENTVM_FUZZ_MUTATIONS says how many.
 func TestRefusesMutations(t *testing.T) {
 	count, err := strconv.Atoi(os.Getenv("AGENTVM_FUZZ_MUTATIONS"))
@@ -230,7 +352,7 @@ func TestRefusesMutations(t *testing.T) {
 	}
 	seed, _ := strconv.ParseUint(os.Getenv("AGENTVM_FUZZ_SEED"), 10, 64)
 	random := rand.New(rand.NewPCG(seed, 7))
-	accepted, judged := 0, map[uint32]error{}
+	accepted, judged, distances := 0, map[uint32]error{}, map[uint32]jumpDistance{}
 	for done := 0; done < count; {
 		code, places := randomTranslation(t, random)
 		if code == nil {
@@ -241,13 +363,25 @@ func TestRefusesMutations(t *testing.T) {
 			mutant := append([]byte(nil), code...)
 			at := random.IntN(len(code))
 			mutant[at] ^= byte(1 + random.IntN(255))
-			switch random.IntN(4) {
+			w := at &^ 3
+			word, next := code[w:w+4], code[min(w+4, len(code)-4):][:4]
+			switch random.IntN(12) {
 			case 0:
 				mutant[random.IntN(len(code))] = byte(random.Uint32())
 			case 1:
 				mutant[min(at+1, len(code)-1)] = byte(random.Uint32())
 			case 2:
-				binary.LittleEndian.PutUint32(mutant[at&^3:], random.Uint32())
+				binary.LittleEndian.PutUint32(mutant[w:], random.Uint32())
+			case 3:
+				field := []int{0, 5, 10, 16}[random.IntN(4)]
+				binary.LittleEndian.PutUint32(mutant[w:], binary.LittleEndian.Uint32(word)&^(31<<field)|random.Uint32N(32)<<field)
+			case 4:
+				copy(mutant[w:], next)
+				copy(mutant[min(w+4, len(code)-4):], word)
+			case 5: // dropped, in one place
+				copy(mutant[w:], next)
+			case 6: // one from elsewhere
+				copy(mutant[w:], code[random.IntN(len(code)/4)*4:][:4])
 			}
 			if verify.Code(mutant, places) != nil {
 				continue
@@ -263,8 +397,8 @@ func TestRefusesMutations(t *testing.T) {
 				if err != nil {
 					t.Fatalf("seed %d: at %#x %08x is accepted: %v", seed, at, w, err)
 				}
-				checkJump(t, mutant, at, w)
 			}
+			checkJumps(t, mutant, places, distances)
 		}
 	}
 	t.Logf("%d mutations, %d of them accepted", count, accepted)
@@ -273,27 +407,79 @@ func TestRefusesMutations(t *testing.T) {
 	}
 }
 
-// checkJump checks where an instruction leads, by the operand that golang.org/x/arch decodes.
-func checkJump(t *testing.T, code []byte, at int, w uint32) {
+// jumpDistance is where an instruction leads, by the operand that golang.org/x/arch decodes.
+type jumpDistance struct {
+	bytes int
+	leads bool
+}
+
+// checkJumps checks where the jumps of code lead: back, they look at the budget or end a detour, by the judgement of another decoder.
+func checkJumps(t *testing.T, code []byte, places []int, decoded map[uint32]jumpDistance) {
 	t.Helper()
-	inst, err := arm64asm.Decode(binary.LittleEndian.AppendUint32(nil, w))
-	if err != nil {
-		return
+	word := func(at int) uint32 { return binary.LittleEndian.Uint32(code[at:]) }
+	last := map[int]int{} // the last jump to a place
+	for _, at := range places {
+		last[at] = len(code)
 	}
-	for _, a := range inst.Args {
-		distance, ok := a.(arm64asm.PCRel)
-		if !ok {
+	var back [][2]int
+	for at := 0; at < len(code); at += 4 {
+		d, known := decoded[word(at)]
+		if !known {
+			if inst, err := arm64asm.Decode(code[at : at+4]); err == nil {
+				for _, a := range inst.Args {
+					if distance, ok := a.(arm64asm.PCRel); ok {
+						d = jumpDistance{int(distance), true}
+					}
+				}
+			}
+			decoded[word(at)] = d
+		}
+		if !d.leads {
 			continue
 		}
-		to := at + int(distance)
+		to := at + d.bytes
 		if to < 0 || to >= len(code) || to%4 != 0 {
-			t.Fatalf("at %#x %08x leads to %#x of %#x", at, w, to, len(code))
+			t.Fatalf("at %#x %08x leads to %#x of %#x", at, word(at), to, len(code))
 		}
-		if first := binary.LittleEndian.Uint32(code[to:]); to <= at && first&0xffc003ff != spend&0xffc003ff {
-			t.Fatalf("at %#x %08x leads back to %08x", at, w, first)
+		last[to] = max(last[to], at)
+		if to <= at && word(to)&0xffc003ff != spend&0xffc003ff {
+			back = append(back, [2]int{at, to})
+		}
+	}
+	routines := len(code)
+	for at := 0; at < len(code); at += 4 {
+		if w := word(at); w>>26 == 0x25 {
+			routines = min(routines, at+decoded[w].bytes)
+		}
+	}
+	for at := 0; at < len(code); at += 4 {
+		w, d := word(at), decoded[word(at)]
+		isCall := w>>26 == 0x25
+		if _, found := last[at]; (isCall || w == restore) && found || isCall && (word(at-4) != keep || word(at+4) != restore) ||
+			w == keep && word(at+4)>>26 != 0x25 || w == restore && word(at-4)>>26 != 0x25 {
+			t.Fatalf("at %#x %08x is not a part of a call", at, w)
+		}
+		inside, leadsInside := at >= routines, at+d.bytes >= routines
+		if inside && (isCall || w == jump || w == keep || w&0x3ff == 26<<5|26 || d.leads && d.bytes <= 0) || d.leads && !isCall && inside != leadsInside {
+			t.Fatalf("at %#x %08x may not stand in a routine, or lead to one", at, w)
+		}
+	}
+	for _, b := range back {
+		at, to := b[0], b[1]
+		first := at
+		for first > 0 && !endsThere(word(first-4)) {
+			if _, found := last[first]; found {
+				t.Fatalf("at %#x %08x leads back to %08x, and jumps lead to %#x", at, word(at), word(to), first)
+			}
+			first -= 4
+		}
+		if first == 0 || last[first] >= to || word(at)>>26 != 5 {
+			t.Fatalf("at %#x %08x leads back to %08x from code that %#x leads to", at, word(at), word(to), last[first])
 		}
 	}
 }
+
+func endsThere(w uint32) bool { return w == ret || w == jump || w>>26 == 5 }
 
 // FuzzPages: whatever is in a page, and wherever it is entered, its translation is accepted.
 func FuzzPages(f *testing.F) {

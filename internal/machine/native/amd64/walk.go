@@ -1,0 +1,310 @@
+package amd64
+
+import "agentvm/internal/machine/native/blocks"
+
+// Where the first place of the TLB does not have the page of an access, a routine of the translation's own looks at the second one, and then walks
+// the page tables and fills the first: what src/mmu.c does, in the cases that are frequent and change nothing else. All others, exceptions among
+// them, are the interpreter's: the instruction is left to it.
+
+// detour is code behind all else that a miss takes.
+type detour struct {
+	from, back *label // where it begins, and the look-up's last instruction, to which it returns
+	table      uint32
+	miss       *label // when the routine did not find the page
+}
+
+// detour gives the label of the detour of a look-up in a table of the TLB. back is to be bound behind the jump to it.
+func (t *translator) detour(table uint32, miss *label) (from, back *label) {
+	d := detour{t.newLabel(), t.newLabel(), table, miss}
+	t.detours = append(t.detours, d)
+	return d.from, d.back
+}
+
+// writeDetours writes the detours of what was written before. The routine has the address in rax, which it keeps, and the page of the access's last byte in rdx. With equal it
+// gives the offset of the page's entry in rcx.
+func (t *translator) writeDetours() {
+	for _, d := range t.detours {
+		if t.walks[d.table] == nil {
+			t.walks[d.table] = t.newLabel()
+		}
+		t.bind(d.from)
+		t.call(t.walks[d.table])
+		t.jumpIf(notEqual, d.miss)
+		t.maskEntry(rcx)
+		t.jump(d.back)
+	}
+	t.detours = nil
+}
+
+// writeWalks writes the routines, which end the code.
+func (t *translator) writeWalks() {
+	for _, table := range []uint32{t.layout.Read, t.layout.Write} {
+		if l := t.walks[table]; l != nil {
+			t.bind(l)
+			(&walk{translator: t, table: table, fail: t.newLabel()}).write()
+		}
+	}
+}
+
+// walk is the routine of a table.
+type walk struct {
+	*translator
+	table uint32
+	fail  *label
+}
+
+func (w *walk) write() {
+	tables, have := w.newLabel(), w.newLabel()
+	w.keep(0, rax)
+	w.move(rcx, rax)
+	w.immediate(true, immediateAnd, rcx, -PageSize)
+	w.pair(true, opCmp, rcx, rdx)
+	w.jumpIf(notEqual, w.fail) // the access is in two pages
+	w.index(rcx, rax)
+	w.otherPlace(rcx)
+	w.indexed(true, opCmpTo, rdx, tlb, rcx, w.table+w.layout.Tag)
+	w.jumpIf(notEqual, tables)
+	w.ret()
+	w.bind(tables)
+	w.begin()
+	w.entry(30)
+	w.pointer(w.fail)
+	w.entry(21)
+	large := w.newLabel()
+	w.pointer(large)
+	w.entry(12)
+	w.leaf()
+	w.jump(have)
+	w.bind(large)
+	w.superpage()
+	w.bind(have) // rdx is the page's physical address
+	w.immediate(true, immediateAdd, rdx, -blocks.RAMBase)
+	w.inRAM()
+	if w.isStore() {
+		w.storable()
+	}
+	w.fill()
+	w.bind(w.fail)
+	w.constant(rcx, 1)
+	w.pair(true, opTest, rcx, rcx)
+	w.ret()
+}
+
+func (w *walk) isStore() bool { return w.table == w.layout.Write }
+
+// keep and kept use the words for native code alone.
+func (w *walk) keep(word uint32, r register) { w.hart(true, opMove, r, w.layout.Walk.Scratch+8*word) }
+func (w *walk) kept(r register, word uint32) { w.hart(true, opLoad, r, w.layout.Walk.Scratch+8*word) }
+
+// begin charges for the walk, and makes rdx the physical address of the root.
+func (w *walk) begin() {
+	w.hartAdd(w.layout.Walk.SlowLeft, -blocks.WalkCharge)
+	w.jumpIf(less, w.fail)
+	w.hart(false, opLoad, rcx, w.layout.Supervisor.Privilege)
+	w.immediate(false, immediateCmp, rcx, blocks.PrivilegeS)
+	w.jumpIf(above, w.fail)
+	w.hart(true, opLoad, rdx, w.layout.Walk.SATP)
+	w.move(rcx, rdx)
+	w.shift(true, shiftRight, rcx, 60)
+	w.immediate(false, immediateCmp, rcx, blocks.SATPSv39)
+	w.jumpIf(notEqual, w.fail)
+	w.move(rcx, rax)
+	w.shift(true, shiftLeft, rcx, 25)
+	w.shift(true, shiftArithmetic, rcx, 25)
+	w.pair(true, opCmp, rcx, rax)
+	w.jumpIf(notEqual, w.fail) // no address of 39 bits with its sign
+	w.shift(true, shiftLeft, rdx, 20)
+	w.shift(true, shiftRight, rdx, 8)
+}
+
+// entry loads the entry for the address in rax, whose number is from a bit on, of the table at rdx.
+func (w *walk) entry(bit uint8) {
+	w.immediate(true, immediateAdd, rdx, -blocks.RAMBase)
+	w.inRAM()
+	w.move(rcx, rax)
+	w.shift(true, shiftRight, rcx, bit-3)
+	w.immediate(false, immediateAnd, rcx, 511*8)
+	w.pair(false, opAdd, rcx, rdx)
+	w.immediate(false, immediateAdd, rdx, int32(w.layout.RAM))
+	w.indexed(true, opLoad, rdx, memory, rdx, 0)
+}
+
+// inRAM fails when the page at an offset in rdx is none of RAM.
+func (w *walk) inRAM() {
+	w.hart(true, opCmpTo, rdx, w.layout.Walk.RAMBytes)
+	w.jumpIf(notBelow, w.fail)
+}
+
+// pointer continues at other when the entry is not a pointer to a table, and makes rdx the table's address.
+func (w *walk) pointer(other *label) {
+	w.move32(rcx, rdx)
+	w.immediate(false, immediateAnd, rcx, 255&^blocks.EntryG)
+	w.immediate(false, immediateCmp, rcx, blocks.EntryV)
+	w.jumpIf(notEqual, other)
+	w.number()
+}
+
+// number makes the entry in rdx the address that it has.
+func (w *walk) number() {
+	w.move(rcx, rdx)
+	w.shift(true, shiftRight, rcx, blocks.EntryReserved)
+	w.jumpIf(notEqual, w.fail)
+	w.shift(true, shiftRight, rdx, blocks.EntryNumber)
+	w.shift(true, shiftLeft, rdx, 12)
+}
+
+// leaf fails when the entry does not permit the access, or a bit of it would have to be set.
+func (w *walk) leaf() {
+	inUserMode, ofUser, permitted := w.newLabel(), w.newLabel(), w.newLabel()
+	w.hart(false, opLoad, rcx, w.layout.Supervisor.Privilege)
+	w.immediate(false, immediateCmp, rcx, 0)
+	w.jumpIf(equal, inUserMode)
+	w.move32(rcx, rdx)
+	w.immediate(false, immediateAnd, rcx, blocks.EntryU)
+	w.jumpIf(notEqual, ofUser)
+	w.permits(blocks.EntryG)
+	w.jump(permitted)
+	w.bind(ofUser)
+	w.noteUserEntry()
+	w.bind(inUserMode)
+	w.permits(blocks.EntryU)
+	w.bind(permitted)
+	w.number()
+}
+
+// noteUserEntry notes that the kernel reaches a user's page, as far as setStatus is able to forget it.
+func (w *walk) noteUserEntry() {
+	first, noted := w.newLabel(), w.newLabel()
+	s := &w.layout.Supervisor
+	w.hart(false, opLoad, rcx, w.layout.MStatus)
+	w.immediate(false, immediateAnd, rcx, blocks.StatusSUM)
+	w.jumpIf(equal, w.fail)
+	w.keep(1, rdx)
+	w.index(rcx, rax)
+	w.shift(false, shiftRight, rcx, 4)
+	w.hart(true, opLoad, rdx, s.UserEntries)
+	w.immediate(true, immediateCmp, rdx, 1)
+	w.jumpIf(above, w.fail)
+	w.jumpIf(notEqual, first)
+	w.hart(false, opLoad16, rdx, s.UserEntry)
+	w.pair(false, opCmp, rcx, rdx)
+	w.jumpIf(notEqual, w.fail)
+	w.jump(noted)
+	w.bind(first)
+	w.bytes(0x66)
+	w.hart(false, opMove, rcx, s.UserEntry)
+	w.constant(rdx, 1)
+	w.hart(true, opMove, rdx, s.UserEntries)
+	w.bind(noted)
+	w.kept(rdx, 1)
+}
+
+// permits fails when not all of the bits are set that the access needs with another one, U or G. Of these, U must not be set without being asked for.
+func (w *walk) permits(other int32) {
+	want := blocks.EntryV | blocks.EntryR | blocks.EntryA | other
+	if w.isStore() {
+		want |= blocks.EntryW | blocks.EntryD
+	}
+	w.move32(rcx, rdx)
+	w.immediate(false, immediateAnd, rcx, want|blocks.EntryU)
+	w.immediate(false, immediateCmp, rcx, want)
+	w.jumpIf(notEqual, w.fail)
+}
+
+// superpage is leaf for an entry of the second level. The kernel's alone are of such a size, and it must be known that there are some.
+func (w *walk) superpage() {
+	w.hart(false, opLoad, rcx, w.layout.Supervisor.Privilege)
+	w.immediate(false, immediateCmp, rcx, blocks.PrivilegeS)
+	w.jumpIf(notEqual, w.fail)
+	w.immediate(true, immediateCmp, rax, 0)
+	w.jumpIf(notLess, w.fail)
+	w.hart(true, opLoad, rcx, w.layout.Walk.LargestShift+8)
+	w.immediate(true, immediateCmp, rcx, blocks.Superpage)
+	w.jumpIf(below, w.fail)
+	w.permits(blocks.EntryG)
+	w.number()
+	w.move32(rcx, rdx)
+	w.immediate(false, immediateAnd, rcx, 1<<blocks.Superpage-1)
+	w.jumpIf(notEqual, w.fail)
+	w.move32(rcx, rax)
+	w.immediate(false, immediateAnd, rcx, 1<<blocks.Superpage-PageSize)
+	w.pair(true, opAdd, rcx, rdx)
+}
+
+// storable fails when the page at an offset in RAM, in rdx, is code, or a store to it is to be noted.
+func (w *walk) storable() {
+	w.move32(rcx, rdx)
+	w.shift(false, shiftRight, rcx, 11) // two bytes for each page
+	w.immediate(false, immediateAdd, rcx, int32(w.layout.Walk.CodeIndex))
+	w.indexed(false, opLoad16, rcx, memory, rcx, 0)
+	w.immediate(false, immediateCmp, rcx, 0)
+	w.jumpIf(notEqual, w.fail)
+	w.move32(rcx, rdx)
+	w.immediate(false, immediateAdd, rcx, int32(w.layout.RAM))
+	w.shift(false, shiftRight, rcx, 12)
+	w.immediate(false, immediateAdd, rcx, int32(w.layout.Walk.Dirty))
+	w.indexed(false, opLoad8, rcx, memory, rcx, 0)
+	w.immediate(false, immediateCmp, rcx, 0)
+	w.jumpIf(equal, w.fail)
+}
+
+// fill makes the entry at the first place that of the page at an offset in RAM, in rdx, and returns. What was there moves to its other place.
+func (w *walk) fill() {
+	free, occupied, moved := w.newLabel(), w.newLabel(), w.newLabel()
+	w.keep(1, rdx)
+	w.index(rcx, rax)
+	w.indexed(true, opLoad, rdx, tlb, rcx, w.table+w.layout.Tag)
+	w.immediate(true, immediateCmp, rdx, -1)
+	w.jumpIf(equal, free)
+	w.move32(rax, rcx)
+	w.otherPlace(rax)
+	w.indexed(true, opLoad, rdx, tlb, rax, w.table+w.layout.Tag)
+	w.immediate(true, immediateCmp, rdx, -1)
+	w.jumpIf(notEqual, occupied)
+	w.note(rax)
+	w.bind(occupied)
+	w.maskEntry(rax)
+	w.maskEntry(rcx)
+	for half := uint32(0); half < w.layout.EntrySize; half += 8 {
+		w.indexed(true, opLoad, rdx, tlb, rcx, w.table+half)
+		w.indexed(true, opMove, rdx, tlb, rax, w.table+half)
+	}
+	w.jump(moved)
+	w.bind(free)
+	w.note(rcx)
+	w.bind(moved)
+	w.maskEntry(rcx)
+	w.kept(rdx, 1)
+	w.shift(false, shiftRight, rdx, 12)
+	w.indexed(false, opMove, rdx, tlb, rcx, w.table+w.layout.Walk.EntryFrame)
+	w.kept(rdx, 1)
+	w.immediate(false, immediateAdd, rdx, int32(w.layout.RAM))
+	w.kept(rax, 0)
+	w.immediate(true, immediateAnd, rax, -PageSize)
+	w.indexed(true, opMove, rax, tlb, rcx, w.table+w.layout.Tag)
+	w.pair(false, opSub, rax, rdx)
+	w.indexed(false, opMove, rdx, tlb, rcx, w.table+w.layout.Addend)
+	w.kept(rax, 0)
+	w.pair(true, opCmp, rax, rax)
+	w.ret()
+}
+
+// note notes that the entry at an offset was filled, as long as there is room.
+func (w *walk) note(offset register) {
+	full := w.newLabel()
+	w.tlbWord(false, opLoad, rdx, w.layout.Walk.Filled)
+	w.immediate(false, immediateCmp, rdx, int32(w.layout.Walk.MaxNoted))
+	w.jumpIf(above, full)
+	w.immediate(false, immediateAnd, rdx, int32(w.layout.Walk.MaxNoted-1)) // as it is, or of a list that does not count any more
+	w.shift(false, shiftLeft, rdx, 1)
+	w.keep(2, offset)
+	w.shift(false, shiftRight, offset, 4)
+	w.immediate(false, immediateAdd, offset, int32((w.table-w.layout.Read)/w.layout.EntrySize))
+	w.bytes(0x66)
+	w.indexed(false, opMove, offset, tlb, rdx, w.layout.Walk.Noted)
+	w.kept(offset, 2)
+	w.tlbWord(false, opLoad, rdx, w.layout.Walk.Filled)
+	w.immediate(false, immediateAdd, rdx, 1)
+	w.tlbWord(false, opMove, rdx, w.layout.Walk.Filled)
+	w.bind(full)
+}
